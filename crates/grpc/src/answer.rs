@@ -1,4 +1,4 @@
-//! What does a call give back to HTTP/2?
+//! How is a call's answer built for HTTP/2?
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use nerite_budget::Charge;
 use nerite_wire::proto::Chunks;
 
 use crate::body::Body;
-use crate::charging::pay;
+use crate::charging::charge_answer;
 use crate::compress::ACCEPTED;
 use crate::failure::Failure;
 use crate::serve::Call;
 use crate::stream::StreamBody;
 
-/// A response, as hyper sends it.
+/// A response for hyper.
 pub(crate) type Answer = Response<Body>;
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
@@ -28,17 +28,17 @@ fn with(body: Body, encoding: Option<HeaderValue>) -> Answer {
     answer
 }
 
-/// One message, and success.
+/// An answer with one message, and status OK.
 pub(crate) fn message(chunks: Chunks, encoding: Option<HeaderValue>, call: Arc<Call>, charge: Charge) -> Answer {
-    with(Body::message(pay(chunks, charge), call), encoding)
+    with(Body::message(charge_answer(chunks, charge), call), encoding)
 }
 
-/// Messages as they come, and whatever end.
+/// An answer with any number of messages, and a status at the end.
 pub(crate) fn stream(stream: StreamBody, encoding: Option<HeaderValue>, call: Arc<Call>) -> Answer {
     with(Body::stream(stream, call), encoding)
 }
 
-/// No message, and the reason why.
+/// An answer with only a status.
 pub(crate) fn failure(failure: &Failure) -> Answer {
     let mut answer = with(Body::nothing(), None);
     failure.write(answer.headers_mut());
@@ -46,7 +46,7 @@ pub(crate) fn failure(failure: &Failure) -> Answer {
     answer
 }
 
-/// What HTTP says to something that is not gRPC.
+/// The HTTP answer to a request that is not gRPC.
 pub(crate) fn not_grpc(status: StatusCode) -> Answer {
     let mut answer = Response::new(Body::nothing());
     *answer.status_mut() = status;

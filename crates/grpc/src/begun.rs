@@ -1,4 +1,4 @@
-//! What is known of a call before its first message?
+//! What is known about a call before its first message arrives?
 
 use nerite_budget::Charge;
 
@@ -7,14 +7,14 @@ use crate::deadline::Deadline;
 use crate::frame::Messages;
 use crate::infer_request::Forwarded;
 
-/// A call that was begun.
+/// A call whose head was read.
 pub(crate) struct Begun {
     pub(crate) messages: Messages,
     pub(crate) deadline: Deadline,
     pub(crate) compression: Option<Compression>,
     pub(crate) forwarded: Forwarded,
-    /// Whether the first failed response of a stream ends it with its own status.
+    /// Whether the first error of a stream ends it with that status.
     pub(crate) is_strict: bool,
-    /// What the client is charged for the call itself.
+    /// The charge for the call itself.
     pub(crate) charge: Charge,
 }

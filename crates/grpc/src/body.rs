@@ -1,4 +1,4 @@
-//! What does a call's answer look like to HTTP/2?
+//! How is a call's answer sent over HTTP/2?
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -12,16 +12,16 @@ use nerite_listen::Awaited;
 use nerite_wire::proto::Chunks;
 
 use crate::failure::ok_trailers;
-use crate::serve::{Call, Doing};
+use crate::serve::{Call, CallPhase};
 use crate::stream::StreamBody;
 
-/// The body of a response. It counts as a call in progress until it has been sent.
+/// The body of a response. Its call is in progress until the body has been sent.
 pub(crate) struct Body {
     kind: Kind,
     call: Option<Arc<Call>>,
 }
 
-/// Bytes of an answer, which keep their call until they are sent.
+/// Bytes of an answer. They keep their call in progress until they are sent.
 #[derive(Debug)]
 pub(crate) struct Piece {
     bytes: Bytes,
@@ -29,11 +29,11 @@ pub(crate) struct Piece {
 }
 
 enum Kind {
-    /// Nothing: the status is in the headers.
+    /// No message. The status is in the headers.
     Nothing,
-    /// One message and the status.
+    /// One message, then the status.
     Message(smallvec::IntoIter<[Bytes; 2]>),
-    /// Any number of messages.
+    /// Any number of messages, then the status.
     Stream(Box<StreamBody>),
 }
 
@@ -43,7 +43,7 @@ impl Body {
     }
 
     pub(crate) fn message(chunks: Chunks, call: Arc<Call>) -> Body {
-        call.set_doing(Doing::Answer);
+        call.set_phase(CallPhase::Answer);
         call.progress.wait_for(Awaited::Write);
         Body { kind: Kind::Message(chunks.into_iter()), call: Some(call) }
     }
@@ -85,10 +85,10 @@ impl http_body::Body for Body {
             },
         };
         if let Some(call) = &this.call {
-            // Whoever asks for the next frame has found room for the one before.
+            // The frame before was sent, because the library now polls for the next one.
             call.progress.send(1);
             call.progress.wait_for(Awaited::Write);
-            call.set_doing(Doing::Answer);
+            call.set_phase(CallPhase::Answer);
         }
         Poll::Ready(frame.map(|frame| Ok(frame.map_data(|bytes| Piece { bytes, call: this.call.clone() }))))
     }

@@ -1,8 +1,8 @@
-//! Which calls are there, and to which group does each belong?
+//! Which calls exist, and which category does each have?
 
 use nerite_api::Category;
 
-/// A call of the inference service, or the standard health check.
+/// A call of the inference service, or of the standard health check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     ModelInfer,
@@ -29,7 +29,7 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    /// The call at that path; `None` for a path that leads nowhere.
+    /// The call with that path. `None` if there is none.
     pub(crate) fn from_path(path: &str) -> Option<Call> {
         if path == "/grpc.health.v1.Health/Check" {
             return Some(Call::HealthCheck);
@@ -59,7 +59,7 @@ impl Call {
         })
     }
 
-    /// The group that can be put behind a header.
+    /// The category, for which the operator may require a header.
     pub(crate) fn category(self) -> Category {
         match self {
             Call::ModelInfer | Call::ModelStreamInfer => Category::Inference,
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_paths_lead_to_a_call() {
+    fn only_complete_paths_are_calls() {
         check("/inference.GRPCInferenceService/ModelInfer", Some(Call::ModelInfer));
         check("/grpc.health.v1.Health/Check", Some(Call::HealthCheck));
         check("/grpc.health.v1.Health/Watch", None);
@@ -106,7 +106,7 @@ mod tests {
     fn every_call_of_the_schema_is_known() {
         let schema = nerite_wire::proto::FILE_DESCRIPTOR_SET;
         let names = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        // The schema writes each call's request type as `.inference.<call>Request`.
+        // The schema has each call's request type as `.inference.<call>Request`.
         let text = names(schema);
         let mut known = 0;
         for (at, mark) in text.match_indices(".inference.") {

@@ -1,4 +1,4 @@
-//! How are messages made smaller, and large again?
+//! How are messages compressed and inflated?
 
 use std::task::{Context, Poll};
 
@@ -13,13 +13,13 @@ use nerite_wire::proto::{Chain, Chunks, Gather, MESSAGE_BYTES_MAX, PREFIX_BYTES}
 
 use crate::failure::Failure;
 use crate::limits::{COMPRESS_BYTES_MIN, INFLATED_PIECE_BYTES, INFLATED_SMALL_BYTES_MAX, INFLATED_SMALL_BYTES_MIN};
+use crate::message_format::MessageFormat;
 use crate::options::CompressionLevel;
-use crate::packing::Packing;
 
-/// The encodings we know.
+/// The supported encodings.
 pub(crate) const ACCEPTED: HeaderValue = HeaderValue::from_static("identity, deflate, gzip");
 
-/// How the client's messages are compressed, if those with the flag are.
+/// The encoding of the client's messages that have the compression flag.
 pub(crate) fn request_encoding(headers: &HeaderMap) -> Result<Option<Encoding>, Failure> {
     let Some(name) = headers.get("grpc-encoding") else { return Ok(None) };
     match name.as_bytes() {
@@ -30,20 +30,20 @@ pub(crate) fn request_encoding(headers: &HeaderMap) -> Result<Option<Encoding>, 
     }
 }
 
-/// The message that `message` was before it was compressed.
+/// Inflates `message`.
 pub(crate) async fn inflate(
     message: Chain,
     encoding: Encoding,
-    packing: Packing,
+    format: MessageFormat,
     lane: Lane,
     account: Account,
 ) -> Result<Chain, Failure> {
-    let (bytes_max, sink) = (packing.inflated_bytes_max, Inflated::new(&account));
+    let (bytes_max, sink) = (format.inflated_bytes_max, Inflated::new(&account));
     let inflated = nerite_compress::inflate(message.into_reader(), encoding, bytes_max, sink, &lane).await;
     match inflated.map(Inflated::finish) {
         Ok(message) => Ok(message?),
         Err(fault @ (InflateError::TooLarge { .. } | InflateError::TooDense { .. })) => {
-            Err(Failure::inflates_too_far(&fault, packing.bytes_max))
+            Err(Failure::inflates_too_far(&fault, format.bytes_max))
         }
         Err(InflateError::Damaged(fault)) => {
             Err(Failure::unreadable(format_args!("the compressed message is damaged ({fault})")))
@@ -52,28 +52,28 @@ pub(crate) async fn inflate(
     }
 }
 
-/// An inflated message, as far as it is there.
+/// The part of a message that was inflated so far.
 struct Inflated {
     gather: Gather,
     piece: Piece,
     filled: usize,
-    /// What the client is charged for what is there.
+    /// Charge for these bytes.
     charge: Charge,
     gate: Gate,
 }
 
 /// The piece that is being filled.
 enum Piece {
-    /// The beginning of a message. Most messages have nothing else.
+    /// The first pieces. Most messages have no others.
     Small(Vec<u8>),
-    /// A block, whose memory the allocator does not keep. It keeps what ever was in use on each thread, and gives back no part
-    /// of that while anything behind it is in use.
+    /// A block, whose memory is returned to the system when it is freed. The allocator of small pieces keeps memory for each thread, and returns
+    /// none of it while a neighbour is in use.
     Large(Slot),
 }
 
 impl Inflated {
     fn new(account: &Account) -> Inflated {
-        // The length is not known, but what is compressed is mostly large.
+        // The length is not known, but most compressed messages are large.
         let (gather, piece) = (Gather::new(usize::MAX), Piece::Small(Vec::new()));
         Inflated { gather, piece, filled: 0, charge: account.charge(0), gate: Gate::new(account) }
     }
@@ -155,7 +155,7 @@ pub(crate) struct Compression {
 }
 
 impl Compression {
-    /// If the operator wants it and the client can read it.
+    /// The compression of responses. `None` if the operator disabled it or the client does not accept it.
     pub(crate) fn of_response(headers: &HeaderMap, level: CompressionLevel, lane: &Lane) -> Option<Compression> {
         let level = match level {
             CompressionLevel::None => return None,
@@ -169,12 +169,12 @@ impl Compression {
         Some(Compression { encoding, level, lane: lane.clone() })
     }
 
-    /// Its name in metadata.
+    /// The encoding's name in metadata.
     pub(crate) fn header(&self) -> HeaderValue {
         HeaderValue::from_static(self.encoding.name())
     }
 
-    /// The same framed message, compressed if that makes it smaller.
+    /// Compresses a framed message. If that does not make it smaller, returns it unchanged.
     pub(crate) async fn apply(self, chunks: Chunks) -> Chunks {
         let len: usize = chunks.iter().map(Bytes::len).sum();
         if len < PREFIX_BYTES + COMPRESS_BYTES_MIN {
@@ -184,7 +184,7 @@ impl Compression {
         let Ok(prefixed) = prefix_buffer() else { return chunks };
         // The first chunk begins with the prefix.
         pieces[0] = pieces[0].slice(PREFIX_BYTES..);
-        // Without memory to make it smaller it goes out as it is, as it does where it would become larger.
+        // If there is no memory for compressing it, the message is sent uncompressed.
         match compress(pieces, self.encoding, self.level, prefixed, &self.lane).await.map(framed_again) {
             Ok(Some(bytes)) if bytes.len() < len => {
                 count_copied(Reason::InlineResponse, len);
@@ -195,21 +195,21 @@ impl Compression {
     }
 }
 
-/// What a compressed message begins with; the length is not known yet.
+/// A buffer with the prefix of a compressed message. Its length is not known yet.
 fn prefix_buffer() -> Result<GrowableBuffer, NoMemory> {
     let mut buffer = GrowableBuffer::with_capacity(0)?;
     buffer.push(&[1; PREFIX_BYTES])?;
     Ok(buffer)
 }
 
-/// The message with its length in the prefix, if the prefix has room for that.
+/// Writes the message's length into its prefix. `None` if the length does not fit.
 fn framed_again(mut buffer: GrowableBuffer) -> Option<Bytes> {
     let len = u32::try_from(buffer.len() - PREFIX_BYTES).ok()?;
     buffer.replace(1, &len.to_be_bytes());
     Some(buffer.finish().into_bytes())
 }
 
-/// A framed message that was not compressed.
+/// A framed message without compression.
 pub(crate) fn framed(message: &impl prost::Message) -> Result<Chunks, Failure> {
     let len = message.encoded_len();
     if len > MESSAGE_BYTES_MAX {
@@ -241,8 +241,9 @@ mod tests {
     }
 
     async fn inflate(message: Bytes, encoding: Encoding) -> Result<Chain, Failure> {
-        let packing = Packing { bytes_max: 2 << 20, encoding: None, inflated_bytes_max: 1 << 20, part_bytes: None };
-        super::inflate(Chain::from(message), encoding, packing, Lane::new(), Account::unlimited()).await
+        let format =
+            MessageFormat { bytes_max: 2 << 20, encoding: None, inflated_bytes_max: 1 << 20, part_bytes: None };
+        super::inflate(Chain::from(message), encoding, format, Lane::new(), Account::unlimited()).await
     }
 
     async fn check(len: usize, encoding: Encoding, level: Level, compressed: bool) {
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_deflated_inflates_to_itself() {
+    async fn compressed_messages_inflate_to_the_original() {
         for encoding in [Encoding::Gzip, Encoding::Deflate] {
             for level in [Level::fast(), Level::default(), Level::best()] {
                 check(1000, encoding, level, true).await;

@@ -1,4 +1,4 @@
-//! How long does a client want to wait?
+//! How long does a client wait for an answer?
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -10,17 +10,17 @@ use tokio::time::{Sleep, sleep};
 
 use crate::failure::Failure;
 
-/// The moment at which the client no longer wants an answer, if there is one.
+/// The time at which the client stops waiting for an answer, if it has a limit.
 pub(crate) struct Deadline(Option<Pin<Box<Sleep>>>);
 
 impl Deadline {
-    /// As the call's metadata says.
+    /// Reads the deadline from the call's metadata.
     pub(crate) fn from_headers(headers: &HeaderMap) -> Deadline {
         let timeout = headers.get("grpc-timeout").and_then(|value| parse(value.as_bytes()));
         Deadline(timeout.map(|timeout| Box::pin(sleep(timeout))))
     }
 
-    /// Ready once it has passed.
+    /// Ready once the deadline has passed.
     pub(crate) fn poll_passed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.0 {
             Some(sleep) => sleep.as_mut().poll(cx),
@@ -28,7 +28,7 @@ impl Deadline {
         }
     }
 
-    /// The outcome of `work`, or that the deadline passed first. The work is pinned by the caller, so that it is not in this future as well.
+    /// The result of `work`, or an error if the deadline passes first. The caller pins the work, so that this future does not contain it.
     pub(crate) async fn bound<T, W>(mut self, mut work: Pin<&mut W>) -> Result<T, Failure>
     where
         W: Future<Output = Result<T, Failure>>,
@@ -41,7 +41,7 @@ impl Deadline {
     }
 }
 
-/// Up to eight digits and a unit.
+/// Parses up to eight digits and a unit.
 fn parse(text: &[u8]) -> Option<Duration> {
     let (unit, digits) = text.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {

@@ -1,4 +1,4 @@
-//! Which call is it, and may it go on?
+//! Which call is a request, and is it allowed?
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -22,12 +22,12 @@ use crate::failure::Failure;
 use crate::frame::{Message, Messages};
 use crate::infer_request::Forwarded;
 use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, LOAD_PART_BYTES};
-use crate::packing::Packing;
-use crate::serve::{self, Doing, ServerState};
+use crate::message_format::MessageFormat;
+use crate::serve::{self, CallPhase, ServerState};
 use crate::stream::StreamBody;
 use crate::{infer, unary};
 
-/// Answers one HTTP/2 request of the connection whose messages are compressed and inflated in `lane`.
+/// Answers one HTTP/2 request. Its messages are compressed and inflated in the `lane` of its connection.
 pub(crate) async fn dispatch(
     server: Arc<ServerState>,
     lane: Lane,
@@ -51,7 +51,7 @@ async fn call(
 ) -> Result<Answer, Failure> {
     let (head, body) = request.into_parts();
     let (call, begun) = begin(&server, lane, &this, &head, body)?;
-    // What a call keeps of its head is in `begun`: a head can be many times as large as the bytes that it came in.
+    // `begun` has all that is needed of the head. A head can be many times as large as the bytes it was decoded from.
     drop(head);
     let encoding = begun.compression.as_ref().map(Compression::header);
     if call == Call::ModelStreamInfer {
@@ -81,10 +81,11 @@ fn begin(
     let bytes_max = message_bytes_max(&server.api, call)?;
     let inflated_bytes_max = server.api.inflated_bytes_max().min(bytes_max as u64);
     let part_bytes = (call == Call::RepositoryModelLoad).then_some(LOAD_PART_BYTES);
-    let packing = Packing { encoding: request_encoding(&head.headers)?, bytes_max, inflated_bytes_max, part_bytes };
+    let format =
+        MessageFormat { encoding: request_encoding(&head.headers)?, bytes_max, inflated_bytes_max, part_bytes };
     let level = server.options.response_compression;
     let compression = Compression::of_response(&head.headers, level, &lane).filter(|_| is_infer);
-    let messages = Messages::new(body, packing, lane, Arc::clone(this), server);
+    let messages = Messages::new(body, format, lane, Arc::clone(this), server);
     let deadline = Deadline::from_headers(&head.headers);
     let forwarded = Forwarded::of(&server.api, &head.headers);
     let is_strict = head.headers.get("triton_grpc_error").is_some_and(|value| value == "true");
@@ -92,7 +93,7 @@ fn begin(
     Ok((call, Begun { messages, deadline, compression, forwarded, is_strict, charge }))
 }
 
-/// How long a message of this call may be. A load that is refused anyway is refused here, before its files come.
+/// The most bytes that a message of this call may have. A load that will be refused is refused here, before its files arrive.
 fn message_bytes_max(api: &Api, call: Call) -> Result<usize, Status> {
     Ok(match call {
         Call::ModelInfer | Call::ModelStreamInfer => MESSAGE_BYTES_MAX,
@@ -113,23 +114,23 @@ async fn unary(
 ) -> Result<Chunks, Failure> {
     let is_infer = call == Call::ModelInfer;
     let clock = if is_infer { server.api.trace_clock() } else { TraceClock::OFF };
-    // Once all has come, nothing of the client is waited for, and a stop waits for the answer.
-    let all_came = || {
-        this.set_doing(Doing::Compute);
+    // Once the whole message has arrived, the server does not wait for the client, and a stop waits for the answer.
+    let on_complete = || {
+        this.set_phase(CallPhase::Compute);
         is_infer.then(|| server.api.take_on()).transpose().map_err(|_| Failure::STOPPING)
     };
-    let came = messages.only(all_came).await;
+    let came = messages.only(on_complete).await;
     drop(messages);
     let (_until_it_is_answered, message) = came?;
     if is_infer {
         return infer::model_infer(server, forwarded, message, compression, clock).await;
     }
-    // The cold calls' futures are large; apart, they do not make room for themselves in every inference.
+    // The futures of rare calls are large. They are boxed, so that they do not enlarge the future of every inference.
     let Message { chain, charge: _until_it_is_answered } = message;
     Box::pin(unary::answer(&server.api, call, chain)).await
 }
 
-/// `application/grpc`, alone or with `+proto` or a parameter behind it.
+/// `application/grpc`, optionally followed by `+proto` or a parameter.
 fn is_grpc(headers: &HeaderMap) -> bool {
     let content_type = headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
     let rest = content_type.strip_prefix(b"application/grpc");
@@ -146,20 +147,20 @@ mod tests {
         assert_eq!(is_grpc(&headers), accepted, "{content_type}");
     }
 
-    /// Bytes of what `call` returns.
+    /// Size of the future that `call` returns.
     fn size_of_future<A, B, C, D, F>(_call: impl Fn(A, B, C, D) -> F) -> usize {
         size_of::<F>()
     }
 
     #[test]
     fn the_future_of_a_call_is_small() {
-        // It is copied to the heap once per call. What is needed seldom is to be boxed in it.
+        // It is copied to the heap once for each call. Box parts that are rarely needed.
         let bytes = size_of_future(dispatch);
         assert!(bytes <= 4096, "{bytes}");
     }
 
     #[test]
-    fn only_grpc_content_is_taken() {
+    fn only_grpc_content_is_accepted() {
         check("application/grpc", true);
         check("application/grpc+proto", true);
         check("application/grpc; charset=utf-8", true);

@@ -1,4 +1,4 @@
-//! Who polls the calls of a connection?
+//! Which task polls the calls of a connection?
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,43 +13,43 @@ use nerite_watchdog::{Flow, FrontEnd, busy_for, fair};
 
 use crate::serve::{Call, Link};
 
-/// A poll of a connection that took so long leaves the calls that it still finds to tasks of their own.
+/// If a poll of a connection has taken this long, it spawns further calls as tasks without polling them first.
 const IN_PLACE_MAX: Duration = Duration::from_millis(2);
 
-/// Polls each new call once where it is, in its connection's task, and gives it a task of its own only if it has to wait.
+/// Polls each new call once in its connection's task, and spawns it as a task only if it must wait.
 ///
-/// Most calls arrive in one piece and are answered at once. They then cost no task, no queue and no wake-up of another
-/// thread, and their answer leaves with the flush that follows in the same poll of the connection.
+/// Most calls arrive in one piece and are answered at once. They need no task, no queue and no wake-up of another thread, and their answer is sent by
+/// the flush at the end of the same poll of the connection.
 #[derive(Clone, Debug)]
-pub(crate) struct FirstPollInPlace(Arc<Ground>);
+pub(crate) struct FirstPollInPlace(Arc<ExecutorState>);
 
-/// What the calls of one connection are executed on.
+/// State shared by the calls of one connection.
 #[derive(Debug)]
-pub(crate) struct Ground {
+pub(crate) struct ExecutorState {
     /// The connection's calls.
     pub(crate) link: Arc<Link>,
-    /// How long they may keep the server waiting.
+    /// The limits on how long clients may keep the server waiting.
     pub(crate) times: TimeLimits,
-    /// Where it is noted who did for longer.
+    /// Counts the calls that exceed them.
     pub(crate) peers: Arc<Peers>,
-    /// Who that is.
+    /// The client.
     pub(crate) peer: Peer,
-    /// Whom their time is charged to.
+    /// The flow that their processor time is charged to.
     pub(crate) flow: Flow,
 }
 
 impl FirstPollInPlace {
-    pub(crate) fn new(ground: Ground) -> FirstPollInPlace {
-        FirstPollInPlace(Arc::new(ground))
+    pub(crate) fn new(shared: ExecutorState) -> FirstPollInPlace {
+        FirstPollInPlace(Arc::new(shared))
     }
 
-    /// Gives a call a task of its own.
+    /// Spawns a call as a task.
     fn spawn<F: Future<Output = ()> + Send + 'static>(&self, call: Pin<Box<F>>, state: Option<Arc<Call>>) {
         let flow = &self.0.flow;
         match state {
             Some(state) => {
                 let timer = StallTimer::new(self.0.times);
-                let waiting = Waiting { call, state, timer, ground: Arc::clone(&self.0) };
+                let waiting = Waiting { call, state, timer, shared: Arc::clone(&self.0) };
                 drop(tokio::spawn(fair(FrontEnd::Grpc, flow, waiting)));
             }
             None => drop(tokio::spawn(fair(FrontEnd::Grpc, flow, call))),
@@ -64,23 +64,23 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for FirstPo
         if busy_for() > IN_PLACE_MAX {
             return self.spawn(call, state);
         }
-        // Whatever keeps this waker is asked again by the new task, which polls before it sleeps.
+        // No one uses this waker later: the new task polls the call again before it sleeps.
         let mut context = Context::from_waker(Waker::noop());
         match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(&mut context))) {
             Ok(Poll::Ready(())) => {}
             Ok(Poll::Pending) => self.spawn(call, state),
-            // Dropping the call resets its stream; the connection's other calls go on.
+            // Dropping the call resets its stream. Other calls of the connection continue.
             Err(_) => log::error!("a gRPC call panicked; its connection goes on"),
         }
     }
 }
 
-/// A call that waits. It ends, with its stream, when its client keeps it waiting for too long.
+/// A call that waits. It is dropped, which resets its stream, if its client keeps the server waiting for too long.
 struct Waiting<F> {
     call: Pin<Box<F>>,
     state: Arc<Call>,
     timer: StallTimer,
-    ground: Arc<Ground>,
+    shared: Arc<ExecutorState>,
 }
 
 impl<F: Future<Output = ()>> Future for Waiting<F> {
@@ -93,13 +93,13 @@ impl<F: Future<Output = ()>> Future for Waiting<F> {
                 return Poll::Ready(());
             }
             let Poll::Ready(overdue) = this.timer.poll(cx, &this.state.progress) else { return Poll::Pending };
-            this.ground.peers.note_ended(&this.ground.peer, overdue);
+            this.shared.peers.note_ended(&this.shared.peer, overdue);
             if overdue != Overdue::Body || this.state.gave_up() {
                 return Poll::Ready(());
             }
-            // The client is told why, if it still listens.
+            // The client gets the reason, if it still reads.
             this.state.give_up();
-            this.timer.set_limits(this.ground.times);
+            this.timer.set_limits(this.shared.times);
         }
     }
 }
@@ -115,7 +115,7 @@ mod tests {
     use nerite_listen::{Awaited, ConnectionLimits, Progress};
 
     fn executor() -> FirstPollInPlace {
-        FirstPollInPlace::new(Ground {
+        FirstPollInPlace::new(ExecutorState {
             link: Link::new(Arc::new(Progress::new(Awaited::Head))),
             times: TimeLimits::default(),
             peers: Peers::new(ConnectionLimits::for_descriptors(64)),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_need_not_wait_is_done_at_once_and_needs_no_runtime() {
+    fn a_call_that_need_not_wait_is_executed_without_a_runtime() {
         let done = Arc::new(AtomicU32::new(0));
         let seen = Arc::clone(&done);
         executor().execute(async move {
@@ -149,7 +149,7 @@ mod tests {
             (0..3).for_each(|_| executor.execute(call()));
             done.load(Ordering::Relaxed)
         });
-        // None, where the system took the thread away before the first call.
+        // 0 if the system suspended the thread before the first call.
         assert!(connection.await <= 1);
         while done.load(Ordering::Relaxed) < 3 {
             tokio::task::yield_now().await;
@@ -157,12 +157,12 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_stays_with_its_call() {
+    fn a_panic_ends_only_its_call() {
         executor().execute(async { panic!("a call's own") });
     }
 
     #[test]
-    fn a_call_that_waits_goes_on_in_a_task() {
+    fn a_call_that_waits_continues_in_a_task() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers");
         let (tell, told) = mpsc::channel();
         runtime.block_on(async {
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(told.try_recv(), Ok(7));
     }
 
-    /// Executes a call that never ends by itself; the time after which it is gone.
+    /// Executes a call that never ends by itself. Returns the time after which it was dropped.
     async fn ended_after(awaited: Awaited, gives_up: bool) -> (u64, bool) {
         let executor = executor();
         let call = executor.0.link.begin_call(&Arc::default());
@@ -196,7 +196,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_call_that_keeps_the_server_waiting_ends() {
-        // One that answers the news, and one that does not even wake up for it.
+        // One call reacts when it has to give up. The other does not even wake up.
         let (seconds, told) = ended_after(Awaited::Body, true).await;
         assert!((60..=62).contains(&seconds) && told, "{seconds}");
         let (seconds, told) = ended_after(Awaited::Body, false).await;

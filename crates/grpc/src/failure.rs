@@ -1,4 +1,4 @@
-//! How does a call end?
+//! With which error does a call end?
 
 use std::borrow::Cow;
 
@@ -10,14 +10,14 @@ use nerite_wire::proto::Malformed;
 
 use crate::limits::MESSAGE_BYTES_MAX;
 
-/// Why a call did not succeed: a gRPC status other than OK.
+/// Why a call failed: a gRPC status other than OK.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     code: u32,
     message: Cow<'static, str>,
 }
 
-/// Where a message was cut.
+/// Ends a shortened message.
 const ELLIPSIS: &[u8] = b"...";
 
 const CANCELLED: u32 = 1;
@@ -30,18 +30,18 @@ const UNAVAILABLE: u32 = 14;
 impl Failure {
     /// A call that does not exist.
     pub(crate) const UNKNOWN_CALL: Failure = Failure { code: UNIMPLEMENTED, message: Cow::Borrowed("") };
-    /// A call that came after the server was told to stop.
+    /// A call that arrived after the stop of the server began.
     pub(crate) const STOPPING: Failure = Failure {
         code: UNAVAILABLE,
         message: Cow::Borrowed("GRPC server is shutting down and has stopped accepting new requests."),
     };
-    /// A call that took longer than its client wants to wait.
+    /// A call that exceeded the client's deadline.
     pub(crate) const DEADLINE: Failure =
         Failure { code: DEADLINE_EXCEEDED, message: Cow::Borrowed("Deadline Exceeded") };
-    /// A call whose client went away.
+    /// A call whose client closed it.
     pub(crate) const GONE: Failure = Failure { code: CANCELLED, message: Cow::Borrowed("the client closed the call") };
 
-    /// A call whose message stopped coming.
+    /// A call whose message stopped arriving.
     pub(crate) const SLOW: Failure = Failure {
         code: DEADLINE_EXCEEDED,
         message: Cow::Borrowed(
@@ -52,13 +52,12 @@ impl Failure {
     /// A call without its message.
     pub(crate) const NO_MESSAGE: Failure = Failure { code: INTERNAL, message: Cow::Borrowed("No payload") };
 
-    /// A message larger than any.
+    /// A message that exceeds the limit.
     pub(crate) fn too_large(len: usize, max: usize) -> Failure {
         Failure::new(RESOURCE_EXHAUSTED, format!("SERVER: Received message larger than max ({len} vs. {max})"))
     }
 
-    /// A compressed message that would become larger than it may. Messages of its call may have `bytes_max` bytes; no option raises
-    /// that.
+    /// A compressed message that would inflate to more bytes than allowed. Messages of its call may have `bytes_max` bytes, and no option raises that.
     pub(crate) fn inflates_too_far(cause: &InflateError, bytes_max: usize) -> Failure {
         let text = match cause {
             InflateError::TooLarge { bytes_max: exceeded } if *exceeded == bytes_max as u64 => {
@@ -71,27 +70,27 @@ impl Failure {
         Failure::new(RESOURCE_EXHAUSTED, text)
     }
 
-    /// A message that is none.
+    /// A message that cannot be decoded.
     pub(crate) fn unreadable(cause: impl std::fmt::Display) -> Failure {
         Failure::new(INTERNAL, format!("Unable to parse request: {cause}"))
     }
 
-    /// Whether it is about a message that came whole and means nothing.
+    /// Whether a message arrived completely, but could not be decoded.
     pub(crate) fn is_unreadable(&self) -> bool {
         self.code == INTERNAL
     }
 
-    /// A way of compressing that we do not know.
+    /// An encoding that is not supported.
     pub(crate) fn unknown_encoding(name: &str) -> Failure {
         Failure::new(UNIMPLEMENTED, format!("Compression algorithm '{name}' is not supported"))
     }
 
-    /// A message that can never be held.
+    /// A message that exceeds the whole memory budget.
     pub(crate) fn over_budget(over: OverBudget) -> Failure {
         Failure::new(RESOURCE_EXHAUSTED, over.to_string())
     }
 
-    /// A call over a connection that held more than it may.
+    /// A call on a connection that was ended because it held too much memory.
     pub(crate) fn shed(shed: &Shed) -> Failure {
         Failure::new(RESOURCE_EXHAUSTED, shed.to_string())
     }
@@ -100,7 +99,7 @@ impl Failure {
         Failure { code, message: Cow::Owned(message) }
     }
 
-    /// Writes the status where the client looks for it.
+    /// Writes the status to headers or trailers.
     pub(crate) fn write(&self, headers: &mut HeaderMap) {
         headers.insert("grpc-status", HeaderValue::from(self.code));
         if !self.message.is_empty() {
@@ -131,19 +130,18 @@ impl From<prost::DecodeError> for Failure {
     }
 }
 
-/// The end of a call that went well.
+/// The trailers of a successful call.
 pub(crate) fn ok_trailers() -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(1);
     trailers.insert("grpc-status", HeaderValue::from_static("0"));
     trailers
 }
 
-/// A message as it may stand in a header: printable ASCII as it is, other bytes and `%` as `%XX`; its beginning, if it is
-/// longer than clients accept.
+/// A message in the form for headers: printable ASCII unchanged, other bytes and `%` as `%XX`. It is shortened if it is longer than clients accept.
 fn percent_encoded(text: &str) -> HeaderValue {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     let mut out = Vec::with_capacity(text.len().min(MESSAGE_BYTES_MAX));
-    // Where to cut, should the rest turn out too long: the last end of a character that leaves room for the ellipsis.
+    // Where to cut if the message is too long: the last end of a character that leaves space for the ellipsis.
     let mut cut = 0;
     for character in text.chars() {
         for &byte in character.encode_utf8(&mut [0; 4]).as_bytes() {
@@ -188,14 +186,14 @@ mod tests {
         let max = MESSAGE_BYTES_MAX;
         check(&"a".repeat(max), &"a".repeat(max));
         check(&"a".repeat(max + 1), &format!("{}...", "a".repeat(max - 3)));
-        // An escaped ü has six bytes, and is whole or not there.
+        // An escaped ü has six bytes, and is never cut.
         check(&"ü".repeat(max), &format!("{}...", "%C3%BC".repeat((max - 3) / 6)));
         check(&format!("{}ü", "a".repeat(max - 6)), &format!("{}%C3%BC", "a".repeat(max - 6)));
         check(&format!("{}ü", "a".repeat(max - 5)), &format!("{}...", "a".repeat(max - 5)));
     }
 
     #[test]
-    fn an_empty_message_is_left_out() {
+    fn an_empty_message_is_omitted() {
         let mut headers = HeaderMap::new();
         Failure::UNKNOWN_CALL.write(&mut headers);
         assert_eq!(headers.len(), 1);

@@ -1,4 +1,4 @@
-//! Where does one message end and the next begin?
+//! How is a body divided into messages?
 
 use std::future::{Future, poll_fn};
 use std::mem;
@@ -17,75 +17,76 @@ use nerite_wire::proto::{Chain, Gather, PREFIX_BYTES};
 
 use crate::compress::inflate;
 use crate::failure::Failure;
-use crate::limits::BYTES_PER_TURN;
-use crate::packing::Packing;
+use crate::limits::BYTES_PER_POLL;
+use crate::message_format::MessageFormat;
 use crate::serve::{Call, ServerState, UnreadOfCall};
 
-/// Cuts what arrives into messages.
+/// Divides the bytes that arrive into messages.
 pub(crate) struct Deframer {
     prefix: [u8; PREFIX_BYTES],
     prefix_len: usize,
-    message: Option<Coming>,
-    packing: Packing,
+    message: Option<PartialMessage>,
+    format: MessageFormat,
 }
 
 /// A message, or a part of one.
 #[derive(Debug)]
 pub(crate) enum Framed {
-    /// A part of a plain message, and not the last; see [`Packing::part_bytes`].
+    /// A part of an uncompressed message, but not the last one, see [`MessageFormat::part_bytes`].
     Part(Chain),
     Plain(Chain),
-    Packed(Chain, Encoding),
+    Compressed(Chain, Encoding),
 }
 
-/// A message whose prefix is known.
-struct Coming {
+/// A message whose prefix has arrived.
+struct PartialMessage {
     left: usize,
-    packed: Option<Encoding>,
+    encoding: Option<Encoding>,
     gather: Gather,
-    /// Bytes that `gather` has.
+    /// Bytes in `gather`.
     gathered: usize,
 }
 
 impl Deframer {
-    /// Messages of a call, which may be compressed.
-    pub(crate) fn new(packing: Packing) -> Deframer {
-        Deframer { prefix: [0; PREFIX_BYTES], prefix_len: 0, message: None, packing }
+    /// A deframer for the messages of a call.
+    pub(crate) fn new(format: MessageFormat) -> Deframer {
+        Deframer { prefix: [0; PREFIX_BYTES], prefix_len: 0, message: None, format }
     }
 
-    /// Takes from `bytes` up to the end of the next message, which it returns once it is complete.
+    /// Takes bytes from `bytes` up to the end of the next message. Returns the message once it is complete.
     pub(crate) fn take(&mut self, bytes: &mut Bytes) -> Result<Option<Framed>, Failure> {
         if self.message.is_none() && !self.take_prefix(bytes)? {
             return Ok(None);
         }
-        let Some(coming) = &mut self.message else { return Ok(None) };
-        let step = coming.left.min(bytes.len());
-        coming.left -= step;
-        coming.gather.push(bytes.split_to(step))?;
-        coming.gathered += step;
-        if coming.left > 0 {
-            let part_bytes = self.packing.part_bytes.filter(|_| coming.packed.is_none());
-            if part_bytes.is_none_or(|part_bytes| coming.gathered < part_bytes) {
+        let Some(partial) = &mut self.message else { return Ok(None) };
+        let step = partial.left.min(bytes.len());
+        partial.left -= step;
+        partial.gather.push(bytes.split_to(step))?;
+        partial.gathered += step;
+        if partial.left > 0 {
+            let part_bytes = self.format.part_bytes.filter(|_| partial.encoding.is_none());
+            if part_bytes.is_none_or(|part_bytes| partial.gathered < part_bytes) {
                 return Ok(None);
             }
-            coming.gathered = 0;
-            return Ok(Some(Framed::Part(mem::take(&mut coming.gather).finish())));
+            partial.gathered = 0;
+            return Ok(Some(Framed::Part(mem::take(&mut partial.gather).finish())));
         }
-        let Some(Coming { packed, gather, .. }) = self.message.take() else { return Ok(None) };
+        let Some(PartialMessage { encoding, gather, .. }) = self.message.take() else { return Ok(None) };
         let chain = gather.finish();
-        Ok(Some(match packed {
-            Some(encoding) => Framed::Packed(chain, encoding),
+        Ok(Some(match encoding {
+            Some(encoding) => Framed::Compressed(chain, encoding),
             None => Framed::Plain(chain),
         }))
     }
 
-    /// Bytes of the message that is arriving, if they are held until it is complete.
+    /// Bytes in memory of an incomplete message, if they are held until it is complete.
     fn held_bytes(&self) -> usize {
-        let held = self.message.as_ref().filter(|coming| coming.packed.is_some() || self.packing.part_bytes.is_none());
-        held.map_or(0, |coming| coming.gathered + coming.left)
+        let held =
+            self.message.as_ref().filter(|partial| partial.encoding.is_some() || self.format.part_bytes.is_none());
+        held.map_or(0, |partial| partial.gathered + partial.left)
     }
 
-    /// Whether nothing of an unfinished message has come.
+    /// Whether no byte of an incomplete message has arrived.
     pub(crate) fn is_between(&self) -> bool {
         self.prefix_len == 0 && self.message.is_none()
     }
@@ -101,17 +102,17 @@ impl Deframer {
         self.prefix_len = 0;
         let [flag, length @ ..] = self.prefix;
         let left = u32::from_be_bytes(length) as usize;
-        let bytes_max = self.packing.bytes_max;
+        let bytes_max = self.format.bytes_max;
         if left > bytes_max {
             return Err(Failure::too_large(left, bytes_max));
         }
         if flag > 1 {
             return Err(Failure::unreadable(format_args!("a message begins with the flag {flag}")));
         }
-        let packed = if flag == 1 { Some(self.packing.encoding_of(left)?) } else { None };
-        let stays_whole = packed.is_none() && self.packing.part_bytes.is_none();
-        let gather = Gather::new(if stays_whole { left } else { 0 });
-        self.message = Some(Coming { left, packed, gather, gathered: 0 });
+        let encoding = if flag == 1 { Some(self.format.encoding_of(left)?) } else { None };
+        let is_held_whole = encoding.is_none() && self.format.part_bytes.is_none();
+        let gather = Gather::new(if is_held_whole { left } else { 0 });
+        self.message = Some(PartialMessage { left, encoding, gather, gathered: 0 });
         Ok(true)
     }
 }
@@ -119,35 +120,35 @@ impl Deframer {
 /// A message that is being inflated on another thread.
 type Inflating = Pin<Box<dyn Future<Output = Result<Chain, Failure>> + Send>>;
 
-/// The messages of one call as they arrive.
+/// The messages of one call.
 pub(crate) struct Messages {
     body: Incoming,
     bytes: Bytes,
     deframer: Deframer,
-    packing: Packing,
+    format: MessageFormat,
     lane: Lane,
     /// The message that is being inflated. Nothing is read meanwhile.
     inflating: Option<Inflating>,
     call: Arc<Call>,
-    /// Whether the end is to come soon: the call has one message.
+    /// Whether the call has only one message, so that the end of the body must follow soon.
     single: bool,
     account: Account,
     unread: UnreadOfCall,
     gate: Gate,
-    /// What the client is charged for the message that is arriving.
+    /// Charge for the message that is arriving.
     charge: Charge,
-    /// And for the one that is being inflated.
-    packed_charge: Charge,
+    /// Charge for the message that is being inflated.
+    compressed_charge: Charge,
 }
 
-/// A message, and what its client is charged for it.
+/// A message, and the charge for it.
 pub(crate) struct Message {
     pub(crate) chain: Chain,
     pub(crate) charge: Charge,
 }
 
 impl Message {
-    /// What is charged is what it is now: it may have been inflated.
+    /// Changes the charge to the current length, because the message may have been inflated.
     fn new(chain: Chain, mut charge: Charge) -> Message {
         charge.resize(chain.len());
         Message { chain, charge }
@@ -155,13 +156,19 @@ impl Message {
 }
 
 impl Messages {
-    pub(crate) fn new(body: Incoming, packing: Packing, lane: Lane, call: Arc<Call>, server: &ServerState) -> Messages {
+    pub(crate) fn new(
+        body: Incoming,
+        format: MessageFormat,
+        lane: Lane,
+        call: Arc<Call>,
+        server: &ServerState,
+    ) -> Messages {
         let account = server.api.account().clone();
         Messages {
             body,
             bytes: Bytes::new(),
-            deframer: Deframer::new(packing),
-            packing,
+            deframer: Deframer::new(format),
+            format,
             lane,
             inflating: None,
             call,
@@ -169,42 +176,42 @@ impl Messages {
             unread: server.unread.of_call(),
             gate: Gate::new(&account),
             charge: account.charge(0),
-            packed_charge: Charge::default(),
+            compressed_charge: Charge::default(),
             account,
         }
     }
 
-    /// Whether something is still to come that the client should send soon.
-    pub(crate) fn is_half(&self) -> bool {
+    /// Whether more bytes must follow soon.
+    pub(crate) fn is_incomplete(&self) -> bool {
         self.single || !self.deframer.is_between()
     }
 
-    /// The next message; `None` when the client has said all.
+    /// The next message. `None` when the client has ended the body.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Message>, Failure>> {
         loop {
             if let Some(inflating) = &mut self.inflating {
                 let outcome = ready!(inflating.as_mut().poll(cx));
                 self.inflating = None;
-                let charge = mem::take(&mut self.packed_charge);
+                let charge = mem::take(&mut self.compressed_charge);
                 return Poll::Ready(outcome.map(|chain| Some(Message::new(chain, charge))));
             }
             match ready!(self.poll_framed(cx))? {
                 None => return Poll::Ready(Ok(None)),
-                // Only calls with one message ask for parts.
+                // Only calls with a single message enable parts.
                 Some((Framed::Part(_), _)) => return Poll::Ready(Err(Failure::unreadable("a part of a message"))),
                 Some((Framed::Plain(chain), charge)) => return Poll::Ready(Ok(Some(Message::new(chain, charge)))),
-                Some((Framed::Packed(message, encoding), charge)) => {
-                    self.packed_charge = charge;
+                Some((Framed::Compressed(message, encoding), charge)) => {
+                    self.compressed_charge = charge;
                     self.inflating = Some(Box::pin(self.inflate(message, encoding)));
                 }
             }
         }
     }
 
-    /// The only message of a call that has one, and what `all_came` gives, which is asked before the message is inflated.
+    /// The only message of a call that has one, and the result of `on_complete`, which is called before the message is inflated.
     pub(crate) async fn only<T>(
         &mut self,
-        all_came: impl FnOnce() -> Result<T, Failure>,
+        on_complete: impl FnOnce() -> Result<T, Failure>,
     ) -> Result<(T, Message), Failure> {
         self.single = true;
         let mut upload = Upload::default();
@@ -212,17 +219,17 @@ impl Messages {
             match poll_fn(|cx| self.poll_framed(cx)).await?.ok_or(Failure::NO_MESSAGE)? {
                 (Framed::Part(part), _charge) => upload.append(part.into_pieces()).await?,
                 (Framed::Plain(chain), charge) => break (chain, None, charge),
-                (Framed::Packed(chain, encoding), charge) => break (chain, Some(encoding), charge),
+                (Framed::Compressed(chain, encoding), charge) => break (chain, Some(encoding), charge),
             }
         };
-        // The end must be seen too: a stream dropped before it is reset, which some clients take for a failure.
+        // The end of the body must be read too. Dropping a stream before its end resets it, and some clients report that as a failure.
         if poll_fn(|cx| self.poll_framed(cx)).await?.is_some() {
             return Err(Failure::unreadable("a second message where there can be only one"));
         }
-        let found = all_came()?;
+        let found = on_complete()?;
         if !upload.is_empty() {
             upload.append(chain.into_pieces()).await?;
-            // On disk it takes no memory, so nothing is charged.
+            // It is on disk and takes no memory, so nothing is charged.
             return Ok((found, Message { chain: upload.into_bytes()?.into(), charge: Charge::default() }));
         }
         let chain = match encoding {
@@ -232,21 +239,23 @@ impl Messages {
         Ok((found, Message::new(chain, charge)))
     }
 
-    /// The next message as it came. Notes whether the client is waited for.
+    /// The next message, still compressed. Records whether the server waits for the client.
     fn poll_framed(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<(Framed, Charge)>, Failure>> {
         if self.call.gave_up() {
             return Poll::Ready(Err(Failure::SLOW));
         }
         let next = self.poll_raw(cx);
         match &next {
-            Poll::Pending if self.is_half() && !self.gate.is_closed() => self.call.progress.wait_for(Awaited::Body),
+            Poll::Pending if self.is_incomplete() && !self.gate.is_closed() => {
+                self.call.progress.wait_for(Awaited::Body);
+            }
             Poll::Ready(Ok(Some(_))) => self.call.progress.begin_request(),
             _ => self.call.progress.wait_for(Awaited::Nothing),
         }
         next.map_ok(|next| next.map(|message| (message, self.complete())))
     }
 
-    /// A message is there. What follows it in the same frame is charged anew.
+    /// Call this when a message is complete. Returns its charge. Bytes after it in the same frame get a new charge.
     fn complete(&mut self) -> Charge {
         self.gate.done();
         mem::replace(&mut self.charge, self.account.charge(self.bytes.len()))
@@ -255,12 +264,12 @@ impl Messages {
     fn poll_raw(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Framed>, Failure>> {
         let mut taken = 0;
         loop {
-            if taken > BYTES_PER_TURN {
-                // Others of this thread come first; what is left is taken in the next turn.
+            if taken > BYTES_PER_POLL {
+                // Yields to other tasks of this thread. The rest is read in the next poll.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            // A message may be empty, and so may the rest of a frame when the message before it is complete.
+            // A message may be empty. The rest of a frame is also empty if a message ends with the frame.
             if !self.bytes.is_empty() {
                 if let Some(message) = self.deframer.take(&mut self.bytes)? {
                     return Poll::Ready(Ok(Some(message)));
@@ -296,7 +305,7 @@ impl Messages {
         message: Chain,
         encoding: Encoding,
     ) -> impl Future<Output = Result<Chain, Failure>> + Send + use<> {
-        inflate(message, encoding, self.packing, self.lane.clone(), self.account.clone())
+        inflate(message, encoding, self.format, self.lane.clone(), self.account.clone())
     }
 }
 
@@ -307,8 +316,8 @@ mod tests {
 
     use super::*;
 
-    const PLAIN: Packing =
-        Packing { bytes_max: MESSAGE_BYTES_MAX, encoding: None, inflated_bytes_max: 1000, part_bytes: None };
+    const PLAIN: MessageFormat =
+        MessageFormat { bytes_max: MESSAGE_BYTES_MAX, encoding: None, inflated_bytes_max: 1000, part_bytes: None };
 
     fn framed(flag: u8, message: &[u8]) -> Vec<u8> {
         let mut all = vec![flag];
@@ -317,7 +326,7 @@ mod tests {
         all
     }
 
-    /// Feeds `stream` in pieces of every length and expects the same messages each time.
+    /// Divides `stream` into pieces of every length, and expects the same messages each time.
     #[track_caller]
     fn check(stream: &[u8], expect: Result<&[&[u8]], ()>) {
         for step in 1..=stream.len() {
@@ -327,7 +336,7 @@ mod tests {
                 let mut piece = Bytes::copy_from_slice(piece);
                 while !piece.is_empty() {
                     if let Some(framed) = deframer.take(&mut piece).map_err(drop)? {
-                        let (Framed::Part(message) | Framed::Plain(message) | Framed::Packed(message, _)) = framed;
+                        let (Framed::Part(message) | Framed::Plain(message) | Framed::Compressed(message, _)) = framed;
                         let len = message.len();
                         got.push(message.into_reader().copy_to_bytes(len));
                     }
@@ -342,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_found_however_they_are_cut() {
+    fn messages_are_found_in_pieces_of_any_length() {
         check(&framed(0, b"abc"), Ok(&[b"abc"]));
         check(&framed(0, b""), Ok(&[b""]));
         check(&[framed(0, b"ab"), framed(0, b""), framed(0, b"c")].concat(), Ok(&[b"ab", b"", b"c"]));
@@ -350,8 +359,8 @@ mod tests {
     }
 
     #[test]
-    fn a_long_message_comes_in_parts() {
-        let mut deframer = Deframer::new(Packing { part_bytes: Some(4), ..PLAIN });
+    fn a_long_message_is_delivered_in_parts() {
+        let mut deframer = Deframer::new(MessageFormat { part_bytes: Some(4), ..PLAIN });
         let mut bytes = Bytes::from([framed(0, b"abcdefghij"), framed(0, b"abcd")].concat());
         let mut got = Vec::new();
         while !bytes.is_empty() {
@@ -371,18 +380,18 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_message_is_refused() {
+    fn invalid_prefixes_are_refused() {
         check(&framed(1, b"abc"), Err(()));
         check(&framed(2, b"abc"), Err(()));
         check(&[0, 0x80, 0, 0, 0], Err(()));
     }
 
     #[test]
-    fn a_compressed_message_that_must_become_too_large_is_refused_before_it_comes() {
-        let packing = Packing { encoding: Some(Encoding::Gzip), ..PLAIN };
+    fn a_compressed_message_that_would_inflate_too_far_is_refused_before_it_arrives() {
+        let format = MessageFormat { encoding: Some(Encoding::Gzip), ..PLAIN };
         let take = |len: u32| {
             let prefix = [&[1], &len.to_be_bytes()[..]].concat();
-            Deframer::new(packing).take(&mut Bytes::from(prefix)).map(drop)
+            Deframer::new(format).take(&mut Bytes::from(prefix)).map(drop)
         };
         assert_eq!(take(2000), Ok(()));
         assert_eq!(
@@ -392,10 +401,10 @@ mod tests {
     }
 
     #[test]
-    fn a_message_longer_than_its_call_may_have_is_refused_before_it_comes() {
+    fn a_message_longer_than_the_limit_of_its_call_is_refused_before_it_arrives() {
         let take = |len: u32| {
             let prefix = [&[0], &len.to_be_bytes()[..]].concat();
-            Deframer::new(Packing { bytes_max: 500, ..PLAIN }).take(&mut Bytes::from(prefix)).map(drop)
+            Deframer::new(MessageFormat { bytes_max: 500, ..PLAIN }).take(&mut Bytes::from(prefix)).map(drop)
         };
         assert_eq!(take(500), Ok(()));
         assert_eq!(take(501), Err(Failure::too_large(501, 500)));

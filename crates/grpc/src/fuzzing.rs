@@ -1,6 +1,6 @@
-//! What do the fuzz targets reach?
+//! Which functions do the fuzz targets call?
 //!
-//! Nothing else may use this.
+//! Only for fuzz targets.
 
 use bytes::{Buf, Bytes};
 use nerite_api::Api;
@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::compress::inflate;
 use crate::failure::Failure;
 use crate::frame::{Deframer, Framed};
-use crate::packing::Packing;
+use crate::message_format::MessageFormat;
 use crate::serve::serve_stream;
 
 /// Serves one connection over any stream until it ends.
@@ -20,23 +20,23 @@ pub async fn serve_connection(api: Api, stream: impl AsyncRead + AsyncWrite + Un
     serve_stream(api, stream).await;
 }
 
-/// The messages of a call whose body comes in these pieces, each inflated if its flag says so; Err: why the call fails.
+/// The messages of a call whose body arrives in these pieces. Messages with the compression flag are inflated. The error says why the call fails.
 pub async fn read_messages(
     pieces: impl IntoIterator<Item = Bytes>,
     encoding: Option<Encoding>,
     inflated_bytes_max: u64,
 ) -> Result<Vec<Bytes>, String> {
     let text = |failure: Failure| format!("{failure:?}");
-    let packing = Packing { bytes_max: MESSAGE_BYTES_MAX, encoding, inflated_bytes_max, part_bytes: None };
-    let mut deframer = Deframer::new(packing);
+    let format = MessageFormat { bytes_max: MESSAGE_BYTES_MAX, encoding, inflated_bytes_max, part_bytes: None };
+    let mut deframer = Deframer::new(format);
     let (lane, mut messages) = (Lane::new(), Vec::new());
     for mut piece in pieces {
         while !piece.is_empty() {
             let message = match deframer.take(&mut piece).map_err(text)? {
                 None => continue,
                 Some(Framed::Plain(message) | Framed::Part(message)) => message,
-                Some(Framed::Packed(message, encoding)) => {
-                    inflate(message, encoding, packing, lane.clone(), Account::unlimited()).await.map_err(text)?
+                Some(Framed::Compressed(message, encoding)) => {
+                    inflate(message, encoding, format, lane.clone(), Account::unlimited()).await.map_err(text)?
                 }
             };
             let len = message.len();

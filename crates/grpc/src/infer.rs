@@ -13,7 +13,7 @@ use crate::infer_request::{Forwarded, to_infer_request};
 use crate::limits::COPIED_INLINE_BYTES_MAX;
 use crate::serve::ServerState;
 
-/// ModelInfer: one request, one response.
+/// ModelInfer: one request and one response.
 pub(crate) async fn model_infer(
     server: &Arc<ServerState>,
     forwarded: Forwarded,
@@ -41,14 +41,14 @@ pub(crate) async fn model_infer(
         aside(move || encode_unary(response)).await??
     };
     let chunks = match compression {
-        // Boxed: the room for it is not kept in every inference.
+        // Boxed, so that the future of every other inference does not include it.
         Some(compression) => Box::pin(compression.apply(chunks)).await,
         None => chunks,
     };
     Ok(sent_by(chunks, sending))
 }
 
-/// The same bytes, noted as sent when the last are.
+/// The same bytes. When the last of them are sent, that is recorded in the trace.
 pub(crate) fn sent_by(mut chunks: Chunks, sending: Option<Sending>) -> Chunks {
     if let (Some(last), Some(sending)) = (chunks.last_mut(), sending) {
         *last = sending.keep(std::mem::take(last));
@@ -56,15 +56,15 @@ pub(crate) fn sent_by(mut chunks: Chunks, sending: Option<Sending>) -> Chunks {
     chunks
 }
 
-/// A request that was read.
+/// A request that was decoded.
 #[expect(clippy::large_enum_variant, reason = "a box would be an allocation for every request")]
 enum Read {
     Done(Admission, InferRequest),
-    /// Its model is not up.
+    /// The model is not loaded yet.
     Waits(Box<Waits>),
 }
 
-/// A request whose model is loaded on demand.
+/// A request that waits until its model is loaded on demand.
 struct Waits {
     message: InferMessage,
     forwarded: Forwarded,
@@ -72,7 +72,7 @@ struct Waits {
 }
 
 impl Waits {
-    /// The request once its model is up.
+    /// The request, once its model is loaded.
     async fn up(self: Box<Self>, server: &ServerState) -> Result<(Admission, InferRequest), Failure> {
         let Waits { message, forwarded, clock } = *self;
         server.api.wait_for_model(&message.model).await?;
@@ -83,7 +83,7 @@ impl Waits {
 
 fn read(server: &ServerState, forwarded: Forwarded, message: Chain, clock: TraceClock) -> Result<Read, Failure> {
     let message = {
-        // The message's own references to its pieces replace the chain's.
+        // The decoded message has its own references to the pieces, so the chain is dropped.
         let chain = message;
         InferMessage::read_for(&chain, |model, version| server.api.tensors_max(model, version))?
     };
@@ -94,7 +94,7 @@ fn read(server: &ServerState, forwarded: Forwarded, message: Chain, clock: Trace
     Ok(Read::Done(admission, traced(server, &forwarded, message, clock)?))
 }
 
-/// The request, with its trace if it has one.
+/// The request, with a trace if it is traced.
 fn traced(
     server: &ServerState,
     forwarded: &Forwarded,
@@ -106,7 +106,7 @@ fn traced(
     Ok(infer_request)
 }
 
-/// Whether the thread that serves the connection may write this response: few bytes are copied because others may still write them.
+/// Whether a front thread may encode this response: only few bytes must be copied because other processes may still write to them.
 pub(crate) fn copies_little(response: &InferResponse) -> bool {
     let sent = response.outputs.iter().filter(|output| !output.placed);
     let copied = sent.filter(|output| output.data.private_bytes().is_none()).map(|output| output.data.len());

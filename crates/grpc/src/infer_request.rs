@@ -1,15 +1,15 @@
-//! What does a message ask for, given its call's metadata and the model's own words?
+//! How is a message combined with its call's metadata into a request?
 
 use http::HeaderMap;
 use nerite_api::{Api, Protocol, Status};
 use nerite_request::{InferRequest, Parameter, Parameters};
 use nerite_wire::proto::{InferMessage, wrong_datatype};
 
-/// What a call keeps of its metadata: the parameters that it becomes, or why it may not.
+/// The parameters that a call's metadata becomes, or the error if it is not allowed.
 #[derive(Clone)]
 pub(crate) struct Forwarded(Result<Vec<(String, String)>, Status>);
 
-/// What the message means.
+/// The request that the message and the metadata make.
 pub(crate) fn to_infer_request(
     api: &Api,
     forwarded: &Forwarded,
@@ -26,12 +26,12 @@ pub(crate) fn to_infer_request(
 }
 
 impl Forwarded {
-    /// As the operator wants it.
+    /// Reads the metadata that the operator selected.
     pub(crate) fn of(api: &Api, headers: &HeaderMap) -> Forwarded {
         Forwarded(forward(api, headers))
     }
 
-    /// Bytes of it.
+    /// Bytes of all names and values.
     pub(crate) fn len(&self) -> usize {
         self.0.iter().flatten().map(|(name, text)| name.len() + text.len()).sum()
     }
@@ -44,7 +44,7 @@ impl Forwarded {
     }
 }
 
-/// The metadata that the operator wants forwarded. What belongs to gRPC itself, and what is not text, never is.
+/// The metadata that the operator selected. gRPC's own entries, and binary ones, are never forwarded.
 fn forward(api: &Api, headers: &HeaderMap) -> Result<Vec<(String, String)>, Status> {
     let mut kept = Vec::new();
     if !api.forwards_headers(Protocol::Grpc) {

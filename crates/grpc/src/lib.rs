@@ -6,10 +6,10 @@
 //!                            which?    └─ stream  many requests and answers, in order where order is promised
 //! ```
 //!
-//! A thin layer over HTTP/2 of our own, because the usual one decodes each message from one contiguous buffer, which costs
-//! a copy of every tensor on the way in and another on the way out.
+//! gRPC is implemented here directly over HTTP/2. The usual library decodes each message from one contiguous buffer, which would copy every tensor
+//! once when it is received and once when it is sent.
 //!
-//! A server is needed around it, so the example is compiled and not run:
+//! The example needs a server, so it is only compiled:
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -41,8 +41,8 @@ pub mod fuzzing;
 mod infer;
 mod infer_request;
 pub mod limits;
+mod message_format;
 mod options;
-mod packing;
 mod serve;
 mod stream;
 mod unary;

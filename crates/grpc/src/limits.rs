@@ -1,54 +1,53 @@
-//! How much may a gRPC client ask for?
+//! Which limits do gRPC clients have?
 
-/// What a client may send on one stream before we read it, in bytes. Read at once, so it bounds a burst, not a message.
+/// Bytes that a client may send on one stream before the server reads them. They are read at once, so this limits a burst, not a message.
 pub const STREAM_WINDOW_BYTES: u32 = 16 << 20;
 /// The same for all streams of a connection together.
 pub const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
-/// The largest HTTP/2 frame. Each frame is read into one block of its own, so this much is touched anew per frame.
+/// The largest HTTP/2 frame. Each frame is read into a block of its own, so this much new memory is touched for each frame.
 pub const FRAME_BYTES_MAX: u32 = 4 << 20;
-/// Calls in progress on one connection; clients keep more to themselves until one has ended.
+/// The most calls in progress on one connection. Clients delay further calls until one has ended.
 pub const CALLS_PER_CONNECTION_MAX: u32 = 1024;
-/// Calls that a client opened and cancelled before we looked at them.
+/// The most calls that a client has opened and cancelled before the server handled them.
 pub const CANCELLED_UNSEEN_MAX: usize = 4096;
-/// Metadata of one call, in bytes as HTTP/2 counts them; as in gRPC's own library.
+/// The most bytes of a call's metadata, as HTTP/2 counts them. The same as in gRPC's own library.
 pub const METADATA_BYTES_MAX: u32 = 16 << 10;
-/// Bytes of header blocks that are read each time a connection is polled.
+/// The most bytes of header blocks that are read in one poll of a connection.
 pub const HEADER_BYTES_AT_ONCE: usize = 8 << 10;
-/// What a DATA frame is charged beside its bytes, as long as it is unread: its entry in the library's queue.
+/// Charge for an unread DATA frame, without its bytes: its entry in the library's queue.
 pub const FRAME_COST_BYTES: usize = 256;
-/// Unread bytes of a connection are counted up to this, which is twice its window.
+/// Unread bytes of a connection are counted up to this limit, twice the connection's window.
 pub const UNREAD_BYTES_MAX: usize = 2 * CONNECTION_WINDOW_BYTES as usize;
-/// Smaller answers are part of what their stream is charged for itself.
+/// Smaller answers are included in the charge of their stream.
 pub const CHARGED_ANSWER_BYTES_MIN: usize = 1 << 10;
-/// A connection that is ended, because of what it held and no longer holds, has so long to tell its client why.
+/// If a connection is ended because of the memory it held, and it has released that memory, it has this long to tell its client the reason.
 pub const SHED_LEAVE_MS_MAX: u64 = 1000;
-/// Requests of one ModelStreamInfer that wait for their answers; beyond that the stream is not read on.
+/// The most requests of one ModelStreamInfer that wait for their answers. The stream is not read further then.
 pub const REQUESTS_PER_STREAM_MAX: usize = 1024;
-/// Bytes that wait to go out together; larger writes go by themselves.
+/// The most bytes that are collected to be sent together. Larger writes are sent separately.
 pub const HELD_BYTES_MAX: usize = 16 << 10;
-/// Smaller messages do not get smaller by compressing.
+/// Smaller messages are not compressed, because that would not make them smaller.
 pub const COMPRESS_BYTES_MIN: usize = 64;
-/// An inflated message comes in pieces: the first are small and grow, because most messages are small.
+/// Size of the first piece of an inflated message. Further pieces are larger, because most messages are small.
 pub const INFLATED_SMALL_BYTES_MIN: usize = 4 << 10;
-/// The last of the small pieces.
+/// Size of the last small piece.
 pub const INFLATED_SMALL_BYTES_MAX: usize = 32 << 10;
-/// All further pieces.
+/// Size of all further pieces.
 pub const INFLATED_PIECE_BYTES: usize = nerite_memory::POOLED_BYTES_MIN;
-/// Pieces of one write.
+/// The most pieces of one write.
 pub const SLICES_MAX: usize = 64;
-/// How long a client without a whole request may take to leave when the server stops, or when its place is needed.
+/// How long a client without a complete request may take to disconnect when the server stops, or when its connection is evicted.
 pub const LEAVE_MS_MAX: u64 = 200;
-/// Longest text of a failure, as it stands in the header. Clients take 8 KiB of metadata by default, and lose the whole status
-/// if there is more.
+/// The longest error text, in its encoded form in the header. Clients accept 8 KiB of metadata by default, and lose the whole status if there is more.
 pub const MESSAGE_BYTES_MAX: usize = 4096;
 
-/// Bytes of one call that are taken before others of the same thread have their turn.
-pub const BYTES_PER_TURN: usize = 2 << 20;
-/// A response of which more bytes are copied is written outside the threads that serve connections.
+/// Bytes of one call that are read before other tasks of the same thread run.
+pub const BYTES_PER_POLL: usize = 2 << 20;
+/// A response of which more bytes must be copied is encoded on another thread than a front thread.
 pub const COPIED_INLINE_BYTES_MAX: usize = 4 << 20;
-/// A load of more bytes than this goes to disk, in parts of about so many.
+/// A load request with more bytes than this is written to disk, in parts of about this size.
 pub const LOAD_PART_BYTES: usize = 4 << 20;
-/// The largest message of a call that is neither an inference nor a load. It is read on the thread that serves the connection.
+/// The largest message of a call that is neither an inference nor a load. It is decoded on a front thread.
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = nerite_request::limits::INLINE_WORK_BYTES_MAX;
 
 const _: () = assert!(INFLATED_SMALL_BYTES_MIN <= INFLATED_SMALL_BYTES_MAX);

@@ -1,27 +1,27 @@
-//! What does an operator choose?
+//! Which settings does the gRPC port have?
 
 use std::time::Duration;
 
 use nerite_listen::{HANDSHAKE_MAX, Tls};
 
-/// How the gRPC port behaves.
+/// The settings of the gRPC port.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What TCP connections are secured with, if anything. Unix sockets stay plain: who may connect there is the file system's affair.
+    /// The TLS settings of TCP connections, if any. Unix sockets are not encrypted: the file system decides who may connect there.
     pub tls: Option<Tls>,
-    /// How hard inference responses are compressed for clients that accept it.
+    /// The compression level of inference responses to clients that accept compression.
     pub response_compression: CompressionLevel,
-    /// Responses of one request of a stream that may wait to be sent; the model waits then.
+    /// The most responses of one request of a stream that may wait to be sent. Beyond this the model waits.
     pub response_pool_max: usize,
-    /// After this much silence the client is asked whether it is still there.
+    /// The time without traffic after which the server sends a keepalive ping.
     pub keepalive_time: Duration,
-    /// After this long without an answer to that it is not.
+    /// The time without an answer to a ping after which the connection is closed.
     pub keepalive_timeout: Duration,
-    /// Time that a client has for a TLS handshake.
+    /// The most time for a client's TLS handshake.
     pub handshake_max: Option<Duration>,
-    /// After this long a connection is asked to end.
+    /// The age at which a connection is asked to end.
     pub connection_age_max: Option<Duration>,
-    /// After this long more it is ended.
+    /// The time after that at which it is closed.
     pub connection_age_grace: Option<Duration>,
 }
 
@@ -40,16 +40,16 @@ impl Default for Options {
     }
 }
 
-/// How hard to compress.
+/// The compression level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CompressionLevel {
-    /// Not at all.
+    /// No compression.
     #[default]
     None,
-    /// Quickly.
+    /// The fastest compression.
     Low,
-    /// As is usual.
+    /// The usual compression.
     Medium,
-    /// As well as possible.
+    /// The best compression.
     High,
 }

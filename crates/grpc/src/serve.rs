@@ -1,4 +1,4 @@
-//! How do connections begin and end?
+//! How do connections start and end?
 
 mod connection;
 mod cork;
@@ -21,13 +21,13 @@ use nerite_watchdog::{FrontEnd, fair, watched};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
-pub(crate) use link::{Call, Doing, Link};
+pub(crate) use link::{Call, CallPhase, Link};
 pub(crate) use metered::{Unread, UnreadOfCall};
 pub(crate) use state::ServerState;
 
 use crate::options::Options;
 
-/// A gRPC port at work. Dropping it leaves the port as it is.
+/// A gRPC port that is served. Dropping it does not stop the port.
 pub struct Handle {
     stop: watch::Sender<bool>,
     open: watch::Sender<()>,
@@ -35,18 +35,18 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Calls in progress: begun, and their answer not yet sent.
+    /// Number of calls in progress: those that have begun and whose answer is not sent yet.
     pub fn calls(&self) -> usize {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Connections that are open, and listeners.
+    /// Number of open connections and listeners.
     pub fn connections(&self) -> usize {
         self.open.receiver_count()
     }
 
-    /// Stops: listeners close, whole requests are answered, and connections end that have none. Ready when the last connection
-    /// has ended; dropping it changes nothing.
+    /// Stops serving. Listeners close, complete requests are answered, and connections without one end. The future is ready when the last connection
+    /// has ended. Dropping it changes nothing.
     pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
         self.stop.send_replace(true);
         let open = self.open.clone();
@@ -54,7 +54,7 @@ impl Handle {
     }
 }
 
-/// Serves `api` on these listeners until [`Handle::stop`]. Needs the runtime's context.
+/// Serves `api` on these listeners until [`Handle::stop`]. Needs a runtime.
 pub fn serve(api: Api, options: Options, rules: Rules, listeners: Vec<Listener>) -> Handle {
     let (stop, stopped) = watch::channel(false);
     let (open, opened) = watch::channel(());
@@ -100,7 +100,7 @@ fn begin(Connection { stream, peer }: Connection, server: &Arc<ServerState>, ope
     let is_secured = matches!(stream, Stream::Tcp(_)) && server.options.tls.is_some();
     let place = match server.rules.peers.admit(&peer) {
         Ok(place) => place,
-        // Nothing can be said in the clear where TLS is expected.
+        // Where TLS is expected, no unencrypted message can be sent.
         Err(_) if is_secured => return stream.turn_away(&[]),
         Err(full) => return stream.turn_away(&refusal(&full)),
     };
@@ -120,7 +120,7 @@ fn begin(Connection { stream, peer }: Connection, server: &Arc<ServerState>, ope
     }
 }
 
-/// What a client reads who finds no place: empty SETTINGS, and GOAWAY with the reason.
+/// The bytes for a client whose connection is refused: empty SETTINGS, and GOAWAY with the reason.
 fn refusal(full: &Full) -> Vec<u8> {
     const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     const GOAWAY: u8 = 7;

@@ -5,8 +5,8 @@
 //!                                 any thread   |  in the call's own task
 //! ```
 //!
-//! Everything but the sinks runs where HTTP/2 asks for the next part of the answer. So nothing is read while the client does
-//! not take what it is owed, and all of it ends when the call does.
+//! Everything except the sinks runs when the HTTP/2 library polls for the next part of the answer. So no request is read while the client does not
+//! read its answers, and everything ends with the call.
 
 mod mailbox;
 mod order;
@@ -27,7 +27,7 @@ use nerite_request::{Cancel, InferRequest, InferResponse, Status};
 use nerite_wire::proto::{Chunks, InferMessage, StreamStatus, encode_stream};
 
 use crate::begun::Begun;
-use crate::charging::pay;
+use crate::charging::charge_answer;
 use crate::compress::Compression;
 use crate::deadline::Deadline;
 use crate::failure::{Failure, ok_trailers};
@@ -35,9 +35,9 @@ use crate::frame::{Message, Messages};
 use crate::infer::{copies_little, sent_by};
 use crate::infer_request::{Forwarded, to_infer_request};
 use crate::limits::REQUESTS_PER_STREAM_MAX;
-use crate::serve::{Call, Doing, ServerState};
+use crate::serve::{Call, CallPhase, ServerState};
 use mailbox::Mailbox;
-use order::{Item, Order, Turn};
+use order::{Item, Order, ReadyResponse};
 
 /// A ModelStreamInfer in progress.
 pub(crate) struct StreamBody {
@@ -47,50 +47,49 @@ pub(crate) struct StreamBody {
     compression: Option<Compression>,
     /// The message that is being compressed. Nothing else is sent meanwhile.
     compressing: Option<Pin<Box<dyn Future<Output = Chunks> + Send>>>,
-    /// Whether the first failed response ends the stream with its own status.
+    /// Whether the first error ends the stream with that status.
     strict: bool,
-    /// What the client is charged for the stream itself.
+    /// Charge for the stream itself.
     _charge: Charge,
     messages: Option<Messages>,
-    /// When it began to wait for the next request, if requests were traced then.
+    /// When the wait for the next request began, if requests were traced then.
     clock: TraceClock,
     deadline: Deadline,
     stop: Pin<Box<dyn Future<Output = ()> + Send>>,
     mailbox: Arc<Mailbox>,
     order: Order,
-    /// What is left of the message being sent.
+    /// The unsent rest of the message that is being sent.
     chunks: smallvec::IntoIter<[Bytes; 2]>,
-    /// A large request that is being read or begun outside the threads that serve connections. The next one is read after it, so
-    /// that requests begin in their order.
+    /// A large request that is being decoded or started on another thread. The next one is read after it, so that requests start in their order.
     beginning: Option<Aside<WorkDone>>,
-    /// A large response that is being written there.
+    /// A large response that is being encoded on another thread.
     writing: Option<Aside<Result<Chunks, Status>>>,
-    /// Why the stream will end otherwise than well.
+    /// The error with which the stream will end.
     failure: Option<Failure>,
 }
 
-/// Work that is done outside the threads that serve connections.
+/// Work on another thread than a front thread.
 type Aside<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// What came of work on a large request.
+/// The result of work on a large request.
 enum WorkDone {
     Read(Result<Box<Incoming>, Failure>),
     Begun(u64, Result<(), Status>),
 }
 
-/// A request that was read; what it asks for may be refused.
+/// A request that was decoded. It may still be refused.
 struct Incoming {
     item: Arc<Item>,
     admission: Result<Admission, Status>,
     infer_request: Result<InferRequest, Status>,
-    /// What the client is charged for it.
+    /// Charge for the request.
     charge: Charge,
-    /// Whether it waited for its model.
+    /// Whether it has waited for its model.
     has_waited: bool,
 }
 
 impl Incoming {
-    /// The same once the load of its model has ended so.
+    /// The request after the load of its model has ended with the result `loaded`.
     fn admitted_again(self, api: &Api, loaded: Result<(), Status>) -> Incoming {
         let Item { id, model, version, cancel, trace, .. } = &*self.item;
         let admission = loaded.and_then(|()| api.admit(model, version));
@@ -118,7 +117,7 @@ impl Incoming {
         let admission = api.admit(&message.model, &message.version);
         let (id, model, version) = (message.id.clone(), message.model.clone(), message.version.clone());
         let mut infer_request = to_infer_request(api, forwarded, message);
-        // A request for a model that is not there leaves no trace.
+        // A request for a model that is not available is not traced.
         if let (Ok(infer_request), Ok(_)) = (&mut infer_request, &admission) {
             api.trace(infer_request, Protocol::Grpc, clock);
         }
@@ -160,21 +159,21 @@ impl StreamBody {
                 return Poll::Ready(Ok(Frame::data(chunk)));
             }
             if self.compressing.is_some() || self.writing.is_some() {
-                // Responses are not collected meanwhile, so that models wait for a client as they do while it takes none.
+                // Responses are not collected meanwhile, so that models wait as they do while a client reads nothing.
                 if self.poll_written(cx).is_pending() {
                     if self.deadline.poll_passed(cx).is_ready() {
                         (self.compressing, self.writing) = (None, None);
                         self.fail(Failure::DEADLINE);
                         continue;
                     }
-                    // Not the client is waited for.
+                    // The server does not wait for the client here.
                     self.call.progress.wait_for(Awaited::Nothing);
-                    self.call.set_doing(Doing::Compute);
+                    self.call.set_phase(CallPhase::Compute);
                     return Poll::Pending;
                 }
                 continue;
             }
-            if let Some(Turn { item, response }) = self.order.next() {
+            if let Some(ReadyResponse { item, response }) = self.order.next() {
                 self.send(&item, response);
                 continue;
             }
@@ -188,14 +187,14 @@ impl StreamBody {
                 self.fail(Failure::DEADLINE);
                 continue;
             }
-            if self.poll_request(cx).is_pending() && self.mailbox.listen(cx) {
+            if self.poll_request(cx).is_pending() && self.mailbox.register(cx) {
                 self.note_pending();
                 return Poll::Pending;
             }
         }
     }
 
-    /// Goes on with the response that is being written or compressed; ready when it may have got further.
+    /// Continues with the response that is being encoded or compressed. Ready when its state may have changed.
     fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(writing) = &mut self.writing {
             let written = ready!(writing.as_mut().poll(cx));
@@ -204,23 +203,23 @@ impl StreamBody {
         } else if let Some(compressing) = &mut self.compressing {
             let chunks = ready!(compressing.as_mut().poll(cx));
             self.compressing = None;
-            self.chunks = pay(chunks, self.server.api.account().charge(0)).into_iter();
+            self.chunks = charge_answer(chunks, self.server.api.account().charge(0)).into_iter();
         }
         Poll::Ready(())
     }
 
-    /// Notes what the stream waits for when it has nothing to send.
+    /// Records what the stream waits for when it has nothing to send.
     fn note_pending(&self) {
-        let is_half = self.messages.as_ref().is_some_and(Messages::is_half);
-        self.call.progress.wait_for(if is_half { Awaited::Body } else { Awaited::Nothing });
-        self.call.set_doing(if self.order.is_idle() && self.beginning.is_none() {
-            Doing::Receive
+        let is_incomplete = self.messages.as_ref().is_some_and(Messages::is_incomplete);
+        self.call.progress.wait_for(if is_incomplete { Awaited::Body } else { Awaited::Nothing });
+        self.call.set_phase(if self.order.is_idle() && self.beginning.is_none() {
+            CallPhase::Receive
         } else {
-            Doing::Compute
+            CallPhase::Compute
         });
     }
 
-    /// Takes one request; ready when something may have changed.
+    /// Handles one request. Ready when the state may have changed.
     fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(beginning) = &mut self.beginning {
             let step = ready!(beginning.as_mut().poll(cx));
@@ -254,7 +253,7 @@ impl StreamBody {
         Poll::Ready(())
     }
 
-    /// Starts one request. A refusal takes the turn of the request's response; only what is no request at all is an `Err`.
+    /// Starts one request. A refusal is sent in the order of responses. `Err` means that the message could not be decoded.
     fn begin(&mut self, message: Message) -> Result<(), Failure> {
         Category::Inference.begins();
         let now = self.server.api.trace_clock();
@@ -272,7 +271,7 @@ impl StreamBody {
         Ok(())
     }
 
-    /// Gives a request its turn and begins it, once its model is up.
+    /// Enters a request into the order, and starts it once its model is loaded.
     fn admit(&mut self, incoming: Incoming) {
         if incoming.admission.is_ok() || incoming.has_waited || !self.server.api.must_wait_for(&incoming.item.model) {
             return self.admit_now(incoming);
@@ -308,18 +307,18 @@ impl StreamBody {
         }
     }
 
-    /// Encodes one response, or ends the stream with it where the client asked for that.
-    fn send(&mut self, item: &Item, response: order::News) {
-        if let order::News::Response(response) = &response {
+    /// Encodes one response. If the stream is strict, an error ends the stream.
+    fn send(&mut self, item: &Item, response: order::Outcome) {
+        if let order::Outcome::Response(response) = &response {
             self.mailbox.sent(response);
         }
         let encoded = match response {
-            order::News::Refused(refusal) => {
+            order::Outcome::Refused(refusal) => {
                 encode_error(InferResponse { id: item.id.clone(), ..InferResponse::default() }, &refusal, None)
             }
-            order::News::Response(response) => {
+            order::Outcome::Response(response) => {
                 let last = response.is_last();
-                // An end says only whose it is.
+                // An end without tensors only identifies its request.
                 let response = match response.into_content().unwrap_or_else(|| Ok(item.as_response())) {
                     Ok(response) => response,
                     Err(error) if self.strict => return self.fail(error.into()),
@@ -345,18 +344,18 @@ impl StreamBody {
         self.send_written(encoded);
     }
 
-    /// Compresses what was written, if the client wants that, and has it sent.
+    /// Compresses an encoded response, if the client accepts that, and sends it.
     fn send_written(&mut self, written: Result<Chunks, Status>) {
         match written {
             Ok(chunks) => match &self.compression {
                 Some(compression) => self.compressing = Some(Box::pin(compression.clone().apply(chunks))),
-                None => self.chunks = pay(chunks, self.server.api.account().charge(0)).into_iter(),
+                None => self.chunks = charge_answer(chunks, self.server.api.account().charge(0)).into_iter(),
             },
             Err(error) => self.fail(error.into()),
         }
     }
 
-    /// Ends the stream because of what came. After a message that cannot be read, the requests before it are answered first.
+    /// Ends the stream because of an invalid message. If it could not be decoded, earlier requests are answered first.
     fn refuse_message(&mut self, failure: Failure) {
         if !failure.is_unreadable() {
             return self.fail(failure);
@@ -364,13 +363,13 @@ impl StreamBody {
         self.stop_reading(failure);
     }
 
-    /// Reads no more messages. The stream ends with `failure` once the requests before it are answered.
+    /// Reads no more messages. The stream ends with `failure` once earlier requests are answered.
     fn stop_reading(&mut self, failure: Failure) {
         self.messages = None;
         self.failure.get_or_insert(failure);
     }
 
-    /// Ends the stream: what is not yet answered is cancelled, and nothing more is read or sent.
+    /// Ends the stream. Requests without an answer are cancelled, and nothing more is read or sent.
     fn fail(&mut self, failure: Failure) {
         self.messages = None;
         self.beginning = None;
@@ -387,7 +386,7 @@ impl StreamBody {
     }
 }
 
-/// A client that goes away takes its requests with it.
+/// If the client closes the call, its requests are cancelled.
 impl Drop for StreamBody {
     fn drop(&mut self) {
         self.mailbox.close();

@@ -1,4 +1,4 @@
-//! How are the calls answered that are not inferences?
+//! How are all calls except inferences answered?
 
 use nerite_api::{Api, Changeable, Protocol, Status, aside, on_disk};
 use nerite_memory::MemoryReservation;
@@ -27,14 +27,14 @@ use crate::call::Call;
 use crate::compress::framed;
 use crate::failure::Failure;
 
-/// Before as much is made of a message it is seen whether there is room.
-const ROOM_BYTES_MIN: usize = 1 << 20;
-/// Bytes that a byte of a message may become: an empty string of two bytes takes 24, in a vector of twice the length.
+/// Memory is reserved before this many bytes or more are decoded from a message.
+const RESERVED_BYTES_MIN: usize = 1 << 20;
+/// Decoded bytes for each byte of a message: an empty string of two bytes takes 24 bytes, in a vector with twice the capacity.
 const READ_GROWTH: usize = 64;
-/// The same for files, which are copied where they arrived in pieces.
+/// The same for files, which are copied if they arrived in pieces.
 const FILE_GROWTH: usize = 1;
 
-/// Reads, asks, writes.
+/// Decodes the request, calls `api`, and encodes the answer.
 pub(crate) async fn answer(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
     match call {
         Call::HealthCheck | Call::ServerLive | Call::ServerReady | Call::ModelReady => health(api, call, message).await,
@@ -56,27 +56,27 @@ pub(crate) async fn answer(api: &Api, call: Call, message: Chain) -> Result<Chun
 }
 
 fn read<M: Message + Default>(message: Chain) -> Result<M, Failure> {
-    let _reservation = room(&message, READ_GROWTH)?;
+    let _reservation = reserve(&message, READ_GROWTH)?;
     Ok(M::decode(message.into_reader())?)
 }
 
-/// The model's name and what is to be loaded. Files stay where they arrived.
+/// The model's name and the load options. Files are not copied.
 fn read_load(message: Chain) -> Result<(String, LoadOptions), Failure> {
     check_load_parameters(&message)?;
-    let _reservation = room(&message, FILE_GROWTH)?;
+    let _reservation = reserve(&message, FILE_GROWTH)?;
     let mut request = RepositoryModelLoadRequest::decode(message.into_reader())?;
     let options = load_options(&mut request)?;
     Ok((request.model_name, options))
 }
 
-/// Memory for what is made of a message: so many bytes for each of its own.
-fn room(message: &Chain, growth: usize) -> Result<MemoryReservation, Failure> {
-    // What lies in one piece is not copied, and a load's piece may be a file.
-    if message.len() < ROOM_BYTES_MIN || message.count() == 1 && growth == FILE_GROWTH {
+/// Reserves memory for decoding a message: `growth` bytes for each of its bytes.
+fn reserve(message: &Chain, growth: usize) -> Result<MemoryReservation, Failure> {
+    // A message in one piece is not copied. A load in one piece may be a file.
+    if message.len() < RESERVED_BYTES_MIN || message.count() == 1 && growth == FILE_GROWTH {
         return Ok(MemoryReservation::none());
     }
-    let room = MemoryReservation::take(message.len().saturating_mul(growth));
-    Ok(room.map_err(|refused| Status::no_memory("what a request says", refused))?)
+    let reservation = MemoryReservation::take(message.len().saturating_mul(growth));
+    Ok(reservation.map_err(|refused| Status::no_memory("what a request says", refused))?)
 }
 
 async fn health(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failure> {
@@ -161,7 +161,7 @@ async fn shared_memory(api: &Api, call: Call, message: Chain) -> Result<Chunks, 
             let write = move || {
                 api.write_system_status(&request.name, |found| framed(&SystemSharedMemoryStatusResponse::from(found)))?
             };
-            // There may be many, with long names.
+            // There may be many regions with long names.
             if is_one { write() } else { aside(write).await? }
         }
         Call::SystemSharedMemoryRegister => {

@@ -22,7 +22,7 @@ use super::link::Link;
 use super::local::Local;
 use super::metered::Metered;
 use crate::dispatch::dispatch;
-use crate::execute::{FirstPollInPlace, Ground};
+use crate::execute::{ExecutorState, FirstPollInPlace};
 use crate::limits;
 use crate::options::Options;
 
@@ -61,20 +61,20 @@ pub(super) async fn serve_local(
     serve(Local::new(socket), server, overseer, open).await;
 }
 
-/// Serves a connection until it ends; `open` is held that long.
+/// Serves a connection until it ends. `open` is held until then.
 pub(super) async fn serve<S>(socket: S, server: Arc<ServerState>, mut overseer: Overseer, open: watch::Receiver<()>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let link = Link::new(Arc::clone(overseer.progress()));
-    let ground = Ground {
+    let shared = ExecutorState {
         link: Arc::clone(&link),
         times: server.rules.times,
         peers: Arc::clone(&server.rules.peers),
         peer: server.api.peer().clone(),
         flow: server.api.flow().clone(),
     };
-    let protocol = protocol(&server.options, FirstPollInPlace::new(ground));
+    let protocol = protocol(&server.options, FirstPollInPlace::new(shared));
     let (age_max, age_grace) = (server.options.connection_age_max, server.options.connection_age_grace);
     let lane = Lane::new();
     let account = server.api.account().clone();
@@ -105,7 +105,7 @@ where
     drop(open);
 }
 
-/// A connection that speaks HTTP/2, and lets out what it wrote each time it has worked.
+/// An HTTP/2 connection. After each poll it sends the bytes that were collected.
 struct Grpc<'c, C, S> {
     connection: Pin<&'c mut C>,
     shut_down: fn(Pin<&mut C>),
@@ -113,7 +113,7 @@ struct Grpc<'c, C, S> {
     held: Held<S>,
     link: Arc<Link>,
     leaving: bool,
-    /// Fires when the connection is too old; then once more when the time after that is over.
+    /// The timer for the connection's age. It fires when the connection is too old, and again after the grace period.
     age: Option<Pin<Box<Sleep>>>,
     grace: Option<Duration>,
     is_old: bool,
@@ -125,7 +125,7 @@ where
     S: AsyncWrite + Unpin,
 {
     fn poll_serve(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.link.begin_turn();
+        self.link.begin_poll();
         if self.poll_age(cx).is_ready() {
             return Poll::Ready(());
         }
@@ -136,7 +136,7 @@ where
         }
         let sent = match self.held.poll_drain(cx) {
             Poll::Ready(sent) if sent.is_err() || self.ended.is_some() => sent,
-            // Out is what was written so far; there is more to come.
+            // All bytes so far are sent or wait for the socket. The connection continues.
             _ => {
                 self.link.note(self.leaving);
                 return Poll::Pending;
@@ -160,7 +160,7 @@ where
 }
 
 impl<C, S> Grpc<'_, C, S> {
-    /// Ready when the connection was asked to end for its age, and its time after that is over.
+    /// Ready when the connection was asked to end because of its age and the grace period is over.
     fn poll_age(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Some(age) = &mut self.age {
             if age.as_mut().poll(cx).is_pending() {

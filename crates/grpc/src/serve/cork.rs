@@ -1,9 +1,8 @@
-//! How do the frames of one round go out together?
+//! How are the frames of one poll sent together?
 //!
-//! The HTTP/2 library writes a message of more than 256 bytes, and what follows it, by system calls of their own: two for each
-//! answer, and the client is woken for the first, which ends nothing. This writer keeps small writes until the connection
-//! has nothing more to say ([`Held::poll_drain`]), then sends them by one call. Large writes go through as they are, behind what
-//! was kept.
+//! The HTTP/2 library writes a message of more than 256 bytes, and the frames after it, with separate system calls: two for each answer. The client
+//! is woken by the first one, which does not complete the answer. This writer collects small writes until the connection has nothing more to write
+//! ([`Held::poll_drain`]), and then sends them with one call. Large writes are not collected: they are sent at once, after the collected bytes.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -16,32 +15,32 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::limits::{HELD_BYTES_MAX, SLICES_MAX};
 
-/// A stream whose small writes wait for [`Held::poll_drain`].
+/// A stream that collects small writes until [`Held::poll_drain`].
 pub(super) struct Corked<S>(Arc<Mutex<State<S>>>);
 
-/// The other end of it: lets out what was written.
+/// The handle that sends collected bytes.
 pub(super) struct Held<S>(Arc<Mutex<State<S>>>);
 
 struct State<S> {
     stream: S,
     held: BytesMut,
-    /// Whether something was written since the stream was last flushed.
+    /// Whether something was written since the last flush.
     unflushed: bool,
 }
 
-/// The stream as the library writes to it, and what lets its bytes out.
+/// The stream for the library, and the handle that sends its bytes.
 pub(super) fn cork<S>(stream: S) -> (Corked<S>, Held<S>) {
     let state = Arc::new(Mutex::new(State { stream, held: BytesMut::new(), unflushed: false }));
     (Corked(Arc::clone(&state)), Held(state))
 }
 
-/// Both ends are used by one task, one after the other: nobody ever waits here.
+/// Both are used by the same task, so the lock is never contended.
 fn lock<S>(state: &Mutex<State<S>>) -> MutexGuard<'_, State<S>> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<S: AsyncWrite + Unpin> Held<S> {
-    /// Sends what is kept. To be called whenever the connection has been polled, and with the same waker.
+    /// Sends collected bytes. Call this each time after the connection was polled, with the same waker.
     pub(super) fn poll_drain(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = lock(&self.0);
         ready!(state.poll_send_held(cx))?;
@@ -65,7 +64,7 @@ impl<S: AsyncWrite + Unpin> State<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Keeps `slices` if they are small, otherwise sends them behind what is kept, by one call where they fit.
+    /// Collects `slices` if they are small. Otherwise sends them after the collected bytes, with one call if possible.
     fn poll_take(&mut self, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let len: usize = slices.iter().map(|slice| slice.len()).sum();
         self.unflushed = true;
@@ -116,7 +115,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Corked<S> {
         true
     }
 
-    /// Nothing: whoever polls the connection drains afterwards.
+    /// Does nothing: the task that polls the connection calls `poll_drain` afterwards.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -136,9 +135,9 @@ mod tests {
     use std::task::Waker;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    /// Takes at most `room` bytes at a call, and notes each call.
+    /// Accepts at most `capacity` bytes per call, and records each call.
     struct Narrow {
-        room: usize,
+        capacity: usize,
         calls: Vec<Vec<u8>>,
         blocked: bool,
     }
@@ -157,7 +156,7 @@ mod tests {
                 return Poll::Pending;
             }
             let mut all: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
-            all.truncate(self.room);
+            all.truncate(self.capacity);
             let sent = all.len();
             self.calls.push(all);
             Poll::Ready(Ok(sent))
@@ -172,10 +171,10 @@ mod tests {
         }
     }
 
-    /// Writes pieces of these lengths, drains, and compares the lengths of the calls that were made; no byte may get lost.
+    /// Writes pieces of these lengths, drains, and compares the lengths of the calls. No byte may be lost.
     #[track_caller]
-    fn check(room: usize, pieces: &[usize], calls: &[usize]) {
-        let (mut corked, held) = cork(Narrow { room, calls: Vec::new(), blocked: false });
+    fn check(capacity: usize, pieces: &[usize], calls: &[usize]) {
+        let (mut corked, held) = cork(Narrow { capacity, calls: Vec::new(), blocked: false });
         let mut cx = Context::from_waker(Waker::noop());
         let mut given = Vec::new();
         for (number, len) in pieces.iter().enumerate() {
@@ -199,21 +198,21 @@ mod tests {
     }
 
     #[test]
-    fn small_writes_become_one() {
+    fn small_writes_are_sent_together() {
         check(usize::MAX, &[100, 4096, 10], &[4206]);
         check(usize::MAX, &[1], &[1]);
         check(usize::MAX, &[], &[]);
     }
 
     #[test]
-    fn a_large_write_goes_through_behind_what_was_kept() {
+    fn a_large_write_is_sent_after_collected_bytes() {
         let large = 10 * HELD_BYTES_MAX;
         check(usize::MAX, &[large], &[large]);
         check(usize::MAX, &[100, large, 10], &[100 + large, 10]);
     }
 
     #[test]
-    fn a_narrow_stream_gets_every_byte_in_order() {
+    fn a_stream_with_little_capacity_gets_every_byte_in_order() {
         check(7, &[3, 20], &[7, 7, 7, 2]);
         let large = HELD_BYTES_MAX + 1;
         check(HELD_BYTES_MAX, &[100, large], &[HELD_BYTES_MAX, 101]);
@@ -221,8 +220,8 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_now_is_sent_later() {
-        let (mut corked, held) = cork(Narrow { room: usize::MAX, calls: Vec::new(), blocked: true });
+    fn bytes_that_cannot_be_sent_now_are_sent_later() {
+        let (mut corked, held) = cork(Narrow { capacity: usize::MAX, calls: Vec::new(), blocked: true });
         let mut cx = Context::from_waker(Waker::noop());
         assert!(Pin::new(&mut corked).poll_write(&mut cx, b"now").is_ready());
         assert!(held.poll_drain(&mut cx).is_pending());
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn closing_lets_everything_out() {
+    async fn closing_sends_all_collected_bytes() {
         let (ours, mut theirs) = tokio::io::duplex(64);
         let (mut corked, held) = cork(ours);
         corked.write_all(b"last words").await.unwrap();

@@ -1,4 +1,4 @@
-//! What do the calls of one connection do, and what does each wait for?
+//! What do the calls of one connection do, and what does the server wait for?
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -6,67 +6,67 @@ use std::sync::{Arc, PoisonError};
 use nerite_listen::{Awaited, Progress};
 use nerite_locks::Mutex;
 
-/// What all calls of a connection share with it.
+/// State that all calls of a connection share with it.
 #[derive(Debug)]
 pub(crate) struct Link {
-    /// The connection's own notes.
+    /// The connection's progress.
     progress: Arc<Progress>,
     calls: AtomicUsize,
-    /// Calls by what they do: receive, compute, answer.
-    doing: [AtomicUsize; 3],
-    /// Calls whose answer is whole and not wholly sent.
+    /// Number of calls in each phase: receive, compute, answer.
+    calls_by_phase: [AtomicUsize; 3],
+    /// Number of calls whose whole answer is in the HTTP/2 library, but not sent completely.
     handed_over: AtomicUsize,
     frames: AtomicU8,
-    /// Bytes of header blocks that were read since the connection was polled.
+    /// Bytes of header blocks that were read in the current poll of the connection.
     header_bytes: AtomicUsize,
     /// The call that the service began last, for the executor that polls it next.
     next: Mutex<Option<Arc<Call>>>,
 }
 
-/// Where the frames of the client are.
+/// The state of the client's frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Frames {
-    /// The connection has not begun as HTTP/2 wants it.
+    /// No frame has arrived completely yet.
     NotBegun,
-    /// All are whole.
-    Whole,
-    /// Of one, or of a header block, only the beginning has come.
-    Half,
+    /// All frames have arrived completely.
+    Complete,
+    /// A frame or a header block has arrived only in part.
+    Incomplete,
 }
 
-/// What a call does.
+/// The phase of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Doing {
-    /// It has no request to work on: one is on its way, or the next one of a stream.
+pub(crate) enum CallPhase {
+    /// It has no request to work on: the request, or the next one of a stream, is still arriving.
     Receive,
-    /// It works on a request that is complete.
+    /// It works on a complete request.
     Compute,
-    /// It has an answer that the client is to take.
+    /// It has an answer that the client must read.
     Answer,
 }
 
-/// One call, from its head until the last byte of its answer went to the socket.
+/// One call, from its head until the last byte of its answer is in the socket.
 #[derive(Debug)]
 pub(crate) struct Call {
     /// What it waits for.
     pub(crate) progress: Progress,
-    doing: AtomicU8,
+    phase: AtomicU8,
     handed_over: AtomicBool,
     gave_up: AtomicBool,
     link: Arc<Link>,
-    /// Calls of all connections.
+    /// Number of calls of all connections.
     all: Arc<AtomicUsize>,
 }
 
 impl Link {
-    /// For a connection with these notes.
+    /// The state of a connection with this progress.
     pub(crate) fn new(progress: Arc<Progress>) -> Arc<Link> {
         Arc::new(Link {
             progress,
             calls: AtomicUsize::new(0),
-            doing: Default::default(),
+            calls_by_phase: Default::default(),
             handed_over: AtomicUsize::new(0),
             frames: AtomicU8::new(Frames::NotBegun as u8),
             header_bytes: AtomicUsize::new(0),
@@ -74,15 +74,15 @@ impl Link {
         })
     }
 
-    /// A call begins, to be counted in `all`. Its executor asks for it right after.
+    /// Begins a call, and counts it in `all`. The executor calls [`Link::take_next`] right after.
     pub(crate) fn begin_call(self: &Arc<Link>, all: &Arc<AtomicUsize>) -> Arc<Call> {
         all.fetch_add(1, Ordering::Relaxed);
         self.calls.fetch_add(1, Ordering::Relaxed);
-        self.count(Doing::Receive).fetch_add(1, Ordering::Relaxed);
+        self.count(CallPhase::Receive).fetch_add(1, Ordering::Relaxed);
         self.progress.begin_request();
         let call = Arc::new(Call {
             progress: Progress::new(Awaited::Nothing),
-            doing: AtomicU8::new(Doing::Receive as u8),
+            phase: AtomicU8::new(CallPhase::Receive as u8),
             handed_over: AtomicBool::new(false),
             gave_up: AtomicBool::new(false),
             link: Arc::clone(self),
@@ -92,32 +92,32 @@ impl Link {
         call
     }
 
-    /// The call that was begun last, once.
+    /// Takes the call that was begun last.
     pub(crate) fn take_next(&self) -> Option<Arc<Call>> {
         self.next.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The connection is polled.
-    pub(crate) fn begin_turn(&self) {
+    /// Call this when the connection is polled.
+    pub(crate) fn begin_poll(&self) {
         self.header_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Bytes of header blocks that were read in this turn.
+    /// Bytes of header blocks that were read in this poll.
     pub(crate) fn header_bytes(&self) -> usize {
         self.header_bytes.load(Ordering::Relaxed)
     }
 
-    /// So many more were read.
+    /// Adds bytes of header blocks.
     pub(crate) fn add_header_bytes(&self, bytes: usize) {
         self.header_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Notes where the client's frames are.
+    /// Sets the state of the client's frames.
     pub(crate) fn set_frames(&self, frames: Frames) {
         self.frames.store(frames as u8, Ordering::Relaxed);
     }
 
-    /// Notes what the connection waits for. `leaving` if it is to end.
+    /// Records what the connection waits for. `leaving` says that it is to end.
     pub(crate) fn note(&self, leaving: bool) {
         self.progress.wait_for(self.awaited(leaving));
     }
@@ -125,51 +125,51 @@ impl Link {
     fn awaited(&self, leaving: bool) -> Awaited {
         let is_any = |count: &AtomicUsize| count.load(Ordering::Relaxed) > 0;
         if leaving {
-            // What is not a whole request is owed nothing.
+            // The server does not wait for incomplete requests.
             return match () {
-                () if is_any(self.count(Doing::Compute)) => Awaited::Nothing,
-                () if is_any(self.count(Doing::Answer)) || is_any(&self.handed_over) => Awaited::Write,
+                () if is_any(self.count(CallPhase::Compute)) => Awaited::Nothing,
+                () if is_any(self.count(CallPhase::Answer)) || is_any(&self.handed_over) => Awaited::Write,
                 () => Awaited::Request,
             };
         }
         match self.frames.load(Ordering::Relaxed) {
             frames if frames == Frames::NotBegun as u8 => Awaited::Head,
-            frames if frames == Frames::Half as u8 => Awaited::Body,
-            // The HTTP/2 library has the answer, and the client does not let it send.
+            frames if frames == Frames::Incomplete as u8 => Awaited::Body,
+            // The HTTP/2 library has the answer, but the client's window is full.
             _ if is_any(&self.handed_over) => Awaited::Write,
             _ if is_any(&self.calls) => Awaited::Nothing,
             _ => Awaited::Request,
         }
     }
 
-    fn count(&self, doing: Doing) -> &AtomicUsize {
-        &self.doing[doing as usize]
+    fn count(&self, phase: CallPhase) -> &AtomicUsize {
+        &self.calls_by_phase[phase as usize]
     }
 }
 
 impl Call {
-    /// Notes what the call does from now on.
-    pub(crate) fn set_doing(&self, doing: Doing) {
-        let before = self.doing.swap(doing as u8, Ordering::Relaxed);
-        if before != doing as u8 {
-            self.link.doing[usize::from(before)].fetch_sub(1, Ordering::Relaxed);
-            self.link.count(doing).fetch_add(1, Ordering::Relaxed);
+    /// Sets the call's phase.
+    pub(crate) fn set_phase(&self, phase: CallPhase) {
+        let before = self.phase.swap(phase as u8, Ordering::Relaxed);
+        if before != phase as u8 {
+            self.link.calls_by_phase[usize::from(before)].fetch_sub(1, Ordering::Relaxed);
+            self.link.count(phase).fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Notes that the HTTP/2 library has all of the answer.
+    /// Records that the HTTP/2 library has the whole answer.
     pub(crate) fn hand_over(&self) {
         if !self.handed_over.swap(true, Ordering::Relaxed) {
             self.link.handed_over.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Has the call end because the rest of its message does not come.
+    /// Makes the call end, because the rest of its message does not arrive.
     pub(crate) fn give_up(&self) {
         self.gave_up.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the rest of the message is not waited for any more.
+    /// Whether the call must end, because the rest of its message does not arrive.
     pub(crate) fn gave_up(&self) -> bool {
         self.gave_up.load(Ordering::Relaxed)
     }
@@ -177,8 +177,8 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        let Call { doing, handed_over, link, all, .. } = self;
-        link.doing[usize::from(*doing.get_mut())].fetch_sub(1, Ordering::Relaxed);
+        let Call { phase, handed_over, link, all, .. } = self;
+        link.calls_by_phase[usize::from(*phase.get_mut())].fetch_sub(1, Ordering::Relaxed);
         link.handed_over.fetch_sub(usize::from(*handed_over.get_mut()), Ordering::Relaxed);
         link.calls.fetch_sub(1, Ordering::Relaxed);
         all.fetch_sub(1, Ordering::Relaxed);
@@ -194,16 +194,16 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_waits_for_frames_calls_and_room() {
+    fn a_connection_waits_for_frames_calls_and_the_clients_window() {
         let (link, all) = (link(), Arc::default());
         assert_eq!(link.awaited(false), Awaited::Head);
-        link.set_frames(Frames::Whole);
+        link.set_frames(Frames::Complete);
         assert_eq!(link.awaited(false), Awaited::Request);
         let call = link.begin_call(&all);
         assert_eq!(link.awaited(false), Awaited::Nothing);
-        link.set_frames(Frames::Half);
+        link.set_frames(Frames::Incomplete);
         assert_eq!(link.awaited(false), Awaited::Body);
-        link.set_frames(Frames::Whole);
+        link.set_frames(Frames::Complete);
         call.hand_over();
         assert_eq!(link.awaited(false), Awaited::Write);
         drop((call, link.take_next()));
@@ -212,15 +212,15 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_leaves_waits_for_whole_requests_and_their_answers() {
+    fn a_connection_that_is_to_end_waits_for_complete_requests_and_their_answers() {
         let (link, all) = (link(), Arc::default());
-        link.set_frames(Frames::Half);
+        link.set_frames(Frames::Incomplete);
         let (first, second) = (link.begin_call(&all), link.begin_call(&all));
         assert_eq!(link.awaited(true), Awaited::Request);
-        first.set_doing(Doing::Compute);
-        second.set_doing(Doing::Answer);
+        first.set_phase(CallPhase::Compute);
+        second.set_phase(CallPhase::Answer);
         assert_eq!(link.awaited(true), Awaited::Nothing);
-        first.set_doing(Doing::Receive);
+        first.set_phase(CallPhase::Receive);
         assert_eq!(link.awaited(true), Awaited::Write);
         drop((second, link.take_next()));
         assert_eq!(link.awaited(true), Awaited::Request);

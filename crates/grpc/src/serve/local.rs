@@ -1,9 +1,9 @@
-//! How are gRPC clients served that put a socket's path where a host belongs?
+//! How are gRPC clients served that send a socket's path as the host?
 //!
-//! Over a Unix socket, gRPC's C, C++ and Python clients send the socket's path, percent-encoded, as `:authority`. Our HTTP/2
-//! library ends such streams with PROTOCOL_ERROR, because a path is no host. Nobody here asks for the host, so this reader
-//! writes another one over it: of the same length on the wire, so that no byte moves, and never longer once decoded, so
-//! that the two ends' header tables cannot part (an entry may only be evicted too late on our side, which is harmless).
+//! Over a Unix socket, gRPC's C, C++ and Python clients send the socket's percent-encoded path as `:authority`. The HTTP/2 library ends such streams
+//! with PROTOCOL_ERROR, because a path is not a valid host. The host has no meaning here, so this reader overwrites the path with a valid host. The
+//! new value has the same length on the wire, so no byte moves. It is never longer after decoding, so the header tables of both ends agree, except
+//! that an entry may be evicted too late here, which is harmless.
 
 mod frames;
 
@@ -15,11 +15,11 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use frames::Frames;
 
-/// A Unix stream of HTTP/2 whose requests name a host that is one.
+/// A Unix stream of HTTP/2. Requests that are read from it name a valid host.
 pub(super) struct Local<S> {
     stream: S,
     frames: Frames,
-    /// Bytes read that wait for the rest of their frame.
+    /// Bytes of an incomplete frame. They wait for the rest.
     held: Vec<u8>,
 }
 
@@ -35,7 +35,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Local<S> {
         loop {
             let before = buf.filled().len();
             if buf.remaining() <= this.held.len() {
-                // The reader's buffer is too small to complete the frame: it gets what there is, as it is.
+                // The reader's buffer is too small for the complete frame. It gets the available bytes unchanged.
                 let part = buf.remaining().min(this.held.len());
                 buf.put_slice(&this.held[..part]);
                 this.held.drain(..part);
@@ -50,7 +50,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Local<S> {
                 return outcome;
             }
             if buf.filled().len() == again {
-                // The end of the stream: an incomplete frame stays one.
+                // The stream has ended, so the frame remains incomplete.
                 this.held.clear();
                 return outcome;
             }

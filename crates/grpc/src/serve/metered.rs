@@ -1,10 +1,9 @@
-//! How much of what a client sent lies unread in the HTTP/2 library?
+//! How many unread bytes of a client are in the HTTP/2 library?
 //!
-//! The library keeps DATA frames until their call takes them, up to the connection's window. This reader sees the heads of the frames
-//! go by and charges what arrives; the calls release what they take. It also lets the library read only a bounded part of
-//! header blocks each time the connection is polled, since a few bytes of them can become many times as much: what was decoded
-//! is dispatched, and so reduced to what a call keeps, and other connections have their turn before more is read. The library
-//! reads again for each call that it hands over, so the bound is one of the whole poll.
+//! The library keeps DATA frames until their call takes them, up to the connection's window. This reader parses the heads of frames and charges the
+//! bytes that arrive. Calls release the bytes that they take. It also limits the header blocks that are read in one poll of the connection, because a
+//! few bytes of them can become many times as much when decoded. Decoded headers are dispatched, which keeps only a part of them, and other
+//! connections are polled before more is read. The library reads again after each call that it dispatches, so the limit applies to the whole poll.
 
 use std::io;
 use std::pin::Pin;
@@ -20,16 +19,16 @@ use super::link::Link;
 use super::position::Position;
 use crate::limits::{FRAME_COST_BYTES, HEADER_BYTES_AT_ONCE, UNREAD_BYTES_MAX};
 
-/// What arrived over a connection for its calls, and was not taken by them.
+/// Bytes that arrived on a connection and were not taken by its calls.
 #[derive(Debug)]
 pub(crate) struct Unread {
     account: Account,
     bytes: AtomicUsize,
-    /// Calls that may take some of it.
+    /// Number of calls that may take some of them.
     calls: AtomicUsize,
 }
 
-/// The share of one call in it.
+/// The handle of one call.
 #[derive(Debug)]
 pub(crate) struct UnreadOfCall(Arc<Unread>);
 
@@ -43,7 +42,7 @@ impl Unread {
         UnreadOfCall(Arc::clone(self))
     }
 
-    /// Counts no more than there can be: what calls leave unread is the library's to drop, and is seen only when no call is left.
+    /// Counts up to a limit. The library drops bytes that calls leave unread, and this is only noticed when no call is left.
     fn arrived(&self, bytes: usize) {
         if self.bytes.load(Ordering::Relaxed) < UNREAD_BYTES_MAX {
             self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -59,7 +58,7 @@ impl Unread {
 }
 
 impl UnreadOfCall {
-    /// The call took a frame with so many bytes.
+    /// Call this when the call has taken a frame of `bytes` bytes.
     pub(crate) fn took(&self, bytes: usize) {
         self.0.taken(bytes + FRAME_COST_BYTES);
     }
@@ -79,7 +78,7 @@ impl Drop for Unread {
     }
 }
 
-/// A stream of HTTP/2 whose frames are counted as they are read.
+/// An HTTP/2 stream whose frames are counted as they are read.
 pub(super) struct Metered<S> {
     stream: S,
     position: Position,
@@ -128,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_arrives_is_charged_until_it_is_taken_or_nobody_is_left() {
+    fn bytes_are_charged_until_they_are_taken_or_no_call_is_left() {
         let account = Account::unlimited();
         let (unread, bare) = (Unread::new(&account), account.held());
         let (one, two) = (unread.of_call(), unread.of_call());

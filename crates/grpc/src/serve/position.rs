@@ -1,4 +1,4 @@
-//! Where in the frames of HTTP/2 is what a client sent, and what has come?
+//! At which position in the client's HTTP/2 frames is the connection?
 
 use super::link::Frames;
 
@@ -10,28 +10,28 @@ const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 0x4;
 
-/// What some bytes contained.
+/// Counts of frames and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// DATA frames that began.
+    /// Number of DATA frames that began.
     pub(super) data_frames: usize,
     pub(super) data_bytes: usize,
     /// Bytes of header blocks.
     pub(super) header_bytes: usize,
 }
 
-/// Where in the stream of frames the last byte stands.
+/// The position of the last byte in the stream of frames.
 #[derive(Debug)]
 pub(super) struct Position {
-    /// Bytes of the preface, or of the frame's payload, that are still to come.
+    /// Bytes of the preface, or of the frame's payload, that have not arrived.
     left: usize,
-    /// Of which kind of frame they are.
+    /// The type of that frame.
     kind: u8,
     header: [u8; HEADER_BYTES],
     header_len: usize,
-    /// Whether a header block goes on in the next frame.
+    /// Whether a header block continues in the next frame.
     in_block: bool,
-    /// Whether a frame has been whole.
+    /// Whether a frame has arrived completely.
     begun: bool,
 }
 
@@ -44,12 +44,12 @@ impl Position {
     pub(super) fn frames(&self) -> Frames {
         match self {
             Position { begun: false, .. } => Frames::NotBegun,
-            Position { left: 0, header_len: 0, in_block: false, .. } => Frames::Whole,
-            _ => Frames::Half,
+            Position { left: 0, header_len: 0, in_block: false, .. } => Frames::Complete,
+            _ => Frames::Incomplete,
         }
     }
 
-    /// Goes on by these bytes, and counts what they contain.
+    /// Advances by these bytes, and counts what they contain.
     pub(super) fn pass(&mut self, mut bytes: &[u8]) -> Found {
         let mut found = Found::default();
         while !bytes.is_empty() {
@@ -98,7 +98,7 @@ mod tests {
         frame
     }
 
-    /// Passes the preface and `bytes`, cut at every place.
+    /// Passes the preface and `bytes`, divided at every position.
     #[track_caller]
     fn check(bytes: &[u8], expect: Frames) {
         let all = [&[b'P'; PREFACE_BYTES], bytes].concat();
@@ -112,18 +112,18 @@ mod tests {
     }
 
     #[test]
-    fn half_frames_and_half_header_blocks_are_seen() {
+    fn incomplete_frames_and_header_blocks_are_detected() {
         let settings = frame(4, 0, 6);
         check(b"", Frames::NotBegun);
-        check(&settings, Frames::Whole);
-        check(&settings[..12], Frames::Half);
-        check(&[&settings[..], &settings[..3]].concat(), Frames::Half);
-        check(&[settings.clone(), frame(6, 0, 8), frame(HEADERS, END_HEADERS, 9)].concat(), Frames::Whole);
+        check(&settings, Frames::Complete);
+        check(&settings[..12], Frames::Incomplete);
+        check(&[&settings[..], &settings[..3]].concat(), Frames::Incomplete);
+        check(&[settings.clone(), frame(6, 0, 8), frame(HEADERS, END_HEADERS, 9)].concat(), Frames::Complete);
         let begun = [settings.clone(), frame(HEADERS, 0, 9)].concat();
-        check(&begun, Frames::Half);
-        check(&[begun.clone(), frame(CONTINUATION, 0, 1)].concat(), Frames::Half);
-        check(&[begun, frame(CONTINUATION, END_HEADERS, 1)].concat(), Frames::Whole);
-        check(&[settings, frame(0, 0, 0)].concat(), Frames::Whole);
+        check(&begun, Frames::Incomplete);
+        check(&[begun.clone(), frame(CONTINUATION, 0, 1)].concat(), Frames::Incomplete);
+        check(&[begun, frame(CONTINUATION, END_HEADERS, 1)].concat(), Frames::Complete);
+        check(&[settings, frame(0, 0, 0)].concat(), Frames::Complete);
     }
 
     fn long_frame(kind: u8, len: usize) -> Vec<u8> {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_counted_however_they_are_cut() {
+    fn frames_are_counted_in_pieces_of_any_length() {
         check_found(&[], Found::default());
         check_found(
             &[(4, 6), (HEADERS, 30), (DATA, 100), (DATA, 0), (8, 4), (CONTINUATION, 5), (DATA, 300)],

@@ -1,4 +1,4 @@
-//! What do the calls of one connection need?
+//! Which state do the calls of one connection need?
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use tokio::sync::watch;
 use super::metered::Unread;
 use crate::options::Options;
 
-/// What the calls of one connection need. All but the API is the same for all connections.
+/// The state for the calls of one connection. All but the API is shared by all connections.
 #[derive(Clone)]
 pub(crate) struct ServerState {
     pub(crate) api: Api,
     pub(crate) options: Options,
-    /// What arrived over the connection and no call has taken yet.
+    /// Bytes that arrived on the connection and were not taken by a call.
     pub(crate) unread: Arc<Unread>,
     pub(super) rules: Rules,
     pub(super) calls: Arc<AtomicUsize>,
@@ -25,18 +25,18 @@ pub(crate) struct ServerState {
 }
 
 impl ServerState {
-    /// The same for a connection whose client is `peer`.
+    /// The same state, with the API for a client `peer`.
     pub(super) fn for_peer(&self, peer: Peer) -> Arc<ServerState> {
         let api = self.api.for_peer(peer);
         let unread = Unread::new(api.account());
         Arc::new(ServerState { api, unread, ..self.clone() })
     }
 
-    /// Ready when the server is asked to stop.
+    /// Becomes ready when the server is to stop.
     pub(crate) fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut stop = self.stop.clone();
         async move {
-            // An error means that the handle is gone, and with it everybody who could ask.
+            // An error means that the handle was dropped, so the server can no longer be stopped through it.
             if stop.wait_for(|stop| *stop).await.is_err() {
                 std::future::pending::<()>().await;
             }

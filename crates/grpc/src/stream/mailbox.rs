@@ -1,4 +1,4 @@
-//! How do responses come from the threads that made them to the stream that sends them?
+//! How do responses get from the threads that make them to the stream that sends them?
 
 use std::collections::{HashMap, VecDeque};
 use std::mem;
@@ -13,44 +13,43 @@ use tokio::runtime;
 
 use super::order::Order;
 
-/// Responses that came, and who is to be told.
+/// Responses that were made, and the waker of the stream.
 pub(super) struct Mailbox {
     state: Mutex<State>,
-    room: Condvar,
+    not_full: Condvar,
     pool_max: usize,
     account: Account,
-    /// Bytes charged for responses that came and were not sent.
-    owed: AtomicUsize,
+    /// Bytes charged for responses that were made and not sent.
+    charged: AtomicUsize,
 }
 
 #[derive(Default)]
 struct State {
-    news: VecDeque<Letter>,
-    /// Responses of each request in `news`; kept only where the pool is bounded.
+    queue: VecDeque<QueuedResponse>,
+    /// Number of queued responses of each request. Counted only if the pool is bounded.
     pooled: HashMap<u64, usize>,
     waker: Option<Waker>,
     closed: bool,
 }
 
-struct Letter {
+struct QueuedResponse {
     number: u64,
-    /// `None` for an end that nobody wants to hear of.
+    /// `None` for an end without tensors that is not sent.
     response: Option<Response>,
     last: bool,
 }
 
-/// Larger bounds are as good as none, and not counted.
+/// Larger bounds have no effect, and are not counted.
 const POOL_COUNTED_MAX: usize = 1 << 20;
 
 impl Mailbox {
-    /// A mailbox that holds up to `pool_max` responses per request.
+    /// A mailbox that holds up to `pool_max` responses of each request.
     pub(super) fn new(pool_max: usize, account: &Account) -> Arc<Mailbox> {
-        let (account, owed) = (account.clone(), AtomicUsize::new(0));
-        Arc::new(Mailbox { state: Mutex::default(), room: Condvar::new(), pool_max, account, owed })
+        let (account, charged) = (account.clone(), AtomicUsize::new(0));
+        Arc::new(Mailbox { state: Mutex::default(), not_full: Condvar::new(), pool_max, account, charged })
     }
 
-    /// Where the responses of a request go; `empty_final` if the stream wants to hear of an end without tensors. The request is
-    /// charged for until its last response.
+    /// The sink for the responses of a request. `empty_final` says that an end without tensors is sent too. The request is charged until its last response.
     pub(super) fn sink(
         self: &Arc<Self>,
         number: u64,
@@ -64,25 +63,25 @@ impl Mailbox {
                 charge.resize(0);
             }
             let silent = matches!(response, Response::End) && !empty_final;
-            mailbox.post(Letter { number, response: (!silent).then_some(response), last });
+            mailbox.post(QueuedResponse { number, response: (!silent).then_some(response), last });
         }
     }
 
-    fn post(&self, letter: Letter) {
+    fn post(&self, queued: QueuedResponse) {
         let mut state = self.lock();
         if self.is_counted() {
-            state = self.wait_for_room(state, letter.number);
-            *state.pooled.entry(letter.number).or_default() += 1;
+            state = self.wait_until_not_full(state, queued.number);
+            *state.pooled.entry(queued.number).or_default() += 1;
         }
         if state.closed {
             return;
         }
-        if let Some(response) = &letter.response {
+        if let Some(response) = &queued.response {
             let bytes = response.inline_bytes();
-            self.owed.fetch_add(bytes, Ordering::Relaxed);
+            self.charged.fetch_add(bytes, Ordering::Relaxed);
             self.account.add(bytes);
         }
-        state.news.push_back(letter);
+        state.queue.push_back(queued);
         let waker = state.waker.take();
         drop(state);
         if let Some(waker) = waker {
@@ -90,54 +89,53 @@ impl Mailbox {
         }
     }
 
-    /// Holds the model back while too many of the request's responses wait. Threads of the runtime are never held: one of
-    /// them has to send.
-    fn wait_for_room<'a>(&self, mut state: MutexGuard<'a, State>, number: u64) -> MutexGuard<'a, State> {
+    /// Blocks the model's thread while too many responses of the request wait. Threads of the runtime are never blocked, because one of them has to send.
+    fn wait_until_not_full<'a>(&self, mut state: MutexGuard<'a, State>, number: u64) -> MutexGuard<'a, State> {
         let full = |state: &State| !state.closed && state.pooled.get(&number).is_some_and(|n| *n >= self.pool_max);
         if full(&state) && runtime::Handle::try_current().is_err() {
             while full(&state) {
-                state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.not_full.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
         }
         state
     }
 
-    /// Moves what came into `order`. Whether there was anything.
+    /// Moves queued responses to `order`. Returns whether there were any.
     pub(super) fn collect(&self, order: &mut Order) -> bool {
-        let news = {
+        let queue = {
             let mut state = self.lock();
-            if state.news.is_empty() {
+            if state.queue.is_empty() {
                 return false;
             }
             state.waker = None;
             state.pooled.clear();
-            mem::take(&mut state.news)
+            mem::take(&mut state.queue)
         };
         if self.is_counted() {
-            self.room.notify_all();
+            self.not_full.notify_all();
         }
-        for Letter { number, response, last } in news {
+        for QueuedResponse { number, response, last } in queue {
             order.arrived(number, response, last);
         }
         true
     }
 
-    /// A response is sent, or about to be.
+    /// Call this when a response is sent, or is about to be.
     pub(super) fn sent(&self, response: &Response) {
         self.release(response.inline_bytes());
     }
 
     fn release(&self, bytes: usize) {
-        let less = |owed: usize| Some(owed.saturating_sub(bytes));
-        let before = self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).unwrap_or_default();
+        let less = |charged: usize| Some(charged.saturating_sub(bytes));
+        let before = self.charged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).unwrap_or_default();
         self.account.release(bytes.min(before));
     }
 
-    /// Has `cx` told when something comes; false if something is there already. A stream asks this last before it sleeps, so
-    /// that a request answered where it was begun wakes nobody.
-    pub(super) fn listen(&self, cx: &mut Context<'_>) -> bool {
+    /// Registers `cx` to be woken by the next response. Returns false if one is queued already. A stream calls this last before it sleeps, so a
+    /// request that is answered at once wakes no task.
+    pub(super) fn register(&self, cx: &mut Context<'_>) -> bool {
         let mut state = self.lock();
-        if !state.news.is_empty() {
+        if !state.queue.is_empty() {
             return false;
         }
         match &state.waker {
@@ -147,14 +145,14 @@ impl Mailbox {
         true
     }
 
-    /// Takes nothing more, and holds nobody back.
+    /// Closes the mailbox: it takes no more responses, and blocks no thread.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
-        let news = mem::take(&mut state.news);
+        let queue = mem::take(&mut state.queue);
         drop(state);
-        self.room.notify_all();
-        drop(news);
+        self.not_full.notify_all();
+        drop(queue);
         self.release(usize::MAX);
     }
 
@@ -203,12 +201,12 @@ mod tests {
             (Mailbox::new(usize::MAX, &Account::unlimited()), order(), Arc::new(Counter::default()));
         let waker = Waker::from(Arc::clone(&counter));
         let mut cx = Context::from_waker(&waker);
-        assert!(!mailbox.collect(&mut order) && mailbox.listen(&mut cx));
+        assert!(!mailbox.collect(&mut order) && mailbox.register(&mut cx));
         let mut sink = mailbox.sink(0, false, Charge::default());
         sink(part());
         sink(Response::Final(InferResponse::default()));
         assert_eq!(counter.0.load(Ordering::Relaxed), 1);
-        assert!(!mailbox.listen(&mut cx) && mailbox.collect(&mut order));
+        assert!(!mailbox.register(&mut cx) && mailbox.collect(&mut order));
         assert_eq!(std::iter::from_fn(|| order.next()).count(), 2);
     }
 
@@ -222,14 +220,14 @@ mod tests {
     }
 
     #[test]
-    fn an_end_without_tensors_is_told_to_those_who_ask() {
+    fn an_end_without_tensors_is_sent_if_requested() {
         check_empty(false, 0);
         check_empty(true, 1);
     }
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a test may panic")]
-    fn a_full_pool_holds_the_model_back_until_the_stream_takes_or_ends() {
+    fn a_full_pool_blocks_the_model_until_the_stream_collects_or_ends() {
         let (mailbox, mut order) = (Mailbox::new(2, &Account::unlimited()), order());
         let model = thread::spawn({
             let mut sink = mailbox.sink(0, false, Charge::default());

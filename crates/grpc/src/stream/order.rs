@@ -1,14 +1,13 @@
 //! Which response is sent next?
 //!
-//! Models that answer each request once promise answers in the order of the requests. Decoupled models answer when they
-//! like, between each other and between the rest.
+//! Models that send one response to each request are answered in the order of the requests. Decoupled models send responses at any time, in between.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use nerite_request::{Cancel, InferResponse, Name, RequestTrace, Response, Status};
 
-/// What a response needs of its request.
+/// The fields of a request that its responses need.
 #[derive(Debug, Default)]
 pub(super) struct Item {
     pub(super) id: Name,
@@ -16,39 +15,39 @@ pub(super) struct Item {
     pub(super) version: Name,
     pub(super) decoupled: bool,
     pub(super) cancel: Cancel,
-    /// Where it is traced, if it is.
+    /// The trace of the request, if it is traced.
     pub(super) trace: Option<Arc<RequestTrace>>,
 }
 
 impl Item {
-    /// A response that says only to which request it belongs.
+    /// A response that only identifies its request.
     pub(super) fn as_response(&self) -> InferResponse {
         let Item { id, model, version, .. } = self;
         InferResponse { id: id.clone(), model: model.clone(), version: version.clone(), ..InferResponse::default() }
     }
 }
 
-/// What happened to a request.
+/// The outcome of a request.
 #[derive(Debug)]
-pub(super) enum News {
-    /// It was never begun.
+pub(super) enum Outcome {
+    /// It was refused before it began.
     Refused(Status),
-    /// The model, or what stands before it, answered.
+    /// A response.
     Response(Response),
 }
 
-/// Something to be sent now.
+/// A response that is to be sent now.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct ReadyResponse {
     pub(super) item: Arc<Item>,
-    pub(super) response: News,
+    pub(super) response: Outcome,
 }
 
-/// The requests of a stream that are not wholly answered, oldest first.
+/// The requests of a stream whose last response is not there yet, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Order {
     entries: VecDeque<Entry>,
-    ready: VecDeque<Turn>,
+    ready: VecDeque<ReadyResponse>,
     next: u64,
 }
 
@@ -56,8 +55,8 @@ pub(super) struct Order {
 struct Entry {
     number: u64,
     item: Arc<Item>,
-    /// Responses that came before it was their turn.
-    held: VecDeque<News>,
+    /// Responses that arrived before those of earlier requests.
+    held: VecDeque<Outcome>,
     done: bool,
 }
 
@@ -66,7 +65,7 @@ impl Order {
         Order::default()
     }
 
-    /// Takes a request in; its number names it from now on.
+    /// Adds a request. Returns its number.
     pub(super) fn admit(&mut self, item: Arc<Item>) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -74,36 +73,36 @@ impl Order {
         number
     }
 
-    /// The request was not begun.
+    /// Call this when a request was refused.
     pub(super) fn refuse(&mut self, number: u64, why: Status) {
-        self.take(number, Some(News::Refused(why)), true);
+        self.take(number, Some(Outcome::Refused(why)), true);
     }
 
-    /// A response came; `None` for an end that nobody wants to hear of.
+    /// Call this when a response has arrived. `None` is an end without tensors that is not sent.
     pub(super) fn arrived(&mut self, number: u64, response: Option<Response>, last: bool) {
-        self.take(number, response.map(News::Response), last);
+        self.take(number, response.map(Outcome::Response), last);
     }
 
-    fn take(&mut self, number: u64, news: Option<News>, last: bool) {
-        // Entries leave from anywhere but come in order, so they are sorted.
+    fn take(&mut self, number: u64, outcome: Option<Outcome>, last: bool) {
+        // Entries are removed anywhere but added at the end, so they are sorted by number.
         let Ok(at) = self.entries.binary_search_by_key(&number, |entry| entry.number) else { return };
         let entry = &mut self.entries[at];
         entry.done |= last;
         if entry.item.decoupled {
             let item = Arc::clone(&entry.item);
-            self.ready.extend(news.map(|response| Turn { item, response }));
+            self.ready.extend(outcome.map(|response| ReadyResponse { item, response }));
             if last {
                 self.entries.remove(at);
             }
             return;
         }
-        entry.held.extend(news);
+        entry.held.extend(outcome);
         if self.entries.iter().take(at).all(|before| before.item.decoupled) {
             self.release(at);
         }
     }
 
-    /// Sends what is held at `at`, whose turn it is, and if that was all goes on to the next whose turn it then is.
+    /// Releases the responses at `at`. If these are all of its request, continues with the next request.
     fn release(&mut self, mut at: usize) {
         while let Some(entry) = self.entries.get_mut(at) {
             if entry.item.decoupled {
@@ -111,7 +110,7 @@ impl Order {
                 continue;
             }
             let item = &entry.item;
-            self.ready.extend(entry.held.drain(..).map(|response| Turn { item: Arc::clone(item), response }));
+            self.ready.extend(entry.held.drain(..).map(|response| ReadyResponse { item: Arc::clone(item), response }));
             if !entry.done {
                 return;
             }
@@ -120,21 +119,21 @@ impl Order {
     }
 
     /// The next response to send.
-    pub(super) fn next(&mut self) -> Option<Turn> {
+    pub(super) fn next(&mut self) -> Option<ReadyResponse> {
         self.ready.pop_front()
     }
 
-    /// Requests that are not wholly answered.
+    /// Number of requests whose last response is not there yet.
     pub(super) fn waiting(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether everything has been sent.
+    /// Whether all responses were sent.
     pub(super) fn is_idle(&self) -> bool {
         self.entries.is_empty() && self.ready.is_empty()
     }
 
-    /// Cancels what is not wholly answered, and forgets it.
+    /// Cancels and removes all requests whose last response is not there yet.
     pub(super) fn cancel(&mut self) {
         for entry in self.entries.drain(..) {
             entry.item.cancel.cancel();
@@ -147,8 +146,8 @@ impl Order {
 mod tests {
     use super::*;
 
-    /// Plays a script: `d` and `o` admit a decoupled or an ordered request, `3` brings a response to request 3, `3!` its
-    /// last one, `3.` an end without one, `3x` a refusal. Expects the numbers of the requests in the order of sending.
+    /// Runs a script: `d` and `o` admit a decoupled or an ordered request. `3` is a response to request 3, `3!` its last one, `3.` an end without a
+    /// response, `3x` a refusal. Expects the numbers of the requests in the order of sending.
     #[track_caller]
     fn check(script: &str, sent: &str) {
         let mut order = Order::new();
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn decoupled_requests_wait_for_nobody() {
+    fn decoupled_requests_do_not_wait() {
         check("d d 1 0 1 0! 1!", "1 0 1 0 1");
         check("o d 1 1! 0!", "1 1 0");
         check("d o 1! 0 0.", "1 0");
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_the_last_is_dropped() {
+    fn responses_after_the_last_are_dropped() {
         let mut order = Order::new();
         order.admit(Arc::default());
         order.arrived(0, None, true);

@@ -1,4 +1,4 @@
-//! Are compressed messages read and written, and is nobody harmed by them?
+//! Are compressed messages read and written without harm to other clients?
 
 use std::io::Read;
 
@@ -11,7 +11,7 @@ use nerite_wire::proto::messages::{
 };
 use prost::Message;
 
-use crate::peer::{Talk, framed, request};
+use crate::peer::{StreamCall, framed, request};
 use crate::test_server::{INPUT_BYTES_MAX, TestServer};
 
 fn compressed(mut encoder: impl Read) -> Vec<u8> {
@@ -44,7 +44,7 @@ async fn compressed_requests_are_read() {
 }
 
 #[tokio::test]
-async fn responses_are_compressed_for_those_who_accept_it() {
+async fn responses_are_compressed_for_clients_that_accept_it() {
     let options = Options { response_compression: CompressionLevel::Medium, ..Options::default() };
     let server = TestServer::with(options, nerite_api::Options::default());
     let peer = server.peer().await;
@@ -60,7 +60,7 @@ async fn responses_are_compressed_for_those_who_accept_it() {
 }
 
 #[tokio::test]
-async fn a_message_that_becomes_too_large_is_refused_and_the_connection_goes_on() {
+async fn a_message_that_inflates_too_far_is_refused_and_the_connection_continues() {
     let server = TestServer::new();
     let peer = server.peer().await;
     let text = format!(
@@ -72,11 +72,11 @@ async fn a_message_that_becomes_too_large_is_refused_and_the_connection_goes_on(
     assert_eq!(peer.call_raw("ModelInfer", &gzip, &[&too_large]).await.status(), (8, &*text));
     let of_call = "SERVER: Received message larger than max (more than 262144 once inflated vs. 262144)";
     assert_eq!(peer.call_raw("ServerLive", &gzip, &[&too_large]).await.status(), (8, of_call));
-    let mut talk = Talk::begin(&peer, &gzip).await;
-    talk.ask_raw(too_large);
-    talk.end();
-    assert_eq!(talk.status().await, (8, text.clone()));
-    // More than that cannot become less, and is not even read.
+    let mut stream_call = StreamCall::begin(&peer, &gzip).await;
+    stream_call.ask_raw(too_large);
+    stream_call.end();
+    assert_eq!(stream_call.status().await, (8, text.clone()));
+    // A longer message always inflates to too many bytes, so it is not even read.
     let announced = [&[1], &(2 * INPUT_BYTES_MAX as u32 + 1).to_be_bytes()[..]].concat();
     assert_eq!(peer.call_raw("ModelInfer", &gzip, &[&announced]).await.status(), (8, &*text));
     let live = peer.call("ServerLive", &ServerLiveRequest {}).await;
@@ -88,44 +88,44 @@ async fn a_stream_reads_and_answers_compressed_messages_in_order() {
     let options = Options { response_compression: CompressionLevel::Low, ..Options::default() };
     let server = TestServer::with(options, nerite_api::Options::default());
     let headers = [("grpc-encoding", "deflate"), ("grpc-accept-encoding", "gzip")];
-    let mut talk = Talk::begin(&server.peer().await, &headers).await;
+    let mut stream_call = StreamCall::begin(&server.peer().await, &headers).await;
     let lens = [3000, 500_000, 1000, 200_000, 1_000_000, 700];
     for (id, len) in lens.iter().enumerate() {
         let message = request("echo", &id.to_string(), *len);
-        // Every other one is compressed.
+        // Every second message is compressed.
         let packed = compressed(ZlibEncoder::new(message.encode_to_vec().as_slice(), Compression::fast()));
-        talk.ask_raw(if id % 2 == 0 { packed } else { framed(&message) });
+        stream_call.ask_raw(if id % 2 == 0 { packed } else { framed(&message) });
     }
-    talk.end();
+    stream_call.end();
     for (id, len) in lens.iter().enumerate() {
-        let (flag, message) = talk.next_raw().await.unwrap();
+        let (flag, message) = stream_call.next_raw().await.unwrap();
         assert_eq!(flag, 1);
         let mut plain = Vec::new();
         GzDecoder::new(&message[..]).read_to_end(&mut plain).unwrap();
         let answer = ModelStreamInferResponse::decode(Bytes::from(plain)).unwrap().infer_response.unwrap();
         assert_eq!((answer.id, answer.raw_output_contents[0].len()), (id.to_string(), 4 * len));
     }
-    assert_eq!(talk.status().await, (0, String::new()));
+    assert_eq!(stream_call.status().await, (0, String::new()));
 }
 
 #[tokio::test]
-async fn a_damaged_message_ends_its_stream_only() {
+async fn a_damaged_message_ends_only_its_stream() {
     let server = TestServer::new();
     let peer = server.peer().await;
-    let mut talk = Talk::begin(&peer, &[("grpc-encoding", "gzip")]).await;
-    talk.ask(&request("echo", "a", 5));
+    let mut stream_call = StreamCall::begin(&peer, &[("grpc-encoding", "gzip")]).await;
+    stream_call.ask(&request("echo", "a", 5));
     let mut cut = zeros(3_000_000);
     cut.truncate(cut.len() - 9);
     let len = (cut.len() as u32 - 5).to_be_bytes();
     cut[1..5].copy_from_slice(&len);
-    // What came before a damaged message is answered, however long that takes.
-    talk.ask(&request("held", "b", 1));
-    talk.ask_raw(cut);
+    // Messages before a damaged one are answered, however long that takes.
+    stream_call.ask(&request("held", "b", 1));
+    stream_call.ask_raw(cut);
     server.held.wait(1).await;
-    assert_eq!(talk.next().await.unwrap().infer_response.unwrap().id, "a");
+    assert_eq!(stream_call.next().await.unwrap().infer_response.unwrap().id, "a");
     server.held.answer("b");
-    assert_eq!(talk.next().await.unwrap().infer_response.unwrap().id, "b");
-    let (code, text) = talk.status().await;
+    assert_eq!(stream_call.next().await.unwrap().infer_response.unwrap().id, "b");
+    let (code, text) = stream_call.status().await;
     assert_eq!(code, 13);
     assert!(text.starts_with("Unable to parse request: the compressed message is damaged ("), "{text}");
     assert_eq!(peer.call("ModelInfer", &request("echo", "", 1)).await.status(), (0, ""));

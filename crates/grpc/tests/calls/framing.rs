@@ -1,4 +1,4 @@
-//! What is gRPC, and what is not?
+//! Which requests are gRPC, and which are not?
 
 use http::StatusCode;
 use nerite_api::{Category, Protocol, Restriction};
@@ -12,7 +12,7 @@ use crate::peer::{framed, request};
 use crate::test_server::TestServer;
 
 #[tokio::test]
-async fn health_is_told_in_both_ways() {
+async fn health_is_reported_by_both_services() {
     let server = TestServer::new();
     let peer = server.peer().await;
     let live = peer.call("ServerLive", &ServerLiveRequest {}).await;
@@ -24,7 +24,7 @@ async fn health_is_told_in_both_ways() {
 }
 
 #[tokio::test]
-async fn unknown_calls_are_unimplemented_without_a_word() {
+async fn unknown_calls_are_unimplemented_without_a_message() {
     let server = TestServer::new();
     let peer = server.peer().await;
     for path in ["/inference.GRPCInferenceService/Nothing", "/grpc.health.v1.Health/Watch", "/x", "/"] {
@@ -35,7 +35,7 @@ async fn unknown_calls_are_unimplemented_without_a_word() {
 }
 
 #[tokio::test]
-async fn what_is_not_grpc_is_told_so_in_http() {
+async fn requests_that_are_not_grpc_get_an_http_error() {
     let server = TestServer::new();
     let peer = server.peer().await;
     let reply = peer.call_raw("ServerLive", &[("content-type", "application/json")], &[b"{}"]).await;
@@ -43,7 +43,7 @@ async fn what_is_not_grpc_is_told_so_in_http() {
 }
 
 #[tokio::test]
-async fn messages_may_come_in_any_pieces() {
+async fn messages_may_arrive_in_any_pieces() {
     let server = TestServer::new();
     let peer = server.peer().await;
     let message = framed(&request("echo", "7", 40));
@@ -55,7 +55,7 @@ async fn messages_may_come_in_any_pieces() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_none_is_an_error_and_the_connection_goes_on() {
+async fn an_invalid_message_is_an_error_and_the_connection_continues() {
     let server = TestServer::new();
     let peer = server.peer().await;
     let unreadable = |cause: &str| format!("Unable to parse request: {cause}");
@@ -78,7 +78,7 @@ async fn a_message_that_is_none_is_an_error_and_the_connection_goes_on() {
 }
 
 #[tokio::test]
-async fn a_restricted_call_wants_its_metadata() {
+async fn a_restricted_call_requires_its_metadata() {
     let rule = Restriction {
         protocol: Protocol::Grpc,
         category: Category::Health,

@@ -1,4 +1,4 @@
-//! Is one inference answered as it should be?
+//! Is one inference answered correctly?
 
 use nerite_grpc::Options;
 use nerite_memory::{Reason, copied_bytes};
@@ -39,7 +39,7 @@ fn check(status: (u32, &str), expect: (u32, &str)) {
 }
 
 #[tokio::test]
-async fn errors_come_as_status_in_order() {
+async fn errors_are_statuses_in_the_order_of_the_checks() {
     let server = TestServer::new();
     let peer = server.peer().await;
     let fail = async |change: fn(&mut ModelInferRequest)| {
@@ -87,7 +87,7 @@ async fn errors_come_as_status_in_order() {
 }
 
 #[tokio::test]
-async fn a_large_tensor_is_copied_once_on_the_way_in_and_never_on_the_way_out() {
+async fn a_large_tensor_is_copied_once_when_received_and_never_when_sent() {
     let server = TestServer::new();
     let peer = server.peer().await;
     let len = 8 << 20;
@@ -95,13 +95,13 @@ async fn a_large_tensor_is_copied_once_on_the_way_in_and_never_on_the_way_out() 
     let response: ModelInferResponse = peer.call("ModelInfer", &request("echo", "", len / 4)).await.message();
     assert_eq!(response.raw_output_contents[0].len(), len);
     let copied_in = copied_bytes(Reason::InlineRequest) - before.0;
-    // Other tests run at the same time and copy a little, too.
+    // Other tests run at the same time and copy some bytes too.
     assert!((len as u64..2 * len as u64).contains(&copied_in), "{copied_in} bytes copied in");
     assert!(copied_bytes(Reason::InlineResponse) - before.1 < len as u64);
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_cancels_its_request() {
+async fn a_client_that_closes_the_call_cancels_its_request() {
     let server = TestServer::new();
     let peer = server.peer().await;
     let (feed, calling) = peer.begin("ModelInfer", &[]).await.unwrap();
@@ -118,7 +118,7 @@ async fn a_client_that_goes_away_cancels_its_request() {
 }
 
 #[tokio::test]
-async fn a_deadline_cancels_and_says_so() {
+async fn a_deadline_cancels_with_its_own_status() {
     let server = TestServer::new();
     let peer = server.peer().await;
     let (feed, calling) = peer.begin("ModelInfer", &[("grpc-timeout", "1S")]).await.unwrap();
@@ -131,7 +131,7 @@ async fn a_deadline_cancels_and_says_so() {
 }
 
 #[tokio::test]
-async fn metadata_that_the_operator_wants_become_parameters() {
+async fn selected_metadata_become_parameters() {
     let rules = nerite_api::Options {
         grpc_forward: Some(regex::Regex::new("(?i)^(x-|priority)").unwrap()),
         ..Default::default()

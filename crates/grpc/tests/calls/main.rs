@@ -1,4 +1,4 @@
-//! Do calls over a socket go as clients expect?
+//! Do calls over a socket behave as clients expect?
 #![allow(clippy::unwrap_used)]
 
 mod compression;

@@ -1,4 +1,4 @@
-//! How does a test speak gRPC, down to the single frame?
+//! How do the tests send and receive gRPC frames?
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -17,11 +17,11 @@ use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
-/// A client of one connection.
+/// A client with one connection.
 #[derive(Clone)]
 pub struct Peer(SendRequest<Sent>);
 
-/// What a call gave.
+/// The answer to a call.
 #[derive(Debug)]
 pub struct Reply {
     pub http: StatusCode,
@@ -32,7 +32,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Status and message, percent-encoded as they came.
+    /// Status and message. The message is percent-encoded, as it was received.
     pub fn status(&self) -> (u32, &str) {
         let headers = self.trailers.as_ref().unwrap_or(&self.headers);
         let text = |name: &str| headers.get(name).map_or("", |value| value.to_str().unwrap());
@@ -47,7 +47,7 @@ impl Reply {
     }
 }
 
-/// A body fed by hand; it ends when its sender is dropped.
+/// A body that the test sends piece by piece. It ends when its sender is dropped.
 pub struct Sent(mpsc::UnboundedReceiver<Bytes>);
 
 impl Body for Sent {
@@ -68,7 +68,7 @@ impl Peer {
         Peer(peer)
     }
 
-    /// As [`Peer::over`], with the small windows that the protocol begins with.
+    /// As [`Peer::over`], with the protocol's small default windows.
     pub async fn narrow(socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Peer {
         let builder = http2::Builder::new(TokioExecutor::new());
         let (peer, connection) = builder.handshake(TokioIo::new(socket)).await.unwrap();
@@ -76,7 +76,7 @@ impl Peer {
         Peer(peer)
     }
 
-    /// Begins a call whose body is fed through the sender.
+    /// Begins a call whose body is sent through the returned sender.
     #[expect(clippy::disallowed_methods, reason = "only the test feeds it")]
     pub async fn begin(&self, path: &str, headers: &[(&str, &str)]) -> Option<(mpsc::UnboundedSender<Bytes>, Calling)> {
         let (feed, body) = mpsc::unbounded_channel();
@@ -95,7 +95,7 @@ impl Peer {
         Some((feed, Box::pin(response)))
     }
 
-    /// A whole call: these pieces, then the end.
+    /// Makes a call whose body consists of these pieces.
     pub async fn call_raw(&self, path: &str, headers: &[(&str, &str)], pieces: &[&[u8]]) -> Reply {
         let (feed, calling) = self.begin(path, headers).await.unwrap();
         for piece in pieces {
@@ -110,10 +110,10 @@ impl Peer {
     }
 }
 
-/// A response to come.
+/// The future of a response.
 pub type Calling = Pin<Box<dyn Future<Output = hyper::Result<http::Response<Incoming>>> + Send>>;
 
-/// Reads all of a response.
+/// Reads a whole response.
 pub async fn finish(calling: Calling) -> Reply {
     let (head, body) = calling.await.unwrap().into_parts();
     let collected = body.collect().await.unwrap();
@@ -136,19 +136,19 @@ fn take_message(bytes: &mut Bytes) -> Option<(u8, Bytes)> {
     Some((flag, bytes.split_to(len)))
 }
 
-/// A ModelStreamInfer that is being talked on.
-pub struct Talk {
+/// A ModelStreamInfer in progress.
+pub struct StreamCall {
     feed: Option<mpsc::UnboundedSender<Bytes>>,
     body: Incoming,
     bytes: BytesMut,
     pub trailers: Option<HeaderMap>,
 }
 
-impl Talk {
-    pub async fn begin(peer: &Peer, headers: &[(&str, &str)]) -> Talk {
+impl StreamCall {
+    pub async fn begin(peer: &Peer, headers: &[(&str, &str)]) -> StreamCall {
         let (feed, calling) = peer.begin("ModelStreamInfer", headers).await.unwrap();
         let response = calling.await.unwrap();
-        Talk { feed: Some(feed), body: response.into_body(), bytes: BytesMut::new(), trailers: None }
+        StreamCall { feed: Some(feed), body: response.into_body(), bytes: BytesMut::new(), trailers: None }
     }
 
     pub fn ask(&self, message: &impl Message) {
@@ -167,7 +167,7 @@ impl Talk {
         self.feed = None;
     }
 
-    /// The next answer; `None` at the end of the stream.
+    /// The next answer. `None` at the end of the stream.
     pub async fn next(&mut self) -> Option<ModelStreamInferResponse> {
         let (_, message) = self.next_raw().await?;
         Some(ModelStreamInferResponse::decode(message).unwrap())

@@ -1,11 +1,11 @@
-//! Which runtimes do the tests steer by hand?
+//! Which runtimes do the tests control?
 
 use std::sync::{Arc, Condvar, Mutex};
 
 use nerite_backend::{Batch, Instance, InstanceSpec, Job, LoadContext, Model, Runtime, Times};
 use nerite_request::{Parameter, Status};
 
-/// Jobs of the model `held`, which are answered when a test says so.
+/// The jobs of the model `held`. Tests decide when they are answered.
 #[derive(Clone, Default)]
 pub struct Held(Arc<(Mutex<Vec<Job>>, Condvar)>);
 
@@ -29,17 +29,17 @@ impl Held {
         jobs.remove(at)
     }
 
-    /// Answers the job called `id`.
+    /// Answers the job `id`.
     pub fn answer(&self, id: &str) {
         answer(self.take(id), Ok(()));
     }
 
-    /// Fails the job called `id`.
+    /// Fails the job `id`.
     pub fn fail(&self, id: &str, why: Status) {
         answer(self.take(id), Err(why));
     }
 
-    /// Whether the job called `id` was cancelled.
+    /// Whether the job `id` was cancelled.
     pub fn is_cancelled(&self, id: &str) -> bool {
         self.0.0.lock().unwrap().iter().any(|job| job.id() == id && job.is_cancelled())
     }

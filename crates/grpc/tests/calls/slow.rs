@@ -1,4 +1,4 @@
-//! Do clients that keep the server waiting end, and nobody else?
+//! Are only clients ended that keep the server waiting?
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use nerite_wire::proto::messages::{ModelInferResponse, ServerLiveRequest};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::peer::{Peer, Talk, finish, framed, request};
+use crate::peer::{Peer, StreamCall, finish, framed, request};
 use crate::test_server::TestServer;
 
 const NEVER: TimeLimits = TimeLimits { head: None, idle: None, body: None, write: None };
@@ -16,39 +16,39 @@ const SOON: Option<Duration> = Some(Duration::from_millis(200));
 const SLOW: &str =
     "the request's message stopped coming, or came too slowly; --body-progress-timeout says how slow it may be";
 
-async fn left_alone(server: &TestServer) {
+async fn until_connections_ended(server: &TestServer) {
     while server.handle.connections() > 1 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 #[tokio::test]
-async fn a_connection_that_does_not_begin_or_stays_idle_ends() {
+async fn a_connection_without_a_preface_or_idle_for_too_long_ends() {
     let server = TestServer::limited(TimeLimits { head: SOON, ..NEVER });
     for begun in [&b""[..], b"PRI * HT", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0"] {
         let mut stream = TcpStream::connect(server.address.unwrap()).await.unwrap();
         stream.write_all(begun).await.unwrap();
         let _ = stream.read_to_end(&mut Vec::new()).await;
     }
-    left_alone(&server).await;
+    until_connections_ended(&server).await;
     let server = TestServer::limited(TimeLimits { idle: SOON, ..NEVER });
     let peer = server.peer().await;
     peer.call("ServerLive", &ServerLiveRequest {}).await;
-    left_alone(&server).await;
+    until_connections_ended(&server).await;
 }
 
 #[tokio::test]
-async fn half_a_frame_is_not_waited_for() {
+async fn a_connection_with_an_incomplete_frame_ends() {
     let server = TestServer::limited(TimeLimits { body: SOON, ..NEVER });
     let mut stream = TcpStream::connect(server.address.unwrap()).await.unwrap();
     let settings = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     stream.write_all(&[&settings[..], b"\0\0\x09\x01"].concat()).await.unwrap();
     let _ = stream.read_to_end(&mut Vec::new()).await;
-    left_alone(&server).await;
+    until_connections_ended(&server).await;
 }
 
 #[tokio::test]
-async fn half_a_message_is_not_waited_for_and_the_connection_goes_on() {
+async fn a_call_with_an_incomplete_message_ends_and_the_connection_continues() {
     let server = TestServer::limited(TimeLimits { body: SOON, ..NEVER });
     let peer = server.peer().await;
     let whole = framed(&request("echo", "x", 100));
@@ -59,21 +59,21 @@ async fn half_a_message_is_not_waited_for_and_the_connection_goes_on() {
         assert_eq!(reply.status(), (4, SLOW), "{} of {} bytes and no end", sent.len(), whole.len());
         drop(feed);
     }
-    let mut talk = Talk::begin(&peer, &[]).await;
-    // Between two messages a stream may rest.
+    let mut stream_call = StreamCall::begin(&peer, &[]).await;
+    // A stream may pause between two messages.
     for _ in 0..2 {
-        talk.ask(&request("echo", "x", 1));
-        assert_eq!(talk.next().await.unwrap().error_message, "");
+        stream_call.ask(&request("echo", "x", 1));
+        assert_eq!(stream_call.next().await.unwrap().error_message, "");
         tokio::time::sleep(3 * SOON.unwrap()).await;
     }
-    talk.send(&whole[..20]);
-    assert_eq!(talk.status().await, (4, SLOW.to_owned()));
+    stream_call.send(&whole[..20]);
+    assert_eq!(stream_call.status().await, (4, SLOW.to_owned()));
     let response: ModelInferResponse = peer.call("ModelInfer", &request("echo", "y", 1)).await.message();
     assert_eq!(response.id, "y");
 }
 
 #[tokio::test]
-async fn a_slow_client_that_goes_on_sending_is_served() {
+async fn a_slow_client_that_continues_sending_is_served() {
     let server = TestServer::limited(TimeLimits { body: SOON, ..NEVER });
     let peer = server.peer().await;
     let (feed, calling) = peer.begin("ModelInfer", &[]).await.unwrap();
@@ -88,26 +88,26 @@ async fn a_slow_client_that_goes_on_sending_is_served() {
 }
 
 #[tokio::test]
-async fn a_connection_whose_answer_is_not_taken_ends() {
+async fn a_connection_whose_answer_is_not_read_ends() {
     let server = TestServer::limited(TimeLimits { write: SOON, ..NEVER });
     let peer = Peer::narrow(TcpStream::connect(server.address.unwrap()).await.unwrap()).await;
     let (feed, calling) = peer.begin("ModelInfer", &[]).await.unwrap();
     feed.send(framed(&request("echo", "x", 1 << 20)).into()).unwrap();
     drop(feed);
     let unread = calling.await.unwrap();
-    left_alone(&server).await;
+    until_connections_ended(&server).await;
     assert_eq!(server.handle.calls(), 0);
     drop(unread);
 }
 
 #[tokio::test]
-async fn a_stream_whose_answers_are_not_taken_ends_and_the_connection_goes_on() {
+async fn a_stream_whose_answers_are_not_read_ends_and_the_connection_continues() {
     let server = TestServer::limited(TimeLimits { write: SOON, ..NEVER });
     let peer = Peer::narrow(TcpStream::connect(server.address.unwrap()).await.unwrap()).await;
-    let talk = Talk::begin(&peer, &[]).await;
-    talk.ask(&request("echo", "x", 5000));
+    let stream_call = StreamCall::begin(&peer, &[]).await;
+    stream_call.ask(&request("echo", "x", 5000));
     for _ in 0..3 {
-        talk.ask(&request("echo", "x", 1 << 18));
+        stream_call.ask(&request("echo", "x", 1 << 18));
     }
     while server.handle.calls() > 0 {
         let response: ModelInferResponse = peer.call("ModelInfer", &request("echo", "y", 1)).await.message();
@@ -115,5 +115,5 @@ async fn a_stream_whose_answers_are_not_taken_ends_and_the_connection_goes_on() 
         tokio::time::sleep(SOON.unwrap() / 10).await;
     }
     assert_eq!(server.handle.connections(), 2);
-    drop(talk);
+    drop(stream_call);
 }

@@ -1,11 +1,11 @@
-//! Does a stream keep its promises?
+//! Does a stream behave as documented?
 
 use nerite_api::{Code, Status};
 use nerite_grpc::{Options, limits};
 use nerite_wire::proto::messages::infer_parameter::ParameterChoice;
 use nerite_wire::proto::messages::{InferParameter, ModelInferRequest, ModelStreamInferResponse};
 
-use crate::peer::{Talk, request};
+use crate::peer::{StreamCall, request};
 use crate::test_server::TestServer;
 
 fn with(mut request: ModelInferRequest, key: &str, choice: ParameterChoice) -> ModelInferRequest {
@@ -13,7 +13,7 @@ fn with(mut request: ModelInferRequest, key: &str, choice: ParameterChoice) -> M
     request
 }
 
-/// Request id, error, outputs, and whether it is the last.
+/// Request id, error, number of outputs, and whether it is the last.
 fn facts(answer: &ModelStreamInferResponse) -> (&str, &str, usize, Option<bool>) {
     let response = answer.infer_response.as_ref().unwrap();
     let last = response.parameters.get("triton_final_response").map(|parameter| match parameter.parameter_choice {
@@ -24,91 +24,91 @@ fn facts(answer: &ModelStreamInferResponse) -> (&str, &str, usize, Option<bool>)
 }
 
 #[tokio::test]
-async fn answers_come_in_the_order_of_the_requests() {
+async fn answers_are_sent_in_the_order_of_the_requests() {
     let server = TestServer::new();
-    let mut talk = Talk::begin(&server.peer().await, &[]).await;
+    let mut stream_call = StreamCall::begin(&server.peer().await, &[]).await;
     for id in ["a", "b", "c"] {
-        talk.ask(&request("held", id, 1));
+        stream_call.ask(&request("held", id, 1));
     }
-    talk.ask(&request("echo", "d", 1));
+    stream_call.ask(&request("echo", "d", 1));
     server.held.wait(3).await;
     for id in ["c", "a", "b"] {
         server.held.answer(id);
     }
     for id in ["a", "b", "c", "d"] {
-        assert_eq!(facts(&talk.next().await.unwrap()), (id, "", 1, Some(true)));
+        assert_eq!(facts(&stream_call.next().await.unwrap()), (id, "", 1, Some(true)));
     }
-    talk.end();
-    assert_eq!(talk.status().await, (0, String::new()));
+    stream_call.end();
+    assert_eq!(stream_call.status().await, (0, String::new()));
 }
 
 #[tokio::test]
-async fn many_requests_in_one_go_are_all_answered() {
+async fn many_requests_sent_at_once_are_all_answered() {
     let server = TestServer::new();
-    let mut talk = Talk::begin(&server.peer().await, &[]).await;
+    let mut stream_call = StreamCall::begin(&server.peer().await, &[]).await;
     let count = limits::REQUESTS_PER_STREAM_MAX * 3;
     for id in 0..count {
-        talk.ask(&request("echo", &id.to_string(), 100));
+        stream_call.ask(&request("echo", &id.to_string(), 100));
     }
-    talk.end();
+    stream_call.end();
     for id in 0..count {
-        assert_eq!(facts(&talk.next().await.unwrap()).0, id.to_string());
+        assert_eq!(facts(&stream_call.next().await.unwrap()).0, id.to_string());
     }
-    assert_eq!(talk.status().await.0, 0);
+    assert_eq!(stream_call.status().await.0, 0);
 }
 
 #[tokio::test]
-async fn a_decoupled_model_answers_as_often_as_it_likes() {
+async fn a_decoupled_model_may_answer_any_number_of_times() {
     let server =
         TestServer::with(Options { response_pool_max: 2, ..Options::default() }, nerite_api::Options::default());
-    let mut talk = Talk::begin(&server.peer().await, &[]).await;
-    talk.ask(&with(request("repeat", "r", 1), "count", ParameterChoice::Int64Param(40)));
+    let mut stream_call = StreamCall::begin(&server.peer().await, &[]).await;
+    stream_call.ask(&with(request("repeat", "r", 1), "count", ParameterChoice::Int64Param(40)));
     for _ in 0..40 {
-        assert_eq!(facts(&talk.next().await.unwrap()), ("r", "", 1, Some(false)));
+        assert_eq!(facts(&stream_call.next().await.unwrap()), ("r", "", 1, Some(false)));
     }
     let silent = with(request("repeat", "s", 1), "count", ParameterChoice::Int64Param(0));
-    talk.ask(&silent);
-    talk.ask(&with(silent, "triton_enable_empty_final_response", ParameterChoice::BoolParam(true)));
-    let answer = talk.next().await.unwrap();
+    stream_call.ask(&silent);
+    stream_call.ask(&with(silent, "triton_enable_empty_final_response", ParameterChoice::BoolParam(true)));
+    let answer = stream_call.next().await.unwrap();
     assert_eq!(facts(&answer), ("s", "", 0, Some(true)));
     assert_eq!(answer.infer_response.unwrap().model_name, "repeat");
-    talk.end();
-    assert_eq!(talk.status().await.0, 0);
+    stream_call.end();
+    assert_eq!(stream_call.status().await.0, 0);
 }
 
 #[tokio::test]
 async fn errors_do_not_end_a_stream() {
     let server = TestServer::new();
-    let mut talk = Talk::begin(&server.peer().await, &[]).await;
-    talk.ask(&request("held", "fails", 1));
-    talk.ask(&request("nobody", "refused", 1));
-    talk.ask(&request("echo", "fine", 1));
+    let mut stream_call = StreamCall::begin(&server.peer().await, &[]).await;
+    stream_call.ask(&request("held", "fails", 1));
+    stream_call.ask(&request("nobody", "refused", 1));
+    stream_call.ask(&request("echo", "fine", 1));
     server.held.wait(1).await;
     server.held.fail("fails", Status::internal("it broke"));
-    let answer = talk.next().await.unwrap();
+    let answer = stream_call.next().await.unwrap();
     assert_eq!(facts(&answer), ("fails", "it broke", 0, Some(true)));
     assert_eq!(answer.infer_response.unwrap().model_name, "held");
-    let answer = talk.next().await.unwrap();
+    let answer = stream_call.next().await.unwrap();
     assert_eq!(facts(&answer), ("refused", "Request for unknown model: 'nobody' is not found", 0, None));
     assert_eq!(answer.infer_response.unwrap().model_name, "");
-    assert_eq!(facts(&talk.next().await.unwrap()), ("fine", "", 1, Some(true)));
+    assert_eq!(facts(&stream_call.next().await.unwrap()), ("fine", "", 1, Some(true)));
     let odd = with(request("echo", "odd", 1), "triton_enable_empty_final_response", ParameterChoice::Int64Param(1));
-    talk.ask(&odd);
+    stream_call.ask(&odd);
     let text = "invalid value type for 'triton_enable_empty_final_response' parameter, expected bool_param.";
-    assert_eq!(facts(&talk.next().await.unwrap()), ("odd", text, 0, None));
+    assert_eq!(facts(&stream_call.next().await.unwrap()), ("odd", text, 0, None));
 }
 
 #[tokio::test]
 async fn a_strict_stream_ends_with_the_first_failed_response() {
     let server = TestServer::new();
-    let mut talk = Talk::begin(&server.peer().await, &[("triton_grpc_error", "true")]).await;
-    talk.ask(&request("nobody", "refused", 1));
-    assert_eq!(facts(&talk.next().await.unwrap()).0, "refused");
-    talk.ask(&request("held", "fails", 1));
-    talk.ask(&request("held", "other", 1));
+    let mut stream_call = StreamCall::begin(&server.peer().await, &[("triton_grpc_error", "true")]).await;
+    stream_call.ask(&request("nobody", "refused", 1));
+    assert_eq!(facts(&stream_call.next().await.unwrap()).0, "refused");
+    stream_call.ask(&request("held", "fails", 1));
+    stream_call.ask(&request("held", "other", 1));
     server.held.wait(2).await;
     server.held.fail("fails", Status::new(Code::Unavailable, "not now"));
-    assert_eq!(talk.status().await, (14, "not now".to_owned()));
+    assert_eq!(stream_call.status().await, (14, "not now".to_owned()));
     assert!(server.held.is_cancelled("other"));
     server.held.answer("other");
 }
@@ -116,11 +116,11 @@ async fn a_strict_stream_ends_with_the_first_failed_response() {
 #[tokio::test]
 async fn a_stream_that_is_dropped_cancels_all_its_requests() {
     let server = TestServer::new();
-    let talk = Talk::begin(&server.peer().await, &[]).await;
-    talk.ask(&request("held", "a", 1));
-    talk.ask(&request("held", "b", 1));
+    let stream_call = StreamCall::begin(&server.peer().await, &[]).await;
+    stream_call.ask(&request("held", "a", 1));
+    stream_call.ask(&request("held", "b", 1));
     server.held.wait(2).await;
-    drop(talk);
+    drop(stream_call);
     while !(server.held.is_cancelled("a") && server.held.is_cancelled("b")) {
         tokio::task::yield_now().await;
     }
@@ -129,7 +129,7 @@ async fn a_stream_that_is_dropped_cancels_all_its_requests() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_none_ends_the_stream() {
+async fn an_invalid_message_ends_the_stream() {
     let server = TestServer::new();
     let peer = server.peer().await;
     let reply = peer.call_raw("ModelStreamInfer", &[], &[b"\0\0\0\0\x02\x0a\x09"]).await;
@@ -139,9 +139,9 @@ async fn a_message_that_is_none_ends_the_stream() {
 #[tokio::test]
 async fn a_deadline_ends_a_stream() {
     let server = TestServer::new();
-    let talk = Talk::begin(&server.peer().await, &[("grpc-timeout", "1S")]).await;
-    talk.ask(&request("held", "late", 1));
+    let stream_call = StreamCall::begin(&server.peer().await, &[("grpc-timeout", "1S")]).await;
+    stream_call.ask(&request("held", "late", 1));
     server.held.wait(1).await;
-    assert_eq!(talk.status().await, (4, "Deadline Exceeded".to_owned()));
+    assert_eq!(stream_call.status().await, (4, "Deadline Exceeded".to_owned()));
     server.held.answer("late");
 }

@@ -1,4 +1,4 @@
-//! What do the tests talk to?
+//! Which server do the tests use?
 
 use std::fs;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct TestServer {
     _models: TempDir,
 }
 
-/// What a compressed message may become.
+/// The most bytes that a compressed message may inflate to.
 pub const INPUT_BYTES_MAX: u64 = 12 << 20;
 
 const SIGNATURE: &str = r#"
@@ -45,7 +45,7 @@ impl TestServer {
         TestServer::behind(bind(&port).unwrap(), options, rules)
     }
 
-    /// With these time limits for clients.
+    /// A server with these time limits for clients.
     pub fn limited(times: TimeLimits) -> TestServer {
         let port = Endpoint::Tcp { address: "127.0.0.1".into(), port: 0, reuse_port: false };
         TestServer::make(bind(&port).unwrap(), Options::default(), nerite_api::Options::default(), times)

@@ -1,21 +1,21 @@
-//! Where in a stream of HTTP/2 frames stands the host?
+//! Where in a stream of HTTP/2 frames is the host?
 
-/// Bytes of the text that every connection begins with.
+/// Length of the HTTP/2 preface, with which every connection begins.
 const PREFACE_BYTES: usize = 24;
 const HEADER_BYTES: usize = 9;
 const HEADERS: u8 = 1;
 const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
-/// Longer header blocks pass as they are: an honest client's are far shorter.
+/// Longer header blocks are not changed. Those of normal clients are far shorter.
 const BLOCK_BYTES_MAX: usize = 64 << 10;
-/// The static table's entry for `:authority`.
+/// The index of `:authority` in the static table.
 const AUTHORITY_INDEX: usize = 1;
 const AUTHORITY: &[u8] = b":authority";
 
-/// Follows the frames of one connection.
+/// Parses the frames of one connection.
 pub(super) struct Frames {
-    /// Bytes of the current frame, or of the preface, that are still to come and of no interest.
+    /// Bytes of the current frame, or of the preface, that are skipped.
     skip: usize,
     gave_up: bool,
 }
@@ -25,13 +25,13 @@ impl Frames {
         Frames { skip: PREFACE_BYTES, gave_up: false }
     }
 
-    /// Leaves everything as it is from now on.
+    /// Changes nothing from now on.
     pub(super) fn give_up(&mut self) {
         self.gave_up = true;
     }
 
-    /// Writes a host over what is none, in the header blocks that are whole in `bytes`, the continuation of the stream.
-    /// Gives how many bytes may go on; the others must come again in front of what follows them.
+    /// Overwrites invalid hosts in the complete header blocks in `bytes`, which continue the stream. Returns how many bytes may be passed on. The
+    /// caller must pass the others again, before the bytes that follow them.
     pub(super) fn patch(&mut self, bytes: &mut [u8]) -> usize {
         if self.gave_up {
             return bytes.len();
@@ -49,7 +49,7 @@ impl Frames {
             }
             let Some(payload) = rest.get_mut(HEADER_BYTES..HEADER_BYTES + len) else { return at };
             if let Some(block) = block_of(payload, flags) {
-                // A block that cannot be read is the library's to refuse.
+                // The library refuses a block that cannot be parsed.
                 let _ = patch_block(block);
             }
             at += HEADER_BYTES + len;
@@ -71,7 +71,7 @@ fn block_of(payload: &mut [u8], flags: u8) -> Option<&mut [u8]> {
     payload.get_mut(begin..end)
 }
 
-/// Walks the fields of a block as RFC 7541 § 6 lays them out, and patches the value of the authority.
+/// Parses the fields of a block as in RFC 7541 § 6, and patches the value of the authority.
 fn patch_block(block: &mut [u8]) -> Option<()> {
     let mut at = 0;
     while at < block.len() {
@@ -102,7 +102,7 @@ fn patch_block(block: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// An integer with a prefix of so many bits.
+/// Reads an integer with a prefix of `bits` bits.
 fn integer(block: &[u8], at: &mut usize, bits: u32) -> Option<usize> {
     let mask = (1usize << bits) - 1;
     let mut value = usize::from(*block.get(*at)?) & mask;
@@ -121,7 +121,7 @@ fn integer(block: &[u8], at: &mut usize, bits: u32) -> Option<usize> {
     None
 }
 
-/// Whether a string is Huffman-coded, and where its bytes are.
+/// Reads a string: whether it is Huffman-coded, and the range of its bytes.
 fn string(block: &[u8], at: &mut usize) -> Option<(bool, std::ops::Range<usize>)> {
     let huffman = block.get(*at)? & 0x80 != 0;
     let len = integer(block, at, 7)?;
@@ -130,7 +130,7 @@ fn string(block: &[u8], at: &mut usize) -> Option<(bool, std::ops::Range<usize>)
     (value.end <= block.len()).then_some((huffman, value))
 }
 
-/// Whether the library will take it.
+/// Whether the library accepts it as a host.
 fn is_host(value: &[u8]) -> bool {
     value.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':' | b'[' | b']' | b'_'))
 }
@@ -153,7 +153,7 @@ mod tests {
         field
     }
 
-    /// The stream with each authority patched comes out the same however it is cut.
+    /// The patched stream is the same, in pieces of any length.
     #[track_caller]
     fn check(stream: &[u8], expected: &[u8]) {
         for cut in 1..=stream.len() {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_becomes_a_host_of_its_length_and_a_host_stays() {
+    fn a_path_becomes_a_host_of_the_same_length_and_a_host_is_kept() {
         let settings = frame(4, 0, &[0; 6]);
         let data = frame(0, 0, &field(b"%2Fa"));
         let with = |value: &[u8]| stream(&[settings.clone(), frame(1, 4, &field(value)), data.clone()]);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_and_priority_are_stepped_over() {
+    fn padding_and_priority_are_skipped() {
         let padded = |value: &[u8]| {
             let mut payload = vec![2, 0, 0, 0, 0, 16];
             payload.extend(field(value));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_passes_as_it_is() {
+    fn invalid_frames_are_not_changed() {
         for payload in [&[0x41][..], &[0x41, 0x7f], &[0x41, 0xff, 0xff, 0xff, 0xff, 0xff], &[0xff, 0xff, 0xff]] {
             let nonsense = stream(&[frame(1, 4, payload)]);
             check(&nonsense, &nonsense);

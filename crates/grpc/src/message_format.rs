@@ -1,24 +1,24 @@
-//! How may the messages of a call come?
+//! Which sizes and encodings may the messages of a call have?
 
 use nerite_compress::{Encoding, InflateError, compressed_bytes_max};
 
 use crate::failure::Failure;
 
-/// What is known of a call's messages before they come.
+/// What the messages of a call may be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Packing {
-    /// Bytes that each may have.
+pub(crate) struct MessageFormat {
+    /// The most bytes of each message.
     pub(crate) bytes_max: usize,
-    /// How those are compressed that are; `None` if none may be.
+    /// The encoding of compressed messages. `None` if messages may not be compressed.
     pub(crate) encoding: Option<Encoding>,
-    /// What each may become, in bytes.
+    /// The most bytes of each inflated message.
     pub(crate) inflated_bytes_max: u64,
-    /// A plain message that is longer comes in parts of about so many bytes.
+    /// A longer uncompressed message is delivered in parts of about this size.
     pub(crate) part_bytes: Option<usize>,
 }
 
-impl Packing {
-    /// How a message with the flag is compressed, which will have `len` bytes.
+impl MessageFormat {
+    /// The encoding of a compressed message that will have `len` bytes.
     pub(crate) fn encoding_of(&self, len: usize) -> Result<Encoding, Failure> {
         let bytes_max = self.inflated_bytes_max;
         if len as u64 > compressed_bytes_max(bytes_max) {
