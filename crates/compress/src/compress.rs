@@ -12,13 +12,13 @@ use crate::encoding::{Encoding, Level};
 use crate::limits::INLINE_COMPRESS_BYTES;
 use crate::steps::{Lane, Progress, StepBudget, Work, run};
 
-/// Why a message was not compressed.
+/// Why a message could not be compressed.
 #[derive(Debug, thiserror::Error)]
 pub enum CompressError {
-    /// There was no memory for it.
+    /// There was no memory for the result.
     #[error("{0}")]
     NoMemory(NoMemory),
-    /// There was no thread for it.
+    /// No thread could be started for it.
     #[error("{0}")]
     Refused(Status),
     /// The encoder failed.
@@ -38,7 +38,7 @@ impl From<io::Error> for CompressError {
     }
 }
 
-/// Compresses the pieces into one message and appends it to `to`.
+/// Compresses the pieces as one message, and appends it to `to`.
 pub async fn compress(
     pieces: impl IntoIterator<Item = Bytes>,
     encoding: Encoding,
@@ -55,7 +55,7 @@ pub async fn compress(
 
 /// A message that is being compressed.
 struct Compress {
-    /// What is not compressed yet.
+    /// Pieces that are not compressed yet.
     pieces: VecDeque<Bytes>,
     encoder: Encoder,
 }
@@ -99,7 +99,7 @@ impl Encoder {
         }
     }
 
-    /// Writes the end of the stream: the bytes that the encoder still holds, a few tens of KiB at most.
+    /// Writes the end of the stream. This includes the bytes that the encoder still holds, a few tens of KiB at most.
     fn finish(self) -> Result<GrowableBuffer, CompressError> {
         Ok(match self {
             Encoder::Gzip(encoder) => encoder.finish()?,

@@ -1,13 +1,13 @@
-//! Which encodings of compressed messages do both protocols support?
+//! Which encodings do HTTP and gRPC support?
 
 pub use flate2::Compression as Level;
 
-/// A compression that both sides may use.
+/// An encoding of compressed messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// As RFC 1952 says.
+    /// gzip's format (RFC 1952).
     Gzip,
-    /// zlib's format (RFC 1950), as everywhere in HTTP.
+    /// zlib's format (RFC 1950), which HTTP calls deflate.
     Deflate,
 }
 
@@ -23,7 +23,7 @@ impl Encoding {
         }
     }
 
-    /// The encoding by the first bytes of `body`, whatever its header says.
+    /// The encoding, determined by the first bytes of `body`. The header is ignored.
     pub fn of_body(body: &[u8]) -> Encoding {
         if body.starts_with(&GZIP_MAGIC) { Encoding::Gzip } else { Encoding::Deflate }
     }

@@ -1,4 +1,4 @@
-//! How large may a compressed message become, and how is it inflated?
+//! How large may a message become, and how is it inflated?
 
 use std::io::{self, BufRead, Read};
 use std::task::{Context, Poll};
@@ -11,28 +11,28 @@ use crate::encoding::Encoding;
 use crate::limits::{INFLATED_FLOOR_BYTES, INFLATED_RATIO_MAX, INLINE_INFLATE_BYTES_IN, INLINE_INFLATE_BYTES_OUT};
 use crate::steps::{Lane, Progress, StepBudget, Work, run};
 
-/// Where inflated bytes go.
+/// The destination of inflated bytes.
 pub trait Sink: Send + 'static {
-    /// Room for the next bytes. Never empty.
-    fn room(&mut self) -> Result<&mut [u8], Status>;
-    /// Tells that `written` bytes were written to the beginning of the room.
+    /// The buffer for the next bytes. Never empty.
+    fn buffer(&mut self) -> Result<&mut [u8], Status>;
+    /// Reports that `written` bytes were written to the start of the buffer.
     fn advance(&mut self, written: usize) -> Result<(), Status>;
-    /// Ready when the sink can take more. Called before each step, which writes up to about a MiB.
+    /// Ready when the sink can take more. Called before each step, which writes about a MiB at most.
     fn poll_more(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
         Poll::Ready(Ok(()))
     }
 }
 
-/// Why a message was not inflated.
+/// Why a message could not be inflated.
 #[derive(Debug, thiserror::Error)]
 pub enum InflateError {
-    /// It is larger than the operator allows.
+    /// It is larger than the operator's limit.
     #[error(
         "Decompressed data size exceeds the maximum allowed value of {bytes_max} bytes. Use --http-max-input-size to \
          increase the limit."
     )]
     TooLarge {
-        /// What the operator allows.
+        /// The operator's limit.
         bytes_max: u64,
     },
     /// It inflates to too many times its compressed size.
@@ -46,10 +46,10 @@ pub enum InflateError {
         /// The most bytes that it may inflate to.
         bytes_max: u64,
     },
-    /// It is not a valid stream, or the stream does not end.
+    /// It is not a valid stream, or the stream is incomplete.
     #[error("{0}")]
     Damaged(io::Error),
-    /// There was no memory or no thread for it.
+    /// There was no memory for it, or no thread could be started.
     #[error("{0}")]
     Refused(Status),
 }
@@ -60,13 +60,13 @@ impl From<Status> for InflateError {
     }
 }
 
-/// The largest compressed message that may be accepted if `bytes_max` is the limit for the inflated one. Compression never makes data much larger, so a
-/// message above this inflates to too many bytes.
+/// The largest compressed message that may be accepted if `bytes_max` is the limit for the inflated one. Compression never makes data much larger, so
+/// a larger message inflates to too many bytes.
 pub fn compressed_bytes_max(bytes_max: u64) -> u64 {
     bytes_max.saturating_mul(2)
 }
 
-/// Inflates all of `from` into `sink`. The result may have at most `bytes_max` bytes, and at most what its compressed size allows.
+/// Inflates all of `from` into `sink`. The result is limited to `bytes_max` bytes, and by the compressed size.
 pub async fn inflate<S: Sink>(
     from: impl Buf + Send + 'static,
     encoding: Encoding,
@@ -82,7 +82,7 @@ pub async fn inflate<S: Sink>(
     run(work, first, lane).await.map(|done| done.sink)
 }
 
-/// How many bytes a message may inflate to, and which rule says so.
+/// The limit for an inflated message, and the rule that determines it.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     bytes: u64,
@@ -122,11 +122,11 @@ impl<B: Buf + Send + 'static, S: Sink> Work for Inflate<B, S> {
         self.decoder.feed().allowed = budget.bytes_in;
         let mut step_left = budget.bytes_out;
         while step_left > 0 {
-            let room = self.sink.room()?;
+            let buffer = self.sink.buffer()?;
             // One byte more than allowed, to detect a message that is too large.
             let most = usize::try_from(self.left.saturating_add(1)).unwrap_or(usize::MAX);
-            let len = room.len().min(step_left).min(most);
-            let read = match self.decoder.read(&mut room[..len]) {
+            let len = buffer.len().min(step_left).min(most);
+            let read = match self.decoder.read(&mut buffer[..len]) {
                 Ok(0) => return Ok(Progress::Done),
                 Ok(read) => read,
                 Err(fault) if fault.kind() == io::ErrorKind::Interrupted => continue,
@@ -142,7 +142,7 @@ impl<B: Buf + Send + 'static, S: Sink> Work for Inflate<B, S> {
 }
 
 enum Decoder<B> {
-    /// One stream or several, one after the other.
+    /// One or more streams in sequence.
     Gzip(MultiGzDecoder<Feed<B>>),
     Zlib(ZlibDecoder<Feed<B>>),
 }
@@ -171,14 +171,14 @@ impl<B: Buf> Decoder<B> {
     }
 }
 
-/// Compressed bytes, of which a step may read `allowed`. Without this bound a step could read a long stream that inflates to nothing.
+/// Compressed bytes, of which a step may read `allowed`. Without this limit a step could read a long stream that inflates to nothing.
 struct Feed<B> {
     from: B,
     allowed: usize,
 }
 
 impl<B: Buf> BufRead for Feed<B> {
-    /// Returns `WouldBlock` when the step has read what it may. The decoders keep their state then.
+    /// Returns `WouldBlock` when the step has read all that it may. The decoders keep their state then.
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.allowed == 0 && self.from.has_remaining() {
             return Err(io::ErrorKind::WouldBlock.into());

@@ -7,9 +7,9 @@
 //!                                                       └── not done: to the end of the queue ◄─┘
 //! ```
 //!
-//! Both protocols use the same code and the same limits. Work is cut into steps of a few milliseconds. A step needs a permit of a semaphore, which
-//! has few and is fair, so connections take turns. The future that waits for the work owns it: when a client disconnects, the current step is the
-//! last one, and all memory of the work is freed.
+//! Both protocols use the same code and the same limits. Work is divided into steps of a few milliseconds. Each step needs a permit of a semaphore,
+//! which has few and is fair, so connections take turns. The future that waits for the work owns it: when a client disconnects, the current step is
+//! the last one, and all memory of the work is freed.
 //!
 //! ```
 //! use bytes::Bytes;

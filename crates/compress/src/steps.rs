@@ -13,19 +13,19 @@ use crate::limits::{STEP_BYTES_IN, STEP_BYTES_OUT, STEPS_AT_ONCE_MAX, STEPS_AT_O
 
 /// Work that is done in steps.
 pub(crate) trait Work: Send + 'static {
-    /// Why it failed.
+    /// The error of a step.
     type Error: From<Status> + Send + 'static;
 
-    /// Ready when the next step may be done.
+    /// Ready when the next step may run.
     fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads and writes about as many bytes as `budget` says. Returns whether all is done.
+    /// Reads and writes about as many bytes as `budget` allows. Returns whether the work is done.
     fn step(&mut self, budget: StepBudget) -> Result<Progress, Self::Error>;
 }
 
-/// How many bytes a step may read and write.
+/// The bytes that a step may read and write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepBudget {
     pub bytes_in: usize,
@@ -43,8 +43,7 @@ const STEP: StepBudget = StepBudget { bytes_in: STEP_BYTES_IN, bytes_out: STEP_B
 /// One permit for each step that may run in this process.
 static STEP_PERMITS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(permits_of_process()));
 
-/// The share of one connection: at most half of the permits. So the messages of one connection wait for each other, and other connections find
-/// free permits.
+/// The share of one connection: at most half of the permits. Messages of one connection wait for each other, and other connections find free permits.
 #[derive(Clone, Debug)]
 pub struct Lane(Arc<Semaphore>);
 
@@ -65,7 +64,7 @@ fn permits_of_process() -> usize {
     permits(std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// Half of the cores. The other half is for models and for threads that serve connections.
+/// Half of the cores. The other half is for models and front threads.
 fn permits(cores: usize) -> usize {
     (cores / 2).clamp(STEPS_AT_ONCE_MIN, STEPS_AT_ONCE_MAX)
 }
@@ -129,7 +128,7 @@ async fn step_on_worker<W: Work>(
         drop(permit);
         (work, progress)
     };
-    // The runtime panics if it cannot start a thread. Caught, because only this request may fail and not its connection.
+    // The runtime panics if it cannot start a thread. The panic is caught, because only this request may fail, not its connection.
     let stepping = catch_unwind(AssertUnwindSafe(|| spawn_blocking(step))).map_err(|_| {
         Status::unavailable("the server has no thread to compress or inflate a message; try again later")
     })?;
@@ -214,11 +213,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_take_turns_and_one_connections_messages_follow_each_other() {
+    async fn connections_take_turns_and_messages_of_one_connection_are_sequential() {
         let fixture = Fixture::with_permits(0);
         let (first, second) = (lane(1), lane(1));
         let all = [fixture.begin('a', 4, &first), fixture.begin('b', 2, &first), fixture.begin('c', 3, &second)];
-        // Until each waits for what it needs.
+        // Polls until each task waits for a permit.
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
@@ -227,7 +226,7 @@ mod tests {
             assert_eq!(one.await.unwrap(), Ok(()));
         }
         let text = fixture.text();
-        // The later order depends on how soon the runtime notices that a step has ended.
+        // The rest of the order depends on when the runtime notices that a step has ended.
         assert!(text.starts_with("ac"), "{text}");
         assert_eq!(text.replace('c', ""), "aaaabb");
         assert_eq!(text.matches('c').count(), 3);
@@ -280,7 +279,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_fails_its_own_request_only() {
+    async fn a_panic_fails_only_its_own_request() {
         struct Breaks;
         impl Work for Breaks {
             type Error = Status;
@@ -293,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_cores_work_and_half_of_those_for_one_connection() {
+    fn half_of_the_cores_run_steps_and_half_of_these_for_one_connection() {
         let found = [1, 2, 4, 8, 64].map(|cores| (permits(cores), permits_of_lane(permits(cores))));
         assert_eq!(found, [(2, 1), (2, 1), (2, 1), (4, 2), (16, 8)]);
     }

@@ -128,7 +128,7 @@ impl Piece {
 }
 
 impl Sink for Inflated {
-    fn room(&mut self) -> Result<&mut [u8], Status> {
+    fn buffer(&mut self) -> Result<&mut [u8], Status> {
         if self.filled == self.piece.len() {
             self.push()?;
         }

@@ -97,7 +97,7 @@ impl Inflated {
 }
 
 impl Sink for Inflated {
-    fn room(&mut self) -> Result<&mut [u8], Status> {
+    fn buffer(&mut self) -> Result<&mut [u8], Status> {
         self.store.room()
     }
 

@@ -1,4 +1,4 @@
-//! Is what was compressed inflated as it was, in steps, and within its bounds?
+//! Are messages inflated in steps, to the original, and within their limits?
 
 use std::io::Write;
 
@@ -11,22 +11,22 @@ use crate::limits::STEP_BYTES_IN;
 
 const MIB: usize = 1 << 20;
 
-/// Takes what comes, a few KiB at a time.
+/// A sink on the heap, which grows in steps of a few KiB.
 #[derive(Default)]
 struct Heap {
     bytes: Vec<u8>,
-    room: Vec<u8>,
+    buffer: Vec<u8>,
     full: Option<Status>,
 }
 
 impl Sink for Heap {
-    fn room(&mut self) -> Result<&mut [u8], Status> {
-        self.room.resize(5000, 0);
-        Ok(&mut self.room)
+    fn buffer(&mut self) -> Result<&mut [u8], Status> {
+        self.buffer.resize(5000, 0);
+        Ok(&mut self.buffer)
     }
 
     fn advance(&mut self, written: usize) -> Result<(), Status> {
-        self.bytes.extend_from_slice(&self.room[..written]);
+        self.bytes.extend_from_slice(&self.buffer[..written]);
         self.full.clone().map_or(Ok(()), Err)
     }
 }
@@ -50,7 +50,7 @@ async fn inflated(from: Bytes, encoding: Encoding, bytes_max: usize) -> Result<V
     sink.map(|sink| sink.bytes).map_err(|fault| fault.to_string())
 }
 
-/// Bytes that deflate cannot make smaller.
+/// Bytes that deflate cannot compress.
 fn noise(len: usize) -> Vec<u8> {
     let next = |state: &mut u64| {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -60,7 +60,7 @@ fn noise(len: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn messages_of_every_size_come_back() {
+async fn messages_of_every_size_inflate_to_the_original() {
     for encoding in [Encoding::Gzip, Encoding::Deflate] {
         for message in [vec![], noise(3), noise(7000), noise(20_000), noise(MIB), vec![7; 60_000], vec![7; 5 * MIB]] {
             let back = inflated(packed(&message, encoding), encoding, 8 * MIB).await;
@@ -70,7 +70,7 @@ async fn messages_of_every_size_come_back() {
 }
 
 #[tokio::test]
-async fn a_message_may_have_as_many_bytes_as_is_allowed_and_no_more() {
+async fn a_message_may_have_at_most_the_allowed_bytes() {
     for (len, encoding) in [(10_000, Encoding::Gzip), (3 * MIB, Encoding::Gzip), (3 * MIB, Encoding::Deflate)] {
         let message = packed(&vec![7; len], encoding);
         assert_eq!(inflated(message.clone(), encoding, len).await.map(|back| back.len()), Ok(len));
@@ -90,7 +90,7 @@ fn check_bound(bytes_in: u64, bytes_max: u64, bytes: u64, by_ratio: bool) {
 }
 
 #[test]
-fn more_than_the_floor_may_be_so_many_times_as_large() {
+fn messages_above_the_floor_are_limited_by_the_ratio() {
     const GIB: u64 = 1 << 30;
     check_bound(0, GIB, INFLATED_FLOOR_BYTES, true);
     check_bound(1 << 10, GIB, INFLATED_FLOOR_BYTES, true);
@@ -101,7 +101,7 @@ fn more_than_the_floor_may_be_so_many_times_as_large() {
 }
 
 #[tokio::test]
-async fn little_that_becomes_much_is_refused_with_the_numbers_and_the_cure() {
+async fn a_message_that_inflates_too_far_is_refused_with_the_numbers_and_the_cure() {
     let message = packed(&vec![0; (INFLATED_FLOOR_BYTES as usize) + 1], Encoding::Deflate);
     let text = format!(
         "Decompressed data size exceeds the maximum allowed value of 16777216 bytes for {} compressed bytes: 200 times as \
@@ -127,7 +127,7 @@ async fn damaged_streams_are_refused() {
 
 #[tokio::test]
 async fn a_long_stream_of_nothing_is_read_in_steps() {
-    // Members without content: twenty bytes each, and an own state for the decoder.
+    // Empty members: each has twenty bytes, and needs a new decoder state.
     let stream = Bytes::from(packed(b"", Encoding::Gzip).repeat(20_000));
     let mut work = Inflate {
         decoder: Decoder::new(stream.clone(), Encoding::Gzip),
@@ -145,9 +145,9 @@ async fn a_long_stream_of_nothing_is_read_in_steps() {
 }
 
 #[tokio::test]
-async fn a_sink_that_is_full_ends_it() {
-    let full = Some(Status::unavailable("no room"));
+async fn a_full_sink_ends_the_work() {
+    let full = Some(Status::unavailable("the sink is full"));
     let sink = Heap { full, ..Heap::default() };
     let ended = inflate(packed(&noise(9000), Encoding::Gzip), Encoding::Gzip, 9000, sink, &Lane::new()).await;
-    assert!(matches!(ended, Err(InflateError::Refused(status)) if status.message == "no room"));
+    assert!(matches!(ended, Err(InflateError::Refused(status)) if status.message == "the sink is full"));
 }
