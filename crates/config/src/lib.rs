@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!  config.pbtxt ── text ──┐                     ┌── deduce    which backend?
-//!                         ├─► ModelConfig ──────┼── normalise what is left unsaid?
-//!  load override ─ json ──┘        ▲            ├── complete  what does the graph say?
-//!                                  │            ├── validate  does it hold together?
-//!  config endpoint ◄──── json ─────┘            └── compose  do an ensemble's models fit?
+//!                         ├─► ModelConfig ──────┼── normalise which defaults?
+//!  load override ─ json ──┘        ▲            ├── complete  what does the graph add?
+//!                                  │            ├── validate  is it consistent?
+//!  config endpoint ◄──── json ─────┘            └── compose   do an ensemble's models fit?
 //! ```
 //!
 //! Everything here is a function over values: no file is opened and nothing is logged. The caller reads the repository and passes in what it found.

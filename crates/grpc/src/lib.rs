@@ -1,9 +1,9 @@
 //! How is gRPC spoken?
 //!
 //! ```text
-//!   listener ─ connection ─ dispatch ─┬─ unary   read, ask, write
-//!   TCP, Unix   HTTP/2       who may?  ├─ infer   the same, its tensors not copied
-//!                            which?    └─ stream  many requests and answers, in order where order is promised
+//!   listener ─ connection ─ dispatch ─┬─ unary   decode, call api, encode
+//!   TCP, Unix   HTTP/2       which?   ├─ infer   the same, without copying tensors
+//!                           allowed?  └─ stream  many requests and answers, in order unless the model is decoupled
 //! ```
 //!
 //! gRPC is implemented here directly over HTTP/2. The usual library decodes each message from one contiguous buffer, which would copy every tensor

@@ -18,9 +18,9 @@ pub const DESCRIPTORS_PER_RESERVED: u64 = 4;
 pub const CONNECTIONS_PER_OPERATOR_RESERVE: usize = 16;
 /// Operators need few connections: to read the status, to unload models, to stop the server.
 pub const OPERATOR_RESERVE_MAX: usize = 64;
-/// One connection in this many is reserved for clients who are not operators.
+/// One connection in this many is reserved for clients that are not operators.
 pub const CONNECTIONS_PER_OTHERS_RESERVE: usize = 8;
-/// Evicted connections may stay open for a moment, so that their clients see an orderly end. If there are more of them than one in this
+/// Evicted connections may stay open for a moment, so that their clients see a graceful end. If there are more of them than one in this
 /// many connections, further ones are closed at once.
 pub const CONNECTIONS_PER_LINGERING: usize = 16;
 /// No connection is accepted while the evicted ones that are still open are one in this many: each of them has a descriptor.

@@ -46,7 +46,7 @@ pub struct Progress {
 /// The progress at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// What is waited for.
+    /// What the server waits for.
     pub awaited: Awaited,
     /// Requests whose head arrived completely.
     pub requests: u32,
@@ -68,7 +68,7 @@ impl Progress {
         }
     }
 
-    /// What is waited for now.
+    /// What the server waits for now.
     pub fn awaited(&self) -> Awaited {
         if self.blocked.load(Ordering::Relaxed) {
             return Awaited::Write;
@@ -81,12 +81,12 @@ impl Progress {
         matches!(self.awaited(), Awaited::Request | Awaited::Head)
     }
 
-    /// Sets what is waited for from now on.
+    /// Sets what the server waits for.
     pub fn wait_for(&self, awaited: Awaited) {
         self.awaited.store(awaited as u8, Ordering::Relaxed);
     }
 
-    /// Notes that a request's head, or the message that stands for it, is complete. Nothing is waited for then.
+    /// Records that a request's head, or the message in place of it, is complete. The server waits for nothing then.
     pub fn begin_request(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.wait_for(Awaited::Nothing);

@@ -45,7 +45,7 @@ pub(crate) struct CudaMapping {
 }
 
 impl CudaMapping {
-    /// Opens the first `byte_size` bytes of `handle` on the device with that number, for the region `name`. Nothing stays open on failure: the memory is
+    /// Opens the first `byte_size` bytes of `handle` on the device with that number, for the region `name`. Nothing remains open on failure: the memory is
     /// closed when it is dropped.
     pub(crate) fn open(
         driver: &Arc<Driver>,

@@ -33,7 +33,7 @@ impl Gpu {
     /// memory are slower, and nothing else changes.
     ///
     /// # Safety
-    /// The range is mapped, and stays so until the PageLock is dropped.
+    /// The range is mapped, and remains so until the PageLock is dropped.
     pub(crate) unsafe fn lock(
         gpu: Option<&Gpu>,
         what: &str,

@@ -1,9 +1,9 @@
 //! How does the server lend its own memory to an untrusted client?
 //!
 //! ```text
-//!   Pools ── quotas of all, lease name ─► Weak<Lease> (HTTP and gRPC find leases here)
-//!     └─ Account, one per session ── lent:  name ─► Lease      the client has it
-//!                                    free list: idle leases    came back, for the same session again
+//!   Pools ── quotas of all sessions, lease name ─► Weak<Lease> (HTTP and gRPC find leases here)
+//!     └─ Account, one per session ── lent:  name ─► Lease      borrowed by the client
+//!                                    free list: idle leases    returned, for the same session again
 //! ```
 //!
 //! A [`Lease`] is an anonymous memory file. It is sealed so that its size cannot change, mapped here, and sent to the client as a descriptor. Its

@@ -37,7 +37,7 @@ pub enum Origin {
     },
 }
 
-/// A region's description: what status shows.
+/// The description of a region, which its status shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The name that requests use.

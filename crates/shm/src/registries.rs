@@ -15,7 +15,7 @@ use crate::{Gpu, Kind};
 
 type Owned<O> = BTreeMap<O, Arc<Registry>>;
 
-/// The regions of all owners. `O` tells owners apart.
+/// The regions of all owners. `O` identifies an owner.
 pub struct Registries<O> {
     options: Options,
     gpu: Option<Gpu>,

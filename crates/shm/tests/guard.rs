@@ -67,7 +67,7 @@ fn bytes_are_the_clients_or_the_loss_is_reported() {
         });
         for (bytes, fault) in answers {
             if fault.is_none() {
-                assert!(bytes.iter().all(|&byte| byte == 0x5a), "a result that nobody would have doubted");
+                assert!(bytes.iter().all(|&byte| byte == 0x5a), "a result from lost memory without an error");
                 whole += 1;
             } else {
                 assert!(bytes.iter().all(|&byte| byte == 0x5a || byte == 0), "bytes of a third party");

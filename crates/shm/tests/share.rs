@@ -91,7 +91,7 @@ fn memory_for_the_servers_processes_is_reused() {
     account.put_back(&first);
     let held = first.name();
     let second = account.take(100).unwrap();
-    assert_ne!(second.name(), held, "somebody still holds the first");
+    assert_ne!(second.name(), held, "the first one is still in use");
     drop(first);
     assert_eq!(account.take(100).unwrap().name(), held);
 }

@@ -53,7 +53,7 @@ fn sixty_four_threads_on_eight_names_leave_nothing_mapped() {
             });
         }
     });
-    assert!(used.load(Ordering::Relaxed) > 0, "nobody ever found a region");
+    assert!(used.load(Ordering::Relaxed) > 0, "no region was ever found");
     registry.unregister_all_system().unwrap();
     let counts = registry.counts();
     assert_eq!((counts.registered, counts.mapped, counts.mapped_bytes), (0, 0, 0));

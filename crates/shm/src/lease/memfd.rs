@@ -69,7 +69,7 @@ fn create() -> io::Result<File> {
         // SAFETY: the name is a static C string.
         let fd = unsafe { libc::memfd_create(c"nerite-lease".as_ptr(), flags | more) };
         if fd >= 0 {
-            // SAFETY: memfd_create has just returned this descriptor, so it is open and nobody else owns it.
+            // SAFETY: memfd_create has just returned this descriptor, so it is open and nothing else owns it.
             return Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }));
         }
         let error = io::Error::last_os_error();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   on disk    {"parameters":{"file:1/model.onnx":"TG9uZyBmaWxl…","config":"{}"}}
-//!   in memory  {"parameters":{"file:1/model.onnx":"","config":"{}"}}      and where the long string lies
+//!   in memory  {"parameters":{"file:1/model.onnx":"","config":"{}"}}      and the position of the long string
 //! ```
 //!
 //! The text without its long strings is read like any other. A long string is read from disk in steps when its bytes are needed. So the memory in use

@@ -138,7 +138,7 @@ impl Writer {
     fn new(len: usize, small_len: usize) -> Writer {
         let mut small = BytesMut::with_capacity(PREFIX_BYTES + small_len);
         small.put_u8(0);
-        small.put_u32(u32::try_from(len).expect("`check_size` has seen it"));
+        small.put_u32(u32::try_from(len).expect("`check_size` has checked it"));
         Writer { chunks: Chunks::new(), small }
     }
 
