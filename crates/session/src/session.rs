@@ -283,7 +283,7 @@ async fn after(limit: Option<Duration>) {
     }
 }
 
-/// The next packet, once the memory budgets allow to read on. May be cancelled at any time.
+/// The next packet, once the memory budgets allow reading it. May be cancelled at any time.
 async fn receive(socket: &Socket, receiver: &mut Receiver, gate: &mut Gate) -> io::Result<Received> {
     // If the budgets end the session, another future reports that.
     if gate.open(0).await.is_err() {

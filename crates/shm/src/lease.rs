@@ -13,7 +13,7 @@
 //! A lease cannot shrink. If the system has no memory for one of its pages, the guard handles the fault as for regions.
 //!
 //! **Whose data is in a lease?** Memory that is lent to another session is always new (zeros), never reused. A descriptor that was sent cannot be
-//! revoked, so a client may keep its mapping for ever. Clearing the memory would not prevent that it reads what the next client writes. So a returned
+//! revoked, so a client may keep its mapping for ever. Clearing the memory would not prevent it from reading what the next client writes. So a returned
 //! lease is only lent to the same session again, with the bytes that it left there. For the same reason the pages of a returned lease are freed
 //! before it is dropped: the mapping that the client may have kept is an empty file then. The pages of a lease that was not returned are not freed:
 //! the client may still read its last results there when the session or the server has ended.

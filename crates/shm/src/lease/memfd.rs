@@ -9,8 +9,8 @@ use crate::window::Window;
 
 use super::limits::HUGE_PAGE_BYTES;
 
-/// The first seal prevents that a client makes the server fault. The second prevents that it exceeds its quota. The third prevents that it adds a
-/// seal against writing, with which the server's next mapping would fail.
+/// The first seal keeps a client from making the server fault. The second keeps it within its quota. The third keeps it from adding a seal against
+/// writing, with which the server's next mapping would fail.
 pub(super) const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 /// A sealed anonymous file of `byte_size` zeros, and its mapping. Pages are allocated at their first access.
@@ -64,7 +64,7 @@ fn advise(mapping: &PosixMapping, advice: libc::c_int) {
 
 fn create() -> io::Result<File> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // Linux before 6.3 does not know MFD_NOEXEC_SEAL, which prevents that a client executes the file.
+    // Linux before 6.3 does not know MFD_NOEXEC_SEAL, which keeps a client from executing the file.
     for more in [libc::MFD_NOEXEC_SEAL, 0] {
         // SAFETY: the name is a static C string.
         let fd = unsafe { libc::memfd_create(c"nerite-lease".as_ptr(), flags | more) };

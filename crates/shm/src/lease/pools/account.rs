@@ -52,7 +52,7 @@ pub struct BorrowedLease {
     pub descriptor: Option<OwnedFd>,
 }
 
-/// What an operator may see of one lease. It does not allow to use the lease.
+/// What an operator may see of one lease. It gives no access to the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseState {
     /// The first digits of its name.
