@@ -293,43 +293,41 @@ mod tests {
         (certificate.pem(), key.serialize_pem())
     }
 
-    /// The configuration that a connection gets `later` than the last check.
-    fn config_after(tls: &Tls, later: Duration) -> Arc<ServerConfig> {
-        let check_at = tls.0.lock().check_at - CERTIFICATES_CHECK_INTERVAL;
-        if tls.0.begin_check(check_at + later) {
-            tls.0.check();
-        }
+    /// The configuration that a connection gets when the files may be checked again.
+    fn config_when_due(tls: &Tls) -> Arc<ServerConfig> {
+        let due = tls.0.lock().check_at;
+        assert!(tls.0.begin_check(due));
+        tls.0.check();
         Arc::clone(&tls.0.lock().config)
     }
-
-    const SOON: Duration = Duration::from_millis(1);
 
     #[test]
     fn changed_files_are_read_again_and_unchanged_ones_are_not() {
         let folder = Folder::new();
         let tls = Tls::from_files(folder.files(), ApplicationProtocol::Http2).unwrap();
-        let first = config_after(&tls, CERTIFICATES_CHECK_INTERVAL);
-        assert!(Arc::ptr_eq(&first, &config_after(&tls, CERTIFICATES_CHECK_INTERVAL)));
+        let first = config_when_due(&tls);
+        assert!(Arc::ptr_eq(&first, &config_when_due(&tls)));
         folder.renew();
-        assert!(Arc::ptr_eq(&first, &config_after(&tls, SOON)), "checked before the interval was over");
-        let second = config_after(&tls, CERTIFICATES_CHECK_INTERVAL);
+        let before = tls.0.lock().check_at.checked_sub(Duration::from_nanos(1)).unwrap();
+        assert!(!tls.0.begin_check(before), "checked before the interval was over");
+        let second = config_when_due(&tls);
         assert!(!Arc::ptr_eq(&first, &second));
-        assert!(Arc::ptr_eq(&second, &config_after(&tls, CERTIFICATES_CHECK_INTERVAL)));
+        assert!(Arc::ptr_eq(&second, &config_when_due(&tls)));
     }
 
     #[test]
     fn files_that_cannot_be_used_leave_the_old_certificate_in_use_until_they_can() {
         let folder = Folder::new();
         let tls = Tls::from_files(folder.files(), ApplicationProtocol::Http1).unwrap();
-        let first = config_after(&tls, SOON);
+        let first = config_when_due(&tls);
         let (certificate, key) = made();
         // The certificate is there before its key, as when somebody copies one after the other.
         put(&folder.files().certificate, &certificate);
-        assert!(Arc::ptr_eq(&first, &config_after(&tls, CERTIFICATES_CHECK_INTERVAL)));
+        assert!(Arc::ptr_eq(&first, &config_when_due(&tls)));
         fs::remove_file(folder.files().key).unwrap();
-        assert!(Arc::ptr_eq(&first, &config_after(&tls, CERTIFICATES_CHECK_INTERVAL)));
+        assert!(Arc::ptr_eq(&first, &config_when_due(&tls)));
         put(&folder.files().key, &key);
-        assert!(!Arc::ptr_eq(&first, &config_after(&tls, CERTIFICATES_CHECK_INTERVAL)));
+        assert!(!Arc::ptr_eq(&first, &config_when_due(&tls)));
     }
 
     #[test]
