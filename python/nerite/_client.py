@@ -28,22 +28,19 @@ T = TypeVar("T")
 LANES_MAX = 16
 THREADS_MAX = 16
 HTTP_DEFAULT = "http://localhost:8000"
+# By the scheme of an address: the protocol, and whether it goes through TLS.
+_SCHEMES = {"http": ("http", False), "https": ("http", True), "grpc": ("grpc", False), "grpcs": ("grpc", True)}
 
 
 class Client:
     """A connection to a server, made by :func:`connect`. May be used by any number of threads, and after ``fork``."""
 
     def __init__(self, url: Optional[str], session_socket: Optional[str], server_uid: Optional[int], repeat_lost: bool, options: Any):
-        scheme, _, rest = (url or "").partition("://")
-        if url is not None and url.startswith("unix:"):
-            scheme, rest = "unix", url[len("unix:") :].removeprefix("//")
-        elif url is not None and scheme not in ("http", "grpc"):
-            raise ValueError(f"'{url}' is no address; give http://host:port, grpc://host:port or unix:/path of a session socket")
-        self._scheme, self._address = (scheme, rest) if url is not None else ("", "")
-        self._socket_path = rest if scheme == "unix" else session_socket
+        self._scheme, self._address, is_secured = _parts(url)
+        self._socket_path = self._address if self._scheme == "unix" else session_socket
         self._server_uid = server_uid
         self._repeat_lost = repeat_lost
-        self._options = dict(options)
+        self._options = {"ssl": True, **options} if is_secured else dict(options)
         self._session_path: Optional[str] = None
         self._start_afresh()
         _clients.add(self)
@@ -284,8 +281,9 @@ def connect(
     Parameters
     ----------
     url : str
-        ``http://host:port`` or ``grpc://host:port`` of any server of Triton's protocols, or ``unix:/path`` of a session socket. Without
-        it, the session socket of this user's server, and if there is none, ``http://localhost:8000``.
+        ``http://host:port`` or ``grpc://host:port`` of any server of Triton's protocols, ``https://`` or ``grpcs://`` of one with TLS, or
+        ``unix:/path`` of a session socket. Without it, the session socket of this user's server, and if there is none,
+        ``http://localhost:8000``.
     session_socket : str
         The path of the server's session socket, where it is not the default one.
     server_uid : int
@@ -294,12 +292,28 @@ def connect(
         Whether a request that was sent to a server which then went away is sent again to the next one; it may be run twice then.
         Without it such a request raises ConnectionError, and the next one connects anew.
     options
-        For the clients ``nerite.http.InferenceServerClient`` or ``nerite.grpc.InferenceServerClient``.
+        For the clients ``nerite.http.InferenceServerClient`` or ``nerite.grpc.InferenceServerClient``. A server's certificate is checked
+        against ``ssl_options={"ca_certs": "root.pem"}`` over HTTP, and ``root_certificates="root.pem"`` over gRPC.
 
     Tensors go through shared memory where they can: over a session (``client.transport`` is ``"session"``), or in leases or regions over
     HTTP and gRPC (``"lease"``, ``"region"``). Elsewhere they travel in the messages (``"inline"``).
     """
     return Client(url, session_socket, server_uid, repeat_lost, options)
+
+
+def _parts(url: Optional[str]) -> tuple[str, str, bool]:
+    """An address as its protocol (``http``, ``grpc``, ``unix``), its place, and whether TLS is used. Empty without an address."""
+    if url is None:
+        return "", "", False
+    if url.startswith("unix:"):
+        return "unix", url[len("unix:") :].removeprefix("//"), False
+    scheme, _, place = url.partition("://")
+    if scheme not in _SCHEMES:
+        raise ValueError(
+            f"'{url}' is not an address; give http://host:port, grpc://host:port, https:// or grpcs:// for TLS, or unix:/path of a session socket"
+        )
+    protocol, is_secured = _SCHEMES[scheme]
+    return protocol, place, is_secured
 
 
 def _is_live(lane: PlainLane) -> bool:

@@ -117,6 +117,18 @@ def test_inferences_go_through_tls(server, papers, protocol, count):
         echo(client, protocol, count)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "protocol", "options"),
+    [("https", "http", {"ssl_options": {"ca_certs": "root.pem"}}), ("grpcs", "grpc", {"root_certificates": "root.pem"})],
+)
+def test_a_model_is_called_as_a_function_through_tls(server, papers, monkeypatch, scheme, protocol, options):
+    nerite = pytest.importorskip("nerite")
+    monkeypatch.chdir(papers.folder)
+    numbers = np.arange(8, dtype=np.float32)
+    with nerite.connect(f"{scheme}://{getattr(server, protocol)}", **options) as client:
+        np.testing.assert_array_equal(client.model("identity_fp32")(INPUT0=numbers)["OUTPUT0"], numbers)
+
+
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_who_has_a_certificate_is_served_where_one_is_wanted(mutual, papers, protocol):
     with open_client(mutual, papers, protocol, with_paper=True) as client:
