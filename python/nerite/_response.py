@@ -65,7 +65,7 @@ class Response:
             raise AttributeError(self._missing(name)) from None
 
     def _missing(self, name: str) -> str:
-        has = f"outputs {', '.join(self._arrays)}" if self._arrays else "no outputs: does the model return them by the names of its configuration?"
+        has = ', '.join(self._arrays) if self._arrays else "no outputs: does the model return them by the names of its configuration?"
         return f"no output '{name}', the response has {has}"
 
     def __iter__(self) -> Iterator[np.ndarray]:
