@@ -1,7 +1,7 @@
 //! Has the client stopped caring?
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nerite_locks::Mutex;
@@ -10,15 +10,21 @@ use nerite_locks::Mutex;
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<State>);
 
+/// The bit of a flag that is set.
+const CANCELLED: u8 = 1;
+/// The bit of a flag of which somebody wants to be told. It stays.
+const WATCHED: u8 = 2;
+
 #[derive(Default)]
 struct State {
-    is_cancelled: AtomicBool,
+    bits: AtomicU8,
+    /// Locked only for a flag that is watched: most requests end without anybody having asked.
     on_cancelled: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Cancel").field(&self.is_cancelled).finish()
+        f.debug_tuple("Cancel").field(&(self.bits.load(Ordering::Relaxed) & CANCELLED != 0)).finish()
     }
 }
 
@@ -31,7 +37,10 @@ impl Cancel {
     /// Sets the flag, for good, and tells whoever wanted to know. A request that waits is answered before this returns, so the caller
     /// must not hold a lock that its answer takes.
     pub fn cancel(&self) {
-        self.0.is_cancelled.store(true, Ordering::Release);
+        // Whoever watches from now on sees the flag; whoever watched before is seen here.
+        if self.0.bits.fetch_or(CANCELLED, Ordering::AcqRel) & WATCHED == 0 {
+            return;
+        }
         // Called without the lock, because it may want to be told of something else.
         let told = self.0.on_cancelled().take();
         if let Some(told) = told {
@@ -41,15 +50,15 @@ impl Cancel {
 
     /// Whether the flag is set.
     pub fn is_cancelled(&self) -> bool {
-        self.0.is_cancelled.load(Ordering::Acquire)
+        self.0.bits.load(Ordering::Acquire) & CANCELLED != 0
     }
 
     /// Has `told` called when the flag is set, on the thread that sets it; only the last one given is called. False: the flag is set
     /// already, and nothing will be called.
     pub fn on_cancelled(&self, told: impl FnOnce() + Send + 'static) -> bool {
         let mut known = self.0.on_cancelled();
-        // Whoever sets the flag looks here afterwards.
-        if self.is_cancelled() {
+        // Whoever sets the flag after this takes the lock, and so waits for what is put here.
+        if self.0.bits.fetch_or(WATCHED, Ordering::AcqRel) & CANCELLED != 0 {
             return false;
         }
         *known = Some(Box::new(told));
