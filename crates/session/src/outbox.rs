@@ -17,6 +17,8 @@ pub(crate) struct Outbox {
     queue: Mutex<Queue>,
     /// Notified when a packet waits, and when the outbox is closed.
     changed: Notify,
+    /// Notified when the outbox is closed, for the task that waits until the socket is writable.
+    closed: Notify,
 }
 
 struct Queue {
@@ -47,7 +49,7 @@ impl Outbox {
     pub(crate) fn new(socket: Arc<Socket>, account: &Account) -> Outbox {
         let (socket, packets, charge) = (Some(socket), VecDeque::new(), account.charge(0));
         let queue = Queue { socket, packets, bytes: 0, descriptors: 0, charge, closed: Closed::Gone };
-        Outbox { queue: Mutex::new(queue), changed: Notify::new() }
+        Outbox { queue: Mutex::new(queue), changed: Notify::new(), closed: Notify::new() }
     }
 
     /// Sends a packet now or later. If the outbox is closed, the packet is dropped and its descriptors are closed.
@@ -79,8 +81,14 @@ impl Outbox {
             };
             match socket {
                 None => self.changed.notified().await,
-                Some(socket) if socket.writable().await.is_err() => self.close(),
-                Some(socket) => self.send_waiting(&socket),
+                Some(socket) => tokio::select! {
+                    biased;
+                    () = self.closed.notified() => {}
+                    outcome = socket.writable() => match outcome {
+                        Ok(()) => self.send_waiting(&socket),
+                        Err(_) => self.close(),
+                    },
+                },
             }
         }
     }
@@ -121,6 +129,7 @@ impl Outbox {
             drop((socket, waiting, charge));
         }
         self.changed.notify_one();
+        self.closed.notify_one();
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {

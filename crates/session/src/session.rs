@@ -104,35 +104,39 @@ impl Session {
         let mut shed = pin!(shed(&account));
         let (outbox, socket) = (Arc::clone(&self.outbox), Arc::clone(&self.socket));
         let within = hello_limit(hello_within, self.entry.reserve().is_some());
-        let greeted = tokio::select! {
-            biased;
-            closed = outbox.flush() => Err(End::from(closed)),
-            shed = &mut shed => Err(End::Shed(shed)),
-            () = stopped.wait() => Err(End::Stopped),
-            () = after(within) => Err(End::Silent),
-            greeted = self.greet(&socket, &mut receiver) => greeted,
-        };
-        let end = match greeted {
-            Err(end) => Err(end),
-            Ok(()) => loop {
-                let received = tokio::select! {
-                    biased;
-                    closed = outbox.flush() => break Err(End::from(closed)),
-                    shed = &mut shed => break Err(End::Shed(shed)),
-                    () = stopped.wait() => break Ok(()),
-                    received = receive(&socket, &mut receiver, &mut gate) => received,
-                };
-                // A call may wait for its model. Meanwhile, earlier answers are sent, and events that end the session still end it.
-                let taken = tokio::select! {
-                    biased;
-                    taken = self.take(received) => taken,
-                    closed = outbox.flush() => Err(End::from(closed)),
-                    shed = &mut shed => Err(End::Shed(shed)),
-                };
-                if let Err(end) = taken {
-                    break Err(end);
-                }
-            },
+        let end = {
+            // One future for the whole session: it takes the outbox's lock when something changed, and not for every packet.
+            let mut flush = pin!(outbox.flush());
+            let greeted = tokio::select! {
+                biased;
+                closed = &mut flush => Err(End::from(closed)),
+                shed = &mut shed => Err(End::Shed(shed)),
+                () = stopped.wait() => Err(End::Stopped),
+                () = after(within) => Err(End::Silent),
+                greeted = self.greet(&socket, &mut receiver) => greeted,
+            };
+            match greeted {
+                Err(end) => Err(end),
+                Ok(()) => loop {
+                    let received = tokio::select! {
+                        biased;
+                        closed = &mut flush => break Err(End::from(closed)),
+                        shed = &mut shed => break Err(End::Shed(shed)),
+                        () = stopped.wait() => break Ok(()),
+                        received = receive(&socket, &mut receiver, &mut gate) => received,
+                    };
+                    // A call may wait for its model. Meanwhile, earlier answers are sent, and events that end the session still end it.
+                    let taken = tokio::select! {
+                        biased;
+                        taken = self.take(received) => taken,
+                        closed = &mut flush => Err(End::from(closed)),
+                        shed = &mut shed => Err(End::Shed(shed)),
+                    };
+                    if let Err(end) = taken {
+                        break Err(end);
+                    }
+                },
+            }
         };
         match &end {
             Ok(()) => self.finish(&outbox).await,

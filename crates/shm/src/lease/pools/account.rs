@@ -24,6 +24,8 @@ pub struct Account {
     /// The key by which requests over other protocols find the session. `None` if the kernel had no random bits.
     key: Option<u128>,
     tally: Arc<Tally>,
+    /// Whether `forgotten` has names. Changed only under the lock.
+    has_forgotten: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -74,7 +76,8 @@ impl Account {
             abandoned: VecDeque::new(),
             closed: false,
         };
-        Account { pools, key, tally: Arc::default(), state: Mutex::new(state) }
+        let has_forgotten = AtomicBool::new(false);
+        Account { pools, key, tally: Arc::default(), has_forgotten, state: Mutex::new(state) }
     }
 
     /// The key of this session for requests over all protocols. Any client that knows it may have outputs placed in this session's leases.
@@ -171,12 +174,20 @@ impl Account {
 
     /// The lease with this name, if it is lent to this session.
     pub fn find(&self, name: &str) -> Option<Arc<Lease>> {
-        self.lock().lent.get(&LeaseName::parse(name)?).map(|lent| Arc::clone(&lent.lease))
+        // Most names are those of regions, and cost no lock.
+        let name = LeaseName::parse(name)?;
+        self.lock().lent.get(&name).map(|lent| Arc::clone(&lent.lease))
     }
 
     /// The names of idle leases that were freed since the last call.
     pub fn take_forgotten(&self) -> Vec<LeaseName> {
-        std::mem::take(&mut self.lock().forgotten)
+        // Asked after every packet of a session, and nearly always there are none.
+        if !self.has_forgotten.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut state = self.lock();
+        self.has_forgotten.store(false, Ordering::Release);
+        std::mem::take(&mut state.forgotten)
     }
 
     /// Leases and bytes that count against this session's limits.
@@ -249,6 +260,7 @@ impl Account {
             let mut state = self.lock();
             let stale = state.free_list.age(rounds_max);
             state.forgotten.extend(stale.iter().map(|lease| lease.name()));
+            self.has_forgotten.store(!state.forgotten.is_empty(), Ordering::Release);
             stale
         };
         stale.iter().map(|lease| lease.byte_size() as u64).sum()
