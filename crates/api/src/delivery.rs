@@ -7,7 +7,7 @@ use nerite_engine::{Served, reshaped};
 use nerite_memory::Slot;
 use nerite_request::names::ByName;
 use nerite_request::{
-    Deliver, InferRequest, InferResponse, PlaceQuery, RequestTrace, Response, ResponseWindow, Status,
+    Deliver, InferRequestedOutput, InferResponse, PlaceQuery, RequestTrace, Response, ResponseWindow, Status,
 };
 use nerite_tensor::Name;
 use nerite_watchdog::now_ns;
@@ -33,15 +33,15 @@ pub(crate) struct Delivery<S> {
 impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
     /// To a client of this model version.
     pub(crate) fn new(
-        infer_request: &InferRequest,
+        outputs: &[InferRequestedOutput],
+        trace: Option<Arc<RequestTrace>>,
         served: &Arc<Served>,
         places: Option<Places>,
         under_way: UnderWay,
         sink: S,
     ) -> Delivery<S> {
-        let shown = Shown::of(infer_request, served);
+        let shown = Shown::of(outputs, served);
         let window = served.config().decoupled().then(ResponseWindow::new);
-        let trace = infer_request.trace.clone();
         Delivery { shown, places, window, trace, sink, _under_way: under_way }
     }
 
@@ -114,9 +114,9 @@ pub(crate) struct Shown {
 
 impl Shown {
     /// `None` for most requests, whose outputs go back as they are.
-    pub(crate) fn of(infer_request: &InferRequest, served: &Arc<Served>) -> Option<Shown> {
+    pub(crate) fn of(outputs: &[InferRequestedOutput], served: &Arc<Served>) -> Option<Shown> {
         let classes: HashMap<_, _> =
-            infer_request.outputs.iter().filter(|o| o.classes > 0).map(|o| (o.name.clone(), o.classes)).collect();
+            outputs.iter().filter(|o| o.classes > 0).map(|o| (o.name.clone(), o.classes)).collect();
         let reshapes = served.outputs().iter().any(|spec| spec.reshape.is_some());
         (reshapes || !classes.is_empty()).then(|| Shown { served: Arc::clone(served), classes })
     }

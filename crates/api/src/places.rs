@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError};
 use nerite_locks::Mutex;
 use nerite_memory::{Reason, Slot};
 use nerite_request::names::{ByName, NameTable};
-use nerite_request::{InferRequest, InferResponse, LeaseNotice, Output, RegionRef, SessionRef, Status};
+use nerite_request::{InferRequestedOutput, InferResponse, LeaseNotice, Output, RegionRef, SessionRef, Status};
 use nerite_shm::{Account, BorrowedLease, LeaseError, LeaseErrorKind, Pools};
 use nerite_tensor::Name;
 
@@ -72,10 +72,10 @@ enum Way {
 }
 
 impl Places {
-    /// Places for the outputs of `ask` that name a session, and those of the list, which is its own session's. `None` if there
-    /// are none of either.
+    /// Places for the outputs `asked` for that name a session, and those of the list, which is the request's own session's. `None` if
+    /// there are none of either.
     pub(crate) fn of(
-        infer_request: &InferRequest,
+        asked: &[InferRequestedOutput],
         own: Option<(&Arc<Account>, Vec<String>)>,
         pools: &Pools,
     ) -> Result<Option<Places>, Status> {
@@ -86,14 +86,14 @@ impl Places {
                 names.added(&outputs, |known| &known.output);
             }
         };
-        for output in &infer_request.outputs {
+        for output in asked {
             if let Some(session) = &output.session {
                 let (output, account) = (output.name.clone(), account(session, pools)?);
                 add(LeasedOutput { output, account, way: Way::Response { tag: session.tag } });
             }
         }
         let (own, named) = own.unzip();
-        let asked_for = ByName::new(&infer_request.outputs, |output| &output.name);
+        let asked_for = ByName::new(asked, |output| &output.name);
         for output in named.unwrap_or_default() {
             // Classes are made here and not by the model: they travel in the response.
             let asked = asked_for.find(&output);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use nerite_engine::{CheckedTensors, VersionKey};
 use nerite_request::{Cancel, InferRequest, Response, Source, Status, Wanted};
 use nerite_shm::Account;
-use nerite_tensor::{DataType, Shape, Tensor};
+use nerite_tensor::{DataType, Name, Shape, Tensor};
 
 use crate::Api;
 use crate::admission::Admission;
@@ -33,7 +33,7 @@ pub struct PreparedRequest {
 struct Checked {
     /// Of each input, in the shape that the model sees.
     shapes: Vec<Shape>,
-    wanted: Vec<String>,
+    wanted: Vec<Name>,
     rows: u32,
 }
 
@@ -64,7 +64,7 @@ impl PreparedRequest {
         let changes = inputs.iter().any(|input| input.datatype == DataType::Bytes);
         let checked = (!changes).then(|| Checked {
             shapes: inputs.into_iter().map(|input| input.shape).collect(),
-            wanted: wanted.iter().map(|one| one.name.as_str().to_owned()).collect(),
+            wanted: wanted.iter().map(|one| one.name.clone()).collect(),
             rows,
         });
         let version = admission.model.served().key();
@@ -96,9 +96,9 @@ impl PreparedRequest {
             return Ok(api.submit(admission, request, regions, own, cancel, sink)?);
         };
         let tensors = self.tensors(checked, regions).map_err(|status| CallError::Stale(status.message))?;
-        let mut request = self.without_inputs();
+        let mut request = self.without_tensors();
         api.trace_packet(&mut request);
-        Ok(api.submit_checked(admission, request, tensors, own, cancel, sink)?)
+        Ok(api.submit_checked(admission, request, (tensors, &self.request.outputs), own, cancel, sink)?)
     }
 
     /// The tensors where they lie now. Windows have the sizes that were checked, or are not found.
@@ -115,15 +115,14 @@ impl PreparedRequest {
         let wanted = checked.wanted.iter().enumerate().map(|(at, name)| {
             let region = self.request.outputs.get(at).and_then(|output| output.region.as_ref());
             let slot = region.map(|region| regions.slot(region)).transpose()?;
-            Ok(Wanted { name: name.as_str().into(), slot })
+            Ok(Wanted { name: name.clone(), slot })
         });
         let wanted = wanted.collect::<Result<_, Status>>()?;
         Ok(CheckedTensors { inputs, wanted, rows: checked.rows })
     }
 
-    fn without_inputs(&self) -> InferRequest {
-        let InferRequest { model, version, id, priority, timeout_us, sequence, parameters, outputs, .. } =
-            &self.request;
+    fn without_tensors(&self) -> InferRequest {
+        let InferRequest { model, version, id, priority, timeout_us, sequence, parameters, .. } = &self.request;
         InferRequest {
             model: model.clone(),
             version: version.clone(),
@@ -132,7 +131,7 @@ impl PreparedRequest {
             timeout_us: *timeout_us,
             sequence: sequence.clone(),
             parameters: parameters.clone(),
-            outputs: outputs.clone(),
+            outputs: Vec::new(),
             inputs: Vec::new(),
             raw_input: None,
             empty_final: self.request.empty_final,

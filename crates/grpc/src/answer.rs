@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use nerite_budget::Charge;
 use nerite_wire::proto::Chunks;
 
@@ -11,6 +11,7 @@ use crate::body::Body;
 use crate::charging::charge_answer;
 use crate::compress::ACCEPTED;
 use crate::failure::Failure;
+use crate::limits::KEPT_HEADERS_MAX;
 use crate::serve::Call;
 use crate::stream::StreamBody;
 
@@ -19,8 +20,15 @@ pub(crate) type Answer = Response<Body>;
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
-fn with(body: Body, encoding: Option<HeaderValue>) -> Answer {
+/// The list of headers of an answer, made of that of its request if that is not large.
+pub(crate) fn emptied(mut headers: HeaderMap) -> HeaderMap {
+    headers.clear();
+    if headers.capacity() <= KEPT_HEADERS_MAX { headers } else { HeaderMap::new() }
+}
+
+fn with(body: Body, headers: HeaderMap, encoding: Option<HeaderValue>) -> Answer {
     let mut answer = Response::new(body);
+    *answer.headers_mut() = headers;
     answer.headers_mut().insert(CONTENT_TYPE, GRPC);
     if let Some(encoding) = encoding {
         answer.headers_mut().insert("grpc-encoding", encoding);
@@ -28,19 +36,25 @@ fn with(body: Body, encoding: Option<HeaderValue>) -> Answer {
     answer
 }
 
-/// An answer with one message, and status OK.
-pub(crate) fn message(chunks: Chunks, encoding: Option<HeaderValue>, call: Arc<Call>, charge: Charge) -> Answer {
-    with(Body::message(charge_answer(chunks, charge), call), encoding)
+/// An answer with one message, and status OK. `headers` is an empty list, which is filled.
+pub(crate) fn message(
+    chunks: Chunks,
+    headers: HeaderMap,
+    encoding: Option<HeaderValue>,
+    call: Arc<Call>,
+    charge: Charge,
+) -> Answer {
+    with(Body::message(charge_answer(chunks, charge), call), headers, encoding)
 }
 
 /// An answer with any number of messages, and a status at the end.
 pub(crate) fn stream(stream: StreamBody, encoding: Option<HeaderValue>, call: Arc<Call>) -> Answer {
-    with(Body::stream(stream, call), encoding)
+    with(Body::stream(stream, call), HeaderMap::new(), encoding)
 }
 
 /// An answer with only a status.
 pub(crate) fn failure(failure: &Failure) -> Answer {
-    let mut answer = with(Body::nothing(), None);
+    let mut answer = with(Body::nothing(), HeaderMap::new(), None);
     failure.write(answer.headers_mut());
     answer.headers_mut().insert("grpc-accept-encoding", ACCEPTED);
     answer

@@ -51,8 +51,10 @@ async fn call(
 ) -> Result<Answer, Failure> {
     let (head, body) = request.into_parts();
     let (call, begun) = begin(&server, lane, &this, &head, body)?;
-    // `begun` has all that is needed of the head. A head can be many times as large as the bytes it was decoded from.
-    drop(head);
+    // `begun` has all that is needed of the head. A head can be many times as large as the bytes it was decoded from, so only the memory of a
+    // short header list is kept, for the answer.
+    let Parts { headers, .. } = head;
+    let headers = answer::emptied(headers);
     let encoding = begun.compression.as_ref().map(Compression::header);
     if call == Call::ModelStreamInfer {
         return Ok(answer::stream(StreamBody::new(server, Arc::clone(&this), begun), encoding, this));
@@ -62,7 +64,7 @@ async fn call(
         let answered = pin!(unary(&server, &this, call, forwarded, messages, compression));
         deadline.bound(answered).await?
     };
-    Ok(answer::message(chunks, encoding, this, charge))
+    Ok(answer::message(chunks, headers, encoding, this, charge))
 }
 
 fn begin(

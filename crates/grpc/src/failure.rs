@@ -2,13 +2,16 @@
 
 use std::borrow::Cow;
 
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use nerite_api::{Status, codes};
 use nerite_budget::{OverBudget, Shed};
 use nerite_compress::InflateError;
 use nerite_wire::proto::Malformed;
 
 use crate::limits::MESSAGE_BYTES_MAX;
+
+/// The name of the status field. A `HeaderName` that is made from a string copies it at each use.
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 /// Why a call failed: a gRPC status other than OK.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +104,7 @@ impl Failure {
 
     /// Writes the status to headers or trailers.
     pub(crate) fn write(&self, headers: &mut HeaderMap) {
-        headers.insert("grpc-status", HeaderValue::from(self.code));
+        headers.insert(GRPC_STATUS, HeaderValue::from(self.code));
         if !self.message.is_empty() {
             headers.insert("grpc-message", percent_encoded(&self.message));
         }
@@ -133,7 +136,7 @@ impl From<prost::DecodeError> for Failure {
 /// The trailers of a successful call.
 pub(crate) fn ok_trailers() -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(1);
-    trailers.insert("grpc-status", HeaderValue::from_static("0"));
+    trailers.insert(GRPC_STATUS, HeaderValue::from_static("0"));
     trailers
 }
 

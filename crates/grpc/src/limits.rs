@@ -10,6 +10,8 @@ pub const FRAME_BYTES_MAX: u32 = 4 << 20;
 pub const CALLS_PER_CONNECTION_MAX: u32 = 1024;
 /// The most calls that a client has opened and cancelled before the server handled them.
 pub const CANCELLED_UNSEEN_MAX: usize = 4096;
+/// If a request's header list has space for at most this many fields, its memory is used for the answer's headers.
+pub const KEPT_HEADERS_MAX: usize = 32;
 /// The most bytes of a call's metadata, as HTTP/2 counts them. The same as in gRPC's own library.
 pub const METADATA_BYTES_MAX: u32 = 16 << 10;
 /// The most bytes of header blocks that are read in one poll of a connection.

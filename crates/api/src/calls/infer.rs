@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use nerite_engine::CheckedTensors;
-use nerite_request::{AdmittedRequest, Cancel, ExactlyOne, InferRequest, InferResponse, Reply, Response, Status};
+use nerite_request::{
+    AdmittedRequest, Cancel, ExactlyOne, InferRequest, InferRequestedOutput, InferResponse, Reply, Response, Status,
+};
 use nerite_shm::Account;
 use tokio::sync::oneshot;
 
@@ -106,24 +108,25 @@ impl Api {
         sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
     ) -> Result<(), Status> {
         let tensors = admit(&mut infer_request, &admission.model.contract(), regions)?;
-        self.submit_checked(admission, infer_request, tensors, own, cancel, sink)
+        let outputs = std::mem::take(&mut infer_request.outputs);
+        self.submit_checked(admission, infer_request, (tensors, &outputs), own, cancel, sink)
     }
 
-    /// As [`Api::submit`], once the request's tensors were checked and taken out of it.
+    /// As [`Api::submit`], once the request's tensors were checked and taken out of it. They come with the outputs as the client wants them.
     pub(crate) fn submit_checked(
         &self,
         admission: Admission,
         infer_request: InferRequest,
-        tensors: CheckedTensors,
+        (tensors, outputs): (CheckedTensors, &[InferRequestedOutput]),
         own: Option<(&Arc<Account>, Vec<String>)>,
         cancel: Cancel,
         sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
     ) -> Result<(), Status> {
         let Admission { model, under_way } = admission;
         let CheckedTensors { inputs, wanted, rows } = tensors;
-        let places = Places::of(&infer_request, own, &self.0.pools)?;
-        let reply = Reply::through(Delivery::new(&infer_request, model.served(), places, under_way, sink));
-        let InferRequest { id, priority, timeout_us, sequence, parameters, .. } = infer_request;
+        let places = Places::of(outputs, own, &self.0.pools)?;
+        let InferRequest { id, priority, timeout_us, sequence, parameters, trace, .. } = infer_request;
+        let reply = Reply::through(Delivery::new(outputs, trace, model.served(), places, under_way, sink));
         model.of_asker(self.peer()).submit(AdmittedRequest {
             id,
             rows,

@@ -39,13 +39,44 @@ pub fn encode_unary(response: InferResponse) -> Result<Chunks, Status> {
 }
 
 /// As [`encode_unary`], but the lease notices are not marked as sent, because the message may be too long. They are returned.
-pub(super) fn encode_with_notices(mut response: InferResponse) -> Result<(Chunks, Vec<LeaseNotice>), Status> {
-    let plan = Plan::new(&response, None)?;
-    check_size(plan.len)?;
-    let notices = std::mem::take(&mut response.lease_notices);
-    let mut writer = Writer::new(plan.len, plan.small_len);
-    writer.response(&plan, response, None)?;
+fn encode_with_notices(response: InferResponse) -> Result<(Chunks, Vec<LeaseNotice>), Status> {
+    let planned = Planned::new(response)?;
+    let mut writer = Writer::new(planned.plan.len, planned.plan.small_len);
+    let notices = planned.write(&mut writer)?;
     Ok((writer.finish(), notices))
+}
+
+/// A ModelInferResponse whose size is known, before it is encoded.
+pub(super) struct Planned {
+    response: InferResponse,
+    plan: Plan,
+}
+
+impl Planned {
+    pub(super) fn new(response: InferResponse) -> Result<Planned, Status> {
+        let plan = Plan::new(&response, None)?;
+        check_size(plan.len)?;
+        Ok(Planned { response, plan })
+    }
+
+    /// Its encoded size in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.plan.len
+    }
+
+    /// Appends it to `packet`, tensors of any size included. Returns the lease notices, which are not marked as sent.
+    pub(super) fn append(self, packet: BytesMut) -> Result<(BytesMut, Vec<LeaseNotice>), Status> {
+        let mut writer = Writer { chunks: Chunks::new(), small: packet, chunk_bytes_min: usize::MAX };
+        let notices = self.write(&mut writer)?;
+        Ok((writer.small, notices))
+    }
+
+    fn write(self, writer: &mut Writer) -> Result<Vec<LeaseNotice>, Status> {
+        let Planned { mut response, plan } = self;
+        let notices = std::mem::take(&mut response.lease_notices);
+        writer.response(&plan, response, None)?;
+        Ok(notices)
+    }
 }
 
 /// A ModelStreamInferResponse after the prefix of an uncompressed gRPC message.
@@ -132,6 +163,8 @@ fn place(notice: &LeaseNotice) -> [(&'static str, Parameter); 3] {
 struct Writer {
     chunks: Chunks,
     small: BytesMut,
+    /// Tensors from this size on are chunks of their own.
+    chunk_bytes_min: usize,
 }
 
 impl Writer {
@@ -139,7 +172,7 @@ impl Writer {
         let mut small = BytesMut::with_capacity(PREFIX_BYTES + small_len);
         small.put_u8(0);
         small.put_u32(u32::try_from(len).expect("`check_size` has checked it"));
-        Writer { chunks: Chunks::new(), small }
+        Writer { chunks: Chunks::new(), small, chunk_bytes_min: CHUNK_BYTES_MIN }
     }
 
     fn response(&mut self, plan: &Plan, response: InferResponse, last: Option<bool>) -> Result<(), Status> {
@@ -174,7 +207,7 @@ impl Writer {
     fn raw(&mut self, output: Output, len: usize) -> Result<(), Status> {
         let Output { name, data, .. } = output;
         let refuse = |refused| Status::no_memory(format_args!("output '{name}' of {len} bytes"), refused);
-        if len >= CHUNK_BYTES_MIN {
+        if len >= self.chunk_bytes_min {
             let before = self.small.split().freeze();
             self.chunks.push(before);
             self.chunks.push(data.try_into_bytes().map_err(refuse)?);

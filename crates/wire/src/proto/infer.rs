@@ -32,8 +32,8 @@ pub struct InferMessage {
     /// The client's id of the request.
     pub id: Name,
     pub(super) parameters: Vec<(String, Choice)>,
-    pub(super) inputs: Vec<InputMessage>,
-    pub(super) outputs: Vec<OutputMessage>,
+    pub(super) inputs: SmallVec<[InputMessage; 2]>,
+    pub(super) outputs: SmallVec<[OutputMessage; 2]>,
     pub(super) raw: SmallVec<[Run; 2]>,
     /// Memory reserved for the fields above, and for the tensors that are converted from typed contents.
     pub(super) budget: Budget,
@@ -46,7 +46,8 @@ pub(super) struct InputMessage {
     pub(super) datatype: Option<DataType>,
     pub(super) shape: Shape,
     pub(super) placement: Placement,
-    pub(super) contents: Option<InferTensorContents>,
+    /// Seldom there, and large.
+    pub(super) contents: Option<Box<InferTensorContents>>,
 }
 
 #[derive(Debug, Default)]

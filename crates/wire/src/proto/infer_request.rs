@@ -34,7 +34,10 @@ impl InferMessage {
             let input = take_input(&infer_request, &mut inline, input)?;
             infer_request.inputs.push(input);
         }
-        infer_request.outputs = outputs.into_iter().map(take_output).collect::<Result<_, _>>()?;
+        infer_request.outputs.reserve_exact(outputs.len());
+        for output in outputs {
+            infer_request.outputs.push(take_output(output)?);
+        }
         Ok(infer_request)
     }
 }
@@ -117,7 +120,7 @@ fn take_input(infer_request: &InferRequest, inline: &mut Inline, input: InputMes
                 "contents field must not be specified when using raw_input_contents for '{name}' for model '{model}'"
             ));
         }
-        (None, Some(contents)) => Source::Inline(contents::to_buffer(contents, datatype, &name, model)?),
+        (None, Some(contents)) => Source::Inline(contents::to_buffer(*contents, datatype, &name, model)?),
         (None, None) => match inline.raw.next() {
             Some(run) => Source::Inline(place_raw(run, datatype, &name)?),
             None => {

@@ -3,13 +3,11 @@
 //! `docs/session.md` describes their meaning. The inference message inside a packet is the same as in gRPC, and uses the same reader and writer.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use nerite_memory::{Reason, count_copied};
 use nerite_request::{InferResponse, LeaseNotice, Status};
 use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
-use super::PREFIX_BYTES;
-use super::encode::encode_with_notices;
+use super::encode::Planned;
 
 /// The messages of `proto/session.proto`, package `nerite.session.v1`.
 #[allow(clippy::pedantic, missing_docs)]
@@ -70,8 +68,8 @@ pub fn encode_inference(
     response: InferResponse,
     placed: &[v1::OutputLease],
 ) -> Result<Bytes, Status> {
-    let (chunks, notices) = encode_with_notices(response)?;
-    let response_len = chunks.iter().map(Bytes::len).sum::<usize>() - PREFIX_BYTES;
+    let planned = Planned::new(response)?;
+    let response_len = planned.len();
     let placed_len: usize = placed.iter().map(|one| field_len(PLACED, one.encoded_len())).sum();
     let inference_len = field_len(RESPONSE, response_len) + placed_len;
     let id_len = if id == 0 { 0 } else { key_len(ID) + encoded_len_varint(id) };
@@ -93,7 +91,7 @@ pub fn encode_inference(
     }
     head(INFERENCE, inference_len, &mut packet);
     head(RESPONSE, response_len, &mut packet);
-    put_response(&chunks, &mut packet);
+    let (mut packet, notices) = planned.append(packet)?;
     for one in placed {
         head(PLACED, one.encoded_len(), &mut packet);
         one.encode_raw(&mut packet);
@@ -101,19 +99,6 @@ pub fn encode_inference(
     debug_assert_eq!(packet.len(), len);
     notices.iter().for_each(LeaseNotice::told);
     Ok(packet.freeze())
-}
-
-/// Appends a response without the gRPC prefix, with which the first chunk begins. Tensors that gRPC would send as chunks of their own are copied here.
-fn put_response(chunks: &[Bytes], packet: &mut BytesMut) {
-    for (at, chunk) in chunks.iter().enumerate() {
-        match at {
-            0 => packet.put_slice(&chunk[PREFIX_BYTES..]),
-            _ => packet.put_slice(chunk),
-        }
-        if at % 2 == 1 {
-            count_copied(Reason::InlineResponse, chunk.len());
-        }
-    }
 }
 
 fn head(field: u32, len: usize, packet: &mut BytesMut) {
