@@ -94,6 +94,14 @@ pub fn threads(context: &LoadContext) -> Result<usize, Status> {
 
 /// An input's bytes as a runtime on this host may take them: aligned, and by itself where they must not change under it.
 pub fn snapshot(input: &Tensor, untrusted_inputs: &UntrustedInputs) -> Result<Buffer, Status> {
+    match copy_reason(input, untrusted_inputs)? {
+        None => Ok(input.data.clone()),
+        Some(reason) => private_copy(input, reason),
+    }
+}
+
+/// Why a runtime on this host must not take an input's bytes where they lie; `None` if it may.
+pub fn copy_reason(input: &Tensor, untrusted_inputs: &UntrustedInputs) -> Result<Option<Reason>, Status> {
     if !input.data.place().is_host() {
         return Err(Status::unsupported(format!(
             "input '{}' lies in {:?}, this model runs on the host",
@@ -101,11 +109,16 @@ pub fn snapshot(input: &Tensor, untrusted_inputs: &UntrustedInputs) -> Result<Bu
             input.data.place()
         )));
     }
-    let refuse = |refused| Status::no_memory(format_args!("a copy of input '{}'", input.name), refused);
     if input.data.access() == Access::Shared && untrusted_inputs.contains(&input.name) {
-        return input.data.try_private(Reason::Indices).map_err(refuse);
+        return Ok(Some(Reason::Indices));
     }
-    input.data.try_aligned(input.datatype.align()).map_err(refuse)
+    Ok((!input.data.is_aligned(input.datatype.align())).then_some(Reason::Unaligned))
+}
+
+/// A copy of an input's bytes, which are on this host, in memory of this process.
+pub fn private_copy(input: &Tensor, reason: Reason) -> Result<Buffer, Status> {
+    let refuse = |refused| Status::no_memory(format_args!("a copy of input '{}'", input.name), refused);
+    input.data.try_private(reason).map_err(refuse)
 }
 
 fn status(error: &ConfigError) -> Status {

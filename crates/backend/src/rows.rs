@@ -13,12 +13,12 @@ mod ragged;
 
 use std::time::Duration;
 
-use nerite_memory::{Buffer, GrowableBuffer, MemoryReservation, NoMemory, Place, Reason, Slot};
+use nerite_memory::{Buffer, GrowableBuffer, MemoryReservation, NoMemory, Number, Place, Reason, Slot};
 use nerite_request::{Code, Status};
 use nerite_tensor::{DataType, Name, Shape, Tensor, byte_size, element_count, strings};
 use smallvec::{SmallVec, smallvec};
 
-use crate::{Batch, Instance, Job, Jobs, Meter, StopGuard, Times};
+use crate::{Batch, Instance, Job, Jobs, Meter, OutputPlace, StopGuard, Times};
 use apart::{Made, Whole};
 pub use ragged::Ragged;
 
@@ -262,6 +262,30 @@ impl<'a> Work<'a> {
     /// Adds an output that lies where the runtime made it. It is copied only if the client wants it elsewhere.
     pub fn put_buffer(&mut self, name: &str, datatype: DataType, shape: &[i64], data: Buffer) {
         self.put(name, datatype, shape, Whole::Buffer(data));
+    }
+
+    /// Adds an output of numbers that the runtime made, all of `shape`. Those of a request by itself, whose client named a place on this
+    /// host, are written there; others stay where they are until it is known who wants them.
+    pub fn put_numbers<T: Number>(
+        &mut self,
+        name: &str,
+        datatype: DataType,
+        shape: &[i64],
+        numbers: Vec<T>,
+    ) -> Result<(), Status> {
+        let size = size_of_val(numbers.as_slice());
+        if let [job] = &mut *self.jobs {
+            let OutputPlace { place, capacity } = job.output_place(name);
+            if place.is_host() && capacity.is_some_and(|capacity| capacity >= size) {
+                let mut slot = job.output_bytes(name, size)?;
+                let written = slot.write_numbers(0, &numbers, Reason::OutputPlacement);
+                written.map_err(|fault| Status::internal(fault.to_string()))?;
+                self.put(name, datatype, shape, Whole::Slot(slot.filled()));
+                return Ok(());
+            }
+        }
+        self.put_buffer(name, datatype, shape, Buffer::from_numbers(numbers));
+        Ok(())
     }
 
     /// Adds a BYTES output.

@@ -146,9 +146,15 @@ impl Slot<Vacant> {
 
     /// Copies `from` to offset `at`, counted under `reason`.
     pub fn write(&mut self, at: usize, from: &[u8], reason: Reason) -> Result<(), SlotError> {
-        let extent = self.reach(at, from.len())?;
-        let from = End { ptr: from.as_ptr().cast_mut(), place: Place::Host, carrier: None };
-        // SAFETY: a slice is readable; `extent` lies within our `len` writable bytes.
+        self.write_numbers(at, from, reason)
+    }
+
+    /// Copies `from` to offset `at` in bytes, counted under `reason`. Neither the offset nor the slot need be aligned.
+    pub fn write_numbers<T: Number>(&mut self, at: usize, from: &[T], reason: Reason) -> Result<(), SlotError> {
+        let extent = self.reach(at, size_of_val(from))?;
+        let from = End { ptr: from.as_ptr().cast_mut().cast(), place: Place::Host, carrier: None };
+        // SAFETY: a slice is readable, and numbers have no padding (Number); `extent` has as many bytes and lies within our `len`
+        // writable ones.
         unsafe { copy_across(from, self.end(extent), extent.len(), reason) }
             .map_err(|cause| SlotError::DeviceCopy { cause })
     }
@@ -314,6 +320,14 @@ mod tests {
         // Another test may empty the pool in between.
         let mut again = Slot::try_announced(whole, first).expect("what there was");
         assert_eq!(again.len(), if again.as_mut_ptr() == last { whole } else { first });
+    }
+
+    #[test]
+    fn numbers_are_written_at_any_offset_and_not_past_the_end() {
+        let mut slot = Slot::heap(9);
+        assert!(slot.write_numbers(1, &[0x0403_0201_u32, 0x0807_0605], Reason::Model).is_ok());
+        assert_eq!(slot.write_numbers(2, &[1u32, 2], Reason::Model), Err(SlotError::Small { have: 9, need: 10 }));
+        assert_eq!(slot.filled().into_buffer().private_bytes(), Some(&[0u8, 1, 2, 3, 4, 5, 6, 7, 8][..]));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use nerite_memory::{Buffer, Number, Reason, count_copied};
 use nerite_request::Status;
 use nerite_tensor::{DataType, Tensor, show_shape};
 use rten::{Value, ValueOrView, ValueView};
+use smallvec::SmallVec;
 
 use crate::audit::Extremes;
 
@@ -25,7 +26,7 @@ pub fn is_fp32(value: f64) -> bool {
 /// The tensor as the engine takes it, in `shape`: a view where the numbers lie, if they are of a kind that it knows.
 /// `tensor` is on this host, aligned, and nobody else can write it.
 pub fn to_engine<'a>(tensor: &'a Tensor, shape: &[i64]) -> Result<ValueOrView<'a>, Status> {
-    let dims: Vec<usize> = shape.iter().map(|dim| usize::try_from(*dim).unwrap_or_default()).collect();
+    let dims: SmallVec<[usize; 6]> = shape.iter().map(|dim| usize::try_from(*dim).unwrap_or_default()).collect();
     match tensor.datatype {
         DataType::Fp32 => view::<f32>(tensor, &dims),
         DataType::Int32 => view::<i32>(tensor, &dims),
@@ -49,27 +50,20 @@ pub fn from_engine(
     value: Value,
 ) -> Result<(), Status> {
     match (datatype, value) {
-        (DataType::Fp32, Value::FloatTensor(t)) => put(work, name, datatype, shape, t.into_data()),
-        (DataType::Int32, Value::Int32Tensor(t)) => put(work, name, datatype, shape, t.into_data()),
-        (DataType::Int8, Value::Int8Tensor(t)) => put(work, name, datatype, shape, t.into_data()),
-        (DataType::Uint8, Value::UInt8Tensor(t)) => put(work, name, datatype, shape, t.into_data()),
-        (DataType::Int64, Value::Int32Tensor(t)) => {
-            return widen(work, name, datatype, shape, &t.into_data(), i64::from);
-        }
-        (DataType::Fp64, Value::FloatTensor(t)) => {
-            return widen(work, name, datatype, shape, &t.into_data(), f64::from);
-        }
+        (DataType::Fp32, Value::FloatTensor(t)) => work.put_numbers(name, datatype, shape, t.into_data()),
+        (DataType::Int32, Value::Int32Tensor(t)) => work.put_numbers(name, datatype, shape, t.into_data()),
+        (DataType::Int8, Value::Int8Tensor(t)) => work.put_numbers(name, datatype, shape, t.into_data()),
+        (DataType::Uint8, Value::UInt8Tensor(t)) => work.put_numbers(name, datatype, shape, t.into_data()),
+        (DataType::Int64, Value::Int32Tensor(t)) => widen(work, name, datatype, shape, &t.into_data(), i64::from),
+        (DataType::Fp64, Value::FloatTensor(t)) => widen(work, name, datatype, shape, &t.into_data(), f64::from),
         (DataType::Bool, Value::Int32Tensor(t)) => {
-            return widen(work, name, datatype, shape, &t.into_data(), |truth: i32| u8::from(truth != 0));
+            widen(work, name, datatype, shape, &t.into_data(), |truth: i32| u8::from(truth != 0))
         }
-        (_, other) => {
-            return Err(Status::internal(format!(
-                "output '{name}' is declared as {datatype}, the engine made {}",
-                other.dtype()
-            )));
-        }
+        (_, other) => Err(Status::internal(format!(
+            "output '{name}' is declared as {datatype}, the engine made {}",
+            other.dtype()
+        ))),
     }
-    Ok(())
 }
 
 /// How far an INT64 input gets from zero, and how many elements it has.
@@ -146,10 +140,6 @@ fn misfit(tensor: &Tensor) -> Status {
     ))
 }
 
-fn put<T: Number>(work: &mut Work<'_>, name: &str, datatype: DataType, shape: &[i64], numbers: Vec<T>) {
-    work.put_buffer(name, datatype, shape, Buffer::from_numbers(numbers));
-}
-
 /// Writes converted numbers straight to where the output belongs.
 fn widen<T: Copy, U: Number>(
     work: &mut Work<'_>,
@@ -169,7 +159,8 @@ fn widen<T: Copy, U: Number>(
         }
         work.give_back(name, slot);
     }
-    put(work, name, datatype, shape, numbers.iter().map(|number| convert(*number)).collect());
+    let converted = numbers.iter().map(|number| convert(*number)).collect();
+    work.put_buffer(name, datatype, shape, Buffer::from_numbers::<U>(converted));
     Ok(())
 }
 

@@ -19,6 +19,7 @@
 
 mod audit;
 mod convert;
+mod copies;
 mod defaults;
 mod graph;
 mod instance;

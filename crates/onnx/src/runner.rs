@@ -24,7 +24,14 @@ use crate::loaded::Loaded;
 pub struct Task {
     /// The graph.
     pub loaded: Arc<Loaded>,
-    /// Its inputs, each in the shape that the graph wants.
+    /// What goes in and what is wanted.
+    pub lists: Lists,
+}
+
+/// What a run is given. The lists go to the engine's thread and come back, so that the next run makes no others.
+#[derive(Default)]
+pub struct Lists {
+    /// The graph's inputs, each in the shape that the graph wants.
     pub feeds: Vec<(NodeId, Tensor)>,
     /// The outputs that are wanted.
     pub nodes: Vec<NodeId>,
@@ -32,8 +39,8 @@ pub struct Task {
 
 /// What became of a task.
 pub enum RunOutcome {
-    /// The outputs, or why there are none.
-    Done(Result<Vec<Value>, Status>),
+    /// The outputs, or why there are none, and the lists, emptied.
+    Done(Result<Vec<Value>, Status>, Lists),
     /// The thread wanted more memory than it may have, and is gone.
     Lost(Shortage),
 }
@@ -63,7 +70,8 @@ impl Runner {
 
     /// Runs `task` and waits for its end. After [`RunOutcome::Lost`] nothing can be asked of this runner any more.
     pub fn run(&mut self, task: Task) -> RunOutcome {
-        let gone = || RunOutcome::Done(Err(Status::internal("the embedded engine's thread has ended")));
+        let gone =
+            || RunOutcome::Done(Err(Status::internal("the embedded engine's thread has ended")), Lists::default());
         match self.tasks.send(task) {
             Ok(()) => self.outcomes.recv().unwrap_or_else(|_| gone()),
             Err(_) => gone(),
@@ -77,17 +85,21 @@ fn serve(inbox: &Receiver<Task>, tell: &Sender<RunOutcome>, options: &RunOptions
         let lost = |shortage| drop(tell.send(RunOutcome::Lost(shortage)));
         let done = expendable(bytes_max, &lost, || run(&task, options));
         // The client's memory is let go before the client hears of it.
-        drop(task);
-        if tell.send(RunOutcome::Done(done)).is_err() {
+        let Task { loaded, mut lists } = task;
+        drop(loaded);
+        lists.feeds.clear();
+        lists.nodes.clear();
+        if tell.send(RunOutcome::Done(done, lists)).is_err() {
             return;
         }
     }
 }
 
 fn run(task: &Task, options: &RunOptions) -> Result<Vec<Value>, Status> {
-    let inputs = task.feeds.iter().map(|(node, tensor)| Ok((*node, convert::to_engine(tensor, &tensor.shape)?)));
+    let Task { loaded, lists } = task;
+    let inputs = lists.feeds.iter().map(|(node, tensor)| Ok((*node, convert::to_engine(tensor, &tensor.shape)?)));
     let inputs: Vec<_> = inputs.collect::<Result<_, Status>>()?;
-    let run = || task.loaded.model.run(inputs, &task.nodes, Some(options.clone()));
+    let run = || loaded.model.run(inputs, &lists.nodes, Some(options.clone()));
     // A graph that trips over a mistake of the engine's fails its request, not the server.
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(result) => result.map_err(|e| failed(&e.to_string())),

@@ -14,7 +14,7 @@ use rten::{LoadError, LoadErrorKind, ModelOptions};
 use crate::convert::{CURE, is_spoken};
 use crate::graph::Written;
 use crate::instance::EmbeddedInstance;
-use crate::loaded::Loaded;
+use crate::loaded::{Loaded, PortNodes};
 use crate::{audit, defaults, graph, rewrite};
 
 /// The engine's version, as in Cargo.lock.
@@ -58,10 +58,11 @@ impl Runtime for Embedded {
         let rewritten = if is_rewritten { Some(bytes(context, written)?) } else { None };
         let model = load_graph(context, &path, rewritten.as_deref())?;
         let threads = onnx::threads(context)?;
-        let nodes = Nodes::read(&path).map_err(|e| unreadable(context, &path, &e.to_string()))?;
-        let cost_bound = onnx::cost_bound(&nodes, &ports);
-        let untrusted_inputs = UntrustedInputs::of(&nodes.graph);
-        let loaded = Arc::new(Loaded { model, ports, defaults, untrusted_inputs, magnitudes, lost: AtomicU32::new(0) });
+        let read = Nodes::read(&path).map_err(|e| unreadable(context, &path, &e.to_string()))?;
+        let cost_bound = onnx::cost_bound(&read, &ports);
+        let untrusted_inputs = UntrustedInputs::of(&read.graph);
+        let (nodes, lost) = (PortNodes::of(&model, &ports), AtomicU32::new(0));
+        let loaded = Arc::new(Loaded { model, ports, nodes, defaults, untrusted_inputs, magnitudes, lost });
         Ok(Arc::new(EmbeddedModel {
             loaded,
             threads,

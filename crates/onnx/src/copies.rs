@@ -1,0 +1,107 @@
+//! Where do the bytes of inputs lie that the engine computes on?
+//!
+//! Where no peer can write them: the engine computes on slices, which must not change under it. Small copies lie side by side in one
+//! block.
+
+use nerite_backend::onnx::{UntrustedInputs, copy_reason, private_copy};
+use nerite_memory::{Access, Buffer, Extent, Reason, Slot};
+use nerite_request::Status;
+use nerite_tensor::Tensor;
+use smallvec::SmallVec;
+
+/// Copies that have no more bytes together lie in one block. Each larger one has a block that goes back to the pool by itself.
+const JOINED_BYTES_MAX: usize = 64 << 10;
+/// Each copy begins at a multiple of this, as a block does.
+const ALIGN: usize = 64;
+
+/// The bytes of each input, aligned, in memory that nobody else can write.
+pub fn out_of_reach(inputs: &[Tensor], untrusted: &UntrustedInputs) -> Result<SmallVec<[Buffer; 4]>, Status> {
+    let mut reasons: SmallVec<[Option<Reason>; 4]> = SmallVec::with_capacity(inputs.len());
+    for input in inputs {
+        let shared = (input.data.access() == Access::Shared).then_some(Reason::Slices);
+        reasons.push(copy_reason(input, untrusted)?.or(shared));
+    }
+    let copied = || inputs.iter().zip(&reasons).filter_map(|(input, reason)| Some((input, (*reason)?)));
+    let bytes = copied().fold(0, |sum: usize, (input, _)| sum.saturating_add(padded(input)));
+    if copied().nth(1).is_none() || bytes > JOINED_BYTES_MAX {
+        let each = inputs.iter().zip(&reasons);
+        return each
+            .map(|(input, reason)| reason.map_or(Ok(input.data.clone()), |why| private_copy(input, why)))
+            .collect();
+    }
+    let refuse = |refused| Status::no_memory(format_args!("copies of {} inputs", copied().count()), refused);
+    let mut block = Slot::try_heap(bytes).map_err(refuse)?;
+    let mut at = 0;
+    for (input, reason) in copied() {
+        block.fill_from(at, &input.data, reason).map_err(|fault| Status::internal(fault.to_string()))?;
+        at += padded(input);
+    }
+    let (block, mut at) = (block.filled().into_buffer(), 0);
+    let mut part = |input: &Tensor| {
+        let extent = Extent::new(at, input.data.len(), block.len());
+        at += padded(input);
+        extent.map(|extent| block.slice(extent)).map_err(|fault| Status::internal(fault.to_string()))
+    };
+    inputs
+        .iter()
+        .zip(&reasons)
+        .map(|(input, reason)| if reason.is_some() { part(input) } else { Ok(input.data.clone()) })
+        .collect()
+}
+
+/// Bytes that the copy of an input takes in a block.
+fn padded(input: &Tensor) -> usize {
+    input.data.len().checked_next_multiple_of(ALIGN).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use nerite_memory::copied_bytes;
+    use nerite_tensor::{DataType, Shape};
+
+    use super::*;
+
+    /// An input of so many bytes, which begins so far behind a multiple of 64.
+    fn input(name: &str, bytes: usize, lead: usize) -> Tensor {
+        let mut slot = Slot::heap(lead + bytes);
+        let numbers: Vec<u8> = (0..lead + bytes).map(|at| (at + name.len()) as u8).collect();
+        slot.write(0, &numbers, Reason::Model).expect("made for them");
+        let all = slot.filled().into_buffer();
+        let data = all.slice(Extent::new(lead, bytes, all.len()).expect("within"));
+        let shape = Shape::from_slice(&[bytes as i64 / 4]);
+        Tensor { name: name.into(), datatype: DataType::Int32, shape, data }
+    }
+
+    /// Takes inputs of these lengths and leads out of reach. Gives how many blocks the copies are in.
+    #[track_caller]
+    fn check(inputs: &[(usize, usize)]) -> usize {
+        let named = |(at, (bytes, lead)): (usize, &(usize, usize))| input(&"x".repeat(at + 1), *bytes, *lead);
+        let inputs: Vec<Tensor> = inputs.iter().enumerate().map(named).collect();
+        let unaligned: usize = inputs.iter().filter(|one| !one.data.is_aligned(4)).map(|one| one.data.len()).sum();
+        let before = copied_bytes(Reason::Unaligned);
+        let taken = out_of_reach(&inputs, &UntrustedInputs::default()).expect("some KiB");
+        assert_eq!(copied_bytes(Reason::Unaligned) - before, unaligned as u64);
+        let mut owners = Vec::new();
+        for (one, data) in inputs.iter().zip(&taken) {
+            assert!(data.is_aligned(4) && data.private_bytes() == one.data.private_bytes(), "{one:?}");
+            if one.data.is_aligned(4) {
+                assert_eq!(data.owner(), one.data.owner());
+            } else {
+                owners.push(data.owner());
+            }
+        }
+        owners.sort_unstable();
+        owners.dedup();
+        owners.len()
+    }
+
+    #[test]
+    fn small_copies_share_a_block_and_what_lies_right_is_not_copied() {
+        assert_eq!(check(&[]), 0);
+        assert_eq!(check(&[(64, 0), (8, 0)]), 0);
+        assert_eq!(check(&[(64, 1)]), 1);
+        assert_eq!(check(&[(64, 1), (8, 0), (100, 2), (0, 3), (4, 3)]), 1);
+        assert_eq!(check(&[(JOINED_BYTES_MAX / 2, 1), (JOINED_BYTES_MAX / 2, 1)]), 1);
+        assert_eq!(check(&[(JOINED_BYTES_MAX, 1), (4, 1)]), 2);
+    }
+}
