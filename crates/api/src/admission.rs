@@ -8,14 +8,17 @@ use std::sync::{Arc, Weak};
 use nerite_engine::{ADMISSIONS_MAX, Served};
 use nerite_request::Status;
 use nerite_request::limits::TensorsMax;
+use nerite_request::report::TensorReport;
 
 use crate::Api;
 use crate::access::Protocol;
+use crate::tensor_reports::input_reports;
 use crate::under_way::UnderWay;
 
 /// A model version that was found before all of the request had come. It keeps nothing loaded: who sends slowly holds nothing up.
 pub struct Found {
-    protocol: Protocol,
+    /// The protocol of a call with one response; `None` for one that takes any number.
+    single: Option<Protocol>,
     served: Weak<Served>,
 }
 
@@ -30,7 +33,15 @@ impl Api {
     /// protocol's single-response call can serve it (a decoupled model is refused in each protocol's own words).
     pub fn find_single(&self, protocol: Protocol, model: &str, version: &str) -> Result<Found, Status> {
         let served = Arc::downgrade(&self.single(protocol, model, version)?);
-        Ok(Found { protocol, served })
+        Ok(Found { single: Some(protocol), served })
+    }
+
+    /// As [`Api::find_single`], for a call that takes any number of responses, with the inputs as its client must send them.
+    pub fn find_with_inputs(&self, model: &str, version: &str) -> Result<(Found, Vec<TensorReport>), Status> {
+        self.check_running()?;
+        let served = self.served(model, version)?;
+        let inputs = input_reports(&served);
+        Ok((Found { single: None, served: Arc::downgrade(&served) }, inputs))
     }
 
     fn single(&self, protocol: Protocol, model: &str, version: &str) -> Result<Arc<Served>, Status> {
@@ -46,8 +57,11 @@ impl Api {
 
     /// Admits a request whose model was found before. If that was unloaded or replaced meanwhile, the one that is there now is meant.
     pub fn admit_found(&self, found: Found, model: &str, version: &str) -> Result<Admission, Status> {
-        let Found { protocol, served } = found;
-        let find = || self.single(protocol, model, version);
+        let Found { single, served } = found;
+        let find = || match single {
+            Some(protocol) => self.single(protocol, model, version),
+            None => self.served(model, version),
+        };
         self.admit_to(served.upgrade().map_or_else(find, Ok)?, find)
     }
 

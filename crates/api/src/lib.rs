@@ -35,6 +35,7 @@ mod places;
 mod prepared;
 mod region_rules;
 mod scope;
+mod tensor_reports;
 mod traced;
 mod under_way;
 mod upload;

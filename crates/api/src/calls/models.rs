@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use nerite_config::{ModelConfig, TensorSpec};
+use nerite_config::ModelConfig;
 use nerite_engine::{ReadinessAnswer, Served};
 use nerite_request::limits::{CONFIG_BYTES_MAX, LOAD_BYTES_MAX, LOAD_CONFIG_BYTES_MAX};
-use nerite_request::report::{IndexEntry, ModelReport, ServerReport, StatisticsReport, TensorReport};
+use nerite_request::report::{IndexEntry, ModelReport, ServerReport, StatisticsReport};
 use nerite_request::setting::LoadOptions;
 use nerite_request::{Code, Status};
-use nerite_tensor::DataType;
 use tokio::sync::oneshot;
 
+use crate::tensor_reports::{input_reports, output_reports};
 use crate::{Api, version};
 
 /// The protocol extensions that do something here, in Triton's order. Triton lists "sequence", "schedule_policy" and "trace" as
@@ -89,7 +89,6 @@ impl Api {
     pub fn model_report(&self, model: &str, version: &str) -> Result<ModelReport, Status> {
         self.check_running()?;
         let served = self.served(model, version)?;
-        let batching = served.config().batches();
         let versions = match version {
             "" => self.0.engine.served(model).iter().map(|served| served.version()).collect(),
             _ => vec![served.version()],
@@ -98,8 +97,8 @@ impl Api {
             name: model.to_owned(),
             versions,
             platform: served.config().platform().to_owned(),
-            inputs: served.inputs().iter().map(|spec| tensor_report(spec, batching)).collect(),
-            outputs: served.outputs().iter().map(|spec| tensor_report(spec, batching)).collect(),
+            inputs: input_reports(&served),
+            outputs: output_reports(&served),
         })
     }
 
@@ -211,9 +210,4 @@ async fn all_ready(answers: Vec<ReadinessAnswer>) -> bool {
         is_ready &= answer.await.is_ok();
     }
     is_ready
-}
-
-fn tensor_report(spec: &TensorSpec, batching: bool) -> TensorReport {
-    let datatype = spec.data_type.unwrap_or(DataType::Bytes);
-    TensorReport { name: spec.name.clone(), datatype, shape: spec.shape(batching) }
 }

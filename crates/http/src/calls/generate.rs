@@ -39,7 +39,7 @@ pub async fn generate(
     let clock = api.trace_clock();
     api.check_taking_on()?;
     api.want_model(model).await?;
-    let inputs = api.model_report(model, version)?.inputs;
+    let (found, inputs) = api.find_with_inputs(model, version)?;
     let encoding = parts.headers.get(CONTENT_ENCODING).map(HeaderValue::as_bytes);
     if !matches!(request_encoding(encoding), Ok(None)) {
         return Err(Status::invalid("Unsupported content-encoding, only 'identity' is supported.").into());
@@ -50,7 +50,7 @@ pub async fn generate(
     // The model may have left while the body came: nothing kept it.
     api.want_model(model).await?;
     let _under_way = api.take_on()?;
-    let admission = api.admit(model, version)?;
+    let admission = api.admit_found(found, model, version)?;
     let read = move |body: Received, model: &str, version: &str| {
         read_generate(&GenerateText { json: body.bytes(), inputs: &inputs, model, version, bytes_max })
     };
