@@ -1,0 +1,181 @@
+"""How are the commands of a page run, and what do they print?
+
+A page is a list of fenced blocks, which run in order, in one shell, in an empty directory:
+
+* ```` ```console ````: a line that begins with ``$ `` is a command, lines that begin with ``> `` go on with it, and what follows is what it prints,
+  if the page shows that. ``…`` stands for any text of a line, a line of it alone for any lines. A command must end with 0.
+* a block of any other language whose first line is ``# name``, a path with an ending: that file is written.
+* ```` ```python ```` without a name: that program is run.
+* a block below ``<!-- not run: reason -->`` is passed over; ```` ```text ```` is no command.
+
+Anything else would be shown and never run, which is an error.
+"""
+
+import dataclasses
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import servers
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+# What pages write, and the free port that stands in for it. Three for one server, three for another beside it.
+PORTS = (8000, 8001, 8002, 9000, 9001, 9002)
+SHOWN = ("console", "text")
+ANY = "…"
+
+
+@dataclasses.dataclass
+class Step:
+    """A command with what it should print, or a file to write."""
+
+    line: int
+    command: str = ""
+    expected: list[str] = dataclasses.field(default_factory=list)
+    name: str = ""
+    text: str = ""
+
+
+class Unclear(ValueError):
+    """A block that nobody would run."""
+
+
+def steps(page: str) -> list[Step]:
+    """What a page asks its reader to do."""
+    found: list[Step] = []
+    lines = page.splitlines()
+    reason, at = "", 0
+    while at < len(lines):
+        line = lines[at]
+        if line.startswith("    ") and not lines[at - 1].strip():
+            raise Unclear(f"line {at + 1}: an indented block; write ```console or ```text")
+        if line.startswith("```"):
+            end = lines.index("```", at + 1)
+            if not reason:
+                found += steps_of(line.removeprefix("```"), lines[at + 1 : end], at + 2)
+            reason, at = "", end
+        elif line.strip():
+            told = re.fullmatch(r"<!-- not run: (.+) -->", line)
+            reason = told.group(1) if told else ""
+        at += 1
+    return found
+
+
+def steps_of(language: str, lines: list[str], first: int) -> list[Step]:
+    if language == "console":
+        return console(lines, first)
+    if language == "text":
+        return []
+    named = re.fullmatch(r"# ([\w./-]+\.\w+)", lines[0]) if lines else None
+    if named:
+        return [Step(first, name=named.group(1), text="\n".join(lines) + "\n")]
+    if language == "python":
+        return [Step(first, command="python -c " + quoted("\n".join(lines)))]
+    raise Unclear(f"line {first - 1}: a block of '{language}' without a file's name in its first line")
+
+
+def console(lines: list[str], first: int) -> list[Step]:
+    found: list[Step] = []
+    for number, line in enumerate(lines, first):
+        if line.startswith("$ "):
+            found.append(Step(number, command=line[2:]))
+        elif not found:
+            raise Unclear(f"line {number}: an output before the first command")
+        elif line.startswith("> ") and not found[-1].expected:
+            found[-1].command += "\n" + line[2:]
+        else:
+            found[-1].expected.append(line)
+    return found
+
+
+def quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def is_as_shown(expected: list[str], printed: list[str]) -> bool:
+    """Whether a command printed what the page shows."""
+    pattern = "".join(
+        r"(?:[^\n]*\n)*?" if line == ANY else ".*".join(re.escape(part) for part in line.split(ANY)) + "\n" for line in expected
+    )
+    return re.fullmatch(pattern, "".join(line.rstrip() + "\n" for line in printed)) is not None
+
+
+class Shell:
+    """A shell in an empty directory, with the program under test, on ports that are free."""
+
+    def __init__(self, program: pathlib.Path, folder: pathlib.Path):
+        self.folder = folder
+        self.work, self.notes, tools = (folder / name for name in ("work", "steps", "bin"))
+        for one in (self.work, self.notes, tools):
+            one.mkdir()
+        # The name `tritonserver` is the same program with Triton's command line: it stands in for a Triton that pages speak of.
+        for name in ("nerite", "tritonserver"):
+            (tools / name).symlink_to(program)
+        ports = dict(zip(PORTS, servers.free_ports(len(PORTS))))
+        self.ports = {str(page): str(free) for page, free in ports.items()}
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("NERITE_")}
+        self.environment = {
+            **clean,
+            "PATH": os.pathsep.join([str(tools), str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]),
+            "PYTHONPATH": str(ROOT / "python"),
+            "NERITE_BIN": str(program),
+            "NERITE_SESSION_SOCKET": str(folder / "session.sock"),
+            **{f"NERITE_{name}_ADDRESS": "127.0.0.1" for name in ("HTTP", "GRPC")},
+            **{f"NERITE_{name}_PORT": self.ports[str(port)] for name, port in zip(("HTTP", "GRPC", "METRICS"), PORTS)},
+        }
+
+    def moved(self, text: str) -> str:
+        """The text with the ports of this shell, and with the program under test where it would be built."""
+        text = re.sub(rf"\b({'|'.join(self.ports)})\b", lambda found: self.ports[found.group()], text)
+        return text.replace("cargo run --release --", "nerite")
+
+    def run(self, wanted: list[Step], limit_s: float) -> None:
+        """Does all steps in order; AssertionError names the first that differs from the page."""
+        script = self.folder / "page.sh"
+        script.write_text("".join(self.lines(index, step) for index, step in enumerate(wanted)))
+        process = subprocess.Popen(
+            ["bash", "--noprofile", "--norc", str(script)], cwd=self.work, env=self.environment, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        try:
+            process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            # Its servers too, which belong to its session.
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+        for index, step in enumerate(wanted):
+            self.check(index, step)
+
+    def lines(self, index: int, step: Step) -> str:
+        note = self.notes / str(index)
+        note.write_text(self.moved(step.text or step.command))
+        if step.name:
+            return f"mkdir -p {quoted(str(pathlib.PurePath(step.name).parent))} && cp {note} {quoted(step.name)} || exit\n"
+        return f". {note} > {note}.out 2>&1; echo $? > {note}.status; grep -qx 0 {note}.status || exit\n"
+
+    def check(self, index: int, step: Step) -> None:
+        if step.name:
+            return
+        note = self.notes / str(index)
+        printed = pathlib.Path(f"{note}.out").read_text() if pathlib.Path(f"{note}.out").exists() else "(never started)"
+        status = pathlib.Path(f"{note}.status")
+        ended = status.read_text().strip() if status.exists() else "no status in time"
+        about = f"line {step.line}: {step.command}\nended with {ended} and printed:\n{printed}"
+        assert ended == "0", about + self.logs()
+        expected = self.moved("\n".join(step.expected)).splitlines()
+        assert not expected or is_as_shown(expected, printed.splitlines()), about + "\nthe page shows:\n" + "\n".join(expected)
+
+    def logs(self) -> str:
+        return "".join(f"\n{one.name}:\n{one.read_text()[-2000:]}" for one in sorted(self.work.glob("*.log")))
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,82 @@
+"""Does each command of the documentation run, and print what the page shows?
+
+Pages run in an empty directory, against the program under test (`documents.py` says how).
+"""
+
+import pathlib
+import tempfile
+
+import documents
+import pytest
+
+ROOT = documents.ROOT
+LIMIT_S = 150
+# The page, and what is served before its first command.
+PAGES = {
+    "docs/quickstart.md": None,
+}
+
+
+@pytest.fixture
+def shell(program):
+    # A short path: a session socket lies in it.
+    made = documents.Shell(program.resolve(), pathlib.Path(tempfile.mkdtemp(prefix="nerite-page-")))
+    yield made
+    made.close()
+
+
+def serving(repository: str | None) -> list[documents.Step]:
+    if repository is None:
+        return []
+    return documents.steps(
+        f"```console\n$ nerite serve --model-repository={ROOT / repository} > server.log 2>&1 &\n"
+        "$ until nerite ready 2> not_ready; do sleep 0.1; done\n```"
+    )
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_command_of_a_page_runs(shell, page):
+    found = documents.steps((ROOT / page).read_text())
+    assert any(step.command for step in found)
+    shell.run(serving(PAGES[page]) + found, LIMIT_S)
+
+
+@pytest.mark.parametrize(
+    ("page", "fault"),
+    [
+        ("```console\n$ echo a\nb\n```", "the page shows:\nb"),
+        ("```console\n$ echo a\na\na\n```", "the page shows:\na\na"),
+        ("```console\n$ false\n```", "ended with 1"),
+        ("```console\n$ false\n$ true\n```", "ended with 1"),
+        ("```console\n$ exit 0\n$ true\n```", "no status in time"),
+        ("```console\n$ sleep 60\n```", "no status in time"),
+        ("```python\nprint(x)\n```", "NameError"),
+        ("```python\n# a/b.py\nprint(3)\n```\n```console\n$ python a/b.py\n4\n```", "printed:\n3"),
+        ("```console\n$ nerite serve --no-such-flag\n```", "ended with 1"),
+    ],
+)
+def test_a_page_that_differs_fails(shell, page, fault):
+    with pytest.raises(AssertionError, match=documents.re.escape(fault)):
+        shell.run(documents.steps(page), 5)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "```console\n$ echo 'a\n> b'\na\nb\n```",
+        "```console\n$ seq 5\n1\n…\n5\n```",
+        "```console\n$ seq 2\n1\n2\n…\n```",
+        "```console\n$ echo 8000 | wc -c\n…\n```",
+        "```console\n$ cd /\n$ pwd\n/\n```",
+        "```console\n$ sleep 60 &\n$ kill %1\n```",
+        "<!-- not run: never -->\n```console\n$ false\n```",
+    ],
+)
+def test_a_page_that_holds_passes(shell, page):
+    shell.run(documents.steps(page), 5)
+
+
+@pytest.mark.parametrize("page", ["```sh\nls\n```", "a\n\n    ls\n", "```\nls\n```", "```console\nls\n```"])
+def test_what_would_not_be_run_is_an_error(page):
+    with pytest.raises(documents.Unclear):
+        documents.steps(page)
