@@ -25,7 +25,8 @@ import servers
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # What pages write, and the free port that stands in for it. Three for one server, three for another beside it.
 PORTS = (8000, 8001, 8002, 9000, 9001, 9002)
-SHOWN = ("console", "text")
+# The objects in /dev/shm that pages make. Each shell has others, because tests of several checkouts may run on one host.
+OBJECTS = ("quick", "both", "short", "left")
 ANY = "…"
 
 
@@ -117,6 +118,7 @@ class Shell:
             (tools / name).symlink_to(program)
         ports = dict(zip(PORTS, servers.free_ports(len(PORTS))))
         self.ports = {str(page): str(free) for page, free in ports.items()}
+        self.mark = f"-{folder.name}"
         clean = {name: value for name, value in os.environ.items() if not name.startswith("NERITE_")}
         self.environment = {
             **clean,
@@ -129,7 +131,8 @@ class Shell:
         }
 
     def moved(self, text: str) -> str:
-        """The text with the ports of this shell, and with the program under test where it would be built."""
+        """The text with the ports and objects of this shell, and with the program under test where it would be built."""
+        text = re.sub(rf"""(?:(?<=["']/)|(?<=shm/))({'|'.join(OBJECTS)})\b""", lambda found: found.group() + self.mark, text)
         text = re.sub(rf"\b({'|'.join(self.ports)})\b", lambda found: self.ports[found.group()], text)
         return text.replace("cargo run --release --", "nerite")
 
@@ -178,4 +181,6 @@ class Shell:
         return "".join(f"\n{one.name}:\n{one.read_text()[-2000:]}" for one in sorted(self.work.glob("*.log")))
 
     def close(self) -> None:
+        for name in OBJECTS:
+            pathlib.Path(f"/dev/shm/{name}{self.mark}").unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -14,6 +14,7 @@ LIMIT_S = 150
 # The page, and what is served before its first command.
 PAGES = {
     "docs/quickstart.md": None,
+    "docs/shared-memory.md": None,
 }
 
 
