@@ -113,9 +113,11 @@ class Shell:
         self.work, self.notes, tools = (folder / name for name in ("work", "steps", "bin"))
         for one in (self.work, self.notes, tools):
             one.mkdir()
-        # The name `tritonserver` is the same program with Triton's command line: it stands in for a Triton that pages speak of.
-        for name in ("nerite", "tritonserver"):
-            (tools / name).symlink_to(program)
+        (tools / "nerite").symlink_to(program)
+        # It stands in for the Triton that pages speak of. Under that name the program takes Triton's command line.
+        peer = tools / "tritonserver"
+        peer.write_text(f'#!/bin/bash\nexport NERITE_SESSION_SOCKET=off\nexec -a tritonserver {quoted(str(program))} "$@"\n')
+        peer.chmod(0o755)
         ports = dict(zip(PORTS, servers.free_ports(len(PORTS))))
         self.ports = {str(page): str(free) for page, free in ports.items()}
         self.mark = f"-{folder.name}"

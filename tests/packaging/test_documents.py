@@ -4,6 +4,8 @@ Pages run in an empty directory, against the program under test (`documents.py` 
 """
 
 import pathlib
+import re
+import subprocess
 import tempfile
 
 import documents
@@ -15,6 +17,7 @@ LIMIT_S = 150
 PAGES = {
     "docs/quickstart.md": None,
     "docs/shared-memory.md": None,
+    "docs/from-triton.md": None,
 }
 
 
@@ -57,7 +60,7 @@ def test_each_command_of_a_page_runs(shell, page):
     ],
 )
 def test_a_page_that_differs_fails(shell, page, fault):
-    with pytest.raises(AssertionError, match=documents.re.escape(fault)):
+    with pytest.raises(AssertionError, match=re.escape(fault)):
         shell.run(documents.steps(page), 5)
 
 
@@ -81,3 +84,29 @@ def test_a_page_that_holds_passes(shell, page):
 def test_what_would_not_be_run_is_an_error(page):
     with pytest.raises(documents.Unclear):
         documents.steps(page)
+
+
+def flags_of_row(title: str) -> list[str]:
+    """The flags that the page for those who come from Triton names in one row."""
+    (row,) = re.findall(rf"^\| {title} \| (.*) \|$", (ROOT / "docs" / "from-triton.md").read_text(), re.M)
+    return re.findall(r"`--([a-z0-9-]+)`", row)
+
+
+def test_the_flags_that_differ_from_triton_are_those_of_the_program(program):
+    table = re.findall(r"^\| `--([a-z0-9-]+)` \|[^|]*\| (yes|accepted|not yet) \|", (ROOT / "docs" / "flags.md").read_text(), re.M)
+    known = dict(table)
+    assert sorted(flags_of_row("taken, and tuning what nerite has not")) == sorted(name for name in known if known[name] == "accepted")
+    assert flags_of_row("taken, not there yet") == [name for name in known if known[name] == "not yet"]
+    assert {known[name] for name in flags_of_row("of nerite's own")} == {"yes"}
+    for name in flags_of_row("refused"):
+        told = subprocess.run([program, "config", "show", f"--{name}=1"], capture_output=True, text=True)
+        assert told.returncode == 1 and f"unrecognized option '--{name}'" in told.stderr
+
+
+def test_flags_that_flags_md_calls_new_are_named_as_such():
+    text = (ROOT / "docs" / "flags.md").read_text()
+    groups = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", text, re.M | re.S))
+    new = re.findall(r"^\| `--([a-z0-9-]+)` .*Not in Triton", text, re.M)
+    for group in ("Connections", "Memory"):
+        new += re.findall(r"^\| `--([a-z0-9-]+)`", groups[group], re.M)
+    assert new and set(new) <= set(flags_of_row("of nerite's own"))
