@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # What pages write, and the free port that stands in for it. Three for one server, three for another beside it.
 PORTS = (8000, 8001, 8002, 9000, 9001, 9002)
 # The objects in /dev/shm that pages make. Each shell has others, because tests of several checkouts may run on one host.
-OBJECTS = ("quick", "both", "short", "left")
+OBJECTS = ("in", "quick", "both", "short", "left")
 ANY = "…"
 
 

@@ -15,6 +15,7 @@ ROOT = documents.ROOT
 LIMIT_S = 150
 # The page, and what is served before its first command.
 PAGES = {
+    "README.md": "examples/models",
     "docs/quickstart.md": None,
     "docs/shared-memory.md": None,
     "docs/from-triton.md": None,
