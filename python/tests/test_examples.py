@@ -1,5 +1,6 @@
 """Do the programs in examples/python run, and print what they should?"""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -13,38 +14,82 @@ FOLDER = ROOT / "examples" / "python"
 PRINTED = {
     "classify_digits.py": r"19\d of 200 digits are right, over (session|region|inline)",
     "classify_picture.py": r"\d, with a probability of (0\.\d\d|1\.00)",
+    "encode_texts.py": r"i forgot the password: How do I reset my password\? \(0\.\d\d\)\n"
+    r"paying by card: May I pay by credit card\? \(0\.\d\d\)\nmy parcel did not arrive: Where is my parcel\? \(0\.\d\d\)",
     "fan_out.py": r"2 \d 1\.5",
     "frames.py": r"\d+\.\d\d ms for a frame, \d+\.\d\d ms at most; \d+ bytes were copied",
+    "loader.py": r"19\d of 200 digits are right, from 2 workers, over (lease|region)",
+    "make_text_encoder.py": r"\S+/text_encoder is written",
+    "table.py": r"(?s).*is_9.*mean .*max .*6\d of 64 right; shares the response's memory: True; \d+ bytes were copied",
+    "video.py": r"30 frames, \d+\.\d\d ms in the middle, \d+\.\d\d ms at most",
     "workers.py": re.escape(str([16 * number + 16 for number in range(8)])),
 }
+# What an example imports that the tests' environment need not have.
+NEEDS = {"classify_picture.py": ["PIL"], "loader.py": ["torch"], "table.py": ["pandas", "pyarrow"], "video.py": ["matplotlib"]}
+MAKER = FOLDER / "make_text_encoder.py"
+
+
+def needs(name: str) -> None:
+    for library in NEEDS.get(name, []):
+        if importlib.util.find_spec(library) is None:
+            pytest.skip(f"{library} is not installed: pip install {library}")
+
+
+@pytest.fixture(scope="module")
+def text_models(tmp_path_factory) -> str:
+    """The repository that make_text_encoder.py makes."""
+    made = tmp_path_factory.mktemp("text") / "models"
+    subprocess.run([sys.executable, str(MAKER), str(made)], check=True, stdout=subprocess.DEVNULL)
+    return str(made)
 
 
 @pytest.mark.parametrize("way", ["session", "http"])
 @pytest.mark.parametrize("name", sorted(PRINTED))
-def test_an_example_runs(launcher, tmp_path, name, way):
-    examples = launcher.get("nerite")
+def test_an_example_runs(launcher, text_models, tmp_path, name, way):
+    needs(name)
+    examples = launcher.get("nerite", *([f"--model-repository={text_models}"] if name == "encode_texts.py" else []))
     address = f"unix:{examples.session_socket}" if way == "session" else f"http://{examples.http}"
+    variables = {"PYTHONPATH": os.pathsep.join([str(ROOT / "python"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])}
     given = [address]
     if name == "classify_picture.py":
-        image = pytest.importorskip("PIL.Image")
-        samples = np.fromfile(ROOT / "examples" / "digits" / "samples.bin", np.uint8)[4:].reshape(-1, 65)
-        picture = (samples[0, :64].reshape(8, 8).astype(np.float32) / 16 * 255).astype(np.uint8)
-        image.fromarray(picture).resize((64, 64), image.Resampling.NEAREST).save(tmp_path / "digit.png")
+        label = draw(tmp_path / "digit.png")
         given = [str(tmp_path / "digit.png"), address]
+    elif name == "make_text_encoder.py":
+        given = [str(tmp_path)]
+    elif name == "video.py":
+        given = [str(tmp_path / "latency.png"), address, "0.5"]
+    elif name == "loader.py":
+        # Its buffers are leases where the session's socket is named, else regions.
+        given = [examples.http]
+        variables["NERITE_SESSION_SOCKET"] = examples.session_socket if way == "session" else str(tmp_path / "nobody")
     ended = subprocess.run(
         [sys.executable, str(FOLDER / name), *given],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
+        env={**os.environ, **variables},
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        # Apart, because libraries warn there.
+        stderr=subprocess.PIPE,
         text=True,
         timeout=60,
     )
-    assert ended.returncode == 0, ended.stdout
-    assert re.fullmatch(PRINTED[name], ended.stdout.strip()), ended.stdout
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert re.fullmatch(PRINTED[name], ended.stdout.strip()), ended.stdout + ended.stderr
     if name == "classify_picture.py":
-        assert ended.stdout.startswith(str(samples[0, 64]))
-    if name == "frames.py" and way == "session":
+        assert ended.stdout.startswith(label)
+    if name in ("frames.py", "table.py") and way == "session":
         assert "; 0 bytes were copied" in ended.stdout
+    if name == "loader.py":
+        assert ended.stdout.strip().endswith("lease" if way == "session" else "region")
+    if name == "video.py":
+        assert (tmp_path / "latency.png").read_bytes().startswith(b"\x89PNG")
+
+
+def draw(path) -> str:
+    """Writes a digit as a picture; its name."""
+    image = pytest.importorskip("PIL.Image")
+    samples = np.fromfile(ROOT / "examples" / "digits" / "samples.bin", np.uint8)[4:].reshape(-1, 65)
+    picture = (samples[0, :64].reshape(8, 8).astype(np.float32) / 16 * 255).astype(np.uint8)
+    image.fromarray(picture).resize((64, 64), image.Resampling.NEAREST).save(path)
+    return str(samples[0, 64])
 
 
 def test_each_example_is_run():

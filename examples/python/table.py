@@ -1,0 +1,28 @@
+"""How does a table of Arrow go to a model, and come back as a table of pandas, through a lease?
+
+    python examples/python/table.py [address]      # needs: pip install pandas pyarrow
+"""
+
+import pathlib
+import sys
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+import nerite
+
+samples = np.fromfile(pathlib.Path(__file__).parents[1] / "digits" / "samples.bin", np.uint8)[4:].reshape(-1, 65)[:64]
+# What pyarrow.parquet.read_table gives: a column for each pixel, and the digit.
+table = pa.table({**{f"pixel_{at}": samples[:, at] for at in range(64)}, "digit": samples[:, 64]})
+
+client = nerite.connect(*sys.argv[1:])
+digits = client.model("digits")
+image = digits.input("image", [table.num_rows, 64])  # the memory that the model reads
+for at, column in enumerate(table.drop_columns(["digit"]).columns):
+    image[:, at] = column  # converted from bytes to floats on the way
+out = digits().probabilities
+frame = pd.DataFrame(out, columns=[f"is_{digit}" for digit in range(10)], copy=False)  # over the memory that the model wrote
+right = (frame.to_numpy().argmax(axis=1) == table["digit"].to_numpy()).sum()
+print(frame.describe().loc[["mean", "max"]].round(2))
+print(f"{right} of {len(frame)} right; shares the response's memory: {np.shares_memory(frame.to_numpy(), out)}; {client.copied_bytes} bytes were copied")
