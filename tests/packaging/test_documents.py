@@ -36,7 +36,7 @@ def serving(repository: str | None) -> list[documents.Step]:
         return []
     return documents.steps(
         f"```console\n$ nerite serve --model-repository={ROOT / repository} > server.log 2>&1 &\n"
-        "$ until nerite ready 2> not_ready; do sleep 0.1; done\n```"
+        "$ until nerite ready 2>/dev/null; do sleep 0.1; done\n```"
     )
 
 
