@@ -124,7 +124,7 @@ fn pools_text(pools: &PoolsView) -> String {
     let text = if rows.is_empty() {
         "nothing was lent yet\n".to_owned()
     } else {
-        table(&["Lease bytes", "LeaseNotice", "Free", "Held", "Bytes", "Peak"], &rows)
+        table(&["Lease bytes", "Lent", "Free", "Held", "Bytes", "Peak"], &rows)
     };
     let (now, leases) = totals(pools);
     text + &format!(
