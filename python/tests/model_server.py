@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import numpy as np
+import packed_batches
 import pytest
 
 SOURCES = pathlib.Path(__file__).resolve().parent.parent / "nerite" / "model"
@@ -98,7 +99,7 @@ class ModelServer:
         return os.pread(self.output.fileno(), 1 << 20, 0).decode()
 
     def send(self, message, descriptors=()):
-        text = json.dumps(message).encode()
+        text = packed_batches.pack(message) if message.get("do") == "execute" else json.dumps(message).encode()
         descriptors = list(descriptors)
         with contextlib.ExitStack() as files:
             if len(text) > PACKET_BYTES_MAX:
@@ -118,11 +119,11 @@ class ModelServer:
         if not text:
             raise EOFError(f"the child is gone: {self.process.wait(5)}\n{self.printed()}")
         assert len(text) <= PACKET_BYTES_MAX
-        message = json.loads(text)
+        message = read(text)
         if "long" in message:
             (descriptor,) = array.array("i", beside[0][2])
             with open(descriptor, "rb") as file:
-                message = json.loads(file.read(message["long"]))
+                message = read(file.read(message["long"]))
         return message
 
     def ask(self, message, descriptors=()):
@@ -165,6 +166,11 @@ class ModelServer:
             answer = self.on_need(*message["need"])
             mapping, descriptors = self.mapping()
             self.send({**answer, "map": mapping}, descriptors)
+
+
+def read(packet: bytes):
+    """A packet of the child's: JSON, or packed."""
+    return json.loads(packet) if packet.startswith(b"{") else packed_batches.unpack(packet)
 
 
 def serialised(*elements: bytes) -> bytes:

@@ -1,11 +1,13 @@
 """Are the packets in tests/packets what the modules of a Python model's process read and write?"""
 
+import json
 import pathlib
 import socket
+import struct
 
 import pytest
 
-from nerite.model import packets
+from nerite.model import packed, packets
 from nerite.model.channel import Channel
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "tests" / "packets"
@@ -47,7 +49,17 @@ EXECUTED = {
         },
         {"error": ["NOT_FOUND", "gone"]},
     ],
-    "infer_us": 812,
+    "lost": [[5, 4096]],
+    "held": [6],
+    "let_go": [7, 8],
+    "unmapped": [10],
+}
+PACKED = {
+    "responses": [
+        {"outputs": [("OUT", "FP32", (2, 3), 5, 128, 24), ("NONE", "UINT8", (0,), None, 0, 0)]},
+        {"outputs": [("OUT", "FP32", (2, 3), 5, 128, 24)], "parameters": {"key": "value"}},
+        {"error": ("NOT_FOUND", "gone")},
+    ],
     "lost": [[5, 4096]],
     "held": [6],
     "let_go": [7, 8],
@@ -170,6 +182,35 @@ def test_a_packet_is_read_and_written_as_it_is_there(name):
 
 def test_every_packet_is_tried():
     assert {one.stem for one in FOLDER.glob("*.json")} == set(PACKETS)
+    assert {one.stem for one in FOLDER.glob("*.bin")} == {"execute", "execute_again", "executed"}
+
+
+def packed_golden(name: str) -> bytes:
+    return (FOLDER / f"{name}.bin").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["execute", "execute_again"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_packed_batch_says_the_same_as_one_in_json(name, times):
+    # The second time its layout is known.
+    for _ in range(times):
+        read = packed.read(memoryview(packed_golden(name)))
+    assert {"map": [], "forget": [], **json.loads(json.dumps(read))} == json.loads(golden(name))
+
+
+def test_the_answer_to_a_batch_is_packed_as_it_is_there():
+    assert packed.executed(PACKED) == packed_golden("executed")
+    assert packed.executed(PACKED) == packed_golden("executed")
+
+
+def test_layouts_that_always_differ_are_not_kept_for_ever():
+    for length in range(2 * packed.LAYOUTS_MAX):
+        packed.executed({"responses": [{"outputs": [("OUT", "FP32", (length,), 5, 0, 0)]}]})
+        name = b"%04d" % length
+        layout = struct.pack("<II", 0, 1) + struct.pack("<II", 4, 1) + name
+        request = struct.pack("<QQQIIII", 1, 0, 0, 1, 0, len(layout), 0) + layout + bytes(24)
+        assert packed.read(struct.pack("<III", 1, 1, 0) + request)["requests"][0]["outputs"] == [[name.decode(), None, 0, 0, True]]
+    assert len(packed._heads) <= packed.LAYOUTS_MAX and len(packed._layouts) <= packed.LAYOUTS_MAX
 
 
 def test_the_channel_sends_and_receives_these_bytes():
@@ -179,6 +220,8 @@ def test_the_channel_sends_and_receives_these_bytes():
         assert theirs.recv(1 << 16) == golden("executed")
         theirs.send(golden("execute"))
         assert Channel(ours).receive() == (PACKETS["execute"], [])
+        theirs.send(packed_golden("execute"))
+        assert Channel(ours).receive() == (packed.read(packed_golden("execute")), [])
 
 
 def test_the_parts_that_are_looked_at_are_where_they_are_said_to_be():

@@ -42,8 +42,8 @@ impl Channel {
     }
 
     /// Sends a packet; waits where the other side has not read enough of the earlier ones.
-    pub fn send(&self, text: &str, descriptors: &[OwnedFd]) -> io::Result<()> {
-        self.send_with(text, descriptors, SendFlags::NOSIGNAL)
+    pub fn send(&self, packet: impl AsRef<[u8]>, descriptors: &[OwnedFd]) -> io::Result<()> {
+        self.send_with(packet.as_ref(), descriptors, SendFlags::NOSIGNAL)
     }
 
     /// Sends a packet if it can be sent at once.
@@ -53,7 +53,7 @@ impl Channel {
 
     /// The same, with descriptors.
     pub fn try_send_all(&self, text: &str, descriptors: &[OwnedFd]) -> io::Result<()> {
-        self.send_with(text, descriptors, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+        self.send_with(text.as_bytes(), descriptors, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
     }
 
     /// Whether the other side has closed it and nothing of it is left to receive.
@@ -68,14 +68,14 @@ impl Channel {
         let _ = shutdown(&self.0, Shutdown::Both);
     }
 
-    fn send_with(&self, text: &str, descriptors: &[OwnedFd], flags: SendFlags) -> io::Result<()> {
-        if text.len() <= PACKET_BYTES_MAX {
+    fn send_with(&self, packet: &[u8], descriptors: &[OwnedFd], flags: SendFlags) -> io::Result<()> {
+        if packet.len() <= PACKET_BYTES_MAX {
             let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-            return self.send_packet(text.as_bytes(), &borrowed, flags);
+            return self.send_packet(packet, &borrowed, flags);
         }
-        let long = memory_file(text.as_bytes())?;
+        let long = memory_file(packet)?;
         let borrowed: Vec<_> = std::iter::once(long.as_fd()).chain(descriptors.iter().map(AsFd::as_fd)).collect();
-        self.send_packet(Long(text.len()).to_string().as_bytes(), &borrowed, flags)
+        self.send_packet(Long(packet.len()).to_string().as_bytes(), &borrowed, flags)
     }
 
     fn send_packet(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>], flags: SendFlags) -> io::Result<()> {

@@ -98,7 +98,7 @@ impl Child {
     }
 
     /// Sends a packet.
-    pub(crate) fn tell(&self, packet: &str, descriptors: &[OwnedFd]) -> Result<(), Silence> {
+    pub(crate) fn tell(&self, packet: impl AsRef<[u8]>, descriptors: &[OwnedFd]) -> Result<(), Silence> {
         self.channel.send(packet, descriptors).map_err(|error| {
             if is_broken(&error) {
                 Silence::Unasked

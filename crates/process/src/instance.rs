@@ -14,7 +14,7 @@ use crate::calls::lock;
 use crate::child::Silence;
 use crate::health::Health;
 use crate::live::{Live, Seed};
-use crate::packets::{Execute, Response, Said};
+use crate::packets::{BatchPacket, Responses, Said};
 use crate::plan::{Planned, Planner, Sizes};
 use crate::shares::Maps;
 use crate::spent;
@@ -69,7 +69,7 @@ impl UnderWay {
 
 /// What came of a batch.
 enum Answer {
-    Responses(Vec<Response>),
+    Responses(Responses),
     /// Nobody was answered, for the reason that the process gives.
     Failed(String),
 }
@@ -103,7 +103,7 @@ impl ProcessInstance {
             return Begun::Nothing;
         }
         let forget = live.shares.take_untold();
-        let packet = Execute { requests: &requests, map: &maps.text, forget: &forget }.to_string();
+        let packet = requests.finish(&maps.text, &forget);
         times.input_ends();
         let rows = planned.iter().map(|planned| u64::from(planned.job.rows().max(1))).sum();
         let under_way = |planned, open: Vec<u64>| {
@@ -196,7 +196,7 @@ impl ProcessInstance {
     /// Puts each response into its job.
     fn settle(&mut self, planned: Vec<Planned>, answer: Answer) -> Vec<(Job, Ended)> {
         let mut responses = match answer {
-            Answer::Responses(responses) => responses.into_iter(),
+            Answer::Responses(responses) => responses,
             Answer::Failed(text) => {
                 let status = Status::internal(self.seed.failed(&text));
                 return planned.into_iter().map(|one| (one.job, Ended::Failed(status.clone()))).collect();
@@ -286,8 +286,9 @@ fn plan(
     sizes: &HashMap<String, usize>,
     jobs: Vec<Job>,
     times: Times,
-) -> (Vec<Planned>, String, Maps) {
-    let mut planner = Planner { shares: &live.shares, blocks, sizes, maps: Maps::default(), text: String::new() };
+) -> (Vec<Planned>, BatchPacket, Maps) {
+    let told = BatchPacket::new(live.is_packed);
+    let mut planner = Planner { shares: &live.shares, blocks, sizes, maps: Maps::default(), told };
     let mut planned = Vec::with_capacity(jobs.len());
     for job in jobs {
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
@@ -300,8 +301,8 @@ fn plan(
             Err((job, status)) => job.finish(Err(status), times),
         }
     }
-    let Planner { maps, text, .. } = planner;
-    (planned, text, maps)
+    let Planner { maps, told, .. } = planner;
+    (planned, told, maps)
 }
 
 /// Answers what the process asks until it answers what it was asked.

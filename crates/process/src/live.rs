@@ -42,6 +42,8 @@ pub struct Live {
     pub(crate) calls: Option<Arc<Calls>>,
     /// Whether its model says itself whether it is ready.
     decides: bool,
+    /// Whether it reads packed batches.
+    pub(crate) is_packed: bool,
 }
 
 impl Live {
@@ -49,7 +51,7 @@ impl Live {
     pub fn new(mut child: Child, guarded: bool) -> Live {
         child.has_model();
         let shares = Shares::new(Arc::clone(&child.channel), guarded);
-        Live { child, shares, called: None, calls: None, decides: false }
+        Live { child, shares, called: None, calls: None, decides: false, is_packed: false }
     }
 
     /// The same, of a process that calls on `channel`.
@@ -62,6 +64,12 @@ impl Live {
     #[must_use]
     pub fn deciding(self, decides: bool) -> Live {
         Live { decides, ..self }
+    }
+
+    /// The same, of a process that is told of batches in packed packets, and answers in them.
+    #[must_use]
+    pub fn packed(self) -> Live {
+        Live { is_packed: true, ..self }
     }
 
     /// The process, for those who ask for readiness.

@@ -1,7 +1,7 @@
 //! What may the packets between the server and a model's process say, and how is each written?
 //!
 //! ```text
-//!   server ── Execute, OutputSpace, Forget, Cancelled, LetGo ──► process        reads them as a Command
+//!   server ── BatchPacket, OutputSpace, Forget, Cancelled, LetGo ──► process        reads them as a Command
 //!   server ◄── Answer, Need, Log, questions, calls ───── process         reads them as Said, SideSaid, CallSaid
 //! ```
 //!
@@ -12,14 +12,16 @@
 mod answer;
 mod calls;
 mod command;
+mod packed;
 mod side;
 mod tensors;
 
-pub use answer::{Answer, Execution, IsReady, Need, Outcome, Ready, Response, Said};
+pub use answer::{Answer, Execution, IsReady, Need, Outcome, Ready, Response, Responses, Said};
 pub use calls::{Answered, Asked, Call, CallSaid, Done, NoPlace, Over, Place, Places, Release, Respond, Unknown};
 pub use command::{
     Command, Complete, Execute, Forget, Greeting, Initialize, Model, NoRoom, OutputSpace, Request, RequestRead,
 };
+pub use packed::BatchPacket;
 pub use side::{Cancelled, IsCancelled, LetGo, Log, Measured, MetricAsked, SideSaid};
 pub use tensors::{List, PlaceFor, Segment, SegmentOffset, TensorAt};
 

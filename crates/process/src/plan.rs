@@ -1,7 +1,6 @@
 //! What is a model's process told of the requests it is to execute?
 
 use std::collections::HashMap;
-use std::fmt::Write;
 use std::sync::Arc;
 
 use nerite_backend::{Job, Responder};
@@ -11,7 +10,7 @@ use nerite_request::Status;
 use nerite_tensor::Tensor;
 
 use crate::blocks::{Block, Blocks};
-use crate::packets::{PlaceFor, Request, SegmentOffset, TensorAt};
+use crate::packets::{BatchPacket, PlaceFor, Request, SegmentOffset, TensorAt};
 use crate::shares::{Maps, Shares};
 
 /// Bytes that each output had last time, by its name.
@@ -75,7 +74,7 @@ pub(crate) struct Planner<'a> {
     pub(crate) sizes: &'a HashMap<String, usize>,
     pub(crate) maps: Maps,
     /// The requests so far.
-    pub(crate) text: String,
+    pub(crate) told: BatchPacket,
 }
 
 impl Planner<'_> {
@@ -88,9 +87,6 @@ impl Planner<'_> {
             Err(status) => return Err((job, status)),
         };
         let homes: Vec<Home> = job.wanted().map(|name| self.home(job.responder(), name)).collect();
-        if !self.text.is_empty() {
-            self.text.push(',');
-        }
         self.tell(number, &job, &inputs, &homes);
         Ok(Planned { number, job, inputs: block, homes })
     }
@@ -162,7 +158,7 @@ impl Planner<'_> {
             outputs: homes.iter().map(Home::told),
             asks: job.responder().has_run_before(),
         };
-        write!(self.text, "{request}").expect("a String takes what is written");
+        self.told.add(&request);
     }
 }
 
@@ -216,9 +212,10 @@ pub(crate) mod tests {
         blocks: &Blocks,
         sizes: &HashMap<String, usize>,
     ) -> (Planned, Value, usize) {
-        let mut planner = Planner { shares, blocks, sizes, maps: Maps::default(), text: String::new() };
+        let mut planner = Planner { shares, blocks, sizes, maps: Maps::default(), told: BatchPacket::new(false) };
         let planned = planner.add(3, job).map_err(|(_, status)| status).unwrap();
-        (planned, serde_json::from_str(&planner.text).unwrap(), planner.maps.descriptors.len())
+        let BatchPacket::Text(told) = planner.told else { panic!("asked for text") };
+        (planned, serde_json::from_str(&told).unwrap(), planner.maps.descriptors.len())
     }
 
     pub(crate) fn wanted(name: &str, slot: Option<Slot>) -> Wanted {

@@ -352,7 +352,7 @@ mod tests {
         let mut got = Packet::default();
         for (number, expect) in [(1, true), (2, false), (3, false)] {
             theirs.send("nonsense", &[]).unwrap();
-            theirs.send(&format!(r#"{{"cancelled":{number}}}"#), &[]).unwrap();
+            theirs.send(format!(r#"{{"cancelled":{number}}}"#), &[]).unwrap();
             let text = theirs.receive(&mut got).unwrap().unwrap();
             assert_eq!(text, format!(r#"{{"cancelled":{expect}}}"#).as_bytes());
         }
@@ -374,7 +374,7 @@ mod tests {
         drop(block);
         assert_ne!(blocks.take(100).unwrap().segment(), number);
         for expect in [format!("[{number}]"), "[]".to_owned()] {
-            theirs.send(&format!(r#"{{"let_go":[{},{number}]}}"#, number + 1000), &[]).unwrap();
+            theirs.send(format!(r#"{{"let_go":[{},{number}]}}"#, number + 1000), &[]).unwrap();
             let text = theirs.receive(&mut got).unwrap().unwrap();
             assert_eq!(String::from_utf8_lossy(text), format!(r#"{{"let_go":{expect}}}"#));
         }

@@ -89,7 +89,7 @@ impl Seed for PythonSeed {
         self.launch.interpreter.check_version(python)?;
         let callees = Callees { models: self.models.clone(), waiter: Arc::clone(&self.waiter) };
         let decides = ready.decides;
-        Ok(Live::new(child, ready.guard).deciding(decides).calling(calls, &self.supervisor, callees))
+        Ok(Live::new(child, ready.guard).packed().deciding(decides).calling(calls, &self.supervisor, callees))
     }
 }
 

@@ -33,6 +33,7 @@ const MODULES: &[(&str, &str)] = &[
     part!("metrics"),
     part!("native"),
     part!("nested"),
+    part!("packed"),
     part!("packets"),
     part!("readiness"),
     part!("requests"),

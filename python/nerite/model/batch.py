@@ -57,17 +57,14 @@ def execute(model: Any, names: packets.Model, talk: Conversation, command: packe
     """Answers the command ``execute``: runs the batch through the model and writes its outputs."""
     wires = command["requests"]
     answers = [Answer(talk, index, wire) for index, wire in enumerate(wires)]
-    spent_us = 0
     failure = None
     try:
         requests = make_requests(wires, answers, talk.memory)
         if requests:
-            started = time.perf_counter_ns()
             returned = _run(model, names, requests)
             if os.getpid() != _PID:
                 # A child that the model forked and that came back here: the answer is its parent's to give.
                 os._exit(0)
-            spent_us = (time.perf_counter_ns() - started) // 1000
             _collect(returned, requests, talk)
     except Ended:
         raise
@@ -80,10 +77,11 @@ def execute(model: Any, names: packets.Model, talk: Conversation, command: packe
     with talk.sending:
         for answer in answers:
             answer.is_closed = True
-    message: packets.Answer = {"responses": _responses(answers), "infer_us": spent_us}
+    message: packets.Answer = {"responses": _responses(answers)}
     if failure is not None:
         message = _failure(failure, answers, names)
-    message["lost"] = talk.memory.lost(_segments(wires)) if talk.memory.has_regions() else []
+    if talk.memory.has_regions():
+        message["lost"] = talk.memory.lost(_segments(wires))
     return message
 
 
@@ -99,7 +97,7 @@ def _failure(text: str, answers: list[Answer], names: packets.Model) -> packets.
     for answer in answers:
         if answer.response is None:
             answer.fail("INTERNAL", f"Failed to process the request(s) for model '{names['instance']}', message: {text}")
-    return {"responses": _responses(answers), "infer_us": 0}
+    return {"responses": _responses(answers)}
 
 
 def make_requests(wires: list[packets.Request], answers: Sequence[Answer], memory: Memory) -> list[InferenceRequest]:

@@ -1,6 +1,7 @@
 """How do packets travel between the child and the server?
 
-One packet is one JSON object, with descriptors beside it; what is too long for a packet lies in a memory file (``docs/python.md``).
+One packet is one JSON object, or a packed batch, with descriptors beside it; what is too long for a packet lies in a memory file
+(``docs/python.md``).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import socket
 import threading
 from typing import Any, Union
 
-from . import packets
+from . import packed, packets
 from .errors import say
 
 PACKET_BYTES_MAX = 65_536
@@ -40,6 +41,7 @@ class Channel:
         self._memory = memory
         self._buffers = [memory]
         self._receive = end.recvmsg_into
+        self._send = end.send
 
     def wait(self, seconds: float) -> bool:
         """Whether there is a message, or the end, within that time."""
@@ -58,22 +60,28 @@ class Channel:
             say("nerite: the model's process has no descriptor left for the memory of a request; does the model close its files? (ulimit -n)")
         if not count or flags & _CUT:
             raise Ended
-        message = packets.read(self._memory[:count])
+        packet = self._memory[:count]
+        if packet[0] == packed.EXECUTE:
+            return packed.read(packet), descriptors
+        message = packets.read(packet)
         byte_size = packets.long_bytes(message)
         if byte_size is None:
             return message, descriptors
         with open(descriptors.pop(0), "rb") as file:
             text = os.pread(file.fileno(), byte_size, 0)
-        return packets.read(text), descriptors
+        return (packed.read(text) if text[0] == packed.EXECUTE else packets.read(text)), descriptors
 
     def send(self, message: Packet, flags: int = 0) -> None:
         """Sends one message; raises :class:`Ended` when nobody is there, BlockingIOError if asked not to wait."""
-        text = packets.written(message)
+        self.send_packet(packets.written(message), flags)
+
+    def send_packet(self, packet: bytes, flags: int = 0) -> None:
+        """The same of a packet that is written already."""
         try:
-            if len(text) <= PACKET_BYTES_MAX:
-                self.socket.send(text, flags)
+            if len(packet) <= PACKET_BYTES_MAX:
+                self._send(packet, flags)
             else:
-                self._send_long(text, flags)
+                self._send_long(packet, flags)
         except ConnectionError:
             raise Ended from None
 

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Callable, Iterable, Optional
+from typing import Any, Callable, Iterable, Optional, Sequence
 
 import numpy as np
 
@@ -84,9 +84,9 @@ class Memory:
         self._addresses: dict[int, tuple[int, int]] = {}
         # Of regions: the segment's address, and how many bytes of the mapping lie before it.
         self._regions: dict[int, tuple[int, int]] = {}
-        # What every array over the segment has as its base, and how many references are counted when nobody uses it.
-        self._bases: dict[int, np.ndarray] = {}
-        self._idle: dict[int, int] = {}
+        # What every array over the segment has as its base, the segment's bytes, to which inputs refer whose arrays have not been made yet,
+        # and how many references to both are counted when nobody uses it.
+        self._uses: dict[int, list[Any]] = {}
         self._held: set[int] = set()
         # Reads what may introduce more segments, on another channel.
         self.read_more: Optional[Callable[[float], bool]] = None
@@ -140,35 +140,37 @@ class Memory:
             whole = np.asarray(owner)
         self._bytes[segment] = whole[skip : skip + length]
         self._addresses[segment] = (whole.__array_interface__["data"][0] + skip, length)
-        self._bases[segment] = whole
+        use = self._uses[segment] = [whole, self._bytes[segment], 0]
         # The name in this function would be one reference more.
         del whole
-        self._idle[segment] = self._references(segment)
+        use[2] = sys.getrefcount(use[0]) + sys.getrefcount(use[1])
 
-    def _references(self, segment: int) -> int:
-        # Inputs whose arrays have not been made yet refer to the bytes.
-        return sys.getrefcount(self._bases[segment]) + sys.getrefcount(self._bytes[segment])
+    def _in_use(self, segment: Any) -> bool:
+        use = self._uses.get(segment)
+        return use is not None and sys.getrefcount(use[0]) + sys.getrefcount(use[1]) > use[2]
 
-    def _in_use(self, segment: int) -> bool:
-        return segment in self._bases and self._references(segment) > self._idle[segment]
-
-    def kept(self, inputs: Iterable[Any], outputs: Iterable[Any]) -> tuple[list[int], list[int], bool]:
+    def kept(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[int], list[int], bool]:
         """What the model keeps of the segments in which inputs and outputs lay, now that its batch has been answered.
 
         Returns segments of the server's own that arrays still use (each told once), those of them that none uses any more, and
         whether an array on a client's input is kept, which will change when the client writes there.
         """
-        inputs = list(inputs)
+        fresh: list[int] = []
+        let_go: list[int] = []
+        keeps_region = False
         with self._lock:
-            return self._kept(inputs, list(outputs))
-
-    def _kept(self, inputs: list[Any], outputs: list[Any]) -> tuple[list[int], list[int], bool]:
-        in_use = {one for one in (*inputs, *outputs) if one in self._bases and one not in self._held and self._in_use(one)}
-        fresh = [one for one in in_use if one not in self._regions]
-        keeps_region = any(one in self._regions for one in in_use.intersection(inputs))
-        self._held.update(fresh)
-        let_go = [segment for segment in self._held if not self._in_use(segment)]
-        self._held.difference_update(let_go)
+            for segments in (inputs, outputs):
+                for segment in segments:
+                    if segment in self._held or not self._in_use(segment):
+                        continue
+                    if segment not in self._regions:
+                        fresh.append(segment)
+                        self._held.add(segment)
+                    elif segments is inputs:
+                        keeps_region = True
+            if self._held:
+                let_go = [segment for segment in self._held if not self._in_use(segment)]
+                self._held.difference_update(let_go)
         return fresh, let_go, keeps_region
 
     def keeps_any(self) -> bool:
@@ -207,8 +209,7 @@ class Memory:
             self._bytes.pop(segment, None)
             self._addresses.pop(segment, None)
             self._regions.pop(segment, None)
-            self._bases.pop(segment, None)
-            self._idle.pop(segment, None)
+            self._uses.pop(segment, None)
             self._held.discard(segment)
 
     def has_regions(self) -> bool:

@@ -90,7 +90,7 @@ class Response(TypedDict, total=False):
 
 
 class Answer(TypedDict, total=False):
-    """What the process answers to a command. The first five exclude each other."""
+    """What the process answers to a command. The first five exclude each other; ``responses`` travel packed."""
 
     error: str
     config: Dict[str, Any]
@@ -99,7 +99,6 @@ class Answer(TypedDict, total=False):
     done: bool
     # execute
     responses: List[Response]
-    infer_us: int
     # Memory that was not there when it was touched: segment and offset.
     lost: List[List[int]]
     # Memory of the server's own that the model keeps arrays on from now on, and no more.

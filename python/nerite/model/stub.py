@@ -17,7 +17,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from . import batch, decoupled, metrics, nested, packets, readiness, utils, workers
+from . import batch, decoupled, metrics, nested, packed, packets, readiness, utils, workers
 from .answer import Conversation
 from .batch import call
 from .calls import Calls
@@ -90,7 +90,10 @@ class Stub:
                 self._tell_kept(message, answer)
             if self._talk.memory.unmapped:
                 answer["unmapped"], self._talk.memory.unmapped = self._talk.memory.unmapped, []
-            channel.send(answer)
+            if name == "execute" and "responses" in answer:
+                channel.send_packet(packed.executed(answer))
+            else:
+                channel.send(answer)
             done = name == "finalize"
             # What the batch used must not be kept until the next one comes.
             del received, message, answer
@@ -172,8 +175,9 @@ class Stub:
     def _tell_kept(self, command: packets.Command, answer: packets.Answer) -> None:
         """Has the server leave memory alone that the model kept arrays on."""
         memory = self._talk.memory
-        inputs = (tensor[packets.TENSOR_SEGMENT] for wire in command["requests"] for tensor in wire["inputs"])
-        outputs = (place[packets.PLACE_SEGMENT] for wire in command["requests"] for place in wire["outputs"])
+        wires = command["requests"]
+        inputs = [tensor[packets.TENSOR_SEGMENT] for wire in wires for tensor in wire["inputs"]]
+        outputs = [place[packets.PLACE_SEGMENT] for wire in wires for place in wire["outputs"]]
         held, let_go, keeps_region = memory.kept(inputs, outputs)
         if held:
             answer["held"] = held

@@ -57,7 +57,7 @@ impl Talk {
     pub(super) fn ask_for_space(&self, index: usize, output: &str, bytes: usize) -> Result<OutputSpace, Status> {
         let mut packet = self.packet.lock().unwrap_or_else(PoisonError::into_inner);
         let gone = |error: io::Error| Status::unavailable(format!("the server cannot be asked for space: {error}"));
-        self.channel.send(&Need { index, name: output, bytes }.to_string(), &[]).map_err(gone)?;
+        self.channel.send(Need { index, name: output, bytes }.to_string(), &[]).map_err(gone)?;
         loop {
             let (said, descriptors) =
                 self.receive(&mut packet).map_err(gone)?.ok_or_else(|| gone(io::ErrorKind::UnexpectedEof.into()))?;

@@ -16,7 +16,7 @@ use nerite_tensor::Tensor;
 use super::{Calls, News, lock};
 use crate::answer::{self, Ended};
 use crate::blocks::Block;
-use crate::packets::{CallSaid, Done, NoPlace, Over, Place, Places, Respond};
+use crate::packets::{BatchPacket, CallSaid, Done, NoPlace, Over, Place, Places, Respond};
 use crate::plan::{Home, Planned, Planner};
 use crate::shares::Maps;
 
@@ -158,7 +158,7 @@ impl Calls {
         let mut maps = Maps::default();
         let sizes = lock(&self.sizes);
         let (shares, blocks) = (&self.process.shares, &self.process.blocks);
-        let mut planner = Planner { shares, blocks, sizes: &sizes, maps, text: String::new() };
+        let mut planner = Planner { shares, blocks, sizes: &sizes, maps, told: BatchPacket::new(false) };
         open.homes = open.responder.wanted().map(|name| planner.home(&open.responder, name)).collect();
         maps = planner.maps;
         drop(sizes);

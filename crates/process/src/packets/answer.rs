@@ -7,17 +7,22 @@ use nerite_request::{Parameters, Status};
 use serde_json::Value;
 
 use super::numbers;
+use super::packed::{OneResponse, PackedOutputs, PackedResponses};
 use super::tensors::{List, TensorAt, Text};
 use crate::words::{code_word, parameters_of, parameters_text, status_of};
 
 /// A packet of the process's as the server reads it.
 #[derive(Clone, Debug)]
-pub struct Said(Value);
+pub struct Said(Value, Option<PackedResponses>);
 
 impl Said {
-    /// From the packet's text.
-    pub fn read(text: &[u8]) -> serde_json::Result<Said> {
-        serde_json::from_slice(text).map(Said)
+    /// From the packet, which is JSON or packed.
+    pub fn read(packet: &[u8]) -> serde_json::Result<Said> {
+        let Some((responses, rest)) = PackedResponses::read(packet) else {
+            return Ok(Said(serde_json::from_slice(packet)?, None));
+        };
+        let told = if rest.is_empty() { Value::Null } else { serde_json::from_slice(rest)? };
+        Ok(Said(told, Some(responses)))
     }
 
     /// The room that it asks for; the inner `None` where that makes no sense.
@@ -60,9 +65,12 @@ impl Said {
     }
 
     /// What answers `execute`, in the order of the requests. Gives them once.
-    pub fn take_responses(&mut self) -> Option<Vec<Response>> {
+    pub fn take_responses(&mut self) -> Option<Responses> {
+        if let Some(packed) = self.1.take() {
+            return Some(Responses(Told::Packed(packed)));
+        }
         match self.0.get_mut("responses").map(Value::take) {
-            Some(Value::Array(responses)) => Some(responses.into_iter().map(Response).collect()),
+            Some(Value::Array(responses)) => Some(Responses(Told::Json(responses.into_iter()))),
             _ => None,
         }
     }
@@ -168,38 +176,68 @@ impl Display for Need<'_> {
     }
 }
 
+/// The responses of a batch, read one by one as they are asked for: a process may tell more of them than it was asked.
+#[derive(Clone, Debug)]
+pub struct Responses(Told);
+
+#[derive(Clone, Debug)]
+enum Told {
+    Json(std::vec::IntoIter<Value>),
+    Packed(PackedResponses),
+}
+
+impl Iterator for Responses {
+    type Item = Response;
+
+    fn next(&mut self) -> Option<Response> {
+        match &mut self.0 {
+            Told::Json(responses) => responses.next().map(Response::new),
+            Told::Packed(responses) => match responses.next()? {
+                OneResponse::Outputs(outputs) => Some(Response { told: Value::Null, outputs }),
+                // What is no JSON is no response either.
+                OneResponse::Text(text) => serde_json::from_slice(&text).ok().map(Response::new),
+            },
+        }
+    }
+}
+
 /// The response of one request as the server reads it.
 #[derive(Clone, Debug)]
-pub struct Response(Value);
+pub struct Response {
+    told: Value,
+    /// Packed, if they are.
+    outputs: Vec<u8>,
+}
 
 impl Response {
     pub(crate) fn new(told: Value) -> Response {
-        Response(told)
+        Response { told, outputs: Vec::new() }
     }
 
     /// An error that the model answered.
     pub fn error(&self) -> Option<Status> {
-        self.0.get("error").map(status_of)
+        self.told.get("error").map(status_of)
     }
 
     /// A failure of the runtime's, which is none of the model's answers.
     pub fn failed(&self) -> Option<Status> {
-        self.0.get("failed").map(status_of)
+        self.told.get("failed").map(status_of)
     }
 
     /// Whether it is none: the request is to run again.
     pub fn is_again(&self) -> bool {
-        self.0.get("again").and_then(Value::as_bool).unwrap_or(false)
+        self.told.get("again").and_then(Value::as_bool).unwrap_or(false)
     }
 
     /// Its parameters.
     pub fn parameters(&self) -> Option<Parameters> {
-        self.0.get("parameters").and_then(Value::as_object).map(parameters_of)
+        self.told.get("parameters").and_then(Value::as_object).map(parameters_of)
     }
 
     /// Its outputs; `None` for one that makes no sense.
     pub fn outputs(&self) -> impl Iterator<Item = Option<TensorAt<'_>>> {
-        self.0.get("outputs").and_then(Value::as_array).into_iter().flatten().map(TensorAt::read)
+        let told = self.told.get("outputs").and_then(Value::as_array).into_iter().flatten();
+        told.map(TensorAt::read).chain(PackedOutputs(&self.outputs))
     }
 }
 
@@ -274,10 +312,8 @@ pub struct Answer<'a> {
     pub config: Option<&'a Value>,
     /// What answers `execute`.
     pub responses: Option<&'a [Outcome<'a>]>,
-    /// [`Said::lost`]. Always there in what an interpreter answers.
+    /// [`Said::lost`]
     pub lost: Option<&'a [[u64; 2]]>,
-    /// How long an interpreter's model ran.
-    pub infer_us: Option<u64>,
     /// [`Said::executions`]
     pub executions: Option<&'a [Execution]>,
     /// [`Said::copied`]
@@ -297,7 +333,6 @@ impl Display for Answer<'_> {
         parts.add("error", self.failure.map(Failure))?;
         parts.add("config", self.config)?;
         parts.add("responses", self.responses.map(|all| List(all.iter())))?;
-        parts.add("infer_us", self.infer_us)?;
         let pair = |[segment, at]: &[u64; 2]| format!("[{segment},{at}]");
         parts.add("lost", self.lost.map(|lost| List(lost.iter().map(pair))))?;
         parts.add("executions", self.executions.map(|all| List(all.iter())))?;

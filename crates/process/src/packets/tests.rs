@@ -13,7 +13,13 @@ use serde_json::Value;
 
 use super::*;
 
+mod packed;
+
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/packets/");
+
+fn packed_golden(name: &str) -> Vec<u8> {
+    std::fs::read(format!("{FOLDER}{name}.bin")).unwrap()
+}
 
 fn golden(name: &str) -> String {
     std::fs::read_to_string(format!("{FOLDER}{name}.json")).unwrap()
@@ -62,11 +68,13 @@ fn model(instance: &str) -> Model<'_> {
 
 #[test]
 fn every_packet_is_tried() {
-    let here = include_str!("tests.rs");
+    let here = concat!(include_str!("tests.rs"), include_str!("tests/packed.rs"));
     for entry in std::fs::read_dir(FOLDER).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         if let Some(name) = name.strip_suffix(".json") {
             assert!(here.contains(&format!("(\"{name}\"")), "no test reads {name}");
+        } else if let Some(name) = name.strip_suffix(".bin") {
+            assert!(here.contains(&format!("packed_golden(\"{name}\")")), "no test reads {name}, packed");
         }
     }
 }
@@ -153,8 +161,8 @@ fn a_batch() {
         sequence,
         timeout_us,
         parameters,
-        inputs: inputs.iter().take(count),
-        outputs: outputs.iter().take(count),
+        inputs: inputs.iter().take(count).cloned(),
+        outputs: outputs.iter().take(count).copied(),
         asks: false,
     };
     let requests =
@@ -171,6 +179,15 @@ fn a_batch() {
     let again = Request { asks: true, ..request(43, "", 1, &alone, 0, &none, 0) };
     check("execute_again", Execute { requests: &again.to_string(), map: "", forget: &[] });
 
+    let mut packed = BatchPacket::new(true);
+    for request in &requests {
+        packed.add(request);
+    }
+    assert_eq!(packed.finish(&map, &[3, 4]), packed_golden("execute"));
+    let mut packed = BatchPacket::new(true);
+    packed.add(&again);
+    assert_eq!(packed.finish("", &[]), packed_golden("execute_again"));
+
     let read = command("execute");
     assert_eq!((read.name(), read.map(), read.forget().collect()), (Some("execute"), Some(maps.to_vec()), vec![3, 4]));
     let all: Vec<_> = read.requests().collect();
@@ -178,8 +195,8 @@ fn a_batch() {
         assert_eq!((read.number(), read.id(), read.rows()), (told.number, told.id, told.rows));
         assert_eq!((read.timeout_us(), &read.sequence()), (told.timeout_us, told.sequence));
         assert_eq!(&read.parameters(), told.parameters);
-        assert!(read.inputs().eq(told.inputs.clone().map(as_read).map(Some)));
-        assert!(read.outputs().eq(told.outputs.clone().copied().map(Some)));
+        assert!(read.inputs().eq(told.inputs.clone().map(|told| as_read(&told)).map(Some)));
+        assert!(read.outputs().eq(told.outputs.clone().map(Some)));
     }
     assert_eq!(all.len(), 2);
 }
@@ -192,17 +209,10 @@ fn the_answer_to_a_batch() {
         [tensor("OUT", DataType::Fp32, &[2, 3], at(5, 128), 24), tensor("NONE", DataType::Uint8, &[0], None, 0)];
     let gone = Status::new(nerite_request::Code::NotFound, "gone");
     let responses = [Outcome::Outputs(outputs.to_vec(), &parameters), Outcome::Error(gone.clone())];
-    let (infer_us, lost) = (Some(812), [[5, 4096]]);
+    let lost = [[5, 4096]];
     let responses = Some(&responses[..]);
-    let answer = Answer {
-        responses,
-        infer_us,
-        lost: Some(&lost),
-        held: &[6],
-        let_go: &[7, 8],
-        unmapped: &[10],
-        ..Answer::default()
-    };
+    let answer =
+        Answer { responses, lost: Some(&lost), held: &[6], let_go: &[7, 8], unmapped: &[10], ..Answer::default() };
     check("executed", answer);
     let mut read = said("executed");
     let [held, let_go, unmapped] =
@@ -210,7 +220,9 @@ fn the_answer_to_a_batch() {
     assert_eq!((held, let_go, unmapped), (vec![6], vec![7, 8], vec![10]));
     assert_eq!(read.lost().collect::<Vec<_>>(), [(5, 4096)]);
     assert!(read.executions().is_none() && read.copied().next().is_none());
-    let [first, second] = read.take_responses().unwrap().try_into().unwrap();
+    let mut responses = read.take_responses().unwrap();
+    let [first, second] = std::array::from_fn(|_| responses.next().unwrap());
+    assert!(responses.next().is_none());
     assert_eq!((first.error(), first.parameters()), (None, Some(parameters)));
     assert!(first.outputs().eq(outputs.iter().map(as_read).map(Some)));
     assert_eq!((second.error(), second.failed(), second.outputs().count()), (Some(gone), None, 0));
@@ -227,7 +239,7 @@ fn the_answer_of_an_isolated_model_to_a_batch() {
     let mut read = said("executed_isolated");
     assert_eq!(read.executions().unwrap().collect::<Vec<_>>(), executions);
     assert_eq!(read.copied().collect::<Vec<_>>(), copied);
-    assert_eq!(read.take_responses().unwrap()[0].failed(), Some(failed));
+    assert_eq!(read.take_responses().unwrap().next().unwrap().failed(), Some(failed));
 }
 
 #[test]

@@ -1,0 +1,136 @@
+"""How are a batch and its answer told in few bytes? ``crates/process/src/packets/packed.rs`` shows how they lie.
+
+Names, datatypes and shapes seldom change from request to request: they are read once, and known again by their bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Dict, List, Sequence, Tuple, Union
+
+from . import packets
+from .packets import Answer, Command, Response, TensorAt
+
+# The first byte of a batch. JSON begins with a brace.
+EXECUTE = 1
+_EXECUTED = 2
+_OUTPUTS, _TEXT = 1, 2
+_FLAGS, _FLAG_ASKS = 3, 4
+# Layouts that are kept on each way: a model whose shapes always differ has no use for them.
+LAYOUTS_MAX = 512
+
+_HEAD = struct.Struct("<III")
+_REQUEST = struct.Struct("<QQQIIII")
+_PAIR = struct.Struct("<II")
+_PLACE = struct.Struct("<QQQ")
+
+# Of a request: name, datatype and shape of each input; name and fixed of each output; how their places are read.
+_Layout = Tuple[List[Tuple[str, str, Tuple[int, ...]]], List[Tuple[str, bool]], struct.Struct]
+_layouts: Dict[bytes, _Layout] = {}
+# Of an output: name, datatype and shape, and how they travel.
+_heads: Dict[Tuple[str, str, Sequence[int]], bytes] = {}
+
+
+def read(packet: Union[bytes, memoryview]) -> Command:
+    """The command to execute a batch."""
+    _, count, rest = _HEAD.unpack_from(packet)
+    at = _HEAD.size
+    requests: List[Any] = []
+    for _ in range(count):
+        number, correlation, timeout, rows, flags, layout_bytes, text_bytes = _REQUEST.unpack_from(packet, at)
+        at += _REQUEST.size
+        key = bytes(packet[at : at + layout_bytes])
+        inputs, outputs, places = _layouts.get(key) or _learnt(key)
+        at += layout_bytes
+        each = iter(places.unpack_from(packet, at))
+        at += places.size
+        request = {
+            "number": number,
+            "id": "",
+            "rows": rows,
+            "correlation": correlation,
+            "flags": flags & _FLAGS,
+            "timeout": timeout,
+            "parameters": {},
+            "inputs": [(*one, next(each) or None, next(each), next(each)) for one in inputs],
+            "outputs": [[name, next(each) or None, next(each), next(each), fixed] for name, fixed in outputs],
+        }
+        if flags & _FLAG_ASKS:
+            request["asks"] = True
+        if text_bytes:
+            request.update(packets.read(packet[at : at + text_bytes]))
+            at += text_bytes
+        requests.append(request)
+    command: Command = {"do": "execute", "requests": requests}
+    if rest:
+        command.update(packets.read(packet[at : at + rest]))
+    return command
+
+
+def _learnt(layout: bytes) -> _Layout:
+    """What a layout says, which is kept."""
+    input_count, output_count = _PAIR.unpack_from(layout)
+    at = _PAIR.size
+    inputs = []
+    for _ in range(input_count):
+        name_bytes, datatype_bytes, dims = _HEAD.unpack_from(layout, at)
+        at += _HEAD.size
+        shape = struct.unpack_from(f"<{dims}q", layout, at)
+        at += 8 * dims
+        name, datatype = layout[at : at + name_bytes], layout[at + name_bytes : at + name_bytes + datatype_bytes]
+        at += name_bytes + datatype_bytes
+        inputs.append((name.decode(), datatype.decode(), shape))
+    outputs = []
+    for _ in range(output_count):
+        name_bytes, fixed = _PAIR.unpack_from(layout, at)
+        at += _PAIR.size
+        outputs.append((layout[at : at + name_bytes].decode(), bool(fixed)))
+        at += name_bytes
+    if len(_layouts) >= LAYOUTS_MAX:
+        _layouts.clear()
+    found = (inputs, outputs, struct.Struct(f"<{3 * (input_count + output_count)}Q"))
+    _layouts[layout] = found
+    return found
+
+
+def executed(answer: Answer) -> bytes:
+    """The answer to such a command, if it has responses."""
+    responses = answer["responses"]
+    parts = [b""]
+    for response in responses:
+        outputs = _only_outputs(response)
+        if outputs is None:
+            text = packets.written(response)
+            parts += (_PAIR.pack(_TEXT, len(text)), text)
+            continue
+        parts.append(_PAIR.pack(_OUTPUTS, len(outputs)))
+        for name, datatype, shape, segment, offset, byte_size in outputs:
+            key = (name, datatype, shape)
+            parts.append(_heads.get(key) or _head(key))
+            parts.append(_PLACE.pack(segment or 0, offset, byte_size))
+    rest = b""
+    others = {key: answer[key] for key in ("lost", "held", "let_go", "unmapped") if answer.get(key)}  # type: ignore[literal-required]
+    if others:
+        rest = packets.written(others)
+        parts.append(rest)
+    parts[0] = _HEAD.pack(_EXECUTED, len(responses), len(rest))
+    return b"".join(parts)
+
+
+def _only_outputs(response: Response) -> Union[List[TensorAt], None]:
+    """The outputs of a response that has nothing else."""
+    # A request without a response is there as null, of which the server makes an error.
+    return response.get("outputs") if response and not response.get("parameters") else None
+
+
+def _head(key: Tuple[str, str, Sequence[int]]) -> bytes:
+    """How an output's name, datatype and shape travel, which is kept."""
+    name, datatype, shape = key
+    # Half a surrogate pair is no text to the server.
+    name_bytes, datatype_bytes = name.encode("utf-8", "replace"), datatype.encode()
+    head = _HEAD.pack(len(name_bytes), len(datatype_bytes), len(shape))
+    if len(_heads) >= LAYOUTS_MAX:
+        _heads.clear()
+    found = head + struct.pack(f"<{len(shape)}q", *shape) + name_bytes + datatype_bytes
+    _heads[key] = found
+    return found
