@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nerite_backend::MetricOwner;
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
-use crate::body::Body;
+use crate::body::{Body, Parent};
 use crate::channel::{Channel, Packet};
 use crate::limits::CLOSED_MAX;
 use crate::packets::{FINALIZE, Said};
@@ -24,6 +25,17 @@ pub struct Child {
     /// Whether it has a model that wants to be finalized.
     has_model: bool,
     patience: Patience,
+}
+
+/// The server's end of a side channel.
+pub struct SideEnd(Arc<Side>);
+
+impl SideEnd {
+    /// This end of a fresh pair, and that of the process.
+    pub fn pair() -> io::Result<(SideEnd, OwnedFd)> {
+        let (side, theirs) = Side::pair()?;
+        Ok((SideEnd(side), theirs))
+    }
 }
 
 /// How long a process may take.
@@ -86,13 +98,59 @@ impl Child {
         Ok(child)
     }
 
+    /// A process that another one has forked, which has the other ends of these channels: the server speaks to it as to one that it started.
+    /// It runs on the cores of the thread that asks for it.
+    pub fn adopt(
+        supervisor: &Supervisor,
+        pid: u32,
+        parent: Arc<dyn Parent>,
+        (channel, side): (Channel, SideEnd),
+        patience: Patience,
+    ) -> io::Result<Child> {
+        let body = Arc::new(Body::forked(pid, parent)?);
+        if let Ok(cores) = sched_getaffinity(None) {
+            // Where this fails it runs where the process does that forked it.
+            let _ = sched_setaffinity(body.pid(), &cores);
+        }
+        let (channel, side) = (Arc::new(channel), side.0);
+        let child = Child { body, channel, side, packet: Packet::default(), has_model: false, patience };
+        supervisor.hear(Arc::clone(&child.side), Some(Arc::clone(&child.body)))?;
+        Ok(child)
+    }
+
+    /// The same, but for no longer than that. After [`Silence::TimedOut`] nothing more may be asked: the answer may come late.
+    pub fn ask_within(&mut self, command: &str, descriptors: &[OwnedFd], at_most: Duration) -> Result<Said, Silence> {
+        let patience = |channel: &Channel, how_long| {
+            channel.set_patience(how_long).map_err(|error| Silence::Ended(error.to_string()))
+        };
+        patience(&self.channel, Some(at_most))?;
+        let answer = self.ask(command, descriptors);
+        patience(&self.channel, None)?;
+        answer
+    }
+
+    /// If it ends by itself, the log says this.
+    pub fn says_when_it_ends(&self, text: String) {
+        self.body.says_when_it_ends(text);
+    }
+
+    /// Its number; 0 if the system gave it one that cannot be.
+    pub fn pid(&self) -> u32 {
+        self.body.pid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs())
+    }
+
+    /// Whether it has ended, as far as that was noticed.
+    pub fn has_ended(&self) -> bool {
+        self.body.is_buried()
+    }
+
     /// Lets its model make metrics, which go with it.
     pub fn measure(&self, metrics: MetricOwner) {
         self.side.measure(metrics);
     }
 
     /// Sends a command and waits for its answer.
-    pub(crate) fn ask(&mut self, command: &str, descriptors: &[OwnedFd]) -> Result<Said, Silence> {
+    pub fn ask(&mut self, command: &str, descriptors: &[OwnedFd]) -> Result<Said, Silence> {
         self.tell(command, descriptors)?;
         self.answer()
     }
@@ -133,13 +191,7 @@ impl Child {
 
     /// Asks for the first time, when not even the program may have started.
     pub fn first(&mut self, command: &str) -> Result<Said, Silence> {
-        let patience = |channel: &Channel, how_long| {
-            channel.set_patience(how_long).map_err(|error| Silence::Ended(error.to_string()))
-        };
-        patience(&self.channel, Some(self.patience.first))?;
-        let answer = self.ask(command, &[]);
-        patience(&self.channel, None)?;
-        answer.map_err(|silence| match silence {
+        self.ask_within(command, &[], self.patience.first).map_err(|silence| match silence {
             Silence::Closed | Silence::Unasked => Silence::Ended(self.end()),
             other => other,
         })

@@ -46,9 +46,10 @@ mod waits;
 mod words;
 
 pub use blocks::Blocks;
+pub use body::Parent;
 pub use calls::Callees;
 pub use channel::{Channel, Packet, memory_file};
-pub use child::{Child, Patience, Silence};
+pub use child::{Child, Patience, SideEnd, Silence};
 pub use host::ProcessHost;
 pub use instance::ProcessInstance;
 pub use live::{Live, Seed};

@@ -19,7 +19,7 @@ mod tensors;
 pub use answer::{Answer, Execution, IsReady, Need, Outcome, Ready, Response, Responses, Said};
 pub use calls::{Answered, Asked, Call, CallSaid, Done, NoPlace, Over, Place, Places, Release, Respond, Unknown};
 pub use command::{
-    Command, Complete, Execute, Forget, Greeting, Initialize, Model, NoRoom, OutputSpace, Request, RequestRead,
+    Command, Complete, Execute, Forget, Greeting, Initialize, Model, NoRoom, OutputSpace, Reap, Request, RequestRead,
 };
 pub use packed::BatchPacket;
 pub use side::{Cancelled, IsCancelled, LetGo, Log, Measured, MetricAsked, SideSaid};
@@ -31,6 +31,8 @@ use serde_json::Value;
 pub const IS_READY: &str = r#"{"do":"ready"}"#;
 /// The command that ends a process in order.
 pub const FINALIZE: &str = r#"{"do":"finalize"}"#;
+/// The command that has a template make one more process, which gets the descriptors beside it.
+pub const FORK: &str = r#"{"do":"fork"}"#;
 /// What answers [`FINALIZE`].
 pub const DONE: &str = r#"{"done":true}"#;
 

@@ -296,7 +296,7 @@ impl Kept {
             && !speaks
             && let Some((body, _)) = self.body.take()
         {
-            body.bury();
+            body.bury_ended();
         }
     }
 }

@@ -30,8 +30,12 @@ impl Launch {
         if !guard_library::LIBRARY.is_empty() {
             others.push(memory_file(guard_library::LIBRARY)?);
         }
-        let patience = Patience { first: self.start_max, last: self.start_max };
-        Ok((Child::start(supervisor, command, patience, stub::modules(), others)?, calls))
+        Ok((Child::start(supervisor, command, self.patience(), stub::modules(), others)?, calls))
+    }
+
+    /// How long it may take to answer.
+    pub(crate) fn patience(&self) -> Patience {
+        Patience { first: self.start_max, last: self.start_max }
     }
 
     /// The reason in the interpreter, if there is one, that a process which began then has gone without an answer.

@@ -27,6 +27,7 @@ mod model;
 mod runtime;
 mod settings;
 mod stub;
+mod template;
 
 pub use interpreter::{NoPython, PythonFound, find_python};
 pub use runtime::Python;

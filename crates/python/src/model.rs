@@ -13,6 +13,7 @@ use nerite_request::Status;
 use nerite_shm::Pools;
 
 use crate::launch::Launch;
+use crate::template::Template;
 
 /// One version, checked as far as it can be without running it.
 pub(crate) struct PythonModel {
@@ -21,12 +22,15 @@ pub(crate) struct PythonModel {
     pub(crate) launch: Launch,
     pub(crate) context: LoadContext,
     pub(crate) waits: Arc<Waits>,
+    /// From which its processes are forked, if they share what `initialize` loads.
+    pub(crate) template: Option<Arc<Template>>,
 }
 
 /// From which the process of one instance grows, as often as it must.
 struct PythonSeed {
     supervisor: Supervisor,
     launch: Launch,
+    template: Option<Arc<Template>>,
     /// The instance's name.
     instance: String,
     /// The command that initializes it.
@@ -44,15 +48,20 @@ impl Model for PythonModel {
 
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
         let context = &self.context;
-        let model = told(context, &spec.name);
-        let args = args(context, spec);
-        let args: Vec<_> = args.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        if self.template.is_some() && spec.device.is_some() {
+            return Err(Status::invalid(format!(
+                "model '{}': SHARE_INITIALIZE forks its instances, and what was loaded to a GPU does not survive that; use KIND_CPU in its                  instance_group, or leave the parameter out",
+                context.model
+            )));
+        }
         let decoupled = context.config.decoupled();
-        let command = Initialize { args: &args, model: &model, decoupled }.to_string();
+        let command = initialize(context, spec, false);
         let (supervisor, launch) = (self.supervisor.clone(), self.launch.clone());
         let instance = spec.name.clone();
         let (models, waiter) = (context.models.clone(), Arc::new(self.waits.instance(&context.model)));
-        let seed = PythonSeed { supervisor, launch, instance, command, is_decoupled: decoupled, models, waiter };
+        let template = self.template.clone();
+        let seed =
+            PythonSeed { supervisor, launch, template, instance, command, is_decoupled: decoupled, models, waiter };
         Ok(Box::new(ProcessInstance::start(Box::new(seed), Blocks::new(&self.pools))?))
     }
 }
@@ -76,8 +85,12 @@ impl Seed for PythonSeed {
 
     fn grow(&self) -> Result<Live, Status> {
         let began = Instant::now();
-        let started = self.launch.start(&self.supervisor);
-        let (mut child, calls) = started.map_err(|error| self.launch.unstarted(error, began))?;
+        let (mut child, calls) = if let Some(template) = &self.template {
+            template.fork()?
+        } else {
+            let started = self.launch.start(&self.supervisor);
+            started.map_err(|error| self.launch.unstarted(error, began))?
+        };
         child.measure(self.models.metrics().owner());
         let answer = child.first(&self.command).map_err(|silence| self.silent(&silence, began))?;
         if let Some(Some(error)) = answer.error() {
@@ -110,6 +123,33 @@ impl PythonSeed {
             }
         }
     }
+}
+
+/// The template of a model whose author wants one: the parameter `SHARE_INITIALIZE`.
+pub(crate) fn template(
+    context: &LoadContext,
+    supervisor: &Supervisor,
+    launch: &Launch,
+) -> Result<Option<Arc<Template>>, Status> {
+    match context.config.parameter("SHARE_INITIALIZE") {
+        None | Some("no") => Ok(None),
+        Some("yes") => {
+            let spec = InstanceSpec { name: context.model.clone(), ..InstanceSpec::default() };
+            let command = initialize(context, &spec, true);
+            Ok(Some(Arc::new(Template::new(supervisor.clone(), launch.clone(), &context.model, command))))
+        }
+        Some(other) => {
+            Err(Status::invalid(format!("Incorrect value for SHARE_INITIALIZE: {other}, expected 'yes' or 'no'")))
+        }
+    }
+}
+
+/// The command that initializes a process.
+fn initialize(context: &LoadContext, spec: &InstanceSpec, template: bool) -> String {
+    let args = args(context, spec);
+    let args: Vec<_> = args.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    let (model, decoupled) = (told(context, &spec.name), context.config.decoupled());
+    Initialize { args: &args, model: &model, decoupled, template }.to_string()
 }
 
 /// What every command about a model tells of it.

@@ -12,7 +12,7 @@ use nerite_request::Status;
 
 use crate::interpreter::{Environments, Interpreter, NoPython};
 use crate::launch::Launch;
-use crate::model::{PythonModel, file_name, told};
+use crate::model::{PythonModel, file_name, template, told};
 use crate::settings::Settings;
 
 /// The runtime called `python`.
@@ -96,7 +96,9 @@ impl Runtime for Python {
         read(&context.config, &context.version_dir.join(file_name(&context.config)))?;
         let launch = self.launch(context)?;
         let (supervisor, pools) = (self.host.supervisor()?, Arc::clone(self.host.pools()));
+        let template = template(context, &supervisor, &launch)?;
         Ok(Arc::new(PythonModel {
+            template,
             supervisor,
             pools,
             launch,

@@ -38,6 +38,7 @@ const MODULES: &[(&str, &str)] = &[
     part!("readiness"),
     part!("requests"),
     part!("stub"),
+    part!("template"),
     part!("tensors"),
     part!("utils"),
     part!("workers"),

@@ -64,6 +64,9 @@ class Command(TypedDict, total=False):
     # Memory that the packet introduces, and memory that is no more. The latter may also come alone.
     map: List[Segment]
     forget: List[int]
+    # initialize: whether the process is to be one from which others are forked; reap: which of them has ended.
+    template: bool
+    pid: int
     # The answer to a Need: segment, offset, capacity; or why there is no room.
     at: Tuple[int, int, int]
     error: str
@@ -90,13 +93,16 @@ class Response(TypedDict, total=False):
 
 
 class Answer(TypedDict, total=False):
-    """What the process answers to a command. The first five exclude each other; ``responses`` travel packed."""
+    """What the process answers to a command. The first seven exclude each other; ``responses`` travel packed."""
 
     error: str
     config: Dict[str, Any]
     ready: Ready
     is_ready: bool
     done: bool
+    # fork and reap: the new process, and how an old one ended.
+    forked: int
+    reaped: Optional[int]
     # execute
     responses: List[Response]
     # Memory that was not there when it was touched: segment and offset.

@@ -17,7 +17,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from . import batch, decoupled, metrics, nested, packed, packets, readiness, utils, workers
+from . import batch, decoupled, metrics, nested, packed, packets, readiness, template, utils, workers
 from .answer import Conversation
 from .batch import call
 from .calls import Calls
@@ -55,11 +55,15 @@ class Stub:
         self._names: packets.Model = {}  # type: ignore[typeddict-item]
         self._warned = False
         self._say: Optional[readiness.Say] = None
+        # What the template has loaded whose fork this process is.
+        self._inherited: Optional[Stub] = None
+        self._guard_loaded: Optional[Guard] = None
         self._commands: dict[str, Callable[[packets.Command], packets.Answer]] = {
             "complete": self._complete,
             "initialize": self._initialize,
             "execute": self._execute,
             "ready": self._ready,
+            "reap": lambda command: {"reaped": template.reap(command["pid"])},
             "finalize": self._finalize,
         }
 
@@ -75,6 +79,9 @@ class Stub:
                 self._talk.memory.forget(message["forget"])
             name = message.get("do")
             if name is None:
+                continue
+            if name == "fork":
+                channel.send(self._fork(descriptors))
                 continue
             try:
                 if message.get("map"):
@@ -139,30 +146,62 @@ class Stub:
 
     def _initialize(self, command: packets.Command) -> packets.Answer:
         self._is_decoupled = command.get("decoupled", False)
-        guard = self._guard()
+        guard = self._guard_loaded = self._guard()
         self._talk.memory = Memory(guard)
         self._talk.calls.share(self._talk.memory)
         Logger._write = staticmethod(self._side.log)
         metrics.connect(self._side, command["model"]["instance"])
         Tensor.private_inputs = _private_inputs(command["args"]["model_config"])
         nested.connect(self._talk)
+        self._make(command)
+        nested.begin()
+        python = "{}.{}.{}".format(*sys.version_info[:3])
+        ready: packets.Ready = {"python": python, "numpy": np.__version__, "guard": guard is not None}
+        if command.get("template"):
+            return {"ready": ready}
+        if hasattr(self._model, "is_ready"):
+            self._say = readiness.Say(self._model, self._talk.calls)
+            ready["decides"] = True
+        return {"ready": ready}
+
+    def _make(self, command: packets.Command) -> None:
+        """The model itself: loaded here, or what the template has loaded."""
+        if self._inherited is not None:
+            self._model = self._inherited._model
+            self._names = command["model"]
+            template.initialize_instance(self._model, command["args"])
+            return
+        before = template.thread_count()
         self._load(command["model"])
         model = call(self._class)
         if hasattr(model, "initialize"):
             call(model.initialize, command["args"])
         self._model = model
-        nested.begin()
-        python = "{}.{}.{}".format(*sys.version_info[:3])
-        ready: packets.Ready = {"python": python, "numpy": np.__version__, "guard": guard is not None}
-        if hasattr(model, "is_ready"):
-            self._say = readiness.Say(model, self._talk.calls)
-            ready["decides"] = True
-        return {"ready": ready}
+        if not command.get("template"):
+            return
+        refusal = template.refusal()
+        if refusal is not None:
+            raise Failed(refusal)
+        more = template.thread_count() - before
+        if more > 0:
+            self._side.log("WARNING", f"model '{self._names['name']}', SHARE_INITIALIZE: {template.NATIVE_THREADS.format(more)}")
+
+    def _fork(self, descriptors: "list[int]") -> packets.Answer:
+        try:
+            return {"forked": template.fork(descriptors)}
+        except OSError as error:
+            return {"error": f"the template cannot be forked: {error}; raise the limits on processes and memory"}
+
+    def inherit(self, other: Stub) -> None:
+        """This process is a fork of the one that loaded what `other` has."""
+        self._inherited = other
+        self._class = other._class
+        self._guard_loaded = other._guard_loaded
 
     def _guard(self) -> Optional[Guard]:
         """The guard, if this system lets us have it."""
         if self._guard_descriptor is None:
-            return None
+            return self._guard_loaded
         try:
             return Guard(self._guard_descriptor)
         except (ImportError, OSError, AttributeError) as error:
@@ -261,29 +300,39 @@ def _end_with_the_server() -> None:
         pass
 
 
+def _stub(channel: socket.socket, side: socket.socket, calls: socket.socket, guard: Optional[int] = None) -> Stub:
+    """What answers on these channels, and ends with them."""
+    # A process that is forked from here must not keep the server from seeing that this one ended.
+    for end in (channel, side, calls):
+        os.register_at_fork(after_in_child=end.close)
+    threading.Thread(target=_leave_with, args=(side,), name=batch.LEAVER, daemon=True).start()
+    return Stub(Channel(channel), Side(side), Calls(calls), guard)
+
+
 def run(channel: socket.socket, side: socket.socket, calls: int, guard: Optional[int] = None) -> None:
     """What the launcher calls: ``channel`` and ``side`` are connected sockets, ``calls`` and ``guard`` the descriptors of another one, and
     of the guard library.
     """
-    calling = socket.socket(fileno=calls)
     # As in a process that embeds the interpreter.
     sys.argv[:] = [""]
     _end_with_the_server()
     for number in (signal.SIGINT, signal.SIGTERM):
         # The server decides when a model ends. A handler rather than SIG_IGN: programs that a model starts do not inherit it.
         signal.signal(number, lambda *_: None)
-    # A process that the model forks must not keep the server from seeing that this one ended.
-    os.register_at_fork(after_in_child=channel.close)
-    os.register_at_fork(after_in_child=side.close)
-    os.register_at_fork(after_in_child=calling.close)
-    threading.Thread(target=_leave_with, args=(side,), name=batch.LEAVER, daemon=True).start()
     workers.name_as_tritons()
     if sources := getattr(__spec__ and __spec__.loader, "sources", None):
         workers.put_on_path(sources)
-    try:
-        Stub(Channel(channel), Side(side), Calls(calling), guard).serve()
-    except Ended:
-        os._exit(0)
+    stub = _stub(channel, side, socket.socket(fileno=calls), guard)
+    while True:
+        try:
+            stub.serve()
+            break
+        except template.Forked as forked:
+            fork = _stub(*forked.ends)
+            fork.inherit(stub)
+            stub = fork
+        except Ended:
+            os._exit(0)
     try:
         # What the model registered for the end, and no more: threads that it left behind would be waited for.
         atexit._run_exitfuncs()

@@ -15,6 +15,8 @@ _ALIASES = ("triton_python_backend_utils", "c_python_backend_utils")
 _PACKAGE = __package__ or "nerite_model"
 # 1 January 1980, the first day of the format.
 _DAY = 0x21
+# The archive that was put on the path.
+_descriptor = -1
 
 
 def name_as_tritons() -> None:
@@ -52,4 +54,17 @@ def put_on_path(sources: dict[str, str]) -> None:
     descriptor = os.memfd_create("nerite-modules")
     with open(descriptor, "wb", closefd=False) as file:
         file.write(archive(sources))
-    sys.path.append(f"/proc/{os.getpid()}/fd/{descriptor}")
+    global _descriptor
+    _descriptor = descriptor
+    sys.path.append(_path(os.getpid()))
+
+
+def move_path() -> None:
+    """The same after a fork: the process that it was may end."""
+    if _descriptor >= 0:
+        old = _path(os.getppid())
+        sys.path[:] = [_path(os.getpid()) if one == old else one for one in sys.path]
+
+
+def _path(pid: int) -> str:
+    return f"/proc/{pid}/fd/{_descriptor}"

@@ -64,6 +64,16 @@ impl Said {
         self.0.get("done").and_then(Value::as_bool).unwrap_or(false)
     }
 
+    /// The number of the process that answers [`super::FORK`].
+    pub fn forked(&self) -> Option<u32> {
+        u32::try_from(self.0.get("forked")?.as_u64()?).ok()
+    }
+
+    /// How the process ended that was to be reaped, as `wait` has it, if it has ended.
+    pub fn reaped(&self) -> Option<i32> {
+        i32::try_from(self.0.get("reaped")?.as_i64()?).ok()
+    }
+
     /// What answers `execute`, in the order of the requests. Gives them once.
     pub fn take_responses(&mut self) -> Option<Responses> {
         if let Some(packed) = self.1.take() {

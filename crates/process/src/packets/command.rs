@@ -80,17 +80,30 @@ pub struct Initialize<'a> {
     pub model: &'a Model<'a>,
     /// Whether it answers a request with any number of responses.
     pub decoupled: bool,
+    /// Whether its process is to be the template of others.
+    pub template: bool,
 }
 
 impl Display for Initialize<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let Initialize { args, model, decoupled } = self;
+        let Initialize { args, model, decoupled, template } = self;
         f.write_str(r#"{"do":"initialize","args":{"#)?;
         for (at, (name, text)) in args.iter().enumerate() {
             let comma = if at == 0 { "" } else { "," };
             write!(f, "{comma}{}:{}", Text(name), Text(text))?;
         }
-        write!(f, r#"}},"model":{model},"decoupled":{decoupled}}}"#)
+        write!(f, r#"}},"model":{model},"decoupled":{decoupled}"#)?;
+        f.write_str(if *template { r#","template":true}"# } else { "}" })
+    }
+}
+
+/// The command to take a process that ended off the system's hands, to the process that forked it.
+#[derive(Clone, Copy, Debug)]
+pub struct Reap(pub u32);
+
+impl Display for Reap {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(f, r#"{{"do":"reap","pid":{}}}"#, self.0)
     }
 }
 

@@ -87,7 +87,13 @@ fn the_first_packets_of_an_interpreter() {
     let config = r#"{"name":"m","max_batch_size":8}"#;
     check("complete", Complete { config, model: &model("m") });
     let args = [("model_config", r#"{"name":"m"}"#), ("model_instance_kind", "CPU")];
-    check("initialize", Initialize { args: &args, model: &model("m_0"), decoupled: false });
+    check("initialize", Initialize { args: &args, model: &model("m_0"), decoupled: false, template: false });
+    check("initialize_template", Initialize { args: &args, model: &model("m"), decoupled: false, template: true });
+    assert_eq!(command("initialize_template").part("template").as_bool(), Some(true));
+    check("fork", FORK);
+    assert_eq!((command("fork").name(), said("forked").forked()), (Some("fork"), Some(4711)));
+    check("reap", Reap(4711));
+    assert_eq!((said("reaped").reaped(), said("forked").reaped()), (Some(9), None));
     for (name, instance) in [("complete", "m"), ("initialize", "m_0")] {
         assert_eq!(command(name).name(), Some(name));
         assert_eq!(

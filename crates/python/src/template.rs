@@ -1,0 +1,157 @@
+//! How do the instances of a model share what its `initialize` loaded?
+//!
+//! ```text
+//!   server ── initialize, fork, reap ──► template: imports the model, runs initialize once, executes nothing
+//!                                           │ fork
+//!          ◄── channels of its own ──► instance, instance, …: the template's memory, copied where somebody writes
+//! ```
+//!
+//! The template is started for the first instance. If it dies, its instances live on, and the next instance that is started has another template
+//! started before.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nerite_process::packets::{FORK, Reap, Said};
+use nerite_process::{Channel, Child, Parent, SideEnd, Silence, Supervisor};
+use nerite_request::Status;
+
+use crate::launch::Launch;
+
+/// How long a template may take to answer that it reaped a process: it has nothing else to do, and those who ask may have.
+const REAP_MAX: Duration = Duration::from_millis(100);
+
+/// The template of one version of a model.
+pub(crate) struct Template {
+    supervisor: Supervisor,
+    launch: Launch,
+    /// The model's name.
+    model: String,
+    /// The command that initializes it.
+    command: String,
+    process: Mutex<Option<Arc<Process>>>,
+}
+
+/// A template that runs.
+struct Process {
+    child: Mutex<Child>,
+    /// Its number.
+    pid: u32,
+    /// It ended, or does not answer: what it would say now may be the answer to an earlier question.
+    is_useless: AtomicBool,
+    /// Processes that ended and are still in the system's hands.
+    unreaped: Mutex<Vec<u32>>,
+    /// Its end of the channel for calls stays open, as an instance's does. It makes none.
+    _calls: Channel,
+}
+
+impl Template {
+    /// Not started yet.
+    pub(crate) fn new(supervisor: Supervisor, launch: Launch, model: &str, command: String) -> Template {
+        Template { supervisor, launch, model: model.to_owned(), command, process: Mutex::default() }
+    }
+
+    /// A process that has the model. Gives the server's end of its channel for calls as well.
+    pub(crate) fn fork(&self) -> Result<(Child, Channel), Status> {
+        // Instances of one model are made one after another.
+        let mut process = lock(&self.process);
+        if let Some(running) = &*process {
+            match running.fork(&self.supervisor, &self.launch) {
+                Ok(forked) => return Ok(forked),
+                Err(why) => log::error!("{}", self.unusable(&format!("{why}; another one is started"))),
+            }
+        }
+        let fresh = process.insert(Arc::new(self.start()?));
+        fresh.fork(&self.supervisor, &self.launch).map_err(|why| Status::internal(self.unusable(&why)))
+    }
+
+    fn start(&self) -> Result<Process, Status> {
+        let began = Instant::now();
+        let started = self.launch.start(&self.supervisor);
+        let (mut child, calls) = started.map_err(|error| self.launch.unstarted(error, began))?;
+        child
+            .says_when_it_ends(self.unusable("its process ended; its instances live on, and the next one has another"));
+        let answer = child.first(&self.command).map_err(|silence| {
+            let why = format!("{silence} while it initialized the model, with interpreter {}", self.launch.interpreter);
+            self.launch.blame(&silence, began).unwrap_or_else(|| Status::internal(self.unusable(&why)))
+        })?;
+        if let Some(Some(error)) = answer.error() {
+            return Err(Status::internal(error));
+        }
+        self.launch.interpreter.check_version(answer.ready().python.unwrap_or("unknown"))?;
+        Ok(Process {
+            pid: child.pid(),
+            child: Mutex::new(child),
+            is_useless: AtomicBool::new(false),
+            unreaped: Mutex::default(),
+            _calls: calls,
+        })
+    }
+
+    fn unusable(&self, why: &str) -> String {
+        format!("the template of model '{}' (SHARE_INITIALIZE) cannot be used: {why}", self.model)
+    }
+}
+
+impl Process {
+    /// One more process, or why there is none.
+    fn fork(self: &Arc<Process>, supervisor: &Supervisor, launch: &Launch) -> Result<(Child, Channel), String> {
+        let system = |error: std::io::Error| error.to_string();
+        let (channel, channel_theirs) = Channel::pair().map_err(system)?;
+        let (side, side_theirs) = SideEnd::pair().map_err(system)?;
+        let (calls, calls_theirs) = Channel::pair().map_err(system)?;
+        let mut child = lock(&self.child);
+        self.reap_all(&mut child);
+        let theirs = [channel_theirs, side_theirs, calls_theirs];
+        let answer = self.ask(&mut child, FORK, &theirs, launch.start_max).map_err(|silence| silence.to_string())?;
+        drop(child);
+        let pid = answer.forked().ok_or_else(|| answer.error().flatten().unwrap_or("it forked nothing").to_owned())?;
+        let parent = Arc::clone(self) as Arc<dyn Parent>;
+        let forked = Child::adopt(supervisor, pid, parent, (channel, side), launch.patience());
+        Ok((forked.map_err(system)?, calls))
+    }
+
+    fn ask(&self, child: &mut Child, command: &str, theirs: &[OwnedFd], at_most: Duration) -> Result<Said, Silence> {
+        if self.is_useless.load(Ordering::Relaxed) {
+            return Err(Silence::Closed);
+        }
+        let answer = child.ask_within(command, theirs, at_most);
+        if answer.is_err() {
+            self.is_useless.store(true, Ordering::Relaxed);
+        }
+        answer
+    }
+
+    /// Has the template take the processes off the system's hands that ended. How the last one ended.
+    fn reap_all(&self, child: &mut Child) -> Option<ExitStatus> {
+        let ended = std::mem::take(&mut *lock(&self.unreaped));
+        let mut reap = |pid: u32| self.ask(child, &Reap(pid).to_string(), &[], REAP_MAX).ok()?.reaped();
+        ended.into_iter().map(|pid| reap(pid).map(ExitStatus::from_raw)).last().flatten()
+    }
+}
+
+impl Parent for Process {
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn is_there(&self) -> bool {
+        // Who holds the lock speaks to it.
+        self.child.try_lock().map_or(true, |child| !child.has_ended())
+    }
+
+    fn reap(&self, pid: u32) -> Option<ExitStatus> {
+        lock(&self.unreaped).push(pid);
+        // While it starts a process there is no waiting for it: it is asked to reap this one before the next.
+        let mut child = self.child.try_lock().ok()?;
+        self.reap_all(&mut child)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
