@@ -40,7 +40,7 @@ def test_an_identity_model_writes_its_input_to_the_place_of_its_output(start):  
     "source, error",
     [
         ("x = 1\n", "AttributeError: module '1.model' has no attribute 'TritonPythonModel'"),
-        ("def f(:\n", "SyntaxError: invalid syntax (model.py, line 1)"),
+        ("def f(:\n", "SyntaxError: invalid syntax ({file}, line 1)"),
         (
             FAILING + "    def initialize(self, args):\n        deep()\n",
             "ValueError: bad\n\nAt:\n  {file}(4): deep\n  {file}(8): initialize\n",
@@ -405,3 +405,32 @@ def test_modules_are_found_by_tracebacks(start):  # noqa: F811
     server = start(OBEDIENT)
     code = "import linecache, traceback\ntry: pb_utils.Tensor('', np.zeros(1))\nexcept Exception: out = traceback.format_exc()"
     assert 'raise TritonModelException("Tensor name cannot be an empty string.")' in read_text(server, obey(server, code))
+
+
+ANY_OUTPUT = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        outputs = [("OUT", np.float32), ("TYPED", np.int32), ("TEXT", np.object_), ("ELSEWHERE", np.float32)]
+        tensors = [pb_utils.Tensor(name, np.zeros(1, dtype)) for name, dtype in outputs]
+        return [pb_utils.InferenceResponse(tensors) for _ in requests]
+"""
+
+
+def test_outputs_that_the_configuration_does_not_have_are_told_once(start):  # noqa: F811
+    server = start(ANY_OUTPUT, ready=False)
+    names = [("OUT", "TYPE_FP32"), ("TYPED", "TYPE_FP32"), ("TEXT", "TYPE_STRING")]
+    assert "ready" in server.initialize({"output": [{"name": name, "data_type": datatype} for name, datatype in names]})
+    for _ in range(2):
+        answer = server.execute(server.request(), server.request())
+        assert [one["outputs"] for one in answer["responses"]] == [[], []]
+    said = [server.receive(server.side)["log"] for _ in range(2)]
+    assert said == [
+        ["WARNING", "model 'm': the output 'TYPED' of a response has datatype INT32, where its configuration says FP32; clients get it as it is"],
+        ["WARNING", "model 'm': the output 'ELSEWHERE' of a response is not in its configuration, which has OUT, TEXT, TYPED; no client gets it"],
+    ]
+    server.side.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        server.side.recv(1)

@@ -42,6 +42,21 @@ VIOLATIONS = [
 ]  # fmt: skip
 
 
+# What the configuration does not have; nerite says so in its log (python/tests/test_model_stub.py).
+UNDECLARED = [
+    ("other_name", {"SAID": ("BYTES", [1])}),
+    ("only_other_name", {}),
+    ("other_datatype", {"SAID": ("BYTES", [1]), "MORE": ("INT32", [3])}),
+    ("other_shape", {"SAID": ("BYTES", [1]), "MORE": ("FP32", [2, 3])}),
+]
+
+
+@pytest.mark.parametrize(("deed", "outputs"), UNDECLARED)
+def test_outputs_that_the_configuration_does_not_have(python_client, deed, outputs):
+    found = do(python_client, "py_deeds", deed).outputs
+    assert {name: (one.datatype, list(one.shape)) for name, one in found.items()} == outputs
+
+
 @pytest.mark.parametrize(("deed", "message"), VIOLATIONS)
 def test_what_execute_must_not_do(python_client, deed, message):
     with refuses("INTERNAL", WRONG + message):

@@ -19,6 +19,8 @@ from .tensors import DATATYPES, NUMPY_DTYPES, Tensor, encoded, encoded_bytes, wr
 
 # From this size on it is worth asking whether the model computed straight into the place.
 _IN_PLACE_BYTES_MIN = 4096
+# Outputs that the operator is warned of, at most, and characters of their names.
+_TOLD_MAX, _NAME_CHARACTERS_MAX = 64, 256
 _SEND_SIGNATURE = (
     "self: c_python_backend_utils.InferenceResponseSender, "
     "response: c_python_backend_utils.InferenceResponse = None, flags: int = 0"
@@ -37,6 +39,10 @@ class Conversation:
         self.side = side
         self.calls = calls
         self.memory = Memory()
+        # What the configuration says of outputs, and which of them the operator was told that the model does otherwise.
+        self.model = ""
+        self.declared: dict[str, str] = {}
+        self._told: set[str] = set()
         # Held for a question and its answer.
         self.asking = threading.Lock()
         # Held to write a response, and to say that no more may be written. A model's code may run meanwhile, and send again.
@@ -50,6 +56,17 @@ class Conversation:
         # Whether execute runs on the main thread, and requests to other models whose responses nobody takes any more.
         self.is_executing = False
         self.unwanted: collections.deque[int] = collections.deque()
+
+    def tell_undeclared(self, name: str, datatype: str) -> None:
+        """Warns the operator, once, of an output that is not as the configuration has it."""
+        if not self.declared or name in self._told or len(self._told) >= _TOLD_MAX:
+            return
+        self._told.add(name)
+        if name in self.declared:
+            what = f"has datatype {datatype}, where its configuration says {self.declared[name]}; clients get it as it is"
+        else:
+            what = f"is not in its configuration, which has {', '.join(sorted(self.declared))}; no client gets it"
+        self.side.log("WARNING", f"model '{self.model}': the output '{name[:_NAME_CHARACTERS_MAX]}' of a response {what}")
 
     def ask_place(self, index: int, name: str, byte_size: int) -> tuple[int, int, int]:
         """Asks for memory for an output of the batch's request ``index``: segment, offset, capacity."""
@@ -157,6 +174,8 @@ class Answer:
             # Of two outputs of one name the last counts, as in Triton.
             outputs = {}
             for tensor in response._outputs:
+                if self._talk.declared.get(tensor._name) != tensor.datatype:
+                    self._talk.tell_undeclared(tensor._name, tensor.datatype)
                 place = self._wanted.get(tensor._name)
                 if place is not None:
                     outputs[tensor._name] = self._put(tensor, place)

@@ -94,12 +94,19 @@ def _refused(name: str, kind: str, signature: str, given: tuple[Any, ...], named
 def told(error: BaseException) -> str:
     """The error as Triton tells it: type, message, and where, innermost first."""
     try:
-        message = str(error) or "<EMPTY MESSAGE>"
+        message = _message(error) or "<EMPTY MESSAGE>"
     except Exception:  # noqa: BLE001 - a model's own class may fail here as well
         message = "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>"
     places = "".join(f"  {frame.f_code.co_filename}({line}): {frame.f_code.co_name}\n" for frame, line in _frames(error))
     message = message[:ERROR_CHARACTERS_MAX]
     return f"{type(error).__name__}: {message}" + (f"\n\nAt:\n{places}" if places else "")
+
+
+def _message(error: BaseException) -> str:
+    # Python itself leaves the folder out, and all models have a model.py.
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{error.msg} ({error.filename}, line {error.lineno})"
+    return str(error)
 
 
 def _frames(error: BaseException) -> list[tuple[FrameType, int]]:

@@ -149,6 +149,8 @@ class Stub:
         guard = self._guard_loaded = self._guard()
         self._talk.memory = Memory(guard)
         self._talk.calls.share(self._talk.memory)
+        self._talk.model = command["model"]["name"]
+        self._talk.declared = _declared(command["args"]["model_config"])
         Logger._write = staticmethod(self._side.log)
         metrics.connect(self._side, command["model"]["instance"])
         Tensor.private_inputs = _private_inputs(command["args"]["model_config"])
@@ -273,6 +275,13 @@ def _private_inputs(model_config: str) -> bool:
     if value not in ("yes", "no"):
         raise Failed(f"Incorrect value for PRIVATE_INPUTS: {value}, expected 'yes' or 'no'")
     return bool(value == "yes")
+
+
+def _declared(model_config: str) -> "dict[str, str]":
+    """The datatypes of the outputs by their names, as the configuration has them."""
+    outputs = json.loads(model_config).get("output", [])
+    names = {one.get("name", ""): one.get("data_type", "").replace("TYPE_", "", 1) for one in outputs}
+    return {name: "BYTES" if datatype == "STRING" else datatype for name, datatype in names.items()}
 
 
 # An error of ours has no frames that a client should see.

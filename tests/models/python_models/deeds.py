@@ -184,3 +184,17 @@ class TritonPythonModel:
             ],
         }
         return [response(json.dumps(found))]
+
+    # Outputs that the configuration does not have.
+
+    def other_name(self, requests, argument):
+        return [pb_utils.InferenceResponse([said("named"), pb_utils.Tensor("ELSEWHERE", np.zeros(2, np.float32))])]
+
+    def only_other_name(self, requests, argument):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("ELSEWHERE", np.zeros(2, np.float32))])]
+
+    def other_datatype(self, requests, argument):
+        return [pb_utils.InferenceResponse([said("typed"), pb_utils.Tensor("MORE", np.arange(3, dtype=np.int32))])]
+
+    def other_shape(self, requests, argument):
+        return [pb_utils.InferenceResponse([said("shaped"), pb_utils.Tensor("MORE", np.zeros((2, 3), np.float32))])]
