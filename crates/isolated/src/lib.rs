@@ -3,8 +3,8 @@
 //! ```text
 //!             server                                             child: this program again, `nerite instance-worker`
 //!   Isolated ──load──► IsolatedModel ──instance──► ProcessInstance ── channel ──► worker ──► the engine's own Runtime
-//!     which models?      Seed: how a child starts    (crate `process`)              inputs: Buffers over the client's own region
-//!                                                                                   outputs: Slots over the client's own region
+//!     which models?      ProcessLauncher:               (crate `process`)              inputs: Buffers over the client's own region
+//!                        how a child starts                                         outputs: Slots over the client's own region
 //! ```
 //!
 //! [`Isolated`] wraps a [`nerite_backend::Runtime`]. A model whose parameter `isolated` is true, or all models of the backend where the

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nerite_backend::{CostBound, Instance, InstanceSpec, Model};
 use nerite_process::packets::Said;
-use nerite_process::{Blocks, Child, Live, Patience, ProcessInstance, Seed, Silence, Supervisor};
+use nerite_process::{Blocks, Child, Live, Patience, ProcessInstance, ProcessLauncher, Silence, Supervisor};
 use nerite_request::Status;
 use nerite_shm::Pools;
 use serde_json::{Value, json};
@@ -59,23 +59,23 @@ impl Model for IsolatedModel {
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
         let instance = json!({ "name": spec.name, "index": spec.index });
         let command = json!({ "do": "initialize", "context": self.context, "instance": instance }).to_string();
-        let seed = IsolatedSeed { launch: self.launch.clone(), instance: spec.name.clone(), command };
-        Ok(Box::new(ProcessInstance::start(Box::new(seed), Blocks::new(&self.pools))?))
+        let launcher = IsolatedLauncher { launch: self.launch.clone(), instance: spec.name.clone(), command };
+        Ok(Box::new(ProcessInstance::start(Box::new(launcher), Blocks::new(&self.pools))?))
     }
 }
 
-struct IsolatedSeed {
+struct IsolatedLauncher {
     launch: Launch,
     instance: String,
     command: String,
 }
 
-impl Seed for IsolatedSeed {
+impl ProcessLauncher for IsolatedLauncher {
     fn instance(&self) -> &str {
         &self.instance
     }
 
-    fn grow(&self) -> Result<Live, Status> {
+    fn launch(&self) -> Result<Live, Status> {
         let (child, _) = self.launch.first(&self.instance, &self.command)?;
         Ok(Live::new(child, true))
     }

@@ -36,7 +36,7 @@ pub(crate) struct Body {
     /// The same as whether it is known how it ended, for those who must not wait.
     is_buried: AtomicBool,
     /// What the log says if it ends by itself.
-    farewell: OnceLock<String>,
+    end_message: OnceLock<String>,
 }
 
 struct State {
@@ -76,7 +76,7 @@ impl Body {
 
     fn of(pid: u32, process: Source) -> Body {
         let state = Mutex::new(State { process, ended: None });
-        Body { pid: number_of(pid), state, is_buried: AtomicBool::new(false), farewell: OnceLock::new() }
+        Body { pid: number_of(pid), state, is_buried: AtomicBool::new(false), end_message: OnceLock::new() }
     }
 
     /// Its number.
@@ -166,14 +166,14 @@ impl Body {
         let by_itself = state.ended.is_none();
         self.end(&mut state);
         drop(state);
-        if let Some(farewell) = self.farewell.get().filter(|_| by_itself) {
-            log::error!("{farewell}");
+        if let Some(end_message) = self.end_message.get().filter(|_| by_itself) {
+            log::error!("{end_message}");
         }
     }
 
     /// If it ends by itself, the log says this.
     pub(crate) fn says_when_it_ends(&self, text: String) {
-        let _ = self.farewell.set(text);
+        let _ = self.end_message.set(text);
     }
 
     /// Whether it has ended, as far as that was noticed. Takes no lock.

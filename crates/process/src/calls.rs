@@ -8,7 +8,7 @@ mod control;
 mod inputs;
 mod nested;
 mod open;
-mod say;
+mod readiness;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Display;
@@ -32,7 +32,7 @@ use inputs::BatchInputs;
 pub use nested::Callees;
 use nested::NestedRequests;
 use open::Open;
-use say::Say;
+use readiness::ReadinessQuestion;
 
 /// The server's end of the channel for calls, and the requests that are open in the process.
 pub(crate) struct Calls {
@@ -47,7 +47,7 @@ pub(crate) struct Calls {
     /// Requests that the process made of other models, and memory that it has for the inputs of more.
     nested: NestedRequests,
     space: Mutex<HashMap<u64, Block>>,
-    say: Mutex<Say>,
+    question: Mutex<ReadinessQuestion>,
     pub(crate) batch_inputs: BatchInputs,
     news: Mutex<Vec<News>>,
     /// What the process did not take at once, in order.
@@ -80,7 +80,7 @@ impl Calls {
     pub(crate) fn new(channel: Channel, process: Process, sizes: Sizes) -> io::Result<Arc<Calls>> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (open, inputs, news, unsent) = (Mutex::default(), Mutex::default(), Mutex::default(), Mutex::default());
-        let (nested, space, say) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (nested, space, question) = (Mutex::default(), Mutex::default(), Mutex::default());
         let batch_inputs = BatchInputs::default();
         Ok(Arc::new(Calls {
             channel,
@@ -91,7 +91,7 @@ impl Calls {
             inputs,
             nested,
             space,
-            say,
+            question,
             batch_inputs,
             news,
             unsent,
@@ -132,7 +132,7 @@ impl Calls {
         lock(&self.inputs).clear();
         self.batch_inputs.clear();
         self.cancel_all();
-        self.end_say();
+        self.end_readiness();
     }
 
     /// The thread's life: until the process closes the channel.
@@ -140,7 +140,7 @@ impl Calls {
         let mut packet = Packet::default();
         while self.turn(&mut packet).is_ok() {}
         self.cancel_all();
-        self.end_say();
+        self.end_readiness();
         if lock(&self.open).is_empty() {
             return;
         }
@@ -299,7 +299,7 @@ impl Caller for Calls {
     /// Starts the thread that hears them.
     fn wake(self: Arc<Calls>) {
         if self.channel.has_ended() && lock(&self.open).is_empty() {
-            self.end_say();
+            self.end_readiness();
             return;
         }
         let calls = Arc::clone(&self);

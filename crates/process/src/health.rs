@@ -13,19 +13,19 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::blocks::Blocks;
 use crate::calls::lock;
 use crate::limits::RESTART_PAUSE;
-use crate::live::{Live, Seed, Started};
+use crate::live::{Live, ProcessLauncher, Started};
 use crate::plan::Sizes;
 
 /// What the instance and those who ask for its readiness know of its processes.
 pub(crate) struct Health {
-    pub(crate) seed: Arc<dyn Seed>,
+    pub(crate) launcher: Arc<dyn ProcessLauncher>,
     pub(crate) blocks: Arc<Blocks>,
     /// Bytes that each output had last time.
     pub(crate) sizes: Sizes,
     /// Where its processes run.
     cores: Option<CpuSet>,
     state: Mutex<State>,
-    grown: Condvar,
+    started: Condvar,
 }
 
 #[derive(Default)]
@@ -34,7 +34,7 @@ struct State {
     process: Option<Started>,
     /// When the process could not be started anew, and why.
     failed: Option<(u64, Status)>,
-    is_growing: bool,
+    is_starting: bool,
     /// A process that was started because somebody asked for readiness; the instance takes it with the next request.
     next: Option<Live>,
     /// Who waits for that.
@@ -44,17 +44,17 @@ struct State {
 }
 
 impl Health {
-    pub(crate) fn new(seed: Arc<dyn Seed>, blocks: Arc<Blocks>) -> Arc<Health> {
+    pub(crate) fn new(launcher: Arc<dyn ProcessLauncher>, blocks: Arc<Blocks>) -> Arc<Health> {
         let (cores, sizes) = (sched_getaffinity(None).ok(), Sizes::default());
-        Arc::new(Health { seed, blocks, sizes, cores, state: Mutex::default(), grown: Condvar::new() })
+        Arc::new(Health { launcher, blocks, sizes, cores, state: Mutex::default(), started: Condvar::new() })
     }
 
     /// The first process, or the one that is to follow one that died. At most one attempt to start one anew in [`RESTART_PAUSE`]: a model that
     /// cannot start must not keep the machine busy trying. May wait, so not on a front end's thread.
     pub(crate) fn start(&self) -> Result<Live, Status> {
         let mut state = self.lock();
-        while state.is_growing {
-            state = self.grown.wait(state).unwrap_or_else(PoisonError::into_inner);
+        while state.is_starting {
+            state = self.started.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if let Some(live) = state.next.take() {
             return Ok(live);
@@ -62,10 +62,10 @@ impl Health {
         if let Some(status) = state.recent_failure() {
             return Err(status);
         }
-        state.is_growing = true;
+        state.is_starting = true;
         let is_first = state.process.is_none();
         drop(state);
-        let live = self.grow(is_first);
+        let live = self.launch(is_first);
         let mut state = self.lock();
         let told = self.settle(&mut state, live.as_ref());
         drop(state);
@@ -82,15 +82,15 @@ impl Health {
         drop(next);
     }
 
-    fn grow(&self, is_first: bool) -> Result<Live, Status> {
+    fn launch(&self, is_first: bool) -> Result<Live, Status> {
         if !is_first {
-            log::warn!("starting the process of model instance '{}' anew", self.seed.instance());
+            log::warn!("starting the process of model instance '{}' anew", self.launcher.instance());
         }
-        let grown = self.seed.grow().and_then(|mut live| {
-            live.hear_calls(&self.seed, &self.blocks, &self.sizes)?;
+        let started = self.launcher.launch().and_then(|mut live| {
+            live.hear_calls(&self.launcher, &self.blocks, &self.sizes)?;
             Ok(live)
         });
-        grown.map_err(|status| {
+        started.map_err(|status| {
             if is_first {
                 return status;
             }
@@ -99,20 +99,20 @@ impl Health {
                 status.message,
                 RESTART_PAUSE.as_secs()
             );
-            Status::new(status.code, self.seed.unhealthy(&why))
+            Status::new(status.code, self.launcher.unhealthy(&why))
         })
     }
 
     /// Notes what came of starting a process. What is returned tells those who wait, without the lock.
-    fn settle(&self, state: &mut State, grown: Result<&Live, &Status>) -> impl FnOnce() + use<> {
-        state.is_growing = false;
-        match grown {
+    fn settle(&self, state: &mut State, started: Result<&Live, &Status>) -> impl FnOnce() + use<> {
+        state.is_starting = false;
+        match started {
             Ok(live) => (state.process, state.failed) = (Some(live.started()), None),
             Err(status) => state.failed = Some((now_ns(), status.clone())),
         }
-        self.grown.notify_all();
+        self.started.notify_all();
         let waiting = std::mem::take(&mut state.waiting);
-        let answer = grown.map(drop).map_err(Status::clone);
+        let answer = started.map(drop).map_err(Status::clone);
         move || waiting.into_iter().for_each(|done| done(answer.clone()))
     }
 
@@ -122,7 +122,7 @@ impl Health {
             // Where this fails it runs where the server does.
             let _ = sched_setaffinity(None, cores);
         }
-        let live = self.grow(false);
+        let live = self.launch(false);
         let mut state = self.lock();
         let told = self.settle(&mut state, live.as_ref());
         let spare = if state.is_over { live.ok() } else { std::mem::replace(&mut state.next, live.ok()) };
@@ -152,7 +152,7 @@ impl Readiness for Health {
             return match decides {
                 Some(Some(calls)) => calls.ask_ready(done),
                 // Without its calls it is about to be no more.
-                Some(None) => done(Err(Status::unavailable(self.seed.unhealthy("its process is ending")))),
+                Some(None) => done(Err(Status::unavailable(self.launcher.unhealthy("its process is ending")))),
                 None => done(Ok(())),
             };
         }
@@ -161,7 +161,7 @@ impl Readiness for Health {
             return done(Err(status));
         }
         state.waiting.push(done);
-        if std::mem::replace(&mut state.is_growing, true) {
+        if std::mem::replace(&mut state.is_starting, true) {
             return;
         }
         drop(state);
@@ -169,7 +169,7 @@ impl Readiness for Health {
         let started = std::thread::Builder::new().name("nerite-revive".to_owned()).spawn(move || health.revive());
         if let Err(error) = started {
             let why = format!("no thread to start its process anew: {error}; raise the limit on threads");
-            let status = Status::unavailable(self.seed.unhealthy(&why));
+            let status = Status::unavailable(self.launcher.unhealthy(&why));
             let told = self.settle(&mut self.lock(), Err(&status));
             told();
         }

@@ -13,7 +13,7 @@ use crate::blocks::Blocks;
 use crate::calls::lock;
 use crate::child::Silence;
 use crate::health::Health;
-use crate::live::{Live, Seed};
+use crate::live::{Live, ProcessLauncher};
 use crate::packets::{BatchPacket, Responses, Said};
 use crate::plan::{Planned, Planner, Sizes};
 use crate::shares::Maps;
@@ -25,7 +25,7 @@ static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 /// One instance: a process while it lives, and the next one after it died.
 pub struct ProcessInstance {
-    seed: Arc<dyn Seed>,
+    launcher: Arc<dyn ProcessLauncher>,
     blocks: Arc<Blocks>,
     live: Option<Live>,
     health: Arc<Health>,
@@ -76,12 +76,12 @@ enum Answer {
 
 impl ProcessInstance {
     /// Starts the process and initializes the model in it.
-    pub fn start(seed: Box<dyn Seed>, blocks: Blocks) -> Result<ProcessInstance, Status> {
-        let (seed, blocks) = (Arc::from(seed), Arc::new(blocks));
-        let health = Health::new(Arc::clone(&seed), Arc::clone(&blocks));
+    pub fn start(launcher: Box<dyn ProcessLauncher>, blocks: Blocks) -> Result<ProcessInstance, Status> {
+        let (launcher, blocks) = (Arc::from(launcher), Arc::new(blocks));
+        let health = Health::new(Arc::clone(&launcher), Arc::clone(&blocks));
         let live = Some(health.start()?);
         let sizes = Arc::clone(&health.sizes);
-        Ok(ProcessInstance { seed, blocks, live, health, sizes, begun: Begun::Nothing })
+        Ok(ProcessInstance { launcher, blocks, live, health, sizes, begun: Begun::Nothing })
     }
 
     /// The process, started anew if it has died.
@@ -113,7 +113,7 @@ impl ProcessInstance {
         let Live { child, calls, .. } = live;
         let tell = || child.tell(&packet, &maps.descriptors);
         if let Some(calls) = calls
-            && self.seed.is_decoupled()
+            && self.launcher.is_decoupled()
         {
             return match calls.begin(planned, times, tell) {
                 Ok(open) => Begun::Asked(under_way(Vec::new(), open)),
@@ -148,7 +148,7 @@ impl ProcessInstance {
                 calls.batch_inputs.clear();
             }
         } else if let (Answer::Failed(text), Some(calls)) = (&answer, &live.calls) {
-            calls.fail(&open, &Status::internal(self.seed.failed(text)));
+            calls.fail(&open, &Status::internal(self.launcher.failed(text)));
         }
         times.infer_ends();
         let spent = said.executions().map(|executions| spent::told(executions, &times));
@@ -198,7 +198,7 @@ impl ProcessInstance {
         let mut responses = match answer {
             Answer::Responses(responses) => responses,
             Answer::Failed(text) => {
-                let status = Status::internal(self.seed.failed(&text));
+                let status = Status::internal(self.launcher.failed(&text));
                 return planned.into_iter().map(|one| (one.job, Ended::Failed(status.clone()))).collect();
             }
         };
@@ -213,7 +213,7 @@ impl ProcessInstance {
 
     fn unhealthy(&self, silence: &Silence) -> Status {
         let why = format!("{silence} while it had this request; the next request starts it anew");
-        Status::internal(self.seed.unhealthy(&why))
+        Status::internal(self.launcher.unhealthy(&why))
     }
 }
 

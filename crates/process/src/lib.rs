@@ -6,7 +6,7 @@
 //!   Supervisor: starts the children, reads their side channels, reaps them
 //! ```
 //!
-//! The server's half of it, the same for every kind of child. Who runs in the child is the [`Seed`]'s business: crate `python` starts
+//! The server's half of it, the same for every kind of child. A [`ProcessLauncher`] says what runs in the child: crate `python` starts
 //! the user's interpreter, crate `isolated` starts this program again with an engine in it. Tensors do not travel: the child maps the
 //! client's own memory ([`nerite_memory::Share`]) and reads and writes there; tensors that lie elsewhere are copied once into blocks that both
 //! map. A child that dies fails its requests and nothing else: the next request starts another. The wire is described in
@@ -52,7 +52,7 @@ pub use channel::{Channel, Packet, memory_file};
 pub use child::{Child, Patience, SideEnd, Silence};
 pub use host::ProcessHost;
 pub use instance::ProcessInstance;
-pub use live::{Live, Seed};
+pub use live::{Live, ProcessLauncher};
 pub use spawn::spawn;
 pub use supervisor::Supervisor;
 pub use waits::{Waiter, Waits};

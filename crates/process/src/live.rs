@@ -1,4 +1,4 @@
-//! What is a process that has its model, and from what does it grow?
+//! What is a process that has its model, and who starts it?
 
 use std::sync::{Arc, Weak};
 
@@ -13,13 +13,13 @@ use crate::plan::Sizes;
 use crate::shares::Shares;
 use crate::supervisor::Supervisor;
 
-/// From which the process of one instance grows, as often as it must.
-pub trait Seed: Send + Sync {
+/// Starts the process of one instance, as often as there must be another.
+pub trait ProcessLauncher: Send + Sync {
     /// The instance's name.
     fn instance(&self) -> &str;
 
     /// Starts a process and initializes the model in it.
-    fn grow(&self) -> Result<Live, Status>;
+    fn launch(&self) -> Result<Live, Status>;
 
     /// Whether its model answers a request any number of times, on the channel for calls.
     fn is_decoupled(&self) -> bool {
@@ -81,16 +81,16 @@ impl Live {
     /// Has its calls heard.
     pub(crate) fn hear_calls(
         &mut self,
-        seed: &Arc<dyn Seed>,
+        launcher: &Arc<dyn ProcessLauncher>,
         blocks: &Arc<Blocks>,
         sizes: &Sizes,
     ) -> Result<(), Status> {
         let Some((channel, supervisor, callees)) = self.called.take() else { return Ok(()) };
         let process = Process {
-            instance: seed.instance().to_owned(),
+            instance: launcher.instance().to_owned(),
             unhealthy: {
-                let seed = Arc::clone(seed);
-                Box::new(move |why| seed.unhealthy(why))
+                let launcher = Arc::clone(launcher);
+                Box::new(move |why| launcher.unhealthy(why))
             },
             shares: Arc::clone(&self.shares),
             blocks: Arc::clone(blocks),
@@ -102,7 +102,7 @@ impl Live {
             self.calls = Some(Arc::clone(&calls));
             supervisor.hear_calls(calls)
         });
-        heard.map_err(|error| Status::unavailable(seed.unhealthy(&format!("its calls cannot be heard: {error}"))))
+        heard.map_err(|error| Status::unavailable(launcher.unhealthy(&format!("its calls cannot be heard: {error}"))))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Python ──load──► PythonModel ──instance──► ProcessInstance ── channel ──► child: the user's python3, the stub, the model
-//!     Interpreter, Launch, Seed              (crate `process`)
+//!     Interpreter, Launch, ProcessLauncher, Template    (crate `process`)
 //! ```
 //!
 //! One process per instance, in the user's own interpreter: which one that is, what it is handed, and how its failures are told. What

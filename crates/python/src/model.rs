@@ -1,4 +1,4 @@
-//! What is one version of a Python model, and how is an instance of it grown?
+//! What is one version of a Python model, and how is an instance of it started?
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use nerite_backend::{CostBound, Instance, InstanceSpec, LoadContext, Model, Mode
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_config::{ModelConfig, to_json};
 use nerite_process::packets::{Initialize, Model as ModelTold};
-use nerite_process::{Blocks, Callees, Live, ProcessInstance, Seed, Silence, Supervisor, Waiter, Waits};
+use nerite_process::{Blocks, Callees, Live, ProcessInstance, ProcessLauncher, Silence, Supervisor, Waiter, Waits};
 use nerite_request::Status;
 use nerite_shm::Pools;
 
@@ -26,8 +26,8 @@ pub(crate) struct PythonModel {
     pub(crate) template: Option<Arc<Template>>,
 }
 
-/// From which the process of one instance grows, as often as it must.
-struct PythonSeed {
+/// Starts the process of one instance, as often as there must be another.
+struct PythonLauncher {
     supervisor: Supervisor,
     launch: Launch,
     template: Option<Arc<Template>>,
@@ -60,13 +60,13 @@ impl Model for PythonModel {
         let instance = spec.name.clone();
         let (models, waiter) = (context.models.clone(), Arc::new(self.waits.instance(&context.model)));
         let template = self.template.clone();
-        let seed =
-            PythonSeed { supervisor, launch, template, instance, command, is_decoupled: decoupled, models, waiter };
-        Ok(Box::new(ProcessInstance::start(Box::new(seed), Blocks::new(&self.pools))?))
+        let launcher =
+            PythonLauncher { supervisor, launch, template, instance, command, is_decoupled: decoupled, models, waiter };
+        Ok(Box::new(ProcessInstance::start(Box::new(launcher), Blocks::new(&self.pools))?))
     }
 }
 
-impl Seed for PythonSeed {
+impl ProcessLauncher for PythonLauncher {
     fn instance(&self) -> &str {
         &self.instance
     }
@@ -83,7 +83,7 @@ impl Seed for PythonSeed {
         format!("Failed to process the request(s) for model '{}', message: {text}", self.instance)
     }
 
-    fn grow(&self) -> Result<Live, Status> {
+    fn launch(&self) -> Result<Live, Status> {
         let began = Instant::now();
         let (mut child, calls) = if let Some(template) = &self.template {
             template.fork()?
@@ -106,7 +106,7 @@ impl Seed for PythonSeed {
     }
 }
 
-impl PythonSeed {
+impl PythonLauncher {
     fn silent(&self, silence: &Silence, began: Instant) -> Status {
         let (instance, interpreter) = (&self.instance, &self.launch.interpreter);
         match silence {

@@ -44,7 +44,7 @@ READ_ONLY = (
     "PRIVATE_INPUTS to 'yes' for copies of all"
 )
 # The thread that leaves when the server is gone, and the one that says whether the model is ready.
-LEAVER, SAYER = "nerite-end", "nerite-readiness"
+END_THREAD, READINESS_THREAD = "nerite-end", "nerite-readiness"
 NOTHING = np.empty(0, np.uint8)
 _PID = os.getpid()
 
@@ -212,7 +212,7 @@ def _await_sender(answer: Answer, request: weakref.ref[InferenceRequest], talk: 
 
 def _may_be_sent() -> bool:
     """Whether anything of the model's runs beside the main thread."""
-    names = {one.name for one in threading.enumerate() if one is not threading.main_thread()} - {LEAVER, SAYER}
+    names = {one.name for one in threading.enumerate() if one is not threading.main_thread()} - {END_THREAD, READINESS_THREAD}
     if "nerite-loop" in names:
         from . import loop
 

@@ -16,13 +16,13 @@ from .errors import CALLERS, told
 WRONG = "is_ready() must return a boolean value"
 
 
-class Say:
-    """What the model says of itself."""
+class ReadinessAnswers:
+    """Asks the model whenever the server asks."""
 
     def __init__(self, model: Any, calls: Calls) -> None:
         self._model: Optional[Any] = model
         self._calls = calls
-        threading.Thread(target=self._serve, name=batch.SAYER, daemon=True).start()
+        threading.Thread(target=self._serve, name=batch.READINESS_THREAD, daemon=True).start()
 
     def end(self) -> None:
         """The model is finalized: it is not asked any more."""
@@ -49,5 +49,5 @@ class Say:
         return said if isinstance(said, bool) else WRONG
 
 
-CALLERS.add(Say._serve.__code__)
-CALLERS.add(Say._asked.__code__)
+CALLERS.add(ReadinessAnswers._serve.__code__)
+CALLERS.add(ReadinessAnswers._asked.__code__)

@@ -54,7 +54,7 @@ class Stub:
         self._model: Any = None
         self._names: packets.Model = {}  # type: ignore[typeddict-item]
         self._warned = False
-        self._say: Optional[readiness.Say] = None
+        self._readiness: Optional[readiness.ReadinessAnswers] = None
         # What the template has loaded whose fork this process is.
         self._inherited: Optional[Stub] = None
         self._guard_loaded: Optional[Guard] = None
@@ -162,7 +162,7 @@ class Stub:
         if command.get("template"):
             return {"ready": ready}
         if hasattr(self._model, "is_ready"):
-            self._say = readiness.Say(self._model, self._talk.calls)
+            self._readiness = readiness.ReadinessAnswers(self._model, self._talk.calls)
             ready["decides"] = True
         return {"ready": ready}
 
@@ -257,8 +257,8 @@ class Stub:
 
     def _finalize(self, command: packets.Command) -> packets.Answer:
         model, self._model = self._model, None
-        if self._say is not None:
-            self._say.end()
+        if self._readiness is not None:
+            self._readiness.end()
         nested.end()
         if hasattr(model, "finalize"):
             try:
@@ -314,7 +314,7 @@ def _stub(channel: socket.socket, side: socket.socket, calls: socket.socket, gua
     # A process that is forked from here must not keep the server from seeing that this one ended.
     for end in (channel, side, calls):
         os.register_at_fork(after_in_child=end.close)
-    threading.Thread(target=_leave_with, args=(side,), name=batch.LEAVER, daemon=True).start()
+    threading.Thread(target=_leave_with, args=(side,), name=batch.END_THREAD, daemon=True).start()
     return Stub(Channel(channel), Side(side), Calls(calls), guard)
 
 

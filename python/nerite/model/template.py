@@ -32,7 +32,7 @@ class Forked(BaseException):
 
 def refusal() -> Optional[str]:
     """Why this process cannot be forked, now that the model is initialized."""
-    names = [one.name for one in threading.enumerate() if one is not threading.main_thread() and one.name != batch.LEAVER]
+    names = [one.name for one in threading.enumerate() if one is not threading.main_thread() and one.name != batch.END_THREAD]
     if not names:
         return None
     return (

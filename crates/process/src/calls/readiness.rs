@@ -12,7 +12,7 @@ use crate::shares::Maps;
 
 /// The process's call that waits for a question, and who waits for the answer.
 #[derive(Default)]
-pub(crate) struct Say {
+pub(crate) struct ReadinessQuestion {
     call: Option<u64>,
     done: Option<ReadinessDone>,
     /// The process calls no more.
@@ -22,14 +22,14 @@ pub(crate) struct Say {
 impl Calls {
     /// Asks the model.
     pub(crate) fn ask_ready(&self, done: ReadinessDone) {
-        let mut say = lock(&self.say);
-        if say.is_over {
-            drop(say);
+        let mut question = lock(&self.question);
+        if question.is_over {
+            drop(question);
             return done(Err(self.not_asked()));
         }
-        let before = say.done.replace(done);
-        let call = say.call.take();
-        drop(say);
+        let before = question.done.replace(done);
+        let call = question.call.take();
+        drop(question);
         if let Some(call) = call {
             self.answer(Done { call, is: true }, Maps::default());
         }
@@ -40,13 +40,13 @@ impl Calls {
 
     /// The process waits to be asked. `answer` is that to the last question.
     pub(crate) fn hear_ready(&self, call: u64, answer: Option<Result<bool, &str>>) {
-        let mut say = lock(&self.say);
-        let done = if answer.is_some() { say.done.take() } else { None };
-        let is_asked = say.done.is_some();
+        let mut question = lock(&self.question);
+        let done = if answer.is_some() { question.done.take() } else { None };
+        let is_asked = question.done.is_some();
         if !is_asked {
-            say.call = Some(call);
+            question.call = Some(call);
         }
-        drop(say);
+        drop(question);
         if is_asked {
             self.answer(Done { call, is: true }, Maps::default());
         }
@@ -64,11 +64,11 @@ impl Calls {
     }
 
     /// The process calls no more.
-    pub(crate) fn end_say(&self) {
-        let mut say = lock(&self.say);
-        say.is_over = true;
-        let done = say.done.take();
-        drop(say);
+    pub(crate) fn end_readiness(&self) {
+        let mut question = lock(&self.question);
+        question.is_over = true;
+        let done = question.done.take();
+        drop(question);
         if let Some(done) = done {
             done(Err(self.not_asked()));
         }
