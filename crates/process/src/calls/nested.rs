@@ -305,3 +305,7 @@ fn internal(error: Status) -> Status {
 
 /// Nested requests by the numbers of their calls.
 pub(crate) type NestedRequests = Mutex<std::collections::HashMap<u64, Nested>>;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

@@ -1,0 +1,228 @@
+//! What does another model get of a request that a process makes, and what does the process hear?
+
+use std::process::Command;
+use std::sync::{Arc, PoisonError, Weak};
+
+use nerite_backend::{Infer, Models};
+use nerite_request::InferResponse;
+use nerite_shm::{LeaseLimits, Pools};
+use nerite_tensor::{DataType, Shape};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::blocks::Blocks;
+use crate::body::Body;
+use crate::calls::Process;
+use crate::channel::{Channel, Packet};
+use crate::packets::{Call, CallSaid};
+use crate::shares::Shares;
+use crate::supervisor::Side;
+use crate::waits::Waits;
+
+/// Another model, which answers when the test does. `absent` is not there, `many` is decoupled.
+#[derive(Default)]
+struct Other(std::sync::Mutex<Vec<Request>>);
+
+impl Other {
+    fn take(&self) -> Request {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap()
+    }
+}
+
+impl Infer for Other {
+    fn infer(&self, _: &str, _: Option<i64>, request: Request) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(request);
+    }
+
+    fn config(&self, model: &str, _: Option<i64>) -> Result<Arc<nerite_config::ModelConfig>, Status> {
+        if model == "absent" {
+            return Err(Status::not_found("absent"));
+        }
+        let mut config = nerite_config::ModelConfig::default();
+        config.model_transaction_policy.get_or_insert_default().decoupled = model == "many";
+        Ok(Arc::new(config))
+    }
+}
+
+/// The server's end of a process's calls, and the process's, which the test speaks for.
+struct Pair {
+    calls: Arc<Calls>,
+    theirs: Channel,
+    other: Arc<Other>,
+}
+
+/// The process's model is called `asker`, and has one instance.
+fn pair() -> Pair {
+    let (ours, theirs) = Channel::pair().unwrap();
+    let (side, _) = Side::pair().unwrap();
+    let other = Arc::new(Other::default());
+    let weak: Weak<dyn Infer> = Arc::downgrade(&(Arc::clone(&other) as Arc<dyn Infer>));
+    let waiter = Arc::new(Arc::new(Waits::default()).instance("asker"));
+    // What maps memory here is nobody.
+    let channel = Arc::new(Channel::pair().unwrap().0);
+    let process = Process {
+        instance: "asker_0".to_owned(),
+        unhealthy: Box::new(str::to_owned),
+        shares: Shares::new(channel, true),
+        blocks: Arc::new(Blocks::new(&Pools::new(LeaseLimits::default()))),
+        side,
+        body: Arc::new(Body::new(Command::new("true").spawn().unwrap())),
+        callees: Callees { models: Models::of(weak), waiter },
+    };
+    Pair {
+        calls: Calls::new(ours, process, crate::plan::Sizes::default()).unwrap(),
+        theirs: Channel::from(theirs),
+        other,
+    }
+}
+
+impl Pair {
+    /// What the process is told next; null if nothing.
+    fn told(&self) -> Value {
+        self.theirs.set_patience(Some(std::time::Duration::from_millis(20))).unwrap();
+        let mut packet = Packet::default();
+        let text = self.theirs.receive(&mut packet).ok().flatten();
+        text.map_or(Value::Null, |text| serde_json::from_slice(text).unwrap())
+    }
+
+    fn ask(&self, call: u64, model: &str, inputs: Value, more: Value) {
+        let mut infer = json!({
+            "model": model, "version": -1, "id": "mine", "correlation": 0, "flags": 0, "timeout": 5, "parameters": {},
+            "inputs": inputs, "wanted": ["OUT"], "decoupled": false, "waits": false,
+        });
+        infer.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let said = CallSaid::read(json!({ "call": call, "infer": infer }).to_string().as_bytes()).unwrap();
+        let Some(Call::Infer(asked)) = said.call() else { panic!("a request") };
+        self.calls.infer(call, asked);
+    }
+
+    #[track_caller]
+    fn check_refused(&self, model: &str, more: Value, words: &str) {
+        self.ask(3, model, json!([]), more);
+        let told = self.told();
+        assert_eq!((&told["call"], &told["final"]), (&json!(3), &json!(true)));
+        let text = told["response"]["error"][1].as_str().unwrap().to_owned();
+        assert!(text.starts_with(&format!("Model {model} - Error when running inference: ")), "{text}");
+        assert!(text.contains(words), "{text}");
+    }
+}
+
+fn output(bytes: &[u8]) -> InferResponse {
+    let data = Buffer::from(bytes.to_vec());
+    let shape = Shape::from_slice(&[bytes.len() as i64]);
+    let output = Output { name: "OUT".into(), datatype: DataType::Uint8, shape, data, placed: false };
+    InferResponse { outputs: vec![output], ..InferResponse::default() }
+}
+
+#[test]
+fn a_request_takes_its_inputs_along_and_its_answer_lies_in_the_process_memory() {
+    let pair = pair();
+    pair.calls.space(1, 100);
+    let place = pair.told();
+    let segment = place["at"][0].as_u64().unwrap();
+    assert_eq!((&place["call"], &place["map"][0][0]), (&json!(1), &json!(segment)));
+    pair.ask(2, "other", json!([["IN", "UINT8", [4], segment, 8, 4], ["NONE", "FP32", [0], null, 0, 0]]), json!({}));
+    let mut request = pair.other.take();
+    assert_eq!((&*request.id, request.timeout_us, &*request.wanted[0].name), ("mine", 5, "OUT"));
+    let sizes: Vec<usize> = request.inputs.iter().map(|input| input.data.len()).collect();
+    assert_eq!(sizes, [4, 0]);
+    let window = request.inputs[0].data.share().unwrap();
+    assert_eq!((window.share.mark().number(), window.offset), (segment, 8));
+    request.reply.send(Response::Final(output(&[1, 2, 3])));
+    let told = pair.told();
+    let tensor = &told["response"]["outputs"][0];
+    assert_eq!(
+        (&told["call"], &told["final"], &tensor[0], &tensor[5]),
+        (&json!(2), &json!(true), &json!("OUT"), &json!(3))
+    );
+    let lies_in = tensor[3].as_u64().unwrap();
+    assert_eq!(told["own"], json!([lies_in]));
+    let kept = pair.calls.process.side.kept_buffer(lies_in).unwrap().to_private(Reason::Model);
+    assert_eq!(&kept.private_bytes().unwrap()[..3], [1, 2, 3]);
+}
+
+/// The numbers come from a model's code.
+#[test]
+fn an_input_elsewhere_than_in_memory_of_the_process_is_not_found() {
+    let pair = pair();
+    pair.calls.space(1, 100);
+    let segment = pair.told()["at"][0].as_u64().unwrap();
+    let nowhere =
+        [(segment + 1_u64, 0, 4), (segment, 0_u64, 1_u64 << 40), (segment, 1 << 40, 4), (0, 0, 4), (u64::MAX, 0, 4)];
+    for (segment, offset, bytes) in nowhere {
+        pair.ask(2, "other", json!([["IN", "UINT8", [4], segment, offset, bytes]]), json!({}));
+        assert_eq!(pair.told(), json!({ "call": 2, "unknown": true }), "{segment} {offset} {bytes}");
+    }
+    for nonsense in
+        [json!([1]), json!([["IN", "UINT7", [4], segment, 0, 4]]), json!([["IN", "UINT8", "4", segment, 0, 4]])]
+    {
+        pair.ask(2, "other", nonsense, json!({}));
+        assert_eq!(pair.told(), json!({ "call": 2, "unknown": true }));
+    }
+    assert!(pair.other.0.lock().unwrap().is_empty());
+}
+
+#[test]
+fn what_cannot_be_asked_is_refused_in_tritons_words() {
+    let pair = pair();
+    pair.check_refused("absent", json!({}), "Model 'absent' is not ready.");
+    pair.check_refused("many", json!({}), "doesn't support models using the decoupled transaction policy");
+    pair.check_refused("asker", json!({ "waits": true }), "model 'asker' waits for itself");
+    // Nothing of them is left that could wait.
+    pair.ask(4, "other", json!([]), json!({ "waits": true }));
+    pair.other.take().reply.send(Response::Final(output(&[7])));
+    assert_eq!(pair.told()["final"], json!(true));
+}
+
+#[test]
+fn a_request_for_one_response_gets_one() {
+    let pair = pair();
+    pair.ask(2, "other", json!([]), json!({}));
+    let mut request = pair.other.take();
+    request.reply.send(Response::Part(output(&[1])));
+    assert_eq!(pair.told(), Value::Null, "it may not be the only one");
+    request.reply.send(Response::Final(output(&[2])));
+    assert_eq!(pair.told()["response"]["error"], json!(["INTERNAL", "expected a single response, got 2"]));
+    pair.ask(3, "other", json!([]), json!({}));
+    pair.other.take().reply.refuse(Status::invalid("no such input"));
+    let error = &pair.told()["response"]["error"];
+    assert_eq!(error, &json!(["INTERNAL", "Model other - Error when running inference: no such input"]));
+}
+
+#[test]
+fn responses_that_the_model_has_not_taken_fill_the_window() {
+    let pair = pair();
+    pair.ask(2, "many", json!([]), json!({ "decoupled": true }));
+    let mut request = pair.other.take();
+    let window = request.reply.window().unwrap();
+    let mut sent = 0;
+    while !window.on_room(|| ()) {
+        request.reply.send(Response::Part(output(&[1])));
+        assert_eq!(pair.told()["final"], json!(false));
+        sent += 1;
+        assert!(sent < 1000, "it is never full");
+    }
+    pair.calls.taken(99);
+    assert!(window.on_room(|| ()), "nobody took one");
+    pair.calls.taken(2);
+    assert!(!window.on_room(|| ()), "there is room for one");
+    request.reply.send(Response::End);
+    let end = pair.told();
+    assert!(end["final"] == json!(true) && end.get("response").is_none(), "{end}");
+    pair.calls.taken(2);
+}
+
+#[test]
+fn what_the_model_or_its_process_wants_no_more_is_cancelled() {
+    let pair = pair();
+    pair.ask(2, "many", json!([]), json!({ "decoupled": true }));
+    pair.ask(3, "other", json!([]), json!({ "waits": true }));
+    let (waited_for, mut streamed) = (pair.other.take(), pair.other.take());
+    pair.calls.cancel(99);
+    assert!(!streamed.cancel.is_cancelled() && !waited_for.cancel.is_cancelled());
+    streamed.reply.send(Response::Part(output(&[1])));
+    pair.calls.cancel(2);
+    assert!(streamed.cancel.is_cancelled() && !waited_for.cancel.is_cancelled());
+    pair.calls.cancel_all();
+    assert!(waited_for.cancel.is_cancelled());
+}
