@@ -9,6 +9,7 @@
 //! are, outputs that travel in a response are slices of the whole.
 
 mod apart;
+mod padded;
 mod ragged;
 
 use std::time::Duration;
@@ -140,7 +141,7 @@ fn fit(a: &Job, b: &Job, ragged: &Ragged) -> bool {
             b.input(&x.name).is_some_and(|y| {
                 x.datatype == y.datatype
                     && !x.shape.is_empty()
-                    && (x.shape.get(1..) == y.shape.get(1..) || ragged.has(&x.name))
+                    && (x.shape.get(1..) == y.shape.get(1..) || ragged.may_differ(&x.name, &x.shape, &y.shape))
                     && x.data.place() == y.data.place()
                     // Rows on a device are not gathered, so only what lies end to end runs together.
                     && (x.data.place().is_host() || Buffer::joined(&[&x.data, &y.data]).is_some())
@@ -218,7 +219,8 @@ impl<'a> Work<'a> {
     ) -> Result<Option<Slot>, Status> {
         let size = byte_size(datatype, shape).map_err(|e| Status::internal(format!("output '{name}': {e}")))?;
         let Some(size) = size else { return Ok(None) };
-        let [job] = &mut *self.jobs else {
+        // What is cut back goes to its place once it was cut.
+        let (false, [job]) = (self.ragged.is_cut(name), &mut *self.jobs) else {
             let slot = Slot::try_heap(size);
             return slot.map(Some).map_err(|refused| Status::no_memory(format_args!("output '{name}'"), refused));
         };
@@ -342,6 +344,10 @@ fn join_inputs(jobs: &[Job], ragged: &Ragged) -> Result<Vec<Tensor>, Status> {
 fn join(jobs: &[Job], input: &Tensor, ragged: &Ragged) -> Result<Tensor, Status> {
     let parts: Vec<&Tensor> = jobs.iter().filter_map(|job| job.input(&input.name)).collect();
     let mut shape = input.shape.clone();
+    if let Some(padded) = ragged.padded(&input.name) {
+        let (shape, data) = padded::join(input, padded, &parts)?;
+        return Ok(Tensor { name: input.name.clone(), datatype: input.datatype, shape, data });
+    }
     if ragged.has(&input.name) {
         shape = Ragged::shape(&parts)?;
     } else if let Some(rows) = shape.first_mut() {

@@ -32,6 +32,8 @@ mod json;
 mod limits;
 mod normalise;
 mod onnx;
+mod padding;
+mod parameters;
 mod schema;
 mod shape;
 mod suggest;
@@ -58,6 +60,7 @@ pub use onnx::{
     Completion, GraphSignature, Note, TensorSignature, check_input_allowed, check_onnx, check_output_allowed,
     complete_onnx, needs_graph,
 };
+pub use padding::{BUCKETS_MAX, PaddedInput, Padding};
 pub use proto::ModelConfig;
 pub use schema::FILE_DESCRIPTOR_SET;
 pub use suggest::nearest;

@@ -43,6 +43,7 @@ pub fn validate(config: &ModelConfig) -> Result<(), ConfigError> {
         refuse!("model configuration must specify 'name'");
     }
     check_backend(config)?;
+    crate::parameters::check(config)?;
     if config.max_batch_size < 0 {
         refuse!("'max_batch_size' must be non-negative value for {}", config.name);
     }

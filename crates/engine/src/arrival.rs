@@ -1,9 +1,10 @@
 //! What does a scheduler learn of a job?
 
+use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use nerite_backend::Job;
-use nerite_config::TensorSpec;
+use nerite_config::{Padding, TensorSpec};
 use nerite_memory::Access;
 use nerite_schedule::{Arrival, Deadline, PriorityLevels, Repeat, Span, Spans, Ticket, TimeoutAction, Wants};
 
@@ -15,6 +16,7 @@ pub(crate) struct Arrivals {
     levels: PriorityLevels,
     /// Inputs in which jobs that run together must be equal, rows apart.
     compared: Vec<String>,
+    padding: Padding,
     /// All inputs.
     inputs: Vec<String>,
     wants: Wants,
@@ -31,11 +33,17 @@ impl Arrivals {
         Arrivals {
             levels,
             compared,
+            padding: Padding::default(),
             inputs: inputs.iter().map(|input| input.name.clone()).collect(),
             wants,
             of_sequences: false,
             repeats: false,
         }
+    }
+
+    /// The same, for a model of which some inputs are padded: requests may run together whose inputs are padded to the same shape.
+    pub fn with_padding(self, padding: Padding) -> Arrivals {
+        Arrivals { padding, ..self }
     }
 
     /// The same, for a scheduler of sequences.
@@ -70,14 +78,23 @@ impl Arrivals {
     fn key(&self, job: &Job) -> u64 {
         let mut hasher = DefaultHasher::new();
         for name in &self.compared {
-            features(job, name).hash(&mut hasher);
+            self.features(job, name).hash(&mut hasher);
         }
         hasher.finish()
     }
 
     /// Whether two jobs may run together. Clients choose what the keys are made of, so equal keys prove nothing.
     pub fn may_join(&self, one: &Job, next: &Job) -> bool {
-        !self.wants.shapes || self.compared.iter().all(|name| features(one, name) == features(next, name))
+        !self.wants.shapes || self.compared.iter().all(|name| self.features(one, name) == self.features(next, name))
+    }
+
+    /// The dimensions of an input without its rows, as the model gets them; `None` for one that the job does not have.
+    fn features<'a>(&self, job: &'a Job, name: &str) -> Option<Cow<'a, [i64]>> {
+        let shape = &job.input(name)?.shape;
+        Some(match self.padding.input(name) {
+            Some(padded) => Cow::Owned(padded.padded(shape).into_iter().skip(1).collect()),
+            None => Cow::Borrowed(shape.get(1..).unwrap_or_default()),
+        })
     }
 
     /// Where the inputs lie, if any lies where two jobs can lie side by side: in memory that a client shares.
@@ -104,11 +121,6 @@ fn backlog_deadline(timeout_us: u64, came_us: u64) -> Option<Deadline> {
 /// Whether two requests may differ in this input although the model's configuration allows both.
 pub(crate) fn is_compared(input: &TensorSpec) -> bool {
     input.optional || (!input.ragged && input.dims.iter().any(|dim| *dim < 0))
-}
-
-/// The dimensions of an input without its rows; `None` for one that the job does not have.
-fn features<'a>(job: &'a Job, name: &str) -> Option<&'a [i64]> {
-    job.input(name).map(|input| input.shape.get(1..).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -174,6 +186,24 @@ mod tests {
         check(&[("A", &[1, 3]), ("C", &[1, 4])], &[("A", &[1, 3]), ("C", &[1, 9])], true);
         // The order in which a client names its inputs says nothing.
         check(&[("A", &[1, 3]), ("B", &[1, 4])], &[("B", &[1, 4]), ("A", &[1, 3])], true);
+    }
+
+    #[test]
+    fn jobs_that_are_padded_to_the_same_shape_may_run_together() {
+        let text =
+            b"name: 'm' backend: 'onnxruntime' max_batch_size: 8 input { name: 'A' data_type: TYPE_FP32 dims: -1 } \
+                     parameters { key: 'nerite.pad' value { string_value: 'A: 4,8' } }";
+        let config = nerite_config::parse_text("", text).expect("a configuration");
+        let padding = Padding::of(&config).expect("it holds together");
+        let arrivals = Arrivals::new(PriorityLevels::default(), &config.inputs(), Wants { shapes: true, spans: false })
+            .with_padding(padding.clone());
+        let padded = |length: i64| padding.input("A").map(|input| input.padded(&[1, length])[1]);
+        for (one, next) in (0..12).flat_map(|one| (0..12).map(move |next| (one, next))) {
+            let together = padded(one) == padded(next);
+            let (one, next) = (job(&[("A", &[1, one])]), job(&[("A", &[2, next])]));
+            assert_eq!(arrivals.may_join(&one, &next), together);
+            assert_eq!(arrivals.describe(&one, 0).shapes == arrivals.describe(&next, 0).shapes, together);
+        }
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use nerite_config::ModelConfig;
 use nerite_config::proto::model_queue_policy::TimeoutAction as ConfiguredAction;
 use nerite_config::proto::model_sequence_batching::{StrategyChoice, StrategyDirect};
 use nerite_config::proto::{ModelDynamicBatching, ModelQueuePolicy, ModelSequenceBatching};
+use nerite_config::{ModelConfig, Padding};
 use nerite_schedule::{
     BatchPolicy, Batcher, Direct, DirectPolicy, Fifo, HoldBack, Oldest, OldestPolicy, PriorityLevels, QueuePolicy,
     Scheduler, TimeoutAction,
@@ -67,7 +67,7 @@ impl Scheduling {
         let (levels, requests_max) = (policy.levels.clone(), policy.requests_max.unwrap_or(usize::MAX));
         let scheduler = Box::new(Batcher::new(policy));
         Scheduling {
-            arrivals: Arrivals::new(levels, &config.inputs(), scheduler.wants()),
+            arrivals: Arrivals::new(levels, &config.inputs(), scheduler.wants()).with_padding(padding(config)),
             scheduler,
             // The responses of one request have no place among those of others.
             preserve_ordering: dynamic.preserve_ordering && !config.decoupled(),
@@ -125,6 +125,7 @@ impl Scheduling {
         };
         Scheduling {
             arrivals: Arrivals::new(PriorityLevels::default(), &config.inputs(), scheduler.wants())
+                .with_padding(padding(config))
                 .of_sequences(sequences.iterative_sequence),
             scheduler,
             // A request that comes again would wait for those that came after it, which may wait for it.
@@ -134,6 +135,11 @@ impl Scheduling {
             cores: None,
         }
     }
+}
+
+/// Checked when the model was loaded.
+fn padding(config: &ModelConfig) -> Padding {
+    Padding::of(config).unwrap_or_default()
 }
 
 fn sizes(list: &[i32]) -> Vec<u32> {

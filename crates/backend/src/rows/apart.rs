@@ -4,7 +4,7 @@ use nerite_memory::{Buffer, Extent, Filled, Reason, Slot};
 use nerite_request::Status;
 use nerite_tensor::{DataType, Name, Shape, element_count};
 
-use super::{Outcomes, Ragged};
+use super::{Outcomes, Ragged, padded};
 use crate::Job;
 use crate::output_place::too_small;
 
@@ -35,6 +35,16 @@ impl Made {
         };
         Made { whole, ..self }
     }
+
+    /// The same, to cut parts out of it that are smaller than its rows.
+    fn to_cut(&self) -> Result<padded::WholeOutput<'_>, Status> {
+        match &self.whole {
+            Whole::Buffer(data) => Ok(padded::WholeOutput { name: &self.name, datatype: self.datatype, data }),
+            Whole::Slot(_) | Whole::Strings { .. } => {
+                Err(Status::internal(format!("output '{}' cannot be cut to the shape of a padded input", self.name)))
+            }
+        }
+    }
 }
 
 /// Hands a lone job its outputs. `spare` are places that were taken for it and not written.
@@ -45,6 +55,12 @@ pub(super) fn give_whole(
     ragged: &Ragged,
 ) -> Result<(), Status> {
     for made in made {
+        if let Some(part) = ragged.cut(&made.name, job).filter(|part| *part != made.shape) {
+            let made = made.readable();
+            let taken = spare.iter().position(|(whose, _)| *whose == made.name).map(|at| spare.swap_remove(at).1);
+            padded::give_cut(job, &made.to_cut()?, 0, &made.shape, part, taken)?;
+            continue;
+        }
         let shape = match ragged.part(&made.name, job) {
             Some(part) => {
                 check_parts(&made, elements(&part)?)?;
@@ -81,7 +97,11 @@ pub(super) fn give_rows(
             let (shape, from) = (parts[at].clone(), *first);
             *first += elements(&shape)?;
             if job.wants(&made.name) {
-                result = result.and_then(|()| give_part(job, made, shape, from));
+                let cut = ragged.cut(&made.name, job).filter(|cut| *cut != shape);
+                result = result.and_then(|()| match cut {
+                    Some(cut) => padded::give_cut(job, &made.to_cut()?, from, &shape, cut, None),
+                    None => give_part(job, made, shape, from),
+                });
             }
         }
         results.push(result);

@@ -7,9 +7,11 @@
 //! ```
 //! A ragged input is the elements of all jobs, one after the other, without padding. Batch inputs tell the model where each job's part
 //! is; the server makes them. An output is scattered by the shape of an input.
+//!
+//! An input may be padded instead ([`Padding`]): see [`super::padded`].
 
 use nerite_config::proto::batch_input::Kind;
-use nerite_config::{ModelConfig, TensorSpec, tensor_data_type};
+use nerite_config::{ModelConfig, PaddedInput, Padding, TensorSpec, tensor_data_type};
 use nerite_memory::Buffer;
 use nerite_request::Status;
 use nerite_tensor::{DataType, Shape, Tensor, element_count};
@@ -22,6 +24,7 @@ pub struct Ragged {
     inputs: Vec<String>,
     batch_inputs: Vec<BatchTensor>,
     scattered: Vec<Scattered>,
+    padding: Padding,
 }
 
 /// An input that the server makes for each batch.
@@ -68,17 +71,29 @@ impl Ragged {
             inputs: ragged.map(|input| input.name).collect(),
             batch_inputs: batch_inputs.collect(),
             scattered: scattered.collect(),
+            padding: Padding::of(config).unwrap_or_default(),
         }
     }
 
     /// Whether the configuration says nothing of the kind.
     pub fn is_empty(&self) -> bool {
-        self.inputs.is_empty() && self.batch_inputs.is_empty() && self.scattered.is_empty()
+        self.inputs.is_empty() && self.batch_inputs.is_empty() && self.scattered.is_empty() && self.padding.is_empty()
     }
 
     /// Whether the shapes of this input may differ among the jobs of a batch.
     pub(super) fn has(&self, input: &str) -> bool {
         self.inputs.iter().any(|name| name == input)
+    }
+
+    /// How this input is padded, if it is.
+    pub(super) fn padded(&self, input: &str) -> Option<&PaddedInput> {
+        self.padding.input(input)
+    }
+
+    /// Whether inputs of these unequal shapes may share an execution.
+    pub(super) fn may_differ(&self, input: &str, one: &[i64], next: &[i64]) -> bool {
+        let same = |padded: &PaddedInput| padded.padded(one).get(1..) == padded.padded(next).get(1..);
+        self.has(input) || self.padded(input).is_some_and(same)
     }
 
     /// The shape in which the model gets a ragged input of these parts.
@@ -111,6 +126,20 @@ impl Ragged {
 
     /// The shape of this job's part of an output, if the output is scattered.
     pub(super) fn part(&self, output: &str, job: &Job) -> Option<Shape> {
+        (!self.is_cut(output)).then(|| self.shape_by_source(output, job)).flatten()
+    }
+
+    /// Whether a job's part of an output is cut out of its rows, because it is scattered by an input that is padded.
+    pub(super) fn is_cut(&self, output: &str) -> bool {
+        self.scattered.iter().any(|one| one.name == output && self.padded(&one.source).is_some())
+    }
+
+    /// The shape that is cut out of this job's rows of an output, if it is.
+    pub(super) fn cut(&self, output: &str, job: &Job) -> Option<Shape> {
+        self.is_cut(output).then(|| self.shape_by_source(output, job)).flatten()
+    }
+
+    fn shape_by_source(&self, output: &str, job: &Job) -> Option<Shape> {
         let scattered = self.scattered.iter().find(|one| one.name == output)?;
         let source = job.input(&scattered.source)?;
         let dim = |(at, dim): (usize, &i64)| if *dim < 0 { source.shape.get(at).copied().unwrap_or(1) } else { *dim };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::proto::model_input::Format;
 use crate::proto::{BatchInput, BatchOutput, DataType, ModelTensorReshape, batch_input};
-use crate::{ConfigError, ModelConfig, tensor_data_type};
+use crate::{ConfigError, ModelConfig, Padding, tensor_data_type};
 
 const TENSORRT: &str = "tensorrt_plan";
 const ANY_SIZE: i64 = -1;
@@ -49,7 +49,8 @@ pub fn validate_tensors(config: &ModelConfig) -> Result<(), ConfigError> {
         .chain(outputs)
         .try_for_each(|tensor| check_tensor(config, &tensor))
         .and_then(|()| check_batch_tensors(config))
-        .map_err(|text| ConfigError::invalid(format!("{text} for {}", config.name)))
+        .map_err(|text| ConfigError::invalid(format!("{text} for {}", config.name)))?;
+    Padding::of(config).map(drop)
 }
 
 /// The error is a text without the model's name.

@@ -1,0 +1,54 @@
+//! Which parameters of a model does the server itself read?
+//!
+//! Parameters are the backend's, so any key is allowed. Those that begin with `nerite.` are the server's: a key that is none of them is refused, because a
+//! misspelt one would do nothing.
+
+use crate::error::refuse;
+use crate::padding::{PAD, PAD_VALUE};
+use crate::{ConfigError, ModelConfig, nearest};
+
+/// What the keys of the server's own parameters begin with.
+const PREFIX: &str = "nerite.";
+
+/// All of them.
+const KNOWN: [&str; 2] = [PAD, PAD_VALUE];
+
+/// Refuses keys that would do nothing.
+pub(crate) fn check(config: &ModelConfig) -> Result<(), ConfigError> {
+    let mut keys: Vec<&String> = config.parameters.keys().collect();
+    keys.sort();
+    let unknown = keys.into_iter().find(|key| key.starts_with(PREFIX) && !KNOWN.contains(&key.as_str()));
+    let Some(key) = unknown else { return Ok(()) };
+    let meant = nearest(key, KNOWN.into_iter()).map(|known| format!("; did you mean '{known}'?")).unwrap_or_default();
+    refuse!(
+        "parameter '{key}' of model '{}' is none of the server's, which are {}{meant}",
+        config.name,
+        KNOWN.join(", ")
+    );
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_key(key: &str, expect: Option<&str>) {
+        let text = format!("name: 'm' parameters {{ key: '{key}' value {{ string_value: '1' }} }}");
+        let refused = check(&crate::parse_text("", text.as_bytes()).unwrap()).err().map(|error| error.to_string());
+        assert_eq!(refused.is_some(), expect.is_some(), "{refused:?}");
+        let refused = refused.unwrap_or_default();
+        assert!(refused.contains(expect.unwrap_or_default()), "{refused}");
+    }
+
+    #[test]
+    fn a_misspelt_key_is_refused_and_a_backends_is_not() {
+        check_key("nerite.pad", None);
+        check_key("anything.else", None);
+        check_key("nerite.pads", Some("did you mean 'nerite.pad'?"));
+        check_key(
+            "nerite.",
+            Some("is none of the server's, which are nerite.pad, nerite.pad_value"),
+        );
+    }
+}
