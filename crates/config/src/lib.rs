@@ -29,6 +29,7 @@ mod deduce;
 mod error;
 mod host;
 mod json;
+mod latency;
 mod limits;
 mod normalise;
 mod onnx;

@@ -4,6 +4,7 @@
 //! misspelt one would do nothing.
 
 use crate::error::refuse;
+use crate::latency::LATENCY_BOUND;
 use crate::padding::{PAD, PAD_VALUE};
 use crate::{ConfigError, ModelConfig, nearest};
 
@@ -11,7 +12,7 @@ use crate::{ConfigError, ModelConfig, nearest};
 const PREFIX: &str = "nerite.";
 
 /// All of them.
-const KNOWN: [&str; 2] = [PAD, PAD_VALUE];
+const KNOWN: [&str; 3] = [LATENCY_BOUND, PAD, PAD_VALUE];
 
 /// Refuses keys that would do nothing.
 pub(crate) fn check(config: &ModelConfig) -> Result<(), ConfigError> {
@@ -48,7 +49,7 @@ mod tests {
         check_key("nerite.pads", Some("did you mean 'nerite.pad'?"));
         check_key(
             "nerite.",
-            Some("is none of the server's, which are nerite.pad, nerite.pad_value"),
+            Some("is none of the server's, which are nerite.latency_bound_microseconds, nerite.pad, nerite.pad_value"),
         );
     }
 }

@@ -68,6 +68,7 @@ pub fn validate(config: &ModelConfig) -> Result<(), ConfigError> {
             config.name
         );
     }
+    config.latency_bound_us()?;
     check_metrics(config)
 }
 

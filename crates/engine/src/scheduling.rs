@@ -96,6 +96,7 @@ impl Scheduling {
                     rows_max,
                     preferred: sizes(&oldest.preferred_batch_size),
                     delay_us: oldest.max_queue_delay_microseconds,
+                    latency_bound_us: None,
                     hold_back: limits.hold_back,
                     requests_max: None,
                     levels: PriorityLevels::default(),
@@ -160,6 +161,8 @@ fn batch_policy(config: &ModelConfig, dynamic: &ModelDynamicBatching, limits: Qu
         rows_max: u32::try_from(config.max_batch_size).unwrap_or(0).max(1),
         preferred: sizes(&dynamic.preferred_batch_size),
         delay_us: dynamic.max_queue_delay_microseconds,
+        // Checked when the model was loaded.
+        latency_bound_us: config.latency_bound_us().unwrap_or_default(),
         hold_back: limits.hold_back,
         requests_max: Some(limits.requests_max.max(set_in_all)),
         levels,
@@ -206,6 +209,7 @@ mod tests {
             rows_max: 8,
             preferred: vec![2, 4],
             delay_us: 50,
+            latency_bound_us: None,
             hold_back: 3,
             requests_max: Some(100),
             levels: PriorityLevels { count: 3, default_level: 2, default_policy, policies: [(1, first)].into() },
@@ -213,6 +217,12 @@ mod tests {
             by_spans: true,
         };
         assert_eq!(found, expect);
+    }
+
+    #[test]
+    fn a_bound_of_the_latency_reaches_the_scheduler() {
+        let bound = "parameters { key: 'nerite.latency_bound_microseconds' value { string_value: '5000' } }";
+        assert_eq!(policy(&format!("max_batch_size: 8 dynamic_batching {{ }} {bound}")).latency_bound_us, Some(5000));
     }
 
     #[track_caller]

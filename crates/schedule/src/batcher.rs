@@ -8,18 +8,20 @@
 //!             └──────── forming ──────┘ └─ does not fit: closed
 //! ```
 //! [`queue`] keeps the order and the deadlines, [`forming`] decides about the head of the queue, [`spans`] puts the requests of a
-//! batch in the order in which they lie in memory.
+//! batch in the order in which they lie in memory, [`tuning`] fits the delay to the load.
 
 mod forming;
 mod policy;
 mod queue;
 mod spans;
+mod tuning;
 
 pub use policy::{BatchPolicy, PriorityLevels, QueuePolicy};
 
 use crate::{Arrival, Batch, Context, Event, InstanceId, Rejection, Scheduler, Slot, Ticket, Wants};
 use forming::{Forming, Step};
 use queue::{Expired, Place, Queue, Waiting};
+use tuning::{Start, Tuning};
 
 /// A scheduler that joins requests in batches.
 ///
@@ -35,6 +37,25 @@ pub struct Batcher {
     /// Nothing starts before so many wait.
     hold_back: usize,
     stopped: bool,
+    /// There where the delay follows the load.
+    tuned: Option<Tuned>,
+}
+
+/// A delay that follows the load, and what it is fitted by.
+#[derive(Debug)]
+struct Tuned {
+    tuning: Tuning,
+    /// Since when the head of the queue waits for others beside a free instance.
+    waits_since_us: Option<u64>,
+    running: Vec<TunedRun>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct TunedRun {
+    instance: InstanceId,
+    oldest_us: u64,
+    started_us: u64,
+    has_waited: bool,
 }
 
 impl Batcher {
@@ -42,6 +63,7 @@ impl Batcher {
     pub fn new(policy: BatchPolicy) -> Batcher {
         Batcher {
             hold_back: policy.hold_back,
+            tuned: policy.latency_bound_us.map(Tuned::new),
             policy,
             queue: Queue::default(),
             forming: Forming::default(),
@@ -88,13 +110,23 @@ impl Batcher {
     fn start(&mut self, context: &mut Context<'_>) {
         while let Some(instance) = self.granted.last().copied() {
             self.look(context);
+            if let Some(tuned) = &self.tuned {
+                self.policy.delay_us = tuned.tuning.delay_us();
+            }
             match self.forming.step(&self.policy, self.stopped, context.now_us) {
-                Step::Idle => return,
-                Step::WaitUntil(at_us) => return context.wake_at(at_us),
+                Step::Idle => return self.tuned.iter_mut().for_each(|tuned| tuned.waits_since_us = None),
+                Step::WaitUntil(at_us) => {
+                    self.tuned.iter_mut().for_each(|tuned| tuned.waits(context.now_us));
+                    return context.wake_at(at_us);
+                }
                 Step::Run(count) => {
                     self.granted.pop();
+                    let due_us = self.forming.due_us(&self.policy);
                     self.forming = Forming::default();
                     let batch = self.queue.take_first(count);
+                    if let Some(tuned) = &mut self.tuned {
+                        tuned.started(instance, &batch, due_us, context.now_us);
+                    }
                     context.run(self.batch(instance, batch));
                 }
             }
@@ -125,6 +157,39 @@ impl Batcher {
     }
 }
 
+impl Tuned {
+    fn new(bound_us: u64) -> Tuned {
+        Tuned { tuning: Tuning::new(bound_us), waits_since_us: None, running: Vec::new() }
+    }
+
+    fn waits(&mut self, now_us: u64) {
+        self.waits_since_us.get_or_insert(now_us);
+    }
+
+    /// A batch starts, which would have started at `due_us` whoever came.
+    fn started(&mut self, instance: InstanceId, batch: &[Waiting], due_us: u64, now_us: u64) {
+        let since = batch.iter().map(|waiting| waiting.since_us);
+        let oldest_us = since.clone().min().unwrap_or(now_us);
+        let waited = self.waits_since_us.take();
+        self.tuning.started(match waited {
+            Some(begun_us) => Start::AfterDelay {
+                joined: since.filter(|since_us| *since_us > begun_us).count(),
+                filled: now_us < due_us,
+            },
+            None if oldest_us < now_us => Start::AfterRun,
+            None => Start::AtOnce,
+        });
+        self.running.push(TunedRun { instance, oldest_us, started_us: now_us, has_waited: waited.is_some() });
+    }
+
+    fn ended(&mut self, instance: InstanceId, now_us: u64) {
+        let Some(at) = self.running.iter().position(|run| run.instance == instance) else { return };
+        let run = self.running.swap_remove(at);
+        let is_late = run.has_waited && now_us.saturating_sub(run.oldest_us) > self.tuning.bound_us();
+        self.tuning.ended(now_us.saturating_sub(run.started_us), is_late);
+    }
+}
+
 impl Scheduler for Batcher {
     fn handle(&mut self, event: Event, context: &mut Context<'_>) {
         if !self.is_held_back() {
@@ -142,7 +207,8 @@ impl Scheduler for Batcher {
                 }
             }
             Event::Stop => self.stopped = true,
-            Event::Done(_) | Event::Time => {}
+            Event::Done(instance) => self.tuned.iter_mut().for_each(|tuned| tuned.ended(instance, context.now_us)),
+            Event::Time => {}
         }
         if self.is_held_back() {
             return;

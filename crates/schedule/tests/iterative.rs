@@ -28,6 +28,7 @@ fn oldest(instances: usize, rows_max: usize) -> Box<dyn Scheduler + Send> {
         rows_max: u32::try_from(rows_max).unwrap(),
         preferred: Vec::new(),
         delay_us: 0,
+        latency_bound_us: None,
         hold_back: 0,
         requests_max: None,
         levels: PriorityLevels::default(),

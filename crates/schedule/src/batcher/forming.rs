@@ -79,12 +79,17 @@ impl Forming {
         }
     }
 
+    /// When they run, whoever comes.
+    pub fn due_us(&self, policy: &BatchPolicy) -> u64 {
+        self.oldest_us.saturating_add(policy.delay_us)
+    }
+
     /// Whether they run now. `hurry`: nobody waits for others any more.
     pub fn step(&self, policy: &BatchPolicy, hurry: bool, now_us: u64) -> Step {
         if self.count == 0 {
             return Step::Idle;
         }
-        let due_us = self.oldest_us.saturating_add(policy.delay_us);
+        let due_us = self.due_us(policy);
         let is_late = policy.delay_us > 0 && due_us <= now_us;
         if let Some(best) = self.best
             && !is_late

@@ -13,6 +13,8 @@ pub struct BatchPolicy {
     pub preferred: Vec<u32>,
     /// How long the oldest request of a batch waits for others while an instance is free, in µs.
     pub delay_us: u64,
+    /// The delay tunes itself to the load instead, so that answers take no longer than this because of it, in µs; `None`: it does not.
+    pub latency_bound_us: Option<u64>,
     /// Nothing starts before so many requests wait for the first time. 0 starts at once.
     pub hold_back: usize,
     /// Requests that may wait, of all levels together; `None` for any number.

@@ -15,6 +15,7 @@ fn policies() -> impl Strategy<Value = BatchPolicy> {
             rows_max: rows_max.max(4),
             preferred,
             delay_us,
+            latency_bound_us: None,
             hold_back,
             requests_max,
             levels: PriorityLevels {

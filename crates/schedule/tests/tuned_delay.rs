@@ -1,0 +1,197 @@
+//! Does a delay that tunes itself follow the load, and keep the bound?
+
+use std::collections::BTreeMap;
+
+use nerite_schedule::{Arrival, BatchPolicy, Batcher, Driver, InstanceId, Run};
+use proptest::prelude::*;
+
+const ROWS_MAX: u32 = 8;
+const BOUND_US: u64 = 8_000;
+
+/// A request: when it came, and which client waits for its answer if one does.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    came_us: u64,
+    client: Option<usize>,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    came_us: u64,
+    /// From its arrival to the start of its run.
+    waited_us: u64,
+    latency_us: u64,
+    /// Requests in its run.
+    together: usize,
+}
+
+/// One instance on a clock of its own. A run takes `base_us`, and `row_us` for each row.
+struct Play {
+    driver: Driver<Job>,
+    now_us: u64,
+    run_us: (u64, u64),
+    running: Option<(u64, Vec<Job>, u64)>,
+    ends: Vec<End>,
+    /// What comes, by time.
+    coming: BTreeMap<u64, Vec<Option<usize>>>,
+    /// Requests that clients still send, one after the answer to the one before.
+    left: usize,
+}
+
+impl Play {
+    fn new(base_us: u64, row_us: u64) -> Play {
+        let policy = BatchPolicy {
+            rows_max: ROWS_MAX,
+            preferred: vec![ROWS_MAX],
+            latency_bound_us: Some(BOUND_US),
+            ..BatchPolicy::default()
+        };
+        let mut driver = Driver::new(Box::new(Batcher::new(policy)));
+        driver.grant(InstanceId(0), 0);
+        let run_us = (base_us, row_us);
+        Play { driver, now_us: 0, run_us, running: None, ends: Vec::new(), coming: BTreeMap::new(), left: 0 }
+    }
+
+    fn comes(&mut self, at_us: u64, client: Option<usize>) {
+        self.coming.entry(at_us).or_default().push(client);
+    }
+
+    /// Requests at these intervals, whatever becomes of those before.
+    fn open(mut self, gaps: impl IntoIterator<Item = u64>) -> Vec<End> {
+        let mut at_us = 1000;
+        for gap_us in gaps {
+            at_us += gap_us;
+            self.comes(at_us, None);
+        }
+        self.go()
+    }
+
+    /// So many clients, each of which asks again as soon as it is answered.
+    fn closed(mut self, clients: usize, requests: usize) -> Vec<End> {
+        (0..clients).for_each(|client| self.comes(1000 + 10 * client as u64, Some(client)));
+        self.left = requests;
+        self.go()
+    }
+
+    fn go(mut self) -> Vec<End> {
+        loop {
+            let done = self.running.as_ref().map(|(at_us, ..)| *at_us);
+            let wake = self.driver.wake_at_us().map(|at_us| at_us.max(self.now_us));
+            let comes = self.coming.first_key_value().map(|(at_us, _)| *at_us);
+            let Some(next_us) = [done, wake, comes].into_iter().flatten().min() else { return self.ends };
+            self.now_us = next_us;
+            if done == Some(next_us) {
+                self.done();
+            } else if comes == Some(next_us) {
+                for client in self.coming.pop_first().map(|(_, clients)| clients).unwrap_or_default() {
+                    let job = Job { came_us: next_us, client };
+                    self.driver.arrive(job, |ticket| Arrival::new(ticket, 1), next_us);
+                }
+            } else {
+                self.driver.wake(next_us);
+            }
+            self.take();
+        }
+    }
+
+    fn take(&mut self) {
+        while let Some(Run { slots, instance }) = self.driver.next_run() {
+            let jobs: Vec<Job> = Run { slots, instance }.jobs().copied().collect();
+            let (base_us, row_us) = self.run_us;
+            let done_us = self.now_us + base_us + row_us * jobs.len() as u64;
+            assert!(self.running.replace((done_us, jobs, self.now_us)).is_none(), "it runs already");
+        }
+    }
+
+    fn done(&mut self) {
+        let Some((at_us, jobs, started_us)) = self.running.take() else { return };
+        for job in &jobs {
+            self.ends.push(End {
+                came_us: job.came_us,
+                waited_us: started_us - job.came_us,
+                latency_us: at_us - job.came_us,
+                together: jobs.len(),
+            });
+            if job.client.is_some() && self.left > 0 {
+                self.left -= 1;
+                self.comes(at_us + 10, job.client);
+            }
+        }
+        self.driver.done(InstanceId(0), at_us);
+        self.driver.grant(InstanceId(0), at_us);
+    }
+}
+
+/// The later half: the delay has found its place.
+fn settled(ends: &[End]) -> &[End] {
+    &ends[ends.len() / 2..]
+}
+
+fn mean(values: impl ExactSizeIterator<Item = u64>) -> u64 {
+    let count = values.len() as u64;
+    values.sum::<u64>() / count.max(1)
+}
+
+#[test]
+fn at_low_load_nobody_waits() {
+    let ends = Play::new(500, 50).open(vec![20_000; 200]);
+    assert!(ends.iter().all(|end| end.waited_us == 0), "{ends:?}");
+}
+
+#[test]
+fn one_client_that_asks_again_and_again_does_not_wait_for_others() {
+    let ends = Play::new(500, 50).closed(1, 2000);
+    assert!(ends.iter().all(|end| end.waited_us == 0));
+}
+
+#[test]
+fn clients_that_ask_at_the_same_time_get_into_one_batch() {
+    let ends = Play::new(500, 50).closed(6, 4000);
+    let settled = settled(&ends);
+    assert!(mean(settled.iter().map(|end| end.together as u64)) >= 5, "{:?}", &settled[..20]);
+    assert!(settled.iter().all(|end| end.latency_us <= BOUND_US));
+}
+
+#[test]
+fn under_load_batches_grow_and_the_bound_holds() {
+    // One at a time they would take 1.1 ms of every 0.6.
+    let ends = Play::new(1000, 100).open(vec![600; 4000]);
+    let settled = settled(&ends);
+    assert!(mean(settled.iter().map(|end| end.together as u64)) >= 3, "{:?}", &settled[..20]);
+    assert!(
+        settled.iter().all(|end| end.latency_us <= BOUND_US),
+        "{:?}",
+        settled.iter().map(|end| end.latency_us).max()
+    );
+}
+
+#[test]
+fn the_delay_falls_to_nothing_when_the_load_goes() {
+    let (busy, calm) = (vec![600; 2000], vec![20_000; 30]);
+    let ends = Play::new(1000, 100).open(busy.into_iter().chain(calm));
+    let calm_from = ends.len() - 30;
+    // Each request that waits in vain halves the delay.
+    assert!(ends[calm_from + 8..].iter().all(|end| end.waited_us == 0), "{:?}", &ends[calm_from..]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn nobody_waits_beside_an_idle_instance_for_longer_than_the_bound(
+        gaps in prop::collection::vec(0u64..5_000, 1..400), base_us in 1u64..12_000, row_us in 0u64..500,
+    ) {
+        let count = gaps.len();
+        let ends = Play::new(base_us, row_us).open(gaps);
+        prop_assert_eq!(ends.len(), count, "lost");
+        // Beside the bound, a request waits for the runs of those that came before it and were not answered yet.
+        let mut by_arrival = ends.clone();
+        by_arrival.sort_by_key(|end| end.came_us);
+        let run_us = base_us + row_us * u64::from(ROWS_MAX);
+        for (at, end) in by_arrival.iter().enumerate() {
+            let waits_for = |other: &&End| other.came_us + other.latency_us > end.came_us;
+            let before = by_arrival[..at].iter().filter(waits_for).count() as u64;
+            prop_assert!(end.waited_us <= BOUND_US + before * run_us, "{:?}", end);
+        }
+    }
+}
