@@ -42,17 +42,29 @@ pub type ModelsDone = Box<dyn FnOnce(Result<(), Status>) + Send>;
 pub struct Models {
     infer: Option<Weak<dyn Infer>>,
     metrics: Arc<CustomMetrics>,
+    /// What some names mean for who asks; other names mean themselves.
+    meanings: Arc<[(String, String)]>,
 }
 
 impl Models {
     /// Those that `infer` reaches, as long as it is there.
     pub fn of(infer: Weak<dyn Infer>) -> Models {
-        Models { infer: Some(infer), metrics: Arc::default() }
+        Models { infer: Some(infer), metrics: Arc::default(), meanings: Arc::default() }
     }
 
     /// None, for a process of a model's own and for tests.
     pub fn none() -> Models {
-        Models { infer: None, metrics: Arc::default() }
+        Models { infer: None, metrics: Arc::default(), meanings: Arc::default() }
+    }
+
+    /// The same, where each of these names means the model with the identifier behind it. Models of several repositories may have the same name.
+    pub fn with_meanings(&self, meanings: &[(String, String)]) -> Models {
+        Models { meanings: meanings.into(), ..self.clone() }
+    }
+
+    /// What a name means for who asks.
+    fn meaning<'a>(&'a self, model: &'a str) -> &'a str {
+        self.meanings.iter().find(|(name, _)| name == model).map_or(model, |(_, identifier)| identifier)
     }
 
     /// The metrics that these models made of their own.
@@ -63,7 +75,7 @@ impl Models {
     /// As [`Infer::config`].
     pub fn config(&self, model: &str, version: Option<i64>) -> Result<Arc<ModelConfig>, Status> {
         match self.infer.as_ref().map(Weak::upgrade) {
-            Some(Some(infer)) => infer.config(model, version),
+            Some(Some(infer)) => infer.config(self.meaning(model), version),
             _ => Err(Status::unavailable(format!("model '{model}' cannot be asked from here"))),
         }
     }
@@ -71,7 +83,7 @@ impl Models {
     /// As [`Infer::infer`].
     pub fn infer(&self, model: &str, version: Option<i64>, mut request: Request) {
         let refusal = match self.infer.as_ref().map(Weak::upgrade) {
-            Some(Some(infer)) => return infer.infer(model, version, request),
+            Some(Some(infer)) => return infer.infer(self.meaning(model), version, request),
             Some(None) => Status::unavailable(format!("model '{model}' cannot be asked: the server stops")),
             None => Status::unsupported(format!("model '{model}' cannot be asked from this process")),
         };

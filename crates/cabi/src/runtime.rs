@@ -25,7 +25,8 @@ pub struct CompiledBackend {
     /// The last one that was opened.
     last: Mutex<Option<(Weak<Loaded>, Arc<Presence>)>>,
     /// Models that completed their configuration and are about to be loaded.
-    completed: Mutex<HashMap<(String, i64), Arc<CompiledModel>>>,
+    /// By the directories of their versions: models of different repositories may have the same name.
+    completed: Mutex<HashMap<PathBuf, Arc<CompiledModel>>>,
 }
 
 /// What backends are told of the server.
@@ -104,7 +105,7 @@ impl Runtime for CompiledBackend {
     fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
         let model = self.begin(context, self.options.auto_complete)?;
         let config = ModelConfig::clone(&model.config());
-        let key = (context.model.clone(), context.version);
+        let key = context.version_dir.clone();
         let former = self.completed.lock().unwrap_or_else(PoisonError::into_inner).insert(key, model);
         // Of a load that failed in between: its last function is called without the lock.
         drop(former);
@@ -117,8 +118,7 @@ impl Runtime for CompiledBackend {
     }
 
     fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
-        let key = (context.model.clone(), context.version);
-        let completed = self.completed.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        let completed = self.completed.lock().unwrap_or_else(PoisonError::into_inner).remove(&context.version_dir);
         let model = match completed {
             Some(model) => model,
             None => self.begin(context, false)?,

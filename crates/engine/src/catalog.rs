@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::served::Served;
 
-/// The model versions that are ready. Read on every request without a lock; replaced whole when a model comes or goes.
+/// The model versions that are ready, by the identifiers of their models. Read on every request without a lock; replaced whole when a model comes or goes.
 #[derive(Clone, Default)]
 pub struct Catalog(HashMap<Arc<str>, Vec<Arc<Served>>>);
 
@@ -27,13 +27,13 @@ impl Catalog {
     /// All versions of all models, by name.
     pub fn all(&self) -> Vec<Arc<Served>> {
         let mut all: Vec<_> = self.0.values().flatten().cloned().collect();
-        all.sort_by(|a, b| (a.name(), a.version()).cmp(&(b.name(), b.version())));
+        all.sort_by(|a, b| (a.name(), a.identifier(), a.version()).cmp(&(b.name(), b.identifier(), b.version())));
         all
     }
 
     /// Adds a version, in place of one of the same number.
     pub fn publish(&mut self, served: Arc<Served>) {
-        let versions = self.0.entry(served.name().into()).or_default();
+        let versions = self.0.entry(served.identifier().into()).or_default();
         versions.retain(|earlier| earlier.version() != served.version());
         versions.push(served);
         versions.sort_by_key(|served| served.version());
@@ -41,7 +41,7 @@ impl Catalog {
 
     /// Puts a version in the place of exactly this one, if it is there.
     pub fn exchange(&mut self, before: &Arc<Served>, after: &Arc<Served>) {
-        let places = self.0.get_mut(before.name()).into_iter().flatten();
+        let places = self.0.get_mut(before.identifier()).into_iter().flatten();
         for place in places.filter(|place| Arc::ptr_eq(place, before)) {
             *place = Arc::clone(after);
         }
@@ -49,10 +49,10 @@ impl Catalog {
 
     /// Takes exactly this one out, and not one that replaced it.
     pub fn withdraw(&mut self, served: &Arc<Served>) {
-        if let Some(versions) = self.0.get_mut(served.name()) {
+        if let Some(versions) = self.0.get_mut(served.identifier()) {
             versions.retain(|one| !Arc::ptr_eq(one, served));
             if versions.is_empty() {
-                self.0.remove(served.name());
+                self.0.remove(served.identifier());
             }
         }
     }

@@ -2,6 +2,7 @@
 
 mod demand;
 mod eviction;
+mod namespaces;
 mod parts;
 mod poll;
 mod resize;
@@ -25,6 +26,7 @@ use nerite_request::{Request, Status};
 
 use self::demand::Demand;
 pub use self::demand::{DemandCounts, Waiting};
+use self::namespaces::{Namespaces, each};
 use self::parts::Reason;
 use self::poll::PollStop;
 use self::retire::Retiring;
@@ -53,6 +55,8 @@ pub struct Engine {
     one_per_model: OnePerModel,
     retiring: Retiring,
     loads: Loads,
+    /// There with `--model-namespacing`.
+    namespaces: Option<Namespaces>,
     /// There in control mode `demand`.
     demand: Option<Arc<Demand>>,
     poll_stop: Arc<PollStop>,
@@ -89,6 +93,7 @@ impl Engine {
             Engine {
                 this: Weak::clone(engine),
                 models,
+                namespaces: store.is_namespaced().then(Namespaces::default),
                 store,
                 loader,
                 options,
@@ -112,6 +117,10 @@ impl Engine {
         if let Some(served) = self.catalog.load().find(model, version) {
             return Ok(Arc::clone(served));
         }
+        let model = &*self.identifier(model)?;
+        if let Some(served) = self.catalog.load().find(model, version).filter(|_| self.namespaces.is_some()) {
+            return Ok(Arc::clone(served));
+        }
         match self.lifecycle().look_up(model, version) {
             Err(status) => Err(status),
             // Published a moment ago: the lifecycle knows it, the catalog does so before its lock is free again.
@@ -126,9 +135,10 @@ impl Engine {
         admit(|| self.find(model, version))
     }
 
-    /// All versions of a model that take requests, ascending.
+    /// All versions of a model that take requests, ascending; none if its name means several models.
     pub fn served(&self, model: &str) -> Vec<Arc<Served>> {
-        self.catalog.load().versions(model).to_vec()
+        let Ok(identifier) = self.identifier(model) else { return Vec::new() };
+        self.catalog.load().versions(&identifier).to_vec()
     }
 
     /// All versions of all models that take requests, by name.
@@ -165,7 +175,7 @@ impl Engine {
     pub(crate) fn check_models(&self, source: &ModelSource) -> Result<(), Status> {
         let version = source.versions.last().copied().unwrap_or_default();
         let runtime = self.loader.runtime_of(&source.config, &source.directory, version)?;
-        runtime.check_models(&source.config, &self.models)
+        runtime.check_models(&source.config, &self.models.with_meanings(&source.needs))
     }
 
     /// Whether every known model has a version and every known version is ready or was unloaded.
@@ -179,11 +189,11 @@ impl Engine {
         let listing = self.store.list().map_err(|error| error.status())?;
         let mut index = self.lifecycle().index(&listing, ready_only);
         for entry in index.iter_mut().filter(|entry| entry.state == State::Loading.words().0) {
-            let progress = entry.version.and_then(|version| self.loads.of(&entry.name, version));
+            let progress = entry.version.and_then(|version| self.loads.of(&entry.identifier, version));
             entry.reason = progress.unwrap_or_default();
         }
         for entry in index.iter_mut().filter(|entry| entry.state == State::Ready.words().0) {
-            let served = self.catalog.load().find(&entry.name, entry.version).cloned();
+            let served = self.catalog.load().find(&entry.identifier, entry.version).cloned();
             if let Some(fault) = served.and_then(|served| served.fault()) {
                 (entry.state, entry.reason) = (State::Failed(String::new()).words().0, fault.message);
             }
@@ -221,8 +231,15 @@ impl Engine {
             log::error!("{refused}");
             failed.push(refused.to_string());
         }
-        let tried = Arc::new(plan.models.iter().cloned().collect());
-        for wave in self.waves(&plan.models) {
+        let models = match self.options.control {
+            // They were named.
+            ControlMode::Explicit | ControlMode::Demand if self.namespaces.is_some() => {
+                plan.models.iter().flat_map(|model| self.to_load(model, &LoadOptions::default())).collect()
+            }
+            _ => plan.models,
+        };
+        let tried = Arc::new(models.iter().cloned().collect());
+        for wave in self.waves(&models) {
             failed.extend(self.load_wave(&wave, &Reason::asked_for(Arc::clone(&tried))));
         }
         self.has_started.store(true, Ordering::Release);
@@ -273,7 +290,8 @@ impl Engine {
             return done(Err(status));
         }
         let (engine, name) = (Arc::clone(self), model.to_owned());
-        answer_aside("nerite-load", model, move || engine.load_now(&name, &options), done);
+        let load = move || each(&engine.to_load(&name, &options), |model| engine.load_now(model, &options));
+        answer_aside("nerite-load", model, load, done);
     }
 
     /// Takes a model away from new requests, then calls `done`. Requests in flight end by themselves.
@@ -287,7 +305,8 @@ impl Engine {
             return done(Err(status));
         }
         let (engine, name) = (Arc::clone(self), model.to_owned());
-        answer_aside("nerite-unload", model, move || engine.unload_now(&name, dependents), done);
+        let unload = move || each(&engine.to_unload(&name), |model| engine.unload_now(model, dependents));
+        answer_aside("nerite-unload", model, unload, done);
     }
 
     /// Retires everything and waits, at most until `deadline`, for the last request. Gives whether all ended in time.
@@ -358,6 +377,7 @@ impl Engine {
             .lifecycle()
             .load_requested(model, source.facts(), reason.is_explicit())
             .inspect_err(|e| log::error!("{e}"))?;
+        self.note_names(&self.lifecycle());
         match step {
             LoadStep::Settled { retire, resize } => {
                 self.withdraw(&self.lifecycle(), &retire);
@@ -386,7 +406,7 @@ impl Engine {
     }
 
     fn load_version(&self, source: &ModelSource, version: i64) -> Result<Arc<Served>, Status> {
-        let name = &source.model;
+        let name = &source.identifier;
         log::info!("loading: {name}:{version}");
         let progress = self.loads.begin(name, version);
         let load = || {
@@ -435,7 +455,8 @@ impl Engine {
     }
 
     /// Takes generations out of the catalog. The lifecycle's lock is held, so that the two never disagree for long.
-    fn withdraw(&self, _held: &MutexGuard<'_, Lifecycle>, retire: &[Generation]) {
+    fn withdraw(&self, held: &MutexGuard<'_, Lifecycle>, retire: &[Generation]) {
+        self.note_names(held);
         self.catalog.rcu(|catalog| {
             let mut next = Catalog::clone(catalog);
             let generations = self.generations();
@@ -460,7 +481,8 @@ impl Engine {
 impl Infer for Engine {
     fn infer(&self, model: &str, version: Option<i64>, mut request: Request) {
         // A model that is being unloaded still serves the ensembles that are unloaded with it.
-        let find = || self.find(model, version).or_else(|refused| self.leaving(model, version).ok_or(refused));
+        let leaving = || self.leaving(&self.identifier(model).ok()?, version);
+        let find = || self.find(model, version).or_else(|refused| leaving().ok_or(refused));
         match admit(find) {
             Ok(admission) => {
                 self.note_nested_use(model);

@@ -17,7 +17,7 @@ use crate::rates::Claims;
 use crate::runtimes::Runtimes;
 use crate::scheduling::QueueLimits;
 use crate::sequences::Sequences;
-use crate::served::{Parts, Served};
+use crate::served::{Identity, Parts, Served};
 use crate::services::Services;
 use crate::warmup::warm_up;
 
@@ -76,7 +76,7 @@ impl Loader {
         let sequences = Sequences::load(&config, source.directory.path())?;
         warm_up(&config, source.directory.path(), sequences.as_ref(), &mut instances)?;
         Ok(Served::new(Parts {
-            name: source.model.clone(),
+            identity: Identity::of(source),
             version,
             config,
             labels,
@@ -154,7 +154,8 @@ impl Loader {
             settings: self.runtimes.settings(source.config.backend_name()),
             cores: self.cores,
             instances: 1,
-            models: models.clone(),
+            // Only what an ensemble is made of: a model that asks others says itself which.
+            models: models.with_meanings(&source.needs),
         }
     }
 

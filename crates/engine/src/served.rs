@@ -7,7 +7,7 @@ use nerite_backend::{CostBound, InFlight, Instance, InstanceSpec, Job, ModelVers
 use nerite_config::proto::model_metrics::MetricControl;
 use nerite_config::proto::model_metrics::metric_control::MetricOptions;
 use nerite_config::{ModelConfig, TensorSpec};
-use nerite_repository::{Labels, ModelDir};
+use nerite_repository::{Labels, ModelDir, ModelSource};
 use nerite_request::report::{LatencyReport, StatisticsReport};
 use nerite_request::{Code, Peer, Status};
 use nerite_schedule::Rejection;
@@ -32,7 +32,7 @@ const FIRST_RESPONSE: &str = "nv_inference_first_response_histogram_ms";
 
 /// One version of a model with its instances. Whoever holds it may submit to it until it is retired.
 pub struct Served {
-    name: Arc<str>,
+    identity: Arc<Identity>,
     version: i64,
     /// What its requests have in common. It is loaded as long as one of them is in flight.
     requests: Arc<ModelVersion>,
@@ -54,6 +54,30 @@ pub struct Served {
     is_retired: Arc<AtomicBool>,
     /// Files that a load request brought are removed when the last request of the version has gone.
     directory: ModelDir,
+}
+
+/// Which model it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    /// What clients call it.
+    pub name: String,
+    /// What the server calls it: no other model has the same.
+    pub identifier: String,
+    /// The repository that it lies in, where models of several may have the same name.
+    pub namespace: String,
+    /// The identifiers of the models that it is made of.
+    pub needs: Vec<String>,
+}
+
+impl Identity {
+    pub fn of(source: &ModelSource) -> Identity {
+        Identity {
+            name: source.model.clone(),
+            identifier: source.identifier.clone(),
+            namespace: source.namespace().to_owned(),
+            needs: source.needs(),
+        }
+    }
 }
 
 /// A model version, known again while its instances come and go. No other one has the same key as long as this lives, and it keeps
@@ -92,7 +116,7 @@ fn readiness_of(instances: &[Box<dyn Instance>]) -> Vec<Option<Arc<dyn Readiness
 
 /// What a [`Served`] is made of.
 pub(crate) struct Parts {
-    pub name: String,
+    pub identity: Identity,
     pub version: i64,
     pub config: Arc<ModelConfig>,
     pub labels: Arc<Labels>,
@@ -112,7 +136,7 @@ pub(crate) struct Parts {
 impl Served {
     pub(crate) fn new(parts: Parts) -> Served {
         let Parts {
-            name,
+            identity,
             version,
             config,
             labels,
@@ -128,6 +152,7 @@ impl Served {
             claims,
             cores,
         } = parts;
+        let name = identity.name.clone();
         let sequences = sequences.map(Arc::new);
         let cache = services.cache.filter(|_| config.caches_responses());
         let latencies = Latencies::new(&services.latencies, config.caches_responses(), &first_response_ms(&config));
@@ -145,7 +170,7 @@ impl Served {
             Pool::new(&pool_name, instances, bound, scheduling, sequences.clone(), Arc::clone(&requests), answer);
         let (inputs, outputs) = (config.inputs(), config.outputs());
         Served {
-            name: name.into(),
+            identity: Arc::new(identity),
             version,
             requests,
             entering: ModelVersion::unmetered(""),
@@ -181,7 +206,7 @@ impl Served {
             return Err(Status::unavailable(format!(
                 "{leaving} instances of model '{}' that were taken away still run, at most {LEAVING_INSTANCES_MAX} may while others come; \
                  load it again when they have ended",
-                self.name
+                self.name()
             )));
         }
         let maker = Maker { cores: cores.clone(), ..self.maker.clone() };
@@ -189,7 +214,7 @@ impl Served {
         warm_up(&config, self.directory.path(), self.sequences.as_deref(), &mut made)?;
         log::info!(
             "model '{}' version {}: {} instances stay, {} come, {} go",
-            self.name,
+            self.name(),
             self.version,
             stay.len(),
             come.len(),
@@ -206,7 +231,7 @@ impl Served {
         let mut instances = of(&stay);
         instances.extend(Member::all(come, readiness, numbers));
         Ok(Served {
-            name: Arc::clone(&self.name),
+            identity: Arc::clone(&self.identity),
             version: self.version,
             requests: Arc::clone(&self.requests),
             entering: Arc::clone(&self.entering),
@@ -228,7 +253,16 @@ impl Served {
 
     /// The model's name.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.identity.name
+    }
+
+    /// By what the server knows the model: no other has the same.
+    pub fn identifier(&self) -> &str {
+        &self.identity.identifier
+    }
+
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
     }
 
     /// The version's number.
@@ -269,7 +303,8 @@ impl Served {
     /// Its statistics now.
     pub fn statistics(&self) -> StatisticsReport {
         let lookups = self.cached.as_ref().map_or(0, |cached| cached.waiting());
-        self.stats.report((self.pool.waiting() + lookups) as u64)
+        let report = self.stats.report((self.pool.waiting() + lookups) as u64);
+        StatisticsReport { namespace: self.identity.namespace.clone(), ..report }
     }
 
     /// How its latencies are distributed, as far as that is kept.

@@ -92,6 +92,7 @@ impl Stats {
             pending,
             failures: self.failures.each_ref().map(|count| count.load(Ordering::Relaxed)),
             load_ns: self.load_ns,
+            namespace: String::new(),
         }
     }
 

@@ -91,6 +91,18 @@ pub fn unload_failed(model: &str, ready: &[i64]) -> Status {
     Status::internal(format!("failed to unload '{model}', versions that are still available: {versions}"))
 }
 
+/// A name that models of several repositories have.
+pub fn ambiguous(model: &str, identifiers: usize) -> Status {
+    Status::invalid(format!(
+        "There are {identifiers} identifiers of model '{model}' in global map, model namespace must be provided to resolve ambiguity."
+    ))
+}
+
+/// A name of which all models were unloaded, where models of several repositories may have it.
+pub fn no_identifier(model: &str) -> Status {
+    Status::not_found(format!("Identifier of model '{model}' is not found in global map"))
+}
+
 /// A model that no operation has ever touched.
 pub fn unknown_model(model: &str) -> Status {
     Status::not_found(format!("Request for unknown model: '{model}' is not found"))

@@ -5,6 +5,7 @@ mod directory;
 mod fingerprint;
 mod labels;
 mod listing;
+mod namespaces;
 mod read;
 mod sent;
 mod source;
@@ -36,6 +37,8 @@ pub struct StoreOptions {
     /// Whether a load request may contain files (`--allow-model-upload`). If it may not, a configuration in it may not name an environment either,
     /// because an environment is run as code.
     pub allow_upload: bool,
+    /// `--model-namespacing`: models of different repositories may have the same name.
+    pub namespacing: bool,
 }
 
 /// The repositories of a server. Only their paths are kept: each call reads the directories again.
@@ -126,25 +129,29 @@ impl Store {
     pub fn list(&self) -> Result<Listing, StoreError> {
         let mut listing = Listing::default();
         for repository in &self.options.repositories {
-            listing.add(repository)?;
+            listing.add(repository, self.options.namespacing)?;
         }
         Ok(listing)
     }
 
-    /// Reads a model from its directory. `options` may replace its configuration or all its files.
+    /// Reads a model, by its identifier, from its directory. `options` may replace its configuration or all its files.
     pub fn read(&self, model: &str, options: &LoadOptions) -> Result<ModelSource, PollError> {
-        check_name(model).map_err(PollError::Name)?;
-        if options.files.is_empty() {
+        let name = self.name_of(model);
+        check_name(name).map_err(PollError::Name)?;
+        let mut source = if options.files.is_empty() {
             let path = self.find(model)?;
-            read::from_repository(&self.options, model, path, options.config.as_deref())
+            read::from_repository(&self.options, name, path, options.config.as_deref())
         } else {
-            read::from_request(&self.options, model, options)
-        }
+            read::from_request(&self.options, name, options)
+        }?;
+        model.clone_into(&mut source.identifier);
+        source.needs = self.needs(model, &source.config);
+        Ok(source)
     }
 
-    /// Whether exactly one repository has a directory of that name.
+    /// Whether exactly one repository has a directory of that model.
     pub fn has(&self, model: &str) -> bool {
-        check_name(model).is_ok() && self.find(model).is_ok()
+        check_name(self.name_of(model)).is_ok() && self.find(model).is_ok()
     }
 
     /// The options it was opened with.
@@ -154,6 +161,11 @@ impl Store {
 
     /// The one directory of a model.
     fn find(&self, model: &str) -> Result<PathBuf, PollError> {
+        if self.options.namespacing {
+            let not_found = || PollError::NotFound { model: model.to_owned() };
+            let (repository, name) = self.split(model).ok_or_else(not_found)?;
+            return Some(repository.join(name)).filter(|path| is_there(path)).ok_or_else(not_found);
+        }
         // `.` would be the repository itself.
         let named = |repository: &PathBuf| (model != ".").then(|| repository.join(model));
         let mut found = self.options.repositories.iter().filter_map(named).filter(|path| is_there(path));

@@ -58,6 +58,8 @@ pub struct TensorReport {
 pub struct IndexEntry {
     /// The model's name.
     pub name: String,
+    /// By what the server knows the model: its name, or its repository and its name. No client is told.
+    pub identifier: String,
     /// The version; `None` for a model that was never loaded.
     pub version: Option<i64>,
     /// `READY`, `UNAVAILABLE`, `LOADING`, `UNLOADING`; empty for a model that was never loaded.
@@ -120,6 +122,8 @@ pub struct StatisticsReport {
     pub failures: [u64; 4],
     /// How long the load took, in ns.
     pub load_ns: u64,
+    /// The repository that it lies in, where models of several may have the same name.
+    pub namespace: String,
 }
 
 /// What takes time.

@@ -113,6 +113,8 @@ pub struct Models {
     pub bytes_max: Option<u64>,
     /// Whether a load request may bring files.
     pub allow_upload: bool,
+    /// Whether models of different repositories may have the same name.
+    pub namespacing: bool,
     /// `configs/<name>.pbtxt`.
     pub config_name: String,
     /// Whether configurations are completed.
@@ -360,6 +362,12 @@ fn models(values: &Values<'_>) -> Result<Models, SettingsError> {
             "Error: Use of '--models-max-bytes' requires setting '--model-control-mode=demand' as well.",
         );
     }
+    let namespacing = values.bool("model-namespacing", false)?;
+    if namespacing && control == ControlMode::Demand {
+        return contradiction(
+            "Error: Use of '--model-namespacing=true' requires another control mode than '--model-control-mode=demand': a request names no repository.",
+        );
+    }
     if values.text("model-config-name") == Some("") {
         return contradiction("Error: empty argument for --model-config-name");
     }
@@ -370,6 +378,7 @@ fn models(values: &Values<'_>) -> Result<Models, SettingsError> {
         load: values.all("load-model").map(str::to_owned).collect(),
         bytes_max: values.bytes_if_given("models-max-bytes")?,
         allow_upload,
+        namespacing,
         config_name: values.text("model-config-name").unwrap_or("").to_owned(),
         auto_complete: !values.has("disable-auto-complete-config"),
         poll: Duration::from_secs(values.whole_seconds("repository-poll-secs", 15)?),
@@ -447,7 +456,6 @@ fn notes(given: &[Given]) -> Vec<String> {
             _ if name.strip_suffix("-mode").is_some_and(|of| of.ends_with("-socket") && !has(of)) => {
                 notes.push(format!("--{name} has no effect without --{}", name.trim_end_matches("-mode")));
             }
-            Honour::NotYet => notes.push(format!("--{name} is accepted but has no effect in this version of nerite")),
             Honour::Accepted | Honour::Yes => {}
         }
     }

@@ -373,6 +373,9 @@ impl ModelMetrics {
             let _ = write!(out, "_{name}=\"{}\",", escaped(value));
         }
         let _ = write!(out, "model=\"{}\",", escaped(&self.statistics.name));
+        if !self.statistics.namespace.is_empty() {
+            let _ = write!(out, "namespace=\"{}\",", escaped(&self.statistics.namespace));
+        }
         if let Some(reason) = reason {
             let _ = write!(out, "reason=\"{reason}\",");
         }
@@ -485,6 +488,16 @@ mod tests {
         let gone = MetricsReport { gone: vec![model("old")], ..report() };
         check(&gone, "nv_inference_request_failure{model=\"old\",reason=\"OTHER\",version=\"1\"} 0", true);
         check(&gone, "nv_inference_count{model=\"old\",version=\"1\"} 0", false);
+    }
+
+    #[test]
+    fn a_namespace_is_a_label_where_there_are_namespaces() {
+        let mut spaced = model("m");
+        spaced.statistics.namespace = "/models/a".to_owned();
+        let report = MetricsReport { models: vec![spaced], ..MetricsReport::default() };
+        let of = "model=\"m\",namespace=\"/models/a\"";
+        check(&report, &format!("nv_inference_count{{{of},version=\"1\"}} 0"), true);
+        check(&report, &format!("nv_inference_request_failure{{{of},reason=\"OTHER\",version=\"1\"}} 0"), true);
     }
 
     #[test]

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use nerite_config::ModelConfig;
 use nerite_engine::{ReadinessAnswer, Served};
+use nerite_request::Status;
 use nerite_request::limits::{CONFIG_BYTES_MAX, LOAD_BYTES_MAX, LOAD_CONFIG_BYTES_MAX};
 use nerite_request::report::{IndexEntry, ModelReport, ServerReport, StatisticsReport};
 use nerite_request::setting::LoadOptions;
-use nerite_request::{Code, Status};
 use tokio::sync::oneshot;
 
 use crate::tensor_reports::{input_reports, output_reports};
@@ -61,13 +61,14 @@ impl Api {
     /// number.
     pub async fn model_ready(&self, model: &str, version: &str) -> Result<bool, Status> {
         self.check_started()?;
-        match self.find(model, version, Code::InvalidArg)? {
-            Some(served) => {
+        version::parse(version)?;
+        match self.served(model, version) {
+            Ok(served) => {
                 let answers = ask_all(&[served]);
                 Ok(all_ready(answers).await)
             }
             // Whoever waits for readiness before the first request would wait for ever.
-            None => Ok(self.must_wait_for(model)),
+            Err(_) => Ok(self.must_wait_for(model)),
         }
     }
 
@@ -186,15 +187,6 @@ impl Api {
     pub(crate) fn served(&self, model: &str, version: &str) -> Result<Arc<Served>, Status> {
         self.check_started()?;
         self.0.engine.find(model, version::parse(version)?)
-    }
-
-    /// As [`Api::served`], but only failures of kind `fatal` are errors; others mean that there is none.
-    fn find(&self, model: &str, version: &str, fatal: Code) -> Result<Option<Arc<Served>>, Status> {
-        match self.served(model, version) {
-            Ok(served) => Ok(Some(served)),
-            Err(status) if status.code == fatal => Err(status),
-            Err(_) => Ok(None),
-        }
     }
 }
 

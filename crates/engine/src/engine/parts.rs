@@ -82,7 +82,7 @@ impl Engine {
 
     /// Whether an ensemble fits the models that it is made of, and they are up.
     pub(crate) fn check_parts(&self, source: &ModelSource) -> Result<(), Status> {
-        let (model, needs) = (&source.model, source.needs());
+        let (model, needs) = (&source.identifier, source.needs());
         if needs.is_empty() {
             return Ok(());
         }
@@ -93,7 +93,8 @@ impl Engine {
         self.check_needs(model, &needs)?;
         for step in source.config.ensemble_scheduling().map_or(&[][..], |ensemble| &ensemble.step) {
             let version = Some(step.model_version).filter(|version| *version != -1);
-            if let Some(version) = version.filter(|version| self.find(&step.model_name, Some(*version)).is_err()) {
+            let need = source.needs.iter().find(|(name, _)| *name == step.model_name).map_or("", |(_, need)| need);
+            if let Some(version) = version.filter(|version| self.find(need, Some(*version)).is_err()) {
                 let why = phrase::needs_version(model, &step.model_name, version);
                 return Err(phrase::load_failed(model, &why));
             }

@@ -34,7 +34,7 @@ impl Engine {
             });
         }
         if !generations.is_empty() {
-            self.lifecycle().resized(&source.model, source.fingerprint.served);
+            self.lifecycle().resized(&source.identifier, source.fingerprint.served);
         }
         Ok(())
     }
@@ -51,7 +51,7 @@ impl Engine {
     }
 
     fn is_current(&self, source: &ModelSource) -> bool {
-        let now = self.store().read(&source.model, &LoadOptions::default());
+        let now = self.store().read(&source.identifier, &LoadOptions::default());
         now.is_ok_and(|now| now.fingerprint == source.fingerprint)
     }
 

@@ -60,7 +60,7 @@ impl Engine {
     /// Ends these versions, each on a thread of its own.
     pub(crate) fn retire(self: &Arc<Self>, retire: Vec<Generation>) {
         let with_needs = retire.into_iter().map(|generation| {
-            let needs = self.generation(&generation).map(|served| needs_of(&served)).unwrap_or_default();
+            let needs = self.generation(&generation).map(|served| served.identity().needs.clone()).unwrap_or_default();
             (generation, needs)
         });
         let ordered = users_first(with_needs.collect());
@@ -101,12 +101,6 @@ impl Engine {
         });
         of_model.max_by_key(|(generation, _)| generation.version).map(|(_, served)| Arc::clone(served))
     }
-}
-
-/// The models that an ensemble is made of.
-fn needs_of(served: &Served) -> Vec<String> {
-    let steps = served.config().ensemble_scheduling().map_or(&[][..], |ensemble| &ensemble.step);
-    steps.iter().map(|step| step.model_name.clone()).collect()
 }
 
 fn is_among(needs: &[String], generation: &Generation) -> bool {

@@ -42,6 +42,14 @@ impl Lifecycle {
         self.models.get(model)?.versions.get(&version).map(|record| &record.state)
     }
 
+    /// The models that were ever asked for, and of each whether it was not unloaded since: it is up, is being loaded, or could not be.
+    pub fn asked_for(&self) -> impl Iterator<Item = (&str, bool)> {
+        let is_present = |state: &State| !matches!(state, State::Unloading | State::Unloaded);
+        self.models
+            .iter()
+            .map(move |(model, known)| (&**model, known.versions.values().any(|record| is_present(&record.state))))
+    }
+
     /// Whether every model that was asked for has a version, and every version is ready or was unloaded on purpose.
     pub fn strictly_ready(&self) -> bool {
         self.models.values().all(|known| {
@@ -55,8 +63,11 @@ impl Lifecycle {
     pub fn index(&self, listing: &Listing, ready_only: bool) -> Vec<IndexEntry> {
         let mut index = Vec::new();
         for (model, places) in listing.models() {
+            let name = places.first().and_then(|place| place.file_name());
+            let name = name.map_or_else(|| model.into(), |name| name.to_string_lossy());
             let entry = |version, (state, reason): (&'static str, &str)| IndexEntry {
-                name: model.to_owned(),
+                name: name.clone().into_owned(),
+                identifier: model.to_owned(),
                 version,
                 state,
                 reason: reason.to_owned(),

@@ -5,9 +5,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::{StoreError, check_name};
+use super::{StoreError, check_name, namespaces};
 
-/// The sub-directories of all repositories: each model with its directories, which are several if it is in several repositories.
+/// The sub-directories of all repositories: each model, by its identifier, with its directories. Without namespaces they are several if it is in
+/// several repositories.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
     models: BTreeMap<String, Vec<PathBuf>>,
@@ -23,7 +24,7 @@ impl Listing {
         listing
     }
 
-    /// Every model by name, with its directories.
+    /// Every model by its identifier, with its directories.
     pub fn models(&self) -> impl Iterator<Item = (&str, &[PathBuf])> {
         self.models.iter().map(|(model, places)| (model.as_str(), places.as_slice()))
     }
@@ -35,7 +36,7 @@ impl Listing {
 
     /// Adds the sub-directories of one repository, including links to directories. These names are skipped: names that a client cannot ask
     /// for, names that are not UTF-8, and the names that Kubernetes gives to its own entries of a mounted ConfigMap.
-    pub(super) fn add(&mut self, repository: &Path) -> Result<(), StoreError> {
+    pub(super) fn add(&mut self, repository: &Path, namespacing: bool) -> Result<(), StoreError> {
         let unreadable = |cause: std::io::Error| match cause.kind() {
             ErrorKind::NotFound => StoreError::Missing { path: repository.to_owned() },
             _ => StoreError::Unreadable { path: repository.to_owned(), cause },
@@ -45,7 +46,8 @@ impl Listing {
             let Ok(name) = entry.file_name().into_string() else { continue };
             let path = entry.path();
             if check_name(&name).is_ok() && !is_made_by_kubernetes(&name) && super::is_there(&path) {
-                self.models.entry(name).or_default().push(path);
+                let model = if namespacing { namespaces::identifier(repository, &name) } else { name };
+                self.models.entry(model).or_default().push(path);
             }
         }
         Ok(())

@@ -63,6 +63,9 @@ fn source(options: &StoreOptions, model: &str, directory: ModelDir, json: Option
     }
     Ok(ModelSource {
         model: model.to_owned(),
+        // Which models lie where is the store's to say.
+        identifier: model.to_owned(),
+        needs: Vec::new(),
         config: Arc::new(config),
         config_given,
         versions,

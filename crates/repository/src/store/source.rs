@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nerite_config::ModelConfig;
 use nerite_request::Status;
 
+use super::namespaces::SEPARATOR;
 use super::{Fingerprint, Labels, ModelDir, Warning, labels};
 
 /// A model as its directory or a load request describes it. It is not loaded.
@@ -12,6 +13,10 @@ use super::{Fingerprint, Labels, ModelDir, Warning, labels};
 pub struct ModelSource {
     /// The model's name.
     pub model: String,
+    /// By what the server knows it: its name, or with namespaces its repository and its name.
+    pub identifier: String,
+    /// The models that must be loaded before this one: those that the steps of an ensemble name, each once, and their identifiers.
+    pub needs: Vec<(String, String)>,
     /// Where its files are. A clone must live as long as the model is served.
     pub directory: ModelDir,
     /// The configuration, with the backend deduced, defaults filled in, and validated. It is not completed and its instance groups are not resolved,
@@ -43,6 +48,12 @@ pub struct Facts {
 }
 
 impl ModelSource {
+    /// The repository that it lies in, where models of several may have the same name; else empty.
+    pub fn namespace(&self) -> &str {
+        let namespace = self.identifier.strip_suffix(&*self.model);
+        namespace.and_then(|namespace| namespace.strip_suffix(SEPARATOR)).unwrap_or_default()
+    }
+
     /// The facts for the lifecycle.
     pub fn facts(&self) -> Facts {
         Facts {
@@ -59,12 +70,12 @@ impl ModelSource {
         self.versions.iter().map(of).fold(0, u64::saturating_add)
     }
 
-    /// The models that must be loaded before this one: those that an ensemble is made of.
+    /// The identifiers of the models that must be loaded before this one: those that an ensemble is made of.
     pub fn needs(&self) -> Vec<String> {
         let mut needs: Vec<String> = Vec::new();
-        for step in self.config.ensemble_scheduling().map_or(&[][..], |ensemble| &ensemble.step) {
-            if !needs.contains(&step.model_name) {
-                needs.push(step.model_name.clone());
+        for (_, need) in &self.needs {
+            if !needs.contains(need) {
+                needs.push(need.clone());
             }
         }
         needs

@@ -19,8 +19,6 @@ pub enum Honour {
     Yes,
     /// Nothing, and nothing is missed: it tunes a part that this server does not have.
     Accepted,
-    /// Nothing yet, which the log says.
-    NotYet,
 }
 
 /// One flag.
@@ -123,7 +121,7 @@ flags! {
         "model-load-thread-count" INT, Yes, "Models loading at the same time, and instances of one model. Default is 4.";
         "model-load-retry-count" INT, Yes, "How often a load that failed is tried again. Default is 0.";
         "queue-requests-max" INT, Yes, "Requests that may wait for the instances of one model version; more are refused with 503 or UNAVAILABLE. A model whose max_queue_size is larger has that. Default is 16384.";
-        "model-namespacing" BOOL, NotYet, "Let models of different repositories have the same name. Default is false.";
+        "model-namespacing" BOOL, Yes, "Let models of different repositories have the same name. A request for a name that several have is refused, unless it names the model as repository::model. Default is false.";
     }
     "Connections": {
         "connections-max" INT, Yes, "Connections of HTTP, gRPC and metrics that may be open. Default is three quarters of the limit of open files, at most 16384.";

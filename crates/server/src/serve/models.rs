@@ -32,6 +32,7 @@ pub fn start(
         config_name: models.config_name.clone(),
         auto_complete: models.auto_complete,
         allow_upload: models.allow_upload,
+        namespacing: models.namespacing,
     })
     .map_err(|error| creating(&error.status()))?;
     let loader = Loader {

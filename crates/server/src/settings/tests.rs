@@ -60,6 +60,6 @@ fn a_backends_setting_of_no_meaning_is_the_flags_fault() {
 fn what_a_flag_does_not_do_is_said() {
     check("--model-control-mode=poll", &[]);
     check("--model-control-mode=explicit", &[]);
-    check("--model-namespacing=true", &["--model-namespacing is accepted but has no effect in this version of nerite"]);
+    check("--model-namespacing=true", &[]);
     check("--http-socket-mode=0660", &["--http-socket-mode has no effect without --http-socket"]);
 }

@@ -34,7 +34,13 @@ fn metadata_has_its_keys_in_order() {
 fn the_index_omits_unknown_fields() {
     check(write_index(&[]), "[]");
     let never = IndexEntry { name: "a".into(), ..IndexEntry::default() };
-    let gone = IndexEntry { name: "b".into(), version: Some(1), state: "UNAVAILABLE", reason: "unloaded".into() };
+    let gone = IndexEntry {
+        name: "b".into(),
+        version: Some(1),
+        state: "UNAVAILABLE",
+        reason: "unloaded".into(),
+        ..IndexEntry::default()
+    };
     check(
         write_index(&[never, gone]),
         r#"[{"name":"a"},{"name":"b","version":"1","state":"UNAVAILABLE","reason":"unloaded"}]"#,
