@@ -6,5 +6,7 @@ use std::time::Duration;
 pub const LOAD_MAX: Duration = Duration::from_mins(10);
 /// To let go of its model when it is unloaded.
 pub const LEAVE_MAX: Duration = Duration::from_secs(10);
+/// For a run to end once all its clients have gone. After that its process ends.
+pub const GONE_PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of an error's text that a child tells.
 pub const ERROR_BYTES_MAX: usize = 16 << 10;

@@ -77,7 +77,7 @@ impl ProcessLauncher for IsolatedLauncher {
 
     fn launch(&self) -> Result<Live, Status> {
         let (child, _) = self.launch.first(&self.instance, &self.command)?;
-        Ok(Live::new(child, true))
+        Ok(Live::new(child, true).told_who_has_gone())
     }
 
     fn unhealthy(&self, why: &str) -> String {

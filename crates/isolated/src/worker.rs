@@ -3,6 +3,7 @@
 //! One after another, on one thread, until it is told to finalize its model or the server closes the channel.
 
 mod answers;
+mod gone;
 mod logger;
 mod memory;
 mod requests;
@@ -26,8 +27,9 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use serde_json::Value;
 
 use crate::context;
-use crate::limits::ERROR_BYTES_MAX;
+use crate::limits::{ERROR_BYTES_MAX, GONE_PATIENCE};
 use answers::Answered;
+use gone::Gone;
 use requests::Requests;
 use talk::Talk;
 
@@ -58,8 +60,24 @@ fn begin() -> io::Result<Arc<Talk>> {
     let (mut packet, mut descriptors) = (Packet::default(), Vec::new());
     channel.receive_all(&mut packet, &mut descriptors)?.ok_or(io::ErrorKind::UnexpectedEof)?;
     let side = descriptors.into_iter().next().ok_or_else(|| io::Error::other("the first packet has no descriptor"))?;
-    logger::install(side);
-    Ok(Arc::new(Talk::new(channel, packet)))
+    let side = Arc::new(Channel::from(side));
+    logger::install(Arc::clone(&side));
+    let gone = Gone::new(GONE_PATIENCE, end_in_vain);
+    gone.listen(side)?;
+    Ok(Arc::new(Talk::new(channel, packet, gone)))
+}
+
+/// A run goes on that nobody waits for, and cannot be told to end.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the thread that would return to main computes; the server holds all that outlives the process"
+)]
+fn end_in_vain() {
+    log::warn!(
+        "a run went on for {} s after its last client had gone; its process ends, and the next request starts another",
+        GONE_PATIENCE.as_secs()
+    );
+    std::process::exit(1);
 }
 
 /// The child: its engine, and its instance once there is one.
@@ -151,6 +169,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
             }
         }
         let answers: Vec<_> = requests.answers().map(|(asked, response)| Answered::of(asked, response)).collect();
+        self.talk.gone().is_over();
         let responses: Vec<_> = answers.iter().map(Answered::told).collect();
         let (executions, lost, copied) = (executions.told(), requests.lost(), copied_since(&copied));
         let answer = Answer {

@@ -60,6 +60,13 @@ impl Live {
         Live { called: Some((channel, supervisor.clone(), callees)), ..self }
     }
 
+    /// The same, of a process that listens on its side channel: it is told when the client of a request has gone.
+    #[must_use]
+    pub fn told_who_has_gone(self) -> Live {
+        self.child.side.tell_gone();
+        self
+    }
+
     /// The same, of a process whose model says itself whether it is ready, by calls, if it `decides`.
     #[must_use]
     pub fn deciding(self, decides: bool) -> Live {

@@ -22,7 +22,7 @@ pub use command::{
     Command, Complete, Execute, Forget, Greeting, Initialize, Model, NoRoom, OutputSpace, Reap, Request, RequestRead,
 };
 pub use packed::BatchPacket;
-pub use side::{Cancelled, IsCancelled, LetGo, Log, Measured, MetricAsked, SideSaid};
+pub use side::{Cancelled, Gone, IsCancelled, LetGo, Log, Measured, MetricAsked, SideSaid};
 pub use tensors::{List, PlaceFor, Segment, SegmentOffset, TensorAt};
 
 use serde_json::Value;

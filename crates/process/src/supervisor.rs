@@ -8,6 +8,7 @@ use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child as Process, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -22,7 +23,7 @@ use crate::blocks::Block;
 use crate::body::Body;
 use crate::channel::{Channel, Packet};
 use crate::measured::measured;
-use crate::packets::{Cancelled, LetGo, Log, SideSaid};
+use crate::packets::{Cancelled, Gone, LetGo, Log, SideSaid};
 use crate::spawn::spawn;
 
 /// The thread, as others see it.
@@ -63,6 +64,8 @@ pub(crate) struct Side {
     kept: Mutex<HashMap<u64, Buffer>>,
     /// The metrics that the model made, where it may make some.
     metrics: Mutex<Option<MetricOwner>>,
+    /// Whether the process listens: it is told when a client has gone.
+    tells_gone: AtomicBool,
 }
 
 impl Side {
@@ -70,14 +73,42 @@ impl Side {
     pub(crate) fn pair() -> io::Result<(Arc<Side>, OwnedFd)> {
         let (channel, theirs) = Channel::pair()?;
         Ok((
-            Arc::new(Side { channel, cancels: Mutex::default(), kept: Mutex::default(), metrics: Mutex::default() }),
+            Arc::new(Side {
+                channel,
+                cancels: Mutex::default(),
+                kept: Mutex::default(),
+                metrics: Mutex::default(),
+                tells_gone: AtomicBool::new(false),
+            }),
             theirs,
         ))
     }
 
     /// The requests that the process may ask about now.
-    pub(crate) fn watch(&self, cancels: impl Iterator<Item = (u64, Cancel)>) {
-        self.cancels().extend(cancels);
+    pub(crate) fn watch(self: &Arc<Self>, cancels: impl Iterator<Item = (u64, Cancel)>) {
+        for (number, cancel) in cancels {
+            self.cancels().insert(number, cancel.clone());
+            if self.tells_gone.load(Ordering::Relaxed) {
+                let side = Arc::downgrade(self);
+                let told = move || side.upgrade().iter().for_each(|side| side.has_gone(number));
+                if !cancel.on_cancelled(told) {
+                    self.has_gone(number);
+                }
+            }
+        }
+    }
+
+    /// From now on the process is told of clients that go.
+    pub(crate) fn tell_gone(&self) {
+        self.tells_gone.store(true, Ordering::Relaxed);
+    }
+
+    /// The client of a request has gone. A process that does not listen is not waited for.
+    fn has_gone(&self, number: u64) {
+        let has_it = self.cancels().contains_key(&number);
+        if has_it {
+            self.reply(&Gone(number));
+        }
     }
 
     /// It has none of them any more.
@@ -359,6 +390,24 @@ mod tests {
         side.unwatch(1);
         theirs.send(r#"{"cancelled":1}"#, &[]).unwrap();
         assert_eq!(theirs.receive(&mut got).unwrap(), Some(&br#"{"cancelled":false}"#[..]));
+    }
+
+    #[test]
+    fn a_process_that_listens_is_told_who_has_gone() {
+        let (side, theirs) = Side::pair().unwrap();
+        let (theirs, mut got) = (Channel::from(theirs), Packet::default());
+        let (before, silent, after, done) = (Cancel::new(), Cancel::new(), Cancel::new(), Cancel::new());
+        side.watch([(1, silent.clone())].into_iter());
+        side.tell_gone();
+        before.cancel();
+        side.watch([(2, before), (3, after.clone()), (4, done.clone())].into_iter());
+        side.unwatch(4);
+        [silent, done, after].iter().for_each(Cancel::cancel);
+        for expect in [2, 3] {
+            let text = theirs.receive(&mut got).unwrap().unwrap();
+            assert_eq!(String::from_utf8_lossy(text), format!(r#"{{"gone":{expect}}}"#));
+        }
+        assert!(!theirs.wait(std::time::Duration::ZERO).unwrap_or(false), "nobody else was asked for");
     }
 
     #[test]

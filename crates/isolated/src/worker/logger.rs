@@ -1,18 +1,18 @@
 //! How do lines that are logged in a child come to the server's log?
 
-use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use nerite_process::Channel;
 use nerite_process::packets::Log as Line;
 
 /// Sends them over the side channel.
-struct SideLog(Channel);
+struct SideLog(Arc<Channel>);
 
 /// From now on all that is logged here goes to the server over this socket.
-pub(super) fn install(side: OwnedFd) {
+pub(super) fn install(side: Arc<Channel>) {
     // Fails if there is a logger already, as in a test: then that one has the lines.
-    if log::set_boxed_logger(Box::new(SideLog(Channel::from(side)))).is_ok() {
+    if log::set_boxed_logger(Box::new(SideLog(side))).is_ok() {
         log::set_max_level(LevelFilter::Info);
     }
 }

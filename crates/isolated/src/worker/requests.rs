@@ -7,7 +7,7 @@ use nerite_backend::{Job, Jobs, ModelVersion, now_ns};
 use nerite_memory::{Buffer, Slot};
 use nerite_process::packets::{Command, PlaceFor, RequestRead, TensorAt};
 use nerite_request::{
-    AdmittedRequest, Cancel, Deliver, ExactlyOne, InferResponse, PlaceQuery, Reply, Response, Status, Wanted,
+    AdmittedRequest, Deliver, ExactlyOne, InferResponse, PlaceQuery, Reply, Response, Status, Wanted,
 };
 use nerite_shm::SharedMapping;
 use nerite_tensor::Tensor;
@@ -159,7 +159,7 @@ impl Asked {
             timeout_us: told.timeout_us(),
             sequence: told.sequence(),
             parameters: told.parameters(),
-            cancel: Cancel::new(),
+            cancel: self.talk.gone().comes(told.number()),
             reply,
         })
     }

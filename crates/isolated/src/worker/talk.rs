@@ -2,12 +2,13 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nerite_process::packets::{Command, Need, SegmentOffset};
 use nerite_process::{Channel, Packet};
 use nerite_request::Status;
 
+use super::gone::Gone;
 use super::memory::Memory;
 
 /// The channel, and the memory that came over it. One command at a time is answered; while it is, any thread of the engine may ask for
@@ -16,6 +17,7 @@ pub(super) struct Talk {
     channel: Channel,
     packet: Mutex<Packet>,
     memory: Mutex<Memory>,
+    gone: Arc<Gone>,
 }
 
 /// Space that the server found for an output.
@@ -26,8 +28,13 @@ pub(super) struct OutputSpace {
 }
 
 impl Talk {
-    pub(super) fn new(channel: Channel, packet: Packet) -> Talk {
-        Talk { channel, packet: Mutex::new(packet), memory: Mutex::default() }
+    pub(super) fn new(channel: Channel, packet: Packet, gone: Arc<Gone>) -> Talk {
+        Talk { channel, packet: Mutex::new(packet), memory: Mutex::default(), gone }
+    }
+
+    /// Whose clients have gone.
+    pub(super) fn gone(&self) -> &Gone {
+        &self.gone
     }
 
     pub(super) fn memory(&self) -> MutexGuard<'_, Memory> {

@@ -36,6 +36,11 @@ impl SideSaid {
         self.0.get("cancelled")?.as_u64()
     }
 
+    /// The number of a request whose client has gone: said by the server.
+    pub fn gone(&self) -> Option<u64> {
+        self.0.get("gone")?.as_u64()
+    }
+
     /// What is asked of the model's metrics.
     pub fn metric(&self) -> Option<MetricAsked<'_>> {
         if let Some([name, description, kind]) = self.list("metric_family") {
@@ -103,6 +108,16 @@ pub struct IsCancelled(pub u64);
 impl Display for IsCancelled {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         write!(f, r#"{{"cancelled":{}}}"#, self.0)
+    }
+}
+
+/// The client of the request with this number has gone. Only a process that listens is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Gone(pub u64);
+
+impl Display for Gone {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(f, r#"{{"gone":{}}}"#, self.0)
     }
 }
 

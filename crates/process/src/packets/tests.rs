@@ -350,6 +350,8 @@ fn the_side_channel() {
     assert_eq!(side("is_cancelled").cancelled(), Some(41));
     check("cancelled", Cancelled(false));
     assert_eq!(side("cancelled").cancelled(), None);
+    check("gone", Gone(41));
+    assert_eq!(side("gone").gone(), Some(41));
     let asked = |name: &str| side(name).metric().map(|asked| format!("{asked:?}"));
     let family = MetricAsked::Family { name: "cats", description: "Cats \"seen\"", kind: MetricKind::Counter };
     assert_eq!(asked("metric_family"), Some(format!("{family:?}")));

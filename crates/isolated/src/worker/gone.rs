@@ -1,0 +1,157 @@
+//! Which requests does nobody wait for any more, and what if a run goes on all the same?
+//!
+//! The server tells it over the side channel, which a thread of its own listens to. The engine then ends the run at its next operator, if it
+//! can. The embedded engine cannot, and one operator may take long: a run that goes on for `GONE_PATIENCE` after its last client has gone ends
+//! with this process. The server starts another for the next request.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use nerite_process::packets::SideSaid;
+use nerite_process::{Channel, Packet};
+use nerite_request::Cancel;
+
+/// What ends a process whose run goes on in vain.
+type End = Box<dyn Fn() + Send + Sync>;
+
+/// The requests of the batch that runs, by their numbers.
+pub(super) struct Gone {
+    batch: Mutex<Batch>,
+    over: Condvar,
+    patience: Duration,
+    end: End,
+}
+
+#[derive(Default)]
+struct Batch {
+    /// Counts batches.
+    number: u64,
+    running: HashMap<u64, Cancel>,
+    /// Requests whose clients went before they came here: the two channels keep no order between them.
+    early: BTreeSet<u64>,
+}
+
+impl Gone {
+    pub fn new(patience: Duration, end: impl Fn() + Send + Sync + 'static) -> Arc<Gone> {
+        Arc::new(Gone { batch: Mutex::default(), over: Condvar::new(), patience, end: Box::new(end) })
+    }
+
+    /// Listens on the side channel, on a thread of its own, until the server closes it.
+    pub fn listen(self: &Arc<Self>, side: Arc<Channel>) -> io::Result<()> {
+        let gone = Arc::clone(self);
+        let listen = move || {
+            let mut packet = Packet::default();
+            while let Ok(Some(text)) = side.receive(&mut packet) {
+                if let Some(number) = SideSaid::read(text).ok().and_then(|said| said.gone()) {
+                    gone.has_gone(number);
+                }
+            }
+        };
+        thread::Builder::new().name("nerite-gone".to_owned()).spawn(listen).map(drop)
+    }
+
+    /// A request of the batch that is about to run. What it is cancelled by.
+    pub fn comes(&self, number: u64) -> Cancel {
+        let cancel = Cancel::new();
+        let mut batch = self.lock();
+        batch.running.insert(number, cancel.clone());
+        if batch.early.remove(&number) {
+            cancel.cancel();
+        }
+        cancel
+    }
+
+    /// The batch was answered. The numbers of later requests are greater.
+    pub fn is_over(&self) {
+        let mut batch = self.lock();
+        batch.number += 1;
+        if let Some(last) = batch.running.drain().map(|(number, _)| number).max() {
+            batch.early = batch.early.split_off(&last.saturating_add(1));
+        }
+        drop(batch);
+        self.over.notify_all();
+    }
+
+    fn has_gone(&self, number: u64) {
+        let mut batch = self.lock();
+        let Some(cancel) = batch.running.get(&number).cloned() else {
+            batch.early.insert(number);
+            return;
+        };
+        let of = batch.number;
+        drop(batch);
+        // Without the lock: it stops the engine. The batch may be over before this returns.
+        cancel.cancel();
+        let is_vain = |batch: &Batch| batch.running.values().all(Cancel::is_cancelled);
+        let batch = self.lock();
+        // Nobody else is left whose going could be heard of meanwhile.
+        let waited = self.over.wait_timeout_while(batch, self.patience, |batch| batch.number == of && is_vain(batch));
+        let (batch, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let goes_on = batch.number == of && !batch.running.is_empty() && is_vain(&batch);
+        drop(batch);
+        if goes_on {
+            (self.end)();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Batch> {
+        self.batch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// What ends the process is counted.
+    fn counting(patience: Duration) -> (Arc<Gone>, Arc<AtomicUsize>) {
+        let ends = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&ends);
+        let count = move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+        };
+        (Gone::new(patience, count), ends)
+    }
+
+    #[test]
+    fn a_run_that_goes_on_after_its_last_client_has_gone_ends_the_process() {
+        let (gone, ends) = counting(Duration::from_millis(20));
+        let (one, other) = (gone.comes(1), gone.comes(2));
+        gone.has_gone(1);
+        assert!(one.is_cancelled() && !other.is_cancelled());
+        assert_eq!(ends.load(Ordering::SeqCst), 0, "somebody waits for the other");
+        gone.has_gone(2);
+        assert!(other.is_cancelled());
+        assert_eq!(ends.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_run_that_ends_in_time_ends_nothing() {
+        let (gone, ends) = counting(Duration::from_mins(10));
+        let cancel = gone.comes(1);
+        let engine = Arc::clone(&gone);
+        // What an engine does that can be stopped.
+        assert!(cancel.on_cancelled(move || engine.is_over()));
+        gone.has_gone(1);
+        assert_eq!(ends.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn who_goes_before_the_request_comes_is_known_and_nobody_is_remembered_for_long() {
+        let (gone, ends) = counting(Duration::ZERO);
+        gone.has_gone(7);
+        gone.has_gone(9);
+        assert!(!gone.comes(6).is_cancelled() && gone.comes(7).is_cancelled());
+        gone.is_over();
+        gone.has_gone(5);
+        gone.comes(8);
+        gone.is_over();
+        assert_eq!(gone.lock().early, BTreeSet::from([9]));
+        assert_eq!(ends.load(Ordering::SeqCst), 0);
+    }
+}
