@@ -145,10 +145,13 @@ def test_a_model_with_a_request_in_flight_does_not_leave(server, client):
 @pytest.mark.parametrize("ensemble", ["chain", "outer"])
 def test_what_a_request_in_flight_is_made_of_does_not_leave(server, client, ensemble):
     expected = {"part", "busy", "chain", ensemble}
+    missing = expected - up(client)
+    loads = metric(server, "nerite_demand_loads_total")
     running = threading.Thread(target=ask, args=(client, ensemble))
     running.start()
     while ensemble not in up(client):
         time.sleep(0.01)
+    assert metric(server, "nerite_demand_loads_total") == loads + len(missing)
     for model in MODELS[:ROOM]:
         ask(client, model)
         if running.is_alive():

@@ -64,7 +64,7 @@ impl Arrivals {
             deadline: if self.of_sequences {
                 backlog_deadline(job.timeout_us(), came_us)
             } else {
-                self.levels.policy(level).deadline(job.timeout_us(), came_us)
+                self.deadline(job, came_us)
             },
             shapes: if self.wants.shapes { self.key(job) } else { 0 },
             spans: if self.wants.spans { self.spans(job) } else { Spans::new() },
@@ -72,6 +72,18 @@ impl Arrivals {
             repeat: if self.repeats { Repeat::Possible } else { Repeat::Never },
             ..Arrival::new(Ticket(0), job.rows().max(1))
         }
+    }
+
+    /// How long a job may wait in the queue of its level.
+    fn deadline(&self, job: &Job, came_us: u64) -> Option<Deadline> {
+        self.levels.policy(self.levels.level(job.priority())).deadline(job.timeout_us(), came_us)
+    }
+
+    /// When a job that was decided to run, and waits on for what its instance needs, has waited too long. Sequences have no such time: theirs is over
+    /// once they have a slot.
+    pub fn rejected_at_us(&self, job: &Job) -> Option<u64> {
+        let deadline = self.deadline(job, job.arrived() / 1000).filter(|_| !self.of_sequences)?;
+        (deadline.action == TimeoutAction::Reject).then_some(deadline.at_us)
     }
 
     /// Equal for jobs that may run together; rarely equal for others.

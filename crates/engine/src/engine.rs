@@ -22,7 +22,7 @@ use nerite_repository::{
 };
 use nerite_request::report::{CustomFamily, IndexEntry};
 use nerite_request::setting::LoadOptions;
-use nerite_request::{Request, Status};
+use nerite_request::{Peer, Request, Status};
 
 use self::demand::Demand;
 pub use self::demand::{DemandCounts, Waiting};
@@ -279,18 +279,19 @@ impl Engine {
         self.options.control.check_client_control()
     }
 
-    /// Loads or reloads a model on a thread of its own, then calls `done`.
+    /// Loads or reloads a model for that client on a thread of its own, then calls `done`.
     pub fn load(
         self: &Arc<Self>,
         model: &str,
         options: LoadOptions,
+        peer: &Peer,
         done: impl FnOnce(Result<(), Status>) + Send + 'static,
     ) {
         if let Err(status) = self.check_client_control() {
             return done(Err(status));
         }
-        let (engine, name) = (Arc::clone(self), model.to_owned());
-        let load = move || each(&engine.to_load(&name, &options), |model| engine.load_now(model, &options));
+        let (engine, name, peer) = (Arc::clone(self), model.to_owned(), peer.clone());
+        let load = move || each(&engine.to_load(&name, &options), |model| engine.load_now(model, &options, &peer));
         answer_aside("nerite-load", model, load, done);
     }
 
@@ -331,8 +332,11 @@ impl Engine {
         answer
     }
 
-    fn load_now(self: &Arc<Self>, model: &str, options: &LoadOptions) -> Result<(), Status> {
-        self.load_for(model, options, &Reason::default())
+    fn load_now(self: &Arc<Self>, model: &str, options: &LoadOptions, peer: &Peer) -> Result<(), Status> {
+        match &self.demand {
+            Some(demand) => self.load_explicitly(demand, model, options, peer),
+            None => self.load_for(model, options, &Reason::default()),
+        }
     }
 
     /// Loads a model, and before it those that it is made of.
@@ -399,6 +403,7 @@ impl Engine {
                 );
                 if let (Ok(()), Some(demand)) = (&answer, &self.demand) {
                     demand.came(model, source.bytes(), !self.has_started.load(Ordering::Acquire));
+                    demand.count_load(reason.is_demand());
                 }
                 answer.and_then(|()| self.resize(source, &plan.resize))
             }
@@ -498,7 +503,7 @@ impl Infer for Engine {
 
     fn load(&self, model: &str, options: LoadOptions, done: ModelsDone) {
         match self.this.upgrade() {
-            Some(engine) => Engine::load(&engine, model, options, done),
+            Some(engine) => Engine::load(&engine, model, options, &Peer::Unknown, done),
             None => done(Err(Status::unavailable("the server stops"))),
         }
     }

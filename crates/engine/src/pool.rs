@@ -153,7 +153,7 @@ impl Pool {
             requests_max,
             arrived: 0,
             order: preserve_ordering.then(|| ResponseOrder::new(ORDERED)),
-            limited: claims.map(Limited::new),
+            limited: claims.map(|claims| Limited::new(claims, Arc::clone(&arrivals))),
             instances: instances.into_iter().map(Some).collect(),
             ready: VecDeque::new(),
             timer_us: None,
@@ -298,7 +298,9 @@ impl Wake for Shared {
         let mut state = self.lock();
         state.timer_us = None;
         state.driver.wake(now_us());
-        let work = self.settle(&mut state, false);
+        let late = state.take_late(now_us());
+        let mut work = self.settle(&mut state, false);
+        work.rejected.extend(late.into_iter().map(|job| (job, Rejection::TimedOut)));
         drop(state);
         self.carry_out(work);
     }
@@ -452,7 +454,8 @@ impl Shared {
 
     /// Has the timer wake this pool when the scheduler wants it.
     fn set_timer(self: &Arc<Self>, state: &mut State) {
-        let Some(at_us) = state.driver.wake_at_us() else { return };
+        let late_us = state.limited.as_ref().and_then(Limited::next_late_us);
+        let Some(at_us) = state.driver.wake_at_us().into_iter().chain(late_us).min() else { return };
         if state.timer_us.is_some_and(|known_us| known_us <= at_us) {
             return;
         }

@@ -13,6 +13,7 @@ use nerite_config::HostFacts;
 use nerite_engine::{Engine, Loader, Options, QueueLimits, Runtimes, Services, Waiting};
 use nerite_memory::Buffer;
 use nerite_repository::{ControlMode, Store, StoreOptions};
+use nerite_request::setting::LoadOptions;
 use nerite_request::{Peer, Reply, Request, Response, Status};
 use nerite_tensor::{DataType, Shape, Tensor};
 use tempfile::TempDir;
@@ -165,4 +166,38 @@ fn a_model_that_others_ask_is_not_the_oldest() {
     infer(&engine, "first").recv_timeout(PATIENCE).unwrap();
     load(&engine, "third", &X).unwrap();
     assert_eq!(up(&engine), ["first", "third"]);
+}
+
+fn load_by_name(engine: &Arc<Engine>, model: &str, peer: &Peer) -> Result<(), Status> {
+    let (to, outcome) = channel();
+    engine.load(model, LoadOptions::default(), peer, move |loaded| to.send(loaded).unwrap());
+    outcome.recv_timeout(PATIENCE).unwrap()
+}
+
+#[test]
+fn a_load_by_name_takes_room_as_a_request_does() {
+    let (engine, _folder) = engine(&[("first", 6), ("second", 6), ("huge", 11)]);
+    load(&engine, "first", &X).unwrap();
+    load_by_name(&engine, "second", &X).unwrap();
+    assert_eq!(up(&engine), ["second"]);
+    let refused = load_by_name(&engine, "huge", &X).unwrap_err();
+    assert!(refused.message.starts_with("model 'huge' has 11 bytes"), "{refused}");
+    // X holds more than its share of what Y may have.
+    load_by_name(&engine, "first", &Y).unwrap();
+    assert_eq!(up(&engine), ["first"]);
+    let counts = engine.demand_counts().unwrap();
+    assert_eq!((counts.models, counts.bytes, counts.loads, counts.evictions), (1, 6, 1, 2));
+    // What is up is loaded again without a second room.
+    load_by_name(&engine, "first", &X).unwrap();
+    assert_eq!(engine.demand_counts().unwrap().bytes, 6);
+}
+
+#[test]
+fn a_load_by_name_waits_for_a_model_with_a_request_in_flight() {
+    let (engine, _folder) = engine(&[("slow", 6), ("new", 6)]);
+    load(&engine, "slow", &X).unwrap();
+    let answer = infer(&engine, "slow");
+    load_by_name(&engine, "new", &X).unwrap();
+    assert!(answer.try_recv().is_ok(), "the model left while it had a request");
+    assert_eq!(up(&engine), ["new"]);
 }

@@ -170,7 +170,7 @@ impl Api {
             )));
         }
         let (done, outcome) = oneshot::channel();
-        self.0.engine.load(model, options, move |result| drop(done.send(result)));
+        self.0.engine.load(model, options, self.peer(), move |result| drop(done.send(result)));
         outcome.await.unwrap_or_else(|_| Err(Status::internal(format!("the load of '{model}' was abandoned"))))
     }
 

@@ -45,6 +45,8 @@ struct Queue {
     /// Clients whose line is being worked on.
     served: HashSet<Peer>,
     loading: HashSet<String>,
+    /// Models that clients load by name at the moment, and how many do.
+    explicit: HashMap<String, usize>,
 }
 
 struct Waiter {
@@ -67,7 +69,7 @@ pub struct DemandCounts {
     pub models: usize,
     /// The bytes of their files.
     pub bytes: u64,
-    /// Models that requests have loaded.
+    /// Models that requests have loaded, those that an ensemble is made of included.
     pub loads: u64,
     /// Models that have left to make room.
     pub evictions: u64,
@@ -104,7 +106,27 @@ impl Demand {
     }
 
     pub(crate) fn is_loading(&self, model: &str) -> bool {
-        self.queue().loading.contains(model)
+        let queue = self.queue();
+        queue.loading.contains(model) || queue.explicit.contains_key(model)
+    }
+
+    /// Whether a client loads the model by name at the moment.
+    pub(crate) fn is_loading_explicitly(&self, model: &str) -> bool {
+        self.queue().explicit.contains_key(model)
+    }
+
+    fn explicit_begins(&self, model: &str) {
+        *self.queue().explicit.entry(model.to_owned()).or_default() += 1;
+    }
+
+    fn explicit_ends(&self, model: &str) {
+        let mut queue = self.queue();
+        if let Some(count) = queue.explicit.get_mut(model) {
+            *count -= 1;
+            if *count == 0 {
+                queue.explicit.remove(model);
+            }
+        }
     }
 
     /// Lines a request up. Whether somebody must begin to work on the line.
@@ -169,6 +191,11 @@ impl Demand {
     pub(crate) fn askers(&self, model: &str) -> BTreeSet<Peer> {
         let queue = self.queue();
         queue.waiters.get(model).into_iter().flatten().map(|waiter| waiter.peer.clone()).collect()
+    }
+
+    /// A model came up; a request asked for it, or for one that is made of it, if it `is_demand`.
+    pub(crate) fn count_load(&self, is_demand: bool) {
+        self.loads.fetch_add(u64::from(is_demand), Ordering::Relaxed);
     }
 
     pub(crate) fn count_eviction(&self) {
@@ -271,14 +298,33 @@ impl Engine {
         Ok(waiting)
     }
 
+    /// Loads a model that a client names, and asks for its room first, as a request for it would.
+    pub(super) fn load_explicitly(
+        self: &Arc<Self>,
+        demand: &Demand,
+        model: &str,
+        options: &LoadOptions,
+        peer: &Peer,
+    ) -> Result<(), Status> {
+        let bytes = self.bytes_missing(model)?;
+        demand.explicit_begins(model);
+        let room = self.make_room(demand, model, bytes, peer);
+        let outcome = room.and_then(|()| self.load_for(model, options, &Reason::default()));
+        demand.explicit_ends(model);
+        self.forget_if_gone(demand, model);
+        if outcome.is_ok() && *peer != Peer::Unknown {
+            self.note_use(model, peer);
+        }
+        outcome
+    }
+
     fn load_on_demand(self: &Arc<Self>, demand: &Demand, model: &str, peer: &Peer) -> Result<(), Status> {
         if !self.served(model).is_empty() {
             return Ok(());
         }
         let bytes = self.bytes_missing(model)?;
         self.make_room(demand, model, bytes, peer)?;
-        self.load_for(model, &LoadOptions::default(), &Reason::default())?;
-        demand.loads.fetch_add(1, Ordering::Relaxed);
+        self.load_for(model, &LoadOptions::default(), &Reason::demanded())?;
         self.note_use(model, peer);
         Ok(())
     }

@@ -21,6 +21,7 @@ impl Engine {
         bytes: u64,
         peer: &Peer,
     ) -> Result<(), Status> {
+        let mut rounds = 0;
         loop {
             let askers = demand.askers(model);
             let is_awaited = !askers.is_empty();
@@ -40,7 +41,16 @@ impl Engine {
                     demand.count_eviction();
                     self.evict(demand, &other)?;
                 }
-                Vacancy::Busy if is_awaited => drop(demand.changed.wait_timeout(residence, LEAVE_PATIENCE)),
+                Vacancy::Busy if is_awaited || demand.is_loading_explicitly(model) && rounds < EXPLICIT_ROUNDS => {
+                    rounds += 1;
+                    drop(demand.changed.wait_timeout(residence, LEAVE_PATIENCE));
+                }
+                Vacancy::Busy if rounds >= EXPLICIT_ROUNDS => {
+                    return Err(Status::unavailable(format!(
+                        "there is no room for model '{model}', which has {bytes} bytes: the models that may leave have requests in flight; load it \
+                         again later"
+                    )));
+                }
                 Vacancy::Busy => return Err(Status::unavailable(format!("nobody waits for model '{model}' any more"))),
                 Vacancy::Held { share } => {
                     return Err(Status::unavailable(format!(
@@ -106,6 +116,9 @@ impl Engine {
         self.generations().keys().filter(|generation| *generation.model == *model).cloned().collect()
     }
 }
+
+/// Times that a load by name waits [`LEAVE_PATIENCE`] for models to have no requests in flight.
+const EXPLICIT_ROUNDS: u32 = 100;
 
 /// Times that a load waits [`LEAVE_PATIENCE`] for a model to leave.
 const LEAVE_ROUNDS: u32 = 600;

@@ -15,6 +15,8 @@ use crate::engine::Engine;
 pub(crate) struct Reason {
     /// Whether an ensemble needs the model, and nobody asked for the model itself.
     is_part: bool,
+    /// Whether a request asked for it, in control mode `demand`.
+    is_demand: bool,
     /// Models whose loads were tried before for the same reason, well or not. They are not tried again.
     tried: Arc<BTreeSet<String>>,
 }
@@ -22,7 +24,17 @@ pub(crate) struct Reason {
 impl Reason {
     /// The model was asked for; those in `tried` were tried before.
     pub(crate) fn asked_for(tried: Arc<BTreeSet<String>>) -> Reason {
-        Reason { is_part: false, tried }
+        Reason { is_part: false, is_demand: false, tried }
+    }
+
+    /// A request asked for the model.
+    pub(crate) fn demanded() -> Reason {
+        Reason { is_demand: true, ..Reason::default() }
+    }
+
+    /// Whether a request asked for the model, or for one that is made of it.
+    pub(crate) fn is_demand(&self) -> bool {
+        self.is_demand
     }
 
     /// Whether the model itself was asked for.
@@ -32,7 +44,7 @@ impl Reason {
 
     /// An ensemble that is loaded for this reason needs another model.
     fn of_part(&self) -> Reason {
-        Reason { is_part: true, tried: Arc::clone(&self.tried) }
+        Reason { is_part: true, is_demand: self.is_demand, tried: Arc::clone(&self.tried) }
     }
 }
 

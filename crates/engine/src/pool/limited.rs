@@ -1,7 +1,8 @@
 //! What happens to a run whose instance shares resources with others?
 //!
 //! It is decided as any other, and then waits until its instance has what it needs. Meanwhile no other instance of the model is granted to the
-//! scheduler: so requests gather there, and later batches are as full as they can be.
+//! scheduler: so requests gather there, and later batches are as full as they can be. Its requests wait as they did before: who has waited for too
+//! long is rejected here as well.
 
 use std::sync::Arc;
 
@@ -9,12 +10,14 @@ use nerite_backend::{Job, Jobs};
 use nerite_schedule::InstanceId;
 
 use super::{Run, Shared, State};
+use crate::arrival::Arrivals;
 use crate::rates::{Claims, Granted, Turns};
 use crate::timer::now_us;
 
 /// The runs of one model version that wait for resources.
 pub(super) struct Limited {
     claims: Claims,
+    arrivals: Arc<Arrivals>,
     /// Decided, and waiting.
     staged: Vec<Run>,
     /// Instances that are idle and not granted.
@@ -24,8 +27,8 @@ pub(super) struct Limited {
 }
 
 impl Limited {
-    pub fn new(claims: Claims) -> Limited {
-        Limited { claims, staged: Vec::new(), withheld: Vec::new(), turns: Turns::none() }
+    pub fn new(claims: Claims, arrivals: Arc<Arrivals>) -> Limited {
+        Limited { claims, arrivals, staged: Vec::new(), withheld: Vec::new(), turns: Turns::none() }
     }
 
     /// Who is told when the turn of an instance comes.
@@ -59,13 +62,18 @@ impl Limited {
         false
     }
 
-    /// Takes the jobs whose clients have gone out of the runs that wait, and the runs that have none left.
-    fn take_cancelled(&mut self) -> (Vec<Job>, Vec<Run>) {
+    /// When the next of the jobs that wait has waited for too long.
+    pub fn next_late_us(&self) -> Option<u64> {
+        let jobs = self.staged.iter().flat_map(|run| &run.jobs);
+        jobs.filter_map(|job| self.arrivals.rejected_at_us(job)).min()
+    }
+
+    /// Takes these jobs out of the runs that wait, and the runs that have none left.
+    fn take_out(&mut self, is_out: impl Fn(&Job) -> bool) -> (Vec<Job>, Vec<Run>) {
         let mut gone = Vec::new();
-        for run in self.staged.iter_mut().filter(|run| run.jobs.iter().any(Job::is_cancelled)) {
-            let (cancelled, wanted): (Jobs, Jobs) =
-                std::mem::take(&mut run.jobs).into_iter().partition(Job::is_cancelled);
-            gone.extend(cancelled);
+        for run in self.staged.iter_mut().filter(|run| run.jobs.iter().any(&is_out)) {
+            let (out, wanted): (Jobs, Jobs) = std::mem::take(&mut run.jobs).into_iter().partition(&is_out);
+            gone.extend(out);
             run.jobs = wanted;
         }
         let claims = &self.claims;
@@ -96,8 +104,20 @@ impl Limited {
 impl State {
     /// The jobs whose clients have gone, of runs that wait for resources. An instance that is left with none is idle again.
     pub(super) fn take_cancelled(&mut self) -> Vec<Job> {
+        self.take_out(Job::is_cancelled)
+    }
+
+    /// The jobs that have waited for too long, of runs that wait for resources.
+    pub(super) fn take_late(&mut self, now_us: u64) -> Vec<Job> {
+        let Some(arrivals) = self.limited.as_ref().map(|limited| Arc::clone(&limited.arrivals)) else {
+            return Vec::new();
+        };
+        self.take_out(|job| arrivals.rejected_at_us(job).is_some_and(|at_us| at_us <= now_us))
+    }
+
+    fn take_out(&mut self, is_out: impl Fn(&Job) -> bool) -> Vec<Job> {
         let Some(limited) = &mut self.limited else { return Vec::new() };
-        let (gone, runs) = limited.take_cancelled();
+        let (gone, runs) = limited.take_out(is_out);
         let free = limited.take_free();
         for at in free {
             self.driver.grant(at, now_us());

@@ -2,6 +2,10 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use std::time::Duration;
+
+use nerite_schedule::{PriorityLevels, QueuePolicy};
+
 use super::*;
 use crate::rates::{Claims, RateLimits};
 
@@ -25,11 +29,15 @@ fn sharing(limits: &Arc<RateLimits>, count: u32) -> Pool {
 }
 
 fn limited(limits: &Arc<RateLimits>, text: &str, instances: Vec<Box<dyn Instance>>) -> Pool {
+    patient(limits, text, instances, Arrivals::default())
+}
+
+fn patient(limits: &Arc<RateLimits>, text: &str, instances: Vec<Box<dyn Instance>>, arrivals: Arrivals) -> Pool {
     let config = nerite_config::parse_text("", text.as_bytes()).unwrap();
     let claims = Claims::of(limits, &config).unwrap();
     let scheduling = Scheduling {
         scheduler: Box::new(Fifo::new()),
-        arrivals: Arrivals::default(),
+        arrivals,
         preserve_ordering: false,
         requests_max: usize::MAX,
         claims,
@@ -99,6 +107,40 @@ fn who_goes_while_it_waits_for_resources_is_answered_at_once() {
     let mut ends: Vec<_> = (0..2).map(|_| answers.recv_timeout(PATIENCE).unwrap()).collect();
     ends.sort_by(|one, next| one.id.cmp(&next.id));
     assert!(ends.iter().map(|end| end.id.as_str()).eq(["0", "3"]) && ends.iter().all(|end| end.error.is_none()));
+    waits.close();
+    holds.close();
+}
+
+/// What waits for resources was taken from the queue, and still may wait no longer than there.
+#[test]
+fn who_waits_for_resources_for_longer_than_its_queue_allows_is_rejected() {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let limits = Arc::new(RateLimits::new([("R".to_owned(), None, 1)]));
+    let text = "instance_group { kind: KIND_CPU rate_limiter { resources { name: 'R' count: 1 global: true } } }";
+    let ((begun, runs), (go_on, goes_on)) = (mpsc::channel(), mpsc::channel::<()>());
+    let holds = limited(&limits, text, vec![Box::new(InOrder(Waits(begun, goes_on)))]);
+    let policy = QueuePolicy { timeout_us: 50_000, ..QueuePolicy::default() };
+    let levels = PriorityLevels { default_policy: policy, ..PriorityLevels::default() };
+    let arrivals = Arrivals::new(levels, &[], nerite_schedule::Wants::default());
+    let act = Box::new(InOrder(Act(|_| Ok(())))) as Box<dyn Instance>;
+    let waits = patient(&limits, text, vec![act], arrivals);
+    let (to, answers) = mpsc::channel();
+    let (first, _wanted) = job(0, &to);
+    holds.submit(first);
+    runs.recv_timeout(PATIENCE).unwrap();
+    let (late, _kept) = job(1, &to);
+    waits.submit(late);
+    assert_eq!(waits.waiting(), 1);
+    let answer = answers.recv_timeout(PATIENCE).unwrap();
+    assert_eq!((answer.id.as_str(), answer.error.unwrap().message.as_str()), ("1", Rejection::TimedOut.sentence()));
+    assert_eq!(waits.waiting(), 0);
+    go_on.send(()).unwrap();
+    assert_eq!(answers.recv_timeout(PATIENCE).unwrap().id, "0");
+    // The resource is free, and so is the instance.
+    let (next, _kept) = job(2, &to);
+    waits.submit(next);
+    let answer = answers.recv_timeout(PATIENCE).unwrap();
+    assert_eq!((answer.id.as_str(), answer.error.is_none()), ("2", true));
     waits.close();
     holds.close();
 }
