@@ -2,7 +2,7 @@
 """How does nerite compare with the real Triton, in the same run on the same machine?
 
     cargo build --release -p nerite-server -p nerite-bench
-    python benches/compare.py                        # about 17 minutes; --quick for 4
+    python benches/compare.py                        # about 19 minutes; --quick for 5
     python benches/compare.py --only load --bytes 64,4M --concurrency 1
 
 Both servers run side by side, and `nerite-bench` measures one cell on one, then the same cell on the other, then the
@@ -30,12 +30,14 @@ from comparison.growth import growth_table, models_table, requests_table  # noqa
 from comparison.load import load_table, python_table  # noqa: E402
 from comparison.memory import memory_table, size_table  # noqa: E402
 from comparison.network import network_table  # noqa: E402
+from comparison.pipelines import ensemble_table  # noqa: E402
 from comparison.report import note  # noqa: E402
 from comparison.round_trip import trip_lines  # noqa: E402
+from comparison.sequences import sequences_table  # noqa: E402
 from comparison.sides import make_sides, running  # noqa: E402
 from comparison.start import start_table  # noqa: E402
 
-SECTIONS = ("load", "python", "trip", "growth", "models", "network", "batch", "start", "memory", "size")
+SECTIONS = ("load", "python", "trip", "growth", "models", "network", "batch", "sequences", "ensemble", "start", "memory", "size")
 
 
 def main() -> None:
@@ -71,6 +73,10 @@ def main() -> None:
             show("A Python model by shm", lambda: python_table(sides, scratch, options))
         if "batch" in wanted:
             show("Dynamic batching", lambda: batch_table(sides, scratch, options))
+        if "sequences" in wanted:
+            show("Sequences", lambda: sequences_table(sides, scratch, options))
+        if "ensemble" in wanted:
+            show("An ensemble of three steps", lambda: ensemble_table(sides, scratch, options))
         if "models" in wanted:
             show("Many models", lambda: models_table(sides, scratch, options))
         if "memory" in wanted:
