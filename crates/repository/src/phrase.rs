@@ -34,9 +34,9 @@ pub fn traversal(model: &str) -> Status {
     Status::invalid(format!("invalid model name '{model}', model name must not contain path traversal characters"))
 }
 
-/// The only error that a client gets for a failure before loading starts.
-pub fn poll_failed(model: &str) -> Status {
-    Status::internal(format!("failed to load '{model}', failed to poll from model repository"))
+/// The error that a client gets for a failure before loading starts. Triton's has no reason.
+pub fn poll_failed(model: &str, reason: &str) -> Status {
+    Status::internal(format!("failed to load '{model}', failed to poll from model repository: {reason}"))
 }
 
 /// A load that failed for the reason given. The line feed at its end is Triton's.

@@ -108,13 +108,13 @@ pub enum PollError {
 }
 
 impl PollError {
-    /// The error for the client. It has no details, because Triton writes the reason only to its log.
+    /// The error for the client: Triton's, which writes the reason only to its log, and the reason.
     pub fn status(&self) -> Status {
         match self {
             PollError::Name(status) => status.clone(),
-            PollError::NotFound { model } | PollError::Duplicate { model } | PollError::Unusable { model, .. } => {
-                phrase::poll_failed(model)
-            }
+            PollError::NotFound { model } => phrase::poll_failed(model, "model not found in any model repository"),
+            PollError::Duplicate { model } => phrase::poll_failed(model, "not unique across all model repositories"),
+            PollError::Unusable { model, reason } => phrase::poll_failed(model, reason),
         }
     }
 }

@@ -105,13 +105,41 @@ fn find(name: &str) -> Result<&'static Flag, String> {
 
 fn check(path: &str) -> Result<String, String> {
     let given = file::open(path)?;
-    let settings = Settings::read(&given).map_err(|error| match locate(&error, &given) {
-        text if text.starts_with(path) => text,
-        text => format!("{path}: {}", text.trim_end()),
+    let settings = read_all(&given).map_err(|faults| {
+        let place = |text: String| match text {
+            text if text.starts_with(path) => text,
+            text => format!("{path}: {}", text.trim_end()),
+        };
+        faults.into_iter().map(place).collect::<Vec<_>>().join("\n")
     })?;
     let notes = settings.notes.iter().map(|note| format!("{path}: note: {note}"));
     let lines: Vec<String> = notes.chain([format!("{path}: {} settings, and they hold", given.len())]).collect();
     Ok(lines.join("\n") + "\n")
+}
+
+/// The settings, or all that is wrong with them. A value that is no legal one is left out to see the others; settings that contradict each other are the
+/// last that is said, because what was left out may be why.
+fn read_all(given: &[Given]) -> Result<Settings, Vec<String>> {
+    let (mut given, mut faults) = (given.to_vec(), Vec::new());
+    loop {
+        let error = match Settings::read(&given) {
+            Ok(settings) if faults.is_empty() => return Ok(settings),
+            Ok(_) => return Err(faults),
+            Err(error) => error,
+        };
+        let count = given.len();
+        match &error {
+            SettingsError::Value(bad) => {
+                faults.push(locate(&error, &given));
+                given.retain(|one| one.flag.name != bad.flag);
+            }
+            SettingsError::Contradiction(_) if faults.is_empty() => faults.push(locate(&error, &given)),
+            SettingsError::Contradiction(_) => {}
+        }
+        if given.len() == count {
+            return Err(faults);
+        }
+    }
 }
 
 fn shown(words: &[&str]) -> Result<String, String> {
@@ -167,6 +195,19 @@ mod tests {
         );
         check_merge("--model-store=a", "", "--model-repository=b", &[("model-store", "a")]);
         check_merge("--load-model=a", "--load-model=b --load-model=c", "", &[("load-model", "a")]);
+    }
+
+    #[test]
+    fn all_values_that_do_not_hold_are_named_at_once() {
+        let file = Origin::File { path: "nerite.toml".into(), line: 7 };
+        let read = |line: &str| read_all(&given(line, &file)).map(drop);
+        let port = "nerite.toml:7: http-port: Invalid option value. Got many".to_owned();
+        let rate = "nerite.toml:7: exit-timeout-secs: Invalid option value. Got soon".to_owned();
+        assert_eq!(read("--http-port=80"), Ok(()));
+        assert_eq!(read("--http-port=many --exit-timeout-secs=soon --id=x"), Err(vec![port.clone(), rate]));
+        let empty = "Error: empty argument for --model-config-name";
+        assert_eq!(read("--model-config-name="), Err(vec![empty.to_owned()]));
+        assert_eq!(read("--http-port=many --model-config-name="), Err(vec![port]));
     }
 
     #[test]

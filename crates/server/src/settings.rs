@@ -1,6 +1,7 @@
 //! What did the operator decide?
 
 mod access;
+mod backends;
 mod budgets;
 mod cache;
 mod connections;
@@ -213,6 +214,10 @@ impl Settings {
         }
         let metrics_address = values.text("metrics-address").or(values.text("http-address")).unwrap_or("0.0.0.0");
         let (trace, trace_note) = tracing::tracing(&values)?;
+        let backend_config = backend_config(&values)?;
+        // Those of a directory may stand in the place of built-in ones.
+        let has_directory = values.has("backend-directory");
+        let backend_notes = if has_directory { Vec::new() } else { backends::unknown(&backend_config) };
         Ok(Settings {
             id: values.text("id").unwrap_or("triton").to_owned(),
             exit_timeout_secs: values.whole_seconds("exit-timeout-secs", 30)?,
@@ -240,10 +245,10 @@ impl Settings {
             gpu: gpu::gpu(&values)?,
             exit_on_error: values.bool("exit-on-error", true)?,
             strict_readiness: values.bool("strict-readiness", true)?,
-            backend_config: backend_config(&values)?,
+            backend_config,
             backend_directory: values.text("backend-directory").map(PathBuf::from),
             onnxruntime_library: values.text("onnxruntime-library").map(PathBuf::from),
-            notes: notes(given).into_iter().chain(trace_note).collect(),
+            notes: notes(given).into_iter().chain(trace_note).chain(backend_notes).collect(),
             http,
             grpc,
         })

@@ -1,0 +1,90 @@
+//! Which settings of backends are there, and which would do nothing?
+
+use nerite_config::nearest;
+
+/// Settings that Triton's backend of that name has, or this one: what Triton's has may do nothing here, and is no mistake.
+const KNOWN: [(&str, &[&str]); 2] = [
+    (
+        "onnxruntime",
+        &[
+            "arena_extend_strategy",
+            "cudnn_conv_algo_search",
+            "default-max-batch-size",
+            "do_copy_in_default_stream",
+            "enable-global-threadpool",
+            "enable_mem_arena",
+            "enable_mem_pattern",
+            "execution_mode",
+            "gpu_mem_limit",
+            "inter_op_thread_count",
+            "intra_op_thread_count",
+            "isolated",
+            "memory.enable_memory_arena_shrinkage",
+            "session.intra_op.allow_spinning",
+            "session.use_device_allocator_for_initializers",
+        ],
+    ),
+    (
+        "python",
+        &[
+            "interpreter",
+            "shm-default-byte-size",
+            "shm-growth-byte-size",
+            "shm-region-prefix-name",
+            "shm_message_queue_size",
+            "stub-timeout-seconds",
+            "thread-pool-size",
+        ],
+    ),
+];
+
+/// Settings that Triton's core gives all backends.
+const OF_ALL: [&str; 4] =
+    ["auto-complete-config", "backend-directory", "default-max-batch-size", "min-compute-capability"];
+
+/// What the log should say about settings, each as (backend, key, value), that the built-in backends do not know. Compiled backends are
+/// asked by nobody.
+pub(super) fn unknown(settings: &[(String, String, String)]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (backend, key, _) in settings {
+        let Some((_, known)) = KNOWN.iter().find(|(name, _)| name == backend) else { continue };
+        if known.contains(&key.as_str()) || OF_ALL.contains(&key.as_str()) {
+            continue;
+        }
+        let meant = nearest(key, known.iter().copied()).map(|near| format!("; did you mean '{near}'?"));
+        notes.push(format!(
+            "--backend-config={backend},{key} has no effect: backend '{backend}' has no such setting{}; it has: {}",
+            meant.unwrap_or_default(),
+            known.join(", ")
+        ));
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(backend: &str, key: &str, expect: Option<&str>) {
+        let notes = unknown(&[(backend.to_owned(), key.to_owned(), "1".to_owned())]);
+        assert_eq!(notes.len(), usize::from(expect.is_some()), "{notes:?}");
+        assert!(notes.iter().all(|note| note.contains(expect.unwrap_or_default())), "{notes:?}");
+    }
+
+    #[test]
+    fn a_key_that_no_built_in_backend_has_is_said_with_those_it_has() {
+        check("python", "stub-timeout-seconds", None);
+        check(
+            "python",
+            "stub-timout-seconds",
+            Some("did you mean 'stub-timeout-seconds'?; it has: interpreter, shm-default"),
+        );
+        check("onnxruntime", "intra_op_threads", Some("backend 'onnxruntime' has no such setting"));
+        check("onnxruntime", "default-max-batch-size", None);
+        check("onnxruntime", "min-compute-capability", None);
+        // Of others nobody knows which they have.
+        check("mine", "anything", None);
+        check("", "anything", None);
+    }
+}
