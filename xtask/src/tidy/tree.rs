@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 
 /// Folders whose Rust sources, manifests and pages are the project's.
-const FOLDERS: [&str; 9] = ["crates", "xtask", "tests", "benches", "fuzz", "docs", "examples", "packaging", "python"];
+const FOLDERS: [&str; 10] =
+    ["backends", "crates", "xtask", "tests", "benches", "fuzz", "docs", "examples", "packaging", "python"];
 
 /// The workspace's manifest.
 pub const MANIFEST: &str = "Cargo.toml";

@@ -4,7 +4,7 @@ use super::Finding;
 use super::tree::Tree;
 
 /// Crates that may hold unsafe code.
-const UNSAFE_CRATES: [&str; 6] = ["cabi", "cuda", "guard", "memory", "ort", "shm"];
+const UNSAFE_CRATES: [&str; 7] = ["backend-sdk", "cabi", "cuda", "guard", "memory", "ort", "shm"];
 
 const FORBID: &str = "#![forbid(unsafe_code)]";
 

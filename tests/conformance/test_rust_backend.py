@@ -1,0 +1,141 @@
+"""Does a backend in Rust, made with nerite-backend-sdk, answer here as it does in Triton, from the same library?"""
+
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from clients import Asked, Given, fp32, http_call, open_client, refuses, text
+from compiled_setup import errors
+from regions import registered
+from servers import ROOT
+
+BUILD = ["cargo", "build", "--quiet", "--locked", "-p", "nerite-example-rust-backend"]
+TENSOR = '{ name: "%s" data_type: TYPE_%s dims: [ -1 ] }'
+SIZE = 1 << 20
+
+
+def put(repository, name: str, datatype: str = "FP32", pairs: int = 2, parameter: str = "", more: str = "") -> None:
+    folder = repository / name
+    (folder / "1").mkdir(parents=True)
+    lines = ['backend: "rust_identity"', more]
+    for side, stem in (("input", "INPUT"), ("output", "OUTPUT")):
+        lines.append(f"{side} [" + ", ".join(TENSOR % (f"{stem}{number}", datatype) for number in range(pairs)) + "]")
+    if parameter:
+        lines.append(f'parameters {{ key: "{parameter}" value {{ string_value: "1" }} }}')
+    (folder / "config.pbtxt").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def rust_server(launcher):
+    if shutil.which("cargo") is None:
+        pytest.skip("cargo is not here, which builds the backend")
+    subprocess.run(BUILD, cwd=ROOT, check=True)
+    backends, repository = launcher.scratch / "rust_backends", launcher.scratch / "rust"
+    library = backends / "rust_identity" / "libtriton_rust_identity.so"
+    library.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "target" / "debug" / library.name, library)
+    put(repository, "r_identity")
+    put(repository, "r_batched", more="max_batch_size: 8\ndynamic_batching {}")
+    put(repository, "r_text", datatype="STRING")
+    put(repository, "r_instances", more="instance_group { kind: KIND_CPU count: 3 }")
+    for parameter in ("fail", "panic", "refuse", "short"):
+        put(repository, f"r_{parameter}", parameter=parameter)
+    flags = [f"--backend-directory={backends}", "--exit-on-error=false"]
+    with launcher.running("rust", *flags, repository=repository) as found:
+        yield found
+
+
+@pytest.fixture(params=["http", "grpc"])
+def rust_client(request: pytest.FixtureRequest, rust_server):
+    with open_client(request.param, rust_server) as found:
+        yield found
+
+
+def numbers(reply, output: str) -> list[float]:
+    return np.frombuffer(reply.outputs[output].raw, np.float32).tolist()
+
+
+def pair(first, second) -> list[Given]:
+    return [fp32("INPUT0", first), fp32("INPUT1", second)]
+
+
+@pytest.mark.parametrize("model", ["r_identity", "r_instances"])
+def test_inputs_come_back(rust_client, model):
+    reply = rust_client.infer(model, pair([1, 2, 3], [4]), id="42")
+    assert (numbers(reply, "OUTPUT0"), numbers(reply, "OUTPUT1"), reply.id) == ([1, 2, 3], [4], "42")
+
+
+def test_rows_and_strings_come_back(rust_client):
+    reply = rust_client.infer("r_batched", pair([[1, 2], [3, 4]], [[5], [6]]))
+    assert (numbers(reply, "OUTPUT0"), reply.outputs["OUTPUT0"].shape) == ([1, 2, 3, 4], [2, 2])
+    strings = [b"a", b"", b"bc" * 1000]
+    reply = rust_client.infer("r_text", [text("INPUT0", strings), text("INPUT1", [b"x"])])
+    assert (reply.outputs["OUTPUT0"].raw, reply.outputs["OUTPUT1"].raw) == (text("", strings).raw, text("", [b"x"]).raw)
+
+
+def test_only_wanted_outputs_come_and_empty_tensors_do(rust_client):
+    reply = rust_client.infer("r_identity", pair([1, 2], [3]), [Asked("OUTPUT1")])
+    assert (list(reply.outputs), numbers(reply, "OUTPUT1")) == (["OUTPUT1"], [3])
+    reply = rust_client.infer("r_identity", [Given("INPUT0", "FP32", [0]), fp32("INPUT1", [4])])
+    assert (reply.outputs["OUTPUT0"].shape, numbers(reply, "OUTPUT1")) == ([0], [4])
+
+
+def test_an_error_has_the_backends_text_and_a_panic_costs_its_request_alone(rust_server, rust_client):
+    with refuses("INVALID_ARG", "request 'r7' fails on purpose"):
+        rust_client.infer("r_fail", pair([1], [2]), id="r7")
+    for _ in range(3):
+        with refuses("INTERNAL", "the backend panicked"):
+            rust_client.infer("r_panic", pair([1], [2]))
+    assert "the backend panicked: on purpose" in rust_server.log_text()
+    assert numbers(rust_client.infer("r_identity", pair([1], [2])), "OUTPUT1") == [2]
+
+
+def test_an_output_that_is_not_written_is_an_error(rust_client):
+    with refuses("INTERNAL", "output 'OUTPUT0' lacks its last 4 bytes"):
+        rust_client.infer("r_short", pair([1], [2]))
+
+
+def test_a_model_that_the_backend_refuses_says_why(rust_client):
+    (only,) = [one for one in rust_client.index() if one["name"] == "r_refuse"]
+    assert only["state"] == "UNAVAILABLE" and "model r_refuse is refused on purpose" in only["reason"]
+
+
+def test_statistics_count_requests_and_failures(rust_client):
+    def counts(model: str) -> list[int]:
+        (one,) = rust_client.statistics(model)
+        return [int(one["inference_stats"][kind]["count"]) for kind in ("success", "fail")]
+
+    before = counts("r_identity"), counts("r_fail")
+    for _ in range(3):
+        rust_client.infer("r_identity", pair([1], [2]))
+    with refuses("INVALID_ARG", "request '' fails on purpose"):
+        rust_client.infer("r_fail", pair([1], [2]))
+    (success, fail), (none, failed) = before
+    # The response is sent before the request is counted.
+    for _ in range(1000):
+        if (counts("r_identity"), counts("r_fail")) == ([success + 3, fail], [none, failed + 1]):
+            return
+    raise AssertionError((before, counts("r_identity"), counts("r_fail")))
+
+
+def test_tensors_lie_in_regions_and_nothing_else_is_copied(rust_server, rust_client):
+    def copied() -> int:
+        lines = http_call(rust_server.metrics, "GET", "/metrics").body.decode().splitlines()
+        return sum(int(line.split()[-1]) for line in lines if line.startswith("nerite_copied_bytes_total{"))
+
+    content = np.arange(SIZE // 4, dtype=np.float32).tobytes()
+    with registered(rust_client, 2 * SIZE, content) as made:
+        before = None if rust_server.oracle else copied()
+        given = [Given("INPUT0", "FP32", [1, SIZE // 4], region=(made.name, SIZE, 0)), fp32("INPUT1", [[1]])]
+        rust_client.infer("r_batched", given, [Asked("OUTPUT0", (made.name, SIZE, SIZE))])
+        assert made.read(SIZE, SIZE) == content
+        if before is not None:
+            assert copied() - before < 1000
+        with refuses("INTERNAL", "shared memory size specified with the request for output 'OUTPUT0'"):
+            rust_client.infer("r_batched", given, [Asked("OUTPUT0", (made.name, SIZE - 4, SIZE))])
+
+
+def test_the_log_has_no_error_but_those_on_purpose(rust_server):
+    if not rust_server.oracle:
+        assert [line for line in errors(rust_server) if "on purpose" not in line] == []
