@@ -8,7 +8,7 @@ import pytest
 from clients import Asked, Given, fp32, http_call, open_client, refuses, text
 from compiled_setup import errors
 from regions import registered
-from servers import ROOT
+from servers import ROOT, nerite_binary
 
 BUILD = ["cargo", "build", "--quiet", "--locked", "-p", "nerite-example-rust-backend"]
 TENSOR = '{ name: "%s" data_type: TYPE_%s dims: [ -1 ] }'
@@ -26,15 +26,19 @@ def put(repository, name: str, datatype: str = "FP32", pairs: int = 2, parameter
     (folder / "config.pbtxt").write_text("\n".join(lines) + "\n")
 
 
-@pytest.fixture(scope="module")
-def rust_server(launcher):
+def build(backends) -> None:
     if shutil.which("cargo") is None:
         pytest.skip("cargo is not here, which builds the backend")
     subprocess.run(BUILD, cwd=ROOT, check=True)
-    backends, repository = launcher.scratch / "rust_backends", launcher.scratch / "rust"
     library = backends / "rust_identity" / "libtriton_rust_identity.so"
     library.parent.mkdir(parents=True)
     shutil.copy(ROOT / "target" / "debug" / library.name, library)
+
+
+@pytest.fixture(scope="module")
+def rust_server(launcher):
+    backends, repository = launcher.scratch / "rust_backends", launcher.scratch / "rust"
+    build(backends)
     put(repository, "r_identity")
     put(repository, "r_batched", more="max_batch_size: 8\ndynamic_batching {}")
     put(repository, "r_text", datatype="STRING")
@@ -139,3 +143,16 @@ def test_tensors_lie_in_regions_and_nothing_else_is_copied(rust_server, rust_cli
 def test_the_log_has_no_error_but_those_on_purpose(rust_server):
     if not rust_server.oracle:
         assert [line for line in errors(rust_server) if "on purpose" not in line] == []
+
+
+def test_a_backend_beside_the_program_is_found(launcher, monkeypatch):
+    if launcher.oracle:
+        pytest.skip("Triton looks in its own directory")
+    folder, repository = launcher.scratch / "program", launcher.scratch / "rust_beside"
+    build(folder / "backends")
+    shutil.copy(nerite_binary(), folder / "nerite")
+    put(repository, "r_identity")
+    monkeypatch.setenv("NERITE_BIN", str(folder / "nerite"))
+    with launcher.running("rust_beside", repository=repository) as server, open_client("http", server) as client:
+        assert numbers(client.infer("r_identity", pair([1], [2])), "OUTPUT1") == [2]
+        assert str(folder / "backends" / "rust_identity") in server.log_text()

@@ -1,6 +1,6 @@
 //! Which runtimes does this server have, and do its models load?
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nerite_backend::identity::Identity;
@@ -127,7 +127,21 @@ fn add_compiled(runtimes: &mut Runtimes, settings: &Settings) {
         }
         runtimes.add(Arc::new(CompiledBackend::new(&name, &library, options.clone())));
     }
+    // Those that came with the program. What the operator named and what is built in win over them.
+    let beside = beside_the_program();
+    let came = nerite_cabi::Options { directory: beside.clone(), ..options.clone() };
+    for (name, library) in nerite_cabi::backends_in(&beside) {
+        if runtimes.get(&name).is_err() {
+            runtimes.add(Arc::new(CompiledBackend::new(&name, &library, came.clone())));
+        }
+    }
     runtimes.look_in_models(Arc::new(ModelLibraries::new(options)));
+}
+
+/// The directory `backends` beside this program: who can write there can replace the program as well.
+fn beside_the_program() -> PathBuf {
+    let program = std::env::current_exe().unwrap_or_default();
+    program.parent().map(|directory| directory.join("backends")).unwrap_or_default()
 }
 
 /// ONNX Runtime where its library is found, else the embedded engine: both go by the same name.
