@@ -308,22 +308,28 @@ impl Responder {
         &self.wanted
     }
 
+    /// The name as the request brought it, of which a copy allocates nothing.
+    fn name_of(&self, output: &str) -> Name {
+        let wanted = self.wanted.iter().find(|wanted| wanted.name == output);
+        wanted.map_or_else(|| output.into(), |wanted| wanted.name.clone())
+    }
+
     /// Adds a filled output to the response that is being made. `slot` came from [`Responder::output`] or [`Responder::output_bytes`].
     pub fn put(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, slot: Slot<Filled>) {
         let data = slot.into_buffer();
         // Only client memory is writable by others: what is private was made here and travels in the response.
         let placed = data.access() == Access::Shared || !data.place().is_host();
-        self.made.push(Output { name: name.into(), datatype, shape: shape.into(), data, placed });
+        self.made.push(Output { name: self.name_of(name), datatype, shape: shape.into(), data, placed });
     }
 
     /// Adds an output that lies already where the client looks for it.
     pub fn put_placed(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, data: Buffer) {
-        self.made.push(Output { name: name.into(), datatype, shape: shape.into(), data, placed: true });
+        self.made.push(Output { name: self.name_of(name), datatype, shape: shape.into(), data, placed: true });
     }
 
     /// Adds an output that stays where the runtime made it and travels in the response: for outputs the client left no place for.
     pub fn put_buffer(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, data: Buffer) {
-        self.made.push(Output { name: name.into(), datatype, shape: shape.into(), data, placed: false });
+        self.made.push(Output { name: self.name_of(name), datatype, shape: shape.into(), data, placed: false });
     }
 
     /// The times of an execution of this request, or of it and others, that begins now; bringing its tensors here was the beginning

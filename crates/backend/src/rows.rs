@@ -15,7 +15,7 @@ mod ragged;
 use std::time::Duration;
 
 use nerite_memory::{Buffer, GrowableBuffer, MemoryReservation, NoMemory, Number, Place, Reason, Slot};
-use nerite_request::{Code, Status};
+use nerite_request::{Code, Status, Wanted};
 use nerite_tensor::{DataType, Name, Shape, Tensor, byte_size, element_count, strings};
 use smallvec::{SmallVec, smallvec};
 
@@ -170,9 +170,9 @@ impl<'a> Work<'a> {
         };
         inputs.extend(ragged.batch_inputs(jobs)?);
         let mut wanted: SmallVec<[Name; 4]> = SmallVec::new();
-        for name in jobs.iter().flat_map(Job::wanted) {
-            if !wanted.iter().any(|known| known == name) {
-                wanted.push(name.into());
+        for Wanted { name, .. } in jobs.iter().flat_map(|job| job.responder().wanted_with_slots()) {
+            if !wanted.contains(name) {
+                wanted.push(name.clone());
             }
         }
         let (made, measured) = (SmallVec::new(), SmallVec::new());
@@ -323,7 +323,9 @@ impl<'a> Work<'a> {
     }
 
     fn put(&mut self, name: &str, datatype: DataType, shape: &[i64], whole: Whole) {
-        self.made.push(Made { name: name.into(), datatype, shape: Shape::from_slice(shape), whole });
+        let known = self.wanted.iter().find(|wanted| *wanted == name);
+        let name = known.map_or_else(|| name.into(), Name::clone);
+        self.made.push(Made { name, datatype, shape: Shape::from_slice(shape), whole });
     }
 
     /// Gives every job its rows. An error of one job (its place is too small) is that job's alone.

@@ -1,6 +1,6 @@
 //! What do other crates need from a configuration?
 
-use nerite_tensor::DataType;
+use nerite_tensor::{DataType, Name};
 
 use crate::datatype::tensor_data_type;
 use crate::proto::model_config::SchedulingChoice;
@@ -13,7 +13,7 @@ use crate::{ModelConfig, VersionPolicy};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSpec {
     /// Its name.
-    pub name: String,
+    pub name: Name,
     /// Its datatype. `None` if the configuration does not set it yet.
     pub data_type: Option<DataType>,
     /// The shape that clients send, without the batch dimension. -1 means any size.
@@ -43,7 +43,7 @@ impl TensorSpec {
 impl From<&ModelInput> for TensorSpec {
     fn from(input: &ModelInput) -> Self {
         Self {
-            name: input.name.clone(),
+            name: input.name.as_str().into(),
             data_type: tensor_data_type(input.data_type),
             dims: input.dims.clone(),
             reshape: shape_of(input.reshape.as_ref()),
@@ -57,7 +57,7 @@ impl From<&ModelInput> for TensorSpec {
 impl From<&ModelOutput> for TensorSpec {
     fn from(output: &ModelOutput) -> Self {
         Self {
-            name: output.name.clone(),
+            name: output.name.as_str().into(),
             data_type: tensor_data_type(output.data_type),
             dims: output.dims.clone(),
             reshape: shape_of(output.reshape.as_ref()),

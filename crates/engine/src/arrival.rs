@@ -7,6 +7,7 @@ use nerite_backend::Job;
 use nerite_config::{Padding, TensorSpec};
 use nerite_memory::Access;
 use nerite_schedule::{Arrival, Deadline, PriorityLevels, Repeat, Span, Spans, Ticket, TimeoutAction, Wants};
+use nerite_tensor::Name;
 
 use crate::sequences::step;
 
@@ -15,10 +16,10 @@ use crate::sequences::step;
 pub(crate) struct Arrivals {
     levels: PriorityLevels,
     /// Inputs in which jobs that run together must be equal, rows apart.
-    compared: Vec<String>,
+    compared: Vec<Name>,
     padding: Padding,
     /// All inputs.
-    inputs: Vec<String>,
+    inputs: Vec<Name>,
     wants: Wants,
     /// Whether the scheduler orders sequences.
     of_sequences: bool,
@@ -147,7 +148,7 @@ mod tests {
 
     fn spec(name: &str, dims: &[i64], optional: bool, ragged: bool) -> TensorSpec {
         TensorSpec {
-            name: name.to_owned(),
+            name: name.into(),
             data_type: Some(DataType::Fp32),
             dims: dims.to_vec(),
             reshape: None,

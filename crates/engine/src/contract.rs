@@ -110,7 +110,7 @@ impl Contract<'_> {
     /// None asked for means all.
     fn check_wanted(&self, wanted: WantedOutputs) -> Result<WantedOutputs, Status> {
         if wanted.is_empty() {
-            return Ok(self.outputs.iter().map(|o| Wanted { name: o.name.as_str().into(), slot: None }).collect());
+            return Ok(self.outputs.iter().map(|o| Wanted { name: o.name.clone(), slot: None }).collect());
         }
         let specs = ByName::new(self.outputs, |spec| &spec.name);
         match wanted.iter().find(|w| specs.find(&w.name).is_none()) {

@@ -28,7 +28,7 @@ struct Known {
 impl Known {
     fn of_ensemble(config: &ModelConfig, spec: TensorSpec) -> Known {
         let owner = format!("model {}", config.name);
-        Known { tensor: spec.name.clone(), spec, batches: config.batches(), owner }
+        Known { tensor: spec.name.to_string(), spec, batches: config.batches(), owner }
     }
 }
 
@@ -48,7 +48,7 @@ fn check_step(config: &ModelConfig, step: &Step, member: &ModelConfig, known: &m
     for (name, tensor) in &step.output_map {
         check_mapping(config, ("output", name), tensor, (step, member), &outputs, known)?;
     }
-    match inputs.iter().find(|spec| !spec.optional && !step.input_map.contains_key(&spec.name)) {
+    match inputs.iter().find(|spec| !spec.optional && !step.input_map.contains_key(spec.name.as_str())) {
         Some(unmapped) => Err(Status::invalid(format!(
             "in ensemble {ensemble}, input {} in model {model} is not mapped to any ensemble tensors",
             unmapped.name

@@ -14,14 +14,14 @@ use nerite_config::proto::batch_input::Kind;
 use nerite_config::{ModelConfig, PaddedInput, Padding, TensorSpec, tensor_data_type};
 use nerite_memory::Buffer;
 use nerite_request::Status;
-use nerite_tensor::{DataType, Shape, Tensor, element_count};
+use nerite_tensor::{DataType, Name, Shape, Tensor, element_count};
 
 use crate::Job;
 
 /// What a configuration says about requests of unequal shapes.
 #[derive(Clone, Debug, Default)]
 pub struct Ragged {
-    inputs: Vec<String>,
+    inputs: Vec<Name>,
     batch_inputs: Vec<BatchTensor>,
     scattered: Vec<Scattered>,
     padding: Padding,

@@ -27,7 +27,7 @@ pub(super) fn input_of(request: Prefix<'_>, body: Buffer, contract: &Contract<'_
         }
         shape = batch.into_iter().chain([1]).collect();
         let data = with_length(&body)?;
-        return Ok(InferInput { name: spec.name.as_str().into(), datatype, shape, source: Source::Inline(data) });
+        return Ok(InferInput { name: spec.name.clone(), datatype, shape, source: Source::Inline(data) });
     }
     if spec.dims.iter().filter(|dim| **dim == -1).count() > 1 {
         return Err(Status::invalid(format!(
@@ -43,7 +43,7 @@ pub(super) fn input_of(request: Prefix<'_>, body: Buffer, contract: &Contract<'_
             *dim = free;
         }
     }
-    Ok(InferInput { name: spec.name.as_str().into(), datatype, shape, source: Source::Inline(body) })
+    Ok(InferInput { name: spec.name.clone(), datatype, shape, source: Source::Inline(body) })
 }
 
 fn with_length(body: &Buffer) -> Result<Buffer, Status> {

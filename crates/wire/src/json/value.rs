@@ -93,7 +93,7 @@ impl<'t> Reader<'t> {
     /// A short string, as [`Reader::string`].
     pub fn name(&mut self) -> Result<Name, Fault> {
         let bytes = self.bytes()?;
-        Ok(std::str::from_utf8(&bytes).map_or_else(|_| Name::from_utf8_lossy(&bytes), Name::from))
+        Ok(Name::new(String::from_utf8_lossy(&bytes)))
     }
 
     /// A boolean.
