@@ -8,6 +8,7 @@
 mod test_server;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use nerite_client::{DataType, Error, RegionRef, Request, Response, Session, grpc, http};
 use nerite_memory::{allocations, exempt_this_thread};
@@ -18,15 +19,24 @@ use test_server::TestServer;
 static HEAP: nerite_memory::CountingHeap = nerite_memory::CountingHeap;
 
 /// Requests that let everything grow that is kept from one to the next.
-const WARM_UP: usize = 50;
+const WARM_UP: usize = 30;
 /// Requests of a round.
-const COUNTED: usize = 100;
+const COUNTED: usize = 20;
 const ROUNDS: usize = 10;
+/// Between requests. In a build without optimisation a client that asks as fast as it can is a heavy user, whose tasks wait for their turn. That
+/// costs locks and allocations that have nothing to do with the request.
+const PAUSE: Duration = Duration::from_millis(4);
 const REGION: &str = "region";
 
 /// What a request asks of: its name, inputs and outputs, each of 16 numbers of INT32.
 type Asked<'m> = (&'m str, &'m [&'m str], &'m [&'m str]);
 const IDENTITY: Asked<'_> = ("echo", &["IN"], &["OUT"]);
+/// As `IDENTITY`, with names that do not lie in place: a request reads three of them, and nothing below copies one.
+const LONG: Asked<'_> = (
+    "a_model_whose_name_is_long_for_a_name",
+    &["an_input_whose_name_is_long_for_a_name"],
+    &["an_output_whose_name_is_long_for_a_name"],
+);
 const ONNX: Asked<'_> = ("onnx", &["INPUT0", "INPUT1"], &["OUTPUT0", "OUTPUT1"]);
 
 /// What one request costs.
@@ -47,6 +57,7 @@ impl Cost {
 async fn count<F: Future<Output = Result<Response, Error>>>(infer: impl Fn() -> F) -> Cost {
     for _ in 0..WARM_UP {
         infer().await.unwrap();
+        tokio::time::sleep(PAUSE).await;
     }
     let mut cheapest = round(&infer).await;
     for _ in 1..ROUNDS {
@@ -62,6 +73,7 @@ async fn round<F: Future<Output = Result<Response, Error>>>(infer: &impl Fn() ->
     let (before, locks_before) = (allocations(), locks());
     for _ in 0..COUNTED {
         infer().await.unwrap();
+        tokio::time::sleep(PAUSE).await;
     }
     let each = |count: u64| count as f64 / COUNTED as f64;
     let locks = locks().into_iter().map(|(line, count)| (count - locks_before.get(&line).copied().unwrap_or(0), line));
@@ -84,7 +96,7 @@ fn locks() -> BTreeMap<String, u64> {
 fn check(protocol: &str, asked: Asked<'_>, found: Cost, allocations_max: f64, locks_max: f64) {
     let (allocations, locks) = (found.allocations, found.locks.values().sum::<f64>());
     println!(
-        "{protocol:8} {:8} {allocations:5.1} allocations, at most {allocations_max}; {locks:5.1} locks, at most {locks_max}",
+        "{protocol:8} {:.8} {allocations:5.1} allocations, at most {allocations_max}; {locks:5.1} locks, at most {locks_max}",
         asked.0
     );
     for (line, times) in &found.locks {
@@ -126,11 +138,13 @@ fn a_request_through_shared_memory_costs_few_allocations_and_locks() {
         let _region = OwnedRegion::create(&key, 4096).unwrap();
         http.register_system_region(REGION, &key, 0, 4096).await.unwrap();
         session.register_system_region(REGION, &key, 0, 4096).await.unwrap();
-        let most = [
-            (IDENTITY, [13.0, 21.0, 12.5, 8.0], [6.0, 16.0, 12.0, 12.0]),
-            (ONNX, [33.0, 42.5, 32.0, 28.0], [8.0, 19.0, 15.0, 15.0]),
-        ];
-        for (asked, allocations, locks) in most {
+        // The scheduler's, when a request comes and when its run ends, and once more on a worker, where runs go that were slow lately. A session
+        // adds its requests in flight, twice, and its way out.
+        let locks = [3.1, 3.1, 6.1, 6.1];
+        // A call over gRPC whose message comes behind its head gets a task of its own, which is two allocations more, or three.
+        let most =
+            [(IDENTITY, [12.0, 17.5, 9.0, 7.0]), (LONG, [15.0, 20.5, 12.0, 7.0]), (ONNX, [24.0, 30.5, 20.5, 18.5])];
+        for (asked, allocations) in most {
             let request = request(asked);
             check("http", asked, count(|| http.infer(&request)).await, allocations[0], locks[0]);
             check("grpc", asked, count(|| grpc.infer(&request)).await, allocations[1], locks[1]);

@@ -23,7 +23,7 @@ use nerite_shm::{LeaseLimits, Pools, Registries};
 use tempfile::TempDir;
 
 /// A server in this process with the models `simple` (sum and difference of INT32[16]), `echo` (IN to OUT, any INT32 vector),
-/// `apart` (the same, its output in memory of its own), `held` (the same, answered when a test says so), `words` (BYTES) and
+/// `a_model_whose_name_is_long_for_a_name` (the same), `apart` (the same, its output in memory of its own), `held` (the same, answered when a test says so), `words` (BYTES) and
 /// `onnx` (as `simple`, by the embedded engine), `several` (decoupled: a response for each number of IN, with that many times that number; a negative one is an error).
 pub struct TestServer {
     pub api: Api,
@@ -43,6 +43,12 @@ const SIMPLE: &str = r#"
 const VECTOR: &str = r#"
     input [{ name: "IN" data_type: TYPE_INT32 dims: [-1] }]
     output [{ name: "OUT" data_type: TYPE_INT32 dims: [-1] }]
+    instance_group [{ count: 4 kind: KIND_CPU }]
+"#;
+const LONG: &str = r#"
+    backend: "identity"
+    input [{ name: "an_input_whose_name_is_long_for_a_name" data_type: TYPE_INT32 dims: [-1] }]
+    output [{ name: "an_output_whose_name_is_long_for_a_name" data_type: TYPE_INT32 dims: [-1] }]
     instance_group [{ count: 4 kind: KIND_CPU }]
 "#;
 const ONNX: &str = r#"
@@ -90,6 +96,7 @@ impl TestServer {
             ("held", vector("held")),
             ("words", WORDS.to_owned()),
             ("onnx", ONNX.to_owned()),
+            ("a_model_whose_name_is_long_for_a_name", LONG.to_owned()),
             ("several", vector("several") + "model_transaction_policy { decoupled: true }"),
         ];
         let late_config = (control == ControlMode::Demand).then(|| ("late", vector("late")));
