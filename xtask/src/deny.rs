@@ -16,7 +16,8 @@ const VERSION: &str = "0.20.2";
 const TOOLS: &str = "target/tools";
 
 /// The workspaces, each with a lock file of its own.
-const MANIFESTS: [&str; 3] = ["Cargo.toml", "fuzz/Cargo.toml", "tests/interleavings/Cargo.toml"];
+const MANIFESTS: [&str; 4] =
+    ["Cargo.toml", crate::tensorflow::MANIFEST, "fuzz/Cargo.toml", "tests/interleavings/Cargo.toml"];
 
 /// Looks at the packages of all workspaces.
 pub fn run(root: &Path) -> Result<(), String> {

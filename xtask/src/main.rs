@@ -6,6 +6,7 @@
 //! cargo xtask test    all tests: Rust, then the server against its clients; `test quick` and `test full` run fewer
 //! cargo xtask ci      formatting, lints, tidy, packages, all tests and a little fuzzing
 //! cargo xtask fuzz N  each fuzz target for N seconds, from its seeds
+//! cargo xtask tensorflow  the backend of TensorFlow's frozen graphs, beside the release build of the server
 //! cargo xtask miri    what an interpreter of unsafe code can follow (needs a nightly toolchain)
 //! cargo xtask release  what users install, in target/dist: tarball, wheels, Debian package, checksums
 //! cargo xtask gpu-check  does the server work with the GPU of this machine?
@@ -20,12 +21,13 @@ mod gpu_check;
 mod miri;
 mod release;
 mod run;
+mod tensorflow;
 mod tidy;
 
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask <tidy | deny | test [quick | full | long] | ci | fuzz SECONDS | miri | release [--binary PATH] | gpu-check [--onnxruntime-library PATH]>";
+const USAGE: &str = "usage: cargo xtask <tidy | deny | test [quick | full | long] | ci | fuzz SECONDS | tensorflow | miri | release [--binary PATH] | gpu-check [--onnxruntime-library PATH]>";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         ["test"] | ["test", "long"] => run::all(root, &chores::test()),
         ["ci"] => run::all(root, &chores::ci()),
         ["fuzz", seconds] => fuzz::run(root, seconds),
+        ["tensorflow"] => tensorflow::run(root),
         ["miri"] => miri::run(root),
         ["release"] => release::run(root, None),
         ["release", "--binary", path] => release::run(root, Some(path)),

@@ -9,6 +9,9 @@ use nerite_config::ModelConfig;
 use nerite_memory::Staging;
 use nerite_request::Status;
 
+/// Backends of the project that are not part of the program, and the command that builds each.
+const BUILT_APART: [(&str, &str); 1] = [("tensorflow", "cargo xtask tensorflow")];
+
 /// The runtimes of this server by the name that `config.pbtxt` uses, and what the operator set for them.
 #[derive(Default)]
 pub struct Runtimes {
@@ -71,10 +74,15 @@ impl Runtimes {
     pub fn get(&self, backend: &str) -> Result<Arc<dyn Runtime>, Status> {
         self.all.get(backend).cloned().ok_or_else(|| {
             let known: Vec<_> = self.all.keys().map(String::as_str).collect();
+            let apart = BUILT_APART.iter().find(|(name, _)| *name == backend);
+            let cure = apart.map(|(_, command)| {
+                format!("; `{command}` builds that backend, which lies in the directory backends beside the program, or in --backend-directory")
+            });
             Status::invalid(format!(
                 "unable to find backend library for backend '{backend}', try specifying runtime on the model \
-                 configuration. (this server has: {})",
-                known.join(", ")
+                 configuration. (this server has: {}{})",
+                known.join(", "),
+                cure.unwrap_or_default()
             ))
         })
     }
