@@ -43,6 +43,7 @@ QUICK = (
     "hostile/test_strangers.py",
     "hostile/test_threads.py",
     "onnx_models/test_onnx_models.py",
+    "page/test_page.py::test_a_digit_drawn_by_mouse_is_read[three]",
     "perf_analyzer/test_perf_analyzer.py::test_the_classic_example",
 )
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use nerite_budget::{Account, Budgets, Limits};
 use nerite_engine::Engine;
 use nerite_locks::Mutex;
-use nerite_request::{Peer, Status};
+use nerite_request::{Peer, RequestTrace, Status};
 use nerite_shm::{LeaseLimits, Pools, Registries, random_bits};
 use nerite_trace::{TraceConfig, Tracer};
 use nerite_watchdog::{FairQueue, Flow};
@@ -19,15 +19,17 @@ use crate::region_rules::RegionRules;
 
 /// The server as one of its clients sees it. Cheap to clone.
 #[derive(Clone)]
-pub struct Api(pub(crate) Arc<Inner>, Arc<Client>);
+pub struct Api(pub(crate) Arc<Inner>, pub(crate) Arc<Client>);
 
 /// Who makes the calls, over one connection.
-struct Client {
+pub(crate) struct Client {
     peer: Peer,
     /// What it makes the server hold.
     account: Account,
     /// What it uses of the front ends' threads.
     flow: Flow,
+    /// Where its requests are noted, whatever the trace settings say.
+    pub(crate) trace: Option<Arc<RequestTrace>>,
 }
 
 pub(crate) struct Inner {
@@ -54,7 +56,7 @@ impl Inner {
         // Who has to end because of memory is not to keep it until others had their turns.
         let urgent = flow.clone();
         account.on_shed(move || urgent.make_urgent());
-        Client { peer, account, flow }
+        Client { peer, account, flow, trace: None }
     }
 }
 
@@ -137,6 +139,13 @@ impl Api {
     /// the server.
     pub fn for_peer(&self, peer: Peer) -> Api {
         Api(Arc::clone(&self.0), Arc::new(self.0.client(peer)))
+    }
+
+    /// The same client, whose requests are all noted in this trace.
+    #[must_use]
+    pub fn noting(&self, trace: Arc<RequestTrace>) -> Api {
+        let (peer, account, flow) = (self.peer().clone(), self.account().clone(), self.flow().clone());
+        Api(Arc::clone(&self.0), Arc::new(Client { peer, account, flow, trace: Some(trace) }))
     }
 
     /// What the connection makes the server hold is charged here.

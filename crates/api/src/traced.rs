@@ -41,13 +41,15 @@ impl TraceClock {
 impl Api {
     /// To be called when a request begins to come. It costs one relaxed load while nothing is traced.
     pub fn trace_clock(&self) -> TraceClock {
-        TraceClock(if self.0.tracer.is_on() { NonZeroU64::new(now_ns()) } else { None })
+        let is_on = self.1.trace.is_some() || self.0.tracer.is_on();
+        TraceClock(if is_on { NonZeroU64::new(now_ns()) } else { None })
     }
 
     /// Traces the request, which has come, if it is one of those that are traced.
     pub fn trace(&self, infer_request: &mut InferRequest, protocol: Protocol, clock: TraceClock) {
         let Some(begun) = clock.0 else { return };
-        let Some(trace) = self.0.tracer.sample(&infer_request.model) else { return };
+        let own = self.1.trace.clone();
+        let Some(trace) = own.or_else(|| self.0.tracer.sample(&infer_request.model)) else { return };
         let (start, end) = match protocol {
             Protocol::Http => ("HTTP_RECV_START", "HTTP_RECV_END"),
             Protocol::Grpc => ("GRPC_WAITREAD_START", "GRPC_WAITREAD_END"),

@@ -35,9 +35,11 @@ pub mod fuzzing;
 mod incoming;
 pub mod limits;
 mod load_report;
+mod passed_on;
 mod receive;
 mod reply;
 mod route;
 mod serve;
 
+pub use passed_on::answer;
 pub use serve::{Handle, Options, serve};

@@ -1,6 +1,6 @@
 //! How do metrics reach Prometheus?
 //!
-//! A separate port serves one page. It reads counters that the server keeps anyway, so a scrape does not delay the models.
+//! A separate port serves one page of text, and what a [`Beside`] adds to it. It reads counters that the server keeps anyway, so a scrape does not delay the models.
 //!
 //! The example needs a server, so it is compiled and not run:
 //!
@@ -13,12 +13,14 @@
 //!
 //! async fn start(api: Api, rules: Rules) -> Result<Handle, BindError> {
 //!     let listener = bind(&Endpoint::unix(Path::new("/run/nerite/metrics.sock")))?;
-//!     Ok(serve(api, rules, listener))
+//!     Ok(serve(api, rules, listener, None))
 //! }
 //! ```
 #![forbid(unsafe_code)]
 
 mod answer;
+mod beside;
 mod serve;
 
+pub use beside::{Answer, Beside, Body};
 pub use serve::{Handle, serve};

@@ -5,12 +5,15 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::Response;
+use http_body_util::BodyExt;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use nerite_api::{Api, aside};
 use nerite_listen::{
-    ACCEPT_PAUSE, Awaited, Connection, FutureConnection, Listener, Overseer, Peers, Rules, Stream, Timed, oversee,
+    ACCEPT_PAUSE, Awaited, Connection, FutureConnection, Listener, MemoryLimitedStream, Overseer, Peers, Progress,
+    Rules, Stream, Timed, oversee, until_shed,
 };
 use nerite_watchdog::{FrontEnd, fair, watched};
 use nerite_wire::prometheus::{ConnectionMetrics, MetricsReport, write_metrics};
@@ -18,6 +21,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
 use crate::answer::{answer, failed, wants_page};
+use crate::beside::{Beside, Body};
+
+/// How long a connection that was ended because of its memory may take to tell its client why.
+const LEAVE_MAX: Duration = Duration::from_secs(5);
 
 /// The metrics service while it runs.
 #[derive(Clone, Debug)]
@@ -36,14 +43,23 @@ impl Handle {
     }
 }
 
-/// Serves the connections of `listener`. Must be called inside an async runtime with I/O and time.
-pub fn serve(api: Api, rules: Rules, listener: Listener) -> Handle {
+/// What every connection has.
+#[derive(Clone)]
+struct Shared {
+    api: Api,
+    peers: Arc<Peers>,
+    beside: Option<Arc<dyn Beside>>,
+}
+
+/// Serves the connections of `listener`. `beside` answers what is not asked of the metrics. Must be called inside an async runtime with I/O and time.
+pub fn serve(api: Api, rules: Rules, listener: Listener, beside: Option<Arc<dyn Beside>>) -> Handle {
     let stop = Arc::new(watch::Sender::new(false));
-    tokio::spawn(watched(FrontEnd::Metrics, accept(api, rules, listener, stop.subscribe())));
+    let shared = Shared { api, peers: Arc::clone(&rules.peers), beside };
+    tokio::spawn(watched(FrontEnd::Metrics, accept(shared, rules, listener, stop.subscribe())));
     Handle { stop }
 }
 
-async fn accept(api: Api, rules: Rules, listener: Listener, stop: watch::Receiver<bool>) {
+async fn accept(shared: Shared, rules: Rules, listener: Listener, stop: watch::Receiver<bool>) {
     let mut stopped = stop.clone();
     loop {
         let outcome = tokio::select! {
@@ -52,7 +68,7 @@ async fn accept(api: Api, rules: Rules, listener: Listener, stop: watch::Receive
             outcome = listener.accept_among(&rules.peers) => outcome,
         };
         match outcome {
-            Ok(connection) => begin(connection, &api, &rules, &stop),
+            Ok(connection) => begin(connection, &shared, &rules, &stop),
             Err(error) => {
                 log::warn!("cannot accept a metrics connection: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -61,7 +77,7 @@ async fn accept(api: Api, rules: Rules, listener: Listener, stop: watch::Receive
     }
 }
 
-fn begin(Connection { stream, peer }: Connection, api: &Api, rules: &Rules, stop: &watch::Receiver<bool>) {
+fn begin(Connection { stream, peer }: Connection, shared: &Shared, rules: &Rules, stop: &watch::Receiver<bool>) {
     let permit = match rules.peers.admit(&peer) {
         Ok(permit) => permit,
         Err(full) => {
@@ -71,45 +87,54 @@ fn begin(Connection { stream, peer }: Connection, api: &Api, rules: &Rules, stop
         }
     };
     let overseer = Overseer::new(permit, rules.times, stop.clone());
-    let (api, peers) = (api.for_peer(peer), Arc::clone(&rules.peers));
-    let flow = api.flow().clone();
+    let shared = Shared { api: shared.api.for_peer(peer), ..shared.clone() };
+    let flow = shared.api.flow().clone();
     match stream {
         Stream::Tcp(stream) => {
-            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, serve_connection(api, peers, stream, overseer))));
+            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, serve_connection(shared, stream, overseer))));
         }
         Stream::Unix(stream) => {
-            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, serve_connection(api, peers, stream, overseer))));
+            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, serve_connection(shared, stream, overseer))));
         }
     }
 }
 
-async fn serve_connection(
-    api: Api,
-    peers: Arc<Peers>,
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    mut overseer: Overseer,
-) {
+async fn serve_connection(shared: Shared, stream: impl AsyncRead + AsyncWrite + Unpin, mut overseer: Overseer) {
     let progress = Arc::clone(overseer.progress());
+    let stream = MemoryLimitedStream::new(Timed::new(stream, Arc::clone(&progress)), shared.api.account());
     let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
         progress.begin_request();
-        let wants_page = wants_page(request.method(), request.uri().path());
-        let (progress, api, peers) = (Arc::clone(&progress), api.clone(), Arc::clone(&peers));
-        async move {
-            let text = if wants_page { page(api, peers).await } else { Ok(String::new()) };
-            let response = match text {
-                Ok(text) => answer(request.method(), text),
-                Err(why) => failed(why),
-            };
-            // From here on the server waits for the client: to read the answer, and then for its next request.
-            progress.wait_for(Awaited::Request);
-            Ok::<_, Infallible>(response)
-        }
+        let (shared, progress) = (shared.clone(), Arc::clone(&progress));
+        async move { Ok::<_, Infallible>(respond(shared, request, progress).await) }
     });
-    let stream = TokioIo::new(Timed::new(stream, Arc::clone(&progress)));
-    let connection = http1::Builder::new().serve_connection(stream, service);
+    let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     let mut served =
         FutureConnection { connection: pin!(connection), shut_down: |connection| connection.graceful_shutdown() };
-    oversee(&mut served, &mut overseer, Duration::ZERO).await;
+    let served_until_shed = oversee(&mut served, &mut overseer, Duration::ZERO);
+    until_shed(shared.api.account(), LEAVE_MAX, served_until_shed).await;
+}
+
+async fn respond(
+    shared: Shared,
+    mut request: hyper::Request<hyper::body::Incoming>,
+    progress: Arc<Progress>,
+) -> Response<Body> {
+    let Shared { api, peers, beside } = shared;
+    if let Some(beside) = beside {
+        match beside.answer(&api, request, &progress) {
+            Ok(answer) => return answer.await,
+            Err(own) => request = *own,
+        }
+    }
+    let wants_page = wants_page(request.method(), request.uri().path());
+    let text = if wants_page { page(api, peers).await } else { Ok(String::new()) };
+    let response = match text {
+        Ok(text) => answer(request.method(), text),
+        Err(why) => failed(why),
+    };
+    // From here on the server waits for the client: to read the answer, and then for its next request.
+    progress.wait_for(Awaited::Request);
+    response.map(BodyExt::boxed_unsync)
 }
 
 /// Models may have made so many metrics that a page of them would keep others waiting.

@@ -7,6 +7,7 @@ mod cache;
 mod connections;
 mod gpu;
 mod metrics;
+mod page;
 mod policies;
 mod queues;
 mod rates;
@@ -31,6 +32,7 @@ use crate::flags::{BadValue, Given, Honour, Values};
 
 pub use connections::Connections;
 pub use gpu::{CudaLibrary, GpuSettings};
+pub use page::Ui;
 pub use rates::RateResource;
 pub use sessions::{SessionSocket, Sessions};
 use tls::TlsFlags;
@@ -58,6 +60,8 @@ pub struct Settings {
     pub grpc_tuning: GrpcTuning,
     /// Metrics; `None` if they are off.
     pub metrics: Option<Metrics>,
+    /// The page for browsers; `None` if it is off.
+    pub ui: Option<Ui>,
     /// What binds connections.
     pub connections: Connections,
     /// Calls that want a header.
@@ -231,6 +235,7 @@ impl Settings {
             } else {
                 None
             },
+            ui: page::ui(&values, http.is_some())?,
             connections: connections::connections(&values)?,
             restrictions: access::restrictions(&values)?,
             http_input_bytes_max: http_input_bytes_max as u64,

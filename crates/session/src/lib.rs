@@ -28,6 +28,7 @@ mod call;
 mod gathered;
 mod in_flight;
 mod inference;
+mod inspector;
 pub mod limits;
 mod listen;
 mod model_wait;
@@ -44,5 +45,6 @@ mod stopped;
 mod watch;
 
 pub use acceptor::log_failure;
+pub use inspector::Inspector;
 pub use listen::{BindError, FoundDirectory, Listener, Location, check_directory, default_path};
 pub use serve::{Handle, Options, serve, serve_later};

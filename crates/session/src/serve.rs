@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nerite_api::{Api, check_operator};
@@ -11,6 +12,7 @@ use tokio::sync::watch;
 
 use crate::acceptor::Acceptor;
 use crate::answer::{PERMISSION_DENIED, RESOURCE_EXHAUSTED, error_packet};
+use crate::inspector::Inspector;
 use crate::limits::{HELLO_WITHIN, SESSIONS_PER_USER_MAX};
 use crate::listen::{Listener, Location};
 use crate::peer::Peer;
@@ -42,9 +44,15 @@ impl Default for Options {
 pub struct Handle {
     stop: watch::Sender<bool>,
     open: watch::Sender<()>,
+    inspector: Inspector,
 }
 
 impl Handle {
+    /// Shows the sessions, and their shared memory.
+    pub fn inspector(&self) -> Inspector {
+        self.inspector.clone()
+    }
+
     /// Stops serving. The socket is removed, and each session ends when its inferences in flight are answered. The future is ready when the last
     /// session has ended. Dropping it changes nothing.
     pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
@@ -69,17 +77,25 @@ pub fn serve_later(api: Api, options: Options, location: Location) -> Handle {
 fn start(api: Api, options: Options, acceptor: Acceptor) -> Handle {
     let (stop, stopped) = watch::channel(false);
     let (open, opened) = watch::channel(());
-    tokio::spawn(watched(FrontEnd::Session, accept(api, options, acceptor, Stopped(stopped), opened)));
-    Handle { stop, open }
+    let sessions = SessionTable::new(rustix::process::geteuid().as_raw(), options.per_user_max);
+    let inspector = Inspector::new(&api, Arc::clone(&sessions));
+    tokio::spawn(watched(FrontEnd::Session, accept(api, options, acceptor, sessions, Stopped(stopped), opened)));
+    Handle { stop, open, inspector }
 }
 
-async fn accept(api: Api, options: Options, mut acceptor: Acceptor, mut stopped: Stopped, open: watch::Receiver<()>) {
+async fn accept(
+    api: Api,
+    options: Options,
+    mut acceptor: Acceptor,
+    sessions: Arc<SessionTable>,
+    mut stopped: Stopped,
+    open: watch::Receiver<()>,
+) {
     let server = api.server_report().unwrap_or_else(|_| ServerReport {
         name: String::new(),
         version: String::new(),
         extensions: Vec::new(),
     });
-    let sessions = SessionTable::new(rustix::process::geteuid().as_raw(), options.per_user_max);
     let mut last_logged = None;
     loop {
         let accepted = tokio::select! {

@@ -110,6 +110,11 @@ impl SessionTable {
 }
 
 impl Member {
+    /// The user of the session.
+    pub(crate) fn uid(&self) -> u32 {
+        self.peer.uid
+    }
+
     /// The client and the time of the session. The caller fills in the rest.
     pub(crate) fn view(&self, number: u64) -> SessionView {
         let Member { peer: Peer { uid, pid, command }, since, client, operator_only, .. } = self;

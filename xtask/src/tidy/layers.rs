@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::Finding;
 use super::tree::Tree;
 
-/// Crates that speak to clients: they ask `api`, and see neither the engine nor each other.
-const FRONT_ENDS: [&str; 4] = ["grpc", "http", "metrics", "session"];
+/// Crates that speak to clients: they ask `api`, and see neither the engine nor each other. The page stands above the others, and hands calls to them.
+const FRONT_ENDS: [&str; 5] = ["grpc", "http", "metrics", "page", "session"];
 
 /// Crates beside the server. They see nothing above [`SIDE_LAYER_MAX`], and only programs see them.
 const SIDE: [&str; 2] = ["bench", "client"];
@@ -134,7 +134,9 @@ mod tests {
         check_edge(("http", 8), ("api", 7), true);
         check_edge(("http", 8), ("engine", 6), false);
         check_edge(("http", 8), ("metrics", 8), false);
-        check_edge(("server", 9), ("engine", 6), true);
+        check_edge(("page", 9), ("http", 8), true);
+        check_edge(("page", 9), ("engine", 6), false);
+        check_edge(("server", 10), ("engine", 6), true);
     }
 
     #[test]

@@ -37,13 +37,14 @@ pub struct Flag {
 }
 
 /// Flags of which each value counts. Of the others the last one does.
-pub const REPEATED: [&str; 14] = [
+pub const REPEATED: [&str; 15] = [
     "model-repository",
     "model-store",
     "load-model",
     "http-restricted-api",
     "grpc-restricted-protocol",
     "metrics-config",
+    "ui-host",
     "shm-key-prefix",
     "session-allow-uid",
     "backend-config",
@@ -186,6 +187,12 @@ flags! {
         "metrics-port" INT, Yes, "Port that metrics listen at. Default is 8002.";
         "metrics-interval-ms" Takes::Value("<float>"), Yes, "Interval at which processor metrics are taken. Default is 2000.";
         "metrics-config" Takes::Value("<string>=<string>"), Yes, "A setting of metrics: counter_latencies=false, summary_latencies=true, summary_quantiles=<quantile>:<error>,…, histogram_latencies=true.";
+    }
+    "Page": {
+        "ui" BOOL, Yes, "Whether the server's page for browsers is shown: at / of the metrics port, for users of this host. Default is true where metrics are.";
+        "ui-address" TEXT, Yes, "Address of a port of the page's own, which takes calls of all who reach it. Default is 127.0.0.1 if --ui-port is given, else the page has no port of its own.";
+        "ui-port" INT, Yes, "Port of the page's own. Default is 8003 if --ui-address is given.";
+        "ui-host" TEXT, Yes, "A name under which browsers open the page, besides addresses, localhost and this machine's name. May be given several times.";
     }
     "Memory": {
         "memory-budget" BYTES, Yes, "Bytes that all clients together may make the server hold: bodies, answers that are not read, open calls. Default is half of the memory of the host, of the control group or of what ulimit -v leaves.";

@@ -4,16 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nerite_api::Api;
-use nerite_listen::{ApplicationProtocol, Endpoint, Listener, Peers, Rules, Tls, bind};
+use nerite_listen::{ApplicationProtocol, BindError, Endpoint, Listener, Peers, Rules, Tls, bind};
+use nerite_page::{Hosts, Page};
 
 use super::StartError;
-use crate::settings::{Connections, FrontEndSettings, GrpcTuning, Metrics, Settings};
+use crate::settings::{Connections, FrontEndSettings, GrpcTuning, Metrics, Settings, Ui};
 
 /// The front ends at work.
 pub struct Fronts {
     http: Option<nerite_http::Handle>,
     grpc: Option<nerite_grpc::Handle>,
     metrics: Option<nerite_metrics::Handle>,
+    page: Option<nerite_metrics::Handle>,
     sessions: Option<nerite_session::Handle>,
 }
 
@@ -34,7 +36,7 @@ impl Fronts {
         if let Some(sessions) = sessions {
             sessions.await;
         }
-        if let Some(metrics) = &self.metrics {
+        for metrics in self.metrics.iter().chain(&self.page) {
             metrics.stop().await;
         }
     }
@@ -69,7 +71,10 @@ pub fn start(
 ) -> Result<Fronts, StartError> {
     let grpc = settings.grpc.as_ref().map(|front| bind_front("GRPC", front)).transpose()?;
     let http = settings.http.as_ref().map(|front| bind_front("HTTP", front)).transpose()?;
-    let metrics = settings.metrics.as_ref().map(bind_metrics).transpose()?;
+    let at = |address: &str, port, service| bind_at(address, port).map_err(|error| not_started(service, &error));
+    let metrics = settings.metrics.as_ref().map(|own| at(&own.address, own.port, "Metrics")).transpose()?;
+    let page_port = settings.ui.as_ref().and_then(|ui| ui.own_port.as_ref());
+    let page_port = page_port.map(|(address, port)| at(address, *port, "Page")).transpose()?;
     let sessions = super::sessions::open(&settings.sessions)?;
 
     // Said in the order in which Triton says it: scripts wait for the last line.
@@ -87,9 +92,17 @@ pub fn start(
     let http = settings.http.as_ref().zip(http);
     let http = http.map(|(front, at)| start_http(api, front, http_options, rules(http_times), at));
     let metrics = settings.metrics.as_ref().zip(metrics);
-    let metrics = metrics.map(|(metrics, at)| start_metrics(api, metrics, rules(http_times), at));
+    let page = settings.ui.as_ref().map(|ui| Page::new(page_options(ui)));
+    // The page is at one port: its own, if it has one.
+    let beside = page.clone().filter(|_| page_port.is_none());
+    let metrics = metrics.map(|(metrics, at)| start_metrics(api, metrics, rules(http_times), at, beside));
+    let own_page = settings.ui.as_ref().zip(page.clone()).zip(page_port);
+    let own_page = own_page.map(|((ui, page), at)| start_page(api, ui, rules(http_times), at, page));
     let sessions = sessions.map(|at| super::sessions::start(api, &settings.sessions, at));
-    Ok(Fronts { http, grpc, metrics, sessions })
+    if let Some((page, sessions)) = page.zip(sessions.as_ref()) {
+        page.show_sessions(sessions.inspector());
+    }
+    Ok(Fronts { http, grpc, metrics, page: own_page, sessions })
 }
 
 fn start_http(
@@ -104,8 +117,14 @@ fn start_http(
     handle
 }
 
-fn start_metrics(api: &Api, metrics: &Metrics, rules: Rules, listener: Listener) -> nerite_metrics::Handle {
-    let handle = nerite_metrics::serve(api.clone(), rules, listener);
+fn start_metrics(
+    api: &Api,
+    metrics: &Metrics,
+    rules: Rules,
+    listener: Listener,
+    page: Option<Page>,
+) -> nerite_metrics::Handle {
+    let handle = nerite_metrics::serve(api.clone(), rules, listener, page.map(|page| Arc::new(page) as _));
     log::info!("Started Metrics Service at {}:{}", metrics.address, metrics.port);
     handle
 }
@@ -131,9 +150,23 @@ fn bind_front(service: &str, front: &FrontEndSettings) -> Result<Vec<Listener>, 
     places.iter().flatten().map(|place| bind(place).map_err(|error| not_started(service, &error))).collect()
 }
 
-fn bind_metrics(metrics: &Metrics) -> Result<Listener, StartError> {
-    let tcp = Endpoint::Tcp { address: metrics.address.clone(), port: metrics.port, reuse_port: false };
-    bind(&tcp).map_err(|error| not_started("Metrics", &error))
+fn bind_at(address: &str, port: u16) -> Result<Listener, BindError> {
+    bind(&Endpoint::Tcp { address: address.to_owned(), port, reuse_port: false })
+}
+
+/// The page at a port of its own. What it plots are the metrics, which are there as well.
+fn start_page(api: &Api, ui: &Ui, rules: Rules, listener: Listener, page: Page) -> nerite_metrics::Handle {
+    let handle = nerite_metrics::serve(api.clone(), rules, listener, Some(Arc::new(page)));
+    if let Some((address, port)) = &ui.own_port {
+        log::info!("Started the page for browsers at {address}:{port}");
+    }
+    handle
+}
+
+fn page_options(ui: &Ui) -> nerite_page::Options {
+    let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let hosts = Hosts::new(ui.hosts.iter().map(String::as_str), machine.as_deref());
+    nerite_page::Options { callers: ui.callers, hosts }
 }
 
 fn not_started(service: &str, error: &dyn std::fmt::Display) -> StartError {

@@ -1,0 +1,29 @@
+//! What else can be asked at the metrics port?
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::Incoming;
+use nerite_api::Api;
+use nerite_listen::Progress;
+
+/// The body of an answer.
+pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+/// An answer in the making.
+pub type Answer = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
+
+/// Answers what is not asked of the metrics.
+pub trait Beside: Send + Sync {
+    /// The answer, or the request as it is where it is none that this answers. Whoever answers notes in `progress` when the request's body and
+    /// the next request are waited for.
+    fn answer(
+        &self,
+        api: &Api,
+        request: Request<Incoming>,
+        progress: &Arc<Progress>,
+    ) -> Result<Answer, Box<Request<Incoming>>>;
+}

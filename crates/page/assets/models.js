@@ -1,0 +1,189 @@
+// Which models are there, how are they doing, and what may be done with them?
+
+import { badge, el, micros, number, show, table } from "./dom.js";
+import { field } from "./metrics.js";
+import { plot } from "./plots.js";
+import * as server from "./server.js";
+import { tryIt } from "./tryit.js";
+
+const STATES = { READY: "good", LOADING: "warn", UNLOADING: "warn", UNAVAILABLE: "bad" };
+const linkTo = (name) => `#/models/${encodeURIComponent(name)}`;
+
+// The models with their versions: as the server lists them, or as the metrics name them where the visitor may see no more.
+function known(state) {
+  const byName = new Map();
+  for (const entry of state.models?.models || []) {
+    if (!byName.has(entry.name)) byName.set(entry.name, []);
+    byName.get(entry.name).push(entry);
+  }
+  if (!state.models) {
+    for (const [name, model] of state.history.last?.models || []) {
+      const versions = [...model.versions];
+      byName.set(name, versions.map(([version, ready]) => ({ name, version, state: ready ? "READY" : "UNAVAILABLE" })));
+    }
+  }
+  return byName;
+}
+
+function stateBadge({ state, reason }) {
+  const node = badge(state ? state.toLowerCase() : "not loaded", STATES[state] || "");
+  if (reason) node.title = reason;
+  return node;
+}
+
+function lateRate(history, name) {
+  const from = history.since(5000);
+  const seconds = (history.last.at - from.at) / 1000;
+  return seconds > 0 ? (field(name, "success")(history.last) - field(name, "success")(from)) / seconds : 0;
+}
+
+// Mean rows of a batch, as long as the server keeps count.
+function meanBatch(sample, name) {
+  const runs = field(name, "runs")(sample);
+  return runs > 0 ? (field(name, "rows")(sample) / runs).toFixed(1) : "–";
+}
+
+export function modelTable(state, search = "") {
+  const { history } = state;
+  const all = [...known(state)].filter(([name]) => name.toLowerCase().includes(search.toLowerCase()));
+  if (all.length === 0) return el("p", { class: "hint", text: search ? "No model is called so." : "There are no models." });
+  const rows = all.map(([name, versions]) => [
+    el("a", { class: "model-name", href: linkTo(name), text: name }),
+    versions.map((entry) => el("span", {}, el("span", { class: "mono", text: entry.version ? `${entry.version} ` : "" }), stateBadge(entry), " ")),
+    versions.find((entry) => entry.platform)?.platform || "–",
+    number(history.last ? lateRate(history, name) : NaN),
+    number(history.last ? field(name, "pending")(history.last) : NaN),
+    history.last ? meanBatch(history.last, name) : "–",
+  ]);
+  const headings = [["Model"], ["Versions"], ["Platform"], ["Requests/s", "num"], ["Waiting", "num"], ["Rows per batch", "num"]];
+  const leftOut = state.models?.left_out ? el("p", { class: "hint", text: `${state.models.left_out} more versions are not listed.` }) : null;
+  return [table("Models", headings, rows), leftOut];
+}
+
+export function modelList(state) {
+  const list = el("div");
+  const search = el("input", { type: "search", placeholder: "Find a model", "aria-label": "Find a model", on: { input: () => update() } });
+  const node = el("div", {}, el("div", { class: "head" }, el("h1", { class: "grow", text: "Models" }), search), el("section", { class: "card" }, list));
+  node.style.setProperty("display", "contents");
+  const update = async () => {
+    if (state.history.last) show(list, ...[modelTable(state, search.value)].flat());
+  };
+  return { title: "Models", node, update };
+}
+
+export function modelPage(state, name) {
+  const states = el("div", { class: "row" });
+  const actions = el("div", { class: "row" });
+  const outcome = el("div", { role: "status" });
+  const throughput = plot("Requests per second", number);
+  const latency = plot("Mean time of a request", micros);
+  const body = el("div");
+  body.style.setProperty("display", "contents");
+  const node = el("div", {},
+    el("div", { class: "head" }, el("div", { class: "grow" }, el("a", { href: "#/models", text: "← Models" }), el("h1", { text: name }), states), actions),
+    outcome, body,
+    el("div", { class: "columns" }, throughput.node, latency.node));
+  node.style.setProperty("display", "contents");
+  let shown = null;
+  let busy = null;
+  let isGone = false;
+
+  const act = (verb, doing) => async () => {
+    busy = doing;
+    drawActions();
+    show(outcome);
+    try {
+      await server.change(name, verb);
+    } catch (error) {
+      show(outcome, el("p", { class: "error", text: error.message }));
+    }
+    busy = null;
+    shown = null;
+    try {
+      await state.refreshModels();
+    } finally {
+      drawActions();
+    }
+  };
+
+  function drawActions() {
+    const { visitor } = state;
+    const versions = known(state).get(name) || [];
+    const isUp = versions.some((entry) => entry.state === "READY");
+    if (!visitor?.may_load) {
+      // A polite word instead of buttons that would always be refused.
+      show(actions, visitor?.why_no_loads ? el("span", { class: "hint", text: "Loads are off (--model-control-mode=explicit lets clients load)", title: visitor.why_no_loads }) : "");
+    } else {
+      show(actions);
+      const button = (label, kind, does) => el("button", { type: "button", class: kind, disabled: busy !== null, text: label, on: { click: does } });
+      actions.append(...[
+        busy ? el("span", { class: "hint", role: "status", text: busy }) : "",
+        button(isUp ? "Reload" : "Load", isUp ? "" : "main", act("load", "Loading…")),
+        isUp ? button("Unload", "danger", act("unload", "Unloading…")) : "",
+      ]);
+    }
+  }
+
+  async function drawBody(version) {
+    const [metadata, config] = await Promise.all([server.metadata(name), server.config(name)]);
+    if (isGone || shown !== version) return;
+    body.replaceChildren(
+      tryIt(name, metadata, config),
+      el("div", { class: "columns" }, el("div", { class: "tried" }, tensors("Inputs", metadata.inputs), tensors("Outputs", metadata.outputs)), facts(config)),
+      el("section", { class: "card" }, el("details", {}, el("summary", { text: "Configuration in force" }),
+        el("pre", { class: "config", tabIndex: 0, text: JSON.stringify(config, null, 2) }))));
+  }
+
+  return {
+    title: name,
+    node,
+    leave: () => { isGone = true; },
+    async update() {
+      const { history, visitor } = state;
+      const versions = known(state).get(name) || [];
+      show(states, ...(versions.length ? versions.flatMap((entry) => [el("span", {}, entry.version ? `Version ${entry.version} ` : "", stateBadge(entry)),
+        entry.reason ? el("span", { class: "hint", text: entry.reason }) : null]) : [el("span", { class: "hint", text: "The server has no model of this name." })]));
+      // Buttons are drawn again only where something about them changed: a press must not meet a new button.
+      const look = JSON.stringify([visitor?.may_load, versions.map((entry) => entry.state), busy]);
+      if (look !== this.look) { this.look = look; drawActions(); }
+      const up = versions.filter((entry) => entry.state === "READY").map((entry) => entry.version).join();
+      if (!up && shown !== null) { shown = null; body.replaceChildren(); }
+      if (up && up !== shown && visitor?.may_call) {
+        shown = up;
+        await drawBody(up);
+      }
+      if (!history.last) return;
+      throughput.update([
+        { name: "answered", colour: "c0", points: history.rates(field(name, "success")) },
+        { name: "failed", colour: "c4", points: history.rates(field(name, "failure")) },
+      ], history.last.at);
+      latency.update([
+        { name: "whole", colour: "c0", points: history.means(field(name, "requestUs"), field(name, "success")) },
+        { name: "queue", colour: "c2", points: history.means(field(name, "queueUs"), field(name, "success")) },
+        { name: "compute", colour: "c1", points: history.means(field(name, "inferUs"), field(name, "success")) },
+      ], history.last.at);
+    },
+  };
+}
+
+function tensors(title, all) {
+  const rows = all.map(({ name, datatype, shape }) => [el("span", { class: "mono", text: name }), datatype, el("span", { class: "mono", text: `[${shape.map((dim) => (dim < 0 ? "any" : dim)).join(", ")}]` })]);
+  return el("section", { class: "card" }, el("h2", { text: title }), table(title, [["Name"], ["Type"], ["Shape"]], rows));
+}
+
+// What of the configuration one looks for first.
+function facts(config) {
+  const instances = (config.instance_group || []).map(({ count, kind }) => `${count} × ${(kind || "KIND_AUTO").replace("KIND_", "").toLowerCase()}`);
+  const scheduling = config.ensemble_scheduling ? `ensemble of ${config.ensemble_scheduling.step.length} steps`
+    : config.sequence_batching ? "sequences" : config.dynamic_batching ? "dynamic batches" : "one request after the other";
+  const rows = [
+    ["Backend", config.backend || config.platform || "–"],
+    ["Largest batch", config.max_batch_size > 0 ? String(config.max_batch_size) : "no batches"],
+    ["Scheduling", scheduling],
+    ["Instances", instances.join(", ") || "–"],
+    ["Answers", config.model_transaction_policy?.decoupled ? "any number for a request (decoupled)" : "one for a request"],
+    ["Response cache", config.response_cache?.enable ? "on" : "off"],
+  ];
+  return el("section", { class: "card" }, el("h2", { text: "Settings" }),
+    el("dl", { class: "facts" }, rows.map(([name, value]) => [el("dt", { text: name }), el("dd", { text: value })])));
+}

@@ -1,0 +1,55 @@
+// Where did the time of one request go?
+
+import { el, micros } from "./dom.js";
+
+// From a point to a point of the trace.
+const PHASES = [
+  ["Receive", "HTTP_RECV_START", "HTTP_RECV_END", "c5"],
+  ["Queue", "QUEUE_START", "COMPUTE_START", "c2"],
+  ["Batch", "COMPUTE_START", "COMPUTE_INPUT_END", "c1"],
+  ["Compute", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "c0"],
+  ["Output", "COMPUTE_OUTPUT_START", "COMPUTE_END", "c3"],
+  ["Send", "HTTP_SEND_START", "HTTP_SEND_END", "c4"],
+];
+const ROWS_MAX = 40;
+
+// The requests of a trace: the page's own first, then those that models made for it, each with its phases in µs.
+export function phasesOf(trace) {
+  const requests = new Map();
+  const of = (id) => {
+    if (!requests.has(id)) requests.set(id, { id, model: "", points: new Map() });
+    return requests.get(id);
+  };
+  for (const note of trace.notes) {
+    const request = of(note.id);
+    if (note.model !== undefined) Object.assign(request, { model: note.model, version: note.version, parent: note.parent });
+    else if (!request.points.has(note.point) || note.point.endsWith("END")) request.points.set(note.point, note.ns / 1000);
+  }
+  return [...requests.values()].map((request) => ({
+    ...request,
+    phases: PHASES.filter(([, from, to]) => request.points.has(from) && request.points.get(to) >= request.points.get(from))
+      .map(([name, from, to, colour]) => ({ name, colour, from: request.points.get(from), to: request.points.get(to) })),
+  })).sort((a, b) => a.id - b.id);
+}
+
+export function waterfall(trace, totalMs) {
+  const heading = el("h2", { text: "Where the time of this request went" });
+  if (!trace) return el("section", { class: "card" }, heading, el("p", { class: "hint", text: "The server kept no trace of this request." }));
+  const requests = phasesOf(trace);
+  const times = requests.flatMap((request) => [...request.points.values()]);
+  const end = Math.max(...times, 1);
+  const rows = [];
+  for (const request of requests.slice(0, ROWS_MAX)) {
+    const isOwn = !request.parent;
+    for (const phase of request.phases) rows.push(row(isOwn ? phase.name : `${request.model}: ${phase.name.toLowerCase()}`, phase, end));
+  }
+  const left = requests.length > ROWS_MAX || trace.is_shortened ? el("p", { class: "hint", text: "Some of it is left out." }) : null;
+  const rest = totalMs * 1000 - end;
+  return el("section", { class: "card" }, heading, el("div", { class: "fall" }, rows), left,
+    el("p", { class: "hint", text: `${micros(end)} in the server, ${micros(Math.max(rest, 0))} in the browser and between the two.` }));
+}
+
+function row(label, { name, from, to, colour }, end) {
+  const bar = el("span", { class: `span ${colour}`, style: { left: `${(100 * from) / end}%`, width: `${(100 * (to - from)) / end}%` } });
+  return el("div", { class: "fall-row", "data-phase": name }, el("span", { text: label }), el("span", { class: "fall-track" }, bar), el("span", { class: "num", text: micros(to - from) }));
+}

@@ -1,0 +1,72 @@
+//! Which models does the page list, and in which state?
+
+use nerite_api::Api;
+use nerite_request::Status;
+use nerite_request::report::IndexEntry;
+use nerite_wire::json::Writer;
+
+use crate::limits::MODELS_MAX;
+
+/// The versions of all models as JSON, by name: at most [`MODELS_MAX`], and how many are left out. It reads the repositories.
+pub fn write(api: &Api) -> Result<Vec<u8>, Status> {
+    let mut entries = api.index(false)?;
+    entries.sort_by(|a, b| (&a.name, a.version).cmp(&(&b.name, b.version)));
+    let left_out = entries.len().saturating_sub(MODELS_MAX);
+    entries.truncate(MODELS_MAX);
+    Ok(write_entries(&entries, left_out, |entry| platform(api, entry)))
+}
+
+/// What runs a version, which is known of those that are loaded.
+fn platform(api: &Api, entry: &IndexEntry) -> Option<String> {
+    let version = entry.version?.to_string();
+    api.model_report(&entry.name, &version).ok().map(|report| report.platform)
+}
+
+fn write_entries(entries: &[IndexEntry], left_out: usize, platform: impl Fn(&IndexEntry) -> Option<String>) -> Vec<u8> {
+    let mut out = Writer::with_capacity(64 + 96 * entries.len());
+    out.object(|out| {
+        out.key("models").array(|out| entries.iter().for_each(|entry| write_entry(out, entry, platform(entry))));
+        out.key("left_out").unsigned(left_out as u64);
+    });
+    out.into_bytes()
+}
+
+fn write_entry(out: &mut Writer, entry: &IndexEntry, platform: Option<String>) {
+    out.object(|out| {
+        out.key("name").string(entry.name.as_bytes());
+        if let Some(version) = entry.version {
+            out.key("version").string(version.to_string().as_bytes());
+        }
+        out.key("state").string(entry.state.as_bytes());
+        if !entry.reason.is_empty() {
+            out.key("reason").string(entry.reason.as_bytes());
+        }
+        if let Some(platform) = platform {
+            out.key("platform").string(platform.as_bytes());
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_has_its_state_and_its_reason() {
+        let entry = |name: &str, version, state, reason: &str| IndexEntry {
+            name: name.into(),
+            version,
+            state,
+            reason: reason.into(),
+        };
+        let entries = [
+            entry("a", Some(3), "READY", ""),
+            entry("b", None, "", ""),
+            entry("c", Some(1), "UNAVAILABLE", "unloaded"),
+        ];
+        let platform = |entry: &IndexEntry| (entry.state == "READY").then(|| "onnx".to_owned());
+        let text = String::from_utf8(write_entries(&entries, 7, platform)).expect("UTF-8");
+        let expect = r#"{"models":[{"name":"a","version":"3","state":"READY","platform":"onnx"},{"name":"b","state":""},{"name":"c","version":"1","state":"UNAVAILABLE","reason":"unloaded"}],"left_out":7}"#;
+        assert_eq!(text, expect);
+    }
+}

@@ -1,0 +1,183 @@
+//! How is a request for the page answered?
+
+use std::sync::{Arc, OnceLock};
+
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, Uri};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use nerite_api::{Api, Category, Protocol, aside, on_disk};
+use nerite_listen::{Awaited, Progress};
+use nerite_metrics::{Answer, Beside, Body};
+use nerite_request::Status;
+use nerite_session::Inspector;
+use nerite_wire::json::Writer;
+
+use crate::callers::Callers;
+use crate::guard::{self, Hosts, Refusal};
+use crate::reply;
+use crate::route::Route;
+use crate::traces::Traces;
+use crate::{memory, models};
+
+/// The number by which the page fetches what was noted of a request.
+const TRACE_TOKEN: HeaderName = HeaderName::from_static("nerite-page-trace");
+
+/// What the operator decided about the page.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Whose calls are taken.
+    pub callers: Callers,
+    /// Names under which the page is shown.
+    pub hosts: Hosts,
+}
+
+/// The page. Cheap to clone.
+#[derive(Clone)]
+pub struct Page(Arc<Inner>);
+
+struct Inner {
+    options: Options,
+    traces: Arc<Traces>,
+    /// Known once sessions are served.
+    sessions: OnceLock<Inspector>,
+}
+
+impl Page {
+    /// A page that shows no sessions yet.
+    pub fn new(options: Options) -> Page {
+        Page(Arc::new(Inner { options, traces: Traces::new(), sessions: OnceLock::new() }))
+    }
+
+    /// From now on it shows these sessions. Only the first call counts.
+    pub fn show_sessions(&self, sessions: Inspector) {
+        let _ = self.0.sessions.set(sessions);
+    }
+
+    async fn respond(self, api: Api, request: Request<Incoming>, progress: Arc<Progress>) -> Response<Body> {
+        let outcome = match self.checked(&api, &request) {
+            Ok(Route::Call(path)) => {
+                let path = path.to_owned();
+                return self.pass_on(api, request, &path, progress).await;
+            }
+            Ok(Route::Asset(asset)) => Ok(reply::asset(asset, request.headers())),
+            Ok(route) => self.tell(&api, route, request.headers()).await.map(|text| reply::json(api.account(), text)),
+            Err(refusal) => Err(refusal),
+        };
+        // A body that no call reads is left where it is: the connection closes behind the answer.
+        progress.wait_for(Awaited::Request);
+        outcome.unwrap_or_else(|refusal| reply::refused(&refusal))
+    }
+
+    /// What the request means, if it may be answered.
+    fn checked<'r>(&self, api: &Api, request: &'r Request<Incoming>) -> Result<Route<'r>, Refusal> {
+        let Options { callers, hosts } = &self.0.options;
+        let route = Route::of(request.uri().path()).unwrap_or(Route::Unknown);
+        if route.is_asset() {
+            guard::check_host(hosts, request.headers())?;
+        } else {
+            guard::check(hosts, request.method(), request.headers())?;
+        }
+        if route == Route::Unknown {
+            return Err(Refusal::not_found());
+        }
+        if !matches!(route, Route::Call(_)) && request.method() != Method::GET {
+            return Err(Refusal { code: StatusCode::METHOD_NOT_ALLOWED, text: "Method Not Allowed".to_owned() });
+        }
+        let is_for_all = route.is_asset() || route == Route::Visitor;
+        if !is_for_all && !callers.admit(api.peer()) {
+            return Err(Refusal { code: StatusCode::FORBIDDEN, text: callers.refusal(api.peer()) });
+        }
+        Ok(route)
+    }
+
+    /// The answer to what only the page asks.
+    async fn tell(&self, api: &Api, route: Route<'_>, headers: &HeaderMap) -> Result<Vec<u8>, Refusal> {
+        let allow = |category| {
+            let header = |name: &str| headers.get(name).map(http::HeaderValue::as_bytes);
+            let allowed = api.allow(Protocol::Http, category, header);
+            allowed.map_err(|status| Refusal { code: StatusCode::FORBIDDEN, text: status.message })
+        };
+        match route {
+            Route::Models => {
+                allow(Category::ModelRepository)?;
+                let api = api.clone();
+                Ok(on_disk(move || models::write(&api)).await??)
+            }
+            Route::Memory => {
+                allow(Category::SharedMemory)?;
+                let (api, page) = (api.clone(), self.clone());
+                Ok(aside(move || memory::write(&api, page.0.sessions.get())).await??)
+            }
+            Route::Trace(token) => {
+                allow(Category::Inference)?;
+                // The page asks again where there is none yet, which is no fault that a browser should tell of.
+                Ok(self.0.traces.take(api.peer(), token).unwrap_or_else(|| b"null".to_vec()))
+            }
+            _ => {
+                allow(Category::Metadata)?;
+                Ok(self.visitor(api)?)
+            }
+        }
+    }
+
+    /// Who asks, whom, and what it may do here.
+    fn visitor(&self, api: &Api) -> Result<Vec<u8>, Status> {
+        let (server, peer, callers) = (api.server_report()?, api.peer(), self.0.options.callers);
+        let may_call = callers.admit(peer);
+        let mut out = Writer::with_capacity(256);
+        out.object(|out| {
+            out.key("name").string(server.name.as_bytes());
+            out.key("version").string(server.version.as_bytes());
+            out.key("you").string(peer.to_string().as_bytes());
+            out.key("is_operator").bool(peer.is_operator());
+            out.key("may_call").bool(may_call);
+            if !may_call {
+                out.key("why_no_calls").string(callers.refusal(peer).as_bytes());
+            }
+            match api.load_bytes_max() {
+                Ok(_) => out.key("may_load").bool(may_call),
+                Err(status) => {
+                    out.key("may_load").bool(false);
+                    out.key("why_no_loads").string(status.message.as_bytes());
+                }
+            }
+        });
+        Ok(out.into_bytes())
+    }
+
+    /// Hands a call to the HTTP front end, which answers it as one that came to its own port.
+    async fn pass_on(
+        &self,
+        api: Api,
+        mut request: Request<Incoming>,
+        path: &str,
+        progress: Arc<Progress>,
+    ) -> Response<Body> {
+        let Ok(path) = PathAndQuery::try_from(path) else {
+            return reply::refused(&Refusal::not_found());
+        };
+        *request.uri_mut() = Uri::from(path);
+        let token = request.headers().get(TRACE_TOKEN).and_then(|token| token.to_str().ok()?.parse().ok());
+        let trace = token.and_then(|token| self.0.traces.begin(api.peer(), token));
+        let api = trace.map_or_else(|| api.clone(), |trace| api.noting(trace));
+        let answer = nerite_http::answer(api, request, progress).await;
+        reply::passed_on(answer.map(BodyExt::boxed_unsync))
+    }
+}
+
+impl Beside for Page {
+    fn answer(
+        &self,
+        api: &Api,
+        request: Request<Incoming>,
+        progress: &Arc<Progress>,
+    ) -> Result<Answer, Box<Request<Incoming>>> {
+        let path = request.uri().path();
+        // Another method at the root is answered as it always was.
+        if Route::of(path).is_none() || (path == "/" && request.method() != Method::GET) {
+            return Err(Box::new(request));
+        }
+        Ok(Box::pin(self.clone().respond(api.clone(), request, Arc::clone(progress))))
+    }
+}

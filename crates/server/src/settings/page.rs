@@ -1,0 +1,84 @@
+//! Where is the page for browsers, and whose calls does it take?
+
+use nerite_page::Callers;
+
+use super::SettingsError;
+use crate::flags::Values;
+
+/// The address of a port of the page's own, where only its port is given.
+const ADDRESS: &str = "127.0.0.1";
+/// Its port, where only its address is given: the one after those of Triton.
+const PORT: u16 = 8003;
+
+/// The page for browsers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ui {
+    /// A port of its own; `None` for that of the metrics.
+    pub own_port: Option<(String, u16)>,
+    /// Names under which it is opened.
+    pub hosts: Vec<String>,
+    /// Whose calls it takes.
+    pub callers: Callers,
+}
+
+/// What the flags say. At the metrics port the page is no second door: without HTTP, whose port all users of this host reach, it takes the operator's
+/// calls only.
+pub(super) fn ui(values: &Values<'_>, has_http: bool) -> Result<Option<Ui>, SettingsError> {
+    let has_own = values.has("ui-address") || values.has("ui-port");
+    let has_metrics = values.bool("allow-metrics", true)?;
+    if !values.bool("ui", has_metrics || has_own)? {
+        return Ok(None);
+    }
+    if !has_own && !has_metrics {
+        let text = "Error: Use of '--ui=true' requires the metrics port or one of its own, '--ui-port=<port>'.";
+        return Err(SettingsError::Contradiction(text.to_owned()));
+    }
+    let own_port = if has_own {
+        Some((values.text("ui-address").unwrap_or(ADDRESS).to_owned(), values.int("ui-port", PORT)?))
+    } else {
+        None
+    };
+    let callers = match (&own_port, has_http) {
+        (Some(_), _) => Callers::All,
+        (None, true) => Callers::Host,
+        (None, false) => Callers::Operator,
+    };
+    Ok(Some(Ui { own_port, hosts: values.all("ui-host").map(str::to_owned).collect(), callers }))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::flags::parse;
+
+    #[track_caller]
+    fn check(line: &str, expect: Option<(Option<(&str, u16)>, Callers)>) {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        let given = parse(&words).unwrap();
+        let found = ui(&Values(&given), !line.contains("--allow-http=false")).unwrap();
+        let expect = expect.map(|(port, callers)| (port.map(|(at, port)| (at.to_owned(), port)), callers));
+        assert_eq!(found.map(|ui| (ui.own_port, ui.callers)), expect, "{line}");
+    }
+
+    #[test]
+    fn the_page_is_at_the_metrics_port_unless_it_has_one_of_its_own() {
+        check("", Some((None, Callers::Host)));
+        check("--allow-http=false", Some((None, Callers::Operator)));
+        check("--ui=false", None);
+        check("--allow-metrics=false", None);
+        check("--ui-port=9000", Some((Some(("127.0.0.1", 9000)), Callers::All)));
+        check("--ui-address=0.0.0.0", Some((Some(("0.0.0.0", 8003)), Callers::All)));
+        check(
+            "--ui-port=9000 --allow-metrics=false --allow-http=false",
+            Some((Some(("127.0.0.1", 9000)), Callers::All)),
+        );
+        check("--ui-port=9000 --ui=false", None);
+    }
+
+    #[test]
+    fn a_page_without_any_port_is_refused() {
+        let given = parse(&["--ui=true".to_owned(), "--allow-metrics=false".to_owned()]).unwrap();
+        assert!(ui(&Values(&given), true).unwrap_err().to_string().contains("--ui-port=<port>"));
+    }
+}

@@ -1,0 +1,174 @@
+"""Can a web site, a stranger or a flood of requests do harm through the page for browsers?"""
+
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import socket
+
+import numpy as np
+import pytest
+from clients import http_call, http_infer
+from users import as_user
+
+ALICE, BOB = 65101, 65102
+JSON = {"Content-Type": "application/json"}
+LOAD = "/ui/api/v2/repository/models/simple/unload"
+DATA = ("/ui/api/visitor", "/ui/api/models", "/ui/api/memory", "/ui/api/v2/models/simple/config")
+FLOOD = 4000
+
+
+@pytest.fixture(scope="module")
+def loadable(launcher):
+    """A server whose models clients may load and unload."""
+    if launcher.oracle:
+        pytest.skip("2.51 has no page")
+    repository = launcher.copy_of("hostile_page", "simple", "identity_fp32")
+    flags = ["--model-control-mode=explicit", "--load-model=*"]
+    with launcher.running("hostile_page", *flags, repository=repository) as server:
+        yield server
+
+
+def is_ready(server) -> bool:
+    return http_call(server.http, "GET", "/v2/models/simple/ready").status == 200
+
+
+FOREIGN = {
+    "another origin": {"Origin": "http://evil.example"},
+    "no origin": {"Origin": "null"},
+    "another port": {"Origin": "http://127.0.0.1:1"},
+    "the browser says so": {"Sec-Fetch-Site": "cross-site"},
+    "a site beside": {"Sec-Fetch-Site": "same-site"},
+    "a form": {"Content-Type": "application/x-www-form-urlencoded"},
+    "a form with text": {"Content-Type": "text/plain"},
+    "a form with parts": {"Content-Type": "multipart/form-data; boundary=x"},
+}
+
+
+@pytest.mark.parametrize("site", FOREIGN)
+def test_another_site_changes_nothing(loadable, site):
+    answer = http_call(loadable.metrics, "POST", LOAD, "{}", JSON | FOREIGN[site])
+    assert answer.status in (403, 415), answer
+    assert is_ready(loadable)
+    ones = np.ones((1, 16), np.int32).tolist()
+    inputs = [{"name": name, "datatype": "INT32", "shape": [1, 16], "data": ones} for name in ("INPUT0", "INPUT1")]
+    before = executions(loadable)
+    infer = http_call(loadable.metrics, "POST", "/ui/api/v2/models/simple/infer", {"inputs": inputs}, JSON | FOREIGN[site])
+    assert infer.status in (403, 415) and executions(loadable) == before
+
+
+def executions(server) -> int:
+    return json.loads(http_call(server.http, "GET", "/v2/models/simple/stats").body)["model_stats"][0]["execution_count"]
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8002", "127.0.0.1.evil.example", "localhost.evil.example", "x@127.0.0.1"])
+def test_a_name_that_leads_here_is_no_name_of_the_server(loadable, host):
+    headers = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
+    for path in ("/", "/ui/main.js", *DATA):
+        assert http_call(loadable.metrics, "GET", path, headers=headers).status == 421, path
+    assert http_call(loadable.metrics, "POST", LOAD, "{}", JSON | headers).status == 421
+    assert is_ready(loadable)
+
+
+def test_no_answer_may_be_read_framed_or_guessed_by_others(loadable):
+    preflight = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+    for answer in (
+        http_call(loadable.metrics, "OPTIONS", LOAD, headers=preflight),
+        *(http_call(loadable.metrics, "GET", path) for path in ("/", "/ui/main.js", *DATA)),
+    ):
+        assert not any(name.startswith("access-control-") for name in answer.headers)
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+        assert "'unsafe" not in answer.headers["content-security-policy"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+
+
+def test_the_page_itself_and_programs_may_do_what_others_may_not(loadable):
+    own = {"Origin": f"http://{loadable.metrics}", "Sec-Fetch-Site": "same-origin"}
+    assert http_call(loadable.metrics, "POST", LOAD, "{}", JSON | own).status == 200
+    assert not is_ready(loadable)
+    assert http_call(loadable.metrics, "POST", LOAD.replace("unload", "load"), "{}", JSON).status == 200
+    assert is_ready(loadable)
+
+
+def test_metrics_are_as_they_were(loadable):
+    page = http_call(loadable.metrics, "GET", "/metrics")
+    assert page.status == 200 and page.headers["content-type"] == "text/plain; charset=utf-8"
+    assert "content-security-policy" not in page.headers
+    assert http_call(loadable.metrics, "GET", "/metrics", headers={"Host": "prometheus.example"}).status == 200
+    assert http_call(loadable.metrics, "POST", "/").status == 405
+
+
+@pytest.mark.parametrize("flags", [["--ui=false"], ["--allow-http=true", "--ui=off"]])
+def test_without_the_page_there_is_an_empty_one(launcher, flags):
+    if launcher.oracle:
+        pytest.skip("2.51 has no page")
+    with launcher.running("no_page", *flags, repository=launcher.copy_of("no_page", "simple")) as server:
+        for path in ("/", *DATA):
+            answer = http_call(server.metrics, "GET", path)
+            assert (answer.status, answer.body) == (200, b""), path
+        assert http_call(server.metrics, "POST", LOAD, "{}", JSON).status == 405
+
+
+def test_a_stranger_is_told_of_its_own_regions_only(loadable):
+    if os.geteuid() != 0:
+        pytest.skip("only root can be somebody else")
+    path = pathlib.Path("/dev/shm") / f"nerite-hostile-page-{os.getpid()}"
+    path.write_bytes(bytes(64))
+    os.chown(path, ALICE, ALICE)
+    register = {"key": f"/{path.name}", "offset": 0, "byte_size": 64}
+
+    def told() -> dict:
+        return json.loads(http_call(loadable.metrics, "GET", "/ui/api/memory").ok().body)
+
+    try:
+        made = as_user(ALICE, lambda: http_call(loadable.http, "POST", "/v2/systemsharedmemory/region/alices/register", register))
+        assert made.status == 200, made
+        assert [one["name"] for one in as_user(ALICE, told)["regions"]] == ["alices"]
+        assert as_user(BOB, told)["regions"] == []
+        seen = told()
+        assert [(one["name"], one["owner"]) for one in seen["regions"]] == [("alices", f"user {ALICE}")]
+    finally:
+        as_user(ALICE, lambda: http_call(loadable.http, "POST", "/v2/systemsharedmemory/unregister"))
+        path.unlink()
+
+
+def test_thousands_of_requests_for_the_page_keep_nobody_waiting(victim, nobody_else_is_harmed):
+    def ask(number: int) -> None:
+        connection = http.client.HTTPConnection(victim.metrics, timeout=60)
+        for at in range(number, FLOOD, 16):
+            path = ("/", "/ui/main.js", "/metrics", *DATA)[at % (3 + len(DATA))]
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            assert answer.status == 200 and len(answer.read()) > 2, path
+        connection.close()
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        list(pool.map(ask, range(16)))
+
+
+def test_traces_that_nobody_fetches_are_forgotten(victim, nobody_else_is_harmed):
+    ones = np.ones((1, 16), np.int32).tolist()
+    inputs = [{"name": name, "datatype": "INT32", "shape": [1, 16], "data": ones} for name in ("INPUT0", "INPUT1")]
+    for token in range(500):
+        headers = JSON | {"nerite-page-trace": str(token)}
+        http_call(victim.metrics, "POST", "/ui/api/v2/models/simple/infer", {"inputs": inputs}, headers).ok()
+    kept = [token for token in range(500) if http_call(victim.metrics, "GET", f"/ui/api/traces/{token}").ok().body != b"null"]
+    assert kept == list(range(492, 500))
+
+
+def test_bodies_that_nobody_reads_or_that_never_come_hold_nothing(victim, nobody_else_is_harmed):
+    host, port = victim.metrics.split(":")
+    heads = [
+        f"GET /ui/api/models HTTP/1.1\r\nHost: {victim.metrics}\r\nContent-Length: 1000000000\r\n\r\n",
+        f"POST /ui/api/v2/models/simple/infer HTTP/1.1\r\nHost: {victim.metrics}\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n",
+        f"POST /ui/api/v2/models/simple/infer HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 2000000000\r\n\r\n",
+    ]
+    with contextlib.ExitStack() as open_:
+        for at in range(60):
+            one = open_.enter_context(socket.create_connection((host, int(port))))
+            with contextlib.suppress(OSError):
+                one.sendall(heads[at % len(heads)].encode() + b"x" * 4096)
+        assert http_infer(victim.http, "simple", {"inputs": []}).status == 400

@@ -1,0 +1,227 @@
+"""Can a person use the page?"""
+
+import json
+import threading
+
+import numpy as np
+import pytest
+from clients import int32, open_client
+from hands import Keys
+
+PAD = "canvas.pad"
+# Digits as a hand writes them, stroke by stroke.
+HANDWRITTEN = {
+    "zero": [[(0.5, 0.15), (0.35, 0.22), (0.27, 0.4), (0.27, 0.6), (0.35, 0.8), (0.5, 0.87), (0.65, 0.8), (0.73, 0.6), (0.73, 0.4),
+              (0.65, 0.22), (0.5, 0.15)]],
+    "one": [[(0.38, 0.3), (0.52, 0.12), (0.52, 0.88)]],
+    "two": [[(0.3, 0.3), (0.38, 0.16), (0.55, 0.13), (0.68, 0.25), (0.65, 0.42), (0.45, 0.65), (0.28, 0.86), (0.74, 0.86)]],
+    "three": [[(0.3, 0.2), (0.5, 0.12), (0.68, 0.22), (0.66, 0.38), (0.48, 0.48), (0.68, 0.58), (0.72, 0.75), (0.52, 0.88), (0.3, 0.8)]],
+    "four": [[(0.5, 0.12), (0.28, 0.55), (0.75, 0.55)], [(0.62, 0.35), (0.58, 0.88)]],
+    "five": [[(0.7, 0.14), (0.36, 0.14), (0.33, 0.45), (0.55, 0.42), (0.7, 0.56), (0.68, 0.76), (0.5, 0.87), (0.3, 0.82)]],
+    "six": [[(0.62, 0.13), (0.42, 0.3), (0.32, 0.58), (0.36, 0.8), (0.52, 0.88), (0.68, 0.78), (0.66, 0.6), (0.5, 0.54), (0.36, 0.65)]],
+    "seven": [[(0.28, 0.15), (0.72, 0.15), (0.55, 0.5), (0.42, 0.88)]],
+    "eight": [[(0.5, 0.5), (0.35, 0.38), (0.36, 0.2), (0.5, 0.13), (0.64, 0.2), (0.65, 0.38), (0.5, 0.5), (0.34, 0.62), (0.33, 0.8),
+               (0.5, 0.88), (0.67, 0.8), (0.66, 0.62), (0.5, 0.5)]],
+    "nine": [[(0.66, 0.35), (0.55, 0.5), (0.38, 0.44), (0.35, 0.25), (0.48, 0.13), (0.63, 0.18), (0.66, 0.35), (0.62, 0.62), (0.52, 0.88)]],
+}
+
+
+def go_to_model(page, name: str) -> None:
+    page.press("Models", "nav")
+    page.press(name, "main")
+    page.sees("main h1", name)
+
+
+def test_the_page_shows_models_and_moving_plots(page):
+    page.sees("h1", "Overview")
+    page.sees(".model-name", "digits")
+    page.sees(".badge.good", "ready")
+    ended = threading.Event()
+
+    def ask() -> None:
+        ones = np.ones((1, 16), np.int32)
+        with open_client("http", page.server) as client:
+            while not ended.wait(0.01):
+                client.infer("simple", [int32("INPUT0", ones), int32("INPUT1", ones)])
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        page.sees(".tile", "Requests per second")
+        page.until(lambda: page.text(".legend b") not in ("–", "0"), "requests are counted")
+        before = page.find(".line.c0").get_attribute("d")
+        page.until(lambda: page.find(".line.c0").get_attribute("d").count("L") > before.count("L") + 5, "the line grows")
+        page.sees(".bars", "Compute")
+    finally:
+        ended.set()
+        asking.join()
+    page.take_picture("overview")
+
+
+@pytest.mark.parametrize("digit", HANDWRITTEN)
+def test_a_digit_drawn_by_mouse_is_read(page, digit):
+    go_to_model(page, "digits")
+    page.until(lambda: page.find(PAD).is_displayed(), "a place to draw")
+    page.draw(PAD, HANDWRITTEN[digit])
+    page.press("Run", "form")
+    page.sees(".best", digit)
+    page.until(lambda: page.find('[data-phase="Compute"]').is_displayed(), "where the time went")
+    page.take_picture(f"digit_{digit}")
+
+
+def test_the_waterfall_has_all_phases(page):
+    go_to_model(page, "digits")
+    page.draw(PAD, HANDWRITTEN["one"])
+    page.until(lambda: page.find('[data-phase="Send"]').is_displayed(), "where the time went")
+    phases = [row.get_attribute("data-phase") for row in page.all(".fall-row")]
+    assert phases == ["Receive", "Queue", "Batch", "Compute", "Output", "Send"]
+
+
+def test_json_goes_in_and_numbers_come_out(page):
+    go_to_model(page, "simple")
+    page.until(lambda: len(page.all("form textarea.mono")) >= 2, "fields for JSON")
+    left, right = list(range(16)), [100] * 16
+    page.write('[aria-label="JSON for INPUT0"]', json.dumps(left))
+    page.write('[aria-label="JSON for INPUT1"]', json.dumps([right]))
+    page.press("Run", "form")
+    page.sees('[data-output="OUTPUT0"]', "  ".join(str(one + 100) for one in left))
+    page.sees('[data-output="OUTPUT1"]', "  ".join(str(one - 100) for one in left))
+    page.take_picture("json")
+
+
+def test_what_is_no_tensor_is_said_before_it_is_sent(page):
+    go_to_model(page, "simple")
+    page.until(lambda: len(page.all("form textarea.mono")) >= 2, "fields for JSON")
+    for text, reason in (("[1, 2]", "16 elements, and 2 are given"), ("[1,", "no JSON"), (json.dumps([2.5] * 16), "does not fit INT32")):
+        page.write('[aria-label="JSON for INPUT0"]', text)
+        page.press("Run", "form")
+        page.sees(".error", reason)
+
+
+def test_text_goes_in_and_comes_out(page):
+    go_to_model(page, "batched_bytes")
+    page.until(lambda: page.find("form textarea").is_displayed(), "a field for text")
+    page.write("form textarea", "grün & <b>bold</b>")
+    page.press("Run", "form")
+    page.sees("pre.values", "grün & <b>bold</b>")
+
+
+def test_a_file_of_raw_numbers_goes_in(page, tmp_path):
+    place = tmp_path / "raw.bin"
+    place.write_bytes(np.array([1.5, -2, 1e9], np.float32).tobytes())
+    go_to_model(page, "identity_fp32")
+    page.press("File", "form")
+    page.find('form input[type="file"]').send_keys(str(place))
+    page.press("Run", "form")
+    page.sees("pre.values", "1.5  -2  1000000000")
+
+
+def test_a_picture_goes_in(page, tmp_path):
+    from PIL import Image, ImageDraw
+
+    place = tmp_path / "one.png"
+    picture = Image.new("L", (64, 64), 0)
+    ImageDraw.Draw(picture).line([(26, 16), (34, 6), (34, 58)], fill=255, width=9)
+    picture.save(place)
+    go_to_model(page, "digits")
+    page.press("Image", "form")
+    page.find('form input[type="file"]').send_keys(str(place))
+    page.until(lambda: page.find("canvas.picture").is_displayed(), "the picture is shown")
+    page.press("Run", "form")
+    page.sees(".top-answer", "%")
+
+
+def test_a_model_is_unloaded_and_loaded(page):
+    go_to_model(page, "identity_fp32")
+    page.press("Unload", "main")
+    page.sees("main .badge", "unavailable")
+    page.take_picture("unloaded")
+    page.press("Load", "main")
+    page.sees("main .badge", "ready")
+    page.sees("form legend", "INPUT0")
+
+
+def test_a_load_that_fails_says_why(page, shown):
+    config = shown.repository / "simple" / "config.pbtxt"
+    good = config.read_text()
+    try:
+        config.write_text(good.replace("TYPE_INT32", "TYPE_FP32"))
+        go_to_model(page, "simple")
+        page.press("Reload", "main")
+        page.sees(".error", "load failed for model 'simple'")
+        # The browser tells of the refused call, and of nothing else.
+        assert ["status of 400" in one for one in page.complaints()] == [True]
+    finally:
+        config.write_text(good)
+    # The version before it still serves.
+    page.press("Reload", "main")
+    page.until(lambda: not page.all("main .error"), "the reload went well")
+    page.sees("main .badge", "ready")
+
+
+@pytest.mark.parametrize("view", ["#/", "#/models", "#/models/digits", "#/models/simple", "#/memory"])
+def test_a_phone_shows_everything_without_scrolling_sideways(page, view):
+    page.resize(360, 740)
+    page.open(f"/{view}")
+    page.until(lambda: page.all("main table, main .hint, main form"), "something is shown")
+    if "digits" in view:
+        page.until(lambda: page.find(PAD).is_displayed(), "a place to draw")
+    assert page.overflow() <= 0
+    page.take_picture(f"phone_{view.strip('#/').replace('/', '_') or 'overview'}")
+
+
+def test_dark_and_light_follow_the_system_until_they_are_chosen(page):
+    def ground() -> str:
+        return page.find("body").value_of_css_property("background-color")
+
+    page.prefer("light")
+    light = ground()
+    page.prefer("dark")
+    page.until(lambda: ground() != light, "dark follows the system")
+    dark = ground()
+    page.sees(".model-name", "digits")
+    page.take_picture("dark_overview")
+    go_to_model(page, "digits")
+    page.draw(PAD, HANDWRITTEN["three"])
+    page.sees(".top-answer", "%")
+    page.take_picture("dark_digits")
+    page.find("#theme").click()
+    assert ground() == light
+    page.find("#theme").click()
+    assert ground() == dark
+    page.find("#theme").click()
+    page.prefer("light")
+    page.until(lambda: ground() == light, "light follows the system")
+
+
+def test_everything_is_reached_by_keyboard(page):
+    page.tab_to("Models")
+    page.keys(Keys.ENTER)
+    page.sees("h1", "Models")
+    page.tab_to("simple")
+    page.keys(Keys.ENTER)
+    page.sees("main h1", "simple")
+    page.until(lambda: len(page.all("form textarea.mono")) >= 2, "fields for JSON")
+    page.tab_to("Run")
+    page.keys(Keys.ENTER)
+    page.sees('[data-output="OUTPUT1"]', "0  0  0")
+    page.open("/#/models/digits")
+    page.until(lambda: page.find(PAD).is_displayed(), "a place to draw")
+    page.tab_to(page.find(PAD).get_attribute("aria-label"))
+    # A line from the top to the bottom, which is a one.
+    page.keys(*[Keys.ARROW_UP] * 6, Keys.SPACE, *[Keys.ARROW_DOWN] * 12, Keys.SPACE)
+    page.sees(".best", "one")
+
+
+def test_nothing_is_asked_while_nobody_looks(page):
+    page.sees(".model-name", "digits")
+    count = "return performance.getEntriesByType('resource').length"
+    page.driver.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": False})
+    page.driver.execute_script(
+        "Object.defineProperty(document, 'hidden', {get: () => window.away ?? false, configurable: true}); window.away = true"
+    )
+    page.until(lambda: (lambda before: page.driver.execute_async_script("setTimeout(arguments[0], 2500)") or
+                        page.driver.execute_script(count) == before)(page.driver.execute_script(count)), "the page rests")
+    before = page.driver.execute_script(count)
+    page.driver.execute_script("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
+    page.until(lambda: page.driver.execute_script(count) > before, "the page goes on")
