@@ -17,6 +17,7 @@ mod serve;
 mod settings;
 mod shm;
 mod tables;
+mod top;
 mod worker;
 
 use std::path::Path;
@@ -38,6 +39,7 @@ nerite serves models to programs on the same host through shared memory, and to 
   nerite demo [--exit]                          see a model answer through shared memory, with latencies and copies
   nerite config check|show                      check a file of settings, or print those in effect; `nerite config --help`
   nerite ready [URL]                            ask a running server whether it is ready; ends with 0 or 1
+  nerite top [--url URL] [--once]               watch a running server's models, queues, copies and shared memory
   nerite completions bash|zsh|fish              print what a shell completes commands and flags by
   nerite man                                    print the manual page
   nerite version                                print the version
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         "demo" => demo::main(rest),
         "config" => config::main(rest),
         "ready" => ready::main(rest),
+        "top" => top::main(rest),
         "completions" => completions::main(rest),
         "man" => manual::main(rest),
         // Not in the help: servers start it.

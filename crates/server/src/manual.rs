@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use crate::flags::{FLAGS, Takes};
-use crate::{HELP, config, demo, doctor, ready, shm};
+use crate::{HELP, config, demo, doctor, ready, shm, top};
 
 /// `nerite man`: the page on stdout.
 pub fn main(words: &[String]) -> ExitCode {
@@ -52,6 +52,7 @@ fn page() -> String {
         ("DEMO", demo::USAGE),
         ("CONFIG", config::USAGE),
         ("READY", ready::USAGE),
+        ("TOP", top::USAGE),
     ] {
         page.push_str(&format!(".SH NERITE {name}\n"));
         verbatim(&mut page, usage);

@@ -1,0 +1,178 @@
+//! How is a running server doing, on a terminal?
+//!
+//! ```text
+//!   metrics port ─ gather ─► Sample ─┐
+//!                    metrics         ├─ frame ─► lines ─ terminal
+//!                       Sample before┘
+//! ```
+
+mod frame;
+mod gather;
+mod metrics;
+mod terminal;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use nerite_client::http;
+use tokio::runtime::Runtime;
+
+use crate::config::is_address_of_service;
+use crate::plain::plain;
+use frame::{Size, frame};
+use gather::{Sample, gather};
+use terminal::Terminal;
+
+/// What `nerite top --help` prints.
+pub const USAGE: &str = "\
+Usage: nerite top [options]
+
+Shows the models, queues, batches, copies, regions and sessions of a running server, and shows them anew every second. `q` quits.
+
+      --url URL             the server's metrics port, or that of its page; otherwise this host's, at the port of
+                            NERITE_METRICS_PORT or 8002
+      --interval SECONDS    time between two looks; 1 if it is not given
+      --once                print one look, taken over one interval, and end
+  -h, --help                print this
+
+Regions, sessions and the states of models come from the server's page (--ui), which shows each user what that user may see.
+";
+
+/// Shorter intervals would mostly measure this program.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+const INTERVAL_MAX: Duration = Duration::from_hours(1);
+/// A server that does not answer within this is shown as one that does not.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// The size of a look that is printed.
+const PRINTED: Size = Size { columns: 120, rows: usize::MAX };
+
+/// What the words ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct CommandLine {
+    url: String,
+    interval: Duration,
+    once: bool,
+}
+
+/// `nerite top`; `words` are those after the word `top`.
+pub fn main(words: &[String]) -> ExitCode {
+    let asked = match read(words, std::env::var("NERITE_METRICS_PORT").ok()) {
+        Ok(Some(asked)) => asked,
+        Ok(None) => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        Err(reason) => {
+            eprintln!("nerite top: {}\n`nerite top --help` lists the options", plain(&reason));
+            return ExitCode::from(2);
+        }
+    };
+    match run(&asked) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("nerite top: {}", plain(&reason));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn read(words: &[String], port: Option<String>) -> Result<Option<CommandLine>, String> {
+    let port = port.filter(|port| !port.is_empty() && !is_address_of_service(port));
+    let url = format!("http://127.0.0.1:{}", port.as_deref().unwrap_or("8002"));
+    let mut asked = CommandLine { url, interval: Duration::from_secs(1), once: false };
+    let mut words = words.iter().map(String::as_str);
+    while let Some(word) = words.next() {
+        let (name, joined) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+        let mut value = || joined.or_else(|| words.next()).ok_or_else(|| format!("{name} wants a value"));
+        match name {
+            "-h" | "--help" => return Ok(None),
+            "--once" => asked.once = true,
+            "--url" => value()?.clone_into(&mut asked.url),
+            "--interval" => asked.interval = interval(value()?)?,
+            url if !url.starts_with('-') && joined.is_none() => url.clone_into(&mut asked.url),
+            _ => return Err(format!("'{word}' is no option")),
+        }
+    }
+    Ok(Some(asked))
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let given = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    given.filter(|given| (INTERVAL_MIN..=INTERVAL_MAX).contains(given)).ok_or_else(|| {
+        let (min, max) = (INTERVAL_MIN.as_secs_f64(), INTERVAL_MAX.as_secs());
+        format!("--interval is {min} to {max} seconds, and is '{text}'")
+    })
+}
+
+fn run(asked: &CommandLine) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot start a runtime: {error}"))?;
+    let client = http::Client::new(&asked.url).map_err(|error| error.to_string())?;
+    if asked.once {
+        let before = look(&runtime, &client)?;
+        // In the runtime, whose clock it needs.
+        runtime.block_on(async { tokio::time::sleep(asked.interval).await });
+        let now = look(&runtime, &client)?;
+        print!("{}", frame(&asked.url, Some(&before), &now, PRINTED).join("\n") + "\n");
+        return Ok(());
+    }
+    watch(asked, &runtime, &client)
+}
+
+fn look(runtime: &Runtime, client: &http::Client) -> Result<Sample, String> {
+    let told = runtime.block_on(async { tokio::time::timeout(ANSWER_WITHIN, gather(client)).await });
+    told.map_err(|_| format!("the server does not answer within {ANSWER_WITHIN:?}"))?
+}
+
+/// Draws until somebody presses `q`. A server that goes away is waited for.
+fn watch(asked: &CommandLine, runtime: &Runtime, client: &http::Client) -> Result<(), String> {
+    // Whoever mistook the address learns it before the screen changes.
+    let mut before = look(runtime, client)?;
+    let mut terminal = Terminal::enter()?;
+    let mut now: Option<Result<Sample, String>> = None;
+    loop {
+        let lines = match &now {
+            None => frame(&asked.url, None, &before, Terminal::size()),
+            Some(Ok(sample)) => frame(&asked.url, Some(&before), sample, Terminal::size()),
+            Some(Err(reason)) => vec![format!("nerite top  {}", plain(&asked.url)), String::new(), plain(reason)],
+        };
+        Terminal::draw(&lines)?;
+        let next_look = Instant::now() + asked.interval;
+        if terminal.wait_for_quit(next_look) {
+            return Ok(());
+        }
+        if let Some(Ok(sample)) = now.replace(look(runtime, client)) {
+            before = sample;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(line: &str, expect: Result<Option<(&str, u64, bool)>, &str>) {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        let found = read(&words, None)
+            .map(|asked| asked.map(|asked| (asked.url, asked.interval.as_millis() as u64, asked.once)));
+        let expect = expect.map(|asked| asked.map(|(url, ms, once)| (url.to_owned(), ms, once)));
+        assert_eq!(found.as_ref().map_err(String::as_str), expect.as_ref().map_err(|text| *text), "{line}");
+    }
+
+    #[test]
+    fn words_say_which_server_and_how_often() {
+        check("", Ok(Some(("http://127.0.0.1:8002", 1000, false))));
+        check("--url http://h:1 --once", Ok(Some(("http://h:1", 1000, true))));
+        check("h:1 --interval=0.5", Ok(Some(("h:1", 500, false))));
+        check("--once --help", Ok(None));
+        check("--url", Err("--url wants a value"));
+        check("--interval 0", Err("--interval is 0.1 to 3600 seconds, and is '0'"));
+        check("--interval soon", Err("--interval is 0.1 to 3600 seconds, and is 'soon'"));
+        check("--twice", Err("'--twice' is no option"));
+        assert_eq!(
+            read(&[], Some("9".into())).map(|asked| asked.map(|asked| asked.url)),
+            Ok(Some("http://127.0.0.1:9".into()))
+        );
+    }
+}

@@ -1,0 +1,249 @@
+//! How does one look at a server appear on a terminal?
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::gather::Sample;
+use super::metrics::{ModelNumbers, Numbers};
+use crate::plain::{cell, plain, size};
+
+/// The size of a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Size {
+    pub(super) columns: usize,
+    pub(super) rows: usize,
+}
+
+/// Rows of regions and of sessions that are shown at least, if there are so many.
+const LISTED_MIN: usize = 4;
+const NONE: &str = "-";
+
+/// The lines of one look. Rates are those since `before`.
+pub(super) fn frame(url: &str, before: Option<&Sample>, now: &Sample, size: Size) -> Vec<String> {
+    let mut lines = head(url, before, now);
+    let models = models(before, now);
+    let regions = regions(now);
+    let sessions = sessions(now);
+    // Headings and empty lines around the three lists, and the last line.
+    let room = size.rows.saturating_sub(lines.len() + 10);
+    let listed = (regions.len() + sessions.len()).min((2 * LISTED_MIN).max(room / 2));
+    let (for_models, for_sessions) = (room.saturating_sub(listed), listed.div_ceil(2));
+    let heading = ["MODEL", "STATE", "REQ/S", "FAIL/S", "MEAN", "QUEUE", "COMPUTE", "WAITING", "ROWS/RUN"];
+    section(&mut lines, "models", &heading, &models, for_models);
+    let heading = ["REGION", "OBJECT", "BYTES", "HELD BY", "IN FLIGHT", "STATE"];
+    section(&mut lines, "regions", &heading, &regions, listed.saturating_sub(sessions.len().min(for_sessions)));
+    let heading = ["SESSION", "PROGRAM", "PID", "USER", "LEASES", "LEASE BYTES", "IN FLIGHT"];
+    section(&mut lines, "sessions", &heading, &sessions, listed.saturating_sub(regions.len().min(listed / 2)));
+    if let Some(hint) = hint(now) {
+        lines.push(String::new());
+        lines.push(hint);
+    }
+    lines.truncate(size.rows);
+    // The last column stays empty: what follows a character there is done in another line by some terminals.
+    lines.into_iter().map(|line| cut(&line, size.columns.saturating_sub(1))).collect()
+}
+
+fn head(url: &str, before: Option<&Sample>, now: &Sample) -> Vec<String> {
+    let visitor = now.page.as_ref().map(|page| &page.visitor);
+    let told = |key: &str| visitor.and_then(|visitor| visitor[key].as_str()).map(plain);
+    let version = told("version").map(|version| format!("  nerite {version}")).unwrap_or_default();
+    let you = told("you").map(|you| format!("  you are {you}")).unwrap_or_default();
+    let numbers = &now.numbers;
+    let sum = |numbers: &Numbers, of: fn(&ModelNumbers) -> f64| numbers.models.values().map(of).sum::<f64>();
+    let rate =
+        |of: fn(&ModelNumbers) -> f64| since(before, now, |numbers| sum(numbers, of)).map_or(NONE.to_owned(), number);
+    let processor =
+        numbers.others.get("nv_cpu_utilization").map_or(NONE.to_owned(), |share| format!("{:.0} %", share * 100.0));
+    let used = whole(numbers.other("nv_cpu_memory_used_bytes"));
+    let copies: Vec<String> = copies(before, now);
+    vec![
+        format!("nerite top  {}{version}{you}", plain(url)),
+        format!(
+            "requests/s {}  failures/s {}  waiting {}  processor {processor}  memory {} of {}",
+            rate(|model| model.success),
+            rate(|model| model.failure),
+            number(sum(numbers, |model| model.waiting)),
+            size(used),
+            size(whole(numbers.other("nv_cpu_memory_total_bytes"))),
+        ),
+        format!(
+            "regions {}  mapped {}  sessions {}  lent {}  held for clients {}",
+            number(numbers.family("nerite_shm_regions").map(|(_, count)| count).sum()),
+            size(whole(numbers.other("nerite_shm_mapped_bytes"))),
+            number(numbers.other("nerite_sessions")),
+            size(whole(numbers.other("nerite_lease_bytes.lent"))),
+            size(whole(numbers.other("nerite_memory_budget_bytes.used"))),
+        ),
+        format!("copies/s {}", if copies.is_empty() { "none".to_owned() } else { copies.join("   ") }),
+    ]
+}
+
+/// Bytes copied a second, by reason, where there were any.
+fn copies(before: Option<&Sample>, now: &Sample) -> Vec<String> {
+    const FAMILY: &str = "nerite_copied_bytes_total";
+    let copied = now.numbers.family(FAMILY).filter_map(|(reason, _)| {
+        let name = format!("{FAMILY}.{reason}");
+        let rate = since(before, now, |numbers| numbers.other(&name))?;
+        (rate > 0.0).then(|| format!("{} {}", plain(reason), size(whole(rate))))
+    });
+    copied.collect()
+}
+
+fn models(before: Option<&Sample>, now: &Sample) -> Vec<Vec<String>> {
+    let states = states(now);
+    let mut names: Vec<&str> = now.numbers.models.keys().map(String::as_str).collect();
+    names.extend(states.keys().copied().filter(|name| !now.numbers.models.contains_key(*name)));
+    let late = |name: &str, of: fn(&ModelNumbers) -> f64| {
+        since(before, now, |numbers| numbers.models.get(name).map_or(0.0, of)).unwrap_or_default()
+    };
+    // The busiest first.
+    names.sort_by(|a, b| {
+        late(b, |model| model.success).total_cmp(&late(a, |model| model.success)).then_with(|| a.cmp(b))
+    });
+    let row = |name: &str| {
+        let numbers = now.numbers.models.get(name).copied().unwrap_or_default();
+        let requests = late(name, |model| model.success);
+        let mean = |of: fn(&ModelNumbers) -> f64| {
+            if requests > 0.0 { micros(late(name, of) / requests) } else { NONE.to_owned() }
+        };
+        let ready = || if numbers.ready > 0.0 { "ready" } else { "not ready" }.to_owned();
+        let runs = late(name, |model| model.runs);
+        vec![
+            cell(name),
+            states.get(name).cloned().unwrap_or_else(ready),
+            number(requests),
+            number(late(name, |model| model.failure)),
+            mean(|model| model.request_us),
+            mean(|model| model.queue_us),
+            mean(|model| model.compute_us),
+            number(numbers.waiting),
+            if runs > 0.0 { format!("{:.1}", late(name, |model| model.rows) / runs) } else { NONE.to_owned() },
+        ]
+    };
+    names.into_iter().map(row).collect()
+}
+
+/// The states of models' versions, such as `1 ready, 2 loading`, where the server tells.
+fn states(now: &Sample) -> BTreeMap<&str, String> {
+    let mut states: BTreeMap<&str, String> = BTreeMap::new();
+    let all = now.page.as_ref().and_then(|page| page.models["models"].as_array());
+    for entry in all.into_iter().flatten() {
+        let (Some(name), state) = (entry["name"].as_str(), entry["state"].as_str().unwrap_or_default()) else {
+            continue;
+        };
+        let state = if state.is_empty() { "not loaded".to_owned() } else { state.to_ascii_lowercase() };
+        let version = entry["version"].as_str().map(|version| format!("{} ", plain(version))).unwrap_or_default();
+        let told = states.entry(name).or_default();
+        let comma = if told.is_empty() { "" } else { ", " };
+        *told += &format!("{comma}{version}{state}");
+    }
+    states
+}
+
+fn memory<'s>(now: &'s Sample, key: &str) -> &'s [Value] {
+    let all = now.page.as_ref().and_then(|page| page.memory[key].as_array());
+    all.map(Vec::as_slice).unwrap_or_default()
+}
+
+fn regions(now: &Sample) -> Vec<Vec<String>> {
+    let mut all: Vec<&Value> = memory(now, "regions").iter().collect();
+    // What is stale is what one looks for.
+    all.sort_by_key(|region| !region["is_stale"].as_bool().unwrap_or_default());
+    let row = |region: &&Value| {
+        let device = || format!("device {}", region["device_id"]);
+        let holder = match region["session"].as_u64() {
+            Some(0) | None => {
+                region["owner"].as_str().filter(|owner| !owner.is_empty()).unwrap_or("operator").to_owned()
+            }
+            Some(session) => format!("session {session}"),
+        };
+        vec![
+            cell(region["name"].as_str().unwrap_or_default()),
+            region["key"].as_str().map_or_else(device, cell),
+            size(region["byte_size"].as_u64().unwrap_or_default()),
+            cell(&holder),
+            region["in_flight"].to_string(),
+            cell(region["state"].as_str().unwrap_or_default()),
+        ]
+    };
+    all.iter().map(row).collect()
+}
+
+fn sessions(now: &Sample) -> Vec<Vec<String>> {
+    let row = |session: &Value| {
+        vec![
+            session["session"].to_string(),
+            cell(session["command"].as_str().unwrap_or_default()),
+            session["pid"].to_string(),
+            session["uid"].to_string(),
+            session["leases"].to_string(),
+            size(session["lease_bytes"].as_u64().unwrap_or_default()),
+            session["in_flight"].to_string(),
+        ]
+    };
+    memory(now, "sessions").iter().map(row).collect()
+}
+
+/// Why less is shown than there is.
+fn hint(now: &Sample) -> Option<String> {
+    let Some(page) = &now.page else {
+        return Some(
+            "regions, sessions and states of models are told by the server's page, which is off here (--ui)".to_owned(),
+        );
+    };
+    page.visitor["why_no_calls"].as_str().map(plain)
+}
+
+fn section(lines: &mut Vec<String>, what: &str, heading: &[&str], rows: &[Vec<String>], room: usize) {
+    if rows.is_empty() {
+        return;
+    }
+    lines.push(String::new());
+    let shown = &rows[..rows.len().min(room)];
+    let heading: Vec<String> = heading.iter().map(|&cell| cell.to_owned()).collect();
+    let width = |column: usize| {
+        shown.iter().chain([&heading]).filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
+    };
+    let widths: Vec<usize> = (0..heading.len()).map(|column| width(column).unwrap_or_default()).collect();
+    for row in [&heading].into_iter().chain(shown) {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}")).collect();
+        lines.push(cells.join("  ").trim_end().to_owned());
+    }
+    if shown.len() < rows.len() {
+        lines.push(format!("… and {} more {what}", rows.len() - shown.len()));
+    }
+}
+
+/// What a number grew by a second. `None` without a look before; 0 where a counter went back, which is that of another process.
+fn since(before: Option<&Sample>, now: &Sample, of: impl Fn(&Numbers) -> f64) -> Option<f64> {
+    let before = before?;
+    let seconds = now.at.duration_since(before.at).as_secs_f64();
+    Some(((of(&now.numbers) - of(&before.numbers)) / seconds.max(1e-9)).max(0.0))
+}
+
+fn whole(number: f64) -> u64 {
+    number.max(0.0) as u64
+}
+
+fn number(value: f64) -> String {
+    if value >= 100.0 || value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.1}") }
+}
+
+fn micros(us: f64) -> String {
+    match us {
+        us if us < 1e3 => format!("{us:.0} µs"),
+        us if us < 1e6 => format!("{:.2} ms", us / 1e3),
+        us => format!("{:.2} s", us / 1e6),
+    }
+}
+
+fn cut(line: &str, columns: usize) -> String {
+    match line.char_indices().nth(columns) {
+        Some((end, _)) => line[..end].to_owned(),
+        None => line.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

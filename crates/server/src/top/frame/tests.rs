@@ -1,0 +1,87 @@
+//! Does a look show what is there, within its terminal?
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::super::gather::Page;
+use super::*;
+
+fn sample(at: Instant, success: u32, request_us: u32, page: Option<Page>) -> Sample {
+    let text = format!(
+        "nv_inference_request_success{{model=\"busy\",version=\"1\"}} {success}\n\
+         nv_inference_request_duration_us{{model=\"busy\",version=\"1\"}} {request_us}\n\
+         nv_inference_count{{model=\"busy\",version=\"1\"}} {}\nnv_inference_exec_count{{model=\"busy\",version=\"1\"}} {success}\n\
+         nerite_model_ready{{model=\"busy\",version=\"1\"}} 1\nnerite_model_ready{{model=\"idle\",version=\"1\"}} 0\n\
+         nerite_copied_bytes_total{{reason=\"unaligned\"}} {}\nnerite_sessions 1\n",
+        2 * success,
+        1024 * success,
+    );
+    Sample { at, numbers: Numbers::read(&text), page }
+}
+
+fn page() -> Page {
+    Page {
+        visitor: json!({"version": "0.1.0", "you": "user 0"}),
+        models: json!({"models": [{"name": "busy", "version": "1", "state": "READY"}, {"name": "off", "state": ""}]}),
+        memory: json!({
+            "regions": [{"name": "good_one", "key": "/k", "byte_size": 64, "session": 0, "owner": "user 7", "in_flight": 0, "state": "good", "is_stale": false},
+                        {"name": "old\u{1b}[2J", "key": "/o", "byte_size": 64, "session": 3, "owner": "", "in_flight": 0, "state": "key unlinked", "is_stale": true}],
+            "sessions": [{"session": 3, "command": "python3", "pid": 77, "uid": 7, "leases": 1, "lease_bytes": 4096, "in_flight": 2}],
+        }),
+    }
+}
+
+const WIDE: Size = Size { columns: 200, rows: usize::MAX };
+
+#[track_caller]
+fn check(lines: &[String], words: &[&str]) {
+    let found =
+        lines.iter().any(|line| line.split_whitespace().collect::<Vec<_>>().join(" ").contains(&words.join(" ")));
+    assert!(found, "{words:?}\n{}", lines.join("\n"));
+}
+
+fn looked(page: Option<Page>, size: Size) -> Vec<String> {
+    let now = Instant::now();
+    let before = sample(now, 100, 0, None);
+    frame("http://h:1", Some(&before), &sample(now + Duration::from_secs(2), 300, 40_000, page), size)
+}
+
+#[test]
+fn a_look_has_rates_states_and_who_holds_what() {
+    let lines = looked(Some(page()), WIDE);
+    check(&lines, &["nerite top http://h:1 nerite 0.1.0 you are user 0"]);
+    check(&lines, &["requests/s 100 failures/s 0"]);
+    check(&lines, &["copies/s unaligned 100 KiB"]);
+    check(&lines, &["busy", "1 ready", "100", "0", "200 µs", "0 µs", "0 µs", "0", "2.0"]);
+    check(&lines, &["off", "not loaded"]);
+    check(&lines, &["old\\u{1b}[2J", "/o", "64 bytes", "session 3", "0", "key unlinked"]);
+    check(&lines, &["3", "python3", "77", "7", "1", "4 KiB", "2"]);
+    assert!(lines.iter().all(|line| !line.contains('\u{1b}')), "a name steers no terminal");
+}
+
+#[test]
+fn without_a_page_it_says_what_is_missing() {
+    let lines = looked(None, WIDE);
+    check(&lines, &["idle", "not ready"]);
+    check(&lines, &["which is off here (--ui)"]);
+}
+
+#[test]
+fn a_look_fits_its_terminal_and_says_what_it_leaves_out() {
+    let mut many = page();
+    let region = many.memory["regions"][0].clone();
+    many.memory["regions"] = Value::Array(vec![region; 500]);
+    for rows in [1, 5, 12, 24, 60] {
+        let lines = looked(Some(many.clone()), Size { columns: 60, rows });
+        assert!(
+            lines.len() <= rows && lines.iter().all(|line| line.chars().count() < 60),
+            "{rows}\n{}",
+            lines.join("\n")
+        );
+        if rows >= 24 {
+            assert!(lines.iter().any(|line| line.contains("more regions")), "{rows}\n{}", lines.join("\n"));
+            check(&lines, &["python3"]);
+        }
+    }
+}

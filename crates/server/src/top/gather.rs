@@ -1,0 +1,58 @@
+//! What does a server tell whoever looks?
+
+use std::time::Instant;
+
+use nerite_client::Error;
+use nerite_client::http::Client;
+use serde_json::Value;
+
+use super::metrics::Numbers;
+
+/// What somebody hears who asks at another port.
+const NO_METRICS: &str = "what answers there has no metrics; give the metrics port of a server with --url";
+
+/// What was told at one time.
+#[derive(Clone, Debug)]
+pub(super) struct Sample {
+    pub(super) at: Instant,
+    pub(super) numbers: Numbers,
+    /// What the page says; `None` if there is no page.
+    pub(super) page: Option<Page>,
+}
+
+/// What only the page tells.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Page {
+    /// Who asks whom.
+    pub(super) visitor: Value,
+    /// Versions of models with their states; null where the visitor may not see them.
+    pub(super) models: Value,
+    /// Regions, sessions and leases; null where the visitor may not see them.
+    pub(super) memory: Value,
+}
+
+/// Asks for all of it.
+pub(super) async fn gather(client: &Client) -> Result<Sample, String> {
+    let text = client.page("/metrics").await.map_err(|error| match error {
+        Error::Refused(status) => format!("{} at /metrics; {NO_METRICS}", status.message),
+        unreached => unreached.to_string(),
+    })?;
+    let numbers = Numbers::read(&text);
+    if numbers.others.is_empty() && numbers.models.is_empty() {
+        return Err(NO_METRICS.to_owned());
+    }
+    let visitor = json(client, "/ui/api/visitor").await;
+    let page = if visitor.is_null() {
+        None
+    } else {
+        let (models, memory) = (json(client, "/ui/api/models").await, json(client, "/ui/api/memory").await);
+        Some(Page { visitor, models, memory })
+    };
+    Ok(Sample { at: Instant::now(), numbers, page })
+}
+
+/// Null where the server refuses, or has no page: an empty text then.
+async fn json(client: &Client, path: &str) -> Value {
+    let told = client.page(path).await;
+    told.ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+}
