@@ -38,3 +38,14 @@ def opened(user: int | None = None, home: pathlib.Path | None = None):
         yield driver
     finally:
         driver.quit()
+
+
+def home_of(user: int, scratch: pathlib.Path) -> pathlib.Path:
+    """A folder of another user's, and a way to it: pytest's own folders are for the one who runs it."""
+    home = scratch / "home"
+    home.mkdir()
+    os.chown(home, user, user)
+    for folder in (home, *home.parents):
+        if folder.stat().st_uid == 0 and folder.is_relative_to(scratch.parent.parent.parent):
+            folder.chmod(folder.stat().st_mode | 0o011)
+    return home

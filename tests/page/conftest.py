@@ -12,6 +12,7 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "hostile"))
 import servers  # noqa: E402
 from browsers import opened  # noqa: E402
 from hands import Hands  # noqa: E402
+from python_setup import this_python_first  # noqa: E402
 
 EXAMPLES = servers.ROOT / "examples" / "models"
 
@@ -39,11 +40,11 @@ def shown(launcher, tmp_path_factory):
     repository = tmp_path_factory.mktemp("shown")
     for model in ("digits", "simple", "identity_fp32"):
         shutil.copytree(EXAMPLES / model, repository / model)
-    for model in ("batched_bytes", "chain"):
+    for model in ("batched_bytes", "chain", "repeat_int32"):
         shutil.copytree(launcher.catalogue / model, repository / model)
     socket = tmp_path_factory.mktemp("socket") / "session.sock"
     flags = ["--model-control-mode=explicit", "--load-model=*", f"--session-socket={socket}", servers.onnxruntime_flag()]
-    with launcher.running("page", *flags, repository=repository) as server:
+    with this_python_first(), launcher.running("page", *flags, repository=repository) as server:
         server.session = socket
         yield server
 

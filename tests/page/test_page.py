@@ -77,6 +77,26 @@ def test_the_waterfall_has_all_phases(page):
     assert phases == ["Receive", "Queue", "Batch", "Compute", "Output", "Send"]
 
 
+def test_the_waterfall_of_an_ensemble_has_its_steps(page):
+    go_to_model(page, "chain")
+    page.press("Run", "form")
+    page.until(lambda: page.find('[data-phase="Send"]').is_displayed(), "where the time went")
+    labels = [row.text.split("\n")[0] for row in page.all(".fall-row")]
+    assert (labels[0], labels[-1]) == ("Receive", "Send"), labels
+    assert sum(label.endswith(": compute") for label in labels) >= 2, labels
+    page.take_picture("ensemble")
+
+
+def test_responses_of_a_decoupled_model_come_one_by_one(page):
+    go_to_model(page, "repeat_int32")
+    page.until(lambda: len(page.all("form textarea.mono")) >= 2, "fields for JSON")
+    page.write('[aria-label="JSON for IN"]', "[7, 8, 9]")
+    page.write('[aria-label="JSON for DELAY"]', "[10, 10, 10]")
+    page.press("Run", "form")
+    page.sees(".result li:last-child", '{"OUT":9}')
+    page.sees(".result", "3 responses")
+
+
 def test_json_goes_in_and_numbers_come_out(page):
     go_to_model(page, "simple")
     page.until(lambda: len(page.all("form textarea.mono")) >= 2, "fields for JSON")

@@ -6,7 +6,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from browsers import opened
+from browsers import home_of, opened
 from clients import open_client
 from hands import Hands
 from packets import open_session
@@ -60,12 +60,6 @@ def test_the_operator_sees_who_holds_what_and_what_is_stale(page):
 
 
 def test_a_stranger_sees_no_names_of_others(shown, pictures, tmp_path):
-    home = tmp_path / "home"
-    home.mkdir()
-    os.chown(home, BOB, BOB)
-    for folder in (home, *home.parents):
-        if folder.stat().st_uid == 0 and folder.is_relative_to(tmp_path.parent.parent.parent):
-            folder.chmod(folder.stat().st_mode | 0o011)
     own = Region(64)
     os.chown(own.path, BOB, BOB)
 
@@ -75,7 +69,7 @@ def test_a_stranger_sees_no_names_of_others(shown, pictures, tmp_path):
 
     try:
         as_user(BOB, register)
-        with alices_region(shown), open_session(shown.session) as session, opened(user=BOB, home=home) as driver:
+        with alices_region(shown), open_session(shown.session) as session, opened(user=BOB, home=home_of(BOB, tmp_path)) as driver:
             session.borrow(1 << 20)
             page = Hands(driver, shown, pictures)
             page.open("/#/memory")

@@ -77,8 +77,11 @@ function askForKey({ header, message }) {
 }
 
 async function refreshShared() {
-  if (!state.visitor) state.visitor = await server.visitor();
   state.history.add(read(await server.metrics(), performance.now()));
+  status.textContent = "live";
+  status.className = "status up";
+  dismiss("down");
+  if (!state.visitor) state.visitor = await server.visitor();
   if (state.visitor.may_call && performance.now() - state.modelsAt > 3000) await refreshModels();
 }
 
@@ -96,10 +99,7 @@ state.refreshModels = async () => {
 async function refresh() {
   try {
     await refreshShared();
-    dismiss("down");
     dismiss("refused");
-    status.textContent = "live";
-    status.className = "status up";
     failing = null;
   } catch (error) {
     failing = error;
@@ -128,7 +128,7 @@ const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 async function run() {
   for (;;) {
     if (!document.hidden) await refresh();
-    const wait = failing && !(failing instanceof server.Refused) ? 3 * EVERY_MS : EVERY_MS;
+    const wait = failing ? 4 * EVERY_MS : EVERY_MS;
     await new Promise((wake) => setTimeout(wake, wait));
     if (document.hidden) await new Promise((wake) => document.addEventListener("visibilitychange", wake, { once: true }));
   }

@@ -41,11 +41,12 @@ export function waterfall(trace, totalMs) {
   const rows = [];
   for (const request of requests.slice(0, ROWS_MAX)) {
     const isOwn = !request.parent;
-    for (const phase of request.phases) rows.push(row(isOwn ? phase.name : `${request.model}: ${phase.name.toLowerCase()}`, phase, end));
+    for (const phase of request.phases) rows.push([phase.from, row(isOwn ? phase.name : `${request.model}: ${phase.name.toLowerCase()}`, phase, end)]);
   }
+  rows.sort(([a], [b]) => a - b);
   const left = requests.length > ROWS_MAX || trace.is_shortened ? el("p", { class: "hint", text: "Some of it is left out." }) : null;
   const rest = totalMs * 1000 - end;
-  return el("section", { class: "card" }, heading, el("div", { class: "fall" }, rows), left,
+  return el("section", { class: "card" }, heading, el("div", { class: "fall" }, rows.map(([, one]) => one)), left,
     el("p", { class: "hint", text: `${micros(end)} in the server, ${micros(Math.max(rest, 0))} in the browser and between the two.` }));
 }
 
