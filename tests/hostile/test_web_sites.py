@@ -10,6 +10,8 @@ import socket
 
 import numpy as np
 import pytest
+from attack_page import page_asked_for_much, page_in_a_storm
+from attack_table import DEFENCE
 from clients import http_call, http_infer
 from users import as_user
 
@@ -93,6 +95,13 @@ def test_the_page_itself_and_programs_may_do_what_others_may_not(loadable):
     assert is_ready(loadable)
 
 
+def test_a_browser_that_has_a_file_is_not_sent_it_again(loadable):
+    first = http_call(loadable.metrics, "GET", "/ui/main.js").ok()
+    again = http_call(loadable.metrics, "GET", "/ui/main.js", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status, again.body) == (304, b"")
+    assert http_call(loadable.metrics, "GET", "/ui/main.js", headers={"If-None-Match": '"old"'}).body == first.body
+
+
 def test_metrics_are_as_they_were(loadable):
     page = http_call(loadable.metrics, "GET", "/metrics")
     assert page.status == 200 and page.headers["content-type"] == "text/plain; charset=utf-8"
@@ -147,6 +156,13 @@ def test_thousands_of_requests_for_the_page_keep_nobody_waiting(victim, nobody_e
 
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         list(pool.map(ask, range(16)))
+
+
+@pytest.mark.parametrize("act", [page_in_a_storm, page_asked_for_much])
+def test_an_attack_through_the_page_ends_with_its_connections(victim, nobody_else_is_harmed, act):
+    for _ in range(3):
+        with contextlib.suppress(*DEFENCE):
+            act(victim)
 
 
 def test_traces_that_nobody_fetches_are_forgotten(victim, nobody_else_is_harmed):

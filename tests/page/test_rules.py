@@ -33,6 +33,12 @@ def test_a_call_behind_a_header_asks_for_its_value(launcher, browser, pictures):
         hands.press("simple", "main")
         hands.press("Run", "form")
         hands.sees('[data-output="OUTPUT1"]', "0  0")
+        # Who comes to a model first is asked there, and need not come again.
+        hands.driver.execute_script("sessionStorage.clear(); location.reload()")
+        hands.until(lambda: hands.find(".notice input").is_displayed(), "the key is asked for")
+        hands.write(".notice input", "sesame")
+        hands.press("Use this key")
+        hands.sees("fieldset legend", "INPUT0")
         hands.driver.execute_script("sessionStorage.clear()")
         # The browser tells of each call that was refused.
         assert all("status of 403" in one for one in hands.complaints())

@@ -90,9 +90,10 @@ async function refreshModels() {
   state.modelsAt = performance.now();
 }
 
-// Views ask for this after they changed something.
-state.refreshModels = async () => {
+// Views ask for this after they changed something. `known` is called when the new states are known, and before they are shown.
+state.refreshModels = async (known) => {
   await refreshModels();
+  known();
   await view.update();
 };
 
@@ -110,6 +111,7 @@ async function refresh() {
   try {
     await view.update();
   } catch (error) {
+    failing = error;
     tell(error);
   }
 }
@@ -127,8 +129,10 @@ const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 // While nobody looks at the page, nothing is asked.
 async function run() {
   for (;;) {
+    const begun = performance.now();
     if (!document.hidden) await refresh();
-    const wait = failing ? 4 * EVERY_MS : EVERY_MS;
+    // A server with very many models is asked less often, and so is one that refuses.
+    const wait = Math.max(failing ? 4 * EVERY_MS : EVERY_MS, 5 * (performance.now() - begun));
     await new Promise((wake) => setTimeout(wake, wait));
     if (document.hidden) await new Promise((wake) => document.addEventListener("visibilitychange", wake, { once: true }));
   }

@@ -98,9 +98,9 @@ export function modelPage(state, name) {
       show(outcome, el("p", { class: "error", text: error.message }));
     }
     busy = null;
-    shown = null;
     try {
-      await state.refreshModels();
+      // What is shown belongs to the version before. Until the new states are known it is not drawn anew.
+      await state.refreshModels(() => { shown = null; });
     } finally {
       drawActions();
     }
@@ -147,10 +147,16 @@ export function modelPage(state, name) {
       const look = JSON.stringify([visitor?.may_load, versions.map((entry) => entry.state), busy]);
       if (look !== this.look) { this.look = look; drawActions(); }
       const up = versions.filter((entry) => entry.state === "READY").map((entry) => entry.version).join();
-      if (!up && shown !== null) { shown = null; body.replaceChildren(); }
+      if (!up && body.childNodes.length > 0) { shown = null; body.replaceChildren(); }
       if (up && up !== shown && visitor?.may_call) {
         shown = up;
-        await drawBody(up);
+        try {
+          await drawBody(up);
+        } catch (error) {
+          // Tried again with the next look, when a key may be there.
+          if (shown === up) shown = null;
+          throw error;
+        }
       }
       if (!history.last) return;
       throughput.update([
