@@ -70,6 +70,7 @@ REFUSED = {
                          + node("y", "Conv2D", "x", "k", strides=[1, 1, 1, 1], padding="VALID"), "does not fit shape"),
     "training": (placeholder("x", 1, 2, 2, 1) + constant("o", np.ones(1, np.float32)) + node("y", "FusedBatchNormV3", "x", "o", "o", "o", "o"),
                  "made for training"),
+    "whole_roots": (placeholder("x", 4, kind=INT32) + node("y", "Sqrt", "x"), "its input is INT32, and this engine has it for"),
     "long_chain": (X + b"".join(node(f"n{at}", "Neg", f"n{at - 1}" if at else "x") for at in range(20000)), "need 20001 nodes"),
     "many_dims": (placeholder("x", *[1] * 200) + node("y", "Neg", "x"), "node 'x' (Placeholder)"),
 }  # fmt: skip
@@ -90,6 +91,12 @@ def graph_server(launcher):
     put(repository, "gathering", GATHERING, 'input [ { name: "at" data_type: TYPE_INT32 dims: [ -1 ] } ]')
     for name, graph in {"dividing": DIVIDING, "growing": GROWING, "window": WINDOW, "chain": CHAIN}.items():
         put(repository, name, graph)
+    turned = placeholder("a", 2, kind=INT32) + placeholder("b", 2, kind=INT32) + placeholder("unused", 1, kind=INT32)
+    turned += node("y", "Sub", "b", "a")
+    sides = "input [ { name: '%s' data_type: TYPE_INT32 dims: [ %d ] }, { name: '%s' data_type: TYPE_INT32 dims: [ %d ] }," \
+            "{ name: '%s' data_type: TYPE_INT32 dims: [ %d ] } ]"  # fmt: skip
+    put(repository, "turned", turned, sides % ("a", 2, "b", 2, "unused", 1))
+    put(repository, "turned_by_name", turned, sides % ("unused", 1, "b", 2, "a", 2))
     put(repository, "wrong_type", X + node("y", "Neg", "x"), 'input [ { name: "x" data_type: TYPE_INT32 dims: [ -1, 4 ] } ]')
     put(repository, "wrong_dims", X + node("y", "Neg", "x"), 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, 5 ] } ]')
     put(repository, "no_input", X + node("y", "Neg", "x"), 'input [ { name: "y" data_type: TYPE_FP32 dims: [ -1, 4 ] } ]')
@@ -199,6 +206,12 @@ def test_many_shapes_keep_few_plans(graph_server, client):
     before = resident()
     ask(400, 201)
     assert resident() - before < 32 << 20
+
+
+@pytest.mark.parametrize("name", ["turned", "turned_by_name"])
+def test_inputs_go_where_they_belong_in_whatever_order_the_graph_needs_them(client, name):
+    reply = client.infer(name, [int32("a", [1, 2]), int32("b", [30, 40]), int32("unused", [5])])
+    assert array(reply.outputs["y"]).tolist() == [29, 38]
 
 
 def test_a_long_chain_of_operations_runs(client):

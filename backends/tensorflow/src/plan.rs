@@ -61,7 +61,9 @@ pub fn lower(
     bytes_max: u64,
 ) -> Result<Lowering, Error> {
     let mut facts: BTreeMap<usize, Fact> = BTreeMap::new();
-    let mut nodes = Vec::new();
+    // The engine takes its inputs in the order of their nodes: so all of them stand first, those that no output needs included.
+    let mut nodes: Vec<NodeDef> =
+        inputs.iter().map(|(index, fact)| placeholder(&graph.node(*index).def.name, fact)).collect();
     let mut memory = Memory::new(graph, selection);
     for index in &selection.order {
         let node = graph.node(*index);
@@ -70,7 +72,6 @@ pub fn lower(
         let (fact, scratch) = if node.def.op == "Placeholder" {
             let given = inputs.iter().find(|(placeholder, _)| placeholder == index);
             let (_, fact) = given.ok_or_else(|| about("it is not an input of the model"))?;
-            nodes.push(placeholder(&node.def.name, fact));
             (fact.clone(), 0)
         } else {
             let lower = find(&node.def.op).ok_or_else(|| about("this engine lacks the operation"))?;

@@ -34,8 +34,23 @@ fn identity(site: &Site<'_>) -> Result<Lowered, String> {
 
 fn unary(site: &Site<'_>) -> Result<Lowered, String> {
     let [x] = site.arity()?;
-    numeric(x)?;
+    let has_sign = matches!(x.datatype, DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::Int64);
+    if !(has_sign && matches!(site.node.op.as_str(), "Abs" | "Neg")) {
+        decimal(x)?;
+    }
     Ok(Lowered::one(Fact::new(x.datatype, x.dims.clone()), site.make(&site.node.op, &site.names)))
+}
+
+fn decimal(x: &Fact) -> Result<(), String> {
+    if matches!(x.datatype, DataType::Fp16 | DataType::Fp32 | DataType::Fp64) {
+        return Ok(());
+    }
+    Err(format!("its input is {}, and this engine has it for FP16, FP32 and FP64 only", x.datatype.name()))
+}
+
+/// Numbers: no strings, and no truth values.
+fn countable(x: &Fact) -> Result<(), String> {
+    if x.datatype == DataType::Bool { Err("its input is BOOL, and must be numbers".to_owned()) } else { numeric(x) }
 }
 
 fn pair(site: &Site<'_>) -> Result<(DataType, Vec<usize>), String> {
@@ -47,6 +62,7 @@ fn pair(site: &Site<'_>) -> Result<(DataType, Vec<usize>), String> {
 
 fn binary(site: &Site<'_>) -> Result<Lowered, String> {
     let (datatype, dims) = pair(site)?;
+    countable(site.inputs[0])?;
     let mut fact = Fact::new(datatype, dims);
     if let (Some(a), Some(b)) = (&site.inputs[0].known, &site.inputs[1].known) {
         fact.known = together(&site.node.op, a, b).filter(|known| Some(known.len()) == fact.volume());
@@ -100,7 +116,7 @@ fn bias_add(site: &Site<'_>) -> Result<Lowered, String> {
 
 fn add_n(site: &Site<'_>) -> Result<Lowered, String> {
     let first = *site.inputs.first().ok_or("it has no input")?;
-    numeric(first)?;
+    countable(first)?;
     for other in &site.inputs {
         same_datatype(first, other)?;
         if first.dims != other.dims {
@@ -125,7 +141,7 @@ fn cast(site: &Site<'_>) -> Result<Lowered, String> {
 fn mat_mul(site: &Site<'_>) -> Result<Lowered, String> {
     let [a, b] = site.arity()?;
     same_datatype(a, b)?;
-    numeric(a)?;
+    countable(a)?;
     let (trans_a, trans_b) = (attributes::flag(site.node, "transpose_a"), attributes::flag(site.node, "transpose_b"));
     let (&[a0, a1], &[b0, b1]) = (&a.dims[..], &b.dims[..]) else {
         return Err(format!("its inputs have shapes {:?} and {:?}, and must be matrices", a.dims, b.dims));
@@ -142,7 +158,7 @@ fn mat_mul(site: &Site<'_>) -> Result<Lowered, String> {
 
 fn reduce(site: &Site<'_>) -> Result<Lowered, String> {
     let [x, _] = site.arity()?;
-    numeric(x)?;
+    countable(x)?;
     let axes = site.known(1)?.iter().map(|axis| x.axis(*axis, 0)).collect::<Result<Vec<_>, _>>()?;
     let keep = attributes::flag(site.node, "keep_dims");
     let left = |(index, dim): (usize, &usize)| if axes.contains(&index) { keep.then_some(1) } else { Some(*dim) };
@@ -169,7 +185,7 @@ fn reduce(site: &Site<'_>) -> Result<Lowered, String> {
 
 fn arg_max(site: &Site<'_>) -> Result<Lowered, String> {
     let [x, _] = site.arity()?;
-    numeric(x)?;
+    countable(x)?;
     let axis = x.axis(site.known_one(1)?, 0)?;
     let is_whole = site.node.attr.contains_key("output_type");
     let to = if is_whole { attributes::datatype(site.node, "output_type")? } else { DataType::Int64 };
@@ -183,7 +199,7 @@ fn arg_max(site: &Site<'_>) -> Result<Lowered, String> {
 
 fn softmax(site: &Site<'_>) -> Result<Lowered, String> {
     let [x] = site.arity()?;
-    numeric(x)?;
+    decimal(x)?;
     if x.rank() == 0 {
         return Err("it has no dimension".to_owned());
     }
