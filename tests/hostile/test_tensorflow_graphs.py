@@ -71,6 +71,7 @@ REFUSED = {
     "training": (placeholder("x", 1, 2, 2, 1) + constant("o", np.ones(1, np.float32)) + node("y", "FusedBatchNormV3", "x", "o", "o", "o", "o"),
                  "made for training"),
     "whole_roots": (placeholder("x", 4, kind=INT32) + node("y", "Sqrt", "x"), "its input is INT32, and this engine has it for"),
+    "whole_square": (placeholder("x", 4, kind=INT32) + node("y", "Mul", "x", "x"), "its input is INT32, and this engine has it for"),
     "long_chain": (X + b"".join(node(f"n{at}", "Neg", f"n{at - 1}" if at else "x") for at in range(20000)), "need 20001 nodes"),
     "many_dims": (placeholder("x", *[1] * 200) + node("y", "Neg", "x"), "node 'x' (Placeholder)"),
 }  # fmt: skip

@@ -63,6 +63,10 @@ fn pair(site: &Site<'_>) -> Result<(DataType, Vec<usize>), String> {
 fn binary(site: &Site<'_>) -> Result<Lowered, String> {
     let (datatype, dims) = pair(site)?;
     countable(site.inputs[0])?;
+    if site.node.op == "Mul" && site.names[0] == site.names[1] {
+        // The engine makes it a square.
+        decimal(site.inputs[0])?;
+    }
     let mut fact = Fact::new(datatype, dims);
     if let (Some(a), Some(b)) = (&site.inputs[0].known, &site.inputs[1].known) {
         fact.known = together(&site.node.op, a, b).filter(|known| Some(known.len()) == fact.volume());
