@@ -615,6 +615,9 @@ class Lane(Session):
         except Refused:
             pass
 
+    def _drain(self) -> None:
+        """Nothing: what lies there may be the next response of a stream. News are taken note of where they are read."""
+
     def _send_now(self, packet: bytes) -> None:
         self._socket.send(packet, socket.MSG_DONTWAIT)
 

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 from clients import TIMEOUT_S, Asked, Given, GrpcClient, HttpClient, differs, fp32, grpc_channel, http_call, int32, refuses, service_stub, text
-from python_setup import strings
+from python_setup import serving, strings
 from regions import registered
 
 MODEL = "py_decoupled"
@@ -298,3 +298,34 @@ def test_a_coroutine_that_fails_ends_its_request(python_server):
         request = client.request("py_decoupled_coroutine", [int32("WAITS_MS", [1, -1])], id="x")
         found = list(service_stub(channel).ModelStreamInfer(iter([request]), timeout=TIMEOUT_S))
         assert [bool(one.error_message) for one in found] == [False, True]
+
+
+def test_a_session_gets_every_response(launcher, tmp_path):
+    """Through a lease, and by a call that goes on while another thread of the model answers."""
+    if launcher.oracle:
+        pytest.skip("2.51 has no sessions")
+    nerite = pytest.importorskip("nerite")
+    path = tmp_path / "sessions"
+    with serving(launcher, "decoupled_session", MODEL, flags=[f"--session-socket={path}"]):
+        with nerite.connect(f"unix:{path}") as client:
+            model = client.model(MODEL)
+
+            def stream(code: str, **more):
+                return model.stream(CODE=np.array([code.encode()], np.object_), **more)
+
+            def said(code: str) -> list[str]:
+                return [one.SAID[0].decode() for one in stream(code, outputs=["SAID"])]
+
+            assert said(IN_A_THREAD) == ["a", "b"]
+            assert said("for one in range(100): send(text(one))\nsend(flags=FINAL)") == [str(one) for one in range(100)]
+            assert said("send(flags=FINAL)") == []
+            with pytest.raises(Exception, match="no luck"):
+                said("send(text('a'))\nraise ValueError('no luck')")
+            doubled = "given = pb_utils.get_input_tensor_by_name(request, 'NUMBERS').as_numpy()\nsend(numbers(*(2 * given)), FINAL)"
+            (one,) = stream(doubled, NUMBERS=np.arange(70_000, dtype=np.float32), outputs=["MORE"])
+            assert (one.MORE == 2 * np.arange(70_000, dtype=np.float32)).all()
+            # A client that goes while responses wait for it leaves the model to others.
+            responses = stream("while not sender.is_cancelled(): send(text('x'))\nsend(flags=FINAL)", outputs=["SAID"])
+            assert next(responses).SAID[0] == b"x"
+            responses.close()
+            assert said("send(text('after'), FINAL)") == ["after"]
