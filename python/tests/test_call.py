@@ -116,7 +116,7 @@ def test_what_is_wrong_is_said_and_the_client_goes_on(any_client):
         simple(ones, ones, outputs=["NOTHING"])
     with pytest.raises(InferenceServerException, match="nothing_there"):
         any_client.model("nothing_there")(ones)
-    with pytest.raises(AttributeError, match="the response has outputs OUTPUT0, OUTPUT1"):
+    with pytest.raises(AttributeError, match="the response has OUTPUT0, OUTPUT1"):
         simple(ones, ones).OUTPUT7
     assert simple(ones, ones).OUTPUT0[0, 0] == 2
 
