@@ -68,7 +68,7 @@ def test_who_may_not_call_sees_what_the_metrics_tell(launcher, pictures, tmp_pat
         hands = Hands(driver, server, pictures)
         hands.resize(1280, 900)
         hands.open("/")
-        hands.sees(".notice", "since HTTP is off")
+        hands.sees(".notice", "since HTTP is off or asks for certificates")
         hands.sees(".model-name", "simple")
         hands.sees(".badge.good", "ready")
         hands.take_picture("no_calls")

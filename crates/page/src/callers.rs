@@ -28,7 +28,7 @@ impl Callers {
     pub fn refusal(self, peer: &Peer) -> String {
         match self {
             Callers::Operator => format!(
-                "the page takes calls of root and of the user who runs the server, since HTTP is off; {peer} sees the metrics. \
+                "the page takes calls of root and of the user who runs the server, since HTTP is off or asks for certificates; {peer} sees the metrics. \
                  --ui-port=<port> gives the page a port of its own, which takes calls of all who reach it"
             ),
             Callers::Host | Callers::All => format!(

@@ -2,7 +2,7 @@
 
 use nerite_page::Callers;
 
-use super::SettingsError;
+use super::{FrontEndSettings, SettingsError};
 use crate::flags::Values;
 
 /// The address of a port of the page's own, where only its port is given.
@@ -21,9 +21,9 @@ pub struct Ui {
     pub callers: Callers,
 }
 
-/// What the flags say. At the metrics port the page is no second door: without HTTP, whose port all users of this host reach, it takes the operator's
-/// calls only.
-pub(super) fn ui(values: &Values<'_>, has_http: bool) -> Result<Option<Ui>, SettingsError> {
+/// What the flags say. At the metrics port the page is no second door: where not all users of this host can call over HTTP, because it is off or asks
+/// for certificates, the page takes the operator's calls only.
+pub(super) fn ui(values: &Values<'_>, http: Option<&FrontEndSettings>) -> Result<Option<Ui>, SettingsError> {
     let has_own = values.has("ui-address") || values.has("ui-port");
     let has_metrics = values.bool("allow-metrics", true)?;
     if !values.bool("ui", has_metrics || has_own)? {
@@ -38,7 +38,10 @@ pub(super) fn ui(values: &Values<'_>, has_http: bool) -> Result<Option<Ui>, Sett
     } else {
         None
     };
-    let callers = match (&own_port, has_http) {
+    let asks_for_certificates =
+        |front: &FrontEndSettings| front.tls.as_ref().is_some_and(|tls| tls.client_roots.is_some());
+    let is_http_for_all = http.is_some_and(|front| !asks_for_certificates(front));
+    let callers = match (&own_port, is_http_for_all) {
         (Some(_), _) => Callers::All,
         (None, true) => Callers::Host,
         (None, false) => Callers::Operator,
@@ -51,12 +54,13 @@ pub(super) fn ui(values: &Values<'_>, has_http: bool) -> Result<Option<Ui>, Sett
 mod tests {
     use super::*;
     use crate::flags::parse;
+    use crate::settings::Settings;
 
     #[track_caller]
     fn check(line: &str, expect: Option<(Option<(&str, u16)>, Callers)>) {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         let given = parse(&words).unwrap();
-        let found = ui(&Values(&given), !line.contains("--allow-http=false")).unwrap();
+        let found = Settings::read(&given).unwrap().ui;
         let expect = expect.map(|(port, callers)| (port.map(|(at, port)| (at.to_owned(), port)), callers));
         assert_eq!(found.map(|ui| (ui.own_port, ui.callers)), expect, "{line}");
     }
@@ -65,6 +69,9 @@ mod tests {
     fn the_page_is_at_the_metrics_port_unless_it_has_one_of_its_own() {
         check("", Some((None, Callers::Host)));
         check("--allow-http=false", Some((None, Callers::Operator)));
+        check("--http-use-ssl=true --http-server-cert=c --http-server-key=k", Some((None, Callers::Host)));
+        let mutual = "--http-use-ssl-mutual=true --http-server-cert=c --http-server-key=k --http-root-cert=r";
+        check(mutual, Some((None, Callers::Operator)));
         check("--ui=false", None);
         check("--allow-metrics=false", None);
         check("--ui-port=9000", Some((Some(("127.0.0.1", 9000)), Callers::All)));
@@ -79,6 +86,6 @@ mod tests {
     #[test]
     fn a_page_without_any_port_is_refused() {
         let given = parse(&["--ui=true".to_owned(), "--allow-metrics=false".to_owned()]).unwrap();
-        assert!(ui(&Values(&given), true).unwrap_err().to_string().contains("--ui-port=<port>"));
+        assert!(Settings::read(&given).unwrap_err().to_string().contains("--ui-port=<port>"));
     }
 }
