@@ -235,7 +235,7 @@ impl Settings {
             } else {
                 None
             },
-            ui: page::ui(&values, http.is_some())?,
+            ui: page::ui(&values, http.as_ref())?,
             connections: connections::connections(&values)?,
             restrictions: access::restrictions(&values)?,
             http_input_bytes_max: http_input_bytes_max as u64,
