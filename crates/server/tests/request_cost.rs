@@ -21,11 +21,15 @@ static HEAP: nerite_memory::CountingHeap = nerite_memory::CountingHeap;
 /// Requests that let everything grow that is kept from one to the next.
 const WARM_UP: usize = 30;
 /// Requests of a round.
-const COUNTED: usize = 20;
-const ROUNDS: usize = 10;
+const COUNTED: usize = 10;
+const ROUNDS: usize = 20;
 /// Between requests. In a build without optimisation a client that asks as fast as it can is a heavy user, whose tasks wait for their turn. That
 /// costs locks and allocations that have nothing to do with the request.
 const PAUSE: Duration = Duration::from_millis(4);
+/// After this time the use that a client made of the server is forgotten.
+const FORGOTTEN: Duration = Duration::from_millis(1100);
+/// Where tasks of heavy users wait for their turn.
+const WAITS: &str = "crates/watchdog/src/fair.rs";
 const REGION: &str = "region";
 
 /// What a request asks of: its name, inputs and outputs, each of 16 numbers of INT32.
@@ -50,10 +54,14 @@ impl Cost {
     fn sum(&self) -> f64 {
         self.allocations + self.locks.values().sum::<f64>()
     }
+
+    fn has_waited(&self) -> bool {
+        self.locks.keys().any(|line| line.starts_with(WAITS))
+    }
 }
 
 /// What a request costs that `infer` makes: the cheapest round. On a busy machine a run may take so long that the requests after it go to
-/// another thread, which costs more.
+/// another thread, or that the client is a heavy user, which both cost more.
 async fn count<F: Future<Output = Result<Response, Error>>>(infer: impl Fn() -> F) -> Cost {
     for _ in 0..WARM_UP {
         infer().await.unwrap();
@@ -61,6 +69,9 @@ async fn count<F: Future<Output = Result<Response, Error>>>(infer: impl Fn() -> 
     }
     let mut cheapest = round(&infer).await;
     for _ in 1..ROUNDS {
+        if cheapest.has_waited() {
+            tokio::time::sleep(FORGOTTEN).await;
+        }
         let found = round(&infer).await;
         if found.sum() < cheapest.sum() {
             cheapest = found;
@@ -138,9 +149,10 @@ fn a_request_through_shared_memory_costs_few_allocations_and_locks() {
         let _region = OwnedRegion::create(&key, 4096).unwrap();
         http.register_system_region(REGION, &key, 0, 4096).await.unwrap();
         session.register_system_region(REGION, &key, 0, 4096).await.unwrap();
-        // The scheduler's, when a request comes and when its run ends, and once more on a worker, where runs go that were slow lately. A session
-        // adds its requests in flight, twice, and its way out.
-        let locks = [3.1, 14.0, 6.1, 6.1];
+        // The scheduler's lock is taken when a request comes and when its run ends, and once more on a worker, where runs go that were slow lately.
+        // A session adds its table of requests in flight, twice, and its outbox. gRPC adds the write buffer of the socket, nine times, and the call
+        // that is handed to its executor, twice; no other thread waits for these.
+        let locks = [3.1, 15.0, 6.1, 6.1];
         // A call over gRPC whose message comes behind its head gets a task of its own, which is two allocations more, or three.
         let most =
             [(IDENTITY, [12.0, 17.5, 9.0, 7.0]), (LONG, [15.0, 20.5, 12.0, 7.0]), (ONNX, [24.0, 30.5, 20.5, 18.5])];
