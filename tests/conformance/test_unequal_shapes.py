@@ -8,8 +8,9 @@ import onnx
 import pytest
 import servers
 from batching_setup import metric
-from clients import int32, open_client
+from clients import Asked, Given, int32, open_client
 from python_setup import this_python_first
+from regions import registered
 
 # What a model that needs the lengths does with them: Y is X, and each row of SUMS is the sum of the row's own numbers times its length.
 PADDED = """\
@@ -52,12 +53,12 @@ class TritonPythonModel:
 """
 
 
-def padded_graph() -> onnx.ModelProto:
+def padded_graph(numbers: str = "INT32") -> onnx.ModelProto:
     helper = onnx.helper
     nodes = [helper.make_node("Identity", ["X"], ["Y"]), helper.make_node("Identity", ["X"], ["WHOLE"]),
              helper.make_node("Identity", ["LENGTHS"], ["LENGTH"])]  # fmt: skip
-    inputs = [graphs.value("X", "INT32", ["batch", "n"]), graphs.value("LENGTHS", "INT32", ["batch", 1])]
-    outputs = [graphs.value("Y", "INT32", ["batch", "n"]), graphs.value("WHOLE", "INT32", ["batch", "n"]),
+    inputs = [graphs.value("X", numbers, ["batch", "n"]), graphs.value("LENGTHS", "INT32", ["batch", 1])]
+    outputs = [graphs.value("Y", numbers, ["batch", "n"]), graphs.value("WHOLE", numbers, ["batch", "n"]),
                graphs.value("LENGTH", "INT32", ["batch", 1])]  # fmt: skip
     return graphs.finish("padded", nodes, inputs, outputs)
 
@@ -75,6 +76,8 @@ def padding(request, launcher):
     repository = launcher.copy_of(name)
     put(repository, "padded", PADDED)
     onnx.save(padded_graph(), repository / "padded" / "1" / "model.onnx")
+    put(repository, "padded_64", PADDED.replace("TYPE_INT32 dims: [ -1 ]", "TYPE_INT64 dims: [ -1 ]"))
+    onnx.save(padded_graph("INT64"), repository / "padded_64" / "1" / "model.onnx")
     flags = [servers.onnxruntime_flag()] if request.param != "rten" else ["--onnxruntime-library=none"]
     flags += ["--backend-config=onnxruntime,isolated=true"] if request.param == "isolated" else []
     with launcher.running(name, *flags, repository=repository) as found:
@@ -119,6 +122,20 @@ def test_a_request_alone_is_padded_as_well_up_to_the_largest_bucket(padding_clie
     np.testing.assert_array_equal(numbers(reply, "Y"), array)
     assert numbers(reply, "WHOLE").shape == (2, padded)
     assert numbers(reply, "LENGTH").tolist() == [[length]] * 2
+
+
+@pytest.mark.parametrize("length", [3, 4, 17])
+@pytest.mark.parametrize(("model", "numbers"), [("padded", np.int32), ("padded_64", np.int64)])
+def test_an_output_that_is_cut_lies_in_its_region(padding_client, model, numbers, length):
+    array = np.arange(1, 2 * length + 1, dtype=numbers).reshape(2, length)
+    given = Given("X", array.dtype.name.upper(), list(array.shape), array.tobytes())
+    # As large as the answer, and with room for the padded one.
+    for byte_size in (array.nbytes, 4096):
+        with registered(padding_client, byte_size) as target:
+            reply = padding_client.infer(model, [given], [Asked("Y", (target.name, byte_size, 0))])
+            assert reply.outputs["Y"].raw is None and reply.outputs["Y"].shape == [2, length]
+            assert target.read(array.nbytes) == array.tobytes()
+            assert not any(target.read(byte_size - array.nbytes, array.nbytes))
 
 
 def test_a_faulty_setting_fails_the_load_and_is_said(launcher):

@@ -276,7 +276,8 @@ impl<'a> Work<'a> {
         numbers: Vec<T>,
     ) -> Result<(), Status> {
         let size = size_of_val(numbers.as_slice());
-        if let [job] = &mut *self.jobs {
+        // What is cut back goes to its place once it was cut.
+        if let (false, [job]) = (self.ragged.is_cut(name), &mut *self.jobs) {
             let OutputPlace { place, capacity } = job.output_place(name);
             if place.is_host() && capacity.is_some_and(|capacity| capacity >= size) {
                 let mut slot = job.output_bytes(name, size)?;

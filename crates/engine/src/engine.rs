@@ -114,11 +114,8 @@ impl Engine {
 
     /// The version that takes requests for this name and number; without a number the highest.
     pub fn find(&self, model: &str, version: Option<i64>) -> Result<Arc<Served>, Status> {
-        if let Some(served) = self.catalog.load().find(model, version) {
-            return Ok(Arc::clone(served));
-        }
         let model = &*self.identifier(model)?;
-        if let Some(served) = self.catalog.load().find(model, version).filter(|_| self.namespaces.is_some()) {
+        if let Some(served) = self.catalog.load().find(model, version) {
             return Ok(Arc::clone(served));
         }
         match self.lifecycle().look_up(model, version) {

@@ -55,8 +55,9 @@ pub(super) fn give_whole(
     ragged: &Ragged,
 ) -> Result<(), Status> {
     for made in made {
+        // What may be cut was computed into fresh memory: also an output that is whole already has to get to its place.
+        let made = if ragged.is_cut(&made.name) { made.readable() } else { made };
         if let Some(part) = ragged.cut(&made.name, job).filter(|part| *part != made.shape) {
-            let made = made.readable();
             let taken = spare.iter().position(|(whose, _)| *whose == made.name).map(|at| spare.swap_remove(at).1);
             padded::give_cut(job, &made.to_cut()?, 0, &made.shape, part, taken)?;
             continue;

@@ -90,9 +90,8 @@ impl Gone {
         // Nobody else is left whose going could be heard of meanwhile.
         let waited = self.over.wait_timeout_while(batch, self.patience, |batch| batch.number == of && is_vain(batch));
         let (batch, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let goes_on = batch.number == of && !batch.running.is_empty() && is_vain(&batch);
-        drop(batch);
-        if goes_on {
+        if batch.number == of && !batch.running.is_empty() && is_vain(&batch) {
+            // With the lock: the run cannot be answered any more, so no later batch begins in a process that ends.
             (self.end)();
         }
     }

@@ -67,7 +67,7 @@ impl Store {
         let repositories = self.options.repositories.iter().filter(|_| self.options.namespacing);
         let fitting = repositories.filter_map(|repository| {
             let name = identifier.strip_prefix(&*repository.to_string_lossy())?.strip_prefix(SEPARATOR)?;
-            (!name.contains('/')).then_some((repository.as_path(), name))
+            (!name.contains('/') && name != ".").then_some((repository.as_path(), name))
         });
         fitting.min_by_key(|(_, name)| name.len())
     }
