@@ -19,7 +19,6 @@ import servers
 from clients import int32, open_client
 from packets import open_session
 from regions import registered
-from users import as_user
 
 BOB = 65102
 
@@ -66,7 +65,7 @@ def test_a_stranger_is_shown_no_holders(shown):
     if os.geteuid() != 0:
         pytest.skip("only root can be somebody else")
     with open_client("http", shown) as client, registered(client, 4096, name="not_for_bob"):
-        found = as_user(BOB, lambda: top("--once", "--interval=0.1", f"http://{shown.metrics}", user=BOB, group=BOB))
+        found = top("--once", "--interval=0.1", f"http://{shown.metrics}", user=BOB, group=BOB, extra_groups=[])
     assert f"you are user {BOB}" in found.stdout and "simple" in found.stdout
     assert "not_for_bob" not in found.stdout
 
