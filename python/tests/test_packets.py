@@ -178,6 +178,8 @@ PACKETS = {
     "readiness": {"call": 8, "readiness": False},
     "run_again": {"call": 9, "again": [41, 42]},
     "did": {"call": 7, "done": True},
+    # For isolated models.
+    "gone": {"gone": 41},
 }
 
 
