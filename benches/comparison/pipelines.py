@@ -6,8 +6,8 @@ Each step is the compiled identity, so that what is measured is what a server do
 import pathlib
 
 from .generator import measure_cell
-from .report import median, ratio
-from .repositories import PYTHON_IDENTITY, write_identity
+from .report import median, ratio, table_head
+from .repositories import write_identity
 from .sides import Side, moved, running
 
 STEPS = 3
@@ -28,15 +28,10 @@ STEP = """{
 
 def ensemble_table(sides: list[Side], scratch: pathlib.Path, options) -> list[str]:
     pair = [moved(side, scratch, "chain") for side in sides]
-    for side, backend in zip(pair, ("identity", "python" if sides[1].model == PYTHON_IDENTITY else "identity")):
-        write_identity(side.repository, backend)
+    for side in pair:
+        write_identity(side.repository, side.identity_backend)
         write_chain(side.repository)
-    ours, theirs = (side.name for side in pair)
-    lines = [
-        f"| {STEPS} steps | infer/s {ours} | {theirs} | ratio | p50 µs {ours} | {theirs} | ratio "
-        f"| server CPU µs {ours} | {theirs} | ratio | target |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|",
-    ]
+    lines = table_head(f"{STEPS} steps", *(side.name for side in pair))
     with running(pair, scratch):
         for placement in ("inline", "shm"):
             for size in SIZES:

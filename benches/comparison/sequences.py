@@ -12,8 +12,8 @@ import sys
 import tempfile
 import urllib.request
 
-from .report import median, note, ratio
-from .repositories import PYTHON_IDENTITY, ROOT, write_identity
+from .report import median, note, ratio, table_head
+from .repositories import ROOT, write_identity
 from .sides import Side, moved, running
 
 sys.path.append(str(ROOT / "tests" / "perf_analyzer"))
@@ -41,16 +41,12 @@ def sequences_table(sides: list[Side], scratch: pathlib.Path, options) -> list[s
     if tool is None:
         return ["pending: no perf_analyzer (python tests/perf_analyzer/setup_perf.py)"]
     pair = [moved(side, scratch, "sequences") for side in sides]
-    for side, backend in zip(pair, ("identity", "python" if sides[1].model == PYTHON_IDENTITY else "identity")):
-        write_identity(side.repository, backend)
+    for side in pair:
+        write_identity(side.repository, side.identity_backend)
         for name, strategy in STRATEGIES.items():
-            write_model(side.repository, name, backend, strategy)
+            write_model(side.repository, name, side.identity_backend, strategy)
     ours, theirs = (side.name for side in pair)
-    lines = [
-        f"| requests of sequences of 20, gRPC | infer/s {ours} | {theirs} | ratio | p50 µs {ours} | {theirs} | ratio "
-        f"| server CPU µs {ours} | {theirs} | ratio | target |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|",
-    ]
+    lines = table_head("requests of sequences of 20, gRPC", ours, theirs)
     with running(pair, scratch):
         for strategy in STRATEGIES:
             for concurrency in CONCURRENCY:

@@ -28,19 +28,25 @@ class Side:
     repository: pathlib.Path
     server: servers.Server | None = None
 
+    @property
+    def identity_backend(self) -> str:
+        """The backend of its identity: compiled if it can be, else Python."""
+        return "python" if self.model == PYTHON_IDENTITY else "identity"
+
 
 def make_sides(scratch: pathlib.Path, peer_backends: pathlib.Path | None) -> list[Side]:
     ours, theirs = scratch / "nerite", scratch / "peer"
-    write_identity(ours, "identity")
     peer_model = put_peer_backend(scratch / "backends", peer_backends)
-    write_identity(theirs, "python" if peer_model == PYTHON_IDENTITY else "identity")
-    if importlib.util.find_spec("onnxruntime"):
-        write_digits(ours, "onnx")
-        write_digits(theirs, "python")
-    return [
+    sides = [
         Side("nerite", "identity, built in", *servers.nerite_command(ours), ours),
         Side("Triton 2.51", peer_model, *triton.command(theirs, scratch), theirs),
     ]
+    for side in sides:
+        write_identity(side.repository, side.identity_backend)
+    if importlib.util.find_spec("onnxruntime"):
+        write_digits(ours, "onnx")
+        write_digits(theirs, "python")
+    return sides
 
 
 def python_sides(sides: list[Side], scratch: pathlib.Path) -> list[Side]:
