@@ -44,7 +44,7 @@ pub use memory_limited_stream::MemoryLimitedStream;
 pub use overseer::{FutureConnection, Overseer, Rules, Served, Why, oversee};
 pub use peers::{ConnectionCounts, ConnectionLimits, ConnectionPermit, Full, Peers};
 pub use progress::{Awaited, Progress, Snapshot};
-pub use stall::{Overdue, StallTimer, TimeLimits};
+pub use stall::{Overdue, StallTimer, TimeLimits, sleep_or_forever};
 pub use timed::Timed;
 pub use tls::{ApplicationProtocol, Tls, TlsError, TlsFiles};
 pub use unix::{OWNER_ONLY, SocketFile, bind_unix, may_be_socket};

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::task::unconstrained;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use crate::limits::{
     BODY_BYTES_PER_SECOND_MIN, BODY_TIMEOUT, CHECK_PAUSE_MIN, CHECKS_PER_LIMIT, HEAD_TIMEOUT, IDLE_TIMEOUT,
@@ -203,6 +203,14 @@ impl StallTimer {
                 return Poll::Pending;
             }
         }
+    }
+}
+
+/// Waits for that time. Without a limit it waits for ever.
+pub async fn sleep_or_forever(limit: Option<Duration>) {
+    match limit {
+        Some(limit) => sleep(limit).await,
+        None => std::future::pending().await,
     }
 }
 

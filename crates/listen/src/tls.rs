@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use nerite_locks::Mutex;
 use tokio::net::TcpStream;
-use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
@@ -24,7 +23,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::limits::CERTIFICATES_CHECK_INTERVAL;
 use crate::overseer::{Overseer, Why};
-use crate::stall::Overdue;
+use crate::stall::{Overdue, sleep_or_forever};
 use crate::timed::Timed;
 
 /// The certificates of a port. Clones share them.
@@ -123,7 +122,7 @@ impl Tls {
         let negotiated = tokio::select! {
             biased;
             negotiated = negotiated => negotiated,
-            () = sleep_or_never(within) => {
+            () = sleep_or_forever(within) => {
                 overseer.note_ended(Overdue::Head);
                 return None;
             }
@@ -235,13 +234,6 @@ impl TlsFiles {
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let unreadable = |cause| TlsError::File { path: path.to_owned(), cause };
     CertificateDer::pem_file_iter(path).map_err(unreadable)?.collect::<Result<_, _>>().map_err(unreadable)
-}
-
-async fn sleep_or_never(time: Option<Duration>) {
-    match time {
-        Some(time) => sleep(time).await,
-        None => std::future::pending().await,
-    }
 }
 
 impl fmt::Debug for Tls {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use nerite_api::{Api, Category, Scope};
 use nerite_budget::{Charge, Shed};
-use nerite_listen::{Gate, shed};
+use nerite_listen::{Gate, shed, sleep_or_forever};
 use nerite_request::Status;
 use nerite_request::report::ServerReport;
 use nerite_wire::proto::session::{encode_answer, read_call, v1};
@@ -112,7 +112,7 @@ impl Session {
                 closed = &mut flush => Err(End::from(closed)),
                 shed = &mut shed => Err(End::Shed(shed)),
                 () = stopped.wait() => Err(End::Stopped),
-                () = after(within) => Err(End::Silent),
+                () = sleep_or_forever(within) => Err(End::Silent),
                 greeted = self.greet(&socket, &mut receiver) => greeted,
             };
             match greeted {
@@ -276,14 +276,6 @@ fn hello_limit(asked: Option<Duration>, in_reserve: bool) -> Option<Duration> {
     match (asked, in_reserve) {
         (asked, false) => asked,
         (asked, true) => Some(asked.map_or(RESERVE_HELLO_WITHIN, |asked| asked.min(RESERVE_HELLO_WITHIN))),
-    }
-}
-
-/// Waits for that time. Without a limit it waits for ever.
-async fn after(limit: Option<Duration>) {
-    match limit {
-        Some(limit) => sleep(limit).await,
-        None => std::future::pending().await,
     }
 }
 
