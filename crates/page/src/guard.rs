@@ -1,9 +1,9 @@
-//! Which web sites may speak for their visitor?
+//! Which web sites may send requests to this server?
 //!
-//! A browser sends requests to this server for any web page that asks it to, with the rights of the person who looks at that page. Three rules keep
-//! other sites out. The request must name a host that this server is known by, so that a site cannot have its own name point here (DNS rebinding).
-//! The browser must not say that another site asks (`Sec-Fetch-Site`, `Origin`). And what is not only read must come with a type that a browser
-//! sends to another site only after it has asked there, which nobody here answers.
+//! A browser sends requests to this server for any web page, with the rights of the person who reads that page. Three rules keep other sites out. The
+//! `Host` header must be a name of this server, so that a site cannot point its own name here (DNS rebinding). `Sec-Fetch-Site` and `Origin` must not
+//! name another site. A request that changes something must have a `Content-Type` for which a browser first sends a preflight request to another site;
+//! this server does not answer preflight requests.
 
 use std::str::FromStr;
 
@@ -16,7 +16,7 @@ use nerite_request::Status;
 use crate::limits::HOST_CHARS_MAX;
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// Types of bodies that a browser sends nowhere else without asking first.
+/// Content types that a browser sends to another site only after a preflight request.
 const TYPES: [&[u8]; 2] = [b"application/json", b"application/octet-stream"];
 
 /// Names that this server is known by.
@@ -54,8 +54,8 @@ impl Hosts {
         Hosts(names.into_iter().map(str::to_owned).chain(own).map(|name| name.to_ascii_lowercase()).collect())
     }
 
-    /// Whether a request may name this host, with or without a port. An address is known, whoever's it is: a site that is named by a number
-    /// cannot have it point elsewhere.
+    /// Whether a request may name this host, with or without a port. Any IP address is accepted, because a site cannot make an address point to
+    /// another server.
     pub fn knows(&self, host: &str) -> bool {
         let Some(name) = name_of(host) else { return false };
         let is_address = name.parse::<std::net::Ipv4Addr>().is_ok() || name.parse::<std::net::Ipv6Addr>().is_ok();
