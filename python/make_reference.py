@@ -32,8 +32,8 @@ HEAD = """# Clients: API reference
 
 ## Python
 
-Names that begin with an underscore are nobody's to use. Of `nerite.http` and `nerite.grpc` only what `tritonclient` has not, or has otherwise, is here: everything else is
-`tritonclient`'s own.
+Names that begin with an underscore are private. For `nerite.http` and `nerite.grpc`, this page lists only names that `tritonclient` lacks or that differ from it. All other
+names are `tritonclient`'s own.
 """
 TAIL = """
 ## Rust

@@ -58,6 +58,7 @@ LONG = (
     "hostile/test_memory.py",
     "hostile/test_operands.py",
     "hostile/test_python_kills.py",
+    "hostile/test_sanitized_backends.py",
     "hostile/test_session_socket.py",
     "packaging/test_release.py",
     "packaging/test_wheel.py",

@@ -1,8 +1,7 @@
-//! How does the guard of the children come into this crate?
+//! How is the guard library for models' processes built into this crate?
 //!
-//! As the bytes of a shared library, which a second cargo makes of `crates/guard`: the very code that guards the server, for the
-//! machine that the server is for. Where that cannot be had, the bytes are none and the build goes on: children then map no
-//! memory of clients.
+//! As the bytes of a shared library, which a second cargo builds from `crates/guard`, for the target of the server. It is the same code that guards
+//! the server. If it cannot be built, the bytes are empty and the build continues. Models' processes then map no memory of clients.
 
 use std::error::Error;
 use std::path::Path;
@@ -11,9 +10,9 @@ use std::{env, fs};
 
 const SOURCES: [&str; 3] = ["build.rs", "../guard/Cargo.toml", "../guard/src"];
 
-/// What the second cargo must not learn from the first: flags (of a sanitizer, say) that a library in a foreign process cannot
-/// have, wrappers that check instead of compiling, and directories that are locked or shared. Nor do settings of the
-/// user's make it larger. Empty values switch off what a configuration file says.
+/// Variables that the second cargo must not inherit: flags (for example of a sanitizer) that a library in another process must not have, wrappers
+/// that check and do not compile, and directories that are locked or shared. Profile settings of the user must not make the library larger. Empty
+/// values override a configuration file.
 const ENVIRONMENT: [(&str, &str); 13] = [
     ("CARGO_ENCODED_RUSTFLAGS", ""),
     ("RUSTC_WRAPPER", ""),
@@ -25,7 +24,7 @@ const ENVIRONMENT: [(&str, &str); 13] = [
     ("CARGO_PROFILE_RELEASE_LTO", "fat"),
     ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s"),
     ("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "false"),
-    // A panic has nobody to unwind to; see crates/guard/src/alone.rs.
+    // A panic must not unwind; see crates/guard/src/alone.rs.
     ("CARGO_PROFILE_RELEASE_PANIC", "abort"),
     ("CARGO_PROFILE_RELEASE_RPATH", "false"),
     ("CARGO_PROFILE_RELEASE_STRIP", "symbols"),
@@ -37,15 +36,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let out = env::var("OUT_DIR")?;
     let library = if env::var_os("CARGO_CFG_MIRI").is_some() {
-        // Loaded into no process there, and the compiler of that build is an interpreter's.
+        // Under Miri no process loads the library, and its compiler is an interpreter.
         Vec::new()
     } else {
-        // What it needs has been fetched by the first cargo, so the network is asked only where that is somehow not so.
+        // The first cargo has fetched all dependencies, so the network is only used if the offline build fails.
         build(&out, &["--offline"]).or_else(|_| build(&out, &[])).unwrap_or_else(|cause| {
             println!(
                 "cargo::warning=Python models will map no memory of clients, since their guard was not built: {cause}"
             );
-            // A file that never is, so that the next build tries again.
+            // This file never exists, so the next build tries again.
             println!("cargo::rerun-if-changed=guard-that-was-not-built");
             Vec::new()
         })
@@ -56,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn build(out: &str, more: &[&str]) -> Result<Vec<u8>, Box<dyn Error>> {
     let target = env::var("TARGET")?;
-    // Its own: the first cargo holds the lock of the one that is used now.
+    // A separate directory, because the first cargo holds the lock of its own one.
     let directory = Path::new(out).join("guard");
     let mut cargo = Command::new(env::var("CARGO")?);
     cargo.args(["rustc", "--quiet", "--locked", "--release", "--lib", "--crate-type=cdylib"]);
@@ -70,7 +69,7 @@ fn build(out: &str, more: &[&str]) -> Result<Vec<u8>, Box<dyn Error>> {
         return Err(cause.unwrap_or("cargo failed and said nothing").into());
     }
     let library = fs::read(directory.join(target).join("release/libnerite_guard.so"))?;
-    // Two seconds make it anew; kept in each profile's directory it would be ten megabytes each.
+    // It is rebuilt in two seconds. Ten megabytes in the directory of each profile would be wasted.
     fs::remove_dir_all(&directory)?;
     Ok(library)
 }

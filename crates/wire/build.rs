@@ -1,4 +1,4 @@
-//! How do the gRPC schemas become Rust types?
+//! How do the schemas become Rust types?
 
 use std::{env, error::Error, fs, path::PathBuf};
 
@@ -29,5 +29,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The session protocol is not a gRPC service, so it is left out of the descriptors that reflection serves.
     let session = protox::compile(["session.proto"], ["proto"])?;
     prost_build::Config::new().bytes(["."]).btree_map(["."]).compile_fds(session)?;
+    // What a collector of traces reads is no service of this server either.
+    let traces = protox::compile(["otlp_trace.proto"], ["proto"])?;
+    prost_build::Config::new().compile_fds(traces)?;
     Ok(())
 }

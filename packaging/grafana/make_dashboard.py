@@ -104,6 +104,20 @@ ROWS: dict[str, tuple[Panel, ...]] = {
                 ("shed: {{reason}}", "sum by (reason) (rate(nerite_shed_connections_total{at}[{rate}]))"),
             ),
         ),
+        Panel(
+            "Tokens", "Calls and bytes of tensors by token, and calls without a known one", "short",
+            (
+                ("{{token}} {{outcome}}", "sum by (token, outcome) (rate(nerite_token_requests_total{at}[{rate}]))"),
+                ("refused: {{reason}}", "sum by (reason) (rate(nerite_token_refused_total{at}[{rate}]))"),
+                ("{{token}} bytes {{direction}}", "sum by (token, direction) (rate(nerite_token_bytes_total{at}[{rate}]))"),
+            ),
+            needs="--access-tokens-file",
+        ),
+        Panel(
+            "File of tokens", "1: in force as it is; and how often it had a fault", "short",
+            (("{{instance}} current", "nerite_token_file_current{at}"), ("{{instance}} faults", "nerite_token_file_faults_total{at}")),
+            needs="--access-tokens-file",
+        ),
         Panel("Memory held for clients", "Beside the most that is allowed", "bytes", (("{{instance}} {{state}}", "nerite_memory_budget_bytes{at}"),)),
         Panel(
             "Front threads busy, 99.9 %", "How long a thread that serves connections did not come back to the others", "s",

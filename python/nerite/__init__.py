@@ -8,17 +8,18 @@
     out = digits(image=array)                # arrays of numpy, PyTorch, JAX, lists, …
     print(out.probabilities.argmax())        # an array over the memory that the model wrote to
 
-* :func:`connect` gives a :class:`Client`, ``client.model(name)`` a :class:`Model`, a call of it a :class:`Response`;
-  ``model.submit(…)`` is a future, ``await model.aio(…)`` for asyncio, ``model.batch([…])`` many at once, ``model.stream(…)`` for models
-  with several responses, and ``model.input(name)`` lends the buffer that the next call reads;
-* :func:`serve` starts a server for this process: ``with nerite.serve("models") as server: server.connect()``; ``python -m nerite`` is its
-  program. Both want the distribution ``nerite``, which brings that; ``nerite-client`` is this package alone;
-* :mod:`nerite.http` and :mod:`nerite.grpc`: everything ``tritonclient.http`` and ``tritonclient.grpc`` have, and tensors in
-  buffers that the server reads and writes in place;
-* :mod:`nerite.shm`: named shared memory regions that survive no mistake: they are never unlinked by a process that did not
-  make them, and never unmapped under an array;
-* :mod:`nerite.testing.shm_util`: four helpers for anybody's tests of shared memory inference;
-* :mod:`nerite.model`: what runs a Python model in its own process, and lets it be tested without a server.
+* :func:`connect` returns a :class:`Client`, ``client.model(name)`` a :class:`Model`, and a call of the model a :class:`Response`.
+  ``model.submit(…)`` returns a future, ``await model.aio(…)`` is for asyncio, ``model.batch([…])`` for many requests at once,
+  ``model.stream(…)`` for models with several responses, and ``model.input(name)`` returns the buffer that the next call reads;
+* :func:`serve` starts a server for this process: ``with nerite.serve("models") as server: server.connect()``; ``python -m nerite`` is the
+  program of the server. Both need the distribution ``nerite``, which contains the program. The distribution ``nerite-client`` is this
+  package alone;
+* :mod:`nerite.http` and :mod:`nerite.grpc`: the interfaces of ``tritonclient.http`` and ``tritonclient.grpc``, and tensors in buffers that
+  the server reads and writes in place;
+* :mod:`nerite.shm`: named shared memory regions. A region is only unlinked by the process that created it, and never unmapped while an
+  array uses it;
+* :mod:`nerite.testing.shm_util`: four helpers for tests of inference with shared memory, with any Triton-compatible server;
+* :mod:`nerite.model`: runs a Python model in its own process. Its ``utils`` module also allows tests of a model without a server.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "Model", "Response", "Server", "ServerError", "ServerMissing", "__version__", "connect", "examples", "serve"]
 
-# Only when asked for: a process of a Python model imports this package without the clients' dependencies.
+# Imported at first use, because the process of a Python model imports this package without the clients' dependencies.
 _PLACES = {
     "connect": "_client",
     "Client": "_client",

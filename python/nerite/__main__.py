@@ -1,6 +1,6 @@
 """What is ``python -m nerite``?
 
-The program of the server, with the models' Python being this one: ``python -m nerite serve --model-repository DIR``.
+It runs the server. Python models run with this interpreter: ``python -m nerite serve --model-repository DIR``.
 """
 
 from __future__ import annotations

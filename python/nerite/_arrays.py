@@ -1,8 +1,8 @@
-"""How do other libraries see a handle as the array that it holds?
+"""How do other libraries use a handle as an array?
 
-By the protocols that they ask for: ``__array__`` (numpy, JAX, pandas), ``__dlpack__`` (PyTorch, CuPy, JAX), the buffer protocol
-from Python 3.12 on, and indexing. All of them lead to the memory itself, except for BYTES: its elements have no fixed place,
-so what ``__array__`` gives is a decoded copy, and the other protocols refuse.
+By the protocols that they support: ``__array__`` (numpy, JAX, pandas), ``__dlpack__`` (PyTorch, CuPy, JAX), the buffer protocol from Python
+3.12 on, and indexing. All of them give access to the memory itself, except for BYTES: its elements have no fixed place, so ``__array__``
+returns a decoded copy, and the other protocols refuse.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any, Iterator, Optional
 
 import numpy as np
 
-# DLPack's pair of a kind and a number: the host's memory.
+# DLPack's device type and number of the host's memory.
 HOST = (1, 0)
-# Since then numpy knows DLPack's second layout, by which consumers learn that memory may be written to.
+# Since this version numpy supports DLPack's second layout, which tells consumers whether memory may be written to.
 _NUMPY_VERSIONED = "2.1.0"
 
 
@@ -22,10 +22,10 @@ def _is_versioned() -> bool:
 
 
 class ArrayProtocols:
-    """The part of a handle that makes it an array to others. The memory lives as long as what they make of it."""
+    """The part of a handle that makes it an array for other libraries. The memory lives as long as their arrays."""
 
     def _elements(self) -> np.ndarray:
-        """The elements as numpy has them."""
+        """The elements as a numpy array."""
         raise NotImplementedError
 
     def _is_copied(self) -> bool:
@@ -33,7 +33,7 @@ class ArrayProtocols:
         return False
 
     def _in_place(self, protocol: str) -> tuple[str, np.ndarray]:
-        """The datatype and the elements where they lie, BF16 as the two bytes of each. BufferError where they have no place."""
+        """The datatype and the elements in place, BF16 as ``uint16``. Raises BufferError if the elements have no fixed place."""
         raise NotImplementedError
 
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> np.ndarray:
@@ -52,7 +52,7 @@ class ArrayProtocols:
         return elements.copy() if copy else elements
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """DLPack's name of where the memory is: the host."""
+        """DLPack's device of the memory: the host."""
         return HOST
 
     def __dlpack__(
@@ -63,7 +63,7 @@ class ArrayProtocols:
         dl_device: Optional[tuple[int, int]] = None,
         copy: Optional[bool] = None,
     ) -> Any:
-        """A DLPack capsule over the memory, or over a copy if one is wanted. ``stream`` means nothing for the host."""
+        """A DLPack capsule over the memory, or over a copy if one is requested. ``stream`` has no meaning for the host."""
         if dl_device is not None and tuple(dl_device) != HOST:
             raise BufferError(
                 f"{self!r} is in the host's memory {HOST}, asked for device {tuple(dl_device)}; move it after from_dlpack"
@@ -71,23 +71,23 @@ class ArrayProtocols:
         datatype, elements = self._in_place("DLPack")
         if copy:
             elements = elements.copy()
-        # numpy has no BF16 of its own.
+        # numpy has no BF16.
         if max_version is not None and datatype != "BF16" and _is_versioned():
             return elements.__dlpack__(max_version=max_version)  # type: ignore[call-arg]
-        # Only now: it needs ctypes with callbacks, which some systems forbid.
+        # Imported at first use, because it needs ctypes with callbacks, which some systems forbid.
         from nerite.model import dlpack
 
         return dlpack.exported(elements, datatype)
 
     def __buffer__(self, flags: int) -> memoryview:
-        """The buffer protocol, which Python asks from version 3.12 on."""
+        """The buffer protocol, from Python 3.12 on."""
         datatype, elements = self._in_place("the buffer protocol")
         if datatype == "BF16":
             raise BufferError(f"the buffer protocol has no BF16, the datatype of {self!r}; take as_memory() or DLPack")
         return memoryview(elements)
 
     def __getitem__(self, key: Any) -> Any:
-        """Elements by numpy's indices: a view where numpy gives one. Of BYTES a decoded copy."""
+        """Elements by numpy's indexing rules: a view if numpy returns a view. For BYTES, a decoded copy."""
         return self._elements()[key]
 
     def __setitem__(self, key: Any, value: Any) -> None:

@@ -1,7 +1,7 @@
-"""How do the asyncio clients have managed buffers without stopping the event loop?
+"""How do the asyncio clients use managed buffers without blocking the event loop?
 
-A session socket is asked in the plain way, which waits. Most of what a request needs is at hand: a free block, a lease that is
-mapped already. Only what is not is fetched in a thread.
+Requests over a session socket block. Most requests need none: a free block or a mapped lease is available. Only the others are made in a
+thread.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from nerite._buffers import wants_place
 from nerite._managed import Flight, ManagedClient
 from nerite._session import server_id_among
 
-# A call about buffers that is not awaited may hold up the loop so long, if the server is stuck.
+# The longest time that a call about buffers without ``await`` may block the loop, if the server does not answer.
 LOOP_ANSWER_S = 1.0
-# How long it may take at the beginning to learn who the server is.
+# The longest time to ask for the server's identity at the start.
 WHO_S = 2.0
 
 Result = TypeVar("Result")
 
 
 async def aside(step: Callable[[], Result], is_quick: bool) -> Result:
-    """Carries out a step here if it waits for nobody, else in a thread."""
+    """Runs a step on the event loop if it does not block, else in a thread."""
     return step() if is_quick else await asyncio.to_thread(step)
 
 
@@ -33,12 +33,12 @@ class AsideClient(ManagedClient):
     _server_id: Optional[str] = None
 
     async def _find_session(self) -> None:
-        """Learns who the server is and opens the session, so that later calls need not; a server may well come up later."""
+        """Asks for the server's identity and opens the session, so that later calls need not. The server may be started later."""
         if not self._may_have_session:
             return
         try:
             self._server_id = server_id_among(await asyncio.wait_for(self._await_extensions(), WHO_S))
-        except Exception:  # noqa: BLE001 - restricted, or nobody there yet
+        except Exception:  # noqa: BLE001 - restricted, or no server answers yet
             return
         await asyncio.to_thread(self._lender().placing_session)
 
@@ -47,7 +47,7 @@ class AsideClient(ManagedClient):
         raise NotImplementedError
 
     def _ask_server_id(self) -> Optional[str]:
-        # No request can be sent from here; without an answer from before other signs decide.
+        # No request can be sent from here. If no answer came before, other signs decide.
         return self._server_id
 
     def _at_hand(self, outputs: Optional[Sequence[Any]]) -> bool:

@@ -14,19 +14,20 @@ from typing import Iterator
 from nerite._version import __version__
 
 NAME = "nerite"
-# The distribution that brings the program; this package itself belongs to `nerite-client`, on which that one depends.
+# The distribution with the program. This package itself belongs to `nerite-client`, which that distribution depends on.
 DISTRIBUTION = "nerite"
 
 
 class ServerMissing(FileNotFoundError):
-    """No server is installed, only its clients."""
+    """Only the clients are installed, and no server."""
 
 
 def binary() -> pathlib.Path:
-    """The program: that of ``NERITE_BIN``, of the distribution ``nerite``, of this Python's scripts, or of the PATH. Raises ServerMissing."""
+    """The path of the program: from ``NERITE_BIN``, the distribution ``nerite``, this Python's scripts, or the PATH. Raises
+    ServerMissing."""
     named = os.environ.get("NERITE_BIN")
     if named:
-        # Who names a program wants that one, not another that happens to be there.
+        # If the variable is set, no other program may be used instead.
         if not _is_program(named):
             raise ServerMissing(f"NERITE_BIN is '{named}', where no program is")
         return pathlib.Path(named)
@@ -40,7 +41,7 @@ def binary() -> pathlib.Path:
 
 
 def examples() -> pathlib.Path:
-    """The folder of the examples that were installed with the server: ``models`` is a model repository. Raises ServerMissing."""
+    """The folder of the examples that are installed with the server. Its folder ``models`` is a model repository. Raises ServerMissing."""
     found = binary().resolve().parent.parent / "share" / "nerite" / "examples"
     if not (found / "models").is_dir():
         raise ServerMissing(f"'{found}' has no models: the server at {binary()} was installed without its examples")
@@ -48,7 +49,8 @@ def examples() -> pathlib.Path:
 
 
 def environment() -> dict[str, str]:
-    """This process's environment, as if the virtual environment of this Python were active: models and ONNX Runtime come from it."""
+    """The environment of this process, as if the virtual environment of this Python were active, so that models and ONNX Runtime are found
+    there."""
     found = dict(os.environ)
     if sys.prefix != sys.base_prefix:
         found["VIRTUAL_ENV"] = sys.prefix
@@ -57,7 +59,7 @@ def environment() -> dict[str, str]:
 
 
 def warn_of_other_version() -> None:
-    """Says so where pip was made to install a client and a server that do not belong together."""
+    """Warns if the installed client and server have different versions."""
     try:
         installed = importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""What does a program hold when it holds a tensor's buffer?"""
+"""What is the handle of a tensor's buffer?"""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Input = TypeVar("Input", bound="ManagedInput")
 
 
 class Lender(Protocol):
-    """Where buffers come from: one per client."""
+    """The source of buffers. Each client has one."""
 
     def lend(self, byte_size: int) -> Block:
-        """A block of at least ``byte_size`` bytes, in shared memory where that can be had."""
+        """A block of at least ``byte_size`` bytes, in shared memory if possible."""
 
 
 def heap_block(byte_size: int) -> Block:
-    """A block that only this process sees; its slab has no name. For tensors that travel inline."""
+    """A block in private memory, whose slab has no name. It is for tensors that are sent inline."""
     raw = np.empty(byte_size + ALIGNMENT_BYTES, dtype=np.uint8)
     slab = Slab("", raw)
     return Block(slab, -slab.address % ALIGNMENT_BYTES, byte_size)
@@ -36,7 +36,7 @@ def is_shared(block: Block) -> bool:
 
 
 def view(block: Block, shape: Sequence[int], datatype: str) -> np.ndarray:
-    """The tensor at the block's beginning: a view that keeps the block, or a decoded copy for BYTES."""
+    """The tensor at the block's beginning: a view that keeps the block alive, or a decoded copy for BYTES."""
     byte_size = _datatypes.fixed_byte_size(shape, datatype)
     if byte_size is None:
         return _datatypes.decode_elements(block.array().data, shape)
@@ -48,7 +48,7 @@ def view(block: Block, shape: Sequence[int], datatype: str) -> np.ndarray:
 
 
 def check_handle(handle: Any) -> TensorBuffer:
-    """The handle itself, or an error if it is something else."""
+    """The handle itself. Raises an error for any other object."""
     if not isinstance(handle, TensorBuffer):
         raise InferenceServerException(
             f"expected a handle of register_input_tensor_with_shared_memory, got {type(handle).__name__}"
@@ -57,12 +57,12 @@ def check_handle(handle: Any) -> TensorBuffer:
 
 
 class TensorBuffer(ArrayProtocols):
-    """A tensor in a managed buffer: what ``register_input_tensor_with_shared_memory`` returns.
+    """A tensor in a managed buffer, as ``register_input_tensor_with_shared_memory`` returns it.
 
-    It knows shape, datatype and size, and is an array to other libraries: ``numpy.asarray(handle)``,
-    ``torch.from_dlpack(handle)`` and ``handle[0]`` are views on the buffer. The buffer goes back to its pool once the handle is
-    released (or garbage-collected, or its ``with`` block left) and no array over it, no input that names it and no request in
-    flight is alive.
+    It has a shape, a datatype and a size, and other libraries can use it as an array: ``numpy.asarray(handle)``,
+    ``torch.from_dlpack(handle)`` and ``handle[0]`` are views on the buffer. The buffer returns to its pool when the handle is released (by
+    ``release``, the end of its ``with`` block or the garbage collector) and no array over it, no input with it and no request in flight is
+    left.
     """
 
     def __init__(self, lender: Lender, shape: Sequence[int], datatype: str, byte_size: Optional[int] = None):
@@ -73,7 +73,7 @@ class TensorBuffer(ArrayProtocols):
             raise InferenceServerException(f"a buffer needs every dimension, got shape {list(self._shape)}")
         fixed = _datatypes.fixed_byte_size(self._shape, datatype)
         byte_size = _datatypes.check_byte_size(byte_size, self._shape, datatype)
-        # A BYTES tensor has no size before it is written; as zeros it is a tensor of empty elements.
+        # A BYTES tensor has no size before it is written. A buffer of zeros is a tensor of empty elements.
         empty = _datatypes.empty_byte_size(self._shape)
         self._byte_size = empty if fixed is None else fixed
         self._block: Optional[Block] = self._lend(max(byte_size or 0, self._byte_size))
@@ -87,22 +87,22 @@ class TensorBuffer(ArrayProtocols):
 
     @property
     def datatype(self) -> str:
-        """The tensor's datatype as the protocol names it, ``"FP32"`` for example."""
+        """The tensor's datatype in the protocol, for example ``"FP32"``."""
         return self._datatype
 
     @property
     def byte_size(self) -> int:
-        """The bytes that the tensor takes; for BYTES those of what was last written."""
+        """The size of the tensor in bytes. For BYTES, the size of the last content."""
         return self._byte_size
 
     @property
     def capacity(self) -> int:
-        """The bytes that the buffer has."""
+        """The size of the buffer in bytes."""
         return self._held().byte_size
 
     @property
     def is_shared(self) -> bool:
-        """Whether the server reads the buffer in place; otherwise its bytes travel in the request."""
+        """Whether the server reads the buffer in place. Otherwise its bytes are sent in the request."""
         return is_shared(self._held())
 
     @property
@@ -111,18 +111,18 @@ class TensorBuffer(ArrayProtocols):
         return self._block is None
 
     def as_numpy(self) -> np.ndarray:
-        """The buffer itself as an array of the handle's shape: what is written to it is what the model reads.
+        """The buffer itself as an array of the handle's shape. The model reads what is written to it.
 
-        For BYTES, whose elements have no fixed place, the decoded elements as an object array (a copy).
+        For BYTES, whose elements have no fixed place, it is a copy: the decoded elements as an object array.
         """
         return view(self._held(), self._shape, self._datatype)
 
     def as_memory(self) -> np.ndarray:
-        """All of the buffer as uint8, shape [capacity]. With :meth:`set_byte_size` it lets one serialise BYTES by hand."""
+        """The whole buffer as uint8, shape [capacity]. With :meth:`set_byte_size`, a program can serialise BYTES itself."""
         return self._held().array()
 
     def set_byte_size(self, byte_size: int) -> None:
-        """Says how many bytes a BYTES tensor takes that was written through :meth:`as_memory`."""
+        """Sets the size of a BYTES tensor that was written through :meth:`as_memory`."""
         if self._datatype != "BYTES":
             raise InferenceServerException(f"the size of a {self._datatype} tensor follows from its shape")
         if not 0 <= byte_size <= self.capacity:
@@ -130,11 +130,11 @@ class TensorBuffer(ArrayProtocols):
         self._byte_size = byte_size
 
     def copy_from(self, data: Any) -> None:
-        """Copies a tensor of the handle's shape in.
+        """Copies a tensor of the handle's shape into the buffer.
 
-        ``bytes``, ``bytearray`` and ``memoryview`` are the bytes of such a tensor as they travel. Anything else is its
-        elements: an array of numpy, what speaks DLPack, ``__array__`` or the buffer protocol, or nested lists of numbers or
-        texts. Arrays of another datatype are converted where nothing can be lost.
+        ``bytes``, ``bytearray`` and ``memoryview`` are the serialised bytes of such a tensor. Any other value is its elements: a numpy
+        array, an object with DLPack, ``__array__`` or the buffer protocol, or nested lists of numbers or strings. Arrays of another
+        datatype are converted if no value can be lost.
         """
         self._held()
         if isinstance(data, (bytes, bytearray, memoryview)):
@@ -144,7 +144,7 @@ class TensorBuffer(ArrayProtocols):
             self._copy_elements(data)
 
     def release(self) -> None:
-        """Gives the buffer up. The handle is of no use then; arrays made before stay valid."""
+        """Releases the buffer. The handle cannot be used afterwards. Arrays over it stay valid."""
         self._block = None
 
     def __enter__(self) -> TensorBuffer:
@@ -164,7 +164,7 @@ class TensorBuffer(ArrayProtocols):
         return self._block
 
     def _lend(self, byte_size: int) -> Block:
-        # An empty tensor has no bytes to share, and older servers refuse a window of none.
+        # An empty tensor has no bytes to share, and older servers refuse windows of size 0.
         return self._lender.lend(byte_size) if byte_size else heap_block(0)
 
     def _elements(self) -> np.ndarray:
@@ -210,20 +210,20 @@ class TensorBuffer(ArrayProtocols):
         self._held().array().data[: len(data)] = data
 
     def _reserve(self, byte_size: int) -> None:
-        """Takes a larger buffer if this one is too small; requests in flight keep the old one."""
+        """Takes a larger buffer if this one is too small. Requests in flight keep the old one."""
         if byte_size > self._held().byte_size:
             self._block = self._lend(byte_size)
 
 
 class ManagedInput:
-    """The part of an ``InferInput`` that names a managed buffer; the same for both protocols."""
+    """The part of an ``InferInput`` for managed buffers, which both protocols share."""
 
     _handle: Optional[TensorBuffer] = None
 
     def set_shared_memory_request(self: Input, handle: TensorBuffer) -> Input:
-        """The input's data is the handle's buffer, as it is when the request is sent. Returns the input.
+        """Makes the handle's buffer the data of the input, with its content when the request is sent. Returns the input.
 
-        The handle's shape and datatype must be the input's.
+        The handle must have the input's shape and datatype.
         """
         check_handle(handle)
         name, shape, datatype = self.name(), tuple(self.shape()), self.datatype()  # type: ignore[attr-defined]
@@ -237,7 +237,7 @@ class ManagedInput:
         return self
 
     def _forget_data(self) -> None:
-        """Drops data set by other calls."""
+        """Drops data that other calls have set."""
         raise NotImplementedError
 
     def _managed_block(self) -> Optional[Block]:
@@ -251,7 +251,7 @@ class ManagedInput:
 
 
 class ManagedOutput:
-    """The part of an ``InferOutput`` that is the same for both protocols."""
+    """The part of an ``InferOutput`` that both protocols share."""
 
     def _describe(self, shape: Optional[Sequence[int]], datatype: Optional[str], byte_size: Optional[int]) -> None:
         self._shape = None if shape is None else _datatypes.check_shape(shape)
@@ -267,31 +267,31 @@ class ManagedOutput:
         return self._datatype
 
     def byte_size(self) -> Optional[int]:
-        """The bytes to hold ready for the output; None where nobody knows yet (BYTES without ``byte_size``)."""
+        """The size of the output's buffer in bytes. None if it is not known yet (BYTES without ``byte_size``)."""
         return self._byte_size
 
     def _parameter_names(self) -> Container[str]:
-        """The parameters that the output goes with as it is."""
+        """The output's parameters. An output with some of them needs no place."""
         raise NotImplementedError
 
     def has_region(self) -> bool:
-        """Whether the program itself named a region for it, by ``set_shared_memory``."""
+        """Whether the program chose a region for it with ``set_shared_memory``."""
         return "shared_memory_region" in self._parameter_names()
 
     def _placed_in(self, block: Block) -> Any:
-        """A requested output of tritonclient's kind for one request, to be written to ``block``."""
+        """A ``tritonclient`` output for one request, which the server writes to ``block``."""
         raise NotImplementedError
 
     def _placed_for(self, placing: Any) -> Any:
-        """As :meth:`_placed_in`, in a lease that the server chooses."""
+        """A ``tritonclient`` output for one request, which the server writes to a lease that it chooses."""
         placing.asked.add(self.name())  # type: ignore[attr-defined]
         return self._placed_by_server(placing.key)
 
     def _placed_by_server(self, key: str) -> Any:
-        """A requested output of tritonclient's kind, to be written to a lease of the session of that key."""
+        """A ``tritonclient`` output, which the server writes to a lease of the session with that key."""
         raise NotImplementedError
 
 
 def wants_place(output: Any) -> bool:
-    """Whether a request has to find a place for the output: it is of our kind, and the program named no region for it."""
+    """Whether a request must choose a place for the output: it is an output of this package, and the program chose no region for it."""
     return isinstance(output, ManagedOutput) and not output.has_region()

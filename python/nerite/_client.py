@@ -1,4 +1,4 @@
-"""How does a program reach a server, and who of its threads uses which connection?"""
+"""How does a program connect to a server, and how do its threads share the connections?"""
 
 from __future__ import annotations
 
@@ -24,21 +24,30 @@ from nerite._session import Untrusted, is_server_of, server_id_among
 from nerite._transports import Refused
 
 T = TypeVar("T")
-# Connections of one client; further threads wait for one.
+# The most connections of one client. Further threads wait for one.
 LANES_MAX = 16
 THREADS_MAX = 16
 HTTP_DEFAULT = "http://localhost:8000"
-# By the scheme of an address: the protocol, and whether it goes through TLS.
+# The protocol for each scheme of an address, and whether it uses TLS.
 _SCHEMES = {"http": ("http", False), "https": ("http", True), "grpc": ("grpc", False), "grpcs": ("grpc", True)}
 
 
 class Client:
-    """A connection to a server, made by :func:`connect`. May be used by any number of threads, and after ``fork``."""
+    """A connection to a server, made by :func:`connect`. Any number of threads may use it, also after ``fork``."""
 
-    def __init__(self, url: Optional[str], session_socket: Optional[str], server_uid: Optional[int], repeat_lost: bool, options: Any):
+    def __init__(
+        self,
+        url: Optional[str],
+        session_socket: Optional[str],
+        server_uid: Optional[int],
+        token: Optional[str],
+        repeat_lost: bool,
+        options: Any,
+    ):
         self._scheme, self._address, is_secured = _parts(url)
         self._socket_path = self._address if self._scheme == "unix" else session_socket
         self._server_uid = server_uid
+        self._token = token
         self._repeat_lost = repeat_lost
         self._options = {"ssl": True, **options} if is_secured else dict(options)
         self._session_path: Optional[str] = None
@@ -53,15 +62,15 @@ class Client:
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes of inputs that this client has copied so far. None of an input that was written to a lent buffer."""
+        """Bytes of inputs that this client has copied so far. An input that was written to a buffer of ``model.input`` is not copied."""
         return sum(lane.copied_bytes for lane in list(self._all))
 
     def model(self, name: str, version: Any = "", batch: bool = True) -> Model:
-        """A model, to be called as a function. ``batch=False``: it is given single rows, without the batch dimension."""
+        """A model that can be called as a function. With ``batch=False`` its calls take single rows, without the batch dimension."""
         return Model(self, name, str(version), batch)
 
     def close(self) -> None:
-        """Ends the connections. Arrays stay valid."""
+        """Closes the connections. Arrays stay valid."""
         self._closed = True
         if self._executor is not None:
             self._executor.shutdown(wait=True)
@@ -78,10 +87,10 @@ class Client:
         where = self._session_path or f"{self._scheme}://{self._address}"
         return f"<nerite client of {where}>"
 
-    # For models.
+    # Methods for class Model.
 
     def quick(self, key: Any, arrays: Sequence[np.ndarray], whole: Callable[[Any], Any]) -> Optional[Response]:
-        """One inference over a session, if all is ready for it. What it raises has broken nothing but its connection."""
+        """Runs one inference over a session, if a prepared plan for it exists. An exception affects only its connection."""
         try:
             lane = self._free.pop()
         except IndexError:
@@ -99,16 +108,16 @@ class Client:
         return response
 
     def run(self, ask: Callable[[Any], T]) -> T:
-        """Asks on a connection that nobody else uses meanwhile. If the server was started anew, connects once more."""
+        """Calls ``ask`` with a connection that no other thread uses meanwhile. If the server was restarted, connects again."""
         for is_last in (False, True):
             lane = self._take()
             try:
                 return ask(lane)
             except Lost as lost:
-                # What was sent may have been run: it is not sent again unless the program said so.
+                # A request that was sent may have been run. It is sent again only if the program allowed that.
                 if is_last or (lost.sent and not self._repeat_lost):
                     raise
-                # Nor are those that were opened to the same server.
+                # The other connections to the same server are closed too.
                 while self._free:
                     self._drop(self._free.pop())
             finally:
@@ -116,11 +125,11 @@ class Client:
         raise AssertionError("the second try returned or raised")
 
     def repeats_lost(self) -> bool:
-        """Whether what a lost server may have run is sent to the next."""
+        """Whether a request that a lost server may have run is sent again."""
         return self._repeat_lost
 
     def stream(self, ask: Callable[[Any], Iterator[T]]) -> Iterator[T]:
-        """As :meth:`run`, for any number of answers."""
+        """As :meth:`run`, for any number of responses."""
         lane = self._take()
         try:
             yield from ask(lane)
@@ -128,7 +137,7 @@ class Client:
             self._put(lane)
 
     def lend(self, spec: Spec) -> Optional[Block]:
-        """Memory for an input that the server knows by name; None where there is no session."""
+        """Memory for an input, which the server knows by name. None if there is no session."""
         if self._session_path is None:
             return None
         from nerite._datatypes import fixed_byte_size
@@ -136,18 +145,18 @@ class Client:
         return self.run(lambda lane: lane.pool.acquire(max(fixed_byte_size(spec.shape, spec.datatype) or 0, 1)))
 
     def executor(self) -> concurrent.futures.ThreadPoolExecutor:
-        """Threads for calls that nobody waits for at once."""
+        """The threads for asynchronous calls."""
         with self._lock:
             if self._executor is None:
                 self._executor = concurrent.futures.ThreadPoolExecutor(THREADS_MAX, "nerite")
             return self._executor
 
     def _start_afresh(self) -> None:
-        """The state of a client without connections; also that of a child process, whose parent has all there were."""
+        """Sets the state of a client without connections. A forked child uses it too, because all connections are its parent's."""
         self._lock = threading.Lock()
         self._free: collections.deque[Any] = collections.deque()
         self._all: set[Any] = set()
-        # Threads that wait for a connection, of which there are as many as there may be.
+        # The number of threads that wait for a connection, because the limit is reached.
         self._waiting = 0
         self._came_back = threading.Condition(self._lock)
         self._open = 0
@@ -156,10 +165,10 @@ class Client:
         self._closed = False
 
     def _choose(self) -> None:
-        """Finds out whether there is a session to be had, and keeps the connection."""
+        """Tries to open a session, and keeps its connection."""
         path = self._socket_path or _trust.default_path()
         try:
-            lane = Lane(path, self._server_uid)
+            lane = Lane(path, self._server_uid, self._token)
         except Refused as refusal:
             if self._scheme == "unix":
                 raise ConnectionError(str(refusal)) from None
@@ -182,16 +191,16 @@ class Client:
         self._free.append(lane)
 
     def _is_same(self, lane: Lane) -> bool:
-        """Whether the session's server is the one that the program named."""
+        """Whether the session's server is the server that the program named."""
         try:
             plain = self._plain()
             server_id = server_id_among(plain.client._extensions())
-        except Exception:  # noqa: BLE001 - restricted, or nobody there: other signs decide
+        except Exception:  # noqa: BLE001 - restricted, or no server answers: other signs decide
             server_id = None
         return is_server_of(lane, self._address, server_id)
 
     def _plain(self) -> PlainLane:
-        """This thread's client of the other protocols: those of HTTP belong to the thread that made them."""
+        """This thread's client for HTTP or gRPC. An HTTP client can be used only by the thread that made it."""
         lane = getattr(self._thread, "plain", None)
         if lane is None:
             options = dict(self._options)
@@ -199,7 +208,7 @@ class Client:
                 options["session_socket"] = self._socket_path
             if self._server_uid is not None:
                 options["server_uid"] = self._server_uid
-            lane = self._thread.plain = PlainLane(self._scheme, self._address, options)
+            lane = self._thread.plain = PlainLane(self._scheme, self._address, options, self._token)
             self._all.add(lane)
         return lane
 
@@ -209,13 +218,13 @@ class Client:
         if self._session_path is None:
             return self._plain()
         try:
-            # One that nobody uses, without a lock.
+            # A free connection is taken without a lock.
             return self._free.pop()
         except IndexError:
             return self._open_another()
 
     def _open_another(self) -> Any:
-        """A new connection; one that comes back, if there are as many as there may be."""
+        """A new connection. If the limit is reached, waits for one that is given back."""
         with self._lock:
             while self._open >= LANES_MAX:
                 self._waiting += 1
@@ -228,7 +237,7 @@ class Client:
                     self._waiting -= 1
             self._open += 1
         try:
-            lane = Lane(self._session_path or "", self._server_uid)
+            lane = Lane(self._session_path or "", self._server_uid, self._token)
         except BaseException as error:
             self._closed_one()
             if isinstance(error, Refused):
@@ -244,7 +253,7 @@ class Client:
             self._drop(lane)
             return
         self._free.append(lane)
-        # Who began to wait after it was looked for finds it, for this comes after it was put there.
+        # A thread that began to wait after this check finds the connection, which was put back before.
         if self._waiting:
             with self._lock:
                 self._came_back.notify()
@@ -255,7 +264,7 @@ class Client:
             self._came_back.notify()
 
     def _drop(self, lane: Any) -> None:
-        """It is of no use any more."""
+        """Closes a broken connection."""
         if lane in self._all:
             self._all.discard(lane)
             lane.close()
@@ -267,6 +276,7 @@ def connect(
     *,
     session_socket: Optional[str] = None,
     server_uid: Optional[int] = None,
+    token: Optional[str] = None,
     repeat_lost: bool = False,
     **options: Any,
 ) -> Client:
@@ -287,22 +297,24 @@ def connect(
     session_socket : str
         The path of the server's session socket, where it is not the default one.
     server_uid : int
-        A user whose server may be talked to over its session socket, besides this program's own user and root.
+        A further user whose server is trusted on the session socket, in addition to this program's own user and root.
+    token : str
+        The secret of a token that the server knows, where it asks for one (``--access-tokens-file``). By default ``NERITE_TOKEN``.
     repeat_lost : bool
-        Whether a request that was sent to a server which then went away is sent again to the next one; it may be run twice then.
-        Without it such a request raises ConnectionError, and the next one connects anew.
+        Whether a request is sent again if the server ended after the request was sent. It may run twice then. Without it such a request
+        raises ConnectionError, and the next request connects again.
     options
-        For the clients ``nerite.http.InferenceServerClient`` or ``nerite.grpc.InferenceServerClient``. A server's certificate is checked
-        against ``ssl_options={"ca_certs": "root.pem"}`` over HTTP, and ``root_certificates="root.pem"`` over gRPC.
+        Options of the clients ``nerite.http.InferenceServerClient`` or ``nerite.grpc.InferenceServerClient``. The server's certificate is
+        checked against ``ssl_options={"ca_certs": "root.pem"}`` for HTTP, and ``root_certificates="root.pem"`` for gRPC.
 
-    Tensors go through shared memory where they can: over a session (``client.transport`` is ``"session"``), or in leases or regions over
-    HTTP and gRPC (``"lease"``, ``"region"``). Elsewhere they travel in the messages (``"inline"``).
+    Tensors go through shared memory if possible: over a session (``client.transport`` is ``"session"``), or in leases or regions with HTTP
+    and gRPC (``"lease"``, ``"region"``). Otherwise they are sent in the messages (``"inline"``).
     """
-    return Client(url, session_socket, server_uid, repeat_lost, options)
+    return Client(url, session_socket, server_uid, token, repeat_lost, options)
 
 
 def _parts(url: Optional[str]) -> tuple[str, str, bool]:
-    """An address as its protocol (``http``, ``grpc``, ``unix``), its place, and whether TLS is used. Empty without an address."""
+    """Splits an address into protocol (``http``, ``grpc``, ``unix``), place, and whether TLS is used. Empty without an address."""
     if url is None:
         return "", "", False
     if url.startswith("unix:"):
@@ -319,7 +331,7 @@ def _parts(url: Optional[str]) -> tuple[str, str, bool]:
 def _is_live(lane: PlainLane) -> bool:
     try:
         return bool(lane.client.is_server_live())
-    except Exception:  # noqa: BLE001 - whatever the client's library throws when nobody answers
+    except Exception:  # noqa: BLE001 - any error of the client's library if no server answers
         return False
 
 
@@ -331,7 +343,7 @@ def _after_fork_in_child() -> None:
     if any(client._session_path is None and client._scheme == "http" for client in clients):
         import gevent
 
-        # Its loop, of which the child has the parent's.
+        # gevent's loop was copied from the parent, so it is initialised again.
         gevent.reinit()
     for client in clients:
         client._start_afresh()

@@ -1,9 +1,9 @@
-"""How does what a program has become the elements of a datatype, without loss?
+"""How are a program's values converted to the elements of a datatype, without loss?
 
-* An array (numpy's, or of whatever speaks DLPack, ``__array__`` or the buffer protocol) has a datatype. It is converted where
-  every value of its datatype is one of the wanted datatype (INT8 to INT32, FP16 to FP32), and refused otherwise.
-* Python's numbers have none, so their values decide. An integer datatype takes whole numbers in its range, a floating-point
-  datatype takes numbers and rounds them, BOOL takes True and False, BYTES takes ``str`` and ``bytes``.
+* An array (numpy, or an object with DLPack, ``__array__`` or the buffer protocol) has a datatype. It is converted if every value of its
+  datatype exists in the wanted datatype (INT8 to INT32, FP16 to FP32), and refused otherwise.
+* Python's numbers have no datatype, so their values decide. An integer datatype accepts integers in its range, a floating-point datatype
+  accepts numbers and rounds them, BOOL accepts True and False, BYTES accepts ``str`` and ``bytes``.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from tritonclient.utils import InferenceServerException
 
 from nerite import _datatypes
 
-# numpy's own bound on dimensions is 32 in version 1 and 64 in version 2.
+# numpy's limit of dimensions is 32 in version 1 and 64 in version 2.
 DIMENSIONS_MAX = 32
-# DLPack's kinds of memory that the host reads: its own, and what was pinned for CUDA.
+# DLPack's device types that the host can read: host memory, and memory pinned for CUDA.
 _HOST_KINDS = (1, 3)
 
 
 def elements(given: Any, datatype: str) -> tuple[np.ndarray, np.dtype[Any]]:
-    """What was given as an array that can be assigned to elements of ``datatype``, and the dtype to see those elements as."""
+    """Converts ``given`` to an array that can be assigned to elements of ``datatype``. Also returns the dtype as which those elements are
+    viewed."""
     if isinstance(given, np.ndarray) and datatype == _datatypes.datatype_of(given):
         return given, given.dtype
     found = _converted(given, datatype, 0)
-    # BF16 that came by DLPack is the two bytes of each, for which nothing but numpy is needed.
+    # BF16 from DLPack comes as ``uint16``, which needs only numpy.
     return found, found.dtype if datatype == "BF16" and found.dtype == np.uint16 else _datatypes.numpy_dtype(datatype)
 
 
@@ -61,7 +62,7 @@ def _converted(given: Any, datatype: str, depth: int) -> np.ndarray:
 
 
 def _asked(given: Any) -> np.ndarray:
-    """What the object itself says it is as an array."""
+    """The object as an array, by its own protocols."""
     try:
         return np.asarray(given)
     except Exception as error:
@@ -77,12 +78,12 @@ def _of_dlpack(given: Any, datatype: str, depth: int) -> np.ndarray:
             f"first, with .cpu() in PyTorch or numpy.asarray in JAX"
         )
     try:
-        # Only now: it needs ctypes with callbacks, which some systems forbid.
+        # Imported at first use, because it needs ctypes with callbacks, which some systems forbid.
         from nerite.model import dlpack
 
         found, array = dlpack.borrowed(given)
     except Exception as error:
-        # DLPack has no word for every dtype, and some libraries export less by it than by the other.
+        # DLPack does not support every dtype, and some libraries export fewer dtypes with it than with `__array__`.
         if hasattr(given, "__array__"):
             return _checked(_asked(given), datatype, name)
         raise InferenceServerException(f"a {name} gives no array by DLPack: {error}") from error
@@ -94,7 +95,7 @@ def _of_dlpack(given: Any, datatype: str, depth: int) -> np.ndarray:
 
 
 def _checked(array: np.ndarray, datatype: str, name: str) -> np.ndarray:
-    """The array, if its conversion loses nothing."""
+    """The array, if its conversion loses no value."""
     found = _datatypes.datatype_of(array)
     if found == datatype or (datatype == "BYTES" and array.dtype.kind == "U") or is_lossless(array.dtype, datatype):
         return array
@@ -104,12 +105,12 @@ def _checked(array: np.ndarray, datatype: str, name: str) -> np.ndarray:
 
 
 def is_lossless(dtype: np.dtype[Any], datatype: str) -> bool:
-    """Whether each value of the dtype, a number's or a truth's, is a value of the datatype."""
+    """Whether each value of the dtype, numeric or boolean, exists in the datatype."""
     if datatype == "BYTES" or not (dtype.kind in "biuf" or _datatypes.datatype_of(np.empty(0, dtype)) == "BF16"):
         return False
     wanted = _datatypes.numpy_dtype(datatype)
     if dtype.kind in "iu" and dtype.itemsize == 8 and wanted.kind == "f":
-        # numpy calls that safe, but FP64 has 53 bits for whole numbers.
+        # numpy calls this safe, but FP64 holds integers exactly only up to 53 bits.
         return False
     return np.can_cast(dtype, wanted, "safe")
 
@@ -142,7 +143,7 @@ def _of_sequence(given: Sequence[Any], datatype: str, depth: int) -> np.ndarray:
 
 
 def _of_values(values: Sequence[Any], datatype: str) -> np.ndarray:
-    """A row of Python's own values, each checked."""
+    """An array of Python values, each of which is checked."""
     if datatype == "BYTES":
         _check_types(values, (str, bytes), datatype, "str and bytes")
         texts = np.empty(len(values), dtype=np.object_)
@@ -177,7 +178,7 @@ def _of_numbers(values: Sequence[Any], datatype: str, dtype: np.dtype[Any]) -> n
 
 
 def _check_types(values: Sequence[Any], types: tuple[type, ...], datatype: str, takes: str) -> None:
-    """Refuses values of other types than these. A bool is no int here unless it is named."""
+    """Refuses values of other types than these. A bool counts as an int only if bool is listed."""
     if not set(map(type, values)) <= set(types):
         _refuse((one for one in values if type(one) not in types), datatype, takes)
 

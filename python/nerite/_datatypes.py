@@ -1,7 +1,7 @@
-"""How does a tensor of each datatype lie in bytes?
+"""How are tensors of each datatype serialised?
 
-Names of datatypes are those of the protocol (``"FP32"``, ``"BYTES"``, …). Fixed-size elements lie back to back, little
-endian, row-major. Elements of ``BYTES`` are each a length of 4 bytes (little endian) and that many bytes.
+Datatypes have the protocol's names (``"FP32"``, ``"BYTES"``, …). Elements of fixed size are contiguous, little endian and row-major. Each
+element of ``BYTES`` is a length of 4 bytes (little endian) and that many bytes.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ ELEMENT_BYTES = {
 }
 LENGTH_BYTES = 4
 ELEMENT_BYTES_MAX = 2**32 - 1
-# More than any machine can address.
+# The largest size that can be represented.
 TENSOR_BYTES_MAX = 2**63 - 1
 
 BytesLike = Union[bytes, bytearray, memoryview]
 
 
 def check_datatype(datatype: str) -> str:
-    """The datatype itself, or an error that lists those there are."""
+    """The datatype itself. Raises an error with the list of datatypes if it is unknown."""
     if datatype != "BYTES" and datatype not in ELEMENT_BYTES:
         raise InferenceServerException(f"unknown datatype '{datatype}', expected one of {', '.join(ELEMENT_BYTES)}, BYTES")
     return datatype
 
 
 def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape as a tuple of whole numbers; dimensions of -1 (not known yet) are kept."""
+    """The shape as a tuple of ints. Dimensions of -1 (unknown) are kept."""
     if isinstance(shape, (str, bytes)):
         raise InferenceServerException(f"shape {shape!r} is no sequence of whole numbers")
     try:
-        # Not int(), for which 2.5 is 2.
+        # int() is not used, because int(2.5) is 2.
         dims = tuple(operator.index(dim) for dim in shape)
     except TypeError:
         raise InferenceServerException(f"shape {shape!r} is no sequence of whole numbers") from None
@@ -66,14 +66,14 @@ def element_count(shape: Sequence[int]) -> int:
 
 
 def fixed_byte_size(shape: Sequence[int], datatype: str) -> Optional[int]:
-    """The tensor's size in bytes; None where the shape does not tell (BYTES, a dimension of -1)."""
+    """The tensor's size in bytes. None if the shape does not determine it (BYTES, a dimension of -1)."""
     if datatype == "BYTES" or any(dim < 0 for dim in shape):
         return None
     return _addressable(element_count(shape) * ELEMENT_BYTES[datatype], shape, datatype, "")
 
 
 def empty_byte_size(shape: Sequence[int]) -> int:
-    """What a BYTES tensor of empty elements takes: a length for each."""
+    """The size of a BYTES tensor of empty elements: a length for each."""
     return _addressable(LENGTH_BYTES * element_count(shape), shape, "BYTES", " and more")
 
 
@@ -86,7 +86,7 @@ def _addressable(byte_size: int, shape: Sequence[int], datatype: str, more: str)
 
 
 def check_byte_size(byte_size: Optional[int], shape: Optional[Sequence[int]], datatype: Optional[str]) -> Optional[int]:
-    """The bytes asked for a tensor, or those that follow from shape and datatype; an error where the two differ."""
+    """The given size of a tensor, or the size from shape and datatype. Raises an error if the two differ."""
     fixed = None if shape is None or datatype is None else fixed_byte_size(shape, datatype)
     if byte_size is None:
         return fixed
@@ -103,13 +103,13 @@ def check_byte_size(byte_size: Optional[int], shape: Optional[Sequence[int]], da
 
 
 def numpy_dtype(datatype: str) -> np.dtype[Any]:
-    """What numpy calls the datatype; BF16 as tritonclient has it."""
+    """The numpy dtype of the datatype. BF16 is as in tritonclient."""
     found = triton_to_np_dtype(datatype)
     if found is None:
         raise InferenceServerException(f"datatype '{datatype}' has no numpy form here")
     dtype = np.dtype(found)
     if dtype.itemsize != ELEMENT_BYTES.get(datatype, dtype.itemsize):
-        # BF16 was float32 for tritonclient once, which is no view of it.
+        # Older versions of tritonclient use float32 for BF16, which cannot be a view of the bytes.
         raise InferenceServerException(
             f"a {datatype} element has {ELEMENT_BYTES[datatype]} bytes, the installed tritonclient makes it a {dtype} of "
             f"{dtype.itemsize}; install a newer tritonclient"
@@ -118,14 +118,14 @@ def numpy_dtype(datatype: str) -> np.dtype[Any]:
 
 
 def datatype_of(array: np.ndarray) -> Optional[str]:
-    """What the protocol calls the array's dtype; None where it has no word for it."""
+    """The protocol's datatype of the array's dtype. None if there is none."""
     return np_to_triton_dtype(array.dtype)
 
 
 def encoded_elements(array: np.ndarray) -> list[bytes]:
-    """The elements of a BYTES tensor in row-major order, each as the bytes that will travel.
+    """The elements of a BYTES tensor in row-major order, as the bytes that are sent.
 
-    Bytes stay as they are, anything else becomes its ``str`` in UTF-8: tritonclient's rule.
+    Bytes are kept, and any other element is converted with ``str`` to UTF-8, as in tritonclient.
     """
     elements = array.ravel(order="C").tolist()
     encoded = [one if isinstance(one, bytes) else str(one).encode("utf-8") for one in elements]
@@ -136,7 +136,7 @@ def encoded_elements(array: np.ndarray) -> list[bytes]:
 
 
 def encoded_byte_size(elements: Sequence[bytes]) -> int:
-    """The bytes that these elements take when serialised."""
+    """The size of these elements when serialised."""
     return sum(map(len, elements)) + LENGTH_BYTES * len(elements)
 
 
@@ -154,7 +154,7 @@ def write_elements(elements: Sequence[bytes], memory: memoryview) -> int:
 def walk_elements(memory: BytesLike, count: int) -> tuple[list[bytes], int]:
     """Reads ``count`` elements; returns them and the bytes they took.
 
-    The lengths may come from another process: each is read once, then checked against what is left.
+    Another process may write the lengths, so each is read once, then checked against the remaining bytes.
     """
     view = memoryview(memory)
     found: list[bytes] = []

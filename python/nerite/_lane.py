@@ -1,11 +1,11 @@
-"""How does one caller at a time infer over a session?
+"""How are inferences run over a session, by one thread at a time?
 
-A *plan* is a request whose shapes are known: a model, its inputs and the outputs that are wanted. Each of its *slots* has a place for the
-inputs, one for the outputs, and a handle of the server's (``Prepare`` in docs/session.md). A call takes a free slot, writes the inputs,
-sends six bytes and receives four. A slot is free again when nobody refers to its outputs any more.
+A *plan* is a request with known shapes: a model, its inputs and the requested outputs. Each of its *slots* has memory for the inputs,
+memory for the outputs, and a handle of the server (``Prepare`` in docs/session.md). A call takes a free slot, writes the inputs, sends six
+bytes and receives four. A slot is free again when no array refers to its outputs any more.
 
-The first call of a plan asks plainly (``Infer``), for its answer tells how large the outputs are. So do all calls whose outputs have
-no size that can be known beforehand (BYTES, or shapes that depend on values), and those that say more than their tensors.
+The first call of a plan is a plain request (``Infer``), because its answer contains the sizes of the outputs. Calls are always plain if the
+size of an output cannot be known beforehand (BYTES, or shapes that depend on values), or if they have more than tensors.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ SERVER_ID, SERVER_MORE, SERVER_ERROR, SERVER_INFERENCE, SERVER_PREPARED, SERVER_
 SERVER_ANSWERS, SERVER_DESCRIBED = 14, 15
 INFERENCE_RESPONSE, INFERENCE_PLACED = 1, 2
 PLACED_OUTPUT, PLACED_LEASE, PLACED_OFFSET, PLACED_BYTE_SIZE = 1, 2, 3, 4
-# The code of a handle that is no more: nothing was run.
+# The error code of a handle that does not exist any more. The request was not run.
 STALE = 9
-# Calls of one packet, and handles of one session less some for what is being exchanged.
+# The most calls of one packet, slots of one session (the server's limit of handles less some in exchange) and plans.
 CALLS_MAX, SLOTS_MAX, PLANS_MAX = 32, 240, 64
 ALIGNMENT_BYTES = 64
-# How the server says that an output did not fit its place.
+# The server's error text for an output that does not fit into its memory.
 TOO_SMALL = "to hold the results"
-# Calls that are alone on their session have this id.
+# The id of a call that is the only one on its session.
 CALL_ID = 1
 CALLED = _protobuf.encode([(SERVER_ID, CALL_ID), (SERVER_CALLED, b"")])
 CALLED_BYTES = len(CALLED)
 
 
 class Stale(Exception):
-    """What was known of the model holds no longer. Nothing was run."""
+    """The model has changed. The request was not run."""
 
 
 class Lost(ConnectionError):
-    """The server has gone. ``sent`` says whether the request may have reached it."""
+    """The connection to the server is lost. ``sent`` says whether the request may have reached the server."""
 
     def __init__(self, why: str, sent: bool):
         super().__init__(why)
@@ -57,8 +57,8 @@ class Lost(ConnectionError):
 
 
 class Input(NamedTuple):
-    """One input of a call: its shape, and elements that can be assigned, or (BYTES) the encoded ones. An input whose block is known
-    lies there already."""
+    """One input of a call: its shape, and elements that can be assigned, or (BYTES) the encoded ones. If it has a block, the elements are
+    there already."""
 
     spec: Spec
     array: Any
@@ -66,7 +66,7 @@ class Input(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What is asked. ``is_plain``: nothing is said but tensors, so that the call can be prepared."""
+    """A request. ``is_plain``: it consists of tensors only, so it can be prepared."""
 
     model: str
     version: str
@@ -84,7 +84,7 @@ _ndarray = np.ndarray
 
 
 class Plan:
-    """Calls of the same shapes. ``answer`` is what the server gave to the first; None where outputs have no known size."""
+    """Calls with the same shapes. ``answer`` is the server's answer to the first one. None if the sizes of outputs are not known."""
 
     def __init__(self, answer: Optional[Answer]):
         self.answer = answer
@@ -94,12 +94,12 @@ class Plan:
 
 
 class Slot:
-    """A place for the inputs and outputs of one call, and the server's handle for it."""
+    """Memory for the inputs and outputs of one call, and the server's handle for it."""
 
     __slots__ = ("plan", "handle", "varint", "packet", "views", "blocks", "memory", "places", "head")
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The outputs, until nobody refers to them."""
+        """The outputs. The slot is in use until no array refers to them."""
         turn = self.memory.view(_Turn)
         turn.slot = self
         arrays = {}
@@ -108,13 +108,13 @@ class Slot:
         return arrays
 
     def turn(self) -> _Turn:
-        """Another use of the outputs."""
+        """Begins another use of the outputs."""
         turn = self.memory.view(_Turn)
         turn.slot = self
         return turn
 
     def give_back(self) -> None:
-        """Its outputs are no longer referred to. May come from any thread."""
+        """Frees the slot, because no array refers to its outputs any more. May be called from any thread."""
         if not self.plan.retired:
             self.plan.free.append(self)
 
@@ -122,13 +122,13 @@ class Slot:
 class _Area(np.ndarray):
     """The memory of a slot's outputs.
 
-    An array keeps the array that it is a view on. numpy passes over bases whose own base has the type of the new array, so an output
-    (an ndarray) that is a view on a turn keeps the turn as long as the turn's base is no plain ndarray.
+    An array keeps a reference to the array that it is a view on (its base). numpy skips bases whose own base has the type of the new array.
+    An output (an ndarray) that is a view on a turn keeps the turn, because the turn's base is not a plain ndarray.
     """
 
 
 class _Turn(np.ndarray):
-    """One use of a slot's outputs: a view on their memory, which ends with the last array that was made of it."""
+    """One use of a slot's outputs: a view on their memory. It ends with the last array that refers to it."""
 
     slot: Optional[Slot] = None
 
@@ -138,17 +138,17 @@ class _Turn(np.ndarray):
 
 
 class Lane(Session):
-    """A session that one caller at a time uses."""
+    """A session that one thread at a time uses."""
 
-    def __init__(self, path: str, server_uid: Optional[int] = None):
-        super().__init__(path, server_uid=server_uid)
-        # A socket with a timeout of Python's is asked before each receive whether there is something.
+    def __init__(self, path: str, server_uid: Optional[int] = None, token: Optional[str] = None):
+        super().__init__(path, server_uid=server_uid, token=token)
+        # With a timeout, Python would poll the socket before each receive.
         self._socket.setblocking(True)
         self._timeout: Optional[float] = None
         self._buffer = bytearray(PACKET_BYTES_MAX)
-        # Set once answers would come out of step, or none can come.
+        # Set when the next answer could be that of an earlier request, or when none can come.
         self.broken = False
-        # The sends and receives of each call, which tests count.
+        # The functions that send and receive each call. Tests count them.
         self.send_packet = self._socket.send
         self.receive_packet = self._socket.recv_into
         self.pool = Pool(self._make_slab, self._drop_slab)
@@ -158,13 +158,13 @@ class Lane(Session):
         self.copied_bytes = 0
 
     def describe(self, model: str, version: str) -> Metadata:
-        """The model's tensors."""
+        """The inputs and outputs of the model."""
         content = _protobuf.encode([(1, model), (2, version)])
         described, _ = self._asked(CLIENT_DESCRIBE, content, SERVER_DESCRIBED)
         return _messages.read_metadata(_field(described, 1))
 
     def set_timeout(self, seconds: Optional[float]) -> None:
-        """How long an answer may take."""
+        """Sets the timeout of an answer."""
         if seconds != self._timeout:
             whole = 0 if seconds is None else max(int(seconds * 1e6), 1)
             packed = struct.pack("ll", whole // 1_000_000, whole % 1_000_000)
@@ -172,7 +172,7 @@ class Lane(Session):
             self._timeout = seconds
 
     def call(self, call: Call, key: Any) -> Response:
-        """One inference. ``key`` tells its plan from others: model, outputs, shapes, and the blocks of lent inputs."""
+        """Runs one inference. ``key`` identifies its plan: model, outputs, shapes, and the blocks of inputs in lent buffers."""
         plan = self.plans.get(key) if key is not None else None
         slot = None if plan is None else self._slot(plan, call)
         if slot is None:
@@ -189,8 +189,8 @@ class Lane(Session):
         return self._settle(slot, call, key, self._await(size, CALL_ID))
 
     def quick(self, key: Any, arrays: Sequence[np.ndarray], whole: Callable[[Any], Call]) -> Optional[Response]:
-        """As :meth:`call`, for a plan that has a free slot and arrays of its very shapes and datatypes; None where there is none.
-        ``whole`` gives the call itself, which is of use only when something is amiss."""
+        """As :meth:`call`, for a plan that has a free slot, and arrays of exactly its shapes and datatypes. None if there is none.
+        ``whole`` makes the call itself, which is needed only if the answer is not the expected one."""
         try:
             slot = self.plans[key].free.pop()
         except (KeyError, IndexError):
@@ -204,7 +204,7 @@ class Lane(Session):
         except BaseException as error:
             self._break()
             if isinstance(error, OSError):
-                # A packet that cannot be sent fails with EPIPE; reading fails in other ways.
+                # Only a send fails with EPIPE, so then the request was not sent.
                 raise Lost(f"the server has gone: {error.strerror or error}", sent=not isinstance(error, BrokenPipeError)) from error
             raise
         if size == CALLED_BYTES and self._buffer.startswith(CALLED):
@@ -212,8 +212,8 @@ class Lane(Session):
         return self._settle(slot, whole(self), key, self._await(size, CALL_ID))
 
     def quick_many(self, keys: Sequence[Any], all_arrays: Sequence[Sequence[np.ndarray]]) -> Optional[list[Any]]:
-        """As :meth:`quick`, for up to 32 calls in one packet. None where one of them has no slot, or is answered otherwise than expected
-        and has to be looked at: then ``(slot, answer)`` stands in its place."""
+        """As :meth:`quick`, for up to 32 calls in one packet. None if one of them has no slot. If an answer is not the expected one, the
+        list has ``(slot, answer)`` in its place."""
         plans = self.plans
         slots: list[Slot] = []
         try:
@@ -241,7 +241,7 @@ class Lane(Session):
         return [_response_of(slot) if answer is None else (slot, answer) for slot, answer in zip(slots, answers)]
 
     def call_many(self, calls: Sequence[Call], key_of: Any) -> list[Any]:
-        """Up to 32 inferences in one packet. Gives a response or an exception for each."""
+        """Runs up to 32 inferences with one packet. Returns a response or an exception for each."""
         slots = []
         for call in calls:
             key = key_of(call)
@@ -270,7 +270,7 @@ class Lane(Session):
         return outcomes
 
     def stream(self, call: Call) -> Iterator[Response]:
-        """The responses of a model that gives any number."""
+        """The responses of a decoupled model."""
         blocks = self._place(call)
         message = self._message(call, blocks)
         self._last_id += 1
@@ -294,11 +294,11 @@ class Lane(Session):
                 self._break()
             raise
         except BaseException:
-            # What still comes belongs to nobody.
+            # Further responses would be taken for answers to the next call.
             self._break()
             raise
 
-    # What follows is done under way.
+    # Internal steps.
 
     def _one(self, call: Call, key: Any) -> Any:
         return self._caught(self.call, call, key)
@@ -310,7 +310,7 @@ class Lane(Session):
             return error
 
     def _slot(self, plan: Plan, call: Call) -> Optional[Slot]:
-        """A slot that is free; None where the call is to be asked plainly."""
+        """A free slot. None if the call must be a plain request."""
         if plan.answer is None:
             return None
         try:
@@ -322,7 +322,7 @@ class Lane(Session):
         return None if self.slots >= SLOTS_MAX else self._prepare(plan, call)
 
     def _prepare(self, plan: Plan, call: Call) -> Slot:
-        """A new slot, which the server knows."""
+        """A new slot, prepared at the server."""
         assert plan.answer is not None
         slot = Slot()
         slot.plan = plan
@@ -364,7 +364,7 @@ class Lane(Session):
                 self.copied_bytes += view.nbytes
 
     def _settle(self, slot: Slot, call: Call, key: Any, answer: Any) -> Response:
-        """What to make of an answer that is not the expected one."""
+        """Handles an answer that is not the expected one."""
         fields, descriptors = answer
         _close_all(descriptors)
         if SERVER_CALLED in fields:
@@ -377,7 +377,7 @@ class Lane(Session):
             slot.give_back()
             failure = _failure(fields[SERVER_ERROR])
             if TOO_SMALL in str(failure):
-                # The shapes depend on more than those of the inputs. From now on the server chooses the places.
+                # The output shapes do not depend on the input shapes only. From now on the server chooses the memory of the outputs.
                 self._retire(self.plans[key])
                 self.plans[key] = Plan(None)
                 return self._learn(call, key)
@@ -395,7 +395,7 @@ class Lane(Session):
         return Response(arrays, Head(read.model, read.version, read.id, read.parameters))
 
     def _learn(self, call: Call, key: Any) -> Response:
-        """Asks plainly, and keeps what the answer says for the next call of the kind."""
+        """Sends a plain request, and keeps its answer for the next call of the plan."""
         blocks = self._place(call)
         answer, descriptors = self._asked_more(CLIENT_INFER, self._message(call, blocks), SERVER_INFERENCE)
         try:
@@ -412,7 +412,7 @@ class Lane(Session):
         return response
 
     def _place(self, call: Call) -> list[tuple[Block, int]]:
-        """Where the inputs of a plain request lie."""
+        """Copies the inputs of a plain request to shared memory. Returns their blocks."""
         placed = []
         for one in call.inputs:
             if one.block is not None:
@@ -444,7 +444,7 @@ class Lane(Session):
         return _protobuf.encode([(1, request), *((2, name) for name in leased)])
 
     def _read_inference(self, inference: bytes, descriptors: list[int]) -> Optional[Response]:
-        """A response and the leases that its outputs lie in; None for the news that nothing follows."""
+        """Reads a response, whose outputs may lie in leases. None for a notice that no response follows."""
         message, placed = b"", {}
         for number, value in _protobuf.decode(inference):
             if number == INFERENCE_RESPONSE and isinstance(value, bytes):
@@ -474,12 +474,12 @@ class Lane(Session):
         return response
 
     def forget(self, model: str) -> None:
-        """Nothing is known of the model any more."""
+        """Drops all plans of the model."""
         for key in [key for key in self.plans if key[0] == model]:
             self._retire(self.plans.pop(key))
 
     def _retire(self, plan: Plan) -> None:
-        """Gives the plan's handles up. Outputs that are referred to stay."""
+        """Releases the plan's handles. Outputs that are still referred to stay."""
         plan.retired = True
         handles = b"".join(_protobuf.varint(slot.handle) for slot in plan.slots)
         self.slots -= len(plan.slots)
@@ -496,7 +496,7 @@ class Lane(Session):
                 self._retire(self.plans.pop(key))
 
     def _asked(self, call: int, content: bytes, expected: int) -> tuple[bytes, list[int]]:
-        """One question and its answer."""
+        """Sends one call and waits for its answer."""
         answer, descriptors = self._asked_more(call, content, expected)
         _close_all(descriptors)
         return answer, []
@@ -540,7 +540,7 @@ class Lane(Session):
         return size
 
     def _await(self, size: int, asked: int) -> tuple[dict[int, Any], list[int]]:
-        """The answer, of which a packet has come that may be about something else. It brings no descriptors."""
+        """The answer. The packet that was received may be about something else. The answer has no descriptors."""
         while True:
             fields = self._fields(bytes(self._buffer[:size]))
             if fields.get(SERVER_ID, 0) == asked:
@@ -548,7 +548,8 @@ class Lane(Session):
             size = self._receive_into()
 
     def _await_many(self, count: int, size: int) -> list[Any]:
-        """The answers to a packet of calls, in their order; None for those that are as expected. A packet of ``size`` bytes is there."""
+        """The answers to a packet of calls, in order. None for those that are as expected. A packet of ``size`` bytes was received
+        already."""
         answers: dict[int, Any] = {}
         while True:
             packet = bytes(self._buffer[:size])
@@ -565,7 +566,7 @@ class Lane(Session):
             size = self._receive_into()
 
     def _next(self, asked: int) -> tuple[dict[int, Any], list[int]]:
-        """The next message of this id, with its descriptors."""
+        """The next message with this id, and its descriptors."""
         while True:
             try:
                 packet, descriptors, flags, _ = self._receive_now()
@@ -582,7 +583,7 @@ class Lane(Session):
             _close_all(list(descriptors))
 
     def _fields(self, packet: bytes) -> dict[int, Any]:
-        """The fields of a message; takes note of leases that are no more."""
+        """The fields of a message. Notes leases that do not exist any more."""
         try:
             self._read(packet, -1, -1)
             return dict(_protobuf.decode(packet))
@@ -590,14 +591,14 @@ class Lane(Session):
             raise Lost(f"the session has ended: {error}", sent=True) from error
 
     def _break(self) -> None:
-        """Whatever still comes would be taken for the next answer. The server cancels what is in flight."""
+        """Closes the session, because further messages would be taken for the next answer. The server cancels requests in flight."""
         self.broken = True
         for plan in self.plans.values():
             plan.retired = True
         self._socket.close()
 
     def close(self) -> None:
-        """Ends the session. Arrays over its memory stay valid."""
+        """Closes the session. Arrays over its memory stay valid."""
         self._break()
 
     def _make_slab(self, byte_size: int) -> Slab:
@@ -616,21 +617,21 @@ class Lane(Session):
             pass
 
     def _drain(self) -> None:
-        """Nothing: what lies there may be the next response of a stream. News are taken note of where they are read."""
+        """Does nothing: the next message may be a response of a stream. Notices are noted where they are read."""
 
     def _send_now(self, packet: bytes) -> None:
         self._socket.send(packet, socket.MSG_DONTWAIT)
 
 
 def _together(slots: Sequence[Slot]) -> bytes:
-    """The packet that calls all of them."""
+    """The packet that calls all these slots."""
     further = b"".join([slot.varint for slot in slots[1:]])
     packet = _protobuf.encode([(1, slots[0].handle), *([(2, further)] if further else [])])
     return _protobuf.encode([(CLIENT_ID, CALL_ID), (CLIENT_CALL, packet)])
 
 
 def _called_together(count: int) -> bytes:
-    """The answer to so many calls of one packet that gave what was expected, one after the other."""
+    """The concatenated answers to this many calls of one packet, if all outputs are as expected."""
     called = [_protobuf.encode([(SERVER_ID, CALL_ID + index), (SERVER_CALLED, b"")]) for index in range(count)]
     if count <= 1:
         return b"".join(called)
@@ -641,12 +642,12 @@ _CALLED_TOGETHER = [_called_together(count) for count in range(CALLS_MAX + 1)]
 
 
 def _response_of(slot: Slot) -> Response:
-    """The response that was expected, over the slot's outputs."""
+    """The expected response, over the slot's outputs."""
     return Response(slot.arrays(), slot.head)
 
 
 def _known(call: Call, answer: Answer) -> Optional[Answer]:
-    """The answer as one to expect from now on; None where its outputs may have other sizes next time."""
+    """The answer, if it can be expected for later calls. None if its outputs may have other sizes next time."""
     if answer.parameters or any(one.spec.datatype == "BYTES" for one in call.inputs):
         return None
     shapes = {one.spec.shape for one in call.inputs}
@@ -673,7 +674,7 @@ def _array(block: Block, shape: Sequence[int], datatype: str) -> np.ndarray:
 
 
 def element_dtype(datatype: str) -> np.dtype[Any]:
-    """What numpy calls the datatype; BF16 without ml_dtypes is the two bytes of each."""
+    """The numpy dtype of the datatype. BF16 without ml_dtypes is ``uint16``."""
     try:
         return _datatypes.numpy_dtype(datatype)
     except InferenceServerException:

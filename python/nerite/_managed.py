@@ -1,4 +1,4 @@
-"""What do the HTTP and the gRPC client do alike about managed buffers?"""
+"""How do the HTTP and the gRPC client use managed buffers?"""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from nerite._session import ANSWER_S, Holding, LeaseTransport, Session, Untruste
 from nerite._transports import WAYS, Refused, RegionTransport, Transport
 from nerite._trust import default_path
 
-# A way that could not be opened, perhaps after a long wait, is not tried again for so long.
+# If a way could not be opened, perhaps after a long wait, it is not tried again for this time.
 AGAIN_S = 5.0
-# How Triton's servers say that they know no region of a name.
+# The text with which Triton's servers say that a region does not exist.
 REGION_LOST = "Unable to find shared memory region"
 
 Makers = Mapping[str, Callable[[], Transport]]
 
 
 class Way:
-    """One way for buffers to travel: not tried yet, open, or refused for good."""
+    """One way of sending buffers. It is not tried yet, open, or refused permanently."""
 
     def __init__(self, name: str, make: Callable[[], Transport]):
         self.name = name
         self.why_not: Optional[str] = None
-        # Why it could not be opened the last time, and when to try again.
+        # Why the last attempt failed, and when to try again.
         self._refusal, self._again_at = "", 0.0
         self._make = make
         self._opening = threading.Lock()
@@ -53,19 +53,19 @@ class Way:
             raise
 
     def close(self) -> None:
-        """Gives everything back to the server."""
+        """Returns all memory to the server."""
         if self.pool is not None:
             self.pool.close()
         if self._transport is not None:
             self._transport.close()
 
     def retire_all(self) -> None:
-        """Nothing made so far is lent again."""
+        """No present memory is lent again."""
         if self.pool is not None:
             self.pool.retire_all()
 
     def open(self) -> Transport:
-        """The way itself. Raises :class:`Refused`."""
+        """Opens the way. Raises :class:`Refused`."""
         if self.why_not is not None:
             raise Refused(self.why_not, final=True)
         try:
@@ -78,12 +78,12 @@ class Way:
         return self._transport
 
     def has_room(self, byte_size: int) -> bool:
-        """Whether a block can be had without asking the server."""
+        """Whether a block is available without a request to the server."""
         pool, transport = self.pool, self._transport
         return pool is not None and transport is not None and transport.is_alive() and pool.has_free(byte_size)
 
     def is_settled(self) -> bool:
-        """Whether the server need not be asked whether this way can be had."""
+        """Whether it is known, without a request to the server, if this way can be used."""
         return self.why_not is not None or (self._transport is not None and self._transport.is_alive())
 
     def _living(self) -> Pool:
@@ -92,13 +92,14 @@ class Way:
             return pool
         if time.monotonic() < self._again_at:
             raise Refused(self._refusal, final=False)
-        # Not under the lock: it asks the server, and one thread's greenlets would wait there for each other.
+        # This sends a request, so it is done without the lock: greenlets of one thread would block each other.
         try:
             made = self._make()
         except Refused as refusal:
             self._refusal, self._again_at = str(refusal), time.monotonic() + AGAIN_S
             if isinstance(refusal, Untrusted):
-                # Other ways go to the address that the program named, but whoever waits there should not go unnoticed.
+                # Other ways use the address that the program named, so they are safe. But the user should know of a foreign server at the
+                # socket.
                 warnings.warn(str(refusal), RuntimeWarning, stacklevel=2)
             raise
         with self._opening:
@@ -112,7 +113,7 @@ class Way:
 
 
 class Buffers:
-    """One client's buffers: the ways they may travel, in order of preference."""
+    """The buffers of one client: the ways of sending them, in order of preference."""
 
     def __init__(self, ways: Sequence[str], makers: Makers):
         self._names = tuple(ways)
@@ -126,15 +127,15 @@ class Buffers:
         self._ways = [Way(name, self._makers[name]) for name in self._names if name != "inline"]
 
     def lend(self, byte_size: int) -> Block:
-        """A shared block, or one on the heap where sharing cannot be had."""
+        """A shared block, or one on the heap if sharing is not possible."""
         return self.lend_shared(byte_size) or _buffers.heap_block(byte_size)
 
     def lend_shared(self, byte_size: int) -> Optional[Block]:
-        """A shared block; None where the tensor is to travel inline; an error where that is not allowed."""
+        """A shared block. None if the tensor is sent inline. Raises an error if that is not allowed."""
         return self._lend(byte_size)[1]
 
     def placing_session(self) -> Optional[Session]:
-        """The session whose leases the server may choose for outputs; None where they are to come with the response."""
+        """The session in whose leases the server may place outputs. None if outputs come with the response."""
         self._check_open()
         for way in self._ways:
             try:
@@ -146,7 +147,7 @@ class Buffers:
         return None
 
     def is_at_hand(self, byte_sizes: Iterable[Optional[int]]) -> bool:
-        """Whether outputs of these sizes (None: not known) find their places without a word to the server."""
+        """Whether memory for outputs of these sizes (None: not known) is available without a request to the server."""
         self._check_open()
         first = self._ways[0] if self._ways else None
         if first is None or first.why_not is not None:
@@ -154,28 +155,28 @@ class Buffers:
         return all(first.has_room(size) if size else first.is_settled() for size in byte_sizes)
 
     def way(self) -> str:
-        """The way that a small buffer travels now."""
+        """The way in which a small buffer is sent now."""
         return self._lend(1)[0]
 
     def refusals(self) -> dict[str, str]:
-        """Why ways were given up for good."""
+        """The reasons why ways were refused permanently."""
         return {way.name: way.why_not for way in self._ways if way.why_not is not None}
 
     def retire_all(self) -> None:
-        """The server has lost what it knew, by a restart for example: nothing made so far is lent again."""
+        """No present memory is lent again, because the server has lost it, for example by a restart."""
         for way in self._ways:
             way.retire_all()
 
     def census(self) -> dict[str, dict[str, int]]:
-        """Slabs, bytes and lent blocks of each way in use."""
+        """The numbers of slabs, bytes and lent blocks of each way in use."""
         return {way.name: way.pool.census() for way in self._ways if way.pool is not None}
 
     def close(self) -> None:
-        """Tells the server to forget everything. Arrays keep their memory."""
+        """Releases all memory at the server. Arrays keep theirs."""
         if self._closed:
             return
         self._closed = True
-        # A forked child holds only copies of what is its parent's to give back.
+        # A forked child must not release memory of its parent.
         if os.getpid() == self._pid:
             for way in self._ways:
                 way.close()
@@ -209,7 +210,7 @@ def _close_all() -> None:
 
 
 def chosen_ways(buffers: str, offered: tuple[str, ...]) -> tuple[str, ...]:
-    """The ways to try for a client's ``buffers=`` argument."""
+    """The ways to try for the argument ``buffers=`` of a client."""
     if buffers == "auto":
         return offered
     if buffers in offered:
@@ -218,7 +219,7 @@ def chosen_ways(buffers: str, offered: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Placing:
-    """Outputs that the server places: those of one request, or of all requests of a stream."""
+    """Outputs that the server places in leases: the outputs of one request, or of all requests of a stream."""
 
     def __init__(self, session: Session):
         self.session = session
@@ -229,16 +230,16 @@ class Placing:
         self._given_up = False
 
     def is_missing(self, result: Any) -> bool:
-        """Whether leases that the response names must be fetched, which waits for the server."""
+        """Whether leases in the response must be fetched, which blocks."""
         return not self.session.has([name for _, name, _, _ in self._leases(result)])
 
     def settle(self, result: Any) -> dict[str, Block]:
-        """Where the outputs of one response lie. The leases are ours from here on."""
+        """The blocks of the outputs of one response. The leases belong to this client from now on."""
         leases = self._leases(result)
         try:
             self.session.fetch([name for _, name, _, _ in leases])
             with self._ending:
-                # What was given up may be lent for something else already.
+                # After `give_up` the server may have lent the leases again already.
                 if leases and self._given_up:
                     raise InferenceServerException("the response came after its outputs were given up")
                 return {
@@ -249,20 +250,19 @@ class Placing:
             raise InferenceServerException(f"outputs lie in leases that cannot be had: {refusal}") from refusal
 
     def give_up(self) -> None:
-        """No response will be looked at any more."""
+        """Notes that no further response will be read."""
         with self._ending:
             if not self._given_up:
                 self._given_up = True
                 self.session.abandon(self._tag, list(self._held))
 
     def _leases(self, result: Any) -> list[tuple[str, str, int, int]]:
-        """Output, lease, offset and byte size of those outputs whose places the server chose."""
+        """Output, lease, offset and byte size of the outputs that the server placed."""
         return [one for one in result._named_places() if one[0] in self.asked]
 
 
 def check_names(outputs: Sequence[Any]) -> None:
-    """Refuses an output that is asked for twice: older servers write to the first of its places, newer ones refuse it in these
-    words."""
+    """Refuses an output that is requested twice. Older servers would write to the first place. Newer ones refuse it with this text."""
     seen: set[str] = set()
     for output in outputs:
         if output.name() in seen:
@@ -271,16 +271,16 @@ def check_names(outputs: Sequence[Any]) -> None:
 
 
 class Flight:
-    """What one request needs to stay alive until it has ended, and where its outputs land.
+    """The memory that a request keeps until it has ended, and the places of its outputs.
 
-    An output of known size lands in a block of ours. For the others the server chooses leases of our session.
+    The server writes an output of known size to a block of this client. For other outputs, it chooses leases of the session.
     """
 
     __slots__ = ("outputs", "placed", "inputs", "placing", "_buffers", "__weakref__")
 
     def __init__(self, inputs: Iterable[Any], outputs: Optional[Sequence[Any]], buffers: Buffers):
         self._buffers = buffers
-        # Blocks, not handles: a handle may be released, or take a larger block, while the request is on its way.
+        # The blocks are kept, because their handle may be released or take a larger block during the request.
         self.inputs = [one._managed_block() for one in inputs if isinstance(one, ManagedInput)]
         self.placed: dict[str, Block] = {}
         self.placing: Optional[Placing] = None
@@ -292,7 +292,7 @@ class Flight:
     def _place(self, output: Any) -> Any:
         byte_size = output.byte_size()
         if byte_size == 0:
-            # There is nothing to write.
+            # It has no bytes.
             return output
         if byte_size is None:
             self.placing = placing_for(self._buffers, self.placing)
@@ -304,11 +304,11 @@ class Flight:
         return output._placed_in(block)
 
     def is_missing(self, result: Any) -> bool:
-        """Whether the response names leases that must be fetched, which waits for the server."""
+        """Whether leases in the response must be fetched, which blocks."""
         return self.placing is not None and self.placing.is_missing(result)
 
     def settle(self, result: Any) -> dict[str, Block]:
-        """Where the outputs of the response lie."""
+        """The blocks of the outputs of the response."""
         if self.placing is None:
             return self.placed
         try:
@@ -316,18 +316,19 @@ class Flight:
         except BaseException:
             self.give_up()
             raise
-        # From here on the arrays alone keep the session.
+        # From now on only the arrays keep the session alive.
         self.placing = None
         return placed
 
     def give_up(self) -> None:
-        """The response will not be looked at."""
+        """Notes that the response will not be read."""
         placing, self.placing = self.placing, None
         if placing is not None:
             placing.give_up()
 
     def lost(self, error: BaseException, is_answer: Callable[[BaseException], bool]) -> None:
-        """The request failed. Unless the server itself said so, it may yet write to the outputs: they are not lent again."""
+        """Handles a failed request. If the error is not the server's answer, the server may still write to the outputs, so they are not
+        lent again."""
         if REGION_LOST in str(error):
             self._buffers.retire_all()
             self._say_why(error)
@@ -337,8 +338,8 @@ class Flight:
                 block.slab.retired = True
 
     def _say_why(self, error: BaseException) -> None:
-        """A server that does not know a lease cannot know that it was one, and advises to register it."""
-        # Inputs that travel by other ways have no block.
+        """Explains an unknown lease: the server's own error would advise to register a region."""
+        # Inputs that are sent in other ways have no block.
         sessions = [one.slab.keeper for one in (*self.inputs, *self.placed.values()) if one is not None]
         if self.placing is not None:
             sessions.append(self.placing.session)
@@ -348,7 +349,7 @@ class Flight:
 
 
 def placing_for(buffers: Buffers, before: Optional[Placing]) -> Optional[Placing]:
-    """The placing that further outputs go with; None where they come inside the response."""
+    """The placing for further outputs. None if outputs come inside the response."""
     if before is not None and before.session.is_alive():
         return before
     session = buffers.placing_session()
@@ -356,33 +357,33 @@ def placing_for(buffers: Buffers, before: Optional[Placing]) -> Optional[Placing
 
 
 class PlacedResult:
-    """The part of an ``InferResult`` that finds outputs in managed buffers; the same for both protocols."""
+    """The part of an ``InferResult`` for outputs in managed buffers, which both protocols share."""
 
     _placed: Mapping[str, Block] = {}
 
     @classmethod
     def unsettled(cls, result: Any) -> Any:
-        """tritonclient's result as one of ours, which does not know yet where its outputs were placed."""
+        """Makes a ``tritonclient`` result one of this class, without the places of its outputs."""
         made = cls.__new__(cls)
         made.__dict__.update(result.__dict__)
         return made
 
     @classmethod
     def of(cls, result: Any, flight: Flight) -> Any:
-        """tritonclient's result as one that knows where its outputs were placed."""
+        """Makes a ``tritonclient`` result one of this class, with the places of its outputs."""
         made = cls.unsettled(result)
         made._placed = flight.settle(made)
         return made
 
     def _named_places(self) -> list[tuple[str, str, int, int]]:
-        """Output, region, offset and byte size of the outputs for which the response says where they lie."""
+        """Output, region, offset and byte size of the outputs whose place is in the response."""
         raise NotImplementedError
 
     def as_numpy(self, name: str) -> Optional[np.ndarray]:
-        """The output as an array; None if the response has none of that name.
+        """The output as an array. None if the response has no output of that name.
 
-        A placed output of fixed element size is a writable view on the shared memory it was written to, and keeps that memory
-        for as long as the array lives. Other outputs are as tritonclient gives them: those of fixed element size are read-only.
+        If the output is in shared memory and its elements have a fixed size, the array is a writable view on that memory, and keeps the
+        memory as long as it lives. Other outputs are as in tritonclient. Those with elements of fixed size are read-only.
         """
         block = self._placed.get(name)
         if block is None:
@@ -391,36 +392,36 @@ class PlacedResult:
         return None if described is None else _buffers.view(block, *described)
 
     def _described(self, name: str) -> Optional[tuple[tuple[int, ...], str]]:
-        """The shape and datatype that the response gives for an output."""
+        """The output's shape and datatype in the response."""
         raise NotImplementedError
 
 
 class Door:
-    """A client as its buffers reach it: weakly, for it holds them, except while it says good-bye."""
+    """The client for its buffers. The reference is weak, because the client holds the buffers, except while the client is closed."""
 
     def __init__(self, client: Any):
         self._weak = weakref.ref(client)
         self._leaving: Optional[Any] = None
 
     def register(self, name: str, key: str, byte_size: int) -> None:
-        """Makes a region known to the server."""
+        """Registers a region at the server."""
         self._client().register_system_shared_memory(name, key, byte_size)
 
     def unregister(self, name: str) -> None:
-        """Lets the server forget a region, without waiting long."""
+        """Unregisters a region, with a short timeout."""
         self._client()._unregister_soon(name)
 
     def server_id(self) -> Optional[str]:
-        """What the server calls itself in its metadata; None if it cannot be asked."""
+        """The server's id in its metadata. None if the metadata is not available."""
         return self._client()._ask_server_id()
 
     def server_is_away(self, error: BaseException) -> bool:
-        """Whether a registration failed for want of a server."""
+        """Whether a registration failed because the server is not reachable."""
         return bool(self._client()._server_is_away(error))
 
     def leave(self, client: Any, buffers: Buffers) -> None:
-        """Closes the buffers of the client, which may be in its last moments: in a cycle the collector has cut weak references
-        by then."""
+        """Closes the buffers of the client. The client may be in its finalizer: if it is in a reference cycle, the garbage collector has
+        cleared weak references already."""
         self._leaving = client
         try:
             buffers.close()
@@ -435,30 +436,30 @@ class Door:
 
 
 class ManagedClient:
-    """The part of an ``InferenceServerClient`` that is the same for both protocols."""
+    """The part of an ``InferenceServerClient`` that both protocols share."""
 
     _buffers: Optional[Buffers] = None
     _door: Door
-    # Whether there is a socket to look at, as far as the client was made after its server.
+    # Whether a session socket exists, if the client was made after the server was started.
     _may_have_session = False
-    # Those that the client has what it takes for.
+    # The ways that this client supports.
     _ways_offered: tuple[str, ...] = WAYS
-    # How long an answer from the session socket may take.
+    # The timeout of an answer from the session socket.
     _answer_s = ANSWER_S
 
     def register_input_tensor_with_shared_memory(
         self, shape: Sequence[int], datatype: str, byte_size: Optional[int] = None
     ) -> TensorBuffer:
-        """A buffer that fits a tensor, in memory that the server reads in place where that can be had.
+        """Makes a buffer for a tensor, in memory that the server reads in place if possible.
 
         Parameters
         ----------
         shape : sequence of int
-            The tensor's dimensions, all known.
+            The tensor's dimensions. All must be known.
         datatype : str
-            The datatype as the protocol names it, ``"FP32"`` for example.
+            The datatype in the protocol, for example ``"FP32"``.
         byte_size : int
-            For BYTES: the bytes to hold ready. A longer tensor takes a larger buffer when it is copied in.
+            For BYTES: the size of the buffer. A longer tensor gets a larger buffer when it is copied.
 
         Returns
         -------
@@ -473,20 +474,20 @@ class ManagedClient:
         Parameters
         ----------
         handle : TensorBuffer
-            What ``register_input_tensor_with_shared_memory`` returned.
+            The return value of ``register_input_tensor_with_shared_memory``.
         data : array_like or bytes
-            ``bytes``, ``bytearray`` and ``memoryview`` are the tensor's bytes as they travel. Anything else is its elements: a
-            numpy array, what speaks DLPack (on the host), ``__array__`` or the buffer protocol, or nested lists of numbers or
-            texts. An array of another datatype is converted where nothing can be lost, and refused otherwise. Python's own
-            numbers are taken where the datatype has them; floating-point datatypes round them.
+            ``bytes``, ``bytearray`` and ``memoryview`` are the serialised bytes of the tensor. Any other value is its elements: a numpy
+            array, an object with DLPack (on the host), ``__array__`` or the buffer protocol, or nested lists of numbers or strings. An
+            array of another datatype is converted if no value can be lost, and refused otherwise. Python's numbers are accepted if the
+            datatype can represent them. Floating-point datatypes round them.
 
-        To copy nothing at all, write to ``handle.as_numpy()``.
+        To avoid the copy, write to ``handle.as_numpy()``.
         """
         _buffers.check_handle(handle).copy_from(data)
 
     @property
     def buffer_transport(self) -> str:
-        """How managed buffers reach the server: ``lease``, ``region`` or ``inline``. Asks the server if need be."""
+        """How managed buffers are sent to the server: ``lease``, ``region`` or ``inline``. Sends a request if that is not known yet."""
         return self._lender().way()
 
     def _open_buffers(
@@ -497,8 +498,9 @@ class ManagedClient:
         door, answer_s = self._door, self._answer_s
         makers: Makers = {
             "lease": lambda: LeaseTransport(
-                session_socket or default_path(), url, session_socket is not None, door.server_id, answer_s, server_uid
-            ),
+                session_socket or default_path(), url, session_socket is not None, door.server_id, answer_s, server_uid,
+                getattr(self, "_token", None),
+            ),  # fmt: skip
             "region": lambda: RegionTransport(url, door.register, door.unregister, door.server_is_away),
         }
         self._buffers = Buffers(ways, makers)
@@ -518,10 +520,10 @@ class ManagedClient:
     def _ask_server_id(self) -> Optional[str]:
         try:
             return server_id_among(self._extensions())
-        except Exception:  # noqa: BLE001 - restricted, or nobody there: other signs decide
+        except Exception:  # noqa: BLE001 - restricted, or no server answers: other signs decide
             return None
 
     def _close_buffers(self) -> None:
-        # Not there if tritonclient's constructor failed.
+        # The attribute is missing if tritonclient's constructor failed.
         if self._buffers is not None:
             self._door.leave(self, self._buffers)

@@ -1,7 +1,7 @@
-"""How are an inference and its answer written and read for a session?
+"""How are requests and responses of a session encoded and decoded?
 
-The messages of Triton's gRPC service (``ModelInferRequest``, ``ModelInferResponse``, ``ModelMetadataResponse``), as far as a session
-needs them, without the protobuf package.
+These are messages of Triton's gRPC service (``ModelInferRequest``, ``ModelInferResponse``, ``ModelMetadataResponse``), with the fields that
+a session needs. The protobuf package is not needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Parameter = Union[bool, int, str, float]
 
 
 class Spec(NamedTuple):
-    """What a model says of one of its tensors; a dimension of -1 may be any."""
+    """A tensor in a model's metadata. A dimension of -1 is variable."""
 
     name: str
     datatype: str
@@ -29,7 +29,7 @@ class Spec(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Where a tensor lies: in which lease or region, and which bytes of it."""
+    """The memory of a tensor: the lease or region, and the bytes in it."""
 
     name: str
     offset: int
@@ -37,7 +37,7 @@ class Window(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """A model's tensors."""
+    """The inputs and outputs of a model."""
 
     inputs: tuple[Spec, ...]
     outputs: tuple[Spec, ...]
@@ -62,7 +62,7 @@ def request(
     id: str = "",
     parameters: Optional[Mapping[str, Parameter]] = None,
 ) -> bytes:
-    """An encoded ``ModelInferRequest`` whose inputs lie in windows; outputs without a window come with the response."""
+    """An encoded ``ModelInferRequest``. Its inputs lie in windows. Outputs without a window come with the response."""
     fields: list[tuple[int, Any]] = [(REQUEST_MODEL, model)]
     if version:
         fields.append((REQUEST_VERSION, version))
@@ -81,7 +81,7 @@ def request(
 
 
 def expected(answer: Answer) -> bytes:
-    """The response as the server is told to expect it."""
+    """The encoded response that the client expects, for the server to compare."""
     outputs = [
         _protobuf.encode([(1, spec.name), (2, spec.datatype), (3, packed(spec.shape))]) for spec in answer.outputs
     ]
@@ -90,7 +90,7 @@ def expected(answer: Answer) -> bytes:
 
 
 def read_response(message: bytes) -> Answer:
-    """An encoded ``ModelInferResponse``."""
+    """Decodes a ``ModelInferResponse``."""
     texts = {RESPONSE_MODEL: "", RESPONSE_VERSION: "", RESPONSE_ID: ""}
     parameters: dict[str, Parameter] = {}
     outputs: list[Spec] = []
@@ -111,7 +111,7 @@ def read_response(message: bytes) -> Answer:
 
 
 def read_metadata(message: bytes) -> Metadata:
-    """An encoded ``ModelMetadataResponse``."""
+    """Decodes a ``ModelMetadataResponse``."""
     found: dict[int, list[Spec]] = {4: [], 5: []}
     for number, value in _protobuf.decode(message):
         if number in found and isinstance(value, bytes):

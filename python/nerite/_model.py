@@ -1,4 +1,4 @@
-"""How is a model called?"""
+"""How is a model called as a function?"""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from nerite._messages import Metadata, Spec
 from nerite._pool import Block
 from nerite._response import Response
 
-# An inference of a model that changes all the time is not tried for ever.
+# The most attempts of an inference, if the model changes each time.
 TRIES_MAX = 3
-# In the key of a plan: an input that is copied to a place of the plan's.
+# In the key of a plan: an input that is copied to the memory of the plan's slot.
 _NO_BLOCK = 0
 
 
 class Model:
-    """A model of the server, to be called as a function. See :func:`nerite.connect`.
+    """A model of the server, which is called like a function. See :func:`nerite.connect`.
 
-    ``model(array)`` and ``model(name=array)`` give a :class:`Response`. Arrays are numpy's, or whatever speaks DLPack (on the host),
-    ``__array__`` or the buffer protocol (PyTorch, JAX, pandas, pyarrow, memoryview), or (nested) lists and Python's numbers; they are
-    converted to the model's datatype where no value can be lost. Texts (``str`` and ``bytes``) are for BYTES.
+    ``model(array)`` and ``model(name=array)`` return a :class:`Response`. Inputs are numpy arrays, or objects with DLPack (on the host),
+    ``__array__`` or the buffer protocol (PyTorch, JAX, pandas, pyarrow, memoryview), or (nested) lists and numbers. They are converted to
+    the model's datatype if no value can be lost. Strings (``str`` and ``bytes``) are for BYTES.
 
-    With ``batch=False`` the model is given single rows: inputs with one dimension less than the model's get a first one of 1, and outputs
-    lose theirs.
+    With ``batch=False`` the model takes single rows: inputs with one dimension less than the model's get a first dimension of 1, and it is
+    removed from outputs.
     """
 
     def __init__(self, client: Any, name: str, version: str = "", batch: bool = True):
@@ -41,7 +41,7 @@ class Model:
         self._batch = batch
         self._metadata: Optional[Metadata] = None
         self._dtypes: dict[str, Any] = {}
-        # Names and dtypes of the inputs, for calls that need no conversion.
+        # Names and dtypes of the inputs, for calls without conversion.
         self._wanted: tuple[tuple[str, Any], ...] = ()
         self._local = threading.local()
 
@@ -55,14 +55,14 @@ class Model:
         sequence: Any = None,
         **named: Any,
     ) -> Response:
-        """One inference.
+        """Runs one inference.
 
-        ``arrays`` are the inputs in the model's order, ``named`` those by name; a dict as the only argument is for names that Python
-        would not take. Inputs that are missing are read from the buffers that :meth:`input` lent.
+        ``arrays`` are the inputs in the model's order, ``named`` are inputs by name. A dict as the only argument is for names that are no
+        Python identifiers. Missing inputs are read from the buffers of :meth:`input`.
 
-        ``outputs`` are the names of those wanted; all without it. After ``timeout`` seconds the request is given up, with a
-        TimeoutError. ``parameters`` are for the model, ``id`` names the request. ``sequence`` is the number or name of a
-        sequence, or ``(it, "start")``, ``(it, "end")``, ``(it, "start", "end")``.
+        ``outputs`` are the names of the requested outputs, by default all. After ``timeout`` seconds the request is cancelled with a
+        TimeoutError. ``parameters`` are for the model, ``id`` is the id of the request. ``sequence`` is the number or name of a sequence,
+        or ``(it, "start")``, ``(it, "end")``, ``(it, "start", "end")``.
         """
         if outputs is None and timeout is None and not parameters and not id and sequence is None:
             response = self._quick(arrays, named)
@@ -74,7 +74,7 @@ class Model:
         return self._finish(self._client.run(lambda lane: self._ask(lane, given, timeout)))
 
     def submit(self, *arrays: Any, **named: Any) -> concurrent.futures.Future[Response]:
-        """As a call, but at once: the future has the response. What is given may not be changed before that; buffers of
+        """As a call, but returns at once with a future of the response. Do not change the inputs before the future is done. Buffers of
         :meth:`input` cannot be written to until then."""
         lent = [lender for lender in self._lent().values()]
         for one in lent:
@@ -90,9 +90,10 @@ class Model:
         timeout: Optional[float] = None,
         return_errors: bool = False,
     ) -> list[Any]:
-        """Many inferences, 32 of them in one packet: each is a dict of inputs, a tuple of them in order, or the only one.
+        """Runs many inferences, 32 in one packet. Each is a dict of inputs, a tuple of inputs in order, or the only input.
 
-        One response for each, in order. The first error is raised once all are done; with ``return_errors`` it stands in its place.
+        Returns one response for each, in order. The first error is raised when all are done. With ``return_errors``, an error is returned
+        in the place of its response.
         """
         todo = [one if isinstance(one, (dict, tuple)) else (one,) for one in requests]
         outcomes: list[Any] = []
@@ -105,11 +106,11 @@ class Model:
         return [one if isinstance(one, Exception) else self._finish(one) for one in outcomes]
 
     async def aio(self, *arrays: Any, **named: Any) -> Response:
-        """As a call, for asyncio: it waits in a thread."""
+        """As a call, for asyncio. It waits in a thread."""
         return await asyncio.wrap_future(self.submit(*arrays, **named))
 
     def stream(self, *arrays: Any, outputs: Optional[Sequence[str]] = None, **named: Any) -> Iterator[Response]:
-        """The responses of a model that may give any number of them (a decoupled one)."""
+        """The responses of a decoupled model, which sends any number of them."""
         given = (arrays, named, outputs, None, "", None)
         yield from (self._finish(one) for one in self._client.stream(lambda lane: lane.stream(self._call(lane, given))))
 
@@ -121,11 +122,10 @@ class Model:
             yield one  # type: ignore[misc]
 
     def input(self, name: str, shape: Optional[Sequence[int]] = None) -> np.ndarray:
-        """The buffer that this thread's next calls read as the input ``name``: what is written there is copied no more.
+        """The buffer that this thread's next calls read as the input ``name``. Elements that are written to it are not copied again.
 
-        Dimensions that the model leaves open are 1 without ``shape``. It is read by each call that gives no such input, until
-        another one is lent. Not for BYTES. Views that were made of it can still be written to while a request is in flight
-        (:meth:`submit`), the array itself cannot.
+        Without ``shape``, variable dimensions are 1. Each call without this input reads the buffer, until :meth:`input` returns another
+        one. It is not for BYTES. While a request is in flight (:meth:`submit`), the array is read-only, but older views of it are not.
         """
         spec = next((one for one in self.inputs if one.name == name), None)
         if spec is None or spec.datatype == "BYTES":
@@ -137,7 +137,7 @@ class Model:
 
     @property
     def inputs(self) -> tuple[Spec, ...]:
-        """Name, datatype and shape of each input; -1 is any dimension."""
+        """Name, datatype and shape of each input. -1 is a variable dimension."""
         return self._described().inputs
 
     @property
@@ -146,7 +146,7 @@ class Model:
         return self._described().outputs
 
     def help(self) -> str:
-        """What the model takes and gives, in words."""
+        """A text about the model's inputs and outputs."""
         given = ", ".join(f"{spec.name}=…" for spec in self.inputs)
         lines = [f"model '{self.name}': {self.name}({given})"]
         for title, specs in (("takes", self.inputs), ("gives", self.outputs)):
@@ -162,22 +162,21 @@ class Model:
         except Exception as error:  # noqa: BLE001 - a repr says what it can
             return f"<Model '{self.name}', not described: {error}>"
 
-    # What follows is done under way.
+    # Internal steps.
 
     def _described(self, lane: Any = None) -> Metadata:
         if self._metadata is None:
             ask = self._client.run if lane is None else lambda question: question(lane)
             found = ask(lambda one: one.describe(self.name, self.version))
             self._dtypes = {spec.name: None if spec.datatype == "BYTES" else element_dtype(spec.datatype) for spec in found.inputs}
-            # Only where arrays are given as they are.
+            # The quick path is only for arrays that need no change.
             quick = self._batch and all(dtype is not None for dtype in self._dtypes.values())
             self._wanted = tuple(self._dtypes.items()) if quick else ()
             self._metadata = found
         return self._metadata
 
     def _quick(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> Optional[Response]:
-        """The call, if it is of the kind most are: every input is an array of numpy, of the model's datatype and a shape that was
-        given before. None if it is not."""
+        """Runs the call if every input is a numpy array of the model's datatype, in shapes that were used before. None if not."""
         found = self._as_they_are(arrays, named)
         if found is None:
             return None
@@ -193,7 +192,7 @@ class Model:
         return None
 
     def _as_they_are(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> Optional[tuple[Any, Sequence[np.ndarray]]]:
-        """The key of the plan, and the arrays in the model's order, where nothing has to be converted."""
+        """The key of the plan, and the arrays in the model's order. None if an array needs a conversion."""
         wanted = self._wanted
         if len(arrays) + len(named) != len(wanted) or not wanted or (arrays and named):
             return None
@@ -216,7 +215,7 @@ class Model:
             try:
                 return lane.call(call, self._key(call))
             except Stale:
-                # Nothing was run. The model may have been loaded anew, with other tensors.
+                # The request was not run. The model may have been reloaded with other tensors.
                 self._metadata, self._wanted = None, ()
                 if not left:
                     raise InferenceServerException(f"model '{self.name}' changes all the time") from None
@@ -234,7 +233,7 @@ class Model:
         return [self._unless_stale(lane, one, split[index], outputs, timeout) for index, one in enumerate(outcomes)]
 
     def _looked_at(self, lane: Any, found: Any, request: Any, timeout: Optional[float]) -> Any:
-        """What became of one of many calls."""
+        """The result of one of many calls."""
         if type(found) is not tuple:
             return found
         slot, answer = found
@@ -243,7 +242,7 @@ class Model:
         return self._unless_stale(lane, outcome, request, None, timeout)
 
     def _unless_stale(self, lane: Any, outcome: Any, request: Any, outputs: Any, timeout: Optional[float]) -> Any:
-        """The outcome, or that of another try if nothing was run."""
+        """The result, or that of another attempt if the request was not run."""
         if not isinstance(outcome, Stale):
             return outcome
         self._metadata, self._wanted = None, ()
@@ -310,7 +309,7 @@ class Model:
             return self._local.lent
 
     def _with(self, lent: dict[str, _Lent]) -> Any:
-        """The call, in another thread that reads the buffers of this one."""
+        """A function that runs the call in another thread, with the buffers of this thread."""
         given = dict(lent)
 
         def call(*arrays: Any, **named: Any) -> Response:
@@ -324,11 +323,11 @@ class Model:
 
 
 class _Lent:
-    """A buffer that a thread has for an input."""
+    """The buffer of a thread for an input."""
 
     def __init__(self, block: Optional[Block], spec: Spec):
         size = _datatypes.fixed_byte_size(spec.shape, spec.datatype) or 0
-        #: None where the bytes are to be copied once more, because no memory can be shared by name.
+        #: None if the bytes are copied once more, because memory cannot be shared.
         self.block = block
         self.spec = spec
         memory = (block or heap_block(size)).array()
@@ -337,13 +336,13 @@ class _Lent:
         self._lock = threading.Lock()
 
     def freeze(self) -> None:
-        """A request is in flight that reads it."""
+        """Makes it read-only, because a request in flight reads it."""
         with self._lock:
             self._in_flight += 1
             self.array.flags.writeable = False
 
     def thaw(self) -> None:
-        """It was answered."""
+        """Makes it writable again after the request."""
         with self._lock:
             self._in_flight -= 1
             if not self._in_flight:

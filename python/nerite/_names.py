@@ -1,4 +1,4 @@
-"""How does a module offer every name of another one?"""
+"""How does a module re-export every name of another one?"""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Passed = TypeVar("Passed", bound=Callable[..., Any])
 
 
 def passing(theirs: Callable[..., Any], *more: str) -> Callable[[Passed], Passed]:
-    """For a method that passes on what it is given: ``help`` and editors show the parameters of the method it stands for.
+    """Decorates a method that passes its arguments to ``theirs``: ``help`` and editors show the parameters of that method.
 
-    ``more`` are its own parameters beyond those.
+    ``more`` are the method's own additional parameters.
     """
 
     def dress(ours: Passed) -> Passed:
@@ -27,14 +27,14 @@ def passing(theirs: Callable[..., Any], *more: str) -> Callable[[Passed], Passed
 
 
 def adopt(namespace: dict[str, Any], origin: ModuleType) -> None:
-    """Puts the public names of ``origin`` that ``namespace`` does not have itself into it."""
+    """Adds the public names of ``origin`` to ``namespace``, except those that it has already."""
     for name in dir(origin):
         if not name.startswith("_"):
             namespace.setdefault(name, getattr(origin, name))
 
 
 def fallback(module: str, origin: ModuleType) -> Callable[[str], Any]:
-    """A module's ``__getattr__`` that looks in ``origin``: for names that come into being later, such as submodules."""
+    """A module's ``__getattr__`` that looks in ``origin``, for names that are defined later, such as submodules."""
 
     def find(name: str) -> Any:
         try:

@@ -1,7 +1,7 @@
-"""How does one caller at a time infer over HTTP or gRPC?
+"""How are inferences run over HTTP or gRPC, by one thread at a time?
 
-With the clients :mod:`nerite.http` and :mod:`nerite.grpc`: tensors lie in leases or regions where those can be had, and travel in the
-messages otherwise. It works with any server of Triton's protocols.
+With the clients :mod:`nerite.http` and :mod:`nerite.grpc`. Tensors lie in leases or regions if possible, and are sent in the messages
+otherwise. This works with any server of Triton's protocols.
 """
 
 from __future__ import annotations
@@ -16,15 +16,30 @@ from nerite import _datatypes
 from nerite._lane import Call
 from nerite._messages import Metadata, Spec
 from nerite._response import Head, Response
+from nerite._session import bearer
+
+
+class _Bearer:
+    """Brings the token with each call, as a plugin of tritonclient's."""
+
+    def __init__(self, header: str):
+        self._header = header
+
+    def __call__(self, request: Any) -> None:
+        request.headers["authorization"] = self._header
 
 
 class PlainLane:
     """One client of either protocol, ``"http"`` or ``"grpc"``."""
 
-    def __init__(self, protocol: str, address: str, options: dict[str, Any]):
+    def __init__(self, protocol: str, address: str, options: dict[str, Any], token: Optional[str] = None):
         self._protocol = protocol
         self._origin = importlib.import_module(f"nerite.{protocol}")
         self.client = self._origin.InferenceServerClient(address, **options)
+        self.client._token = token
+        header = bearer(token)
+        if header:
+            self.client.register_plugin(_Bearer(header))
         self._timeout: Optional[float] = None
         self._handles: dict[Any, Any] = {}
         self.broken = False
@@ -36,7 +51,7 @@ class PlainLane:
         return self.client.buffer_transport
 
     def describe(self, model: str, version: str) -> Metadata:
-        """The model's tensors."""
+        """The inputs and outputs of the model."""
         if self._protocol == "http":
             found = self.client.get_model_metadata(model, version)
             return Metadata(*(tuple(_spec(**one) for one in found.get(key, ())) for key in ("inputs", "outputs")))
@@ -46,11 +61,11 @@ class PlainLane:
         )
 
     def set_timeout(self, seconds: Optional[float]) -> None:
-        """How long an answer may take."""
+        """Sets the timeout of an answer."""
         self._timeout = seconds
 
     def call(self, call: Call, key: Any) -> Response:
-        """One inference."""
+        """Runs one inference."""
         inputs = [self._input(one) for one in call.inputs]
         names = call.outputs or [spec.name for spec in call.metadata.outputs]
         outputs = [self._origin.InferOutput(name) for name in names]
@@ -69,10 +84,10 @@ class PlainLane:
         return Response(arrays, Head(head.model_name, head.model_version, head.id))
 
     def quick_many(self, keys: Sequence[Any], all_arrays: Sequence[Any]) -> None:
-        """There is no short way."""
+        """Does nothing: these protocols have no quick path."""
 
     def call_many(self, calls: Sequence[Call], key_of: Any) -> list[Any]:
-        """One after the other."""
+        """Runs the inferences one after the other."""
         outcomes: list[Any] = []
         for call in calls:
             try:
@@ -82,11 +97,11 @@ class PlainLane:
         return outcomes
 
     def stream(self, call: Call) -> Iterator[Response]:
-        """The responses of a model that gives any number are had over a session only."""
+        """Raises an error: responses of decoupled models need a session."""
         raise InferenceServerException("several responses to a request need a session, or nerite.grpc's start_stream")
 
     def forget(self, model: str) -> None:
-        """Nothing is known of models here."""
+        """Does nothing: no state of models is kept here."""
 
     def close(self) -> None:
         """Closes the client."""

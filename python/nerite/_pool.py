@@ -1,13 +1,13 @@
-"""Which piece of shared memory does the next tensor get?
+"""Which block of shared memory does the next tensor get?
 
-A *slab* is what the server knows by one name: a registered region or a lease. Slabs are cut into *blocks* of one size class
-each, and a block is lent for one tensor:
+A *slab* is memory that the server knows by one name: a registered region or a lease. A slab is divided into *blocks* of one size class, and
+each block is lent for one tensor:
 
     slab  "nerite-4711-…"   |block|block|block|block| … 16 or more   classes up to 64 KiB
     slab  "nerite-4711-…"   |          block        |                larger ones: a slab each
 
-A block returns when nothing refers to it any more: no handle, no array over it, no request in flight. Nothing here speaks to
-a server: making and dropping slabs is the caller's, through two functions.
+A block returns to the pool when no handle, array or request in flight refers to it. The pool sends no requests: it makes and drops slabs
+with two functions of the caller.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CARVED_BYTES_MAX = 64 << 10
 SLAB_BYTES_MIN = 64 << 10
 SLAB_BLOCKS_MIN = 16
 PAGE_BYTES = 4096
-# What a pool keeps unused; beyond it whole slabs go back to the system.
+# The most unused bytes that a pool keeps. Further slabs are returned to the system.
 FREE_BYTES_MAX = 256 << 20
 
 
@@ -48,7 +48,7 @@ def slab_bytes(block_bytes: int) -> int:
 class Slab:
     """Memory that the server knows by one name, mapped here. ``memory`` is a uint8 array that keeps the mapping alive.
 
-    ``keeper`` is what must live as long as the slab does.
+    ``keeper`` is an object that must live as long as the slab.
     """
 
     def __init__(self, name: str, memory: np.ndarray, keeper: Any = None):
@@ -57,21 +57,20 @@ class Slab:
         self.keeper = keeper
         self.address: int = memory.ctypes.data if memory.size else 0
         self.byte_size: int = memory.nbytes
-        # Set when the slab is cut: the class its blocks are lent as, and their size (all of it for a slab of one block).
+        # Set when the slab is divided: the size class of its blocks, and their size (the whole slab if it has one block).
         self.size_class = 0
         self.block_bytes = self.byte_size
         self.lent = 0
-        # A retired slab lends no more and is dropped with its last block: a request whose end was not seen may still write
-        # into it.
+        # A retired slab lends no more blocks, and is dropped with its last one: a request whose end was not seen may still write to it.
         self.retired = False
-        # A dropped slab is unknown to the server.
+        # The server does not know a dropped slab any more.
         self.dropped = False
 
 
 class Block:
-    """A piece of a slab, lent to one tensor for as long as anything refers to this object.
+    """A part of a slab, lent to one tensor as long as this object is referenced.
 
-    Arrays made by :meth:`array` have it as their base, so they keep the memory both mapped and out of the pool.
+    Arrays of :meth:`array` have it as their base, so they keep the memory mapped and the block out of the pool.
     """
 
     __slots__ = ("slab", "offset", "byte_size", "__array_interface__", "__weakref__")
@@ -93,32 +92,32 @@ class Block:
 
 
 class Returns:
-    """Where blocks come back to. Finalizers run anywhere, also under the pool's lock: they only append, which is atomic."""
+    """The list of returned blocks. Finalizers run anywhere, also under the pool's lock, so they only append, which is atomic."""
 
     def __init__(self) -> None:
         self._pieces: collections.deque[tuple[Slab, int]] = collections.deque()
         self._closed = False
 
     def put(self, piece: tuple[Slab, int]) -> None:
-        """A block is back; a closed pool lets its memory go."""
+        """Adds a block. If the pool is closed, the memory is released instead."""
         if not self._closed:
             self._pieces.append(piece)
 
     def take(self) -> list[tuple[Slab, int]]:
-        """What came back since the last time."""
+        """Takes the blocks that were returned since the last call."""
         found = []
         while self._pieces:
             found.append(self._pieces.popleft())
         return found
 
     def close(self) -> None:
-        """Nobody will take what comes from now on."""
+        """Blocks that are returned from now on are released."""
         self._closed = True
         self._pieces.clear()
 
 
 class Pool:
-    """Lends blocks. Thread-safe; never calls ``make`` or ``drop`` under its lock, for they wait for the server."""
+    """Lends blocks. Thread-safe. Never calls ``make`` or ``drop`` under its lock, because they wait for the server."""
 
     def __init__(
         self,
@@ -134,14 +133,14 @@ class Pool:
         _pools.add(self)
 
     def _start_afresh(self) -> None:
-        """The state of a pool that owns nothing; also that of a child process, whose parent owns all there was."""
+        """Sets the state of an empty pool. A forked child uses it too, because its parent owns all memory."""
         self._lock = threading.Lock()
         self._slabs: set[Slab] = set()
         self._free: dict[int, list[tuple[Slab, int]]] = {}
         self._returns = Returns()
 
     def acquire(self, byte_size: int) -> Block:
-        """A block of at least ``byte_size`` bytes. What it held before is undefined. Raises what ``make`` raises."""
+        """A block of at least ``byte_size`` bytes. Its content is undefined. Raises what ``make`` raises."""
         if self.closed:
             raise ValueError("the pool is closed")
         wanted = size_class(byte_size)
@@ -163,14 +162,14 @@ class Pool:
         return block
 
     def has_free(self, byte_size: int) -> bool:
-        """Whether a block of that size is likely to be had without making a slab."""
+        """Whether a block of that size is probably available without a new slab."""
         wanted = size_class(byte_size)
         with self._lock:
             self._file_returns()
             return any(not slab.retired for slab, _ in self._free.get(wanted, ()))
 
     def close(self) -> None:
-        """Drops every slab; blocks still lent keep their memory, unknown to the server."""
+        """Drops every slab. Blocks that are still lent keep their memory, which the server does not know any more."""
         with self._lock:
             self._file_returns()
             self._returns.close()
@@ -182,13 +181,13 @@ class Pool:
             self._drop(slab)
 
     def retire_all(self) -> None:
-        """Nothing made so far is lent again: the server has lost it."""
+        """No present slab is lent again, because the server has lost it."""
         with self._lock:
             for slab in self._slabs:
                 slab.retired = True
 
     def census(self) -> dict[str, int]:
-        """How many slabs and bytes there are, and how many blocks are lent."""
+        """The numbers of slabs, bytes and lent blocks."""
         with self._lock:
             self._file_returns()
             return {
@@ -211,13 +210,13 @@ class Pool:
         carved = wanted <= CARVED_BYTES_MAX
         slab.size_class = wanted
         slab.block_bytes = wanted if carved else slab.byte_size
-        # The last is taken first: ascending addresses for tensors made one after another.
+        # The last entry is taken first, so tensors that are made one after another have ascending addresses.
         count = slab.byte_size // wanted if carved else 1
         pieces = [(slab, index * wanted) for index in reversed(range(count))]
         self._free.setdefault(wanted, []).extend(pieces)
 
     def _file_returns(self) -> bool:
-        """Puts what came back where it can be lent from; whether anything did."""
+        """Adds returned blocks to the free ones. Returns whether there were any."""
         returned = self._returns.take()
         for slab, offset in returned:
             slab.lent -= 1
@@ -226,7 +225,7 @@ class Pool:
         return bool(returned)
 
     def _take_returns(self) -> list[Slab]:
-        """Files what came back; returns the slabs to drop: retired ones, and the largest idle ones beyond the bound."""
+        """Adds returned blocks to the free ones. Returns the slabs to drop: retired ones, and the largest idle ones above the limit."""
         if not self._file_returns():
             return []
         going = [slab for slab in self._slabs if slab.retired and slab.lent == 0]

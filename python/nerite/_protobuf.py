@@ -1,7 +1,7 @@
-"""How are the session's few messages written and read without the protobuf package?
+"""How are the messages of sessions encoded and decoded without the protobuf package?
 
-Only what they use: varints, and fields of wire types 0 (varint) and 2 (length-delimited). Fixed 32- and 64-bit fields are
-skipped, as a reader must with fields it does not know.
+Only the types that they use: varints, and fields of wire types 0 (varint) and 2 (length-delimited). Fixed 32- and 64-bit fields are
+skipped, as a reader must do with unknown fields.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ Value = Union[int, str, bytes]
 
 
 class DecodeError(ValueError):
-    """Bytes that are no message."""
+    """The bytes are not a valid message."""
 
 
 def varint(value: int) -> bytes:
-    """A whole number from 0 to 2^64 - 1 in base-128 groups, lowest first."""
+    """An integer from 0 to 2^64 - 1 in groups of 7 bits, lowest first."""
     if not 0 <= value <= UINT64_MAX:
         raise ValueError(f"{value} does not fit 64 bits")
     out = bytearray()
@@ -32,7 +32,7 @@ def varint(value: int) -> bytes:
 
 
 def encode(fields: Iterable[tuple[int, Value]]) -> bytes:
-    """One message of (field number, value) pairs; zeros and empty strings are written too (oneofs need them)."""
+    """A message of (field number, value) pairs. Zeros and empty strings are written too, because oneofs need them."""
     out = bytearray()
     for number, value in fields:
         if isinstance(value, int):
@@ -49,7 +49,7 @@ def double(number: int, value: float) -> bytes:
 
 
 def read_varint(message: bytes, at: int) -> tuple[int, int]:
-    """The number at ``at`` and where the next thing begins."""
+    """The number at ``at``, and the offset after it."""
     value = shift = 0
     while True:
         if at >= len(message) or shift > 63:

@@ -1,4 +1,4 @@
-"""What does a program get from a model?"""
+"""How are the outputs of an inference accessed?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Head(NamedTuple):
-    """What a response says beside its tensors."""
+    """The parts of a response besides its tensors."""
 
     model: str = ""
     version: str = ""
@@ -19,9 +19,9 @@ class Head(NamedTuple):
 class Response:
     """The outputs of one inference, by name.
 
-    ``response["y"]`` and ``response.y`` are the output ``y``; ``response.items()`` has all; ``y, z = response`` unpacks them in the
-    model's order, and ``y, = response`` the only one. Arrays lie in shared memory where there is a session: they are valid for as long
-    as they are referred to, may be written to, and speak DLPack.
+    ``response["y"]`` and ``response.y`` are the output ``y``. ``response.items()`` has all outputs. ``y, z = response`` unpacks them in the
+    model's order, and ``y, = response`` unpacks the only one. With a session, arrays lie in shared memory. They are valid as long as they
+    are referenced, are writable, and support DLPack.
     """
 
     __slots__ = ("_arrays", "_head", "answer")
@@ -42,7 +42,7 @@ class Response:
 
     @property
     def id(self) -> str:
-        """The request's own id."""
+        """The request's id."""
         return self._head.id
 
     @property

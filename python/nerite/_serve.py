@@ -1,4 +1,4 @@
-"""How does a notebook or a test get a server of its own?"""
+"""How does a notebook or a test start its own server?"""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ Path = Union[str, "os.PathLike[str]"]
 READY_WITHIN_S = 60.0
 STOP_WITHIN_S = 40.0
 LOOK_EVERY_S = 0.01
-# Somebody else may take a port between the moment it is found and the moment the server listens there.
+# Another process may take a port after it was found free and before the server listens there.
 PORT_TRIES = 3
 PORT_IS_TAKEN = "already in use"
-# The end of the log that an error shows.
+# The most characters of the log's end that an error shows.
 LOG_SHOWN_MAX = 4000
-# What the kernel takes as the path of a Unix socket, less the name of ours.
+# The kernel's limit of the path of a Unix socket, less the name of the socket.
 SOCKET_FOLDER_MAX = 80
 LOOPBACK = "127.0.0.1"
-# Flags that take no value: True gives them, False leaves them out.
+# Flags without a value: True sets them, False leaves them out.
 ALONE = frozenset({"disable-auto-complete-config"})
-# Variables that say where something of the host is.
+# Variables that are paths on the host, and no settings of a server.
 NO_SETTINGS = frozenset({"NERITE_CUDA_LIBRARY", "NERITE_EXAMPLES"})
 
 
 class ServerError(RuntimeError):
-    """The server did not become ready, or ended by itself. The text ends with its log."""
+    """The server did not become ready, or ended unexpectedly. The text ends with its log."""
 
 
 def serve(
@@ -59,12 +59,12 @@ def serve(
     ready_within : float
         Seconds that the models may take to load.
     flags
-        Those of ``nerite serve``, with underscores: ``model_control_mode="explicit", load_model=["a", "b"]``. A list gives the flag once
-        for each of its elements.
+        Flags of ``nerite serve``, with underscores: ``model_control_mode="explicit", load_model=["a", "b"]``. A list sets the flag once for
+        each element.
 
-    It listens on the loopback, at ports that are free, and has a session socket of its own; flags say otherwise, variables ``NERITE_*`` do not. Models run with this Python.
-    The server stops at the end of the ``with`` block, by ``stop()``, when nothing refers to the object any more, and when this process ends,
-    however it ends. If it does not become ready, the error shows its log.
+    The server listens on the loopback, at free ports, and has its own session socket. Flags can change that, environment variables
+    ``NERITE_*`` cannot. Models run with this Python interpreter. The server stops at the end of the ``with`` block, by ``stop()``, when the
+    object is collected, and when this process ends for any reason. If it does not become ready, the error shows its log.
     """
     _binary.warn_of_other_version()
     given = {name.replace("_", "-"): value for name, value in flags.items() if value is not None}
@@ -98,7 +98,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """The number of its process."""
+        """Its process ID."""
         return self._process.pid
 
     @property
@@ -108,11 +108,11 @@ class Server:
 
     @property
     def log(self) -> str:
-        """What it has logged so far."""
+        """Its log so far."""
         return self._log if self._log is not None else _text(self._log_path)
 
     def connect(self, url: Optional[str] = None, **options: Any) -> Client:
-        """A client, as :func:`nerite.connect` makes it: over the session socket, or over ``"http"`` or ``"grpc"``."""
+        """A client, as from :func:`nerite.connect`: over the session socket, or over ``"http"`` or ``"grpc"``."""
         from nerite._client import connect
 
         if url in ("http", "grpc"):
@@ -122,7 +122,7 @@ class Server:
         return connect(url, **options)
 
     def stop(self) -> int:
-        """Lets requests in flight end, stops the server, and returns its exit status: 0 if all had ended in time."""
+        """Stops the server after requests in flight have ended. Returns its exit status: 0 if all ended in time."""
         if self._log is None:
             _end_process(self._process)
             self._log = _text(self._log_path)
@@ -152,10 +152,10 @@ class Server:
             f"{given.setdefault('grpc-address', LOOPBACK)}:{given.setdefault('grpc-port', ports[1])}",
             f"{given.setdefault('metrics-address', given['http-address'])}:{given.setdefault('metrics-port', ports[2])}",
         ]
-        #: Where it answers, ``host:port``.
+        #: The addresses where it listens, ``host:port``.
         self.http, self.grpc, self.metrics = (place.replace("0.0.0.0:", f"{LOOPBACK}:") for place in places)
         asked_socket = str(given.setdefault("session-socket", os.path.join(self._folder, "session.sock")))
-        #: The path of its session socket; None if it has none.
+        #: The path of its session socket. None if it has none.
         self.session_socket: Optional[str] = None if asked_socket == "off" else asked_socket
         if self.session_socket is None and self._taken(given, self.http):
             raise ServerError(f"somebody listens at {self.http} already; choose another http_port")
@@ -164,7 +164,7 @@ class Server:
         given.setdefault("parent-pid", os.getpid())
         command = [str(_binary.binary()), "serve", *(word for name in given for word in _words(name, given[name]))]
         with open(self._log_path, "wb") as log:
-            # In a session of its own: who interrupts a notebook or a test means that, and the server stops with it.
+            # It runs in its own process session, so Ctrl-C in a notebook or a test interrupts that only. The server then stops with it.
             self._process = subprocess.Popen(
                 command,
                 env=_environment(),
@@ -189,11 +189,11 @@ class Server:
             time.sleep(LOOK_EVERY_S)
 
     def _is_ready(self) -> bool:
-        # Another server may answer at a port that was asked for. Ours listens at its session socket once it has all of its ports.
+        # Another server may listen at a port that the caller chose. This server listens at its session socket once it has all of its ports.
         if self.session_socket and not _listens(self.session_socket):
             return False
         if not self._has_http:
-            # Nothing listens before the models are loaded.
+            # The server listens only after the models are loaded.
             return _listens(self.session_socket or self.grpc)
         host, _, port = self.http.rpartition(":")
         connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=1)
@@ -208,12 +208,12 @@ class Server:
 
 
 def _environment() -> dict[str, str]:
-    """The variables that the server gets: none of those that are settings of a server, for this one is told everything by flags."""
+    """The environment of the server, without settings of servers: the flags contain all of them."""
     return {name: value for name, value in _binary.environment().items() if not name.startswith("NERITE_") or name in NO_SETTINGS}
 
 
 def _private_folder() -> str:
-    """A folder that only this user can enter, whose path leaves room for the name of a socket."""
+    """A folder that only this user can enter. Its path is short enough for a socket in it."""
     folder = tempfile.gettempdir()
     return tempfile.mkdtemp(prefix="nerite-", dir=folder if len(folder) <= SOCKET_FOLDER_MAX else "/tmp")
 
@@ -229,12 +229,12 @@ def _words(name: str, value: Any) -> Iterator[str]:
 
 
 def _is_on(value: Any) -> bool:
-    """As the server reads truth values; what is none of them it refuses itself."""
+    """Parses a boolean as the server does. The server refuses other values itself."""
     return str(value).lower() not in ("false", "off", "0")
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at. All are held until the last is found, so that they differ."""
+    """Free ports. All are held open until the last one is found, so that they differ."""
     with contextlib.ExitStack() as held:
         found = [held.enter_context(socket.socket()) for _ in range(count)]
         for one in found:
@@ -243,7 +243,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _listens(place: str) -> bool:
-    """Whether somebody listens at a session socket or at ``host:port``."""
+    """Whether a server listens at a session socket or at ``host:port``."""
     if os.path.isabs(place):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
             return one.connect_ex(place) == 0
@@ -254,7 +254,7 @@ def _listens(place: str) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes], folder: str, owner: int) -> None:
-    # A forked child inherits the object, and neither the server nor its folder.
+    # A forked child inherits the object. It must not stop its parent's server or remove the folder.
     if os.getpid() == owner:
         _end_process(process)
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""How is memory borrowed from a server on this host?
+"""How is memory borrowed from a server on the same host?
 
-Over its session socket: a Unix socket of type SEQPACKET, one packet one message (``session.proto``), descriptors beside it.
-A lease is a sealed memfd of the server's: it cannot shrink under us, it has no name in any file system, and the server has it
-back when the socket closes, however this process ends.
+Over its session socket: a Unix socket of type SEQPACKET. Each packet is one message (``session.proto``), which may have descriptors. A
+lease is a sealed memfd of the server: it cannot shrink and has no name in a file system. The server gets it back when the socket closes,
+also if this process is killed.
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ from nerite._transports import Refused, is_this_host
 from nerite._version import __version__
 
 VERSION = 1
-# An answer that takes longer comes from a server that is stuck: other ways are tried.
+# If an answer takes longer, the server does not respond, and other ways are tried.
 ANSWER_S = 5.0
 PACKET_BYTES_MAX = 128 << 10
 DESCRIPTORS_MAX = 128
-# Linux's, which the module fcntl does not name everywhere.
+# Linux's constant, which not every version of the module fcntl has.
 F_GET_SEALS = 1034
 F_SEAL_SHRINK = 2
 
 # Fields of session.proto that are used here.
 CLIENT_ID, CLIENT_RETURNED, CLIENT_HELLO, CLIENT_BORROW, CLIENT_FETCH, CLIENT_ABANDON = 1, 2, 3, 4, 11, 12
-HELLO_VERSION_MIN, HELLO_VERSION_MAX, HELLO_CLIENT = 1, 2, 3
+HELLO_VERSION_MIN, HELLO_VERSION_MAX, HELLO_CLIENT, HELLO_HEADERS = 1, 2, 3, 4
+HEADER_NAME, HEADER_VALUE = 1, 2
 BORROW_BYTE_SIZE, FETCH_NAMES, ABANDON_TAG, ABANDON_KEPT = 1, 1, 1, 2
 SERVER_ID, SERVER_FORGOTTEN, SERVER_ERROR, SERVER_WELCOME, SERVER_LEASE, SERVER_LEASES = 1, 2, 4, 6, 7, 11
 WELCOME_SERVER_ID, WELCOME_SESSION_KEY, LEASES_LEASES = 8, 9, 1
 ERROR_CODE, ERROR_MESSAGE = 1, 2
 LEASE_NAME, LEASE_BYTE_SIZE, LEASE_DESCRIPTOR = 1, 2, 3
-# What a server's metadata lists among its extensions, with 32 hexadecimal digits and a bracket behind it.
+# The prefix of an entry in the extensions of a server's metadata. 32 hexadecimal digits and a bracket follow.
 SERVER_EXTENSION = "nerite_server("
-# A lease that a request holds: its name and the number of the holding, for it may be lent to the same request again.
+# A lease that a request holds: its name, and a number, because it may be lent to the same request again.
 Holding = Tuple[str, int]
-# gRPC's numbers of failures that asking again does not change.
+# gRPC status codes after which a retry is useless.
 FINAL_CODES = {7: "permission denied", 12: "unimplemented", 16: "unauthenticated"}
 
 
@@ -56,63 +57,67 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-# Leases from this size on are worth huge pages, where the system gives shared memory any.
+# Leases of this size and above use huge pages, if the system has them for shared memory.
 HUGE_PAGE = 2 << 20
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class SessionLost(Refused):
-    """The server has closed the session, or speaks something else."""
+    """The server has closed the session, or uses another protocol."""
 
     def __init__(self, why: str):
         super().__init__(why, final=False)
 
 
 class Untrusted(Refused):
-    """Somebody is at the session socket whom this program has no reason to trust. Nothing was sent."""
+    """The process at the session socket belongs to a user that is not trusted. Nothing was sent to it."""
 
     def __init__(self, path: str, why: str):
         super().__init__(f"session socket '{path}' is not used: {why}", final=True)
 
 
 class Session:
-    """One connection to a session socket. Thread-safe. Everything borrowed goes back when the object goes.
+    """One connection to a session socket. Thread-safe. All leases are returned when the object is collected.
 
-    ``server_uid`` names a user whose server may be talked to, besides this program's own user and root.
+    ``server_uid`` is a further user whose server is trusted, in addition to this program's own user and root. ``token`` is the secret
+    of a token, if the server has tokens. The default is ``NERITE_TOKEN``.
     """
 
-    def __init__(self, path: str, answer_s: float = ANSWER_S, server_uid: Optional[int] = None):
+    def __init__(
+        self, path: str, answer_s: float = ANSWER_S, server_uid: Optional[int] = None, token: Optional[str] = None
+    ):
         self._lock = threading.Lock()
         self._last_id = 0
-        # What the server said when it ended the session, and whether asking again is of no use.
+        # The server's last message, and whether a retry is useless.
         self._last_word: Optional[Tuple[str, bool]] = None
         self._tags = itertools.count(1)
         self._holdings = itertools.count()
-        # Mappings by name: a lease that is lent a second time comes without its descriptor.
+        # Mappings by name, because a lease that is lent again comes without its descriptor.
         self._mappings: dict[str, np.ndarray] = {}
-        # Leases that are to be returned, each with the set of those that its request holds.
+        # Leases to return, each with the set of leases that its request holds.
         self._returns: collections.deque[tuple[Holding, set[Holding]]] = collections.deque()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._socket.settimeout(answer_s)
             self._connect(path, server_uid)
             client = f"nerite-python {__version__}"
-            hello = [(HELLO_VERSION_MIN, VERSION), (HELLO_VERSION_MAX, VERSION)]
-            welcome, _ = self._ask(CLIENT_HELLO, _protobuf.encode([*hello, (HELLO_CLIENT, client)]), SERVER_WELCOME)
+            hello = [(HELLO_VERSION_MIN, VERSION), (HELLO_VERSION_MAX, VERSION), (HELLO_CLIENT, client)]
+            hello += [(HELLO_HEADERS, _protobuf.encode(header)) for header in _headers(token)]
+            welcome, _ = self._ask(CLIENT_HELLO, _protobuf.encode(hello), SERVER_WELCOME)
         except OSError as error:
             self._socket.close()
             raise Refused(f"no session at '{path}': {error.strerror or error}", final=True) from error
         except BaseException:
             self._socket.close()
             raise
-        #: The server process, as its metadata names it; empty from servers that do not say.
+        #: The server's id in its metadata. Empty if the server sends none.
         self.server_id = _text(welcome, WELCOME_SERVER_ID)
-        #: What outputs name to be placed in leases of this session; empty from servers that cannot.
+        #: The key by which outputs are placed in leases of this session. Empty if the server does not support that.
         self.key = _text(welcome, WELCOME_SESSION_KEY)
         _sessions.add(self)
 
     def borrow(self, byte_size: int) -> tuple[str, np.ndarray]:
-        """A lease of at least ``byte_size`` bytes: its name, and its memory as uint8."""
+        """Borrows a lease of at least ``byte_size`` bytes. Returns its name, and its memory as uint8."""
         self._return_held()
         with self._lock:
             answer, descriptors = self._ask(
@@ -124,18 +129,18 @@ class Session:
                 _close_all(descriptors)
 
     def has(self, names: Sequence[str]) -> bool:
-        """Whether all of these leases are mapped here, so that nobody need be asked for them."""
+        """Whether all of these leases are mapped already, so no request is needed."""
         return all(name in self._mappings for name in names)
 
     def fetch(self, names: Sequence[str]) -> None:
-        """Maps leases that responses over HTTP or gRPC named."""
+        """Maps leases that are named in responses over HTTP or gRPC."""
         missing = [name for name in names if name not in self._mappings]
         for first in range(0, len(missing), DESCRIPTORS_MAX):
             self._fetch(missing[first : first + DESCRIPTORS_MAX])
 
     def placed(self, name: str, offset: int, byte_size: int, held: set[Holding]) -> Block:
-        """An output in a lease that was fetched. The lease goes back when nothing refers to the block any more; until then it is
-        in ``held``."""
+        """A block for an output in a fetched lease. The lease is returned when no array refers to the block any more. Until then it is in
+        ``held``."""
         self._drain()
         memory = self._mappings.get(name)
         if memory is None or offset < 0 or byte_size < 0 or offset + byte_size > memory.nbytes:
@@ -149,56 +154,56 @@ class Session:
         return block
 
     def new_key(self) -> tuple[str, int]:
-        """What the outputs of one request name to be placed here, and the request's tag, for :meth:`abandon`."""
+        """The key for outputs of one request, and the request's tag, for :meth:`abandon`."""
         tag = next(self._tags)
         return f"{self.key}-{tag}", tag
 
     def abandon(self, tag: int, held: Iterable[Holding] = ()) -> None:
-        """No further answer to requests of this tag will be looked at: what was or will be placed for them comes back, but for
-        the leases in ``held``. Waits for nobody."""
+        """Tells the server that no further response of this tag will be read. It takes back the leases that were or will be placed for
+        them, except those in ``held``. Does not block."""
         call = (CLIENT_ABANDON, _protobuf.encode([(ABANDON_TAG, tag), *((ABANDON_KEPT, name) for name, _ in held)]))
         try:
             self._send_now(_protobuf.encode([call]))
         except OSError:
-            # The session is over, and with it what it had; or nobody reads there, and the session's end will do it.
+            # The session has ended, and its leases with it. Or the server does not read, and the end of the session will return them.
             pass
 
     def give_back(self, name: str) -> None:
-        """The lease is no longer used here. Wants no answer."""
+        """Returns a lease. There is no answer."""
         with self._lock:
             self._send(_protobuf.encode([(CLIENT_RETURNED, name)]))
 
     def is_alive(self) -> bool:
-        """Whether the server still holds its end."""
+        """Whether the server has not closed the session."""
         if self._socket.fileno() < 0:
             return False
-        # Not a recv that peeks: on a socket with a timeout it would wait.
+        # `recv` with MSG_PEEK is not used, because it would block on a socket with a timeout.
         poll = select.poll()
         poll.register(self._socket, select.POLLRDHUP)
         return not poll.poll(0)
 
     def why_ended(self) -> Optional[str]:
-        """Why the session is over, in the server's words if it said any; None while it goes on."""
+        """Why the session ended, with the server's text if there is one. None while it is open."""
         if self.is_alive():
             return None
         self._drain()
         return "the server has closed it" if self._last_word is None else self._last_word[0]
 
     def peer_pid(self) -> int:
-        """The process at the other end."""
+        """The process ID of the server."""
         return _trust.peer_of(self._socket).pid
 
     def close(self) -> None:
-        """Ends the session at once: the server takes back what it lent."""
+        """Closes the session. The server takes back its leases."""
         self._socket.close()
 
     def __del__(self) -> None:
-        # A session ends with its last array as a matter of course: no reason for Python to warn of an open socket.
+        # A session normally ends with its last array, so Python must not warn about an open socket.
         if (opened := getattr(self, "_socket", None)) is not None:
             opened.close()
 
     def _connect(self, path: str, server_uid: Optional[int]) -> None:
-        """Connects, and looks who is there."""
+        """Connects, and checks the server's user."""
         own_uid, directory = os.geteuid(), _trust.directory_of(path)
         try:
             named = _trust.named_uid() if server_uid is None else server_uid
@@ -212,12 +217,13 @@ class Session:
             raise Untrusted(path, why)
 
     def _let_go(self, holding: Holding, held: set[Holding]) -> None:
-        """A placed output is no longer used. A finalizer, which runs anywhere: it takes no lock and waits for nobody."""
+        """Notes that a placed output is not used any more. It is a finalizer, which may run anywhere, so it takes no lock and does not
+        block."""
         self._returns.append((holding, held))
         self._return_held()
 
     def _return_held(self) -> None:
-        """Returns what is to be returned, as far as the socket takes it now."""
+        """Returns leases, as far as the socket accepts packets now."""
         going = []
         while self._returns:
             try:
@@ -232,14 +238,14 @@ class Session:
             self._returns.extend(going)
             return
         except OSError:
-            # The session is over: the server has them all.
+            # The session has ended, so the server has all leases.
             pass
-        # Only now: what is abandoned before this went out must not come back twice, for it may be lent again in between.
+        # The entries are removed only now. Otherwise `abandon` could return a lease a second time, when it is lent again already.
         for holding, held in going:
             held.discard(holding)
 
     def _send_now(self, packet: bytes) -> None:
-        # Not the socket's own send, which waits for room first. A packet goes whole or not at all, so no lock is needed.
+        # The socket's own `send` would block. A packet is sent completely or not at all, so no lock is needed.
         os.write(self._socket.fileno(), packet)
 
     def _fetch(self, names: Sequence[str]) -> None:
@@ -254,7 +260,7 @@ class Session:
                 _close_all(descriptors)
 
     def _drain(self) -> None:
-        """Reads what came unasked, mostly news of leases that are no more, so that it does not pile up at the server."""
+        """Reads messages that are no answers, usually notices of freed leases, so that they do not fill the server's buffer."""
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -263,7 +269,7 @@ class Session:
             self._lock.release()
 
     def _hear(self) -> None:
-        """Takes what is there already, the server's last word for one."""
+        """Reads pending messages, such as the server's last one."""
         try:
             poll = select.poll()
             if self._socket.fileno() >= 0:
@@ -273,23 +279,23 @@ class Session:
                 _close_all(descriptors)
                 self._read(packet, -1, -1)
         except Refused:
-            # The next call says so.
+            # The next call raises the error.
             pass
 
     def _send(self, packet: bytes) -> None:
         try:
             self._socket.send(packet)
         except OSError as error:
-            # A server that turned us away closed before it read this, and what it said of that can still be received.
+            # A server that refused the session closed it before it read this packet. Its message can still be received.
             self._hear()
             raise self._lost(f"the session is lost: {error.strerror or error}") from error
 
     def _lost(self, otherwise: str) -> Refused:
-        """What to raise when nothing more comes: the server's last word, if it spoke one."""
+        """The exception for an ended session: with the server's last message, if there is one."""
         return SessionLost(otherwise) if self._last_word is None else Refused(*self._last_word)
 
     def _ask(self, call: int, content: bytes, expected: int) -> tuple[bytes, list[int]]:
-        """Sends one call and waits for its answer; returns the answer and the descriptors that came with it."""
+        """Sends one call and waits for its answer. Returns the answer and its descriptors."""
         self._last_id += 1
         asked = self._last_id
         self._send(_protobuf.encode([(CLIENT_ID, asked), (call, content)]))
@@ -309,10 +315,11 @@ class Session:
             try:
                 packet, descriptors, flags, _ = self._receive_now()
             except ConnectionResetError:
-                # Told once, where the other end closed before it had read all of ours; what it said before comes then.
+                # The error of a peer that closed before it had read everything is reported once. Its last message can be received after
+                # that.
                 packet, descriptors, flags, _ = self._receive_now()
         except OSError as error:
-            # A late answer would be taken for that of the next call.
+            # A late answer would be taken for the answer to the next call.
             self._socket.close()
             raise SessionLost(f"no answer from the session: {error.strerror or error}") from error
         if not packet or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
@@ -325,7 +332,7 @@ class Session:
         return socket.recv_fds(self._socket, PACKET_BYTES_MAX, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC)
 
     def _read(self, packet: bytes, asked: int, expected: int) -> Optional[bytes]:
-        """The answer to the call ``asked``, or None if the packet is about something else."""
+        """The answer to the call ``asked``. None if the packet is about something else."""
         try:
             fields = list(_protobuf.decode(packet))
         except _protobuf.DecodeError as error:
@@ -337,7 +344,7 @@ class Session:
         said = dict(fields)
         last_word = said.get(SERVER_ERROR)
         if said.get(SERVER_ID, 0) == 0 and isinstance(last_word, bytes):
-            # An error about no call: the session is over.
+            # An error without a call ends the session.
             refusal = _refusal(last_word)
             self._last_word = str(refusal), refusal.final
             raise refusal
@@ -351,7 +358,7 @@ class Session:
         raise SessionLost("the answer is of another kind than the call")
 
     def _map(self, answer: bytes, descriptors: list[int], asked: int) -> tuple[str, np.ndarray]:
-        """The lease of the answer; takes its descriptor out of the list, which the caller closes."""
+        """The lease of the answer. Removes its descriptor from the list, whose other descriptors the caller closes."""
         lease = dict(_protobuf.decode(answer))
         raw_name, byte_size = lease.get(LEASE_NAME, b""), lease.get(LEASE_BYTE_SIZE, 0)
         if not isinstance(raw_name, bytes) or not isinstance(byte_size, int) or byte_size < asked or not raw_name:
@@ -371,8 +378,20 @@ class Session:
         return name, memory[:byte_size]
 
 
+def _headers(token: Optional[str]) -> list[list[tuple[int, _protobuf.Value]]]:
+    """The headers that Hello brings, each as the fields of a message."""
+    header = bearer(token)
+    return [[(HEADER_NAME, "authorization"), (HEADER_VALUE, header)]] if header else []
+
+
+def bearer(token: Optional[str]) -> Optional[str]:
+    """The value of the header ``authorization`` for a token, by default ``NERITE_TOKEN``; None without one."""
+    token = os.environ.get("NERITE_TOKEN") if token is None else token
+    return f"Bearer {token}" if token else None
+
+
 class LeaseTransport:
-    """Leases as slabs of the pool. A slab keeps its session, so memory outlives even a closed client while arrays need it."""
+    """Leases as slabs of the pool. A slab keeps its session alive, so the memory stays valid for arrays even after the client is closed."""
 
     def __init__(
         self,
@@ -382,19 +401,20 @@ class LeaseTransport:
         server_id: Callable[[], Optional[str]] = lambda: None,
         answer_s: float = ANSWER_S,
         server_uid: Optional[int] = None,
+        token: Optional[str] = None,
     ):
-        """``server_id`` tells what the server behind the url calls itself, or None where it cannot be asked."""
-        self._session: Optional[Session] = Session(path, answer_s, server_uid)
+        """``server_id`` is the id of the server at the url, or None if it is not available."""
+        self._session: Optional[Session] = Session(path, answer_s, server_uid, token)
         if not is_certain and not is_server_of(self._session, url, server_id()):
             self._session.close()
             raise Refused(f"the server at '{path}' is not seen to be that of '{url}'; name its socket to be sure", final=True)
 
     def session(self) -> Optional[Session]:
-        """The session, for outputs that the server is to place; None from servers that cannot."""
+        """The session, for outputs that the server places. None if the server does not support that."""
         return self._session if self._session is not None and self._session.key else None
 
     def make(self, byte_size: int) -> Slab:
-        """Borrows."""
+        """Borrows a lease."""
         session = self._session
         if session is None:
             raise Refused("the client is closed", final=True)
@@ -402,11 +422,11 @@ class LeaseTransport:
         return Slab(name, memory, keeper=session)
 
     def is_alive(self) -> bool:
-        """Whether the server still holds its end of the session."""
+        """Whether the server has not closed the session."""
         return self._session is not None and self._session.is_alive()
 
     def drop(self, slab: Slab) -> None:
-        """Returns a lease. One that arrays still need is returned by the end of its session, when they are gone."""
+        """Returns a lease. If arrays still use it, the end of its session returns it."""
         if slab.lent == 0:
             try:
                 slab.keeper.give_back(slab.name)
@@ -414,19 +434,19 @@ class LeaseTransport:
                 pass
 
     def close(self) -> None:
-        """The session ends when the last slab has gone."""
+        """Drops the reference to the session. It ends with its last slab."""
         self._session = None
 
 
 def is_server_of(session: Session, url: str, server_id: Optional[str]) -> bool:
-    """Whether the session is with the server of the url: they name the same process, or /proc shows it at the port."""
+    """Whether the session is with the server at the url: both report the same id, or /proc shows that the process listens at the port."""
     if server_id is not None and session.server_id:
         return server_id == session.server_id
     return is_this_host(url) and listens(session.peer_pid(), url)
 
 
 def server_id_among(extensions: Sequence[str]) -> Optional[str]:
-    """What a server of this kind calls itself in its metadata; empty for other servers."""
+    """The id in a nerite server's metadata. Empty for other servers."""
     for one in extensions:
         if one.startswith(SERVER_EXTENSION) and one.endswith(")"):
             return one[len(SERVER_EXTENSION) : -1]
@@ -434,7 +454,7 @@ def server_id_among(extensions: Sequence[str]) -> Optional[str]:
 
 
 def listens(pid: int, url: str) -> bool:
-    """Whether the process listens at the port of ``url``, as far as /proc lets us see."""
+    """Whether the process listens at the port of ``url``, as far as /proc is readable."""
     port = url.split("/", 1)[0].rsplit(":", 1)[-1]
     if not port.isdigit():
         return False
@@ -461,7 +481,7 @@ def listens(pid: int, url: str) -> bool:
 
 
 def _map_sealed(descriptor: int, byte_size: int) -> np.ndarray:
-    """Maps a lease, having made sure that it has its bytes and can never have fewer."""
+    """Maps a lease, after a check that it has its size and can never shrink."""
     try:
         seals = fcntl.fcntl(descriptor, F_GET_SEALS)
         actual = os.fstat(descriptor).st_size
@@ -473,16 +493,17 @@ def _map_sealed(descriptor: int, byte_size: int) -> np.ndarray:
 
 
 def _map(descriptor: int, byte_size: int) -> np.ndarray:
-    """The memory, for as long as arrays over it live.
+    """The mapped memory. It is unmapped with the last array over it.
 
-    Not by the module mmap: its mappings each keep a descriptor open, of which a process has a thousand, as a session has leases.
+    The module mmap is not used: each of its mappings keeps a descriptor open. The usual limit is about a thousand, and a session can have
+    as many leases.
     """
     address = _libc.mmap(None, byte_size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
     if address in (None, _MAP_FAILED):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     if byte_size >= HUGE_PAGE:
-        # The server asks for them as well, but whoever touches a page first decides. Only a hint: a refusal changes nothing.
+        # The server requests huge pages too, but the process that first touches a page decides. It is only a hint, so an error is ignored.
         _libc.madvise(address, byte_size, mmap.MADV_HUGEPAGE)
     memory = (ctypes.c_ubyte * byte_size).from_address(address)
     weakref.finalize(memory, _libc.munmap, address, byte_size).atexit = False
@@ -510,7 +531,7 @@ _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """A forked child lets go of its parent's sessions, so that the parent's death still ends them."""
+    """A forked child closes its copies of its parent's sockets, so that the parent's end still ends the sessions."""
     for session in list(_sessions):
         session._lock = threading.Lock()
         session._socket.close()

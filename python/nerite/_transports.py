@@ -1,11 +1,11 @@
-"""By which way do a tensor's bytes reach the server, and what does each way need?
+"""In which ways are the bytes of a tensor sent to the server?
 
-* ``lease``: the server's own memory, lent over its session socket. Returned by the server itself when this process dies.
-* ``region``: POSIX shared memory made here and registered by the ordinary call. Its name in /dev/shm is taken away as soon as
-  the server has it mapped, so that not even a killed process leaves a file behind.
-* ``inline``: bytes in the request and in the response, which work everywhere.
+* ``lease``: memory of the server, lent over its session socket. The server takes it back when this process ends.
+* ``region``: POSIX shared memory that this process makes and registers by the standard call. Its name in /dev/shm is removed as soon as the
+  server has mapped it, so even a killed process leaves no file behind.
+* ``inline``: bytes in the request and in the response. This always works.
 
-A way is tried at the first buffer, not before: a client may be made before its server is up.
+A way is first tried for the first buffer, because a client may be made before its server is started.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from nerite import shm
 from nerite._pool import Slab
 
 WAYS = ("lease", "region", "inline")
-# The names of pool regions, which live in /dev/shm for the instant between making and registering them.
+# The prefix of the names of pool regions. They exist in /dev/shm only between creation and registration.
 POOL_PREFIX = "nerite-pool"
-# One that is older was left by a process that was killed in that instant.
+# An older one was left by a process that was killed in that time.
 ORPHAN_AGE_S = 60.0
-# How long saying good-bye may take; the server may be gone or stuck.
+# The timeout of releasing regions. The server may have ended, or may not respond.
 GOODBYE_S = 2.0
-# Triton before 24.12 refuses to unregister a region, in these words, for an instant after the answer that used it.
+# Triton before 24.12 refuses with this text to unregister a region, for a moment after the response that used it.
 STILL_IN_USE = "it is currently in use"
 TRIES_MAX, AGAIN_S = 10, 0.02
 
 
 class Refused(Exception):
-    """This way cannot be had for now. ``final`` means: and asking again will not help."""
+    """This way cannot be used now. ``final`` means that a retry is useless."""
 
     def __init__(self, why: str, final: bool):
         super().__init__(why)
@@ -41,19 +41,19 @@ class Refused(Exception):
 
 
 class Transport(Protocol):
-    """What the pool needs of a way that shares memory."""
+    """The interface of a way with shared memory, for the pool."""
 
     def make(self, byte_size: int) -> Slab:
-        """At least ``byte_size`` bytes that the server knows by the slab's name. Raises :class:`Refused`."""
+        """Makes a slab of at least ``byte_size`` bytes that the server knows by the slab's name. Raises :class:`Refused`."""
 
     def is_alive(self) -> bool:
-        """Whether what was made is still good, as far as can be told without asking the server."""
+        """Whether present slabs are still valid, as far as is known without a request to the server."""
 
     def drop(self, slab: Slab) -> None:
-        """The server may forget the slab. Never raises."""
+        """Releases a slab at the server. Never raises."""
 
     def close(self) -> None:
-        """Nothing more will be made. Never raises."""
+        """Ends the transport. Never raises."""
 
 
 def host_of(url: str) -> str:
@@ -71,7 +71,7 @@ def host_of(url: str) -> str:
 
 
 def is_this_host(url: str) -> bool:
-    """Whether the url's server can be on this host: a Unix socket, the loopback, or an address that is ours to bind."""
+    """Whether the server of the url can be on this host: the address is a Unix socket, the loopback, or an address of this host."""
     host = host_of(url)
     if host == "":
         return True
@@ -94,7 +94,7 @@ def _is_ours(family: int, address: Any) -> bool:
 
 
 class RegionTransport:
-    """POSIX regions of ours, registered through the client."""
+    """POSIX regions that this process makes and registers through the client."""
 
     def __init__(
         self,
@@ -117,11 +117,11 @@ class RegionTransport:
             region = shm.Region.create(shm.fresh_key(POOL_PREFIX), byte_size)
         except shm.RegionError as error:
             raise Refused(str(error), final=False) from error
-        # From here on the server has it mapped, or nobody needs the name.
+        # The server has mapped it, or the registration failed. In both cases the name is not needed any more.
         name = region.key[1:]
         try:
             self._register(name, region.key, byte_size)
-        except Exception as error:  # noqa: BLE001 - whatever the client's library throws when nobody answers
+        except Exception as error:  # noqa: BLE001 - any error of the client's library if no server answers
             raise Refused(f"the server did not take a region: {error}", final=not self._server_is_away(error)) from error
         finally:
             region.unlink()
@@ -145,9 +145,10 @@ class RegionTransport:
 
 
 def sweep_orphans() -> None:
-    """Unlinks pool regions of this user whose makers died before they could.
+    """Unlinks pool regions of this user that killed processes have left.
 
-    Whoever has such a region mapped keeps it, and a maker that lives in another process namespace has long registered it.
+    Processes that have mapped such a region keep it. A process in another PID namespace that is still alive has registered its region long
+    ago.
     """
     with contextlib.suppress(OSError):
         for entry in os.scandir(shm.SHM_DIRECTORY):

@@ -1,7 +1,7 @@
-"""Whose server may read what this program sends?
+"""Which servers may this program send data to?
 
-Anybody can make a socket in a directory of /tmp, and wait there for tensors. So a client looks who made the place and who
-listens, before it sends a byte.
+Any user can make a socket in a directory like /tmp, and receive tensors there. So the client checks the owner of the directory and the user
+of the server before it sends data.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import struct
 from typing import NamedTuple, Optional
 
 ROOT = 0
-# Bits of a directory's mode that let others put a socket there.
+# Mode bits of a directory with which other users can make a socket there.
 WRITABLE_BY_OTHERS = 0o022
-# What the kernel tells of a peer: process, user, group.
+# The kernel's credentials of a peer: process, user, group.
 _CREDENTIALS = struct.Struct("iII")
 
 
 class Directory(NamedTuple):
-    """A directory in which anybody could have made a socket."""
+    """A directory in which other users could have made the socket."""
 
     path: str
     uid: int
@@ -29,7 +29,7 @@ class Directory(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """Who is at the other end of a Unix socket. The process is 0 if it cannot be seen from here."""
+    """The peer of a Unix socket. The process is 0 if it is not visible from this namespace."""
 
     pid: int
     uid: int
@@ -38,8 +38,8 @@ class Peer(NamedTuple):
 def why_not(
     own_uid: int, server_uid: Optional[int], directory: Optional[Directory], peer_uid: Optional[int]
 ) -> Optional[str]:
-    """Why a server is not talked to, and the cure; None if it may be, as far as is known: the directory of its socket, where the
-    program did not choose it, and the user who listens, once connected. ``server_uid`` is the user that the program named."""
+    """Why a server is not trusted, and what the user can do. None if it is trusted so far. Checks the directory of its socket, unless the
+    program chose it, and the server's user once connected. ``server_uid`` is the user that the program named."""
     if directory is not None:
         path, uid, mode, is_directory = directory
         cure = f"remove '{path}' and start the server anew, or name its socket with NERITE_SESSION_SOCKET"
@@ -58,8 +58,8 @@ def why_not(
 
 
 def directory_of(path: str) -> Optional[Directory]:
-    """The directory of the socket at ``path``, not followed if it is a link. None if there is none, and for a path that the program
-    chose: that is the program's affair."""
+    """The directory of the socket at ``path``. A link is not followed. None if there is none, and for a path that the program chose, which
+    is not checked."""
     if os.fspath(path) != own_path():
         return None
     directory = os.path.dirname(path)
@@ -71,14 +71,14 @@ def directory_of(path: str) -> Optional[Directory]:
 
 
 def peer_of(connected: socket.socket) -> Peer:
-    """Who listened when this socket was connected."""
+    """The process that listened when this socket was connected."""
     found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(found)
     return Peer(pid, uid)
 
 
 def named_uid() -> Optional[int]:
-    """The user whose server the environment says may be talked to. Raises ValueError."""
+    """The user whose server is trusted, from the environment. Raises ValueError."""
     text = os.environ.get("NERITE_SERVER_UID")
     if not text:
         return None
@@ -88,12 +88,12 @@ def named_uid() -> Optional[int]:
 
 
 def own_path() -> str:
-    """Where a server of this user puts its session socket."""
+    """The path of the session socket of this user's server."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     directory = f"{runtime}/nerite" if runtime else f"/tmp/nerite-{os.geteuid()}"
     return f"{directory}/session.sock"
 
 
 def default_path() -> str:
-    """The same, unless ``NERITE_SESSION_SOCKET`` names another place."""
+    """The same path, or that of ``NERITE_SESSION_SOCKET``."""
     return os.environ.get("NERITE_SESSION_SOCKET") or own_path()

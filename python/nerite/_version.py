@@ -1,3 +1,3 @@
-"""Which version of the package is this?"""
+"""Which version has the package?"""
 
 __version__ = "0.1.0"

@@ -1,12 +1,12 @@
-"""How does a program make, find and give up a named piece of shared memory?
+"""How does a program create, find and release named shared memory?
 
     region = Region.create("/frames", 1 << 20)          # one process
     region = Region.attach("/frames")                   # another
     frame = region.as_numpy([480, 640, 3], "UINT8")     # a view, not a copy
 
-A region is unlinked by the process that created it and by no other: not by one that attached, not by a forked child. It is
-never unmapped under an array: :meth:`Region.destroy` says so instead. Memory is allocated when the region is made, so a full
-/dev/shm is an error then and there, not a SIGBUS at the first write.
+Only the process that created a region unlinks it, not a process that attached it or a forked child. It is never unmapped while an array
+uses it: :meth:`Region.destroy` raises an error instead. Memory is allocated when the region is created, so a full /dev/shm is an error at
+creation, and not a SIGBUS at the first write.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ SHM_DIRECTORY = "/dev/shm"
 
 
 class RegionError(Exception):
-    """A region cannot be made, found, read or written as asked."""
+    """A region cannot be created, found, read or written as requested."""
 
 
 class RegionInUse(RegionError):
-    """Arrays over the region are still alive."""
+    """Arrays over the region still exist."""
 
 
 def available() -> bool:
-    """Whether this system has POSIX shared memory where we look for it."""
+    """Whether this system has POSIX shared memory in /dev/shm."""
     return os.path.isdir(SHM_DIRECTORY)
 
 
 def fresh_key(prefix: str = "nerite") -> str:
-    """A key that nobody else has and nobody can guess."""
+    """A unique key that other users cannot guess."""
     return f"/{prefix}-{os.getpid()}-{secrets.token_hex(16)}"
 
 
 def path_of(key: str) -> str:
-    """Where the object of a key lies; one leading slash or none, as POSIX allows."""
+    """The path of a key's object. The key has one leading slash or none, as POSIX allows."""
     if not isinstance(key, str):
         raise RegionError(f"invalid shared memory key {key!r}: one name, with or without a slash in front")
     name = key.lstrip("/")
@@ -56,7 +56,7 @@ def path_of(key: str) -> str:
 
 
 def _unlink_own(path: str, identity: tuple[int, int], pid: int) -> None:
-    """Unlinks the object if it is still the one that this very process made."""
+    """Unlinks the object if it is still the one that this process created."""
     if os.getpid() != pid:
         return
     try:
@@ -81,7 +81,7 @@ class Region(ArrayProtocols):
 
     @classmethod
     def create(cls, key: str, byte_size: int) -> Region:
-        """Makes a new object of ``byte_size`` bytes, all zero. It is an error if the key is taken or memory is short."""
+        """Creates an object of ``byte_size`` zero bytes. Raises an error if the key exists or memory is short."""
         path = path_of(key)
         try:
             byte_size = operator.index(byte_size)
@@ -111,7 +111,7 @@ class Region(ArrayProtocols):
 
     @classmethod
     def attach(cls, key: str) -> Region:
-        """Maps the whole of an object that somebody else made; it stays theirs to unlink."""
+        """Maps an object that another process created. That process unlinks it."""
         path = path_of(key)
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -129,11 +129,11 @@ class Region(ArrayProtocols):
 
     @property
     def buf(self) -> memoryview:
-        """All bytes of the region, writable. The region cannot be destroyed while it lives."""
+        """All bytes of the region, writable. The region cannot be destroyed while this view exists."""
         return memoryview(self._mapped())
 
     def as_numpy(self, shape: Sequence[int], datatype: str = "UINT8", offset: int = 0) -> np.ndarray:
-        """The tensor that lies ``offset`` bytes into the region.
+        """The tensor at ``offset`` bytes in the region.
 
         A writable view for datatypes of fixed size, a decoded copy for BYTES. The view keeps the memory mapped.
         """
@@ -151,7 +151,7 @@ class Region(ArrayProtocols):
         return raw.view(dtype).reshape(dims)
 
     def write(self, tensor: np.ndarray, offset: int = 0) -> int:
-        """Copies a tensor in, serialising BYTES in place; returns the bytes it takes."""
+        """Copies a tensor to the region, serialising BYTES in place. Returns its size in bytes."""
         if _datatypes.datatype_of(tensor) == "BYTES":
             elements = _datatypes.encoded_elements(tensor)
             byte_size = _datatypes.encoded_byte_size(elements)
@@ -166,12 +166,12 @@ class Region(ArrayProtocols):
         return tensor.nbytes
 
     def unlink(self) -> None:
-        """Takes the name away; the memory stays for whoever has it mapped. Only the creator's call does anything."""
+        """Removes the name. Processes that have mapped the memory keep it. Has an effect only in the creator."""
         if self._unlink is not None:
             self._unlink()
 
     def destroy(self) -> None:
-        """Unmaps the region and, if this process created it, unlinks it. :class:`RegionInUse` if arrays over it live."""
+        """Unmaps the region and, if this process created it, unlinks it. Raises :class:`RegionInUse` if arrays over it exist."""
         if self._map is None:
             return
         try:
@@ -182,7 +182,7 @@ class Region(ArrayProtocols):
         self.unlink()
 
     def abandon(self) -> None:
-        """As :meth:`destroy`, but arrays that live keep the memory until the last of them is gone."""
+        """As :meth:`destroy`, but existing arrays keep the memory until the last of them is collected."""
         self._map = None
         self.unlink()
 
@@ -195,7 +195,7 @@ class Region(ArrayProtocols):
         except RegionInUse:
             if kind is None:
                 raise
-            # The exception that leaves the block says more, and its own frames may be what holds the arrays.
+            # The exception of the block is more important, and its own frames may refer to the arrays.
             self.abandon()
 
     def __repr__(self) -> str:
@@ -220,7 +220,7 @@ class Region(ArrayProtocols):
 
 
 def _room(error: Exception) -> str:
-    """The reason, and for a full file system how large it is and what to do."""
+    """The reason of an error. For a full file system, its size and what to do."""
     if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EFBIG):
         return getattr(error, "strerror", None) or str(error)
     found = os.statvfs(SHM_DIRECTORY)

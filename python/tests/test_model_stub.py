@@ -220,12 +220,23 @@ def test_the_system_ends_a_process_without_its_server_even_in_compiled_code(star
 
 def test_signals_meant_for_the_server_do_not_end_the_process(start):  # noqa: F811
     server = start(OBEDIENT)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(server.process.pid, number)
     assert read_text(server, obey(server, "out = 1")) == "1"
     # Programs that the model starts have the usual actions.
     code = "import subprocess; p = subprocess.Popen(['sleep', '600']); p.terminate(); out = p.wait(10)"
     assert read_text(server, obey(server, code)) == "-15"
+
+
+def test_programs_of_a_model_ignore_what_the_server_ignores(start):  # noqa: F811
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # As under nohup.
+    try:
+        server = start(OBEDIENT)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    code = "import subprocess; out = subprocess.check_output(['grep', 'SigIgn', '/proc/self/status'], text=True)"
+    ignored = int(read_text(server, obey(server, code)).split()[1], 16)
+    assert [bool(ignored & 1 << number - 1) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)] == [True, False, False]
 
 
 def test_a_process_that_the_model_forked_does_not_hold_the_channel(start):  # noqa: F811

@@ -65,6 +65,9 @@ PACKED = {
     "let_go": [7, 8],
     "unmapped": [10],
 }
+# What a traced request's process tells other systems.
+SPAN = {"traceparent": f"00-{'1a' * 16}-{'2b' * 8}-01", "tracestate": 'vendor="x"'}
+
 PACKETS = {
     "greeting": {"modules": {"m": 'x = "1"\n', "m.stub": "def run(): pass"}, "main": "m.stub"},
     "complete": {"do": "complete", "config": {"name": "m", "max_batch_size": 8}, "model": MODEL},
@@ -83,6 +86,12 @@ PACKETS = {
     "execute_again": {
         "do": "execute",
         "requests": [{**SECOND, "number": 43, "rows": 1, "correlation": 0, "flags": 0, "asks": True}],
+        "map": [],
+        "forget": [],
+    },
+    "execute_traced": {
+        "do": "execute",
+        "requests": [{**SECOND, "number": 44, "rows": 1, "correlation": 0, "flags": 0, "trace": SPAN}],
         "map": [],
         "forget": [],
     },
@@ -195,14 +204,14 @@ def test_a_packet_is_read_and_written_as_it_is_there(name):
 
 def test_every_packet_is_tried():
     assert {one.stem for one in FOLDER.glob("*.json")} == set(PACKETS)
-    assert {one.stem for one in FOLDER.glob("*.bin")} == {"execute", "execute_again", "executed"}
+    assert {one.stem for one in FOLDER.glob("*.bin")} == {"execute", "execute_again", "execute_traced", "executed"}
 
 
 def packed_golden(name: str) -> bytes:
     return (FOLDER / f"{name}.bin").read_bytes()
 
 
-@pytest.mark.parametrize("name", ["execute", "execute_again"])
+@pytest.mark.parametrize("name", ["execute", "execute_again", "execute_traced"])
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_packed_batch_says_the_same_as_one_in_json(name, times):
     # The second time its layout is known.

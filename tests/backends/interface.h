@@ -11,13 +11,14 @@
 #include <stdint.h>
 
 typedef void Error, Message, Backend, Attributes, Model, Instance, Request, Input, Output, Response, Factory, BufferAttributes, MemoryManager,
-    Parameter, Family, Metric;
+    Parameter, Family, Metric, State, Server, Allocator, Asked, Answer, Trace;
 
 enum { UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS };
 enum { INFO, WARN, ERROR };
 enum { TYPE_INT32 = 8, TYPE_FP32 = 11, TYPE_BYTES = 13 };
 enum { CPU, CPU_PINNED, GPU };
-enum { RELEASE_ALL = 1, FINAL = 1 };
+enum { RELEASE_ALL = 1, RESCHEDULE = 2, FINAL = 1 };
+enum { TXN_ONE_TO_ONE = 1, TXN_DECOUPLED = 2 };
 
 Error* TRITONSERVER_ErrorNew(uint32_t code, const char* text);
 void TRITONSERVER_ErrorDelete(Error*);
@@ -91,11 +92,20 @@ Error* TRITONBACKEND_InputProperties(
 Error* TRITONBACKEND_InputBuffer(Input*, uint32_t, const void**, uint64_t* bytes, uint32_t* kind, int64_t* id);
 Error* TRITONBACKEND_InputBufferAttributes(Input*, uint32_t, const void**, BufferAttributes**);
 Error* TRITONSERVER_BufferAttributesByteSize(BufferAttributes*, size_t*);
+Error* TRITONSERVER_BufferAttributesNew(BufferAttributes**);
+Error* TRITONSERVER_BufferAttributesDelete(BufferAttributes*);
+Error* TRITONSERVER_BufferAttributesSetMemoryType(BufferAttributes*, uint32_t);
+Error* TRITONSERVER_BufferAttributesSetMemoryTypeId(BufferAttributes*, int64_t);
+Error* TRITONSERVER_BufferAttributesSetByteSize(BufferAttributes*, size_t);
+Error* TRITONBACKEND_ModelReportMemoryUsage(Model*, BufferAttributes**, uint32_t);
+Error* TRITONBACKEND_ModelInstanceReportMemoryUsage(Instance*, BufferAttributes**, uint32_t);
 
 Error* TRITONBACKEND_ResponseNew(Response**, Request*);
 Error* TRITONBACKEND_ResponseNewFromFactory(Response**, Factory*);
 Error* TRITONBACKEND_ResponseDelete(Response*);
 Error* TRITONBACKEND_ResponseOutput(Response*, Output**, const char* name, uint32_t type, const int64_t* shape, uint32_t dims);
+Error* TRITONBACKEND_InferenceResponseOutput(Response*, uint32_t, const char**, uint32_t* type, const int64_t** shape, uint64_t* dims);
+Error* TRITONBACKEND_InferenceResponseOutputByName(Response*, const char*, uint32_t* type, const int64_t** shape, uint64_t* dims);
 Error* TRITONBACKEND_OutputBuffer(Output*, void**, uint64_t bytes, uint32_t* kind, int64_t* id);
 Error* TRITONBACKEND_ResponseSend(Response*, uint32_t flags, Error*);
 Error* TRITONBACKEND_ResponseSetStringParameter(Response*, const char*, const char*);
@@ -105,5 +115,73 @@ Error* TRITONBACKEND_ResponseFactoryNew(Factory**, Request*);
 Error* TRITONBACKEND_ResponseFactoryDelete(Factory*);
 Error* TRITONBACKEND_ResponseFactorySendFlags(Factory*, uint32_t);
 Error* TRITONBACKEND_ResponseFactoryIsCancelled(Factory*, bool*);
+
+/* Requests to other models. */
+typedef Error* (*AllocateFn)(Allocator*, const char* output, size_t bytes, uint32_t kind, int64_t id, void* userp, void** buffer,
+                             void** buffer_userp, uint32_t* actual_kind, int64_t* actual_id);
+typedef Error* (*ReleaseFn)(Allocator*, void* buffer, void* buffer_userp, size_t bytes, uint32_t kind, int64_t id);
+typedef Error* (*StartFn)(Allocator*, void* userp);
+typedef Error* (*QueryFn)(Allocator*, void* userp, const char* output, size_t* bytes, uint32_t* kind, int64_t* id);
+typedef void (*RespondFn)(Answer*, uint32_t flags, void* userp);
+typedef void (*RequestReleaseFn)(Asked*, uint32_t flags, void* userp);
+
+Error* TRITONBACKEND_ModelServer(Model*, Server**);
+Error* TRITONBACKEND_RequestTrace(Request*, Trace**);
+Error* TRITONBACKEND_RequestOutputBufferProperties(Request*, const char*, size_t* bytes, uint32_t* kind, int64_t* id);
+Error* TRITONSERVER_ResponseAllocatorNew(Allocator**, AllocateFn, ReleaseFn, StartFn);
+Error* TRITONSERVER_ResponseAllocatorSetQueryFunction(Allocator*, QueryFn);
+Error* TRITONSERVER_ResponseAllocatorDelete(Allocator*);
+Error* TRITONSERVER_InferenceRequestNew(Asked**, Server*, const char* model, int64_t version);
+Error* TRITONSERVER_InferenceRequestDelete(Asked*);
+Error* TRITONSERVER_InferenceRequestId(Asked*, const char**);
+Error* TRITONSERVER_InferenceRequestSetId(Asked*, const char*);
+Error* TRITONSERVER_InferenceRequestFlags(Asked*, uint32_t*);
+Error* TRITONSERVER_InferenceRequestSetFlags(Asked*, uint32_t);
+Error* TRITONSERVER_InferenceRequestCorrelationId(Asked*, uint64_t*);
+Error* TRITONSERVER_InferenceRequestSetCorrelationId(Asked*, uint64_t);
+Error* TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(Asked*, uint64_t);
+Error* TRITONSERVER_InferenceRequestSetPriorityUInt64(Asked*, uint64_t);
+Error* TRITONSERVER_InferenceRequestPriority(Asked*, uint32_t*);
+Error* TRITONSERVER_InferenceRequestAddInput(Asked*, const char* name, uint32_t type, const int64_t* shape, uint64_t dims);
+Error* TRITONSERVER_InferenceRequestRemoveInput(Asked*, const char* name);
+Error* TRITONSERVER_InferenceRequestAppendInputData(Asked*, const char* name, const void*, size_t bytes, uint32_t kind, int64_t id);
+Error* TRITONSERVER_InferenceRequestAddRequestedOutput(Asked*, const char* name);
+Error* TRITONSERVER_InferenceRequestSetStringParameter(Asked*, const char* key, const char* value);
+Error* TRITONSERVER_InferenceRequestSetIntParameter(Asked*, const char* key, int64_t value);
+Error* TRITONSERVER_InferenceRequestSetBoolParameter(Asked*, const char* key, bool value);
+Error* TRITONSERVER_InferenceRequestSetReleaseCallback(Asked*, RequestReleaseFn, void* userp);
+Error* TRITONSERVER_InferenceRequestSetResponseCallback(Asked*, Allocator*, void* allocator_userp, RespondFn, void* userp);
+Error* TRITONSERVER_InferenceRequestCancel(Asked*);
+Error* TRITONSERVER_InferenceRequestIsCancelled(Asked*, bool*);
+Error* TRITONSERVER_ServerInferAsync(Server*, Asked*, Trace*);
+Error* TRITONSERVER_InferenceResponseDelete(Answer*);
+Error* TRITONSERVER_InferenceResponseError(Answer*);
+Error* TRITONSERVER_InferenceResponseModel(Answer*, const char** model, int64_t* version);
+Error* TRITONSERVER_InferenceResponseId(Answer*, const char**);
+Error* TRITONSERVER_InferenceResponseParameterCount(Answer*, uint32_t*);
+Error* TRITONSERVER_InferenceResponseParameter(Answer*, uint32_t, const char** key, uint32_t* type, const void** value);
+Error* TRITONSERVER_InferenceResponseOutputCount(Answer*, uint32_t*);
+Error* TRITONSERVER_InferenceResponseOutput(Answer*, uint32_t, const char** name, uint32_t* type, const int64_t** shape, uint64_t* dims,
+                                            const void** base, size_t* bytes, uint32_t* kind, int64_t* id, void** userp);
+Error* TRITONSERVER_InferenceTraceSpawnChildTrace(Trace*, Trace**);
+Error* TRITONSERVER_InferenceTraceReportActivity(Trace*, uint64_t ns, const char* name);
+Error* TRITONSERVER_InferenceTraceModelName(Trace*, const char**);
+Error* TRITONSERVER_InferenceTraceModelVersion(Trace*, int64_t*);
+Error* TRITONSERVER_InferenceTraceRequestId(Trace*, const char**);
+Error* TRITONSERVER_InferenceTraceId(Trace*, uint64_t*);
+Error* TRITONSERVER_InferenceTraceParentId(Trace*, uint64_t*);
+Error* TRITONSERVER_InferenceTraceContext(Trace*, const char**);
+Error* TRITONSERVER_ServerModelIsReady(Server*, const char* model, int64_t version, bool*);
+Error* TRITONSERVER_ServerModelTransactionProperties(Server*, const char* model, int64_t version, uint32_t* flags, void**);
+Error* TRITONSERVER_ServerModelBatchProperties(Server*, const char* model, int64_t version, uint32_t* flags, void**);
+Error* TRITONSERVER_ServerLoadModel(Server*, const char* model);
+Error* TRITONSERVER_ServerLoadModelWithParameters(Server*, const char* model, const Parameter** parameters, uint64_t count);
+Error* TRITONSERVER_ServerUnloadModel(Server*, const char* model);
+
+/* States of sequences. */
+Error* TRITONBACKEND_StateNew(State**, Request*, const char* name, uint32_t type, const int64_t* shape, uint32_t dims);
+Error* TRITONBACKEND_StateBuffer(State*, void**, uint64_t bytes, uint32_t* kind, int64_t* id);
+Error* TRITONBACKEND_StateBufferAttributes(State*, BufferAttributes**);
+Error* TRITONBACKEND_StateUpdate(State*);
 
 #endif

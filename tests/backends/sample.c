@@ -105,14 +105,19 @@ Error* TRITONBACKEND_GetBackendAttribute(Backend* backend, Attributes* attribute
   return TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(attributes, true);
 }
 
-/* A model without inputs gets one input and one output of 4 FP32. */
-static Error* complete(Model* model) {
+/* A model without inputs gets one input and one output of 4 FP32; of a size that there is not, where that is wished. */
+static Error* complete(Model* model, bool is_wrong) {
   static const char completed[] =
       "{\"max_batch_size\":0,"
       "\"input\":[{\"name\":\"IN\",\"data_type\":\"TYPE_FP32\",\"dims\":[4]}],"
       "\"output\":[{\"name\":\"OUT\",\"data_type\":\"TYPE_FP32\",\"dims\":[4]}]}";
+  static const char wrong[] =
+      "{\"max_batch_size\":0,"
+      "\"input\":[{\"name\":\"IN\",\"data_type\":\"TYPE_FP32\",\"dims\":[4]}],"
+      "\"output\":[{\"name\":\"OUT\",\"data_type\":\"TYPE_FP32\",\"dims\":[0]}]}";
   Message* message;
-  TRY(TRITONSERVER_MessageNewFromSerializedJson(&message, completed, sizeof completed - 1));
+  const char* json = is_wrong ? wrong : completed;
+  TRY(TRITONSERVER_MessageNewFromSerializedJson(&message, json, strlen(json)));
   Error* error = TRITONBACKEND_ModelSetConfig(model, 1, message);
   TRY(TRITONSERVER_MessageDelete(message));
   return error;
@@ -130,6 +135,20 @@ static Error* start_counting(Model* model, ModelState* state) {
   Error* refused = TRITONSERVER_MetricSet(state->executions, 1);
   if (refused == NULL) return TRITONSERVER_ErrorNew(INTERNAL, "a counter was set");
   TRITONSERVER_ErrorDelete(refused);
+  return NULL;
+}
+
+/* So many bytes of the host, and one more on the GPU of number 1. */
+static Error* say_memory(void* of, Error* (*say)(void*, BufferAttributes**, uint32_t), size_t bytes) {
+  BufferAttributes* all[2];
+  for (int i = 0; i < 2; i++) {
+    TRY(TRITONSERVER_BufferAttributesNew(&all[i]));
+    TRY(TRITONSERVER_BufferAttributesSetMemoryType(all[i], i * 2));
+    TRY(TRITONSERVER_BufferAttributesSetMemoryTypeId(all[i], i));
+    TRY(TRITONSERVER_BufferAttributesSetByteSize(all[i], bytes + i));
+  }
+  TRY(say(of, all, 2));
+  for (int i = 0; i < 2; i++) TRY(TRITONSERVER_BufferAttributesDelete(all[i]));
   return NULL;
 }
 
@@ -152,8 +171,9 @@ Error* TRITONBACKEND_ModelInitialize(Model* model) {
   /* What was set is freed at the end, which comes after a failure as well. */
   if (strcmp(state->mode, "refuse_model") == 0) return TRITONSERVER_ErrorNew(INVALID_ARG, "the model is refused on purpose");
   if (strcmp(state->mode, "count") == 0) TRY(start_counting(model, state));
+  if (strcmp(state->mode, "memory") == 0) TRY(say_memory(model, TRITONBACKEND_ModelReportMemoryUsage, 1000));
   TRY(TRITONBACKEND_ModelAutoCompleteConfig(model, &completes));
-  return completes && is_empty ? complete(model) : NULL;
+  return completes && is_empty ? complete(model, strcmp(state->mode, "complete_wrong") == 0) : NULL;
 }
 
 static Error* say_finalized(const char* what, void* object, Error* (*name_of)(void*, const char**)) {
@@ -173,6 +193,7 @@ Error* TRITONBACKEND_ModelFinalize(Model* model) {
     TRY(TRITONSERVER_MetricFamilyDelete(state->family));
   }
   if (state->has_thread) pthread_join(state->thread, NULL);
+  while (strcmp(state->mode, "stuck") == 0) pause();
   free(state);
   return say_finalized("model", model, TRITONBACKEND_ModelName);
 }
@@ -196,6 +217,8 @@ Error* TRITONBACKEND_ModelInstanceInitialize(Instance* instance) {
   TRY(TRITONBACKEND_ModelState(model, &state));
   if (strcmp(((ModelState*)state)->mode, "refuse_instance") == 0)
     return TRITONSERVER_ErrorNew(UNAVAILABLE, "the instance is refused on purpose");
+  if (strcmp(((ModelState*)state)->mode, "memory") == 0)
+    TRY(say_memory(instance, TRITONBACKEND_ModelInstanceReportMemoryUsage, 10));
   return TRITONBACKEND_ModelInstanceSetState(instance, state);
 }
 
@@ -211,11 +234,25 @@ static Error* read_input(Input* input, Tensor* tensor) {
   TRY(TRITONBACKEND_InputProperties(
       input, &tensor->name, &tensor->type, &tensor->shape, &tensor->dims, &tensor->bytes, &tensor->buffers));
   tensor->data = NULL;
-  if (tensor->buffers == 0) return NULL;
-  if (tensor->buffers != 1) return TRITONSERVER_ErrorNew(UNSUPPORTED, "an input in parts");
+  /* Who wants one in parts reads it by `copy_input`. */
+  if (tensor->buffers != 1) return NULL;
   uint32_t kind = CPU;
   int64_t id = 0;
   return TRITONBACKEND_InputBuffer(input, 0, &tensor->data, &tensor->bytes, &kind, &id);
+}
+
+/* All buffers of an input, one after the other. */
+static Error* copy_input(Input* input, const Tensor* tensor, char* into) {
+  for (uint32_t at = 0; at < tensor->buffers; at++) {
+    const void* base;
+    uint64_t bytes;
+    uint32_t kind = CPU;
+    int64_t id = 0;
+    TRY(TRITONBACKEND_InputBuffer(input, at, &base, &bytes, &kind, &id));
+    memcpy(into, base, bytes);
+    into += bytes;
+  }
+  return NULL;
 }
 
 static bool is_wanted(Request* request, const char* name) {
@@ -271,7 +308,7 @@ static Error* identity(Request* request, Response* response) {
     snprintf(name, sizeof name, "OUT%s", tensor.name + 2);
     if (!is_wanted(request, name)) continue;
     TRY(place(response, name, &tensor, tensor.bytes, &buffer));
-    if (tensor.bytes > 0) memcpy(buffer, tensor.data, tensor.bytes);
+    TRY(copy_input(input, &tensor, buffer));
   }
   return NULL;
 }
@@ -326,11 +363,32 @@ static Error* tell(Request* request, Response* response) {
     if (type == 1) TRY(TRITONBACKEND_ResponseSetIntParameter(response, key, *(const int64_t*)value));
     if (type == 2) TRY(TRITONBACKEND_ResponseSetBoolParameter(response, key, *(const bool*)value));
   }
+  uint32_t kind = CPU;
+  int64_t place = 0;
+  Error* unplaced = TRITONBACKEND_RequestOutputBufferProperties(request, "OUT", NULL, &kind, &place);
+  if (unplaced == NULL) {
+    TRY(TRITONBACKEND_ResponseSetIntParameter(response, "out_kind", kind));
+  } else {
+    TRITONSERVER_ErrorDelete(unplaced);
+  }
   Input* none = NULL;
   Error* unknown = TRITONBACKEND_RequestInput(request, "nothing", &none);
   TRY(TRITONBACKEND_ResponseSetStringParameter(response, "unknown", TRITONSERVER_ErrorMessage(unknown)));
   TRITONSERVER_ErrorDelete(unknown);
-  return identity(request, response);
+  TRY(identity(request, response));
+  uint32_t output_type, named_type;
+  const int64_t *shape, *named_shape;
+  uint64_t dims, named_dims;
+  TRY(TRITONBACKEND_InferenceResponseOutput(response, 0, &name, &output_type, &shape, &dims));
+  TRY(TRITONBACKEND_InferenceResponseOutputByName(response, name, &named_type, &named_shape, &named_dims));
+  if (output_type != named_type || dims != named_dims || dims != 1 || shape[0] != named_shape[0])
+    return TRITONSERVER_ErrorNew(INTERNAL, "an output is told in two ways");
+  TRY(TRITONBACKEND_ResponseSetStringParameter(response, "made", name));
+  TRY(TRITONBACKEND_ResponseSetIntParameter(response, "made_elements", shape[0]));
+  Error* none_such = TRITONBACKEND_InferenceResponseOutputByName(response, "NONE", &named_type, &named_shape, &named_dims);
+  if (none_such == NULL) return TRITONSERVER_ErrorNew(INTERNAL, "an output that is not there is told");
+  TRITONSERVER_ErrorDelete(none_such);
+  return NULL;
 }
 
 /* Reads its input for as long as the model says, and answers with the sum of its bytes. */
@@ -350,6 +408,46 @@ static Error* read_long(Request* request, Response* response, int delay_ms) {
   } while (now_ns() < end);
   memset(buffer, (int)(sum & 1), tensor.bytes);
   return NULL;
+}
+
+/* The first element of IN says how the process ends, if it does. */
+static Error* die(Request* request, Response* response) {
+  Input* input;
+  Tensor tensor;
+  float how;
+  TRY(TRITONBACKEND_RequestInputByIndex(request, 0, &input));
+  TRY(read_input(input, &tensor));
+  memcpy(&how, tensor.data, sizeof how);
+  if (how == 1) *(volatile int*)16 = 1;
+  if (how == 2) {
+    fputs("sample: aborts on purpose\n", stderr);
+    abort();
+  }
+  if (how == 3) _exit(7);
+  return identity(request, response);
+}
+
+/* Writes to the standard error for as many milliseconds as the first element of IN says. */
+static Error* noise(Request* request, Response* response) {
+  Input* input;
+  Tensor tensor;
+  float ms;
+  TRY(TRITONBACKEND_RequestInputByIndex(request, 0, &input));
+  TRY(read_input(input, &tensor));
+  memcpy(&ms, tensor.data, sizeof ms);
+  uint64_t end = now_ns() + (uint64_t)ms * 1000000u;
+  while (now_ns() < end) fputs("sample: noise noise noise noise noise noise noise noise noise\n", stderr);
+  return identity(request, response);
+}
+
+/* Reads behind the end of memory of its own, for a tool that has to see that. */
+static Error* overrun(Request* request, Response* response) {
+  volatile unsigned char* own = malloc(8);
+  volatile size_t at = 8;
+  unsigned char found = own[at];
+  free((void*)own);
+  TRY(TRITONBACKEND_ResponseSetIntParameter(response, "found", found));
+  return identity(request, response);
 }
 
 static void report(Instance* instance, Request* request, bool success, uint64_t start) {
@@ -462,6 +560,9 @@ static void answer(Instance* instance, ModelState* state, Request* request) {
   LOG_IF_ERROR(TRITONBACKEND_ResponseNew(&response, request));
   Error* error = strcmp(mode, "add_sub") == 0     ? add_sub(request, response)
                  : strcmp(mode, "tell") == 0      ? tell(request, response)
+                 : strcmp(mode, "overrun") == 0   ? overrun(request, response)
+                 : strcmp(mode, "die") == 0       ? die(request, response)
+                 : strcmp(mode, "noise") == 0     ? noise(request, response)
                  : strcmp(mode, "place_twice") == 0 ? place_twice(request, response)
                  : strcmp(mode, "read_long") == 0 ? read_long(request, response, state->delay_ms)
                  : strcmp(mode, "fail") == 0      ? TRITONSERVER_ErrorNew(INVALID_ARG, "fails on purpose")

@@ -3,8 +3,10 @@
 import concurrent.futures
 import contextlib
 import dataclasses
+import json
 import pathlib
 import time
+import uuid
 
 import catalogue
 import graphs
@@ -120,6 +122,29 @@ def pending(server, model: str) -> int:
     return metric(server, f'nv_inference_pending_request_count{{model="{model}",version="1"}}')
 
 
+# ---------------------------------------------------------------------------------------------- in which order
+
+
+def tracing(folder: pathlib.Path) -> list[str]:
+    """Flags of a server that notes the times of each request there, in a file of its own."""
+    return [f"--trace-config=triton,file={folder / 'trace.json'}", "--trace-config=triton,log-frequency=1",
+            "--trace-config=rate=1", "--trace-config=level=TIMESTAMPS"]  # fmt: skip
+
+
+def begun_ns(folder: pathlib.Path) -> dict[str, int]:
+    """When the server began the run of each request that it has noted, by the request's id."""
+    found = {}
+    for path in folder.glob("trace.json*"):
+        text = path.read_text()
+        # Another one is being written.
+        notes = json.loads(text) if text.endswith("]") else []
+        ids = [note["request_id"] for note in notes if "request_id" in note]
+        times = {one["name"]: one["ns"] for note in notes for one in note.get("timestamps", [])}
+        if ids and "COMPUTE_START" in times:
+            found[ids[0]] = times["COMPUTE_START"]
+    return found
+
+
 # ---------------------------------------------------------------------------------------------- what waits
 
 
@@ -129,30 +154,39 @@ class Meanwhile:
     def __init__(self, server, client, model: str):
         self.server, self.client, self.model = server, client, model
         self.pool = concurrent.futures.ThreadPoolExecutor(32)
+        self.name = uuid.uuid4().hex
         self.running: list = []
-        self.ended: list[int] = []
         self.waiting = 0
 
     def __enter__(self):
         self.delay = Delay(DELAY_MS)
         self.busy = self.pool.submit(self.client.infer, self.model, [fp32("INPUT0", [[0]])])
-        if self.server.oracle:
-            self.passes(100)
-        else:
-            self.delay.reaches(self.server, self.model)
+        try:
+            if self.server.oracle:
+                self.passes(100)
+            else:
+                self.delay.reaches(self.server, self.model)
+        except BaseException:
+            self.wait_for_all()
+            raise
         return self
 
     def __exit__(self, kind, *_):
-        if kind is None:
-            self.delay.must_last()
+        try:
+            if kind is None:
+                self.delay.must_last()
+        finally:
+            self.wait_for_all()
+
+    def wait_for_all(self) -> None:
+        """Also where it was too late: what one try leaves at the model would be taken for requests of the next."""
         concurrent.futures.wait([self.busy, *self.running])
         self.pool.shutdown()
 
     def comes(self, *inputs, waits: bool = True, **more):
         """A request comes and, if it `waits`, is in the queue when this returns. 2.51 does not say so: it gets some time."""
-        number = len(self.running)
+        more = {"id": f"{self.name}_{len(self.running)}"} | more
         future = self.pool.submit(self.client.infer, self.model, list(inputs), **more)
-        future.add_done_callback(lambda _: self.ended.append(number))
         self.running.append(future)
         if waits:
             self.waiting += 1
@@ -161,6 +195,15 @@ class Meanwhile:
             else:
                 self.delay.until(lambda: pending(self.server, self.model) >= self.waiting)
         return future
+
+    def order(self, traces: pathlib.Path) -> list[int]:
+        """In which order they ran, by the server's clock: a test that is held up sees their answers in any order."""
+        ids = [f"{self.name}_{number}" for number in range(len(self.running))]
+        deadline = time.monotonic() + 60
+        while not (begun := begun_ns(traces)).keys() >= set(ids):
+            assert time.monotonic() < deadline, f"{len(begun)} traces, but not of all of {ids}"
+            time.sleep(0.05)
+        return sorted(range(len(ids)), key=lambda number: begun[ids[number]])
 
     def passes(self, ms: float) -> None:
         time.sleep(ms / 1000)

@@ -12,8 +12,8 @@ FLAGS = ["-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
 TENSOR = '{ name: "%s" data_type: TYPE_%s dims: [ -1 ] }'
 
 
-def compiled(library: pathlib.Path, needs: str = "") -> pathlib.Path:
-    """tests/backends/sample.c as a library, which needs one of this name, or finds the interface in its process."""
+def compiled(library: pathlib.Path, needs: str = "", source: str = "sample", flags: tuple[str, ...] = ()) -> pathlib.Path:
+    """A source of tests/backends as a library, which needs one of this name, or finds the interface in its process."""
     library.parent.mkdir(parents=True, exist_ok=True)
     link = []
     if needs:
@@ -22,7 +22,7 @@ def compiled(library: pathlib.Path, needs: str = "") -> pathlib.Path:
         empty = ["cc", "-shared", "-x", "c", "/dev/null", "-o", str(beside / needs), f"-Wl,-soname,{needs}"]
         subprocess.run(empty, check=True)
         link = ["-Wl,--no-as-needed", str(beside / needs)]
-    subprocess.run(["cc", *FLAGS, str(SOURCES / "sample.c"), "-o", str(library), *link, "-lpthread"], check=True)
+    subprocess.run(["cc", *FLAGS, *flags, str(SOURCES / f"{source}.c"), "-o", str(library), *link, "-lpthread"], check=True)
     return library
 
 
@@ -42,14 +42,30 @@ def put(repository: pathlib.Path, name: str, mode: str = "", datatype: str = "FP
 
 
 @contextlib.contextmanager
-def serving(launcher, name: str, repository: pathlib.Path, *flags: str, needs: str = ""):
-    """A server that finds the sample backend in its directory."""
+def serving(launcher, name: str, repository: pathlib.Path, *flags: str, needs: str = "", sources: tuple[str, ...] = ("sample",)):
+    """A server that finds these backends in its directory."""
     backends = launcher.scratch / f"{name}_backends"
-    library = backends / "sample" / "libtriton_sample.so"
-    if not library.exists():
-        compiled(library, needs)
+    for source in sources:
+        library = backends / source / f"libtriton_{source}.so"
+        if not library.exists():
+            compiled(library, needs, source)
     with launcher.running(name, f"--backend-directory={backends}", *flags, repository=repository) as found:
         yield found
+
+
+def workers_of(server) -> list[int]:
+    """The processes of a server's isolated instances."""
+    children = set()
+    for task in pathlib.Path(f"/proc/{server.pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            children |= set(map(int, (task / "children").read_text().split()))
+    return sorted(pid for pid in children if comm_of(pid) == "nerite-worker")
+
+
+def comm_of(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
 
 
 def errors(server) -> list[str]:

@@ -1,17 +1,34 @@
 """How do tests start a server with Python models, and read what the models say?"""
 
 import contextlib
+import functools
 import os
 import pathlib
 import struct
+import subprocess
 import sys
 
 import python_catalogue
 from clients import Reply, text
+from servers import nerite_binary
 
 
 # Many interpreters that start at once may take long where the machine is busy.
 PATIENT = "--backend-config=python,stub-timeout-seconds=300"
+# A sandbox of the strictest kind.
+SANDBOX = (
+    "--backend-config=python,sandbox=on",
+    f"--backend-config=python,sandbox-memory={1 << 30}",
+    "--backend-config=python,sandbox-file-size=1000000",
+)
+
+
+@functools.cache
+def kernel_refuses() -> str:
+    """Why the kernel confines no process; nothing if it does. With NERITE_TEST_SANDBOX=required, that it does not is a failure."""
+    why = subprocess.run([nerite_binary(), "confine", "--"], capture_output=True, text=True).stderr.strip()
+    assert not why or os.environ.get("NERITE_TEST_SANDBOX") != "required", why
+    return why
 
 
 @contextlib.contextmanager

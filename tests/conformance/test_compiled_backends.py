@@ -9,7 +9,7 @@ import tritonclient.grpc
 import tritonclient.http
 import tritonclient.utils.shared_memory as system_memory
 from clients import Asked, Given, fp32, grpc_channel, http_call, int32, open_client, refuses, text
-from compiled_setup import compiled, errors, put, serving
+from compiled_setup import compiled, errors, put, serving, workers_of
 from regions import registered
 from test_decoupled import Stream
 
@@ -18,23 +18,34 @@ DECOUPLED = "model_transaction_policy { decoupled: true }"
 SIZE = 1 << 20
 
 
-@pytest.fixture(scope="module")
-def compiled_server(launcher):
-    repository = launcher.scratch / "compiled"
+@pytest.fixture(scope="module", params=["server", "process"])
+def compiled_server(request: pytest.FixtureRequest, launcher):
+    """In the server's process, and each instance in a process of its own."""
+    is_isolated = request.param == "process"
+    if is_isolated and launcher.oracle:
+        pytest.skip("Triton has no isolated backends")
+    name, flags = ("compiled_isolated", ["--backend-config=sample,isolated=true"]) if is_isolated else ("compiled", [])
+    repository = launcher.scratch / name
     put(repository, "c_identity", pairs=2)
     put(repository, "c_batched", more=BATCHES)
     put(repository, "c_text", datatype="STRING")
+    put(repository, "c_bounded", **{"nerite.cost_bound": "input_sizes"})
     put(repository, "c_add_sub", "add_sub", pairs=2)
     put(repository, "c_tell", "tell")
-    put(repository, "c_count", "count")
-    put(repository, "c_count_too", "count")
+    # What a process of its own has not.
+    put(repository, "c_count", "count", isolated="false")
+    put(repository, "c_count_too", "count", isolated="false")
+    put(repository, "c_memory", "memory", isolated="false", more="instance_group { kind: KIND_CPU count: 2 }")
     put(repository, "c_fail", "fail")
     put(repository, "c_refuse", "refuse")
     put(repository, "c_repeat", "repeat", datatype="INT32", more=DECOUPLED)
     put(repository, "c_instances", more="instance_group { kind: KIND_CPU count: 3 }")
     (repository / "c_completed" / "1").mkdir(parents=True)
     (repository / "c_completed" / "config.pbtxt").write_text('backend: "sample"\n')
-    with serving(launcher, "compiled", repository) as found:
+    with serving(launcher, name, repository, *flags) as found:
+        if not launcher.oracle:
+            # One for each instance of the models that are isolated.
+            assert len(workers_of(found)) == (13 if is_isolated else 0)
         yield found
 
 
@@ -56,6 +67,14 @@ def test_inputs_come_back(compiled_client):
     assert compiled_client.infer("c_text", [text("IN", [b"a", b"", b"bc" * 1000])]).outputs["OUT"].raw == \
         text("", [b"a", b"", b"bc" * 1000]).raw  # fmt: skip
     assert numbers(compiled_client.infer("c_instances", [fp32("IN", [5])])) == [5]
+    # Runs that are known to be quick need no worker.
+    assert [numbers(compiled_client.infer("c_bounded", [fp32("IN", [at])])) for at in range(20)] == [[at] for at in range(20)]
+
+
+def test_statistics_tell_the_memory_that_a_backend_reports(compiled_client):
+    found = compiled_client.statistics("c_memory")[0]["memory_usage"]
+    assert [(one["type"], int(one["id"]), int(one["byte_size"])) for one in found] == [("CPU", 0, 1020), ("GPU", 1, 1023)]
+    assert compiled_client.statistics("c_fail")[0]["memory_usage"] == []
 
 
 def test_only_wanted_outputs_come(compiled_client):
@@ -77,6 +96,8 @@ def test_a_request_tells_of_itself(compiled_client):
     assert {key: found[key] for key in ("id", "sequence", "flags", "got_said", "got_count", "got_yes")} == \
         {"id": "r1", "sequence": 0, "flags": 0, "got_said": "x", "got_count": 7, "got_yes": True}  # fmt: skip
     assert "unknown request input name nothing" in found["unknown"]
+    # What it made so far.
+    assert (found["made"], found["made_elements"]) == ("OUT", 1)
 
 
 def test_a_sequence_is_told(compiled_client):
@@ -256,6 +277,20 @@ def test_what_a_backend_refuses_at_load_fails_that_model(launcher):
         for what in ("model refuse_model is finalized", "instance refuse_instance_0 is finalized", "model refuse_instance is finalized"):
             assert what in server.log_text(), server.log_text()
         assert numbers(client.infer("c_identity", [fp32("IN", [3])])) == [3]
+
+
+def test_a_model_whose_completed_configuration_is_refused_is_finalized(launcher):
+    repository = launcher.scratch / "completed_wrong"
+    (repository / "completed_wrong" / "1").mkdir(parents=True)
+    config = 'backend: "sample"\nparameters { key: "mode" value { string_value: "complete_wrong" } }\n'
+    (repository / "completed_wrong" / "config.pbtxt").write_text(config)
+    with serving(launcher, "completed_wrong", repository, "--exit-on-error=false") as server, open_client("http", server) as client:
+        (only,) = client.index()
+        assert only["state"] == "UNAVAILABLE" and "dimension" in only["reason"], only
+        deadline = time.monotonic() + 30
+        while "model completed_wrong is finalized" not in server.log_text():
+            assert time.monotonic() < deadline, server.log_text()
+            time.sleep(0.02)
 
 
 def test_a_backend_that_does_not_start_fails_its_models(launcher):

@@ -103,8 +103,8 @@ class TritonPythonModel:
 """
 
 
-def config(name: str, outputs: tuple[str, ...] = ("OUT",), *, datatype: str = "FP32", extra: str = "") -> str:
-    tensor = f"data_type: TYPE_{datatype} dims: [ -1 ]"
+def config(name: str, outputs: tuple[str, ...] = ("OUT",), *, datatype: str = "FP32", dims: str = "-1", extra: str = "") -> str:
+    tensor = f"data_type: TYPE_{datatype} dims: [ {dims} ]"
     made = "".join(f'output {{ name: "{output}" {tensor} }}\n' for output in outputs)
     return f'name: "{name}"\n{extra}\ninput {{ name: "IN" {tensor} }}\n{made}'
 
@@ -148,13 +148,18 @@ def repository(launcher) -> pathlib.Path:
     put_ensemble(found, "two_in_flight", "repeat IN=IN OUT=x", "count IN=x OUT=OUT", scheduling=limit)
     one = "" if launcher.oracle else "max_inflight_requests: 1\n"
     put_part(found, "thrice", THRICE, extra=DECOUPLED)
-    put_part(found, "thrice_too", THRICE, extra=DECOUPLED)
     put_ensemble(found, "many_thrice", "repeat IN=IN OUT=x", "thrice IN=x OUT=OUT")
     put_ensemble(found, "many_thrice_one", "repeat IN=IN OUT=x", "thrice IN=x OUT=OUT", scheduling=one)
     # What the second step answers is waited for by the third, and by the client.
+    put_part(found, "same", MODEL.replace("value + 1", "value"))
+    steps = ("repeat IN=IN OUT=x", "thrice IN=x OUT=OUT2", "same IN=OUT2 OUT=OUT")
+    put_ensemble(found, "many_six", *steps, outputs=("OUT", "OUT2"), scheduling=one)
+    put_part(found, "thrice_too", THRICE, extra=DECOUPLED)
     steps = ("repeat IN=IN OUT=x", "thrice IN=x OUT=OUT2", "thrice_too IN=OUT2 OUT=OUT")
-    put_ensemble(found, "many_nine", *steps, outputs=("OUT", "OUT2"), scheduling=one)
+    put_ensemble(found, "joined_at_the_end", *steps, outputs=("OUT", "OUT2"))
     put_ensemble(found, "many_thrice_inside", "many_thrice_one IN=IN OUT=x", "thrice_too IN=x OUT=OUT", scheduling=one)
+    put_part(found, "plus_rows", MODEL, dims="-1, -1")
+    put_part(found, "sum_of_two", MODEL, extra='input { name: "IN2" data_type: TYPE_FP32 dims: [ -1 ] }')
     put_part(found, "batching", MODEL, extra="max_batch_size: 4")
     put_ensemble(found, "two", "plus IN=IN OUT=x", "plus IN=x OUT=OUT")
     put_ensemble(found, "long", *(f"plus IN={'IN' if n == 0 else f'x{n}'} OUT={'OUT' if n == 19 else f'x{n + 1}'}" for n in range(20)))
@@ -174,6 +179,12 @@ def repository(launcher) -> pathlib.Path:
     put_ensemble(found, "no_input", "plus INPUT=IN OUT=OUT")
     put_ensemble(found, "no_output", "plus IN=IN NO_OUT=OUT")
     put_ensemble(found, "other_type", "plus IN=IN OUT=x", "whole IN=x OUT=OUT")
+    # Only the ensemble batches; the model has the rows as a dimension of its own.
+    put_ensemble(found, "batched_by_one_that_does_not", "plus_rows IN=IN OUT=OUT", extra="max_batch_size: 4")
+    put_ensemble(found, "other_shape", "plus_rows IN=IN OUT=OUT")
+    put_ensemble(found, "not_mapped", "sum_of_two IN=IN OUT=OUT")
+    put_ensemble(found, "joined", "repeat IN=IN OUT=x", "sum_of_two IN=IN IN2=x OUT=OUT")
+    put_ensemble(found, "joined_inside", "repeat IN=IN OUT=x", "sum_of_two IN=IN IN2=x OUT=y", "plus IN=y OUT=OUT")
     put_ensemble(found, "larger_batch", "batching IN=IN OUT=OUT", extra="max_batch_size: 8")
     put_ensemble(found, "round_a", "round_b IN=IN OUT=OUT")
     put_ensemble(found, "round_b", "round_a IN=IN OUT=OUT")
@@ -183,9 +194,10 @@ def repository(launcher) -> pathlib.Path:
 @pytest.fixture(scope="module")
 def ensembles(launcher, repository):
     works = [
-        "two", "long", "side_by_side", "both", "nested", "batched", "slow_then_plus", "fails", "fails_inside", "says_nothing",
+        "two", "long", "side_by_side", "both", "nested", "batched", "batched_by_one_that_does_not", "slow_then_plus", "fails",
+        "fails_inside", "says_nothing",
         "lacks_input", "many", "many_of_many", "many_inside", "many_counted", "two_in_flight",
-        "many_thrice", "many_thrice_one", "many_nine", "many_thrice_inside",
+        "many_thrice", "many_thrice_one", "many_six", "many_thrice_inside",
     ]  # fmt: skip
     flags = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in works)]
     with this_python_first(), launcher.running("ensembles", *flags, repository=repository) as found:
@@ -211,8 +223,9 @@ def test_steps_run_one_after_the_other(asking, model, steps):
     assert numbers(asking.infer(model, [row(1, 2, 3)])) == [1 + steps, 2 + steps, 3 + steps]
 
 
-def test_a_batch_goes_through_the_steps(asking):
-    assert numbers(asking.infer("batched", [row(1, 2, 3, 4, shape=[2, 2])])) == [2, 3, 4, 5]
+@pytest.mark.parametrize("model", ["batched", "batched_by_one_that_does_not"])
+def test_a_batch_goes_through_the_steps(asking, model):
+    assert numbers(asking.infer(model, [row(1, 2, 3, 4, shape=[2, 2])])) == [2, 3, 4, 5]
 
 
 def test_steps_that_do_not_depend_on_each_other_run_side_by_side(asking):
@@ -300,6 +313,7 @@ def test_an_output_that_its_model_left_out(asking):
 
 
 BATCH = "ensemble larger_batch allows maximum batch size 8, but it contains model batching which only allows maximum batch size to be 4"
+JOINED = "in ensemble {}, step of model '{}' receives inputs originated from different decoupled models"
 REFUSED = {
     "of_nobody": "ensemble of_nobody contains models that are not available or ambiguous: nobody",
     "of_broken": "ensemble 'of_broken' depends on 'broken' which has no loaded version. Model 'broken' loading failed with error: "
@@ -310,6 +324,12 @@ REFUSED = {
     "no_output": "in ensemble no_output, ensemble tensor OUT is mapped from non-existing output NO_OUT in model plus",
     "other_type": "in ensemble other_type, ensemble tensor x: inconsistent data type: TYPE_FP32 is inferred from model plus while "
     "TYPE_INT32 is inferred from model whole",
+    "other_shape": "in ensemble other_shape, ensemble tensor IN: inconsistent shape: [-1] is inferred from model other_shape while [-1,-1] is "
+    "inferred from model plus_rows",
+    "not_mapped": "in ensemble not_mapped, input IN2 in model sum_of_two is not mapped to any ensemble tensors",
+    "joined": JOINED.format("joined", "joined"),
+    "joined_at_the_end": JOINED.format("joined_at_the_end", "joined_at_the_end"),
+    "joined_inside": JOINED.format("joined_inside", "sum_of_two"),
     "larger_batch": BATCH,
     "round_a": "circular dependency between ensembles: round_a -> ... -> round_b -> round_a",
 }
@@ -401,7 +421,7 @@ def test_each_answer_of_a_decoupled_step_goes_through_the_others(ensembles, mode
 
 
 @pytest.mark.parametrize(
-    ("model", "times"), [("many_thrice", 3), ("many_thrice_one", 3), ("many_nine", 2 * 9), ("many_thrice_inside", 9)]
+    ("model", "times"), [("many_thrice", 3), ("many_thrice_one", 3), ("many_six", 2 * 3), ("many_thrice_inside", 9)]
 )
 def test_a_decoupled_step_does_not_wait_for_the_one_before_it(ensembles, model, times):
     # More answers of the first step than may wait.

@@ -11,8 +11,8 @@ EXTENSIONS = [
 ]  # fmt: skip
 
 
-# What does nothing here yet, or needs a GPU, is not listed.
-WITHOUT_EFFECT = {"sequence", "schedule_policy", "cuda_shared_memory", "trace"}
+# What needs a GPU is not listed without one.
+WITHOUT_EFFECT = {"cuda_shared_memory"}
 
 
 def known(extensions, server) -> bool:

@@ -7,6 +7,7 @@ import json
 import pathlib
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -20,6 +21,7 @@ import tritonclient.grpc as tritongrpc
 from catalogue import SLOW_MS
 from clients import differs, fp32, http_call, http_infer, open_client, refuses
 from meanwhile import Delay, again_if_too_late
+from python_setup import PATIENT, this_python_first
 from tritonclient.utils import InferenceServerException
 
 START_S = 200
@@ -323,6 +325,99 @@ def test_while_requests_are_in_flight_everybody_sees_that_the_server_exits(launc
             assert http_call(server.metrics, "GET", "/metrics").status == 200
         # The connections that are open and idle do not keep it.
         assert server.process.wait(START_S) == 0
+
+
+@pytest.mark.parametrize("busy", [False, True])
+@again_if_too_late
+def test_the_log_tells_what_the_end_waits_for(launcher, busy):
+    with with_a_slow_model(launcher, f"told_{busy}", delay_ms=SEEN_MS) as server:
+        if busy:
+            delay = Delay(SEEN_MS)
+            threading.Thread(target=lambda: lost(server)).start()
+            if launcher.oracle:
+                time.sleep(1)
+            else:
+                delay.reaches(server, "slow_fp32")
+        server.process.terminate()
+        if busy:
+            delay.must_last()
+        assert server.process.wait(START_S) == 0
+        log = server.log_text()
+    lines = [
+        r"Signal \(15\) received", "Waiting for in-flight requests to complete",
+        r"Timeout \d+: Found 0 model versions that have in-flight inferences", "All models are stopped, unloading models",
+        r"Timeout \d+: Found 0 live models and 0 in-flight non-inference requests",
+    ]  # fmt: skip
+    assert re.search(".*".join(lines), log, re.DOTALL), log[-3000:]
+    assert "successfully unloaded 'slow_fp32' version 1" in log
+    if busy and not launcher.oracle:
+        # 2.51 waits for connections before, and tells of those.
+        assert re.search(r"Timeout (30|29): Found 1 model versions that have in-flight inferences", log)
+        assert "Model 'slow_fp32' (version 1) has 1 in-flight inferences" in log
+
+
+@differs("2.51 ends at once, without a word")
+@again_if_too_late
+def test_a_server_whose_terminal_has_gone_lets_requests_finish(launcher):
+    with with_a_slow_model(launcher, "hangup") as server:
+        with asked_for_something_slow(server):
+            server.process.send_signal(signal.SIGHUP)
+        assert server.process.wait(START_S) == 0
+        assert "Signal (1) received." in server.log_text()
+
+
+@differs("2.51 ends at once, without a word")
+def test_signals_that_mean_nothing_are_told_and_nobody_else_learns_of_them(launcher):
+    with launcher.running("user_signals", repository=launcher.copy_of("user_signals", "identity_fp32")) as server:
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            server.process.send_signal(number)
+        with open_client("http", server) as client:
+            client.infer("identity_fp32", [fp32("INPUT0", [1.0])])
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline and server.log_text().count("means nothing to this server") < 2:
+            time.sleep(0.02)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            assert f"Signal ({number.value}) received. It means nothing to this server, which goes on." in server.log_text()
+        assert servers.stop(server) == 0
+
+
+SIGNALLING = '''
+import os
+import signal
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            os.kill(os.getppid(), number)
+'''
+
+
+def test_signals_that_mean_nothing_do_not_end_a_server_that_loads_its_models(launcher):
+    if launcher.oracle:
+        pytest.skip("2.51 ends at once")
+    repository = launcher.copy_of("early_signals")
+    (repository / "signalling" / "1").mkdir(parents=True)
+    (repository / "signalling" / "1" / "model.py").write_text(SIGNALLING)
+    (repository / "signalling" / "config.pbtxt").write_text('backend: "python"')
+    with this_python_first(), launcher.running("early_signals", PATIENT, repository=repository) as server:
+        assert http_call(server.http, "GET", "/v2/models/signalling/ready").status == 200
+        assert servers.stop(server) == 0
+
+
+def test_a_server_under_nohup_outlives_its_terminal(launcher):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        running = launcher.running("nohup", repository=launcher.copy_of("nohup", "identity_fp32"))
+        server = running.__enter__()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with contextlib.ExitStack() as ends:
+        ends.push(running)
+        server.process.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
+        assert http_call(server.http, "GET", "/v2/health/ready").status == 200
+        assert servers.stop(server) == 0
 
 
 @again_if_too_late

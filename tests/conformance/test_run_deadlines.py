@@ -1,5 +1,6 @@
 """Does a run end when nobody waits for it any more, and is what it held free then?"""
 
+import concurrent.futures
 import http.client
 import json
 import shutil
@@ -10,13 +11,12 @@ import grpc
 import numpy as np
 import pytest
 import servers
-from clients import fp32, grpc_channel, open_client, pb, service_stub
+from clients import Given, fp32, grpc_channel, open_client, pb, refuses, service_stub
 
 # Rounds that take longer than any test waits, and as many as the embedded engine counts.
 ENDLESS = (1 << 31) - 1
 MODELS = servers.ROOT / "crates" / "onnx" / "tests" / "models"
 ENSEMBLE = '''\
-name: "around"
 platform: "ensemble"
 input [{ name: "x" data_type: TYPE_FP32 dims: [ -1 ] }, { name: "rounds" data_type: TYPE_INT64 dims: [ 1 ] }]
 output [{ name: "y" data_type: TYPE_FP32 dims: [ -1 ] }]
@@ -31,6 +31,8 @@ instance_group [{ kind: KIND_CPU count: 1 }]
 input [{ name: "x" data_type: TYPE_FP32 dims: [ -1 ] }, { name: "rounds" data_type: TYPE_INT64 dims: [ 1 ] }]
 output [{ name: "y" data_type: TYPE_FP32 dims: [ -1 ] }]
 '''
+# Their authors ask for it: a model, and an ensemble of a model whose author does not.
+TIMED = 'parameters { key: "nerite.timeout_ends_runs" value { string_value: "true" } }'
 
 
 # ONNX Runtime ends a run at its next operator, and is told so in a process of its own as well. The embedded engine cannot be told: isolated, its run
@@ -47,11 +49,12 @@ def server(request, launcher, tmp_path_factory):
     if launcher.oracle or any(launcher.urls):
         pytest.skip("2.51 here has no ONNX backend")
     repository = tmp_path_factory.mktemp("rounds")
-    (repository / "rounds" / "1").mkdir(parents=True)
-    shutil.copy(MODELS / "rounds.onnx", repository / "rounds" / "1" / "model.onnx")
-    (repository / "rounds" / "config.pbtxt").write_text(CONFIG)
-    (repository / "around" / "1").mkdir(parents=True)
-    (repository / "around" / "config.pbtxt").write_text(ENSEMBLE)
+    configs = {"rounds": CONFIG, "around": ENSEMBLE, "timed": CONFIG + TIMED, "around_timed": ENSEMBLE + TIMED}
+    for name, config in configs.items():
+        (repository / name / "1").mkdir(parents=True)
+        (repository / name / "config.pbtxt").write_text(config)
+        if config.startswith(CONFIG):
+            shutil.copy(MODELS / "rounds.onnx", repository / name / "1" / "model.onnx")
     with launcher.running(f"rounds_{request.param}", *ENGINES[request.param], repository=repository) as found:
         yield found
 
@@ -122,14 +125,49 @@ def test_a_client_that_goes_ends_a_run(server, model):
     check_free(server, model)
 
 
-def test_a_run_that_is_waited_for_goes_on(server):
+@pytest.mark.parametrize("parameters", [None, {"timeout": 1}])
+def test_a_run_that_is_waited_for_goes_on(server, parameters):
+    """A timeout is of the queue, unless the model's author says otherwise."""
     with open_client("http", server) as client:
         rounds = 200_000
-        reply = client.infer("rounds", [fp32("x", [1]), *int64("rounds", rounds)])
+        reply = client.infer("rounds", inputs(rounds), parameters=parameters)
         assert np.frombuffer(reply.outputs["y"].raw, np.float32)[0] == rounds + 1
 
 
-def int64(name: str, value: int):
-    from clients import Given
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("model", ["timed", "around_timed"])
+def test_a_timeout_ends_a_run_where_the_author_asks_for_it(server, protocol, model):
+    with open_client(protocol, server) as client:
+        failed = failures(client, model)
+        with refuses("UNAVAILABLE", "Request timeout expired"):
+            client.infer(model, inputs(ENDLESS), parameters={"timeout": 300_000})
+        assert failures(client, model) == failed + 1
+    check_free(server, model)
 
-    return [Given(name, "INT64", [1], np.array([value], np.int64).tobytes())]
+
+def test_a_request_behind_a_run_is_refused_at_its_time(server):
+    with open_client("http", server) as client, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        before = time.monotonic()
+        runs = pool.submit(client.infer, "timed", inputs(ENDLESS), parameters={"timeout": 3_000_000})
+        time.sleep(0.3)
+        with refuses("UNAVAILABLE", "Request timeout expired"):
+            client.infer("timed", inputs(3), parameters={"timeout": 100_000})
+        assert not runs.done() and time.monotonic() - before < 3
+        with refuses("UNAVAILABLE", "Request timeout expired"):
+            runs.result()
+    check_free(server, "timed")
+
+
+def test_a_request_that_ends_in_its_time_is_answered(server):
+    with open_client("grpc", server) as client:
+        for timeout_us in (60_000_000, (1 << 63) - 1):
+            reply = client.infer("timed", inputs(3), parameters={"timeout": timeout_us})
+            assert reply.outputs["y"].raw == np.array([4], np.float32).tobytes()
+
+
+def failures(client, model: str) -> int:
+    return client.statistics(model)[0]["inference_stats"]["fail"]["count"]
+
+
+def inputs(rounds: int) -> list[Given]:
+    return [fp32("x", [1]), Given("rounds", "INT64", [1], np.array([rounds], np.int64).tobytes())]

@@ -1,7 +1,9 @@
 """Do the requests of a sequence reach one instance in order, and is the model told where it stands?"""
 
 import concurrent.futures
+import contextlib
 import pathlib
+import queue
 import time
 
 import graphs
@@ -122,6 +124,8 @@ def sequences(launcher):
     put(repository, "oldest_4", OLDEST, batch=4)
     put(repository, "named", DIRECT, batch=4, corrid="STRING")
     put(repository, "int32_id", DIRECT, batch=4, corrid="INT32")
+    put(repository, "uint32_id", DIRECT, batch=4, corrid="UINT32")
+    put(repository, "int64_id", DIRECT, batch=4, corrid="INT64")
     put(repository, "impatient", DIRECT, idle_us=300_000)
     put(repository, "one_slot", DIRECT)
     put_stateful(repository, "state", initial=INITIAL.format("zero_data: true"))
@@ -182,9 +186,12 @@ def test_an_id_that_is_text(asking):
     assert numbers(last, "SUM") == [3] and b"green" in key(last)
 
 
-def test_an_id_of_32_bits_has_the_lower_ones(asking):
-    reply = step(asking, "int32_id", 1, 0x7_0000_0009, "start", "end")
-    assert key(reply) == b"9"
+@pytest.mark.parametrize(
+    ("model", "seen"), [("int32_id", b"-268435447"), ("uint32_id", b"4026531849"), ("int64_id", b"34091302921")]
+)
+def test_an_id_has_the_lower_bits_in_the_datatype_of_its_control(asking, model, seen):
+    reply = step(asking, model, 1, 0x7_F000_0009, "start", "end")
+    assert key(reply) == seen
 
 
 def test_positions_without_a_request_are_not_ready(asking):
@@ -262,6 +269,54 @@ def test_many_sequences_at_once_keep_their_sums(sequences, model):
     assert found == [[sum(number + turn for turn in range(last + 1)) for last in range(6)] for number in range(16)]
 
 
+def on_streams(sequences, model: str, ids: list[int], turns: int, streams: int = 1) -> dict[int, list[int]]:
+    """The sums of these sequences, whose requests are sent in turns, without waiting for answers."""
+    import tritonclient.grpc as triton_grpc
+
+    answers = queue.Queue()
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(triton_grpc.InferenceServerClient(sequences.grpc)) for _ in range(streams)]
+        for client in clients:
+            client.start_stream(lambda result, error: answers.put((result, error)))
+        for turn in range(turns):
+            for at, id in enumerate(ids):
+                given = triton_grpc.InferInput("IN", [1, 1], "INT32")
+                given.set_data_from_numpy(np.array([[at + turn]], np.int32))
+                flags = {"sequence_start": turn == 0, "sequence_end": turn == turns - 1}
+                # A stream carries whole sequences.
+                clients[at % streams].async_stream_infer(model, [given], request_id=str(id), sequence_id=id, **flags)
+        found = {id: [] for id in ids}
+        for _ in range(turns * len(ids)):
+            result, error = answers.get(timeout=30)
+            assert error is None, error
+            found[int(result.get_response().id)] += result.as_numpy("SUM").reshape(-1).tolist()
+        return found
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("model", ["direct_4", "oldest_4"])
+def test_sequences_that_share_a_stream_keep_their_order_and_sums(sequences, model, streams):
+    """There are more of them than slots, and nobody waits for an answer before the next request."""
+    ids, turns = list(range(9_200, 9_206)), 12
+    found = on_streams(sequences, model, ids, turns, streams)
+    assert found == {id: [sum(at + turn for turn in range(last + 1)) for last in range(turns)] for at, id in enumerate(ids)}
+
+
+def test_a_stream_goes_on_after_a_sequence_without_a_start(sequences):
+    import tritonclient.grpc as triton_grpc
+
+    answers = queue.Queue()
+    with triton_grpc.InferenceServerClient(sequences.grpc) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        given = triton_grpc.InferInput("IN", [1, 1], "INT32")
+        given.set_data_from_numpy(np.array([[5]], np.int32))
+        client.async_stream_infer("direct_4", [given], sequence_id=9_301)
+        assert "sequence 9301 to model 'direct_4' must specify the START flag" in str(answers.get(timeout=30)[1])
+        client.async_stream_infer("direct_4", [given], sequence_id=9_301, sequence_start=True, sequence_end=True)
+        result, error = answers.get(timeout=30)
+        assert error is None and result.as_numpy("SUM").reshape(-1).tolist() == [5]
+
+
 @differs("the Python backend of 2.51 keeps no state")
 @pytest.mark.parametrize(("model", "batch", "first"), [("state", False, 0), ("state_4", True, 0), ("state_oldest", True, 0), ("state_file", False, 100)])
 def test_a_model_finds_its_state_again(asking, model, batch, first):
@@ -335,3 +390,17 @@ def test_a_client_that_starts_many_sequences_is_refused_past_the_bound(launcher)
             assert len(refused) == 8 and all("Exceeds maximum queue size" in text for text in refused), refused
             step(client, "one_slot", 1, 1, "end", batch=False)
             assert sum(one.exception(20) is None for one in waiting) == 4
+
+
+def test_a_scheduler_that_is_held_back_waits_for_a_backlog(launcher, monkeypatch):
+    # 2.51 looks at the second variable only where the first is set.
+    monkeypatch.setenv("TRITONSERVER_DELAY_SCHEDULER", "1")
+    monkeypatch.setenv("TRITONSERVER_BACKLOG_DELAY_SCHEDULER", "1")
+    repository = launcher.scratch / "sequences_held_back"
+    put(repository, "one_slot", DIRECT)
+    with this_python_first(), launcher.running("sequences_held_back", repository=repository) as server:
+        with open_client("grpc", server) as client, concurrent.futures.ThreadPoolExecutor(2) as pool:
+            first = pool.submit(step, client, "one_slot", 1, 1, "start", "end", batch=False)
+            assert not concurrent.futures.wait([first], timeout=1).done
+            second = pool.submit(step, client, "one_slot", 2, 2, "start", "end", batch=False)
+            assert [numbers(one.result(20), "SUM") for one in (first, second)] == [[1], [2]]

@@ -1,14 +1,17 @@
-"""Are HTTP and gRPC secured by the operator's certificates, also by those that replace them while the server runs?"""
+"""Are HTTP, gRPC and metrics secured by the operator's certificates, also by those that replace them while the server runs?"""
 
 import hashlib
 import os
 import socket
 import ssl
+import subprocess
 import time
+import urllib.request
 
 import grpc
 import numpy as np
 import pytest
+import servers
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
@@ -211,3 +214,85 @@ def test_what_is_missing_is_named_at_the_start(launcher, flags, text):
     with pytest.raises(RuntimeError) as ended, launcher.running("missing", *flags, repository=launcher.copy_of("missing")):
         pass
     assert text in str(ended.value)
+
+
+# ------------------------------------------------------------------------------------------ the metrics port
+
+
+def metrics(server, papers: Papers, with_paper: bool = False, path: str = "/metrics") -> bytes:
+    """What the metrics port answers over TLS."""
+    context = ssl.create_default_context(cafile=papers.path("root.pem"))
+    if with_paper:
+        context.load_cert_chain(papers.path("client.pem"), papers.path("client.key"))
+    port = server.metrics.rpartition(":")[2]
+    with urllib.request.urlopen(f"https://{HOST}:{port}{path}", timeout=10, context=context) as answer:
+        return answer.read()
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "mutual"])
+def secured_metrics(request, launcher, papers):
+    """A server whose metrics alone are secured; with the second, clients show a certificate."""
+    if launcher.oracle:
+        pytest.skip("2.51 has no TLS at the metrics port")
+    name, mutual = f"tls_metrics_{request.param}", request.param
+    flags = [*papers.flags("metrics", mutual=mutual), "--metrics-address=127.0.0.1", "--http-handshake-timeout=2"]
+    with launcher.running(name, *flags, repository=launcher.copy_of(name, "identity_fp32")) as found:
+        found.is_mutual = mutual
+        yield found
+
+
+def test_metrics_and_the_page_go_through_tls(secured_metrics, papers):
+    is_mutual = secured_metrics.is_mutual
+    assert b"nv_inference_request_success" in metrics(secured_metrics, papers, is_mutual)
+    assert metrics(secured_metrics, papers, is_mutual, "/").startswith(b"<!")
+    if is_mutual:
+        with pytest.raises(OSError):
+            metrics(secured_metrics, papers)
+    host, _, port = secured_metrics.metrics.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as plain:
+        plain.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = b"".join(iter(lambda: plain.recv(4096), b""))
+        assert b"HTTP" not in answer and len(answer) < 16
+    for first in (b"", b"\x16\x03\x01"):
+        with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as held:
+            held.sendall(first)
+            while held.recv(4096):
+                pass
+    assert b"nv_inference_request_success" in metrics(secured_metrics, papers, is_mutual)
+
+
+def test_nerite_top_speaks_tls(secured_metrics, papers):
+    port = secured_metrics.metrics.rpartition(":")[2]
+
+    def top(*words: str) -> subprocess.CompletedProcess:
+        command = [servers.nerite_binary(), "top", "--once", "--interval=0.1", f"--url=https://{HOST}:{port}", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    root = f"--cacert={papers.path('root.pem')}"
+    paper = ["--cert", papers.path("client.pem"), "--key", papers.path("client.key")]
+    found = top(root, *(paper if secured_metrics.is_mutual else []))
+    assert found.returncode == 0 and "identity_fp32" in found.stdout, found
+    untrusting = top(f"--cacert={papers.path('client.pem')}")
+    assert untrusting.returncode == 1 and "certificate" in untrusting.stderr, untrusting
+    if secured_metrics.is_mutual:
+        assert top(root).returncode == 1
+    assert "--cert and --key are given together" in top(root, paper[0], paper[1]).stderr
+
+
+def test_nerite_ready_and_shm_speak_tls(server, papers):
+    port = server.http.rpartition(":")[2]
+    url, root = f"https://{HOST}:{port}", f"--cacert={papers.path('root.pem')}"
+    for words in (["ready", url, root], ["shm", "list", "--http", url, root]):
+        found = subprocess.run([servers.nerite_binary(), *words], capture_output=True, text=True, timeout=60)
+        assert found.returncode == 0, found
+
+
+def test_a_renewed_certificate_is_shown_at_the_metrics_port(secured_metrics, papers):
+    if secured_metrics.is_mutual:
+        pytest.skip("asked without a client's certificate")
+    renewed = papers.issue("server")
+    deadline = time.monotonic() + DEADLINE_S
+    while shown(secured_metrics.metrics, "http") != renewed:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert b"nv_inference_request_success" in metrics(secured_metrics, papers)

@@ -205,6 +205,19 @@ def test_tracing_begins_and_ends_while_the_server_runs(plain):
     assert plain.files() == plain.seen
 
 
+def test_words_that_are_no_level_leave_it_as_it_is(plain):
+    levels = lambda body: change(plain.server, body).ok().json["trace_level"]
+    assert levels({"trace_level": ["TENSORS"]}) == ["TENSORS"]
+    assert levels({"trace_level": ["NO_SUCH_LEVEL"]}) == levels({"trace_level": []}) == ["TENSORS"]
+    assert levels({"trace_level": ["NO_SUCH_LEVEL", "TIMESTAMPS"]}) == ["TIMESTAMPS"]
+    with grpc_channel(plain.server.grpc) as channel:
+        request = pb.TraceSettingRequest()
+        request.settings["trace_level"].value.append("tensors")
+        found = service_stub(channel).TraceSetting(request).settings["trace_level"].value
+    assert list(found) == ["TIMESTAMPS"]
+    assert levels({"trace_level": None}) == ["OFF"]
+
+
 def test_one_of_so_many_requests_is_traced_until_the_count_is_used_up(plain):
     change(plain.server, {"trace_level": ["TIMESTAMPS"], "log_frequency": "1", "trace_rate": "2", "trace_count": "2"}).ok()
     for number in range(1, 8):

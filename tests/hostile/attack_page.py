@@ -9,7 +9,7 @@ from attack_table import attack, close_after, crowd
 from clients import http_call
 from strangers import connect
 
-PATHS = ("/", "/ui/main.js", "/metrics", "/ui/api/visitor", "/ui/api/models", "/ui/api/memory", "/ui/api/traces/1")
+PATHS = ("/", "/ui/main.js", "/metrics", "/ui/api/visitor", "/ui/api/models", "/ui/api/memory", "/ui/api/requests/0", "/ui/api/traces/1")
 ELEMENTS = 1 << 21
 JSON = {"Content-Type": "application/json"}
 

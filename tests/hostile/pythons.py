@@ -55,7 +55,7 @@ MODELS = [
 
 
 @contextlib.contextmanager
-def serving(launcher, name: str, socket: pathlib.Path, models=MODELS):
+def serving(launcher, name: str, socket: pathlib.Path, models=MODELS, more=()):
     """A server with those models, and some that are not Python's."""
     repository = launcher.copy_of(name, "identity_fp32", "identity_bytes", "simple")
     put_delayed(repository, "delayed", WAIT_MS)
@@ -63,7 +63,7 @@ def serving(launcher, name: str, socket: pathlib.Path, models=MODELS):
         python_catalogue.put(repository, model)
     flags = [
         PATIENT, f"--session-socket={socket}", f"--lease-max-bytes={LEASE_BYTES_MAX}",
-        f"--session-max-bytes={SESSION_BYTES_MAX}",
+        f"--session-max-bytes={SESSION_BYTES_MAX}", *more,
     ]  # fmt: skip
     with this_python_first(), launcher.running(name, *flags, repository=repository) as found:
         found.session = socket

@@ -23,9 +23,11 @@ def breaking(launcher):
     for mode in MODES:
         put(repository, mode, mode)
     put(repository, "well")
+    put(repository, "asking", backend="asking")
+    put(repository, "slow", "read_long", delay_ms="200")
     put(repository, "late", "late", delay_ms=str(LATE_MS))
     put(repository, "read_long", "read_long", delay_ms=str(READS_MS), more="max_batch_size: 1")
-    with serving(launcher, "breaking", repository, "--model-control-mode=explicit", "--load-model=*") as found:
+    with serving(launcher, "breaking", repository, "--model-control-mode=explicit", "--load-model=*", sources=("sample", "asking")) as found:
         yield found
 
 
@@ -109,6 +111,20 @@ def test_a_region_that_shrinks_while_a_backend_uses_it_fails_that_request(breaki
                 asking.result()
             assert time.monotonic() - began < 60
         lives(client)
+
+
+def test_a_request_that_is_the_servers_is_neither_sent_again_nor_deleted(breaking, client):
+    for _ in range(3):
+        reply = client.infer("asking", [fp32("IN", [1])], parameters={"target": "slow", "breaks": 1, "wait": 1})
+        assert reply.outputs["OUT"].raw is not None
+    for call in ("TRITONSERVER_ServerInferAsync", "TRITONSERVER_InferenceRequestDelete"):
+        wait_for_error(breaking, "backend 'asking'", call, "is the server's until its release function is called")
+    wait_for_error(breaking, "backend 'asking'", "TRITONSERVER_InferenceResponseDelete", "is not there")
+    lives(client)
+    client.unload("asking")
+    client.load("asking")
+    reply = client.infer("asking", [fp32("IN", [1])], parameters={"target": "well"})
+    assert reply.outputs["OUT"].raw == fp32("", [1]).raw
 
 
 def test_a_backend_is_loaded_and_unloaded_many_times(breaking, client):

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import socket
+import tempfile
 import threading
 import time
 
@@ -17,10 +18,12 @@ import pytest
 import servers
 import strangers
 import tritonclient.grpc as grpcclient
-from clients import http_call, pb
+from clients import GrpcClient, fp32, http_call, pb
 from frames import frame, message, open_connection
+from packets import Raw, welcomed
 from server_setup import put_delayed
 from strangers import call_headers, close_all, connections_of, data, hello, is_ended, read_until_end
+from users import as_user
 from witness import are_answered, comes_to, descriptors, witnesses
 
 FILES = 1024
@@ -34,6 +37,8 @@ HALF_BODY = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nha
 SOON_S = 30
 # A stop takes 2 s at the most after the last answer. This tells it from one that waits for anybody: all time limits are longer.
 STOP_S = 20
+# Inferences of each session whose answers are not read.
+UNREAD_ANSWERS = 40
 PATIENT_S = 300
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be other users")
@@ -41,7 +46,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be othe
 
 @contextlib.contextmanager
 def running(launcher, name: str, *flags: str, files: tuple[int, int] | None = None, lives: bool = True):
-    """A server without sessions, which lives to the end of the block. `files`: its limits of open files, soft and hard."""
+    """A server that lives to the end of the block, without sessions unless a flag says where. `files`: its limits of open files, soft and hard."""
     if launcher.oracle:
         pytest.skip("2.51 has none of these limits")
     repository = launcher.copy_of(name, "identity_fp32", "simple")
@@ -317,11 +322,18 @@ def half_requests(server) -> list[socket.socket]:
     return [one for each in held for one in each]
 
 
+@contextlib.contextmanager
 def patient(launcher, name: str):
-    """A server that would wait for minutes for each kind of client, and for its exit."""
+    """A server with sessions that would wait for minutes for each kind of client, and for its exit."""
     limits = ["http-header", "http-idle", "grpc-idle", "grpc-handshake", "body-progress", "write"]
     flags = [f"--{limit}-timeout={PATIENT_S}" for limit in limits]
-    return running(launcher, name, *flags, f"--exit-timeout-secs={PATIENT_S}", lives=False)
+    with tempfile.TemporaryDirectory(prefix="nerite-stop-") as folder:
+        os.chmod(folder, 0o755)
+        session = f"{folder}/session"
+        flags += [f"--session-socket={session}", f"--session-allow-uid={STRANGER}"]
+        with running(launcher, name, *flags, f"--exit-timeout-secs={PATIENT_S}", lives=False) as server:
+            server.session = session
+            yield server
 
 
 def stops(server) -> float:
@@ -333,9 +345,21 @@ def stops(server) -> float:
     return time.monotonic() - begun
 
 
+def unread_sessions(server) -> list[Raw]:
+    """Sessions with answers that nobody reads: more than a socket takes, and less than what ends the session."""
+    asked = GrpcClient.request(None, "identity_fp32", [fp32("INPUT0", range(20_000))]).SerializeToString()
+    held = as_user(STRANGER, lambda: [welcomed(server.session) for _ in range(5)])
+    for one in held:
+        # An answer has 80 KB. What clients may leave unread is 16 MiB for each session.
+        for id in range(2, 2 + UNREAD_ANSWERS):
+            one.call(id, infer={"request": asked})
+    return held
+
+
 HOLDERS = {
     "half requests": half_requests,
     "unread answers": lambda server: [unread(server, kind) for kind in ("http", "unary", "stream")],
+    "unread answers of sessions": unread_sessions,
 }
 
 

@@ -50,6 +50,7 @@ POST = ("-X", "POST", "-H", "Content-Type: application/json", "-d", "{}")
 CALLS = (
     ("/ui/api/models", ()),
     ("/ui/api/memory", ()),
+    ("/ui/api/requests/0", ()),
     ("/ui/api/traces/1", ()),
     ("/ui/api/v2/models/simple", ()),
     ("/ui/api/v2/models/simple/infer", POST),

@@ -11,6 +11,7 @@ import pytest
 from clients import Asked, Given
 from meanwhile import Delay, again_if_too_late
 from passages import SIZE, memory_of
+from python_setup import SANDBOX, kernel_refuses
 from pythons import PROTOCOLS, WAIT_MS, serving
 from test_copies import copying
 from witness import any_client
@@ -19,11 +20,15 @@ COUNT = SIZE // 4
 REQUESTS = 20
 
 
-@pytest.fixture(scope="module")
-def engine(launcher, tmp_path_factory):
+@pytest.fixture(scope="module", params=["", "sandbox"])
+def engine(request: pytest.FixtureRequest, launcher, tmp_path_factory):
     if launcher.oracle:
         pytest.skip("counts its own copies only here")
-    with serving(launcher, "python_copies", tmp_path_factory.mktemp("copies") / "socket") as found:
+    if request.param and (why := kernel_refuses()):
+        pytest.skip(why)
+    flags = SANDBOX if request.param else ()
+    name = f"python_copies{request.param}"
+    with serving(launcher, name, tmp_path_factory.mktemp("copies") / "socket", more=flags) as found:
         yield found
 
 

@@ -18,7 +18,7 @@ from users import as_user
 ALICE, BOB = 65101, 65102
 JSON = {"Content-Type": "application/json"}
 LOAD = "/ui/api/v2/repository/models/simple/unload"
-DATA = ("/ui/api/visitor", "/ui/api/models", "/ui/api/memory", "/ui/api/v2/models/simple/config")
+DATA = ("/ui/api/visitor", "/ui/api/models", "/ui/api/memory", "/ui/api/requests/0", "/ui/api/v2/models/simple/config")
 FLOOD = 4000
 
 

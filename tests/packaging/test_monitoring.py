@@ -30,11 +30,24 @@ FLAGS = ("--model-control-mode=demand", "--metrics-config=histogram_latencies=tr
 # What Prometheus makes of a histogram's name.
 PARTS = re.compile(r"_(bucket|sum|count)$")
 DEADLINE_S = 60
+# Some metrics are there only with tokens. Who brings none may do all, so that the calls of these tests need none.
+TOKENS = """
+[[token]]
+name = "batch"
+secret = "a secret of these tests"
+scopes = ["infer"]
+
+[anonymous]
+scopes = ["infer", "read", "regions", "control"]
+"""
 
 
 @pytest.fixture(scope="module")
-def server(launcher):
-    with serving(launcher, "monitored", caching("kept"), flags=FLAGS) as found:
+def server(launcher, tmp_path_factory):
+    tokens = tmp_path_factory.mktemp("tokens") / "tokens.toml"
+    tokens.write_text(TOKENS)
+    tokens.chmod(0o600)
+    with serving(launcher, "monitored", caching("kept"), flags=(*FLAGS, f"--access-tokens-file={tokens}")) as found:
         with http_client.InferenceServerClient(found.http) as client:
             ask(client, 0)
         yield found

@@ -1,6 +1,8 @@
 """Does a release hold what users install, and is it the same each time?"""
 
+import datetime
 import hashlib
+import json
 import os
 import pathlib
 import platform
@@ -39,6 +41,16 @@ def test_checksums_hold_and_name_every_file(made):
     assert {re.sub(r"-\d.*", "", name) for name in named} >= {"nerite", "nerite_client"}
 
 
+def test_the_bill_of_materials_is_that_of_this_commit(made):
+    (place,) = DIST.glob("nerite-*.cdx.json")
+    (archive,) = DIST.glob("nerite-*.tar.gz")
+    assert place.name.removesuffix(".cdx.json") == archive.name.removesuffix(".tar.gz")
+    told = json.loads(place.read_text())
+    assert told["bomFormat"] == "CycloneDX" and told["metadata"]["component"]["version"] == archive.name.split("-")[1]
+    written = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert datetime.datetime.fromisoformat(told["metadata"]["timestamp"]).timestamp() == int(written)
+
+
 def test_the_tarball_runs_where_it_is_unpacked(made, tmp_path):
     (archive,) = DIST.glob("nerite-*.tar.gz")
     with tarfile.open(archive) as opened:
@@ -55,6 +67,29 @@ def test_the_tarball_runs_where_it_is_unpacked(made, tmp_path):
     # What the units and pages name is there.
     for path in ("lib/systemd/system/nerite.service", "lib/sysusers.d/nerite.conf", "share/nerite/nerite.toml", "share/man/man1/nerite.1"):
         assert (top / path).stat().st_size > 0, path
+
+
+def test_the_tarball_has_the_library_for_programs(made, stripped, tmp_path):
+    """`cargo xtask release` has looked at its name and functions, and has run a program in C with it."""
+    if not stripped.with_name("libtritonserver.so").exists():
+        pytest.skip("libtritonserver.so is not built (cargo build -p nerite-inprocess)")
+    (archive,) = DIST.glob("nerite-*.tar.gz")
+    with tarfile.open(archive) as opened:
+        opened.extractall(tmp_path, filter="data")
+    (library,) = tmp_path.glob("*/lib/nerite/libtritonserver.so")
+    assert library.read_bytes() == stripped.with_name("libtritonserver.so").read_bytes()
+    dynamic = subprocess.run(["readelf", "-dW", library], capture_output=True, text=True, check=True).stdout
+    assert "SONAME" in dynamic and "[libtritonserver.so]" in dynamic
+    # It needs nothing but what each system has.
+    needed = set(re.findall(r"\(NEEDED\).*\[(.*?)\.so", dynamic))
+    assert needed <= {"libc", "libm", "libgcc_s", "libdl", "libpthread", "librt", "ld-linux-x86-64", "ld-linux-aarch64"}, needed
+
+
+def test_a_library_that_is_none_makes_no_release(stripped, tmp_path):
+    for path, name in ((stripped, "nerite"), (stripped, "libtritonserver.so")):
+        shutil.copy2(path, tmp_path / name)
+    done = subprocess.run(["cargo", "xtask", "release", "--binary", tmp_path / "nerite"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode != 0 and "its SONAME is not libtritonserver.so" in done.stderr
 
 
 def test_the_debian_package_has_the_service_and_its_user(made, tmp_path):

@@ -49,6 +49,24 @@ def shown(launcher, tmp_path_factory):
         yield server
 
 
+@pytest.fixture(scope="session")
+def namespaced(launcher, tmp_path_factory):
+    """Two repositories with a model `same` each, of another datatype each, and one model that only the first has."""
+    if launcher.oracle or any(launcher.urls):
+        pytest.skip("needs a nerite of its own")
+    repositories = [tmp_path_factory.mktemp("namespaced") / name for name in ("first", "second")]
+    for repository, datatype in zip(repositories, ("TYPE_FP32", "TYPE_INT32"), strict=True):
+        config = f'backend: "identity" input {{ name: "IN" data_type: {datatype} dims: 2 }} output {{ name: "OUT" data_type: {datatype} dims: 2 }}'
+        for model in ("same", "only_first")[: 2 if repository.name == "first" else 1]:
+            (repository / model / "1").mkdir(parents=True)
+            (repository / model / "config.pbtxt").write_text(config)
+    first, second = repositories
+    flags = ["--model-namespacing=true", f"--model-repository={second}", "--model-control-mode=explicit", "--load-model=same", "--load-model=only_first"]
+    with launcher.running("page_namespaced", *flags, repository=first) as server:
+        server.repositories = repositories
+        yield server
+
+
 @pytest.fixture
 def page(browser, shown, pictures):
     """The page at its first view, in a browser of usual size. Whatever the browser complains about fails the test."""

@@ -61,6 +61,13 @@ def test_one_look_tells_rates_holders_and_states(shown):
     assert "you are user 0" in found.stdout or os.geteuid() != 0
 
 
+def test_models_of_two_repositories_have_a_row_each(namespaced):
+    found = top("--once", "--interval=0.1", f"http://{namespaced.metrics}")
+    rows = [line.split() for line in found.stdout.splitlines() if "::same" in line]
+    assert sorted(row[0].rpartition("/")[2] for row in rows) == ["first::same", "second::same"], found.stdout
+    assert all(row[1:3] == ["1", "ready"] for row in rows), found.stdout
+
+
 def test_a_stranger_is_shown_no_holders(shown):
     if os.geteuid() != 0:
         pytest.skip("only root can be somebody else")

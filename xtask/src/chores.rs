@@ -1,70 +1,76 @@
-//! What does each chore consist of?
+//! Which commands does each chore run?
 
 /// One command of a chore.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Errand {
-    /// What it finds out.
+pub struct Step {
+    /// What it checks.
     pub about: &'static str,
-    /// The program and its words. `cargo` is the one that runs this, `xtask` this program.
+    /// The program and its arguments. `cargo` is the cargo that runs this program, `xtask` is this program.
     pub words: Vec<&'static str>,
-    /// Whether it runs beside those before it. It needs none of them.
-    pub beside: bool,
+    /// Whether it runs in parallel with those before it. It must not need their results.
+    pub is_parallel: bool,
 }
 
-fn errand(about: &'static str, words: &'static str) -> Errand {
-    // The last half of the build of a release uses one core only.
-    Errand { about, words: words.split(' ').collect(), beside: words == RELEASE.1 }
+fn step(about: &'static str, words: &'static str) -> Step {
+    // The last half of a release build uses one core only, so it runs in parallel.
+    Step { about, words: words.split(' ').collect(), is_parallel: words == RELEASE.1 }
 }
 
-// What several suites have. The environment comes first: it brings the ONNX Runtime that the Rust tests use, too.
+// Commands of several suites. The environment comes first, because it installs the ONNX Runtime for the Rust tests too.
 const ENVIRONMENT: (&str, &str) = ("the Python environment of the tests", "python3 tests/setup_venv.py");
 const RUST_TESTS: (&str, &str) = ("Rust tests", "cargo test --workspace --locked");
+// Some of the tests run programs in C with it.
+const LIBRARY: (&str, &str) = ("the library for programs", "cargo build -p nerite-inprocess --locked");
 const RELEASE: (&str, &str) = ("the server as users get it", "cargo build --release --locked");
 
 /// Some tests of each area of the server: two minutes once the server is built.
-pub fn test_quick() -> Vec<Errand> {
+pub fn test_quick() -> Vec<Step> {
     let clients = "the server against its clients, the quick suite";
     let pytest = ".venv/bin/python -m pytest tests/ --suite quick -n 2 --dist loadfile";
-    [ENVIRONMENT, RELEASE, (clients, pytest)].map(|(about, words)| errand(about, words)).into()
+    [ENVIRONMENT, RELEASE, (clients, pytest)].map(|(about, words)| step(about, words)).into()
 }
 
 /// Most tests: ten minutes for those of the server, and the Rust tests.
-pub fn test_full() -> Vec<Errand> {
+pub fn test_full() -> Vec<Step> {
     let clients = "the server against its clients, the full suite";
     let pytest = ".venv/bin/python -m pytest tests/ --suite full -n 2 --dist loadfile";
-    [ENVIRONMENT, RUST_TESTS, RELEASE, (clients, pytest)].map(|(about, words)| errand(about, words)).into()
+    [ENVIRONMENT, RUST_TESTS, LIBRARY, RELEASE, (clients, pytest)].map(|(about, words)| step(about, words)).into()
 }
 
 /// All tests: what the README names.
-pub fn test() -> Vec<Errand> {
-    let [environment, rust, release] = [ENVIRONMENT, RUST_TESTS, RELEASE].map(|(about, words)| errand(about, words));
+pub fn test() -> Vec<Step> {
+    let [environment, rust, library, release] =
+        [ENVIRONMENT, RUST_TESTS, LIBRARY, RELEASE].map(|(about, words)| step(about, words));
     vec![
         environment,
         rust,
-        errand("what the client has behind features", "cargo test -p nerite-client --all-features --locked"),
-        errand(
+        step("what the client has behind features", "cargo test -p nerite-client --all-features --locked"),
+        step(
             "shared memory in many orders of threads",
             "cargo test --locked --manifest-path tests/interleavings/Cargo.toml --target-dir target/interleavings",
         ),
+        library,
         release,
-        errand("the server against its clients", ".venv/bin/python -m pytest tests/ -n 2 --dist loadfile"),
-        errand("the Python package", ".venv/bin/python -m pytest python/tests -n 2 --dist loadfile"),
+        step("the server against its clients", ".venv/bin/python -m pytest tests/ -n 2 --dist loadfile"),
+        step("the Python package", ".venv/bin/python -m pytest python/tests -n 2 --dist loadfile"),
     ]
 }
 
 /// All that must pass before a change is taken, quickest first.
-pub fn ci() -> Vec<Errand> {
-    let mut errands = vec![
-        errand("formatting", "cargo fmt --all --check"),
-        errand("house style", "xtask tidy"),
-        errand("sources and licences of all packages", "xtask deny"),
-        errand("lints", "cargo clippy --workspace --all-targets --locked -- -D warnings"),
-        errand(
+pub fn ci() -> Vec<Step> {
+    let mut steps = vec![
+        step("formatting", "cargo fmt --all --check"),
+        step("house style", "xtask tidy"),
+        step("sources and licences of all packages", "xtask deny"),
+        step("lints", "cargo clippy --workspace --all-targets --locked -- -D warnings"),
+        step(
             "lints of what the client has behind features",
             "cargo clippy -p nerite-client --all-targets --all-features --locked -- -D warnings",
         ),
     ];
-    errands.extend(test());
-    errands.push(errand("fuzzing, briefly", "xtask fuzz 5"));
-    errands
+    steps.push(step("all crates for aarch64", "xtask aarch64 if-possible"));
+    steps.extend(test());
+    steps.push(step("fuzzing, briefly", "xtask fuzz 5"));
+    steps.push(step("unsafe code under Miri, where it is installed", "xtask miri if-possible"));
+    steps
 }

@@ -1,25 +1,25 @@
-//! Is the project built from nothing but what `deny.toml` allows?
+//! Is the project built only from packages that `deny.toml` allows?
 //!
-//! cargo-deny looks at bans, licences and sources of all packages. Its advisories come over the network from a database that CI
-//! cannot reach; `cargo deny check advisories` is for a person to run.
+//! cargo-deny checks bans, licences and sources of all packages. Its advisories are downloaded from a database that CI cannot reach: run `cargo deny
+//! check advisories` by hand.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What is allowed.
+/// The file of rules.
 const POLICY: &str = "deny.toml";
 
-/// The release of cargo-deny. Another one may judge differently.
+/// The version of cargo-deny. Another version may give other results.
 const VERSION: &str = "0.20.2";
 
-/// Where it is installed, below the workspace.
+/// The directory it is installed in, below the workspace.
 const TOOLS: &str = "target/tools";
 
-/// The workspaces, each with a lock file of its own.
+/// The manifests of the workspaces. Each has its own lock file.
 const MANIFESTS: [&str; 4] =
     ["Cargo.toml", crate::tensorflow::MANIFEST, "fuzz/Cargo.toml", "tests/interleavings/Cargo.toml"];
 
-/// Looks at the packages of all workspaces.
+/// Checks the packages of all workspaces.
 pub fn run(root: &Path) -> Result<(), String> {
     let program = find(root)?;
     for manifest in MANIFESTS {
@@ -36,7 +36,7 @@ fn words(manifest: &str) -> Vec<&str> {
     [&look[..], &["check", "bans", "licenses", "sources"]].concat()
 }
 
-/// The program of the right release: on the path, installed before, or installed now, which takes two minutes.
+/// The program in the right version: found on the path, installed earlier, or installed now, which takes two minutes.
 fn find(root: &Path) -> Result<PathBuf, String> {
     let ours = root.join(TOOLS).join("bin/cargo-deny");
     if let Some(found) = [PathBuf::from("cargo-deny"), ours.clone()].into_iter().find(|program| is_right(program)) {
@@ -44,9 +44,9 @@ fn find(root: &Path) -> Result<PathBuf, String> {
     }
     println!("-- cargo-deny {VERSION} is installed to {TOOLS}");
     let mut install = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // Not optimised: it looks for three seconds, and is quicker to build.
+    // A debug build: it runs for three seconds only, and is built faster.
     install.args(["install", "--quiet", "--locked", "--debug", "--force", "--root", TOOLS, "--version", VERSION]);
-    // This build's own directory, so that nothing of the project is built again afterwards.
+    // A separate build directory, so that nothing of the project has to be rebuilt afterwards.
     install.arg("cargo-deny").current_dir(root).env("CARGO_TARGET_DIR", root.join(TOOLS).join("build"));
     succeed(&mut install, "cargo install cargo-deny")?;
     Ok(ours)
@@ -57,7 +57,7 @@ fn is_right(program: &Path) -> bool {
     output.is_ok_and(|output| is_version(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// Whether this is what the right release says of itself.
+/// Whether this is the version text of the right version.
 fn is_version(said: &str) -> bool {
     said.trim().strip_prefix("cargo-deny ") == Some(VERSION)
 }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_workspace_is_looked_at_by_one_policy_and_without_the_network() {
+    fn each_workspace_is_checked_by_one_policy_and_without_the_network() {
         for manifest in MANIFESTS {
             assert!(crate::root().join(manifest).is_file(), "{manifest}");
             let words = words(manifest).join(" ");
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_release_that_was_tried_will_do() {
+    fn only_the_pinned_version_is_accepted() {
         assert!(is_version(&format!("cargo-deny {VERSION}\n")));
         assert!(!is_version("cargo-deny 0.14.2\n"));
         assert!(!is_version(""));

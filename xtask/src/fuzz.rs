@@ -1,22 +1,22 @@
-//! How are the fuzz targets run without more than the pinned toolchain?
+//! How are the fuzz targets run with the pinned toolchain only?
 //!
-//! `cargo fuzz run TARGET` in `fuzz/` does the same with a nightly compiler and the address sanitizer. Here the stable one is
-//! told to count coverage, which is all that libFuzzer needs.
+//! `cargo fuzz run TARGET` in `fuzz/` does the same with a nightly compiler and the address sanitizer. Here the stable compiler counts coverage,
+//! which is all that libFuzzer needs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What makes rustc count coverage in the way libFuzzer reads it; `cargo fuzz --sanitizer none` passes the same.
+/// The flags with which rustc counts coverage for libFuzzer. `cargo fuzz --sanitizer none` passes the same.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
                      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
                      -Ccodegen-units=1";
-/// Named, so that build scripts are built without those flags.
+/// The target is given explicitly, so that build scripts are built without those flags.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
-/// Shorter runs are of targets that are hardly optimised: building them takes longer than running them.
+/// Shorter runs use targets with little optimisation, because building them takes longer than running them.
 const OPTIMISED_S_MIN: u32 = 60;
 
-/// Runs each target for so many seconds, from its seeds and what earlier runs found.
+/// Runs each target for this many seconds, from its seeds and the corpus of earlier runs.
 pub fn run(root: &Path, seconds: &str) -> Result<(), String> {
     let length_s: u32 = seconds.parse().map_err(|_| format!("'{seconds}' is no number of seconds"))?;
     let (fuzz, target) = (root.join("fuzz"), root.join("target/fuzz"));

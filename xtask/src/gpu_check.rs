@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-/// Builds the server and runs its check, which prints a table. Ends as the check does: 0, 1 if something failed, 2 without a
-/// GPU. `NERITE_CUDA_LIBRARY` names another driver; `more` is said to the check.
+/// Builds the server and runs its check, which prints a table. Returns the exit code of the check: 0, 1 if something failed, 2 without a GPU.
+/// `NERITE_CUDA_LIBRARY` names another driver. `more` are further arguments of the check.
 pub fn run(root: &Path, more: &[&str]) -> Result<ExitCode, String> {
     let build = cargo(root, &["build", "--release", "--locked", "-p", "nerite-server", "--bin", "nerite"])?;
     if build != Some(0) {
@@ -12,11 +12,11 @@ pub fn run(root: &Path, more: &[&str]) -> Result<ExitCode, String> {
     }
     let words = ["run", "--release", "--locked", "--quiet", "-p", "nerite-server", "--example", "gpu_check", "--"];
     let ended = cargo(root, &[&words, more].concat())?;
-    // Without a code it was ended by a signal, which no check passes.
+    // Without a code it was ended by a signal, which is a failure.
     Ok(ended.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// Runs the same cargo that runs this program, and gives its exit code.
+/// Runs the same cargo that runs this program. Returns its exit code.
 fn cargo(root: &Path, words: &[&str]) -> Result<Option<i32>, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo).args(words).current_dir(root).status();

@@ -1,4 +1,4 @@
-//! Which chores does the project have, beside building?
+//! Which chores does the project have, in addition to building?
 //!
 //! ```text
 //! cargo xtask tidy    does the source look as agreed?
@@ -7,17 +7,20 @@
 //! cargo xtask ci      formatting, lints, tidy, packages, all tests and a little fuzzing
 //! cargo xtask fuzz N  each fuzz target for N seconds, from its seeds
 //! cargo xtask tensorflow  the backend of TensorFlow's frozen graphs, beside the release build of the server
-//! cargo xtask miri    what an interpreter of unsafe code can follow (needs a nightly toolchain)
-//! cargo xtask release  what users install, in target/dist: tarball, wheels, Debian package, checksums
+//! cargo xtask miri    tests of unsafe code that Miri can interpret (needs a nightly toolchain)
+//! cargo xtask aarch64  does everything compile for aarch64 too? (needs Rust's standard library and a C compiler for it)
+//! cargo xtask release  the packages for users, in target/dist: tarball, wheels, Debian package, bill of materials, checksums
 //! cargo xtask gpu-check  does the server work with the GPU of this machine?
 //! ```
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program prints")]
 #![forbid(unsafe_code)]
 
+mod aarch64;
 mod chores;
 mod deny;
 mod fuzz;
 mod gpu_check;
+mod library;
 mod miri;
 mod release;
 mod run;
@@ -27,7 +30,7 @@ mod tidy;
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask <tidy | deny | test [quick | full | long] | ci | fuzz SECONDS | tensorflow | miri | release [--binary PATH] | gpu-check [--onnxruntime-library PATH]>";
+const USAGE: &str = "usage: cargo xtask <tidy | deny | test [quick | full | long] | ci | fuzz SECONDS | tensorflow | miri [if-possible] | aarch64 [if-possible] | release [--binary PATH] | gpu-check [--onnxruntime-library PATH]>";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -43,6 +46,9 @@ fn main() -> ExitCode {
         ["fuzz", seconds] => fuzz::run(root, seconds),
         ["tensorflow"] => tensorflow::run(root),
         ["miri"] => miri::run(root),
+        ["miri", "if-possible"] => miri::run_if_possible(root),
+        ["aarch64"] => aarch64::run(root, false),
+        ["aarch64", "if-possible"] => aarch64::run(root, true),
         ["release"] => release::run(root, None),
         ["release", "--binary", path] => release::run(root, Some(path)),
         ["gpu-check", ref more @ ..] => match gpu_check::run(root, more) {
@@ -60,7 +66,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The top of the workspace.
+/// The root of the workspace.
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate lies in a folder of the workspace")
 }

@@ -1,16 +1,15 @@
-//! How are the tests run that an interpreter of unsafe code can follow?
+//! How are the tests of unsafe code run that Miri can interpret?
 //!
-//! Miri finds reads of memory that is not there, not initialised, or another's, and races, in the code it can interpret: what
-//! asks the system for memory (`mmap`, `shm_open`, signals) it cannot. Tests of such code are left out with `cfg(miri)` or run
-//! on memory of the heap in its place.
+//! Miri finds reads of memory that is unmapped, uninitialised or freed, and data races. It cannot interpret code that asks the system for memory
+//! (`mmap`, `shm_open`, signals). Tests of such code are left out with `cfg(miri)`, or use heap memory instead.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Packages, and which of their tests: what of them asks the system for no memory that Miri cannot give. The registry runs
-/// its conformance suite on the heap; a text of the C library differs there.
+/// Packages, and their tests that need no memory from the system that Miri cannot provide. The registry runs its conformance suite on the heap, where
+/// one error text of the C library differs.
 const TESTS: [(&str, &[&str]); 4] = [
-    // Miri itself ends where there is no memory.
+    // Miri aborts if there is no memory.
     ("nerite-memory", &["--skip=more_than_there_is", "--skip=heap::tests"]),
     ("nerite-tensor", &[]),
     ("nerite-guard", &["table"]),
@@ -33,20 +32,27 @@ const TESTS: [(&str, &[&str]); 4] = [
 const NEEDS: &str =
     "Miri is no part of the pinned toolchain: `rustup toolchain install nightly --component miri,rust-src`, then again";
 
-/// Runs them.
+/// Runs them where Miri is installed, and says elsewhere that they did not run.
+pub fn run_if_possible(root: &Path) -> Result<(), String> {
+    if is_installed(root) {
+        return run(root);
+    }
+    println!("skipped: {NEEDS}");
+    Ok(())
+}
+
+/// Runs them. Without Miri this is an error.
 pub fn run(root: &Path) -> Result<(), String> {
-    let mut version = cargo(root);
-    let found = version.args(["miri", "--version"]).output();
-    if !found.is_ok_and(|output| output.status.success()) {
+    if !is_installed(root) {
         return Err(NEEDS.to_owned());
     }
     for (package, tests) in TESTS {
         println!("-- {package}");
         let mut command = cargo(root);
         command.args(["miri", "test", "--locked", "-p", package, "--lib", "--"]).args(tests);
-        // Each step is a thousand times as long.
+        // Miri runs each step about a thousand times slower.
         command.env("PROPTEST_CASES", "8");
-        // The real clock, environment and files are fine for tests; addresses that were made integers (the guard's table) too.
+        // Tests may use the real clock, environment and files, and addresses that were converted to integers (the guard's table).
         command.env("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-permissive-provenance");
         let status = command.status().map_err(|cause| format!("{package}: {cause}"))?;
         if !status.success() {
@@ -56,11 +62,15 @@ pub fn run(root: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The nightly cargo. By rustup and not by this cargo's path, which is the pinned toolchain's own.
+fn is_installed(root: &Path) -> bool {
+    cargo(root).args(["miri", "--version"]).output().is_ok_and(|output| output.status.success())
+}
+
+/// The nightly cargo. It is found by rustup, because the path of this cargo is that of the pinned toolchain.
 fn cargo(root: &Path) -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", "nightly", "cargo"]).current_dir(root);
-    // They name the pinned toolchain to whatever this one starts.
+    // Child processes would use the pinned toolchain with these variables.
     for name in ["RUSTUP_TOOLCHAIN", "CARGO", "RUSTC", "RUSTDOC"] {
         command.env_remove(name);
     }

@@ -1,11 +1,12 @@
-//! How do the sources become what users install?
+//! How are the packages for users made?
 //!
 //! ```text
 //!   nerite (release build) ─► target/package (a tree as below /usr) ─► tarball, Debian package
 //!                          └► wheels                                  ─► all with SHA256SUMS in target/dist
+//!   Cargo.lock ─► bill of materials of its crates (packaging/sbom.py)   ─┘
 //! ```
 //!
-//! Files are sorted, owned by root and dated by the last commit: one program gives the same bytes each time. Paths of the machine are
+//! Files are sorted, owned by root and dated by the last commit, so the same program gives the same bytes each time. Paths of the build machine are
 //! replaced in the program, except where the demo names the sources.
 
 use std::ffi::OsStr;
@@ -13,15 +14,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where everything is collected as it is installed below /usr; the manifest of the Debian package names files in it.
+use crate::library;
+
+/// The directory tree as it is installed below /usr. The manifest of the Debian package names files in it.
 const STAGE: &str = "target/package";
-/// What is handed on.
+/// The directory of the finished packages.
 const DIST: &str = "target/dist";
-/// The program's own build directory: its flags are others than those of a development build.
+/// Where the library is tried.
+const TRIED: &str = "target/tried";
+/// A separate build directory, because the flags differ from those of a development build.
 const BUILD: &str = "target/shipped";
-/// Parts of the examples that `nerite demo` and newcomers use.
+/// The library for programs that are written for Triton's, which a build puts beside the program. A program that is given may lack it.
+const LIBRARY: &str = "libtritonserver.so";
+/// The parts of the examples that `nerite demo` and new users need.
 const EXAMPLES: [&str; 4] = ["models", "digits", "pipeline", "python"];
-/// Files as they are, and where they go.
+/// Files that are copied, and their destinations.
 const FILES: [(&str, &str); 6] = [
     ("LICENSE", "share/doc/nerite/LICENSE"),
     ("README.md", "share/doc/nerite/README.md"),
@@ -30,7 +37,7 @@ const FILES: [(&str, &str); 6] = [
     ("packaging/systemd/nerite.sysusers", "lib/sysusers.d/nerite.conf"),
     ("packaging/systemd/nerite.toml", "share/nerite/nerite.toml"),
 ];
-/// What the program prints about itself, and where that goes.
+/// Commands whose output is installed, and the destinations.
 const PRINTED: [(&str, &str); 4] = [
     ("man", "share/man/man1/nerite.1"),
     ("completions bash", "share/bash-completion/completions/nerite"),
@@ -38,7 +45,7 @@ const PRINTED: [(&str, &str); 4] = [
     ("completions fish", "share/fish/vendor_completions.d/nerite.fish"),
 ];
 
-/// Makes all artefacts, of the program at `binary` if one is given.
+/// Makes all packages, with the program at `binary` if one is given.
 pub fn run(root: &Path, binary: Option<&str>) -> Result<(), String> {
     let epoch = output(Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(root))?;
     let epoch = epoch.trim();
@@ -47,10 +54,13 @@ pub fn run(root: &Path, binary: Option<&str>) -> Result<(), String> {
     let dist = root.join(DIST);
     anew(&dist)?;
     stage(root, &binary)?;
+    check_library(root)?;
     let version = output(Command::new(&binary).arg("version"))?;
     let version =
         version.trim().strip_prefix("nerite ").ok_or_else(|| format!("'{version}' is no version"))?.to_owned();
-    tarball(root, &version, epoch)?;
+    let name = format!("nerite-{version}-{}-linux", std::env::consts::ARCH);
+    tarball(root, &name, epoch)?;
+    bill_of_materials(root, &name, epoch)?;
     wheels(root, &binary, epoch)?;
     debian(root, epoch)?;
     sums(&dist)
@@ -61,7 +71,19 @@ fn build(root: &Path) -> Result<PathBuf, String> {
     let remap = |from: &Path, to: &str| format!("--remap-path-prefix={}={to}", from.display());
     let flags = [remap(root, "/nerite"), remap(&home, "/cargo")].join("\u{1f}");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--release", "--locked", "-p", "nerite-server", "--target-dir", BUILD]).current_dir(root);
+    cargo
+        .args([
+            "build",
+            "--release",
+            "--locked",
+            "-p",
+            "nerite-server",
+            "-p",
+            "nerite-inprocess",
+            "--target-dir",
+            BUILD,
+        ])
+        .current_dir(root);
     run_it(cargo.env("CARGO_ENCODED_RUSTFLAGS", flags))?;
     Ok(root.join(BUILD).join("release/nerite"))
 }
@@ -70,11 +92,16 @@ fn home() -> PathBuf {
     std::env::var_os("HOME").map_or_else(|| "/".into(), PathBuf::from)
 }
 
-/// Collects what is installed.
+/// Fills the directory tree that is installed.
 fn stage(root: &Path, binary: &Path) -> Result<(), String> {
     let stage = root.join(STAGE);
     anew(&stage)?;
     copy(binary, &stage.join("bin/nerite"))?;
+    // Where it does not take the place of NVIDIA's.
+    let library = binary.with_file_name(LIBRARY);
+    if library.is_file() {
+        copy(&library, &stage.join("lib/nerite").join(LIBRARY))?;
+    }
     for (from, to) in FILES {
         copy(&root.join(from), &stage.join(to))?;
     }
@@ -88,8 +115,19 @@ fn stage(root: &Path, binary: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn tarball(root: &Path, version: &str, epoch: &str) -> Result<(), String> {
-    let name = format!("nerite-{version}-{}-linux", std::env::consts::ARCH);
+/// Tries the library that is staged, if it is.
+fn check_library(root: &Path) -> Result<(), String> {
+    let library = root.join(STAGE).join("lib/nerite").join(LIBRARY);
+    if !library.is_file() {
+        println!("no {LIBRARY}: it is not beside the program (`cargo build --release -p nerite-inprocess`)");
+        return Ok(());
+    }
+    let scratch = root.join(TRIED);
+    anew(&scratch)?;
+    library::check(root, &library, &scratch)
+}
+
+fn tarball(root: &Path, name: &str, epoch: &str) -> Result<(), String> {
     let file = root.join(DIST).join(format!("{name}.tar.gz"));
     let mut tar = Command::new("tar");
     tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu", "--mode=u+w,go-w"]);
@@ -99,7 +137,16 @@ fn tarball(root: &Path, version: &str, epoch: &str) -> Result<(), String> {
     run_it(tar.arg("-cf").arg(file).arg("-C").arg(root.join(STAGE)).arg("."))
 }
 
-/// The wheel of the server and that of its clients, by the tests' environment where that is there: it has what builds them.
+/// What the program was built from, for those who must know: crates, licences and checksums.
+fn bill_of_materials(root: &Path, name: &str, epoch: &str) -> Result<(), String> {
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let mut sbom = Command::new("python3");
+    sbom.args(["packaging/sbom.py", &target]).current_dir(root).env("SOURCE_DATE_EPOCH", epoch);
+    let text = output(&mut sbom)?;
+    write(&root.join(DIST).join(format!("{name}.cdx.json")), text.as_bytes())
+}
+
+/// The wheels of the server and of its clients. They are built in the tests' environment if it exists, because it has the build tools.
 fn wheels(root: &Path, binary: &Path, epoch: &str) -> Result<(), String> {
     let environment = root.join(".venv/bin/python");
     let has_backend = |python: &Path| {
@@ -125,7 +172,7 @@ fn debian(root: &Path, epoch: &str) -> Result<(), String> {
     run_it(deb.env("SOURCE_DATE_EPOCH", epoch))
 }
 
-/// `sha256sum --check SHA256SUMS` holds in the folder.
+/// Writes SHA256SUMS, so that `sha256sum --check SHA256SUMS` passes in the folder.
 fn sums(dist: &Path) -> Result<(), String> {
     let entries = dist.read_dir().map_err(|cause| format!("{}: {cause}", dist.display()))?;
     let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
@@ -187,13 +234,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_debian_package_installs_what_is_staged() {
+    fn the_debian_package_installs_all_staged_files() {
         let manifest =
             fs::read_to_string(crate::root().join("crates/server/Cargo.toml")).expect("the server's manifest");
         let assets: Vec<&str> =
             manifest.lines().filter_map(|line| line.trim().strip_prefix("[\"../../target/package/")).collect();
         let staged = FILES.iter().chain(&PRINTED).map(|(_, to)| *to).chain(["bin/nerite", "share/nerite/examples/"]);
-        // `systemd-units` brings the unit and its user, and what makes them known.
+        // `systemd-units` installs the unit and its user, and registers them.
         for path in staged.filter(|path| !path.starts_with("lib/")) {
             assert!(assets.iter().any(|asset| asset.starts_with(path)), "{path} is in no asset of the Debian package");
         }

@@ -6,58 +6,58 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::Instant;
 
-use crate::chores::Errand;
+use crate::chores::Step;
 
-/// Names the ONNX Runtime to use.
+/// The variable with the path of the ONNX Runtime.
 const ORT: &str = "ORT_DYLIB_PATH";
 
-/// Runs them in order, from the top of the workspace, and stops at the first that fails.
-pub fn all(root: &Path, errands: &[Errand]) -> Result<(), String> {
-    // Those that run beside others begin first. What they print is shown where they stand in the order.
+/// Runs the commands in order, in the root of the workspace, and stops at the first failure.
+pub fn all(root: &Path, steps: &[Step]) -> Result<(), String> {
+    // Parallel commands are started first. Their output is shown at their place in the order.
     let mut running = Vec::new();
-    for (number, errand) in errands.iter().enumerate().filter(|(_, errand)| errand.beside) {
-        running.push((number, Background::start(root, errand, number).map_err(|reason| failed(errand, &reason))?));
+    for (number, step) in steps.iter().enumerate().filter(|(_, step)| step.is_parallel) {
+        running.push((number, Background::start(root, step, number).map_err(|reason| failed(step, &reason))?));
     }
-    for (number, errand) in errands.iter().enumerate() {
-        println!("== {}/{} {}: {}", number + 1, errands.len(), errand.about, errand.words.join(" "));
+    for (number, step) in steps.iter().enumerate() {
+        println!("== {}/{} {}: {}", number + 1, steps.len(), step.about, step.words.join(" "));
         let start = Instant::now();
         let begun = running.iter().position(|(of, _)| *of == number);
         match begun {
             Some(place) => running.swap_remove(place).1.wait(),
-            None => one(root, errand),
+            None => one(root, step),
         }
-        .map_err(|reason| failed(errand, &reason))?;
+        .map_err(|reason| failed(step, &reason))?;
         println!("== {} s", start.elapsed().as_secs());
     }
     Ok(())
 }
 
-fn failed(errand: &Errand, reason: &str) -> String {
-    format!("== failed: {}: {reason}", errand.words.join(" "))
+fn failed(step: &Step, reason: &str) -> String {
+    format!("== failed: {}: {reason}", step.words.join(" "))
 }
 
-fn one(root: &Path, errand: &Errand) -> Result<(), String> {
-    let Some(mut command) = command(root, errand)? else { return Ok(()) };
-    ended(command.status().map_err(|cause| cannot_start(errand, &cause))?)
+fn one(root: &Path, step: &Step) -> Result<(), String> {
+    let Some(mut command) = command(root, step)? else { return Ok(()) };
+    ended(command.status().map_err(|cause| cannot_start(step, &cause))?)
 }
 
-/// An errand that runs while others do. It ends with this value.
+/// A command that runs in parallel. Dropping this ends it.
 struct Background {
     child: Child,
     output: PathBuf,
 }
 
 impl Background {
-    fn start(root: &Path, errand: &Errand, number: usize) -> Result<Background, String> {
-        let mut command = command(root, errand)?.ok_or("it has no words")?;
+    fn start(root: &Path, step: &Step, number: usize) -> Result<Background, String> {
+        let mut command = command(root, step)?.ok_or("it has no words")?;
         let output = std::env::temp_dir().join(format!("nerite-xtask-{}-{number}", std::process::id()));
         let file = File::create(&output).map_err(|cause| format!("cannot write {}: {cause}", output.display()))?;
         let both = file.try_clone().map_err(|cause| format!("cannot write {}: {cause}", output.display()))?;
-        let child = command.stdout(both).stderr(file).spawn().map_err(|cause| cannot_start(errand, &cause))?;
+        let child = command.stdout(both).stderr(file).spawn().map_err(|cause| cannot_start(step, &cause))?;
         Ok(Background { child, output })
     }
 
-    /// Waits for its end and shows what it printed.
+    /// Waits for its end and shows its output.
     fn wait(mut self) -> Result<(), String> {
         let status = self.child.wait().map_err(|cause| cause.to_string())?;
         print!("{}", std::fs::read_to_string(&self.output).unwrap_or_default());
@@ -67,7 +67,7 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // It has ended, or what it does is of no use any more.
+        // It has ended, or its result is not needed any more.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.output);
@@ -78,15 +78,15 @@ fn ended(status: ExitStatus) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(status.to_string()) }
 }
 
-fn cannot_start(errand: &Errand, cause: &std::io::Error) -> String {
-    format!("cannot start {}: {cause}", errand.words.join(" "))
+fn cannot_start(step: &Step, cause: &std::io::Error) -> String {
+    format!("cannot start {}: {cause}", step.words.join(" "))
 }
 
-fn command(root: &Path, errand: &Errand) -> Result<Option<Command>, String> {
-    let Some((program, words)) = errand.words.split_first() else { return Ok(None) };
+fn command(root: &Path, step: &Step) -> Result<Option<Command>, String> {
+    let Some((program, words)) = step.words.split_first() else { return Ok(None) };
     let mut command = Command::new(resolve(root, program)?);
     command.args(words).current_dir(root);
-    if errand.words.starts_with(&["cargo", "test"])
+    if step.words.starts_with(&["cargo", "test"])
         && std::env::var_os(ORT).is_none()
         && let Some(library) = onnx_runtime(root)
     {
@@ -95,7 +95,7 @@ fn command(root: &Path, errand: &Errand) -> Result<Option<Command>, String> {
     Ok(Some(command))
 }
 
-/// The ONNX Runtime of the tests' Python environment. Rust tests that need one skip themselves without it.
+/// The ONNX Runtime of the tests' Python environment. Rust tests that need it skip themselves without it.
 fn onnx_runtime(root: &Path) -> Option<PathBuf> {
     let inside = |folder: PathBuf| folder.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
     let mut libraries =
@@ -103,7 +103,7 @@ fn onnx_runtime(root: &Path) -> Option<PathBuf> {
     libraries.find(|file| file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libonnxruntime.so.")))
 }
 
-/// The same cargo that runs this program, this program itself, or what the words say.
+/// The path of a program: `cargo` is the cargo that runs this program, `xtask` is this program, other names stay.
 fn resolve(root: &Path, program: &str) -> Result<OsString, String> {
     match program {
         "cargo" => Ok(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())),
@@ -117,27 +117,26 @@ fn resolve(root: &Path, program: &str) -> Result<OsString, String> {
 mod tests {
     use super::*;
 
-    fn errand(words: &[&'static str], beside: bool) -> Errand {
-        Errand { about: "a test", words: words.to_vec(), beside }
+    fn step(words: &[&'static str], is_parallel: bool) -> Step {
+        Step { about: "a test", words: words.to_vec(), is_parallel }
     }
 
     #[test]
-    fn what_runs_beside_others_has_begun_before_them_and_its_failure_counts() {
+    fn parallel_commands_are_started_first_and_their_failures_count() {
         let folder = tempfile::tempdir().expect("a folder");
-        let wait = errand(&["sh", "-c", "until [ -e begun ]; do sleep 0.01; done"], false);
-        let begin = errand(&["touch", "begun"], true);
+        let wait = step(&["sh", "-c", "until [ -e begun ]; do sleep 0.01; done"], false);
+        let begin = step(&["touch", "begun"], true);
         all(folder.path(), &[wait.clone(), begin.clone()]).expect("all succeed");
-        let fails = errand(&["sh", "-c", "touch begun; exit 3"], true);
+        let fails = step(&["sh", "-c", "touch begun; exit 3"], true);
         let why = all(folder.path(), &[wait, fails]).expect_err("one fails");
         assert!(why.contains("exit status: 3"), "{why}");
     }
 
     #[test]
-    fn what_runs_beside_others_ends_with_them() {
+    fn parallel_commands_end_with_the_others() {
         let folder = tempfile::tempdir().expect("a folder");
         let start = Instant::now();
-        let why =
-            all(folder.path(), &[errand(&["false"], false), errand(&["sleep", "600"], true)]).expect_err("one fails");
+        let why = all(folder.path(), &[step(&["false"], false), step(&["sleep", "600"], true)]).expect_err("one fails");
         assert!(why.contains("false") && start.elapsed().as_secs() < 300, "{why}");
     }
 }

@@ -3,16 +3,16 @@
 use std::path::Path;
 use std::process::Command;
 
-/// Its workspace, which is its own.
+/// The manifest of its separate workspace.
 pub const MANIFEST: &str = "backends/tensorflow/Cargo.toml";
 /// Its build directory.
 const BUILD: &str = "target/tensorflow";
-/// What the build makes.
+/// The library that the build makes.
 const MADE: &str = "target/tensorflow/release/libtriton_tensorflow.so";
-/// Beside the program, where the server looks.
+/// The path where the server looks for it.
 const PLACE: &str = "target/release/backends/tensorflow/libtriton_tensorflow.so";
 
-/// Builds it, and puts it beside the release build of the server.
+/// Builds it, and copies it beside the release build of the server.
 pub fn run(root: &Path) -> Result<(), String> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
@@ -25,7 +25,7 @@ pub fn run(root: &Path) -> Result<(), String> {
     let (made, place) = (root.join(MADE), root.join(PLACE));
     let folder = place.parent().unwrap_or(root);
     std::fs::create_dir_all(folder).map_err(|cause| format!("{}: {cause}", folder.display()))?;
-    // A server may have the former one mapped: the file is replaced, and not written to.
+    // A running server may have the old file mapped, so the file is replaced and not overwritten.
     let new = place.with_extension("new");
     std::fs::copy(&made, &new).map_err(|cause| format!("{} to {}: {cause}", made.display(), new.display()))?;
     std::fs::rename(&new, &place).map_err(|cause| format!("{}: {cause}", place.display()))?;

@@ -1,10 +1,10 @@
-//! Does the source look as agreed?
+//! Does the source follow the house style?
 //!
-//! What a program can hold of the house style. Each rule is a function from text to findings; exceptions are lines of
-//! `xtask/tidy.allow`, each with its reason.
+//! The rules of the house style that a program can check. Each rule is a function from text to findings. Exceptions are lines of `xtask/tidy.allow`,
+//! each with its reason.
 
 mod allow;
-mod circles;
+mod cycles;
 mod files;
 mod flags;
 mod functions;
@@ -23,18 +23,18 @@ use std::path::Path;
 use self::allow::Allowance;
 use self::tree::Tree;
 
-/// Something that is not as agreed.
+/// A place that breaks a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The rule's name, as `tidy.allow` writes it.
     pub rule: &'static str,
-    /// The file, from the top of the workspace.
+    /// The file, relative to the root of the workspace.
     pub path: String,
-    /// The line, from 1; 0 for the file as a whole.
+    /// The line, from 1. 0 means the whole file.
     pub line: usize,
-    /// What is wrong, and what was agreed.
+    /// What is wrong, and what the rule is.
     pub text: String,
-    /// Not an error yet.
+    /// Whether it is only a warning.
     pub warning: bool,
 }
 
@@ -45,7 +45,7 @@ impl Finding {
     }
 }
 
-/// Prints what it finds below `root`; Err if any of it is an error.
+/// Prints the findings below `root`. Err if any of them is an error.
 pub fn run(root: &Path) -> Result<(), String> {
     let mut errors = 0;
     for finding in look(root)? {
@@ -61,7 +61,7 @@ pub fn run(root: &Path) -> Result<(), String> {
     }
 }
 
-/// All findings below `root` that nobody allowed.
+/// All findings below `root` that are not allowed as exceptions.
 fn look(root: &Path) -> Result<Vec<Finding>, String> {
     let tree = Tree::read(root)?;
     let allowed = match tree.text(allow::FILE) {
@@ -82,7 +82,7 @@ fn judge(tree: &Tree, allowed: &[Allowance]) -> Vec<Finding> {
     }
     findings.extend(unsafety::check_roots(tree));
     findings.extend(layers::check(tree));
-    findings.extend(circles::check(tree));
+    findings.extend(cycles::check(tree));
     findings.extend(flags::check(tree));
     findings.extend(profiles::check(tree));
     findings.extend(readmes::check(tree));

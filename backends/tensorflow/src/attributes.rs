@@ -1,4 +1,4 @@
-//! What does a node say of itself?
+//! How are the attributes of a node read?
 
 use nerite_backend_sdk::DataType;
 use tract_tensorflow::tfpb::tensorflow::attr_value::Value;
@@ -8,7 +8,7 @@ fn value<'n>(node: &'n NodeDef, name: &str) -> Option<&'n Value> {
     node.attr.get(name)?.value.as_ref()
 }
 
-/// A whole number.
+/// An integer attribute.
 pub fn int(node: &NodeDef, name: &str) -> Option<i64> {
     match value(node, name) {
         Some(Value::I(number)) => Some(*number),
@@ -16,7 +16,7 @@ pub fn int(node: &NodeDef, name: &str) -> Option<i64> {
     }
 }
 
-/// A decimal.
+/// A float attribute.
 pub fn float(node: &NodeDef, name: &str) -> Option<f32> {
     match value(node, name) {
         Some(Value::F(number)) => Some(*number),
@@ -24,12 +24,12 @@ pub fn float(node: &NodeDef, name: &str) -> Option<f32> {
     }
 }
 
-/// Yes or no. What is not said is no.
+/// A boolean attribute. False if it is missing.
 pub fn flag(node: &NodeDef, name: &str) -> bool {
     matches!(value(node, name), Some(Value::B(true)))
 }
 
-/// A text. What is not said is empty.
+/// A string attribute. Empty if it is missing.
 pub fn text<'n>(node: &'n NodeDef, name: &str) -> &'n [u8] {
     match value(node, name) {
         Some(Value::S(text)) => text,
@@ -37,7 +37,7 @@ pub fn text<'n>(node: &'n NodeDef, name: &str) -> &'n [u8] {
     }
 }
 
-/// A list of whole numbers. What is not said is empty.
+/// A list of integers. Empty if it is missing.
 pub fn ints<'n>(node: &'n NodeDef, name: &str) -> &'n [i64] {
     match value(node, name) {
         Some(Value::List(list)) => &list.i,
@@ -45,7 +45,7 @@ pub fn ints<'n>(node: &'n NodeDef, name: &str) -> &'n [i64] {
     }
 }
 
-/// A tensor.
+/// A tensor attribute.
 pub fn tensor<'n>(node: &'n NodeDef, name: &str) -> Option<&'n TensorProto> {
     match value(node, name) {
         Some(Value::Tensor(tensor)) => Some(tensor),
@@ -53,7 +53,7 @@ pub fn tensor<'n>(node: &'n NodeDef, name: &str) -> Option<&'n TensorProto> {
     }
 }
 
-/// A datatype.
+/// A datatype attribute.
 pub fn datatype(node: &NodeDef, name: &str) -> Result<DataType, String> {
     match value(node, name) {
         Some(Value::Type(number)) => of_number(*number),
@@ -61,7 +61,7 @@ pub fn datatype(node: &NodeDef, name: &str) -> Result<DataType, String> {
     }
 }
 
-/// A shape, whose unknown dimensions are `None`; `None` if not even the rank is known.
+/// A shape attribute. Unknown dimensions are `None`. The result is `None` if not even the rank is known.
 pub fn shape(node: &NodeDef, name: &str) -> Option<Vec<Option<usize>>> {
     match value(node, name) {
         Some(Value::Shape(TensorShapeProto { dim, unknown_rank: false })) => {
@@ -81,7 +81,7 @@ pub fn of_number(number: i32) -> Result<DataType, String> {
     })
 }
 
-/// Its number in TensorFlow. BF16 is not one of the engine's.
+/// The number of this datatype in TensorFlow. `None` for BF16, which the engine lacks.
 pub fn to_number(datatype: DataType) -> Option<Number> {
     Some(match datatype {
         DataType::Bool => Number::DtBool,

@@ -1,21 +1,21 @@
-//! What does a model's configuration say, and what does the graph add?
+//! What is in a model's configuration, and what does the graph add to it?
 
 use nerite_backend_sdk::{DataType, Error};
 use serde_json::{Map, Value, json};
 
 use crate::limits::RUN_BYTES_MAX;
 
-/// What matters of a configuration.
+/// The relevant parts of a configuration.
 #[derive(Debug)]
 pub struct Config {
     json: Map<String, Value>,
     /// The most rows; 0 for a model without batches.
     pub max_batch_size: usize,
-    /// Inputs that the author named.
+    /// Inputs that the configuration names.
     pub inputs: Vec<Tensor>,
-    /// Outputs that the author named.
+    /// Outputs that the configuration names.
     pub outputs: Vec<Tensor>,
-    /// Bytes that a run may have.
+    /// The most bytes of a run.
     pub run_bytes_max: u64,
 }
 
@@ -26,12 +26,12 @@ pub struct Tensor {
     pub name: String,
     /// Its datatype.
     pub datatype: DataType,
-    /// Its dimensions without that of the rows; `None` where it varies.
+    /// Its dimensions without that of the rows. Variable ones are `None`.
     pub dims: Vec<Option<usize>>,
 }
 
 impl Config {
-    /// Reads what the server tells.
+    /// Parses the server's JSON.
     pub fn parse(text: &str) -> Result<Config, Error> {
         let parsed =
             serde_json::from_str(text).map_err(|cause| Error::internal(format!("the configuration: {cause}")))?;
@@ -64,7 +64,7 @@ impl Config {
         Ok(name)
     }
 
-    /// Completed with what the graph has.
+    /// The configuration, completed with the inputs and outputs of the graph.
     pub fn completed(&self, max_batch_size: usize, inputs: &[Tensor], outputs: &[Tensor]) -> String {
         let mut json = self.json.clone();
         let list =
@@ -85,7 +85,7 @@ fn told(tensor: &Tensor, max_batch_size: usize) -> Value {
     let dims: Vec<i64> = tensor.dims.iter().map(|dim| dim.map_or(-1, |dim| dim as i64)).collect();
     let mut told = json!({ "name": tensor.name, "data_type": tensor.datatype.config_name(), "dims": dims });
     if dims.is_empty() {
-        // A configuration has no tensor without dimensions: one of one element stands for it. Behind the rows it can be reshaped.
+        // A configuration has no scalars. A tensor with one element replaces them. Behind a dimension for rows it can be reshaped.
         told["dims"] = json!([1]);
         if max_batch_size > 0 {
             told["reshape"] = json!({ "shape": [] });
@@ -94,7 +94,7 @@ fn told(tensor: &Tensor, max_batch_size: usize) -> Value {
     told
 }
 
-/// A number, which some servers write as a text.
+/// A number. Some servers write it as a string.
 fn number(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| value.as_str()?.parse().ok())
 }
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_configurations_are_refused() {
         refused("[]", "no object");
         refused(r#"{"platform": "tensorflow_savedmodel"}"#, "platform 'tensorflow_savedmodel' is not in this backend");
         refused(

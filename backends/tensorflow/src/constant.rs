@@ -1,4 +1,4 @@
-//! What does a constant in a graph hold?
+//! What is the value of a constant in a graph?
 
 use nerite_backend_sdk::DataType;
 use tract_tensorflow::prelude::*;
@@ -9,7 +9,7 @@ use crate::fact::Fact;
 use crate::limits::{KNOWN_MAX, RUN_BYTES_MAX};
 use crate::tensors::{blobs, to_engine};
 
-/// Its datatype and shape, and its numbers if they are few whole ones.
+/// Its datatype and shape, and its elements if they are few integers.
 pub fn fact(tensor: &TensorProto) -> Result<Fact, String> {
     let datatype = of_number(tensor.dtype)?;
     let shape = tensor.tensor_shape.as_ref().map(|shape| shape.dim.as_slice()).unwrap_or_default();
@@ -38,7 +38,7 @@ fn whole_numbers(tensor: &TensorProto, datatype: DataType, volume: usize) -> Res
     })
 }
 
-/// The constant as the engine takes it.
+/// The constant as a tensor of the engine.
 pub fn to_tensor(tensor: &TensorProto) -> Result<Tensor, String> {
     let fact = fact(tensor)?;
     let volume = fact.volume().unwrap_or(0);
@@ -70,7 +70,7 @@ fn bytes(tensor: &TensorProto, datatype: DataType, volume: usize) -> Result<Vec<
             Err(format!("it has {found} bytes for {volume} elements"))
         };
     }
-    /// The numbers of one list, as bytes of the datatype.
+    /// The elements of one list, as bytes of the datatype.
     fn of<T: Copy, const N: usize>(list: &[T], volume: usize, to: impl Fn(T) -> [u8; N]) -> Result<Vec<u8>, String> {
         Ok(spread(list, volume)?.into_iter().flat_map(to).collect())
     }
@@ -89,7 +89,7 @@ fn bytes(tensor: &TensorProto, datatype: DataType, volume: usize) -> Result<Vec<
     }
 }
 
-/// TensorFlow leaves out what repeats the last element, and all of a tensor of zeros but one.
+/// Expands a list: TensorFlow omits repetitions of the last element, so a tensor of zeros has one element or none.
 fn spread<T: Copy>(list: &[T], volume: usize) -> Result<Vec<T>, String> {
     if list.len() > volume {
         return Err(format!("it has {} elements for a shape of {volume}", list.len()));

@@ -4,14 +4,14 @@ use nerite_backend_sdk::DataType;
 
 use crate::limits::{KNOWN_MAX, RANK_MAX, STRING_BYTES};
 
-/// A tensor: its datatype, its shape, and its elements if they follow from the shapes of the inputs alone.
+/// A tensor: its datatype, its shape, and its elements if they depend only on the shapes of the inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fact {
     /// Its datatype.
     pub datatype: DataType,
     /// Its shape.
     pub dims: Vec<usize>,
-    /// Its elements, of a tensor of whole numbers.
+    /// The elements of an integer tensor, if they are known.
     pub known: Option<Vec<i64>>,
     /// The most bytes of a string in it.
     pub text_max: u64,
@@ -28,7 +28,7 @@ impl Fact {
         Fact { dims, ..self.clone() }
     }
 
-    /// Whole numbers that are known.
+    /// An integer tensor with known elements.
     pub fn of_numbers(datatype: DataType, dims: Vec<usize>, known: Vec<i64>) -> Fact {
         Fact { known: (known.len() <= KNOWN_MAX).then_some(known), ..Fact::new(datatype, dims) }
     }
@@ -38,19 +38,19 @@ impl Fact {
         self.dims.len()
     }
 
-    /// Number of elements; `None` if it fits nowhere.
+    /// Number of elements. `None` if it overflows.
     pub fn volume(&self) -> Option<usize> {
         self.dims.iter().try_fold(1usize, |product, dim| product.checked_mul(*dim))
     }
 
-    /// Bytes that it occupies; `None` if it fits nowhere, or has more dimensions than are taken.
+    /// Bytes that it occupies. `None` if that overflows, or if it has too many dimensions.
     pub fn bytes(&self) -> Option<u64> {
         let each = self.datatype.size().map_or(STRING_BYTES + self.text_max, |size| size as u64);
         let volume = self.volume().filter(|_| self.rank() <= RANK_MAX)? as u64;
         volume.checked_mul(each)
     }
 
-    /// A dimension that counts from the end where it is negative.
+    /// The axis of a number that counts from the end if it is negative.
     pub fn axis(&self, axis: i64, extra: usize) -> Result<usize, String> {
         let rank = (self.rank() + extra) as i64;
         let found = if axis < 0 { axis + rank } else { axis };

@@ -1,6 +1,6 @@
-//! What does a frozen graph consist of?
+//! How is a frozen graph read and checked?
 //!
-//! Read once, and checked: names are unique, inputs name nodes that are there, and what the outputs need has no cycle.
+//! It is read once and checked: names are unique, inputs name existing nodes, and the nodes that the outputs need have no cycle.
 
 use std::collections::HashMap;
 
@@ -20,16 +20,16 @@ pub struct Graph {
 /// One operation.
 #[derive(Debug)]
 pub struct Node {
-    /// As the file has it.
+    /// Its definition in the file.
     pub def: NodeDef,
-    /// The nodes whose outputs it takes, in order.
+    /// The nodes of its inputs, in order.
     pub inputs: Vec<usize>,
 }
 
-/// The part of a graph that some outputs need.
+/// The nodes of a graph that some outputs need.
 #[derive(Debug)]
 pub struct Selection {
-    /// Its nodes; each stands behind those that it takes.
+    /// Its nodes. Each is behind the nodes of its inputs.
     pub order: Vec<usize>,
     /// The nodes of the outputs.
     pub outputs: Vec<usize>,
@@ -59,12 +59,12 @@ impl Graph {
         &self.nodes[index]
     }
 
-    /// All nodes that take a tensor from a client.
+    /// All placeholders, which take a tensor from a client.
     pub fn placeholders(&self) -> impl Iterator<Item = usize> {
         (0..self.nodes.len()).filter(move |index| self.nodes[*index].def.op == "Placeholder")
     }
 
-    /// The nodes whose output no other node takes.
+    /// The nodes whose output is no input of another node.
     pub fn ends(&self) -> Vec<usize> {
         let mut is_taken = vec![false; self.nodes.len()];
         for taken in self.nodes.iter().flat_map(|node| &node.inputs) {
@@ -77,12 +77,12 @@ impl Graph {
         (0..self.nodes.len()).filter(is_end).collect()
     }
 
-    /// The node of that name; `:0` behind it is the only output that operations have here.
+    /// The node of that name. A suffix `:0` is accepted: it is the only output that the operations here have.
     pub fn find(&self, name: &str) -> Option<usize> {
         self.by_name.get(name.strip_suffix(":0").unwrap_or(name)).copied()
     }
 
-    /// What these outputs need.
+    /// Selects the nodes that these outputs need.
     pub fn select(&self, outputs: Vec<usize>) -> Result<Selection, Error> {
         #[derive(Clone, Copy, PartialEq)]
         enum Mark {
@@ -92,7 +92,7 @@ impl Graph {
         }
         let mut marks = vec![Mark::New; self.nodes.len()];
         let mut order = Vec::new();
-        // Each entry is a node and how many of its inputs were looked at. No recursion: a chain may be long.
+        // Each entry is a node and the number of its inputs that were visited. A recursion could overflow the stack, because a chain may be long.
         let mut open: Vec<(usize, usize)> = Vec::new();
         for output in &outputs {
             if marks[*output] == Mark::New {
@@ -127,7 +127,7 @@ impl Graph {
     }
 }
 
-/// The nodes that one takes. Edges of control order side effects, which no operation here has.
+/// The nodes of one node's inputs. Control edges are ignored: they order side effects, which no operation here has.
 fn inputs(def: &NodeDef, by_name: &HashMap<String, usize>) -> Result<Vec<usize>, Error> {
     let tensors = def.input.iter().filter(|input| !input.starts_with('^'));
     let find = |input: &String| {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_stand_behind_those_that_they_take() {
+    fn nodes_are_behind_their_inputs() {
         check(
             &[("c", "Add", &["a", "b:0"]), ("a", "Placeholder", &[]), ("b", "Neg", &["a", "^c"])],
             Ok(&["a", "b", "c"]),

@@ -3,7 +3,7 @@
 //! ```text
 //!   model.graphdef ─► graph (nodes, checked) ─► lowering (for the shapes of a request) ─► plan (tract) ─► run
 //! ```
-//! A plan is made for each combination of shapes, and kept for the next request of the same. Requests of a batch run as one.
+//! A plan is made for each combination of input shapes, and kept for later requests with the same shapes. Requests of a batch run together.
 #![forbid(unsafe_code)]
 
 mod attributes;
@@ -33,7 +33,7 @@ use model::{Graphdef, load};
 
 /// The backend.
 struct Tensorflow {
-    /// Rows of a model whose author does not say how many it takes.
+    /// The largest batch of models whose configuration does not set one.
     default_batch: usize,
 }
 

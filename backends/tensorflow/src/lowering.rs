@@ -1,8 +1,8 @@
-//! How does an operation of a graph become one that the engine runs right?
+//! How is an operation of a graph rewritten for the engine?
 //!
-//! For inputs of known shapes. Each operation says what its output is, and is written anew for the engine's reader of TensorFlow's operations:
-//! with the attributes that the engine understands, axes that count from the front, and shapes as constants. What the engine would read
-//! otherwise than TensorFlow is refused here, and so is what has a shape that depends on the values of an input.
+//! This is done for inputs of known shapes. Each operation computes the shape of its output, and is rewritten for the engine's reader of TensorFlow's
+//! operations: with the attributes that the engine understands, axes that count from the front, and shapes as constants. Operations that the engine
+//! would compute differently from TensorFlow are refused here, and so are those whose output shape depends on the values of an input.
 
 mod arrays;
 mod nets;
@@ -19,30 +19,30 @@ use crate::attributes::{self, to_number};
 use crate::constant;
 use crate::fact::Fact;
 
-/// One operation, with what is known of its inputs.
+/// One operation, with the known facts of its inputs.
 pub struct Site<'g> {
-    /// As the file has it.
+    /// Its definition in the file.
     pub node: &'g NodeDef,
     /// Its inputs.
     pub inputs: Vec<&'g Fact>,
-    /// The names of the nodes that they come from.
+    /// The names of its inputs' nodes.
     pub names: Vec<&'g str>,
 }
 
-/// What became of it.
+/// The lowered operation.
 pub struct Lowered {
-    /// What is known of its output.
+    /// The facts of its output.
     pub fact: Fact,
-    /// For the engine. The last one has the operation's name.
+    /// The nodes for the engine. The last one has the operation's name.
     pub nodes: Vec<NodeDef>,
-    /// Bytes that it needs while it runs, besides inputs and output.
+    /// Bytes that it needs while it runs, in addition to inputs and output.
     pub scratch_bytes: u64,
 }
 
 /// How an operation is lowered.
 type Lower = fn(&Site<'_>) -> Result<Lowered, String>;
 
-/// The way to lower this operation; `None` if the engine lacks it.
+/// The function that lowers this operation. `None` if the engine lacks the operation.
 pub fn find(op: &str) -> Option<Lower> {
     match op {
         "Const" => Some(constant_node),
@@ -51,13 +51,13 @@ pub fn find(op: &str) -> Option<Lower> {
 }
 
 impl<'g> Site<'g> {
-    /// Exactly so many inputs.
+    /// The inputs, of which there must be exactly `N`.
     fn arity<const N: usize>(&self) -> Result<[&'g Fact; N], String> {
         let found = self.inputs.len();
         self.inputs.clone().try_into().map_err(|_| format!("it has {found} inputs, and needs {N}"))
     }
 
-    /// The numbers of an input that must follow from the shapes alone.
+    /// The elements of an input, which must depend on shapes only.
     fn known(&self, input: usize) -> Result<&'g [i64], String> {
         let fact = self.inputs.get(input).copied().ok_or_else(|| format!("it has no input {input}"))?;
         fact.known.as_deref().ok_or_else(|| {
@@ -68,7 +68,7 @@ impl<'g> Site<'g> {
         })
     }
 
-    /// The one number of an input, as above.
+    /// The only element of such an input.
     fn known_one(&self, input: usize) -> Result<i64, String> {
         let found = self.known(input)?;
         found
@@ -83,9 +83,9 @@ impl<'g> Site<'g> {
         named(&self.node.name, op, inputs)
     }
 
-    /// A name for a node that stands before the operation's own.
+    /// The name of an additional node before the operation's own.
     fn before(&self, what: &str) -> String {
-        // A space is in no name of TensorFlow's.
+        // TensorFlow's names contain no space, so the name is unique.
         format!("{} {what}", self.node.name)
     }
 }
@@ -108,7 +108,7 @@ fn constant_node(site: &Site<'_>) -> Result<Lowered, String> {
     Ok(Lowered::one(fact, node))
 }
 
-/// A constant of whole numbers.
+/// A constant of integers.
 pub fn numbers_node(name: &str, datatype: DataType, dims: &[usize], numbers: &[i64]) -> NodeDef {
     let number = to_number(datatype).unwrap_or_default();
     let dims = dims.iter().map(|dim| Dim { size: *dim as i64, name: String::new() }).collect();
@@ -122,7 +122,7 @@ pub fn numbers_node(name: &str, datatype: DataType, dims: &[usize], numbers: &[i
     named(name, "Const", &[]).attr("dtype", number).attr("value", value)
 }
 
-/// The shape of two tensors that are combined element by element.
+/// The broadcast shape of two tensors.
 fn broadcast(a: &[usize], b: &[usize]) -> Result<Vec<usize>, String> {
     let rank = a.len().max(b.len());
     let at = |dims: &[usize], index: usize| (index + dims.len()).checked_sub(rank).map_or(1, |index| dims[index]);

@@ -1,4 +1,4 @@
-//! What is a loaded graph, and which plans does it have?
+//! How is a graph loaded, and which plans does it keep?
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use crate::graph::{Graph, Selection};
 use crate::limits::{PLAN_BYTES_MAX, PLANS_MAX};
 use crate::plan::{Plan, check_operations, lower};
 
-/// Sizes that stand for a dimension that varies, while a model is loaded: the first with which all shapes fit.
+/// Sizes that are tried for variable dimensions at load. The first one that fits all shapes is used.
 const TRIED: [usize; 4] = [1, 32, 224, 1024];
 
 /// A graph with the inputs and outputs of its model.
@@ -21,9 +21,9 @@ pub struct Graphdef {
     selection: Selection,
     /// The placeholders of the inputs, in their order.
     placeholders: Vec<usize>,
-    /// The inputs, the dimension of the rows included.
+    /// The inputs. Their dimensions include that of the rows.
     pub inputs: Vec<Tensor>,
-    /// The outputs, the dimension of the rows included.
+    /// The outputs. Their dimensions include that of the rows.
     pub outputs: Vec<Tensor>,
     /// The most rows; 0 for a model without batches.
     pub max_batch_size: usize,
@@ -31,14 +31,14 @@ pub struct Graphdef {
     has_rows: bool,
     run_bytes_max: u64,
     plans_max: usize,
-    /// The plans that were used last, the latest behind.
+    /// The plans that were used last. The most recent one is at the end.
     plans: Mutex<VecDeque<Kept>>,
 }
 
-/// A plan, with the shapes of the inputs that it is for.
+/// A plan, with its input shapes.
 type Kept = (Vec<Vec<usize>>, Arc<Plan>);
 
-/// What a load makes: the graph, and its configuration if that was completed.
+/// The result of a load: the graph, and its configuration if that was completed.
 pub struct Loaded {
     /// The graph.
     pub graph: Graphdef,
@@ -89,7 +89,7 @@ pub fn load(content: &[u8], config: &Config, completes: bool, default_batch: usi
     Ok(Loaded { graph: made, completed })
 }
 
-/// The nodes of the outputs that the author named, or all whose output no other node takes.
+/// The nodes of the outputs that the configuration names, or all nodes whose output is no input of another node.
 fn wanted(graph: &Graph, config: &Config) -> Result<Vec<usize>, Error> {
     if config.outputs.is_empty() {
         return Ok(graph.ends());
@@ -102,7 +102,7 @@ fn wanted(graph: &Graph, config: &Config) -> Result<Vec<usize>, Error> {
     config.outputs.iter().map(find).collect()
 }
 
-/// The placeholders of the inputs: in the order of the configuration, or of the graph.
+/// The placeholders of the inputs, in the order of the configuration, or of the graph.
 fn placeholders(graph: &Graph, selection: &Selection, config: &Config) -> Result<Vec<usize>, Error> {
     if config.inputs.is_empty() {
         return Ok(graph.placeholders().filter(|index| selection.order.contains(index)).collect());
@@ -114,7 +114,7 @@ fn placeholders(graph: &Graph, selection: &Selection, config: &Config) -> Result
     config.inputs.iter().map(find).collect()
 }
 
-/// What the graph and the configuration say of an input, together.
+/// An input, from the graph and the configuration together.
 fn input(graph: &Graph, index: usize, config: &Config) -> Result<Tensor, Error> {
     let def = &graph.node(index).def;
     let about = |what: String| Error::invalid(format!("placeholder '{}' of the graph: {what}", def.name));
@@ -155,14 +155,14 @@ fn shown(dims: &[Option<usize>]) -> String {
 }
 
 impl Graphdef {
-    /// Finds the outputs' shapes, and makes the first plan: what the engine does not take is known at load.
+    /// Computes the outputs' shapes, and makes the first plan, so that an operation that the engine refuses fails the load.
     fn settle_outputs(&mut self) -> Result<(), Error> {
         let mut first = None;
         let varies = self.inputs.iter().any(|input| input.dims.contains(&None));
         for size in &TRIED[..if varies { TRIED.len() } else { 1 }] {
             match self.plan(&self.sized(*size, 1), 1) {
                 Ok(plan) => {
-                    // With other sizes, what varies is seen. That they do not fit is no fault: the first did.
+                    // Other sizes show which dimensions vary. It is no error if they do not fit, because the first ones did.
                     let other = self.facts(&self.sized(size + 1, 2), 1);
                     let other = lower(&self.graph, &self.selection, &other, self.run_bytes_max);
                     let other = other.ok().map(|other| other.facts);
@@ -179,7 +179,7 @@ impl Graphdef {
         Err(first.unwrap_or_else(|| Error::internal("no size was tried")))
     }
 
-    /// The inputs' shapes, with that size where they vary, and so many rows if the first dimension of all varies.
+    /// The inputs' shapes with `size` for variable dimensions, and `rows` rows if the first dimension of all inputs varies.
     fn sized(&self, size: usize, rows: usize) -> Vec<Vec<usize>> {
         let has_rows = self.inputs.iter().all(|input| input.dims.first() == Some(&None));
         let one = |(at, dim): (usize, &Option<usize>)| dim.unwrap_or(if at == 0 && has_rows { rows } else { size });
@@ -200,12 +200,12 @@ impl Graphdef {
             .collect()
     }
 
-    /// Holds the outputs against the configuration, and gives them its names.
+    /// Compares the outputs with the configuration, and gives them its names.
     fn check_outputs(&mut self, config: &Config) -> Result<(), Error> {
         for (found, said) in self.outputs.iter_mut().zip(&config.outputs) {
             let rows = usize::from(self.max_batch_size > 0);
             let dims = found.dims.get(rows..).unwrap_or_default();
-            // One element stands for a tensor without dimensions.
+            // A tensor with one element stands for a scalar.
             let dims = if found.dims.is_empty() { &[Some(1)] } else { dims };
             let fits = |(a, b): (&Option<usize>, &Option<usize>)| a.is_none() || b.is_none() || a == b;
             if found.datatype != said.datatype
@@ -258,13 +258,13 @@ impl Graphdef {
         })
     }
 
-    /// The plan for inputs of these shapes, whose longest string has so many bytes.
+    /// The plan for inputs of these shapes. Their longest string has `text_max` bytes.
     pub fn plan(&self, dims: &[Vec<usize>], text_max: u64) -> Result<Arc<Plan>, Error> {
         let has_strings = self.inputs.iter().any(|input| input.datatype == DataType::Bytes);
         if !has_strings && let Some(found) = self.found(dims) {
             return Ok(found);
         }
-        // Strings count by their length, so each request of them is counted anew.
+        // The memory of strings depends on their length, so it is computed for each request with strings.
         let lowering = lower(&self.graph, &self.selection, &self.facts(dims, text_max), self.run_bytes_max)?;
         if let Some(found) = self.found(dims) {
             return Ok(found);

@@ -1,4 +1,4 @@
-//! Which operations has the engine besides those that its reader of TensorFlow's knows?
+//! Which operations are added to those of the engine's TensorFlow reader?
 
 mod text;
 
@@ -14,11 +14,11 @@ use crate::constant::to_tensor;
 use crate::tensors::to_engine;
 use text::{AsText, ToNumber};
 
-/// The reader, with our operations.
+/// The reader with the added operations.
 pub fn reader() -> Tensorflow {
     let mut reader = tract_tensorflow::tensorflow();
     let register = &mut reader.op_register;
-    // Of all datatypes, and with what TensorFlow leaves out of repeated elements.
+    // It supports all datatypes, and elements that TensorFlow omits because they repeat.
     register.insert("Const", constant);
     register.insert("Exp", |_, _| Ok(ops::math::exp().into_hir()));
     register.insert("Floor", |_, _| Ok(ops::math::floor().into_hir()));

@@ -1,7 +1,7 @@
-//! How does a graph become a plan for inputs of certain shapes?
+//! How is a plan made for a graph and the shapes of its inputs?
 //!
-//! First each operation is lowered, which needs no tensor: shapes are checked, and the memory that a run will have at a time is counted. Only a graph that
-//! stays below the bound is given to the engine, which computes with constants while it reads.
+//! First each operation is lowered, which needs no tensors: shapes are checked, and the peak memory of a run is computed. Only a graph below the
+//! limit is given to the engine, because the engine already computes with constants while it reads a graph.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,22 +20,22 @@ use crate::lowering::{Site, find, numbers_node};
 use crate::operators::reader;
 use crate::tensors::internal;
 
-/// A graph, lowered for inputs of certain shapes.
+/// A graph that was lowered for given input shapes.
 pub struct Lowering {
     nodes: Vec<NodeDef>,
     outputs: Vec<String>,
-    /// What the outputs are.
+    /// The facts of the outputs.
     pub facts: Vec<Fact>,
 }
 
-/// What runs a graph for inputs of certain shapes.
+/// Runs a graph for given input shapes.
 pub struct Plan {
     runnable: Arc<SimplePlan<TypedFact, Box<dyn TypedOp>>>,
-    /// What the outputs are.
+    /// The facts of the outputs.
     pub facts: Vec<Fact>,
 }
 
-/// Names the operations that the engine lacks.
+/// Refuses a graph with operations that the engine lacks, and names them.
 pub fn check_operations(graph: &Graph, selection: &Selection) -> Result<(), Error> {
     let mut lacking = BTreeMap::new();
     for index in &selection.order {
@@ -53,7 +53,7 @@ pub fn check_operations(graph: &Graph, selection: &Selection) -> Result<(), Erro
     Err(Error::unsupported(format!("the graph needs operations that this engine lacks: {}{more}", named.join(", "))))
 }
 
-/// Lowers what is selected of a graph. `inputs` are the placeholders with their facts.
+/// Lowers the selected nodes of a graph. `inputs` are the placeholders with their facts.
 pub fn lower(
     graph: &Graph,
     selection: &Selection,
@@ -61,7 +61,7 @@ pub fn lower(
     bytes_max: u64,
 ) -> Result<Lowering, Error> {
     let mut facts: BTreeMap<usize, Fact> = BTreeMap::new();
-    // The engine takes its inputs in the order of their nodes: so all of them stand first, those that no output needs included.
+    // The engine orders its inputs by their nodes. So all placeholders are first, including those that no output needs.
     let mut nodes: Vec<NodeDef> =
         inputs.iter().map(|(index, fact)| placeholder(&graph.node(*index).def.name, fact)).collect();
     let mut memory = Memory::new(graph, selection);
@@ -82,7 +82,7 @@ pub fn lower(
             };
             let lowered = lower(&site).map_err(|what| about(&what))?;
             match &lowered.fact.known {
-                // Shapes are constants for the engine, however the graph computes them.
+                // The engine gets shapes as constants, even if the graph computes them.
                 Some(known) if node.def.op != "Const" => {
                     nodes.push(numbers_node(&node.def.name, lowered.fact.datatype, &lowered.fact.dims, known));
                 }
@@ -113,7 +113,7 @@ fn placeholder(name: &str, fact: &Fact) -> NodeDef {
     made.attr("dtype", to_number(fact.datatype).unwrap_or_default()).attr("shape", shape)
 }
 
-/// The bytes of tensors that live at a time: each from where it is made until its last use.
+/// The bytes of live tensors: each lives from the node that makes it until its last use.
 struct Memory<'g> {
     graph: &'g Graph,
     uses: BTreeMap<usize, usize>,
@@ -132,11 +132,11 @@ impl<'g> Memory<'g> {
         Memory { graph, uses, sizes: BTreeMap::new(), now: 0, most: 0 }
     }
 
-    /// The most bytes so far, once this node has made its output.
+    /// Adds the output of a node. Returns the peak so far.
     fn hold(&mut self, index: usize, bytes: Option<u64>, scratch: u64) -> Option<u64> {
         let bytes = bytes?;
         self.now = self.now.checked_add(bytes)?;
-        // Where the engine changes a layout, a tensor is there twice.
+        // If the engine changes the layout of a tensor, two copies of it exist.
         self.most = self.most.max(self.now.checked_add(bytes)?.checked_add(scratch)?);
         self.sizes.insert(index, bytes);
         for input in &self.graph.node(index).inputs {
@@ -151,7 +151,7 @@ impl<'g> Memory<'g> {
 }
 
 impl Plan {
-    /// Has the engine read and optimise a graph.
+    /// Makes the engine read and optimise a graph.
     pub fn new(lowering: Lowering) -> Result<Plan, Error> {
         let Lowering { nodes, outputs, facts } = lowering;
         let graph = GraphDef { node: nodes, ..GraphDef::default() };
@@ -165,7 +165,7 @@ impl Plan {
         Ok(Plan { runnable, facts })
     }
 
-    /// Runs it. The outputs are as `facts` says.
+    /// Runs the plan. The outputs are as in `facts`.
     pub fn run(&self, inputs: Vec<Tensor>) -> Result<Vec<Tensor>, Error> {
         let inputs = inputs.into_iter().map(IntoTValue::into_tvalue).collect();
         let found = guarded("the graph fails", || self.runnable.run(inputs))?;
@@ -186,7 +186,7 @@ impl Plan {
     }
 }
 
-/// Runs the engine. What panics in it, such as a division by zero, is an error.
+/// Runs the engine. A panic in it, such as a division by zero, becomes an error.
 fn guarded<T>(about: &str, work: impl FnOnce() -> TractResult<T>) -> Result<T, Error> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(done)) => Ok(done),
@@ -199,7 +199,7 @@ fn guarded<T>(about: &str, work: impl FnOnce() -> TractResult<T>) -> Result<T, E
     }
 }
 
-/// Whether the engine has tensors of that datatype.
+/// Whether the engine supports tensors of that datatype.
 pub fn is_known(datatype: DataType) -> bool {
     crate::tensors::to_engine(datatype).is_some()
 }

@@ -1,6 +1,6 @@
 //! How does a batch of requests run?
 //!
-//! Requests whose inputs differ in nothing but their rows run as one. What does not fit another request runs by itself.
+//! Requests whose inputs differ only in their rows run together. Others run alone.
 
 use std::ops::Range;
 
@@ -10,11 +10,11 @@ use tract_tensorflow::prelude::Tensor as EngineTensor;
 use crate::model::Graphdef;
 use crate::tensors::{of_numbers, of_strings, split, to_bytes};
 
-/// Requests that run as one.
+/// Requests that run together.
 struct Group {
     /// The shapes of the first one's inputs.
     dims: Vec<Vec<usize>>,
-    /// Each with its rows.
+    /// Each call with its rows.
     calls: Vec<(Call, usize)>,
 }
 
@@ -57,7 +57,7 @@ pub fn alone(model: &Graphdef, request: &Request, response: &mut Response) -> Re
     write(model, request, response, &outputs, rows, 0..rows)
 }
 
-/// Runs requests as one, and answers each.
+/// Runs requests together, and answers each.
 fn run_group(model: &Graphdef, group: Group, times: Option<&Batch>) {
     let Group { mut dims, calls } = group;
     let total: usize = calls.iter().map(|(_, rows)| rows).sum();
@@ -69,7 +69,7 @@ fn run_group(model: &Graphdef, group: Group, times: Option<&Batch>) {
     let requests: Vec<(&Request, usize)> = calls.iter().map(|(call, rows)| (call.request(), *rows)).collect();
     let outputs = compute(model, &dims, &requests, times);
     if outputs.is_err() && calls.len() > 1 {
-        // What one client sent must not fail the requests of others: each runs by itself.
+        // A request of one client must not fail those of others, so each runs alone.
         for (call, _) in calls {
             call.answer(|request, response| alone(model, request, response));
         }
@@ -118,12 +118,12 @@ fn rows(model: &Graphdef, dims: &[Vec<usize>]) -> usize {
     if model.max_batch_size > 0 { first.unwrap_or(1) } else { 1 }
 }
 
-/// Whether shapes differ in nothing but the rows.
+/// Whether shapes differ only in the rows.
 fn is_joined(a: &[Vec<usize>], b: &[Vec<usize>]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.get(1..) == b.get(1..))
 }
 
-/// The outputs for the rows of some requests, one behind the other.
+/// The outputs for the concatenated rows of some requests.
 fn compute(
     model: &Graphdef,
     dims: &[Vec<usize>],
@@ -156,7 +156,7 @@ fn compute(
     outputs
 }
 
-/// The bytes of some requests' strings.
+/// The concatenated bytes of strings of some requests.
 fn joined(inputs: &[Input<'_>]) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     for input in inputs {
@@ -165,7 +165,7 @@ fn joined(inputs: &[Input<'_>]) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// Reads the parts of a tensor straight to their places.
+/// Reads the parts of a tensor directly to their places.
 fn read_all(inputs: &[Input<'_>], mut to: &mut [u8]) -> Result<(), Error> {
     for input in inputs {
         let Some((part, rest)) = to.split_at_mut_checked(input.len()) else {
@@ -198,7 +198,7 @@ fn write(
             }
             shape[0] = range.len() as i64;
         }
-        // A response has no tensor without dimensions.
+        // A response contains no scalars, so they get one dimension.
         if shape.is_empty() {
             shape.push(1);
         }

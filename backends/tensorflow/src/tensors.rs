@@ -1,10 +1,10 @@
-//! How do the bytes of a request become a tensor of the engine, and back?
+//! How are the bytes of a request converted to the engine's tensors, and back?
 
 use nerite_backend_sdk::{DataType, Error};
 use tract_tensorflow::prelude::*;
 use tract_tensorflow::tract_core::internal::Blob;
 
-/// The engine's word for a datatype.
+/// The engine's datatype.
 pub fn to_engine(datatype: DataType) -> Option<DatumType> {
     Some(match datatype {
         DataType::Bool => DatumType::Bool,
@@ -33,7 +33,7 @@ pub fn of_numbers(
     if datatype == DataType::Bool {
         let mut bytes = vec![0; dims.iter().product()];
         fill(&mut bytes)?;
-        // Another byte than 0 and 1 must not become a truth value.
+        // Booleans must be 0 or 1. A client can send any byte.
         let flags: Vec<bool> = bytes.into_iter().map(|byte| byte != 0).collect();
         return Tensor::from_shape(dims, &flags).map_err(internal);
     }
@@ -43,7 +43,7 @@ pub fn of_numbers(
     Ok(tensor)
 }
 
-/// A tensor of strings, each behind its length.
+/// A tensor of strings, from bytes in which each string follows its length.
 pub fn of_strings(name: &str, dims: &[usize], bytes: &[u8]) -> Result<Tensor, Error> {
     let count = dims.iter().product();
     let found = split(bytes, count).ok_or_else(|| {
@@ -59,7 +59,7 @@ pub fn blobs(dims: &[usize], strings: &[&[u8]]) -> TractResult<Tensor> {
     Ok(tract_ndarray::ArrayD::from_shape_vec(dims, blobs)?.into())
 }
 
-/// The bytes of some rows of a tensor, as responses have them. The first dimension is `rows` in all.
+/// The bytes of some rows of a tensor, in the form of responses. The first dimension is `rows` in all.
 pub fn to_bytes(tensor: &Tensor, rows: usize, range: std::ops::Range<usize>) -> Result<Vec<u8>, Error> {
     if tensor.datum_type() == DatumType::Blob {
         let view = tensor.try_as_plain_ram().map_err(internal)?;
@@ -77,9 +77,9 @@ pub fn to_bytes(tensor: &Tensor, rows: usize, range: std::ops::Range<usize>) -> 
     Ok(tensor.as_bytes().get(range.start * each..range.end * each).unwrap_or_default().to_vec())
 }
 
-/// Splits strings that stand behind their lengths; `None` unless it comes out even.
+/// Splits bytes into strings, each of which follows its length. `None` unless there are exactly `count` strings and no bytes left.
 pub fn split(mut bytes: &[u8], count: usize) -> Option<Vec<&[u8]>> {
-    // A string takes four bytes at least, so the count cannot ask for more memory than the bytes pay for.
+    // Each string takes at least four bytes, so a larger `count` is wrong, and would reserve too much memory.
     if count > bytes.len() / 4 {
         return None;
     }
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strings_come_out_even_or_not_at_all() {
+    fn strings_are_split_completely_or_not_at_all() {
         let two = b"\x01\0\0\0a\0\0\0\0";
         assert_eq!(split(two, 2), Some(vec![&b"a"[..], b""]));
         assert_eq!((split(two, 1), split(two, 3), split(b"\xff\xff\xff\xffa", 1)), (None, None, None));

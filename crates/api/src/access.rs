@@ -1,11 +1,13 @@
-//! Who may call what?
+//! Which calls may a client make?
 
 use std::sync::LazyLock;
 
-use nerite_request::Status;
+use nerite_request::{Code, Status};
 use nerite_watchdog::{Name, doing};
 
-/// The groups of calls that can be put behind a header.
+use crate::codes;
+
+/// The groups of calls for which the operator can require a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Category {
@@ -34,7 +36,7 @@ impl Category {
         Category::Logging,
     ];
 
-    /// The word for it on the command line.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Category::Health => "health",
@@ -49,7 +51,7 @@ impl Category {
         }
     }
 
-    /// Tells the watchdog that this thread answers such a call from now on.
+    /// Tells the watchdog that this thread now handles such a call.
     pub fn begins(self) {
         static NAMES: LazyLock<[Name; 9]> = LazyLock::new(|| Category::ALL.map(|category| Name::new(category.name())));
         if let Some(name) = NAMES.get(self as usize) {
@@ -58,7 +60,7 @@ impl Category {
     }
 }
 
-/// The protocol a call came by; each has its own access rules.
+/// The protocol of a call. Each has its own access rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Protocol {
@@ -66,20 +68,51 @@ pub enum Protocol {
     Grpc,
 }
 
-/// One rule: these calls want this header.
+/// One rule: these calls need this header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restriction {
     /// The protocol it holds for.
     pub protocol: Protocol,
     /// The calls it holds for.
     pub category: Category,
-    /// The header, lower-case; for gRPC already with its prefix `triton-grpc-protocol-`.
+    /// The header in lower case. For gRPC it has the prefix `triton-grpc-protocol-` already.
     pub header: String,
     /// The exact value expected.
     pub value: String,
 }
 
-/// Whether a call of `category` may go on; `header` looks one up by its lower-case name.
+/// Why a client may not make a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// What it is told.
+    pub status: Status,
+    /// Whole seconds after which it may try again, where time alone changes that.
+    pub retry_after_s: Option<u64>,
+}
+
+impl Refused {
+    /// The HTTP status. Triton says 403 where a header of `--http-restricted-api` is missing, and UNAVAILABLE over gRPC.
+    pub fn http_status(&self) -> u16 {
+        match self.status.code {
+            Code::Unavailable => codes::http_status(Code::Denied),
+            code => codes::http_status(code),
+        }
+    }
+}
+
+impl From<Status> for Refused {
+    fn from(status: Status) -> Refused {
+        Refused { status, retry_after_s: None }
+    }
+}
+
+impl From<Refused> for Status {
+    fn from(refused: Refused) -> Status {
+        refused.status
+    }
+}
+
+/// Whether a call of `category` is allowed. `header` looks up a header by its lower-case name.
 pub fn check<'h>(
     restrictions: &[Restriction],
     protocol: Protocol,
@@ -97,8 +130,8 @@ pub fn check<'h>(
     }))
 }
 
-/// Whether a call of `category` may go on that came by neither protocol: where either wants a header, one of them must be
-/// there with its value.
+/// Whether a call of `category` that came over neither HTTP nor gRPC is allowed. If one of the two protocols requires a header for it, one of these
+/// headers must have its value.
 pub fn check_any<'h>(
     restrictions: &[Restriction],
     category: Category,

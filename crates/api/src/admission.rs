@@ -1,7 +1,7 @@
-//! Which model does a request mean, and is it found once?
+//! Which model version does a request go to?
 //!
-//! Every front end takes the same steps: it asks whether the call is allowed, takes the inference on when all of it has arrived, and has it
-//! admitted to its model. What is admitted is counted until its last response, and keeps its model loaded.
+//! Every front end takes the same steps. It checks whether the call is allowed, registers the inference when it has arrived completely, and admits it
+//! to its model. An admitted request is counted until its last response, and keeps its model loaded.
 
 use std::sync::{Arc, Weak};
 
@@ -15,9 +15,9 @@ use crate::access::Protocol;
 use crate::tensor_reports::input_reports;
 use crate::under_way::UnderWay;
 
-/// A model version that was found before all of the request had come. It keeps nothing loaded: who sends slowly holds nothing up.
+/// A model version that was found before the request had arrived completely. It does not keep the version loaded, so a slow sender delays no unload.
 pub struct Found {
-    /// The protocol of a call with one response; `None` for one that takes any number.
+    /// The protocol of a call with one response. `None` for a call with any number of responses.
     single: Option<Protocol>,
     served: Weak<Served>,
 }
@@ -29,14 +29,14 @@ pub struct Admission {
 }
 
 impl Api {
-    /// What can be said of an inference before its body is read: the model and version exist and are ready, and the
-    /// protocol's single-response call can serve it (a decoupled model is refused in each protocol's own words).
+    /// The checks of an inference before its body is read: the model version exists and is ready, and a call with one response can serve it. A
+    /// decoupled model is refused in each protocol's own words.
     pub fn find_single(&self, protocol: Protocol, model: &str, version: &str) -> Result<Found, Status> {
         let served = Arc::downgrade(&self.single(protocol, model, version)?);
         Ok(Found { single: Some(protocol), served })
     }
 
-    /// As [`Api::find_single`], for a call that takes any number of responses, with the inputs as its client must send them.
+    /// As [`Api::find_single`], for a call with any number of responses. Also returns the inputs as a client must send them.
     pub fn find_with_inputs(&self, model: &str, version: &str) -> Result<(Found, Vec<TensorReport>), Status> {
         self.check_running()?;
         let served = self.served(model, version)?;
@@ -55,7 +55,7 @@ impl Api {
         }))
     }
 
-    /// Admits a request whose model was found before. If that was unloaded or replaced meanwhile, the one that is there now is meant.
+    /// Admits a request whose model was found before. If that version was unloaded or replaced meanwhile, the present one is used.
     pub fn admit_found(&self, found: Found, model: &str, version: &str) -> Result<Admission, Status> {
         let Found { single, served } = found;
         let find = || match single {
@@ -76,7 +76,7 @@ impl Api {
         self.admit_to(find()?, find)
     }
 
-    /// Admits a request to this version; if that has ended, to one that is found now.
+    /// Admits a request to this version, or to the present one if this has ended.
     fn admit_to(
         &self,
         mut served: Arc<Served>,
@@ -84,15 +84,15 @@ impl Api {
     ) -> Result<Admission, Status> {
         for _ in 0..ADMISSIONS_MAX {
             if let Some(model) = nerite_engine::Admission::to(&served) {
-                self.0.engine.note_use(served.name(), self.peer());
-                return Ok(Admission { model, under_way: UnderWay::count(&self.0.under_way) });
+                self.inner.engine.note_use(served.name(), self.peer());
+                return Ok(Admission { model, under_way: UnderWay::count(&self.inner.under_way) });
             }
             served = find()?;
         }
         Err(Status::unavailable(format!("model '{}' is replaced again and again; ask once more", served.name())))
     }
 
-    /// How many inputs and outputs a request for this model may name; those of any model if there is no such one.
+    /// How many inputs and outputs a request for this model may name. For an unknown model, the limit of any model.
     pub fn tensors_max(&self, model: &str, version: &str) -> TensorsMax {
         self.served(model, version).map_or_else(|_| TensorsMax::default(), |served| tensors_max(&served))
     }

@@ -1,7 +1,7 @@
-//! Which memory does a request mean, and does it fit its model?
+//! Which memory do the names in a request stand for, and does the request fit its model?
 //!
-//! Region names become Buffers and Slots here and are not seen again. Whether the tensors fit is the model's contract
-//! ([`nerite_engine::Contract`]). The checks of both come in Triton's order, because a request with two faults must be told the same one.
+//! Region names become Buffers and Slots here, and the layers below do not see them. Whether the tensors fit is the model's contract
+//! ([`nerite_engine::Contract`]). Both do their checks in Triton's order, so a request with two faults gets the same error as from Triton.
 
 #[cfg(test)]
 mod tests;
@@ -10,14 +10,14 @@ use nerite_engine::{CheckedTensors, Contract, Prefix, Tensors};
 use nerite_memory::{Buffer, Slot};
 use nerite_request::limits::{Counted, TensorsMax, check_count};
 use nerite_request::names::first_repeated;
-use nerite_request::{InferInput, InferRequest, RegionRef, Source, Status, Wanted, WantedOutputs};
+use nerite_request::{InferInput, InferRequest, Inputs, RegionRef, Source, Status, Wanted, WantedOutputs};
 use nerite_tensor::Tensor;
 
-/// How the name of a region becomes memory.
+/// Looks up the memory of a region.
 pub trait Regions {
-    /// A window to read from.
+    /// The part of a region to read from.
     fn buffer(&self, region: &RegionRef) -> Result<Buffer, Status>;
-    /// A window to write to.
+    /// The part of a region to write to.
     fn slot(&self, region: &RegionRef) -> Result<Slot, Status>;
 }
 
@@ -40,8 +40,8 @@ pub fn admit(
     contract.check(request, Tensors { inputs, wanted, is_raw })
 }
 
-/// Duplicates and regions, in the client's order.
-fn take_inputs(request: Prefix<'_>, inputs: Vec<InferInput>, regions: &dyn Regions) -> Result<Vec<Tensor>, Status> {
+/// Refuses duplicates and resolves regions, in the client's order.
+fn take_inputs(request: Prefix<'_>, inputs: Vec<InferInput>, regions: &dyn Regions) -> Result<Inputs, Status> {
     let repeated = first_repeated(&inputs, |input| &input.name);
     let taken = inputs.into_iter().enumerate().map(|(at, InferInput { name, datatype, shape, source })| {
         if repeated == Some(at) {
@@ -53,11 +53,11 @@ fn take_inputs(request: Prefix<'_>, inputs: Vec<InferInput>, regions: &dyn Regio
         };
         Ok(Tensor { name, datatype, shape, data })
     });
-    // The list is made where the other one was: an entry of either takes as many bytes.
-    taken.collect()
+    // `collect` reuses the allocation of the list that it consumes, because entries of both have the same size.
+    taken.collect::<Result<Vec<_>, _>>().map(Inputs::from)
 }
 
-/// Duplicates and regions, in the client's order.
+/// Refuses duplicates and resolves regions, in the client's order.
 fn take_outputs(
     request: Prefix<'_>,
     infer_request: &InferRequest,

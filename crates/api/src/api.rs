@@ -1,8 +1,10 @@
-//! What does every call need?
+//! What do all calls share?
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use arc_swap::ArcSwapOption;
+use nerite_access::Tokens;
 use nerite_budget::{Account, Budgets, Limits};
 use nerite_engine::Engine;
 use nerite_locks::Mutex;
@@ -13,27 +15,35 @@ use nerite_watchdog::{FairQueue, Flow};
 use nerite_wire::prometheus::{HostMetrics, SessionSocketMetrics};
 use regex::Regex;
 
-use crate::access::{self, Category, Protocol, Restriction};
+use crate::access::{self, Category, Protocol, Refused, Restriction};
+use crate::caller::{Caller, FrontEnd};
 use crate::logging::LogSwitches;
 use crate::region_rules::RegionRules;
 
-/// The server as one of its clients sees it. Cheap to clone.
+/// The server's calls, for one client. Cheap to clone.
 #[derive(Clone)]
-pub struct Api(pub(crate) Arc<Inner>, pub(crate) Arc<Client>);
+pub struct Api {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) client: Arc<Client>,
+    /// What is known of the client of a call over HTTP or gRPC.
+    pub(crate) caller: Option<Arc<Caller>>,
+}
 
-/// Who makes the calls, over one connection.
+/// The client that makes the calls, over one connection.
 pub(crate) struct Client {
     peer: Peer,
-    /// What it makes the server hold.
+    /// The bytes that the server holds for it.
     account: Account,
-    /// What it uses of the front ends' threads.
+    /// Its use of the front threads.
     flow: Flow,
-    /// Where its requests are noted, whatever the trace settings say.
+    /// The trace of all its requests, independent of the trace settings.
     pub(crate) trace: Option<Arc<RequestTrace>>,
+    /// What is known of the call that a session makes now. Over HTTP and gRPC each request has its own.
+    pub(crate) session_caller: ArcSwapOption<Caller>,
 }
 
 pub(crate) struct Inner {
-    /// 32 hexadecimal digits that no other server process has.
+    /// 32 hexadecimal digits, unique for this server process.
     pub server_id: String,
     pub engine: Arc<Engine>,
     pub regions: Registries<Peer>,
@@ -53,23 +63,27 @@ impl Inner {
     fn client(&self, peer: Peer) -> Client {
         let name = peer.to_string();
         let (account, flow) = (self.budgets.open(&name), self.turns.open(&name));
-        // Who has to end because of memory is not to keep it until others had their turns.
+        // A client that is ended because of the memory it holds must not wait for its turn on a front thread.
         let urgent = flow.clone();
         account.on_shed(move || urgent.make_urgent());
-        Client { peer, account, flow, trace: None }
+        Client { peer, account, flow, trace: None, session_caller: ArcSwapOption::empty() }
     }
 }
 
-/// What the operator decided about calls.
+/// The operator's settings for calls.
 #[derive(Debug, Default)]
 pub struct Options {
     /// The server's name in its metadata.
     pub id: String,
     /// The server's version in its metadata.
     pub version: String,
-    /// Calls that want a header.
+    /// Calls that need a header.
     pub restrictions: Vec<Restriction>,
-    /// Whose regions a client reaches, and which objects it may name.
+    /// What clients may do by their tokens; `None` if tokens are not asked for.
+    pub tokens: Option<Tokens>,
+    /// Whether each request is a line of the log.
+    pub log_access: bool,
+    /// Whose regions a client can use, and which shared memory objects it may register.
     pub regions: RegionRules,
     /// HTTP headers that become parameters of a request.
     pub http_forward: Option<Regex>,
@@ -77,22 +91,25 @@ pub struct Options {
     pub grpc_forward: Option<Regex>,
     /// Largest JSON part, JSON input, raw body and decompressed body over HTTP, and decompressed message over gRPC, in bytes.
     pub http_input_bytes_max: u64,
-    /// Whether a load request may bring files, `--allow-model-upload`. Who may send a Python model runs code.
+    /// Whether a load request may bring files, `--allow-model-upload`. A client that may upload a Python model can run code.
     pub allow_model_upload: bool,
-    /// Whether every known model must be ready before the server is.
+    /// Whether the server is ready only if every known model is.
     pub strict_readiness: bool,
     /// Whether metrics show the sums of durations.
     pub counter_latencies: bool,
-    /// What is traced, until clients change it.
+    /// The trace settings at the start. Clients may change them.
     pub trace: TraceConfig,
-    /// How much clients may make the server hold.
+    /// How many bytes the server may hold for clients.
     pub budgets: Limits,
 }
 
-/// What Triton's clients are told by a server that stops, or whose start failed.
+/// Triton's text for a server that stops or whose start failed.
 const NOT_READY: &str = "Server not ready";
 
-/// A header of one of these names would shadow a parameter that has a meaning.
+/// The header with the secret of a token.
+const AUTHORIZATION: &str = "authorization";
+
+/// Headers with these names are not forwarded, because they would replace parameters that have a meaning.
 const RESERVED_HEADERS: [&str; 7] =
     ["sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"];
 
@@ -102,7 +119,7 @@ impl Api {
         Api::with_pools(engine, regions, Pools::new(LeaseLimits::default()), log, options)
     }
 
-    /// As [`Api::new`], lending from these pools.
+    /// As [`Api::new`], with leases from these pools.
     pub fn with_pools(
         engine: Arc<Engine>,
         regions: Registries<Peer>,
@@ -112,7 +129,7 @@ impl Api {
     ) -> Api {
         let (stopping, host) = (AtomicBool::new(false), Mutex::default());
         let tracer = Tracer::new(options.trace.clone());
-        // Without randomness the server has no identity, and says so by naming none.
+        // Without random bits the server has no id, and reports none.
         let server_id = random_bits().map(|bits| format!("{bits:032x}")).unwrap_or_default();
         let (under_way, session_socket) = (Arc::default(), Mutex::default());
         let budgets = Budgets::new(options.budgets);
@@ -132,77 +149,87 @@ impl Api {
             turns: FairQueue::default(),
         };
         let client = inner.client(Peer::own());
-        Api(Arc::new(inner), Arc::new(client))
+        Api { inner: Arc::new(inner), client: Arc::new(client), caller: None }
     }
 
-    /// The same server as `peer` sees it. A front end makes one for each connection; until then the peer is the user who runs
-    /// the server.
+    /// The same server for `peer`. A front end makes one for each connection. Before that, the peer is the user who runs the server.
     pub fn for_peer(&self, peer: Peer) -> Api {
-        Api(Arc::clone(&self.0), Arc::new(self.0.client(peer)))
+        Api { inner: Arc::clone(&self.inner), client: Arc::new(self.inner.client(peer)), caller: None }
     }
 
-    /// The same client, whose requests are all noted in this trace.
+    /// The same client. All its requests are recorded in this trace.
     #[must_use]
     pub fn noting(&self, trace: Arc<RequestTrace>) -> Api {
         let (peer, account, flow) = (self.peer().clone(), self.account().clone(), self.flow().clone());
-        Api(Arc::clone(&self.0), Arc::new(Client { peer, account, flow, trace: Some(trace) }))
+        let client = Client { peer, account, flow, trace: Some(trace), session_caller: ArcSwapOption::empty() };
+        Api { inner: Arc::clone(&self.inner), client: Arc::new(client), caller: self.caller.clone() }
     }
 
-    /// What the connection makes the server hold is charged here.
+    /// The account that is charged for the bytes that the server holds for the connection.
     pub fn account(&self) -> &Account {
-        &self.1.account
+        &self.client.account
     }
 
-    /// What the tasks of the connection use of the front ends' threads is charged here.
+    /// The flow that is charged for the connection's use of the front threads.
     pub fn flow(&self) -> &Flow {
-        &self.1.flow
+        &self.client.flow
     }
 
-    /// The order in which the front ends' threads serve connections.
+    /// The order in which front threads serve connections.
     pub fn turns(&self) -> &FairQueue {
-        &self.0.turns
+        &self.inner.turns
     }
 
-    /// Bytes that all clients make the server hold.
+    /// Bytes that the server holds for all clients.
     pub fn held_bytes(&self) -> u64 {
-        self.0.budgets.counts().used
+        self.inner.budgets.counts().used
     }
 
     /// The client who makes the calls.
     pub fn peer(&self) -> &Peer {
-        &self.1.peer
+        &self.client.peer
     }
 
-    /// This server process, as its metadata and its sessions name it; empty if it could not be told apart from others.
+    /// The id of this server process in its metadata and its sessions. Empty if there were no random bits.
     pub fn server_id(&self) -> &str {
-        &self.0.server_id
+        &self.inner.server_id
     }
 
-    /// Whether a call of `category` may go on; `header` looks one up by its lower-case name.
+    /// Whether a call of `category` is allowed, which may change something. `header` looks up a header by its lower-case name. Returns the server for this
+    /// client and its token.
     pub fn allow<'h>(
         &self,
         protocol: Protocol,
         category: Category,
+        changes: bool,
         header: impl Fn(&str) -> Option<&'h [u8]>,
-    ) -> Result<(), Status> {
+    ) -> Result<Option<Api>, Refused> {
         category.begins();
-        if self.0.options.restrictions.is_empty() {
-            return Ok(());
+        let Options { restrictions, tokens, log_access, .. } = &self.inner.options;
+        let restricted =
+            if restrictions.is_empty() { Ok(()) } else { access::check(restrictions, protocol, category, &header) };
+        if tokens.is_none() && !log_access {
+            return Ok(restricted.map(|()| None)?);
         }
-        access::check(&self.0.options.restrictions, protocol, category, header)
+        let front = match protocol {
+            Protocol::Http => FrontEnd::Http,
+            Protocol::Grpc => FrontEnd::Grpc,
+        };
+        let caller = self.admit_caller(front, &[category], changes, header(AUTHORIZATION), restricted)?;
+        Ok(caller.map(|caller| self.with_caller(caller)))
     }
 
     /// Largest JSON part, JSON input and raw body over HTTP, in bytes.
     pub fn http_input_bytes_max(&self) -> u64 {
-        self.0.options.http_input_bytes_max
+        self.inner.options.http_input_bytes_max
     }
 
     /// Largest decompressed body over HTTP and decompressed message over gRPC, in bytes.
     pub fn inflated_bytes_max(&self) -> u64 {
-        self.0.options.http_input_bytes_max
+        self.inner.options.http_input_bytes_max
     }
 
-    /// Whether any header becomes a parameter on this protocol, so that others need not ask for each.
+    /// Whether any header becomes a parameter on this protocol. If not, the headers need not be looked at.
     pub fn forwards_headers(&self, protocol: Protocol) -> bool {
         self.forward(protocol).is_some()
     }
@@ -213,6 +240,10 @@ impl Api {
             return Ok(false);
         }
         let lower = name.to_ascii_lowercase();
+        // Models, and whoever reads their logs, must not learn the secrets of tokens.
+        if lower == AUTHORIZATION && self.inner.options.tokens.is_some() {
+            return Ok(false);
+        }
         if RESERVED_HEADERS.contains(&lower.as_str()) || lower.starts_with("triton_") {
             return Err(Status::invalid(format!(
                 "Header '{name}' is reserved for Triton usage and cannot be forwarded."
@@ -223,28 +254,28 @@ impl Api {
 
     fn forward(&self, protocol: Protocol) -> Option<&Regex> {
         match protocol {
-            Protocol::Http => self.0.options.http_forward.as_ref(),
-            Protocol::Grpc => self.0.options.grpc_forward.as_ref(),
+            Protocol::Http => self.inner.options.http_forward.as_ref(),
+            Protocol::Grpc => self.inner.options.grpc_forward.as_ref(),
         }
     }
 
-    /// From now on nothing new is taken: readiness falls, and only what is under way goes on.
+    /// Begins the stop of the server: it is not ready any more, and only requests under way are completed.
     pub fn begin_stopping(&self) {
-        self.0.stopping.store(true, Ordering::Release);
+        self.inner.stopping.store(true, Ordering::Release);
     }
 
-    /// The server takes no new work.
+    /// Whether the server is stopping, and takes no new work.
     pub fn stopping(&self) -> bool {
-        self.0.stopping.load(Ordering::Acquire)
+        self.inner.stopping.load(Ordering::Acquire)
     }
 
-    /// What every call but inference and health asks first.
+    /// Refuses all calls but inference and health while the server is stopping.
     pub(crate) fn check_running(&self) -> Result<(), Status> {
         if self.stopping() { Err(Status::unavailable(NOT_READY)) } else { self.check_started() }
     }
 
-    /// What inferences and questions for a model's readiness ask first: a server whose start failed has no models.
+    /// Refuses inferences and checks of a model's readiness if the server's start failed, because it has no models then.
     pub(crate) fn check_started(&self) -> Result<(), Status> {
-        if self.0.engine.has_failed() { Err(Status::unavailable(NOT_READY)) } else { Ok(()) }
+        if self.inner.engine.has_failed() { Err(Status::unavailable(NOT_READY)) } else { Ok(()) }
     }
 }

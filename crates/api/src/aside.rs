@@ -1,4 +1,4 @@
-//! Where is work done that would hold up other connections?
+//! Where is work done that would delay other connections?
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,22 +7,21 @@ use std::sync::LazyLock;
 use nerite_request::Status;
 use tokio::sync::Semaphore;
 
-/// Large messages that are worked on at the same time, however few the cores are.
+/// The least number of workers for large messages, if there are few cores.
 const WORKERS_MIN: usize = 2;
 
-/// As many as there are cores: with more threads than that, those that serve connections would wait long for a core. Further work
-/// waits its turn.
+/// One permit for each core. With more working threads, the front threads would wait long for a core. Further work waits for a permit.
 static WORKERS: LazyLock<Semaphore> =
     LazyLock::new(|| Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from).max(WORKERS_MIN)));
 
-/// Work that is done elsewhere; ready with its outcome.
+/// A future of work on another thread, with its result.
 pub type Aside<T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>;
 
-/// Does `work`, which computes, on a thread that serves no connection, and waits for its outcome without blocking. Work that was begun
-/// is finished even if nobody waits any more. To be called inside the async runtime.
+/// Does `work`, which computes, on a thread that serves no connection, and waits for its result without blocking. If the future is dropped, work that
+/// has begun is finished. Call this inside the async runtime.
 ///
-/// The future is boxed: what the work takes with it would otherwise be part of the future of each request, also of those that are worked on
-/// where they are, and be copied with it.
+/// The future is boxed. Otherwise the captured values of the work would be part of the future of each request, and be copied with it, also for
+/// requests that are handled on the front thread.
 pub fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
     Box::pin(async move {
         let place = WORKERS.acquire().await.map_err(unfinished)?;
@@ -55,7 +54,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the work of the test takes a while")]
-    fn all_work_is_done_and_no_more_at_a_time_than_there_are_places() {
+    fn all_work_is_done_and_no_more_at_a_time_than_there_are_permits() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers");
         runtime.block_on(async {
             let places = WORKERS.available_permits();
@@ -73,7 +72,7 @@ mod tests {
             }
             assert!(MOST.load(Ordering::SeqCst) <= places);
             assert_eq!(WORKERS.available_permits(), places);
-            // Work that panics gives its place back.
+            // Work that panics gives its permit back.
             let panics = || -> usize { panic!("the work's own") };
             assert!(aside(panics).await.is_err());
             assert_eq!(WORKERS.available_permits(), places);

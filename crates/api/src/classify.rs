@@ -1,4 +1,4 @@
-//! Which classes did the model think most likely?
+//! Which classes of an output have the highest values?
 
 use nerite_memory::{GrowableBuffer, MemoryReservation, NoMemory};
 use nerite_request::{Output, Status};
@@ -6,9 +6,9 @@ use nerite_tensor::{DataType, Shape, strings};
 
 /// Outputs with more elements than this are not sorted for a client.
 const ELEMENTS_MAX: usize = 1_000_000;
-/// What an element takes while the elements are sorted: its value, its place, and half of that again.
+/// The bytes of an element during the sort: its value, its index, and half of that again.
 const ELEMENT_BYTES: usize = 24;
-/// For fewer elements it is not asked whether there is room.
+/// For fewer elements no memory is reserved.
 const ROOM_ELEMENTS_MIN: usize = 64 << 10;
 
 /// Turns an output into its `classes` best values per row, as Triton writes them: `value:index` or `value:index:label`.
@@ -54,7 +54,7 @@ pub fn classify(output: &Output, classes: u64, batching: bool, labels: &[String]
     Ok(Output { name, datatype: DataType::Bytes, shape, data: bytes.finish(), placed: false })
 }
 
-/// Values that can be sorted and printed, read once out of memory that may be a client's.
+/// Values that can be sorted and printed. They are read once, because a client may be able to change the memory.
 enum Values {
     Signed(Vec<i64>),
     Unsigned(Vec<u64>),
@@ -62,7 +62,7 @@ enum Values {
 }
 
 impl Values {
-    /// Whether there is an order among values of this datatype that a client could want.
+    /// Whether values of this datatype can be sorted.
     fn sorts(datatype: DataType) -> bool {
         !matches!(datatype, DataType::Bool | DataType::Fp16 | DataType::Bf16 | DataType::Bytes)
     }

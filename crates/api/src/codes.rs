@@ -1,4 +1,4 @@
-//! Which number does each protocol give to a kind of failure?
+//! Which status has each kind of failure in each protocol?
 
 use nerite_request::Code;
 
@@ -10,6 +10,9 @@ pub fn http_status(code: Code) -> u16 {
         Code::NotFound => 404,
         Code::Unavailable => 503,
         Code::Unsupported => 501,
+        Code::Unauthenticated => 401,
+        Code::Denied => 403,
+        Code::Exhausted => 429,
     }
 }
 
@@ -24,5 +27,8 @@ pub fn grpc_status(code: Code) -> u32 {
         Code::Unsupported => 12,
         Code::Internal => 13,
         Code::Unavailable => 14,
+        Code::Unauthenticated => 16,
+        Code::Denied => 7,
+        Code::Exhausted => 8,
     }
 }

@@ -7,31 +7,35 @@ use nerite_engine::{Served, reshaped};
 use nerite_memory::Slot;
 use nerite_request::names::ByName;
 use nerite_request::{
-    Deliver, InferRequestedOutput, InferResponse, PlaceQuery, RequestTrace, Response, ResponseWindow, Status,
+    Deliver, InferRequestedOutput, InferResponse, Numbered, PlaceQuery, Reply, RequestTrace, Response, ResponseWindow,
+    Status,
 };
 use nerite_tensor::Name;
 use nerite_watchdog::now_ns;
 
+use crate::caller::Caller;
 use crate::classify::classify;
 use crate::places::{OutputLease, Places};
 use crate::under_way::UnderWay;
 
-/// The way of all responses to one request: each goes through the steps in their order, then to the front end's `sink` with the leases
-/// that are told beside it.
+/// The steps for all responses of one request: each response passes them in order, and then goes to the front end's `sink` with the leases that are
+/// reported beside it.
 pub(crate) struct Delivery<S> {
     shown: Option<Shown>,
     places: Option<Places>,
-    /// Of a model that may answer many times.
+    /// `Some` for a decoupled model.
     window: Option<Arc<ResponseWindow>>,
-    /// Where the request is traced, if it is.
+    /// The trace of the request, if it is traced.
     trace: Option<Arc<RequestTrace>>,
+    /// The client whose quota the bytes of the responses count against, and the line that tells of them.
+    caller: Option<Arc<Caller>>,
     sink: S,
-    /// The inference is under way until its last response has gone.
-    _under_way: UnderWay,
+    /// Counts the inference as under way until its last response was sent.
+    under_way: UnderWay,
 }
 
 impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
-    /// To a client of this model version.
+    /// The delivery to a client of this model version.
     pub(crate) fn new(
         outputs: &[InferRequestedOutput],
         trace: Option<Arc<RequestTrace>>,
@@ -42,7 +46,26 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
     ) -> Delivery<S> {
         let shown = Shown::of(outputs, served);
         let window = served.config().decoupled().then(ResponseWindow::new);
-        Delivery { shown, places, window, trace, sink, _under_way: under_way }
+        Delivery { shown, places, window, trace, caller: None, sink, under_way }
+    }
+
+    /// The same for this client.
+    pub(crate) fn of_caller(self, caller: Option<Arc<Caller>>) -> Delivery<S> {
+        Delivery { caller, ..self }
+    }
+
+    /// The reply that takes these steps. If there are none, responses go to `numbered`, if there is one, and not to the sink.
+    pub(crate) fn into_reply(self, numbered: Option<Numbered>) -> Reply
+    where
+        S: 'static,
+    {
+        let Delivery { shown: None, places: None, window: None, trace: None, caller: None, .. } = &self else {
+            return Reply::through(self);
+        };
+        match numbered {
+            Some(numbered) => Reply::numbered(numbered, self.under_way.0),
+            None => Reply::through(self),
+        }
     }
 
     fn steps(&self, mut tensors: InferResponse) -> Result<(InferResponse, Vec<OutputLease>), Status> {
@@ -72,6 +95,9 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Deliver for Delivery<S> {
         if let Some(window) = &self.window {
             take_place(window, &mut response);
         }
+        if let Some(caller) = &self.caller {
+            caller.note_response(&response);
+        }
         if let Some(trace) = &self.trace {
             trace.note("INFER_RESPONSE_COMPLETE", now_ns());
         }
@@ -91,12 +117,12 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Deliver for Delivery<S> {
     }
 
     fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
-        // Leases are the host's, whatever the runtime would like best.
+        // Leases are memory of the host, whichever place the runtime prefers.
         self.places.as_ref().map_or(Ok(None), |places| places.place(query.output, query.bytes))
     }
 }
 
-/// The response waits for its client from now on.
+/// Counts the response in its window until the client takes it.
 fn take_place(window: &Arc<ResponseWindow>, response: &mut Response) {
     let bytes = response.inline_bytes();
     match response {
@@ -106,14 +132,14 @@ fn take_place(window: &Arc<ResponseWindow>, response: &mut Response) {
     }
 }
 
-/// How outputs are shown to a client otherwise than the model made them: in the shapes of the configuration, or as classes.
+/// How outputs are changed for the client: to the shapes of the configuration, or to classes.
 pub(crate) struct Shown {
     served: Arc<Served>,
     classes: HashMap<Name, u64>,
 }
 
 impl Shown {
-    /// `None` for most requests, whose outputs go back as they are.
+    /// `None` for most requests, whose outputs are not changed.
     pub(crate) fn of(outputs: &[InferRequestedOutput], served: &Arc<Served>) -> Option<Shown> {
         let classes: HashMap<_, _> =
             outputs.iter().filter(|o| o.classes > 0).map(|o| (o.name.clone(), o.classes)).collect();

@@ -1,9 +1,9 @@
-//! Which kind of failure is each lower layer's error?
+//! Which code has each error of the lower layers?
 
 use nerite_request::{Code, Status};
 use nerite_shm::{ErrorKind, LeaseError, LeaseErrorKind, ShmError};
 
-/// The one place where an error of shared memory gets its code.
+/// Gives an error of shared memory its code. This is the only place that does so.
 pub fn of_shm(error: ShmError) -> Status {
     let code = match error.kind() {
         ErrorKind::Disabled => Code::Unsupported,
@@ -15,7 +15,7 @@ pub fn of_shm(error: ShmError) -> Status {
     Status::new(code, error.to_string())
 }
 
-/// The same for leases.
+/// Gives an error of leases its code.
 pub fn of_lease(error: LeaseError) -> Status {
     let code = match error.kind() {
         LeaseErrorKind::Invalid => Code::InvalidArg,

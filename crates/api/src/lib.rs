@@ -1,7 +1,7 @@
 //! What may a client ask?
 //!
-//! Every front end asks here, and only here: a check, a limit, an access rule or an error text exists once. Region names end
-//! here, and an error becomes a [`Status`] here.
+//! Every front end calls only this crate for its rules. So a check, a limit, an access rule or an error text exists once. Region names become memory
+//! here, and errors become a [`Status`].
 //!
 //! ```text
 //!   http ─┐                    ┌─ admit    does the request fit its model? names become memory
@@ -22,6 +22,8 @@ mod admission;
 mod admit;
 mod api;
 mod aside;
+mod audit;
+mod caller;
 mod calls;
 mod classify;
 pub mod codes;
@@ -36,21 +38,24 @@ mod prepared;
 mod region_rules;
 mod scope;
 mod tensor_reports;
+mod tokens;
 mod traced;
 mod under_way;
 mod upload;
 mod version;
 
-pub use access::{Category, Protocol, Restriction};
+pub use access::{Category, Protocol, Refused, Restriction};
 pub use admission::{Admission, Found};
 pub use api::{Api, Options};
 pub use aside::{Aside, aside, on_disk};
+pub use caller::ACCESS_TARGET;
 pub use calls::Changeable;
 pub use logging::{LogFormat, LogSwitches};
-pub use nerite_request::TraceLevels;
+pub use nerite_access::Tokens;
 pub use nerite_request::{Code, Status};
+pub use nerite_request::{TraceContext, TraceLevels};
 pub use nerite_shm::{BorrowedLease, LEASES_PER_SESSION_MAX};
-pub use nerite_trace::TraceConfig;
+pub use nerite_trace::{COLLECTOR_URL, RecentNote, RecentRequest, SpanConfig, TraceConfig};
 pub use nerite_wire::prometheus::{HostMetrics, SessionSocketMetrics};
 pub use operator::{NotOperator, Operator, check_operator};
 pub use places::OutputLease;

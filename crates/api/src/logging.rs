@@ -1,4 +1,4 @@
-//! What does the log show at this moment?
+//! Which lines does the log show?
 
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,21 +7,21 @@ use nerite_locks::Mutex;
 use nerite_request::Status;
 use nerite_request::setting::{LogChange, LogSettings};
 
-/// The log's switches, changed by clients and read by the logger. The flags are read without a lock.
+/// The settings of the log. Clients change them and the logger reads them. The flags are read without a lock.
 #[derive(Debug)]
 pub struct LogSwitches {
     settings: Mutex<LogSettings>,
     flags: AtomicU32,
 }
 
-/// How a line of the log looks.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// As Triton's lines.
+    /// Triton's format.
     Triton,
     /// The same with the time as ISO 8601.
     Iso8601,
-    /// An object of JSON.
+    /// A JSON object.
     Json,
 }
 
@@ -45,7 +45,7 @@ const JSON: u32 = 16;
 const VERBOSE_SHIFT: u32 = 8;
 
 impl LogSwitches {
-    /// Switches that stand as the command line says.
+    /// The settings of the command line.
     pub fn new(settings: LogSettings) -> LogSwitches {
         let flags = AtomicU32::new(flags(&settings));
         LogSwitches { settings: Mutex::new(settings), flags }
@@ -56,7 +56,7 @@ impl LogSwitches {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes a change over, whole or not at all, and gives the settings that now hold.
+    /// Applies a change completely or not at all. Returns the new settings.
     pub fn change(&self, change: LogChange) -> Result<LogSettings, Status> {
         if change.file.is_some() {
             return Err(Status::unsupported("log file location can not be updated through network protocol"));
@@ -90,7 +90,7 @@ impl LogSwitches {
         }
     }
 
-    /// How lines look.
+    /// The format of lines.
     pub fn format(&self) -> LogFormat {
         match self.flags.load(Ordering::Relaxed) & (ISO | JSON) {
             0 => LogFormat::Triton,
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_takes_effect_at_once_and_what_is_not_named_stays() {
+    fn a_change_takes_effect_at_once_and_other_settings_stay() {
         let switches = switches();
         switches
             .change(LogChange { info: Some(false), verbose_level: Some(1), ..LogChange::default() })

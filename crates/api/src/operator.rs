@@ -1,10 +1,10 @@
-//! Who may look at what belongs to others, and what may they do with it?
+//! What may the operator see and do with the memory of others?
 //!
-//! The operator is the server's own user, and root: both could read the server's memory anyway. Whoever speaks a protocol
-//! says which user the system vouches for; the rule is here. Protocols that know no user (HTTP, gRPC) have no operator.
+//! The operator is the server's own user, and root. Both could read the server's memory anyway. The front end passes the user that the kernel
+//! reports. The rule is here. Protocols without users (HTTP, gRPC) have no operator.
 //!
-//! Regions and numbers are shown as they are. Names of leases are the right to use them and are only ever shown by their
-//! beginning: an operator's terminal and its logs are read by others.
+//! Regions and numbers are shown in full. The name of a lease is the right to use it, so only its beginning is shown: other people read an operator's
+//! terminal and logs.
 
 use std::fmt;
 
@@ -17,14 +17,14 @@ use nerite_shm::{Kind, LEASES_MAX, LEASES_PER_SESSION_MAX, ObjectNow, Origin, Re
 use crate::errors::of_shm;
 use crate::{Api, Scope};
 
-/// Characters of a key that are shown.
+/// The most characters of a key that are shown.
 const KEY_CHARS_MAX: usize = 512;
 
-/// Somebody who is allowed.
+/// The calls of an operator.
 #[derive(Clone)]
 pub struct Operator(Api);
 
-/// Why somebody is not.
+/// Why a client is not the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotOperator {
     uid: u32,
@@ -52,8 +52,8 @@ impl Api {
 }
 
 impl Operator {
-    /// Up to `count` regions whose names follow `after`, by name: those of a session, or those of all users and addresses. All
-    /// of one name are on one page.
+    /// Up to `count` regions whose names follow `after`, by name: those of a session, or those of all users and addresses. All regions of one name
+    /// are on the same page.
     pub fn regions(&self, of: Option<&Scope>, after: Option<&str>, count: usize) -> Vec<RegionView> {
         let Some(scope) = of else { return self.common_regions(after, count) };
         let Some(regions) = scope.registry() else { return Vec::new() };
@@ -62,30 +62,30 @@ impl Operator {
 
     fn common_regions(&self, after: Option<&str>, count: usize) -> Vec<RegionView> {
         let view = |owner: String| move |state| region_view(state, &owner);
-        let regions = &self.0.0.regions;
+        let regions = &self.0.inner.regions;
         let mut found: Vec<_> = regions.operator().inspect(after, count).into_iter().map(view(String::new())).collect();
         for (owner, registry) in &*regions.owned() {
             found.extend(registry.inspect(after, count).into_iter().map(view(owner.to_string())));
         }
-        // Stable, so that the operator's come first among those of one name.
+        // The sort is stable, so of regions with one name the operator's is first.
         found.sort_by(|a, b| a.name.cmp(&b.name));
         let end = found.get(count).map_or(found.len(), |beyond| {
             let last = found.partition_point(|view| view.name < beyond.name);
-            // The page ends before the name that would be cut, unless all of it is that name.
+            // The page ends before a name that does not fit completely, unless it is the only name.
             if last > 0 { last } else { found.partition_point(|view| view.name <= beyond.name) }
         });
         found.truncate(end);
         found
     }
 
-    /// The region of that name: a session's own, or the first of those that the operator reaches.
+    /// The region of that name: the session's own, or the first among the regions that the operator can use.
     pub fn region(&self, of: Option<&Scope>, name: &str) -> Option<RegionView> {
         self.with_registry(of, name, |regions, owner| Some(region_view(regions.inspect_one(name)?, owner)))?
     }
 
-    /// What is lent, by size.
+    /// The leases of all sessions, by size.
     pub fn pools(&self) -> PoolsView {
-        let pools = &self.0.0.pools;
+        let pools = &self.0.inner.pools;
         let (limits, (classes, bytes_peak)) = (pools.limits(), pools.classes());
         let class = |class: nerite_shm::ClassCounts| {
             let nerite_shm::ClassCounts { byte_size, lent, idle, leases, peak } = class;
@@ -110,7 +110,7 @@ impl Operator {
         of.account().leases().into_iter().map(lease).collect()
     }
 
-    /// What counts against a session, for `view` that says who it is.
+    /// Adds the memory that counts against a session to `view`, which describes the session.
     pub fn session(&self, of: &Scope, view: SessionView) -> SessionView {
         let (leases, lease_bytes) = of.used();
         let regions = of.registry().map_or(0, |regions| regions.counts().mapped);
@@ -134,16 +134,16 @@ impl Operator {
 
     /// Ends the registrations of the regions of all users and addresses.
     pub fn drop_all_regions(&self) -> Result<Dropped, Status> {
-        let (regions, before) = (&self.0.0.regions, self.0.0.regions.counts().registered);
+        let (regions, before) = (&self.0.inner.regions, self.0.inner.regions.counts().registered);
         regions.unregister_all().map_err(of_shm)?;
         let after = regions.counts();
         let in_use = after.mapped.saturating_sub(after.registered);
         Ok(Dropped { count: before.saturating_sub(after.registered), in_use })
     }
 
-    /// Asks the registry that has a region of that name, and tells whose it is (empty: the operator's, or the session's).
+    /// Calls `ask` with the registry that has a region of that name. Also returns its owner, which is empty for the operator and for the session.
     fn with_registry<T>(&self, of: Option<&Scope>, name: &str, ask: impl FnOnce(&Registry, &str) -> T) -> Option<T> {
-        let regions = &self.0.0.regions;
+        let regions = &self.0.inner.regions;
         if let Some(scope) = of {
             return scope.registry().map(|own| ask(own, ""));
         }
@@ -183,7 +183,7 @@ fn region_view(state: RegionState, owner: &str) -> RegionView {
     }
 }
 
-/// A key, unless its slashes make it longer than any that one would want to read. (Those at its beginning have no bound.)
+/// A key, shortened if it is too long to read: the number of slashes at its beginning has no limit.
 fn shown(key: &str) -> String {
     match key.char_indices().nth(KEY_CHARS_MAX) {
         Some((end, _)) => format!("{}…", &key[..end]),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_servers_own_user_and_root_are_operators_and_nobody_else() {
+    fn only_the_servers_own_user_and_root_are_operators() {
         check(1000, 1000, None);
         check(0, 1000, None);
         check(0, 0, None);

@@ -1,8 +1,8 @@
-//! Whose regions does a client reach, and which objects may it name?
+//! Whose regions can a client use, and which objects may it register?
 //!
-//! A region belongs to the user who registered it, or to the address where the user cannot be known. A client reaches its own
-//! regions: it uses, lists, replaces and unregisters no others. Root and the user who runs the server share the operator's
-//! regions, and reach those of others by name where they have none of that name themselves.
+//! A region belongs to the user who registered it, or to the address if the user is unknown. A client can use, list, replace and unregister only its
+//! own regions. Root and the user who runs the server share the operator's regions. They can use regions of other users by name if they have no
+//! region with that name.
 
 use nerite_request::{Peer, Status};
 use nerite_shm::{Registries, Registry, Rights, ShmError};
@@ -12,14 +12,14 @@ use crate::errors::of_shm;
 use crate::region_rules::RegionAccess;
 
 impl Api {
-    /// What entitles the client to the object of that key.
+    /// The rights of the client to the object with that key.
     pub(crate) fn rights(&self, key: &str) -> Rights {
-        self.0.options.regions.rights(self.peer(), key)
+        self.inner.options.regions.rights(self.peer(), key)
     }
 
-    /// Asks the registry that the client's registrations and its calls for all regions mean.
+    /// Calls `ask` with the registry of the client's own regions, which registrations and calls for all regions use.
     pub(crate) fn in_own_regions<T>(&self, ask: impl Fn(&Registry) -> Result<T, ShmError>) -> Result<T, Status> {
-        let regions = &self.0.regions;
+        let regions = &self.inner.regions;
         match self.reach() {
             RegionAccess::Shared | RegionAccess::Operator => ask(regions.operator()),
             RegionAccess::Own(peer) => regions.open(peer).and_then(|own| ask(&own)),
@@ -27,9 +27,9 @@ impl Api {
         .map_err(of_shm)
     }
 
-    /// Asks the registry that a region's name means to the client: `ask` fails where there is no region of that name.
+    /// Calls `ask` with the registry that a region's name refers to. `ask` fails if the registry has no region of that name.
     pub(crate) fn in_regions<T>(&self, ask: impl Fn(&Registry) -> Result<T, ShmError>) -> Result<T, Status> {
-        let regions = &self.0.regions;
+        let regions = &self.inner.regions;
         match self.reach() {
             RegionAccess::Shared => ask(regions.operator()).map_err(of_shm),
             RegionAccess::Operator => {
@@ -39,12 +39,12 @@ impl Api {
         }
     }
 
-    /// All registries that the client's calls for all regions may look at.
+    /// Calls `ask` with each registry whose regions the client may list.
     pub(crate) fn in_each_region<T>(
         &self,
         ask: impl Fn(&Registry) -> Result<Vec<T>, ShmError>,
     ) -> Result<Vec<T>, Status> {
-        let regions = &self.0.regions;
+        let regions = &self.inner.regions;
         let mut found = match self.reach() {
             RegionAccess::Shared | RegionAccess::Operator => ask(regions.operator()),
             RegionAccess::Own(peer) => ask(&regions.of(peer)),
@@ -59,11 +59,11 @@ impl Api {
     }
 
     fn reach(&self) -> RegionAccess<'_> {
-        self.0.options.regions.reach(self.peer())
+        self.inner.options.regions.reach(self.peer())
     }
 }
 
-/// An error told to a client who reaches its own regions only.
+/// The error for a client that can use only its own regions.
 fn not_own(peer: &Peer, error: ShmError) -> Status {
     let is_missing = is_missing(&error);
     let mut status = of_shm(error);
@@ -74,7 +74,7 @@ fn not_own(peer: &Peer, error: ShmError) -> Status {
     status
 }
 
-/// Where the operator has no region of that name: the first owner who has one.
+/// If the operator has no region of that name, the first owner that has one.
 fn in_others<T>(
     regions: &Registries<Peer>,
     error: ShmError,

@@ -1,8 +1,8 @@
-//! Where do outputs go whose size the client could not know?
+//! Where are outputs placed whose size the client does not know?
 //!
-//! Into leases of a session: that of the request itself, or one that an output names by its key, whatever protocol brought it.
-//! A runtime that asks for a place before it computes gets a lease of the right size and writes there; what another runtime
-//! leaves in memory of its own is copied, and counted, when its response passes.
+//! In leases of a session: the session of the request itself, or one that an output names by its key, over any protocol. A runtime that asks for a
+//! place before it computes gets a lease of the right size, and writes there. If a runtime leaves an output in its own memory, it is copied, and
+//! counted, when the response passes.
 
 use std::sync::{Arc, PoisonError};
 
@@ -15,7 +15,7 @@ use nerite_tensor::Name;
 
 use crate::errors::{of_lease, of_shm};
 
-/// An output that was written to a lease chosen by the server, from the lease's first byte on.
+/// An output in a lease that the server chose. It begins at the lease's first byte.
 #[derive(Debug)]
 pub struct OutputLease {
     /// The model's name for it.
@@ -28,52 +28,52 @@ pub struct OutputLease {
 }
 
 impl OutputLease {
-    /// Takes the lease back, for a response that cannot be sent.
+    /// Returns the lease, for a response that cannot be sent.
     pub fn cancel(self) {
         self.account.cancel(self.loan);
     }
 
-    /// As the response itself tells of it. The lease comes back if nobody is told.
+    /// The notice in the response. The lease is returned if the notice is not sent.
     fn notice(self) -> LeaseNotice {
         let OutputLease { output, loan, byte_size, account } = self;
         let region = RegionRef { name: loan.lease.name().to_string().into(), offset: 0, byte_size };
-        // Only the name is kept: a lease that somebody holds would not be lent again.
+        // Only the name is kept. A lease that is still referenced would not be lent again.
         let name = region.name.clone();
         drop(loan);
         LeaseNotice::new(output, region, move || account.recall(&name))
     }
 }
 
-/// The places of one request, shared by the model that asks for them and the response that tells of them.
+/// The places of one request. The model asks for them, and the response reports them.
 #[derive(Clone)]
 pub(crate) struct Places(Arc<Shared>);
 
 struct Shared {
     outputs: Vec<LeasedOutput>,
     names: NameTable,
-    /// Lent to the model, and in no response yet.
+    /// Leases that the model has, and that no response has reported yet.
     open: Mutex<Vec<BorrowedLease>>,
 }
 
-/// One output, and who pays for its lease.
+/// One output, and the session that is charged for its lease.
 struct LeasedOutput {
     output: Name,
     account: Arc<Account>,
     way: Way,
 }
 
-/// How the client hears of a lease.
+/// How a lease is reported to the client.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// With its descriptor, beside the response.
+    /// Beside the response, with its descriptor.
     Packet,
-    /// By name, in the response. The client gave the request this tag.
+    /// By name, in the response. `tag` is the client's tag of the request.
     Response { tag: u64 },
 }
 
 impl Places {
-    /// Places for the outputs `asked` for that name a session, and those of the list, which is the request's own session's. `None` if
-    /// there are none of either.
+    /// The places for the outputs in `asked` that name a session, and for those in the list of the request's own session. `None` if there are no such
+    /// outputs.
     pub(crate) fn of(
         asked: &[InferRequestedOutput],
         own: Option<(&Arc<Account>, Vec<String>)>,
@@ -95,7 +95,7 @@ impl Places {
         let (own, named) = own.unzip();
         let asked_for = ByName::new(asked, |output| &output.name);
         for output in named.unwrap_or_default() {
-            // Classes are made here and not by the model: they travel in the response.
+            // Classes are made from the model's output here, so they are sent in the response.
             let asked = asked_for.find(&output);
             let elsewhere = asked.is_some_and(|one| one.classes > 0 || one.session.is_some());
             if let Some(account) = own.filter(|_| !elsewhere) {
@@ -105,7 +105,7 @@ impl Places {
         Ok((!outputs.is_empty()).then(|| Places(Arc::new(Shared { outputs, names, open: Mutex::default() }))))
     }
 
-    /// A place for `bytes` bytes of `output`; `None` for an output that travels in the response.
+    /// A place for `bytes` bytes of `output`. `None` for an output that is sent in the response.
     pub(crate) fn place(&self, output: &str, bytes: usize) -> Result<Option<Slot>, Status> {
         let Some(leased) = self.0.leased_output(output).filter(|_| bytes > 0) else { return Ok(None) };
         let Some((loan, slot)) = leased.lend(bytes)? else { return Ok(None) };
@@ -113,7 +113,7 @@ impl Places {
         Ok(Some(slot))
     }
 
-    /// The response, which tells of leases that outputs named a session for, and those that go with their descriptors.
+    /// Moves outputs to their leases. Returns the response, which reports leases of named sessions, and the leases that are reported beside it.
     pub(crate) fn settle(&self, mut response: InferResponse) -> Result<(InferResponse, Vec<OutputLease>), Status> {
         let mut leases = Vec::new();
         for output in &mut response.outputs {
@@ -157,7 +157,7 @@ impl Shared {
 }
 
 impl LeasedOutput {
-    /// A lease of at least so many bytes; `None` if there is no room for one and the output may travel in the response.
+    /// A lease of at least this many bytes. `None` if none is available and the output may be sent in the response.
     fn lend(&self, bytes: usize) -> Result<Option<(BorrowedLease, Slot)>, Status> {
         let borrowed = match self.way {
             Way::Packet => self.account.borrow(bytes as u64),
@@ -175,7 +175,7 @@ impl LeasedOutput {
         Ok(Some((loan, slot)))
     }
 
-    /// A message of HTTP or gRPC has room for any output; a session's packet has not.
+    /// Whether an output without a lease is sent in the response. Messages of HTTP and gRPC can have any size, and a session's packet cannot.
     fn travels_instead(&self, error: &LeaseError) -> bool {
         let lacks_room = match error.kind() {
             LeaseErrorKind::Full | LeaseErrorKind::Invalid | LeaseErrorKind::Internal => *error != LeaseError::Closed,
@@ -191,7 +191,7 @@ impl LeasedOutput {
 }
 
 impl Drop for Shared {
-    /// What the model asked for and no response told of. A session that did not pay for a lease does not know its name.
+    /// Returns leases that no response reported. A session that was not charged for a lease does not know its name.
     fn drop(&mut self) {
         let open = std::mem::take(self.open.get_mut().unwrap_or_else(PoisonError::into_inner));
         for loan in open {

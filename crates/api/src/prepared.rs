@@ -1,15 +1,14 @@
-//! How is a request checked once and asked for many times?
+//! How is a request checked once and run many times?
 //!
-//! What the checks looked at cannot change unseen: the model version is compared at each call, and the windows of shared memory are
-//! found again by name, so that a region which is gone, or a lease which was returned, is missed. The contents of BYTES inputs can
-//! change, and are checked at each call.
+//! A change of what was checked is noticed. The model version is compared at each call. The windows of shared memory are looked up by name again, so
+//! a region that was removed, or a lease that was returned, is noticed. The contents of BYTES inputs can change, so they are checked at each call.
 //!
-//! A prepared request keeps neither its model loaded nor its windows mapped: clients may keep it for as long as they like.
+//! A prepared request keeps neither its model loaded nor its memory mapped, so clients may keep it for any time.
 
 use std::sync::Arc;
 
 use nerite_engine::{CheckedTensors, VersionKey};
-use nerite_request::{Cancel, InferRequest, Response, Source, Status, Wanted};
+use nerite_request::{Cancel, InferRequest, Numbered, RequestedOutputs, Response, Source, Status, Wanted};
 use nerite_shm::Account;
 use nerite_tensor::{DataType, Name, Shape, Tensor};
 
@@ -24,14 +23,14 @@ pub struct PreparedRequest {
     version: VersionKey,
     request: InferRequest,
     leased: Vec<String>,
-    /// What the checks found; `None` if they are to be made at each call.
+    /// The result of the checks. `None` if they must be repeated at each call.
     checked: Option<Checked>,
 }
 
-/// What is left to know of tensors that were checked.
+/// The parts of the check that a call needs.
 #[derive(Debug)]
 struct Checked {
-    /// Of each input, in the shape that the model sees.
+    /// The shape of each input that the model sees.
     shapes: Vec<Shape>,
     wanted: Vec<Name>,
     rows: u32,
@@ -40,7 +39,7 @@ struct Checked {
 /// Why a prepared request was not run.
 #[derive(Debug)]
 pub enum CallError {
-    /// It no longer means what was checked. The text says why.
+    /// The checked model or memory has changed. The text says how.
     Stale(String),
     /// The request itself is refused.
     Refused(Status),
@@ -71,9 +70,14 @@ impl PreparedRequest {
         Ok(PreparedRequest { version, request, leased, checked })
     }
 
-    /// As [`InferRequest::is_light`], for each call.
+    /// As [`InferRequest::is_light`], for a call of this request.
     pub fn is_light(&self) -> bool {
         self.request.is_light()
+    }
+
+    /// As [`Api::note_request`], for a call of this request that is refused.
+    pub fn note(&self, api: &Api) {
+        api.note_request(&self.request);
     }
 
     pub(crate) fn submit(
@@ -82,8 +86,10 @@ impl PreparedRequest {
         regions: &dyn Regions,
         account: &Arc<Account>,
         cancel: Cancel,
+        numbered: Option<Numbered>,
         sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
     ) -> Result<(), CallError> {
+        api.note_request(&self.request);
         let (model, version) = (&self.request.model, &self.request.version);
         let admission = api.admit(model, version).map_err(|status| CallError::Stale(status.message))?;
         if !self.version.is_of(admission.model.served()) {
@@ -93,15 +99,16 @@ impl PreparedRequest {
         let Some(checked) = &self.checked else {
             let mut request = self.request.clone();
             api.trace_packet(&mut request);
-            return Ok(api.submit(admission, request, regions, own, cancel, sink)?);
+            return Ok(api.submit_noted(admission, request, regions, own, cancel, sink)?);
         };
         let tensors = self.tensors(checked, regions).map_err(|status| CallError::Stale(status.message))?;
         let mut request = self.without_tensors();
         api.trace_packet(&mut request);
-        Ok(api.submit_checked(admission, request, (tensors, &self.request.outputs), own, cancel, sink)?)
+        let (tensors, sink) = ((tensors, &self.request.outputs[..]), (numbered, sink));
+        Ok(api.submit_checked(admission, request, tensors, own, cancel, sink)?)
     }
 
-    /// The tensors where they lie now. Windows have the sizes that were checked, or are not found.
+    /// The tensors in their present memory. A window that is found has the size that was checked.
     fn tensors(&self, checked: &Checked, regions: &dyn Regions) -> Result<CheckedTensors, Status> {
         let inputs = self.request.inputs.iter().zip(&checked.shapes).map(|(input, shape)| {
             let data = match &input.source {
@@ -111,7 +118,7 @@ impl PreparedRequest {
             Ok(Tensor { name: input.name.clone(), datatype: input.datatype, shape: shape.clone(), data })
         });
         let inputs = inputs.collect::<Result<_, Status>>()?;
-        // Named in the client's order, or none and all meant.
+        // The outputs in the client's order. If the client named none, all outputs are meant.
         let wanted = checked.wanted.iter().enumerate().map(|(at, name)| {
             let region = self.request.outputs.get(at).and_then(|output| output.region.as_ref());
             let slot = region.map(|region| regions.slot(region)).transpose()?;
@@ -131,7 +138,7 @@ impl PreparedRequest {
             timeout_us: *timeout_us,
             sequence: sequence.clone(),
             parameters: parameters.clone(),
-            outputs: Vec::new(),
+            outputs: RequestedOutputs::new(),
             inputs: Vec::new(),
             raw_input: None,
             empty_final: self.request.empty_final,

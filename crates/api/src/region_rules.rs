@@ -1,47 +1,47 @@
-//! What did the operator decide about regions, and what does that mean for a peer?
+//! What are the operator's rules for regions, and what do they mean for a peer?
 
 use nerite_request::Peer;
 use nerite_shm::Rights;
 
-/// What the operator decided about regions of shared memory.
+/// The operator's rules for regions of shared memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegionRules {
     /// Which objects a client may register: `--shm-trust`.
     pub trust: ShmTrust,
-    /// Objects whose keys begin so may be registered by any client: `--shm-key-prefix`. A leading slash does not count.
+    /// Any client may register objects whose keys begin with one of these: `--shm-key-prefix`. A leading slash is ignored.
     pub key_prefixes: Vec<String>,
-    /// Which regions a client reaches: `--shm-scope`.
+    /// Which regions a client can use: `--shm-scope`.
     pub scope: ShmScope,
 }
 
 /// Which objects a client may register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShmTrust {
-    /// Those that its user could open for reading and writing.
+    /// Objects that its user could open for reading and writing.
     #[default]
     Peer,
-    /// Those that the server can open, as in Triton.
+    /// Objects that the server can open, as in Triton.
     Any,
 }
 
-/// Which regions a client reaches.
+/// Which regions a client can use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShmScope {
-    /// Those of its own user.
+    /// Regions of its own user.
     #[default]
     Own,
-    /// All, as in Triton.
+    /// All regions, as in Triton.
     All,
 }
 
-/// The regions that one client reaches.
+/// The regions that one client can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RegionAccess<'p> {
-    /// The one namespace that all clients share.
+    /// One namespace that all clients share.
     Shared,
-    /// The operator's, and after those everybody's.
+    /// The operator's regions, and after these the regions of all users.
     Operator,
-    /// One owner's.
+    /// The regions of one owner.
     Own(&'p Peer),
 }
 
@@ -54,7 +54,7 @@ impl RegionRules {
         }
     }
 
-    /// What entitles `peer` to the object of that key.
+    /// The rights of `peer` to the object with that key.
     pub(crate) fn rights(&self, peer: &Peer, key: &str) -> Rights {
         let bare = |text: &'_ str| text.trim_start_matches('/').to_owned();
         let key = bare(key);

@@ -1,34 +1,36 @@
-//! Whose names does a request mean?
+//! Which names of memory can a request use?
 //!
 //! ```text
-//!   HTTP, gRPC:  lease names (whoever knows one may use it), then the regions of the client's user (see `owners`)
+//!   HTTP, gRPC:  lease names (a client that knows one may use it), then the regions of the client's user (see `owners`)
 //!   a session:   its own leases, leases of others by name, its own regions, then those of its user
 //! ```
 //!
-//! What a session registers is its own: nobody else can name it, list it or unregister it, and it goes with the session.
+//! A region that a session registers belongs to that session: others cannot name, list or unregister it. It is removed with the session.
 
 use std::sync::{Arc, OnceLock};
 
 use nerite_memory::{Buffer, Slot};
 use nerite_request::limits::TensorsMax;
 use nerite_request::report::SystemRegionReport;
-use nerite_request::{Cancel, InferRequest, RegionRef, Response, SessionRef, Status};
+use nerite_request::{Cancel, InferRequest, Numbered, RegionRef, Response, SessionRef, Status};
 use nerite_shm::limits::{MAPPED_BYTES_MAX, REGIONS_MAX, WATCHED_MAX};
 use nerite_shm::{
     Account, BorrowedLease, LEASES_MAX, Lease, LeaseError, LeaseLimits, LeaseName, Pools, Registry, ShmError,
 };
 
-use crate::access::Category;
+use crate::access::{Category, Refused};
 use crate::admit::Regions;
+use crate::audit::quoted;
+use crate::caller::FrontEnd;
 use crate::calls::check_name;
 use crate::errors::{of_lease, of_shm};
 use crate::places::OutputLease;
 use crate::prepared::{CallError, PreparedRequest};
-use crate::{Api, access};
+use crate::{Api, Options, access, codes};
 
-/// Regions one session may have registered.
+/// The most regions that one session may register.
 pub const REGIONS_PER_SESSION_MAX: usize = 64;
-/// Sessions that may be open at one time.
+/// The most open sessions.
 pub const SESSIONS_MAX: usize = 256;
 
 const _: () = assert!(
@@ -37,55 +39,90 @@ const _: () = assert!(
 );
 const _: () = assert!(REGIONS_MAX + LEASES_MAX + SESSIONS_MAX * REGIONS_PER_SESSION_MAX <= WATCHED_MAX);
 
-/// One session's names and memory. Dropping it ends them; requests in flight keep what they use.
+/// The names and memory of one session. Dropping it ends them. Requests in flight keep the memory that they use.
 pub struct Scope {
     api: Api,
     account: Arc<Account>,
-    /// Most sessions use leases and never register anything.
+    /// Made at the first registration. Most sessions only use leases.
     regions: OnceLock<Registry>,
 }
 
 impl Api {
     /// A scope for a new session.
     pub fn open_scope(&self) -> Scope {
-        Scope { api: self.clone(), account: self.0.pools.open(), regions: OnceLock::new() }
+        Scope { api: self.clone(), account: self.inner.pools.open(), regions: OnceLock::new() }
     }
 
-    /// Whether a session may make a call of `category`. Where HTTP or gRPC wants a header for it, the session must have
-    /// brought one of those headers: there is no second door.
+    /// Whether a session may make a call of all these categories, which may change something. If HTTP or gRPC requires a header for one of them, the
+    /// session must have sent one of these headers. If the server has tokens, it must have sent a token. So a session is no way around the access rules.
     pub fn allow_session<'h>(
         &self,
-        category: Category,
+        categories: &[Category],
+        changes: bool,
         header: impl Fn(&str) -> Option<&'h [u8]>,
-    ) -> Result<(), Status> {
-        category.begins();
-        access::check_any(&self.0.options.restrictions, category, header)
+    ) -> Result<(), Refused> {
+        let Options { restrictions, tokens, log_access, .. } = &self.inner.options;
+        let mut restricted = Ok(());
+        for category in categories {
+            category.begins();
+            restricted = restricted.and_then(|()| access::check_any(restrictions, *category, &header));
+        }
+        if tokens.is_none() && !log_access {
+            return Ok(restricted?);
+        }
+        let caller = self.admit_caller(FrontEnd::Session, categories, changes, header("authorization"), restricted)?;
+        self.client.session_caller.store(caller);
+        Ok(())
     }
 
-    /// What the server lends to sessions.
+    /// Notes why one of the inferences of a session's packet was not begun.
+    pub fn note_session_refusal(&self, status: &Status) {
+        self.note_session_code(codes::grpc_status(status.code));
+    }
+
+    /// As [`Api::note_session_refusal`], with the number that the client gets.
+    pub fn note_session_code(&self, code: u32) {
+        if self.inner.options.log_access
+            && let Some(line) = self.client.session_caller.load_full().as_ref().and_then(|caller| caller.line.as_ref())
+        {
+            line.note_status(code);
+        }
+    }
+
+    /// The call that [`Api::allow_session`] allowed was carried out. `None`: it was begun, and its answer will say what came of it.
+    pub fn end_session_call(&self, outcome: Option<Result<(), &Status>>) {
+        if self.inner.options.log_access
+            && let Some(line) = self.client.session_caller.swap(None).as_ref().and_then(|caller| caller.line.as_ref())
+            && let Some(outcome) = outcome
+        {
+            line.note_status(outcome.err().map_or(0, |status| codes::grpc_status(status.code)));
+        }
+    }
+
+    /// The leases that the server lends to sessions.
     pub fn pools(&self) -> &Arc<Pools> {
-        &self.0.pools
+        &self.inner.pools
     }
 
-    /// The names that HTTP and gRPC requests mean.
+    /// The names that HTTP and gRPC requests can use.
     pub(crate) fn global(&self) -> Global<'_> {
         Global { api: self }
     }
 }
 
 impl Scope {
-    /// What one session and all of them may borrow.
+    /// The most bytes of leases for one session and for all sessions.
     pub fn limits(&self) -> LeaseLimits {
-        self.api.0.pools.limits()
+        self.api.inner.pools.limits()
     }
 
-    /// At least `byte_size` bytes to share.
+    /// Lends at least `byte_size` bytes.
     pub fn borrow(&self, byte_size: u64) -> Result<BorrowedLease, Status> {
         self.api.check_running()?;
         self.account.borrow(byte_size).map_err(of_lease)
     }
 
-    /// A lease that the session has, with its descriptor if that was not sent yet: for those that a response named.
+    /// A lease of the session, for example one that a response named, with its descriptor if that was not sent yet.
     pub fn fetch(&self, name: &str) -> Result<BorrowedLease, Status> {
         self.account.fetch(name).map_err(of_lease)
     }
@@ -96,49 +133,53 @@ impl Scope {
         if missing { Err(of_lease(LeaseError::Unknown)) } else { Ok(()) }
     }
 
-    /// What outputs of any protocol name to be placed in leases of this session; `None` if it has no key.
+    /// The key by which outputs of any protocol are placed in leases of this session. `None` if it has no key.
     pub fn key(&self) -> Option<SessionRef> {
         self.account.key().map(|key| SessionRef { key, tag: 0 })
     }
 
-    /// Nobody waits for answers to requests of this tag: what was placed for them comes back but for the leases in `kept`, and
-    /// nothing more is placed.
+    /// Notes that the client does not wait for responses to requests of this tag any more. Leases that were placed for them are returned, except
+    /// those in `kept`, and no more are placed.
     pub fn abandon(&self, tag: u64, kept: &[String]) {
         self.account.abandon(tag, kept);
     }
 
-    /// Takes a lease back. Requests that use it go on.
+    /// Returns a lease. Requests that use it continue.
     pub fn give_back(&self, name: &str) -> Result<(), Status> {
         self.account.give_back(name).map_err(of_lease)
     }
 
-    /// Names of returned leases that are no more, each told once.
+    /// The names of returned leases that were freed. Each is reported once.
     pub fn take_forgotten(&self) -> Vec<LeaseName> {
         self.account.take_forgotten()
     }
 
-    /// Leases the session has, lent and idle, and their bytes.
+    /// The number of the session's leases, lent and idle, and their bytes.
     pub fn used(&self) -> (u64, u64) {
         self.account.used()
     }
 
-    /// Maps a POSIX object and gives it a name in this session alone.
+    /// Maps a POSIX object and registers it under a name of this session only.
     pub fn register_system(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<(), Status> {
         self.api.check_running()?;
         self.api.check_client_shm()?;
         check_name(name)?;
         let rights = self.api.rights(key);
-        self.own_regions().register_system_as(&rights, name, key, offset, byte_size).map_err(of_shm)
+        let outcome = self.own_regions().register_system_as(&rights, name, key, offset, byte_size).map_err(of_shm);
+        self.api.audit(&outcome, || format!("register region {} of its session over {}", quoted(name), quoted(key)));
+        outcome
     }
 
-    /// Unregisters one of the session's regions, or (empty name) all. Those of others are not touched.
+    /// Unregisters one of the session's regions, or (empty name) all of them.
     pub fn unregister_system(&self, name: &str) -> Result<(), Status> {
         self.api.check_client_shm()?;
-        match (self.regions.get(), name) {
+        let outcome = match (self.regions.get(), name) {
             (None, _) => Ok(()),
             (Some(regions), "") => regions.unregister_all_system().map_err(of_shm),
             (Some(regions), name) => regions.unregister_system(name).map_err(of_shm),
-        }
+        };
+        self.api.audit(&outcome, || format!("unregister region {} of its session", quoted(name)));
+        outcome
     }
 
     /// One of the session's regions, or (empty name) all, by name.
@@ -163,8 +204,8 @@ impl Scope {
         self.api.want_model(model).await
     }
 
-    /// One request of the session. `leased` names outputs that are to be written to leases of our choice; each response
-    /// comes with those that were. Otherwise as [`Api::infer_stream`].
+    /// Runs one request of the session. `leased` names outputs that are written to leases that the server chooses. Each response comes with these
+    /// leases. Otherwise as [`Api::infer_stream`].
     pub fn infer(
         &self,
         mut infer_request: InferRequest,
@@ -178,21 +219,28 @@ impl Scope {
         self.api.submit(admission, infer_request, self, Some((&self.account, leased)), cancel, sink)
     }
 
-    /// Checks a request of the session once, to be asked for by [`Scope::call`]. `leased` is that of [`Scope::infer`].
+    /// Checks a request of the session once, so that [`Scope::call`] can run it. `leased` is as in [`Scope::infer`].
     pub fn prepare(&self, infer_request: InferRequest, leased: Vec<String>) -> Result<PreparedRequest, Status> {
+        self.api.note_bytes_in(&infer_request);
         let admission = self.api.admit(&infer_request.model, &infer_request.version)?;
         PreparedRequest::of(infer_request, leased, &admission, self)
     }
 
-    /// One request that was prepared in this session. Otherwise as [`Scope::infer`].
+    /// Runs a request that was prepared in this session. Responses go to `numbered`, if there is one and they can come without leases, and else to
+    /// `sink`. Otherwise as [`Scope::infer`].
     pub fn call(
         &self,
         prepared: &PreparedRequest,
         cancel: Cancel,
+        numbered: Option<Numbered>,
         sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
     ) -> Result<(), CallError> {
         let _until_it_is_counted = self.api.take_on()?;
-        prepared.submit(&self.api, self, &self.account, cancel, sink)
+        prepared.submit(&self.api, self, &self.account, cancel, numbered, sink)
+    }
+
+    pub(crate) fn api(&self) -> &Api {
+        &self.api
     }
 
     pub(crate) fn account(&self) -> &Account {
@@ -210,10 +258,10 @@ impl Scope {
             regions_max: REGIONS_PER_SESSION_MAX,
             mapped_bytes_max: MAPPED_BYTES_MAX / SESSIONS_MAX as u64,
         };
-        self.regions.get_or_init(|| Registry::new(limits()).with_gpu(self.api.0.regions.gpu().cloned()))
+        self.regions.get_or_init(|| Registry::new(limits()).with_gpu(self.api.inner.regions.gpu().cloned()))
     }
 
-    /// The session's own memory of that name; `None` if it has none, whether or not others do.
+    /// The session's own memory of that name. `None` if the session has none, even if others have.
     fn own<T>(
         &self,
         region: &RegionRef,
@@ -232,7 +280,7 @@ impl Scope {
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        // Requests in flight may hold the account as well; what they place from now on, nobody would return.
+        // Requests in flight may hold the account too. No client would return the leases that they place from now on.
         self.account.close();
     }
 }
@@ -257,7 +305,7 @@ impl Regions for Scope {
     }
 }
 
-/// The names that HTTP and gRPC requests of one client mean.
+/// The names that HTTP and gRPC requests of one client can use.
 pub(crate) struct Global<'a> {
     api: &'a Api,
 }
@@ -265,7 +313,7 @@ pub(crate) struct Global<'a> {
 impl Regions for Global<'_> {
     fn buffer(&self, region: &RegionRef) -> Result<Buffer, Status> {
         let RegionRef { name, offset, byte_size } = region;
-        match self.api.0.pools.find(name) {
+        match self.api.inner.pools.find(name) {
             Some(lease) => lease_buffer(&lease, region),
             None => self.api.in_regions(|regions| Ok(regions.locate(name, *offset, *byte_size)?.into_buffer())),
         }
@@ -273,7 +321,7 @@ impl Regions for Global<'_> {
 
     fn slot(&self, region: &RegionRef) -> Result<Slot, Status> {
         let RegionRef { name, offset, byte_size } = region;
-        match self.api.0.pools.find(name) {
+        match self.api.inner.pools.find(name) {
             Some(lease) => lease_slot(&lease, region),
             None => self.api.in_regions(|regions| Ok(regions.locate(name, *offset, *byte_size)?.into_slot())),
         }

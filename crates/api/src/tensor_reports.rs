@@ -1,4 +1,4 @@
-//! What is a client told of a model's tensors?
+//! How are a model's tensors described to a client?
 
 use nerite_config::TensorSpec;
 use nerite_engine::Served;

@@ -1,37 +1,38 @@
-//! Is a request traced, and which points of its way does the front end add?
+//! Is a request traced, and which timestamps does the front end add?
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use nerite_request::{InferRequest, RequestTrace};
+use nerite_request::{InferRequest, RequestTrace, Status, TRACEPARENT, TRACESTATE, TraceContext};
+use nerite_trace::RecentRequest;
 use nerite_watchdog::now_ns;
 
 use crate::{Api, Protocol};
 
-/// When a request began to come, if any request is traced now.
+/// The time when a request began to arrive, if any request is traced now.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TraceClock(Option<NonZeroU64>);
 
-/// The way of an answer to a client, of a request that is traced. The answer is sent when this is dropped.
+/// The sending of a response, for a traced request. The response counts as sent when this is dropped.
 #[derive(Debug)]
 pub struct Sending {
     trace: Arc<RequestTrace>,
     protocol: Protocol,
 }
 
-/// Bytes of an answer that is noted as sent when the socket has taken them.
+/// Bytes of a response that counts as sent when the socket has taken them.
 struct Sent {
     bytes: Bytes,
     _sending: Sending,
 }
 
 impl TraceClock {
-    /// As it is where nothing is traced.
+    /// No request is traced.
     pub const OFF: TraceClock = TraceClock(None);
 
-    /// This one, or the other where nothing was traced then.
+    /// This clock, or the other one if no request was traced at this one's time.
     #[must_use]
     pub fn or(self, other: TraceClock) -> TraceClock {
         TraceClock(self.0.or(other.0))
@@ -39,17 +40,33 @@ impl TraceClock {
 }
 
 impl Api {
-    /// To be called when a request begins to come. It costs one relaxed load while nothing is traced.
+    /// Call this when a request begins to arrive. It costs one relaxed load while no request is traced.
     pub fn trace_clock(&self) -> TraceClock {
-        let is_on = self.1.trace.is_some() || self.0.tracer.is_on();
+        let is_on = self.client.trace.is_some() || self.inner.tracer.is_on();
         TraceClock(if is_on { NonZeroU64::new(now_ns()) } else { None })
     }
 
-    /// Traces the request, which has come, if it is one of those that are traced.
-    pub fn trace(&self, infer_request: &mut InferRequest, protocol: Protocol, clock: TraceClock) {
+    /// The client's span that the headers of a request name. `None` if no spans are exported.
+    pub fn trace_parent<'h>(&self, header: impl Fn(&'static str) -> Option<&'h [u8]>) -> Option<TraceContext> {
+        if !self.inner.tracer.has_spans() {
+            return None;
+        }
+        TraceContext::read(header(TRACEPARENT)?, header(TRACESTATE))
+    }
+
+    /// Begins the trace of a request that has arrived, if it is selected for tracing. `parent` is called only if something is traced.
+    pub fn trace(
+        &self,
+        infer_request: &mut InferRequest,
+        protocol: Protocol,
+        clock: TraceClock,
+        parent: impl FnOnce() -> Option<TraceContext>,
+    ) {
         let Some(begun) = clock.0 else { return };
-        let own = self.1.trace.clone();
-        let Some(trace) = own.or_else(|| self.0.tracer.sample(&infer_request.model)) else { return };
+        let own = self.client.trace.clone();
+        let Some(trace) = own.or_else(|| self.inner.tracer.sample(&infer_request.model, parent(), self.peer())) else {
+            return;
+        };
         let (start, end) = match protocol {
             Protocol::Http => ("HTTP_RECV_START", "HTTP_RECV_END"),
             Protocol::Grpc => ("GRPC_WAITREAD_START", "GRPC_WAITREAD_END"),
@@ -59,37 +76,51 @@ impl Api {
         infer_request.trace = Some(trace);
     }
 
-    /// As [`Api::trace`], for a request that came in one packet.
+    /// As [`Api::trace`], for a request that arrived in one packet, without headers.
     pub(crate) fn trace_packet(&self, infer_request: &mut InferRequest) {
-        if self.0.tracer.is_on() {
-            infer_request.trace = self.0.tracer.sample(&infer_request.model);
+        if self.inner.tracer.is_on() {
+            infer_request.trace = self.inner.tracer.sample(&infer_request.model, None, self.peer());
         }
     }
 
-    /// Waits until the traces of all requests that have ended are in their files, at most for `patience`.
+    /// The requests after this number that were made lately: of all clients for the operator, of their own for others, and of models that the client's
+    /// token reaches. Requests are noted for a few seconds after each call, so that whoever looks on calls again and again.
+    pub fn recent_requests(&self, after: u64) -> Result<Vec<Arc<RecentRequest>>, Status> {
+        self.check_running()?;
+        let too_many = |others| {
+            Status::unavailable(format!("{others} clients look at their requests, which is the most; try again later"))
+        };
+        let mut seen = self.inner.tracer.look(self.peer(), after).map_err(too_many)?;
+        if let Some(token) = self.token() {
+            seen.retain(|request| request.models().all(|model| token.reaches(model)));
+        }
+        Ok(seen)
+    }
+
+    /// Waits until the traces of all ended requests are in their files or at the collector, for `patience` at most.
     pub fn flush_traces(&self, patience: Duration) {
-        self.0.tracer.flush(patience);
+        self.inner.tracer.flush(patience);
     }
 }
 
 impl Sending {
-    /// The way of the answer to this request, if it is traced. The request comes back: a future that lent it out would keep room for it.
+    /// The sending of the response to this request, if it is traced. The request is returned: a future that lent it would keep space for it.
     pub fn of(infer_request: InferRequest, protocol: Protocol) -> (InferRequest, Option<Sending>) {
         let sending = infer_request.trace.as_ref().map(|trace| Sending::on(trace, protocol));
         (infer_request, sending)
     }
 
-    /// The way of one answer to the request of this trace.
+    /// The sending of one response to the request of this trace.
     pub fn on(trace: &Arc<RequestTrace>, protocol: Protocol) -> Sending {
         Sending { trace: Arc::clone(trace), protocol }
     }
 
-    /// The answer is there.
+    /// Notes that the response is ready and is being sent.
     pub fn begins(&self) {
         self.trace.note(self.points().0, now_ns());
     }
 
-    /// Passes the answer of a request on, which is there, and may be traced.
+    /// Notes that `answer` is being sent, if its request is traced, and returns it.
     pub fn begins_with<T>(sending: Option<&Sending>, answer: T) -> T {
         if let Some(sending) = sending {
             sending.begins();
@@ -104,7 +135,7 @@ impl Sending {
         }
     }
 
-    /// The last bytes of the answer.
+    /// The last bytes of the response. It counts as sent when they are dropped.
     pub fn keep(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(Sent { bytes, _sending: self })
     }

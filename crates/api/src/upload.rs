@@ -1,6 +1,6 @@
-//! Where does a load's message lie that is too long for memory?
+//! Where is the message of a load kept that is too long for memory?
 //!
-//! In a file without a name, which the system removes with its last descriptor, however the request, or the server, ends.
+//! In a file without a name. The system removes it with its last descriptor, also if the server is killed.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use nerite_request::Status;
 
 use crate::on_disk;
 
-/// The bytes of one load that were written to disk so far.
+/// The bytes of one load that are on disk so far.
 #[derive(Debug, Default)]
 pub struct Upload {
     file: Option<File>,
@@ -19,17 +19,17 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// Bytes that lie on disk.
+    /// The number of bytes on disk.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether nothing lies there.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Appends these bytes. Where there is no place for them, the client may try again later.
+    /// Appends these bytes. If the disk is full, the error says that the client may try again later.
     pub async fn append(&mut self, pieces: Vec<Bytes>) -> Result<(), Status> {
         let file = self.file.take();
         self.len += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
@@ -43,12 +43,12 @@ impl Upload {
         self.file
     }
 
-    /// All of it, to be read as if it were in memory. The system brings what is looked at, and takes it away again.
+    /// Maps the whole file, so that it is read like memory. The system loads and evicts its pages as needed.
     pub fn into_bytes(mut self) -> Result<Bytes, Status> {
         let Some(file) = self.file.take() else { return Ok(Bytes::new()) };
         match FileBytes::map(file, self.len) {
             Ok(bytes) => Ok(Bytes::from_owner(bytes)),
-            // It takes no memory, but addresses, which may be limited as well.
+            // A mapping takes addresses, which may be limited, and no memory.
             Err(error) if error.kind() == io::ErrorKind::OutOfMemory => Err(Status::unavailable(format!(
                 "the server has no memory for a load request of {} bytes: {error}; put the model into the repository, or raise the \
                  server's limit on address space",
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_appended_is_read_as_one() {
+    fn appended_pieces_are_read_as_one() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(append_and_read());
     }

@@ -1,9 +1,9 @@
-//! Which version does a text mean?
+//! Which version does a text name?
 
 use nerite_request::Status;
 
-/// The version a client wrote: `None` for the empty text, which means the highest that is ready. Read as C's `strtol` does,
-/// because Triton reads it so: leading blanks and a sign are fine, what follows the digits is ignored.
+/// The version in a client's text: `None` for the empty text, which means the highest ready version. It is parsed like C's `strtol`, as by Triton:
+/// leading blanks and a sign are allowed, and characters after the digits are ignored.
 pub fn parse(text: &str) -> Result<Option<i64>, Status> {
     if text.is_empty() {
         return Ok(None);

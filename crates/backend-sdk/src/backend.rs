@@ -1,4 +1,4 @@
-//! What does a backend have to say?
+//! Which traits does a backend implement?
 
 use crate::batch::Batch;
 use crate::context::{BackendContext, InstanceContext, ModelContext};
@@ -6,34 +6,34 @@ use crate::error::Error;
 use crate::request::Request;
 use crate::response::Response;
 
-/// A backend, from the first model that needs it to the last.
+/// A backend. It is made before its first model is loaded, and dropped after its last one.
 pub trait Backend: Send + Sync + Sized + 'static {
-    /// What [`Backend::load`] makes.
+    /// The type of its models.
     type Model: Model;
 
-    /// The first call. An error fails all its models.
+    /// Makes the backend. After an error, none of its models can be loaded.
     fn initialize(context: &BackendContext<'_>) -> Result<Self, Error>;
 
-    /// Loads one version of a model. An error fails it, with its text as the reason.
+    /// Loads one version of a model. An error fails the load. Its text is the reason that users see.
     fn load(&self, context: &ModelContext<'_>) -> Result<Self::Model, Error>;
 }
 
-/// One version of a model. Instances that share what it has hold an `Arc` of it.
+/// One version of a model. Instances that share its content hold an `Arc` of it.
 pub trait Model: Send + Sync + 'static {
-    /// What runs batches.
+    /// The type of its instances.
     type Instance: Instance;
 
     /// Makes one instance. Several may be made at a time.
     fn instance(&self, context: &InstanceContext<'_>) -> Result<Self::Instance, Error>;
 }
 
-/// What runs one batch at a time.
+/// An instance of a model. It runs one batch at a time.
 pub trait Instance: Send + 'static {
-    /// Answers one request: its response is sent with the outputs that were written, or with the error.
+    /// Answers one request. The response is sent with the outputs that were written, or with the error.
     fn infer(&mut self, request: &Request, response: &mut Response) -> Result<(), Error>;
 
-    /// Answers the requests of a batch, each on its own. A backend that joins them overrides this. A request that
-    /// is not answered gets an error, also after a panic.
+    /// Answers the requests of a batch, one by one. A backend that runs them together overrides this. A request without an answer gets an error, also
+    /// after a panic.
     fn run(&mut self, mut batch: Batch) {
         for call in batch.take_calls() {
             call.answer(|request, response| self.infer(request, response));

@@ -16,13 +16,13 @@ pub struct Batch {
     run: Rc<Run>,
 }
 
-/// What the calls of a batch have in common.
+/// The part that the calls of a batch share.
 struct Run {
     instance: *mut raw::Instance,
     clock: Clock,
 }
 
-/// One request, which wants an answer. Dropped without one, its client gets an error.
+/// One request that needs an answer. If it is dropped without one, its client gets an error.
 pub struct Call {
     /// `None` once it is released.
     request: Option<Request>,
@@ -44,12 +44,12 @@ impl Batch {
         Batch { rows: calls.len() as u64, calls, run }
     }
 
-    /// The requests. They are taken once; a second time there is none.
+    /// Takes the requests. A second call returns none.
     pub fn take_calls(&mut self) -> Vec<Call> {
         std::mem::take(&mut self.calls)
     }
 
-    /// The rows of all requests together, for the statistics. Without this, each request counts as one.
+    /// Sets the rows of all requests together, for the statistics. Without this, each request counts as one row.
     pub fn set_rows(&mut self, rows: u64) {
         self.rows = rows;
     }
@@ -67,7 +67,7 @@ impl Batch {
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        // Those that were not taken are answered first.
+        // Calls that were not taken are dropped, and so answered, first.
         self.calls.clear();
         let [start, input_end, infer_end, end] = self.run.clock.times();
         // SAFETY: the instance is good as long as `Batch` lives, by the promise of `new`.
@@ -86,7 +86,7 @@ impl Drop for Batch {
 }
 
 impl Call {
-    /// What is asked.
+    /// The request.
     pub fn request(&self) -> &Request {
         self.request.as_ref().expect("a request is there until its call is answered, which takes the call")
     }
@@ -99,7 +99,7 @@ impl Call {
                 let is_success = response.send(filled);
                 self.release(is_success);
             }
-            // Without a response there is no way to tell the client.
+            // Without a response the client cannot be told of the error.
             Err(error) => {
                 log_failure("a response cannot be made", Err(error));
                 self.release(false);

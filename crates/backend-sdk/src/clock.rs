@@ -1,8 +1,8 @@
-//! When did the parts of a run begin and end?
+//! When did the phases of a run begin and end?
 
 use std::cell::Cell;
 
-/// The points in time of a run, in nanoseconds of the system's monotonic clock, as the server's statistics want them.
+/// The times of a run, in nanoseconds of the system's monotonic clock, as the server's statistics need them.
 #[derive(Debug)]
 pub struct Clock {
     start_ns: u64,
@@ -26,7 +26,7 @@ impl Clock {
         self.infer_end_ns.set(now_ns());
     }
 
-    /// Start, end of inputs, end of the inference, and now. What was not noted is as early as can be.
+    /// Start, end of inputs, end of the inference, and now. A time that was not noted is the one before it.
     pub fn times(&self) -> [u64; 4] {
         let input_end = self.input_end_ns.get().max(self.start_ns);
         let infer_end = self.infer_end_ns.get().max(input_end);

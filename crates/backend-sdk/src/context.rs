@@ -1,4 +1,4 @@
-//! What may a backend ask of the server while it is loaded?
+//! What can a backend ask the server while it is loaded?
 
 use std::ffi::c_char;
 use std::marker::PhantomData;
@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::interface::{self as raw, Returned};
 use crate::text::from_c;
 
-/// The only version of configurations.
+/// The only version of the configuration's format.
 const CONFIG_VERSION: u32 = 1;
 
 /// The backend, during [`Backend::initialize`](crate::Backend::initialize).
@@ -24,7 +24,7 @@ impl BackendContext<'_> {
         BackendContext { raw, call: PhantomData }
     }
 
-    /// Its name, as configurations say it.
+    /// Its name, as it is in configurations.
     pub fn name(&self) -> Result<String, Error> {
         // SAFETY: the handle is good by the promise of `new`, the place is the one that `text` gives.
         text(|place| unsafe { raw::TRITONBACKEND_BackendName(self.raw, place) })
@@ -37,7 +37,7 @@ impl BackendContext<'_> {
         text(|place| unsafe { raw::TRITONBACKEND_BackendArtifacts(self.raw, &raw mut kind, place) })
     }
 
-    /// What the operator set, as JSON: `{"cmdline": {…}}`, all values texts.
+    /// The operator's settings, as JSON: `{"cmdline": {…}}`. All values are strings.
     pub fn config(&self) -> Result<String, Error> {
         let mut message = null_mut();
         // SAFETY: as in `name`; the message stays the server's.
@@ -74,7 +74,7 @@ impl ModelContext<'_> {
         Ok(version)
     }
 
-    /// The model's directory, in which its versions have theirs.
+    /// The model's directory, which contains those of its versions.
     pub fn directory(&self) -> Result<String, Error> {
         let mut kind = 0;
         // SAFETY: as in `name`, and `kind` outlives the call.
@@ -93,7 +93,7 @@ impl ModelContext<'_> {
         text
     }
 
-    /// Whether the backend should complete what the configuration leaves out.
+    /// Whether the backend should complete settings that the configuration leaves out.
     pub fn completes(&self) -> Result<bool, Error> {
         let mut completes = false;
         // SAFETY: as in `name`, and `completes` outlives the call.
@@ -101,8 +101,8 @@ impl ModelContext<'_> {
         Ok(completes)
     }
 
-    /// Completes the configuration, which is given as JSON. Servers take from it inputs, outputs, the largest batch,
-    /// dynamic batching and the transaction policy.
+    /// Completes the configuration, which is given as JSON. Servers read from it inputs, outputs, the largest batch, dynamic batching and the
+    /// transaction policy.
     pub fn set_config(&self, config: &str) -> Result<(), Error> {
         let mut message = null_mut();
         let (base, bytes) = (config.as_ptr().cast::<c_char>(), config.len());
@@ -136,7 +136,7 @@ impl InstanceContext<'_> {
     }
 }
 
-/// A copy of a text that a function of the server gives.
+/// A copy of a text that a function of the server returns.
 pub(crate) fn text(ask: impl FnOnce(*mut *const c_char) -> Returned) -> Result<String, Error> {
     let mut found = null();
     ask(&raw mut found).check()?;

@@ -1,4 +1,4 @@
-//! Which datatypes do tensors have?
+//! Which datatypes can tensors have?
 
 /// The datatype of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -6,31 +6,31 @@
 pub enum DataType {
     /// One byte, 0 or 1.
     Bool = 1,
-    /// 8 bits without a sign.
+    /// An unsigned integer of 8 bits.
     Uint8 = 2,
-    /// 16 bits without a sign.
+    /// An unsigned integer of 16 bits.
     Uint16 = 3,
-    /// 32 bits without a sign.
+    /// An unsigned integer of 32 bits.
     Uint32 = 4,
-    /// 64 bits without a sign.
+    /// An unsigned integer of 64 bits.
     Uint64 = 5,
-    /// 8 bits.
+    /// A signed integer of 8 bits.
     Int8 = 6,
-    /// 16 bits.
+    /// A signed integer of 16 bits.
     Int16 = 7,
-    /// 32 bits.
+    /// A signed integer of 32 bits.
     Int32 = 8,
-    /// 64 bits.
+    /// A signed integer of 64 bits.
     Int64 = 9,
-    /// IEEE half.
+    /// IEEE 754 half precision.
     Fp16 = 10,
-    /// IEEE single.
+    /// IEEE 754 single precision.
     Fp32 = 11,
-    /// IEEE double.
+    /// IEEE 754 double precision.
     Fp64 = 12,
-    /// Strings: before each its length, as four bytes, the least significant first.
+    /// Strings. Each follows its length, as four bytes in little-endian order.
     Bytes = 13,
-    /// The upper half of an IEEE single.
+    /// The upper half of a single-precision number (bfloat16).
     Bf16 = 14,
 }
 
@@ -89,12 +89,12 @@ impl DataType {
         if self == DataType::Bytes { "TYPE_STRING".to_owned() } else { format!("TYPE_{}", self.name()) }
     }
 
-    /// The one of that name in configurations.
+    /// The datatype of that name in configurations.
     pub fn of_config(name: &str) -> Option<DataType> {
         DataType::ALL.into_iter().find(|known| known.config_name() == name)
     }
 
-    /// The one of that number in the interface.
+    /// The datatype of that number in the interface.
     pub(crate) fn of_number(number: u32) -> Option<DataType> {
         DataType::ALL.into_iter().find(|known| *known as u32 == number)
     }

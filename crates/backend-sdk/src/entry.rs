@@ -1,7 +1,7 @@
 //! What happens when the server calls a backend?
 //!
-//! One function for each that the server looks up in a library; [`export_backend!`](crate::export_backend) gives them their names.
-//! A panic does not leave them: it becomes an error.
+//! Each function that the server looks up in a library has one here. [`export_backend!`](crate::export_backend) exports them under their names. A
+//! panic becomes an error, and does not reach the server.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -139,13 +139,13 @@ pub unsafe fn execute<B: Backend>(instance: *mut RawInstance, requests: *mut *mu
         // SAFETY: `instance_initialize` of the same `B` set it, and `instance_finalize` comes after all batches.
         let found = unsafe { state.cast::<Mutex<InstanceOf<B>>>().as_ref() };
         let found = found.ok_or_else(|| Error::internal("the instance is not initialized"))?;
-        // A server runs one batch at a time; the lock makes sure of it. After a panic the instance goes on.
+        // A server runs one batch at a time. The lock guarantees it. The instance is used further after a panic.
         let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: by the interface `count` requests lie there during the call.
         let given = (0..count as usize).map(|index| unsafe { requests.wrapping_add(index).read() });
         // SAFETY: what the server passed to this call; its requests are the backend's from now on.
         let batch = unsafe { Batch::new(instance, given) };
-        // Requests that were not answered are answered with an error while the panic unwinds, so it ends here.
+        // The panic is caught here. While it unwinds, requests without an answer are answered with an error.
         let run = catch_unwind(AssertUnwindSafe(|| found.run(batch)));
         if let Err(panic) = run {
             crate::log::log(crate::Level::Error, &format!("the backend panicked: {}", said(&*panic)));
@@ -154,7 +154,7 @@ pub unsafe fn execute<B: Backend>(instance: *mut RawInstance, requests: *mut *mu
     })
 }
 
-/// NULL for success, else an error. A panic must not reach the server's frames.
+/// NULL for success, else an error. A panic must not unwind into the server's frames.
 fn returned(call: impl FnOnce() -> Result<(), Error>) -> Returned {
     let error = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => return Returned::SUCCESS,
@@ -164,7 +164,7 @@ fn returned(call: impl FnOnce() -> Result<(), Error>) -> Returned {
     error.into_returned()
 }
 
-/// What a panic says.
+/// The text of a panic.
 fn said(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it does not say why")
@@ -184,14 +184,14 @@ fn check_version() -> Result<(), Error> {
     )))
 }
 
-/// What a function of the server gives as state; NULL if there is none.
+/// The state that a function of the server returns. NULL if there is none.
 fn state(ask: impl FnOnce(*mut *mut c_void) -> Returned) -> Result<*mut c_void, Error> {
     let mut found = null_mut();
     ask(&raw mut found).check()?;
     Ok(found)
 }
 
-/// Ends a state.
+/// Drops a state.
 ///
 /// # Safety
 /// `state` is NULL or a `Box<T>` that was made into a pointer, and which nobody uses any more.
@@ -202,7 +202,7 @@ unsafe fn end<T>(state: *mut c_void) {
     }
 }
 
-/// Gives a library the functions that a server looks up, for the backend of this type. Once in a crate of the type `cdylib`.
+/// Exports the functions that a server looks up, for the backend of this type. Use it once in a crate of the type `cdylib`.
 #[macro_export]
 macro_rules! export_backend {
     ($backend:ty) => {

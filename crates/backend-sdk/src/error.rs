@@ -1,29 +1,29 @@
-//! How does a backend fail, and how does the server learn of it?
+//! How does a backend report a failure to the server?
 
 use std::fmt;
 
 use crate::interface::{self as raw, Returned};
 use crate::text::{from_c, to_c};
 
-/// What kind of failure it is. Clients get the code of their protocol for it.
+/// The kind of a failure. Clients get their protocol's code for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Code {
-    /// None of the others.
+    /// None of the other kinds.
     Unknown = 0,
-    /// The backend's own fault.
+    /// A fault of the backend.
     Internal = 1,
-    /// What is asked for is not there.
+    /// The requested thing does not exist.
     NotFound = 2,
     /// The request, the model or its configuration is wrong.
     InvalidArg = 3,
-    /// Not now.
+    /// It is not possible now. The client may try again.
     Unavailable = 4,
-    /// The backend does not have it.
+    /// The backend does not support it.
     Unsupported = 5,
-    /// What should be made is there.
+    /// The thing to be made exists already.
     AlreadyExists = 6,
-    /// The client does not want the answer any more.
+    /// The client does not need the answer any more.
     Cancelled = 7,
 }
 
@@ -40,7 +40,7 @@ impl Code {
     ];
 }
 
-/// A failure, with a text for whoever caused it.
+/// A failure, with a text for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     code: Code,
@@ -58,17 +58,17 @@ impl Error {
         Error::new(Code::InvalidArg, text)
     }
 
-    /// The backend does not have it.
+    /// The backend does not support it.
     pub fn unsupported(text: impl Into<String>) -> Error {
         Error::new(Code::Unsupported, text)
     }
 
-    /// The backend's own fault.
+    /// A fault of the backend.
     pub fn internal(text: impl Into<String>) -> Error {
         Error::new(Code::Internal, text)
     }
 
-    /// Not now, mostly for lack of memory.
+    /// It is not possible now, usually for lack of memory.
     pub fn unavailable(text: impl Into<String>) -> Error {
         Error::new(Code::Unavailable, text)
     }
@@ -83,7 +83,7 @@ impl Error {
         &self.text
     }
 
-    /// The same, as the server reads it.
+    /// The error in the form of the C interface.
     pub(crate) fn into_returned(self) -> Returned {
         let text = to_c(&self.text);
         // SAFETY: the text ends with a zero and lives during the call, which copies it.
@@ -100,7 +100,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 impl Returned {
-    /// Ends the error, if it is one.
+    /// Deletes the error, if it is one.
     pub(crate) fn delete(self) {
         if !self.error().is_null() {
             // SAFETY: an error that a function of the server made, which is ours alone and used no more.
@@ -108,7 +108,7 @@ impl Returned {
         }
     }
 
-    /// What a function of the server said.
+    /// The result of a call of the server's functions.
     pub(crate) fn check(self) -> Result<(), Error> {
         if self.error().is_null() {
             return Ok(());

@@ -1,6 +1,6 @@
 //! Which functions of Triton's interface does this crate call?
 //!
-//! They are found in the process that loads the backend. Names, arguments and types are those of Triton's `tritonbackend.h` and
+//! The loader finds them in the process that loads the backend. Names, arguments and types are those of Triton's `tritonbackend.h` and
 //! `tritonserver.h`, version 1.19 of the interface.
 
 use std::ffi::{c_char, c_int, c_void};
@@ -11,12 +11,12 @@ pub const API_MAJOR: u32 = 1;
 pub const API_MINOR: u32 = 10;
 /// Memory of the host.
 pub const CPU: u32 = 0;
-/// Memory of the host that is page-locked.
+/// Page-locked memory of the host.
 pub const CPU_PINNED: u32 = 1;
-/// No response follows; nothing of a request is needed any more.
+/// Marks the last response of a request, and the release of all of the request.
 pub const FINAL: u32 = 1;
 
-/// Objects of the server. Their pointers are handed back to it, and never followed.
+/// Objects of the server. Their pointers are passed back to it, and never dereferenced.
 macro_rules! opaque {
     ($($name:ident),*) => {
         $(
@@ -30,7 +30,7 @@ macro_rules! opaque {
 }
 opaque!(ErrorObject, Message, Backend, Attribute, Model, Instance, Request, Input, Response, Output);
 
-/// What a function of the interface returns: NULL, or an error that belongs to whoever has this.
+/// The result of a function of the interface: NULL, or an error that the holder of this owns.
 #[repr(transparent)]
 #[must_use]
 pub struct Returned(*mut ErrorObject);
@@ -39,7 +39,7 @@ impl Returned {
     /// Success.
     pub const SUCCESS: Returned = Returned(std::ptr::null_mut());
 
-    /// The error, which stays with this.
+    /// The error. This keeps its ownership.
     pub fn error(&self) -> *mut ErrorObject {
         self.0
     }

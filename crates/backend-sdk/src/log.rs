@@ -6,17 +6,17 @@ use crate::error::Error;
 use crate::interface as raw;
 use crate::text::to_c;
 
-/// How much a line of the log matters.
+/// The level of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Level {
-    /// What an operator wants to know.
+    /// For information.
     Info = 0,
-    /// What an operator should look at.
+    /// Something that the operator should check.
     Warn = 1,
-    /// What failed.
+    /// A failure.
     Error = 2,
-    /// What is shown if the operator asks for it.
+    /// Shown only with verbose logging.
     Verbose = 3,
 }
 
@@ -28,11 +28,11 @@ pub fn log(level: Level, text: &str) {
     // SAFETY: both texts end with a zero and live during the call.
     let written =
         unsafe { raw::TRITONSERVER_LogMessage(level as u32, file.as_ptr(), place.line() as i32, text.as_ptr()) };
-    // There is nobody to tell that nothing can be told.
+    // If the log cannot be written, the error cannot be reported anywhere.
     written.delete();
 }
 
-/// A failure that nobody can be told of but the operator.
+/// Logs a failure that cannot be reported to a client.
 #[track_caller]
 pub(crate) fn log_failure(what: &str, done: Result<(), Error>) {
     if let Err(error) = done {

@@ -1,4 +1,4 @@
-//! What does a client ask, and where are its tensors?
+//! What does a request contain, and how are its tensors read?
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -10,10 +10,10 @@ use crate::error::Error;
 use crate::interface as raw;
 use crate::text::{from_c, to_c};
 
-/// More dimensions has no tensor.
+/// The most dimensions of a tensor.
 const DIMS_MAX: u32 = 1024;
 
-/// A request of a batch. It is the backend's until its answer is sent.
+/// A request of a batch. The backend owns it until its answer is sent.
 pub struct Request {
     raw: *mut raw::Request,
 }
@@ -29,13 +29,13 @@ impl Request {
         self.raw
     }
 
-    /// What its client calls it; empty if it has no name.
+    /// The client's id of the request. Empty if it has none.
     pub fn id(&self) -> Result<String, Error> {
         // SAFETY: the request is good by the promise of `new`, the place is the one that `text` gives.
         text(|place| unsafe { raw::TRITONBACKEND_RequestId(self.raw, place) })
     }
 
-    /// Whether its client does not want the answer any more.
+    /// Whether its client does not need the answer any more.
     pub fn is_cancelled(&self) -> bool {
         let mut is_cancelled = false;
         // SAFETY: as in `id`, and the place outlives the call.
@@ -67,7 +67,7 @@ impl Request {
         unsafe { Input::new(input) }
     }
 
-    /// The names of the outputs that the client asks for.
+    /// The names of the outputs that the client requested.
     pub fn wanted(&self) -> Result<Vec<String>, Error> {
         let mut count = 0;
         // SAFETY: as in `id`, and `count` outlives the call.
@@ -77,13 +77,13 @@ impl Request {
         (0..count).map(one).collect()
     }
 
-    /// Whether the client asks for this output.
+    /// Whether the client requested this output.
     pub fn wants(&self, output: &str) -> Result<bool, Error> {
         Ok(self.wanted()?.iter().any(|name| name == output))
     }
 }
 
-/// An input of a request. Its bytes may lie in memory that the client writes at the same time, so they are only copied out.
+/// An input of a request. The client may write to its memory at the same time, so the bytes can only be copied out.
 pub struct Input<'r> {
     raw: *mut raw::Input,
     name: String,
@@ -141,12 +141,12 @@ impl Input<'_> {
         &self.shape
     }
 
-    /// Its bytes.
+    /// Its length in bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Whether it has no byte.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
@@ -161,7 +161,7 @@ impl Input<'_> {
         Ok(bytes)
     }
 
-    /// Copies its bytes to a place of the same size.
+    /// Copies its bytes to a buffer of the same size.
     pub fn read_into(&self, to: &mut [u8]) -> Result<(), Error> {
         if to.len() != self.bytes {
             return Err(Error::internal(format!(
@@ -180,8 +180,7 @@ impl Input<'_> {
         })
     }
 
-    /// Calls `copy` with each part: where it begins in the tensor, its address, and its bytes. All parts together have the
-    /// bytes of the tensor.
+    /// Calls `copy` with each part: its offset in the tensor, its address, and its length. All parts together have the bytes of the tensor.
     pub(crate) fn each_part(
         &self,
         mut copy: impl FnMut(usize, *const u8, usize) -> Result<(), Error>,
@@ -222,7 +221,7 @@ impl Input<'_> {
     }
 }
 
-/// Copies bytes, one end of which a client may write at the same time, or which overlap, because the client named one place twice.
+/// Copies bytes. A client may write to one side at the same time. The ranges may overlap, because the client may have named one place twice.
 ///
 /// # Safety
 /// `from` can be read and `to` written for `bytes` bytes.

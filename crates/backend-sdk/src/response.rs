@@ -1,4 +1,4 @@
-//! How does a backend answer?
+//! How does a backend write a response?
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -13,7 +13,7 @@ use crate::text::to_c;
 /// The answer to one request, until it is sent.
 pub struct Response {
     raw: *mut raw::Response,
-    /// The first output that was not written to its end.
+    /// The error of the first output that was not written completely.
     incomplete: Option<Error>,
 }
 
@@ -25,7 +25,7 @@ impl Response {
         Ok(Response { raw: response, incomplete: None })
     }
 
-    /// Makes an output of so many bytes, which are then written in order. The bytes may be the client's own memory.
+    /// Makes an output of this many bytes, which are then written in order. They may lie in the client's own memory.
     pub fn output(&mut self, name: &str, datatype: DataType, shape: &[i64], bytes: usize) -> Result<Output<'_>, Error> {
         let (text, mut output) = (to_c(name), null_mut());
         let (first, dims) = (shape.as_ptr(), shape.len() as u32);
@@ -54,13 +54,13 @@ impl Response {
         self.output(name, datatype, shape, bytes.len())?.write(bytes)
     }
 
-    /// Sends it as the request's only response, with an error instead of outputs if there is one. Whether it was a success.
+    /// Sends it as the request's only response, with an error instead of outputs if there is one. Returns whether it was a success.
     pub(crate) fn send(self, filled: Result<(), Error>) -> bool {
         let filled = filled.and_then(|()| self.incomplete.clone().map_or(Ok(()), Err));
         let is_success = filled.is_ok();
         let error = filled.map_or_else(Error::into_returned, |()| Returned::SUCCESS);
         let raw = self.raw;
-        // It is the server's from now on.
+        // The server owns it from now on.
         std::mem::forget(self);
         // SAFETY: the response is sent once, because this function had it; the error stays ours.
         let sent = unsafe { raw::TRITONBACKEND_ResponseSend(raw, raw::FINAL, error.error()) };
@@ -78,7 +78,7 @@ impl Drop for Response {
     }
 }
 
-/// The place of an output. It must be written to its end: else the client gets an error, and not what lay there before.
+/// The memory of an output. It must be written completely. Otherwise the client gets an error, and not the old content of the memory.
 pub struct Output<'a> {
     name: String,
     at: *mut u8,
@@ -98,7 +98,7 @@ impl Output<'_> {
         Ok(())
     }
 
-    /// Writes the bytes of an input, straight from where the client left them.
+    /// Copies the bytes of an input directly to the output.
     pub fn copy_from(&mut self, input: &Input<'_>) -> Result<(), Error> {
         input.each_part(|_, from, bytes| {
             let to = self.take(bytes)?;
@@ -108,14 +108,14 @@ impl Output<'_> {
         })
     }
 
-    /// The place of the next bytes.
+    /// The address of the next bytes.
     fn take(&mut self, bytes: usize) -> Result<*mut u8, Error> {
         let left = self.left.checked_sub(bytes);
         self.left = left.ok_or_else(|| {
             Error::internal(format!("output '{}' has {} bytes left, {bytes} are written", self.name, self.left))
         })?;
         let to = self.at;
-        // Of no bytes there may be no place either.
+        // The address may be NULL if there are no bytes.
         self.at = to.wrapping_add(bytes);
         Ok(to)
     }

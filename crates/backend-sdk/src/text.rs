@@ -1,8 +1,8 @@
-//! How do texts cross the interface?
+//! How are texts converted for the C interface?
 
 use std::ffi::{CStr, CString, c_char};
 
-/// A text as C reads it. A zero inside becomes a space.
+/// A text that ends with a zero, as C needs it. A zero inside becomes a space.
 pub fn to_c(text: &str) -> CString {
     CString::new(text.replace('\0', " ")).unwrap_or_default()
 }

@@ -3,11 +3,11 @@
 use std::sync::{Arc, Weak};
 
 use nerite_memory::{Buffer, Filled, Place, Slot};
-use nerite_request::{AdmittedRequest, Cancel, Output, Parameters, Reply, Sequence, SequenceId, Status, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, Inputs, Parameters, Reply, Sequence, SequenceId, Status, Wanted};
 use nerite_tensor::{DataType, Name, Shape, Tensor};
 
 use crate::reschedule::{Own, Rest};
-use crate::responder::{Again, Parts, check_memory};
+use crate::responder::{Again, Ended, Kept, Parts, check_memory};
 use crate::staged_tensors::{StagedTensors, StagingPlan};
 use crate::traced;
 use crate::{DeviceAccess, InFlight, OutputPlace, Responder, Times};
@@ -23,7 +23,7 @@ pub trait Reschedule: Send + Sync {
 #[derive(Debug)]
 pub struct Job {
     // Dropped first: a client may unregister its regions the moment it has the answer.
-    inputs: Vec<Tensor>,
+    inputs: Inputs,
     parameters: Parameters,
     sequence: Sequence,
     priority: u64,
@@ -47,7 +47,7 @@ impl Job {
     }
 
     /// Separates what the model reads from the way back, for runtimes that release inputs early, answer later or several times.
-    pub fn divide(self) -> (Vec<Tensor>, Responder) {
+    pub fn divide(self) -> (Inputs, Responder) {
         let (inputs, mut responder) = self.part();
         responder.divide_from(&inputs);
         (inputs, responder)
@@ -59,7 +59,7 @@ impl Job {
         responder.reschedule(inputs, times);
     }
 
-    fn part(self) -> (Vec<Tensor>, Responder) {
+    fn part(self) -> (Inputs, Responder) {
         let Job { inputs, parameters, sequence, priority, timeout_us, own, mut responder } = self;
         if let Some(again) = &mut responder.again_by {
             again.rest = Some(Rest { parameters, sequence, priority, timeout_us, own });
@@ -69,7 +69,7 @@ impl Job {
 
     /// The request may be scheduled again while it runs, as one of the sequence whose state has this number.
     pub fn may_run_again(&mut self, whom: Weak<dyn Reschedule>, number: u64) {
-        let take = move |rest: Rest, mut inputs: Vec<Tensor>, responder: Responder| {
+        let take = move |rest: Rest, mut inputs: Inputs, responder: Responder| {
             let Rest { parameters, mut sequence, priority, timeout_us, own } = rest;
             inputs.truncate(own.inputs);
             (sequence.start, sequence.end) = (false, false);
@@ -113,10 +113,14 @@ impl Job {
         self.responder.want(name);
     }
 
-    /// Has `told` called when the request ends, before anybody hears of that: with the outputs of its last response, or with `None` if it
-    /// has none.
-    pub fn on_end(&mut self, told: impl FnOnce(Option<&mut Vec<Output>>) + Send + 'static) {
+    /// Has `told` called when the request ends, before anybody hears of that.
+    pub fn on_end(&mut self, told: impl FnOnce(Ended<'_>) + Send + 'static) {
         self.responder.on_end(told);
+    }
+
+    /// Keeps something as long as the request lasts: it is dropped before the last response is sent.
+    pub fn keep(&mut self, what: Kept) {
+        self.responder.keep(what);
     }
 
     /// A request of the same inputs whose answer goes nowhere, for a position of a batch that has no request.
@@ -202,6 +206,11 @@ impl Job {
         self.responder.wanted()
     }
 
+    /// The same, without what only the server wants.
+    pub fn own_wanted(&self) -> impl Iterator<Item = &str> {
+        self.responder.wanted().take(self.own.wanted)
+    }
+
     /// Whether the client wants this output.
     pub fn wants(&self, name: &str) -> bool {
         self.responder.wants(name)
@@ -215,6 +224,11 @@ impl Job {
     /// As [`Responder::output_slot`].
     pub fn output_slot(&self, name: &str) -> Option<&Slot> {
         self.responder.output_slot(name)
+    }
+
+    /// As [`Responder::may_wait`].
+    pub fn may_wait(&self) -> bool {
+        self.responder.may_wait()
     }
 
     /// As [`Responder::offers_places`].

@@ -37,12 +37,12 @@
 //! let request = AdmittedRequest {
 //!     id: "42".into(),
 //!     rows: 1,
-//!     inputs: vec![Tensor {
+//!     inputs: [Tensor {
 //!         name: "X".into(),
 //!         datatype: DataType::Int32,
 //!         shape: [2].into_iter().collect(),
 //!         data: Buffer::from_numbers(vec![3i32, -4]),
-//!     }],
+//!     }].into(),
 //!     wanted: vec![Wanted { name: "Y".into(), slot: None }].into(),
 //!     priority: 0,
 //!     timeout_us: 0,
@@ -64,6 +64,7 @@ mod compute;
 pub mod conformance;
 mod custom_metrics;
 mod device_access;
+mod elsewhere;
 mod end_note;
 pub mod identity;
 mod job;
@@ -82,11 +83,13 @@ mod runtime;
 mod staged;
 mod staged_tensors;
 mod stop;
+mod strategy;
 mod traced;
 
 pub use compute::{Compute, InOrder};
 pub use custom_metrics::{CustomMetrics, MetricChange, MetricOwner};
 pub use device_access::DeviceAccess;
+pub use elsewhere::{elsewhere, is_elsewhere};
 pub use end_note::EndNote;
 pub use job::{Job, Reschedule};
 pub use meter::{Meter, NoMeter, Outcome, RequestTimes, Times, now_ns};
@@ -95,8 +98,9 @@ pub use models::{Infer, Models, ModelsDone};
 pub use outbox::{LastResponse, Outbox};
 pub use output_place::OutputPlace;
 pub use readiness::{Readiness, ReadinessDone};
-pub use responder::Responder;
+pub use responder::{Ended, Kept, Responder};
 pub use rows::{Execute, Joined, Ragged, Work};
-pub use runtime::{Batch, BroughtAlong, CostBound, Instance, InstanceSpec, Jobs, LoadContext, Model, Runtime};
+pub use runtime::{Awaited, Batch, BroughtAlong, CostBound, Instance, InstanceSpec, Jobs, LoadContext, Model, Runtime};
 pub use staged::Staged;
 pub use stop::StopGuard;
+pub use strategy::BatchStrategy;

@@ -60,7 +60,7 @@ pub enum Outcome {
     FromCache,
     /// The runtime failed.
     Failed,
-    /// The client went away first.
+    /// The client went away first, or the request's time was over before the run ended.
     Cancelled,
     /// It waited too long.
     Rejected,

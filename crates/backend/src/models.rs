@@ -57,6 +57,11 @@ impl Models {
         Models { infer: None, metrics: Arc::default(), meanings: Arc::default() }
     }
 
+    /// Whether it is [`Models::none`].
+    pub fn is_none(&self) -> bool {
+        self.infer.is_none()
+    }
+
     /// The same, where each of these names means the model with the identifier behind it. Models of several repositories may have the same name.
     pub fn with_meanings(&self, meanings: &[(String, String)]) -> Models {
         Models { meanings: meanings.into(), ..self.clone() }

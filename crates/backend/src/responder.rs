@@ -1,15 +1,19 @@
 //! How is one request answered, from whichever thread and however often?
 
+mod end;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nerite_memory::{Access, Buffer, Filled, Place, Slot};
 use nerite_request::{
-    Cancel, Code, InferResponse, Name, Output, Parameters, PlaceQuery, Reply, RequestTrace, Response, ResponseWindow,
-    Status, Wanted, WantedOutputs,
+    Cancel, Code, InferResponse, Inputs, Name, Output, Outputs, Parameters, PlaceQuery, Reply, RequestTrace, Response,
+    ResponseWindow, Status, Wanted, WantedOutputs,
 };
 use nerite_tensor::{DataType, Shape, Tensor, byte_size};
 
+use self::end::OnEnd;
+pub use self::end::{Ended, Kept};
 use crate::end_note::EndNote;
 use crate::outbox::LastResponse;
 use crate::output_place::too_small;
@@ -37,14 +41,18 @@ pub struct Responder {
     is_divided: bool,
     /// Whether a response with outputs was sent.
     has_sent: bool,
-    made: Vec<Output>,
+    made: Outputs,
     /// What the model says beside its outputs.
     said: Parameters,
+    /// What it sets apart for the next request of its sequence.
+    states: Vec<Tensor>,
     /// Inputs that the runtime took, in memory that their client may take away.
     watched: Vec<Buffer>,
     /// What lies on devices, for a runtime that computes on the host.
     pub(crate) staged: Option<Box<StagedTensors>>,
     on_end: OnEnd,
+    /// What lasts as long as the request.
+    kept: Option<Kept>,
     /// Where it is traced, if it is.
     trace: Option<Arc<RequestTrace>>,
     /// Where somebody else tells the meter of a success.
@@ -79,32 +87,11 @@ pub(crate) struct Again {
 }
 
 /// Called with the parts of a request that is to run again.
-pub(crate) type TakeAgain = dyn FnOnce(Rest, Vec<Tensor>, Responder) + Send + Sync;
+pub(crate) type TakeAgain = dyn FnOnce(Rest, Inputs, Responder) + Send + Sync;
 
 impl std::fmt::Debug for Again {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Again")
-    }
-}
-
-/// Who is told of the end of a request.
-#[derive(Default)]
-struct OnEnd(Option<Box<EndCallback>>);
-
-/// Called with the outputs of the last response, or with `None` if it has none.
-type EndCallback = dyn FnOnce(Option<&mut Vec<Output>>) + Send;
-
-impl OnEnd {
-    fn tell(&mut self, outputs: Option<&mut Vec<Output>>) {
-        if let Some(told) = self.0.take() {
-            told(outputs);
-        }
-    }
-}
-
-impl std::fmt::Debug for OnEnd {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.0.is_some() { "OnEnd(some)" } else { "OnEnd(none)" })
     }
 }
 
@@ -119,11 +106,13 @@ impl Responder {
             again: Vec::new(),
             is_divided: false,
             has_sent: false,
-            made: Vec::new(),
+            made: Outputs::new(),
             said: Parameters::new(),
+            states: Vec::new(),
             watched: Vec::new(),
             staged: None,
-            on_end: OnEnd(None),
+            on_end: OnEnd::default(),
+            kept: None,
             trace,
             noted_apart: None,
             has_run_before: false,
@@ -171,7 +160,8 @@ impl Responder {
     /// Where this output would go, for a runtime that can write it there itself.
     pub fn output_place(&self, name: &str) -> OutputPlace {
         let slot = self.output_slot(name);
-        OutputPlace { place: slot.map_or(Place::Host, Slot::place), capacity: slot.map(Slot::len) }
+        let place = slot.map(Slot::place).or_else(|| self.reply.likely_place(name));
+        OutputPlace { place: place.unwrap_or_default(), capacity: slot.map(Slot::len) }
     }
 
     /// The client's own place for this output, if it named one: for a runtime whose model writes there from another process.
@@ -194,6 +184,11 @@ impl Responder {
         self.reply.window()
     }
 
+    /// Whether its answers call functions of others, which may wait.
+    pub fn may_wait(&self) -> bool {
+        self.reply.may_wait()
+    }
+
     /// Whether the place of outputs that the client named no memory for depends on their size: [`Responder::offered`] tells it.
     pub fn offers_places(&self) -> bool {
         self.reply.offers_places()
@@ -214,8 +209,19 @@ impl Responder {
     }
 
     /// As [`crate::Job::on_end`].
-    pub(crate) fn on_end(&mut self, told: impl FnOnce(Option<&mut Vec<Output>>) + Send + 'static) {
-        self.on_end = OnEnd(Some(Box::new(told)));
+    pub(crate) fn on_end(&mut self, told: impl FnOnce(Ended<'_>) + Send + 'static) {
+        self.on_end = OnEnd::telling(told);
+    }
+
+    /// As [`crate::Job::keep`].
+    pub(crate) fn keep(&mut self, what: Kept) {
+        self.kept = Some(what);
+    }
+
+    /// Sets a tensor apart for the next request of the sequence, under the name of the state's output. It counts however this request ends.
+    pub fn keep_state(&mut self, state: Tensor) {
+        self.states.retain(|known| known.name != state.name);
+        self.states.push(state);
     }
 
     /// Adds a parameter to the response that is being made.
@@ -382,10 +388,15 @@ impl Responder {
         self.finish_as(result, times, Outcome::FromCache);
     }
 
+    /// Whether [`Responder::reschedule`] may be called, for a runtime that tells its model so before.
+    pub fn check_reschedule(&self) -> Result<(), Status> {
+        if self.again_by.is_some() { Ok(()) } else { Err(Status::invalid(NOT_ITERATIVE)) }
+    }
+
     /// Gives the request back, to run again as the next one of its sequence: the client waits on. `inputs` are those that came with it. Only while its
     /// instance runs, and only of a model with iterative sequences; otherwise the request ends with an error that says so. What was put and
     /// not sent is dropped.
-    pub fn reschedule(mut self, inputs: Vec<Tensor>, times: Times) {
+    pub fn reschedule(mut self, inputs: Inputs, times: Times) {
         let again = self.again_by.take().and_then(|again| Some((again.whom, again.rest?)));
         let Some((whom, rest)) = again else {
             return self.finish(Err(Status::internal(NOT_ITERATIVE)), times);
@@ -393,9 +404,9 @@ impl Responder {
         if let Err(lost) = check_memory(inputs.iter().map(|input| &input.data)).and(self.check_memory()) {
             return self.finish(Err(lost), times);
         }
-        self.on_end.tell(None);
-        self.on_end = OnEnd(None);
-        (self.made, self.said, self.watched) = (Vec::new(), Parameters::new(), Vec::new());
+        self.on_end.tell(Ended { outputs: None, states: std::mem::take(&mut self.states) });
+        self.on_end = OnEnd::default();
+        (self.made, self.said, self.watched) = (Outputs::new(), Parameters::new(), Vec::new());
         self.restore_places();
         (self.is_divided, self.has_run_before) = (false, true);
         self.wanted.truncate(rest.own.wanted);
@@ -414,7 +425,7 @@ impl Responder {
         }
         let outcome = match &result {
             Ok(()) => success,
-            Err(error) if error.code == Code::Cancelled => Outcome::Cancelled,
+            Err(error) if error.code == Code::Cancelled || self.cancel.has_timed_out() => Outcome::Cancelled,
             Err(_) => Outcome::Failed,
         };
         self.note(times, outcome);
@@ -423,7 +434,7 @@ impl Responder {
                 self.note_first_response();
                 Response::Final(self.take_tensors())
             }
-            Err(error) => Response::failed(error),
+            Err(error) => Response::failed(self.explained(error)),
         };
         self.close(last);
     }
@@ -440,6 +451,7 @@ impl Responder {
     /// Ends the request with an error that is the model's own answer: it ran, so it counts as a success, as in Triton.
     pub fn answer_error(mut self, error: Status, times: Times) {
         let (error, outcome) = match self.check_memory() {
+            Ok(()) if self.cancel.has_timed_out() => (self.explained(error), Outcome::Cancelled),
             Ok(()) => (error, Outcome::Success),
             Err(lost) => (lost, Outcome::Failed),
         };
@@ -449,8 +461,14 @@ impl Responder {
 
     /// Ends a request that never ran, for the reason given.
     pub fn refuse(mut self, error: Status) {
+        let error = self.explained(error);
         self.note(Times::begin(), if error.code == Code::Cancelled { Outcome::Cancelled } else { Outcome::Rejected });
         self.close(Response::failed(error));
+    }
+
+    /// The error of a request as its client is told it: that its time was over explains whatever else went wrong.
+    fn explained(&self, error: Status) -> Status {
+        if self.cancel.has_timed_out() { Status::timed_out() } else { error }
     }
 
     /// Ends a request that no queue took: Triton counts such requests nowhere.
@@ -516,14 +534,15 @@ impl Responder {
     }
 
     fn close_by(&mut self, mut response: Response, send: fn(&mut Reply, Response)) {
-        self.on_end.tell(match &mut response {
+        let outputs = match &mut response {
             Response::Final(tensors) => Some(&mut tensors.outputs),
             _ => None,
-        });
+        };
+        self.on_end.tell(Ended { outputs, states: std::mem::take(&mut self.states) });
         // Released before the answer goes out: a client may unregister its regions the moment it has the answer.
         self.wanted = WantedOutputs::new();
-        (self.again, self.made, self.watched) = (Vec::new(), Vec::new(), Vec::new());
-        self.staged = None;
+        (self.again, self.made, self.watched) = (Vec::new(), Outputs::new(), Vec::new());
+        (self.staged, self.kept) = (None, None);
         if let Some(trace) = self.trace.take() {
             traced::end(&trace);
         }
@@ -542,7 +561,7 @@ impl Responder {
 impl Drop for Responder {
     fn drop(&mut self) {
         if self.in_flight.is_some() {
-            self.close(Response::failed(Reply::lost()));
+            self.close(Response::failed(self.explained(Reply::lost())));
         }
     }
 }

@@ -73,7 +73,7 @@ impl<E: Execute> Joined<E> {
         if jobs.len() > 1 {
             for job in jobs {
                 if job.is_cancelled() {
-                    job.refuse(Status::new(Code::Cancelled, ""));
+                    job.finish(Err(Status::new(Code::Cancelled, "")), times);
                 } else {
                     self.run_together(smallvec![job], meter);
                 }

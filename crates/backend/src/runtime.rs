@@ -1,6 +1,8 @@
 //! What does a runtime look like from outside?
 
+use std::any::Any;
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +10,10 @@ use std::time::Duration;
 use nerite_config::ModelConfig;
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_request::Status;
+use nerite_request::report::MemoryUsage;
 use smallvec::SmallVec;
 
-use crate::{CustomMetrics, DeviceAccess, Job, Meter, Models, Readiness};
+use crate::{BatchStrategy, CustomMetrics, DeviceAccess, Job, Meter, Models, Readiness};
 
 /// A way to run models: ONNX Runtime, the embedded engine, identity. Named in `config.pbtxt` as `backend`.
 pub trait Runtime: Send + Sync {
@@ -44,14 +47,33 @@ pub trait Runtime: Send + Sync {
         Ok(())
     }
 
+    /// A version whose configuration was completed is not loaded: what was kept for that may go.
+    fn give_up(&self, _context: &LoadContext) {}
+
     /// Reads one version of a model, checks it against its configuration and makes it ready for instances.
     fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status>;
 }
 
-/// Finds the runtime that a model brings along in its own directory.
+/// Finds the code that a model brings along in its own directory.
 pub trait BroughtAlong: Send + Sync {
     /// Its runtime, if it does.
     fn find(&self, config: &ModelConfig, model_dir: &Path, version_dir: &Path) -> Option<Arc<dyn Runtime>>;
+
+    /// The library that decides besides the configuration which requests share a batch of this model: where its configuration says, in its directory,
+    /// or in that of its backend.
+    fn strategy_library(&self, _context: &LoadContext) -> Result<Option<PathBuf>, Status> {
+        Ok(None)
+    }
+
+    /// What such a library decides for this model; `None` for one that decides nothing.
+    fn strategy(
+        &self,
+        _library: &Path,
+        _model: &Arc<dyn Model>,
+        _context: &LoadContext,
+    ) -> Result<Option<Box<dyn BatchStrategy>>, Status> {
+        Ok(None)
+    }
 
     /// Tells the registry for what runtimes of that kind count by themselves.
     fn count_in(&self, _metrics: &Arc<CustomMetrics>) {}
@@ -94,7 +116,7 @@ pub enum CostBound {
 }
 
 /// One version of a model, ready to be run.
-pub trait Model: Send + Sync {
+pub trait Model: Any + Send + Sync {
     /// What bounds a run. Where nothing does, runs never keep a front end's thread.
     fn cost_bound(&self) -> CostBound {
         CostBound::Unknown
@@ -102,6 +124,11 @@ pub trait Model: Send + Sync {
 
     /// Makes one instance. Instances of one model run concurrently, each on one thread at a time.
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status>;
+
+    /// The memory that it and its instances have, as far as it knows.
+    fn memory_usage(&self) -> Vec<MemoryUsage> {
+        Vec::new()
+    }
 
     /// Which tensors this instance takes where they are, on devices too, and which outputs it writes there. All others are
     /// carried to the host and back.
@@ -142,6 +169,9 @@ impl InstanceSpec {
     }
 }
 
+/// What an instance waits for.
+pub type Awaited = Arc<dyn AsFd + Send + Sync>;
+
 /// One concurrent execution of a model. Called by one thread at a time, not always the same.
 pub trait Instance: Send {
     /// Answers every job of the batch, now or later.
@@ -157,6 +187,16 @@ pub trait Instance: Send {
 
     /// Waits for the rest of what [`Instance::begin`] left.
     fn finish(&mut self) {}
+
+    /// What becomes readable when the rest of what [`Instance::begin`] left can be done; `None` where only a thread can wait for it.
+    fn awaited(&self) -> Option<Awaited> {
+        None
+    }
+
+    /// As [`Instance::finish`], but waits for nothing: `false` if the rest is not there, or takes a thread that may wait.
+    fn go_on(&mut self) -> bool {
+        false
+    }
 
     /// Whom to ask whether it can take a request; `None` for an instance that always can.
     fn readiness(&self) -> Option<Arc<dyn Readiness>> {

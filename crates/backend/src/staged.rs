@@ -14,7 +14,7 @@ use nerite_memory::{Buffer, Extent, Reason, Staging};
 use nerite_tensor::Name;
 
 use crate::staged_tensors::StagingPlan;
-use crate::{Batch, DeviceAccess, Instance, Job, Jobs, Readiness, Times};
+use crate::{Awaited, Batch, DeviceAccess, Instance, Job, Jobs, Readiness, Times};
 
 /// An [`Instance`], and what carries memory of devices to it and back that it does not take.
 pub struct Staged {
@@ -63,6 +63,14 @@ impl Instance for Staged {
 
     fn finish(&mut self) {
         self.instance.finish();
+    }
+
+    fn awaited(&self) -> Option<Awaited> {
+        self.instance.awaited()
+    }
+
+    fn go_on(&mut self) -> bool {
+        self.instance.go_on()
     }
 
     fn readiness(&self) -> Option<Arc<dyn Readiness>> {

@@ -73,7 +73,7 @@ fn job(seen: &Seen, data: Buffer, slot: Option<Slot>) -> Job {
     let request = AdmittedRequest {
         id: String::new().into(),
         rows: shape[0] as u32,
-        inputs: vec![Tensor { name: "X".into(), datatype: DataType::Uint8, shape, data }],
+        inputs: vec![Tensor { name: "X".into(), datatype: DataType::Uint8, shape, data }].into(),
         wanted: vec![Wanted { name: "Y".into(), slot }].into(),
         priority: 0,
         timeout_us: 0,

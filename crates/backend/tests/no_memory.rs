@@ -44,7 +44,7 @@ fn run(counts: &[i32]) -> Vec<Result<usize, Status>> {
         let request = AdmittedRequest {
             id: String::new().into(),
             rows: 1,
-            inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape: [1, 1][..].into(), data }],
+            inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape: [1, 1][..].into(), data }].into(),
             wanted: vec![Wanted { name: "S".into(), slot: None }].into(),
             priority: 0,
             timeout_us: 0,

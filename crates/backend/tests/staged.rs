@@ -93,7 +93,7 @@ fn request(data: Buffer, slot: Option<Slot>) -> AdmittedRequest {
     AdmittedRequest {
         id: String::new().into(),
         rows: shape[0] as u32,
-        inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape, data }],
+        inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape, data }].into(),
         wanted: vec![Wanted { name: "Y".into(), slot }].into(),
         priority: 0,
         timeout_us: 0,

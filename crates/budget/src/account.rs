@@ -8,6 +8,7 @@ use bytes::Bytes;
 use crate::ledger::{Ledger, ShedCallback};
 use crate::limits::{CONNECTION_BYTES, LIGHT_BYTES_MAX, MOVED_BYTES_MIN};
 use crate::marks::{OverBudget, Shed};
+use crate::waiters::Key;
 
 /// The account of one connection. A clone is the same account. It lives until its last charge is dropped.
 #[derive(Clone, Debug)]
@@ -178,7 +179,7 @@ impl ReadPermit {
         if self.number == 0 {
             self.number = self.account.0.shared.next_number();
         }
-        self.account.0.shared.waiters.join(self.number, waker);
+        self.account.0.shared.waiters.join(self.key(), waker);
         // Checked again: bytes that were released before `join` did not wake this waiter.
         if let Some(shed) = self.account.shed() {
             return ReadDecision::End(shed.clone());
@@ -203,7 +204,7 @@ impl ReadPermit {
             self.number = self.account.0.shared.next_number();
         }
         self.waits = true;
-        self.account.0.shared.waiters.join(self.number, waker);
+        self.account.0.shared.waiters.join(self.key(), waker);
         // Checked again: bytes that were released before `join` did not wake this waiter.
         let may_read = self.is_socket_readable();
         if may_read {
@@ -228,7 +229,7 @@ impl ReadPermit {
         let ledger = &self.account.0;
         let budgets = [&ledger.budget, &ledger.peer.budget, &ledger.shared.all];
         if budgets.map(|budget| budget.finished(self.number)).contains(&true) {
-            ledger.shared.waiters.wake();
+            ledger.shared.waiters.wake_some();
         }
     }
 
@@ -260,9 +261,13 @@ impl ReadPermit {
             || ledger.shared.all.stops(self.number, ledger.peer.budget.used())
     }
 
+    fn key(&self) -> Key {
+        (self.account.0.number, self.number)
+    }
+
     fn stop_waiting(&mut self) {
         if std::mem::take(&mut self.waits) {
-            self.account.0.shared.waiters.leave(self.number);
+            self.account.0.shared.waiters.leave(self.key());
         }
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Budget {
     pub(crate) marks: Marks,
     /// Bytes. Threads update it in any order, so it may be below zero for a moment.
     used: AtomicI64,
+    /// Bytes of `used` that connections hold which are being ended.
+    leaving: AtomicI64,
     /// How many holders have more than [`LIGHT_BYTES_MAX`].
     heavy: AtomicI64,
     /// The number of the permit that may read above the low mark. 0 if there is none.
@@ -27,11 +29,28 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn new(marks: Marks) -> Budget {
-        Budget { marks, used: AtomicI64::new(0), heavy: AtomicI64::new(0), exempt: AtomicU64::new(0) }
+        Budget {
+            marks,
+            used: AtomicI64::new(0),
+            leaving: AtomicI64::new(0),
+            heavy: AtomicI64::new(0),
+            exempt: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn used(&self) -> u64 {
         u64::try_from(self.used.load(Ordering::SeqCst)).unwrap_or_default()
+    }
+
+    /// Bytes used by holders that are not being ended.
+    pub(crate) fn staying(&self) -> u64 {
+        let leaving = self.leaving.load(Ordering::SeqCst);
+        u64::try_from(self.used.load(Ordering::SeqCst) - leaving).unwrap_or_default()
+    }
+
+    /// A holder that is being ended has `now` bytes instead of `before`.
+    pub(crate) fn update_leaving(&self, before: u64, now: u64) {
+        self.leaving.fetch_add(now as i64 - before as i64, Ordering::SeqCst);
     }
 
     /// A holder has `now` bytes instead of `before`. Returns the budget's bytes before and after.
@@ -42,12 +61,13 @@ impl Budget {
         (whole(then), whole(then + change))
     }
 
-    /// Counts a holder that has `now` bytes instead of `before`, if it became heavy or light.
-    pub(crate) fn count_heavy(&self, before: u64, now: u64) {
+    /// Counts a holder that has `now` bytes instead of `before`, if it became heavy or light. True if it became light.
+    pub(crate) fn count_heavy(&self, before: u64, now: u64) -> bool {
         let change = i64::from(now > LIGHT_BYTES_MAX) - i64::from(before > LIGHT_BYTES_MAX);
         if change != 0 {
             self.heavy.fetch_add(change, Ordering::SeqCst);
         }
+        change < 0
     }
 
     /// Whether `read_permit` must wait. Its connection or peer holds `held` bytes of this budget. Above the high mark no permit is exempt, because

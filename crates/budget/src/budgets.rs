@@ -41,7 +41,7 @@ impl Budgets {
         let held = |is_ending| {
             ledgers.iter().filter(|ledger| ledger.is_ending() == is_ending).map(|ledger| ledger.held()).sum()
         };
-        let shed = ShedReason::ALL.iter().zip(&self.0.shed);
+        let shed = ShedReason::ALL.iter().zip(&self.0.shed_counts);
         Counts {
             used: held(false),
             leaving: held(true),

@@ -4,7 +4,7 @@
 //! state refer to each other.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 use std::time::Instant;
@@ -16,6 +16,9 @@ use crate::limits::{LOG_APART_MS, STALL_SHED_APART_MS, STEP_BYTES};
 use crate::marks::{Holder, Limits, Marks, Shed, ShedReason, largest};
 use crate::waiters::Waiters;
 
+/// A bit of [`Ledger::booked`] that no multiple of a step has.
+const ENDING: u64 = 1;
+
 /// The bytes that one connection holds.
 #[derive(Debug)]
 pub(crate) struct Ledger {
@@ -26,9 +29,9 @@ pub(crate) struct Ledger {
     pub(crate) budget: Budget,
     /// Bytes charged.
     held: AtomicU64,
-    /// Bytes counted in the budgets: `held`, rounded up to steps.
+    /// Bytes counted in the budgets: `held`, rounded up to steps. The bit [`ENDING`] is set when the connection has to end, or has ended. Both are in
+    /// one number, so that a thread that changes the bytes knows whether they count as leaving.
     booked: AtomicU64,
-    ending: AtomicBool,
     pub(crate) shed: OnceLock<Shed>,
     /// Wakes the task that serves the connection, which ends it.
     pub(crate) driver: Mutex<Option<Waker>>,
@@ -52,7 +55,7 @@ pub(crate) struct Shared {
     pub(crate) waiters: Waiters,
     /// The last number that was given to a connection, a peer or a waiter.
     last_number: AtomicU64,
-    pub(crate) shed: [AtomicU64; ShedReason::ALL.len()],
+    pub(crate) shed_counts: [AtomicU64; ShedReason::ALL.len()],
     began: Instant,
     /// When a connection was last ended because of a stall, and when that was last logged, in ms since `began`.
     stall_shed_ms: AtomicU64,
@@ -75,7 +78,6 @@ impl Ledger {
             budget: Budget::new(marks),
             held: AtomicU64::new(0),
             booked: AtomicU64::new(0),
-            ending: AtomicBool::new(false),
             shed: OnceLock::new(),
             driver: Mutex::default(),
             on_shed: OnceLock::new(),
@@ -92,7 +94,12 @@ impl Ledger {
     }
 
     pub(crate) fn is_ending(&self) -> bool {
-        self.ending.load(Ordering::Acquire)
+        self.booked.load(Ordering::SeqCst) & ENDING != 0
+    }
+
+    /// Bytes that count in the budgets.
+    fn booked(&self) -> u64 {
+        self.booked.load(Ordering::SeqCst) & !ENDING
     }
 
     /// Notes that the connection has to end, or has ended. False if that was known.
@@ -101,7 +108,7 @@ impl Ledger {
         if let Some(shed) = shed {
             let _ = self.shed.set(shed);
         }
-        if self.ending.swap(true, Ordering::AcqRel) {
+        if !self.mark_ending() {
             return false;
         }
         if let Some(ShedCallback(act)) = self.on_shed.get().filter(|_| is_shed) {
@@ -109,20 +116,38 @@ impl Ledger {
         }
         let driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
         driver.into_iter().for_each(Waker::wake);
-        self.shared.waiters.wake();
+        self.shared.waiters.wake_of(self.number);
         true
+    }
+
+    /// Sets [`ENDING`]. False if it was set. The bytes count as leaving a moment before that, for the same reason as in [`Ledger::apply`].
+    fn mark_ending(&self) -> bool {
+        let mut before = self.booked();
+        loop {
+            self.update_leaving(0, before);
+            match self.booked.compare_exchange(before, before | ENDING, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return true,
+                Err(now) => {
+                    self.update_leaving(before, 0);
+                    if now & ENDING != 0 {
+                        return false;
+                    }
+                    before = now;
+                }
+            }
+        }
     }
 
     pub(crate) fn add(&self, bytes: u64) {
         let held = self.held.fetch_add(bytes, Ordering::SeqCst) + bytes;
-        if held > self.booked.load(Ordering::SeqCst) {
+        if held > self.booked() {
             self.update_budgets();
         }
     }
 
     pub(crate) fn release(&self, bytes: u64) {
         let held = self.held.fetch_sub(bytes, Ordering::SeqCst) - bytes;
-        if held + 2 * STEP_BYTES <= self.booked.load(Ordering::SeqCst) {
+        if held + 2 * STEP_BYTES <= self.booked() {
             self.update_budgets();
         }
     }
@@ -132,28 +157,36 @@ impl Ledger {
     #[cold]
     fn update_budgets(&self) {
         loop {
-            let before = self.booked.load(Ordering::SeqCst);
+            let booked = self.booked.load(Ordering::SeqCst);
+            let (before, ending) = (booked & !ENDING, booked & ENDING);
             let held = self.held();
             let now = held.next_multiple_of(STEP_BYTES);
             let is_consistent = held <= before && held + 2 * STEP_BYTES > before;
             if is_consistent {
                 return;
             }
-            if self.booked.compare_exchange(before, now, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-                self.apply(before, now);
+            if self.booked.compare_exchange(booked, now | ending, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                self.apply(before, now, ending != 0);
             }
         }
     }
 
-    fn apply(&self, before: u64, now: u64) {
+    fn apply(&self, before: u64, now: u64, is_ending: bool) {
         let mut fell = false;
         let mut is_past_high = false;
+        // In this order the bytes that stay never seem to be more than they are, so no other connection is ended in vain.
+        if is_ending && now > before {
+            self.update_leaving(before, now);
+        }
         let own = self.budget.update(before, now);
         let peer = self.peer.budget.update(before, now);
         let all = self.shared.all.update(before, now);
+        if is_ending && now < before {
+            self.update_leaving(before, now);
+        }
         // A peer's budget is shared by its connections, and the server's by the peers.
-        self.peer.budget.count_heavy(before, now);
-        self.shared.all.count_heavy(peer.0, peer.1);
+        let mut is_lighter = self.peer.budget.count_heavy(before, now);
+        is_lighter |= self.shared.all.count_heavy(peer.0, peer.1);
         for (budget, (then, now)) in [(&self.budget, own), (&self.peer.budget, peer), (&self.shared.all, all)] {
             let falls_past = |mark| then > mark && now <= mark;
             fell |= falls_past(budget.marks.low) || falls_past(budget.marks.high);
@@ -162,8 +195,15 @@ impl Ledger {
         if now > before && is_past_high {
             self.shared.shed_past_high(self);
         }
-        if fell || (now < before && now == 0) {
-            self.shared.waiters.wake();
+        // One heavy holder less leaves a larger share to the others.
+        if fell || is_lighter {
+            self.shared.waiters.wake_some();
+        }
+    }
+
+    fn update_leaving(&self, before: u64, now: u64) {
+        for budget in [&self.peer.budget, &self.shared.all] {
+            budget.update_leaving(before, now);
         }
     }
 }
@@ -172,7 +212,7 @@ impl Drop for Ledger {
     fn drop(&mut self) {
         let rest = self.booked.swap(0, Ordering::SeqCst);
         self.held.store(0, Ordering::SeqCst);
-        self.apply(rest, 0);
+        self.apply(rest & !ENDING, 0, rest & ENDING != 0);
         self.shared.forget(self.number, &self.peer);
     }
 }
@@ -185,7 +225,7 @@ impl Shared {
             registry: Mutex::default(),
             waiters: Waiters::default(),
             last_number: AtomicU64::new(0),
-            shed: Default::default(),
+            shed_counts: Default::default(),
             began: Instant::now(),
             stall_shed_ms: AtomicU64::new(0),
             logged_ms: AtomicU64::new(0),
@@ -231,19 +271,15 @@ impl Shared {
         }
     }
 
-    /// Ends the largest connections until the budgets are within their high marks.
+    /// Ends the largest connections until the budgets are within their high marks. All open accounts are visited only if one of them is ended.
     #[cold]
     fn shed_past_high(&self, ledger: &Ledger) {
         if ledger.held() > ledger.budget.marks.high {
-            self.shed_while(ShedReason::Connection, &ledger.budget, |other| other.number == ledger.number);
+            self.shed_itself(ShedReason::Connection, ledger);
         }
         let peer = &ledger.peer;
-        if peer.budget.used() > peer.budget.marks.high {
-            self.shed_while(ShedReason::Peer, &peer.budget, |other| Arc::ptr_eq(&other.peer, peer));
-        }
-        if self.all.used() > self.all.marks.high {
-            self.shed_while(ShedReason::All, &self.all, |_| true);
-        }
+        self.shed_while(ShedReason::Peer, &peer.budget, |other| Arc::ptr_eq(&other.peer, peer));
+        self.shed_while(ShedReason::All, &self.all, |_| true);
     }
 
     /// Ends the largest connection in the budget that the stalled connection of `ledger` waits for.
@@ -258,47 +294,49 @@ impl Shared {
         }
         let peer = &ledger.peer;
         let low = |budget: &Budget| budget.used() > budget.marks.low;
-        // The maximum is 0, not the mark: the budget counts in steps, so it may be above its mark while the exact bytes are not.
         if low(&ledger.budget) {
-            self.shed_one(ShedReason::Stalled, &ledger.budget, 0, |other| other.number == ledger.number);
+            self.shed_itself(ShedReason::Stalled, ledger);
         } else if low(&peer.budget) {
-            self.shed_one(ShedReason::Stalled, &peer.budget, 0, |other| Arc::ptr_eq(&other.peer, peer));
+            self.shed_one(ShedReason::Stalled, &peer.budget, |other| Arc::ptr_eq(&other.peer, peer));
         } else if low(&self.all) {
-            self.shed_one(ShedReason::Stalled, &self.all, 0, |_| true);
+            self.shed_one(ShedReason::Stalled, &self.all, |_| true);
         }
     }
 
     fn shed_while(&self, reason: ShedReason, budget: &Budget, belongs: impl Fn(&Ledger) -> bool) {
-        while self.shed_one(reason, budget, budget.marks.high, &belongs) {}
+        while budget.staying() > budget.marks.high && self.shed_one(reason, budget, &belongs) {}
     }
 
-    /// Ends the largest connection in `budget` if the connections that are not ending hold more than `max`. False if none was ended.
-    fn shed_one(&self, reason: ShedReason, budget: &Budget, max: u64, belongs: impl Fn(&Ledger) -> bool) -> bool {
+    /// Ends the largest connection in `budget`. False if all are ending.
+    fn shed_one(&self, reason: ShedReason, budget: &Budget, belongs: impl Fn(&Ledger) -> bool) -> bool {
         let ledgers = self.ledgers();
-        let candidates: Vec<_> = ledgers.iter().filter(|ledger| belongs(ledger)).collect();
-        let holders: Vec<_> = candidates
+        let staying: Vec<_> = ledgers.iter().filter(|ledger| belongs(ledger) && !ledger.is_ending()).collect();
+        let holders: Vec<_> = staying
             .iter()
-            .map(|ledger| Holder {
-                id: ledger.number,
-                peer: ledger.peer.number,
-                held: ledger.held(),
-                is_ending: ledger.is_ending(),
-            })
+            .map(|ledger| Holder { id: ledger.number, peer: ledger.peer.number, held: ledger.held() })
             .collect();
-        let Some(id) = largest(&holders, max) else { return false };
-        let Some(ledger) = candidates.iter().find(|ledger| ledger.number == id) else { return false };
-        let used = holders.iter().map(|holder| holder.held).sum();
+        let Some(id) = largest(&holders) else { return false };
+        let Some(ledger) = staying.iter().find(|ledger| ledger.number == id) else { return false };
+        self.shed(reason, budget, budget.staying(), ledger);
+        true
+    }
+
+    fn shed_itself(&self, reason: ShedReason, ledger: &Ledger) {
+        self.shed(reason, &ledger.budget, ledger.held(), ledger);
+    }
+
+    /// Ends the connection of `ledger`, because `used` bytes count against `budget`.
+    fn shed(&self, reason: ShedReason, budget: &Budget, used: u64, ledger: &Ledger) {
         let peer = ledger.peer.name.clone();
         let shed = Shed { reason, peer, used, max: budget.marks.high, held: ledger.held() };
         if ledger.end(Some(shed.clone())) {
             self.count(&shed);
         }
-        true
     }
 
     fn count(&self, shed: &Shed) {
         let index = ShedReason::ALL.iter().position(|reason| *reason == shed.reason).unwrap_or_default();
-        self.shed[index].fetch_add(1, Ordering::Relaxed);
+        self.shed_counts[index].fetch_add(1, Ordering::Relaxed);
         let (now_ms, last_ms) = (self.now_ms(), self.logged_ms.load(Ordering::Relaxed));
         let is_early = last_ms > 0 && now_ms < last_ms + LOG_APART_MS;
         if is_early || self.logged_ms.compare_exchange(last_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed).is_err() {

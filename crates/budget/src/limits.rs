@@ -20,6 +20,8 @@ pub const STALL_MS: u64 = 2000;
 pub const MOVED_BYTES_MIN: u64 = 1 << 20;
 /// Pause after which a waiting body checks again.
 pub const RETRY_MS: u64 = 100;
+/// Waiting bodies that are woken at once, so that the cost of each change of a budget is bounded.
+pub const WOKEN_AT_ONCE_MAX: usize = 64;
 /// The least time between two connections that are ended because of a stall. The memory of one may be enough for the others.
 pub const STALL_SHED_APART_MS: u64 = 200;
 /// How long a connection that is ended may take to tell its client why.

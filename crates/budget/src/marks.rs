@@ -163,23 +163,16 @@ pub struct Holder {
     pub peer: u64,
     /// Bytes it holds.
     pub held: u64,
-    /// Whether it is being ended already, so that its bytes will be released.
-    pub is_ending: bool,
 }
 
-/// The connection to end so that `holders` fall to `max` bytes: the largest one of the peer that holds the most. `None` if the connections that
-/// are ending already are enough, or if all are ending.
-pub fn largest(holders: &[Holder], max: u64) -> Option<u64> {
-    let staying: u64 = holders.iter().filter(|holder| !holder.is_ending).map(|holder| holder.held).sum();
-    if staying <= max {
-        return None;
-    }
+/// The connection to end among `holders`: the largest one of the peer that holds the most. `None` if there is none.
+pub fn largest(holders: &[Holder]) -> Option<u64> {
     let mut peers = std::collections::BTreeMap::<u64, u64>::new();
-    for holder in holders.iter().filter(|holder| !holder.is_ending) {
+    for holder in holders {
         *peers.entry(holder.peer).or_default() += holder.held;
     }
     let (peer, _) = peers.into_iter().max_by_key(|(_, held)| *held)?;
-    let of_peer = holders.iter().filter(|holder| holder.peer == peer && !holder.is_ending);
+    let of_peer = holders.iter().filter(|holder| holder.peer == peer);
     of_peer.max_by_key(|holder| holder.held).map(|holder| holder.id)
 }
 
@@ -227,23 +220,18 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_costliest(holders: &[(u64, u64, u64, bool)], max: u64, expect: Option<u64>) {
-        let holders: Vec<_> =
-            holders.iter().map(|&(id, peer, held, is_ending)| Holder { id, peer, held, is_ending }).collect();
-        assert_eq!(largest(&holders, max), expect, "{holders:?}");
+    fn check_largest(holders: &[(u64, u64, u64)], expect: Option<u64>) {
+        let holders: Vec<_> = holders.iter().map(|&(id, peer, held)| Holder { id, peer, held }).collect();
+        assert_eq!(largest(&holders), expect, "{holders:?}");
     }
 
     #[test]
     fn the_largest_connection_of_the_largest_peer_is_ended() {
-        check_costliest(&[(1, 1, 50, false)], 50, None);
-        check_costliest(&[(1, 1, 51, false)], 50, Some(1));
+        check_largest(&[(1, 1, 51)], Some(1));
         // One peer's connections together hold more than the other's largest one.
-        check_costliest(&[(1, 1, 30, false), (2, 2, 20, false), (3, 2, 25, false)], 50, Some(3));
-        // Connections that are ending do not count.
-        check_costliest(&[(1, 1, 60, true), (2, 2, 20, false)], 50, None);
-        check_costliest(&[(1, 1, 60, true), (2, 1, 31, false), (3, 2, 20, false)], 50, Some(2));
-        check_costliest(&[(1, 1, 60, true)], 0, None);
-        check_costliest(&[], 0, None);
+        check_largest(&[(1, 1, 30), (2, 2, 20), (3, 2, 25)], Some(3));
+        check_largest(&[(2, 1, 31), (3, 2, 20)], Some(2));
+        check_largest(&[], None);
     }
 
     #[test]

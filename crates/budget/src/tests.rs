@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 
 use super::*;
-use crate::account::ReadDecision;
+use crate::account::{ReadDecision, ReadPermit};
 
 const MIB: usize = 1 << 20;
 
@@ -147,6 +147,56 @@ fn a_stall_is_resolved_where_only_the_rounding_is_past_the_mark() {
 }
 
 #[test]
+fn a_connection_that_is_being_ended_does_not_end_others() {
+    let budgets = budgets(1000, 100, 1000);
+    let (first, second) = (budgets.open("a"), budgets.open("a"));
+    let mut large = first.charge(60 * MIB);
+    let _small = second.charge(45 * MIB);
+    assert!(first.shed().is_some() && second.shed().is_none());
+    // Whatever it still does with its bytes, they leave.
+    for mib in [80, 20, 0, 90] {
+        large.resize(mib * MIB);
+        assert_eq!(budgets.0.all.staying(), (45 << 20) + limits::STEP_BYTES, "{mib}");
+    }
+    first.close();
+    drop((large, first));
+    assert_eq!(budgets.0.all.staying(), budgets.0.all.used());
+    let _more = second.charge(54 * MIB);
+    assert!(second.shed().is_none());
+    let _more = second.charge(MIB);
+    assert!(second.shed().is_some());
+}
+
+#[test]
+fn a_change_of_a_budget_wakes_a_bounded_number_of_bodies_in_turns() {
+    let budgets = budgets(1000, 100, 100);
+    let (one, two) = (budgets.open("a"), budgets.open("a"));
+    let _charges = (one.charge(45 * MIB), two.charge(40 * MIB));
+    let mut exempt = two.read_permit();
+    assert_eq!(exempt.decide(Waker::noop(), false), ReadDecision::Read);
+    let mut waiters: Vec<_> =
+        (0..3 * limits::WOKEN_AT_ONCE_MAX).map(|_| (one.read_permit(), counting_waker())).collect();
+    for (permit, (_, waker)) in &mut waiters {
+        assert_eq!(permit.decide(waker, false), ReadDecision::Wait);
+    }
+    let wakes = |waiters: &[(ReadPermit, (Arc<WakeCount>, Waker))]| {
+        waiters.iter().map(|(_, (wakes, _))| wakes.0.load(Ordering::SeqCst)).collect::<Vec<_>>()
+    };
+    exempt.done();
+    assert_eq!(wakes(&waiters).iter().sum::<usize>(), limits::WOKEN_AT_ONCE_MAX);
+    for _ in 0..2 {
+        assert_eq!(exempt.decide(Waker::noop(), false), ReadDecision::Read);
+        exempt.done();
+    }
+    assert!(wakes(&waiters).iter().all(|count| *count == 1));
+    // The end of a connection concerns its own bodies only.
+    two.close();
+    assert!(wakes(&waiters).iter().all(|count| *count == 1));
+    one.close();
+    assert!(wakes(&waiters).iter().all(|count| *count == 2));
+}
+
+#[test]
 fn many_threads_leave_nothing_booked() {
     let budgets = budgets(100_000, 100_000, 100_000);
     let account = budgets.open("a");
@@ -157,6 +207,9 @@ fn many_threads_leave_nothing_booked() {
                 for n in 0..2000 {
                     let charge = account.charge((n * 7919 + thread) % (3 * MIB));
                     let more = account.charge(n);
+                    if n == 1000 + thread {
+                        account.close();
+                    }
                     drop((charge, more));
                 }
             });
@@ -164,8 +217,9 @@ fn many_threads_leave_nothing_booked() {
     });
     assert_eq!(account.held(), limits::CONNECTION_BYTES);
     assert!(budgets.0.all.used() <= 2 * limits::STEP_BYTES);
+    assert_eq!(budgets.0.all.staying(), 0);
     drop(account);
-    assert_eq!(budgets.0.all.used(), 0);
+    assert_eq!((budgets.0.all.used(), budgets.0.all.staying()), (0, 0));
 }
 
 #[test]

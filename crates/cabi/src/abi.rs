@@ -1,39 +1,43 @@
-//! What do C's pointers become?
+//! How are pointers that a backend passes read and written?
 //!
-//! The only place where addresses that a backend passes are followed. Each type below is one kind of argument of Triton's interface, and can be
-//! made by C alone: its field is private and nothing here makes one. So a function of `calls` that has such an argument was called by a backend,
-//! whose part of the contract is that the argument is NULL or points to what the interface says, for the time of the call. NULL is met;
-//! what else a backend passes is its operator's trust in it ([`docs/threats.md`]).
+//! Only this file dereferences addresses that a backend passes. Each type below is one kind of argument of Triton's interface. Only C can make a
+//! value of it: its field is private, and no code here makes one. So a function of `calls` with such an argument was called by a backend. By its part
+//! of the contract, the argument is NULL or points to what the interface says, during the call. NULL is handled here. For other values, the operator
+//! has to trust the backend ([`docs/threats.md`]).
 //!
 //! [`docs/threats.md`]: https://github.com/nerite/nerite/blob/main/docs/threats.md
 
 use std::ffi::{CStr, c_char, c_void};
 
 use nerite_request::Status;
+use nerite_tensor::Name;
 
 use crate::fault::Fault;
-use crate::objects::{Value, c_text};
+use crate::objects::{Kept, Value, c_text};
 
-/// Lists that a backend passes are no longer than this; texts are as long as they are.
+/// The longest list that a backend may pass. Texts have no limit.
 const ELEMENTS_MAX: u64 = 1 << 20;
-/// Bytes that a backend passes are no more than this.
+/// The most bytes that a backend may pass at once.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// Where a result goes: `T*`.
+/// A pointer to the place of a result: `T*`.
 #[repr(transparent)]
 pub struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// Gives the result.
+    /// Writes the result. NULL is an error.
     pub fn put(&self, value: T) -> Result<(), Fault> {
-        if self.0.is_null() {
-            return Err(Fault::misuse("a place for a result is NULL"));
-        }
+        self.check()?;
         self.put_if_asked(value);
         Ok(())
     }
 
-    /// Gives a result that the caller need not want.
+    /// Refuses NULL before work is done whose result would be lost.
+    pub fn check(&self) -> Result<(), Fault> {
+        if self.0.is_null() { Err(Fault::misuse("a place for a result is NULL")) } else { Ok(()) }
+    }
+
+    /// Writes the result, unless the pointer is NULL.
     pub fn put_if_asked(&self, value: T) {
         if !self.0.is_null() {
             // SAFETY: not NULL (above), so by the contract of the interface it points to a T of the caller that may be written during this
@@ -44,7 +48,7 @@ impl<T> Out<T> {
 }
 
 impl<T: Copy> Out<T> {
-    /// What the caller wishes for, where the argument goes both ways.
+    /// The value that the caller has set, for an argument in both directions.
     pub fn wished(&self) -> Option<T> {
         if self.0.is_null() {
             return None;
@@ -66,7 +70,17 @@ impl Text {
         self.read_if_given().ok_or_else(|| Fault::misuse("a text is NULL"))
     }
 
-    /// The same, where NULL means none.
+    /// A copy of the text as a name, for which a short one needs no memory.
+    pub fn name(self) -> Result<Name, Fault> {
+        if self.0.is_null() {
+            return Err(Fault::misuse("a text is NULL"));
+        }
+        // SAFETY: as in `read_if_given`.
+        let text = unsafe { CStr::from_ptr(self.0) };
+        Ok(text.to_string_lossy().into())
+    }
+
+    /// A copy of the text. NULL means none.
     pub fn read_if_given(self) -> Option<String> {
         if self.0.is_null() {
             return None;
@@ -77,7 +91,7 @@ impl Text {
     }
 }
 
-/// Some values one after the other: `const T*`, whose number is another argument.
+/// An array: `const T*`, whose length is another argument.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct List<T>(*const T);
@@ -85,9 +99,14 @@ pub struct List<T>(*const T);
 impl<T: Copy> List<T> {
     /// A copy of the first `count`.
     pub fn read(self, count: u64) -> Result<Vec<T>, Fault> {
+        self.read_as(count)
+    }
+
+    /// As [`List::read`], in another collection.
+    pub fn read_as<C: FromIterator<T>>(self, count: u64) -> Result<C, Fault> {
         let most = if size_of::<T>() == 1 { BYTES_MAX } else { ELEMENTS_MAX };
         if count == 0 {
-            return Ok(Vec::new());
+            return Ok(C::from_iter([]));
         }
         if self.0.is_null() {
             return Err(Fault::misuse(format!("a list of {count} is NULL")));
@@ -105,19 +124,24 @@ impl<T: Copy> List<T> {
     }
 }
 
-/// An address that is only kept and given back: `void*`.
+/// An address that is only stored and returned: `void*`.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct Opaque(*mut c_void);
 
 impl Opaque {
-    /// The address, to be kept.
+    /// The address, to be stored.
     pub fn address(self) -> *mut c_void {
         self.0
     }
 }
 
-/// Memory for a backend's own use; NULL if there is none.
+/// A copy of so many bytes that a backend left there, and that are there still.
+pub fn bytes_at(base: Kept, bytes: u64) -> Result<Vec<u8>, Fault> {
+    List(base.0.cast_const().cast::<u8>()).read(bytes)
+}
+
+/// Memory for a backend's own use. NULL if there is none.
 pub fn allocate(bytes: u64) -> Result<*mut c_void, Fault> {
     let size = usize::try_from(bytes.max(1)).unwrap_or(usize::MAX);
     // SAFETY: `malloc` takes any size, and answers NULL where it has no memory.
@@ -128,14 +152,14 @@ pub fn allocate(bytes: u64) -> Result<*mut c_void, Fault> {
     Ok(memory)
 }
 
-/// Ends memory that [`allocate`] gave.
+/// Frees memory of [`allocate`].
 pub fn free(memory: Opaque) {
     // SAFETY: by the contract of `TRITONBACKEND_MemoryManagerFree` this is NULL or an address that `MemoryManagerAllocate` gave and that was
     // not freed since.
     unsafe { libc::free(memory.0) };
 }
 
-/// The value of a parameter: what lies at `from`, of the type with this number. `None` for a NULL and for other types.
+/// The value of a parameter at `from`, of the type with this number. `None` for a NULL and for other types.
 pub fn value(kind: u32, from: Opaque) -> Option<Value> {
     let from = from.0;
     if from.is_null() {

@@ -9,7 +9,7 @@ use crate::fault::Fault;
 use crate::objects::ErrorObject;
 use crate::table::Handle;
 
-/// NULL for a call that did its work, else an error that is the caller's. A panic must not reach C's frames.
+/// NULL for a success, else an error that the caller owns. A panic must not unwind into C's frames.
 pub fn answer(name: &str, call: impl FnOnce() -> Result<(), Fault>) -> Handle<ErrorObject> {
     let status = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => return Handle::NULL,
@@ -21,6 +21,6 @@ pub fn answer(name: &str, call: impl FnOnce() -> Result<(), Fault>) -> Handle<Er
 
 /// An error for a backend.
 pub fn error(status: &Status) -> Handle<ErrorObject> {
-    // Where a backend holds a hundred million errors it gets no further ones.
+    // If the table of errors is full, because the backend does not delete its errors, NULL is returned, which means success.
     Handle::to(Arc::new(ErrorObject::from(status))).unwrap_or_default()
 }

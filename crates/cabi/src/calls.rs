@@ -1,21 +1,30 @@
-//! Which functions does a backend find?
+//! Which functions does this server export to backends?
 //!
-//! Each function of Triton's interface, under its name: those of the modules below, and for all others one that answers UNSUPPORTED with its own
-//! name. None is missing, so a library that needs a function it never calls can be loaded.
+//! All functions of Triton's interface, under their names. The modules below implement some of them. All others return UNSUPPORTED with their own
+//! name. None is missing, so a library can be loaded that needs a function and never calls it.
 
 mod allocator;
 mod attributes;
 mod backend;
 mod errors;
+mod inference_request;
+mod inference_response;
+mod inference_tensors;
 mod input;
 mod instance;
 mod memory;
 mod messages;
 mod metrics;
 mod model;
+mod options;
 mod output;
+mod program;
+mod program_models;
 mod request;
 mod response;
+mod server;
+mod state;
+mod trace;
 mod unsupported;
 mod words;
 
@@ -24,14 +33,17 @@ mod words;
 pub struct Export {
     /// Its name.
     pub name: &'static str,
-    /// Where it is.
+    /// Its address.
     pub address: *const (),
 }
 
-/// Makes functions of the interface, which return an error or NULL, and the list of them.
+/// Defines functions of the interface that return an error or NULL, and the list of them.
 macro_rules! exports {
     ($($(#[$meta:meta])* $name:literal = $function:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {
-        $($(#[$meta])* extern "C" fn $function($($arg: $type),*) -> $crate::table::Handle<$crate::objects::ErrorObject> {
+        $($(#[$meta])*
+        // SAFETY: no other function of a program has this name, but that of Triton's own library.
+        #[unsafe(export_name = $name)]
+        extern "C" fn $function($($arg: $type),*) -> $crate::table::Handle<$crate::objects::ErrorObject> {
             $crate::answer::answer($name, move || { $body; Ok(()) })
         })*
         /// The functions of this file.
@@ -40,11 +52,14 @@ macro_rules! exports {
     };
 }
 
-/// Makes functions of the interface that return something else than an error, and the list of them.
+/// Defines functions of the interface with other return types, and the list of them.
 macro_rules! plain_exports {
     ($($(#[$meta:meta])* $name:literal = $function:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => {
-        $($(#[$meta])* extern "C" fn $function($($arg: $type),*) $(-> $result)? $body)*
-        /// The functions of this file that return something else than an error.
+        $($(#[$meta])*
+        // SAFETY: as above.
+        #[unsafe(export_name = $name)]
+        extern "C" fn $function($($arg: $type),*) $(-> $result)? $body)*
+        /// The functions of this file with other return types.
         pub(super) const PLAIN_EXPORTS: &[super::Export] =
             &[$(super::Export { name: $name, address: $function as *const () }),*];
     };
@@ -58,6 +73,10 @@ pub fn all() -> impl Iterator<Item = Export> {
         attributes::EXPORTS,
         backend::EXPORTS,
         errors::PLAIN_EXPORTS,
+        inference_request::EXPORTS,
+        inference_response::EXPORTS,
+        inference_response::PLAIN_EXPORTS,
+        inference_tensors::EXPORTS,
         input::EXPORTS,
         instance::EXPORTS,
         memory::EXPORTS,
@@ -65,9 +84,15 @@ pub fn all() -> impl Iterator<Item = Export> {
         messages::PLAIN_EXPORTS,
         metrics::EXPORTS,
         model::EXPORTS,
+        options::EXPORTS,
         output::EXPORTS,
+        program::EXPORTS,
+        program_models::EXPORTS,
         request::EXPORTS,
         response::EXPORTS,
+        server::EXPORTS,
+        state::EXPORTS,
+        trace::EXPORTS,
         unsupported::EXPORTS,
         words::EXPORTS,
         words::PLAIN_EXPORTS,

@@ -1,4 +1,4 @@
-//! How does a call of a backend fail, and who is told?
+//! How is the failure of a backend's call reported?
 
 use std::cell::RefCell;
 use std::fmt;
@@ -15,23 +15,23 @@ thread_local! {
 #[derive(Debug)]
 pub struct Fault {
     status: Status,
-    /// Whether the backend breaks a rule, which its author should hear of.
+    /// Whether the backend broke a rule of the interface, which its author should know.
     is_misuse: bool,
     owner: Option<Arc<str>>,
 }
 
 impl Fault {
-    /// The backend breaks a rule of the interface.
+    /// A fault of a backend that broke a rule of the interface.
     pub fn misuse(text: impl Into<String>) -> Fault {
         Fault { status: Status::new(Code::InvalidArg, text), is_misuse: true, owner: None }
     }
 
-    /// The same, where it is known whose fault it is.
+    /// The same fault, with the name of the backend.
     pub fn of(self, owner: &Arc<str>) -> Fault {
         Fault { owner: Some(Arc::clone(owner)), ..self }
     }
 
-    /// What the caller is told. A breach of the rules is logged.
+    /// The error for the caller. A broken rule is also logged.
     pub fn told(self, call: &str) -> Status {
         if self.is_misuse {
             log::error!("{}: {call}: {}", self.owner.or_else(current).map_or_else(unknown, shown), self.status);
@@ -52,7 +52,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Runs code of a backend, whose faults go by its name.
+/// Runs code of a backend. Faults of its calls are reported with its name.
 pub fn within<T>(owner: &Arc<str>, work: impl FnOnce() -> T) -> T {
     let outer = CURRENT.replace(Some(Arc::clone(owner)));
     let done = work();

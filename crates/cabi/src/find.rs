@@ -9,7 +9,7 @@ fn file_name(backend: &str) -> String {
     format!("libtriton_{backend}.so")
 }
 
-/// The backends in a directory of backends: each has a directory of its own name, with its library in it.
+/// The backends in a directory. Each has a subdirectory of its name, with its library in it.
 pub fn backends_in(directory: &Path) -> Vec<(String, PathBuf)> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -22,7 +22,7 @@ pub fn backends_in(directory: &Path) -> Vec<(String, PathBuf)> {
     found
 }
 
-/// The library that a model brings along: in its version's directory, or else in its own. A configuration may name the file (`runtime`).
+/// The library in a model's own directory: in that of its version, or that of the model. The configuration may name the file (`runtime`).
 pub fn brought_along(config: &ModelConfig, model_dir: &Path, version_dir: &Path) -> Option<PathBuf> {
     if config.backend.is_empty() || config.backend.contains('/') {
         return None;

@@ -1,4 +1,4 @@
-//! Which bytes are a shared object that carries a library's name and leads to our functions?
+//! How is a shared object made that has a given name and exports our functions?
 //!
 //! ```text
 //!   page 0, readable and executable          page k, readable and writable
@@ -6,10 +6,10 @@
 //!   │ header │ symbols │ hash │ names │ jumps      │ │ dynamic │
 //!   └────────┴─────────┴──────┴───────┴────────────┘ └─────────┘
 //! ```
-//! The object is made for this process: each symbol is a jump to an address that is known now. So it needs no linker, no relocation and no file
-//! beside the binary, and it can have any name, such as the hashed names that wheels give to the libraries inside.
+//! The object is made for this process: each symbol is a jump to an address that is known already. So it needs no linker, no relocation and no file
+//! beside the binary. It can have any name, such as the hashed names that wheels give to their libraries.
 
-/// Bytes of a page, or a multiple: what segments are aligned to. 64 KiB is the largest page of an aarch64 kernel.
+/// The alignment of segments: the page size, or a multiple. 64 KiB is the largest page of an aarch64 kernel.
 const PAGE: usize = 64 << 10;
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
@@ -19,11 +19,11 @@ const JUMP: usize = 16;
 const DYNAMIC_ENTRIES: usize = 7;
 const DYNAMIC_ENTRY: usize = 16;
 
-/// What the machine is called, and a jump to the address in the eight bytes after it.
+/// The ELF number of the machine, and a jump to the address in the eight bytes after it.
 #[cfg(target_arch = "x86_64")]
 mod machine {
     pub const NUMBER: u16 = 62;
-    /// `jmp [rip + 2]`, filled up so that the address is aligned.
+    /// `jmp [rip + 2]`, with padding so that the address is aligned.
     pub const JUMP: [u8; 8] = [0xff, 0x25, 2, 0, 0, 0, 0x90, 0x90];
 }
 #[cfg(target_arch = "aarch64")]
@@ -33,7 +33,7 @@ mod machine {
     pub const JUMP: [u8; 8] = [0x50, 0, 0, 0x58, 0, 2, 0x1f, 0xd6];
 }
 
-/// The object of that name, with a jump to each of these addresses under its own name.
+/// The object of that name. For each of these symbols it has a jump to the symbol's address.
 pub fn image(soname: &str, symbols: &[(&str, u64)]) -> Vec<u8> {
     let mut names = vec![0u8];
     let mut name = |text: &str| {
@@ -47,7 +47,7 @@ pub fn image(soname: &str, symbols: &[(&str, u64)]) -> Vec<u8> {
 
     let symbols_at = HEADER + PROGRAM_HEADERS * PROGRAM_HEADER;
     let hash_at = symbols_at + (symbols.len() + 1) * SYMBOL;
-    // One bucket for each symbol: then chains are short.
+    // One bucket for each symbol makes the chains short.
     let buckets = symbols.len().max(1);
     let names_at = hash_at + 4 * (2 + buckets + symbols.len() + 1);
     let jumps_at = (names_at + names.len()).next_multiple_of(JUMP);
@@ -60,12 +60,12 @@ pub fn image(soname: &str, symbols: &[(&str, u64)]) -> Vec<u8> {
     bytes.segment(1, 5, 0, code_end, PAGE);
     bytes.segment(1, 6, dynamic_at, dynamic_bytes, PAGE);
     bytes.segment(2, 6, dynamic_at, dynamic_bytes, 8);
-    // GNU_STACK, without which a loader would make all stacks executable.
+    // GNU_STACK. Without it, a loader would make all stacks executable.
     bytes.segment(0x6474_e551, 6, 0, 0, 16);
     bytes.zeros(SYMBOL);
     for (at, name) in name_of.iter().enumerate() {
         bytes.u32(*name as u32);
-        // A global function of section 1, which is none: the loader asks only whether it is 0.
+        // A global function of section 1, which does not exist. The loader only checks that it is not 0.
         bytes.u16(0x12);
         bytes.u16(1);
         bytes.u64((jumps_at + at * JUMP) as u64);
@@ -139,7 +139,7 @@ impl Bytes {
         self.u16(0);
     }
 
-    /// A part of the file that is mapped at its own offset.
+    /// A segment that is mapped at its offset in the file.
     fn segment(&mut self, kind: u32, flags: u32, at: usize, len: usize, align: usize) {
         self.u32(kind);
         self.u32(flags);
@@ -148,7 +148,7 @@ impl Bytes {
         }
     }
 
-    /// The table by which a loader finds symbols, as the System V ABI has it.
+    /// The hash table of symbols, in the format of the System V ABI.
     fn hash_table(&mut self, symbols: &[(&str, u64)], buckets: usize) {
         let mut heads = vec![0u32; buckets];
         let mut next = vec![0u32; symbols.len() + 1];

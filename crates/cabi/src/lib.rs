@@ -6,8 +6,9 @@
 //!      │     └── TRITONBACKEND_… ───┴──► calls ──► table ──► objects ──► Job, Responder, Slot …
 //!      └──────── ModelInstanceExecute ── library ◄── model ◄── runtime ◄── the server
 //! ```
-//! A backend sees handles, which are numbers in a table: one that was released is recognised, and no address of the server's leaves it but those of
-//! texts, shapes and tensors. An input is where its client left it, and an output is written where its client wants it, without a copy.
+//! A backend gets handles, which are numbers of entries in a table, so the use of a released handle is detected. The only addresses of the server
+//! that it gets are those of texts, shapes and tensors. It reads an input in the client's memory, and writes an output to the client's place, without
+//! a copy.
 //!
 //! ```
 //! use std::path::Path;
@@ -17,7 +18,7 @@
 //!
 //! let options = Options { directory: "/opt/tritonserver/backends".into(), auto_complete: true };
 //! for (name, library) in backends_in(Path::new("/opt/tritonserver/backends")) {
-//!     // Nothing is opened before a model needs it.
+//!     // The library is opened when the first model needs it.
 //!     println!("{}", CompiledBackend::new(&name, &library, options.clone()).engine());
 //! }
 //! ```
@@ -34,8 +35,13 @@ mod loaded;
 mod model;
 mod needed;
 mod objects;
+mod reentry;
 mod runtime;
+mod server_calls;
+mod strategy;
 mod table;
 
 pub use find::backends_in;
+pub use objects::refuse_metrics;
 pub use runtime::{CompiledBackend, ModelLibraries, Options};
+pub use server_calls::{ServerCalls, Start, serve_in_process};

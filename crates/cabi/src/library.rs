@@ -1,4 +1,4 @@
-//! How does a backend's library come into this process, and how is it called?
+//! How is a backend's library loaded and called?
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -20,7 +20,7 @@ use crate::needed::triton_names;
 use crate::objects::{BackendAttribute, BackendObject, ErrorObject, InstanceObject, ModelObject, RequestObject};
 use crate::table::Handle;
 
-/// The name that most backends need.
+/// The name of Triton's library that most backends need.
 const USUAL_NAME: &str = "libtritonserver.so";
 
 type Returned = Handle<ErrorObject>;
@@ -30,7 +30,7 @@ type OfModel = unsafe extern "C" fn(Handle<ModelObject>) -> Returned;
 type OfInstance = unsafe extern "C" fn(Handle<InstanceObject>) -> Returned;
 type Execute = unsafe extern "C" fn(Handle<InstanceObject>, *mut Handle<RequestObject>, u32) -> Returned;
 
-/// A backend's library, with its functions.
+/// A loaded library of a backend, and its functions.
 pub struct Library {
     owner: Arc<str>,
     initialize: Option<OfBackend>,
@@ -41,25 +41,17 @@ pub struct Library {
     instance_initialize: Option<OfInstance>,
     instance_finalize: Option<OfInstance>,
     execute: Execute,
-    // Its functions are gone with it.
+    // It keeps the code of the functions mapped.
     _object: Object,
 }
 
 impl Library {
-    /// Opens it for the backend called `owner`.
+    /// Opens the library of the backend called `owner`.
     pub fn open(owner: &Arc<str>, path: &Path) -> Result<Library, Status> {
         let failed = |cause: String| {
             Status::internal(format!("unable to load shared library of backend '{owner}', {}: {cause}", path.display()))
         };
-        let names = triton_names(path).map_err(|cause| failed(cause.to_string()))?;
-        stand_in(USUAL_NAME).map_err(|cause| failed(cause.to_string()))?;
-        for name in names {
-            stand_in(&name).map_err(|cause| failed(cause.to_string()))?;
-        }
-        // SAFETY: the initialisers of the library run here. The operator put it where backends are looked for, which is his trust in it
-        // (docs/threats.md); nothing that a client sends names a file that is opened.
-        let object =
-            unsafe { Object::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|refused| failed(reason(&refused)))?;
+        let object = open_object(path).map_err(failed)?;
         let execute = symbol::<Execute>(&object, "TRITONBACKEND_ModelInstanceExecute")
             .ok_or_else(|| failed("it has no function TRITONBACKEND_ModelInstanceExecute".to_owned()))?;
         Ok(Library {
@@ -118,7 +110,7 @@ impl Library {
         self.call(|| self.instance_finalize.map(|call| unsafe { call(instance) }))
     }
 
-    /// `TRITONBACKEND_ModelInstanceExecute`. The list is the backend's for the time of the call.
+    /// `TRITONBACKEND_ModelInstanceExecute`. The backend may read and write the list during the call.
     pub fn execute(
         &self,
         instance: Handle<InstanceObject>,
@@ -129,7 +121,7 @@ impl Library {
         self.call(|| Some(unsafe { (self.execute)(instance, first, count) }))
     }
 
-    /// Calls the backend, and reads the error that it returns, which is ours then. A function that it lacks does nothing.
+    /// Calls the backend. Reads and deletes the error that it returns. A function that the library lacks counts as a success.
     fn call(&self, call: impl FnOnce() -> Option<Returned>) -> Result<(), Status> {
         let returned = within(&self.owner, call).unwrap_or_default();
         if returned.is_null() {
@@ -142,22 +134,35 @@ impl Library {
     }
 }
 
-/// The function of this name; `None` if there is none.
-fn symbol<F: Copy>(object: &Object, name: &str) -> Option<F> {
+/// Opens a library that uses the interface, after what it needs for that.
+pub(crate) fn open_object(path: &Path) -> Result<Object, String> {
+    let names = triton_names(path).map_err(|cause| cause.to_string())?;
+    stand_in(USUAL_NAME).map_err(|cause| cause.to_string())?;
+    for name in names {
+        stand_in(&name).map_err(|cause| cause.to_string())?;
+    }
+    // SAFETY: the initialisers of the library run here. The operator put it where backends are looked for, or named it in a model's configuration,
+    // which is his trust in it (docs/threats.md); nothing that a client sends names a file that is opened.
+    unsafe { Object::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|refused| reason(&refused))
+}
+
+/// The function of this name. `None` if there is none.
+pub(crate) fn symbol<F: Copy>(object: &Object, name: &str) -> Option<F> {
     // SAFETY: `F` is the type that the interface gives to the function of this name. A library that has another under it breaks the interface
     // that its file's name claims.
     let found = unsafe { object.get::<F>(name.as_bytes()) }.ok()?;
     Some(*found)
 }
 
-/// A library that stands in for Triton's own.
+/// A library that replaces Triton's own.
 struct StandIn {
     _object: Object,
-    /// Kept open: a loader takes a path that it has seen for the object that it found there, and the path has the descriptor's number in it.
+    /// Kept open, because its path contains the number of the descriptor. If the number were used again, the loader would take the path for this
+    /// object.
     _file: Option<File>,
 }
 
-/// Makes sure that a library of this name is in the process, which has all functions of the interface. It stays.
+/// Makes sure that a library of this name, with all functions of the interface, is loaded. It is never unloaded.
 fn stand_in(name: &str) -> io::Result<()> {
     static LOADED: Mutex<Option<HashMap<String, StandIn>>> = Mutex::new(None);
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,7 +174,7 @@ fn stand_in(name: &str) -> io::Result<()> {
     let bytes = image(name, &symbols);
     let made = match through_memory(&bytes) {
         Ok(made) => made,
-        // A system may forbid code in files without a name.
+        // A system may forbid executable code in memory files.
         Err(refused) => through_a_file(name, &bytes)
             .map_err(|cause| io::Error::other(format!("{name} cannot be made: {refused}; nor from a file: {cause}")))?,
     };
@@ -177,7 +182,7 @@ fn stand_in(name: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// By way of a file without a name, in memory.
+/// Loads it from a memory file.
 fn through_memory(bytes: &[u8]) -> io::Result<StandIn> {
     // SAFETY: the name is a text that ends with a zero, and lives as long as the process.
     let descriptor = unsafe { libc::memfd_create(c"nerite-tritonserver".as_ptr(), libc::MFD_CLOEXEC) };
@@ -191,7 +196,7 @@ fn through_memory(bytes: &[u8]) -> io::Result<StandIn> {
     Ok(StandIn { _object: object, _file: Some(file) })
 }
 
-/// By way of a file that only we can read, and which is gone afterwards.
+/// Loads it from a temporary file that only this user can read.
 fn through_a_file(name: &str, bytes: &[u8]) -> io::Result<StandIn> {
     let path = std::env::temp_dir().join(format!("nerite-{}-{name}", std::process::id()));
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
@@ -206,7 +211,7 @@ fn open_global(path: &Path) -> io::Result<Object> {
     unsafe { Object::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|refused| io::Error::other(reason(&refused)))
 }
 
-/// What the loader says, which its error keeps to itself.
+/// The loader's error text, which the error type does not display.
 fn reason(refused: &libloading::Error) -> String {
     refused.source().map_or_else(|| refused.to_string(), ToString::to_string)
 }

@@ -1,11 +1,17 @@
-//! What bounds what a backend makes, and how long it is waited for?
+//! What are the limits of the objects of a backend, and how long does the server wait for it?
 
 use std::time::Duration;
 
-/// The most outputs of one response.
+/// The most inputs of a request that a backend makes.
+pub const INPUTS_MAX: usize = 4096;
+/// The most outputs of one response, or of a request that a backend makes.
 pub const OUTPUTS_MAX: usize = 4096;
-/// The most metrics that all compiled backends have at a time.
+/// The longest name of an activity that a backend reports.
+pub const REPORT_BYTES_MAX: usize = 4096;
+/// The most metrics of all compiled backends at a time.
 pub const METRICS_MAX: usize = 4096;
+/// The most options of one server that is to be made, and models that it loads at start.
+pub const OPTIONS_MAX: usize = 4096;
 
-/// An instance that ends waits so long for requests that were answered and not released.
+/// How long an instance that ends waits for requests that were answered and not released.
 pub const RELEASE_PATIENCE: Duration = Duration::from_secs(10);

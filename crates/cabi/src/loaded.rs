@@ -1,4 +1,4 @@
-//! What happens between a backend's first function and its last?
+//! How is a backend initialised and finalised?
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -12,27 +12,27 @@ use crate::library::Library;
 use crate::objects::{BackendAttribute, BackendObject, BackendParts};
 use crate::table::Handle;
 
-/// A backend in this process. Dropped, its last function is called and its library closed.
+/// A loaded backend. Dropping it calls `Finalize` and closes the library.
 pub(crate) struct Loaded {
     pub library: Library,
     pub object: Arc<BackendObject>,
     pub handle: Handle<BackendObject>,
-    /// Whether its instances may be made side by side.
+    /// Whether its instances may be made in parallel.
     pub is_parallel: bool,
-    /// Held while an instance is made where they may not.
+    /// Held while an instance is made, if they may not be made in parallel.
     pub making: Mutex<()>,
-    // Dropped last: the library is closed then.
+    // Dropped last, when the library is closed.
     _present: Present,
 }
 
-/// Whether a backend is in this process: from before its first function until its library is closed.
+/// Whether a backend is loaded: from before its `Initialize` until its library is closed.
 #[derive(Default)]
 pub(crate) struct Presence {
     is_over: Mutex<bool>,
     over: Condvar,
 }
 
-/// It is, as long as this lives.
+/// Marks the backend as loaded, until it is dropped.
 struct Present(Arc<Presence>);
 
 impl Loaded {
@@ -45,7 +45,7 @@ impl Loaded {
         let object = Arc::new(object);
         let library = Library::open(&object.owner, path)?;
         let handle = Handle::to(Arc::clone(&object)).map_err(told)?;
-        // Dropped after a failure as well, which calls the last function, as in Triton.
+        // It is also dropped after a failure, which calls `Finalize`, as in Triton.
         let mut loaded =
             Loaded { library, object, handle, is_parallel: false, making: Mutex::default(), _present: present };
         let asked = loaded.library.initialize(handle).and_then(|()| ask_attribute(&loaded.library, handle));
@@ -58,7 +58,7 @@ impl Loaded {
     }
 }
 
-/// Whether its instances may be made side by side.
+/// Whether its instances may be made in parallel.
 fn ask_attribute(library: &Library, backend: Handle<BackendObject>) -> Result<bool, Status> {
     let attribute = Arc::new(BackendAttribute::default());
     let handle = Handle::to(Arc::clone(&attribute)).map_err(|fault| fault.told("TRITONBACKEND_GetBackendAttribute"))?;

@@ -1,36 +1,39 @@
-//! What does a compiled backend do with one version of a model?
+//! How does a compiled backend load and finalise one version of a model?
 
 mod instance;
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
-use nerite_backend::{Instance, InstanceSpec, LoadContext, Model};
+use nerite_backend::{CostBound, Instance, InstanceSpec, LoadContext, Model};
 use nerite_config::ModelConfig;
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_locks::Mutex;
 use nerite_request::Status;
+use nerite_request::report::MemoryUsage;
 
 use crate::fault::Fault;
+use crate::limits::RELEASE_PATIENCE;
 use crate::loaded::Loaded;
-use crate::objects::{InstanceObject, Message, ModelObject, ModelParts};
+use crate::objects::{InstanceObject, Message, ModelObject, ModelParts, ServerObject};
 use crate::table::Handle;
 use instance::CompiledInstance;
 
-/// One version of a model, between its first function and its last.
+/// One version of a model, from its `ModelInitialize` to its `ModelFinalize`.
 pub(crate) struct CompiledModel(Arc<InitializedModel>);
 
 struct InitializedModel {
     object: Arc<ModelObject>,
     handle: Handle<ModelObject>,
-    // Closed after the model's last function.
+    // Dropped after `ModelFinalize`.
     loaded: Arc<Loaded>,
-    /// Whether an instance of it had requests that the backend does not give back.
+    /// Whether the backend has not released all requests of one of its instances.
     is_abandoned: AtomicBool,
 }
 
 impl CompiledModel {
-    /// Has the backend initialise it. Where `completes`, the backend may complete its configuration.
+    /// Calls `ModelInitialize`. If `completes`, the backend may complete the configuration.
     pub fn initialize(loaded: Arc<Loaded>, context: &LoadContext, completes: bool) -> Result<CompiledModel, Status> {
         let told = |fault: Fault| fault.told("TRITONBACKEND_ModelInitialize");
         let repository = std::path::absolute(&context.model_dir).unwrap_or_else(|_| context.model_dir.clone());
@@ -42,11 +45,11 @@ impl CompiledModel {
             repository: &repository.display().to_string(),
             config: Arc::clone(&context.config),
             completes,
-            models: context.models.clone(),
+            server: Arc::new(ServerObject::new(&loaded.object.owner, context.models.clone())),
         });
         let object = Arc::new(object.map_err(told)?);
         let handle = Handle::to(Arc::clone(&object)).map_err(told)?;
-        // Dropped after a failure as well, which calls the model's last function: there backends free what they have, as Triton lets them.
+        // It is also dropped after a failure, which calls `ModelFinalize`: backends free their memory there, as Triton allows.
         let held = InitializedModel { object, handle, loaded, is_abandoned: AtomicBool::new(false) };
         let initialized = held.loaded.library.model_initialize(handle);
         held.object.is_initializing.store(false, Ordering::Release);
@@ -57,18 +60,36 @@ impl CompiledModel {
         Ok(CompiledModel(Arc::new(held)))
     }
 
-    /// What is known of it.
+    /// Its configuration so far.
     pub fn config(&self) -> Arc<ModelConfig> {
         self.0.object.config()
     }
 
-    /// The server settled on this configuration.
+    /// Sets the final configuration.
     pub fn settle(&self, config: Arc<ModelConfig>) {
-        self.0.object.set_config(config);
+        self.0.object.settle(config);
+    }
+
+    /// What its backend has of it.
+    pub fn object(&self) -> (Arc<ModelObject>, Handle<ModelObject>) {
+        (Arc::clone(&self.0.object), self.0.handle)
     }
 }
 
 impl Model for CompiledModel {
+    /// A backend cannot say, but the model's author can.
+    fn cost_bound(&self) -> CostBound {
+        if self.config().is_bound_by_input_sizes().unwrap_or(false) {
+            CostBound::InputSizes
+        } else {
+            CostBound::Unknown
+        }
+    }
+
+    fn memory_usage(&self) -> Vec<MemoryUsage> {
+        self.0.object.memory.report()
+    }
+
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
         let told = |fault: Fault| fault.told("TRITONBACKEND_ModelInstanceInitialize");
         let config = self.config();
@@ -82,11 +103,13 @@ impl Model for CompiledModel {
             policy: Handle::to(policy).map_err(told)?,
             meter: Mutex::default(),
             outstanding: Arc::default(),
+            memory: self.0.object.memory.of_instance(),
             state: AtomicPtr::default(),
         });
         let handle = Handle::to(Arc::clone(&object)).map_err(told)?;
-        // As with the model, its last function is called after a failure as well.
-        let instance = CompiledInstance { object, handle, model: Arc::clone(&self.0) };
+        // As for the model, `ModelInstanceFinalize` is also called after a failure.
+        let (given, list) = (Vec::new(), Vec::new());
+        let instance = CompiledInstance { object, handle, model: Arc::clone(&self.0), given, list };
         let loaded = &self.0.loaded;
         let alone = (!loaded.is_parallel).then(|| loaded.making.lock().unwrap_or_else(PoisonError::into_inner));
         let initialized = loaded.library.instance_initialize(handle);
@@ -101,14 +124,33 @@ impl Model for CompiledModel {
 
 impl Drop for InitializedModel {
     fn drop(&mut self) {
+        let (owner, asked) = (&self.loaded.object.owner, &self.object.asked);
+        let model = self.object.name.to_string_lossy();
+        let left = asked.flights.wait(RELEASE_PATIENCE);
+        if left > 0 {
+            log::error!(
+                "backend '{owner}': {left} requests that model '{model}' made of other models are not over {} s after its own: their answers \
+                 would come to a backend that is gone, so the model and the backend's library stay; a backend must wait for what it asked",
+                RELEASE_PATIENCE.as_secs()
+            );
+            std::mem::forget(Arc::clone(&self.loaded));
+            return;
+        }
         if let Err(status) = self.loaded.library.model_finalize(self.handle) {
             log::error!("backend '{}': TRITONBACKEND_ModelFinalize: {status}", self.loaded.object.owner);
         }
         drop(self.handle.take());
+        let kept = asked.held.wait(Duration::ZERO);
+        if kept > 0 {
+            log::error!(
+                "backend '{owner}': model '{model}' never deleted {kept} inference requests or responses of its own; a backend must delete each \
+                 request that it made and each response that it got"
+            );
+        }
     }
 }
 
-/// 1 for the host, 2 for a GPU, 3 for what the model itself chooses.
+/// The kind of an instance: 1 for the host, 2 for a GPU, 3 for the model's own choice.
 fn kind(config: &ModelConfig, spec: &InstanceSpec) -> u32 {
     let is_of = |rest: &str| rest.strip_prefix('_').is_some_and(|number| number.parse::<u32>().is_ok());
     let group = config.instance_group.iter().find(|group| spec.name.strip_prefix(&group.name).is_some_and(is_of));
@@ -119,7 +161,7 @@ fn kind(config: &ModelConfig, spec: &InstanceSpec) -> u32 {
     }
 }
 
-/// The host policy of an instance, as JSON: its name, and nothing that is set. Cores are the server's own affair.
+/// The host policy of an instance, as JSON: its name, without settings. The server binds threads to cores itself.
 fn policy(config: &ModelConfig, spec: &InstanceSpec, kind: u32) -> String {
     let named = config.instance_group.iter().find(|group| spec.name.starts_with(&group.name));
     let named = named.map(|group| group.host_policy.clone()).filter(|name| !name.is_empty());

@@ -1,24 +1,24 @@
 //! Which names does a shared library use for Triton's own library?
 //!
-//! Most say `libtritonserver.so`. A library out of a Python wheel says `libtritonserver-717102f0.so`, or another hash.
+//! Most need `libtritonserver.so`. A library from a Python wheel needs `libtritonserver-717102f0.so`, or another hash.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// How all of them begin.
+/// The prefix of all these names.
 const STEM: &str = "libtritonserver";
-/// A name that is longer belongs to no file.
+/// The longest file name.
 const NAME_BYTES_MAX: usize = 255;
-/// Program headers and dynamic entries of a library are some dozens.
+/// The most program headers and dynamic entries that are read. A library has some dozens.
 const ENTRIES_MAX: usize = 4096;
 const LOAD: u32 = 1;
 const DYNAMIC: u32 = 2;
 const NEEDED: u64 = 1;
 const STRINGS: u64 = 5;
 
-/// The libraries that this one needs whose names are Triton's. Empty for a file that is no such library: the loader says why.
+/// The names of Triton's library among those that this library needs. Empty for a file that is no library: the loader reports the error.
 pub fn triton_names(library: &Path) -> io::Result<Vec<String>> {
     let file = File::open(library)?;
     Ok(needed(&file).unwrap_or_default().into_iter().filter(|name| name.starts_with(STEM)).collect())
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_no_library_names_nothing() {
+    fn a_file_that_is_no_library_needs_none() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("libx.so");
         for content in [&b""[..], b"#!/bin/sh", b"\x7fELF\x02\x01", &[0xff; 4096]] {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_names_what_it_needs() {
+    fn the_libraries_that_a_program_needs_are_found() {
         let own = File::open("/proc/self/exe").unwrap();
         let found = needed(&own).unwrap();
         assert!(found.iter().any(|name| name.starts_with("libc.")), "{found:?}");

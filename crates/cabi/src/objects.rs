@@ -1,38 +1,57 @@
-//! What does each handle of the interface stand for?
+//! Which objects do the handles of the interface stand for?
 
 mod allocator;
 mod attributes;
 mod backend;
+mod callbacks;
 mod error;
+mod flight;
+mod inference_request;
+mod inference_response;
 mod instance;
+mod memory_usage;
 mod message;
 mod metric;
+mod metrics_page;
 mod model;
+mod options;
 mod outstanding;
 mod parameter;
 mod request;
 mod response;
 mod response_path;
+mod state;
 mod tensors;
+mod trace;
 
-pub use allocator::Allocator;
+pub use allocator::{Allocated, Allocating, Allocator};
 pub use attributes::{BufferAttributes, memory_of};
 pub use backend::{BackendAttribute, BackendObject, BackendParts};
+pub use callbacks::{AllocateFn, DescribeFn, Kept, QueryFn, ReleaseFn, RequestReleaseFn, RespondFn, StartFn};
 pub use error::{ErrorObject, code_number, code_of};
+pub use flight::fly;
+pub use inference_request::{InferenceRequest, Respond};
+pub use inference_response::{InferenceResponse, Places, ReturnedOutput};
 pub use instance::InstanceObject;
+pub use memory_usage::{MemoryOfModel, SaidMemory};
 pub use message::Message;
 pub use metric::{
     FamilyObject, MetricArgs, MetricObject, count_in, kind_of as metric_kind_of, number_of as metric_kind_number,
+    refuse_metrics,
 };
+pub use metrics_page::MetricsPage;
 pub use model::{ModelObject, ModelParts, ServerObject};
+pub use options::{Control, ServerOptions};
 pub use outstanding::{Counted, Outstanding};
-pub use parameter::{ParameterObject, Value};
+pub use parameter::{Content, ParameterObject, Value};
 pub use request::RequestObject;
 pub use response::{Factory, ResponseObject};
 pub use response_path::ResponsePath;
+pub use state::StateObject;
 pub use tensors::{InputObject, OutputObject};
+pub use trace::{TraceObject, TraceOf};
 
-/// Gives a kind of object its table.
+/// Defines the table of a kind of object.
 macro_rules! object {
     ($kind:ty, $number:literal, $name:literal) => {
         impl crate::table::Object for $kind {
@@ -47,7 +66,12 @@ macro_rules! object {
 }
 pub(crate) use object;
 
-/// A text as C reads it. What lies behind a zero inside is not seen.
+/// As [`c_text`]. An empty text needs no memory: most requests have no id and no sequence.
+pub fn c_cow(text: &str) -> std::borrow::Cow<'static, std::ffi::CStr> {
+    if text.is_empty() { c"".into() } else { c_text(text).into() }
+}
+
+/// A text that ends with a zero, as C needs it. Text after an inner zero is cut.
 pub fn c_text(text: &str) -> std::ffi::CString {
     let end = text.find('\0').unwrap_or(text.len());
     std::ffi::CString::new(text.get(..end).unwrap_or_default()).unwrap_or_default()

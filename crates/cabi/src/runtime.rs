@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, Weak};
 
-use nerite_backend::{BroughtAlong, CustomMetrics, LoadContext, Model, Runtime};
+use nerite_backend::{BatchStrategy, BroughtAlong, CustomMetrics, LoadContext, Model, Runtime};
 use nerite_config::{MIN_COMPUTE_CAPABILITY, ModelConfig};
 use nerite_locks::Mutex;
 use nerite_request::Status;
@@ -13,26 +13,24 @@ use crate::find::brought_along;
 use crate::loaded::{Loaded, Presence};
 use crate::model::CompiledModel;
 use crate::objects::count_in;
+use crate::strategy::{LibraryStrategy, library_of};
 
-/// The setting that asks for a process of the backend's own.
-const ISOLATED: &str = "isolated";
-
-/// A backend whose library is a file. It is opened when the first model needs it, and closed after the last.
+/// A backend with a library file. The library is opened when the first model needs it, and closed after the last one.
 pub struct CompiledBackend {
     name: String,
     path: PathBuf,
     options: Options,
-    /// The last one that was opened.
+    /// The backend that was opened last.
     last: Mutex<Option<(Weak<Loaded>, Arc<Presence>)>>,
-    /// Models that completed their configuration and are about to be loaded.
-    /// By the directories of their versions: models of different repositories may have the same name.
+    /// Models that have completed their configuration and are being loaded, by the directories of their versions: models of different repositories
+    /// may have the same name.
     completed: Mutex<HashMap<PathBuf, Arc<CompiledModel>>>,
 }
 
-/// What backends are told of the server.
+/// Properties of the server for backends.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The directory of backends, as the operator named it.
+    /// The directory of backends, as the operator set it.
     pub directory: PathBuf,
     /// Whether configurations are completed.
     pub auto_complete: bool,
@@ -50,7 +48,7 @@ impl CompiledBackend {
         }
     }
 
-    /// Whether a model has it in this process, or its last function runs.
+    /// Whether a model uses it, or its `Finalize` is running.
     fn is_loaded(&self) -> bool {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.as_ref().is_some_and(|(_, presence)| !presence.is_over())
@@ -62,7 +60,7 @@ impl CompiledBackend {
             if let Some(loaded) = loaded.upgrade() {
                 return Ok(loaded);
             }
-            // Its last function may still run on another thread, and has ended before the first one is called again.
+            // Its `Finalize` may still run on another thread, and must end before `Initialize` is called again.
             presence.wait();
         }
         let presence = Arc::default();
@@ -71,7 +69,7 @@ impl CompiledBackend {
         Ok(new)
     }
 
-    /// What the operator set, as Triton tells it to backends: all of it text.
+    /// The operator's settings in Triton's form: all values are strings.
     fn told(&self, settings: &BTreeMap<String, String>) -> String {
         let mut told = settings.clone();
         told.insert("auto-complete-config".to_owned(), self.options.auto_complete.to_string());
@@ -81,13 +79,6 @@ impl CompiledBackend {
     }
 
     fn begin(&self, context: &LoadContext, completes: bool) -> Result<Arc<CompiledModel>, Status> {
-        if context.settings.get(ISOLATED).is_some_and(|value| value == "true") {
-            return Err(Status::unsupported(format!(
-                "backend '{}' is asked to run in a process of its own (--backend-config={},isolated=true), which compiled backends \
-                 cannot in this version of nerite",
-                self.name, self.name
-            )));
-        }
         let loaded = self.open(&context.settings)?;
         Ok(Arc::new(CompiledModel::initialize(loaded, context, completes)?))
     }
@@ -107,13 +98,19 @@ impl Runtime for CompiledBackend {
         let config = ModelConfig::clone(&model.config());
         let key = context.version_dir.clone();
         let former = self.completed.lock().unwrap_or_else(PoisonError::into_inner).insert(key, model);
-        // Of a load that failed in between: its last function is called without the lock.
+        // This is the model of a load that failed. It is dropped, and so finalised, without the lock.
         drop(former);
         Ok(config)
     }
 
+    fn give_up(&self, context: &LoadContext) {
+        let completed = self.completed.lock().unwrap_or_else(PoisonError::into_inner).remove(&context.version_dir);
+        // Its last function is called without the lock.
+        drop(completed);
+    }
+
     fn offers_gpus(&self) -> Result<(), String> {
-        // What a backend does with the device that it is told is its own affair.
+        // The backend decides how it uses its device.
         Ok(())
     }
 
@@ -128,15 +125,15 @@ impl Runtime for CompiledBackend {
     }
 }
 
-/// The backends that models bring along, each in its own directory.
+/// The backends in the directories of models.
 pub struct ModelLibraries {
     options: Options,
-    /// By their library: its first function is called once, however many models it runs.
+    /// By their library: `Initialize` is called once, however many models it runs.
     known: Mutex<HashMap<PathBuf, Arc<CompiledBackend>>>,
 }
 
 impl ModelLibraries {
-    /// None is known yet.
+    /// No backends yet.
     pub fn new(options: Options) -> ModelLibraries {
         ModelLibraries { options, known: Mutex::default() }
     }
@@ -147,11 +144,25 @@ impl BroughtAlong for ModelLibraries {
         count_in(metrics);
     }
 
+    fn strategy_library(&self, context: &LoadContext) -> Result<Option<PathBuf>, Status> {
+        library_of(context, &self.options.directory)
+    }
+
+    fn strategy(
+        &self,
+        library: &Path,
+        model: &Arc<dyn Model>,
+        context: &LoadContext,
+    ) -> Result<Option<Box<dyn BatchStrategy>>, Status> {
+        let strategy = LibraryStrategy::open(library, model, context)?;
+        Ok(strategy.map(|strategy| Box::new(strategy) as Box<dyn BatchStrategy>))
+    }
+
     fn find(&self, config: &ModelConfig, model_dir: &Path, version_dir: &Path) -> Option<Arc<dyn Runtime>> {
         let path = brought_along(config, model_dir, version_dir)?;
         let path = std::path::absolute(&path).unwrap_or(path);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those whose models have gone are not kept, unless a load of one is under way.
+        // Backends without models are removed, unless one is being loaded.
         known.retain(|_, backend| backend.is_loaded() || Arc::strong_count(backend) > 1);
         let new = || Arc::new(CompiledBackend::new(&config.backend, &path, self.options.clone()));
         Some(Arc::clone(known.entry(path.clone()).or_insert_with(new)) as Arc<dyn Runtime>)

@@ -1,7 +1,7 @@
-//! What is behind the handles that a backend holds?
+//! How do handles of a backend refer to objects?
 //!
-//! A handle is a number, not an address: entry, generation and kind. So a handle that was released, or never given, or of another kind is
-//! recognised, and a backend that uses one gets an error in place of somebody else's memory.
+//! A handle is a number with entry, generation and kind, and not an address. So a handle that was released, never given, or is of another kind is
+//! detected. A backend that uses one gets an error, and does not access other memory.
 //!
 //! ```text
 //!   63          32 31          9 8    5 4    0
@@ -17,26 +17,26 @@ use nerite_request::Status;
 
 use crate::fault::Fault;
 
-/// Tables are divided so that threads seldom wait for each other.
+/// Tables are divided into shards, so that threads seldom wait for each other.
 const SHARDS: usize = 16;
-/// Entries of one shard: what 23 bits number. More objects of one kind are a leak.
+/// The most entries of one shard: 23 bits. A backend that needs more does not release its objects.
 const ENTRIES_MAX: usize = 1 << 23;
 
-/// What five bits number.
+/// The most kinds: five bits.
 const KINDS: usize = 32;
 
-/// What a handle may stand for.
+/// An object with handles.
 pub trait Object: Send + Sync + Sized + 'static {
-    /// What it is called, for errors.
+    /// Its name in errors.
     const NAME: &'static str;
-    /// A number of its own among all kinds, 1 to 31.
+    /// The unique number of its kind, 1 to 31.
     const KIND: usize;
 
-    /// Where all of its kind are.
+    /// The table of its kind.
     fn table() -> &'static Table<Self>;
 }
 
-/// A handle as C passes it, in the place of a pointer.
+/// A handle in the form that C passes: like a pointer.
 #[repr(transparent)]
 pub struct Handle<T> {
     number: usize,
@@ -61,12 +61,12 @@ impl<T> Handle<T> {
     /// No object.
     pub const NULL: Handle<T> = Handle { number: 0, of: PhantomData };
 
-    /// Whether it stands for no object.
+    /// Whether it is NULL.
     pub fn is_null(self) -> bool {
         self.number == 0
     }
 
-    /// What C sees in the place of an address.
+    /// The number that C has instead of an address.
     #[cfg(test)]
     pub fn number(self) -> usize {
         self.number
@@ -92,7 +92,7 @@ impl<T> Handle<T> {
 }
 
 impl<T: Object> Handle<T> {
-    /// A handle for one more object.
+    /// Adds an object, and returns its handle.
     pub fn to(object: Arc<T>) -> Result<Handle<T>, Fault> {
         T::table().insert(object)
     }
@@ -102,9 +102,14 @@ impl<T: Object> Handle<T> {
         T::table().get(self)
     }
 
-    /// The object, whose handle ends.
+    /// Removes the object. The handle is invalid afterwards.
     pub fn take(self) -> Result<Arc<T>, Fault> {
-        T::table().take(self)
+        self.take_when(|_| Ok(()))
+    }
+
+    /// As [`Handle::take`], if the object passes the check.
+    pub fn take_when(self, check: impl FnOnce(&T) -> Result<(), Fault>) -> Result<Arc<T>, Fault> {
+        T::table().take(self, check)
     }
 }
 
@@ -158,7 +163,7 @@ impl<T: Object> Table<T> {
         let entry = match shard.free.pop() {
             Some(entry) => entry,
             None if shard.entries.len() < ENTRIES_MAX => {
-                // Generations begin with 1, so no handle is null.
+                // Generations begin with 1, so no handle is NULL.
                 shard.entries.push(Entry { generation: 1, object: None });
                 shard.entries.len() - 1
             }
@@ -175,9 +180,10 @@ impl<T: Object> Table<T> {
         shard.entry(handle).and_then(|entry| entry.object.clone()).ok_or_else(|| gone::<T>(handle))
     }
 
-    fn take(&self, handle: Handle<T>) -> Result<Arc<T>, Fault> {
+    fn take(&self, handle: Handle<T>, check: impl FnOnce(&T) -> Result<(), Fault>) -> Result<Arc<T>, Fault> {
         let mut shard = self.shard(handle)?;
         let entry = shard.entry(handle).ok_or_else(|| gone::<T>(handle))?;
+        check(entry.object.as_deref().ok_or_else(|| gone::<T>(handle))?)?;
         let object = entry.object.take().ok_or_else(|| gone::<T>(handle))?;
         entry.generation = entry.generation.wrapping_add(1).max(1);
         shard.free.push(handle.entry());
@@ -253,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_handle_is_recognised() {
+    fn invalid_handles_are_detected() {
         check_missing(Handle::NULL, "the apple is NULL");
         check_missing(Handle::of(0x1234_5670), "is no apple");
         check_missing(Handle::of(usize::MAX), "is not there");

@@ -1,4 +1,4 @@
-//! Does a compiled backend keep the contract that all runtimes keep?
+//! Does a compiled backend satisfy the contract of all runtimes?
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/sample.rs"]
@@ -7,7 +7,7 @@ mod sample;
 use std::sync::Arc;
 
 use nerite_backend::conformance::{Case, Fixture, ask, check_runtime, context};
-use nerite_backend::{Batch, Instance, InstanceSpec, LoadContext, Model, Outbox, Runtime};
+use nerite_backend::{Batch, CostBound, Instance, InstanceSpec, LoadContext, Model, Outbox, Runtime};
 use nerite_cabi::{CompiledBackend, Options};
 use nerite_request::{Parameter, Status, Wanted};
 
@@ -21,7 +21,7 @@ fn case(a: &[f32], b: &[f32]) -> Case {
     }
 }
 
-/// Runs as the server's pools do: the last responses of a run go out after it. A backend in C gives its requests back after it has answered.
+/// Runs jobs as the server's pools do: the last responses of a run are sent after it. A backend in C releases its requests after it has answered.
 struct AsServed<T>(T);
 
 impl Runtime for AsServed<CompiledBackend> {
@@ -87,6 +87,16 @@ fn a_library_that_is_none_is_refused_with_the_loaders_reason() {
     let refused = backend.load(&context(folder.path(), config(""))).err().unwrap();
     assert!(refused.message.contains("unable to load shared library of backend 'x'"), "{refused}");
     assert!(refused.message.contains("file too short") || refused.message.contains("invalid ELF header"), "{refused}");
+}
+
+#[test]
+fn the_author_of_a_model_may_say_that_its_runs_are_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let backend = backend(folder.path());
+    let bound = |text: &str| backend.load(&context(folder.path(), config(text))).unwrap().cost_bound();
+    assert_eq!(bound(""), CostBound::Unknown);
+    let says = "parameters { key: 'nerite.cost_bound' value { string_value: 'input_sizes' } }";
+    assert_eq!(bound(says), CostBound::InputSizes);
 }
 
 #[test]

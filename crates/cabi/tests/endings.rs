@@ -1,4 +1,4 @@
-//! Does a compiled backend end only when nothing of it is in use any more?
+//! Is a compiled backend finalised only when no part of it is in use?
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/sample.rs"]
@@ -16,9 +16,9 @@ use nerite_request::{AdmittedRequest, Cancel, Name, Parameters, Reply, Response,
 
 use sample::{backend, config, floats};
 
-/// Longer than anything here takes.
+/// Longer than any step of these tests takes.
 const NEVER: Duration = Duration::from_mins(1);
-/// How long the backend's last function takes.
+/// How long the backend's `Finalize` takes.
 const FINALIZE_MS: u64 = 600;
 
 fn instance(backend: &dyn Runtime, folder: &Path, parameters: &str) -> Box<dyn Instance> {
@@ -40,7 +40,7 @@ fn mode(mode: &str, delay_ms: u32) -> String {
     )
 }
 
-/// Asks once, and returns when the answer is there.
+/// Runs one request, and returns when it is answered.
 fn ask(instance: &mut dyn Instance) {
     let (answered, answer) = channel();
     let inputs = vec![floats("IN", &[1.0; 1000]), floats("IN1", &[2.0])];
@@ -48,7 +48,7 @@ fn ask(instance: &mut dyn Instance) {
     let request = AdmittedRequest {
         id: Name::default(),
         rows: 1,
-        inputs,
+        inputs: inputs.into(),
         wanted: wanted.into_iter().collect(),
         priority: 0,
         timeout_us: 0,
@@ -63,7 +63,7 @@ fn ask(instance: &mut dyn Instance) {
     assert!(matches!(answer, Response::Final(_)), "{answer:?}");
 }
 
-/// Whether the library of this folder is in the process.
+/// Whether the library in this folder is mapped.
 fn is_mapped(folder: &Path) -> bool {
     std::fs::read_to_string("/proc/self/maps").unwrap().contains(folder.to_str().unwrap())
 }
@@ -76,14 +76,14 @@ fn an_instance_ends_after_the_last_request_is_released() {
     let mut instance = instance(&backend, folder.path(), &mode("late", DELAY_MS));
     ask(&mut *instance);
     let began = Instant::now();
-    // The backend's own thread reads the input, reports statistics and releases the request meanwhile.
+    // Meanwhile the backend's own thread reads the input, reports statistics and releases the request.
     drop(instance);
     assert!(began.elapsed() > Duration::from_millis(u64::from(DELAY_MS) / 2), "{:?}", began.elapsed());
     assert!(!is_mapped(folder.path()));
 }
 
 #[test]
-fn what_is_never_released_keeps_its_model_and_its_library() {
+fn an_unreleased_request_keeps_its_model_and_its_library() {
     let folder = tempfile::tempdir().unwrap();
     let backend = backend(folder.path());
     let mut leaking = instance(&backend, folder.path(), &mode("leak", 0));
@@ -97,7 +97,7 @@ fn what_is_never_released_keeps_its_model_and_its_library() {
     ask(&mut *other);
 }
 
-/// The first function is not called while the last one runs.
+/// `Initialize` is not called while `Finalize` runs.
 #[track_caller]
 fn check_begins_after_its_end(folder: &Path, backend: impl Fn() -> Arc<dyn Runtime>) {
     let first = instance(&*backend(), folder, &mode("", 0));

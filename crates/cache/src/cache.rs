@@ -166,7 +166,7 @@ mod tests {
         let data = Buffer::from(vec![3; bytes]);
         let shape = [bytes as i64].into_iter().collect();
         let output = Output { name: "Y".into(), datatype: DataType::Uint8, shape, data, placed: true };
-        InferResponse { outputs: vec![output], ..InferResponse::default() }
+        InferResponse { outputs: vec![output].into(), ..InferResponse::default() }
     }
 
     #[test]

@@ -64,12 +64,12 @@ impl SharedMemory {
 }
 
 impl TensorBuffer {
-    /// Copies an array of the loan's shape in.
+    /// Copies an array of the buffer's shape in.
     pub fn fill_from_array<T: Element, D: Dimension>(
         &mut self,
         array: &ArrayBase<impl Data<Elem = T>, D>,
     ) -> Result<(), Error> {
-        let name = format!("loan of {} {:?}", self.datatype(), self.shape());
+        let name = format!("buffer of {} {:?}", self.datatype(), self.shape());
         let shape = dims(&name, self.shape())?;
         if shape != array.shape() {
             return Err(Error::ArrayShape { name, need: shape, have: array.shape().to_vec() });
@@ -160,11 +160,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_loan_takes_arrays_of_its_shape() {
-        let mut loan = TensorBuffer::new(None, DataType::Int32, &[2, 2]).await.unwrap();
-        loan.fill_from_array(&array![[1, 2], [3, 4]]).unwrap();
-        assert_eq!(loan.view::<i32>().unwrap().to_vec(), [1, 2, 3, 4]);
-        let told = loan.fill_from_array(&Array::<i32, _>::zeros(4)).unwrap_err().to_string();
-        assert_eq!(told, "tensor 'loan of INT32 [2, 2]' has the shape [2, 2], the array [4]");
+    async fn a_buffer_takes_arrays_of_its_shape() {
+        let mut buffer = TensorBuffer::new(None, DataType::Int32, &[2, 2]).await.unwrap();
+        buffer.fill_from_array(&array![[1, 2], [3, 4]]).unwrap();
+        assert_eq!(buffer.view::<i32>().unwrap().to_vec(), [1, 2, 3, 4]);
+        let told = buffer.fill_from_array(&Array::<i32, _>::zeros(4)).unwrap_err().to_string();
+        assert_eq!(told, "tensor 'buffer of INT32 [2, 2]' has the shape [2, 2], the array [4]");
     }
 }

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use crate::report::ServerReport;
-use crate::{Error, Session, default_path, grpc, http};
+use crate::token::AUTHORIZATION;
+use crate::{Error, Session, SessionOptions, default_path, grpc, http};
 
 impl http::Client {
     /// A session with this very server, for leases and for outputs of unknown size, if its socket is at [`default_path`]; `None`
@@ -15,7 +16,7 @@ impl http::Client {
 
     /// As `session`, with a socket at `path`.
     pub async fn session_at(&self, path: impl AsRef<Path>) -> Result<Option<Session>, Error> {
-        beside(&self.server_metadata().await?, path.as_ref()).await
+        beside(&self.server_metadata().await?, path.as_ref(), self.authorization()).await
     }
 }
 
@@ -29,14 +30,19 @@ impl grpc::Client {
 
     /// As `session`, with a socket at `path`.
     pub async fn session_at(&self, path: impl AsRef<Path>) -> Result<Option<Session>, Error> {
-        beside(&self.server_metadata().await?, path.as_ref()).await
+        beside(&self.server_metadata().await?, path.as_ref(), self.authorization()).await
     }
 }
 
-/// A session with the very server that this metadata is of, if the socket at `path` is its own.
-async fn beside(server: &ServerReport, path: &Path) -> Result<Option<Session>, Error> {
+/// A session with the very server that this metadata is of, if the socket at `path` is its own. It brings the token of the client.
+async fn beside(server: &ServerReport, path: &Path, authorization: Option<&str>) -> Result<Option<Session>, Error> {
     let Some(id) = server.server_id() else { return Ok(None) };
-    match Session::connect(path).await {
+    let options = SessionOptions::default();
+    let options = match authorization {
+        Some(value) => options.header(AUTHORIZATION, value),
+        None => options.token(""),
+    };
+    match Session::connect_to(path, &options).await {
         Ok(session) => Ok(Some(session).filter(|session| session.terms().server_id == id)),
         Err(error @ Error::Untrusted { .. }) => Err(error),
         Err(_) => Ok(None),

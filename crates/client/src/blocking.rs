@@ -54,7 +54,7 @@ macro_rules! client {
                 Client::with_options(endpoint, &ClientOptions::default())
             }
 
-            /// The same, with limits of time and certificates.
+            /// The same, with limits of time, certificates and a token.
             pub fn with_options(endpoint: &str, options: &ClientOptions) -> Result<Client, Error> {
                 Ok(Client { client: within(|| crate::$protocol::Client::with_options(endpoint, options))? })
             }

@@ -31,7 +31,7 @@ impl Connector {
     /// To the server at this address; `protocol` is what TLS calls the one that is spoken.
     pub(crate) fn new(address: &str, options: &ClientOptions, protocol: &[u8]) -> Result<Connector, Error> {
         let endpoint = Endpoint::parse(address)?;
-        let ClientOptions { connect_max, request_max, tls } = options;
+        let ClientOptions { connect_max, request_max, tls, .. } = options;
         let tls = match (endpoint.secure_host(), tls) {
             (Some(host), Some(tls)) => Some(tls.connector(host, protocol)?),
             (Some(host), None) => Some(Tls::with_system_roots()?.connector(host, protocol)?),

@@ -40,12 +40,18 @@ impl Client {
         Client::with_options(endpoint, &ClientOptions::default())
     }
 
-    /// The same, with limits of time and certificates.
+    /// The same, with limits of time, certificates and a token.
     pub fn with_options(endpoint: &str, options: &ClientOptions) -> Result<Client, Error> {
         Ok(Client { caller: Caller::new(endpoint, options)? })
     }
 
-    /// The same client, sending a header with every call, such as the key of a restricted one.
+    /// What it sends as `authorization`.
+    pub(crate) fn authorization(&self) -> Option<&str> {
+        self.caller.authorization()
+    }
+
+    /// The same client, sending a header with every call, such as the key of a restricted one. `authorization` replaces the token of the
+    /// options.
     pub fn with_header(mut self, name: &str, value: &str) -> Result<Client, Error> {
         self.caller.add_header(name, value)?;
         Ok(self)

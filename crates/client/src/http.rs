@@ -18,6 +18,7 @@ use crate::connect::Connector;
 use crate::placing::Placing;
 use crate::region::{Registers, Registration};
 use crate::report::{self, IndexEntry, ModelReport, ServerReport, StatisticsReport, SystemRegionReport};
+use crate::token::AUTHORIZATION;
 use crate::{ClientOptions, Error, Registrar, Request, Response};
 
 /// What TLS calls the protocol.
@@ -48,18 +49,34 @@ impl Client {
         Client::with_options(endpoint, &ClientOptions::default())
     }
 
-    /// The same, with limits of time and certificates.
+    /// The same, with limits of time, certificates and a token.
     pub fn with_options(endpoint: &str, options: &ClientOptions) -> Result<Client, Error> {
         let connections = Arc::new(Connections::new(Connector::new(endpoint, options, PROTOCOL)?));
-        Ok(Client { connections, headers: HeaderMap::new() })
+        let client = Client { connections, headers: HeaderMap::new() };
+        match options.token.bearer() {
+            Some(bearer) => client.with_header(AUTHORIZATION, &bearer),
+            None => Ok(client),
+        }
     }
 
-    /// The same client, sending a header with every request, such as the key of a restricted call.
+    /// The same client, sending a header with every request, such as the key of a restricted call. `authorization` replaces the token of the
+    /// options.
     pub fn with_header(mut self, name: &str, value: &str) -> Result<Client, Error> {
         let fault = |reason: String| Error::Endpoint { endpoint: format!("header {name}"), reason };
         let key = HeaderName::try_from(name).map_err(|reason| fault(reason.to_string()))?;
-        self.headers.append(key, HeaderValue::from_str(value).map_err(|reason| fault(reason.to_string()))?);
+        let mut value = HeaderValue::from_str(value).map_err(|reason| fault(reason.to_string()))?;
+        // Not shown with the client.
+        value.set_sensitive(true);
+        if key == AUTHORIZATION {
+            self.headers.remove(AUTHORIZATION);
+        }
+        self.headers.append(key, value);
         Ok(self)
+    }
+
+    /// What it sends as `authorization`.
+    pub(crate) fn authorization(&self) -> Option<&str> {
+        self.headers.get(AUTHORIZATION)?.to_str().ok()
     }
 
     /// Whether the server runs.

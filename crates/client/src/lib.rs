@@ -62,6 +62,7 @@ mod shared_memory;
 mod tensor;
 mod tensor_buffer;
 mod tls;
+mod token;
 
 pub use error::{Code, Error};
 pub use inference::{PreparedRequest, SessionStream};

@@ -1,8 +1,9 @@
-//! How long does a client wait, and whom does it believe?
+//! How long does a client wait, whom does it believe, and what does it bring?
 
 use std::time::Duration;
 
 use crate::Tls;
+use crate::token::Token;
 
 /// How a client of either protocol connects and asks. Without any of it a client waits as long as the system does, and believes the
 /// certificates that the system believes.
@@ -25,6 +26,7 @@ pub struct ClientOptions {
     pub(crate) connect_max: Option<Duration>,
     pub(crate) request_max: Option<Duration>,
     pub(crate) tls: Option<Tls>,
+    pub(crate) token: Token,
 }
 
 impl ClientOptions {
@@ -45,6 +47,12 @@ impl ClientOptions {
     /// What to believe, and to show, at addresses of `https://`.
     pub fn tls(mut self, tls: Tls) -> ClientOptions {
         self.tls = Some(tls);
+        self
+    }
+    /// Brings the secret of a token that the server knows, where it asks for one (`--access-tokens-file`). Without it, `NERITE_TOKEN` in the
+    /// environment; an empty one brings none. Without TLS whoever sees the network sees it.
+    pub fn token(mut self, secret: &str) -> ClientOptions {
+        self.token = Token::new(secret);
         self
     }
 }

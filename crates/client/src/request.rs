@@ -100,14 +100,14 @@ impl Request {
         self
     }
 
-    /// Adds an input that lies in a loan; the request keeps the memory until it is dropped.
-    pub fn input_buffer(mut self, name: &str, loan: &TensorBuffer) -> Request {
-        let (datatype, shape) = (loan.datatype(), Shape::from_slice(loan.shape()));
-        if let Some(lease) = loan.lease() {
+    /// Adds an input that lies in a buffer; the request keeps the memory until it is dropped.
+    pub fn input_buffer(mut self, name: &str, buffer: &TensorBuffer) -> Request {
+        let (datatype, shape) = (buffer.datatype(), Shape::from_slice(buffer.shape()));
+        if let Some(lease) = buffer.lease() {
             self.leases.push(lease.clone());
-            return self.input_in_window(name, datatype, &shape, lease.window(0, loan.byte_size()));
+            return self.input_in_window(name, datatype, &shape, lease.window(0, buffer.byte_size()));
         }
-        self.input(Tensor { name: name.to_owned(), datatype, shape, data: loan.bytes() })
+        self.input(Tensor { name: name.to_owned(), datatype, shape, data: buffer.bytes() })
     }
 
     /// Asks for an output in the answer. Without any, all outputs are sent.

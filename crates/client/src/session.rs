@@ -98,7 +98,7 @@ impl Session {
     pub async fn connect_to(path: impl AsRef<Path>, options: &SessionOptions) -> Result<Session, Error> {
         let path = path.as_ref();
         let socket = place::connect(path, options)?;
-        let headers = options.headers.iter().cloned().collect();
+        let headers = options.all_headers();
         Session::open(path, socket, v1::Hello { headers, operator: options.operator, ..v1::Hello::default() }).await
     }
 
@@ -269,9 +269,12 @@ pub(crate) fn refusal(error: v1::Error) -> Error {
         3 => Code::InvalidArg,
         5 => Code::NotFound,
         6 => Code::AlreadyExists,
+        7 => Code::Denied,
+        8 => Code::Exhausted,
         12 => Code::Unsupported,
         13 => Code::Internal,
         14 => Code::Unavailable,
+        16 => Code::Unauthenticated,
         _ => Code::Unknown,
     };
     Error::Refused(Status::new(code, error.message))

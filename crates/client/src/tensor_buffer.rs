@@ -8,7 +8,7 @@ use nerite_tensor::{DataType, Shape, byte_size, element_count, strings};
 use crate::{Element, Error, Lease, Session, View};
 
 /// Memory for one input tensor: a lease of a session, or, without a session or without room in it, memory of this process,
-/// whose bytes then travel in the request. The calls are the same: loan, fill, send.
+/// whose bytes then travel in the request. The calls are the same: make, fill, send.
 ///
 /// ```no_run
 /// use nerite_client::{CellsMut, DataType, TensorBuffer, Request, http};
@@ -69,15 +69,15 @@ impl TensorBuffer {
             strings::push(&mut bytes, element.as_ref())
                 .ok_or_else(|| fault("an element of 4 GiB or more".to_owned()))?;
         }
-        let mut loan = TensorBuffer::of(session.into(), DataType::Bytes, shape, bytes.len()).await?;
-        match &mut loan.memory {
+        let mut buffer = TensorBuffer::of(session.into(), DataType::Bytes, shape, bytes.len()).await?;
+        match &mut buffer.memory {
             Memory::Lease(lease) => lease.write_bytes(0, &bytes)?,
             Memory::Heap(heap) => *heap = Buffer::from(bytes),
         }
-        Ok(loan)
+        Ok(buffer)
     }
 
-    /// Lets `write` work on the tensor's numbers in place. Requests that were made of the loan before, and are not sent yet, see
+    /// Lets `write` work on the tensor's numbers in place. Requests that were made with the buffer before, and are not sent yet, see
     /// it if the memory is shared.
     pub fn fill<T: Element>(&mut self, write: impl FnOnce(CellsMut<'_, T>)) -> Result<(), Error> {
         self.check::<T>()?;
@@ -181,7 +181,7 @@ fn own_memory(byte_size: usize, datatype: DataType, shape: &[i64]) -> Result<Slo
 
 /// What errors call a tensor that no request has given a name yet.
 fn called(datatype: DataType, shape: &[i64]) -> String {
-    format!("loan of {datatype} {shape:?}")
+    format!("buffer of {datatype} {shape:?}")
 }
 
 fn uneven() -> Error {
@@ -194,31 +194,31 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn without_a_session_a_loan_is_memory_of_our_own() {
-        let mut loan = TensorBuffer::new(None, DataType::Int32, &[2, 2]).await.unwrap();
-        loan.fill(|mut numbers: CellsMut<'_, i32>| numbers.copy_from(0, &[1, 2, 3, 4])).unwrap();
-        let before = loan.bytes();
-        loan.fill(|mut numbers: CellsMut<'_, i32>| assert!(numbers.set(0, 9))).unwrap();
-        assert_eq!(loan.view::<i32>().unwrap().to_vec(), [9, 2, 3, 4]);
-        assert_eq!((loan.is_shared(), before[0], loan.bytes()[0]), (false, 1, 9));
-        let wrong = loan.fill(|_: CellsMut<'_, f32>| {}).unwrap_err().to_string();
-        assert_eq!(wrong, "tensor 'loan of INT32 [2, 2]' holds INT32, asked for as FP32");
+    async fn without_a_session_a_buffer_is_memory_of_our_own() {
+        let mut buffer = TensorBuffer::new(None, DataType::Int32, &[2, 2]).await.unwrap();
+        buffer.fill(|mut numbers: CellsMut<'_, i32>| numbers.copy_from(0, &[1, 2, 3, 4])).unwrap();
+        let before = buffer.bytes();
+        buffer.fill(|mut numbers: CellsMut<'_, i32>| assert!(numbers.set(0, 9))).unwrap();
+        assert_eq!(buffer.view::<i32>().unwrap().to_vec(), [9, 2, 3, 4]);
+        assert_eq!((buffer.is_shared(), before[0], buffer.bytes()[0]), (false, 1, 9));
+        let wrong = buffer.fill(|_: CellsMut<'_, f32>| {}).unwrap_err().to_string();
+        assert_eq!(wrong, "tensor 'buffer of INT32 [2, 2]' holds INT32, asked for as FP32");
         assert!(matches!(TensorBuffer::new(None, DataType::Bytes, &[1]).await, Err(Error::Strings { .. })));
         assert!(matches!(TensorBuffer::new(None, DataType::Int8, &[-1]).await, Err(Error::Shape { .. })));
         assert_eq!(TensorBuffer::new(None, DataType::Int8, &[0]).await.unwrap().byte_size(), 0);
     }
 
     #[tokio::test]
-    async fn a_loan_that_no_memory_has_room_for_is_an_error() {
+    async fn a_buffer_that_no_memory_has_room_for_is_an_error() {
         let refused = TensorBuffer::new(None, DataType::Int8, &[1 << 50]).await.unwrap_err();
         assert!(matches!(refused, Error::Memory { .. }));
-        assert!(refused.to_string().starts_with("tensor 'loan of INT8 [1125899906842624]': "), "{refused}");
+        assert!(refused.to_string().starts_with("tensor 'buffer of INT8 [1125899906842624]': "), "{refused}");
     }
 
     #[tokio::test]
     async fn strings_are_as_many_as_the_shape_says() {
-        let loan = TensorBuffer::of_strings(None, &[2], &["ab", ""]).await.unwrap();
-        assert_eq!(&loan.bytes()[..], b"\x02\0\0\0ab\0\0\0\0");
+        let buffer = TensorBuffer::of_strings(None, &[2], &["ab", ""]).await.unwrap();
+        assert_eq!(&buffer.bytes()[..], b"\x02\0\0\0ab\0\0\0\0");
         assert!(matches!(TensorBuffer::of_strings(None, &[3], &["ab"]).await, Err(Error::Strings { .. })));
     }
 }

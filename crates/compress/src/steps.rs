@@ -41,7 +41,10 @@ pub(crate) enum Progress {
 const STEP: StepBudget = StepBudget { bytes_in: STEP_BYTES_IN, bytes_out: STEP_BYTES_OUT };
 
 /// One permit for each step that may run in this process.
-static STEP_PERMITS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(permits_of_process()));
+static STEP_PERMITS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(*PERMITS_OF_PROCESS));
+/// Determined once, because it takes the system some file reads to count the cores, and every connection needs it.
+static PERMITS_OF_PROCESS: LazyLock<usize> =
+    LazyLock::new(|| permits(std::thread::available_parallelism().map_or(1, usize::from)));
 
 /// The share of one connection: at most half of the permits. Messages of one connection wait for each other, and other connections find free permits.
 #[derive(Clone, Debug)]
@@ -50,7 +53,7 @@ pub struct Lane(Arc<Semaphore>);
 impl Lane {
     /// The share of a new connection.
     pub fn new() -> Lane {
-        Lane(Arc::new(Semaphore::new(permits_of_lane(permits_of_process()))))
+        Lane(Arc::new(Semaphore::new(permits_of_lane(*PERMITS_OF_PROCESS))))
     }
 }
 
@@ -58,10 +61,6 @@ impl Default for Lane {
     fn default() -> Lane {
         Lane::new()
     }
-}
-
-fn permits_of_process() -> usize {
-    permits(std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// Half of the cores. The other half is for models and front threads.

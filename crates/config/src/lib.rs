@@ -3,9 +3,8 @@
 //! ```text
 //!  config.pbtxt ── text ──┐                     ┌── deduce    which backend?
 //!                         ├─► ModelConfig ──────┼── normalise which defaults?
-//!  load override ─ json ──┘        ▲            ├── complete  what does the graph add?
-//!                                  │            ├── validate  is it consistent?
-//!  config endpoint ◄──── json ─────┘            └── compose   do an ensemble's models fit?
+//!  load override ─ json ──┘        │            ├── complete  what does the graph add?
+//!  config endpoint ◄──── json ─────┘            └── validate  is it consistent?
 //! ```
 //!
 //! Everything here is a function over values: no file is opened and nothing is logged. The caller reads the repository and passes in what it found.
@@ -23,7 +22,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod compose;
+mod cost;
 mod datatype;
 mod deduce;
 mod error;
@@ -39,6 +38,7 @@ mod schema;
 mod shape;
 mod suggest;
 mod text;
+mod timeout;
 mod validate;
 mod versions;
 mod view;
@@ -49,7 +49,6 @@ pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/inference.rs"));
 }
 
-pub use compose::compose_ensemble;
 pub use datatype::{config_data_type, tensor_data_type};
 pub use deduce::{Entry, deduce_backend};
 pub use error::{ConfigError, TextFault};

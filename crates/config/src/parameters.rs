@@ -3,16 +3,18 @@
 //! Parameters are the backend's, so any key is allowed. Those that begin with `nerite.` are the server's: a key that is none of them is refused, because a
 //! misspelt one would do nothing.
 
+use crate::cost::COST_BOUND;
 use crate::error::refuse;
 use crate::latency::LATENCY_BOUND;
 use crate::padding::{PAD, PAD_VALUE};
+use crate::timeout::TIMEOUT_ENDS_RUNS;
 use crate::{ConfigError, ModelConfig, nearest};
 
 /// What the keys of the server's own parameters begin with.
 const PREFIX: &str = "nerite.";
 
 /// All of them.
-const KNOWN: [&str; 3] = [LATENCY_BOUND, PAD, PAD_VALUE];
+const KNOWN: [&str; 5] = [COST_BOUND, LATENCY_BOUND, PAD, PAD_VALUE, TIMEOUT_ENDS_RUNS];
 
 /// Refuses keys that would do nothing.
 pub(crate) fn check(config: &ModelConfig) -> Result<(), ConfigError> {
@@ -49,7 +51,10 @@ mod tests {
         check_key("nerite.pads", Some("did you mean 'nerite.pad'?"));
         check_key(
             "nerite.",
-            Some("is none of the server's, which are nerite.latency_bound_microseconds, nerite.pad, nerite.pad_value"),
+            Some(
+                "is none of the server's, which are nerite.cost_bound, nerite.latency_bound_microseconds, nerite.pad, \
+                  nerite.pad_value, nerite.timeout_ends_runs",
+            ),
         );
     }
 }

@@ -69,6 +69,8 @@ pub fn validate(config: &ModelConfig) -> Result<(), ConfigError> {
         );
     }
     config.latency_bound_us()?;
+    config.timeout_ends_runs()?;
+    config.is_bound_by_input_sizes()?;
     check_metrics(config)
 }
 

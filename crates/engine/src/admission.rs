@@ -6,30 +6,31 @@ use nerite_backend::{InFlight, Job, now_ns};
 use nerite_request::{AdmittedRequest, Peer, Request};
 
 use crate::contract::{CheckedTensors, Contract, Prefix, Tensors};
+use crate::deadline::end_in_time;
 use crate::served::Served;
 
 /// A request's right to one model version, which was found once and stays loaded while this lives. It is counted as in flight.
 pub struct Admission {
-    // In this order: whoever unloads the version waits for the count, and is then its last holder.
+    // The fields are dropped in this order: the thread that unloads the version waits for the count, and must then hold the last reference.
     served: Arc<Served>,
     in_flight: InFlight,
-    /// Until it is submitted: a version takes what it admitted, and ends afterwards.
+    /// Held until the request is submitted. A version that is replaced runs the requests that it admitted, and then ends.
     entering: InFlight,
     asker: Option<Peer>,
 }
 
 impl Admission {
-    /// To a version that was found before. `None`: it has ended meanwhile, and there may be another in its place.
+    /// An admission to a version that was found before. `None`: the version has ended since, and another one may have replaced it.
     pub fn to(served: &Arc<Served>) -> Option<Admission> {
         let entering = served.enter();
-        // Whoever ends the version says so first, and waits for those that enter then.
+        // A thread that ends the version first marks it as retired, and then waits for the requests that were admitted.
         if served.is_retired() {
             return None;
         }
         Some(Admission { in_flight: served.begin(), served: Arc::clone(served), entering, asker: None })
     }
 
-    /// The same for a request of that client. What comes of memory that a client shares is kept for its own requests only.
+    /// The same admission for a request of that client. A response that was made of memory that a client shares is cached for that client only.
     pub fn of_asker(self, peer: &Peer) -> Admission {
         let asker = self.served.is_cached().then(|| peer.clone());
         Admission { asker, ..self }
@@ -53,7 +54,11 @@ impl Admission {
     /// Runs a request that fits the contract, now or as soon as an instance is free. The answer comes through the request's own reply.
     pub fn submit(self, request: AdmittedRequest) {
         let Admission { in_flight, served, entering, asker } = self;
-        served.submit(Job::new(request, in_flight, now_ns()), asker.as_ref());
+        let mut job = Job::new(request, in_flight, now_ns());
+        if served.timeout_ends_runs() {
+            end_in_time(&mut job);
+        }
+        served.submit(job, asker.as_ref());
         drop(entering);
     }
 

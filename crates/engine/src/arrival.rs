@@ -15,7 +15,7 @@ use crate::sequences::step;
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals {
     levels: PriorityLevels,
-    /// Inputs in which jobs that run together must be equal, rows apart.
+    /// Inputs whose shapes must be equal in jobs that run together, apart from the number of rows.
     compared: Vec<Name>,
     padding: Padding,
     /// All inputs.
@@ -28,7 +28,7 @@ pub(crate) struct Arrivals {
 }
 
 impl Arrivals {
-    /// Descriptions for a scheduler that has these levels and wants this, of jobs with these inputs.
+    /// Descriptions of jobs with these inputs, for a scheduler with these levels that reads what `wants` says.
     pub fn new(levels: PriorityLevels, inputs: &[TensorSpec], wants: Wants) -> Arrivals {
         let compared = inputs.iter().filter(|input| is_compared(input)).map(|input| input.name.clone()).collect();
         Arrivals {
@@ -45,6 +45,11 @@ impl Arrivals {
     /// The same, for a model of which some inputs are padded: requests may run together whose inputs are padded to the same shape.
     pub fn with_padding(self, padding: Padding) -> Arrivals {
         Arrivals { padding, ..self }
+    }
+
+    /// Which inputs are padded.
+    pub fn padding(&self) -> &Padding {
+        &self.padding
     }
 
     /// The same, for a scheduler of sequences.
@@ -80,8 +85,8 @@ impl Arrivals {
         self.levels.policy(self.levels.level(job.priority())).deadline(job.timeout_us(), came_us)
     }
 
-    /// When a job that was decided to run, and waits on for what its instance needs, has waited too long. Sequences have no such time: theirs is over
-    /// once they have a slot.
+    /// The time at which a job is rejected that was chosen to run and still waits for resources. `None` for jobs of sequences: their timeout is over
+    /// once the sequence has a slot.
     pub fn rejected_at_us(&self, job: &Job) -> Option<u64> {
         let deadline = self.deadline(job, job.arrived() / 1000).filter(|_| !self.of_sequences)?;
         (deadline.action == TimeoutAction::Reject).then_some(deadline.at_us)
@@ -96,7 +101,7 @@ impl Arrivals {
         hasher.finish()
     }
 
-    /// Whether two jobs may run together. Clients choose what the keys are made of, so equal keys prove nothing.
+    /// Whether two jobs may run together. Clients choose the values that the keys are made of, so equal keys are no proof.
     pub fn may_join(&self, one: &Job, next: &Job) -> bool {
         !self.wants.shapes || self.compared.iter().all(|name| self.features(one, name) == self.features(next, name))
     }
@@ -110,7 +115,7 @@ impl Arrivals {
         })
     }
 
-    /// Where the inputs lie, if any lies where two jobs can lie side by side: in memory that a client shares.
+    /// The address ranges of the inputs, if any input lies in memory that a client shares. Only there can inputs of two jobs be adjacent.
     fn spans(&self, job: &Job) -> Spans {
         if job.inputs().iter().all(|input| input.data.access() == Access::Private) {
             return Spans::new();
@@ -197,7 +202,7 @@ mod tests {
         check(&[("A", &[1, 3]), ("B", &[1, 4])], &[("A", &[1, 3]), ("B", &[2, 4])], true);
         check(&[("A", &[1, 3]), ("B", &[1, 4])], &[("A", &[1, 3])], false);
         check(&[("A", &[1, 3]), ("C", &[1, 4])], &[("A", &[1, 3]), ("C", &[1, 9])], true);
-        // The order in which a client names its inputs says nothing.
+        // The order in which a client names its inputs has no meaning.
         check(&[("A", &[1, 3]), ("B", &[1, 4])], &[("B", &[1, 4]), ("A", &[1, 3])], true);
     }
 
@@ -220,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_request_asks_for_is_read_by_the_policy_of_its_level() {
+    fn a_request_gets_the_timeout_of_its_priority_level() {
         let policy = QueuePolicy { timeout_us: 9, allow_override: true, ..QueuePolicy::default() };
         let levels =
             PriorityLevels { count: 2, default_level: 2, policies: [(1, policy)].into(), ..Default::default() };

@@ -4,8 +4,8 @@
 //!   submit ─► key over the inputs ─► found: the stored outputs go to the client's places
 //!      │ (aside, if that takes long)  └─ not found: the model runs, and its response is kept on its way to the client
 //! ```
-//! Memory that a client shares may change after its key was made, and outputs in a client's memory before they are copied. So what comes
-//! of such memory is kept under a key that only requests of the same client have: it can deceive nobody else.
+//! A client can change shared memory after its key was made, and outputs in its memory before they are copied. So a response that was made with such
+//! memory is kept under a key that only requests of the same client have: a client can deceive only itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +23,7 @@ use crate::stats::Stats;
 /// The cache as one model version uses it.
 pub(crate) struct Cached {
     cache: Arc<ResponseCache>,
-    /// No version that is loaded later has the same number.
+    /// Unique for each version that was ever loaded.
     generation: u64,
     model: Arc<str>,
     stats: Arc<Stats>,
@@ -32,11 +32,11 @@ pub(crate) struct Cached {
 
 /// The keys of a request.
 struct Keys {
-    /// Of what only private memory was used for: true for every client.
+    /// The key of responses that were made of private memory only. They are valid for every client.
     of_all: Key,
-    /// Of what may have changed meanwhile: for the client who asks, if the kernel tells who that is.
+    /// The key of responses that were made with memory that the client could change. `None` if the kernel does not identify the client.
     of_asker: Option<Key>,
-    /// Whether its own inputs may change.
+    /// Whether the client can change the inputs of this request.
     is_shared: bool,
 }
 
@@ -57,7 +57,7 @@ impl Cached {
         self.lookups.wait();
     }
 
-    /// Answers the request, or has its model do so: here, or on another thread if its inputs are large.
+    /// Answers the request from the cache or runs its model. If the inputs are large, another thread does so.
     pub fn submit(self: &Arc<Self>, model: &Arc<dyn RunJob>, job: Job, asker: Option<&Peer>) {
         let asker = asker.filter(|peer| **peer != Peer::Unknown).map(Peer::to_string);
         if !may_be_kept(&job, asker.is_some()) {
@@ -87,7 +87,7 @@ impl Cached {
         if job.is_cancelled() {
             return job.refuse(Status::new(Code::Cancelled, ""));
         }
-        // Who sends and gets all in messages is not answered from what another program of the same client may have changed.
+        // A request whose tensors are all in messages is not answered with a response that another program of the same client could have changed.
         let found = match keys.of_asker.filter(|_| keys.is_shared || has_places(&job)) {
             Some(of_asker) => self.cache.find(&[keys.of_all, of_asker]),
             None => self.cache.find(&[keys.of_all]),
@@ -138,7 +138,7 @@ impl Cached {
     }
 }
 
-/// Whether the key of a request can be made, and its response kept for somebody. Memory of devices is not read for it.
+/// Whether a key can be made of the request, and its response be kept for this client or for all. Memory of devices is not read for keys.
 fn may_be_kept(job: &Job, has_asker: bool) -> bool {
     job.inputs()
         .iter()
@@ -150,14 +150,14 @@ fn has_places(job: &Job) -> bool {
     job.offers_places() || job.wanted().any(|name| job.output_slot(name).is_some())
 }
 
-/// Answers with what was kept. The inputs' memory is checked as after a run.
+/// Answers with the stored response. Whether memory of the inputs was lost is checked as after a run.
 fn answer(mut job: Job, stored: &Stored, begun: u64) {
     let times = Times { start: begun, ..Times::begin() };
     let placed = place(&mut job, stored);
     job.finish_from_cache(placed, times);
 }
 
-/// Copies the outputs to the places that the client named, or was lent; others are sent from where they are kept.
+/// Copies the outputs to the places that the client named or that were chosen for it. Other outputs are sent from the cache's memory.
 fn place(job: &mut Job, stored: &Stored) -> Result<(), Status> {
     job.say(stored.parameters.clone());
     for output in &stored.outputs {
@@ -185,7 +185,7 @@ struct Insertion {
     model: Arc<str>,
     keys: Keys,
     lookup_ns: u64,
-    /// Whether the response was kept, if it may be.
+    /// Whether the response was kept.
     is_kept: bool,
     reply: Reply,
 }
@@ -195,7 +195,7 @@ impl Insertion {
         let begun = now_ns();
         let is_placed = response.outputs.iter().any(|output| output.placed);
         let key = if self.keys.is_shared || is_placed { self.keys.of_asker } else { Some(self.keys.of_all) };
-        // What lies on a device is not copied here.
+        // Outputs on a device are not kept, because they would have to be copied to the host.
         let is_here = response.outputs.iter().all(|output| output.data.place().is_host());
         if let Some(key) = key.filter(|_| is_here)
             && let Kept::TooLarge(bytes) = self.cache.keep(key, response)
@@ -225,6 +225,10 @@ impl Deliver for Insertion {
 
     fn refuse(&mut self, why: Status) {
         self.reply.refuse(why);
+    }
+
+    fn may_wait(&self) -> bool {
+        self.reply.may_wait()
     }
 
     fn offers_places(&self) -> bool {
@@ -280,7 +284,7 @@ mod tests {
         let request = AdmittedRequest {
             id: "1".into(),
             rows: 1,
-            inputs: Vec::new(),
+            inputs: Vec::new().into(),
             wanted: Vec::new().into(),
             priority: 0,
             timeout_us: 0,

@@ -1,7 +1,7 @@
 //! Does a request fit its model?
 //!
-//! The checks come in Triton's order, because a request with two faults must be told the same one. Who asks with names has made memory of
-//! them before (`api`); who asks from within the server has memory anyway.
+//! The checks are in Triton's order, so a request with two faults gets the same error as from Triton. For a client's request, `api` has made memory
+//! of the names before. A request from within the server has memory already.
 
 mod raw;
 mod shape;
@@ -10,7 +10,7 @@ use nerite_config::TensorSpec;
 use nerite_memory::Buffer;
 use nerite_request::limits::LISTED_BYTES_MAX;
 use nerite_request::names::{ByName, first_repeated};
-use nerite_request::{InferInput, Status, Wanted, WantedOutputs};
+use nerite_request::{InferInput, Inputs, Status, Wanted, WantedOutputs};
 use nerite_tensor::Tensor;
 
 use shape::check_input;
@@ -29,14 +29,14 @@ pub struct Contract<'m> {
     pub outputs: &'m [TensorSpec],
 }
 
-/// The tensors of a request that was not yet checked.
+/// The tensors of a request that is not checked yet.
 #[derive(Debug)]
 pub struct Tensors {
     /// Inputs in the client's order.
-    pub inputs: Vec<Tensor>,
-    /// Outputs wanted, each with its place; empty for all.
+    pub inputs: Inputs,
+    /// Requested outputs, each with its place. Empty means all outputs.
     pub wanted: WantedOutputs,
-    /// Whether the one input came without a name.
+    /// Whether the only input came without a name.
     pub is_raw: bool,
 }
 
@@ -44,8 +44,8 @@ pub struct Tensors {
 #[derive(Debug)]
 pub struct CheckedTensors {
     /// Inputs in the client's order, in the shapes the model sees.
-    pub inputs: Vec<Tensor>,
-    /// Outputs wanted, each with its place.
+    pub inputs: Inputs,
+    /// Requested outputs, each with its place.
     pub wanted: WantedOutputs,
     /// Rows: the batch dimension, 1 without one.
     pub rows: u32,
@@ -81,21 +81,19 @@ impl Contract<'_> {
 
     /// Checks tensors of which none is named twice.
     pub fn check(&self, request: Prefix<'_>, tensors: Tensors) -> Result<CheckedTensors, Status> {
-        let Tensors { inputs, wanted, is_raw } = tensors;
+        let Tensors { mut inputs, wanted, is_raw } = tensors;
         let wanted = self.check_wanted(wanted)?;
         let specs = ByName::new(self.inputs, |spec| &spec.name);
         check_inputs(request, &inputs, self)?;
         let rows = check_batch(request, &inputs, &specs, self)?;
-        let admitted = inputs.into_iter().map(|input| {
+        for input in &mut inputs {
             let spec = specs.find(&input.name).ok_or_else(|| unexpected_input(&input.name, self))?;
-            check_input(request, input, spec, self, is_raw)
-        });
-        // The list is made where the other one was.
-        let inputs = admitted.collect::<Result<Vec<_>, Status>>()?;
+            check_input(request, input, spec, self, is_raw)?;
+        }
         Ok(CheckedTensors { inputs, wanted, rows })
     }
 
-    /// As [`Contract::check`], for tensors that nobody looked at before.
+    /// As [`Contract::check`], for tensors of which nothing was checked before.
     pub fn check_all(&self, request: Prefix<'_>, tensors: Tensors) -> Result<CheckedTensors, Status> {
         let (inputs, wanted) = (&tensors.inputs, &tensors.wanted);
         if let Some(input) = first_repeated(inputs, |input| &input.name).and_then(|at| inputs.get(at)) {
@@ -107,7 +105,7 @@ impl Contract<'_> {
         self.check(request, tensors)
     }
 
-    /// None asked for means all.
+    /// An empty list means all outputs.
     fn check_wanted(&self, wanted: WantedOutputs) -> Result<WantedOutputs, Status> {
         if wanted.is_empty() {
             return Ok(self.outputs.iter().map(|o| Wanted { name: o.name.clone(), slot: None }).collect());
@@ -146,7 +144,7 @@ fn check_inputs(request: Prefix<'_>, inputs: &[Tensor], contract: &Contract<'_>)
             contract.model
         )
     };
-    // With nothing missing Triton's list opens without its bracket; clients may look for that.
+    // If no input is missing, Triton's list lacks its opening bracket. Clients may match on that.
     let missing_list = if missing_list.is_empty() { "]".to_owned() } else { format!("[{missing_list}]") };
     Err(Status::invalid(format!(
         "{request}{expected}. Got input(s) [{got_list}], but missing required input(s) {missing_list}. Please provide all \
@@ -154,7 +152,7 @@ fn check_inputs(request: Prefix<'_>, inputs: &[Tensor], contract: &Contract<'_>)
     )))
 }
 
-/// Names as Triton lists them; of very many the first, and the number of the others.
+/// Names in the form of Triton's list. A long list is cut, and ends with the number of the other names.
 fn quoted<'n>(mut names: impl Iterator<Item = &'n str>) -> String {
     let mut list = String::new();
     while let Some(name) = names.next() {
@@ -168,7 +166,7 @@ fn quoted<'n>(mut names: impl Iterator<Item = &'n str>) -> String {
     list
 }
 
-/// Unknown inputs and the batch dimension, over all inputs. Gives the rows.
+/// Checks for unknown inputs, and the batch dimension of all inputs. Returns the number of rows.
 fn check_batch(
     request: Prefix<'_>,
     inputs: &[Tensor],

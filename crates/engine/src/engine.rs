@@ -1,10 +1,11 @@
-//! Who loads and retires models while requests go on?
+//! How are models loaded and retired while requests are served?
 
 mod demand;
 mod eviction;
 mod namespaces;
 mod parts;
 mod poll;
+mod repositories;
 mod resize;
 mod retire;
 
@@ -29,6 +30,7 @@ pub use self::demand::{DemandCounts, Waiting};
 use self::namespaces::{Namespaces, each};
 use self::parts::Reason;
 use self::poll::PollStop;
+pub use self::repositories::RepositoryChange;
 use self::retire::Retiring;
 use crate::admission::Admission;
 use crate::catalog::Catalog;
@@ -43,9 +45,9 @@ use crate::unsupported;
 pub struct Engine {
     store: Store,
     pub(crate) loader: Loader,
-    /// For what outlives a call.
+    /// For threads that outlive a call.
     this: Weak<Engine>,
-    /// For models that ask others.
+    /// For models that make requests of other models.
     models: Models,
     options: Options,
     pub(crate) catalog: ArcSwap<Catalog>,
@@ -55,14 +57,14 @@ pub struct Engine {
     one_per_model: OnePerModel,
     retiring: Retiring,
     loads: Loads,
-    /// There with `--model-namespacing`.
+    /// `Some` with `--model-namespacing`.
     namespaces: Option<Namespaces>,
-    /// There in control mode `demand`.
+    /// `Some` in control mode `demand`.
     demand: Option<Arc<Demand>>,
     poll_stop: Arc<PollStop>,
-    /// Whether what was to be up at the start was loaded. In control mode `demand` all that is loaded before stays.
+    /// Whether the models of the start were loaded. In control mode `demand`, models that were loaded before that are never evicted.
     has_started: AtomicBool,
-    /// Whether its start failed: then it serves nothing.
+    /// Whether the start failed. Then no model is served.
     has_failed: AtomicBool,
 }
 
@@ -120,7 +122,7 @@ impl Engine {
         }
         match self.lifecycle().look_up(model, version) {
             Err(status) => Err(status),
-            // Published a moment ago: the lifecycle knows it, the catalog does so before its lock is free again.
+            // It was published between the two look-ups. The catalog is updated before the lifecycle's lock is free again.
             Ok(generation) => {
                 self.generation(&generation).ok_or_else(|| Status::unavailable("the model is being loaded"))
             }
@@ -132,7 +134,7 @@ impl Engine {
         admit(|| self.find(model, version))
     }
 
-    /// All versions of a model that take requests, ascending; none if its name means several models.
+    /// All versions of a model that take requests, ascending. Empty if the name means several models.
     pub fn served(&self, model: &str) -> Vec<Arc<Served>> {
         let Ok(identifier) = self.identifier(model) else { return Vec::new() };
         self.catalog.load().versions(&identifier).to_vec()
@@ -143,7 +145,7 @@ impl Engine {
         self.catalog.load().all()
     }
 
-    /// The engine could not be started, and the server goes on without models.
+    /// Notes that the engine could not be started. The server then runs without models.
     pub fn mark_failed(&self) {
         self.has_failed.store(true, Ordering::Release);
     }
@@ -153,12 +155,12 @@ impl Engine {
         self.has_failed.load(Ordering::Acquire)
     }
 
-    /// Where models are read from.
+    /// The repositories that models are read from.
     pub(crate) fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Whether a repository has the model, or it is up without one: a load request may have brought its files.
+    /// Whether a repository has the model, or it is loaded. A load request may have brought the files of a model that no repository has.
     pub(crate) fn is_known(&self, model: &str) -> bool {
         self.store.has(model) || !self.served(model).is_empty()
     }
@@ -177,7 +179,7 @@ impl Engine {
 
     /// Whether every known model has a version and every known version is ready or was unloaded.
     pub fn is_ready(&self) -> bool {
-        // A request may ask for any model of the repositories. One that cannot be loaded is that request's fault.
+        // In this mode every request loads its model. A model that cannot be loaded fails its requests, and does not make the server unready.
         self.is_on_demand() || self.lifecycle().strictly_ready()
     }
 
@@ -199,12 +201,12 @@ impl Engine {
         Ok(index)
     }
 
-    /// Whether models made metrics of their own, which may be many.
+    /// Whether models have made custom metrics.
     pub fn has_custom_metrics(&self) -> bool {
         !self.models.metrics().is_empty()
     }
 
-    /// The metrics that models made of their own.
+    /// The custom metrics that models made.
     pub fn custom_metrics(&self) -> Vec<CustomFamily> {
         self.models.metrics().report()
     }
@@ -214,12 +216,12 @@ impl Engine {
         &self.loader.services
     }
 
-    /// The runtimes there are.
+    /// The runtimes of this server.
     pub fn runtimes(&self) -> &crate::Runtimes {
         &self.loader.runtimes
     }
 
-    /// Loads what is to be up at start and waits for it. Gives the names of the models that failed.
+    /// Loads the models of the start, and waits for that. Returns the names of the models that failed.
     pub fn start(self: &Arc<Self>) -> Result<Vec<String>, Status> {
         let listing = self.store.list().map_err(|error| error.status())?;
         let plan = startup(self.options.control, &self.options.load_models, &listing)?;
@@ -229,7 +231,7 @@ impl Engine {
             failed.push(refused.to_string());
         }
         let models = match self.options.control {
-            // They were named.
+            // The operator named these models.
             ControlMode::Explicit | ControlMode::Demand if self.namespaces.is_some() => {
                 plan.models.iter().flat_map(|model| self.to_load(model, &LoadOptions::default())).collect()
             }
@@ -243,7 +245,7 @@ impl Engine {
         Ok(failed)
     }
 
-    /// Loads these models side by side. Gives the names of those that failed.
+    /// Loads these models in parallel. Returns the names of those that failed.
     fn load_wave(self: &Arc<Self>, models: &[String], reason: &Reason) -> Vec<String> {
         let mut failed = Vec::new();
         std::thread::scope(|scope| {
@@ -252,7 +254,7 @@ impl Engine {
                 .map(|model| {
                     let load = || self.load_for(model, &LoadOptions::default(), reason);
                     let thread = std::thread::Builder::new().name("nerite-load".to_owned()).spawn_scoped(scope, load);
-                    // A system without another thread still has this one.
+                    // If the system refuses a thread, this thread loads the model.
                     (model, thread.map_err(|_| load()))
                 })
                 .collect();
@@ -276,7 +278,7 @@ impl Engine {
         self.options.control.check_client_control()
     }
 
-    /// Loads or reloads a model for that client on a thread of its own, then calls `done`.
+    /// Loads or reloads a model for that client on a new thread, then calls `done`.
     pub fn load(
         self: &Arc<Self>,
         model: &str,
@@ -292,7 +294,7 @@ impl Engine {
         answer_aside("nerite-load", model, load, done);
     }
 
-    /// Takes a model away from new requests, then calls `done`. Requests in flight end by themselves.
+    /// Unloads a model and calls `done`. New requests are refused. Requests in flight are completed.
     pub fn unload(
         self: &Arc<Self>,
         model: &str,
@@ -307,7 +309,7 @@ impl Engine {
         answer_aside("nerite-unload", model, unload, done);
     }
 
-    /// Retires everything and waits, at most until `deadline`, for the last request. Gives whether all ended in time.
+    /// Retires all models and waits for the last request, at most until `deadline`. Returns whether all ended in time.
     pub fn stop(self: &Arc<Self>, deadline: Instant) -> bool {
         self.poll_stop.stop();
         let mut lifecycle = self.lifecycle();
@@ -336,7 +338,7 @@ impl Engine {
         }
     }
 
-    /// Loads a model, and before it those that it is made of.
+    /// Loads a model. The models that it is made of are loaded first.
     pub(crate) fn load_for(
         self: &Arc<Self>,
         model: &str,
@@ -353,7 +355,7 @@ impl Engine {
             }
             missing
         };
-        // Nothing is claimed meanwhile: two ensembles that need each other would wait for each other.
+        // No claim is held while the parts load. Otherwise two ensembles that need each other would wait for each other.
         self.load_parts(model, &parts, reason).inspect_err(|error| log::error!("{error}"))?;
         let _claim = self.one_per_model.claim(model);
         let _turn = self.semaphore.enter();
@@ -413,7 +415,7 @@ impl Engine {
         let progress = self.loads.begin(name, version);
         let load = || {
             let load = std::panic::AssertUnwindSafe(|| self.loader.load(source, version, &self.models, &progress));
-            // A file that makes a runtime panic is a broken model, not the end of the server.
+            // If a file of the model makes a runtime panic, the load fails and the server continues.
             std::panic::catch_unwind(load)
                 .unwrap_or_else(|_| Err(Status::internal("the runtime panicked while it read the model")))
         };
@@ -433,7 +435,7 @@ impl Engine {
         result.map(Arc::new)
     }
 
-    /// Tells the lifecycle how a version's load ended and carries out what it says.
+    /// Reports the end of a version's load to the lifecycle, and carries out the lifecycle's decision.
     fn take_over(
         self: &Arc<Self>,
         plan: &nerite_repository::LoadPlan,
@@ -456,7 +458,7 @@ impl Engine {
         Some(outcome)
     }
 
-    /// Takes generations out of the catalog. The lifecycle's lock is held, so that the two never disagree for long.
+    /// Removes generations from the catalog. The lifecycle's lock is held, so the two disagree only for a moment.
     fn withdraw(&self, held: &MutexGuard<'_, Lifecycle>, retire: &[Generation]) {
         self.note_names(held);
         self.catalog.rcu(|catalog| {
@@ -523,14 +525,14 @@ fn admit(find: impl Fn() -> Result<Arc<Served>, Status>) -> Result<Admission, St
     Err(Status::unavailable("the model is replaced again and again; ask once more"))
 }
 
-/// Does `work` on a thread of its own and tells `done` what came of it, or that there is no thread.
+/// Does `work` on a new thread and gives the result, or the error if there is no thread, to `done`.
 fn answer_aside(
     name: &str,
     model: &str,
     work: impl FnOnce() -> Result<(), Status> + Send + 'static,
     done: impl FnOnce(Result<(), Status>) + Send + 'static,
 ) {
-    // A thread that cannot be had takes what it was to do along; who waits for the answer must not be lost with it.
+    // If `spawn` fails, it drops the closure. `done` is shared, so that it can still be called with the error.
     let done = Arc::new(Mutex::new(Some(done)));
     let take = |done: &Mutex<Option<_>>| done.lock().unwrap_or_else(PoisonError::into_inner).take();
     let waiting = Arc::clone(&done);
@@ -549,7 +551,7 @@ fn answer_aside(
     }
 }
 
-/// Does `work` on a thread of its own. Without one it is lost.
+/// Does `work` on a new thread. On an error, `work` is dropped.
 pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }

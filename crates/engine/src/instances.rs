@@ -1,6 +1,6 @@
-//! How are the instances of a model made, and changed while it serves?
+//! How are the instances of a model made, and changed while it serves requests?
 //!
-//! They are made side by side: the process of one starts while those of others do.
+//! They are made in parallel: the processes of several instances start at the same time.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,17 +19,17 @@ use crate::policies::InstanceCores;
 #[derive(Clone)]
 pub(crate) struct Maker {
     pub model: Arc<dyn Model>,
-    /// Brings tensors of devices to models on the host.
+    /// Copies tensors of devices for models on the host.
     pub staging: Option<Arc<dyn Staging>>,
     /// Instances that may be made at the same time.
     pub threads: usize,
-    /// Where they are made and run; `None` for anywhere.
+    /// The cores on which they are made and run. `None` for all cores.
     pub cores: Option<Arc<InstanceCores>>,
 }
 
 type Outcome = Result<Box<dyn Instance>, Status>;
 
-/// The places whose numbers were handed out, and what came to each.
+/// The number of the next instance, and the results so far.
 struct Made {
     next: AtomicUsize,
     is_over: AtomicBool,
@@ -37,7 +37,7 @@ struct Made {
 }
 
 impl Maker {
-    /// The instances of these specs, in their order. `tell` is told how many there are so far. The first error ends it.
+    /// Makes the instances of these specs, in their order. `tell` is called with the number of instances made so far. The first error ends it.
     pub fn make(
         &self,
         specs: &[InstanceSpec],
@@ -52,7 +52,7 @@ impl Maker {
         let work = || self.work(specs, &made, &|| tell(count.fetch_add(1, Ordering::AcqRel) + 1));
         std::thread::scope(|scope| {
             for _ in 1..self.threads.min(specs.len()) {
-                // Where the system has no thread, the others make more.
+                // If the system refuses a thread, the other threads make more instances each.
                 if Builder::new().name("nerite-instance".to_owned()).spawn_scoped(scope, work).is_err() {
                     break;
                 }
@@ -60,7 +60,7 @@ impl Maker {
             work();
         });
         let all = made.results.into_iter().map(|one| one.into_inner().unwrap_or_else(PoisonError::into_inner));
-        // What was not made because of an error comes after it, or is passed over for it.
+        // After an error the remaining instances are not made. They are ignored, and the error is returned.
         let (made, missing): (Vec<_>, Vec<_>) = all.partition(Option::is_some);
         let made = made.into_iter().flatten().collect::<Result<Vec<_>, Status>>()?;
         if missing.is_empty() { Ok(made) } else { Err(Status::internal("an instance was not made")) }
@@ -93,18 +93,18 @@ impl Maker {
     }
 }
 
-/// Which instances stay, come and go.
+/// Which instances stay, are removed and are added.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Change {
     /// Positions among the present ones that stay.
     pub stay: Vec<usize>,
-    /// Positions among the present ones that go.
+    /// Positions among the present ones that are removed.
     pub go: Vec<usize>,
-    /// Positions among the wanted ones that are made.
+    /// Positions among the wanted ones that are added.
     pub come: Vec<usize>,
 }
 
-/// What makes `wanted` of `present`. Instances of the same name on the same device are the same.
+/// The change from `present` to `wanted`. Two instances are the same if their names and devices are equal.
 pub(crate) fn change(present: &[InstanceSpec], wanted: &[InstanceSpec]) -> Change {
     let mut left: BTreeMap<(&str, Option<u32>), Vec<usize>> = BTreeMap::new();
     for (at, spec) in wanted.iter().enumerate().rev() {

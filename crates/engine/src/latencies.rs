@@ -1,19 +1,19 @@
 //! How are the latencies of a model version distributed?
 //!
-//! Times are counted by their length, up to one part in 32 of it, so that what is kept does not grow with the number of requests. Quantiles are those of
-//! the last minute, as Triton's are.
+//! Times are counted in histogram buckets whose width is 1/32 of the time, so the memory does not grow with the number of requests. Quantiles are of
+//! the last minute, as in Triton.
 
 use std::sync::{MutexGuard, PoisonError};
 
 use nerite_locks::Mutex;
 use nerite_request::report::{BucketReport, Latency, LatencyReport, SummaryReport};
 
-/// What is kept of latencies, as `--metrics-config` says.
+/// Which latencies are measured, from `--metrics-config`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LatencyMetrics {
-    /// The quantiles of summaries; `None` without summaries.
+    /// The quantiles of the summaries. `None` if there are no summaries.
     pub quantiles: Option<Vec<f64>>,
-    /// Whether the times to the first response are kept.
+    /// Whether the times to the first response are measured.
     pub first_response: bool,
 }
 
@@ -29,11 +29,11 @@ pub(crate) struct Latencies {
 }
 
 impl Latencies {
-    /// Those that are to be kept of a version, which may use the response cache.
+    /// The latencies that are measured for a version. `caches` says that it uses the response cache.
     pub fn new(metrics: &LatencyMetrics, caches: bool, first_response_ms: &[f64]) -> Latencies {
         use Latency::{CacheHit, CacheMiss, ComputeInfer, ComputeInput, ComputeOutput, Queue, Request};
         let kept = if caches {
-            // As in Triton, which leaves the first out for them.
+            // Triton has no summary of whole requests for models that use the cache.
             [Queue, ComputeInput, ComputeInfer, ComputeOutput, CacheHit, CacheMiss].to_vec()
         } else {
             [Request, Queue, ComputeInput, ComputeInfer, ComputeOutput].to_vec()
@@ -46,31 +46,31 @@ impl Latencies {
         }
     }
 
-    /// Whether nothing is kept, so that nobody need measure.
+    /// Whether no latency is measured.
     pub fn is_empty(&self) -> bool {
         self.summaries.is_empty() && self.first_response.is_none()
     }
 
-    /// It took `ns`, and ended at `now_us`.
+    /// Adds a time of `ns` that ended at `now_us`.
     pub fn note(&self, latency: Latency, ns: u64, now_us: u64) {
         if let Some((_, summary)) = self.summaries.iter().find(|(of, _)| *of == latency) {
             locked(summary).add(ns / 1000, now_us);
         }
     }
 
-    /// A request had its first response after `ns`.
+    /// Adds a request whose first response came after `ns`.
     pub fn note_first_response(&self, ns: u64) {
         if let Some(buckets) = &self.first_response {
             locked(buckets).add(ns as f64 / 1e6);
         }
     }
 
-    /// What is kept, as it is at that time.
+    /// The values at that time.
     pub fn report(&self, now_us: u64) -> LatencyReport {
-        let told = |(of, summary): &(Latency, Mutex<Summary>)| (*of, locked(summary).told(&self.quantiles, now_us));
+        let report = |(of, summary): &(Latency, Mutex<Summary>)| (*of, locked(summary).report(&self.quantiles, now_us));
         LatencyReport {
-            summaries: self.summaries.iter().map(told).collect(),
-            first_response: self.first_response.as_ref().map(|buckets| locked(buckets).told()),
+            summaries: self.summaries.iter().map(report).collect(),
+            first_response: self.first_response.as_ref().map(|buckets| locked(buckets).report()),
         }
     }
 }
@@ -79,17 +79,17 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Times of the last minute are kept in so many parts, of which the oldest goes.
+/// The last minute is divided into this many parts. The oldest one is dropped when a new one begins.
 const PARTS: usize = 5;
 const PART_US: u64 = 12_000_000;
-/// Each doubling of a time is divided into so many steps.
+/// The number of buckets in each doubling of a time.
 const STEPS: u64 = 32;
 const STEP_BITS: u32 = STEPS.trailing_zeros();
-/// Longer times count as this: twelve days.
+/// Longer times count as this one: twelve days.
 const LONGEST_US: u64 = 1 << 40;
-const LENGTHS: usize = length_of(LONGEST_US) + 1;
+const BUCKET_COUNT: usize = bucket_of(LONGEST_US) + 1;
 
-/// Counts of times by their length. Most requests of most servers are in few of them.
+/// The number of times in each bucket. Most requests of most servers fall into few buckets.
 #[derive(Debug, Default)]
 struct Summary {
     count: u64,
@@ -99,9 +99,9 @@ struct Summary {
 
 #[derive(Debug, Default)]
 struct Part {
-    /// Which twelve seconds it is.
+    /// The number of the twelve seconds that are counted here.
     number: u64,
-    /// By length; empty before the first.
+    /// By bucket. Empty before the first time is added.
     counts: Vec<u32>,
 }
 
@@ -114,38 +114,38 @@ impl Summary {
         if part.number != number || part.counts.is_empty() {
             part.number = number;
             part.counts.clear();
-            part.counts.resize(LENGTHS, 0);
+            part.counts.resize(BUCKET_COUNT, 0);
         }
-        let count = &mut part.counts[length_of(us.min(LONGEST_US))];
+        let count = &mut part.counts[bucket_of(us.min(LONGEST_US))];
         *count = count.saturating_add(1);
     }
 
-    fn told(&self, quantiles: &[f64], now_us: u64) -> SummaryReport {
+    fn report(&self, quantiles: &[f64], now_us: u64) -> SummaryReport {
         let now = now_us / PART_US;
         let late = self.parts.iter().filter(|part| !part.counts.is_empty() && part.number + PARTS as u64 > now);
-        let mut counts = vec![0_u64; LENGTHS];
+        let mut counts = vec![0_u64; BUCKET_COUNT];
         for part in late {
             counts.iter_mut().zip(&part.counts).for_each(|(sum, count)| *sum += u64::from(*count));
         }
-        let told = quantiles.iter().map(|quantile| (*quantile, time_at(*quantile, &counts)));
-        SummaryReport { quantiles: told.collect(), count: self.count, sum_us: self.sum_us }
+        let report = quantiles.iter().map(|quantile| (*quantile, time_at(*quantile, &counts)));
+        SummaryReport { quantiles: report.collect(), count: self.count, sum_us: self.sum_us }
     }
 }
 
-/// The time that a share of all times are within.
+/// The time below which a share of `quantile` of all times lies.
 fn time_at(quantile: f64, counts: &[u64]) -> Option<u64> {
     let all: u64 = counts.iter().sum();
     let rank = ((quantile * all as f64).ceil() as u64).clamp(1, all.max(1));
     let mut seen = 0;
-    let length = counts.iter().position(|count| {
+    let bucket = counts.iter().position(|count| {
         seen += count;
         seen >= rank
     })?;
-    Some(time_of(length))
+    Some(middle_of(bucket))
 }
 
-/// The place of a time among the lengths.
-const fn length_of(us: u64) -> usize {
+/// The bucket of a time.
+const fn bucket_of(us: u64) -> usize {
     if us < STEPS {
         return us as usize;
     }
@@ -153,21 +153,21 @@ const fn length_of(us: u64) -> usize {
     (doublings as u64 * STEPS + (us >> doublings)) as usize
 }
 
-/// A time of that length: the middle of them.
-fn time_of(length: usize) -> u64 {
-    let length = length as u64;
-    if length < 2 * STEPS {
-        return length;
+/// The middle of a bucket.
+fn middle_of(bucket: usize) -> u64 {
+    let bucket = bucket as u64;
+    if bucket < 2 * STEPS {
+        return bucket;
     }
-    let doublings = length / STEPS - 1;
-    let first = (length - doublings * STEPS) << doublings;
+    let doublings = bucket / STEPS - 1;
+    let first = (bucket - doublings * STEPS) << doublings;
     first + ((1 << doublings) - 1) / 2
 }
 
-/// Times in ms, counted by bounds.
+/// A histogram of times in ms.
 #[derive(Debug)]
 struct Buckets {
-    /// Each with how many times are within it and not within the one before.
+    /// Each bound with the number of times up to it and above the bound before.
     bounds: Vec<(f64, u64)>,
     count: u64,
     sum_ms: f64,
@@ -188,7 +188,7 @@ impl Buckets {
         }
     }
 
-    fn told(&self) -> BucketReport {
+    fn report(&self) -> BucketReport {
         let mut within = 0;
         let cumulative = self.bounds.iter().map(|(bound, count)| {
             within += count;
@@ -206,12 +206,12 @@ mod tests {
     fn a_time_is_found_again_to_one_part_in_32() {
         let mut last = 0;
         for us in (0..2000).chain((11..40).flat_map(|bits| [(1 << bits) - 1, 1 << bits, (1 << bits) + 12345])) {
-            let length = length_of(us);
-            assert!(length < LENGTHS && length >= last, "{us}");
-            last = if us < 2000 { length } else { 0 };
-            assert!(time_of(length).abs_diff(us) * STEPS <= us, "{us} as {}", time_of(length));
+            let bucket = bucket_of(us);
+            assert!(bucket < BUCKET_COUNT && bucket >= last, "{us}");
+            last = if us < 2000 { bucket } else { 0 };
+            assert!(middle_of(bucket).abs_diff(us) * STEPS <= us, "{us} as {}", middle_of(bucket));
         }
-        assert_eq!(length_of(LONGEST_US) + 1, LENGTHS);
+        assert_eq!(bucket_of(LONGEST_US) + 1, BUCKET_COUNT);
     }
 
     #[track_caller]
@@ -220,9 +220,9 @@ mod tests {
         for (us, at_us) in times {
             summary.add(*us, *at_us);
         }
-        let told = summary.told(&[0.5, 0.9], now_us);
-        assert_eq!(told.quantiles.iter().map(|(_, value)| *value).collect::<Vec<_>>(), expect, "{times:?}");
-        assert_eq!((told.count, told.sum_us), (times.len() as u64, times.iter().map(|(us, _)| us).sum()));
+        let report = summary.report(&[0.5, 0.9], now_us);
+        assert_eq!(report.quantiles.iter().map(|(_, value)| *value).collect::<Vec<_>>(), expect, "{times:?}");
+        assert_eq!((report.count, report.sum_us), (times.len() as u64, times.iter().map(|(us, _)| us).sum()));
     }
 
     #[test]
@@ -248,7 +248,7 @@ mod tests {
             buckets.add(ms);
         }
         let expect = BucketReport { buckets: vec![(100.0, 2), (500.0, 3)], count: 4, sum_ms: 1101.5 };
-        assert_eq!(buckets.told(), expect);
+        assert_eq!(buckets.report(), expect);
     }
 
     #[test]

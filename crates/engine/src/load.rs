@@ -1,8 +1,8 @@
-//! How does a directory become a version that takes requests?
+//! How does a model's directory become a version that takes requests?
 
 use std::sync::Arc;
 
-use nerite_backend::{InstanceSpec, LoadContext, Models, Runtime, now_ns};
+use nerite_backend::{BatchStrategy, InstanceSpec, LoadContext, Model, Models, Runtime, now_ns};
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_config::{
     HostFacts, ModelConfig, check_file_names, normalise, normalise_groups, validate, validate_groups, validate_tensors,
@@ -24,21 +24,21 @@ use crate::warmup::warm_up;
 /// The platform of ensembles.
 const ENSEMBLE: &str = "ensemble";
 
-/// What does not change from load to load.
+/// The parts of a load that are the same for all models.
 pub struct Loader {
-    /// The runtimes there are.
+    /// The runtimes of this server.
     pub runtimes: Runtimes,
-    /// The accelerators there are.
+    /// The accelerators of this host.
     pub host: HostFacts,
     /// Processor cores this process may use.
     pub cores: usize,
     /// Whether backends complete configurations.
     pub auto_complete: bool,
-    /// What bounds the queues.
+    /// The limits of the queues.
     pub queues: QueueLimits,
     /// What all models share.
     pub services: Services,
-    /// Instances of a model that are made at the same time.
+    /// The most instances of a model that are made at the same time.
     pub threads: usize,
 }
 
@@ -55,13 +55,15 @@ impl Loader {
         check_file_names(&source.config).map_err(|refused| Status::invalid(refused.to_string()))?;
         let runtime = self.runtime_of(&source.config, &source.directory, version)?;
         let mut context = self.context(source, version, models);
-        let config = self.settle(&*runtime, &mut context)?;
-        let cores = self.services.policies.cores(&config)?.map(Arc::new);
-        // Threads that all instances share run where all of them do.
+        let settled = self.settle(&*runtime, &mut context);
+        let settled = settled.and_then(|config| Ok((self.services.policies.cores(&config)?.map(Arc::new), config)));
+        let (cores, config) = settled.inspect_err(|_| runtime.give_up(&context))?;
+        // Threads that all instances share run on the instances' cores, if all instances have the same cores.
         let model = match cores.as_ref().filter(|cores| cores.is_one()) {
             Some(cores) => cores.within(0, || runtime.load(&context))?,
             None => runtime.load(&context)?,
         };
+        let strategy = self.strategy(&model, &context, &source.directory)?;
         let bound = model.cost_bound();
         let (staging, threads) = (self.runtimes.staging().cloned(), self.threads);
         let maker = Maker { model, staging, threads, cores: cores.clone() };
@@ -85,23 +87,24 @@ impl Loader {
             specs,
             maker,
             bound,
-            // A directory that a load request brought lives as long as the model is served from it.
+            // If a load request brought the files, their directory is kept as long as the model is served from it.
             directory: source.directory.clone(),
             sequences,
             queues: self.queues,
             services: self.services.clone(),
             claims,
+            strategy,
             cores,
         }))
     }
 
-    /// The runtime of a model. That of ensembles goes by their platform: no backend has its name.
+    /// The runtime of a model. Ensembles are found by their platform, because they have no backend's name.
     pub fn runtime(&self, config: &ModelConfig) -> Result<Arc<dyn Runtime>, Status> {
         self.runtimes.get(if config.platform == ENSEMBLE { ENSEMBLE } else { config.backend_name() })
     }
 
-    /// The runtime of one version: one that the model brings along, or else that of its configuration. Who sends a model's files may not bring
-    /// code into this process.
+    /// The runtime of one version: one in the model's own directory, or else the one that the configuration names. Files that a client sent cannot
+    /// bring a runtime, because its code would run in this process.
     pub(crate) fn runtime_of(
         &self,
         config: &ModelConfig,
@@ -120,7 +123,25 @@ impl Loader {
         }
     }
 
-    /// The same version with the instances and the version policy that this configuration asks for. It serves meanwhile; on an error nothing has
+    /// The strategy in a library, for a model whose configuration or directories have one.
+    fn strategy(
+        &self,
+        model: &Arc<dyn Model>,
+        context: &LoadContext,
+        directory: &ModelDir,
+    ) -> Result<Option<Box<dyn BatchStrategy>>, Status> {
+        let Some(library) = self.runtimes.strategy_library(context)? else { return Ok(None) };
+        if directory.is_made() && library.starts_with(directory.path()) {
+            return Err(Status::unsupported(format!(
+                "model '{}' was sent with a batching library, which would run in the server's process; put the model into the repository, or the \
+                 library into the directory of its backend",
+                context.model
+            )));
+        }
+        self.runtimes.strategy(&library, model, context)
+    }
+
+    /// The same version, with the instances and the version policy of this configuration. It serves requests meanwhile. After an error nothing has
     /// changed.
     pub(crate) fn resize(&self, served: &Served, asked: &ModelConfig) -> Result<Served, Status> {
         let invalid = |e: nerite_config::ConfigError| Status::invalid(e.to_string());
@@ -135,7 +156,7 @@ impl Loader {
         served.resized(Arc::new(config), specs, cores)
     }
 
-    /// The instances of a model. Those of an ensemble only start steps, side by side on as many threads as there are cores.
+    /// The instances of a model. The instances of an ensemble only start steps, in parallel on as many threads as there are cores.
     fn specs(&self, config: &ModelConfig) -> Vec<InstanceSpec> {
         if config.platform != ENSEMBLE {
             return InstanceSpec::all(config);
@@ -154,15 +175,15 @@ impl Loader {
             settings: self.runtimes.settings(source.config.backend_name()),
             cores: self.cores,
             instances: 1,
-            // Only what an ensemble is made of: a model that asks others says itself which.
+            // Only the parts of an ensemble are resolved here. Other models name the models that they ask in each request.
             models: models.with_meanings(&source.needs),
         }
     }
 
-    /// Completes, normalises and validates the configuration, and leaves it in the context.
+    /// Completes, normalises and validates the configuration, and stores it in the context.
     fn settle(&self, runtime: &dyn Runtime, context: &mut LoadContext) -> Result<Arc<ModelConfig>, Status> {
         let invalid = |e: nerite_config::ConfigError| Status::invalid(e.to_string());
-        // Whether an ensemble is decoupled is no choice of its author's.
+        // Whether an ensemble is decoupled follows from its steps, so its configuration is always completed.
         let is_completed = self.auto_complete || context.config.platform == ENSEMBLE;
         let completed = if is_completed { runtime.complete(context)? } else { ModelConfig::clone(&context.config) };
         let config = normalise_groups(normalise(completed, &context.model), &[], &self.host);
@@ -176,7 +197,7 @@ impl Loader {
     }
 }
 
-/// A group on GPUs of a runtime that has none would compute elsewhere than its author asked.
+/// Refuses a group on GPUs if the runtime does not compute on GPUs.
 fn check_gpus(runtime: &dyn Runtime, config: &ModelConfig) -> Result<(), Status> {
     let Some(group) = config.instance_group.iter().find(|group| group.kind() == Kind::Gpu) else { return Ok(()) };
     runtime.offers_gpus().map_err(|why| {

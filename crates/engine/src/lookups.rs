@@ -1,7 +1,7 @@
 //! On which thread are large requests looked up in the response cache?
 //!
-//! On one of the model version's own, which is there while there is something to look up. Requests of a model wait for each other there as
-//! they would for its instances, and those of other models do not.
+//! Each model version has its own thread for this, while there are look-ups. Requests of one model wait for each other as they would for its
+//! instances. Requests of other models do not wait for them.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,7 @@ pub(crate) trait RunJob: Send + Sync {
     fn reject(&self, job: Job, rejection: Rejection);
 }
 
-/// Requests that wait for their turn.
+/// The queue of look-ups of one model version.
 pub(crate) struct Lookups {
     state: Mutex<State>,
     idle: Condvar,
@@ -29,23 +29,23 @@ pub(crate) struct Lookups {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Lookup>,
-    /// Whether there is a thread.
+    /// Whether the thread exists.
     is_busy: bool,
 }
 
-/// What is done with a request on the thread of look-ups.
+/// The work for a request on the look-up thread.
 type Work = dyn FnOnce(&Arc<dyn RunJob>, Job) + Send;
 
-/// A request, and what is to be done with it.
+/// A request, and the work to do for it.
 pub(crate) struct Lookup {
     pub model: Arc<dyn RunJob>,
     pub job: Job,
     pub work: Box<Work>,
 }
 
-/// A request that is not looked up.
+/// Why a request is not looked up.
 pub(crate) enum NotTaken {
-    /// As many wait as may.
+    /// The queue is full.
     Full(Box<Job>),
     /// The system has no thread for it.
     NoThread(Box<Job>),
@@ -59,7 +59,7 @@ impl Lookup {
 }
 
 impl Lookups {
-    /// At most so many wait.
+    /// A queue of at most this many requests.
     pub fn at_most(waiting_max: usize) -> Arc<Lookups> {
         Arc::new(Lookups { state: Mutex::default(), idle: Condvar::new(), waiting_max })
     }
@@ -69,7 +69,7 @@ impl Lookups {
         self.lock().waiting.len()
     }
 
-    /// Has a request looked up, unless too many wait or there is no thread.
+    /// Queues a request, unless the queue is full or there is no thread.
     pub fn push(self: &Arc<Self>, lookup: Lookup) -> Result<(), NotTaken> {
         let mut state = self.lock();
         if state.waiting.len() >= self.waiting_max {
@@ -88,7 +88,7 @@ impl Lookups {
         state.waiting.pop_back().map_or(Ok(()), |lookup| Err(NotTaken::NoThread(Box::new(lookup.job))))
     }
 
-    /// Returns when nothing waits and nothing is looked up.
+    /// Returns when the queue is empty and no look-up runs.
     pub fn wait(&self) {
         let mut state = self.lock();
         while state.is_busy {
@@ -104,7 +104,7 @@ impl Lookups {
             next
         };
         while let Some(lookup) = next() {
-            // Its request answers itself. Those behind it must not wait for ever.
+            // The request whose look-up panics answers with an error when it is dropped. The requests behind it must still be served.
             if catch_unwind(AssertUnwindSafe(|| lookup.carry_out())).is_err() {
                 log::error!("a look-up in the response cache panicked; its request was answered with an error");
             }
@@ -140,13 +140,13 @@ mod tests {
         }
     }
 
-    /// A look-up whose request says its number when it is answered.
+    /// A look-up whose request sends its number when it is answered.
     fn lookup(number: usize, answers: &mpsc::Sender<usize>, work: impl FnOnce() + Send + 'static) -> Lookup {
         let answers = answers.clone();
         let request = AdmittedRequest {
             id: "".into(),
             rows: 1,
-            inputs: Vec::new(),
+            inputs: Vec::new().into(),
             wanted: Vec::new().into(),
             priority: 0,
             timeout_us: 0,
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn those_behind_a_panic_are_looked_up() {
+    fn requests_behind_a_panic_are_looked_up() {
         let lookups = Lookups::at_most(10);
         let (to, answers) = mpsc::channel();
         let (go_on, goes_on) = mpsc::channel::<()>();

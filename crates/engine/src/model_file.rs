@@ -8,7 +8,7 @@ use nerite_memory::{Buffer, Slot};
 use nerite_request::Status;
 use nerite_tensor::DataType;
 
-/// A file whose bytes are a tensor's.
+/// A file with the bytes of a tensor.
 pub(crate) struct ModelFile<'a> {
     /// The model's directory.
     pub directory: &'a Path,
@@ -16,12 +16,12 @@ pub(crate) struct ModelFile<'a> {
     pub folder: &'a str,
     /// The file, as the configuration names it: a path below the folder.
     pub file: &'a str,
-    /// What the bytes are, for errors: `initial state 's'`.
+    /// The name of the tensor in errors, such as `initial state 's'`.
     pub what: &'a str,
 }
 
 impl ModelFile<'_> {
-    /// The first `expected` bytes, or all of them for strings. `check_length` refuses a file of too few; it is given the number.
+    /// Reads the first `expected` bytes, or the whole file for strings. `check_length` gets the file's length, and refuses a file that is too short.
     pub fn read(
         &self,
         datatype: DataType,
@@ -48,7 +48,7 @@ impl ModelFile<'_> {
     }
 }
 
-/// Zeros, which for strings are as many empty ones as four bytes of length fit in.
+/// Zeros. For strings, each four of these bytes are the length of an empty string.
 pub(crate) fn zeros(what: &str, bytes: usize) -> Result<Buffer, Status> {
     filled(what, bytes, |all| all.fill(0))
 }

@@ -1,7 +1,7 @@
 //! On which cores do the instances of a host policy run?
 //!
-//! Threads and processes that are started by a thread run on its cores. So an instance is made, and run, on a thread that runs on the cores
-//! of its policy.
+//! Linux gives a new thread or process the cores of the thread that starts it. So each instance is made and run on a thread that is bound to the
+//! cores of its policy.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,10 +13,10 @@ use nerite_locks::RwLock;
 use nerite_request::Status;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Where Linux tells of its nodes.
+/// The directory in which Linux describes NUMA nodes.
 const NODES: &str = "/sys/devices/system/node";
 
-/// What the operator says about the cores of instances, `--host-policy`: settings by the name of their policy.
+/// The operator's settings for the cores of instances, `--host-policy`: the settings of each policy, by its name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostPolicies(pub BTreeMap<String, BTreeMap<String, String>>);
 
@@ -30,6 +30,7 @@ pub(crate) struct Cores(CpuSet);
 /// The cores of each instance of a model version; `None` for all that the server may use.
 pub(crate) struct InstanceCores {
     each: RwLock<Vec<Option<Arc<Cores>>>>,
+    /// The cores of the thread that loaded the model.
     all: Cores,
 }
 
@@ -54,19 +55,19 @@ impl HostPolicies {
             (None, None) => return Ok(None),
         };
         let cores = Cores::of(&ranges);
-        // Refused now rather than with the first request.
+        // An impossible set is refused at load, and not with the first request.
         cores.check()?;
         Ok(Some(Arc::new(cores)))
     }
 }
 
 impl InstanceCores {
-    /// Those of one instance.
+    /// The cores of one instance.
     pub fn of(&self, at: usize) -> Option<Arc<Cores>> {
         self.each.read().unwrap_or_else(PoisonError::into_inner).get(at).cloned().flatten()
     }
 
-    /// Another instance has this place from now on, with these cores.
+    /// Sets the cores of the instance that has this place from now on.
     pub fn put(&self, at: usize, cores: Option<Arc<Cores>>) {
         let mut each = self.each.write().unwrap_or_else(PoisonError::into_inner);
         if each.len() <= at {
@@ -75,24 +76,24 @@ impl InstanceCores {
         each[at] = cores;
     }
 
-    /// Has this thread run on the cores of that instance.
+    /// Binds this thread to the cores of that instance.
     pub fn enter(&self, at: usize) {
         let own = self.of(at);
         let cores = own.as_deref().unwrap_or(&self.all);
-        // They were tried when the model was loaded.
+        // The cores were tried when the model was loaded, so an error here is rare.
         if let Err(error) = sched_setaffinity(None, &cores.0) {
             log::warn!("an instance cannot run on the cores of its host policy: {error}");
         }
     }
 
-    /// Does `work` on the cores of that instance, and goes back.
+    /// Does `work` on the cores of that instance. Afterwards the thread may use all cores that the model was loaded with.
     pub fn within<T>(&self, at: usize, work: impl FnOnce() -> T) -> T {
         let _back = Back(&self.all);
         self.enter(at);
         work()
     }
 
-    /// Whether all instances have the same.
+    /// Whether all instances have the same cores.
     pub fn is_one(&self) -> bool {
         self.each
             .read()
@@ -102,7 +103,7 @@ impl InstanceCores {
     }
 }
 
-/// Returns this thread to its cores, also when the work panics.
+/// Binds this thread to these cores when it is dropped, also if the work panics.
 struct Back<'c>(&'c Cores);
 
 impl Drop for Back<'_> {
@@ -122,12 +123,12 @@ impl Cores {
         Cores(set)
     }
 
-    /// Those of this thread.
+    /// The cores of this thread.
     fn current() -> Result<Cores, Status> {
         sched_getaffinity(None).map(Cores).map_err(unset)
     }
 
-    /// Whether a thread can run there.
+    /// Checks that a thread can run on these cores.
     fn check(&self) -> Result<(), Status> {
         let before = Cores::current()?;
         sched_setaffinity(None, &self.0).map_err(unset)?;
@@ -139,7 +140,7 @@ fn unset(error: rustix::io::Errno) -> Status {
     Status::internal(format!("Unable to set NUMA thread affinity: {error}; name cores that this process may use"))
 }
 
-/// The policy of each instance that runs: the one that its group names, or the one of its kind.
+/// The policy of each instance: the one that its group names, or the one of its kind.
 fn names(config: &ModelConfig) -> Vec<String> {
     let mut names = Vec::new();
     for group in config.instance_group.iter().filter(|group| !group.passive) {
@@ -155,7 +156,7 @@ fn names(config: &ModelConfig) -> Vec<String> {
     names
 }
 
-/// `0-3,8-11`.
+/// Parses `0-3,8-11`.
 fn ranges(list: &str) -> Result<Vec<(usize, usize)>, Status> {
     let one = |part: &str| {
         let (first, last) = part.split_once('-')?;
@@ -173,7 +174,7 @@ fn ranges(list: &str) -> Result<Vec<(usize, usize)>, Status> {
         .collect()
 }
 
-/// The cores of a node, as Linux lists them: `0-3,8`.
+/// The cores of a node, from Linux's list: `0-3,8`.
 fn ranges_of_node(node: &str) -> Result<Vec<(usize, usize)>, Status> {
     let number: u32 = node
         .trim()
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_policy_speaks_of_runs_anywhere_and_impossible_ones_are_refused() {
+    fn instances_without_a_policy_run_anywhere_and_impossible_policies_are_refused() {
         let groups = config("instance_group { kind: KIND_CPU host_policy: 'q' }");
         assert!(policies(&[("p", "cpu-cores", "0-0")]).cores(&groups).unwrap().is_none());
         let refused = |list| policies(list).cores(&groups).err().unwrap().message;

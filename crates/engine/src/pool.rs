@@ -5,12 +5,14 @@
 //!      │                                                                     └─ then what the scheduler says next
 //!      └─────► the scheduler says run, or nothing yet ──► a worker (made when first needed, at most one per instance)
 //! ```
-//! Who runs, when and on which instance is the scheduler's decision, which [`Driver`] applies; threads and the lock are ours, the clock
-//! is [`timer`]'s. On a busy or small machine the number of wake-ups decides the latency of small requests, so the quick path makes none.
-//! Whether a batch is quick is what [`Quickness`] knows from the model's own statement and from runs that were measured; nobody
-//! configures it.
+//! The scheduler decides which jobs run, when and on which instance. [`Driver`] applies its decisions. This file has the threads and the lock, and
+//! [`timer`] the clock. On a busy or small machine the number of wake-ups decides the latency of small requests, so the quick path wakes no thread.
+//! If another process does the work of a run, a front thread only begins the run ([`awaited`]).
+//! [`Quickness`] knows from the model's own statement and from measured runs whether a batch is quick. There is no setting for it.
 
 mod again;
+mod awaited;
+mod joining;
 mod limited;
 mod resize;
 mod workers;
@@ -22,7 +24,9 @@ use std::thread::JoinHandle;
 use nerite_backend::{CostBound, Instance, Job, Jobs, ModelVersion, Reschedule};
 use nerite_locks::Mutex;
 use nerite_schedule::{Arrival, Driver, InstanceId, Rejection, RunSlot, Ticket};
+use nerite_watchdog::Flow;
 
+use self::joining::JoinRules;
 use self::limited::Limited;
 use crate::arrival::Arrivals;
 use crate::limits::{ORDERED_BYTES_MAX, ORDERED_RESPONSES_MAX};
@@ -32,10 +36,10 @@ use crate::rates::{Granted, Turns};
 use crate::response_order::{Bounds, ResponseOrder};
 use crate::scheduling::Scheduling;
 use crate::sequences::Sequences;
-use crate::timer::{Wake, now_us, timer};
+use crate::timer::{Key, Wake, now_us, timer};
 use crate::verbose::Id;
 
-/// How much of responses that keep their order is held.
+/// The limits of responses that are held to keep their order.
 const ORDERED: Bounds = Bounds { responses: ORDERED_RESPONSES_MAX, bytes: ORDERED_BYTES_MAX };
 
 /// The instances of one model version and the jobs that wait for them.
@@ -46,89 +50,97 @@ pub type Reject = Box<dyn Fn(Job, Rejection) + Send + Sync>;
 
 struct Shared {
     name: String,
-    /// The same for the watchdog.
+    /// The model's name for the watchdog.
     watched: nerite_watchdog::Name,
     state: Mutex<State>,
     wake: Condvar,
-    /// Told when an instance that was to leave has run its last.
+    /// Notified when an instance that is being removed has ended its last run.
     left: Condvar,
     requests: Arc<ModelVersion>,
     reject: Reject,
     quickness: Quickness,
     arrivals: Arc<Arrivals>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Where the instances run; `None` for anywhere, threads of front ends included.
+    /// The cores of the instances. `None` for all cores; then jobs may run on front threads too.
     cores: Option<Arc<InstanceCores>>,
 }
 
 struct State {
     driver: Driver<Queued>,
-    /// There where the scheduler orders sequences.
+    /// `Some` if the scheduler orders sequences.
     sequences: Option<Arc<Sequences>>,
-    /// Who takes requests back that are to run again, where the model may ask for that.
+    /// Takes back requests that are to run again, if the model may ask for that.
     repeats: Option<Weak<dyn Reschedule>>,
-    /// Requests of sequences that may wait. Other schedulers bound them by themselves.
+    /// The most waiting requests of sequences. Other schedulers have their own limit.
     requests_max: usize,
-    /// Jobs that came.
+    /// The number of jobs submitted so far.
     arrived: u64,
-    /// Of the responses, if they leave in the order of the requests.
+    /// The order of the responses, if they are sent in the order of the requests.
     order: Option<ResponseOrder>,
-    /// There where instances share resources with others.
+    /// Whether the end of a request may send another one's response, which may wait. Then only workers run requests.
+    answers_may_wait: bool,
+    /// `Some` if the instances share resources with those of other models.
     limited: Option<Limited>,
     /// `None` while an instance runs.
     instances: Vec<Option<Box<dyn Instance>>>,
-    /// Decided, and waiting for a worker.
+    /// Runs that wait for a worker.
     ready: VecDeque<Run>,
-    /// The earliest time at which the timer wakes this pool.
-    timer_us: Option<u64>,
+    /// When the timer wakes this pool.
+    timer: Option<Key>,
+    /// The number of workers, including those whose threads are being started.
     workers: usize,
-    /// As many as there are instances, with those that are to leave and still run.
+    /// The number of workers whose threads run. A run is begun on a front thread only if there is one, which can take it over.
+    serving: usize,
+    /// The number of instances, including removed ones that still run.
     workers_max: usize,
     sleeping: usize,
     closed: bool,
-    /// Numbers of instances that run and are to leave, and of places that were left.
+    /// Numbers of removed instances that still run. `empty` has the free numbers.
     leaving: HashSet<usize>,
     empty: Vec<usize>,
-    /// Instances that left, to be ended.
+    /// Removed instances that are idle and are to be dropped.
     gone: Vec<Box<dyn Instance>>,
-    /// Whether a thread ends them.
+    /// Whether a thread drops them.
     is_ending: bool,
 }
 
 /// A job that waits.
 struct Queued {
     job: Job,
-    /// How many came before.
+    /// The number of jobs submitted before it.
     number: u64,
     size: Option<Size>,
+    flow: Option<Flow>,
 }
 
-/// Jobs on their way to their instance.
+/// Jobs that are to run on an instance, or were begun there.
 struct Run {
     at: InstanceId,
     instance: Box<dyn Instance>,
     jobs: Jobs,
-    /// How large the job is, if it is one alone. Several together always run on a worker.
+    /// The size of the job, if it is the only one. Several jobs together always run on a worker.
     size: Option<Size>,
-    /// When the jobs were begun, if they were: the instance has them, and is waited for.
+    /// The flow of that job, which the time of front threads is charged to.
+    flow: Option<Flow>,
+    /// The time at which the jobs were begun on another thread. The instance has them, and a worker waits for it.
     begun: Option<u64>,
 }
 
-/// What follows from an event, to be done without the lock.
+/// The work that follows from an event, and is done without the lock.
 #[derive(Default)]
 struct Work {
-    /// A run for this thread.
+    /// A run that this thread does.
     here: Option<Run>,
     rejected: Vec<(Job, Rejection)>,
-    /// Workers to be made.
+    /// The number of workers to start.
     workers: usize,
-    /// Instances of any model whose turn to use resources has come.
+    /// Instances of any model that were granted resources.
     turns: Option<Turns>,
 }
 
 impl Pool {
-    /// A pool over these instances, whose runs this bounds, ordered as `scheduling` says, for `requests` of one model version; `name`
-    /// names its threads, and `reject` answers what the scheduler rejects.
+    /// A pool over these instances for `requests` of one model version. `bound` says what bounds the time of a run. `scheduling` says how jobs are
+    /// ordered. `name` names the threads. `reject` answers the jobs that the scheduler rejects.
     pub fn new(
         name: &str,
         instances: Vec<Box<dyn Instance>>,
@@ -139,12 +151,9 @@ impl Pool {
         reject: Reject,
     ) -> Pool {
         let workers_max = instances.len();
-        let Scheduling { scheduler, arrivals, preserve_ordering, requests_max, claims, cores } = scheduling;
+        let Scheduling { scheduler, arrivals, strategy, preserve_ordering, requests_max, claims, cores } = scheduling;
         let arrivals = Arc::new(arrivals);
-        let asked = Arc::clone(&arrivals);
-        let mut driver = Driver::new(scheduler).asking(move |batch: &[&Queued], next: &Queued| {
-            batch.first().is_none_or(|head| asked.may_join(&head.job, &next.job))
-        });
+        let mut driver = Driver::new(scheduler).asking(JoinRules { arrivals: Arc::clone(&arrivals), strategy });
         (0..workers_max).rev().for_each(|instance| driver.grant(InstanceId(instance), now_us()));
         let state = State {
             driver,
@@ -153,11 +162,13 @@ impl Pool {
             requests_max,
             arrived: 0,
             order: preserve_ordering.then(|| ResponseOrder::new(ORDERED)),
+            answers_may_wait: false,
             limited: claims.map(|claims| Limited::new(claims, Arc::clone(&arrivals))),
             instances: instances.into_iter().map(Some).collect(),
             ready: VecDeque::new(),
-            timer_us: None,
+            timer: None,
             workers: 0,
+            serving: 0,
             workers_max,
             sleeping: 0,
             closed: false,
@@ -174,7 +185,7 @@ impl Pool {
             left: Condvar::new(),
             requests,
             reject,
-            quickness: Quickness::new(bound),
+            quickness: Quickness::new(bound).with_padding(arrivals.padding().clone()),
             arrivals,
             threads: Mutex::default(),
             cores,
@@ -191,24 +202,29 @@ impl Pool {
         Pool(shared)
     }
 
-    /// Runs the job now, here, if that is known to be quick; else sees to it that a worker does. It is answered in any case.
+    /// Runs the job on this thread if it is known to be quick. Otherwise a worker runs it. The job is answered in any case.
     pub fn submit(&self, job: Job) {
         let shared = &self.0;
         log::debug!("[request id: {}] model '{}': comes to the queue with {} rows", Id(&job), shared.name, job.rows());
-        let (size, arrival) = (shared.quickness.size(&job), shared.arrivals.describe(&job, job.arrived() / 1000));
+        let (may_wait, size) = (job.may_wait(), shared.quickness.size(&job));
+        // Another connection's poll may begin it or take it over.
+        let flow = if shared.quickness.is_small(size) { nerite_watchdog::current_flow() } else { None };
+        let arrival = shared.arrivals.describe(&job, job.arrived() / 1000);
         let mut state = shared.lock();
+        state.answers_may_wait |= may_wait && state.order.is_some();
         if state.is_full_for(&arrival) {
             drop(state);
             return (shared.reject)(job, Rejection::Overloaded);
         }
         let (number, now_us) = (state.arrived, now_us());
         state.arrived += 1;
-        // A run that is decided at once may still wait for resources.
-        let may_wait = state.limited.is_some().then(|| job.cancel().clone());
-        let ticket = state.driver.arrive(Queued { job, number, size }, |ticket| Arrival { ticket, ..arrival }, now_us);
+        // A run that the scheduler starts at once may still wait for resources.
+        let limited = state.limited.is_some().then(|| job.cancel().clone());
+        let ticket =
+            state.driver.arrive(Queued { job, number, size, flow }, |ticket| Arrival { ticket, ..arrival }, now_us);
         let mut is_wanted = true;
-        if let Some(cancel) = state.driver.job(ticket).map(|queued| queued.job.cancel()).or(may_wait.as_ref()) {
-            // Nobody asks a job that waits whether its client is still there; so it tells.
+        if let Some(cancel) = state.driver.job(ticket).map(|queued| queued.job.cancel()).or(limited.as_ref()) {
+            // A waiting job is not polled for the end of its client, so it is told by a callback.
             let whom = Arc::downgrade(shared);
             is_wanted = cancel.on_cancelled(move || Shared::cancel(&whom, ticket));
             if !is_wanted {
@@ -220,7 +236,7 @@ impl Pool {
         if let Some(run) = shared.carry_out(work) {
             shared.run_in_a_row(run);
         }
-        if !is_wanted && may_wait.is_some() {
+        if !is_wanted && limited.is_some() {
             Shared::cancel(&Arc::downgrade(shared), ticket);
         }
     }
@@ -236,8 +252,8 @@ impl Pool {
         state.driver.waiting() + state.limited.as_ref().map_or(0, Limited::waiting)
     }
 
-    /// Takes no more jobs; those that wait are still run. Returns when the last request of the model version is not in flight any more, be
-    /// it that a responder outlived its run, so not on a front end's thread.
+    /// Takes no more jobs. Jobs that wait are still run. Returns when no request of the model version is in flight. A responder may outlive its run
+    /// for long, so do not call this on a front thread.
     pub fn close(&self) {
         self.stop();
         let mut state = self.0.lock();
@@ -248,11 +264,11 @@ impl Pool {
         self.0.wake.notify_all();
         let threads = std::mem::take(&mut *self.0.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
-            // A worker catches what its instance throws, so joining it cannot fail in a way that matters here.
+            // A worker catches the panics of its instance, so the result of the join has no meaning.
             drop(thread.join());
         }
         self.0.requests.wait();
-        // Here, and not on the thread of whoever lets go of the version last: a model's process may take its time to end.
+        // The instances are dropped here, and not on the thread that drops the version last, because the process of a model may take long to end.
         let mut state = self.0.lock();
         let mut ended: Vec<_> = state.instances.iter_mut().filter_map(Option::take).collect();
         ended.append(&mut state.gone);
@@ -274,11 +290,12 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.stop();
+        self.0.lock().timer.take().into_iter().for_each(|key| timer().forget(key));
         if self.0.requests.in_flight() == 0 {
             return;
         }
-        // A model's own thread may still answer: its instances, and with them its library, go after the last answer, and not on that
-        // thread, which they may wait for.
+        // A model's own thread may still answer. So the instances, and with them the model's library, are dropped after the last answer. That thread
+        // must not drop them, because they may wait for it.
         let held = Arc::clone(&self.0);
         let waiter = std::thread::Builder::new().name("nerite-retire".to_owned());
         let wait = move || held.requests.wait();
@@ -296,7 +313,8 @@ impl Drop for Pool {
 impl Wake for Shared {
     fn wake(self: Arc<Self>) {
         let mut state = self.lock();
-        state.timer_us = None;
+        // A time that was replaced while it was due wakes the pool as well.
+        state.timer = state.timer.filter(|next| next.at_us() > now_us());
         state.driver.wake(now_us());
         let late = state.take_late(now_us());
         let mut work = self.settle(&mut state, false);
@@ -307,7 +325,7 @@ impl Wake for Shared {
 }
 
 impl State {
-    /// What is to run next, of what the scheduler decided and what has the resources that it needs.
+    /// The next run that the scheduler decided and that has the resources it needs.
     fn next_run(&mut self) -> Option<Run> {
         loop {
             if self.order.as_ref().is_some_and(ResponseOrder::is_full) {
@@ -325,15 +343,15 @@ impl State {
         }
     }
 
-    /// The jobs and the instance of what the scheduler decided to run next.
+    /// The jobs and the instance of the run that the scheduler decided next.
     fn next_decided(&mut self) -> Option<Run> {
         let nerite_schedule::Run { instance: at, slots } = self.driver.next_run()?;
-        let (mut jobs, mut numbers, mut size) = (Jobs::with_capacity(slots.len()), Vec::new(), None);
+        let (mut jobs, mut numbers, mut size, mut flow) = (Jobs::with_capacity(slots.len()), Vec::new(), None, None);
         let mut empty = self.empty_positions(&slots);
         for slot in slots {
             match slot {
                 RunSlot::Job(mut queued, controls) => {
-                    size = queued.size.filter(|_| jobs.is_empty());
+                    (size, flow) = if jobs.is_empty() { (queued.size, queued.flow.take()) } else { (None, None) };
                     if let (Some(repeats), Some(controls)) = (&self.repeats, &controls) {
                         queued.job.may_run_again(Weak::clone(repeats), controls.state);
                     }
@@ -353,11 +371,11 @@ impl State {
         }
         let instance = self.instances.get_mut(at.0).and_then(Option::take);
         let instance = instance.expect("the scheduler names instances that it was granted");
-        Some(Run { at, instance, jobs, size, begun: None })
+        Some(Run { at, instance, jobs, size, flow, begun: None })
     }
 
-    /// Whether as many requests of sequences wait as may. Those of sequences that have begun find as much room again: with them
-    /// sequences end, for which the others wait.
+    /// Whether the queue of a model with sequences is full for this request. Requests of sequences that have begun may take as much space again: they
+    /// let sequences end, and the other requests wait for that.
     fn is_full_for(&self, arrival: &Arrival) -> bool {
         let begins = arrival.sequence.as_ref().is_none_or(|step| step.start);
         let most = if begins { self.requests_max } else { self.requests_max.saturating_mul(2) };
@@ -378,7 +396,7 @@ impl State {
         made.into_iter()
     }
 
-    /// Takes an instance back, which may start again at once.
+    /// Takes an instance back, so that it may run again at once.
     fn give_back(&mut self, at: InstanceId, instance: Box<dyn Instance>) {
         let now_us = now_us();
         self.driver.done(at, now_us);
@@ -397,7 +415,7 @@ impl State {
     }
 }
 
-/// Has the jobs of a batch answered in the order in which they came, whatever the order of their rows.
+/// Makes the jobs of a batch be answered in the order in which they were submitted, and not in the order of their rows.
 fn keep_order(order: &ResponseOrder, numbers: &[u64], jobs: &mut [Job]) {
     let mut positions: Vec<usize> = (0..jobs.len()).collect();
     positions.sort_unstable_by_key(|at| numbers.get(*at).copied());
@@ -413,7 +431,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes on when there is room for responses that keep their order.
+    /// Makes the pool continue when ordered responses are within their limits again.
     fn watch_order(self: &Arc<Self>) {
         let whom = Arc::downgrade(self);
         if let Some(order) = &self.lock().order {
@@ -428,12 +446,14 @@ impl Shared {
         }
     }
 
-    /// Takes what was decided. The first batch stays here if it is quick and that `may_be_here`; workers get the others.
+    /// Takes the scheduler's decisions. The first batch is for this thread if it is quick and `may_be_here`. Workers get the others.
     fn settle(self: &Arc<Self>, state: &mut State, may_be_here: bool) -> Work {
         let mut work = Work::default();
         self.tell_left(state);
+        // What is begun here may have to be handed over, and the system may refuse a thread then.
+        let may_be_here = may_be_here && state.serving > 0 && !state.answers_may_wait;
         while let Some(run) = state.next_run() {
-            if may_be_here && work.here.is_none() && self.quickness.is_quick(run.size) {
+            if may_be_here && work.here.is_none() && (self.quickness.is_quick(run.size) || self.may_begin_here(&run)) {
                 work.here = Some(run);
             } else {
                 state.ready.push_back(run);
@@ -444,7 +464,7 @@ impl Shared {
         work
     }
 
-    /// Takes what else is to be done without the lock.
+    /// Takes the other work that is done without the lock.
     fn take_rest(self: &Arc<Self>, state: &mut State, work: &mut Work) {
         let rejected = std::iter::from_fn(|| state.driver.next_rejected());
         work.rejected.extend(rejected.map(|(queued, rejection)| (queued.job, rejection)));
@@ -452,28 +472,30 @@ impl Shared {
         self.set_timer(state);
     }
 
-    /// Has the timer wake this pool when the scheduler wants it.
+    /// Sets the timer to the time at which the scheduler wants to be woken.
     fn set_timer(self: &Arc<Self>, state: &mut State) {
         let late_us = state.limited.as_ref().and_then(Limited::next_late_us);
         let Some(at_us) = state.driver.wake_at_us().into_iter().chain(late_us).min() else { return };
-        if state.timer_us.is_some_and(|known_us| known_us <= at_us) {
+        if state.timer.is_some_and(|known| known.at_us() <= at_us) {
             return;
         }
+        // Clients may choose the times, so each pool has one entry at most.
+        state.timer.take().into_iter().for_each(|later| timer().forget(later));
         let whom = Arc::downgrade(self);
         match timer().wake_at(at_us, whom) {
-            Ok(()) => state.timer_us = Some(at_us),
-            // What waits for a time then waits for the next event.
+            Ok(key) => state.timer = Some(key),
+            // Jobs that wait for this time then wait for the next event.
             Err(error) => {
                 log::error!("no thread for the clock of model '{}': {error}; raise the limit on threads", self.name);
             }
         }
     }
 
-    /// Wakes a worker for what is ready. 1 if one has to be made.
+    /// Wakes a worker for a run that is ready. Returns 1 if a worker must be started.
     fn wake_worker(&self, state: &mut State) -> usize {
-        // As many sleepers as runs are ready are awake already, or are being woken.
+        // Every ready run has a worker that is awake or is being woken already.
         if state.sleeping >= state.ready.len() || state.workers >= state.workers_max.max(1) {
-            // A closer waits on the same condition; only all of them are sure to include a worker.
+            // `close` waits on the same condition variable. Only `notify_all` is sure to wake a worker.
             if state.closed {
                 self.wake.notify_all();
             } else {
@@ -485,12 +507,11 @@ impl Shared {
         1
     }
 
-    /// Makes workers and answers what was rejected. What is to be run by the caller.
+    /// Starts workers and answers rejected jobs. Returns the run for this thread.
     fn carry_out(self: &Arc<Self>, work: Work) -> Option<Run> {
         let Work { here, rejected, workers, turns } = work;
         for _ in 0..workers {
-            let shared = Arc::clone(self);
-            match std::thread::Builder::new().name(self.name.clone()).spawn(move || shared.work()) {
+            match self.start_worker() {
                 Ok(thread) => self.keep_thread(thread),
                 Err(error) => self.without_worker(&error),
             }
@@ -504,15 +525,15 @@ impl Shared {
         here
     }
 
-    /// Has the closer wait for a thread.
+    /// Keeps the thread's handle, for `close` to join it.
     fn keep_thread(&self, thread: JoinHandle<()>) {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those that ended because instances left.
+        // Drops the handles of workers that ended because instances were removed.
         threads.retain(|thread| !thread.is_finished());
         threads.push(thread);
     }
 
-    /// The client of a job that waits has gone, be it for an instance or for what its instance needs.
+    /// Cancels a job that waits for an instance or for resources, because its client has gone.
     fn cancel(whom: &Weak<Shared>, ticket: Ticket) {
         let Some(shared) = whom.upgrade() else { return };
         let mut state = shared.lock();

@@ -1,6 +1,6 @@
-//! How far is a load that takes long?
+//! How far has a long load got?
 //!
-//! The log says it every ten seconds, and the index beside the state `LOADING`.
+//! The log reports it every ten seconds. The repository index has it beside the state `LOADING`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
@@ -27,7 +27,7 @@ struct Step {
     model: String,
     version: i64,
     began_ns: u64,
-    /// Instances that were made, and all; `None` while the model is read.
+    /// The number of instances made, and of all. `None` while the model is read.
     instances: Mutex<Option<(usize, usize)>>,
 }
 
@@ -40,17 +40,17 @@ impl Loads {
         Progress { step, loads: Arc::clone(&self.0) }
     }
 
-    /// How far the load of a version is, in words, if it is under way.
+    /// The progress of the load of a version as text, if it is under way.
     pub fn of(&self, model: &str, version: i64) -> Option<String> {
         lock(&self.0).get(&(model.to_owned(), version)).map(|step| step.words())
     }
 }
 
 impl Progress {
-    /// So many of `all` instances were made.
+    /// Notes that `made` of `all` instances were made.
     pub fn instances(&self, made: usize, all: usize) {
         let mut known = self.step.instances.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever counted first may tell last.
+        // Threads may report their counts in another order than they counted.
         let before = known.map_or(0, |(before, _)| before);
         *known = Some((made.max(before), all));
     }
@@ -73,7 +73,7 @@ impl Step {
     fn wake_later(self: &Arc<Self>) {
         let weak = Arc::downgrade(self);
         let whom: Weak<dyn Wake> = weak;
-        // Without a thread for the clock the log says less.
+        // Without a timer thread the log reports no progress.
         drop(timer().wake_at(now_us() + PROGRESS_INTERVAL_US, whom));
     }
 }
@@ -101,7 +101,7 @@ mod tests {
         let progress = loads.begin("m", 1);
         assert_eq!(loads.of("m", 1).as_deref(), Some("the model is being read"));
         progress.instances(2, 8);
-        // Told by the thread that made the first.
+        // A late report of the thread that made the first instance.
         progress.instances(1, 8);
         assert_eq!(loads.of("m", 1).as_deref(), Some("2 of 8 instances"));
         assert_eq!(loads.of("m", 2), None);

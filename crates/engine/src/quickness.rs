@@ -1,84 +1,97 @@
-//! Which runs may a front end's thread do itself?
+//! Which runs may a front thread do itself?
 //!
-//! A thread that serves connections is not to be held by a model. It runs a request itself only if a bound holds for that request:
+//! A model must not block a thread that serves connections. Such a thread runs a request itself only if a bound holds for that request:
 //!
-//! - The model says what bounds its runs ([`CostBound`]). Without a bound everything runs on workers.
-//! - If the sizes of the inputs bound them, a run is judged by runs of the same *class*: the same inputs, each dimension within the
-//!   same power of two, and the same outputs. Bytes alone do not tell: `[n,1]` by `[1,n]` makes n² numbers of 2n. Within a class the
-//!   cost differs by a factor of two for each dimension that a client may choose. What never ran goes to a worker first.
-//! - What took [`SLOW_NS`] once is slow: no request with as many input bytes (in powers of two), or more, is quick again until the model is
-//!   loaded anew. What is a little too long raises the mean of its class and goes to workers until the mean has come down.
+//! - The model says what bounds the time of its runs ([`CostBound`]). Without a bound all requests run on workers.
+//! - If the sizes of the inputs are the bound, a run is judged by earlier runs of the same *class*: the same inputs, each dimension within the same
+//!   power of two, and the same outputs. The number of bytes does not suffice: `[n,1]` by `[1,n]` makes n² numbers of 2n. Within a class the time
+//!   differs by a factor of two for each dimension that a client may choose. The first requests of a class run on workers. Sizes are those that the model
+//!   gets: of two lengths within a power of two, one may be padded to a small bucket and one to the largest.
+//! - If a run once took [`SLOW_NS`], no request with as many input bytes (in powers of two) or more is quick again until the model is loaded anew.
+//!   Runs that are only a little too long raise the mean of their class. The class runs on workers until its mean has come down.
 //!
-//! All of it is decided by values that are passed in; the clock and the threads are the pool's.
+//! These are pure decisions over values that are passed in. The clock and the threads are the pool's.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use foldhash::quality::RandomState;
 use nerite_backend::{CostBound, Job};
+use nerite_config::Padding;
+use nerite_tensor::{Tensor, byte_size};
 
 use crate::limits::{QUICK_BYTES_MAX, QUICK_NS_MAX, QUICK_RUNS_MIN, SIZE_CLASSES, SLOW_NS};
 
-/// What is known of the runs of one model version.
+/// What was measured of the runs of one model version.
 pub struct Quickness {
     bound: CostBound,
+    padding: Padding,
     keys: RandomState,
-    /// One [`Record`] per place. A class has one place, by its hash; the class that ran there last has it.
+    /// One [`Record`] for each place. The hash of a class chooses its place. The place holds the class that ran there last.
     classes: Box<[AtomicU64]>,
-    /// Inputs of this many bytes (a class, see [`class_of`]) were slow.
+    /// The smallest class of input bytes (see [`class_of`]) that had a slow run.
     slow_from: AtomicU32,
 }
 
-/// How large a request is, as far as the cost of a run follows from it.
+/// The properties of a request that determine the time of its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// A hash of the class that no client can foresee.
+    /// The hash of the class, with a random key so that clients cannot predict it.
     class: u64,
-    /// Bytes of all inputs.
+    /// Bytes of all inputs, as the model gets them.
     bytes: usize,
-    /// Whether all its memory is the host's. A copy from or to a device waits for what else the device has to do.
+    /// Whether all its memory is on the host. A copy from or to a device waits for the device's other work.
     on_host: bool,
 }
 
-/// A run that was slow for the first time at that many bytes.
+/// Reported for the first slow run of that many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slow {
-    /// Inputs of so many bytes or more do not count as quick any more.
+    /// Requests with this many input bytes or more do not count as quick any more.
     pub bytes_min: u64,
 }
 
 impl Quickness {
-    /// Of a model that has not run yet.
+    /// For a model that has not run yet.
     pub fn new(bound: CostBound) -> Quickness {
         let places = if bound == CostBound::Unknown { 0 } else { SIZE_CLASSES };
         Quickness {
             bound,
+            padding: Padding::default(),
             keys: RandomState::default(),
             classes: (0..places).map(|_| AtomicU64::new(0)).collect(),
             slow_from: AtomicU32::new(u32::MAX),
         }
     }
 
-    /// The job's size; `None` if it does not matter because nothing bounds a run.
+    /// The same, for a model of which some inputs are padded.
+    pub fn with_padding(self, padding: Padding) -> Quickness {
+        Quickness { padding, ..self }
+    }
+
+    /// The job's size. `None` if sizes do not bound the time of a run, or its answers may wait.
     pub fn size(&self, job: &Job) -> Option<Size> {
-        if self.bound == CostBound::Unknown {
+        if self.bound == CostBound::Unknown || job.may_wait() {
             return None;
         }
         let mut hasher = self.keys.build_hasher();
         let mut bytes = 0;
         for input in job.inputs() {
             add_name(&mut hasher, &input.name);
-            add_classes(&mut hasher, input.shape.iter().map(|dim| *dim as u64));
-            // Elements of BYTES have no size of their own.
-            hasher.write_u32(class_of(input.data.len() as u64));
-            bytes += input.data.len();
+            let padded = self.padding.input(&input.name).map(|padded| padded.padded(&input.shape));
+            let input_bytes = padded.as_ref().map_or(input.data.len(), |shape| padded_bytes(input, shape));
+            let shape = padded.as_ref().unwrap_or(&input.shape);
+            add_classes(&mut hasher, shape.iter().map(|dim| *dim as u64));
+            // Elements of BYTES have no fixed size, so the length of the data counts as well.
+            hasher.write_u32(class_of(input_bytes as u64));
+            bytes = input_bytes.saturating_add(bytes);
         }
-        // A runtime may compute only what is asked for.
+        // A runtime may compute only the requested outputs.
         job.wanted().for_each(|name| add_name(&mut hasher, name));
         Some(Size { class: hasher.finish(), bytes, on_host: job.is_on_host() })
     }
 
-    /// Whether a front end's thread may run a job of this size.
+    /// Whether a front thread may run a job of this size.
     pub fn is_quick(&self, size: Option<Size>) -> bool {
         let Some(size) = size.filter(|size| size.bytes <= QUICK_BYTES_MAX && size.on_host) else { return false };
         let Some(place) = self.place(size) else { return false };
@@ -86,14 +99,20 @@ impl Quickness {
             && Record(place.load(Ordering::Relaxed)).is_quick(size.class)
     }
 
-    /// A job of this size took so long, on whichever thread. Says so if that is the first time that one of its bytes was slow.
+    /// Whether a front end's thread may give a job of this size to an instance whose work is done elsewhere, and may leave it then.
+    pub fn is_small(&self, size: Option<Size>) -> bool {
+        self.bound == CostBound::Patience && size.is_some_and(|size| size.bytes <= QUICK_BYTES_MAX && size.on_host)
+    }
+
+    /// Adds the time of a run of this size. Returns `Slow` if it is the first slow run of its bytes or fewer.
     pub fn note(&self, size: Option<Size>, ns: u64) -> Option<Slow> {
         let size = size?;
         let place = self.place(size)?;
-        // Two threads may lose one of their runs to each other; neither a mean nor a count of three minds.
+        // Two threads may overwrite each other's record, so a run can be lost. That is harmless for a mean and for a count up to three.
         let before = Record(place.load(Ordering::Relaxed)).of(size.class);
         place.store(before.after(ns).0, Ordering::Relaxed);
-        // A first run makes ready what later ones find (caches, code, memory). Who is waited for no longer than patience is never slow.
+        // A first run fills caches and allocates memory for later ones, so it does not count as slow. With `CostBound::Patience` a front thread never
+        // waits longer than [`crate::limits::QUICK_PATIENCE`], so no run counts as slow.
         if ns < SLOW_NS || before.runs() == 0 || self.bound == CostBound::Patience {
             return None;
         }
@@ -107,7 +126,12 @@ impl Quickness {
     }
 }
 
-/// What is known of one class: its tag, how many runs were seen (as far as it matters), and their mean.
+/// The bytes of an input that is padded to that shape. What is too large to be padded is never quick.
+fn padded_bytes(input: &Tensor, shape: &[i64]) -> usize {
+    byte_size(input.datatype, shape).ok().flatten().unwrap_or(usize::MAX)
+}
+
+/// The record of one class: its tag, the number of runs up to [`QUICK_RUNS_MIN`], and their mean.
 ///
 /// ```text
 ///   63        18 17  16 15       0
@@ -121,12 +145,12 @@ const RUNS_SHIFT: u32 = 16;
 const MEAN_UNIT_NS: u64 = 64;
 const MEAN_MAX: u64 = u16::MAX as u64;
 
-// Two bits count that far, and the hash's lower bits choose the place.
+// Two bits hold the number of runs. The lower bits of the hash choose the place, so the tag need not have them.
 const _: () = assert!(QUICK_RUNS_MIN <= 3 && SIZE_CLASSES.is_power_of_two() && SIZE_CLASSES <= 1 << TAG_SHIFT);
-const _: () = assert!(QUICK_NS_MAX < MEAN_UNIT_NS * MEAN_MAX, "what is too long for a mean is too long");
+const _: () = assert!(QUICK_NS_MAX < MEAN_UNIT_NS * MEAN_MAX, "a time that does not fit into the mean is not quick");
 
 impl Record {
-    /// The record if it is this class's, else a new one.
+    /// This record if it is of this class, else a new one.
     fn of(self, class: u64) -> Record {
         let tag = class >> TAG_SHIFT << TAG_SHIFT;
         if self.0 >> TAG_SHIFT << TAG_SHIFT == tag { self } else { Record(tag) }
@@ -145,7 +169,7 @@ impl Record {
         own.runs() >= QUICK_RUNS_MIN && own.mean_ns() <= QUICK_NS_MAX
     }
 
-    /// With one more run. The first is counted and not weighed.
+    /// The record with one more run. The first run is counted, and not part of the mean.
     fn after(self, ns: u64) -> Record {
         let ns = ns.min(MEAN_MAX * MEAN_UNIT_NS);
         let mean_ns = match self.runs() {
@@ -159,12 +183,12 @@ impl Record {
     }
 }
 
-/// 0 for 0, 1 for 1, 2 for 2, 3 up to 4, 4 up to 8, 5 up to 16, and so on.
+/// The class of a number: 0 for 0, 1 for 1, 2 for 2, 3 up to 4, 4 up to 8, 5 up to 16, and so on.
 fn class_of(number: u64) -> u32 {
     if number == 0 { 0 } else { u64::BITS - (number - 1).leading_zeros() + 1 }
 }
 
-/// The least number of a class.
+/// The smallest number of a class.
 fn least_of(class: u32) -> u64 {
     match class {
         0..=2 => u64::from(class),
@@ -177,7 +201,7 @@ fn add_name(hasher: &mut impl Hasher, name: &str) {
     hasher.write(name.as_bytes());
 }
 
-/// Nine classes of seven bits fit into a word behind a one that says where they begin.
+/// Nine classes of seven bits fit into a word. A leading one bit marks where they begin.
 fn add_classes(hasher: &mut impl Hasher, dims: impl Iterator<Item = u64>) {
     let mut word = 1u64;
     for dim in dims {

@@ -1,6 +1,6 @@
-//! When may an instance run that shares resources with others?
+//! When may an instance run, if it shares resources with others?
 //!
-//! The decisions are [`Limiter`]'s. Here is the lock around it, and who is told when a turn comes.
+//! [`Limiter`] decides. This file has the lock around it, and notifies the instances that were granted resources.
 
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
@@ -22,24 +22,24 @@ struct State {
     whom: HashMap<Claimant, (Weak<dyn Granted>, InstanceId)>,
 }
 
-/// Who waits for resources.
+/// A pool whose instances wait for resources.
 pub(crate) trait Granted: Send + Sync {
-    /// The instance has them.
+    /// Called when the instance has its resources.
     fn granted(self: Arc<Self>, at: InstanceId);
 }
 
-/// The instances of one model version, as those that share resources. They leave when this is dropped.
+/// The claims of the instances of one model version on shared resources. They are removed when this is dropped.
 pub(crate) struct Claims {
     limits: Arc<RateLimits>,
     claimants: Vec<Claimant>,
 }
 
-/// Instances whose turn has come. To be told without any lock.
+/// Instances that were granted resources. Notify them without holding a lock.
 #[must_use]
 pub(crate) struct Turns(Vec<(Weak<dyn Granted>, InstanceId)>);
 
 impl RateLimits {
-    /// With the operator's limits, each by name and device.
+    /// The operator's limits, each with its name and device.
     pub fn new(limits: impl IntoIterator<Item = (String, Option<u32>, u32)>) -> RateLimits {
         let limits = limits.into_iter().map(|(name, device, count)| ((name, device), count));
         let limiter = Limiter::new(ResourceLimits(limits.collect()));
@@ -52,7 +52,7 @@ impl RateLimits {
 }
 
 impl Claims {
-    /// The instances of that configuration; `None` if they share nothing. Err: one of them could never run.
+    /// The claims of the instances of that configuration. `None` if they share nothing. Err: the limits are too low for one of them to ever run.
     pub fn of(limits: &Arc<RateLimits>, config: &ModelConfig) -> Result<Option<Claims>, Status> {
         let wanted = claims(config);
         if wanted.iter().all(|claim| claim.needs.is_empty()) {
@@ -66,7 +66,7 @@ impl Claims {
         Ok(Some(made))
     }
 
-    /// Says who is told when the turn of an instance comes.
+    /// Sets the pool that is notified when an instance is granted resources.
     pub fn tell(&self, whom: &Weak<dyn Granted>) {
         let mut state = self.limits.lock();
         for (at, claimant) in self.claimants.iter().enumerate() {
@@ -74,7 +74,8 @@ impl Claims {
         }
     }
 
-    /// The instance is to run. Whether it may now; else it is told. Others may have their turn by that.
+    /// Requests the resources of an instance. Returns whether it may run now, and other instances that may run now. If it may not, it is notified
+    /// later.
     pub fn request(&self, at: InstanceId) -> (bool, Turns) {
         let Some(claimant) = self.claimants.get(at.0) else { return (true, Turns(Vec::new())) };
         let mut state = self.limits.lock();
@@ -84,8 +85,8 @@ impl Claims {
         (has_own, state.turns(&granted))
     }
 
-    /// The instance is not to run after all. Others may have their turn by that. `None`, and nothing changes, if it does not wait: it has
-    /// what it needs, and is told.
+    /// Withdraws the request of an instance. Returns the instances that may run now. `None`, and nothing changes, if the instance has been granted
+    /// its resources already and is being notified.
     pub fn give_up(&self, at: InstanceId) -> Option<Turns> {
         let claimant = self.claimants.get(at.0)?;
         let mut state = self.limits.lock();
@@ -93,7 +94,7 @@ impl Claims {
         Some(state.turns(&granted))
     }
 
-    /// The instance has run.
+    /// Gives back the resources of an instance after its run. Returns the instances that may run now.
     pub fn release(&self, at: InstanceId) -> Turns {
         let Some(claimant) = self.claimants.get(at.0) else { return Turns(Vec::new()) };
         let mut state = self.limits.lock();
@@ -109,7 +110,7 @@ impl State {
 }
 
 impl Turns {
-    /// Tells them. The caller holds no lock.
+    /// Notifies the instances. The caller must hold no lock.
     pub fn tell(self) {
         for (whom, at) in self.0 {
             if let Some(whom) = whom.upgrade() {
@@ -118,12 +119,12 @@ impl Turns {
         }
     }
 
-    /// Nobody, and then these as well.
+    /// Adds these instances.
     pub fn and(&mut self, more: Turns) {
         self.0.extend(more.0);
     }
 
-    /// Nobody.
+    /// No instance.
     pub fn none() -> Turns {
         Turns(Vec::new())
     }
@@ -143,14 +144,14 @@ impl Drop for Claims {
     }
 }
 
-/// What each instance that runs needs, in the order of [`nerite_backend::InstanceSpec::all`].
+/// The claims of each instance, in the order of [`nerite_backend::InstanceSpec::all`].
 fn claims(config: &ModelConfig) -> Vec<Claim> {
     let groups = config.instance_group.iter().filter(|group| !group.passive);
     groups.flat_map(claims_of_group).collect()
 }
 
 fn claims_of_group(group: &ModelInstanceGroup) -> Vec<Claim> {
-    // An instance on the host is one on device 0, as in Triton.
+    // An instance on the host counts as one on device 0, as in Triton.
     let devices: Vec<u32> = match group.kind() {
         Kind::Gpu => group.gpus.iter().map(|gpu| u32::try_from(*gpu).unwrap_or(0)).collect(),
         Kind::Auto | Kind::Cpu | Kind::Model => vec![0],
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn each_instance_claims_what_its_group_says() {
+    fn each_instance_claims_the_resources_of_its_group() {
         let text = "instance_group { count: 2 kind: KIND_CPU rate_limiter { priority: 3 resources { name: 'R' count: 4 global: true } } }
                     instance_group { passive: true rate_limiter { resources { name: 'P' count: 9 } } }
                     instance_group { kind: KIND_GPU gpus: [1, 2] rate_limiter { resources { name: 'D' count: 1 } } }";
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_told_when_another_model_is_done_or_gone() {
+    fn a_waiting_instance_is_notified_when_another_model_is_done_or_dropped() {
         let limits = Arc::new(RateLimits::default());
         let one_r =
             config("instance_group { count: 2 kind: KIND_CPU rate_limiter { resources { name: 'R' count: 1 } } }");

@@ -1,7 +1,7 @@
-//! Is a model version ready, where its instances may not be?
+//! Is a model version ready, if its instances can say that they are not?
 //!
-//! Whoever wants to know while it is being found out shares the answer: however many clients ask, each instance has one question at a time.
-//! After [`READINESS_MAX`] the answer is no, for those who wait and, until the instances have answered, for those who come.
+//! A check that is under way serves all clients that ask meanwhile: each instance is asked once at a time. After [`READINESS_MAX`] the answer is no,
+//! for the clients that wait and, until all instances have answered, for new ones.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -24,20 +24,20 @@ pub(crate) struct ReadinessChecks {
 
 #[derive(Default)]
 struct State {
-    /// Rounds that are over.
+    /// The number of completed checks.
     over: u64,
-    /// The round that is under way: when it began, and instances that have not answered.
+    /// The check under way: its deadline in µs, and the number of instances that have not answered.
     asked: Option<(u64, usize)>,
-    /// The first reason of that round why the version is not ready.
+    /// The first reason in that check why the version is not ready.
     fault: Option<Status>,
-    /// What the last round found.
+    /// The result of the last check.
     last: Option<Status>,
     is_timed: bool,
     numbers: u64,
     wakers: BTreeMap<u64, Waker>,
 }
 
-/// The answer to the question whether a model version is ready. Dropped, nobody waits for it any more.
+/// The future result of a readiness check. Dropping it ends the wait.
 pub struct ReadinessAnswer {
     checks: Arc<ReadinessChecks>,
     round: u64,
@@ -49,7 +49,7 @@ impl ReadinessChecks {
         Arc::new(ReadinessChecks { model: model.to_owned(), state: Mutex::default() })
     }
 
-    /// Asks these instances, unless they are being asked.
+    /// Asks these instances, unless a check is under way.
     pub(crate) fn ask(self: &Arc<Self>, instances: Vec<Arc<dyn Readiness>>) -> ReadinessAnswer {
         let mut state = self.lock();
         state.numbers += 1;
@@ -71,7 +71,7 @@ impl ReadinessChecks {
         answer
     }
 
-    /// What was found the last time.
+    /// The result of the last check.
     pub(crate) fn last(&self) -> Option<Status> {
         self.lock().last.clone()
     }
@@ -121,7 +121,7 @@ impl ReadinessChecks {
 }
 
 impl Wake for ReadinessChecks {
-    /// One time is waited for, of the round that was under way then.
+    /// There is one timer entry. It may be of an earlier check than the one under way.
     fn wake(self: Arc<Self>) {
         let mut state = self.lock();
         match state.asked {
@@ -175,7 +175,7 @@ mod tests {
 
     use super::*;
 
-    /// An instance that answers when it is told to.
+    /// An instance that answers when the test says so.
     #[derive(Default)]
     struct Slow {
         asked: Mutex<Vec<ReadinessDone>>,
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn all_who_ask_meanwhile_share_one_question_to_each_instance() {
+    fn concurrent_checks_ask_each_instance_once() {
         let (checks, slow) = (ReadinessChecks::new("m"), [Arc::new(Slow::default()), Arc::new(Slow::default())]);
         let ask = || checks.ask(slow.iter().map(|one| Arc::clone(one) as _).collect());
         let mut answers: Vec<ReadinessAnswer> = (0..1000).map(|_| ask()).collect();

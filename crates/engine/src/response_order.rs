@@ -1,10 +1,10 @@
-//! How do responses leave in the order in which their requests were started?
+//! How are responses sent in the order in which their requests were started?
 //!
-//! A scheduler starts requests in their order. Several instances end them in any order, so what ends early is held until all that
-//! started before has been answered. Requests that are never started (timed out, turned away) are answered at once.
+//! A scheduler starts requests in order, and several instances end them in any order. So a response is held until all requests that started earlier
+//! have been answered. Requests that are never started (timed out or rejected) are answered at once.
 //!
-//! What is held is bounded: with so many responses, or bytes of them, nothing more is to be started. The one that the others wait for runs
-//! already, so they leave in the end.
+//! The number and the bytes of held responses are bounded. At the bound no further request is started. The request that the others wait for is
+//! running already, so the held responses are sent in the end.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
@@ -20,11 +20,11 @@ pub(crate) struct ResponseOrder(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     bounds: Bounds,
-    /// Called when there is room for responses again, without a lock.
+    /// Called, without a lock, when the held responses are within their bounds again.
     on_room: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-/// How much may be held.
+/// The bounds of the held responses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub responses: usize,
@@ -33,19 +33,20 @@ pub(crate) struct Bounds {
 
 #[derive(Default)]
 struct State {
-    /// The number of the next request to be started.
+    /// The number of the next request that is started.
     next: u64,
-    /// Whose response leaves next.
+    /// The number of the request whose response is sent next.
     turn: u64,
     held: BTreeMap<u64, (Reply, Last)>,
     held_bytes: usize,
-    /// Whether there was no room since it was last told that there is.
+    /// Whether the bounds were reached since `on_room` was last called.
     was_full: bool,
-    /// Whether a thread hands responses on now; it takes along what others bring.
+    /// Whether a thread is sending responses now. It also sends those that other threads add.
     delivering: bool,
 }
 
-/// What a request ends with.
+/// The end of a request.
+#[expect(clippy::large_enum_variant, reason = "a box would be an allocation for every response")]
 enum Last {
     Response(Response),
     Refusal(Status),
@@ -68,23 +69,23 @@ impl Last {
 }
 
 impl ResponseOrder {
-    /// An order that holds so much.
+    /// An order with these bounds.
     pub fn new(bounds: Bounds) -> ResponseOrder {
         ResponseOrder(Arc::new(Shared { state: Mutex::default(), bounds, on_room: OnceLock::new() }))
     }
 
-    /// Has `told` called each time there is room again.
+    /// Sets the function that is called each time the held responses are within their bounds again.
     pub fn on_room(&self, told: impl Fn() + Send + Sync + 'static) {
         // It is set once, when the pool is made.
         drop(self.0.on_room.set(Box::new(told)));
     }
 
-    /// Whether so much is held that nothing more is to be started.
+    /// Whether the bounds are reached, so no further request may be started.
     pub fn is_full(&self) -> bool {
         self.lock().is_full(self.0.bounds)
     }
 
-    /// The reply of the request that is started next. It takes one response.
+    /// Wraps the reply of the request that is started next. It takes one response.
     pub fn in_turn(&self, reply: Reply) -> Reply {
         let mut state = self.lock();
         let number = state.next;
@@ -93,7 +94,7 @@ impl ResponseOrder {
         Reply::through(InTurn { order: self.clone(), number, reply: Some(reply) })
     }
 
-    /// Hands on all responses whose turn it is. No lock is held meanwhile: an answer may bring the next request.
+    /// Sends all responses that are next in the order. No lock is held meanwhile, because an answer may cause the next request.
     fn ended(&self, number: u64, reply: Reply, last: Last) {
         let mut state = self.lock();
         state.was_full |= state.is_full(self.0.bounds);
@@ -129,14 +130,14 @@ impl ResponseOrder {
 }
 
 impl State {
-    /// Responses whose turn has come do not count: they are on their way.
+    /// Responses that are next in the order do not count, because they are being sent.
     fn is_full(&self, bounds: Bounds) -> bool {
         let waits = !self.held.contains_key(&self.turn);
         waits && (self.held.len() >= bounds.responses || self.held_bytes >= bounds.bytes)
     }
 }
 
-/// Where the response of a request goes that has its turn.
+/// Takes the response of a request and holds it until it is next in the order.
 struct InTurn {
     order: ResponseOrder,
     number: u64,
@@ -146,7 +147,7 @@ struct InTurn {
 impl Deliver for InTurn {
     fn deliver(&mut self, response: Response) {
         if let Some(mut reply) = self.reply.take_if(|_| response.is_last()) {
-            // Whoever hands it on may be a front end's thread, which must not do for it what takes long.
+            // The thread that sends it may be a front thread, which must not do the slow part of the work.
             reply.made(&response);
             self.order.ended(self.number, reply, Last::Response(response));
         } else if let Some(reply) = &mut self.reply {
@@ -158,6 +159,10 @@ impl Deliver for InTurn {
         if let Some(reply) = self.reply.take() {
             self.order.ended(self.number, reply, Last::Refusal(why));
         }
+    }
+
+    fn may_wait(&self) -> bool {
+        self.reply.as_ref().is_some_and(Reply::may_wait)
     }
 
     fn offers_places(&self) -> bool {
@@ -208,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_early_waits_for_what_started_before() {
+    fn an_early_response_waits_for_those_of_earlier_requests() {
         check(&[0, 1, 2], &["0", "1", "2"]);
         check(&[2, 1, 0], &["", "", "0 1 2"]);
         check(&[1, 0, 3, 2], &["", "0 1", "", "2 3"]);
@@ -218,10 +223,10 @@ mod tests {
         let data = Buffer::from(vec![0; bytes]);
         let shape = [bytes as i64].into_iter().collect();
         let output = Output { name: "Y".into(), datatype: DataType::Uint8, shape, data, placed: false };
-        Response::Final(InferResponse { outputs: vec![output], ..InferResponse::default() })
+        Response::Final(InferResponse { outputs: vec![output].into(), ..InferResponse::default() })
     }
 
-    /// The second request and those behind it end with so many bytes. Whether it is full then, and how often there was room again.
+    /// Ends the second request and the later ones with this many bytes. Checks whether the bounds are reached, and how often `on_room` was called.
     #[track_caller]
     fn check_full(bytes: &[usize], expect: bool) {
         let (to, answers) = mpsc::channel();
@@ -239,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_bounded_and_room_is_told() {
+    fn held_responses_are_bounded_and_free_space_is_reported() {
         check_full(&[], false);
         check_full(&[10, 10], false);
         check_full(&[10, 10, 10], true);
@@ -247,7 +252,7 @@ mod tests {
         check_full(&[100], true);
     }
 
-    /// Says which requests were refused.
+    /// Sends a message for each request that was refused.
     struct Refusals(mpsc::Sender<&'static str>);
 
     impl Deliver for Refusals {
@@ -272,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_is_dropped_holds_nobody_up() {
+    fn a_dropped_reply_does_not_block_later_ones() {
         let (to, answers) = mpsc::channel();
         let order = ResponseOrder::new(BOUNDS);
         let (first, mut second) = (reply(&order, 1, &to), reply(&order, 2, &to));

@@ -1,15 +1,15 @@
-//! Which runtime does a model's configuration mean?
+//! Which runtime does a model's configuration name?
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nerite_backend::{BroughtAlong, CustomMetrics, Runtime};
+use nerite_backend::{BatchStrategy, BroughtAlong, CustomMetrics, LoadContext, Model, Runtime};
 use nerite_config::ModelConfig;
 use nerite_memory::Staging;
 use nerite_request::Status;
 
-/// Backends of the project that are not part of the program, and the command that builds each.
+/// Backends of the project that are built separately, and the command that builds each.
 const BUILT_APART: [(&str, &str); 1] = [("tensorflow", "cargo xtask tensorflow")];
 
 /// The runtimes of this server by the name that `config.pbtxt` uses, and what the operator set for them.
@@ -28,7 +28,7 @@ impl Runtimes {
         self.all.insert(runtime.name().to_owned(), runtime);
     }
 
-    /// Takes over one `--backend-config`; an empty backend means all.
+    /// Adds one setting of `--backend-config`. An empty backend means all backends.
     pub fn set(&mut self, backend: &str, key: &str, value: &str) {
         let settings = match backend {
             "" => &mut self.for_all,
@@ -37,18 +37,17 @@ impl Runtimes {
         settings.insert(key.to_owned(), value.to_owned());
     }
 
-    /// Has memory of devices carried through `staging` to the runtimes that compute on the host. Without it no request may
-    /// bring such memory.
+    /// Sets how memory of devices is copied for runtimes that compute on the host. Without it, requests with such memory are refused.
     pub fn stage_through(&mut self, staging: Arc<dyn Staging>) {
         self.staging = Some(staging);
     }
 
-    /// Has models bring runtimes along in their own directories. They win over all others.
+    /// Sets how a runtime is found in a model's own directory. Such a runtime is preferred to all others.
     pub fn look_in_models(&mut self, find: Arc<dyn BroughtAlong>) {
         self.brought_along = Some(find);
     }
 
-    /// The runtime that a model brings along, if it does.
+    /// The runtime in the model's own directory, if there is one.
     pub fn brought_along(
         &self,
         config: &ModelConfig,
@@ -58,14 +57,29 @@ impl Runtimes {
         self.brought_along.as_ref()?.find(config, model_dir, version_dir)
     }
 
-    /// Has compiled backends count in this registry.
+    /// As [`BroughtAlong::strategy_library`].
+    pub(crate) fn strategy_library(&self, context: &LoadContext) -> Result<Option<PathBuf>, Status> {
+        self.brought_along.as_ref().map_or(Ok(None), |found| found.strategy_library(context))
+    }
+
+    /// As [`BroughtAlong::strategy`].
+    pub(crate) fn strategy(
+        &self,
+        library: &Path,
+        model: &Arc<dyn Model>,
+        context: &LoadContext,
+    ) -> Result<Option<Box<dyn BatchStrategy>>, Status> {
+        self.brought_along.as_ref().map_or(Ok(None), |found| found.strategy(library, model, context))
+    }
+
+    /// Sets the registry for the metrics of compiled backends.
     pub(crate) fn count_in(&self, metrics: &Arc<CustomMetrics>) {
         if let Some(found) = &self.brought_along {
             found.count_in(metrics);
         }
     }
 
-    /// What memory of devices is carried through, on hosts that have any.
+    /// How memory of devices is copied, on hosts that have devices.
     pub fn staging(&self) -> Option<&Arc<dyn Staging>> {
         self.staging.as_ref()
     }
@@ -87,7 +101,7 @@ impl Runtimes {
         })
     }
 
-    /// What the operator set for this backend, its own settings before those for all.
+    /// The operator's settings for this backend. Its own settings override those for all backends.
     pub fn settings(&self, backend: &str) -> BTreeMap<String, String> {
         let mut settings = self.for_all.clone();
         settings.extend(self.settings.get(backend).cloned().unwrap_or_default());

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nerite_backend::BatchStrategy;
 use nerite_config::proto::model_queue_policy::TimeoutAction as ConfiguredAction;
 use nerite_config::proto::model_sequence_batching::{StrategyChoice, StrategyDirect};
 use nerite_config::proto::{ModelDynamicBatching, ModelQueuePolicy, ModelSequenceBatching};
@@ -16,14 +17,14 @@ use crate::limits::QUEUE_REQUESTS_MAX;
 use crate::policies::InstanceCores;
 use crate::rates::Claims;
 
-/// What the operator says about all queues.
+/// The operator's settings for all queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
-    /// Requests that may wait for the instances of one model version. An author who sets more for a model gets more.
+    /// The most requests that wait for the instances of one model version. The author of a model may set a higher number for it.
     pub requests_max: usize,
-    /// Triton's `TRITONSERVER_DELAY_SCHEDULER`: a dynamic batcher starts nothing before so many requests wait for the first time.
+    /// Triton's `TRITONSERVER_DELAY_SCHEDULER`: a dynamic batcher starts no batch until this many requests wait for the first time.
     pub hold_back: usize,
-    /// Triton's `TRITONSERVER_BACKLOG_DELAY_SCHEDULER`: so do schedulers of sequences before so many requests wait whose sequence has no slot.
+    /// Triton's `TRITONSERVER_BACKLOG_DELAY_SCHEDULER`: schedulers of sequences start no batch until this many requests wait for a slot.
     pub hold_back_backlog: usize,
 }
 
@@ -37,18 +38,20 @@ impl Default for QueueLimits {
 pub(crate) struct Scheduling {
     pub scheduler: Box<dyn Scheduler + Send>,
     pub arrivals: Arrivals,
-    /// Whether responses leave in the order in which requests came.
+    /// What else decides which requests share a batch.
+    pub strategy: Option<Box<dyn BatchStrategy>>,
+    /// Whether responses are sent in the order of the requests.
     pub preserve_ordering: bool,
-    /// Requests that may wait.
+    /// The most requests that wait.
     pub requests_max: usize,
-    /// What the instances share with those of other models.
+    /// The resources that the instances share with those of other models.
     pub claims: Option<Claims>,
-    /// Where the instances run; `None` for anywhere.
+    /// The cores of the instances. `None` for all cores.
     pub cores: Option<Arc<InstanceCores>>,
 }
 
 impl Scheduling {
-    /// What this configuration asks for. It is valid.
+    /// The scheduling of this configuration, which is valid.
     pub fn of(config: &ModelConfig, instances: usize, limits: QueueLimits) -> Scheduling {
         if let Some(sequences) = config.sequence_batching() {
             return Scheduling::of_sequences(config, sequences, instances, limits);
@@ -56,7 +59,8 @@ impl Scheduling {
         let Some(dynamic) = config.dynamic_batching() else {
             return Scheduling {
                 scheduler: Box::new(Fifo::bounded(limits.requests_max)),
-                arrivals: Arrivals::default(),
+                arrivals: Arrivals::default().with_padding(padding(config)),
+                strategy: None,
                 preserve_ordering: false,
                 requests_max: limits.requests_max,
                 claims: None,
@@ -69,7 +73,8 @@ impl Scheduling {
         Scheduling {
             arrivals: Arrivals::new(levels, &config.inputs(), scheduler.wants()).with_padding(padding(config)),
             scheduler,
-            // The responses of one request have no place among those of others.
+            strategy: None,
+            // A request with several responses cannot be ordered among others.
             preserve_ordering: dynamic.preserve_ordering && !config.decoupled(),
             requests_max,
             claims: None,
@@ -129,7 +134,8 @@ impl Scheduling {
                 .with_padding(padding(config))
                 .of_sequences(sequences.iterative_sequence),
             scheduler,
-            // A request that comes again would wait for those that came after it, which may wait for it.
+            strategy: None,
+            // A request that runs again would be ordered after later requests, which may wait for it.
             preserve_ordering: preserve_ordering && !config.decoupled() && !sequences.iterative_sequence,
             requests_max: limits.requests_max,
             claims: None,
@@ -138,7 +144,6 @@ impl Scheduling {
     }
 }
 
-/// Checked when the model was loaded.
 fn padding(config: &ModelConfig) -> Padding {
     Padding::of(config).unwrap_or_default()
 }
@@ -161,7 +166,6 @@ fn batch_policy(config: &ModelConfig, dynamic: &ModelDynamicBatching, limits: Qu
         rows_max: u32::try_from(config.max_batch_size).unwrap_or(0).max(1),
         preferred: sizes(&dynamic.preferred_batch_size),
         delay_us: dynamic.max_queue_delay_microseconds,
-        // Checked when the model was loaded.
         latency_bound_us: config.latency_bound_us().unwrap_or_default(),
         hold_back: limits.hold_back,
         requests_max: Some(limits.requests_max.max(set_in_all)),

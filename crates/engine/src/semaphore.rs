@@ -1,17 +1,17 @@
-//! How many models may load at the same time, and who waits for whom?
+//! How many models may load at the same time, and when does a load wait for another?
 
 use std::collections::HashSet;
 use std::sync::{Condvar, PoisonError};
 
 use nerite_locks::Mutex;
 
-/// Lets so many in at a time.
+/// A counting semaphore.
 pub struct Semaphore {
     free: Mutex<usize>,
     left: Condvar,
 }
 
-/// A place inside; given back by Drop.
+/// A permit. Drop gives it back.
 pub struct Turn<'t>(&'t Semaphore);
 
 impl Semaphore {
@@ -20,7 +20,7 @@ impl Semaphore {
         Semaphore { free: Mutex::new(places.max(1)), left: Condvar::new() }
     }
 
-    /// Waits for a place.
+    /// Waits for a permit.
     pub fn enter(&self) -> Turn<'_> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         while *free == 0 {
@@ -38,21 +38,21 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Lets one operation on each model in at a time: two loads of one model come one after the other, as in Triton.
+/// A lock for each model: two loads of one model run one after the other, as in Triton.
 #[derive(Default)]
 pub struct OnePerModel {
     busy: Mutex<HashSet<String>>,
     left: Condvar,
 }
 
-/// The right to work on a model; given back by Drop.
+/// The lock of a model. Drop releases it.
 pub struct Claim<'m> {
     of: &'m OnePerModel,
     model: String,
 }
 
 impl OnePerModel {
-    /// Waits until nobody works on this model.
+    /// Waits until no other operation on this model runs.
     pub fn claim(&self, model: &str) -> Claim<'_> {
         let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         while busy.contains(model) {

@@ -1,4 +1,4 @@
-//! What is a model told about the sequence of a request, and may the request be of one?
+//! Which inputs tell a model about the sequence of a request, and is the request valid for it?
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ use crate::states::States;
 /// The control inputs of a model with a sequence batcher.
 pub(crate) struct Sequences {
     model: String,
-    /// `[1]`, and the row before it where the model batches.
+    /// The shape of control inputs: `[1]`, or `[1, 1]` if the model has batches.
     shape: Shape,
     flags: Vec<Flag>,
     ids: Vec<IdInput>,
-    /// There where the model keeps something between requests.
+    /// `Some` if the model keeps state between the requests of a sequence.
     states: Option<Arc<States>>,
-    /// Where sequences are iterative: the number of the next one that the server begins for a request without one.
+    /// `Some` if sequences are iterative: the number of the next sequence that the server begins for a request without one.
     next: Option<AtomicU64>,
-    /// What empty positions of a batch are requests of. Nobody is told of them.
+    /// The version for the requests of empty positions. They count in no statistics.
     unmetered: Arc<ModelVersion>,
 }
 
-/// An input that is true or false.
+/// A control input with two values.
 struct Flag {
     name: Name,
     kind: control::Kind,
@@ -39,15 +39,14 @@ struct Flag {
     yes: Buffer,
 }
 
-/// An input that is the correlation id.
+/// A control input for the correlation id.
 struct IdInput {
     name: Name,
     datatype: DataType,
 }
 
 impl Sequences {
-    /// The control inputs and states of this configuration, which is valid, and whose files are below `directory`; `None` without a
-    /// sequence batcher.
+    /// The control inputs and states of this configuration, which is valid. Its files are below `directory`. `None` without a sequence batcher.
     pub fn load(config: &ModelConfig, directory: &Path) -> Result<Option<Sequences>, Status> {
         let Some(batching) = config.sequence_batching() else { return Ok(None) };
         let (mut flags, mut ids) = (Vec::new(), Vec::new());
@@ -73,7 +72,7 @@ impl Sequences {
         }))
     }
 
-    /// Begins a sequence for a request without one, where sequences are iterative.
+    /// If sequences are iterative, begins a sequence for a request that has none.
     pub fn begin(&self, job: &mut Job) {
         if let Some(next) = self.next.as_ref().filter(|_| job.sequence().id == SequenceId::None) {
             job.begin_own_sequence(next.fetch_add(1, Ordering::Relaxed));
@@ -120,7 +119,7 @@ impl Sequences {
         ))
     }
 
-    /// Adds to a request what the model is told of its sequence.
+    /// Adds the control inputs and states to a request.
     pub fn tell(&self, job: &mut Job, controls: &Controls) {
         for flag in &self.flags {
             let is_set = match flag.kind {
@@ -142,8 +141,8 @@ impl Sequences {
         }
     }
 
-    /// A request that stands for an empty position beside `neighbour`, which was not told yet: the same inputs, and READY is false. Its
-    /// answer goes nowhere.
+    /// A request for an empty position of a batch. It has the inputs of `neighbour`, which has no control inputs yet, and READY is false. Its answer
+    /// is dropped.
     pub fn empty_position(&self, neighbour: &Job) -> Job {
         let mut job = neighbour.unanswered_copy(self.unmetered.begin());
         for flag in &self.flags {
@@ -167,7 +166,7 @@ impl Sequences {
     }
 }
 
-/// The sequence of a request, as schedulers know it.
+/// The sequence of a request, as schedulers identify it.
 pub(crate) fn step(job: &Job) -> Option<SequenceStep> {
     let sequence = job.sequence();
     let id = match &sequence.id {
@@ -179,7 +178,7 @@ pub(crate) fn step(job: &Job) -> Option<SequenceStep> {
     Some(SequenceStep { id, start: sequence.start, end: sequence.end })
 }
 
-/// The input of a control with two values; `None` for the correlation id.
+/// The input of a control with two values. `None` for the correlation id.
 fn flag(name: &str, control: &Control) -> Option<Flag> {
     let kind = control.kind();
     if kind == control::Kind::ControlSequenceCorrid {
@@ -197,7 +196,7 @@ fn flag(name: &str, control: &Control) -> Option<Flag> {
     Some(Flag { name: name.into(), kind, datatype, no: no.into(), yes: yes.into() })
 }
 
-/// A correlation id as a tensor of that datatype. One with 32 bits has the lower ones of a number, as in Triton.
+/// A correlation id as a tensor of that datatype. For 32 bits, the lower bits of the number are used, as in Triton.
 fn id_bytes(id: &nerite_schedule::SequenceId, datatype: DataType) -> Buffer {
     match id {
         nerite_schedule::SequenceId::Number(id) | nerite_schedule::SequenceId::Own(id) => {
@@ -235,7 +234,7 @@ mod tests {
         let request = AdmittedRequest {
             id: "".into(),
             rows,
-            inputs: Vec::new(),
+            inputs: Vec::new().into(),
             wanted: WantedOutputs::new(),
             priority: 0,
             timeout_us: 0,

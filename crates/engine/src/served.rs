@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use nerite_backend::{CostBound, InFlight, Instance, InstanceSpec, Job, ModelVersion, Readiness};
+use nerite_backend::{BatchStrategy, CostBound, InFlight, Instance, InstanceSpec, Job, ModelVersion, Readiness};
 use nerite_config::proto::model_metrics::MetricControl;
 use nerite_config::proto::model_metrics::metric_control::MetricOptions;
 use nerite_config::{ModelConfig, TensorSpec};
@@ -27,43 +27,45 @@ use crate::services::Services;
 use crate::stats::Stats;
 use crate::warmup::warm_up;
 
-/// The family whose buckets an author may choose.
+/// The metric whose buckets an author may choose.
 const FIRST_RESPONSE: &str = "nv_inference_first_response_histogram_ms";
 
-/// One version of a model with its instances. Whoever holds it may submit to it until it is retired.
+/// One version of a model with its instances. A holder of it may submit requests until it is retired.
 pub struct Served {
     identity: Arc<Identity>,
     version: i64,
-    /// What its requests have in common. It is loaded as long as one of them is in flight.
+    /// The part that its requests share. The version stays loaded as long as one of them is in flight.
     requests: Arc<ModelVersion>,
-    /// Counts those that were admitted and are not submitted yet.
+    /// Counts the requests that were admitted and are not submitted yet.
     entering: Arc<ModelVersion>,
     config: Arc<ModelConfig>,
     inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
     labels: Arc<Labels>,
     stats: Arc<Stats>,
-    /// There where the model has a sequence batcher.
+    /// `Some` if the model has a sequence batcher.
     sequences: Option<Arc<Sequences>>,
-    /// There where responses may come from the cache.
+    /// `Some` if the response cache is used.
     cached: Option<Arc<Cached>>,
     pool: Arc<Pool>,
     instances: Vec<Member>,
     readiness: Arc<ReadinessChecks>,
     maker: Maker,
     is_retired: Arc<AtomicBool>,
-    /// Files that a load request brought are removed when the last request of the version has gone.
+    /// Whether the timeout of a request bounds its run as well.
+    timeout_ends_runs: bool,
+    /// If a load request brought the files, they are removed when the last request of the version has ended.
     directory: ModelDir,
 }
 
-/// Which model it is.
+/// The names of a model.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
-    /// What clients call it.
+    /// The name that clients use.
     pub name: String,
-    /// What the server calls it: no other model has the same.
+    /// The name that the server uses. It is unique.
     pub identifier: String,
-    /// The repository that it lies in, where models of several may have the same name.
+    /// The repository of the model, if models of several repositories may have the same name.
     pub namespace: String,
     /// The identifiers of the models that it is made of.
     pub needs: Vec<String>,
@@ -80,30 +82,30 @@ impl Identity {
     }
 }
 
-/// A model version, known again while its instances come and go. No other one has the same key as long as this lives, and it keeps
-/// nothing loaded.
+/// Identifies a model version while its instances change. No other version has the same key as long as this lives. It does not keep the version
+/// loaded.
 #[derive(Clone, Debug)]
 pub struct VersionKey(Weak<ModelVersion>);
 
 impl VersionKey {
-    /// Whether it is the key of that version.
+    /// Whether this is the key of that version.
     pub fn is_of(&self, served: &Served) -> bool {
         std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&served.requests))
     }
 }
 
-/// An instance as those see it who do not run it.
+/// The number and readiness of an instance.
 #[derive(Clone)]
 struct Member {
     spec: InstanceSpec,
     /// Its number in the pool.
     number: usize,
-    /// There where it may not be ready.
+    /// `Some` if the instance can report that it is not ready.
     readiness: Option<Arc<dyn Readiness>>,
 }
 
 impl Member {
-    /// Those of these instances, before the pool takes them.
+    /// The members for these instances, before the pool takes them.
     fn all(specs: Vec<InstanceSpec>, readiness: Vec<Option<Arc<dyn Readiness>>>, numbers: Vec<usize>) -> Vec<Member> {
         let each = specs.into_iter().zip(readiness).zip(numbers);
         each.map(|((spec, readiness), number)| Member { spec, number, readiness }).collect()
@@ -130,6 +132,7 @@ pub(crate) struct Parts {
     pub sequences: Option<Sequences>,
     pub services: Services,
     pub claims: Option<Claims>,
+    pub strategy: Option<Box<dyn BatchStrategy>>,
     pub cores: Option<Arc<InstanceCores>>,
 }
 
@@ -150,6 +153,7 @@ impl Served {
             sequences,
             services,
             claims,
+            strategy,
             cores,
         } = parts;
         let name = identity.name.clone();
@@ -158,7 +162,7 @@ impl Served {
         let latencies = Latencies::new(&services.latencies, config.caches_responses(), &first_response_ms(&config));
         let rows_max = usize::try_from(config.max_batch_size).unwrap_or(0);
         let stats = Arc::new(Stats::new(&name, version, load_ns, rows_max, latencies));
-        let scheduling = Scheduling { claims, cores, ..Scheduling::of(&config, instances.len(), queues) };
+        let scheduling = Scheduling { strategy, claims, cores, ..Scheduling::of(&config, instances.len(), queues) };
         let cached =
             cache.map(|cache| Arc::new(Cached::new(cache, &name, Arc::clone(&stats), scheduling.requests_max)));
         let pool_name = format!("{name}_{version}");
@@ -169,6 +173,7 @@ impl Served {
         let pool =
             Pool::new(&pool_name, instances, bound, scheduling, sequences.clone(), Arc::clone(&requests), answer);
         let (inputs, outputs) = (config.inputs(), config.outputs());
+        let timeout_ends_runs = config.timeout_ends_runs().unwrap_or_default();
         Served {
             identity: Arc::new(identity),
             version,
@@ -186,12 +191,13 @@ impl Served {
             readiness: checks,
             maker,
             is_retired: Arc::default(),
+            timeout_ends_runs,
             directory,
         }
     }
 
-    /// The same version, of this configuration and with these instances. Those that both have stay; the others come, and go once they run
-    /// nothing, which this does not wait for. On an error nothing has changed.
+    /// The same version with this configuration and these instances. Instances of both stay. Others are added or removed. This does not wait for the
+    /// runs of removed instances. After an error nothing has changed.
     pub(crate) fn resized(
         &self,
         config: Arc<ModelConfig>,
@@ -247,6 +253,7 @@ impl Served {
             readiness: Arc::clone(&self.readiness),
             maker,
             is_retired: Arc::clone(&self.is_retired),
+            timeout_ends_runs: self.timeout_ends_runs,
             directory: self.directory.clone(),
         })
     }
@@ -256,7 +263,7 @@ impl Served {
         &self.identity.name
     }
 
-    /// By what the server knows the model: no other has the same.
+    /// The server's unique name of the model.
     pub fn identifier(&self) -> &str {
         &self.identity.identifier
     }
@@ -275,7 +282,7 @@ impl Served {
         &self.directory
     }
 
-    /// By what it is known again.
+    /// Its key.
     pub fn key(&self) -> VersionKey {
         VersionKey(Arc::downgrade(&self.requests))
     }
@@ -304,29 +311,34 @@ impl Served {
     pub fn statistics(&self) -> StatisticsReport {
         let lookups = self.cached.as_ref().map_or(0, |cached| cached.waiting());
         let report = self.stats.report((self.pool.waiting() + lookups) as u64);
-        StatisticsReport { namespace: self.identity.namespace.clone(), ..report }
+        let memory = self.maker.model.memory_usage();
+        StatisticsReport { namespace: self.identity.namespace.clone(), memory, ..report }
     }
 
-    /// How its latencies are distributed, as far as that is kept.
+    /// The distribution of its latencies, as far as it is measured.
     pub fn latencies(&self) -> LatencyReport {
         self.stats.latencies()
     }
 
-    /// Asks its instances whether they are ready; `None` if they always are. It is ready if all of them are.
+    /// Asks its instances whether they are ready. The version is ready if all of them are. `None` if they always are.
     pub fn ask_readiness(&self) -> Option<ReadinessAnswer> {
         let asked: Vec<_> = self.instances.iter().filter_map(|member| member.readiness.clone()).collect();
         (!asked.is_empty()).then(|| self.readiness.ask(asked))
     }
 
-    /// The reason why it cannot take requests, as far as it is known without asking: an instance's process is no more and cannot be
-    /// started anew.
+    /// The reason why it cannot take requests, without asking its instances: the process of an instance has ended and cannot be restarted.
     pub fn fault(&self) -> Option<Status> {
         self.instances.iter().find_map(|member| member.readiness.as_ref()?.fault())
     }
 
-    /// Whether it was ready when that was last looked at.
+    /// Whether it was ready at the last check.
     pub fn was_ready(&self) -> bool {
         self.readiness.last().is_none() && self.fault().is_none()
+    }
+
+    /// Whether the timeout of a request bounds its run as well.
+    pub(crate) fn timeout_ends_runs(&self) -> bool {
+        self.timeout_ends_runs
     }
 
     /// Whether it takes no more requests.
@@ -334,7 +346,7 @@ impl Served {
         self.is_retired.load(Ordering::SeqCst)
     }
 
-    /// One more request is admitted and not submitted yet.
+    /// Counts one more request that is admitted and not submitted yet.
     pub(crate) fn enter(&self) -> InFlight {
         self.entering.begin()
     }
@@ -344,7 +356,7 @@ impl Served {
         self.requests.in_flight()
     }
 
-    /// One more request is in flight.
+    /// Counts one more request in flight.
     pub(crate) fn begin(&self) -> InFlight {
         self.requests.begin()
     }
@@ -354,7 +366,7 @@ impl Served {
         self.cached.is_some()
     }
 
-    /// Answers the job from the response cache, or runs it. `asker` is the client it comes from, where that is known.
+    /// Answers the job from the response cache, or runs it. `asker` is the client, if it is known.
     pub(crate) fn submit(self: &Arc<Self>, job: Job, asker: Option<&Peer>) {
         match &self.cached {
             Some(cached) => {
@@ -368,9 +380,9 @@ impl Served {
     /// Takes no more requests and returns when the last one has been answered.
     pub(crate) fn retire(&self) {
         self.is_retired.store(true, Ordering::SeqCst);
-        // They were promised this version: a scheduler that has stopped would turn them away.
+        // These requests were admitted to this version. A scheduler that has stopped would reject them.
         self.entering.wait();
-        // They were admitted before, and may still have to run.
+        // Requests that are being looked up were admitted before, and may have to run.
         if let Some(cached) = &self.cached {
             cached.wait();
         }
@@ -394,7 +406,7 @@ impl RunJob for Served {
     }
 }
 
-/// The bounds of the times to the first response that the model's author wants, or Triton's.
+/// The bounds of the times to the first response, from the model's author or from Triton.
 fn first_response_ms(config: &ModelConfig) -> Vec<f64> {
     let controls = config.model_metrics.iter().flat_map(|metrics| &metrics.metric_control);
     let of_first = |control: &MetricControl| {
@@ -409,7 +421,7 @@ fn first_response_ms(config: &ModelConfig) -> Vec<f64> {
     controls.rev().find_map(of_first).unwrap_or_else(|| FIRST_RESPONSE_MS.to_vec())
 }
 
-/// Answers requests for that version that its scheduler rejects. Triton counts those nowhere that no queue took.
+/// Answers requests that the scheduler of that version rejects. Like Triton, it counts no request that no queue took.
 fn rejecting(
     name: &str,
     version: i64,

@@ -11,12 +11,12 @@ use crate::rates::RateLimits;
 /// What the operator sets up once for all models.
 #[derive(Clone, Default)]
 pub struct Services {
-    /// Where responses are kept for requests that ask the same; `None` without `--cache-config`.
+    /// The response cache. `None` without `--cache-config`.
     pub cache: Option<Arc<ResponseCache>>,
-    /// What instances share; `None` without `--rate-limit=execution_count`.
+    /// The resources that instances share. `None` without `--rate-limit=execution_count`.
     pub rates: Option<Arc<RateLimits>>,
     /// The cores of instances, by the name of their host policy.
     pub policies: HostPolicies,
-    /// What is kept of latencies.
+    /// Which latencies are measured.
     pub latencies: LatencyMetrics,
 }

@@ -1,12 +1,12 @@
-//! What does a model keep of a sequence from one request to the next?
+//! How does a model keep state from one request of a sequence to the next?
 //!
-//! Implicit state: an output of one step is an input of the next one. The tensor stays where the model wrote it; it is not copied.
+//! This is Triton's implicit state: an output of one step is an input of the next one. The tensor stays where the model wrote it, without a copy.
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use nerite_backend::Job;
+use nerite_backend::{Ended, Job};
 use nerite_config::proto::model_sequence_batching::State;
 use nerite_config::proto::model_sequence_batching::initial_state::StateData;
 use nerite_config::{ModelConfig, tensor_data_type, validate_states};
@@ -20,15 +20,15 @@ use crate::timer::now_us;
 
 /// The folder, in the model's directory, of the files that initial states name.
 const FOLDER: &str = "initial_state";
-/// States of sequences that are over are dropped when there are so many more entries than were in use the last time.
+/// States of ended sequences are dropped when there are this many more entries than were in use the last time.
 const STATES_MIN: usize = 16;
-/// Strings of an initial state without a file are empty: four bytes of length each.
+/// Strings of an initial state without a file are empty. Each has four bytes, for its length.
 const EMPTY_STRING_BYTES: usize = 4;
 
-/// The states of a model version, and what is kept of each sequence.
+/// The states of a model version, and the tensors of each sequence.
 pub(crate) struct States {
     specs: Vec<Spec>,
-    /// After so long without a request a sequence is over, in µs.
+    /// A sequence ends after this time without a request, in µs.
     idle_us: u64,
     kept: Mutex<Kept>,
 }
@@ -36,27 +36,27 @@ pub(crate) struct States {
 struct Spec {
     input: Name,
     output: Name,
-    /// What the first request of a sequence gets.
+    /// The input of the first request of a sequence.
     initial: Tensor,
 }
 
 #[derive(Default)]
 struct Kept {
-    /// By the number that the scheduler gave the sequence. A number is never given again.
+    /// By the scheduler's number of the sequence, which is never used again.
     sequences: HashMap<u64, Sequence>,
-    /// How many were in use when those were last dropped that are over.
+    /// The number of sequences in use when ended ones were last dropped.
     in_use: usize,
 }
 
 struct Sequence {
     /// In the order of the specs.
     tensors: Vec<Tensor>,
-    /// When its last request ended; `None` while one runs.
+    /// The end of its last request. `None` while one runs.
     used_us: Option<u64>,
 }
 
 impl States {
-    /// The states that a configuration asks for, with their initial values, some of them from files below `directory`.
+    /// The states of a configuration with their initial values, some of which are read from files below `directory`.
     pub fn load(config: &ModelConfig, directory: &Path) -> Result<Option<Arc<States>>, Status> {
         let Some(batching) = config.sequence_batching().filter(|batching| !batching.state.is_empty()) else {
             return Ok(None);
@@ -74,7 +74,7 @@ impl States {
         Ok(Some(Arc::new(States { specs, idle_us, kept: Mutex::default() })))
     }
 
-    /// Adds the state of its sequence to a request, and has its successor kept from what the model answers.
+    /// Adds the state of its sequence to a request. When the model answers, the new state is kept.
     pub fn give(self: &Arc<States>, job: &mut Job, controls: &Controls) {
         for tensor in self.begin(controls) {
             job.add_input(tensor);
@@ -86,7 +86,7 @@ impl States {
             }
         }
         let (states, number, is_last) = (Arc::clone(self), controls.state, controls.end);
-        job.on_end(move |outputs| states.keep(number, is_last, &asked, outputs));
+        job.on_end(move |ended| states.keep(number, is_last, &asked, ended));
     }
 
     /// The state for the next request of a sequence.
@@ -96,27 +96,32 @@ impl States {
             sequence.used_us = None;
             return sequence.tensors.clone();
         }
-        kept.drop_those_over(self.idle_us);
+        kept.drop_ended(self.idle_us);
         let tensors: Vec<Tensor> = self.specs.iter().map(|spec| spec.initial.clone()).collect();
         kept.sequences.insert(controls.state, Sequence { tensors: tensors.clone(), used_us: None });
         tensors
     }
 
-    /// Adds initial states to a request that stands for an empty position.
+    /// Adds initial states to a request for an empty position.
     pub fn give_initial(&self, job: &mut Job) {
         for spec in &self.specs {
             job.add_input(spec.initial.clone());
         }
     }
 
-    /// A request of a sequence ended, with these outputs or, if it failed, without. Takes those out that only the server wanted.
-    fn keep(&self, number: u64, is_last: bool, asked: &[bool], outputs: Option<&mut Vec<Output>>) {
-        let mut found: Vec<Option<Output>> = Vec::new();
-        if let Some(outputs) = outputs {
-            for (spec, asked) in self.specs.iter().zip(asked) {
-                let at = outputs.iter().position(|output| output.name == spec.output);
-                found.push(at.map(|at| if *asked { outputs[at].clone() } else { outputs.remove(at) }));
-            }
+    /// Keeps the state when a request of a sequence ended: with these outputs, or without if it failed. Removes the outputs that only the server
+    /// requested. A state that the model set by itself is used in place of an output of the same name.
+    fn keep(&self, number: u64, is_last: bool, asked: &[bool], ended: Ended<'_>) {
+        let Ended { mut outputs, mut states } = ended;
+        let mut found: Vec<Option<Tensor>> = Vec::new();
+        for (spec, asked) in self.specs.iter().zip(asked) {
+            let output = outputs.as_mut().and_then(|outputs| {
+                let at = outputs.iter().position(|output| output.name == spec.output)?;
+                Some(if *asked { outputs[at].clone() } else { outputs.remove(at) })
+            });
+            let apart = states.iter().position(|state| state.name == spec.output).map(|at| states.swap_remove(at));
+            let of_output = |Output { name, datatype, shape, data, .. }| Tensor { name, datatype, shape, data };
+            found.push(apart.or(output.map(of_output)));
         }
         let mut kept = self.lock();
         if is_last {
@@ -125,9 +130,9 @@ impl States {
         }
         let Some(sequence) = kept.sequences.get_mut(&number) else { return };
         sequence.used_us = Some(now_us());
-        for ((spec, tensor), output) in self.specs.iter().zip(&mut sequence.tensors).zip(found) {
-            if let Some(Output { datatype, shape, data, .. }) = output {
-                *tensor = Tensor { name: spec.input.clone(), datatype, shape, data };
+        for ((spec, tensor), found) in self.specs.iter().zip(&mut sequence.tensors).zip(found) {
+            if let Some(found) = found {
+                *tensor = Tensor { name: spec.input.clone(), ..found };
             }
         }
     }
@@ -138,19 +143,20 @@ impl States {
 }
 
 impl Kept {
-    /// Drops the states of sequences that ended by being idle: nobody tells of these. Looked at seldom, so each costs little.
-    fn drop_those_over(&mut self, idle_us: u64) {
+    /// Drops the states of sequences that ended because they were idle, which the scheduler does not report. This runs rarely, so its cost per
+    /// request is small.
+    fn drop_ended(&mut self, idle_us: u64) {
         if self.sequences.len() < STATES_MIN.max(2 * self.in_use) {
             return;
         }
         let now_us = now_us();
-        // A scheduler counts from the arrival of the last request, which was earlier than its end.
+        // A scheduler measures the idle time from the arrival of the last request, which was before its end.
         self.sequences.retain(|_, sequence| sequence.used_us.is_none_or(|used| now_us.saturating_sub(used) <= idle_us));
         self.in_use = self.sequences.len();
     }
 }
 
-/// What the first request of a sequence gets: what the configuration says, or else zeros; a dimension of any size is 1 then.
+/// The input of the first request of a sequence: the value of the configuration, or zeros. A variable dimension is 1 then.
 fn initial(state: &State, batches: bool, directory: &Path) -> Result<Tensor, Status> {
     let name = &state.input_name;
     let datatype = tensor_data_type(state.data_type)
@@ -210,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_begins_with_zeros_or_what_the_author_gives() {
+    fn a_sequence_begins_with_zeros_or_the_configured_state() {
         check("data_type: TYPE_INT32 dims: [2]", 0, &[], Ok((&[2], &[0; 8])));
         check("data_type: TYPE_INT8 dims: [-1]", 4, &[], Ok((&[1, 1], &[0])));
         let zero = "data_type: TYPE_INT8 dims: [-1] initial_state { name: 's' data_type: TYPE_INT8 dims: [3] zero_data: true }";

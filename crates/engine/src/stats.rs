@@ -1,7 +1,7 @@
 //! How often did a model version run, and how long did it take?
 //!
-//! Written by every request, so without a lock: each number is an atomic. A client that has its answer sees its own request in all of
-//! them; while others run, numbers may be one request apart from each other.
+//! Every request writes these numbers, so they are atomics without a lock. A client that has its answer finds its own request in all of them. While
+//! other requests run, the numbers may differ from each other by these requests.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,9 +32,9 @@ pub struct Stats {
     cache_hit: Sum,
     cache_miss: Sum,
     failures: [AtomicU64; 4],
-    /// By rows.
+    /// Indexed by rows.
     batches: Box<[OnceLock<Box<Phases>>]>,
-    /// Batches of more rows than the model's configuration speaks of: a model without batches, whose rows its runtime counts otherwise.
+    /// Batches of more rows than `max_batch_size`: models without batches, whose runtime counts rows in another way.
     larger: Mutex<BTreeMap<u64, BatchReport>>,
 }
 
@@ -66,7 +66,7 @@ impl Stats {
         }
     }
 
-    /// What a client may see of them now; `pending` requests wait.
+    /// The statistics as clients see them. `pending` is the number of waiting requests.
     pub fn report(&self, pending: u64) -> StatisticsReport {
         let [compute_input, compute_infer, compute_output] = self.compute.told();
         let counted = self.batches.iter().enumerate().filter_map(|(rows, phases)| {
@@ -89,6 +89,7 @@ impl Stats {
             cache_hit: self.cache_hit.told(),
             cache_miss: self.cache_miss.told(),
             batches: counted.chain(larger.values().copied()).collect(),
+            memory: Vec::new(),
             pending,
             failures: self.failures.each_ref().map(|count| count.load(Ordering::Relaxed)),
             load_ns: self.load_ns,
@@ -101,7 +102,7 @@ impl Stats {
         self.latencies.report(now_ns() / 1000)
     }
 
-    /// Notes each of these durations, in ns.
+    /// Adds each of these durations, in ns.
     fn note<const N: usize>(&self, durations: [(Latency, u64); N]) {
         if !self.latencies.is_empty() {
             let now_us = now_ns() / 1000;
@@ -111,7 +112,7 @@ impl Stats {
         }
     }
 
-    /// A request was looked up in the response cache, was not found, and its response was kept: all that took `ns`.
+    /// Counts a request that was not found in the response cache and whose response was kept. Both together took `ns`.
     pub fn cache_missed(&self, ns: u64) {
         self.cache_miss.add(ns);
         self.note([(Latency::CacheMiss, ns)]);
@@ -181,7 +182,7 @@ impl Meter for Stats {
     }
 }
 
-/// How often something happened, and how long that took in all.
+/// A number of events and their total time.
 #[derive(Debug, Default)]
 struct Sum {
     count: AtomicU64,
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_from_the_cache_is_a_success_that_nobody_computed() {
+    fn a_response_from_the_cache_counts_as_a_success_without_a_run() {
         let metrics = LatencyMetrics { quantiles: Some(vec![0.5]), first_response: true };
         let stats = Stats::new("m", 1, 0, 1, Latencies::new(&metrics, true, &[1.0]));
         let times = Times { start: 20_000, input_end: 20_000, infer_end: 20_000, end: 27_000 };

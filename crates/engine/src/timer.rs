@@ -1,10 +1,9 @@
-//! Who wakes a scheduler at the time it asked for?
+//! How is a scheduler woken at the time it asked for?
 //!
-//! One thread for all pools of the process, started when it is first needed. It only tells the time: what follows is decided under the
-//! pool's lock and done by its workers.
+//! One thread serves all pools of the process. It is started when it is first needed. It only wakes pools at their times: a pool decides under its
+//! own lock, and its workers do the rest.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -12,13 +11,13 @@ use std::time::Duration;
 use nerite_backend::now_ns;
 use nerite_locks::Mutex;
 
-/// Something that wants to know when a time has come.
+/// Something that is woken at a time.
 pub(crate) trait Wake: Send + Sync {
-    /// The time has come.
+    /// Called at that time.
     fn wake(self: Arc<Self>);
 }
 
-/// Times, and who wants to know of them.
+/// The queue of times.
 #[derive(Default)]
 pub(crate) struct Timer {
     state: Mutex<State>,
@@ -27,41 +26,23 @@ pub(crate) struct Timer {
 
 #[derive(Default)]
 struct State {
-    /// By time, then in the order they came.
-    entries: BinaryHeap<Reverse<Entry>>,
+    /// Ordered by time, then by arrival.
+    entries: BTreeMap<Key, Weak<dyn Wake>>,
     last: u64,
     runs: bool,
 }
 
-struct Entry {
+/// An entry of the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
     at_us: u64,
     number: u64,
-    whom: Weak<dyn Wake>,
 }
 
-impl Entry {
-    fn key(&self) -> (u64, u64) {
-        (self.at_us, self.number)
-    }
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Entry) -> bool {
-        self.key() == other.key()
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Entry) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
-        self.key().cmp(&other.key())
+impl Key {
+    /// Its time.
+    pub(crate) fn at_us(self) -> u64 {
+        self.at_us
     }
 }
 
@@ -72,29 +53,40 @@ pub(crate) fn now_us() -> u64 {
 
 /// The timer of the process.
 pub(crate) fn timer() -> &'static Timer {
-    static TIMER: Timer = Timer {
-        state: Mutex::new(State { entries: BinaryHeap::new(), last: 0, runs: false }),
-        earlier: Condvar::new(),
-    };
+    static TIMER: Timer =
+        Timer { state: Mutex::new(State { entries: BTreeMap::new(), last: 0, runs: false }), earlier: Condvar::new() };
     &TIMER
 }
 
 impl Timer {
-    /// Has `whom` woken at that time, if it still is there. The error of the system if it refuses the thread that does so.
-    pub(crate) fn wake_at(&'static self, at_us: u64, whom: Weak<dyn Wake>) -> std::io::Result<()> {
+    /// Wakes `whom` at that time, if it still exists. Err: the system refuses the timer thread.
+    ///
+    /// An entry stays until its time, so an entry whose time a client chose is to be forgotten when nobody needs it any more.
+    pub(crate) fn wake_at(&'static self, at_us: u64, whom: Weak<dyn Wake>) -> std::io::Result<Key> {
         let mut state = self.lock();
         if !state.runs {
             std::thread::Builder::new().name("nerite-timer".into()).spawn(|| self.run())?;
             state.runs = true;
         }
-        let is_earliest = state.entries.peek().is_none_or(|Reverse(first)| at_us < first.at_us);
+        let is_earliest = state.entries.first_key_value().is_none_or(|(first, _)| at_us < first.at_us);
         state.last += 1;
-        let number = state.last;
-        state.entries.push(Reverse(Entry { at_us, number, whom }));
+        let key = Key { at_us, number: state.last };
+        state.entries.insert(key, whom);
         if is_earliest {
             self.earlier.notify_one();
         }
-        Ok(())
+        Ok(key)
+    }
+
+    /// Takes an entry out of the queue. It may be due already, and be woken all the same.
+    pub(crate) fn forget(&self, key: Key) {
+        self.lock().entries.remove(&key);
+    }
+
+    /// Entries of these times.
+    #[cfg(test)]
+    pub(crate) fn entries_in(&self, times_us: impl std::ops::RangeBounds<u64>) -> usize {
+        self.lock().entries.keys().filter(|key| times_us.contains(&key.at_us)).count()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -104,11 +96,11 @@ impl Timer {
     fn run(&self) {
         let mut state = self.lock();
         loop {
-            let left_us = state.entries.peek().map(|Reverse(first)| first.at_us.saturating_sub(now_us()));
+            let left_us = state.entries.first_key_value().map(|(first, _)| first.at_us.saturating_sub(now_us()));
             state = match left_us {
                 None => self.earlier.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(0) => {
-                    let due = state.entries.pop().and_then(|Reverse(first)| first.whom.upgrade());
+                    let due = state.entries.pop_first().and_then(|(_, whom)| whom.upgrade());
                     drop(state);
                     if let Some(whom) = due
                         && catch_unwind(AssertUnwindSafe(|| whom.wake())).is_err()
@@ -154,5 +146,22 @@ mod tests {
             let (who, at_us) = woken.recv().expect("it is woken");
             assert!(who == name && at_us >= begun_us + after_us, "{who} at {at_us}");
         }
+    }
+    #[test]
+    fn what_is_forgotten_wakes_nobody_and_takes_no_space() {
+        let (to, woken) = mpsc::channel();
+        let bell = |name| -> Arc<dyn Wake> { Arc::new(Bell(name, to.clone())) };
+        let (never, soon) = (bell("never"), bell("soon"));
+        let far = 1 << 59;
+        for number in 0..1000 {
+            let key = timer().wake_at(far - number, Arc::downgrade(&never)).expect("a thread");
+            timer().forget(key);
+        }
+        let begun_us = now_us();
+        let key = timer().wake_at(begun_us + 10_000, Arc::downgrade(&never)).expect("a thread");
+        timer().wake_at(begun_us + 20_000, Arc::downgrade(&soon)).expect("a thread");
+        timer().forget(key);
+        assert_eq!(woken.recv().map(|(name, _)| name), Ok("soon"));
+        assert_eq!(timer().entries_in(far - 1000..=far), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! What of a model's configuration has no effect yet?
+//! Which settings of a model's configuration have no effect yet?
 
 use nerite_config::ModelConfig;
 use nerite_config::proto::model_optimization_policy::ModelPriority;
@@ -6,10 +6,10 @@ use nerite_config::proto::{ModelInstanceGroup, ModelOptimizationPolicy};
 
 use crate::services::Services;
 
-/// Backends that give each request one response, whatever the configuration says of more.
+/// Backends that send one response to each request, also if the configuration says decoupled.
 const ANSWER_ONCE: [&str; 2] = ["identity", "onnxruntime"];
 
-/// The one warning for a model whose author asks for what is accepted and not done; `None` if all is done.
+/// One warning with all settings of a model that are accepted and have no effect. `None` if there are none.
 pub fn warning(config: &ModelConfig, services: &Services) -> Option<String> {
     let unsupported = unsupported(config, services);
     if unsupported.is_empty() {
@@ -22,7 +22,7 @@ pub fn warning(config: &ModelConfig, services: &Services) -> Option<String> {
     ))
 }
 
-/// The settings, in the order of `config.pbtxt`'s description, each with what happens instead where that is not plain.
+/// The settings, in the order of the schema of `config.pbtxt`, each with what happens instead if that is not obvious.
 fn unsupported(config: &ModelConfig, services: &Services) -> Vec<String> {
     let mut unsupported: Vec<&str> = Vec::new();
     let mut note = |is_set: bool, setting| {
@@ -46,6 +46,12 @@ fn unsupported(config: &ModelConfig, services: &Services) -> Vec<String> {
         config.instance_group.iter().any(is_unknown),
         "instance_group.host_policy (start the server with --host-policy=<policy>,<setting>=<value>)",
     );
+    let states = config.sequence_batching().map_or(&[][..], |batching| &batching.state);
+    // `use_growable_memory` needs no note: each new state is as large as the model makes it.
+    note(
+        states.iter().any(|state| state.use_same_buffer_for_input_output),
+        "sequence_batching.state.use_same_buffer_for_input_output (a new state has memory of its own, which does not hold the old one)",
+    );
     note(!config.cc_model_filenames.is_empty(), "cc_model_filenames");
     note(
         config.decoupled() && ANSWER_ONCE.contains(&config.backend_name()),
@@ -60,12 +66,12 @@ fn unsupported(config: &ModelConfig, services: &Services) -> Vec<String> {
 }
 
 fn note_optimization(optimization: &ModelOptimizationPolicy, onnx: bool, note: &mut impl FnMut(bool, &'static str)) {
-    // The ONNX runtimes read the graph's level and the accelerators; the engine that lacks one says so itself.
+    // The ONNX runtimes read the optimization level and the accelerators. An engine that lacks one of them warns itself.
     note(optimization.graph.is_some() && !onnx, "optimization.graph");
     note(optimization.execution_accelerators.is_some() && !onnx, "optimization.execution_accelerators");
     note(optimization.priority() != ModelPriority::PriorityDefault, "optimization.priority");
     note(optimization.cuda.is_some(), "optimization.cuda");
-    // On is the default, and filled in before this is asked.
+    // `true` is the default, which was filled in before.
     note(optimization.input_pinned_memory.is_some_and(|pinned| !pinned.enable), "optimization.input_pinned_memory");
     note(optimization.output_pinned_memory.is_some_and(|pinned| !pinned.enable), "optimization.output_pinned_memory");
     note(optimization.gather_kernel_buffer_threshold > 0, "optimization.gather_kernel_buffer_threshold");
@@ -90,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_is_not_warned_of() {
+    fn settings_with_an_effect_cause_no_warning() {
         check("max_batch_size: 4", &[]);
         check("dynamic_batching { priority_levels: 2 default_queue_policy { max_queue_size: 3 } }", &[]);
         check("instance_group { count: 2 kind: KIND_CPU passive: true }", &[]);
@@ -105,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_done_is_named_with_what_happens_instead() {
+    fn settings_without_effect_are_named_with_what_happens_instead() {
         check("optimization { graph { level: 1 } }", &["optimization.graph"]);
         check("optimization { execution_accelerators { } }", &["optimization.execution_accelerators"]);
         check(
@@ -127,6 +133,13 @@ mod tests {
             &[
                 "instance_group.secondary_devices",
                 "instance_group.host_policy (start the server with --host-policy=<policy>,<setting>=<value>)",
+            ],
+        );
+        check("sequence_batching { state { use_growable_memory: true } }", &[]);
+        check(
+            "sequence_batching { state { } state { use_same_buffer_for_input_output: true } }",
+            &[
+                "sequence_batching.state.use_same_buffer_for_input_output (a new state has memory of its own, which does not hold the old one)",
             ],
         );
         check("cc_model_filenames { key: '8.0' value: 'x' }", &["cc_model_filenames"]);

@@ -1,14 +1,14 @@
-//! What does the verbose log say of a request's way?
+//! What does the verbose log say about a request?
 //!
-//! Nothing of it is made unless somebody reads it (`--log-verbose=1`).
+//! The text is made only with `--log-verbose=1`.
 
 use std::fmt::{self, Display};
 
 use nerite_backend::Job;
 
-/// Requests of a batch that are named; of the others the number is told.
+/// The most requests of a batch that are named. Of the others only the number is logged.
 const NAMED_MAX: usize = 16;
-/// Characters of a request's id that are told: a client chooses how many there are.
+/// The most characters of a request's id that are logged, because a client chooses its length.
 const ID_CHARS_MAX: usize = 64;
 
 /// A request by its id, as Triton names it.
@@ -50,7 +50,7 @@ mod tests {
         let request = AdmittedRequest {
             id: id.into(),
             rows: 2,
-            inputs: Vec::new(),
+            inputs: Vec::new().into(),
             wanted: WantedOutputs::new(),
             priority: 0,
             timeout_us: 0,

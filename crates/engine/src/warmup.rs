@@ -1,6 +1,6 @@
 //! Which requests does an instance run before it serves clients?
 //!
-//! Those of `model_warmup`. They bypass the queue and count in no statistics. One that fails fails the load.
+//! The samples of `model_warmup`. They bypass the queue and count in no statistics. If one fails, the load fails.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use nerite_config::{
     ModelConfig, WARMUP_FOLDER, check_warmup_file, tensor_data_type, validate_warmup, warmup_byte_size, warmup_failed,
 };
 use nerite_memory::Buffer;
-use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Response, Sequence, Status, WantedOutputs};
+use nerite_request::{AdmittedRequest, Cancel, Inputs, Parameters, Reply, Response, Sequence, Status, WantedOutputs};
 use nerite_schedule::{Controls, SequenceId};
 use nerite_tensor::{DataType, Tensor};
 
@@ -22,16 +22,16 @@ use crate::contract::{CheckedTensors, Contract, Prefix, Tensors};
 use crate::model_file::{ModelFile, filled, zeros};
 use crate::sequences::Sequences;
 
-/// The sequence that warmup requests are of has a number that no scheduler gives.
+/// The sequence number of warmup requests. No scheduler uses it.
 const SEQUENCE: u64 = u64::MAX;
 
 /// One sample, read and checked.
 struct Sample {
     name: String,
-    /// Requests that run together, each of one row.
+    /// The number of requests that run together, each with one row.
     requests: u32,
     times: u32,
-    inputs: Vec<Tensor>,
+    inputs: Inputs,
     wanted: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ fn read(config: &ModelConfig, sample: &ModelWarmup, directory: &Path) -> Result<
         )));
     }
     let inputs = sample.inputs.iter().map(|(name, input)| tensor(config, name, input, directory));
-    let inputs = inputs.collect::<Result<Vec<_>, Status>>()?;
+    let inputs = inputs.collect::<Result<Inputs, Status>>()?;
     let (specs, outputs) = (config.inputs(), config.outputs());
     let contract =
         Contract { model: &config.name, batch_max: config.max_batch_size, inputs: &specs, outputs: &outputs };
@@ -84,7 +84,7 @@ fn read(config: &ModelConfig, sample: &ModelWarmup, directory: &Path) -> Result<
     })
 }
 
-/// One row of an input.
+/// Makes one row of an input.
 fn tensor(config: &ModelConfig, name: &str, input: &Input, directory: &Path) -> Result<Tensor, Status> {
     let invalid = |refused: nerite_config::ConfigError| Status::invalid(refused.to_string());
     let expected = warmup_byte_size(name, input).map_err(invalid)?;
@@ -107,11 +107,11 @@ fn tensor(config: &ModelConfig, name: &str, input: &Input, directory: &Path) -> 
     Ok(Tensor { name: name.into(), datatype, shape: row.into_iter().chain(input.dims.iter().copied()).collect(), data })
 }
 
-/// Numbers that vary: floats from 0 to 1, truth values, and any bits for others. The same at each load.
+/// Pseudo-random values: floats from 0 to 1, booleans, and any bits for other types. They are the same at each load.
 fn random(what: &str, datatype: DataType, bytes: usize) -> Result<Buffer, Status> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut next = move || {
-        // Xorshift, as Marsaglia gives it.
+        // Marsaglia's xorshift.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
@@ -124,7 +124,7 @@ fn random(what: &str, datatype: DataType, bytes: usize) -> Result<Buffer, Status
             let number = match datatype {
                 DataType::Fp64 => (bits as f64 / (1_u64 << 53) as f64).to_bits(),
                 DataType::Fp32 => u64::from((((bits >> 29) as f32) / (1_u32 << 24) as f32).to_bits()),
-                // From a half to one: the exponent is fixed, and the digits are random.
+                // From 0.5 to 1: the exponent is fixed, and the fraction is random.
                 DataType::Fp16 => 0x3800 | (bits & 0x03FF),
                 DataType::Bf16 => 0x3F00 | (bits & 0x007F),
                 DataType::Bool => bits & 1,
@@ -144,7 +144,7 @@ fn run(model: &str, sample: &Sample, sequences: Option<&Sequences>, instance: &m
         .map(|_| {
             let to = to.clone();
             let reply = Reply::new(move |response: Response| {
-                // Parts of a decoupled model's answer are nobody's.
+                // Only the last response of a decoupled model matters here.
                 if response.is_last() {
                     drop(to.send(response));
                 }

@@ -1,4 +1,4 @@
-//! Do models that requests load come and go as the rules say, whatever else happens to them?
+//! Are models loaded and evicted by the rules of control mode `demand`?
 #![allow(clippy::unwrap_used)]
 #![expect(clippy::disallowed_methods, reason = "the tests look again and again, and are no front end")]
 
@@ -18,11 +18,11 @@ use nerite_request::{Peer, Reply, Request, Response, Status};
 use nerite_tensor::{DataType, Shape, Tensor};
 use tempfile::TempDir;
 
-/// Bytes of all models that may be up.
+/// The limit on the bytes of loaded models.
 const ROOM: u64 = 10;
 const X: Peer = Peer::User { uid: 1 };
 const Y: Peer = Peer::User { uid: 2 };
-/// More than anything here takes.
+/// Longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a request for the model `slow` runs.
 const SLOW: Duration = Duration::from_millis(500);
@@ -85,7 +85,7 @@ fn load(engine: &Arc<Engine>, model: &str, peer: &Peer) -> Result<(), Status> {
     told.recv_timeout(PATIENCE).expect("it waits for ever")
 }
 
-/// Has a model do something. Gives what hears of its end.
+/// Runs a model. Returns the channel of its last response.
 fn infer(engine: &Engine, model: &str) -> Receiver<Response> {
     let (to, from) = channel();
     let data = Buffer::from(b"here".to_vec());
@@ -119,7 +119,7 @@ fn a_model_is_wanted_again_while_it_leaves() {
     load(&engine, "slow", &Y).unwrap();
     answer.recv_timeout(PATIENCE).unwrap();
     assert_eq!(up(&engine), ["slow"]);
-    // It takes its room once, and gives it back.
+    // Its bytes count once, and are given back.
     assert_eq!(engine.demand_counts().unwrap().bytes, 6);
     load(&engine, "other", &Y).unwrap();
     wait_until("the old one is forgotten", || engine.demand_counts().unwrap().bytes == 6);
@@ -127,7 +127,7 @@ fn a_model_is_wanted_again_while_it_leaves() {
 }
 
 #[test]
-fn what_could_not_be_loaded_takes_no_room() {
+fn a_model_that_failed_to_load_takes_no_space() {
     let (engine, _folder) = engine(&[("some", 6), ("huge", 11)]);
     for model in ["broken", "huge", "broken"] {
         assert!(load(&engine, model, &X).is_err());
@@ -139,17 +139,17 @@ fn what_could_not_be_loaded_takes_no_room() {
 }
 
 #[test]
-fn a_client_that_waits_for_room_holds_up_nobody_who_wants_the_same() {
+fn a_client_that_waits_for_space_does_not_delay_others_who_want_the_same_model() {
     let (engine, _folder) = engine(&[("slow", 5), ("theirs", 5), ("new", 5)]);
     load(&engine, "slow", &X).unwrap();
     load(&engine, "theirs", &Y).unwrap();
-    // For X only what X holds may leave, and that is busy all the time.
+    // For X only models that X uses may be evicted, and these are always busy.
     let answers: Vec<_> = (0..4).map(|_| infer(&engine, "slow")).collect();
     let (_waiting, of_x) = demand(&engine, "new", &X);
     wait_until("X has begun to wait", || engine.demand_counts().unwrap().waiting == 1);
     std::thread::sleep(SLOW / 5);
     assert!(of_x.try_recv().is_err());
-    // Y may have its own leave.
+    // For Y a model that Y uses may be evicted.
     load(&engine, "new", &Y).unwrap();
     of_x.recv_timeout(PATIENCE).unwrap().unwrap();
     assert!(answers[3].try_recv().is_err(), "it waited until X's model was idle");
@@ -158,11 +158,11 @@ fn a_client_that_waits_for_room_holds_up_nobody_who_wants_the_same() {
 }
 
 #[test]
-fn a_model_that_others_ask_is_not_the_oldest() {
+fn a_nested_request_counts_as_a_use_of_the_model() {
     let (engine, _folder) = engine(&[("first", 4), ("second", 4), ("third", 4)]);
     load(&engine, "first", &X).unwrap();
     load(&engine, "second", &X).unwrap();
-    // By this way models ask each other.
+    // Models make requests of each other by this method.
     infer(&engine, "first").recv_timeout(PATIENCE).unwrap();
     load(&engine, "third", &X).unwrap();
     assert_eq!(up(&engine), ["first", "third"]);
@@ -182,12 +182,12 @@ fn a_load_by_name_takes_room_as_a_request_does() {
     assert_eq!(up(&engine), ["second"]);
     let refused = load_by_name(&engine, "huge", &X).unwrap_err();
     assert!(refused.message.starts_with("model 'huge' has 11 bytes"), "{refused}");
-    // X holds more than its share of what Y may have.
+    // X uses more than its share, so Y's load may evict its models.
     load_by_name(&engine, "first", &Y).unwrap();
     assert_eq!(up(&engine), ["first"]);
     let counts = engine.demand_counts().unwrap();
     assert_eq!((counts.models, counts.bytes, counts.loads, counts.evictions), (1, 6, 1, 2));
-    // What is up is loaded again without a second room.
+    // A model that is loaded already is loaded again without more space.
     load_by_name(&engine, "first", &X).unwrap();
     assert_eq!(engine.demand_counts().unwrap().bytes, 6);
 }

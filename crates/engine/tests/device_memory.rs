@@ -1,6 +1,6 @@
-//! Does a model get memory of devices as it says, and the host's otherwise?
+//! Does a model get device memory if it accepts it, and host memory otherwise?
 //!
-//! Over the stand-in driver, which is no CUDA.
+//! The tests use a simulated driver, not CUDA.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../cuda/tests/stand_in/compile.rs"]
@@ -21,7 +21,7 @@ use nerite_tensor::{DataType, Shape, Tensor};
 
 type Seen = Arc<Mutex<Vec<(Place, OutputPlace)>>>;
 
-/// A runtime that copies IN to OUT, wherever they are, and notes where that was.
+/// A runtime that copies IN to OUT, and notes the places of both.
 #[derive(Clone)]
 struct Noting {
     name: &'static str,
@@ -64,7 +64,7 @@ impl Compute for Noting {
     }
 }
 
-/// Serves one model of a runtime with this reach, asks it with everything on a device, and tells what it saw.
+/// Serves a model of a runtime with this device access, sends it a request with all tensors on a device, and returns what the model got.
 fn ask(reach: DeviceAccess) -> (Place, OutputPlace, Vec<u8>) {
     let models = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(models.path().join("m/1")).unwrap();
@@ -103,7 +103,8 @@ fn ask(reach: DeviceAccess) -> (Place, OutputPlace, Vec<u8>) {
     engine.admit("m", None).unwrap().submit(AdmittedRequest {
         id: String::new().into(),
         rows: 1,
-        inputs: vec![Tensor { name: "IN".into(), datatype: DataType::Uint8, shape: Shape::from_slice(&[4]), data }],
+        inputs: vec![Tensor { name: "IN".into(), datatype: DataType::Uint8, shape: Shape::from_slice(&[4]), data }]
+            .into(),
         wanted: vec![Wanted { name: "OUT".into(), slot: Some(memory.slot(half(4))) }].into(),
         priority: 0,
         timeout_us: 0,
@@ -139,6 +140,6 @@ fn a_model_on_a_device_gets_the_memory_of_that_one_alone() {
     let home = OutputPlace { place: Place::Host, capacity: None };
     assert_eq!(ask(on(1, 1)), (Place::Device(1), there, b"here".to_vec()));
     assert_eq!(ask(on(0, 1)), (Place::Pinned, home, b"here".to_vec()));
-    // The output begins in the middle of the memory.
+    // The output begins in the middle of an allocation.
     assert_eq!(ask(on(1, 8)), (Place::Device(1), home, b"here".to_vec()));
 }

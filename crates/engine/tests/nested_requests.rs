@@ -1,4 +1,4 @@
-//! May a model ask others of the same server, and what if those are busy?
+//! Can a model make requests of other models of the same server, and what happens if these are busy?
 #![allow(clippy::unwrap_used)]
 
 use std::sync::{Arc, mpsc};
@@ -16,10 +16,10 @@ use nerite_request::{Code, ExactlyOne, InferResponse, Reply, Request, Status, Wa
 use nerite_tensor::{DataType, Shape, Tensor};
 use tempfile::TempDir;
 
-/// How long a model waits for the one that it asks.
+/// How long a model waits for the model that it asks.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// A runtime whose models give their input to another model, which the parameter `asks` names, and answer what that answers.
+/// A runtime whose models send their input to the model that the parameter `asks` names, and answer with its answer.
 struct Forwarding;
 
 struct AskingModel {
@@ -64,7 +64,7 @@ impl Compute for AskingInstance {
     }
 }
 
-/// An engine with these models: each asks the other, or is an identity if that is empty.
+/// An engine with these models. Each asks the other one, or is an identity model if that is empty.
 fn engine(models: &[(&str, &str)]) -> (Arc<Engine>, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     for (name, asks) in models {
@@ -140,7 +140,7 @@ fn a_model_asks_others_and_gets_their_answers_and_their_errors() {
 }
 
 #[test]
-fn what_is_asked_from_within_is_checked_as_what_clients_ask() {
+fn requests_of_models_are_checked_like_those_of_clients() {
     let (engine, _folder) = engine(&[("leaf", "")]);
     let text = |input: &str, outputs: &[&str]| ask(&engine, "leaf", input, outputs).unwrap_err().message;
     assert_eq!(text("X", &[]), "unexpected inference input 'X' for model 'leaf'");
@@ -158,6 +158,6 @@ fn a_model_that_waits_for_itself_gives_up_and_the_server_goes_on() {
         check(&engine, "ping", late);
         check(&engine, "leaf", Ok(b"here"));
     }
-    // What was given up does not wait any longer, so that nothing is left to wait for.
+    // A request that was given up is not in flight any more.
     assert!(engine.stop(Instant::now() + Duration::from_mins(1)));
 }

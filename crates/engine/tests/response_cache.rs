@@ -1,4 +1,4 @@
-//! Can a client have others answered from the response cache otherwise than the model would?
+//! Can a client make others get wrong responses from the response cache?
 #![allow(clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -18,11 +18,11 @@ use nerite_shm::{OwnedRegion, Registry};
 use nerite_tensor::{DataType, Shape, Tensor};
 use tempfile::TempDir;
 
-/// More input bytes than are hashed on the thread that brings them.
+/// More input bytes than are hashed on a front thread.
 const LARGE: usize = 1 << 20;
 
-/// Answers each request with how many it had before, whatever the request says: so an answer that was kept is known by its number.
-/// The request called "waits" ends when it is told to.
+/// Answers each request with the number of requests before it, so a cached answer is recognised by its number. The request called "waits" ends when
+/// the test says so.
 #[derive(Clone, Default)]
 struct Counting {
     goes_on: Arc<AtomicBool>,
@@ -79,12 +79,12 @@ struct Server {
     _folder: TempDir,
 }
 
-/// A server with that model; `name` keeps its region apart from those of other tests.
+/// A server with that model. `name` distinguishes its region from those of other tests.
 fn server(name: &str) -> Server {
     server_of(name, "")
 }
 
-/// The same; `more` is said of the model as well.
+/// The same, with `more` added to the model's configuration.
 fn server_of(name: &str, more: &str) -> Server {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(folder.path().join("m/1")).unwrap();
@@ -124,12 +124,12 @@ fn server_of(name: &str, more: &str) -> Server {
 }
 
 impl Server {
-    /// The number that the model answers, to a request of that user, or of nobody known.
+    /// The model's answer to a request of that user, or of an unknown client.
     fn ask(&self, user: Option<u32>, data: Buffer, place: Option<Slot>, id: &str) -> Result<InferResponse, Status> {
         self.begin(user, data, place, id).recv().unwrap()
     }
 
-    /// The same; the answer comes later.
+    /// The same, without waiting for the answer.
     fn begin(
         &self,
         user: Option<u32>,
@@ -148,7 +148,7 @@ impl Server {
         let input = Tensor { name: "IN".into(), datatype: DataType::Uint8, shape, data };
         let wanted = vec![Wanted { name: "OUT".into(), slot: place }];
         let admission = self.engine.admit("m", None).unwrap();
-        let tensors = Tensors { inputs: vec![input], wanted: wanted.into(), is_raw: false };
+        let tensors = Tensors { inputs: vec![input].into(), wanted: wanted.into(), is_raw: false };
         let CheckedTensors { inputs, wanted, rows } = admission.contract().check_all(Prefix(id), tensors).unwrap();
         let admission = match user {
             Some(uid) => admission.of_asker(&Peer::User { uid }),
@@ -185,18 +185,18 @@ fn inline(len: usize) -> Buffer {
 }
 
 #[test]
-fn what_was_made_of_a_clients_memory_is_kept_for_that_client_alone() {
+fn a_response_made_of_a_clients_memory_is_cached_for_that_client_only() {
     for len in [4, LARGE] {
         let server = server(&format!("inputs-{len}"));
         server.check(Some(1), server.shared(len), 0);
         server.check(Some(1), server.shared(len), 0);
-        // The client may have changed the bytes after they were hashed: the answer is nobody else's.
+        // The client may have changed the bytes after they were hashed, so other clients do not get the answer.
         server.check(Some(2), server.shared(len), 1);
         server.check(Some(2), inline(len), 2);
         server.check(Some(3), inline(len), 2);
-        // What was made of memory that nobody could change is true for all.
+        // An answer that was made of private memory is valid for all clients.
         server.check(Some(3), server.shared(len), 2);
-        // Of whom nothing is known, nothing of this kind is kept.
+        // For an unknown client no such answer is kept.
         server.check(None, server.shared(len), 3);
         server.check(None, server.shared(len), 4);
         server.check(None, inline(len), 2);
@@ -204,10 +204,10 @@ fn what_was_made_of_a_clients_memory_is_kept_for_that_client_alone() {
 }
 
 #[test]
-fn an_answer_in_a_clients_memory_is_kept_for_that_client_alone() {
+fn a_response_in_a_clients_memory_is_cached_for_that_client_only() {
     let server = server("outputs");
     let place = || Some(server.registry.locate("r", 8, 1).unwrap().into_slot());
-    // A client may write there before the answer is copied, and hurts itself.
+    // A client may write to its place before the answer is copied. That harms only itself.
     for (user, number) in [(1, 0), (1, 0), (2, 1), (2, 1)] {
         server.region.slot(Extent::new(8, 1, LARGE).unwrap()).write(0, &[77], Reason::Model).unwrap();
         let placed = server.ask(Some(user), inline(4), place(), "").unwrap();
@@ -255,7 +255,7 @@ fn an_unload_waits_for_requests_that_are_looked_up() {
     assert!(server.engine.stop(Instant::now() + Duration::from_mins(1)));
 }
 
-/// A copy that waited for the turn would be made by the thread that ends the first request, which may be a front end's.
+/// If the copy waited for the response's turn, the thread that ends the first request would make it. That may be a front thread.
 #[test]
 fn a_response_is_kept_when_it_is_made_and_not_when_its_turn_comes() {
     let more = "dynamic_batching { preserve_ordering: true } instance_group { count: 2 kind: KIND_CPU }";

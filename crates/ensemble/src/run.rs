@@ -44,6 +44,8 @@ struct Shared {
     parameters: Parameters,
     /// Where the request is traced, if it is. Each step is a request of its own there.
     trace: Option<Arc<RequestTrace>>,
+    /// Whether the answer calls functions of others, which may wait. The last step answers.
+    may_wait: bool,
 }
 
 struct State {
@@ -59,6 +61,7 @@ struct State {
     times: Times,
 }
 
+#[expect(clippy::large_enum_variant, reason = "it is handled at once, and nearly all are answers")]
 enum Event {
     /// A step answered.
     Answered { branch: Branch, step: usize, answer: InferResponse, is_last: bool, is_only: bool },
@@ -78,6 +81,7 @@ impl Run {
             timeout_us: job.timeout_us(),
             parameters: job.parameters().clone(),
             trace: job.responder().trace().cloned(),
+            may_wait: job.may_wait(),
         };
         if let Some(trace) = &shared.trace {
             trace.composes();
@@ -221,7 +225,7 @@ impl Run {
             name: output.name.as_str().into(),
             slot: self.outputs.take_place(&self.plan.tensors[output.tensor]),
         });
-        let Shared { id, priority, timeout_us, parameters, trace } = &self.shared;
+        let Shared { id, priority, timeout_us, parameters, trace, .. } = &self.shared;
         let trace = trace.as_ref().map(|trace| trace.child());
         let request = Request {
             id: id.clone(),
@@ -231,7 +235,7 @@ impl Run {
             parameters: parameters.clone(),
             cancel: begun.cancel,
             ..Request::new(
-                inputs.collect(),
+                inputs.collect::<nerite_request::Inputs>(),
                 wanted.collect(),
                 Reply::through(StepReply { run: Arc::clone(self), branch, step: number, has_answered: false, trace }),
             )
@@ -243,7 +247,7 @@ impl Run {
     fn positioned(
         &self,
         step: usize,
-        outputs: Vec<Output>,
+        outputs: nerite_request::Outputs,
         permit: Option<&Arc<ResponsePermit>>,
     ) -> Vec<(usize, Value)> {
         let names = &self.plan.steps[step].outputs;
@@ -344,6 +348,10 @@ impl Deliver for StepReply {
 
     fn trace(&self) -> Option<Arc<RequestTrace>> {
         self.trace.clone()
+    }
+
+    fn may_wait(&self) -> bool {
+        self.run.shared.may_wait
     }
 
     fn offers_places(&self) -> bool {

@@ -59,6 +59,33 @@ impl Call {
         })
     }
 
+    /// Whether it changes something of the server, for access rules. The calls of settings also only read them: `api` is asked again before a change.
+    pub(crate) fn changes(self) -> bool {
+        match self {
+            Call::RepositoryModelLoad
+            | Call::RepositoryModelUnload
+            | Call::SystemSharedMemoryRegister
+            | Call::SystemSharedMemoryUnregister
+            | Call::CudaSharedMemoryRegister
+            | Call::CudaSharedMemoryUnregister => true,
+            Call::ModelInfer
+            | Call::ModelStreamInfer
+            | Call::ServerLive
+            | Call::ServerReady
+            | Call::ModelReady
+            | Call::HealthCheck
+            | Call::ServerMetadata
+            | Call::ModelMetadata
+            | Call::ModelConfig
+            | Call::ModelStatistics
+            | Call::RepositoryIndex
+            | Call::SystemSharedMemoryStatus
+            | Call::CudaSharedMemoryStatus
+            | Call::TraceSetting
+            | Call::LogSettings => false,
+        }
+    }
+
     /// The category, for which the operator may require a header.
     pub(crate) fn category(self) -> Category {
         match self {

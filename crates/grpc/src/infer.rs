@@ -87,6 +87,7 @@ fn read(server: &ServerState, forwarded: Forwarded, message: Chain, clock: Trace
         let chain = message;
         InferMessage::read_for(&chain, |model, version| server.api.tensors_max(model, version))?
     };
+    server.api.note_inference(&message.model, &message.version, &message.id);
     if server.api.must_wait_for(&message.model) {
         return Ok(Read::Waits(Box::new(Waits { message, forwarded, clock })));
     }
@@ -102,7 +103,7 @@ fn traced(
     clock: TraceClock,
 ) -> Result<InferRequest, Failure> {
     let mut infer_request = to_infer_request(&server.api, forwarded, message)?;
-    server.api.trace(&mut infer_request, Protocol::Grpc, clock);
+    server.api.trace(&mut infer_request, Protocol::Grpc, clock, || forwarded.parent());
     Ok(infer_request)
 }
 

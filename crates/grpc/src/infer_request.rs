@@ -1,13 +1,21 @@
 //! How is a message combined with its call's metadata into a request?
 
-use http::HeaderMap;
-use nerite_api::{Api, Protocol, Status};
+use http::{HeaderMap, HeaderValue};
+use nerite_api::{Api, Protocol, Status, TraceContext};
 use nerite_request::{InferRequest, Parameter, Parameters};
 use nerite_wire::proto::{InferMessage, wrong_datatype};
 
-/// The parameters that a call's metadata becomes, or the error if it is not allowed.
+/// What a call's metadata says of its requests. Mostly nothing: it is in a box, so that the future of a call stays small.
 #[derive(Clone)]
-pub(crate) struct Forwarded(Result<Vec<(String, String)>, Status>);
+pub(crate) struct Forwarded(Option<Box<Said>>);
+
+#[derive(Clone)]
+struct Said {
+    /// The parameters that it becomes, or the error if it is not allowed.
+    parameters: Result<Vec<(String, String)>, Status>,
+    /// The client's span that they belong to.
+    parent: Option<TraceContext>,
+}
 
 /// The request that the message and the metadata make.
 pub(crate) fn to_infer_request(
@@ -28,16 +36,28 @@ pub(crate) fn to_infer_request(
 impl Forwarded {
     /// Reads the metadata that the operator selected.
     pub(crate) fn of(api: &Api, headers: &HeaderMap) -> Forwarded {
-        Forwarded(forward(api, headers))
+        let said = Said {
+            parent: api.trace_parent(|name| headers.get(name).map(HeaderValue::as_bytes)),
+            parameters: forward(api, headers),
+        };
+        let is_nothing = said.parent.is_none() && said.parameters.as_ref().is_ok_and(Vec::is_empty);
+        Forwarded((!is_nothing).then(|| Box::new(said)))
     }
 
     /// Bytes of all names and values.
     pub(crate) fn len(&self) -> usize {
-        self.0.iter().flatten().map(|(name, text)| name.len() + text.len()).sum()
+        let Some(said) = &self.0 else { return 0 };
+        said.parameters.iter().flatten().map(|(name, text)| name.len() + text.len()).sum()
+    }
+
+    /// The client's span that the requests of the call belong to.
+    pub(crate) fn parent(&self) -> Option<TraceContext> {
+        self.0.as_ref()?.parent.clone()
     }
 
     fn add_to(&self, parameters: &mut Parameters) -> Result<(), Status> {
-        for (name, text) in self.0.as_ref().map_err(Status::clone)? {
+        let Some(said) = &self.0 else { return Ok(()) };
+        for (name, text) in said.parameters.as_ref().map_err(Status::clone)? {
             parameters.insert(name, Parameter::String(text.clone()));
         }
         Ok(())

@@ -9,15 +9,15 @@ mod position;
 mod state;
 
 use std::future::Future;
-use std::pin::pin;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nerite_api::Api;
 use nerite_listen::{
-    ACCEPT_PAUSE, Connection, ConnectionLimits, Full, Listener, Overseer, Peers, Rules, Stream, TimeLimits,
+    Connection, ConnectionLimits, Full, Listener, Overseer, Peers, Rules, Stream, TimeLimits, spawn_acceptor,
 };
-use nerite_watchdog::{FrontEnd, fair, watched};
+use nerite_watchdog::{FrontEnd, fair};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
@@ -54,17 +54,19 @@ impl Handle {
     }
 }
 
-/// Serves `api` on these listeners until [`Handle::stop`]. Needs a runtime.
-pub fn serve(api: Api, options: Options, rules: Rules, listeners: Vec<Listener>) -> Handle {
+/// Serves `api` on these listeners until [`Handle::stop`]. Needs a runtime. An error means that there is no thread that accepts.
+pub fn serve(api: Api, options: Options, rules: Rules, listeners: Vec<Listener>) -> io::Result<Handle> {
     let (stop, stopped) = watch::channel(false);
     let (open, opened) = watch::channel(());
     let calls = Arc::new(AtomicUsize::new(0));
     let unread = Unread::new(api.account());
     let server = Arc::new(ServerState { api, options, unread, rules, calls: Arc::clone(&calls), stop: stopped });
     for listener in listeners {
-        tokio::spawn(watched(FrontEnd::Grpc, accept(listener, Arc::clone(&server), opened.clone())));
+        let (server, opened) = (Arc::clone(&server), opened.clone());
+        let (peers, stop) = (Arc::clone(&server.rules.peers), server.stop.clone());
+        spawn_acceptor("gRPC", listener, peers, stop, move |connection| begin(connection, &server, opened.clone()))?;
     }
-    Handle { stop, open, calls }
+    Ok(Handle { stop, open, calls })
 }
 
 /// Serves one connection over any stream until it ends.
@@ -78,45 +80,28 @@ pub(crate) async fn serve_stream(api: Api, stream: impl AsyncRead + AsyncWrite +
     connection::serve(stream, Arc::new(server), overseer, watch::channel(()).1).await;
 }
 
-async fn accept(listener: Listener, server: Arc<ServerState>, open: watch::Receiver<()>) {
-    let mut stop = pin!(server.stopped());
-    loop {
-        let connection = tokio::select! {
-            biased;
-            () = &mut stop => return,
-            connection = listener.accept_among(&server.rules.peers) => connection,
-        };
-        match connection {
-            Ok(connection) => begin(connection, &server, open.clone()),
-            Err(fault) => {
-                log::warn!("failed to accept a gRPC connection: {fault}");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-}
-
-fn begin(Connection { stream, peer }: Connection, server: &Arc<ServerState>, open: watch::Receiver<()>) {
-    let is_secured = matches!(stream, Stream::Tcp(_)) && server.options.tls.is_some();
-    let place = match server.rules.peers.admit(&peer) {
+fn begin(connection: Connection, server: &Arc<ServerState>, open: watch::Receiver<()>) {
+    let is_secured = connection.is_tcp() && server.options.tls.is_some();
+    let place = match server.rules.peers.admit(&connection.peer) {
         Ok(place) => place,
         // Where TLS is expected, no unencrypted message can be sent.
-        Err(_) if is_secured => return stream.turn_away(&[]),
-        Err(full) => return stream.turn_away(&refusal(&full)),
+        Err(_) if is_secured => return connection.turn_away(&[]),
+        Err(full) => return connection.turn_away(&refusal(&full)),
     };
     let overseer = Overseer::new(place, server.rules.times, server.stop.clone());
-    let server = server.for_peer(peer);
+    let server = server.for_peer(connection.peer.clone());
     let flow = server.api.flow().clone();
-    match (stream, server.options.tls.clone()) {
-        (Stream::Tcp(stream), None) => {
+    match (connection.into_stream(), server.options.tls.clone()) {
+        (Ok(Stream::Tcp(stream)), None) => {
             tokio::spawn(fair(FrontEnd::Grpc, &flow, connection::serve_tcp(stream, server, overseer, open)));
         }
-        (Stream::Tcp(stream), Some(tls)) => {
+        (Ok(Stream::Tcp(stream)), Some(tls)) => {
             tokio::spawn(fair(FrontEnd::Grpc, &flow, connection::serve_secured(stream, tls, server, overseer, open)));
         }
-        (Stream::Unix(stream), _) => {
+        (Ok(Stream::Unix(stream)), _) => {
             tokio::spawn(fair(FrontEnd::Grpc, &flow, connection::serve_local(stream, server, overseer, open)));
         }
+        (Err(error), _) => log::warn!("a gRPC connection was closed at once: {error}"),
     }
 }
 

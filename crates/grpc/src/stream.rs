@@ -20,7 +20,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::Frame;
-use nerite_api::{Admission, Api, Category, Protocol, Sending, TraceClock, aside};
+use nerite_api::{Admission, Api, Category, Protocol, Sending, TraceClock, aside, codes};
 use nerite_budget::Charge;
 use nerite_listen::Awaited;
 use nerite_request::{Cancel, InferRequest, InferResponse, Status};
@@ -66,6 +66,8 @@ pub(crate) struct StreamBody {
     writing: Option<Aside<Result<Chunks, Status>>>,
     /// The error with which the stream will end.
     failure: Option<Failure>,
+    /// Whether a request has come. The quotas counted the first one with the call.
+    has_requests: bool,
 }
 
 /// Work on another thread than a front thread.
@@ -86,6 +88,8 @@ struct Incoming {
     charge: Charge,
     /// Whether it has waited for its model.
     has_waited: bool,
+    /// The server as the client sees it for this request, where that differs from the call.
+    own: Option<Api>,
 }
 
 impl Incoming {
@@ -109,28 +113,35 @@ impl Incoming {
         forwarded: &Forwarded,
         message: Message,
         clock: TraceClock,
+        (own, allowed): (Option<Api>, Result<(), Status>),
     ) -> Result<Incoming, Failure> {
         let Message { chain, charge } = message;
-        let api = &server.api;
-        let message = InferMessage::read_for(&chain, |model, version| api.tensors_max(model, version))?;
+        let api = own.as_ref().unwrap_or(&server.api);
+        let message = InferMessage::read_for(&chain, |model, version| api.tensors_max(model, version))
+            .map_err(Failure::from)
+            .inspect_err(|failure| api.note_status(failure.code()))?;
         drop(chain);
-        let admission = api.admit(&message.model, &message.version);
+        api.note_inference(&message.model, &message.version, &message.id);
+        let has_waited = allowed.is_err();
+        let admission = allowed.and_then(|()| api.admit(&message.model, &message.version));
         let (id, model, version) = (message.id.clone(), message.model.clone(), message.version.clone());
         let mut infer_request = to_infer_request(api, forwarded, message);
         // A request for a model that is not available is not traced.
         if let (Ok(infer_request), Ok(_)) = (&mut infer_request, &admission) {
-            api.trace(infer_request, Protocol::Grpc, clock);
+            api.trace(infer_request, Protocol::Grpc, clock, || forwarded.parent());
         }
         let trace = infer_request.as_ref().ok().and_then(|infer_request| infer_request.trace.clone());
         let decoupled = admission.as_ref().is_ok_and(Admission::is_decoupled);
         let item = Arc::new(Item { id, model, version, decoupled, cancel: Cancel::new(), trace });
-        Ok(Incoming { item, admission, infer_request, charge, has_waited: false })
+        // What is not allowed waits for no model.
+        Ok(Incoming { item, admission, infer_request, charge, has_waited, own })
     }
 }
 
 impl StreamBody {
     pub(crate) fn new(server: Arc<ServerState>, call: Arc<Call>, begun: Begun) -> StreamBody {
         let Begun { messages, deadline, compression, forwarded, is_strict, charge } = begun;
+        server.api.silence_call();
         StreamBody {
             compression,
             compressing: None,
@@ -146,6 +157,7 @@ impl StreamBody {
             beginning: None,
             writing: None,
             failure: None,
+            has_requests: false,
             server,
             call,
             forwarded,
@@ -258,14 +270,15 @@ impl StreamBody {
         Category::Inference.begins();
         let now = self.server.api.trace_clock();
         let clock = mem::replace(&mut self.clock, now).or(now);
+        let allowed = self.server.api.allow_next(!mem::replace(&mut self.has_requests, true));
         if message.chain.is_light() {
-            let incoming = Incoming::read(&self.server, &self.forwarded, message, clock)?;
+            let incoming = Incoming::read(&self.server, &self.forwarded, message, clock, allowed)?;
             self.admit(incoming);
             return Ok(());
         }
         let (server, forwarded) = (Arc::clone(&self.server), self.forwarded.clone());
         self.beginning = Some(Box::pin(async move {
-            let read = aside(move || Incoming::read(&server, &forwarded, message, clock)).await;
+            let read = aside(move || Incoming::read(&server, &forwarded, message, clock, allowed)).await;
             WorkDone::Read(read.unwrap_or_else(|status| Err(status.into())).map(Box::new))
         }));
         Ok(())
@@ -283,7 +296,8 @@ impl StreamBody {
         }));
     }
 
-    fn admit_now(&mut self, Incoming { item, admission, infer_request, charge, .. }: Incoming) {
+    fn admit_now(&mut self, Incoming { item, admission, infer_request, charge, own, .. }: Incoming) {
+        let api = own.unwrap_or_else(|| self.server.api.clone());
         let number = self.order.admit(Arc::clone(&item));
         let taken = infer_request.and_then(|infer_request| {
             let until_it_is_counted = self.server.api.take_on()?;
@@ -293,16 +307,21 @@ impl StreamBody {
             let sink = self.mailbox.sink(number, infer_request.empty_final, charge);
             let cancel = item.cancel.clone();
             if infer_request.is_light() {
-                return self.server.api.infer_stream(admission, infer_request, cancel, sink);
+                return api.infer_stream(admission, infer_request, cancel, sink);
             }
-            let api = self.server.api.clone();
+            let api = api.clone();
             self.beginning = Some(Box::pin(async move {
                 let _until_it_is_counted = until_it_is_counted;
-                WorkDone::Begun(number, api.begin(admission, infer_request, cancel, sink).await)
+                let begun = api.begin(admission, infer_request, cancel, sink).await;
+                if let Err(refusal) = &begun {
+                    api.note_status(codes::grpc_status(refusal.code));
+                }
+                WorkDone::Begun(number, begun)
             }));
             Ok(())
         });
         if let Err(refusal) = begun {
+            api.note_status(codes::grpc_status(refusal.code));
             self.order.refuse(number, refusal);
         }
     }

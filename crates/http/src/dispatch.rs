@@ -1,11 +1,12 @@
 //! Who may call what, and who answers?
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use nerite_api::{Api, Protocol};
 
 use crate::calls::{control, generate, health, infer, metadata, regions, settings};
+use crate::identifier::identifier;
 use crate::incoming::Incoming;
-use crate::reply::{JSON, Outgoing, PLAIN, charged, error, method_not_allowed, not_found};
+use crate::reply::{JSON, Outgoing, PLAIN, charged, forbidden, method_not_allowed, not_found};
 use crate::route::{ModelCall, Route};
 
 /// Answers one request. First comes whether the path exists, then whether the caller may use it, then the method.
@@ -13,12 +14,17 @@ pub async fn dispatch(api: &Api, request: Request<Incoming>) -> Response<Outgoin
     let (mut parts, body) = request.into_parts();
     let Some(route) = Route::of(parts.uri.path()) else { return not_found() };
     let header = |name: &str| parts.headers.get(name).map(http::HeaderValue::as_bytes);
-    if let Err(status) = api.allow(Protocol::Http, route.category(), header) {
-        return error(http::StatusCode::FORBIDDEN, PLAIN, &status.message);
-    }
+    let by_token = match api.allow(Protocol::Http, route.category(), route.changes(&parts.method), header) {
+        Ok(by_token) => by_token,
+        Err(refused) => return forbidden(&refused),
+    };
+    let api = by_token.as_ref().unwrap_or(api);
     if !route.takes(&parts.method) {
+        api.note_status(u32::from(StatusCode::METHOD_NOT_ALLOWED.as_u16()));
         return method_not_allowed(if route.refuses_as_json() { JSON } else { PLAIN });
     }
+    let identifier = route.model().and_then(|segment| identifier(api, segment));
+    let route = identifier.as_deref().map_or(route, |identifier| route.of_model(identifier));
     let outcome = match route {
         Route::Model { name, version, call: ModelCall::Infer } => {
             infer::infer(api, &mut parts.headers, body, name, version).await
@@ -45,7 +51,9 @@ pub async fn dispatch(api: &Api, request: Request<Incoming>) -> Response<Outgoin
         Route::Trace { name } => Box::pin(settings::trace(api, &parts.method, body, name)).await,
         Route::Logging => Box::pin(settings::logging(api, &parts.method, body)).await,
     };
-    charged(api.account(), outcome.unwrap_or_else(Into::into))
+    let answer = outcome.unwrap_or_else(Into::into);
+    api.note_status(u32::from(answer.status().as_u16()));
+    charged(api.account(), answer)
 }
 
 #[cfg(test)]

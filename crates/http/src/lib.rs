@@ -16,11 +16,11 @@
 //!
 //! use nerite_api::Api;
 //! use nerite_http::{Handle, Options, serve};
-//! use nerite_listen::{BindError, Endpoint, Rules, bind};
+//! use nerite_listen::{Endpoint, Rules, bind};
 //!
-//! async fn start(api: Api, rules: Rules) -> Result<Handle, BindError> {
+//! async fn start(api: Api, rules: Rules) -> Result<Handle, Box<dyn std::error::Error>> {
 //!     let listener = bind(&Endpoint::unix(Path::new("/run/nerite/http.sock")))?;
-//!     Ok(serve(api, Options::default(), rules, vec![listener]))
+//!     Ok(serve(api, Options::default(), rules, vec![listener])?)
 //! }
 //! ```
 #![forbid(unsafe_code)]
@@ -32,6 +32,7 @@ mod error_text;
 mod events;
 #[doc(hidden)]
 pub mod fuzzing;
+mod identifier;
 mod incoming;
 pub mod limits;
 mod load_report;

@@ -6,10 +6,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use http::header::{ACCEPT_ENCODING, CONNECTION, CONTENT_TYPE, HeaderValue};
+use http::header::{ACCEPT_ENCODING, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use hyper::ext::ReasonPhrase;
+use nerite_api::Refused;
 use nerite_api::codes::http_status;
 use nerite_budget::{Account, paid};
 use nerite_request::Status;
@@ -165,6 +166,19 @@ pub fn charged(account: &Account, mut response: Response<Outgoing>) -> Response<
 /// The path is unknown.
 pub fn not_found() -> Response<Outgoing> {
     error(StatusCode::NOT_FOUND, PLAIN, "Not Found")
+}
+
+/// The client may not make the call, or not now.
+pub fn forbidden(refused: &Refused) -> Response<Outgoing> {
+    let code = StatusCode::from_u16(refused.http_status()).unwrap_or(StatusCode::FORBIDDEN);
+    let mut response = error(code, PLAIN, &refused.status.message);
+    if code == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    if let Some(seconds) = refused.retry_after_s {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
 }
 
 /// The path needs another method. Triton's reason phrase is shorter than the standard's.

@@ -96,6 +96,23 @@ impl<'p> Route<'p> {
         }
     }
 
+    /// The model that it asks, loads or unloads. Trace settings belong to all models of a name.
+    pub fn model(&self) -> Option<&'p str> {
+        match self {
+            Route::Model { name, .. } | Route::Control { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The same call of another model.
+    pub fn of_model(self, name: &'p str) -> Route<'p> {
+        match self {
+            Route::Model { version, call, .. } => Route::Model { name, version, call },
+            Route::Control { repository, load, .. } => Route::Control { repository, name, load },
+            other => other,
+        }
+    }
+
     /// The group of calls it belongs to, for access rules.
     pub fn category(&self) -> Category {
         match self {
@@ -113,6 +130,18 @@ impl<'p> Route<'p> {
             Route::Region { .. } => Category::SharedMemory,
             Route::Trace { .. } => Category::Trace,
             Route::Logging => Category::Logging,
+        }
+    }
+
+    /// Whether the call changes something of the server, for access rules.
+    pub fn changes(&self, method: &Method) -> bool {
+        match self {
+            Route::Control { .. } => true,
+            Route::Region { call, .. } => *call != RegionCall::Status,
+            Route::Trace { .. } | Route::Logging => method != Method::GET,
+            Route::Live | Route::Ready | Route::Server | Route::Model { .. } | Route::AllStatistics | Route::Index => {
+                false
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! How are HTTP connections accepted, served and closed?
 
 use std::convert::Infallible;
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,11 +14,11 @@ use hyper_util::rt::TokioIo;
 use nerite_api::Api;
 use nerite_budget::Account;
 use nerite_listen::{
-    ACCEPT_PAUSE, Connection, ConnectionLimits, Full, FutureConnection, HANDSHAKE_MAX, Listener, MemoryLimitedStream,
-    Overseer, Peers, Rules, Stream, TimeLimits, Timed, Tls, oversee, until_shed,
+    Connection, ConnectionLimits, Full, FutureConnection, HANDSHAKE_MAX, Listener, MemoryLimitedStream, Overseer,
+    Peers, Rules, Stream, TimeLimits, Timed, Tls, oversee, spawn_acceptor, until_shed,
 };
 use nerite_request::Peer;
-use nerite_watchdog::{Flow, FrontEnd, fair, watched};
+use nerite_watchdog::{Flow, FrontEnd, fair};
 use nerite_wire::json::write_error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -105,8 +106,8 @@ impl ServerState {
     }
 }
 
-/// Serves the connections of `listeners`. Must be called inside an async runtime with I/O and time.
-pub fn serve(api: Api, options: Options, rules: Rules, listeners: Vec<Listener>) -> Handle {
+/// Serves the connections of `listeners`. Must be called inside an async runtime with I/O and time. An error means that there is no thread that accepts.
+pub fn serve(api: Api, options: Options, rules: Rules, listeners: Vec<Listener>) -> io::Result<Handle> {
     serve_by(&Arc::new(api), options, rules, listeners)
 }
 
@@ -115,12 +116,14 @@ pub(crate) fn serve_by(
     options: Options,
     rules: Rules,
     listeners: Vec<Listener>,
-) -> Handle {
+) -> io::Result<Handle> {
     let server = ServerState::new(options, rules);
     for listener in listeners {
-        tokio::spawn(watched(FrontEnd::Http, accept(listener, Arc::clone(handler), Open::new(&server, 0))));
+        let (handler, open) = (Arc::clone(handler), Open::new(&server, 0));
+        let (peers, stop) = (Arc::clone(&server.rules.peers), server.stop.subscribe());
+        spawn_acceptor("HTTP", listener, peers, stop, move |connection| begin(connection, &handler, &open.server))?;
     }
-    Handle(server)
+    Ok(Handle(server))
 }
 
 /// Serves one connection over any stream until it ends.
@@ -181,45 +184,28 @@ impl Drop for Open {
     }
 }
 
-async fn accept(listener: Listener, handler: Arc<impl Handler>, open: Open) {
-    let mut stop = open.server.stop.subscribe();
-    loop {
-        let connection = tokio::select! {
-            biased;
-            _ = stop.wait_for(|stop| *stop) => return,
-            connection = listener.accept_among(&open.server.rules.peers) => connection,
-        };
-        match connection {
-            Ok(connection) => begin(connection, &handler, &open.server),
-            Err(error) => {
-                log::warn!("cannot accept an HTTP connection: {error}");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-}
-
-fn begin(Connection { stream, peer }: Connection, handler: &Arc<impl Handler>, server: &Arc<ServerState>) {
-    let tls = server.options.tls.clone().filter(|_| matches!(stream, Stream::Tcp(_)));
-    let permit = match server.rules.peers.admit(&peer) {
+fn begin(connection: Connection, handler: &Arc<impl Handler>, server: &Arc<ServerState>) {
+    let tls = server.options.tls.clone().filter(|_| connection.is_tcp());
+    let permit = match server.rules.peers.admit(&connection.peer) {
         Ok(permit) => permit,
         // A client that expects TLS cannot read a plain answer.
-        Err(_) if tls.is_some() => return stream.turn_away(&[]),
-        Err(full) => return stream.turn_away(&refusal(&full)),
+        Err(_) if tls.is_some() => return connection.turn_away(&[]),
+        Err(full) => return connection.turn_away(&refusal(&full)),
     };
     let overseer = Overseer::new(permit, server.rules.times, server.stop.subscribe());
-    let (handler, open) = (handler.for_peer(peer), Open::new(server, 1));
+    let (handler, open) = (handler.for_peer(connection.peer.clone()), Open::new(server, 1));
     let flow = handler.flow();
-    match (stream, tls) {
-        (Stream::Tcp(stream), None) => {
+    match (connection.into_stream(), tls) {
+        (Ok(Stream::Tcp(stream)), None) => {
             drop(tokio::spawn(fair(FrontEnd::Http, &flow, serve_connection(stream, handler, overseer, open))));
         }
-        (Stream::Tcp(stream), Some(tls)) => {
+        (Ok(Stream::Tcp(stream)), Some(tls)) => {
             drop(tokio::spawn(fair(FrontEnd::Http, &flow, serve_secured(stream, tls, handler, overseer, open))));
         }
-        (Stream::Unix(stream), _) => {
+        (Ok(Stream::Unix(stream)), _) => {
             drop(tokio::spawn(fair(FrontEnd::Http, &flow, serve_connection(stream, handler, overseer, open))));
         }
+        (Err(error), _) => log::warn!("an HTTP connection was closed at once: {error}"),
     }
 }
 

@@ -21,12 +21,15 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod brought_along;
 mod context;
 mod limits;
 mod model;
+mod output;
 mod runtime;
 mod worker;
 
+pub use brought_along::IsolatedLibraries;
 pub use model::Starter;
 pub use runtime::{Isolated, SETTING, check_setting};
 pub use worker::work;

@@ -1,16 +1,22 @@
 //! How does the process of an isolated instance start, and what is said of one that fails?
 
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
-use nerite_backend::{CostBound, Instance, InstanceSpec, Model};
+use nerite_backend::{CostBound, Instance, InstanceSpec, Model, Models};
 use nerite_process::packets::Said;
-use nerite_process::{Blocks, Child, Live, Patience, ProcessInstance, ProcessLauncher, Silence, Supervisor};
+use nerite_process::{
+    Blocks, Callees, Channel, Child, Live, Patience, ProcessInstance, ProcessLauncher, Silence, Supervisor, Waits,
+};
 use nerite_request::Status;
+use nerite_sandbox::Sandbox;
 use nerite_shm::Pools;
 use serde_json::{Value, json};
 
 use crate::limits::{LEAVE_MAX, LOAD_MAX};
+use crate::output::capture;
 
 /// What starts a child for the instance of that name: this program, with whatever tells it to call [`crate::work`]. Its standard input
 /// is the channel, so it is set later.
@@ -21,15 +27,35 @@ pub type Starter = Arc<dyn Fn(&str) -> Command + Send + Sync>;
 pub(crate) struct Launch {
     pub(crate) supervisor: Supervisor,
     pub(crate) start: Starter,
-    pub(crate) model: String,
+    /// The model, and its backend where that is the operator's, for errors.
+    pub(crate) named: String,
+    /// Whether what it writes to its standard output and error is read. Otherwise these are the server's.
+    pub(crate) captures: bool,
+    /// What confines it, if anything does.
+    pub(crate) sandbox: Option<Arc<Sandbox>>,
+    /// Files that it needs there.
+    pub(crate) places: Arc<[PathBuf]>,
 }
 
 impl Launch {
-    /// Starts a child and waits for the answer to its first command.
-    pub(crate) fn first(&self, instance: &str, command: &str) -> Result<(Child, Said), Status> {
+    fn command(&self, instance: &str) -> Command {
+        let worker = (self.start)(instance);
+        let Some(sandbox) = &self.sandbox else { return worker };
+        let mut confined = sandbox.command(worker.get_program(), &[], &self.places, None);
+        confined.args(worker.get_args());
+        confined
+    }
+
+    /// Starts a child, which gets these channels, and waits for the answer to its first command.
+    pub(crate) fn first(&self, instance: &str, command: &str, channels: Vec<OwnedFd>) -> Result<(Child, Said), Status> {
         let patience = Patience { first: LOAD_MAX, last: LEAVE_MAX };
-        let failed = |why: String| Status::internal(format!("unable to load model '{}': {why}", self.model));
-        let mut child = Child::start(&self.supervisor, (self.start)(instance), patience, "{}", Vec::new())
+        let failed = |why: String| Status::internal(format!("unable to load {}: {why}", self.named));
+        let mut program = self.command(instance);
+        if self.captures {
+            capture(&mut program, format!("{}, isolated instance '{instance}'", self.named))
+                .map_err(|error| failed(format!("the output of instance '{instance}' cannot be read: {error}")))?;
+        }
+        let mut child = Child::start(&self.supervisor, program, patience, "{}", channels)
             .map_err(|error| failed(format!("the process of instance '{instance}' cannot be started: {error}")))?;
         let answer = child.first(command).map_err(|silence| match silence {
             Silence::TimedOut => failed(format!("its process did not answer in {} s", LOAD_MAX.as_secs())),
@@ -48,6 +74,16 @@ pub(crate) struct IsolatedModel {
     pub(crate) pools: Arc<Pools>,
     /// What children are told of it.
     pub(crate) context: Value,
+    /// For a compiled backend, which may answer requests after their batch.
+    pub(crate) calls: Option<Calls>,
+}
+
+/// What the calls of an instance are for.
+#[derive(Clone)]
+pub(crate) struct Calls {
+    pub(crate) model: String,
+    pub(crate) models: Models,
+    pub(crate) waits: Arc<Waits>,
 }
 
 impl Model for IsolatedModel {
@@ -59,7 +95,8 @@ impl Model for IsolatedModel {
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
         let instance = json!({ "name": spec.name, "index": spec.index });
         let command = json!({ "do": "initialize", "context": self.context, "instance": instance }).to_string();
-        let launcher = IsolatedLauncher { launch: self.launch.clone(), instance: spec.name.clone(), command };
+        let (launch, instance) = (self.launch.clone(), spec.name.clone());
+        let launcher = IsolatedLauncher { launch, instance, command, calls: self.calls.clone() };
         Ok(Box::new(ProcessInstance::start(Box::new(launcher), Blocks::new(&self.pools))?))
     }
 }
@@ -68,6 +105,7 @@ struct IsolatedLauncher {
     launch: Launch,
     instance: String,
     command: String,
+    calls: Option<Calls>,
 }
 
 impl ProcessLauncher for IsolatedLauncher {
@@ -76,12 +114,26 @@ impl ProcessLauncher for IsolatedLauncher {
     }
 
     fn launch(&self) -> Result<Live, Status> {
-        let (child, _) = self.launch.first(&self.instance, &self.command)?;
-        Ok(Live::new(child, true).told_who_has_gone())
+        let Some(Calls { model, models, waits }) = &self.calls else {
+            let (child, _) = self.launch.first(&self.instance, &self.command, Vec::new())?;
+            return Ok(Live::new(child, true).told_who_has_gone());
+        };
+        let (calls, theirs) = Channel::pair().map_err(|error| {
+            Status::unavailable(
+                self.unhealthy(&format!("no channel for its calls: {error}; raise the limit on open files")),
+            )
+        })?;
+        let (child, _) = self.launch.first(&self.instance, &self.command, vec![theirs])?;
+        let callees = Callees { models: models.clone(), waiter: Arc::new(waits.instance(model)) };
+        Ok(Live::new(child, true).told_who_has_gone().calling(calls, &self.launch.supervisor, callees))
+    }
+
+    fn is_decoupled(&self) -> bool {
+        self.calls.is_some()
     }
 
     fn unhealthy(&self, why: &str) -> String {
-        format!("model '{}', isolated instance '{}': {why}", self.launch.model, self.instance)
+        format!("{}, isolated instance '{}': {why}", self.launch.named, self.instance)
     }
 
     fn failed(&self, text: &str) -> String {

@@ -1,16 +1,18 @@
 //! Which models run in processes of their own?
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use nerite_backend::onnx::knob;
-use nerite_backend::{InstanceSpec, LoadContext, Model, Runtime};
+use nerite_backend::{InstanceSpec, LoadContext, Model, Models, Runtime};
 use nerite_config::{ModelConfig, needs_graph};
-use nerite_process::ProcessHost;
+use nerite_process::{ProcessHost, Waits};
 use nerite_request::Status;
+use nerite_sandbox::Sandbox;
 use serde_json::json;
 
 use crate::context;
-use crate::model::{IsolatedModel, Launch, Starter};
+use crate::model::{Calls, IsolatedModel, Launch, Starter};
 
 /// The model's parameter, and the backend's setting, that asks for a process for each instance.
 pub const SETTING: &str = "isolated";
@@ -19,19 +21,67 @@ pub const SETTING: &str = "isolated";
 pub struct Isolated {
     inner: Arc<dyn Runtime>,
     start: Starter,
-    host: ProcessHost,
+    host: Arc<ProcessHost>,
+    /// Files that a child needs, beside those of its model.
+    places: Arc<[PathBuf]>,
+    /// Whether it is a compiled backend.
+    is_compiled: bool,
+    /// Which of its models wait for each other.
+    waits: Arc<Waits>,
 }
 
 impl Isolated {
     /// Models that are not isolated run on `inner`; `start` makes a child that has the same runtime.
     pub fn over(inner: Arc<dyn Runtime>, start: Starter) -> Isolated {
-        Isolated { inner, start, host: ProcessHost::new("nerite-isolated") }
+        Isolated { inner, start, host: Arc::new(host()), places: [].into(), is_compiled: false, waits: Arc::default() }
+    }
+
+    /// The runtime is a compiled backend: it completes each configuration itself, and errors name it.
+    pub fn compiled(self) -> Isolated {
+        Isolated { is_compiled: true, ..self }
+    }
+
+    /// Its children share a thread and memory with those of other runtimes on this host.
+    pub(crate) fn on(self, host: &Arc<ProcessHost>) -> Isolated {
+        Isolated { host: Arc::clone(host), ..self }
+    }
+
+    /// Children in a sandbox may read these files and folders.
+    pub fn reading(self, places: impl IntoIterator<Item = PathBuf>) -> Isolated {
+        Isolated { places: places.into_iter().collect(), ..self }
     }
 
     fn launch(&self, context: &LoadContext) -> Result<Launch, Status> {
+        let places = [context.model_dir.as_path(), context.version_dir.as_path()];
+        let parameter = |key: &str| context.config.parameter(key);
+        let sandbox = Sandbox::open(self.name(), &context.settings, &context.model, parameter, &places)?;
         let (supervisor, start) = (self.host.supervisor()?, Arc::clone(&self.start));
-        Ok(Launch { supervisor, start, model: context.model.clone() })
+        let of = if self.is_compiled { format!(" of backend '{}'", self.name()) } else { String::new() };
+        let named = format!("model '{}'{of}", context.model);
+        Ok(Launch { supervisor, start, named, captures: self.is_compiled, sandbox, places: Arc::clone(&self.places) })
     }
+
+    /// Whether it is isolated. A sandbox confines a process, so who asks for one asks for a process.
+    fn is_isolated(&self, context: &LoadContext) -> Result<Option<bool>, Status> {
+        let parameter = |key: &str| context.config.parameter(key);
+        let isolated = is_isolated(context)?;
+        if !Sandbox::is_asked(self.name(), &context.settings, &context.model, parameter, &context.model_dir)? {
+            return Ok(isolated);
+        }
+        if isolated == Some(false) {
+            return Err(Status::invalid(format!(
+                "model '{0}' is to run in a sandbox, but '{SETTING}' is 'false' for it, and in the server's process nothing can be confined; leave \
+                 '{SETTING}' out, or the sandbox",
+                context.model
+            )));
+        }
+        Ok(Some(true))
+    }
+}
+
+/// A host for children, which has nothing yet.
+pub(crate) fn host() -> ProcessHost {
+    ProcessHost::new("nerite-isolated")
 }
 
 impl Runtime for Isolated {
@@ -44,15 +94,25 @@ impl Runtime for Isolated {
     }
 
     fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
-        if !is_isolated(context)?.unwrap_or(false) {
+        if !self.is_isolated(context)?.unwrap_or(false) {
             return self.inner.complete(context);
         }
-        if !needs_graph(&context.config) {
+        if !self.is_compiled && !needs_graph(&context.config) {
             return Ok((*context.config).clone());
         }
         let command = json!({ "do": "complete", "context": context::told(context)? }).to_string();
-        let (_, answer) = self.launch(context)?.first(&context.model, &command)?;
+        let (mut child, answer) = self.launch(context)?.first(&context.model, &command, Vec::new())?;
+        // It finalizes what it made for that, or is ended.
+        child.has_model();
         nerite_config::from_json(&answer.config()).map_err(|error| Status::internal(error.to_string()))
+    }
+
+    fn give_up(&self, context: &LoadContext) {
+        self.inner.give_up(context);
+    }
+
+    fn check_models(&self, config: &ModelConfig, models: &Models) -> Result<(), Status> {
+        self.inner.check_models(config, models)
     }
 
     fn trim(&self, rounds_max: u32) {
@@ -72,7 +132,7 @@ impl Runtime for Isolated {
         let model = &context.model;
         let specs = InstanceSpec::all(&context.config);
         let on_gpu = specs.iter().find(|spec| spec.device.is_some());
-        let asked = is_isolated(context)?;
+        let asked = self.is_isolated(context)?;
         match (asked, on_gpu) {
             (Some(true), None) => {}
             (Some(true), Some(spec)) => {
@@ -97,9 +157,27 @@ impl Runtime for Isolated {
                 }
             },
         }
+        check_answers(&context.config, self.is_compiled)?;
         let (launch, pools) = (self.launch(context)?, Arc::clone(self.host.pools()));
-        Ok(Arc::new(IsolatedModel { launch, pools, context: context::told(context)? }))
+        let calls = self.is_compiled.then(|| Calls {
+            model: context.model.clone(),
+            models: context.models.clone(),
+            waits: Arc::clone(&self.waits),
+        });
+        Ok(Arc::new(IsolatedModel { launch, pools, context: context::told(context)?, calls }))
     }
+}
+
+/// Refuses models of compiled backends whose requests run several times.
+fn check_answers(config: &ModelConfig, is_compiled: bool) -> Result<(), Status> {
+    if !is_compiled || !config.sequence_batching().is_some_and(|batching| batching.iterative_sequence) {
+        return Ok(());
+    }
+    Err(Status::unsupported(format!(
+        "model '{}' is isolated and has iterative sequences (sequence_batching), and a request cannot be given back to run again by a process of \
+         its own; set its parameter '{SETTING}' to 'false'",
+        config.name
+    )))
 }
 
 /// What the model's author says, else what the operator says; `None` if neither does.

@@ -2,10 +2,12 @@
 //!
 //! One after another, on one thread, until it is told to finalize its model or the server closes the channel.
 
-mod answers;
+mod asked;
+mod calls;
 mod gone;
 mod logger;
 mod memory;
+mod models;
 mod requests;
 mod talk;
 
@@ -17,10 +19,9 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nerite_backend::{
-    Batch, Instance, InstanceSpec, Meter, Model, ModelVersion, Outcome, RequestTimes, Runtime, Times,
+    Batch, Infer, Instance, InstanceSpec, LoadContext, Meter, Model, ModelVersion, Models, RequestTimes, Runtime, Times,
 };
-use nerite_memory::{Reason, copied_bytes};
-use nerite_process::packets::{Answer, Command, DONE, Execution, Ready};
+use nerite_process::packets::{Answer, Command, DONE, Execution, Outcome, Ready};
 use nerite_process::{Channel, Packet};
 use nerite_request::{Name, Status};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -28,8 +29,10 @@ use serde_json::Value;
 
 use crate::context;
 use crate::limits::{ERROR_BYTES_MAX, GONE_PATIENCE};
-use answers::Answered;
+use asked::{Answered, Asked};
+use calls::Calls;
 use gone::Gone;
+use models::ServerModels;
 use requests::Requests;
 use talk::Talk;
 
@@ -38,7 +41,16 @@ use talk::Talk;
 #[expect(clippy::print_stderr, reason = "the worker is a program; its standard error is the server's log")]
 pub fn work(open: impl FnOnce() -> Result<Arc<dyn Runtime>, String>) -> ExitCode {
     match begin() {
-        Ok(talk) => Worker { talk, open: Some(open), runtime: None, model: None }.serve(),
+        Ok(talk) => Worker {
+            talk,
+            open: Some(open),
+            runtime: None,
+            model: None,
+            completed: None,
+            models: None,
+            later: Vec::new(),
+        }
+        .serve(),
         Err(error) => {
             eprintln!(
                 "nerite instance-worker: standard input is no server's channel ({error}); servers start it themselves"
@@ -59,12 +71,14 @@ fn begin() -> io::Result<Arc<Talk>> {
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
     let (mut packet, mut descriptors) = (Packet::default(), Vec::new());
     channel.receive_all(&mut packet, &mut descriptors)?.ok_or(io::ErrorKind::UnexpectedEof)?;
-    let side = descriptors.into_iter().next().ok_or_else(|| io::Error::other("the first packet has no descriptor"))?;
+    let mut descriptors = descriptors.into_iter();
+    let side = descriptors.next().ok_or_else(|| io::Error::other("the first packet has no descriptor"))?;
     let side = Arc::new(Channel::from(side));
     logger::install(Arc::clone(&side));
-    let gone = Gone::new(GONE_PATIENCE, end_in_vain);
+    let calls = descriptors.next().map(Calls::new);
+    let gone = Gone::new(calls.is_none().then_some(GONE_PATIENCE), end_in_vain);
     gone.listen(side)?;
-    Ok(Arc::new(Talk::new(channel, packet, gone)))
+    Ok(Arc::new(Talk::new(channel, packet, gone, calls)?))
 }
 
 /// A run goes on that nobody waits for, and cannot be told to end.
@@ -87,11 +101,20 @@ struct Worker<O> {
     open: Option<O>,
     runtime: Option<Arc<dyn Runtime>>,
     model: Option<Loaded>,
+    /// A model whose configuration was completed here.
+    completed: Option<LoadContext>,
+    /// The server's models, where its channel for calls reaches them.
+    models: Option<Arc<dyn Infer>>,
+    /// Requests of the last batch that calls answer, once the batch itself was answered.
+    later: Vec<Arc<Asked>>,
 }
 
 struct Loaded {
     name: Name,
     version: Name,
+    is_decoupled: bool,
+    /// What it reports of its executions, also after a run.
+    executions: Arc<Executions>,
     instance: Box<dyn Instance>,
     /// After the instance, because fields drop in order.
     _model: Arc<dyn Model>,
@@ -107,7 +130,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
                 "complete" => self.complete(&command).unwrap_or_else(error),
                 "initialize" => self.initialize(&command).unwrap_or_else(error),
                 "finalize" => {
-                    self.model = None;
+                    self.finalize();
                     DONE.to_owned()
                 }
                 other => error(Status::unsupported(format!("there is no command '{other}'"))),
@@ -115,8 +138,17 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
             if self.talk.answer(&answer).is_err() || name == "finalize" {
                 break;
             }
+            self.later.drain(..).for_each(|asked| asked.go_on());
         }
         ExitCode::SUCCESS
+    }
+
+    fn finalize(&mut self) {
+        self.model = None;
+        if let (Some(runtime), Some(context)) = (&self.runtime, self.completed.take()) {
+            // Another process loads it.
+            runtime.give_up(&context);
+        }
     }
 
     /// The engine, opened if it is not.
@@ -132,23 +164,29 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
         let config = self.runtime()?.complete(&context)?;
         let config: Value = serde_json::from_str(&nerite_config::to_json(&config))
             .map_err(|error| Status::internal(format!("the configuration of model '{}': {error}", context.model)))?;
+        self.completed = Some(context);
         Ok(Answer { config: Some(&config), ..Answer::default() }.to_string())
     }
 
     fn initialize(&mut self, command: &Command) -> Result<String, Status> {
-        let context = context::heard(command.part("context"))?;
+        let mut context = context::heard(command.part("context"))?;
+        if let Some(calls) = self.talk.calls() {
+            let models: Arc<dyn Infer> = Arc::new(ServerModels::new(&self.talk, calls));
+            context.models = Models::of(Arc::downgrade(self.models.insert(models)));
+        }
         let told = command.part("instance");
         let name = told.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
         let index = told.get("index").and_then(Value::as_u64).unwrap_or_default() as usize;
         let model = self.runtime()?.load(&context)?;
         let instance = model.instance(&InstanceSpec { name, index, device: None })?;
+        let is_decoupled = context.config.decoupled();
         let (name, version) = (context.model.into(), context.version.to_string().into());
-        self.model = Some(Loaded { name, version, instance, _model: model });
+        let executions = Arc::default();
+        self.model = Some(Loaded { name, version, is_decoupled, executions, instance, _model: model });
         Ok(Ready { python: None, numpy: None, guard: true, decides: false }.to_string())
     }
 
     fn execute(&mut self, command: &Command, descriptors: Vec<OwnedFd>) -> String {
-        let copied = copies();
         if let Err(text) = self.talk.memory().map(command.map(), descriptors) {
             let unmapped = self.talk.memory().take_unmapped();
             return Answer { error: Some(&text), unmapped: &unmapped, ..Answer::default() }.to_string();
@@ -156,31 +194,47 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
         let Some(loaded) = &mut self.model else {
             return Answer { error: Some("it has no model"), ..Answer::default() }.to_string();
         };
-        let requests = Requests::read(&self.talk, command);
-        let executions = Arc::new(Executions::default());
-        let version =
-            ModelVersion::new(loaded.name.clone(), loaded.version.clone(), Arc::<Executions>::clone(&executions));
+        let requests = Requests::read(&self.talk, command, loaded.is_decoupled);
+        let meter = Arc::<Executions>::clone(&loaded.executions);
+        let version = ModelVersion::new(loaded.name.clone(), loaded.version.clone(), meter);
         let jobs = requests.jobs(&version);
         if !jobs.is_empty() {
-            let batch = Batch { jobs, meter: Arc::<Executions>::clone(&executions) };
+            let batch = Batch { jobs, meter: Arc::<Executions>::clone(&loaded.executions) };
             // Jobs that a panic drops are answered with an error; the instance goes on, as it does within the server.
             if catch_unwind(AssertUnwindSafe(|| loaded.instance.run(batch))).is_err() {
                 log::error!("model '{}' panicked; its request was answered with an error", loaded.name);
             }
         }
-        let answers: Vec<_> = requests.answers().map(|(asked, response)| Answered::of(asked, response)).collect();
-        self.talk.gone().is_over();
-        let responses: Vec<_> = answers.iter().map(Answered::told).collect();
-        let (executions, lost, copied) = (executions.told(), requests.lost(), copied_since(&copied));
+        let executions = Arc::clone(&loaded.executions);
+        let answers = self.answers(&requests);
+        let responses: Vec<_> = answers.iter().map(|one| one.as_ref().map_or(Outcome::Later, Answered::told)).collect();
+        let (executions, lost) = (executions.take(), requests.lost());
         let answer = Answer {
             responses: Some(&responses),
             lost: (!lost.is_empty()).then_some(&lost),
             executions: Some(&executions),
-            copied: &copied,
+            copied: &self.talk.take_copied(),
             unmapped: &self.talk.memory().take_unmapped(),
             ..Answer::default()
         };
         answer.to_string()
+    }
+
+    /// The answer of each request, now that the run has ended; `None` for those that calls answer. Where there are no calls, each is waited for.
+    fn answers(&mut self, requests: &Requests) -> Vec<Option<Answered>> {
+        if self.talk.calls().is_none() {
+            let answers = requests.answers().map(|(asked, response)| Some(Answered::of(asked, response))).collect();
+            self.talk.gone().is_over();
+            return answers;
+        }
+        let settle = |asked: &Arc<Asked>| {
+            let response = asked.settle();
+            if response.is_none() {
+                self.later.push(Arc::clone(asked));
+            }
+            response.map(|response| Answered::of(asked, response))
+        };
+        requests.each().iter().map(settle).collect()
     }
 }
 
@@ -199,7 +253,8 @@ fn cut(mut status: Status) -> Status {
 struct Executions(Mutex<Vec<(u64, Times)>>);
 
 impl Executions {
-    fn told(&self) -> Vec<Execution> {
+    /// Those since the server was told last.
+    fn take(&self) -> Vec<Execution> {
         let each = |(rows, times): &(u64, Times)| {
             let Times { start, input_end, infer_end, end } = *times;
             let between = |from: u64, to: u64| to.saturating_sub(from);
@@ -210,25 +265,15 @@ impl Executions {
                 output_ns: between(infer_end, end),
             }
         };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(each).collect()
+        let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        all.iter().map(each).collect()
     }
 }
 
 impl Meter for Executions {
-    fn request(&self, _: &RequestTimes, _: Outcome) {}
+    fn request(&self, _: &RequestTimes, _: nerite_backend::Outcome) {}
 
     fn batch(&self, rows: u64, times: &Times) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((rows, *times));
     }
-}
-
-/// Bytes that this process has copied so far, by reason.
-fn copies() -> Vec<u64> {
-    Reason::ALL.iter().map(|reason| copied_bytes(*reason)).collect()
-}
-
-/// What was copied since, by reason: the server counts it as its own.
-fn copied_since(before: &[u64]) -> Vec<(Reason, u64)> {
-    let more = Reason::ALL.iter().zip(before).map(|(reason, before)| (*reason, copied_bytes(*reason) - before));
-    more.filter(|(_, bytes)| *bytes > 0).collect()
 }

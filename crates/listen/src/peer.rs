@@ -1,9 +1,10 @@
 //! Which user or host does a connection come from?
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 
 use nerite_request::Peer;
-use tokio::net::{TcpStream, UnixStream};
+use rustix::net::sockopt::socket_peercred;
 
 use crate::sock_diag::user_of;
 
@@ -20,55 +21,53 @@ pub fn of_tcp(stream: &TcpStream, address: SocketAddr) -> Peer {
 
 /// The client of a connection over a Unix socket.
 pub fn of_unix(stream: &UnixStream) -> Peer {
-    stream.peer_cred().map_or(Peer::Unknown, |credentials| Peer::User { uid: credentials.uid() })
+    socket_peercred(stream).map_or(Peer::Unknown, |credentials| Peer::User { uid: credentials.uid.as_raw() })
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use tokio::net::{TcpListener, TcpSocket};
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use rustix::net::{AddressFamily, SocketType, connect, socket};
 
     use super::*;
 
-    async fn check(server: &str, client: &str) {
-        let listener = TcpListener::bind(server).await.unwrap();
+    fn check(server: &str, client: &str) {
+        let listener = TcpListener::bind(server).unwrap();
         let at = SocketAddr::new(client.parse().unwrap(), listener.local_addr().unwrap().port());
-        let socket = if at.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
-        let (accepted, client) = tokio::join!(listener.accept(), socket.unwrap().connect(at));
-        let (stream, address) = accepted.unwrap();
+        let _client = TcpStream::connect(at).unwrap();
+        let (stream, address) = listener.accept().unwrap();
         assert_eq!(of_tcp(&stream, address), Peer::own(), "{server} {at}");
-        let _client = client.unwrap();
     }
 
-    #[tokio::test]
-    async fn a_client_of_this_host_is_identified_by_its_user() {
-        check("127.0.0.1:0", "127.0.0.1").await;
-        check("0.0.0.0:0", "127.0.0.1").await;
-        if TcpListener::bind("[::1]:0").await.is_ok() {
-            check("[::1]:0", "::1").await;
-            check("[::]:0", "127.0.0.1").await;
-            check("[::]:0", "::1").await;
+    #[test]
+    fn a_client_of_this_host_is_identified_by_its_user() {
+        check("127.0.0.1:0", "127.0.0.1");
+        check("0.0.0.0:0", "127.0.0.1");
+        if TcpListener::bind("[::1]:0").is_ok() {
+            check("[::1]:0", "::1");
+            check("[::]:0", "127.0.0.1");
+            check("[::]:0", "::1");
         }
     }
 
-    #[tokio::test]
-    async fn a_client_with_an_ipv6_socket_is_identified_over_ipv4() {
+    #[test]
+    fn a_client_with_an_ipv6_socket_is_identified_over_ipv4() {
         // The C core of gRPC connects in this way.
-        let Ok(socket) = TcpSocket::new_v6() else { return };
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let Ok(client) = socket(AddressFamily::INET6, SocketType::STREAM, None) else { return };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let at = SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped().into(), port);
-        let (accepted, client) = tokio::join!(listener.accept(), socket.connect(at));
-        let (stream, address) = accepted.unwrap();
+        connect(&client, &SocketAddr::new(Ipv4Addr::LOCALHOST.to_ipv6_mapped().into(), port)).unwrap();
+        let (stream, address) = listener.accept().unwrap();
         assert_eq!(of_tcp(&stream, address), Peer::own());
-        let _client = client.unwrap();
     }
 
-    #[tokio::test]
-    async fn a_client_that_closed_is_identified_by_its_address() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (stream, address) = listener.accept().await.unwrap();
+    #[test]
+    fn a_client_that_closed_is_identified_by_its_address() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, address) = listener.accept().unwrap();
         drop(client);
         assert_eq!(of_tcp(&stream, address), Peer::Address(address.ip()));
     }

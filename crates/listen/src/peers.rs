@@ -15,7 +15,7 @@ use nerite_locks::Mutex;
 use nerite_request::Peer;
 use tokio::sync::Notify;
 
-use crate::limits::{CLOSING_PAUSE, LOG_PAUSE};
+use crate::limits::LOG_PAUSE;
 use crate::progress::{Awaited, Progress};
 use crate::stall::Overdue;
 pub use admit::{ConnectionLimits, Full};
@@ -100,12 +100,9 @@ impl Peers {
         }
     }
 
-    /// Waits while too many evicted connections are still open, because each has a descriptor. Their tasks close them as soon as they run, so the
-    /// wait is short.
-    pub async fn until_few_closing(&self) {
-        while self.lock().closing() >= self.limits.closing_max() {
-            tokio::time::sleep(CLOSING_PAUSE).await;
-        }
+    /// Whether so many evicted connections are still open that no other may be accepted, because each has a descriptor.
+    pub(crate) fn has_many_closing(&self) -> bool {
+        self.lock().closing() >= self.limits.closing_max()
     }
 
     /// The numbers for metrics.
@@ -211,8 +208,6 @@ fn owner(peer: &Peer) -> Peer {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const LIMITS: ConnectionLimits = ConnectionLimits { all_max: 32, per_peer_max: 20 };
@@ -256,18 +251,18 @@ mod tests {
         assert_eq!(peers.counts().open, 11);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn few_evicted_connections_linger_and_new_ones_wait_while_many_are_open() {
+    #[test]
+    fn few_evicted_connections_linger_and_none_is_accepted_while_many_are_open() {
         let peers = Peers::new(ConnectionLimits { all_max: 32, per_peer_max: 32 });
         let mut permits: Vec<_> = (0..30).map(|_| peers.admit(&user(1)).unwrap()).collect();
-        peers.until_few_closing().await;
+        assert!(!peers.has_many_closing());
         permits.extend((0..5).map(|_| peers.admit(&user(1)).unwrap()));
         let linger = permits.iter().filter(|permit| permit.is_evicted() && !permit.closes_at_once()).count();
         assert_eq!((linger, permits.iter().filter(|permit| permit.is_evicted()).count()), (2, 5));
-        tokio::time::timeout(Duration::from_secs(1), peers.until_few_closing()).await.unwrap_err();
+        assert!(peers.has_many_closing());
         let gone = permits.iter().position(ConnectionPermit::is_evicted).unwrap();
         drop(permits.remove(gone));
-        peers.until_few_closing().await;
+        assert!(!peers.has_many_closing());
     }
 
     #[test]

@@ -18,11 +18,12 @@ pub fn allowed_bytes() -> u64 {
     group().and_then(|group| group.limit_bytes).map_or(host_bytes(), |limit| limit.min(host_bytes()))
 }
 
-/// As [`allowed_bytes`], but at most what the limit on the address space (`ulimit -v`) leaves free now.
+/// As [`allowed_bytes`], but at most two thirds of what the limit on the address space (`ulimit -v`) leaves free now. Stacks of threads and memory that
+/// is reserved but not used count against that limit as well, and need the rest.
 pub fn allocatable_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split_ascii_whitespace().next().and_then(|pages| pages.parse::<u64>().ok()).unwrap_or_default();
-    let left = address_space_limit().map(|limit| limit.saturating_sub(pages * page_bytes()));
+    let left = address_space_limit().map(|limit| limit.saturating_sub(pages * page_bytes()) / 3 * 2);
     left.map_or(allowed_bytes(), |left| left.min(allowed_bytes()))
 }
 

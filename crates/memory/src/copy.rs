@@ -43,6 +43,8 @@ reasons! {
     Slices = "slices",
     /// Indices and sizes in memory that others can write: they must not change between check and use.
     Indices = "indices",
+    /// From the pieces of an input, with which a compiled backend asks another model, into one.
+    ModelRequest = "model_request",
     /// Into memory that is shared with the model's process.
     ModelProcess = "model_process",
     /// Into the response cache, and out of it to a place that a client named.

@@ -12,14 +12,21 @@
 //! ```
 
 use std::alloc::{GlobalAlloc, Layout};
+use std::backtrace::Backtrace;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use nerite_locks::Mutex;
 
 use crate::Heap;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+static IS_TRACING: AtomicBool = AtomicBool::new(false);
+static TRACED: Mutex<Vec<Backtrace>> = Mutex::new(Vec::new());
 
 thread_local! {
+    /// Also while a stack is captured, which allocates.
     static IS_EXEMPT: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -37,15 +44,37 @@ pub fn exempt_this_thread() {
     IS_EXEMPT.set(true);
 }
 
+/// From now on the stack of each counted allocation is kept, until [`traced_allocations`].
+pub fn trace_allocations() {
+    IS_TRACING.store(true, Ordering::SeqCst);
+}
+
+/// The stacks that were kept, which ends the tracing.
+pub fn traced_allocations() -> Vec<Backtrace> {
+    IS_TRACING.store(false, Ordering::SeqCst);
+    std::mem::take(&mut *TRACED.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
 fn count() {
     if !IS_EXEMPT.get() {
         ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        if IS_TRACING.load(Ordering::Relaxed) {
+            trace();
+        }
     }
 }
 
+#[cold]
+fn trace() {
+    IS_EXEMPT.set(true);
+    let stack = Backtrace::force_capture();
+    TRACED.lock().unwrap_or_else(PoisonError::into_inner).push(stack);
+    IS_EXEMPT.set(false);
+}
+
 // SAFETY: each function passes its arguments to the function of `Heap` that has the same name, and returns what that returned, so
-// the promises of both sides are those of `Heap`. Counting touches neither and allocates nothing: the thread's flag is a constant
-// at first and has no destructor.
+// the promises of both sides are those of `Heap`. Counting touches neither: the thread's flag is a constant at first and has no
+// destructor. What tracing allocates comes through here once more, and is neither counted nor traced.
 unsafe impl GlobalAlloc for CountingHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();

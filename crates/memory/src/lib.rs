@@ -53,7 +53,7 @@ pub use carrier::Carrier;
 pub use cells::{Cells, CellsMut};
 pub use copy::{Reason, copied_bytes, count_copied};
 #[cfg(feature = "counting")]
-pub use counting::{CountingHeap, allocations, exempt_this_thread};
+pub use counting::{CountingHeap, allocations, exempt_this_thread, trace_allocations, traced_allocations};
 pub use extent::{Extent, ExtentError};
 pub use file::FileBytes;
 pub use growable_buffer::{GrowableBuffer, shortage};

@@ -1,10 +1,11 @@
 //! What does the metrics port answer?
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Method, Response, StatusCode};
 use http_body_util::Full;
 use hyper::ext::ReasonPhrase;
+use nerite_api::Refused;
 
 const PLAIN_UTF8: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
@@ -23,6 +24,19 @@ pub fn answer(method: &Method, text: String) -> Response<Full<Bytes>> {
     }
     let mut response = Response::new(Full::from(text));
     response.headers_mut().insert(CONTENT_TYPE, PLAIN_UTF8);
+    response
+}
+
+/// The answer to a client that may not see the metrics, or not now.
+pub fn forbidden(refused: &Refused) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(refused.status.message.clone()));
+    *response.status_mut() = StatusCode::from_u16(refused.http_status()).unwrap_or(StatusCode::FORBIDDEN);
+    if response.status() == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    if let Some(seconds) = refused.retry_after_s {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
     response
 }
 

@@ -8,12 +8,12 @@
 //! use std::path::Path;
 //!
 //! use nerite_api::Api;
-//! use nerite_metrics::{Handle, serve};
-//! use nerite_listen::{BindError, Endpoint, Rules, bind};
+//! use nerite_metrics::{Handle, Options, serve};
+//! use nerite_listen::{Endpoint, Rules, bind};
 //!
-//! async fn start(api: Api, rules: Rules) -> Result<Handle, BindError> {
+//! async fn start(api: Api, rules: Rules) -> Result<Handle, Box<dyn std::error::Error>> {
 //!     let listener = bind(&Endpoint::unix(Path::new("/run/nerite/metrics.sock")))?;
-//!     Ok(serve(api, rules, listener, None))
+//!     Ok(serve(api, Options::default(), rules, listener, None)?)
 //! }
 //! ```
 #![forbid(unsafe_code)]
@@ -23,4 +23,4 @@ mod beside;
 mod serve;
 
 pub use beside::{Answer, Beside, Body};
-pub use serve::{Handle, serve};
+pub use serve::{Handle, Options, serve};

@@ -1,26 +1,29 @@
 //! How are metrics connections accepted, served and closed?
 
 use std::convert::Infallible;
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::Response;
+use http::header::{AUTHORIZATION, HeaderValue};
 use http_body_util::BodyExt;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use nerite_api::{Api, aside};
 use nerite_listen::{
-    ACCEPT_PAUSE, Awaited, Connection, FutureConnection, Listener, MemoryLimitedStream, Overseer, Peers, Progress,
-    Rules, Stream, Timed, oversee, until_shed,
+    Awaited, Connection, FutureConnection, HANDSHAKE_MAX, Listener, MemoryLimitedStream, Overseer, Peers, Progress,
+    Rules, Stream, Timed, Tls, oversee, spawn_acceptor, until_shed,
 };
-use nerite_watchdog::{FrontEnd, fair, watched};
+use nerite_watchdog::{FrontEnd, fair};
 use nerite_wire::prometheus::{ConnectionMetrics, MetricsReport, write_metrics};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-use crate::answer::{answer, failed, wants_page};
+use crate::answer::{answer, failed, forbidden, wants_page};
 use crate::beside::{Beside, Body};
 
 /// How long a connection that was ended because of its memory may take to tell its client why.
@@ -43,65 +46,93 @@ impl Handle {
     }
 }
 
+/// How the port is secured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The certificates of TCP connections; `None` for plain HTTP.
+    pub tls: Option<Tls>,
+    /// Time that a client has for a TLS handshake; `None` for no limit.
+    pub handshake_max: Option<Duration>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { tls: None, handshake_max: Some(HANDSHAKE_MAX) }
+    }
+}
+
 /// What every connection has.
 #[derive(Clone)]
 struct Shared {
     api: Api,
     peers: Arc<Peers>,
+    options: Options,
     beside: Option<Arc<dyn Beside>>,
 }
 
 /// Serves the connections of `listener`. `beside` answers what is not asked of the metrics. Must be called inside an async runtime with I/O and time.
-pub fn serve(api: Api, rules: Rules, listener: Listener, beside: Option<Arc<dyn Beside>>) -> Handle {
+/// An error means that there is no thread that accepts.
+pub fn serve(
+    api: Api,
+    options: Options,
+    rules: Rules,
+    listener: Listener,
+    beside: Option<Arc<dyn Beside>>,
+) -> io::Result<Handle> {
     let stop = Arc::new(watch::Sender::new(false));
-    let shared = Shared { api, peers: Arc::clone(&rules.peers), beside };
-    tokio::spawn(watched(FrontEnd::Metrics, accept(shared, rules, listener, stop.subscribe())));
-    Handle { stop }
+    let shared = Shared { api, peers: Arc::clone(&rules.peers), options, beside };
+    let (peers, stopped) = (Arc::clone(&rules.peers), stop.subscribe());
+    let begin = move |connection| begin(connection, &shared, &rules, &stopped);
+    spawn_acceptor("metrics", listener, peers, stop.subscribe(), begin)?;
+    Ok(Handle { stop })
 }
 
-async fn accept(shared: Shared, rules: Rules, listener: Listener, stop: watch::Receiver<bool>) {
-    let mut stopped = stop.clone();
-    loop {
-        let outcome = tokio::select! {
-            biased;
-            _ = stopped.wait_for(|stop| *stop) => return,
-            outcome = listener.accept_among(&rules.peers) => outcome,
-        };
-        match outcome {
-            Ok(connection) => begin(connection, &shared, &rules, &stop),
-            Err(error) => {
-                log::warn!("cannot accept a metrics connection: {error}");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-}
-
-fn begin(Connection { stream, peer }: Connection, shared: &Shared, rules: &Rules, stop: &watch::Receiver<bool>) {
-    let permit = match rules.peers.admit(&peer) {
+fn begin(connection: Connection, shared: &Shared, rules: &Rules, stop: &watch::Receiver<bool>) {
+    let tls = shared.options.tls.clone().filter(|_| connection.is_tcp());
+    let permit = match rules.peers.admit(&connection.peer) {
         Ok(permit) => permit,
+        // A client that expects TLS cannot read a plain answer.
+        Err(_) if tls.is_some() => return connection.turn_away(&[]),
         Err(full) => {
-            return stream.turn_away(
+            return connection.turn_away(
                 format!("HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\n\r\n{full}\n").as_bytes(),
             );
         }
     };
     let overseer = Overseer::new(permit, rules.times, stop.clone());
-    let shared = Shared { api: shared.api.for_peer(peer), ..shared.clone() };
+    let shared = Shared { api: shared.api.for_peer(connection.peer.clone()), ..shared.clone() };
     let flow = shared.api.flow().clone();
-    match stream {
-        Stream::Tcp(stream) => {
+    match (connection.into_stream(), tls) {
+        (Ok(Stream::Tcp(stream)), None) => {
             drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, serve_connection(shared, stream, overseer))));
         }
-        Stream::Unix(stream) => {
+        (Ok(Stream::Tcp(stream)), Some(tls)) => {
+            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, serve_secured(shared, stream, tls, overseer))));
+        }
+        (Ok(Stream::Unix(stream)), _) => {
             drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, serve_connection(shared, stream, overseer))));
         }
+        (Err(error), _) => log::warn!("a metrics connection was closed at once: {error}"),
     }
 }
 
-async fn serve_connection(shared: Shared, stream: impl AsyncRead + AsyncWrite + Unpin, mut overseer: Overseer) {
+/// Negotiates TLS, then serves the connection.
+async fn serve_secured(shared: Shared, stream: TcpStream, tls: Tls, mut overseer: Overseer) {
+    if let Some(stream) = tls.handshake(stream, &mut overseer, shared.options.handshake_max).await {
+        serve_timed(shared, stream, overseer).await;
+    }
+}
+
+/// Serves a plain connection.
+async fn serve_connection(shared: Shared, stream: impl AsyncRead + AsyncWrite + Unpin, overseer: Overseer) {
+    let stream = Timed::new(stream, Arc::clone(overseer.progress()));
+    serve_timed(shared, stream, overseer).await;
+}
+
+/// Serves a connection whose traffic is noted in the overseer's [`Progress`].
+async fn serve_timed(shared: Shared, stream: impl AsyncRead + AsyncWrite + Unpin, mut overseer: Overseer) {
     let progress = Arc::clone(overseer.progress());
-    let stream = MemoryLimitedStream::new(Timed::new(stream, Arc::clone(&progress)), shared.api.account());
+    let stream = MemoryLimitedStream::new(stream, shared.api.account());
     let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
         progress.begin_request();
         let (shared, progress) = (shared.clone(), Arc::clone(&progress));
@@ -119,7 +150,7 @@ async fn respond(
     mut request: hyper::Request<hyper::body::Incoming>,
     progress: Arc<Progress>,
 ) -> Response<Body> {
-    let Shared { api, peers, beside } = shared;
+    let Shared { api, peers, beside, .. } = shared;
     if let Some(beside) = beside {
         match beside.answer(&api, request, &progress) {
             Ok(answer) => return answer.await,
@@ -127,6 +158,12 @@ async fn respond(
         }
     }
     let wants_page = wants_page(request.method(), request.uri().path());
+    if wants_page
+        && let Err(refused) = api.allow_metrics(request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes))
+    {
+        progress.wait_for(Awaited::Request);
+        return forbidden(&refused).map(BodyExt::boxed_unsync);
+    }
     let text = if wants_page { page(api, peers).await } else { Ok(String::new()) };
     let response = match text {
         Ok(text) => answer(request.method(), text),

@@ -62,7 +62,7 @@ fn through_the_contract(context: &LoadContext, runs: usize) -> Result<(), Box<dy
         let request = AdmittedRequest {
             id: String::new().into(),
             rows: 1,
-            inputs: vec![input.clone()],
+            inputs: vec![input.clone()].into(),
             wanted: vec![Wanted { name: output.as_str().into(), slot: Some(Slot::heap(4096)) }].into(),
             priority: 0,
             timeout_us: 0,

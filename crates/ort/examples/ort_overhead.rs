@@ -90,7 +90,7 @@ fn through_the_contract(instance: &mut dyn Instance, context: &LoadContext, runs
         let request = AdmittedRequest {
             id: String::new().into(),
             rows: 1,
-            inputs: vec![input.clone()],
+            inputs: vec![input.clone()].into(),
             wanted: vec![Wanted { name: output.as_str().into(), slot: Some(Slot::heap(4096)) }].into(),
             priority: 0,
             timeout_us: 0,

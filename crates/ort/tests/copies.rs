@@ -92,7 +92,7 @@ fn indices_are_copied_from_where_a_client_may_change_them(runtime: &OnnxRuntime)
         let request = AdmittedRequest {
             id: String::new().into(),
             rows: 1,
-            inputs: vec![tensor],
+            inputs: vec![tensor].into(),
             wanted: vec![Wanted { name: "picked".into(), slot: None }].into(),
             priority: 0,
             timeout_us: 0,

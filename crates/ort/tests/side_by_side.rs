@@ -90,7 +90,8 @@ fn run(instance: &mut dyn Instance, rounds: i64, cancel: &Cancel) -> Option<Resu
         inputs: vec![
             tensor("x", DataType::Fp32, &[2], vec![1.0f32, 2.0]),
             tensor("rounds", DataType::Int64, &[1], vec![rounds]),
-        ],
+        ]
+        .into(),
         wanted: wanted("y").into(),
         priority: 0,
         timeout_us: 0,

@@ -15,7 +15,7 @@ function fill(node, props, children) {
   return node;
 }
 
-// An element. Text goes in as text: nothing that a model or a client is called can become markup.
+// An element. Text is added as text, so names of models and clients can never become markup.
 export function el(tag, props = {}, ...children) {
   const { class: names, for: of, ...rest } = props;
   const node = document.createElement(tag);
@@ -31,7 +31,7 @@ export function svg(tag, attributes = {}, ...children) {
   return node;
 }
 
-// Puts other children in, unless they look the same: focus and selection stay where they are.
+// Replaces the children, unless they look the same: focus and selection stay then.
 export function show(parent, ...children) {
   const next = el("div", {}, ...children);
   const same = next.childNodes.length === parent.childNodes.length

@@ -1,4 +1,4 @@
-// How does somebody who is no program make a tensor: by drawing, with a picture, as text, with a file, as JSON?
+// How does a person make a tensor: by drawing, with a picture, as text, with a file, as JSON?
 
 import { el, freshId } from "./dom.js";
 import { encode, elementBytes, isReal, parse, resolve } from "./tensors.js";
@@ -11,7 +11,7 @@ const LABELS = { draw: "Draw", image: "Image", text: "Text", json: "JSON", file:
 
 const sizeOf = (dims) => dims.reduce((product, dim) => product * (dim < 0 ? 1 : dim), 1);
 
-// Rows, columns, channels, and where the channels stand, if the shape could be a picture.
+// Rows, columns, channels, and the axis of the channels, if the shape could be a picture.
 export function pictureOf(dims) {
   const bare = dims.filter((dim, at) => !(dim === 1 && dims.length > 3 && at === 0));
   const isSide = (dim) => dim < 0 || (dim >= 8 && dim <= 8192);
@@ -34,7 +34,7 @@ function kindsOf(datatype, dims) {
   return [...kinds, "file"];
 }
 
-// The fields for one input. `dims` is its shape without the batch; `changed` is told when a drawing is done.
+// The fields for one input. `dims` is its shape without the batch. `changed` is called when a drawing is done.
 export function inputEditor({ name, datatype, dims, changed }) {
   const kinds = kindsOf(datatype, dims);
   const place = el("div");
@@ -62,7 +62,7 @@ function plain(dims, values) {
   return resolve(dims, values.length, []);
 }
 
-// What white and black become.
+// The values of white and black.
 function defaultInk(datatype, side) {
   if (isReal(datatype) && side === 8) return 16;
   return datatype === "UINT8" && side !== 32 ? 255 : 1;
@@ -138,8 +138,8 @@ function draw({ name, datatype, dims, changed }) {
   };
 }
 
-// The drawing, cut to its ink, with its proportions, as shares of ink in side × side cells. Nets for digits are trained on digits that fill the
-// picture (8 × 8), or have a margin (28 × 28 and more).
+// The drawing, cropped to its strokes and in proportion, as the share of ink in each of side × side cells. Models for digits are trained on digits
+// that fill the picture (8 × 8), or have a margin (28 × 28 and more).
 function shrunk(pixels, side) {
   const inked = (x, y) => 1 - pixels[4 * (y * INK + x)] / 255;
   let [left, top, right, bottom] = [INK, INK, -1, -1];
@@ -156,7 +156,7 @@ function shrunk(pixels, side) {
   const margin = side < 16 ? 0 : side / 7;
   const size = Math.max(right - left + 1, bottom - top + 1);
   const step = size / (side - 2 * margin);
-  // The middle is that of the ink, as in the data that such nets are trained on.
+  // The ink is centred by its centre of mass, as in the data that such models are trained on.
   const [midX, midY] = [sumX / count, margin > 0 ? sumY / count : (top + bottom + 1) / 2];
   const parts = Math.max(2, Math.ceil(step));
   for (let row = 0; row < side; row += 1) {

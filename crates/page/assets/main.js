@@ -5,6 +5,7 @@ import { History, read } from "./metrics.js";
 import { overview } from "./overview.js";
 import { modelList, modelPage } from "./models.js";
 import { memory } from "./memory.js";
+import { requests } from "./requests.js";
 import * as server from "./server.js";
 
 const EVERY_MS = 1000;
@@ -12,7 +13,7 @@ const main = document.getElementById("main");
 const status = document.getElementById("status");
 const notices = document.getElementById("notices");
 
-// What all views share.
+// The state that all views share.
 const state = { history: new History(), visitor: null, models: null, modelsAt: -Infinity };
 let view = null;
 let failing = null;
@@ -23,6 +24,7 @@ function choose() {
   view?.leave?.();
   if (section === "models" && name) view = modelPage(state, decode(name));
   else if (section === "models") view = modelList(state);
+  else if (section === "requests") view = requests(state);
   else if (section === "memory") view = memory(state);
   else view = overview(state);
   for (const link of document.querySelectorAll("nav a")) {
@@ -43,7 +45,7 @@ function decode(name) {
   }
 }
 
-// A line below the head; the same one again where it is told again.
+// A message below the head. A repeated message reuses its line.
 function notice(id, kind, ...children) {
   const node = el("div", { class: `notice ${kind}`, id }, ...children);
   const old = document.getElementById(id);
@@ -90,7 +92,7 @@ async function refreshModels() {
   state.modelsAt = performance.now();
 }
 
-// Views ask for this after they changed something. `known` is called when the new states are known, and before they are shown.
+// Views call this after a change. `known` is called when the new states are known, before they are shown.
 state.refreshModels = async (known) => {
   await refreshModels();
   known();
@@ -126,12 +128,12 @@ function tellVisitor() {
 
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
-// While nobody looks at the page, nothing is asked.
+// While the page is hidden, no requests are made.
 async function run() {
   for (;;) {
     const begun = performance.now();
     if (!document.hidden) await refresh();
-    // A server with very many models is asked less often, and so is one that refuses.
+    // A server with very many models is polled less often, and so is one that refuses.
     const wait = Math.max(failing ? 4 * EVERY_MS : EVERY_MS, 5 * (performance.now() - begun));
     await new Promise((wake) => setTimeout(wake, wait));
     if (document.hidden) await new Promise((wake) => document.addEventListener("visibilitychange", wake, { once: true }));

@@ -1,4 +1,4 @@
-// Who holds which shared memory, and what of it is stale?
+// Who holds which shared memory, and which of it is stale?
 
 import { age, badge, bytes, el, freshId, number, show, table } from "./dom.js";
 import { other } from "./metrics.js";

@@ -20,7 +20,7 @@ const FIELDS = {
 
 const unescape = (text) => text.replace(/\\(.)/g, (_, next) => (next === "n" ? "\n" : next));
 
-// The samples of a page of metrics: by model, and all others by name and label.
+// The samples of one metrics response: by the identifier of the model, and all others by name and label.
 export function read(text, at) {
   const models = new Map();
   const others = new Map();
@@ -33,8 +33,9 @@ export function read(text, at) {
     const value = Number(valueText);
     const field = FIELDS[name];
     if (field && labels.model !== undefined) {
-      if (!models.has(labels.model)) models.set(labels.model, { versions: new Map() });
-      const model = models.get(labels.model);
+      const identifier = labels.namespace ? `${labels.namespace}::${labels.model}` : labels.model;
+      if (!models.has(identifier)) models.set(identifier, { name: labels.model, versions: new Map() });
+      const model = models.get(identifier);
       model[field] = (model[field] || 0) + value;
       if (field === "ready") model.versions.set(labels.version, value > 0);
     } else {
@@ -45,7 +46,7 @@ export function read(text, at) {
   return { at, models, others };
 }
 
-// Samples of late, oldest first.
+// The last samples, oldest first.
 export class History {
   constructor() {
     this.samples = [];
@@ -53,7 +54,7 @@ export class History {
 
   add(sample) {
     const last = this.samples.at(-1);
-    // A counter that went back belongs to another process.
+    // A counter that went back means that the server was restarted.
     const restarted = last && total(sample, "success") < total(last, "success");
     if (restarted) this.samples = [];
     this.samples.push(sample);
@@ -64,12 +65,12 @@ export class History {
     return this.samples.at(-1);
   }
 
-  // What a function of a sample grew by, per second, between each two samples: [time, rate].
+  // The increase per second of a function of a sample, between each two samples: [time, rate].
   rates(of) {
     return this.pairs((before, after) => (of(after) - of(before)) / ((after.at - before.at) / 1000));
   }
 
-  // How many µs one event took on average, between each two samples; null where there was none.
+  // The mean time in µs of one event, between each two samples. Null if there was no event.
   means(sum, count) {
     return this.pairs((before, after) => {
       const events = count(after) - count(before);
@@ -85,14 +86,14 @@ export class History {
     return this.samples.map((sample) => [sample.at, of(sample)]);
   }
 
-  // The sample from about so many ms ago.
+  // The sample of about this many ms ago.
   since(ms) {
     const from = (this.last?.at || 0) - ms;
     return this.samples.find((sample) => sample.at >= from) || this.last;
   }
 }
 
-export const field = (name, key) => (sample) => sample.models.get(name)?.[key] || 0;
+export const field = (identifier, key) => (sample) => sample.models.get(identifier)?.[key] || 0;
 export const other = (key) => (sample) => sample.others.get(key) || 0;
 
 export function total(sample, key) {
@@ -109,7 +110,15 @@ export function copies(sample) {
   return [...sample.others].filter(([name]) => name.startsWith(prefix)).map(([name, value]) => [name.slice(prefix.length), value]);
 }
 
-// The busiest models of late first.
+// What a model is called: its name, or its identifier if models of several repositories have the name. `all` has their names by their identifiers.
+export function label(all, identifier) {
+  const name = all.get(identifier) ?? identifier;
+  let count = 0;
+  for (const other of all.values()) if (other === name) count += 1;
+  return count > 1 ? identifier : name;
+}
+
+// The identifiers of the models with the most recent load first.
 export function busiest(history, count) {
   const { last } = history;
   if (!last) return [];

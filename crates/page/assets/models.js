@@ -1,29 +1,32 @@
-// Which models are there, how are they doing, and what may be done with them?
+// Which models exist, what is their state, and what can be done with them?
 
 import { badge, el, micros, number, show, table } from "./dom.js";
-import { field } from "./metrics.js";
+import { field, label } from "./metrics.js";
 import { plot } from "./plots.js";
 import * as server from "./server.js";
 import { tryIt } from "./tryit.js";
 
 const STATES = { READY: "good", LOADING: "warn", UNLOADING: "warn", UNAVAILABLE: "bad" };
-const linkTo = (name) => `#/models/${encodeURIComponent(name)}`;
+const linkTo = (identifier) => `#/models/${encodeURIComponent(identifier)}`;
 
-// The models with their versions: as the server lists them, or as the metrics name them where the visitor may see no more.
+// The models with their versions: from the server's list, or from the metrics if the visitor may not see the list.
+// Models of several repositories may have the same name, so they are kept by their identifiers.
 function known(state) {
-  const byName = new Map();
+  const byIdentifier = new Map();
   for (const entry of state.models?.models || []) {
-    if (!byName.has(entry.name)) byName.set(entry.name, []);
-    byName.get(entry.name).push(entry);
+    const identifier = entry.identifier ?? entry.name;
+    if (!byIdentifier.has(identifier)) byIdentifier.set(identifier, []);
+    byIdentifier.get(identifier).push(entry);
   }
   if (!state.models) {
-    for (const [name, model] of state.history.last?.models || []) {
-      const versions = [...model.versions];
-      byName.set(name, versions.map(([version, ready]) => ({ name, version, state: ready ? "READY" : "UNAVAILABLE" })));
+    for (const [identifier, { name, versions }] of state.history.last?.models || []) {
+      byIdentifier.set(identifier, [...versions].map(([version, ready]) => ({ name, version, state: ready ? "READY" : "UNAVAILABLE" })));
     }
   }
-  return byName;
+  return byIdentifier;
 }
+
+const namesOf = (models) => new Map([...models].map(([identifier, [first]]) => [identifier, first?.name ?? identifier]));
 
 function stateBadge({ state, reason }) {
   const node = badge(state ? state.toLowerCase() : "not loaded", STATES[state] || "");
@@ -31,29 +34,31 @@ function stateBadge({ state, reason }) {
   return node;
 }
 
-function lateRate(history, name) {
+function lateRate(history, identifier) {
   const from = history.since(5000);
   const seconds = (history.last.at - from.at) / 1000;
-  return seconds > 0 ? (field(name, "success")(history.last) - field(name, "success")(from)) / seconds : 0;
+  return seconds > 0 ? (field(identifier, "success")(history.last) - field(identifier, "success")(from)) / seconds : 0;
 }
 
 // Mean rows of a batch, as long as the server keeps count.
-function meanBatch(sample, name) {
-  const runs = field(name, "runs")(sample);
-  return runs > 0 ? (field(name, "rows")(sample) / runs).toFixed(1) : "–";
+function meanBatch(sample, identifier) {
+  const runs = field(identifier, "runs")(sample);
+  return runs > 0 ? (field(identifier, "rows")(sample) / runs).toFixed(1) : "–";
 }
 
 export function modelTable(state, search = "") {
   const { history } = state;
-  const all = [...known(state)].filter(([name]) => name.toLowerCase().includes(search.toLowerCase()));
+  const models = known(state);
+  const names = namesOf(models);
+  const all = [...models].filter(([identifier]) => identifier.toLowerCase().includes(search.toLowerCase()));
   if (all.length === 0) return el("p", { class: "hint", text: search ? "No model is called so." : "There are no models." });
-  const rows = all.map(([name, versions]) => [
-    el("a", { class: "model-name", href: linkTo(name), text: name }),
+  const rows = all.map(([identifier, versions]) => [
+    el("a", { class: "model-name", href: linkTo(identifier), title: identifier, text: label(names, identifier) }),
     versions.map((entry) => el("span", {}, el("span", { class: "mono", text: entry.version ? `${entry.version} ` : "" }), stateBadge(entry), " ")),
     versions.find((entry) => entry.platform)?.platform || "–",
-    number(history.last ? lateRate(history, name) : NaN),
-    number(history.last ? field(name, "pending")(history.last) : NaN),
-    history.last ? meanBatch(history.last, name) : "–",
+    number(history.last ? lateRate(history, identifier) : NaN),
+    number(history.last ? field(identifier, "pending")(history.last) : NaN),
+    history.last ? meanBatch(history.last, identifier) : "–",
   ]);
   const headings = [["Model"], ["Versions"], ["Platform"], ["Requests/s", "num"], ["Waiting", "num"], ["Rows per batch", "num"]];
   const leftOut = state.models?.left_out ? el("p", { class: "hint", text: `${state.models.left_out} more versions are not listed.` }) : null;
@@ -71,6 +76,7 @@ export function modelList(state) {
   return { title: "Models", node, update };
 }
 
+// `name` is an identifier, or the name in a link that somebody kept: the server knows what a name means.
 export function modelPage(state, name) {
   const states = el("div", { class: "row" });
   const actions = el("div", { class: "row" });
@@ -99,7 +105,7 @@ export function modelPage(state, name) {
     }
     busy = null;
     try {
-      // What is shown belongs to the version before. Until the new states are known it is not drawn anew.
+      // The shown state is of the previous version. It is not drawn again until the new states are known.
       await state.refreshModels(() => { shown = null; });
     } finally {
       drawActions();
@@ -111,7 +117,7 @@ export function modelPage(state, name) {
     const versions = known(state).get(name) || [];
     const isUp = versions.some((entry) => entry.state === "READY");
     if (!visitor?.may_load) {
-      // A polite word instead of buttons that would always be refused.
+      // A text instead of buttons that would always be refused.
       show(actions, visitor?.why_no_loads ? el("span", { class: "hint", text: "Loads are off (--model-control-mode=explicit lets clients load)", title: visitor.why_no_loads }) : "");
     } else {
       show(actions);
@@ -143,7 +149,7 @@ export function modelPage(state, name) {
       const versions = known(state).get(name) || [];
       show(states, ...(versions.length ? versions.flatMap((entry) => [el("span", {}, entry.version ? `Version ${entry.version} ` : "", stateBadge(entry)),
         entry.reason ? el("span", { class: "hint", text: entry.reason }) : null]) : [el("span", { class: "hint", text: "The server has no model of this name." })]));
-      // Buttons are drawn again only where something about them changed: a press must not meet a new button.
+      // Buttons are drawn again only if their state changed, so that a click does not hit a new button.
       const look = JSON.stringify([visitor?.may_load, versions.map((entry) => entry.state), busy]);
       if (look !== this.look) { this.look = look; drawActions(); }
       const up = versions.filter((entry) => entry.state === "READY").map((entry) => entry.version).join();
@@ -153,7 +159,7 @@ export function modelPage(state, name) {
         try {
           await drawBody(up);
         } catch (error) {
-          // Tried again with the next look, when a key may be there.
+          // Tried again at the next update, when the user may have entered a key.
           if (shown === up) shown = null;
           throw error;
         }
@@ -177,7 +183,7 @@ function tensors(title, all) {
   return el("section", { class: "card" }, el("h2", { text: title }), table(title, [["Name"], ["Type"], ["Shape"]], rows));
 }
 
-// What of the configuration one looks for first.
+// The most important settings of the configuration.
 function facts(config) {
   const instances = (config.instance_group || []).map(({ count, kind }) => `${count} × ${(kind || "KIND_AUTO").replace("KIND_", "").toLowerCase()}`);
   const scheduling = config.ensemble_scheduling ? `ensemble of ${config.ensemble_scheduling.step.length} steps`

@@ -1,7 +1,7 @@
-// How is the server doing as a whole?
+// What is the state and the load of the server?
 
 import { bytes, el, micros, number, show } from "./dom.js";
-import { busiest, copies, field, other, total, totalOf } from "./metrics.js";
+import { busiest, copies, field, label, other, total, totalOf } from "./metrics.js";
 import { bars, plot } from "./plots.js";
 import { modelTable } from "./models.js";
 
@@ -34,7 +34,8 @@ export function overview(state) {
       if (!last) return;
       show(tiles, ...tileNodes(history));
       const names = busiest(history, LINES);
-      const line = (points) => (name, at) => ({ name, colour: `c${at}`, points: points(name) });
+      const all = new Map([...last.models].map(([identifier, { name }]) => [identifier, name]));
+      const line = (points) => (identifier, at) => ({ name: label(all, identifier), colour: `c${at}`, points: points(identifier) });
       throughput.update(names.map(line((name) => history.rates(field(name, "success")))), last.at);
       latency.update(names.map(line((name) => history.means(field(name, "requestUs"), field(name, "success")))), last.at);
       show(phases, phaseBars(history));

@@ -69,7 +69,7 @@ export function plot(title, format) {
     for (const [at, value] of points) {
       if (value === null) { isDown = false; continue; }
       path += `${isDown ? "L" : "M"}${x(at).toFixed(1)} ${y(value).toFixed(1)}`;
-      // A lone value is drawn as a dot.
+      // A single value is drawn as a dot.
       if (!isDown) path += "h.1";
       isDown = true;
     }

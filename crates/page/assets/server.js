@@ -1,7 +1,9 @@
-// How is the server asked?
+// How are requests sent to the server?
 
-// Headers that the operator put calls behind. They are kept as long as this tab is open, and leave it for this server only.
+// Headers that the operator requires for calls. They are kept as long as this tab is open, and are sent to this server only.
 const KEYS = "nerite-keys";
+// The header of a token, where the operator asks for tokens.
+const TOKEN = "authorization";
 
 function keys() {
   try {
@@ -12,16 +14,16 @@ function keys() {
 }
 
 export function setKey(header, value) {
-  sessionStorage.setItem(KEYS, JSON.stringify({ ...keys(), [header]: value }));
+  sessionStorage.setItem(KEYS, JSON.stringify({ ...keys(), [header]: header === TOKEN ? `Bearer ${value}` : value }));
 }
 
-// The server answered, and refused.
+// The server answered with an error.
 export class Refused extends Error {
   constructor(status, text) {
     super(text || `the server answered with status ${status}`);
     this.status = status;
-    // The header that the call wants, where the operator restricted it.
-    this.header = (/expecting header '([^']+)'/.exec(this.message) || [])[1];
+    // The header that the call needs, if the operator restricted it or if the server has tokens.
+    this.header = status === 401 ? TOKEN : (/expecting header '([^']+)'/.exec(this.message) || [])[1];
   }
 }
 
@@ -45,6 +47,7 @@ const segment = (name) => encodeURIComponent(name);
 export const visitor = async () => (await ask("/ui/api/visitor")).json();
 export const models = async () => (await ask("/ui/api/models")).json();
 export const memory = async () => (await ask("/ui/api/memory")).json();
+export const requests = async (after) => (await ask(`/ui/api/requests/${after}`)).json();
 export const metrics = async () => (await ask("/metrics")).text();
 
 const modelPath = (name, version) => `/ui/api/v2/models/${segment(name)}${version ? `/versions/${segment(version)}` : ""}`;
@@ -60,7 +63,7 @@ export async function change(name, verb) {
   await post(`/ui/api/v2/repository/models/${segment(name)}/${verb}`, "{}", { "Content-Type": "application/json" });
 }
 
-// An inference: JSON first, then the bytes of the tensors. Gives both parts of the answer, and when they came.
+// An inference: JSON first, then the bytes of the tensors. Returns both parts of the answer, and the time of their arrival.
 export async function infer(name, version, head, parts, token) {
   const text = new TextEncoder().encode(JSON.stringify(head));
   const begun = performance.now();
@@ -77,7 +80,7 @@ export async function infer(name, version, head, parts, token) {
   return { answer, tail: all.subarray(length), answeredMs: answered - begun, totalMs: ended - begun };
 }
 
-// Responses as they come, of a model that answers several times. `each` gets one object for each.
+// The responses of a decoupled model, as they come. `each` is called with one object for each.
 export async function stream(name, version, body, token, each) {
   const begun = performance.now();
   const response = await post(`${modelPath(name, version)}/generate_stream`, JSON.stringify(body), {
@@ -94,10 +97,10 @@ export async function stream(name, version, body, token, each) {
   }
 }
 
-// A number that no other request of this tab has.
+// A unique number of a request in this tab.
 export const freshToken = () => crypto.getRandomValues(new BigUint64Array(1))[0].toString();
 
-// What was noted of a request. It is there a moment after the answer: the server has first to see it sent.
+// The trace of a request. It exists a moment after the answer, because the server first has to see the answer sent.
 export async function trace(token) {
   for (let patience = 20; patience > 0; patience -= 1) {
     const found = await (await ask(`/ui/api/traces/${token}`)).json();

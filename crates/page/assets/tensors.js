@@ -1,4 +1,4 @@
-// How do numbers and texts become the bytes of a tensor, and bytes numbers?
+// How are the elements of a tensor converted to and from bytes?
 
 const ARRAYS = {
   BOOL: Uint8Array, UINT8: Uint8Array, INT8: Int8Array, UINT16: Uint16Array, INT16: Int16Array, UINT32: Uint32Array, INT32: Int32Array,
@@ -23,7 +23,7 @@ function fromBf16(half) {
   return FLOAT[0];
 }
 
-// To the nearest, ties to even.
+// Rounds to the nearest, ties to even.
 function toFp16(value) {
   if (Number.isNaN(value)) return 0x7e00;
   const sign = value < 0 || Object.is(value, -0) ? 0x8000 : 0;
@@ -115,7 +115,7 @@ function decodeTexts(data) {
   return texts;
 }
 
-// What somebody wrote as JSON: its elements in order, and the shape that its brackets have.
+// Parses JSON: its elements in order, and the shape of its brackets.
 export function parse(datatype, text) {
   const exact = isWide(datatype) ? text.replace(/-?\d+/g, (digits) => `"${digits}"`) : text;
   let value;
@@ -132,7 +132,7 @@ export function parse(datatype, text) {
   return { values, shape };
 }
 
-// The shape for so many elements: what is free is what was written, or what is left over.
+// The shape for this many elements. Free dimensions take the sizes of the brackets, or the remaining elements.
 export function resolve(dims, count, written) {
   if (written.length === dims.length && written.every((dim, at) => dims[at] < 0 || dims[at] === dim)) return written;
   const fixed = dims.reduce((product, dim) => (dim < 0 ? product : product * dim), 1);
@@ -143,7 +143,7 @@ export function resolve(dims, count, written) {
     return dims;
   }
   if (fixed === 0 || count % fixed !== 0) throw new Error(`${count} elements do not fit the shape [${dims.map((dim) => (dim < 0 ? "any" : dim)).join(", ")}]`);
-  // The last free dimension takes all; the others are 1.
+  // The last free dimension takes all elements. The others are 1.
   let left = free;
   return shape(() => { left -= 1; return left === 0 ? count / fixed : 1; });
 }

@@ -1,4 +1,4 @@
-// How does somebody try a model?
+// How does a person try a model?
 
 import { el, freshId, micros, number } from "./dom.js";
 import { inputEditor, pictureOf } from "./inputs.js";
@@ -134,7 +134,7 @@ function ranked(rows) {
   ];
 }
 
-// A vector of real numbers is mostly scores of classes.
+// A vector of real numbers usually holds scores of classes.
 function scores(dims, datatype, values) {
   const count = dims.at(-1);
   if (!isReal(datatype) || values.length !== count || count < 2 || count > 2000) return null;

@@ -1,15 +1,18 @@
-// Where did the time of one request go?
+// Which phases did one request spend its time in?
 
 import { el, micros } from "./dom.js";
 
-// From a point to a point of the trace.
+// A phase is the time between two points of the trace.
 const PHASES = [
   ["Receive", "HTTP_RECV_START", "HTTP_RECV_END", "c5"],
+  // On a stream the server waits first until the client sends.
+  ["Wait, receive", "GRPC_WAITREAD_START", "GRPC_WAITREAD_END", "c5"],
   ["Queue", "QUEUE_START", "COMPUTE_START", "c2"],
   ["Batch", "COMPUTE_START", "COMPUTE_INPUT_END", "c1"],
   ["Compute", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "c0"],
   ["Output", "COMPUTE_OUTPUT_START", "COMPUTE_END", "c3"],
   ["Send", "HTTP_SEND_START", "HTTP_SEND_END", "c4"],
+  ["Send", "GRPC_SEND_START", "GRPC_SEND_END", "c4"],
 ];
 const ROWS_MAX = 40;
 
@@ -35,9 +38,18 @@ export function phasesOf(trace) {
 export function waterfall(trace, totalMs) {
   const heading = el("h2", { text: "Where the time of this request went" });
   if (!trace) return el("section", { class: "card" }, heading, el("p", { class: "hint", text: "The server kept no trace of this request." }));
+  const end = endOf(phasesOf(trace));
+  const rest = totalMs * 1000 - end;
+  return el("section", { class: "card" }, heading, ...fall(trace),
+    el("p", { class: "hint", text: `${micros(end)} in the server, ${micros(Math.max(rest, 0))} in the browser and between the two.` }));
+}
+
+const endOf = (requests) => Math.max(...requests.flatMap((request) => [...request.points.values()]), 1);
+
+// The phases of a trace below each other, and a word where some are left out.
+export function fall(trace) {
   const requests = phasesOf(trace);
-  const times = requests.flatMap((request) => [...request.points.values()]);
-  const end = Math.max(...times, 1);
+  const end = endOf(requests);
   const rows = [];
   for (const request of requests.slice(0, ROWS_MAX)) {
     const isOwn = !request.parent;
@@ -45,9 +57,14 @@ export function waterfall(trace, totalMs) {
   }
   rows.sort(([a], [b]) => a - b);
   const left = requests.length > ROWS_MAX || trace.is_shortened ? el("p", { class: "hint", text: "Some of it is left out." }) : null;
-  const rest = totalMs * 1000 - end;
-  return el("section", { class: "card" }, heading, el("div", { class: "fall" }, rows.map(([, one]) => one)), left,
-    el("p", { class: "hint", text: `${micros(end)} in the server, ${micros(Math.max(rest, 0))} in the browser and between the two.` }));
+  return [el("div", { class: "fall" }, rows.map(([, one]) => one)), left];
+}
+
+// Phases beside each other, between two times.
+export function spansOf(phases, from, end) {
+  const share = (time) => `${(100 * Math.max(time - from, 0)) / Math.max(end - from, 1e-9)}%`;
+  const isIn = (phase) => phase.to > from;
+  return phases.filter(isIn).map((phase) => el("span", { class: `span ${phase.colour}`, title: `${phase.name}: ${micros(phase.to - phase.from)}`, style: { left: share(phase.from), width: share(from + phase.to - Math.max(phase.from, from)) } }));
 }
 
 function row(label, { name, from, to, colour }, end) {

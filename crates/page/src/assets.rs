@@ -25,7 +25,7 @@ macro_rules! assets {
 }
 
 /// All of them; the first is the page itself.
-static ASSETS: [Asset; 15] = assets! {
+static ASSETS: [Asset; 16] = assets! {
     HTML "index.html";
     CSS "style.css";
     PICTURE "icon.svg";
@@ -41,6 +41,7 @@ static ASSETS: [Asset; 15] = assets! {
     SCRIPT "tensors.js";
     SCRIPT "waterfall.js";
     SCRIPT "memory.js";
+    SCRIPT "requests.js";
 };
 
 /// The page itself.
@@ -54,7 +55,7 @@ pub fn find(name: &str) -> Option<&'static Asset> {
 }
 
 impl Asset {
-    /// What changes when the content does.
+    /// The ETag: a hash of the content.
     pub fn tag(&self) -> String {
         let mut hasher = DefaultHasher::new();
         self.text.hash(&mut hasher);
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_the_page_needs_an_exception_from_its_policy() {
+    fn no_file_of_the_page_needs_an_exception_from_its_policy() {
         let html = index().text;
         for inline in [" style=", " onclick=", " onload=", "<style", "javascript:"] {
             assert!(!html.contains(inline), "{inline}");

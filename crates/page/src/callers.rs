@@ -1,21 +1,21 @@
-//! Whose calls are taken at the port of the page?
+//! Which clients may make calls at the port of the page?
 
 use nerite_request::Peer;
 
-/// Clients whose calls are taken: for models, their configuration, inferences, loads and shared memory. Everybody else who reaches the port sees
-/// what the metrics tell anyway.
+/// Clients that may make calls here: for models, their configuration, inferences, loads and shared memory. Other clients that reach the port see only
+/// what the metrics show anyway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Callers {
     /// Root and the user who runs the server.
     Operator,
     /// Users of this host.
     Host,
-    /// All.
+    /// All clients.
     All,
 }
 
 impl Callers {
-    /// Whether the client is one of them.
+    /// Whether the client may make calls.
     pub fn admit(self, peer: &Peer) -> bool {
         match self {
             Callers::Operator => peer.is_operator(),
@@ -24,7 +24,7 @@ impl Callers {
         }
     }
 
-    /// Why a client is not, and what would change that.
+    /// Why a client may make no calls, and which setting would allow it.
     pub fn refusal(self, peer: &Peer) -> String {
         match self {
             Callers::Operator => format!(
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_call_depends_on_who_is_asked_for() {
+    fn the_setting_decides_which_clients_may_call() {
         check(&Peer::own(), [true, true, true]);
         check(&Peer::User { uid: 4_000_000_001 }, [false, true, true]);
         check(&Peer::Address([192, 0, 2, 1].into()), [false, false, true]);

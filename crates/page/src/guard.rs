@@ -10,6 +10,7 @@ use std::str::FromStr;
 use http::header::{CONTENT_TYPE, HOST, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, Method, StatusCode};
+use nerite_api::Refused;
 use nerite_api::codes::http_status;
 use nerite_request::Status;
 
@@ -19,7 +20,7 @@ const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Content types that a browser sends to another site only after a preflight request.
 const TYPES: [&[u8]; 2] = [b"application/json", b"application/octet-stream"];
 
-/// Names that this server is known by.
+/// The host names of this server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hosts(Vec<String>);
 
@@ -30,19 +31,33 @@ pub struct Refusal {
     pub code: StatusCode,
     /// What is wrong, and what would be right.
     pub text: String,
+    /// Whole seconds after which the client may try again, where time alone changes that.
+    pub retry_after_s: Option<u64>,
 }
 
 impl Refusal {
-    /// The path names nothing.
+    /// With this status and this text.
+    pub fn new(code: StatusCode, text: impl Into<String>) -> Refusal {
+        Refusal { code, text: text.into(), retry_after_s: None }
+    }
+
+    /// The refusal of an unknown path.
     pub fn not_found() -> Refusal {
-        Refusal { code: StatusCode::NOT_FOUND, text: "Not Found".to_owned() }
+        Refusal::new(StatusCode::NOT_FOUND, "Not Found")
+    }
+}
+
+impl From<Refused> for Refusal {
+    fn from(refused: Refused) -> Refusal {
+        let code = StatusCode::from_u16(refused.http_status()).unwrap_or(StatusCode::FORBIDDEN);
+        Refusal { code, text: refused.status.message, retry_after_s: refused.retry_after_s }
     }
 }
 
 impl From<Status> for Refusal {
     fn from(status: Status) -> Refusal {
         let code = StatusCode::from_u16(http_status(status.code)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        Refusal { code, text: status.message }
+        Refusal::new(code, status.message)
     }
 }
 
@@ -66,7 +81,7 @@ impl Hosts {
 /// The name of a host without port, brackets and final dot, in lower case.
 fn name_of(host: &str) -> Option<String> {
     let authority = Authority::from_str(host).ok()?;
-    // Nobody who asks for a page here brings a user.
+    // A host with a user name is not accepted.
     if authority.as_str().contains('@') {
         return None;
     }
@@ -74,7 +89,7 @@ fn name_of(host: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.to_ascii_lowercase())
 }
 
-/// Whether the page itself may be shown under the host that is asked for. Without any, which is HTTP/1.0, nobody was misled by a name.
+/// Whether the page may be shown under the `Host` of the request. A request without one is HTTP/1.0, in which no name can mislead.
 pub fn check_host(hosts: &Hosts, headers: &HeaderMap) -> Result<(), Refusal> {
     let mut all = headers.get_all(HOST).iter();
     let (Some(host), None) = (all.next(), all.next()) else {
@@ -84,11 +99,11 @@ pub fn check_host(hosts: &Hosts, headers: &HeaderMap) -> Result<(), Refusal> {
     if hosts.knows(host) { Ok(()) } else { Err(unknown_host(host)) }
 }
 
-/// Whether a request for what the page needs may be answered.
+/// Whether a request of the page's scripts may be answered.
 pub fn check(hosts: &Hosts, method: &Method, headers: &HeaderMap) -> Result<(), Refusal> {
     check_host(hosts, headers)?;
     let Some(host) = headers.get(HOST).map(http::HeaderValue::as_bytes) else {
-        return Err(Refusal { code: StatusCode::BAD_REQUEST, text: "the request names no host".to_owned() });
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, "the request names no host"));
     };
     let only_reads = method == Method::GET;
     let is_own = |site: &[u8]| site == b"same-origin" || (only_reads && site == b"none");
@@ -101,9 +116,8 @@ pub fn check(hosts: &Hosts, method: &Method, headers: &HeaderMap) -> Result<(), 
     let content_type = headers.get(CONTENT_TYPE).map(http::HeaderValue::as_bytes).unwrap_or_default();
     let essence = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     if !only_reads && !TYPES.iter().any(|known| essence.eq_ignore_ascii_case(known)) {
-        let text =
-            "a call through the page has the Content-Type application/json or application/octet-stream".to_owned();
-        return Err(Refusal { code: StatusCode::UNSUPPORTED_MEDIA_TYPE, text });
+        let text = "a call through the page has the Content-Type application/json or application/octet-stream";
+        return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
     }
     Ok(())
 }
@@ -115,7 +129,7 @@ fn is_origin_of(origin: &[u8], host: &[u8]) -> bool {
 }
 
 fn foreign(why: &str) -> Refusal {
-    Refusal { code: StatusCode::FORBIDDEN, text: format!("only the page itself may ask this: {why}") }
+    Refusal::new(StatusCode::FORBIDDEN, format!("only the page itself may ask this: {why}"))
 }
 
 fn unknown_host(host: &str) -> Refusal {
@@ -124,7 +138,7 @@ fn unknown_host(host: &str) -> Refusal {
         "this server does not know itself as '{host}', so another site may have led you here; open the page by the server's address, or start \
          the server with --ui-host=<name>"
     );
-    Refusal { code: StatusCode::MISDIRECTED_REQUEST, text }
+    Refusal::new(StatusCode::MISDIRECTED_REQUEST, text)
 }
 
 #[cfg(test)]
@@ -216,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_host_is_refused_whoever_asks() {
+    fn a_foreign_host_is_refused_for_every_client() {
         check_request(Method::GET, &[("host", "evil.example")], 421);
         check_request(
             Method::POST,

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   metrics port ─► guard ─┬─ assets    the page: HTML, CSS, JavaScript
-//!                  which   ├─ models, memory, traces    what only the page asks
+//!                  which   ├─ models, memory, requests, traces    calls that only the page makes
 //!                  site?   └─ http ─► api               calls of the protocol, below /ui/api/v2
 //! ```
 //!
-//! The page is one more client: what its user may see and do, `api` decides by the connection's peer. This crate decides which web sites may speak
-//! for that user ([`Hosts`]), and whose calls are taken at this port at all ([`Callers`]).
+//! The page is a client like others: `api` decides by the peer of its connection what its user may see and do. This crate decides which web sites may
+//! send requests for that user ([`Hosts`]), and which clients may make calls at this port ([`Callers`]).
 //!
 //! ```
 //! use nerite_page::{Callers, Hosts};
@@ -15,7 +15,7 @@
 //!
 //! let hosts = Hosts::new(["models.example"], None);
 //! assert!(hosts.knows("models.example:8002") && hosts.knows("127.0.0.1:8002") && hosts.knows("localhost"));
-//! // A name that anybody may let point here is not known: that is how DNS rebinding works.
+//! // Any site can make its own name point here (DNS rebinding), so unknown names are refused.
 //! assert!(!hosts.knows("evil.example:8002"));
 //! assert!(Callers::Operator.admit(&Peer::own()));
 //! assert!(!Callers::Host.admit(&Peer::Address([192, 0, 2, 1].into())));
@@ -30,6 +30,7 @@ mod memory;
 mod models;
 mod page;
 mod reply;
+mod requests;
 mod route;
 mod traces;
 

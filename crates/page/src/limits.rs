@@ -1,20 +1,20 @@
-//! How much does the page tell and keep?
+//! What are the limits of the page?
 
-/// Model versions that are listed.
+/// The most model versions that are listed.
 pub const MODELS_MAX: usize = 2000;
-/// Regions that are listed: of those over HTTP and gRPC, and of those of sessions.
+/// The most regions that are listed: of regions over HTTP and gRPC, and of regions of sessions.
 pub const REGIONS_MAX: usize = 500;
-/// Leases that are listed.
+/// The most leases that are listed.
 pub const LEASES_MAX: usize = 500;
-/// Traces that are kept for the page to fetch them.
+/// The most traces that are kept for the page to fetch.
 pub const TRACES_MAX: usize = 64;
-/// Of these, traces of one peer.
+/// The most of these traces for one peer.
 pub const TRACES_PER_PEER_MAX: usize = 8;
-/// Bytes that all of them hold.
+/// The most bytes of all kept traces.
 pub const TRACES_BYTES_MAX: usize = 4 << 20;
-/// Notes of a trace that are told.
+/// The most notes of a trace that are sent.
 pub const NOTES_MAX: usize = 2000;
-/// Characters of a host's name that a refusal quotes.
+/// The most characters of a host's name that a refusal quotes.
 pub const HOST_CHARS_MAX: usize = 100;
 
 const _: () = assert!(TRACES_PER_PEER_MAX < TRACES_MAX);

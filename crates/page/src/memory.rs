@@ -1,7 +1,7 @@
-//! What of shared memory may the visitor see, who holds it, and what of it is stale?
+//! Which shared memory may the visitor see, who holds it, and which of it is stale?
 //!
-//! The operator sees the regions of all users and addresses, all sessions and their leases, and what is lent. Others see what their own calls would
-//! show them, and the sessions of their own user.
+//! The operator sees the regions of all users and addresses, all sessions with their leases, and the pools. Others see the regions that their own
+//! calls would list, and the sessions of their own user.
 
 use nerite_api::{Api, Operator};
 use nerite_request::inspect::{LeaseView, ObjectState, PoolsView, RegionOrigin, RegionView, SessionView};
@@ -11,21 +11,21 @@ use nerite_wire::json::Writer;
 
 use crate::limits::{LEASES_MAX, REGIONS_MAX};
 
-/// What a visitor may see.
+/// The memory that a visitor may see.
 #[derive(Debug, Default)]
 struct Seen {
     regions: Vec<RegionView>,
     sessions: Vec<SessionView>,
     leases: Vec<(u64, LeaseView)>,
-    /// What is lent, for the operator.
+    /// The pools of leases, for the operator only.
     pools: Option<PoolsView>,
 }
 
-/// All of it as JSON. It asks the system about each region's object.
+/// The memory that the visitor may see, as JSON. This makes system calls for each region's object.
 pub fn write(api: &Api, sessions: Option<&Inspector>) -> Result<Vec<u8>, Status> {
     let peer = api.peer();
     let operator = operator_of(api);
-    // One more of each is asked for, to know whether any is left out.
+    // One more than the limit is requested, to know whether any is left out.
     let mut seen = match &operator {
         Some(operator) => Seen {
             regions: operator.regions(None, None, REGIONS_MAX + 1),
@@ -48,7 +48,7 @@ fn operator_of(api: &Api) -> Option<Operator> {
     api.operator(api.peer().uid()?, own).ok()
 }
 
-/// What the calls of HTTP and gRPC for all regions show the visitor.
+/// The regions that the status calls of HTTP and gRPC list for the visitor.
 fn own_regions(api: &Api) -> Result<Vec<RegionView>, Status> {
     let system = api.system_status("")?.into_iter().map(|region| RegionView {
         name: region.name,
@@ -114,7 +114,7 @@ fn write_region(out: &mut Writer, region: &RegionView) {
     });
 }
 
-/// What one should know of a region before anything else, and whether requests fail for it or its client has probably forgotten it.
+/// The most important fact about a region, and whether the region is stale: requests with it fail, or its client has probably forgotten it.
 fn state(region: &RegionView) -> (String, bool) {
     if !region.registered {
         return ("awaiting unregister: the last request that uses it is in flight".to_owned(), true);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stale_is_said_with_its_reason() {
+    fn a_stale_region_is_shown_with_its_reason() {
         check(&region(ObjectState::Unknown), "good", false);
         check(&region(ObjectState::Same { byte_size: 128 }), "good", false);
         check(&region(ObjectState::Same { byte_size: 127 }), "shrunk to 127 bytes", true);

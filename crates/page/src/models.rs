@@ -7,19 +7,19 @@ use nerite_wire::json::Writer;
 
 use crate::limits::MODELS_MAX;
 
-/// The versions of all models as JSON, by name: at most [`MODELS_MAX`], and how many are left out. It reads the repositories.
+/// The versions of all models as JSON, by name and identifier: at most [`MODELS_MAX`], with the number of those left out. This reads the repositories.
 pub fn write(api: &Api) -> Result<Vec<u8>, Status> {
     let mut entries = api.index(false)?;
-    entries.sort_by(|a, b| (&a.name, a.version).cmp(&(&b.name, b.version)));
+    entries.sort_by(|a, b| (&a.name, &a.identifier, a.version).cmp(&(&b.name, &b.identifier, b.version)));
     let left_out = entries.len().saturating_sub(MODELS_MAX);
     entries.truncate(MODELS_MAX);
     Ok(write_entries(&entries, left_out, |entry| platform(api, entry)))
 }
 
-/// What runs a version, which is known of those that are loaded.
+/// The platform of a version. It is known for loaded versions only.
 fn platform(api: &Api, entry: &IndexEntry) -> Option<String> {
     let version = entry.version?.to_string();
-    api.model_report(&entry.name, &version).ok().map(|report| report.platform)
+    api.model_report(&entry.identifier, &version).ok().map(|report| report.platform)
 }
 
 fn write_entries(entries: &[IndexEntry], left_out: usize, platform: impl Fn(&IndexEntry) -> Option<String>) -> Vec<u8> {
@@ -34,6 +34,10 @@ fn write_entries(entries: &[IndexEntry], left_out: usize, platform: impl Fn(&Ind
 fn write_entry(out: &mut Writer, entry: &IndexEntry, platform: Option<String>) {
     out.object(|out| {
         out.key("name").string(entry.name.as_bytes());
+        // With `--model-namespacing` several models may have the name.
+        if entry.identifier != entry.name {
+            out.key("identifier").string(entry.identifier.as_bytes());
+        }
         if let Some(version) = entry.version {
             out.key("version").string(version.to_string().as_bytes());
         }
@@ -64,10 +68,11 @@ mod tests {
             entry("a", Some(3), "READY", ""),
             entry("b", None, "", ""),
             entry("c", Some(1), "UNAVAILABLE", "unloaded"),
+            IndexEntry { identifier: "/r::d".into(), ..entry("d", Some(1), "LOADING", "") },
         ];
         let platform = |entry: &IndexEntry| (entry.state == "READY").then(|| "onnx".to_owned());
         let text = String::from_utf8(write_entries(&entries, 7, platform)).expect("UTF-8");
-        let expect = r#"{"models":[{"name":"a","version":"3","state":"READY","platform":"onnx"},{"name":"b","state":""},{"name":"c","version":"1","state":"UNAVAILABLE","reason":"unloaded"}],"left_out":7}"#;
+        let expect = r#"{"models":[{"name":"a","version":"3","state":"READY","platform":"onnx"},{"name":"b","state":""},{"name":"c","version":"1","state":"UNAVAILABLE","reason":"unloaded"},{"name":"d","identifier":"/r::d","version":"1","state":"LOADING"}],"left_out":7}"#;
         assert_eq!(text, expect);
     }
 }

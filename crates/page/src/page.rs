@@ -18,15 +18,15 @@ use crate::guard::{self, Hosts, Refusal};
 use crate::reply;
 use crate::route::Route;
 use crate::traces::Traces;
-use crate::{memory, models};
+use crate::{memory, models, requests};
 
-/// The number by which the page fetches what was noted of a request.
+/// The header with the number by which the page fetches the trace of a request.
 const TRACE_TOKEN: HeaderName = HeaderName::from_static("nerite-page-trace");
 
-/// What the operator decided about the page.
+/// The operator's settings for the page.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Whose calls are taken.
+    /// Clients that may make calls.
     pub callers: Callers,
     /// Names under which the page is shown.
     pub hosts: Hosts,
@@ -39,7 +39,7 @@ pub struct Page(Arc<Inner>);
 struct Inner {
     options: Options,
     traces: Arc<Traces>,
-    /// Known once sessions are served.
+    /// Set once sessions are served.
     sessions: OnceLock<Inspector>,
 }
 
@@ -49,7 +49,7 @@ impl Page {
         Page(Arc::new(Inner { options, traces: Traces::new(), sessions: OnceLock::new() }))
     }
 
-    /// From now on it shows these sessions. Only the first call counts.
+    /// Shows these sessions from now on. Only the first call has an effect.
     pub fn show_sessions(&self, sessions: Inspector) {
         let _ = self.0.sessions.set(sessions);
     }
@@ -64,12 +64,12 @@ impl Page {
             Ok(route) => self.tell(&api, route, request.headers()).await.map(|text| reply::json(api.account(), text)),
             Err(refusal) => Err(refusal),
         };
-        // A body that no call reads is left where it is: the connection closes behind the answer.
+        // A body that no call reads is not read at all: the connection closes after the response.
         progress.wait_for(Awaited::Request);
         outcome.unwrap_or_else(|refusal| reply::refused(&refusal))
     }
 
-    /// What the request means, if it may be answered.
+    /// The route of a request that may be answered.
     fn checked<'r>(&self, api: &Api, request: &'r Request<Incoming>) -> Result<Route<'r>, Refusal> {
         let Options { callers, hosts } = &self.0.options;
         let route = Route::of(request.uri().path()).unwrap_or(Route::Unknown);
@@ -82,46 +82,56 @@ impl Page {
             return Err(Refusal::not_found());
         }
         if !matches!(route, Route::Call(_)) && request.method() != Method::GET {
-            return Err(Refusal { code: StatusCode::METHOD_NOT_ALLOWED, text: "Method Not Allowed".to_owned() });
+            return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed"));
         }
         let is_for_all = route.is_asset() || route == Route::Visitor;
         if !is_for_all && !callers.admit(api.peer()) {
-            return Err(Refusal { code: StatusCode::FORBIDDEN, text: callers.refusal(api.peer()) });
+            return Err(Refusal::new(StatusCode::FORBIDDEN, callers.refusal(api.peer())));
         }
         Ok(route)
     }
 
-    /// The answer to what only the page asks.
+    /// The answer to a request that only the page makes.
     async fn tell(&self, api: &Api, route: Route<'_>, headers: &HeaderMap) -> Result<Vec<u8>, Refusal> {
-        let allow = |category| {
+        let allow = |category| -> Result<Api, Refusal> {
             let header = |name: &str| headers.get(name).map(http::HeaderValue::as_bytes);
-            let allowed = api.allow(Protocol::Http, category, header);
-            allowed.map_err(|status| Refusal { code: StatusCode::FORBIDDEN, text: status.message })
+            let allowed = api.allow(Protocol::Http, category, false, header);
+            Ok(allowed.map_err(Refusal::from)?.unwrap_or_else(|| api.clone()))
         };
-        match route {
+        let (api, told) = match route {
             Route::Models => {
-                allow(Category::ModelRepository)?;
-                let api = api.clone();
-                Ok(on_disk(move || models::write(&api)).await??)
+                let api = allow(Category::ModelRepository)?;
+                let asked = api.clone();
+                (api, on_disk(move || models::write(&asked)).await.flatten())
             }
             Route::Memory => {
-                allow(Category::SharedMemory)?;
-                let (api, page) = (api.clone(), self.clone());
-                Ok(aside(move || memory::write(&api, page.0.sessions.get())).await??)
+                let (api, page) = (allow(Category::SharedMemory)?, self.clone());
+                let asked = api.clone();
+                (api, aside(move || memory::write(&asked, page.0.sessions.get())).await.flatten())
+            }
+            Route::Requests(after) => {
+                let api = allow(Category::Trace)?;
+                let asked = api.clone();
+                (api, aside(move || requests::write(&asked, after)).await.flatten())
             }
             Route::Trace(token) => {
-                allow(Category::Inference)?;
-                // The page asks again where there is none yet, which is no fault that a browser should tell of.
-                Ok(self.0.traces.take(api.peer(), token).unwrap_or_else(|| b"null".to_vec()))
+                let api = allow(Category::Inference)?;
+                // If there is no trace yet, the page asks again. An error status would show in the browser's console.
+                let trace = self.0.traces.take(api.peer(), token).unwrap_or_else(|| b"null".to_vec());
+                (api, Ok(trace))
             }
             _ => {
-                allow(Category::Metadata)?;
-                Ok(self.visitor(api)?)
+                let api = allow(Category::Metadata)?;
+                let told = self.visitor(&api);
+                (api, told)
             }
-        }
+        };
+        let told = told.map_err(Refusal::from);
+        api.note_status(u32::from(told.as_ref().map_or_else(|refusal| refusal.code, |_| StatusCode::OK).as_u16()));
+        told
     }
 
-    /// Who asks, whom, and what it may do here.
+    /// A description of the visitor and the server, and what the visitor may do.
     fn visitor(&self, api: &Api) -> Result<Vec<u8>, Status> {
         let (server, peer, callers) = (api.server_report()?, api.peer(), self.0.options.callers);
         let may_call = callers.admit(peer);
@@ -146,7 +156,7 @@ impl Page {
         Ok(out.into_bytes())
     }
 
-    /// Hands a call to the HTTP front end, which answers it as one that came to its own port.
+    /// Passes a call to the HTTP front end, which answers it like a call to its own port.
     async fn pass_on(
         &self,
         api: Api,
@@ -174,7 +184,7 @@ impl Beside for Page {
         progress: &Arc<Progress>,
     ) -> Result<Answer, Box<Request<Incoming>>> {
         let path = request.uri().path();
-        // Another method at the root is answered as it always was.
+        // Methods other than GET at the root are answered by the metrics port, as without the page.
         if Route::of(path).is_none() || (path == "/" && request.method() != Method::GET) {
             return Err(Box::new(request));
         }

@@ -1,10 +1,11 @@
-//! How does an answer of the page look?
+//! How are the responses of the page made?
 
 use std::convert::Infallible;
 
 use bytes::Bytes;
 use http::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, REFERRER_POLICY, RETRY_AFTER, WWW_AUTHENTICATE,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -15,11 +16,12 @@ use nerite_wire::json::write_error;
 use crate::assets::Asset;
 use crate::guard::Refusal;
 
-/// Scripts, styles, pictures and data come from this server alone, no page may show this one in a frame, and text is never made into markup.
+/// The Content-Security-Policy: scripts, styles, pictures and data come from this server only, no page may show this one in a frame, and text never
+/// becomes markup.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// Smaller answers are not charged: the fixed charge of a connection covers one.
+/// Smaller responses are not charged, because the fixed charge of a connection covers one.
 const CHARGED_BYTES_MIN: usize = 16 << 10;
 
 /// A file of the page, unless the browser has it already.
@@ -39,16 +41,22 @@ pub fn json(account: &Account, text: Vec<u8>) -> Response<Body> {
     guarded(StatusCode::OK, JSON, paid(text.into(), charge))
 }
 
-/// Why a request is not answered.
+/// The response to a refused request.
 pub fn refused(refusal: &Refusal) -> Response<Body> {
     let mut response = guarded(refusal.code, JSON, write_error(&refusal.text).into());
     if refusal.code == StatusCode::METHOD_NOT_ALLOWED {
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
     }
+    if refusal.code == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    if let Some(seconds) = refusal.retry_after_s {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
     response
 }
 
-/// The answer of a call, which no other site may read or show.
+/// The response of a call, with headers that keep other sites from reading or showing it.
 pub fn passed_on(mut response: Response<Body>) -> Response<Body> {
     guard(response.headers_mut());
     response

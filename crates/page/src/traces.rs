@@ -1,7 +1,7 @@
-//! What was noted of the requests that the page itself made?
+//! How does the page get the traces of its own requests?
 //!
-//! The page sends a number of its own with a request and fetches the trace by it when it has the answer. Traces that nobody fetches are pushed out
-//! by later ones, so nobody has to clear them away.
+//! The page sends a number with a request, and fetches the trace by that number when it has the answer. Later traces replace those that are never
+//! fetched, so they need no other removal.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
@@ -24,7 +24,7 @@ struct Kept {
     trace: Gathered,
 }
 
-/// Takes one trace when it has ended.
+/// Stores one trace when it has ended.
 struct Sink {
     traces: Arc<Traces>,
     owner: Peer,
@@ -32,17 +32,17 @@ struct Sink {
 }
 
 impl Traces {
-    /// None yet.
+    /// No traces yet.
     pub fn new() -> Arc<Traces> {
         Arc::new(Traces { kept: Mutex::default(), budget: TraceBudget::new(TRACES_BYTES_MAX) })
     }
 
-    /// A trace for a request of `owner`, which it fetches by `token`. `None` where traces of requests in flight hold all that they may.
+    /// A trace for a request of `owner`, which fetches it by `token`. `None` if the traces of requests in flight use the whole budget.
     pub fn begin(self: &Arc<Traces>, owner: &Peer, token: u64) -> Option<Arc<RequestTrace>> {
         let levels = TraceLevels { timestamps: true, tensors: false };
         let sink = || Arc::new(Sink { traces: Arc::clone(self), owner: owner.clone(), token });
         loop {
-            if let Some(trace) = RequestTrace::begin(levels, &self.budget, sink()) {
+            if let Some(trace) = RequestTrace::begin(levels, &self.budget, sink(), None) {
                 return Some(trace);
             }
             let oldest = self.lock().pop_front();
@@ -50,7 +50,7 @@ impl Traces {
         }
     }
 
-    /// The trace that has ended, once, as JSON.
+    /// Returns an ended trace as JSON, and removes it.
     pub fn take(&self, owner: &Peer, token: u64) -> Option<Vec<u8>> {
         let found = {
             let mut kept = self.lock();
@@ -103,17 +103,23 @@ fn write(trace: &Gathered) -> Vec<u8> {
                         out.key("model").string(begin.model.as_bytes());
                         out.key("version").string(begin.version.as_bytes());
                     }),
-                    Noted::Passed(point, ns) => out.object(|out| {
-                        out.key("id").unsigned(note.id);
-                        out.key("point").string(point.as_bytes());
-                        out.key("ns").unsigned(ns - first);
-                    }),
+                    Noted::Passed(point, ns) => write_point(out, note.id, point.as_bytes(), ns - first),
+                    // Its time is what a model says.
+                    Noted::Reported(point, ns) => write_point(out, note.id, point.as_bytes(), ns.saturating_sub(first)),
                     Noted::Tensor(_) => {}
                 }
             }
         });
     });
     out.into_bytes()
+}
+
+fn write_point(out: &mut Writer, id: u64, point: &[u8], ns: u64) {
+    out.object(|out| {
+        out.key("id").unsigned(id);
+        out.key("point").string(point);
+        out.key("ns").unsigned(ns);
+    });
 }
 
 #[cfg(test)]
@@ -130,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_is_told_once_and_to_its_owner_only() {
+    fn a_trace_is_sent_once_and_to_its_owner_only() {
         let traces = Traces::new();
         run(&traces, &STRANGER, 7);
         assert_eq!(traces.take(&Peer::own(), 7), None);
@@ -144,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn one_peer_keeps_a_few_and_pushes_out_its_own() {
+    fn one_peer_keeps_a_few_and_replaces_only_its_own() {
         let traces = Traces::new();
         run(&traces, &Peer::own(), 1);
         (0..1000).for_each(|token| run(&traces, &STRANGER, token));
@@ -161,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn traces_that_fill_the_room_give_way_to_new_ones() {
+    fn traces_that_fill_the_budget_are_replaced_by_new_ones() {
         let traces = Traces::new();
         for uid in 0..20 {
             let trace = traces.begin(&Peer::User { uid }, 0).expect("room");

@@ -1,4 +1,4 @@
-//! What does a process's answer mean for each request?
+//! How is a process's answer turned into the responses of its requests?
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use crate::shares::{Maps, Shares};
 /// How one request ended.
 #[derive(Debug)]
 pub(crate) enum Ended {
-    /// With its outputs.
+    /// With outputs.
     Done,
-    /// With an error that the model answered.
+    /// With an error that the model set.
     Said(Status),
     /// Without an answer that can be used.
     Failed(Status),
-    /// It has not: it is to run again.
+    /// It has not ended: it is to run again.
     Again,
 }
 
-/// Counts the copies that the process made of tensors, as if they had been made here.
+/// Counts the copies of tensors in the process, as if they were made here.
 pub(crate) fn note_copied(copied: impl Iterator<Item = (Reason, u64)>) {
     for (reason, bytes) in copied {
         count_copied(reason, bytes as usize);
     }
 }
 
-/// Takes one response over. `sizes` learns how large outputs are that the server finds room for.
+/// Moves one response to its request. `sizes` gets the sizes of outputs that were placed in the server's memory.
 pub(crate) fn settle(
     responder: &mut Responder,
     homes: &mut Vec<Home>,
@@ -45,10 +45,15 @@ pub(crate) fn settle(
         return Ended::Said(error);
     }
     if let Some(failed) = response.failed() {
+        // One that makes no sense leaves the state as it was.
+        response.states().flatten().for_each(|state| drop(keep_state(responder, homes, state)));
         return Ended::Failed(failed);
     }
     if response.is_again() {
         return Ended::Again;
+    }
+    if response.is_later() {
+        return Ended::Failed(unreadable("a response comes later that was to come now"));
     }
     if let Some(parameters) = response.parameters() {
         responder.say(parameters);
@@ -62,7 +67,7 @@ pub(crate) fn settle(
     Ended::Done
 }
 
-/// The process found no memory under some of what it touched: whoever holds it learns of it.
+/// Marks memory as lost that the process found missing, so that the requests that use it fail.
 pub(crate) fn note_lost(planned: &[Planned], lost: impl Iterator<Item = (u64, usize)>) {
     for lost in lost {
         for Planned { job, homes, .. } in planned {
@@ -71,7 +76,7 @@ pub(crate) fn note_lost(planned: &[Planned], lost: impl Iterator<Item = (u64, us
     }
 }
 
-/// The same for one request: a segment, and where in it.
+/// The same for one request: a segment, and an offset in it.
 pub(crate) fn note_lost_of(inputs: &[Tensor], homes: &[Home], responder: &Responder, (segment, at): (u64, usize)) {
     let inputs = inputs.iter().filter_map(|input| input.data.share());
     let outputs = homes.iter().filter_map(|home| match &home.kind {
@@ -82,7 +87,7 @@ pub(crate) fn note_lost_of(inputs: &[Tensor], homes: &[Home], responder: &Respon
     inputs.chain(outputs).filter(is_it).for_each(|window| window.share.lose(at));
 }
 
-/// Finds room for an output whose size the process has just learnt; gives the answer to it.
+/// Finds memory for an output whose size the process has just computed. Returns the answer to its question.
 pub(crate) fn find_room(
     planned: &mut [Planned],
     need: Option<Need<'_>>,
@@ -110,7 +115,7 @@ fn room(
     find_place(job.responder_mut(), homes, (name, bytes), shares, blocks, maps)
 }
 
-/// A place for an output of that name and so many bytes.
+/// A place for an output of that name and size.
 pub(crate) fn find_place(
     responder: &mut Responder,
     homes: &mut [Home],
@@ -128,12 +133,13 @@ pub(crate) fn find_place(
         && let Some(slot) = responder.offered(name, bytes)?
     {
         let spot = shares.spot(slot.share(), maps).ok_or_else(|| unreachable_place(name))?;
-        (home.spot, home.capacity, home.kind) = (Some(spot), slot.len(), Kind::Offered(slot));
-        return Ok((spot, home.capacity));
+        let capacity = slot.len();
+        home.replace(spot, capacity, Kind::Offered(slot));
+        return Ok((spot, capacity));
     }
     let block = blocks.take(bytes).map_err(|full| Status::new(full.code, format!("output '{name}': {full}")))?;
     let spot = shares.spot(block.buffer().share(), maps).ok_or_else(|| unreachable_place(name))?;
-    (home.spot, home.capacity, home.kind) = (Some(spot), block.byte_size(), Kind::Block(block));
+    home.replace(spot, block.byte_size(), Kind::Block(block));
     Ok((spot, home.capacity))
 }
 
@@ -144,12 +150,12 @@ fn take_over(
     sizes: &mut HashMap<String, usize>,
 ) -> Result<(), Status> {
     let TensorAt { name, datatype, shape, spot: said, bytes } = made;
-    // What nobody asked for, or was told twice, is passed over.
+    // Outputs that were not requested, or come twice, are ignored.
     let Some(at) = homes.iter().position(|home| home.name == name) else { return Ok(()) };
     let Home { spot, capacity, kind, .. } = homes.swap_remove(at);
     check_size(name, datatype, &shape, bytes)?;
     if matches!(kind, Kind::Client) && bytes > capacity {
-        // Says what the client's place has and what the result needs.
+        // The error has the sizes of the client's place and of the result.
         return responder.output_bytes(name, bytes).map(drop);
     }
     if bytes > 0 && (said != spot || bytes > capacity) {
@@ -175,7 +181,28 @@ fn take_over(
     Ok(())
 }
 
-/// From memory of ours to where the client wants it: its own place that the process could not reach, or the response.
+/// Keeps what the model set apart for the next request of the sequence.
+fn keep_state(responder: &mut Responder, homes: &mut Vec<Home>, made: TensorAt<'_>) -> Result<(), Status> {
+    let TensorAt { name, datatype, shape, spot, bytes } = made;
+    let at = homes.iter().position(|home| home.name == name).ok_or_else(|| unreadable("there is no such state"))?;
+    let home = homes.swap_remove(at);
+    check_size(name, datatype, &shape, bytes)?;
+    let data = match home.kind {
+        Kind::Block(block) if spot == home.spot && bytes <= home.capacity => {
+            let whole = block.buffer();
+            let extent = Extent::new(0, bytes, whole.len()).map_err(|error| unreadable(&error.to_string()))?;
+            let own = whole.slice(extent).try_private(Reason::InlineResponse);
+            own.map_err(|refused| Status::no_memory(format_args!("state '{name}'"), refused))?
+        }
+        _ if bytes == 0 => Buffer::empty(),
+        _ => return Err(unreadable(&format!("state '{name}' lies where there was no room for it"))),
+    };
+    check_strings(name, datatype, &shape, &data)?;
+    responder.keep_state(Tensor { name: name.into(), datatype, shape, data });
+    Ok(())
+}
+
+/// Copies an output from the server's memory to its place: the client's memory that the process could not access, or the response.
 fn deliver(
     responder: &mut Responder,
     name: &str,
@@ -190,7 +217,7 @@ fn deliver(
         responder.put(name, datatype, shape, slot.filled());
         return Ok(());
     }
-    // The model may still write where it wrote; what goes to a socket must stay as it is.
+    // The model may still write to this memory. Bytes that are sent to a socket must not change.
     let own = data
         .try_private(Reason::InlineResponse)
         .map_err(|refused| Status::no_memory(format_args!("output '{name}'"), refused))?;
@@ -246,7 +273,7 @@ mod tests {
     use crate::plan::tests::{job, nobody, plan, wanted};
     use crate::words::code_word;
 
-    /// Settles `response`, in which `"S"` stands for the segment of the output's place.
+    /// Settles `response`, in which `"S"` means the segment of the output's place.
     fn settled(slot: Option<Slot>, known: Option<usize>, response: &Value) -> (Ended, InferResponse) {
         let (shares, blocks) = nobody();
         let seen = Arc::new(Mutex::new(None));
@@ -304,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_cannot_be_is_not_believed() {
+    fn an_invalid_answer_is_refused() {
         let at = |shape: Value, offset: u64, bytes: u64| outputs(json!([["x", "INT8", shape, "S", offset, bytes]]));
         check_failed(Some(place(10)), None, at(json!([4]), 0, 4), "lies where there was no room for it");
         check_failed(Some(place(10)), None, at(json!([4]), 64, 5), "has 5 bytes, its shape and datatype need 4");

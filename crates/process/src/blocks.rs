@@ -1,4 +1,4 @@
-//! Where do tensors lie that no client's memory holds, so that a model's process can reach them?
+//! Which memory do tensors get that are not in a client's memory, so that a model's process can access them?
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use nerite_shm::{Account, Lease, LeaseError, Pools};
 
 use crate::limits::TENSOR_ALIGN;
 
-/// Memory of one instance, reused from request to request and given back to the system when idle.
+/// The memory of one instance. It is reused by later requests, and returned to the system when it is idle.
 pub struct Blocks(Arc<Account>);
 
-/// A piece of it. It is free for others once this, its clones and all Buffers over it are gone.
+/// A block of it. It is free again when this, its clones and all Buffers over it are dropped.
 #[derive(Clone)]
 pub(crate) struct Block(Arc<Lease>);
 
@@ -21,18 +21,18 @@ impl Blocks {
         Blocks(pools.open())
     }
 
-    /// At least so many bytes.
+    /// A block of at least this many bytes.
     pub(crate) fn take(&self, bytes: usize) -> Result<Block, Status> {
-        // What was given back to the system in the meantime is told to the process by the memory itself.
+        // The notices are not needed: the memory itself tells the process when it is returned to the system.
         drop(self.0.take_forgotten());
         let lease = self.0.take(bytes.max(1) as u64).map_err(|refused| self.full(bytes, &refused))?;
-        // It lies ready for the next one at once: as long as somebody holds it, nobody gets it.
+        // It is put back to the free list at once. The list does not give out memory that is still referenced.
         self.0.put_back(&lease);
         Ok(Block(lease))
     }
 
     fn full(&self, bytes: usize, refused: &LeaseError) -> Status {
-        // The refusal's own words speak of sessions and their flags, which have no part in this.
+        // The original text is about sessions and their flags, which do not apply here.
         let (_, used) = self.0.used();
         let why = match refused {
             LeaseError::System { cause, .. } => cause.clone(),
@@ -45,7 +45,7 @@ impl Blocks {
         ))
     }
 
-    /// These buffers' bytes one after another in one block, each aligned: the block and where each begins.
+    /// Copies these buffers to one block, each aligned. Returns the block and the offset of each.
     pub(crate) fn gather(&self, buffers: &[&Buffer]) -> Result<(Block, Vec<usize>), Status> {
         let mut total = 0usize;
         let offsets: Vec<usize> = buffers
@@ -72,22 +72,22 @@ impl Drop for Blocks {
 }
 
 impl Block {
-    /// Bytes it has.
+    /// Its size in bytes.
     pub(crate) fn byte_size(&self) -> usize {
         self.0.byte_size()
     }
 
-    /// What the model's process calls it.
+    /// Its number in the model's process.
     pub(crate) fn segment(&self) -> u64 {
         self.0.mark().number()
     }
 
-    /// All of it, readable.
+    /// The whole block, for reading.
     pub(crate) fn buffer(&self) -> Buffer {
         self.0.buffer(Extent::whole(self.0.byte_size()))
     }
 
-    /// Its first bytes, to be written.
+    /// Its first bytes, for writing.
     pub(crate) fn slot_of(&self, bytes: usize) -> Option<Slot> {
         Some(self.0.slot(Extent::new(0, bytes, self.0.byte_size()).ok()?))
     }
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_is_given_again_once_nothing_holds_it() {
+    fn a_block_is_reused_once_it_is_not_referenced() {
         let blocks = Blocks::new(&Pools::new(LeaseLimits::default()));
         let at = |block: &Block| block.buffer().as_ptr().addr();
         let first = blocks.take(100).unwrap();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gathered_lies_aligned_and_is_counted() {
+    fn gathered_buffers_are_aligned_and_their_copies_counted() {
         let blocks = Blocks::new(&Pools::new(LeaseLimits::default()));
         let (a, b) = (Buffer::from(vec![1u8; 65]), Buffer::from(vec![2u8; 3]));
         let before = copied_bytes(Reason::ModelProcess);

@@ -1,4 +1,4 @@
-//! What has the system of a model's process, and who takes it off its hands?
+//! How is the operating system's process of a model watched, killed and reaped?
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,61 +13,61 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, pidfd_send_signal, waitid,
 };
 
-/// Who takes a process off the system's hands that the server did not start itself: its parent.
+/// The parent of a process that the server did not start itself. It reaps the process.
 pub trait Parent: Send + Sync {
-    /// Its own number.
+    /// Its process ID.
     fn pid(&self) -> u32;
 
-    /// Whether the parent is there, so that an ended process keeps its number until it is reaped.
+    /// Whether the parent lives. Then an ended process keeps its ID until it is reaped.
     fn is_there(&self) -> bool;
 
-    /// Takes an ended process off the system's hands; how it ended, if the parent can tell.
+    /// Reaps an ended process. Returns how it ended, if the parent knows.
     fn reap(&self, pid: u32) -> Option<ExitStatus>;
 }
 
 /// How long a killed process may take to end.
 const KILLED_MAX: Duration = Duration::from_secs(2);
 
-/// A process and all that its model started in its group. Shared by the instance, which uses it, and the supervisor, which buries what
-/// died with nothing to do.
+/// A process, and all processes of its model in its group. It is shared by the instance, which uses it, and the supervisor, which reaps it if it dies
+/// while it is idle.
 pub(crate) struct Body {
     pid: Option<Pid>,
     state: Mutex<State>,
-    /// The same as whether it is known how it ended, for those who must not wait.
+    /// Whether it was reaped, for callers that must not wait for the lock.
     is_buried: AtomicBool,
-    /// What the log says if it ends by itself.
+    /// The text for the log if it ends unexpectedly.
     end_message: OnceLock<String>,
 }
 
 struct State {
     process: Source,
-    /// How it ended, once it has been waited for: from then on its number may be another's.
+    /// How it ended, once it was reaped. From then on, its ID may belong to another process.
     ended: Option<Ended>,
 }
 
-/// Where it comes from.
+/// How it was started.
 enum Source {
     /// The server started it.
     Own(Process),
-    /// A process that the server started has forked it.
+    /// A process that the server started forked it.
     Forked(OwnedFd, Arc<dyn Parent>),
 }
 
-/// How it ended, if anybody can tell.
+/// How it ended, if that is known.
 type Ended = Option<ExitStatus>;
 
 impl Body {
-    /// The leader of a group of its own, just started.
+    /// A process that was just started as the leader of its own group.
     pub(crate) fn new(process: Process) -> Body {
         Body::of(process.id(), Source::Own(process))
     }
 
-    /// The same of one that `parent` has forked. A model's code may have said its number: one that is no child of the parent's is refused, for
-    /// it will be killed.
+    /// A process that `parent` has forked. The ID may come from a model's code, and the process will be killed, so it is refused if it is no child of
+    /// the parent.
     pub(crate) fn forked(pid: u32, parent: Arc<dyn Parent>) -> io::Result<Body> {
         let number = number_of(pid).ok_or(io::ErrorKind::InvalidInput)?;
         let end = pidfd_open(number, PidfdFlags::empty())?;
-        // Looked at once it is held: its number can be nobody else's any more.
+        // The parent is checked after the pidfd was opened, so that the ID cannot be used by another process meanwhile.
         if parent_of(pid)? != parent.pid() {
             return Err(io::Error::other(format!("process {pid} is none that process {} has forked", parent.pid())));
         }
@@ -79,12 +79,12 @@ impl Body {
         Body { pid: number_of(pid), state, is_buried: AtomicBool::new(false), end_message: OnceLock::new() }
     }
 
-    /// Its number.
+    /// Its process ID.
     pub(crate) fn pid(&self) -> Option<Pid> {
         self.pid
     }
 
-    /// A descriptor that is readable once the process has ended; not all systems have it.
+    /// A descriptor that becomes readable when the process ends. Not all systems support it.
     pub(crate) fn watch(&self) -> io::Result<OwnedFd> {
         let state = self.lock();
         match (&state.process, self.pid.filter(|_| state.ended.is_none())) {
@@ -94,7 +94,7 @@ impl Body {
         }
     }
 
-    /// Waits for its end, but not for ever: one that closed its sockets may live on.
+    /// Waits for its end, with a limit: a process that closed its sockets may still run.
     #[expect(
         clippy::disallowed_methods,
         reason = "the kernel wakes nobody when a child of another thread ends; callers are no front threads"
@@ -110,7 +110,7 @@ impl Body {
         true
     }
 
-    /// A look that leaves the process to be waited for: until then its number is nobody else's.
+    /// Whether it has ended, without reaping it. Until it is reaped, its ID is not used again.
     fn has_ended(&self) -> bool {
         let state = self.lock();
         if state.ended.is_some() {
@@ -123,7 +123,7 @@ impl Body {
         }
     }
 
-    /// Kills the process and whatever its model has started in its group, and waits for its end, which leaves no zombie.
+    /// Kills the process and its group, and reaps it. Returns how it ended.
     pub(crate) fn bury(&self) -> Option<ExitStatus> {
         self.end(&mut self.lock())
     }
@@ -135,14 +135,16 @@ impl Body {
         let ended = match &mut state.process {
             Source::Own(process) => {
                 self.kill_group();
+                // It may have left its group. Without its end, the wait would last as long as it does.
+                let _ = process.kill();
                 process.wait().ok()
             }
             Source::Forked(end, parent) => {
-                // Without its parent, an ended process may have no number any more: it may be another's.
+                // If the parent has ended, the ID of an ended process may belong to another one.
                 if parent.is_there() || !ends_within(end, Duration::ZERO) {
                     self.kill_group();
                 }
-                // Fails if it has ended.
+                // This fails if it has ended.
                 let _ = pidfd_send_signal(&*end, Signal::KILL);
                 ends_within(end, KILLED_MAX);
                 self.pid.and_then(|pid| parent.reap(pid.as_raw_nonzero().get().unsigned_abs()))
@@ -155,12 +157,12 @@ impl Body {
 
     fn kill_group(&self) {
         if let Some(group) = self.pid {
-            // Fails if none is left.
+            // This fails if no process is left in the group.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
 
-    /// The same of a process that was seen to have ended. Says so where nobody has ended it.
+    /// Reaps a process that has ended. Logs it if the server did not end it.
     pub(crate) fn bury_ended(&self) {
         let mut state = self.lock();
         let by_itself = state.ended.is_none();
@@ -171,12 +173,12 @@ impl Body {
         }
     }
 
-    /// If it ends by itself, the log says this.
+    /// Sets the text for the log if it ends unexpectedly.
     pub(crate) fn says_when_it_ends(&self, text: String) {
         let _ = self.end_message.set(text);
     }
 
-    /// Whether it has ended, as far as that was noticed. Takes no lock.
+    /// Whether it was reaped. Takes no lock.
     pub(crate) fn is_buried(&self) -> bool {
         self.is_buried.load(Ordering::Acquire)
     }
@@ -190,15 +192,15 @@ fn number_of(pid: u32) -> Option<Pid> {
     i32::try_from(pid).ok().and_then(Pid::from_raw)
 }
 
-/// The number of a process's parent.
+/// The ID of a process's parent.
 fn parent_of(pid: u32) -> io::Result<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name before it may contain anything.
+    // The process name before it may contain any characters.
     let after = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
     after.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Whether the process of that descriptor ends in that time.
+/// Whether the process of that pidfd ends within that time.
 fn ends_within(end: &OwnedFd, at_most: Duration) -> bool {
     let at_most = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
     poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&at_most)).is_ok_and(|count| count > 0)
@@ -213,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    /// The parent of a process that this one started, as a process of a model would be of those that it forks.
+    /// The parent of a process that the test started, like a template is of the processes that it forks.
     struct Here(std::sync::Mutex<Option<Process>>);
 
     impl Parent for Here {
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_process_forked_is_killed_and_reaped_by_it() {
+    fn a_process_that_another_one_forked_is_killed_and_reaped_by_its_parent() {
         for (word, by_itself, signal) in [("sleep 1000", false, Some(9)), ("exit 3", true, None)] {
             let process = Command::new("sh").args(["-c", word]).process_group(0).spawn().unwrap();
             let pid = process.id();
@@ -254,7 +256,13 @@ mod tests {
     }
 
     #[test]
-    fn what_lives_is_killed_and_what_has_ended_tells_how() {
+    fn a_process_that_has_left_its_group_is_killed_too() {
+        let in_our_group = Command::new("sleep").arg("1000").spawn().unwrap();
+        assert_eq!(Body::new(in_our_group).bury().unwrap().signal(), Some(9));
+    }
+
+    #[test]
+    fn a_running_process_is_killed_and_an_ended_one_reports_how() {
         let sleeping = started("sleep", "1000");
         assert!(!sleeping.ends_within(Duration::from_millis(2)));
         assert_eq!(sleeping.bury().unwrap().signal(), Some(9));

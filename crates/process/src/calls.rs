@@ -1,8 +1,8 @@
-//! What becomes of calls that any thread of a model's process makes, whatever its main thread does?
+//! How are the calls of a model's process answered, which any of its threads makes?
 //!
-//! A decoupled model answers its requests from any thread, also after `execute` has returned. Its responses come on a channel of their own,
-//! which a thread of its own serves from the first packet on. So a process that never calls costs no thread, and a process that waits
-//! for a slow client holds nobody up but itself.
+//! A decoupled model answers its requests from any thread, also after `execute` has returned. Its responses come on a separate channel. A thread of
+//! the server reads it from the first packet on, so a process that never calls needs no thread. A process that waits for a slow client delays no
+//! other process.
 
 mod control;
 mod inputs;
@@ -20,6 +20,7 @@ use nerite_locks::Mutex;
 use nerite_request::Status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
+use crate::answer;
 use crate::blocks::{Block, Blocks};
 use crate::body::Body;
 use crate::channel::{Channel, Packet};
@@ -34,31 +35,31 @@ use nested::NestedRequests;
 use open::Open;
 use readiness::ReadinessQuestion;
 
-/// The server's end of the channel for calls, and the requests that are open in the process.
+/// The server's end of the channel for calls, and the open requests of the process.
 pub(crate) struct Calls {
     channel: Channel,
     bell: OwnedFd,
     pub(crate) process: Process,
     pub(crate) sizes: Sizes,
-    /// Decoupled requests that have not ended.
+    /// Requests that have not ended, and whose responses may come here.
     open: Mutex<HashMap<u64, OpenRequest>>,
-    /// Inputs of requests that have ended, until the model lets go of them.
+    /// Inputs of requests that have ended. They are kept until the model drops them.
     inputs: Mutex<HashMap<u64, Block>>,
-    /// Requests that the process made of other models, and memory that it has for the inputs of more.
+    /// Requests of the process to other models. `space` has memory for the inputs of further ones.
     nested: NestedRequests,
     space: Mutex<HashMap<u64, Block>>,
     question: Mutex<ReadinessQuestion>,
     pub(crate) batch_inputs: BatchInputs,
     news: Mutex<Vec<News>>,
-    /// What the process did not take at once, in order.
+    /// Packets that could not be sent at once, in order.
     unsent: Mutex<VecDeque<(String, Vec<OwnedFd>)>>,
 }
 
-/// What its calls need of a process.
+/// The parts of a process that its calls need.
 pub(crate) struct Process {
     /// The instance's name.
     pub(crate) instance: String,
-    /// What is said of one that gives no answer, for this reason.
+    /// Makes the error text of a process that does not answer, with a reason.
     pub(crate) unhealthy: Box<dyn Fn(&str) -> String + Send + Sync>,
     pub(crate) shares: Arc<Shares>,
     pub(crate) blocks: Arc<Blocks>,
@@ -67,12 +68,12 @@ pub(crate) struct Process {
     pub(crate) callees: Callees,
 }
 
-/// Locked while a response of it is passed on, so that its responses keep their order. `None` once it has ended.
+/// An open request. It is locked while a response of it is passed on, so that its responses keep their order. `None` once it has ended.
 pub(crate) type OpenRequest = Arc<Mutex<Option<Open>>>;
 
-/// What happened elsewhere and is to be told to the process.
+/// An event of another thread for the process.
 pub(crate) enum News {
-    /// The client has room for another response to this request, for which this call waits.
+    /// The window of this request has space for another response. The call `call` waits for that.
     HasRoom { number: u64, call: u64 },
 }
 
@@ -98,17 +99,20 @@ impl Calls {
         }))
     }
 
-    /// Gives a batch to the process: by `tell`, after which its responses may come. What it does not take comes back.
+    /// Opens the requests of a batch and sends it with `tell`. Afterwards its responses may come. Returns the batch if it was not sent; without a reason
+    /// if `tell` says that it could not be sent at once. `tell` must not wait, because the supervisor takes the same lock.
     pub(crate) fn begin(
         &self,
         planned: Vec<Planned>,
         times: nerite_backend::Times,
-        tell: impl FnOnce() -> Result<(), Silence>,
-    ) -> Result<Vec<u64>, (Vec<Planned>, Silence)> {
+        tell: impl FnOnce() -> Result<bool, Silence>,
+    ) -> Result<Vec<u64>, (Vec<Planned>, Option<Silence>)> {
         self.batch_inputs.add(&planned);
         let mut open = lock(&self.open);
-        if let Err(silence) = tell() {
-            return Err((planned, silence));
+        match tell() {
+            Ok(true) => {}
+            Ok(false) => return Err((planned, None)),
+            Err(silence) => return Err((planned, Some(silence))),
         }
         let begin = |planned: Planned| {
             let number = planned.number;
@@ -118,14 +122,14 @@ impl Calls {
         Ok(planned.into_iter().map(begin).collect())
     }
 
-    /// Ends those of the requests that are open with an error.
+    /// Ends these requests with an error, if they are open.
     pub(crate) fn fail(&self, numbers: &[u64], status: &Status) {
         for number in numbers {
             self.end(*number, |open| open.fail(status.clone()));
         }
     }
 
-    /// Ends all requests that are open with an error: the process is no more.
+    /// Ends all open requests with an error, because the process has ended.
     pub(crate) fn fail_all(&self, status: &Status) {
         let numbers: Vec<u64> = lock(&self.open).keys().copied().collect();
         self.fail(&numbers, status);
@@ -135,7 +139,7 @@ impl Calls {
         self.end_readiness();
     }
 
-    /// The thread's life: until the process closes the channel.
+    /// The loop of the thread, until the process closes the channel.
     fn serve(self: &Arc<Calls>) {
         let mut packet = Packet::default();
         while self.turn(&mut packet).is_ok() {}
@@ -160,7 +164,7 @@ impl Calls {
         }
         if speaks {
             let text = self.channel.receive(packet)?.ok_or(io::ErrorKind::UnexpectedEof)?;
-            // A model's code can reach the socket: what makes no sense is passed over.
+            // A model's code can write to the socket, so invalid packets are ignored.
             if let Ok(said) = CallSaid::read(text) {
                 self.hear(&said);
             }
@@ -168,7 +172,7 @@ impl Calls {
         self.send_unsent()
     }
 
-    /// Whether the process speaks, and whether there are news.
+    /// Waits for a packet or an event. Returns which of the two there is.
     fn wait(&self) -> io::Result<[bool; 2]> {
         let is_behind = !lock(&self.unsent).is_empty();
         let flags = if is_behind { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
@@ -190,6 +194,7 @@ impl Calls {
     fn hear(self: &Arc<Calls>, said: &CallSaid) {
         self.process.shares.disown(said.unmapped());
         self.process.side.let_go(said.let_go());
+        answer::note_copied(said.copied());
         match said.call() {
             Some(Call::Respond(respond)) => self.respond(said, respond),
             Some(Call::Place { number, name, bytes }) => self.place(said.number(), number, name, bytes),
@@ -198,6 +203,7 @@ impl Calls {
             Some(Call::Infer(asked)) => self.infer(said.number(), asked),
             Some(Call::Load { model, config, files }) => self.load(said.number(), model, config, files),
             Some(Call::Unload(model, dependents)) => self.unload(said.number(), model, dependents),
+            Some(Call::Config(model, version)) => self.tell_config(said.number(), model, version),
             Some(Call::IsReady(model, version)) => self.tell_ready(said.number(), model, version),
             Some(Call::Readiness(answer)) => self.hear_ready(said.number(), answer),
             None => {}
@@ -213,7 +219,7 @@ impl Calls {
         }
     }
 
-    /// The model has let go of a request. One that it did not end gets no end any more.
+    /// Handles a request that the model has dropped. If it is open, it cannot be ended any more.
     fn release(&self, number: u64, said: &CallSaid) {
         self.end(number, Open::abandon);
         self.batch_inputs.remove(&[number]);
@@ -225,14 +231,14 @@ impl Calls {
         }
     }
 
-    /// Tells the thread of something.
+    /// Queues an event for the thread.
     pub(crate) fn tell(&self, news: News) {
         lock(&self.news).push(news);
         self.ring();
     }
 
     fn ring(&self) {
-        // Full means that it rings already.
+        // The write fails if the counter is full, when the thread is being woken already.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
@@ -241,15 +247,15 @@ impl Calls {
         let mut unsent = lock(&self.unsent);
         unsent.push_back((answer.to_string(), maps.descriptors));
         drop(unsent);
-        // An error is met again by the thread, which then ends.
+        // The thread gets the same error, and then ends.
         let _ = self.send_unsent();
         if !lock(&self.unsent).is_empty() {
-            // It waits until the process takes it.
+            // The thread sends the rest when the process reads.
             self.ring();
         }
     }
 
-    /// Sends what waits, as far as the process takes it.
+    /// Sends waiting packets, as far as the process reads them.
     fn send_unsent(&self) -> io::Result<()> {
         let mut unsent = lock(&self.unsent);
         while let Some((text, descriptors)) = unsent.front() {
@@ -270,7 +276,7 @@ impl Calls {
         lock(&self.open).get(&number).cloned()
     }
 
-    /// Ends a request, if it has not ended: `how` answers it.
+    /// Ends a request, if it has not ended. `how` answers it.
     pub(crate) fn end(&self, number: u64, how: impl FnOnce(Open)) {
         let request = lock(&self.open).remove(&number);
         let open = request.and_then(|request| lock(&request).take());
@@ -279,15 +285,22 @@ impl Calls {
         }
     }
 
-    /// The rest of that, for who holds the request already.
+    /// The same for a caller that has taken the request already.
     pub(crate) fn close(&self, number: u64, open: Open, how: impl FnOnce(Open)) {
-        lock(&self.open).remove(&number);
-        self.process.side.unwatch(number);
-        // The model may still read its inputs. Kept first: it may let go of them the moment it is answered.
+        self.forget(number);
+        // The model may still read its inputs. They are kept before the answer, because the model may drop them right after it.
         if let Some(block) = open.inputs_block() {
             lock(&self.inputs).insert(number, block);
         }
         how(open);
+    }
+}
+
+impl Calls {
+    /// The request is not open any more.
+    fn forget(&self, number: u64) {
+        lock(&self.open).remove(&number);
+        self.process.side.unwatch(number);
     }
 }
 
@@ -296,7 +309,7 @@ impl Caller for Calls {
         self.channel.as_fd()
     }
 
-    /// Starts the thread that hears them.
+    /// Starts the thread that reads the calls.
     fn wake(self: Arc<Calls>) {
         if self.channel.has_ended() && lock(&self.open).is_empty() {
             self.end_readiness();

@@ -1,4 +1,4 @@
-//! How do packets and descriptors pass between the server and a model's process?
+//! How are packets and descriptors sent between the server and a model's process?
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, fcntl_get_seals, fstat, fstatfs, memfd_create, open, statfs};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -17,14 +17,39 @@ use rustix::net::{
 use crate::limits::{DESCRIPTORS_MAX, LONG_BYTES_MAX, PACKET_BYTES_MAX};
 use crate::packets::Long;
 
-/// The server's end of a pair of sockets that keep packets apart. Any thread may send, one at a time receives.
+/// The server's end of a pair of packet sockets. Any thread may send. One thread at a time may receive.
 #[derive(Debug)]
 pub struct Channel(OwnedFd);
 
-/// Where packets arrive, one after another.
+/// The buffer for received packets.
 pub struct Packet {
     short: Box<[u8]>,
     long: Vec<u8>,
+}
+
+/// A text that is too long for a packet, in a file that the peer has passed.
+#[derive(Debug)]
+pub struct LongText {
+    file: OwnedFd,
+    len: usize,
+}
+
+/// What was received at once.
+#[derive(Debug)]
+pub enum Received<'p> {
+    /// The peer has closed the channel.
+    End,
+    /// A packet's text.
+    Text(&'p [u8]),
+    /// A text that is to be read from its file, which takes longer.
+    Long(LongText),
+}
+
+/// A packet as the kernel gave it.
+enum Got {
+    /// That many bytes; none at the end.
+    Bytes(usize),
+    Long(LongText),
 }
 
 impl Default for Packet {
@@ -34,14 +59,14 @@ impl Default for Packet {
 }
 
 impl Channel {
-    /// A pair: this end, and that of the process.
+    /// A pair: the server's end, and that of the process.
     pub fn pair() -> io::Result<(Channel, OwnedFd)> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(io::Error::from)?;
         Ok((Channel(ours), theirs))
     }
 
-    /// Sends a packet; waits where the other side has not read enough of the earlier ones.
+    /// Sends a packet. Waits if the peer has not read enough of the earlier ones.
     pub fn send(&self, packet: impl AsRef<[u8]>, descriptors: &[OwnedFd]) -> io::Result<()> {
         self.send_with(packet.as_ref(), descriptors, SendFlags::NOSIGNAL)
     }
@@ -51,20 +76,25 @@ impl Channel {
         self.try_send_all(text, &[])
     }
 
-    /// The same, with descriptors.
-    pub fn try_send_all(&self, text: &str, descriptors: &[OwnedFd]) -> io::Result<()> {
-        self.send_with(text.as_bytes(), descriptors, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+    /// As [`Channel::try_send`], with descriptors.
+    pub fn try_send_all(&self, packet: impl AsRef<[u8]>, descriptors: &[OwnedFd]) -> io::Result<()> {
+        self.send_with(packet.as_ref(), descriptors, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
     }
 
-    /// Whether the other side has closed it and nothing of it is left to receive.
+    /// Waits until a packet can be sent, or the peer has closed the channel.
+    pub fn wait_for_space(&self) -> io::Result<()> {
+        Ok(retry_on_intr(|| poll(&mut [PollFd::new(&self.0, PollFlags::OUT)], None)).map(drop)?)
+    }
+
+    /// Whether the peer has closed it, and all packets were received.
     pub fn has_ended(&self) -> bool {
         let looked = recv(&self.0, &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         looked.map_or_else(|error| error != Errno::AGAIN && error != Errno::INTR, |(bytes, _)| bytes == 0)
     }
 
-    /// Closes it, whoever else holds it.
+    /// Closes it, even if other references exist.
     pub fn end(&self) {
-        // Fails if the other side was quicker.
+        // This fails if the peer has closed it first.
         let _ = shutdown(&self.0, Shutdown::Both);
     }
 
@@ -88,32 +118,45 @@ impl Channel {
         Ok(())
     }
 
-    /// The next packet's text; `None` at the end. Only texts are believed: a descriptor that comes with a packet is read if the packet
-    /// says that it holds its text, and closed.
+    /// The next packet's text. `None` at the end. Only texts are accepted: if the packet says that its text is in a file, the descriptor is read. All
+    /// descriptors are closed.
     pub fn receive<'p>(&self, into: &'p mut Packet) -> io::Result<Option<&'p [u8]>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        self.receive_into(into, &mut space, None)
+        let got = self.receive_into(&mut into.short, &mut space, None, RecvFlags::empty())?;
+        into.text(got)
     }
 
-    /// The next packet's text, and the descriptors that came with it but the one of a long text: for a child, which believes its server.
+    /// The same of a packet that is there already; [`io::ErrorKind::WouldBlock`] if there is none. A long text is not read.
+    pub fn try_receive<'p>(&self, into: &'p mut Packet) -> io::Result<Received<'p>> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        Ok(match self.receive_into(&mut into.short, &mut space, None, RecvFlags::DONTWAIT)? {
+            Got::Long(long) => Received::Long(long),
+            Got::Bytes(0) => Received::End,
+            Got::Bytes(bytes) => Received::Text(into.short.get(..bytes).unwrap_or_default()),
+        })
+    }
+
+    /// The next packet's text, and its descriptors without that of a long text. This is for a child, which trusts its server.
     pub fn receive_all<'p>(
         &self,
         into: &'p mut Packet,
         descriptors: &mut Vec<OwnedFd>,
     ) -> io::Result<Option<&'p [u8]>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        self.receive_into(into, &mut space, Some(descriptors))
+        let got = self.receive_into(&mut into.short, &mut space, Some(descriptors), RecvFlags::empty())?;
+        into.text(got)
     }
 
-    fn receive_into<'p>(
+    fn receive_into(
         &self,
-        into: &'p mut Packet,
+        short: &mut [u8],
         space: &mut [MaybeUninit<u8>],
         others: Option<&mut Vec<OwnedFd>>,
-    ) -> io::Result<Option<&'p [u8]>> {
+        flags: RecvFlags,
+    ) -> io::Result<Got> {
         let mut control = RecvAncillaryBuffer::new(space);
-        let flags = RecvFlags::CMSG_CLOEXEC;
-        let got = retry_on_intr(|| recvmsg(&self.0, &mut [IoSliceMut::new(&mut into.short)], &mut control, flags))?;
+        let flags = flags | RecvFlags::CMSG_CLOEXEC;
+        let got = retry_on_intr(|| recvmsg(&self.0, &mut [IoSliceMut::new(short)], &mut control, flags))?;
         if got.flags.contains(ReturnFlags::TRUNC) {
             return Err(invalid(format!("a packet of more than {PACKET_BYTES_MAX} bytes")));
         }
@@ -122,32 +165,28 @@ impl Channel {
             _ => None,
         });
         let mut descriptors = descriptors.flatten().peekable();
-        let text = into.short.get(..got.bytes).unwrap_or_default();
+        let text = short.get(..got.bytes).unwrap_or_default();
         let long = descriptors.peek().is_some().then(|| Long::read(text)).flatten();
-        let long = long.and_then(|Long(len)| Some((descriptors.next()?, len)));
+        let long = long.and_then(|Long(len)| Some(LongText { file: descriptors.next()?, len }));
         if let Some(others) = others {
             others.extend(descriptors);
         }
-        if let Some((descriptor, len)) = long {
-            into.long = read_long(descriptor, len)?;
-            return Ok(Some(&into.long));
-        }
-        Ok((!text.is_empty()).then_some(text))
+        Ok(long.map_or(Got::Bytes(got.bytes), Got::Long))
     }
 
-    /// Whether something arrives in that time. Finer than [`Channel::set_patience`], which counts in the system's ticks.
+    /// Whether a packet arrives within that time. It is more precise than [`Channel::set_patience`], which has the resolution of the kernel's ticks.
     pub fn wait(&self, at_most: Duration) -> io::Result<bool> {
         let at_most = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
         let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
         match poll(&mut polled, Some(&at_most)) {
             Ok(count) => Ok(count > 0),
-            // Interrupted: the caller has other work anyway.
+            // It was interrupted. The caller has other work anyway.
             Err(Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Waits no longer than this for a packet; `None` waits for ever.
+    /// Sets the longest wait for a packet. `None` has no limit.
     pub fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
         use rustix::net::sockopt::{Timeout, set_socket_timeout};
         Ok(set_socket_timeout(&self.0, Timeout::Recv, patience)?)
@@ -168,24 +207,75 @@ impl From<OwnedFd> for Channel {
 
 /// A memory file with these bytes, for another process to read or load.
 pub fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
-    let mut file = File::from(memfd_create("nerite-text", MemfdFlags::CLOEXEC)?);
+    let made = match memfd_create("nerite-text", MemfdFlags::CLOEXEC) {
+        // A sandbox that limits memory has none, for the limit does not count them.
+        Err(Errno::PERM) => {
+            let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+            open(std::env::temp_dir(), flags, Mode::RUSR | Mode::WUSR)
+        }
+        made => made,
+    };
+    let mut file = File::from(made?);
     file.write_all(bytes)?;
     file.rewind()?;
     Ok(file.into())
 }
 
-fn read_long(descriptor: OwnedFd, len: usize) -> io::Result<Vec<u8>> {
-    if len > LONG_BYTES_MAX {
-        return Err(invalid(format!("a text of {len} bytes, at most {LONG_BYTES_MAX} are read")));
+impl Packet {
+    /// The text of what was received. `None` at the end.
+    fn text(&mut self, got: Got) -> io::Result<Option<&[u8]>> {
+        match got {
+            Got::Long(long) => {
+                self.long = long.read()?;
+                Ok(Some(&self.long))
+            }
+            Got::Bytes(0) => Ok(None),
+            Got::Bytes(bytes) => Ok(self.short.get(..bytes)),
+        }
     }
-    let (mut file, mut text) = (File::from(descriptor), Vec::new());
-    file.rewind()?;
-    // Read, never mapped: who made the file may shrink it.
-    file.take(len as u64).read_to_end(&mut text)?;
-    if text.len() < len {
-        return Err(invalid(format!("a text of {len} bytes has {}", text.len())));
+}
+
+impl LongText {
+    /// Reads it if it has no more than `most` bytes.
+    pub(crate) fn read_up_to(self, most: usize) -> io::Result<Option<Vec<u8>>> {
+        if self.len > most {
+            log::warn!(
+                "a model's process sent a line of {} bytes, which is left out; at most {most} are read",
+                self.len
+            );
+            return Ok(None);
+        }
+        self.read().map(Some)
     }
-    Ok(text)
+
+    /// Reads it.
+    pub fn read(self) -> io::Result<Vec<u8>> {
+        let LongText { file, len } = self;
+        if len > LONG_BYTES_MAX {
+            return Err(invalid(format!("a text of {len} bytes, at most {LONG_BYTES_MAX} are read")));
+        }
+        check_file(&file)?;
+        let (mut file, mut text) = (File::from(file), Vec::new());
+        file.rewind()?;
+        // The file is read and never mapped, because the process that made it may shrink it.
+        file.take(len as u64).read_to_end(&mut text)?;
+        if text.len() < len {
+            return Err(invalid(format!("a text of {len} bytes has {}", text.len())));
+        }
+        Ok(text)
+    }
+}
+
+/// Refuses descriptors whose peer could make a read wait: pipes, counters, and files of file systems that a process serves. A memory file is in
+/// memory. Other files must be on a file system of the kind that has the server's own temporary files.
+fn check_file(file: &OwnedFd) -> io::Result<()> {
+    if FileType::from_raw_mode(fstat(file)?.st_mode) != FileType::RegularFile {
+        return Err(invalid("a text in a descriptor that is no file".to_owned()));
+    }
+    if fcntl_get_seals(file).is_ok() || fstatfs(file)?.f_type == statfs(std::env::temp_dir())?.f_type {
+        return Ok(());
+    }
+    Err(invalid("a text in a file that is neither in memory nor where temporary files are".to_owned()))
 }
 
 fn invalid(text: String) -> io::Error {
@@ -242,14 +332,51 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_that_is_not_what_was_said_is_refused() {
+    fn a_long_text_of_another_length_is_refused() {
         check_refused(r#"{"long":10}"#, b"short", "a text of 10 bytes has 5");
         check_refused(r#"{"long":68719476736}"#, b"", "a text of 68719476736 bytes, at most 67108864 are read");
     }
 
     #[test]
+    fn a_long_text_is_read_from_files_only() {
+        let counter = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let (pipe, _writer) = io::pipe().unwrap();
+        let pipe = OwnedFd::from(pipe);
+        let process = OwnedFd::from(File::open("/proc/self/status").unwrap());
+        let no_file = "a text in a descriptor that is no file";
+        let elsewhere = "a text in a file that is neither in memory nor where temporary files are";
+        for (descriptor, words) in [(counter, no_file), (pipe, no_file), (process, elsewhere)] {
+            let (ours, theirs) = Channel::pair().unwrap();
+            ours.send_packet(br#"{"long":10}"#, &[descriptor.as_fd()], SendFlags::empty()).unwrap();
+            let error = Channel(theirs).receive(&mut Packet::default()).unwrap_err();
+            assert_eq!(error.to_string(), words);
+        }
+        let (ours, theirs) = Channel::pair().unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"0123456789").unwrap();
+        ours.send_packet(br#"{"long":10}"#, &[file.as_fd()], SendFlags::empty()).unwrap();
+        assert_eq!(Channel(theirs).receive(&mut Packet::default()).unwrap(), Some(&b"0123456789"[..]));
+    }
+
+    #[test]
+    fn what_cannot_be_done_at_once_is_left() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let theirs = Channel(theirs);
+        theirs.send("y".repeat(PACKET_BYTES_MAX + 1), &[]).unwrap();
+        let mut packet = Packet::default();
+        let Ok(Received::Long(long)) = ours.try_receive(&mut packet) else { panic!("it is not read") };
+        assert_eq!(long.read().unwrap().len(), PACKET_BYTES_MAX + 1);
+        let sent = std::iter::from_fn(|| ours.try_send("{}").ok()).count();
+        assert_eq!(ours.try_send("{}").unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        (0..sent).for_each(|_| assert!(theirs.receive(&mut packet).unwrap().is_some()));
+        ours.wait_for_space().unwrap();
+        assert!(ours.try_send("{}").is_ok());
+    }
+
+    #[test]
     fn a_receiver_with_patience_gives_up() {
         let (ours, _theirs) = Channel::pair().unwrap();
+        assert_eq!(ours.try_receive(&mut Packet::default()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         ours.set_patience(Some(Duration::from_millis(1))).unwrap();
         assert_eq!(ours.receive(&mut Packet::default()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }

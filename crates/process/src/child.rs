@@ -1,4 +1,4 @@
-//! What is the process of one model's instance?
+//! How is the process of one instance started, called and ended?
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,18 +11,18 @@ use nerite_backend::MetricOwner;
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
 use crate::body::{Body, Parent};
-use crate::channel::{Channel, Packet};
+use crate::channel::{Channel, LongText, Packet, Received};
 use crate::limits::CLOSED_MAX;
 use crate::packets::{FINALIZE, Said};
 use crate::supervisor::{Side, Supervisor};
 
-/// A running process. Dropped, it is asked to finalize its model, and killed if it does not.
+/// A running process. When this is dropped, the process is told to finalize its model, and killed if it does not end.
 pub struct Child {
     pub(crate) body: Arc<Body>,
     pub(crate) channel: Arc<Channel>,
     pub(crate) side: Arc<Side>,
     packet: Packet,
-    /// Whether it has a model that wants to be finalized.
+    /// Whether it has a model to finalize.
     has_model: bool,
     patience: Patience,
 }
@@ -31,32 +31,39 @@ pub struct Child {
 pub struct SideEnd(Arc<Side>);
 
 impl SideEnd {
-    /// This end of a fresh pair, and that of the process.
+    /// A new pair: the server's end, and that of the process.
     pub fn pair() -> io::Result<(SideEnd, OwnedFd)> {
         let (side, theirs) = Side::pair()?;
         Ok((SideEnd(side), theirs))
     }
 }
 
-/// How long a process may take.
+/// The time limits of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// To answer its first command, with a start and a model's load before it.
+    /// For the answer to its first command, including its start and the load of its model.
     pub first: Duration,
-    /// To finalize its model.
+    /// For finalizing its model.
     pub last: Duration,
 }
 
-/// Why a process gives no answer.
+/// A packet of a process, received by a thread that must not wait.
+pub(crate) enum Heard {
+    Said(Said),
+    /// A thread that may wait reads it.
+    Long(LongText),
+}
+
+/// Why a process does not answer.
 #[derive(Debug)]
 pub enum Silence {
-    /// It never got the question.
+    /// It did not get the command.
     Unasked,
-    /// It had no answer in the time it was given.
+    /// It did not answer in time.
     TimedOut,
     /// It has closed the channel.
     Closed,
-    /// It ended, or said what cannot be read; the text says which.
+    /// It ended, or sent an invalid packet. The text says which.
     Ended(String),
 }
 
@@ -72,9 +79,8 @@ impl std::fmt::Display for Silence {
 }
 
 impl Child {
-    /// Starts `command`, whose standard input becomes its end of the channel, in a process group of its own: a terminal's interrupt is
-    /// for the server, which stops its models itself. The first packet that it gets is `greeting`, with the descriptor of its end of the
-    /// side channel before the `others`.
+    /// Starts `command` in its own process group, so a terminal's interrupt reaches only the server, which stops its models itself. Its standard
+    /// input is its end of the channel. The first packet is `greeting`, with the descriptor of its end of the side channel, followed by `others`.
     pub fn start(
         supervisor: &Supervisor,
         mut command: Command,
@@ -90,7 +96,7 @@ impl Child {
             Child { body, channel: Arc::new(channel), side, packet: Packet::default(), has_model: false, patience };
         let descriptors: Vec<_> = std::iter::once(side_theirs).chain(others).collect();
         match child.channel.send(greeting, &descriptors) {
-            // It has ended already. Who asks it first is told how.
+            // It has ended already. The first command gets the error with the reason.
             Err(error) if is_broken(&error) => {}
             sent => sent?,
         }
@@ -98,8 +104,8 @@ impl Child {
         Ok(child)
     }
 
-    /// A process that another one has forked, which has the other ends of these channels: the server speaks to it as to one that it started.
-    /// It runs on the cores of the thread that asks for it.
+    /// A process that another one has forked, with the other ends of these channels. The server uses it like one that it started. It runs on the
+    /// cores of the calling thread.
     pub fn adopt(
         supervisor: &Supervisor,
         pid: u32,
@@ -109,7 +115,7 @@ impl Child {
     ) -> io::Result<Child> {
         let body = Arc::new(Body::forked(pid, parent)?);
         if let Ok(cores) = sched_getaffinity(None) {
-            // Where this fails it runs where the process does that forked it.
+            // If this fails, it runs on the cores of its parent.
             let _ = sched_setaffinity(body.pid(), &cores);
         }
         let (channel, side) = (Arc::new(channel), side.0);
@@ -118,7 +124,14 @@ impl Child {
         Ok(child)
     }
 
-    /// The same, but for no longer than that. After [`Silence::TimedOut`] nothing more may be asked: the answer may come late.
+    /// A process whose channel the test has.
+    #[cfg(test)]
+    pub(crate) fn of_test(body: Arc<Body>, channel: Channel, patience: Patience) -> Child {
+        let (side, _) = Side::pair().expect("the test may have a pair of sockets");
+        Child { body, channel: Arc::new(channel), side, packet: Packet::default(), has_model: false, patience }
+    }
+
+    /// As [`Child::ask`], with a time limit. After [`Silence::TimedOut`] no more commands are allowed, because the answer may come late.
     pub fn ask_within(&mut self, command: &str, descriptors: &[OwnedFd], at_most: Duration) -> Result<Said, Silence> {
         let patience = |channel: &Channel, how_long| {
             channel.set_patience(how_long).map_err(|error| Silence::Ended(error.to_string()))
@@ -129,22 +142,22 @@ impl Child {
         answer
     }
 
-    /// If it ends by itself, the log says this.
+    /// Sets the text for the log if it ends unexpectedly.
     pub fn says_when_it_ends(&self, text: String) {
         self.body.says_when_it_ends(text);
     }
 
-    /// Its number; 0 if the system gave it one that cannot be.
+    /// Its process ID. 0 if the ID is invalid.
     pub fn pid(&self) -> u32 {
         self.body.pid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs())
     }
 
-    /// Whether it has ended, as far as that was noticed.
+    /// Whether it was reaped.
     pub fn has_ended(&self) -> bool {
         self.body.is_buried()
     }
 
-    /// Lets its model make metrics, which go with it.
+    /// Allows its model to make metrics. They are removed with it.
     pub fn measure(&self, metrics: MetricOwner) {
         self.side.measure(metrics);
     }
@@ -157,30 +170,36 @@ impl Child {
 
     /// Sends a packet.
     pub(crate) fn tell(&self, packet: impl AsRef<[u8]>, descriptors: &[OwnedFd]) -> Result<(), Silence> {
-        self.channel.send(packet, descriptors).map_err(|error| {
-            if is_broken(&error) {
-                Silence::Unasked
-            } else {
-                Silence::Ended(format!("the packet could not be sent to it: {error}"))
-            }
-        })
+        self.channel.send(packet, descriptors).map_err(|error| untold(&error))
     }
 
-    /// Waits for a packet. [`Silence::Unasked`] means that the last one was never read.
-    pub(crate) fn answer(&mut self) -> Result<Said, Silence> {
-        match self.channel.receive(&mut self.packet) {
-            Ok(Some(text)) => {
-                Said::read(text).map_err(|error| Silence::Ended(format!("its answer cannot be read: {error}")))
-            }
-            Ok(None) => Err(Silence::Closed),
-            // It ended with a packet unread.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(Silence::Unasked),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Silence::TimedOut),
-            Err(error) => Err(Silence::Ended(format!("its answer cannot be received: {error}"))),
+    /// Sends a packet if it can be sent at once. `false` if the process has not read enough of the earlier ones.
+    pub(crate) fn try_tell(&self, packet: impl AsRef<[u8]>, descriptors: &[OwnedFd]) -> Result<bool, Silence> {
+        match self.channel.try_send_all(packet, descriptors) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(untold(&error)),
         }
     }
 
-    /// Waits until there is a packet, or the end; [`Silence::TimedOut`] if there is none in that time.
+    /// Waits for a packet. [`Silence::Unasked`] means that the last packet was never read.
+    pub(crate) fn answer(&mut self) -> Result<Said, Silence> {
+        let received = self.channel.receive(&mut self.packet);
+        said(received)
+    }
+
+    /// The same of a packet that is there already; [`Silence::TimedOut`] if there is none.
+    pub(crate) fn answer_at_once(&mut self) -> Result<Heard, Silence> {
+        let received = match self.channel.try_receive(&mut self.packet) {
+            Ok(Received::Long(long)) => return Ok(Heard::Long(long)),
+            Ok(Received::Text(text)) => Ok(Some(text)),
+            Ok(Received::End) => Ok(None),
+            Err(error) => Err(error),
+        };
+        said(received).map(Heard::Said)
+    }
+
+    /// Waits until there is a packet, or the end. [`Silence::TimedOut`] if there is none in that time.
     pub(crate) fn wait(&self, at_most: Duration) -> Result<(), Silence> {
         match self.channel.wait(at_most) {
             Ok(true) => Ok(()),
@@ -189,7 +208,7 @@ impl Child {
         }
     }
 
-    /// Asks for the first time, when not even the program may have started.
+    /// Sends the first command. The program may not even have started yet.
     pub fn first(&mut self, command: &str) -> Result<Said, Silence> {
         self.ask_within(command, &[], self.patience.first).map_err(|silence| match silence {
             Silence::Closed | Silence::Unasked => Silence::Ended(self.end()),
@@ -197,12 +216,12 @@ impl Child {
         })
     }
 
-    /// From now on there is a model to finalize.
-    pub(crate) fn has_model(&mut self) {
+    /// Notes that there is a model to finalize.
+    pub fn has_model(&mut self) {
         self.has_model = true;
     }
 
-    /// Ends a process that is of no use any more; tells how it ended, if it did so by itself.
+    /// Ends a process that is not used any more. Returns how it ended, if it ended by itself.
     pub(crate) fn bury(mut self) -> String {
         self.has_model = false;
         self.end()
@@ -226,14 +245,42 @@ impl Drop for Child {
     }
 }
 
-/// How the process ended. One that has closed its channel is about to be no more.
+/// What a process said in a long text.
+pub(crate) fn said_long(long: LongText) -> Result<Said, Silence> {
+    let text = long.read();
+    said(text.as_deref().map(Some).map_err(|error| io::Error::new(error.kind(), error.to_string())))
+}
+
+/// Why a packet could not be sent.
+fn untold(error: &io::Error) -> Silence {
+    if is_broken(error) {
+        return Silence::Unasked;
+    }
+    Silence::Ended(format!("the packet could not be sent to it: {error}"))
+}
+
+/// What a process said.
+fn said(received: io::Result<Option<&[u8]>>) -> Result<Said, Silence> {
+    match received {
+        Ok(Some(text)) => {
+            Said::read(text).map_err(|error| Silence::Ended(format!("its answer cannot be read: {error}")))
+        }
+        Ok(None) => Err(Silence::Closed),
+        // It ended with a packet unread.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(Silence::Unasked),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Silence::TimedOut),
+        Err(error) => Err(Silence::Ended(format!("its answer cannot be received: {error}"))),
+    }
+}
+
+/// How the process ended. A process that has closed its channel will end soon.
 pub(crate) fn how_it_ended(body: &Body) -> String {
     let by_itself = body.ends_within(CLOSED_MAX);
     let status = body.bury();
     status.filter(|_| by_itself).map_or_else(|| Silence::Closed.to_string(), how)
 }
 
-/// Whether a packet could not be sent because there is nobody at the other end.
+/// Whether a packet could not be sent because the peer has closed the socket.
 fn is_broken(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
@@ -248,7 +295,7 @@ fn how(status: ExitStatus) -> String {
     }
 }
 
-/// The names of signals that end a process by themselves.
+/// The names of signals that end a process by default.
 fn signal_name(signal: i32) -> Option<&'static str> {
     use rustix::process::Signal;
     let names = [
@@ -272,7 +319,7 @@ mod tests {
 
     use super::*;
 
-    /// Writing a long greeting takes longer than the process lives, so both orders occur.
+    /// The process lives for a shorter time than the greeting takes, so both orders occur.
     #[test]
     fn a_process_that_ends_before_its_greeting_tells_how_it_ended() {
         let supervisor = Supervisor::start("nerite-test").unwrap();

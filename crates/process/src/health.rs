@@ -1,7 +1,7 @@
-//! Is the process of an instance there, and who starts the next one after it died?
+//! Does the process of an instance live, and when is a new one started after its death?
 //!
-//! The instance starts it when a request needs it. Where nobody sends requests to a model that is not ready, whoever asks for readiness
-//! has it started: on a thread of its own, one at a time.
+//! The instance starts it when a request needs it. Clients may send no requests to a model that is not ready, so a readiness check starts it too: on
+//! a separate thread, one at a time.
 
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError, Weak};
 
@@ -16,13 +16,13 @@ use crate::limits::RESTART_PAUSE;
 use crate::live::{Live, ProcessLauncher, Started};
 use crate::plan::Sizes;
 
-/// What the instance and those who ask for its readiness know of its processes.
+/// The state of an instance's processes, shared by the instance and readiness checks.
 pub(crate) struct Health {
     pub(crate) launcher: Arc<dyn ProcessLauncher>,
     pub(crate) blocks: Arc<Blocks>,
-    /// Bytes that each output had last time.
+    /// The size of each output in the last response.
     pub(crate) sizes: Sizes,
-    /// Where its processes run.
+    /// The cores of its processes.
     cores: Option<CpuSet>,
     state: Mutex<State>,
     started: Condvar,
@@ -32,14 +32,14 @@ pub(crate) struct Health {
 struct State {
     /// The last process that was started.
     process: Option<Started>,
-    /// When the process could not be started anew, and why.
+    /// The time and the error of a failed start.
     failed: Option<(u64, Status)>,
     is_starting: bool,
-    /// A process that was started because somebody asked for readiness; the instance takes it with the next request.
+    /// A process that a readiness check started. The instance uses it for the next request.
     next: Option<Live>,
-    /// Who waits for that.
+    /// The callbacks of readiness checks that wait for it.
     waiting: Vec<ReadinessDone>,
-    /// The instance is no more.
+    /// Whether the instance has ended.
     is_over: bool,
 }
 
@@ -49,8 +49,8 @@ impl Health {
         Arc::new(Health { launcher, blocks, sizes, cores, state: Mutex::default(), started: Condvar::new() })
     }
 
-    /// The first process, or the one that is to follow one that died. At most one attempt to start one anew in [`RESTART_PAUSE`]: a model that
-    /// cannot start must not keep the machine busy trying. May wait, so not on a front end's thread.
+    /// Starts the first process, or a new one after a death. A new start is attempted at most once in [`RESTART_PAUSE`], because a model that cannot
+    /// start must not keep the machine busy. This may wait, so do not call it on a front thread.
     pub(crate) fn start(&self) -> Result<Live, Status> {
         let mut state = self.lock();
         while state.is_starting {
@@ -73,7 +73,7 @@ impl Health {
         live
     }
 
-    /// The instance is no more. Its processes end.
+    /// Ends its processes, because the instance has ended.
     pub(crate) fn end(&self) {
         let mut state = self.lock();
         state.is_over = true;
@@ -103,7 +103,7 @@ impl Health {
         })
     }
 
-    /// Notes what came of starting a process. What is returned tells those who wait, without the lock.
+    /// Notes the result of a start. The returned function calls the waiting callbacks, without the lock.
     fn settle(&self, state: &mut State, started: Result<&Live, &Status>) -> impl FnOnce() + use<> {
         state.is_starting = false;
         match started {
@@ -116,10 +116,10 @@ impl Health {
         move || waiting.into_iter().for_each(|done| done(answer.clone()))
     }
 
-    /// Starts a process for whoever asks for readiness.
+    /// Starts a process for a readiness check.
     fn revive(&self) {
         if let Some(cores) = &self.cores {
-            // Where this fails it runs where the server does.
+            // If this fails, it runs on the cores of the server.
             let _ = sched_setaffinity(None, cores);
         }
         let live = self.launch(false);
@@ -151,7 +151,7 @@ impl Readiness for Health {
             drop(state);
             return match decides {
                 Some(Some(calls)) => calls.ask_ready(done),
-                // Without its calls it is about to be no more.
+                // It has closed its channel for calls, so it will end soon.
                 Some(None) => done(Err(Status::unavailable(self.launcher.unhealthy("its process is ending")))),
                 None => done(Ok(())),
             };

@@ -8,8 +8,8 @@ use nerite_shm::{LeaseLimits, Pools};
 
 use crate::Supervisor;
 
-/// The thread that starts them, and the memory that server and processes share. Both are made with the first model, so that a server
-/// without such models has neither.
+/// The thread that starts them, and the memory that server and processes share. Both are made for the first model, so a server without such models
+/// has neither.
 pub struct ProcessHost {
     thread: &'static str,
     pools: OnceLock<Arc<Pools>>,
@@ -17,12 +17,12 @@ pub struct ProcessHost {
 }
 
 impl ProcessHost {
-    /// Nothing yet; the thread will have this name.
+    /// A host without thread and memory. The thread will have this name.
     pub fn new(thread: &'static str) -> ProcessHost {
         ProcessHost { thread, pools: OnceLock::new(), supervisor: Mutex::default() }
     }
 
-    /// Memory for tensors that lie neither in a client's memory nor in a process's own.
+    /// Memory for tensors that are neither in a client's memory nor in a process's own.
     pub fn pools(&self) -> &Arc<Pools> {
         let bytes_max = nerite_memory::allowed_bytes() / 2;
         self.pools.get_or_init(|| Pools::new(LeaseLimits { bytes_max, session_bytes_max: bytes_max }))
@@ -40,7 +40,7 @@ impl ProcessHost {
         Ok(supervisor.clone().expect("it was made just now, if not before"))
     }
 
-    /// Gives memory back to the system that lay unused through `rounds_max` calls of this function.
+    /// Returns memory to the system that was unused during `rounds_max` calls of this function.
     pub fn trim(&self, rounds_max: u32) {
         if let Some(pools) = self.pools.get() {
             pools.trim(rounds_max);

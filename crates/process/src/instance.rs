@@ -1,11 +1,12 @@
-//! How does a batch go through a model's process and back?
+//! How is a batch run in a model's process?
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use nerite_backend::{Batch, Instance, Job, Meter, Readiness, Times};
+use nerite_backend::{Awaited, Batch, Instance, Job, Meter, Readiness, Times};
 use nerite_request::{Code, Status};
 
 use crate::answer::{self, Ended};
@@ -14,64 +15,46 @@ use crate::calls::lock;
 use crate::child::Silence;
 use crate::health::Health;
 use crate::live::{Live, ProcessLauncher};
-use crate::packets::{BatchPacket, Responses, Said};
+use crate::packets::BatchPacket;
 use crate::plan::{Planned, Planner, Sizes};
 use crate::shares::Maps;
 use crate::spent;
-use crate::supervisor::Side;
+use crate::under_way::{Answer, Left, UnderWay, Unheard, answer_of, keep};
 
-/// Numbers of requests, over all processes: no process can ask about a request of another.
+/// Numbers of requests, unique over all processes, so that no process can ask about a request of another one.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
-/// One instance: a process while it lives, and the next one after it died.
+/// One instance: a process, and the next one after it died.
 pub struct ProcessInstance {
     launcher: Arc<dyn ProcessLauncher>,
     blocks: Arc<Blocks>,
     live: Option<Live>,
     health: Arc<Health>,
-    /// Bytes that each output had last time.
+    /// The size of each output in the last response.
     sizes: Sizes,
     begun: Begun,
 }
 
-/// What was begun and is not done.
+/// A batch that was begun and is not done.
 enum Begun {
     Nothing,
-    /// Nobody has it yet: the process must be started first.
+    /// No process has it yet: it must be started first.
     Unasked(Vec<Job>, Arc<dyn Meter>),
+    /// The process has not read enough of the earlier packets, so that it could be sent.
+    Unsent(Unsent),
     /// The process has it.
     Asked(UnderWay),
-    /// The process will not answer it.
+    /// The process has it, and a thread that may wait goes on.
+    Left(UnderWay, Left),
+    /// The process has not answered, for this reason.
     Silent(UnderWay, Silence),
 }
 
-/// A batch that the process has.
-struct UnderWay {
-    planned: Vec<Planned>,
-    /// Of a decoupled model: the numbers of the requests, which may go on after the batch.
-    open: Vec<u64>,
-    /// Whether the process has asked for room in it, so must have read it.
-    is_read: bool,
-    rows: u64,
-    times: Times,
-    meter: Arc<dyn Meter>,
-}
-
-impl UnderWay {
-    /// The process may end with a packet unread after it asked for room. It had the batch all the same.
-    fn silence(&self, silence: Silence) -> Silence {
-        match silence {
-            Silence::Unasked if self.is_read => Silence::Closed,
-            other => other,
-        }
-    }
-}
-
-/// What came of a batch.
-enum Answer {
-    Responses(Responses),
-    /// Nobody was answered, for the reason that the process gives.
-    Failed(String),
+/// A batch that is ready to be sent.
+struct Unsent {
+    packet: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+    under_way: UnderWay,
 }
 
 impl ProcessInstance {
@@ -84,7 +67,7 @@ impl ProcessInstance {
         Ok(ProcessInstance { launcher, blocks, live, health, sizes, begun: Begun::Nothing })
     }
 
-    /// The process, started anew if it has died.
+    /// Makes sure that the process lives. Starts a new one if it has died.
     fn live(&mut self) -> Result<(), Status> {
         if self.live.is_none() {
             self.live = Some(self.health.start()?);
@@ -92,13 +75,13 @@ impl ProcessInstance {
         Ok(())
     }
 
-    /// Gives the batch to the process, if there is one that takes it.
+    /// Sends the batch to the process, if there is one. Does not wait.
     fn ask(&mut self, jobs: Vec<Job>, meter: Arc<dyn Meter>) -> Begun {
         let mut times = jobs.first().map_or_else(Times::begin, Job::begin);
         let Some(live) = &mut self.live else { return Begun::Unasked(jobs, meter) };
         let (planned, requests, maps) = plan(live, &self.blocks, &lock(&self.sizes), jobs, times);
         if planned.is_empty() {
-            // Nothing is sent, so what was to be introduced must be introduced another time.
+            // The packet was not sent, so its segments must be introduced again.
             live.shares.disown(maps.segments.into_iter());
             return Begun::Nothing;
         }
@@ -106,33 +89,63 @@ impl ProcessInstance {
         let packet = requests.finish(&maps.text, &forget);
         times.input_ends();
         let rows = planned.iter().map(|planned| u64::from(planned.job.rows().max(1))).sum();
-        let under_way = |planned, open: Vec<u64>| {
-            // It may be answered before it is known that it was read.
-            UnderWay { planned, is_read: !open.is_empty(), open, rows, times, meter }
+        let under_way = UnderWay { planned, open: Vec::new(), is_read: false, needs: 0, rows, times, meter };
+        self.send(Unsent { packet, descriptors: maps.descriptors, under_way })
+    }
+
+    /// Sends a batch, if that can be done at once.
+    fn send(&self, mut unsent: Unsent) -> Begun {
+        let Some(Live { child, calls, .. }) = &self.live else {
+            return Begun::Silent(unsent.under_way, Silence::Unasked);
         };
-        let Live { child, calls, .. } = live;
-        let tell = || child.tell(&packet, &maps.descriptors);
-        if let Some(calls) = calls
-            && self.launcher.is_decoupled()
-        {
-            return match calls.begin(planned, times, tell) {
-                Ok(open) => Begun::Asked(under_way(Vec::new(), open)),
-                Err((planned, silence)) => Begun::Silent(under_way(planned, Vec::new()), silence),
-            };
-        }
-        if let Some(calls) = calls {
-            calls.batch_inputs.add(&planned);
-        }
-        match tell() {
-            Ok(()) => Begun::Asked(under_way(planned, Vec::new())),
-            Err(silence) => Begun::Silent(under_way(planned, Vec::new()), silence),
+        let Unsent { packet, descriptors, under_way } = &mut unsent;
+        let tell = || child.try_tell(packet, descriptors);
+        let is_sent = match calls {
+            Some(calls) if self.launcher.is_decoupled() => {
+                match calls.begin(std::mem::take(&mut under_way.planned), under_way.times, tell) {
+                    Ok(open) => {
+                        // The process may answer before the server knows that it has read the batch.
+                        (under_way.is_read, under_way.open) = (!open.is_empty(), open);
+                        Ok(true)
+                    }
+                    Err((planned, silence)) => {
+                        under_way.planned = planned;
+                        silence.map_or(Ok(false), Err)
+                    }
+                }
+            }
+            Some(calls) => {
+                calls.batch_inputs.add(&under_way.planned);
+                tell()
+            }
+            None => tell(),
+        };
+        match is_sent {
+            Ok(true) => Begun::Asked(unsent.under_way),
+            Ok(false) => Begun::Unsent(unsent),
+            Err(silence) => Begun::Silent(unsent.under_way, silence),
         }
     }
 
-    /// Waits for the process's answer, at most for `patience`, and passes it on. What is not there by then stays begun.
-    fn hear(&mut self, mut under_way: UnderWay, patience: Option<Duration>) -> Begun {
+    /// Sends a batch once the process has read enough.
+    fn send_waiting(&self, unsent: Unsent) -> Begun {
+        let space = self.live.as_ref().map_or(Ok(()), |live| live.child.channel.wait_for_space());
+        match space {
+            Ok(()) => self.send(unsent),
+            Err(error) => Begun::Silent(unsent.under_way, Silence::Ended(format!("it cannot be sent to: {error}"))),
+        }
+    }
+
+    /// Waits for the process's answer, for `patience` at most, and passes it on. Without an answer the batch stays begun. `left` is what an earlier
+    /// thread has left.
+    fn hear(&mut self, mut under_way: UnderWay, patience: Option<Duration>, left: Option<Left>) -> Begun {
         let Some(live) = &mut self.live else { return Begun::Silent(under_way, Silence::Unasked) };
-        let said = converse(live, &self.blocks, &mut under_way, patience).inspect(|said| {
+        let said = match under_way.converse(live, &self.blocks, patience, left) {
+            Ok(said) => Ok(said),
+            Err(Unheard::Left(left)) => return Begun::Left(under_way, left),
+            Err(Unheard::Silence(silence)) => Err(silence),
+        };
+        let said = said.inspect(|said| {
             live.shares.disown(said.unmapped());
             keep(&live.child.side, &under_way.planned, said);
         });
@@ -152,7 +165,10 @@ impl ProcessInstance {
         }
         times.infer_ends();
         let spent = said.executions().map(|executions| spent::told(executions, &times));
-        let done = self.settle(planned, answer);
+        let (done, apart) = match answer {
+            Answer::Responses(responses) if !open.is_empty() => (Vec::new(), Some(responses)),
+            answer => (self.settle(planned, answer), None),
+        };
         times.ends();
         match spent {
             None => meter.batch(rows, &times),
@@ -164,11 +180,16 @@ impl ProcessInstance {
             }
         }
         finish(done, times);
+        if let (Some(responses), Some(live)) = (apart, &self.live)
+            && let Some(calls) = &live.calls
+        {
+            calls.settle(&open, responses, &said, times);
+        }
         Begun::Nothing
     }
 
-    /// The process gave no answer, and is one no more. What it was working on is lost, the instance is not; what it never got
-    /// is for the next process. May wait for the process's end, so not on a front end's thread.
+    /// Ends a process that does not answer. The requests that it was working on fail, and those that it did not read are for the next process. The
+    /// instance continues. This may wait for the process's end, so do not call it on a front thread.
     fn bury(&mut self, under_way: UnderWay, silence: Silence) -> Begun {
         let UnderWay { planned, times, meter, .. } = under_way;
         let (calls, why) = match self.live.take() {
@@ -193,7 +214,7 @@ impl ProcessInstance {
         Begun::Nothing
     }
 
-    /// Puts each response into its job.
+    /// Moves each response to its job.
     fn settle(&mut self, planned: Vec<Planned>, answer: Answer) -> Vec<(Job, Ended)> {
         let mut responses = match answer {
             Answer::Responses(responses) => responses,
@@ -237,19 +258,37 @@ impl Instance for ProcessInstance {
             return true;
         }
         self.begun = match self.ask(jobs, meter) {
-            Begun::Asked(under_way) if !patience.is_zero() => self.hear(under_way, Some(patience)),
+            Begun::Asked(under_way) if !patience.is_zero() => self.hear(under_way, Some(patience), None),
+            begun => begun,
+        };
+        matches!(self.begun, Begun::Nothing)
+    }
+
+    fn awaited(&self) -> Option<Awaited> {
+        match (&self.begun, &self.live) {
+            (Begun::Asked(_), Some(live)) => Some(Arc::clone(&live.child.channel) as Awaited),
+            _ => None,
+        }
+    }
+
+    fn go_on(&mut self) -> bool {
+        self.begun = match std::mem::replace(&mut self.begun, Begun::Nothing) {
+            Begun::Asked(under_way) => self.hear(under_way, Some(Duration::ZERO), None),
+            // A process is to be waited for.
             begun => begun,
         };
         matches!(self.begun, Begun::Nothing)
     }
 
     fn finish(&mut self) {
-        // A process that is gone before it took the batch is followed by another, and that one is not.
+        // If the process ended before it read the batch, another one is started, once.
         let mut starts = 0;
         loop {
             self.begun = match std::mem::replace(&mut self.begun, Begun::Nothing) {
                 Begun::Nothing => return,
-                Begun::Asked(under_way) => self.hear(under_way, None),
+                Begun::Unsent(unsent) => self.send_waiting(unsent),
+                Begun::Asked(under_way) => self.hear(under_way, None, None),
+                Begun::Left(under_way, left) => self.hear(under_way, None, Some(left)),
                 Begun::Silent(under_way, silence) => self.bury(under_way, silence),
                 Begun::Unasked(jobs, _) if starts > 1 => {
                     return refuse(jobs, &self.unhealthy(&Silence::Unasked));
@@ -279,7 +318,7 @@ fn refuse(jobs: Vec<Job>, status: &Status) {
     }
 }
 
-/// What the process is to be told of the batch. Jobs whose tensors cannot be brought to the process end here.
+/// Builds the packet of the batch. Jobs whose tensors cannot be shared with the process end here with an error.
 fn plan(
     live: &Live,
     blocks: &Blocks,
@@ -305,50 +344,6 @@ fn plan(
     (planned, told, maps)
 }
 
-/// Answers what the process asks until it answers what it was asked.
-fn converse(
-    live: &mut Live,
-    blocks: &Blocks,
-    under_way: &mut UnderWay,
-    patience: Option<Duration>,
-) -> Result<Said, Silence> {
-    loop {
-        if let Some(patience) = patience {
-            live.child.wait(patience)?;
-        }
-        let said = live.child.answer().map_err(|silence| under_way.silence(silence))?;
-        if let Some(need) = said.need() {
-            under_way.is_read = true;
-            let (text, maps) = answer::find_room(&mut under_way.planned, need, &live.shares, blocks);
-            live.child.tell(&text, &maps.descriptors).map_err(|silence| under_way.silence(silence))?;
-            continue;
-        }
-        answer::note_lost(&under_way.planned, said.lost());
-        answer::note_copied(said.copied());
-        return Ok(said);
-    }
-}
-
-fn answer_of(mut said: Said) -> Result<(Answer, Said), Silence> {
-    if let Some(error) = said.error() {
-        return Ok((Answer::Failed(error.unwrap_or("it does not say why").to_owned()), said));
-    }
-    match said.take_responses() {
-        Some(responses) => Ok((Answer::Responses(responses), said)),
-        None => Err(Silence::Ended("its answer has neither responses nor an error".to_owned())),
-    }
-}
-
-/// Takes the memory out of use on which the model kept arrays, and lets that go on which it keeps none any more.
-fn keep(side: &Side, planned: &[Planned], said: &Said) {
-    side.let_go(said.let_go());
-    for segment in said.held() {
-        if let Some(block) = planned.iter().flat_map(Planned::blocks).find(|block| block.segment() == segment) {
-            side.keep(block);
-        }
-    }
-}
-
 fn finish(done: Vec<(Job, Ended)>, times: Times) {
     for (job, ended) in done {
         match ended {
@@ -359,3 +354,6 @@ fn finish(done: Vec<(Job, Ended)>, times: Times) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,20 +2,20 @@
 //!
 //! ```text
 //!   ProcessInstance ── channel ──► child: maps the memory that requests name, computes there
-//!     plan, answer      side   ◄── log lines, questions of any thread
+//!     plan, answer      side   ◄── log lines, questions from any thread
 //!   Supervisor: starts the children, reads their side channels, reaps them
 //! ```
 //!
-//! The server's half of it, the same for every kind of child. A [`ProcessLauncher`] says what runs in the child: crate `python` starts
-//! the user's interpreter, crate `isolated` starts this program again with an engine in it. Tensors do not travel: the child maps the
-//! client's own memory ([`nerite_memory::Share`]) and reads and writes there; tensors that lie elsewhere are copied once into blocks that both
-//! map. A child that dies fails its requests and nothing else: the next request starts another. The wire is described in
-//! `docs/python.md` and `docs/isolated.md`, and its packets are the types of [`packets`].
+//! This is the server's side, which is the same for all kinds of child processes. A [`ProcessLauncher`] decides what runs in the child: crate
+//! `python` starts the user's interpreter, crate `isolated` starts this program again with an engine in it. Tensors are not sent: the child maps the
+//! client's own memory ([`nerite_memory::Share`]) and reads and writes there. Other tensors are copied once into blocks that both map. If a child
+//! dies, only its requests fail, and the next request starts another child. `docs/python.md` and `docs/isolated.md` describe the packets. Their types
+//! are in [`packets`].
 //!
 //! ```
 //! use nerite_process::packets::{Command, FINALIZE, IsReady, Said};
 //!
-//! // What one side writes, the other reads.
+//! // Each side reads the packets that the other one writes.
 //! let command = Command::read(FINALIZE.as_bytes())?;
 //! assert_eq!(command.name(), Some("finalize"));
 //! let said = Said::read(IsReady(true).to_string().as_bytes())?;
@@ -42,6 +42,7 @@ mod shares;
 mod spawn;
 mod spent;
 mod supervisor;
+mod under_way;
 mod waits;
 mod words;
 

@@ -1,18 +1,22 @@
-//! How large may things between the server and a model's process become?
+//! What are the limits of the packets between the server and a model's process?
 
 use std::time::Duration;
 
-/// Bytes of one packet; a longer text travels as a memory file.
+/// The most bytes of one packet. A longer text is sent as a memory file.
 pub const PACKET_BYTES_MAX: usize = 65_536;
-/// Descriptors that come with one packet.
+/// The most descriptors of one packet.
 pub const DESCRIPTORS_MAX: usize = 64;
-/// Pieces of memory that one packet may introduce: the others lie where the server copies them, or are asked for later.
+/// The most segments that one packet may introduce. Further tensors are copied to known memory, or their segments are requested later.
 pub const MAPS_MAX: usize = DESCRIPTORS_MAX - 2;
-/// Bytes of a text that a model's process sends as a memory file.
+/// The most bytes of a text that a model's process sends as a memory file.
 pub const LONG_BYTES_MAX: usize = 64 << 20;
-/// Where tensors begin in memory that several share.
+/// The most bytes of a log line or question that is read, because one thread reads those of all processes.
+pub const SIDE_BYTES_MAX: usize = 4 << 20;
+/// How often a process may ask for memory for the outputs of one batch before a thread that serves connections leaves it to another one.
+pub const NEEDS_AT_ONCE_MAX: usize = 4;
+/// The alignment of tensors in memory that several of them share.
 pub const TENSOR_ALIGN: usize = 64;
-/// A process that could not be started anew is not tried again for so long.
+/// The pause after a failed start of a process.
 pub const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// How long a process that has closed its channel may take to end before it is killed.
 pub const CLOSED_MAX: Duration = Duration::from_secs(1);

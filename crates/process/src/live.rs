@@ -1,4 +1,4 @@
-//! What is a process that has its model, and who starts it?
+//! How is a process with a loaded model described, and how is it started?
 
 use std::sync::{Arc, Weak};
 
@@ -13,7 +13,7 @@ use crate::plan::Sizes;
 use crate::shares::Shares;
 use crate::supervisor::Supervisor;
 
-/// Starts the process of one instance, as often as there must be another.
+/// Starts the process of one instance, and a new one after each death.
 pub trait ProcessLauncher: Send + Sync {
     /// The instance's name.
     fn instance(&self) -> &str;
@@ -21,71 +21,71 @@ pub trait ProcessLauncher: Send + Sync {
     /// Starts a process and initializes the model in it.
     fn launch(&self) -> Result<Live, Status>;
 
-    /// Whether its model answers a request any number of times, on the channel for calls.
+    /// Whether its requests may be answered on the channel for calls: those of a decoupled model are, and of a compiled backend any.
     fn is_decoupled(&self) -> bool {
         false
     }
 
-    /// The process gives no answer, or there is none; `why` is a sentence about it.
+    /// The error text of a process that does not answer, or does not exist. `why` is a sentence about the reason.
     fn unhealthy(&self, why: &str) -> String;
 
-    /// The process failed a batch as a whole, for this reason.
+    /// The error text of a batch that failed as a whole, for this reason.
     fn failed(&self, text: &str) -> String;
 }
 
-/// A process that has the model.
+/// A process with a loaded model.
 pub struct Live {
     pub(crate) child: Child,
     pub(crate) shares: Arc<Shares>,
-    /// For one that calls: the server's end of the channel, until its calls are heard.
+    /// For a process that makes calls: the server's end of the channel, until its calls are read.
     called: Option<(Channel, Supervisor, Callees)>,
     pub(crate) calls: Option<Arc<Calls>>,
-    /// Whether its model says itself whether it is ready.
+    /// Whether its model reports its own readiness.
     decides: bool,
     /// Whether it reads packed batches.
     pub(crate) is_packed: bool,
 }
 
 impl Live {
-    /// `guarded`: whether it maps memory under a guard. Without one it gets no memory that its owner may shrink.
+    /// `guarded`: whether it maps memory under a guard. Without a guard it gets no memory that its owner may shrink.
     pub fn new(mut child: Child, guarded: bool) -> Live {
         child.has_model();
         let shares = Shares::new(Arc::clone(&child.channel), guarded);
         Live { child, shares, called: None, calls: None, decides: false, is_packed: false }
     }
 
-    /// The same, of a process that calls on `channel`.
+    /// The same process, which makes calls on `channel`.
     #[must_use]
     pub fn calling(self, channel: Channel, supervisor: &Supervisor, callees: Callees) -> Live {
         Live { called: Some((channel, supervisor.clone(), callees)), ..self }
     }
 
-    /// The same, of a process that listens on its side channel: it is told when the client of a request has gone.
+    /// The same process, which reads its side channel: it is told when the client of a request has gone.
     #[must_use]
     pub fn told_who_has_gone(self) -> Live {
         self.child.side.tell_gone();
         self
     }
 
-    /// The same, of a process whose model says itself whether it is ready, by calls, if it `decides`.
+    /// The same process, whose model reports its own readiness by calls if it `decides`.
     #[must_use]
     pub fn deciding(self, decides: bool) -> Live {
         Live { decides, ..self }
     }
 
-    /// The same, of a process that is told of batches in packed packets, and answers in them.
+    /// The same process, which reads and answers packed batches.
     #[must_use]
     pub fn packed(self) -> Live {
         Live { is_packed: true, ..self }
     }
 
-    /// The process, for those who ask for readiness.
+    /// The process, for readiness checks.
     pub(crate) fn started(&self) -> Started {
         let calls = self.calls.as_ref().filter(|_| self.decides);
         Started { body: Arc::clone(&self.child.body), decides: calls.map(Arc::downgrade) }
     }
 
-    /// Has its calls heard.
+    /// Begins to read its calls.
     pub(crate) fn hear_calls(
         &mut self,
         launcher: &Arc<dyn ProcessLauncher>,
@@ -113,7 +113,7 @@ impl Live {
     }
 }
 
-/// A process, and whom to ask whether its model is ready if that has a say.
+/// A process, and its calls if its model reports its own readiness.
 pub(crate) struct Started {
     pub(crate) body: Arc<Body>,
     pub(crate) decides: Option<Weak<Calls>>,

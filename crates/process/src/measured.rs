@@ -1,10 +1,10 @@
-//! What becomes of what a process asks of its metrics?
+//! How are the calls of a process about its metrics answered?
 
 use nerite_backend::MetricOwner;
 
 use crate::packets::{Measured, MetricAsked};
 
-/// Does what a process asks of its metrics.
+/// Carries out a call about metrics.
 pub(crate) fn measured(owner: Option<&mut MetricOwner>, question: MetricAsked<'_>) -> Measured {
     let Some(owner) = owner else { return Measured::Error("this process may have no metrics".to_owned()) };
     let done = match question {

@@ -1,39 +1,43 @@
-//! What may the packets between the server and a model's process say, and how is each written?
+//! Which packets do the server and a model's process exchange, and how is each encoded?
 //!
 //! ```text
 //!   server ── BatchPacket, OutputSpace, Forget, Cancelled, LetGo ──► process        reads them as a Command
 //!   server ◄── Answer, Need, Log, questions, calls ───── process         reads them as Said, SideSaid, CallSaid
 //! ```
 //!
-//! Whatever is sent implements [`std::fmt::Display`] and is written without lists in between. Whatever is received is JSON of which each part
-//! is read when it is used: a part that makes no sense costs the request that it belongs to, and no other. `docs/python.md` describes the
-//! packets; `tests/packets` holds one of each, which the tests of this module and of `python/nerite/model/packets.py` read and write.
+//! Packets that are sent implement [`std::fmt::Display`], and are written without intermediate lists. Received packets are JSON, of which each part
+//! is parsed when it is used: an invalid part fails only the request that it belongs to. `docs/python.md` describes the packets. `tests/packets` has
+//! one of each, which the tests of this module and of `python/nerite/model/packets.py` read and write.
 
 mod answer;
+mod answers_apart;
 mod calls;
 mod command;
 mod packed;
+mod questions;
 mod side;
 mod tensors;
 
 pub use answer::{Answer, Execution, IsReady, Need, Outcome, Ready, Response, Responses, Said};
+pub use answers_apart::{AskPlace, Released, SendResponse};
 pub use calls::{Answered, Asked, Call, CallSaid, Done, NoPlace, Over, Place, Places, Release, Respond, Unknown};
 pub use command::{
     Command, Complete, Execute, Forget, Greeting, Initialize, Model, NoRoom, OutputSpace, Reap, Request, RequestRead,
 };
 pub use packed::BatchPacket;
+pub use questions::{AskConfig, AskInfer, AskLoad, AskSpace, AskUnload, Cancelling, ConfigTold, Taken};
 pub use side::{Cancelled, Gone, IsCancelled, LetGo, Log, Measured, MetricAsked, SideSaid};
 pub use tensors::{List, PlaceFor, Segment, SegmentOffset, TensorAt};
 
 use serde_json::Value;
 
-/// The question whether a model is ready.
+/// The command that asks whether a model is ready.
 pub const IS_READY: &str = r#"{"do":"ready"}"#;
-/// The command that ends a process in order.
+/// The command that finalizes the model and ends the process.
 pub const FINALIZE: &str = r#"{"do":"finalize"}"#;
-/// The command that has a template make one more process, which gets the descriptors beside it.
+/// The command to a template to fork a process, which gets the descriptors of the packet.
 pub const FORK: &str = r#"{"do":"fork"}"#;
-/// What answers [`FINALIZE`].
+/// The answer to [`FINALIZE`].
 pub const DONE: &str = r#"{"done":true}"#;
 
 /// The numbers in a list, if it is one.
@@ -41,7 +45,7 @@ fn numbers(list: Option<&Value>) -> impl Iterator<Item = u64> {
     list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_u64)
 }
 
-/// What stands in place of a text that is too long for a packet: its bytes. The text itself lies in a file beside it.
+/// The packet that replaces a text that is too long for a packet. It has the text's size. The text itself is in a file that comes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Long(pub(crate) usize);
 

@@ -1,4 +1,4 @@
-//! What is a model's process told of the requests it is to execute?
+//! How is the packet of a batch built for a model's process?
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use crate::blocks::{Block, Blocks};
 use crate::packets::{BatchPacket, PlaceFor, Request, SegmentOffset, TensorAt};
 use crate::shares::{Maps, Shares};
 
-/// Bytes that each output had last time, by its name.
+/// The size of each output in the last response, by its name.
 pub(crate) type Sizes = Arc<Mutex<HashMap<String, usize>>>;
 
-/// One request that the process has, and where its tensors lie meanwhile.
+/// One request that the process has, and the places of its tensors.
 pub(crate) struct Planned {
     /// Its number.
     pub(crate) number: u64,
     pub(crate) job: Job,
-    /// Inputs that were copied to where the process reaches them.
+    /// Inputs that were copied to memory that the process can access.
     pub(crate) inputs: Option<Block>,
     pub(crate) homes: Vec<Home>,
 }
 
 impl Planned {
-    /// Memory of the server's own in which its tensors lie.
+    /// Memory of the server with tensors of the request.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = &Block> {
         let of_home = |home| match home {
             &Home { kind: Kind::Block(ref block), .. } => Some(block),
@@ -37,40 +37,51 @@ impl Planned {
     }
 }
 
-/// Where an output is to be written.
+/// The place of an output.
 pub(crate) struct Home {
     pub(crate) name: String,
     pub(crate) spot: Option<SegmentOffset>,
-    /// Bytes that fit there.
+    /// Its capacity in bytes.
     pub(crate) capacity: usize,
     pub(crate) kind: Kind,
+    /// Places that it had before, which the process may still write to.
+    former: Vec<Kind>,
 }
 
 impl Home {
-    /// As the process is told.
+    /// It lies there from now on.
+    pub(crate) fn replace(&mut self, spot: SegmentOffset, capacity: usize, kind: Kind) {
+        let former = std::mem::replace(&mut self.kind, kind);
+        if !matches!(former, Kind::Unknown) {
+            self.former.push(former);
+        }
+        (self.spot, self.capacity) = (Some(spot), capacity);
+    }
+
+    /// The place in the form for the packet.
     pub(crate) fn told(&self) -> PlaceFor<'_> {
-        let Home { name, spot, capacity, kind } = self;
+        let Home { name, spot, capacity, kind, .. } = self;
         PlaceFor { name, spot: *spot, capacity: *capacity, fixed: matches!(kind, Kind::Client) }
     }
 }
 
-/// Whose memory that is.
+/// The owner of a place.
 pub(crate) enum Kind {
-    /// The client's own: in the job.
+    /// The client's memory, which the job has.
     Client,
-    /// Offered by the request's way back, once the size was known.
+    /// A place that the request's reply offered, once the size was known.
     Offered(Slot),
-    /// The server's, to be sent or copied from.
+    /// The server's memory. The output is sent or copied from there.
     Block(Block),
-    /// Nobody's yet: the process asks.
+    /// Not known yet. The process will ask.
     Unknown,
 }
 
-/// What a packet is made of.
+/// The state of building a packet.
 pub(crate) struct Planner<'a> {
     pub(crate) shares: &'a Arc<Shares>,
     pub(crate) blocks: &'a Blocks,
-    /// Bytes that each output had last time.
+    /// The size of each output in the last response.
     pub(crate) sizes: &'a HashMap<String, usize>,
     pub(crate) maps: Maps,
     /// The requests so far.
@@ -78,8 +89,8 @@ pub(crate) struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// Adds a request of this number, or gives it back with the reason.
-    // The job comes back whole on a path that is hardly ever taken.
+    /// Adds a request with this number, or returns it with the reason.
+    // The error contains the whole job, but it is rare.
     #[allow(clippy::result_large_err)]
     pub(crate) fn add(&mut self, number: u64, job: Job) -> Result<Planned, (Job, Status)> {
         let (inputs, block) = match self.inputs(job.inputs()) {
@@ -91,7 +102,7 @@ impl Planner<'_> {
         Ok(Planned { number, job, inputs: block, homes })
     }
 
-    /// Where the process finds each input; what it cannot reach is gathered in a block.
+    /// The place of each input. Inputs that the process cannot access are copied to a block.
     fn inputs(&mut self, inputs: &[Tensor]) -> Result<(Vec<Option<SegmentOffset>>, Option<Block>), Status> {
         let mut spots: Vec<Option<SegmentOffset>> =
             inputs.iter().map(|input| self.shares.spot(input.data.share(), &mut self.maps)).collect();
@@ -122,15 +133,15 @@ impl Planner<'_> {
         })
     }
 
-    /// The client's own place, or the place that was large enough last time, or none.
+    /// The client's own place, or a place of the size that was enough last time, or none.
     pub(crate) fn home(&mut self, responder: &Responder, name: &str) -> Home {
-        let named = |spot, capacity, kind| Home { name: name.to_owned(), spot, capacity, kind };
+        let named = |spot, capacity, kind| Home { name: name.to_owned(), spot, capacity, kind, former: Vec::new() };
         if let Some(slot) = responder.output_slot(name)
             && let Some(spot) = self.shares.spot(slot.share(), &mut self.maps)
         {
             return named(Some(spot), slot.len(), Kind::Client);
         }
-        // Where the client named memory that the process cannot reach, a block stands in.
+        // If the process cannot access the client's memory, a block is used instead.
         if (responder.output_slot(name).is_some() || !responder.offers_places())
             && let Some(size) = self.sizes.get(name)
             && let Ok(block) = self.blocks.take(*size)
@@ -147,6 +158,7 @@ impl Planner<'_> {
             let Tensor { name, datatype, shape, data } = input;
             TensorAt { name, datatype: *datatype, shape: shape.as_slice(), spot: *spot, bytes: data.len() }
         });
+        let trace = job.responder().trace().and_then(|trace| trace.context());
         let request = Request {
             number,
             id: job.id(),
@@ -157,6 +169,8 @@ impl Planner<'_> {
             inputs,
             outputs: homes.iter().map(Home::told),
             asks: job.responder().has_run_before(),
+            trace: trace.as_ref(),
+            own: Some(job.own_wanted().count()).filter(|own| *own < homes.len()),
         };
         self.told.add(&request);
     }
@@ -178,10 +192,10 @@ pub(crate) mod tests {
     use super::*;
     use crate::channel::Channel;
 
-    /// What a process is given to share with, and nobody at its end.
+    /// The state of sharing with a process, without a process at the other end.
     pub(crate) fn nobody() -> (Arc<Shares>, Blocks) {
         let (ours, theirs) = Channel::pair().unwrap();
-        // Its end stays open, or every packet would fail.
+        // Its end stays open. Otherwise every packet would fail.
         std::mem::forget(theirs);
         (Shares::new(Arc::new(ours), true), Blocks::new(&Pools::new(LeaseLimits::default())))
     }
@@ -194,7 +208,7 @@ pub(crate) mod tests {
         let request = Asked {
             id: id.into(),
             rows: 1,
-            inputs,
+            inputs: inputs.into(),
             wanted: wanted.into(),
             priority: 0,
             timeout_us: 5,
@@ -260,7 +274,7 @@ pub(crate) mod tests {
         planned.job.finish(Ok(()), nerite_backend::Times::begin());
     }
 
-    /// May find a place for an output, once its size is known.
+    /// A reply that may offer a place for an output once its size is known.
     struct Offering;
 
     impl Deliver for Offering {

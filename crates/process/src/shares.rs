@@ -1,4 +1,4 @@
-//! Which memory has a model's process mapped, and how does it learn of more and of less?
+//! Which memory has a model's process mapped, and how is it told of new and removed memory?
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -13,10 +13,10 @@ use crate::channel::Channel;
 use crate::limits::MAPS_MAX;
 use crate::packets::{Forget as ForgetPacket, Segment, SegmentOffset};
 
-/// What one process has been given to map.
+/// The memory that one process has mapped.
 pub(crate) struct Shares {
     channel: Arc<Channel>,
-    /// Whether the process has a guard: without one it gets no memory that its owner may shrink.
+    /// Whether the process has a guard. Without a guard it gets no memory that its owner may shrink.
     guarded: bool,
     state: Mutex<State>,
 }
@@ -24,11 +24,11 @@ pub(crate) struct Shares {
 #[derive(Default)]
 struct State {
     known: HashSet<u64>,
-    /// Memory that is no more, of which the process could not be told at once.
+    /// Removed memory that the process could not be told of at once.
     untold: Vec<u64>,
 }
 
-/// Memory that a packet introduces: its text, and a descriptor for each piece.
+/// Memory that a packet introduces: its text, and a descriptor for each segment.
 #[derive(Debug, Default)]
 pub(crate) struct Maps {
     pub(crate) text: String,
@@ -38,13 +38,13 @@ pub(crate) struct Maps {
 }
 
 impl Shares {
-    /// A process that has nothing mapped.
+    /// A process without mapped memory.
     pub(crate) fn new(channel: Arc<Channel>, guarded: bool) -> Arc<Shares> {
         Arc::new(Shares { channel, guarded, state: Mutex::default() })
     }
 
-    /// Where the process finds these bytes; what it does not know yet goes to `maps`. `None` where it cannot have them: they are
-    /// to be copied to memory that it can.
+    /// The place of these bytes in the process. Memory that it does not know yet is added to `maps`. `None` if it cannot map them: they must be
+    /// copied to memory that it can map.
     pub(crate) fn spot(self: &Arc<Shares>, window: Option<SharedWindow<'_>>, maps: &mut Maps) -> Option<SegmentOffset> {
         let SharedWindow { share, offset } = window?;
         if !share.is_sealed() && !self.guarded {
@@ -57,12 +57,12 @@ impl Shares {
         Some(SegmentOffset { segment, offset })
     }
 
-    /// Those that the process is to let go, each told once.
+    /// Takes the segments that the process must unmap. Each is reported once.
     pub(crate) fn take_untold(&self) -> Vec<u64> {
         std::mem::take(&mut self.lock().untold)
     }
 
-    /// The process has not got these, or could not map them: they are introduced again when they are needed again.
+    /// Forgets segments that the process did not get or could not map. They are introduced again when they are needed.
     pub(crate) fn disown(&self, segments: impl Iterator<Item = u64>) {
         let mut state = self.lock();
         for segment in segments {
@@ -99,7 +99,7 @@ impl Forget for Shares {
         if !state.known.remove(&share) {
             return;
         }
-        // Under the lock, so that no later packet overtakes. A process that is busy hears of it with its next request.
+        // It is sent under the lock, so that no later packet is sent before it. A busy process is told with its next request.
         if self.channel.try_send(&ForgetPacket(&[share]).to_string()).is_err() {
             state.untold.push(share);
         }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_shrink_is_given_only_to_a_process_with_a_guard() {
+    fn memory_that_may_shrink_is_shared_only_with_a_process_with_a_guard() {
         let key = format!("/nerite-test-shares-{}", std::process::id());
         let _mine = OwnedRegion::create(&key, 8192).unwrap();
         let registry = Registry::new(nerite_shm::Options::default());
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_process_hears_of_it_later() {
+    fn a_busy_process_is_told_later() {
         let (ours, theirs) = pair();
         let shares = Shares::new(Arc::clone(&ours), false);
         let buffer = lease();

@@ -1,7 +1,7 @@
-//! How is a program started that may have been written a moment ago?
+//! How is a program started whose file may still be open for writing?
 //!
-//! Linux runs no file that somebody has open for writing (ETXTBSY). An interpreter that has just been unpacked may be: a process
-//! that was being started meanwhile, for another model, has the unpacker's descriptors until it runs its own program.
+//! Linux does not execute a file that is open for writing (ETXTBSY). That can happen to an interpreter that was just unpacked: a process that is
+//! being started for another model at the same time inherits the unpacker's descriptors until it executes its own program.
 
 use std::io;
 use std::process::{Child as Process, Command};
@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 
 use nerite_shm::close_all_on_exec;
 
-/// How long it may take until the last such process has gone on.
+/// The longest wait for such a process to execute its program.
 const BUSY_MAX: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Starts it, if need be when nobody has its file open any more.
+/// Starts it. If its file is open for writing, waits until it is closed.
 #[expect(
     clippy::disallowed_methods,
     reason = "the kernel wakes nobody when a program's file is closed; this is the supervisor's thread"
 )]
 pub fn spawn(command: &mut Command) -> io::Result<Process> {
-    // What the server itself inherited is not for the child, which may run anybody's code.
-    close_all_on_exec();
+    // The child must not get descriptors that the server itself inherited, because it may run code of users.
+    close_all_on_exec(command);
     let deadline = Instant::now() + BUSY_MAX;
     loop {
         match command.spawn() {
@@ -46,7 +46,7 @@ mod tests {
         let file = File::open("/dev/null").unwrap();
         rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).unwrap();
         let mut command = Command::new("sh");
-        // The shell reads the folder with a descriptor of its own.
+        // The shell reads the directory with one more descriptor.
         command.args(["-c", "for one in /proc/self/fd/*; do readlink $one; done > $1; test -s $1", "sh"]);
         let folder = tempfile::tempdir().unwrap();
         let told = folder.path().join("told");
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a test may panic, and take its time")]
-    fn a_program_that_somebody_still_writes_runs_once_it_is_closed() {
+    fn a_program_that_is_open_for_writing_runs_once_it_is_closed() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("true");
         fs::copy("/bin/true", &program).unwrap();

@@ -1,16 +1,16 @@
-//! How long did each part of an execution take that another process did?
+//! How long did the phases of an execution in another process take?
 //!
-//! The child tells durations, not moments: its clock starts elsewhere. They end where the answer arrived, so what the way there and back
-//! took counts as making the inputs ready.
+//! The child reports durations, because its clock starts elsewhere. They are placed so that they end at the arrival of the answer. So the time of the
+//! packets counts as input time.
 
 use nerite_backend::Times;
 
 use crate::packets::Execution;
 
-/// The executions of a batch, in order: rows and moments of each.
+/// The executions of a batch, in order: rows and times of each.
 pub(crate) type Spent = Vec<(u64, Times)>;
 
-/// What an answer tells of its executions. `times` began with the batch, and its answer came when its `infer_end` is.
+/// The executions in an answer. `times` began with the batch, and its `infer_end` is the arrival of the answer.
 pub(crate) fn told(executions: impl Iterator<Item = Execution>, times: &Times) -> Spent {
     spread(&executions.collect::<Vec<_>>(), times)
 }
@@ -19,7 +19,7 @@ fn spread(executions: &[Execution], times: &Times) -> Spent {
     let window = times.infer_end.saturating_sub(times.start);
     let all = |one: &Execution| u128::from(one.input_ns) + u128::from(one.infer_ns) + u128::from(one.output_ns);
     let total: u128 = executions.iter().map(all).sum();
-    // A child that tells more than there was is not believed beyond the window.
+    // Durations that exceed the whole time are limited to it.
     let fits = total <= u128::from(window);
     let fit = |ns: u64| if fits { ns } else { (u128::from(ns) * u128::from(window) / total) as u64 };
     let mut at = times.start;
@@ -34,7 +34,7 @@ fn spread(executions: &[Execution], times: &Times) -> Spent {
     each.collect()
 }
 
-/// The moments of a request of that batch: of all its executions.
+/// The times of a request of that batch, over all its executions.
 pub(crate) fn whole(spent: &Spent, times: Times) -> Times {
     let (Some((_, first)), Some((_, last))) = (spent.first(), spent.last()) else { return times };
     Times { start: first.start, input_end: first.input_end, infer_end: last.infer_end, end: times.end.max(last.end) }
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_counts_as_input_and_nothing_reaches_beyond_the_answer() {
+    fn the_time_of_the_packets_counts_as_input_and_no_time_is_after_the_answer() {
         check("[]", &[]);
         check("[[3,5,60,5]]", &[(3, [100, 135, 195, 200])]);
         check("[[1,0,20,0],[2,10,30,0]]", &[(1, [100, 140, 160, 160]), (2, [160, 170, 200, 200])]);

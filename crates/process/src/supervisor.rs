@@ -1,7 +1,7 @@
-//! Who starts the processes of models, and who hears what they say besides their answers?
+//! How are the processes of models started, and how are their log lines and questions read?
 //!
-//! One thread for all of them. Processes die with the thread that started them (`PR_SET_PDEATHSIG` means the thread), so it is one that
-//! lives as long as the server; and it is the one place where log lines and questions of any thread of any process arrive.
+//! One thread does this for all processes. A process dies with the thread that started it (`PR_SET_PDEATHSIG` refers to the thread), so this thread
+//! lives as long as the server. It also reads the side channels, for log lines and questions from any thread of any process.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -21,12 +21,13 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::blocks::Block;
 use crate::body::Body;
-use crate::channel::{Channel, Packet};
+use crate::channel::{Channel, Packet, Received};
+use crate::limits::SIDE_BYTES_MAX;
 use crate::measured::measured;
 use crate::packets::{Cancelled, Gone, LetGo, Log, SideSaid};
 use crate::spawn::spawn;
 
-/// The thread, as others see it.
+/// A handle of the thread.
 #[derive(Clone)]
 pub struct Supervisor {
     orders: Sender<Order>,
@@ -38,38 +39,38 @@ enum Order {
     Hear(Kept),
 }
 
-/// The server's end of a channel for calls, until the first of them.
+/// The server's end of a channel for calls, until the first call.
 pub(crate) trait Caller: Send + Sync {
-    /// Where they come.
+    /// The socket of the channel.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// The process calls, or has ended. Said once.
+    /// Called once, when the process makes a call or has ended.
     fn wake(self: Arc<Self>);
 }
 
-/// What is kept of a process: its words, until it has none any more, and its end.
+/// The parts of a process that the thread watches: its side channel until it is closed, and its end.
 struct Kept {
     side: Option<Arc<Side>>,
     body: Option<(Arc<Body>, OwnedFd)>,
-    /// Its calls, until the first of them, which starts a thread that hears them.
+    /// Its calls, until the first one, which starts a thread that reads them.
     calls: Option<Arc<dyn Caller>>,
 }
 
-/// Where any thread of one process speaks to the server.
+/// The side channel of one process, which any of its threads uses.
 pub(crate) struct Side {
     channel: Channel,
-    /// Flags of the requests that the process has, by their numbers.
+    /// The cancel flags of the process's requests, by their numbers.
     cancels: Mutex<HashMap<u64, Cancel>>,
-    /// Memory that the model keeps arrays on, by its number: nobody else's until it has let go.
+    /// Memory that the model's arrays use, by its number. It is not reused before the model has dropped them.
     kept: Mutex<HashMap<u64, Buffer>>,
-    /// The metrics that the model made, where it may make some.
+    /// The metrics that the model made. `None` if it may make none.
     metrics: Mutex<Option<MetricOwner>>,
-    /// Whether the process listens: it is told when a client has gone.
+    /// Whether the process reads this channel, and is told when a client has gone.
     tells_gone: AtomicBool,
 }
 
 impl Side {
-    /// This end of a fresh pair, and that of the process.
+    /// A new pair: the server's end, and that of the process.
     pub(crate) fn pair() -> io::Result<(Arc<Side>, OwnedFd)> {
         let (channel, theirs) = Channel::pair()?;
         Ok((
@@ -84,7 +85,7 @@ impl Side {
         ))
     }
 
-    /// The requests that the process may ask about now.
+    /// Adds requests that the process may ask about.
     pub(crate) fn watch(self: &Arc<Self>, cancels: impl Iterator<Item = (u64, Cancel)>) {
         for (number, cancel) in cancels {
             self.cancels().insert(number, cancel.clone());
@@ -98,12 +99,12 @@ impl Side {
         }
     }
 
-    /// From now on the process is told of clients that go.
+    /// Tells the process from now on when clients go.
     pub(crate) fn tell_gone(&self) {
         self.tells_gone.store(true, Ordering::Relaxed);
     }
 
-    /// The client of a request has gone. A process that does not listen is not waited for.
+    /// Tells the process that the client of a request has gone. It does not wait for a process that does not read.
     fn has_gone(&self, number: u64) {
         let has_it = self.cancels().contains_key(&number);
         if has_it {
@@ -111,49 +112,49 @@ impl Side {
         }
     }
 
-    /// It has none of them any more.
+    /// Removes all requests.
     pub(crate) fn unwatch_all(&self) {
         self.cancels().clear();
     }
 
-    /// It has this one no more.
+    /// Removes this request.
     pub(crate) fn unwatch(&self, number: u64) {
         self.cancels().remove(&number);
     }
 
-    /// The model keeps arrays on this memory.
+    /// Keeps this memory, because the model's arrays use it.
     pub(crate) fn keep(&self, block: &Block) {
         self.keep_buffer(block.segment(), block.buffer());
     }
 
-    /// The same of memory by its number.
+    /// Keeps the memory with this number.
     pub(crate) fn keep_buffer(&self, segment: u64, buffer: Buffer) {
         self.kept().insert(segment, buffer);
     }
 
-    /// What is kept of that memory.
+    /// The kept memory with this number.
     pub(crate) fn kept_buffer(&self, segment: u64) -> Option<Buffer> {
         self.kept().get(&segment).cloned()
     }
 
-    /// It keeps none on these any more. Returns those that were kept.
+    /// Releases these segments, because the model's arrays do not use them any more. Returns those that were kept.
     pub(crate) fn let_go(&self, segments: impl Iterator<Item = u64>) -> Vec<u64> {
         let mut kept = self.kept();
         segments.filter(|segment| kept.remove(segment).is_some()).collect()
     }
 
-    /// From now on the model may make metrics.
+    /// Allows the model to make metrics.
     pub(crate) fn measure(&self, metrics: MetricOwner) {
         *self.metrics() = Some(metrics);
     }
 
-    /// The process is no more.
+    /// Releases everything, because the process has ended.
     pub(crate) fn let_all_go(&self) {
         self.kept().clear();
         self.unmeasure();
     }
 
-    /// The model has no metrics any more.
+    /// Removes the model's metrics.
     fn unmeasure(&self) {
         let metrics = self.metrics().take();
         drop(metrics);
@@ -171,10 +172,22 @@ impl Side {
         self.cancels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one packet. An error means that there will be no more.
+    /// Reads and handles one packet. An error means that no more packets will come.
     fn hear(&self, packet: &mut Packet) -> io::Result<()> {
-        let text = self.channel.receive(packet)?.ok_or(io::ErrorKind::UnexpectedEof)?;
-        // A model's code can reach the socket: what makes no sense is passed over.
+        let long;
+        let text = match self.channel.try_receive(packet) {
+            Ok(Received::End) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(Received::Text(text)) => text,
+            Ok(Received::Long(text)) => {
+                // This thread reads for all processes.
+                let Some(text) = text.read_up_to(SIDE_BYTES_MAX)? else { return Ok(()) };
+                long = text;
+                &long
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        // A model's code can write to the socket, so invalid packets are ignored.
         let Ok(said) = SideSaid::read(text) else { return Ok(()) };
         if let Some(line) = said.log() {
             note(line);
@@ -195,13 +208,13 @@ impl Side {
         Ok(())
     }
 
-    /// A process that asks and does not listen for the answer must not keep the others waiting.
+    /// This does not block: a process that does not read its answers must not delay others.
     fn reply(&self, answer: &dyn Display) {
         let _ = self.channel.try_send(&answer.to_string());
     }
 }
 
-/// Logs a line of a model's, with the place in the model's code that wrote it, where there is one.
+/// Logs a line of a model, with its place in the model's code, if it has one.
 fn note(line: Log<'_>) {
     let Log { level, text, at } = line;
     let level = match level {
@@ -235,21 +248,21 @@ impl Supervisor {
         Ok(Supervisor { orders, bell })
     }
 
-    /// Starts a process, which lives no longer than the server. It runs on the cores of the thread that asks for it.
+    /// Starts a process, which lives no longer than the server. It runs on the cores of the calling thread.
     pub(crate) fn spawn(&self, command: Command) -> io::Result<Process> {
         let (started, process) = sync_channel(1);
         self.order(Order::Start { command: Box::new(command), cores: sched_getaffinity(None).ok(), started })?;
         process.recv().map_err(|_| gone())?
     }
 
-    /// Has a process's words heard, and the process buried when it has ended, whether or not somebody wants to use it then.
+    /// Watches a process: its side channel is read, and it is reaped when it has ended, even if it is not used then.
     pub(crate) fn hear(&self, side: Arc<Side>, body: Option<Arc<Body>>) -> io::Result<()> {
-        // Where the end cannot be watched, who uses the process next will find out.
+        // If its end cannot be watched, the next request finds out.
         let body = body.and_then(|body| body.watch().ok().map(|end| (body, end)));
         self.order(Order::Hear(Kept { side: Some(side), body, calls: None }))
     }
 
-    /// Has a process's calls heard, from the first one on.
+    /// Reads a process's calls, from the first one on.
     pub(crate) fn hear_calls(&self, calls: Arc<dyn Caller>) -> io::Result<()> {
         self.order(Order::Hear(Kept { side: None, body: None, calls: Some(calls) }))
     }
@@ -261,13 +274,13 @@ impl Supervisor {
     }
 
     fn ring(&self) {
-        // Full means that it rings already.
+        // The write fails if the counter is full, when the thread is being woken already.
         let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
     }
 }
 
 impl Drop for Supervisor {
-    /// The thread finds out whether this was the last.
+    /// Wakes the thread, which checks whether this was the last handle.
     fn drop(&mut self) {
         drop(std::mem::replace(&mut self.orders, channel().0));
         self.ring();
@@ -278,7 +291,7 @@ fn gone() -> io::Error {
     io::Error::other("the thread that keeps the processes of models has ended")
 }
 
-/// The thread's life: until nobody can give orders and no process is left.
+/// The loop of the thread, until all handles are dropped and no process is left.
 fn keep(ordered: &Receiver<Order>, bell: &OwnedFd) {
     let (mut all, mut packet) = (Vec::<Kept>::new(), Packet::default());
     let mut open = true;
@@ -295,12 +308,12 @@ fn keep(ordered: &Receiver<Order>, bell: &OwnedFd) {
     }
 }
 
-/// Who has something: whether the bell rings, and of each process whether it speaks, has ended, or calls.
+/// Waits for events. Returns whether there are orders, and for each process whether it has a packet, has ended, or makes a call.
 fn wait(bell: &OwnedFd, all: &[Kept]) -> (bool, Vec<[bool; 3]>) {
     let each: Vec<[Option<BorrowedFd<'_>>; 3]> = all.iter().map(Kept::descriptors).collect();
     let polled = std::iter::once(bell.as_fd()).chain(each.iter().flatten().flatten().copied());
     let mut polled: Vec<_> = polled.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
-    // Interrupted: nobody has anything, and it is waited again.
+    // If it was interrupted, no event is reported, and it waits again.
     let _ = poll(&mut polled, None);
     let mut ready = polled.iter().map(|one| !one.revents().is_empty());
     let rings = ready.next().unwrap_or(false);
@@ -315,7 +328,7 @@ impl Kept {
         [side, self.body.as_ref().map(|(_, end)| end.as_fd()), calls]
     }
 
-    /// Hears what it says. When it has ended, the last words come first.
+    /// Reads its packets. When it has ended, the remaining packets are read before it is reaped.
     fn attend(&mut self, [speaks, ended, calls]: [bool; 3], packet: &mut Packet) {
         if let Some(calls) = self.calls.take_if(|_| calls) {
             calls.wake();
@@ -332,7 +345,7 @@ impl Kept {
     }
 }
 
-/// Carries out what was ordered. `false` once nobody can order any more.
+/// Carries out the orders. `false` once all handles are dropped.
 fn obey(ordered: &Receiver<Order>, all: &mut Vec<Kept>) -> bool {
     use std::sync::mpsc::TryRecvError;
     loop {
@@ -347,11 +360,11 @@ fn obey(ordered: &Receiver<Order>, all: &mut Vec<Kept>) -> bool {
     }
 }
 
-/// Does `work` on these cores: what it starts begins there.
+/// Does `work` on these cores, so that a process that it starts runs there.
 fn on_cores<T>(cores: Option<&CpuSet>, work: impl FnOnce() -> T) -> T {
     let own = sched_getaffinity(None).ok();
     let moved = own.as_ref().zip(cores).filter(|(own, cores)| own != cores);
-    // Where this fails the process runs where the server does.
+    // If this fails, the process runs on the cores of the server.
     let moved = moved.filter(|(_, cores)| sched_setaffinity(None, cores).is_ok());
     let done = work();
     if let Some((own, _)) = moved {
@@ -393,7 +406,20 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_listens_is_told_who_has_gone() {
+    fn a_line_that_takes_long_to_read_is_left_out() {
+        let (side, theirs) = Side::pair().unwrap();
+        let (theirs, mut packet) = (Channel::from(theirs), Packet::default());
+        let line = |bytes: usize| format!(r#"{{"cancelled":7,"more":"{}"}}"#, "x".repeat(bytes));
+        for (bytes, is_heard) in [(SIDE_BYTES_MAX, false), (SIDE_BYTES_MAX / 2, true)] {
+            theirs.send(line(bytes), &[]).unwrap();
+            side.hear(&mut packet).unwrap();
+            assert_eq!(theirs.wait(std::time::Duration::ZERO).unwrap(), is_heard);
+        }
+        side.hear(&mut packet).unwrap();
+    }
+
+    #[test]
+    fn a_process_that_reads_is_told_which_clients_have_gone() {
         let (side, theirs) = Side::pair().unwrap();
         let (theirs, mut got) = (Channel::from(theirs), Packet::default());
         let (before, silent, after, done) = (Cancel::new(), Cancel::new(), Cancel::new(), Cancel::new());
@@ -432,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_ends_with_its_last_keeper_and_the_last_process() {
+    fn the_thread_ends_with_its_last_handle_and_the_last_process() {
         let supervisor = Supervisor::start("nerite-test").unwrap();
         let (side, theirs) = Side::pair().unwrap();
         let watch = Arc::downgrade(&side);

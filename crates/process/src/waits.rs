@@ -1,8 +1,8 @@
-//! Does a model wait for itself?
+//! Do models wait for each other in a cycle?
 //!
-//! A model that asks another waits in its instance. If all instances of a model wait, and each for a model of which the same holds, no
-//! answer can come: the request that would close the circle is refused. If the circle closes because an instance leaves, requests are
-//! cancelled until it is open. Pure but for the lock.
+//! A model that sends a request to another model waits in its instance. If all instances of a model wait for models that are blocked in the same way,
+//! no answer can come. So the request that would close the cycle is refused. If the cycle is closed because an instance leaves, requests are
+//! cancelled until it is open. The decisions are pure, apart from the lock.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ struct State {
 #[derive(Debug)]
 struct Instance {
     model: String,
-    /// What it waits for, by its own number of the request.
+    /// The calls it waits for, by its own number of the request.
     calls: HashMap<u64, Call>,
 }
 
@@ -34,7 +34,7 @@ struct Call {
     cancel: Cancel,
 }
 
-/// One instance, as long as it is there.
+/// One instance. It is removed when this is dropped.
 #[derive(Debug)]
 pub struct Waiter {
     waits: Arc<Waits>,
@@ -42,7 +42,7 @@ pub struct Waiter {
 }
 
 impl Waits {
-    /// One more instance of a model.
+    /// Adds an instance of a model.
     pub fn instance(self: &Arc<Waits>, model: &str) -> Waiter {
         let mut state = self.lock();
         state.last += 1;
@@ -57,8 +57,8 @@ impl Waits {
 }
 
 impl Waiter {
-    /// The instance waits for the answer of these models to its request `call`. `false`, and it does not, if that could never come. `cancel`
-    /// is called if it cannot come any more, because an instance left.
+    /// Notes that the instance waits for the answer of these models to its request `call`. `false` if the answer could never come. Then it must not
+    /// wait. `cancel` is called if the answer becomes impossible because an instance leaves.
     pub fn begin(&self, call: u64, targets: Vec<String>, cancel: Cancel) -> bool {
         let mut state = self.waits.lock();
         let Some(instance) = state.instances.get_mut(&self.number) else { return true };
@@ -73,14 +73,14 @@ impl Waiter {
         false
     }
 
-    /// The answer has come, or is not wanted any more.
+    /// Ends the wait: the answer has come, or is not needed any more.
     pub fn end(&self, call: u64) {
         if let Some(instance) = self.waits.lock().instances.get_mut(&self.number) {
             instance.calls.remove(&call);
         }
     }
 
-    /// None is wanted any more: its process has ended.
+    /// Ends all waits, because its process has ended.
     pub fn end_all(&self) {
         if let Some(instance) = self.waits.lock().instances.get_mut(&self.number) {
             instance.calls.clear();
@@ -94,7 +94,7 @@ impl Drop for Waiter {
         state.instances.remove(&self.number);
         let hopeless: Vec<Call> = std::iter::from_fn(|| state.take_hopeless()).collect();
         drop(state);
-        // Without the lock: what is cancelled ends here.
+        // This is done without the lock, because a cancelled request calls `end`.
         for Call { targets, cancel } in hopeless {
             log::warn!(
                 "a request for model '{}' was cancelled: no instance is left that could answer it; give it more instances (instance_group)",
@@ -112,7 +112,7 @@ impl Call {
 }
 
 impl State {
-    /// One call that cannot be answered, if there is any.
+    /// Takes one call that cannot be answered, if there is any.
     fn take_hopeless(&mut self) -> Option<Call> {
         let stuck = self.stuck();
         let found = self.instances.iter().find_map(|(number, instance)| {
@@ -123,7 +123,7 @@ impl State {
         self.instances.get_mut(&number)?.calls.remove(&call)
     }
 
-    /// The models of which every instance waits for one of these models.
+    /// The models whose instances all wait for one of these models.
     fn stuck(&self) -> HashSet<&str> {
         let mut stuck: HashSet<&str> = self.instances.values().map(|instance| instance.model.as_str()).collect();
         loop {
@@ -142,7 +142,7 @@ impl State {
 mod tests {
     use super::*;
 
-    /// Instances as `model`, and calls as `instance>model+model` in their order; `!` says that the call is refused.
+    /// Instances as `model`, and calls as `instance>model+model` in their order. `!` says that the call is refused.
     #[track_caller]
     fn check(instances: &str, calls: &str) {
         let waits = Arc::new(Waits::default());
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_without_a_free_instance_is_refused() {
+    fn a_cycle_without_a_free_instance_is_refused() {
         check("a", "0>a!");
         check("a a", "0>a 1>a!");
         check("a b", "0>b 1>a!");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn who_can_still_be_answered_may_wait() {
+    fn an_instance_that_can_be_answered_may_wait() {
         check("a b", "0>b");
         check("a", "0>b 0>c");
         check("a a", "0>a");
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_is_waited_for_no_more() {
+    fn a_wait_that_has_ended_closes_no_cycle() {
         let waits = Arc::new(Waits::default());
         let (one, two) = (waits.instance("a"), waits.instance("b"));
         assert!(one.begin(1, vec!["b".to_owned()], Cancel::new()));
@@ -196,7 +196,7 @@ mod tests {
         assert!(three.begin(1, vec!["a".to_owned()], Cancel::new()));
     }
 
-    /// Instances as `model`, and calls as `instance>model` in their order, none of which is refused. Which calls are cancelled when that
+    /// Instances as `model`, and calls as `instance>model` in their order, none of which is refused. Checks which calls are cancelled when that
     /// instance leaves.
     #[track_caller]
     fn check_leaving(instances: &str, calls: &str, leaves: usize, expect: &[usize]) {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_that_closes_because_an_instance_leaves_is_opened() {
+    fn a_cycle_that_closes_because_an_instance_leaves_is_opened() {
         check_leaving("a a", "0>a", 1, &[0]);
         check_leaving("a a a", "0>a", 1, &[]);
         check_leaving("a b c", "0>b", 2, &[]);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn one_call_of_a_circle_is_cancelled_and_the_others_go_on() {
+    fn one_call_of_a_cycle_is_cancelled_and_the_others_go_on() {
         let waits = Arc::new(Waits::default());
         let (one, two, third) = (waits.instance("a"), waits.instance("b"), waits.instance("b"));
         let (first, second) = (Cancel::new(), Cancel::new());

@@ -1,9 +1,9 @@
-//! How do packets tell of failures and parameters?
+//! How are failures and parameters encoded in packets?
 
 use nerite_request::{Code, Parameter, Parameters, Status};
 use serde_json::Value;
 
-/// What a process says of a failure: `[code, text]`, or the text alone.
+/// Parses a failure: `[code, text]`, or only the text.
 pub(crate) fn status_of(error: &Value) -> Status {
     let (code, text) = match error.as_array().map(Vec::as_slice) {
         Some([code, text]) => (code.as_str().unwrap_or_default(), text.as_str().unwrap_or_default()),
@@ -22,14 +22,15 @@ pub(crate) fn status_of(error: &Value) -> Status {
     Status::new(code, text)
 }
 
-/// The word for a code that [`status_of`] understands.
+/// The name of a code, which [`status_of`] parses.
 pub(crate) fn code_word(code: Code) -> &'static str {
     match code {
         Code::Unknown => "UNKNOWN",
         Code::Internal => "INTERNAL",
         Code::NotFound => "NOT_FOUND",
         Code::InvalidArg => "INVALID_ARG",
-        Code::Unavailable => "UNAVAILABLE",
+        // Python models know only Triton's words, and none of these for what a client may not do.
+        Code::Unavailable | Code::Unauthenticated | Code::Denied | Code::Exhausted => "UNAVAILABLE",
         Code::Unsupported => "UNSUPPORTED",
         Code::AlreadyExists => "ALREADY_EXISTS",
         Code::Cancelled => "CANCELLED",

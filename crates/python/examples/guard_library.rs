@@ -1,4 +1,4 @@
-//! Where does a test get the guard that children load?
+//! How does a test get the guard library that models' processes load?
 //!
 //! ```text
 //! cargo run -p nerite-python --example guard_library -- PATH

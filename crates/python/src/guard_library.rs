@@ -1,7 +1,7 @@
-//! Which bytes does a child load as its guard against memory that its clients take away?
+//! Which guard library does a model's process load against memory that clients remove?
 
-/// A shared library for this machine with the four functions of `nerite_guard::library`. Empty where it could not be built
-/// (see `build.rs`): then there is no guard.
+/// A shared library for this machine with the four functions of `nerite_guard::library`. Empty if it could not be built (see `build.rs`): then there
+/// is no guard.
 pub(crate) static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guard_library"));
 
 #[cfg(test)]
@@ -11,7 +11,7 @@ mod tests {
     #[test]
     fn it_is_a_small_shared_object_or_nothing() {
         let built = LIBRARY.starts_with(b"\x7fELF") && LIBRARY.len() < 64 << 10;
-        // CI builds for a machine that it runs on, where nothing is in its way.
+        // CI builds for its own machine, where the library can always be built.
         assert!(if cfg!(miri) { LIBRARY.is_empty() } else { built }, "{} bytes", LIBRARY.len());
     }
 }

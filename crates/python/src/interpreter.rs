@@ -3,11 +3,11 @@
 //! ```text
 //!   EXECUTION_ENV_PATH ─► Environments: a directory, or an archive unpacked once ─► activation ─┐
 //!   interpreter=…, VIRTUAL_ENV, PATH ─► search ────────────────────────────────────────────────┴─► Interpreter ─► process
-//!                                                   why did it give no answer? ◄─ probe ◄─────────────┘
+//!                                                   why did it not answer? ◄───── probe ◄─────────────┘
 //! ```
 //!
-//! Choosing starts nothing: who starts a server without Python models pays nothing. Only an interpreter that failed to run a
-//! model is asked what it is, so that the error can name the cure.
+//! Choosing starts no process, so a server without Python models has no cost. Only if an interpreter failed to run a model, it is started again to
+//! ask for its versions, so that the error can say what to do.
 
 mod activation;
 mod archive;
@@ -15,6 +15,7 @@ mod bounded;
 mod environments;
 mod look;
 mod no_python;
+mod places;
 mod probe;
 mod search;
 
@@ -27,6 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nerite_request::Status;
+use nerite_sandbox::Sandbox;
 
 pub(crate) use environments::Environments;
 pub use look::{PythonFound, find_python};
@@ -34,8 +36,8 @@ pub use no_python::NoPython;
 use probe::{Fault, VERSION_MIN, version};
 use search::Surroundings;
 
-/// What `python` is asked to do before it runs the stub, in an environment whose libraries were put first for it: programs that
-/// the model starts want the system's.
+/// Code that runs before the stub in an environment whose libraries were put first in `LD_LIBRARY_PATH`. It restores the variable for programs that
+/// the model starts, which need the system's libraries.
 const PUT_LIBRARIES_BACK: &str =
     "import os; os.environ['LD_LIBRARY_PATH'] = os.environ['LD_LIBRARY_PATH'].partition(':')[2]\n";
 
@@ -44,16 +46,18 @@ const PUT_LIBRARIES_BACK: &str =
 pub(crate) struct Interpreter {
     program: PathBuf,
     origin: Origin,
-    /// What activating its environment changes; nothing for the user's own interpreter.
+    /// The variables of its environment's activation. Empty for the user's own interpreter.
     variables: Vec<(&'static str, Option<OsString>)>,
-    /// Keeps its files as long as somebody may start it.
-    _unpacked: Option<Arc<environments::Unpacked>>,
+    /// Keeps its files as long as it may be started.
+    unpacked: Option<Arc<environments::Unpacked>>,
+    /// What confines its processes.
+    sandbox: Option<Arc<Sandbox>>,
 }
 
-/// Who named the interpreter.
+/// How the interpreter was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// The model's parameter, as it was given.
+    /// The model's parameter, with its value.
     Environment(String),
     /// `--backend-config=python,interpreter=`.
     Setting,
@@ -75,25 +79,35 @@ impl fmt::Display for Origin {
 }
 
 impl Interpreter {
-    /// The one for a model: that of its environment, else the operator's, else that of an activated environment, else the one on
-    /// the PATH.
+    /// Chooses the interpreter for a model: that of its environment, else the operator's, else that of an activated environment, else the one on the
+    /// PATH.
     pub(crate) fn choose(
         environments: &Environments,
         environment: Option<&str>,
         model_dir: &Path,
         setting: Option<&Path>,
         start_max: Duration,
+        sandbox: Option<&Arc<Sandbox>>,
     ) -> Result<Interpreter, NoPython> {
         let surroundings = Surroundings::of_process();
         if let Some(named) = environment.filter(|named| !named.is_empty()) {
-            return environments.interpreter(named, model_dir, &surroundings, start_max);
+            return environments.interpreter(named, model_dir, &surroundings, start_max, sandbox);
         }
         let (program, origin) = surroundings.find(setting)?;
-        Ok(Interpreter { program, origin, variables: Vec::new(), _unpacked: None })
+        Ok(Interpreter { program, origin, variables: Vec::new(), unpacked: None, sandbox: sandbox.map(Arc::clone) })
     }
 
-    /// What starts it, without arguments.
+    /// The command that starts it, without arguments.
     pub(crate) fn command(&self) -> Command {
+        self.command_writing(None)
+    }
+
+    /// The same of a process that may also write in this directory, which the server made.
+    fn command_writing(&self, own: Option<&Path>) -> Command {
+        if let Some(sandbox) = &self.sandbox {
+            let places = places::of(&self.program, self.unpacked.is_some());
+            return sandbox.command(self.program.as_os_str(), &self.variables, &places, own);
+        }
         let mut command = Command::new(&self.program);
         for (name, value) in &self.variables {
             match value {
@@ -104,7 +118,12 @@ impl Interpreter {
         command
     }
 
-    /// The text to run, with what must come before it in this environment.
+    /// Whether what runs in it may start no other process.
+    pub(crate) fn forbids_processes(&self) -> bool {
+        self.sandbox.as_ref().is_some_and(|sandbox| sandbox.forbids_processes())
+    }
+
+    /// The code to run, with the code that must come before it in this environment.
     pub(crate) fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
         if self.variables.iter().any(|(name, _)| *name == "LD_LIBRARY_PATH") {
             return format!("{PUT_LIBRARIES_BACK}{text}").into();
@@ -112,7 +131,7 @@ impl Interpreter {
         text.into()
     }
 
-    /// Why it ran no model, if it is the interpreter's fault: found by asking it, for at most so long.
+    /// The reason why it ran no model, if it is in the interpreter. This starts the interpreter, for at most this time.
     pub(crate) fn blame(&self, at_most: Duration) -> Option<Status> {
         if at_most.is_zero() {
             return None;
@@ -120,12 +139,12 @@ impl Interpreter {
         self.probe(at_most).err().map(|fault| self.accuse(&fault).status())
     }
 
-    /// Says that it cannot be started.
+    /// The error of an interpreter that cannot be started.
     pub(crate) fn unstarted(&self, error: std::io::Error) -> Status {
         self.accuse(&Fault::Unstartable(error)).status()
     }
 
-    /// Refuses a Python that ran the stub, but is older than what is promised to work.
+    /// Refuses a Python that ran the stub, but is older than the oldest supported version.
     pub(crate) fn check_version(&self, python: &str) -> Result<(), Status> {
         match version(python) {
             Some(found) if found < VERSION_MIN => Err(self.accuse(&Fault::Old(python.to_owned())).status()),
@@ -143,9 +162,10 @@ impl Interpreter {
 }
 
 impl fmt::Display for Interpreter {
-    /// As errors name it.
+    /// Its form in errors.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "'{}' ({})", self.program.display(), self.origin)
+        let confined = if self.sandbox.is_some() { ", in a sandbox" } else { "" };
+        write!(f, "'{}' ({}{confined})", self.program.display(), self.origin)
     }
 }
 
@@ -156,7 +176,13 @@ mod tests {
     use super::*;
 
     fn made(variables: Vec<(&'static str, Option<OsString>)>) -> Interpreter {
-        Interpreter { program: "/p/bin/python3".into(), origin: Origin::Setting, variables, _unpacked: None }
+        Interpreter {
+            program: "/p/bin/python3".into(),
+            origin: Origin::Setting,
+            variables,
+            unpacked: None,
+            sandbox: None,
+        }
     }
 
     #[track_caller]

@@ -11,17 +11,17 @@ use crate::guard_library;
 use crate::interpreter::Interpreter;
 use crate::stub;
 
-/// What a process is started with.
+/// The interpreter and the time limit of a process.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     /// The interpreter.
     pub(crate) interpreter: Arc<Interpreter>,
-    /// How long it may take until it answers its first command.
+    /// The time limit of its first answer.
     pub(crate) start_max: Duration,
 }
 
 impl Launch {
-    /// Starts the interpreter and hands it the stub. Gives the server's end of its channel for calls as well.
+    /// Starts the interpreter with the stub. Also returns the server's end of its channel for calls.
     pub(crate) fn start(&self, supervisor: &Supervisor) -> io::Result<(Child, Channel)> {
         let mut command = self.interpreter.command();
         command.args(["-u", "-c", &self.interpreter.text(stub::LAUNCHER)]);
@@ -33,19 +33,19 @@ impl Launch {
         Ok((Child::start(supervisor, command, self.patience(), stub::modules(), others)?, calls))
     }
 
-    /// How long it may take to answer.
+    /// The time limits of its answers.
     pub(crate) fn patience(&self) -> Patience {
         Patience { first: self.start_max, last: self.start_max }
     }
 
-    /// The reason in the interpreter, if there is one, that a process which began then has gone without an answer.
+    /// The reason in the interpreter, if there is one, why a process that was started at `began` did not answer.
     pub(crate) fn blame(&self, silence: &Silence, began: Instant) -> Option<Status> {
-        // One that took all of its time must not get more.
+        // A process that has used all its time must not get more.
         let left = self.start_max.saturating_sub(began.elapsed());
         if matches!(silence, Silence::TimedOut) { None } else { self.interpreter.blame(left) }
     }
 
-    /// The system gave no process, or it ended before it could be spoken to.
+    /// The error if the system starts no process, or if it ended before it got its first packet.
     pub(crate) fn unstarted(&self, error: io::Error, began: Instant) -> Status {
         let blame = match error.kind() {
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => self.blame(&Silence::Unasked, began),

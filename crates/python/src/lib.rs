@@ -5,9 +5,9 @@
 //!     Interpreter, Launch, ProcessLauncher, Template    (crate `process`)
 //! ```
 //!
-//! One process per instance, in the user's own interpreter: which one that is, what it is handed, and how its failures are told. What
-//! holds for all models in processes of their own is in crate `process`. The wire is described in `docs/python.md`; the other end of it is
-//! `python/nerite/model`.
+//! Each instance has its own process, with the user's own interpreter. This crate chooses the interpreter, starts it with the stub, and explains its
+//! failures. Rules for all models in processes of their own are in crate `process`. `docs/python.md` describes the packets. The other end of the
+//! channel is `python/nerite/model`.
 //!
 //! ```
 //! use nerite_backend::Runtime;

@@ -1,14 +1,14 @@
-//! How large may what an interpreter says and an environment holds become?
+//! What are the limits of an interpreter's output and of packed environments?
 
-/// Bytes that are kept of what an interpreter prints when it is asked what it is.
+/// The most bytes that are kept of the output of an interpreter that is asked for its versions.
 pub const SAID_BYTES_MAX: usize = 64 << 10;
-/// Entries of a packed environment; the largest ones in use have a quarter of that.
+/// The most entries of a packed environment. The largest ones in use have a quarter of that.
 pub const ARCHIVE_ENTRIES_MAX: u64 = 1 << 20;
-/// Bytes of a packed environment when unpacked. A larger one is better installed than packed.
+/// The most bytes of an unpacked environment. A larger one should be installed instead.
 pub const ARCHIVE_BYTES_MAX: u64 = 64 << 30;
-/// Bytes between two entries of a packed environment: its names, which are held in memory.
+/// The most bytes between two entries of a packed environment: the name, which is kept in memory.
 pub const ARCHIVE_NAMES_BYTES_MAX: u64 = 1 << 20;
-/// Bytes of one name in a packed environment; Linux takes no longer path.
+/// The most bytes of one name in a packed environment. It is Linux's limit of a path.
 pub const ARCHIVE_NAME_BYTES_MAX: usize = 4096;
-/// Directories above a file of a packed environment, and the file: removing them takes a descriptor each.
+/// The deepest path in a packed environment, because removing it takes one descriptor for each directory.
 pub const ARCHIVE_DEPTH_MAX: usize = 128;

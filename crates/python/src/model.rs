@@ -1,4 +1,4 @@
-//! What is one version of a Python model, and how is an instance of it started?
+//! How is one version of a Python model checked, and how is an instance of it started?
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use nerite_shm::Pools;
 use crate::launch::Launch;
 use crate::template::Template;
 
-/// One version, checked as far as it can be without running it.
+/// One version, checked as far as possible without running it.
 pub(crate) struct PythonModel {
     pub(crate) supervisor: Supervisor,
     pub(crate) pools: Arc<Pools>,
     pub(crate) launch: Launch,
     pub(crate) context: LoadContext,
     pub(crate) waits: Arc<Waits>,
-    /// From which its processes are forked, if they share what `initialize` loads.
+    /// The template that its processes are forked from, if they share the data that `initialize` loads.
     pub(crate) template: Option<Arc<Template>>,
 }
 
-/// Starts the process of one instance, as often as there must be another.
+/// Starts the process of one instance, and a new one after each end.
 struct PythonLauncher {
     supervisor: Supervisor,
     launch: Launch,
@@ -41,7 +41,7 @@ struct PythonLauncher {
 }
 
 impl Model for PythonModel {
-    /// Its process does the work.
+    /// Its process does the work, so the server's thread only waits.
     fn cost_bound(&self) -> CostBound {
         CostBound::Patience
     }
@@ -125,7 +125,7 @@ impl PythonLauncher {
     }
 }
 
-/// The template of a model whose author wants one: the parameter `SHARE_INITIALIZE`.
+/// The template, if the model's parameter `SHARE_INITIALIZE` asks for one.
 pub(crate) fn template(
     context: &LoadContext,
     supervisor: &Supervisor,
@@ -133,6 +133,11 @@ pub(crate) fn template(
 ) -> Result<Option<Arc<Template>>, Status> {
     match context.config.parameter("SHARE_INITIALIZE") {
         None | Some("no") => Ok(None),
+        Some("yes") if launch.interpreter.forbids_processes() => Err(Status::invalid(format!(
+            "model '{}': SHARE_INITIALIZE forks its instances, and its sandbox lets it start no process; set sandbox-processes to 'any', or to \
+             more than it has instances and threads, or leave SHARE_INITIALIZE out",
+            context.model
+        ))),
         Some("yes") => {
             let spec = InstanceSpec { name: context.model.clone(), ..InstanceSpec::default() };
             let command = initialize(context, &spec, true);
@@ -152,7 +157,7 @@ fn initialize(context: &LoadContext, spec: &InstanceSpec, template: bool) -> Str
     Initialize { args: &args, model: &model, decoupled, template }.to_string()
 }
 
-/// What every command about a model tells of it.
+/// The names of the model for each command.
 pub(crate) fn told<'a>(context: &'a LoadContext, instance: &'a str) -> ModelTold<'a> {
     ModelTold {
         name: &context.model,
@@ -169,7 +174,7 @@ pub(crate) fn file_name(config: &ModelConfig) -> &str {
     if config.default_model_filename.is_empty() { "model.py" } else { &config.default_model_filename }
 }
 
-/// What `initialize` is given, by name.
+/// The arguments of `initialize`, by name.
 fn args(context: &LoadContext, spec: &InstanceSpec) -> [(&'static str, String); 7] {
     [
         ("model_config", to_json(&context.config)),

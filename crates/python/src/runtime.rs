@@ -1,4 +1,4 @@
-//! Which Python runs a model, and what does its class say of its configuration?
+//! How are Python models loaded, and how does a class complete its configuration?
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use nerite_config::{ModelConfig, from_json, to_json};
 use nerite_process::packets::Complete;
 use nerite_process::{ProcessHost, Waits};
 use nerite_request::Status;
+use nerite_sandbox::Sandbox;
 
 use crate::interpreter::{Environments, Interpreter, NoPython};
 use crate::launch::Launch;
@@ -18,9 +19,9 @@ use crate::settings::Settings;
 /// The runtime called `python`.
 pub struct Python {
     host: ProcessHost,
-    /// Which models wait for each other.
+    /// Models that wait for each other's answers.
     waits: Arc<Waits>,
-    /// What models bring along.
+    /// The environments of models.
     environments: Environments,
 }
 
@@ -31,8 +32,8 @@ impl Default for Python {
 }
 
 impl Python {
-    /// The server ends: removes the environments that were unpacked for models. Not a matter of Drop, for a runtime is held by threads
-    /// that end with the process.
+    /// Removes the environments that were unpacked for models, because the server ends. Drop does not do this, because threads hold the runtime until
+    /// the process ends.
     pub fn end(&self) {
         self.environments.end();
     }
@@ -40,8 +41,12 @@ impl Python {
     fn launch(&self, context: &LoadContext) -> Result<Launch, Status> {
         let Settings { interpreter, start_max } = Settings::read(&context.settings)?;
         let environment = context.config.parameter("EXECUTION_ENV_PATH");
+        let places = [context.model_dir.as_path(), context.version_dir.as_path()];
+        let parameter = |key: &str| context.config.parameter(key);
+        let sandbox = Sandbox::open(self.name(), &context.settings, &context.model, parameter, &places)?;
+        let (environments, setting) = (&self.environments, interpreter.as_deref());
         let interpreter =
-            Interpreter::choose(&self.environments, environment, &context.model_dir, interpreter.as_deref(), start_max)
+            Interpreter::choose(environments, environment, &context.model_dir, setting, start_max, sandbox.as_ref())
                 .map_err(NoPython::status)?;
         Ok(Launch { interpreter: Arc::new(interpreter), start_max })
     }
@@ -88,7 +93,7 @@ impl Runtime for Python {
     }
 
     fn offers_gpus(&self) -> Result<(), String> {
-        // What a class does with the device it is told is its own affair.
+        // The class decides how it uses its device.
         Ok(())
     }
 
@@ -108,7 +113,7 @@ impl Runtime for Python {
     }
 }
 
-/// The class's source. Whoever finds none should hear where it was looked for.
+/// The class's source. The error for a missing file says where was searched.
 fn read(config: &ModelConfig, file: &Path) -> Result<String, Status> {
     let name = file_name(config);
     if !name.to_ascii_lowercase().ends_with(".py") {
@@ -123,7 +128,7 @@ fn read(config: &ModelConfig, file: &Path) -> Result<String, Status> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Whether the class may have an `auto_complete_config`: if it has not, no process need be started to find out.
+/// Whether the class can have an `auto_complete_config`. If not, no process is started to find out.
 fn may_complete(source: &str) -> bool {
     let plain = ["class TritonPythonModel:", "class TritonPythonModel():", "class TritonPythonModel(object):"];
     source.contains("auto_complete_config") || !plain.iter().any(|class| source.contains(class))

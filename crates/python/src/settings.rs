@@ -1,4 +1,4 @@
-//! What did the operator set for Python models?
+//! What are the operator's settings for Python models?
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,17 +9,17 @@ use nerite_request::Status;
 /// `--backend-config=python,<key>=<value>`, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// `interpreter`: the Python of models that bring none, where the operator names one.
+    /// `interpreter`: the Python of models without an environment of their own, if the operator sets one.
     pub(crate) interpreter: Option<PathBuf>,
     /// `stub-timeout-seconds`: how long a model may take to initialize.
     pub(crate) start_max: Duration,
 }
 
-/// Smallest pool that Triton's backend takes. Nothing here has a pool, but a setting that is refused there is refused here.
+/// The smallest pool that Triton's backend accepts. This server has no pool, but refuses the same values.
 const POOL_BYTES_MIN: i64 = 1 << 20;
 
 impl Settings {
-    /// Reads them, in Triton's words where it refuses.
+    /// Reads the settings. Errors have Triton's texts.
     pub(crate) fn read(settings: &BTreeMap<String, String>) -> Result<Settings, Status> {
         let seconds = number(settings, "stub-timeout-seconds", 30)?;
         if seconds <= 0 {

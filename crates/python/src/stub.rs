@@ -1,15 +1,15 @@
-//! What does a model's process run before it runs the model?
+//! Which code runs in a model's process before the model?
 //!
-//! The sources of `python/nerite/model`, which travel inside the server: the user's interpreter needs no package of ours.
+//! The sources of `python/nerite/model`, which are built into the server, so the user's interpreter needs no package of this project.
 
 use std::sync::OnceLock;
 
 use nerite_process::packets::Greeting;
 
-/// What the interpreter is told to run: it fetches the modules and gives way to the main one.
+/// The program of the interpreter: it reads the modules from the socket and starts the main one.
 pub(crate) const LAUNCHER: &str = include_str!("../../../python/nerite/model/launch.py");
 
-/// One of the modules: its name, which no package of the user's has, and its source.
+/// One of the modules: its name, which no package of the user has, and its source.
 macro_rules! part {
     ($name:literal) => {
         (concat!("nerite_model.", $name), include_str!(concat!("../../../python/nerite/model/", $name, ".py")))
@@ -44,10 +44,10 @@ const MODULES: &[(&str, &str)] = &[
     part!("workers"),
 ];
 
-/// The module that takes over.
+/// The main module.
 const MAIN: &str = "nerite_model.stub";
 
-/// The first packet's text.
+/// The text of the first packet.
 pub(crate) fn modules() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| Greeting { modules: MODULES.iter().copied().collect(), main: MAIN }.to_string())

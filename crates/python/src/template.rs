@@ -1,13 +1,12 @@
-//! How do the instances of a model share what its `initialize` loaded?
+//! How do the instances of a model share the data that its `initialize` loaded?
 //!
 //! ```text
-//!   server ── initialize, fork, reap ──► template: imports the model, runs initialize once, executes nothing
+//!   server ── initialize, fork, reap ──► template: imports the model, runs initialize once, runs no batches
 //!                                           │ fork
-//!          ◄── channels of its own ──► instance, instance, …: the template's memory, copied where somebody writes
+//!          ◄── channels of its own ──► instance, instance, …: the template's memory, copy-on-write
 //! ```
 //!
-//! The template is started for the first instance. If it dies, its instances live on, and the next instance that is started has another template
-//! started before.
+//! The template is started for the first instance. If it ends, its instances continue, and another template is started for the next instance.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
@@ -22,7 +21,7 @@ use nerite_request::Status;
 
 use crate::launch::Launch;
 
-/// How long a template may take to answer that it reaped a process: it has nothing else to do, and those who ask may have.
+/// The time limit of a template's answer that it has reaped a process. It has no other work, but the callers may have.
 const REAP_MAX: Duration = Duration::from_millis(100);
 
 /// The template of one version of a model.
@@ -36,26 +35,26 @@ pub(crate) struct Template {
     process: Mutex<Option<Arc<Process>>>,
 }
 
-/// A template that runs.
+/// A running template.
 struct Process {
     child: Mutex<Child>,
-    /// Its number.
+    /// Its process ID.
     pid: u32,
-    /// It ended, or does not answer: what it would say now may be the answer to an earlier question.
+    /// It has ended, or did not answer in time. A later answer could belong to an earlier command, so it is not used any more.
     is_useless: AtomicBool,
-    /// Processes that ended and are still in the system's hands.
+    /// Processes that have ended and were not reaped yet.
     unreaped: Mutex<Vec<u32>>,
-    /// Its end of the channel for calls stays open, as an instance's does. It makes none.
+    /// The channel for calls stays open, as for an instance. The template makes no calls.
     _calls: Channel,
 }
 
 impl Template {
-    /// Not started yet.
+    /// A template that is not started yet.
     pub(crate) fn new(supervisor: Supervisor, launch: Launch, model: &str, command: String) -> Template {
         Template { supervisor, launch, model: model.to_owned(), command, process: Mutex::default() }
     }
 
-    /// A process that has the model. Gives the server's end of its channel for calls as well.
+    /// Forks a process with the model. Also returns the server's end of its channel for calls.
     pub(crate) fn fork(&self) -> Result<(Child, Channel), Status> {
         // Instances of one model are made one after another.
         let mut process = lock(&self.process);
@@ -98,7 +97,7 @@ impl Template {
 }
 
 impl Process {
-    /// One more process, or why there is none.
+    /// Forks a process. Err: the reason why there is none.
     fn fork(self: &Arc<Process>, supervisor: &Supervisor, launch: &Launch) -> Result<(Child, Channel), String> {
         let system = |error: std::io::Error| error.to_string();
         let (channel, channel_theirs) = Channel::pair().map_err(system)?;
@@ -126,7 +125,7 @@ impl Process {
         answer
     }
 
-    /// Has the template take the processes off the system's hands that ended. How the last one ended.
+    /// Makes the template reap the processes that have ended. Returns how the last one ended.
     fn reap_all(&self, child: &mut Child) -> Option<ExitStatus> {
         let ended = std::mem::take(&mut *lock(&self.unreaped));
         let mut reap = |pid: u32| self.ask(child, &Reap(pid).to_string(), &[], REAP_MAX).ok()?.reaped();
@@ -140,13 +139,13 @@ impl Parent for Process {
     }
 
     fn is_there(&self) -> bool {
-        // Who holds the lock speaks to it.
+        // The thread that holds the lock is using it.
         self.child.try_lock().map_or(true, |child| !child.has_ended())
     }
 
     fn reap(&self, pid: u32) -> Option<ExitStatus> {
         lock(&self.unreaped).push(pid);
-        // While it starts a process there is no waiting for it: it is asked to reap this one before the next.
+        // While it starts a process, this does not wait for it. It is asked to reap this process before the next fork.
         let mut child = self.child.try_lock().ok()?;
         self.reap_all(&mut child)
     }

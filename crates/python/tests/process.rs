@@ -1,4 +1,4 @@
-//! Does a model in a process of its own keep the contract, and does nobody else suffer when the process does?
+//! Does a model in its own process satisfy the contract, and does the end of a process harm no other request?
 #![expect(clippy::print_stdout, reason = "a test that skips itself says so")]
 #![allow(clippy::unwrap_used)]
 
@@ -18,10 +18,10 @@ use nerite_tensor::{DataType, Shape, Tensor};
 
 const PAGE: usize = 4096;
 
-/// Tests count copies of the whole process, so they take turns.
+/// Tests count copies of the whole process, so they run one at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A Python with numpy: that of the tests' environment, or the one on the path.
+/// A Python with numpy: that of the tests' environment, or the one on the PATH.
 fn interpreter() -> Option<PathBuf> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python");
     [own, "python3".into()].into_iter().find(|python| {
@@ -38,7 +38,7 @@ fn loading(python: &Path) -> LoadContext {
     context
 }
 
-/// Runs the test with a Python, where there is one.
+/// Runs the test with a Python, if there is one.
 fn with_python(test: impl FnOnce(&Python, LoadContext)) {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     match interpreter() {
@@ -70,7 +70,7 @@ fn sum(instance: &mut dyn Instance, a: &[i32]) -> Result<InferResponse, Status> 
     ask(vec![ints("A", a), ints("B", &vec![0; a.len()])], wanted, |batch| instance.run(batch))
 }
 
-/// The process's number, which the model tells.
+/// The process ID, which the model returns.
 fn process(instance: &mut dyn Instance) -> i32 {
     let response = sum(instance, &[-4]).unwrap();
     response.outputs[0].data.numbers::<i32>().unwrap()[0]
@@ -80,7 +80,7 @@ fn lives(process: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
-/// Kills a process and waits until it has let go of everything.
+/// Kills a process and waits until its files are closed.
 fn kill(process: i32) {
     assert!(Command::new("kill").args(["-9", &process.to_string()]).status().unwrap().success());
     while lives(process) {
@@ -102,7 +102,7 @@ fn python_keeps_the_contract_of_all_runtimes() {
 }
 
 #[test]
-fn a_process_that_dies_takes_its_request_along_and_no_other() {
+fn a_process_that_dies_fails_only_its_request() {
     with_python(|runtime, context| {
         let mut instance = instance(runtime, &context);
         let first = process(&mut *instance);
@@ -113,10 +113,10 @@ fn a_process_that_dies_takes_its_request_along_and_no_other() {
         assert_eq!(error.message, text);
         let second = process(&mut *instance);
         assert_ne!(first, second);
-        // One that dies while it has nothing to do costs nobody anything.
+        // A process that dies while it is idle fails no request.
         kill(second);
         while Path::new(&format!("/proc/{second}")).exists() {
-            // It is buried although nobody wants anything of it.
+            // It is reaped, although there is no request for it.
             std::thread::yield_now();
         }
         assert_ne!(process(&mut *instance), second);
@@ -126,7 +126,7 @@ fn a_process_that_dies_takes_its_request_along_and_no_other() {
     });
 }
 
-/// Begins on a thread with little patience, as a front end's is, and ends as a worker would.
+/// Begins a run with a short time limit, as a front thread does, and ends it as a worker would.
 fn begin(instance: &mut dyn Instance, a: i32, done_at_once: bool) -> Result<InferResponse, Status> {
     let wanted = vec![Wanted { name: "SUM".into(), slot: None }];
     ask(vec![ints("A", &[a]), ints("B", &[0])], wanted, |batch| {
@@ -139,7 +139,7 @@ fn begin(instance: &mut dyn Instance, a: i32, done_at_once: bool) -> Result<Infe
 }
 
 #[test]
-fn what_takes_long_or_has_died_is_left_to_a_thread_that_may_wait() {
+fn a_slow_or_dead_process_is_left_to_a_worker() {
     with_python(|runtime, context| {
         let mut instance = instance(runtime, &context);
         for _ in 0..50 {
@@ -152,7 +152,7 @@ fn what_takes_long_or_has_died_is_left_to_a_thread_that_may_wait() {
         let error = begin(&mut *instance, -6, false).unwrap_err();
         assert!(error.message.contains("(its process has closed the channel to the server while it had"), "{error}");
         assert_eq!(begin(&mut *instance, 1, false).map(drop), Ok(()));
-        // It had asked for room in the request, so the request is not for the next one.
+        // It had asked for memory for the request, so the request is not given to the next process.
         let error = begin(&mut *instance, -10, false).unwrap_err();
         assert!(
             error.message.contains("(its process was ended by signal 9 (SIGKILL) while it had this request;"),
@@ -163,7 +163,7 @@ fn what_takes_long_or_has_died_is_left_to_a_thread_that_may_wait() {
 }
 
 #[test]
-fn what_a_model_keeps_of_its_inputs_stays_as_it_was() {
+fn inputs_that_a_model_keeps_do_not_change() {
     with_python(|runtime, context| {
         let mut instance = instance(runtime, &context);
         let mut last = |a: &[i32]| sum(&mut *instance, a).unwrap().outputs[0].data.numbers::<i32>().unwrap().to_vec();
@@ -172,7 +172,7 @@ fn what_a_model_keeps_of_its_inputs_stays_as_it_was() {
             last(&[keep, value]);
         }
         assert_eq!(last(&[-9, 0]), [-9 + (1..20).sum::<i32>(), (1..20).sum()]);
-        // Now it has let go of them all, and their memory is used again.
+        // Now it has dropped all of them, and their memory is used again.
         for value in 1..20 {
             assert_eq!(last(&[5, value]), [5, value]);
         }
@@ -180,7 +180,7 @@ fn what_a_model_keeps_of_its_inputs_stays_as_it_was() {
 }
 
 #[test]
-fn what_a_model_has_started_goes_with_its_process() {
+fn processes_that_a_model_started_end_with_its_process() {
     with_python(|runtime, context| {
         for killed in [false, true] {
             let mut instance = instance(runtime, &context);
@@ -211,7 +211,7 @@ fn an_exception_fails_the_batch_in_tritons_words() {
     });
 }
 
-/// A region with A at 0, B at 4096 and room for SUM at 8192, and what a server makes of it.
+/// A region with A at 0, B at 4096 and space for SUM at 8192, and its buffers in the server.
 struct RegionFixture {
     mine: OwnedRegion,
     registry: Registry,
@@ -265,7 +265,7 @@ fn a_region_is_read_and_written_where_it_lies() {
         let process = process(&mut *instance);
         assert!(maps_of(process).contains(&fixture.object()));
         fixture.registry.unregister_system("r").unwrap();
-        // It was told; it has let go when it has answered what came after.
+        // The process was told to unmap it. It has done so when it has answered the next request.
         assert_eq!(sum_of(&mut *instance), 3);
         assert!(!maps_of(process).contains(&fixture.object()));
     });

@@ -1,4 +1,4 @@
-//! Do instances share what the model's `initialize` loaded, and is a death mended?
+//! Do instances share the data that the model's `initialize` loaded, and is a process that dies replaced?
 #![expect(clippy::print_stdout, reason = "a test that skips itself says so, and tells what it measured")]
 #![allow(clippy::unwrap_used)]
 
@@ -13,10 +13,10 @@ use nerite_config::proto::ModelParameter;
 use nerite_python::Python;
 use nerite_request::{Code, Status, Wanted};
 
-/// What the model loads.
+/// The bytes that the model loads.
 const WEIGHTS_BYTES: u64 = 64 << 20;
 
-/// A Python with numpy: that of the tests' environment, or the one on the path.
+/// A Python with numpy: that of the tests' environment, or the one on the PATH.
 fn interpreter() -> Option<PathBuf> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python");
     [own, "python3".into()].into_iter().find(|python| {
@@ -25,7 +25,7 @@ fn interpreter() -> Option<PathBuf> {
     })
 }
 
-/// Runs the test with a model of these parameters, where there is a Python.
+/// Runs the test with a model with these parameters, if there is a Python.
 fn with_model(parameters: &[(&str, &str)], test: impl FnOnce(&Python, LoadContext)) {
     let Some(python) = interpreter() else {
         println!("skipped: no Python with numpy on this host");
@@ -49,14 +49,14 @@ fn instance(model: &Arc<dyn Model>, index: usize) -> Result<Box<dyn Instance>, S
     model.instance(&InstanceSpec { name: format!("shared_0_{index}"), index, device: None })
 }
 
-/// What an instance says of itself.
+/// The answer of an instance about itself.
 #[derive(Debug, PartialEq, Eq)]
 struct Told {
     process: i32,
     parent: i32,
-    /// Where `initialize` ran.
+    /// The process in which `initialize` ran.
     initialized_in: i32,
-    /// The last character of the name that `initialize_instance` was told.
+    /// The last character of the name that `initialize_instance` got.
     index: i32,
 }
 
@@ -73,7 +73,7 @@ fn told(instance: &mut dyn Instance) -> Told {
 fn kill(process: i32) {
     assert!(Command::new("kill").args(["-9", &process.to_string()]).status().unwrap().success());
     while Path::new(&format!("/proc/{process}")).exists() {
-        // It is buried although nobody wants anything of it.
+        // It is reaped, although there is no request for it.
         std::thread::yield_now();
     }
 }
@@ -86,7 +86,7 @@ fn memory_of(process: i32, line: &str) -> u64 {
 }
 
 #[test]
-fn one_more_instance_costs_no_more_copy_of_the_weights() {
+fn another_instance_needs_no_copy_of_the_weights() {
     with_model(&[("SHARE_INITIALIZE", "yes")], |runtime, context| {
         let model = runtime.load(&context).unwrap();
         let mut instances = Vec::new();
@@ -120,7 +120,7 @@ fn without_it_each_instance_has_its_own() {
 }
 
 #[test]
-fn whatever_dies_is_there_again() {
+fn a_process_that_dies_is_replaced() {
     with_model(&[("SHARE_INITIALIZE", "yes")], |runtime, context| {
         let model = runtime.load(&context).unwrap();
         let mut pair = [instance(&model, 0).unwrap(), instance(&model, 1).unwrap()];
@@ -156,7 +156,7 @@ fn check_refused(parameters: &[(&str, &str)], device: Option<u32>, words: &str) 
 }
 
 #[test]
-fn what_would_not_survive_a_fork_is_refused() {
+fn a_model_that_cannot_be_forked_is_refused() {
     let yes = ("SHARE_INITIALIZE", "yes");
     check_refused(&[yes, ("THREAD", "")], None, "initialize left threads running (worker)");
     check_refused(&[yes], Some(0), "what was loaded to a GPU does not survive that");

@@ -7,12 +7,14 @@ mod labels;
 mod listing;
 mod namespaces;
 mod read;
+mod registered;
 mod sent;
 mod source;
 mod versions;
 mod warning;
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, RwLock};
 
 use nerite_request::{Status, setting::LoadOptions};
 
@@ -22,6 +24,7 @@ pub use directory::ModelDir;
 pub use fingerprint::Fingerprint;
 pub use labels::Labels;
 pub use listing::Listing;
+use registered::Registered;
 pub use source::{Facts, ModelSource};
 pub use warning::Warning;
 
@@ -45,6 +48,7 @@ pub struct StoreOptions {
 #[derive(Clone, Debug)]
 pub struct Store {
     options: StoreOptions,
+    registered: Arc<RwLock<Registered>>,
 }
 
 /// A repository that cannot be read at all.
@@ -122,15 +126,21 @@ impl PollError {
 impl Store {
     /// A store of these repositories. [`Store::list`] tells whether they can be read.
     pub fn open(options: StoreOptions) -> Result<Store, StoreError> {
-        if options.repositories.is_empty() { Err(StoreError::Unnamed) } else { Ok(Store { options }) }
+        if options.repositories.is_empty() {
+            return Err(StoreError::Unnamed);
+        }
+        let registered = Arc::new(RwLock::new(Registered::of(&options.repositories)));
+        Ok(Store { options, registered })
     }
 
     /// The models that the repositories have now.
     pub fn list(&self) -> Result<Listing, StoreError> {
         let mut listing = Listing::default();
-        for repository in &self.options.repositories {
+        let registered = self.registered();
+        for repository in registered.repositories() {
             listing.add(repository, self.options.namespacing)?;
         }
+        registered.rename(&mut listing);
         Ok(listing)
     }
 
@@ -140,7 +150,8 @@ impl Store {
         check_name(name).map_err(PollError::Name)?;
         let mut source = if options.files.is_empty() {
             let path = self.find(model)?;
-            read::from_repository(&self.options, name, path, options.config.as_deref())
+            let is_named = self.registered().has_name(model);
+            read::from_repository(&self.options, name, path, options.config.as_deref(), is_named)
         } else {
             read::from_request(&self.options, name, options)
         }?;
@@ -167,8 +178,8 @@ impl Store {
             return Some(repository.join(name)).filter(|path| is_there(path)).ok_or_else(not_found);
         }
         // `.` would be the repository itself.
-        let named = |repository: &PathBuf| (model != ".").then(|| repository.join(model));
-        let mut found = self.options.repositories.iter().filter_map(named).filter(|path| is_there(path));
+        let found = if model == "." { Vec::new() } else { self.registered().directories(model) };
+        let mut found = found.into_iter();
         match (found.next(), found.next()) {
             (Some(path), None) => Ok(path),
             (Some(_), Some(_)) => Err(PollError::Duplicate { model: model.to_owned() }),

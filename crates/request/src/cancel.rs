@@ -1,17 +1,28 @@
 //! Has the client stopped caring?
 
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nerite_locks::Mutex;
 
+/// The most flags of ended requests that a thread keeps for its next ones. A thread that serves connections ends most requests before it reads others.
+const SPARE_MAX: usize = 4;
+
+thread_local! {
+    /// Flags that nobody else has. None of them is set or watched.
+    static SPARE: RefCell<Vec<Arc<State>>> = const { RefCell::new(Vec::new()) };
+}
+
 /// One request's flag, shared by whoever may cancel it and whoever may want to know.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Cancel(Arc<State>);
 
 /// The bit of a flag that is set.
 const CANCELLED: u8 = 1;
+/// The bit of a flag that was set because the request had taken too long.
+const TIMED_OUT: u8 = 4;
 /// The bit of a flag of which somebody wants to be told. It stays.
 const WATCHED: u8 = 2;
 
@@ -31,26 +42,51 @@ impl fmt::Debug for State {
 impl Cancel {
     /// A flag that is not set.
     pub fn new() -> Cancel {
-        Cancel::default()
+        let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
+        Cancel(spare.unwrap_or_default())
     }
 
     /// Sets the flag, for good, and tells whoever wanted to know. A request that waits is answered before this returns, so the caller
     /// must not hold a lock that its answer takes.
     pub fn cancel(&self) {
-        // Whoever watches from now on sees the flag; whoever watched before is seen here.
-        if self.0.bits.fetch_or(CANCELLED, Ordering::AcqRel) & WATCHED == 0 {
-            return;
-        }
+        self.set(CANCELLED);
+    }
+
+    /// As [`Cancel::cancel`], because the request's time is over. Its client waits on, and is told so.
+    pub fn time_out(&self) {
+        self.set(CANCELLED | TIMED_OUT);
+    }
+
+    fn set(&self, bits: u8) {
         // Called without the lock, because it may want to be told of something else.
-        let told = self.0.on_cancelled().take();
-        if let Some(told) = told {
+        if let Some(told) = self.mark(bits) {
             told();
         }
+    }
+
+    /// As [`Cancel::cancel`], but leaves it to the caller to tell: by what this returns, on any thread. Dropped, the request ends once its turn
+    /// comes.
+    pub fn begin_cancel(&self) -> Option<Box<dyn FnOnce() + Send>> {
+        self.mark(CANCELLED)
+    }
+
+    /// Sets the bits. Whom to tell, if this is the first time.
+    fn mark(&self, bits: u8) -> Option<Box<dyn FnOnce() + Send>> {
+        // Whoever watches from now on sees the flag; whoever watched before is seen here.
+        if self.0.bits.fetch_or(bits, Ordering::AcqRel) & WATCHED == 0 {
+            return None;
+        }
+        self.0.on_cancelled().take()
     }
 
     /// Whether the flag is set.
     pub fn is_cancelled(&self) -> bool {
         self.0.bits.load(Ordering::Acquire) & CANCELLED != 0
+    }
+
+    /// Whether [`Cancel::time_out`] set it.
+    pub fn has_timed_out(&self) -> bool {
+        self.0.bits.load(Ordering::Acquire) & TIMED_OUT != 0
     }
 
     /// Has `told` called when the flag is set, on the thread that sets it; only the last one given is called. False: the flag is set
@@ -63,6 +99,28 @@ impl Cancel {
         }
         *known = Some(Box::new(told));
         true
+    }
+}
+
+impl Default for Cancel {
+    fn default() -> Cancel {
+        Cancel::new()
+    }
+}
+
+impl Drop for Cancel {
+    /// The last one who has the flag keeps it for another request.
+    fn drop(&mut self) {
+        let Some(state) = Arc::get_mut(&mut self.0) else { return };
+        // Dropped here, because what is told may hold a flag of its own.
+        drop(std::mem::take(state));
+        // A thread that ends keeps none.
+        let _ = SPARE.try_with(|spare| {
+            let mut spare = spare.borrow_mut();
+            if spare.len() < SPARE_MAX {
+                spare.push(Arc::clone(&self.0));
+            }
+        });
     }
 }
 
@@ -93,6 +151,67 @@ mod tests {
         other.cancel();
         other.cancel();
         assert!(cancel.is_cancelled() && !cancel.on_cancelled(told(&calls)));
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_flag_that_is_used_again_is_another_requests() {
+        let (cancel, dropped) = (Cancel::new(), Arc::new(()));
+        let (held, state) = (Arc::clone(&dropped), Arc::as_ptr(&cancel.0));
+        cancel.on_cancelled(move || drop(held));
+        cancel.cancel();
+        let kept = cancel.clone();
+        drop(cancel);
+        assert!(!std::ptr::eq(Arc::as_ptr(&Cancel::new().0), state), "somebody else has it");
+        drop(kept);
+        let next = Cancel::new();
+        assert!(std::ptr::eq(Arc::as_ptr(&next.0), state) && !next.is_cancelled());
+        next.cancel();
+        assert!(!next.on_cancelled(|| panic!("it was cancelled before")));
+        let watched = Cancel::new();
+        let held = Arc::clone(&dropped);
+        assert!(watched.on_cancelled(move || drop(held)));
+        drop((next, watched));
+        assert_eq!(Arc::strong_count(&dropped), 1, "what was to be told is dropped with the last one who has the flag");
+        let all: Vec<Cancel> = (0..10 * SPARE_MAX).map(|_| Cancel::new()).collect();
+        drop(all);
+        assert_eq!(SPARE.with_borrow(Vec::len), SPARE_MAX);
+    }
+
+    #[test]
+    fn the_caller_may_have_another_thread_tell() {
+        let (cancel, calls) = (Cancel::new(), Arc::new(AtomicUsize::new(0)));
+        let counted = Arc::clone(&calls);
+        assert!(cancel.on_cancelled(move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+        }));
+        let tell = cancel.begin_cancel();
+        assert!(cancel.is_cancelled() && calls.load(Ordering::SeqCst) == 0);
+        cancel.cancel();
+        assert_eq!(calls.load(Ordering::SeqCst), 0, "who cancelled first tells");
+        if let Some(tell) = tell {
+            tell();
+        }
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_timeout_cancels_and_is_told_apart() {
+        let (gone, late, both) = (Cancel::new(), Cancel::new(), Cancel::new());
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&calls);
+        assert!(late.on_cancelled(move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+        }));
+        gone.cancel();
+        late.time_out();
+        both.cancel();
+        both.time_out();
+        let told = |cancel: &Cancel| (cancel.is_cancelled(), cancel.has_timed_out());
+        assert_eq!(
+            [&gone, &late, &both, &Cancel::new()].map(told),
+            [(true, false), (true, true), (true, true), (false, false)]
+        );
         assert_eq!(calls.load(Ordering::SeqCst), 1);
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use nerite_memory::Buffer;
 use nerite_tensor::{DataType, Name, Shape};
+use smallvec::SmallVec;
 
 use crate::limits::INLINE_WORK_BYTES_MAX;
 use crate::{Parameters, RegionRef, RequestTrace, SessionRef};
@@ -31,7 +32,7 @@ pub struct InferRequest {
     /// Seldom there, and so in a box: requests are copied from future to future.
     pub raw_input: Option<Box<Buffer>>,
     /// The outputs wanted; empty for all.
-    pub outputs: Vec<InferRequestedOutput>,
+    pub outputs: RequestedOutputs,
     /// Whether a stream wants to hear of an end that brings no tensors.
     pub empty_final: bool,
     /// Where it is traced, if it is.
@@ -89,6 +90,9 @@ pub enum Source {
     /// In shared memory.
     Region(RegionRef),
 }
+
+/// The outputs that a client asks for. Most often there is one, for which no memory is taken.
+pub type RequestedOutputs = SmallVec<[InferRequestedOutput; 1]>;
 
 /// One output wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -41,19 +41,23 @@ mod response;
 pub mod setting;
 mod status;
 mod trace;
+mod trace_context;
 mod window;
 
 pub use cancel::Cancel;
 pub use exactly_one::{ExactlyOne, NotOne};
-pub use infer_request::{InferInput, InferRequest, InferRequestedOutput, Sequence, SequenceId, Source};
+pub use infer_request::{
+    InferInput, InferRequest, InferRequestedOutput, RequestedOutputs, Sequence, SequenceId, Source,
+};
 pub use lease_notice::{LeaseNotice, SessionRef};
 pub use nerite_tensor::Name;
 pub use parameter::{Parameter, Parameters};
 pub use peer::Peer;
 pub use region_ref::RegionRef;
-pub use reply::{Deliver, PlaceQuery, Reply};
-pub use request::{AdmittedRequest, Request, Wanted, WantedOutputs};
-pub use response::{InferResponse, Output, Response};
+pub use reply::{Counted, Deliver, DeliverNumbered, Numbered, PlaceQuery, Reply};
+pub use request::{AdmittedRequest, Inputs, Request, Wanted, WantedOutputs};
+pub use response::{InferResponse, Output, Outputs, Response};
 pub use status::{Code, Status};
 pub use trace::{Begin, Gathered, Note, Noted, RequestTrace, TraceBudget, TraceLevels, TraceSink, TracedTensor};
+pub use trace_context::{SpanIds, TRACEPARENT, TRACESTATE, TraceContext};
 pub use window::{ResponsePermit, ResponseWindow};

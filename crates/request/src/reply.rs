@@ -1,12 +1,14 @@
 //! How does an answer find its way back, exactly once?
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nerite_memory::{Place, Slot};
 
 use crate::{RequestTrace, Response, ResponseWindow, Status};
 
-/// Where the responses of one request go. Called on the thread that made them, so nothing in it may block for long.
+/// Where the responses of one request go. Called on the thread that made them, so nothing in it may block for long unless it says so
+/// ([`Deliver::may_wait`]).
 pub trait Deliver: Send {
     /// Takes one response. None comes after the last.
     fn deliver(&mut self, response: Response);
@@ -17,6 +19,11 @@ pub trait Deliver: Send {
     /// Takes the reason why the request was not accepted. Nothing else comes.
     fn refuse(&mut self, why: Status) {
         self.deliver(Response::failed(why));
+    }
+
+    /// Whether it calls functions of others, which may wait. Then a thread that serves connections must not run the request.
+    fn may_wait(&self) -> bool {
+        false
     }
 
     /// Whether [`Deliver::place`] may find a place.
@@ -34,9 +41,46 @@ pub trait Deliver: Send {
         None
     }
 
+    /// Where [`Deliver::place`] would place an output, for a runtime that asks before it computes; `None` if nobody knows.
+    fn likely_place(&self, _output: &str) -> Option<Place> {
+        None
+    }
+
     /// A place for an output that the client named no memory for; `None` if it may lie anywhere.
     fn place(&mut self, _: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
         Ok(None)
+    }
+}
+
+/// Where the responses of many requests go, each of which has a number: what is the same for all of them is made once. Called as [`Deliver`].
+pub trait DeliverNumbered: Send + Sync {
+    /// Takes one response of the request with that number. None comes after the last.
+    fn deliver(&self, number: u64, response: Response);
+}
+
+/// The way of one request among many.
+pub struct Numbered {
+    /// Where all of them go.
+    pub to: Arc<dyn DeliverNumbered>,
+    /// The number of this one.
+    pub number: u64,
+}
+
+/// One of those that a number counts, until it is dropped.
+#[derive(Debug)]
+pub struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    /// One more.
+    pub fn one(all: &Arc<AtomicUsize>) -> Counted {
+        all.fetch_add(1, Ordering::AcqRel);
+        Counted(Arc::clone(all))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -53,7 +97,36 @@ pub struct PlaceQuery<'q> {
 
 /// The one edge back to the client. It takes any number of responses up to the last; dropped before that, it tells the
 /// client so: a lost reply is an error, never a hang.
-pub struct Reply(Option<Box<dyn Deliver>>);
+pub struct Reply(Option<Way>);
+
+enum Way {
+    /// Made for this request.
+    Own(Box<dyn Deliver>),
+    /// Shared with others. Its request is counted until the last response was taken.
+    Shared { numbered: Numbered, _counted: Counted },
+}
+
+impl Way {
+    fn get(&self) -> &dyn Deliver {
+        match self {
+            Way::Own(deliver) => &**deliver,
+            Way::Shared { numbered, .. } => numbered,
+        }
+    }
+
+    fn get_mut(&mut self) -> &mut dyn Deliver {
+        match self {
+            Way::Own(deliver) => &mut **deliver,
+            Way::Shared { numbered, .. } => numbered,
+        }
+    }
+}
+
+impl Deliver for Numbered {
+    fn deliver(&mut self, response: Response) {
+        self.to.deliver(self.number, response);
+    }
+}
 
 impl Reply {
     /// A reply that hands responses to `sink`, which must not block: it runs on the thread that computed the response.
@@ -63,7 +136,12 @@ impl Reply {
 
     /// A reply that may find places for outputs as well.
     pub fn through(deliver: impl Deliver + 'static) -> Reply {
-        Reply(Some(Box::new(deliver)))
+        Reply(Some(Way::Own(Box::new(deliver))))
+    }
+
+    /// A reply of one request among many, which allocates nothing.
+    pub fn numbered(numbered: Numbered, counted: Counted) -> Reply {
+        Reply(Some(Way::Shared { numbered, _counted: counted }))
     }
 
     /// Where nothing can be sent any more.
@@ -73,46 +151,56 @@ impl Reply {
 
     /// Whether it may find a place for an output that the client named no memory for.
     pub fn offers_places(&self) -> bool {
-        self.0.as_ref().is_some_and(|deliver| deliver.offers_places())
+        self.0.as_ref().is_some_and(|way| way.get().offers_places())
+    }
+
+    /// As [`Deliver::may_wait`].
+    pub fn may_wait(&self) -> bool {
+        self.0.as_ref().is_some_and(|way| way.get().may_wait())
     }
 
     /// As [`Deliver::window`].
     pub fn window(&self) -> Option<Arc<ResponseWindow>> {
-        self.0.as_ref()?.window()
+        self.0.as_ref()?.get().window()
     }
 
     /// As [`Deliver::trace`].
     pub fn trace(&self) -> Option<Arc<RequestTrace>> {
-        self.0.as_ref()?.trace()
+        self.0.as_ref()?.get().trace()
     }
 
     /// A place for an output that the client named no memory for; `None` if it may lie anywhere.
     pub fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
-        self.0.as_mut().map_or(Ok(None), |deliver| deliver.place(query))
+        self.0.as_mut().map_or(Ok(None), |way| way.get_mut().place(query))
+    }
+
+    /// As [`Deliver::likely_place`].
+    pub fn likely_place(&self, output: &str) -> Option<Place> {
+        self.0.as_ref()?.get().likely_place(output)
     }
 
     /// As [`Deliver::made`], for a response that is sent later.
     pub fn made(&mut self, response: &Response) {
-        if let Some(deliver) = &mut self.0 {
-            deliver.made(response);
+        if let Some(way) = &mut self.0 {
+            way.get_mut().made(response);
         }
     }
 
     /// Sends one response. Nothing is sent after the last.
     pub fn send(&mut self, response: Response) {
         if response.is_last() {
-            if let Some(mut deliver) = self.0.take() {
-                deliver.deliver(response);
+            if let Some(mut way) = self.0.take() {
+                way.get_mut().deliver(response);
             }
-        } else if let Some(deliver) = &mut self.0 {
-            deliver.deliver(response);
+        } else if let Some(way) = &mut self.0 {
+            way.get_mut().deliver(response);
         }
     }
 
     /// Ends a request that its model was not given.
     pub fn refuse(&mut self, why: Status) {
-        if let Some(mut deliver) = self.0.take() {
-            deliver.refuse(why);
+        if let Some(mut way) = self.0.take() {
+            way.get_mut().refuse(why);
         }
     }
 
@@ -178,6 +266,28 @@ mod tests {
         });
         act(reply);
         assert_eq!(seen.lock().unwrap_or_else(PoisonError::into_inner).trim(), expected);
+    }
+
+    #[test]
+    fn requests_of_one_way_are_known_by_their_numbers_and_counted_until_their_last_response() {
+        struct Log(Mutex<Vec<(u64, bool)>>);
+        impl DeliverNumbered for Log {
+            fn deliver(&self, number: u64, response: Response) {
+                self.0.lock().unwrap_or_else(PoisonError::into_inner).push((number, response.is_last()));
+            }
+        }
+        let (log, all) = (Arc::new(Log(Mutex::default())), Arc::new(AtomicUsize::new(0)));
+        let reply = |number| {
+            let to: Arc<dyn DeliverNumbered> = Arc::<Log>::clone(&log);
+            Reply::numbered(Numbered { to, number }, Counted::one(&all))
+        };
+        let (mut one, two) = (reply(1), reply(2));
+        one.send(Response::Part(InferResponse::default()));
+        assert_eq!(all.load(Ordering::Relaxed), 2);
+        drop(two);
+        one.send(Response::End);
+        assert!(one.is_closed() && all.load(Ordering::Relaxed) == 0);
+        assert_eq!(*log.0.lock().unwrap_or_else(PoisonError::into_inner), [(1, false), (2, true), (1, true)]);
     }
 
     #[test]

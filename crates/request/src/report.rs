@@ -58,7 +58,7 @@ pub struct TensorReport {
 pub struct IndexEntry {
     /// The model's name.
     pub name: String,
-    /// By what the server knows the model: its name, or its repository and its name. No client is told.
+    /// By what the server knows the model: its name, or its repository and its name. Only the page tells it.
     pub identifier: String,
     /// The version; `None` for a model that was never loaded.
     pub version: Option<i64>,
@@ -83,6 +83,17 @@ impl Duration {
         self.count += 1;
         self.ns = self.ns.saturating_add(ns);
     }
+}
+
+/// Memory of one kind that a model has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryUsage {
+    /// `CPU`, `CPU_PINNED` or `GPU`.
+    pub kind: &'static str,
+    /// The number of the device.
+    pub id: i64,
+    /// How much.
+    pub bytes: u64,
 }
 
 /// The statistics of one model version.
@@ -116,6 +127,8 @@ pub struct StatisticsReport {
     pub cache_miss: Duration,
     /// One entry per batch size that was executed, ascending.
     pub batches: Vec<BatchReport>,
+    /// The memory that it has, as its backend says.
+    pub memory: Vec<MemoryUsage>,
     /// Requests that wait now.
     pub pending: u64,
     /// Failed requests by reason: rejected, cancelled, backend, other.

@@ -12,12 +12,12 @@ pub struct Request {
     /// The asker's own name for the request; may be empty.
     pub id: Name,
     /// Input tensors, in the asker's order.
-    pub inputs: Vec<Tensor>,
+    pub inputs: Inputs,
     /// Outputs wanted; empty for all.
     pub wanted: Vec<Wanted>,
     /// Priority, 0 for the model's default.
     pub priority: u64,
-    /// Longest time in the queue in µs, 0 for the model's default.
+    /// Longest time in the queue in µs, 0 for the model's default. Of some models it bounds the run as well.
     pub timeout_us: u64,
     /// The sequence it belongs to.
     pub sequence: Sequence,
@@ -37,12 +37,12 @@ pub struct AdmittedRequest {
     /// Rows in it: the batch dimension, 1 for models without one.
     pub rows: u32,
     /// Input tensors, in the client's order.
-    pub inputs: Vec<Tensor>,
+    pub inputs: Inputs,
     /// Outputs wanted, each at most once; never empty: "all" was spelled out at admission.
     pub wanted: WantedOutputs,
     /// Priority, 0 for the model's default.
     pub priority: u64,
-    /// Longest time in the queue in µs, 0 for the model's default.
+    /// Longest time in the queue in µs, 0 for the model's default. Of some models it bounds the run as well.
     pub timeout_us: u64,
     /// The sequence it belongs to.
     pub sequence: Sequence,
@@ -53,6 +53,9 @@ pub struct AdmittedRequest {
     /// The way back.
     pub reply: Reply,
 }
+
+/// The tensors that go into a model. One of them takes no memory for the list.
+pub type Inputs = SmallVec<[Tensor; 1]>;
 
 /// The outputs that a request wants. Most often there is one, for which no memory is taken.
 pub type WantedOutputs = SmallVec<[Wanted; 1]>;
@@ -68,10 +71,10 @@ pub struct Wanted {
 
 impl Request {
     /// A request for these outputs, or all, of the answers to which nothing else is special.
-    pub fn new(inputs: Vec<Tensor>, wanted: Vec<Wanted>, reply: Reply) -> Request {
+    pub fn new(inputs: impl Into<Inputs>, wanted: Vec<Wanted>, reply: Reply) -> Request {
         Request {
             id: Name::default(),
-            inputs,
+            inputs: inputs.into(),
             wanted,
             priority: 0,
             timeout_us: 0,

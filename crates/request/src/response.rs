@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use nerite_memory::Buffer;
 use nerite_tensor::{DataType, Name, Shape};
+use smallvec::SmallVec;
 
 use crate::{LeaseNotice, Parameters, ResponsePermit, Status};
 
@@ -39,12 +40,15 @@ pub struct InferResponse {
     /// Parameters the model added.
     pub parameters: Parameters,
     /// Output tensors in the order the model made them.
-    pub outputs: Vec<Output>,
+    pub outputs: Outputs,
     /// Those outputs whose place the server chose, for the client to be told where they lie.
     pub lease_notices: Vec<LeaseNotice>,
     /// Its place in the window of its request, while it waits for the client.
     pub permit: Option<Arc<ResponsePermit>>,
 }
+
+/// The outputs of a response. Most often there is one, for which no memory is taken.
+pub type Outputs = SmallVec<[Output; 1]>;
 
 /// One output tensor.
 #[derive(Clone, Debug)]

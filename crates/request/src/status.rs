@@ -21,6 +21,12 @@ pub enum Code {
     AlreadyExists,
     /// The client went away or said stop.
     Cancelled,
+    /// The client brought no token, or one that the server does not know.
+    Unauthenticated,
+    /// The client's token does not allow the call.
+    Denied,
+    /// The client's quota is used up for now.
+    Exhausted,
 }
 
 impl Code {
@@ -35,6 +41,9 @@ impl Code {
             Code::Unsupported => "Unsupported",
             Code::AlreadyExists => "Already exists",
             Code::Cancelled => "Cancelled",
+            Code::Unauthenticated => "Unauthenticated",
+            Code::Denied => "Permission denied",
+            Code::Exhausted => "Resource exhausted",
         }
     }
 }
@@ -73,6 +82,11 @@ impl Status {
     /// [`Code::Unavailable`].
     pub fn unavailable(message: impl Into<String>) -> Status {
         Status::new(Code::Unavailable, message)
+    }
+
+    /// A request's timeout is over, in the queue or in a run. The words are Triton's.
+    pub fn timed_out() -> Status {
+        Status::unavailable("Request timeout expired")
     }
 
     /// The system has no memory for `what`, whose size the client chose.

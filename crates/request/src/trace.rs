@@ -13,6 +13,7 @@ use nerite_memory::{Buffer, Extent, Reason};
 use nerite_tensor::{DataType, Name, Shape};
 
 use crate::limits::{TRACE_BYTES_MAX, TRACED_TENSOR_BYTES_MAX};
+use crate::trace_context::{SpanIds, TraceContext};
 
 /// What a note takes beside its names and tensors.
 const NOTE_BYTES: usize = size_of::<Note>();
@@ -51,6 +52,8 @@ pub struct Gathered {
     pub notes: Vec<Note>,
     /// Whether notes or bytes of tensors were left out because there was no room for them.
     pub is_shortened: bool,
+    /// How its spans are numbered, where it becomes spans.
+    pub ids: Option<SpanIds>,
     paid: Paid,
 }
 
@@ -70,6 +73,8 @@ pub enum Noted {
     Begin(Box<Begin>),
     /// It passed a point, at so many ns of a clock that all notes share.
     Passed(&'static str, u64),
+    /// Its model reports a point of its own, at so many ns of that clock.
+    Reported(Name, u64),
     /// One of its tensors.
     Tensor(Box<TracedTensor>),
 }
@@ -170,17 +175,18 @@ impl Gathered {
 }
 
 impl RequestTrace {
-    /// The trace of a client's request. `None` if traces hold as much as they may already.
+    /// The trace of a client's request, with `ids` where it becomes spans. `None` if traces hold as much as they may already.
     pub fn begin(
         levels: TraceLevels,
         budget: &Arc<TraceBudget>,
         sink: Arc<dyn TraceSink>,
+        ids: Option<SpanIds>,
     ) -> Option<Arc<RequestTrace>> {
         let mut paid = Paid { budget: Arc::clone(budget), bytes: 0 };
-        if !paid.more(NOTE_BYTES) {
+        if !paid.more(NOTE_BYTES + ids.as_ref().map_or(0, |ids| ids.state.len())) {
             return None;
         }
-        let gathered = Gathered { notes: Vec::new(), is_shortened: false, paid };
+        let gathered = Gathered { notes: Vec::new(), is_shortened: false, ids, paid };
         let group = Group { levels, sink, gathered: Mutex::new(Some(gathered)) };
         Some(RequestTrace::of(0, Arc::new(group)))
     }
@@ -195,6 +201,16 @@ impl RequestTrace {
         Arc::new(RequestTrace { id, parent, is_composed: AtomicBool::new(false), group })
     }
 
+    /// Its id.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The id of the request that asked for it, 0 for a client's.
+    pub fn parent(&self) -> u64 {
+        self.parent
+    }
+
     /// Other models do its work.
     pub fn composes(&self) {
         self.is_composed.store(true, Ordering::Relaxed);
@@ -203,6 +219,11 @@ impl RequestTrace {
     /// Whether other models do its work.
     pub fn is_composed(&self) -> bool {
         self.is_composed.load(Ordering::Relaxed)
+    }
+
+    /// Its span, below which other systems may put theirs. `None` where it becomes none.
+    pub fn context(&self) -> Option<TraceContext> {
+        self.lock().as_ref()?.ids.as_ref().map(|ids| ids.context(self.id))
     }
 
     /// Whether tensors are noted.
@@ -223,6 +244,13 @@ impl RequestTrace {
     pub fn note(&self, point: &'static str, ns: u64) {
         if self.group.levels.timestamps {
             self.add(Noted::Passed(point, ns), 0);
+        }
+    }
+
+    /// Its model reports a point of its own at so many ns.
+    pub fn report(&self, point: &Name, ns: u64) {
+        if self.group.levels.timestamps {
+            self.add(Noted::Reported(point.clone(), ns), point.len());
         }
     }
 
@@ -313,7 +341,7 @@ mod tests {
     #[test]
     fn a_trace_is_handed_on_when_its_last_request_has_ended() {
         let (kept, budget) = (Arc::new(Kept::default()), TraceBudget::new(1 << 20));
-        let trace = RequestTrace::begin(ALL, &budget, Arc::clone(&kept) as _).expect("room");
+        let trace = RequestTrace::begin(ALL, &budget, Arc::clone(&kept) as _, None).expect("room");
         let child = trace.child();
         trace.note("A", 1);
         drop(trace);
@@ -333,7 +361,7 @@ mod tests {
     #[test]
     fn a_large_tensor_is_shortened_and_a_full_budget_leaves_notes_out() {
         let (kept, budget) = (Arc::new(Kept::default()), TraceBudget::new(4 * TRACED_TENSOR_BYTES_MAX));
-        let begin = || RequestTrace::begin(ALL, &budget, Arc::clone(&kept) as _);
+        let begin = || RequestTrace::begin(ALL, &budget, Arc::clone(&kept) as _, None);
         let trace = begin().expect("room");
         (0..20).for_each(|_| tensor(&trace, 8 * TRACED_TENSOR_BYTES_MAX));
         assert!(budget.used() <= 4 * TRACED_TENSOR_BYTES_MAX, "{}", budget.used());
@@ -352,7 +380,7 @@ mod tests {
     fn what_no_level_asks_for_is_not_noted() {
         let (kept, budget) = (Arc::new(Kept::default()), TraceBudget::new(1 << 20));
         let levels = TraceLevels { timestamps: true, tensors: false };
-        let trace = RequestTrace::begin(levels, &budget, Arc::clone(&kept) as _).expect("room");
+        let trace = RequestTrace::begin(levels, &budget, Arc::clone(&kept) as _, None).expect("room");
         tensor(&trace, 8);
         drop(trace);
         assert!(kept.0.lock().expect("lock")[0].notes.is_empty());

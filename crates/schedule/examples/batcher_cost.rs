@@ -1,7 +1,7 @@
 //! What does the dynamic batcher cost a request?
 //!
-//! `cargo run --release -p nerite-schedule --example batcher_cost`: processor time of decider and driver for one request, with so many
-//! waiting, each with a deadline, a level, a key of shapes and the spans of two inputs.
+//! `cargo run --release -p nerite-schedule --example batcher_cost` measures the processor time of scheduler and driver for one request, while many
+//! requests wait, each with a deadline, a level, a key of shapes and the spans of two inputs.
 #![expect(clippy::print_stdout, reason = "it measures and says so")]
 
 use std::time::Instant;

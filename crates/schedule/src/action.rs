@@ -7,10 +7,9 @@ use crate::event::{InstanceId, SequenceId, Ticket};
 /// Decisions that followed from one event.
 #[derive(Debug, Default)]
 pub struct Actions {
-    /// In this order.
+    /// The decisions, in order.
     pub list: Vec<Action>,
-    /// When the scheduler wants [`Event::Time`](crate::Event::Time), in µs. Each event settles it anew: `None` means not before another
-    /// event.
+    /// When the scheduler wants [`Event::Time`](crate::Event::Time), in µs. Each event sets this anew. `None`: not before another event.
     pub wake_at_us: Option<u64>,
 }
 
@@ -26,7 +25,7 @@ pub enum Action {
 /// Requests that run together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// Where they run: an instance that was granted and has not started since.
+    /// The instance they run on. It was granted, and has not started a batch since.
     pub instance: InstanceId,
     /// The requests in the order of their rows.
     pub slots: SmallVec<[Slot; 1]>,
@@ -47,13 +46,13 @@ impl Batch {
 /// A place in a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Slot {
-    /// Of a sequence that has no request now; its READY is false.
+    /// The place of a sequence that has no request now. Its READY is false.
     Empty,
     /// A request.
     Request {
-        /// Which.
+        /// The request's ticket.
         ticket: Ticket,
-        /// What the model is told about its sequence; `None` where it is of none.
+        /// The sequence controls for the model. `None` if the request is of no sequence.
         controls: Option<Box<Controls>>,
     },
 }
@@ -68,16 +67,16 @@ impl Slot {
     }
 }
 
-/// What a model is told about the sequence of a request. READY is true.
+/// The sequence controls of a request. READY is true.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Controls {
-    /// START: it is the first.
+    /// START: the request is the first.
     pub start: bool,
-    /// END: it is the last.
+    /// END: the request is the last.
     pub end: bool,
     /// CORRID.
     pub id: SequenceId,
-    /// Under which number the driver keeps the sequence's state: it is read before the run and written after it.
+    /// The number of the sequence's state. The state is read before the run and written after it.
     pub state: u64,
 }
 
@@ -86,24 +85,24 @@ pub struct Controls {
 pub enum Rejection {
     /// The scheduler takes no more requests.
     Stopping,
-    /// As many wait as the model's author lets wait.
+    /// The queue is full by the limit of the model's author.
     Full,
-    /// As many wait as the server lets wait.
+    /// The queue is full by the limit of the server.
     Overloaded,
-    /// It has waited as long as it may.
+    /// The request has waited as long as it may.
     TimedOut,
-    /// Its client gave it up.
+    /// The client cancelled it.
     Cancelled,
-    /// It is of no sequence, or of one that has not started.
+    /// It belongs to no sequence, or to one that has not started.
     MissingStart,
-    /// Its sequence waited for a place as long as it may.
+    /// Its sequence has waited for a slot as long as it may.
     SequenceTimedOut,
-    /// It came again after its run had ended.
+    /// It was to run again, but its run had ended.
     RunEnded,
 }
 
 impl Rejection {
-    /// The sentence that Triton's clients know, to stand behind the request's id.
+    /// Triton's error text, which follows the request's id.
     pub fn sentence(self) -> &'static str {
         match self {
             Rejection::Stopping => {

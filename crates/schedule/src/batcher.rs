@@ -1,14 +1,15 @@
-//! Which requests run together, so that none waits longer than it may?
+//! Which requests run together in a batch, and when does it start?
 //!
-//! Triton's dynamic batcher. Requests are taken in the order of their levels, then of their arrival. A batch starts as soon as an
-//! instance may start, with the largest preferred size that can be met; where the policy sets a delay, it waits for others so long.
+//! This is Triton's dynamic batcher. Requests are taken in the order of their levels, then of their arrival. A batch starts as soon as an instance
+//! may start, with the largest preferred size that the waiting requests can fill. If the policy sets a delay, the batch waits that long for more
+//! requests.
 //!
 //! ```text
 //!   queue ──► 3 rows │ 1 row │ 4 rows │ 2 rows …      rows_max 8
 //!             └──────── forming ──────┘ └─ does not fit: closed
 //! ```
-//! [`queue`] keeps the order and the deadlines, [`forming`] decides about the head of the queue, [`spans`] puts the requests of a
-//! batch in the order in which they lie in memory, [`tuning`] fits the delay to the load.
+//! [`queue`] keeps the order and the deadlines. [`forming`] decides about the head of the queue. [`spans`] orders the requests of a batch as they lie
+//! in memory. [`tuning`] adapts the delay to the load.
 
 mod forming;
 mod policy;
@@ -25,27 +26,27 @@ use tuning::{Start, Tuning};
 
 /// A scheduler that joins requests in batches.
 ///
-/// An event costs the logarithm of what waits, and what a batch may hold if the head of the queue changed. Whether a request may join is
-/// asked about the first request of a batch: it must not depend on the others.
+/// An event costs time in the logarithm of the number of waiting requests, plus the size of a batch if the head of the queue changed. The
+/// model's own rule is asked with the first request of a batch. It hears of the others in the order of the queue.
 #[derive(Debug)]
 pub struct Batcher {
     policy: BatchPolicy,
     queue: Queue,
     forming: Forming,
-    /// The one that was granted last runs next: its memory is still warm.
+    /// The instance that was granted last runs next, because its memory is still in the caches.
     granted: Vec<InstanceId>,
-    /// Nothing starts before so many wait.
+    /// No batch starts until this many requests wait for the first time.
     hold_back: usize,
     stopped: bool,
-    /// There where the delay follows the load.
+    /// `Some` if the delay adapts to the load.
     tuned: Option<Tuned>,
 }
 
-/// A delay that follows the load, and what it is fitted by.
+/// A delay that adapts to the load, and the measurements for it.
 #[derive(Debug)]
 struct Tuned {
     tuning: Tuning,
-    /// Since when the head of the queue waits for others beside a free instance.
+    /// The time since which the head of the queue waits for others although an instance is free.
     waits_since_us: Option<u64>,
     running: Vec<TunedRun>,
 }
@@ -59,7 +60,7 @@ struct TunedRun {
 }
 
 impl Batcher {
-    /// A scheduler of that policy to which nothing has happened.
+    /// A scheduler with that policy and no requests.
     pub fn new(policy: BatchPolicy) -> Batcher {
         Batcher {
             hold_back: policy.hold_back,
@@ -88,7 +89,7 @@ impl Batcher {
         }
     }
 
-    /// Something came or went at that place.
+    /// A request was added or removed at that place.
     fn changed(&mut self, place: Place) {
         if self.forming.covers(place) {
             self.forming = Forming::default();
@@ -114,13 +115,17 @@ impl Batcher {
                 self.policy.delay_us = tuned.tuning.delay_us();
             }
             match self.forming.step(&self.policy, self.stopped, context.now_us) {
-                Step::Idle => return self.tuned.iter_mut().for_each(|tuned| tuned.waits_since_us = None),
+                Step::Idle => {
+                    context.joins.ends();
+                    return self.tuned.iter_mut().for_each(|tuned| tuned.waits_since_us = None);
+                }
                 Step::WaitUntil(at_us) => {
                     self.tuned.iter_mut().for_each(|tuned| tuned.waits(context.now_us));
                     return context.wake_at(at_us);
                 }
                 Step::Run(count) => {
                     self.granted.pop();
+                    context.joins.ends();
                     let due_us = self.forming.due_us(&self.policy);
                     self.forming = Forming::default();
                     let batch = self.queue.take_first(count);
@@ -133,13 +138,16 @@ impl Batcher {
         }
     }
 
-    /// Looks at requests behind those that were looked at before.
+    /// Extends the forming batch by the next requests of the queue.
     fn look(&mut self, context: &mut Context<'_>) {
         for (place, waiting) in self.queue.behind(self.forming.last()) {
             if self.forming.is_closed() {
                 return;
             }
-            let may_join = |head: Ticket, next: Ticket| (context.may_join)(&[head], next);
+            if self.forming.last().is_none() {
+                context.joins.begins(waiting.arrival.ticket);
+            }
+            let may_join = |head: Ticket, next: Ticket| context.joins.may_join(&[head], next);
             self.forming.look_at(place, waiting, &self.policy, may_join);
         }
     }
@@ -166,7 +174,7 @@ impl Tuned {
         self.waits_since_us.get_or_insert(now_us);
     }
 
-    /// A batch starts, which would have started at `due_us` whoever came.
+    /// Notes the start of a batch. It would have started at `due_us` even if no more requests had come.
     fn started(&mut self, instance: InstanceId, batch: &[Waiting], due_us: u64, now_us: u64) {
         let since = batch.iter().map(|waiting| waiting.since_us);
         let oldest_us = since.clone().min().unwrap_or(now_us);
@@ -193,7 +201,7 @@ impl Tuned {
 impl Scheduler for Batcher {
     fn handle(&mut self, event: Event, context: &mut Context<'_>) {
         if !self.is_held_back() {
-            // First, so that nobody is turned away for those whose time is up.
+            // Expired requests are removed first, so that they do not fill the queue for a new one.
             self.expire(context);
         }
         match event {

@@ -6,22 +6,19 @@ use smallvec::SmallVec;
 
 use crate::action::{Action, Actions, Batch, Controls, Rejection, Slot};
 use crate::event::{Arrival, Event, InstanceId, Ticket, Wants};
-use crate::{Context, Scheduler};
-
-/// Asks whether a job may join those of a batch.
-type MayJoin<J> = Box<dyn FnMut(&[&J], &J) -> bool + Send>;
+use crate::{Context, JoinRule, Joins, Scheduler};
 
 /// A scheduler, and the jobs behind its tickets.
 ///
-/// After each call the caller takes all of [`Driver::next_run`] and [`Driver::next_rejected`], and sees to it that [`Driver::wake`] is
-/// called at [`Driver::wake_at_us`].
+/// After each call, the caller must take all results of [`Driver::next_run`] and [`Driver::next_rejected`], and call [`Driver::wake`] at
+/// [`Driver::wake_at_us`].
 pub struct Driver<J> {
     scheduler: Box<dyn Scheduler + Send>,
-    may_join: Option<MayJoin<J>>,
+    rule: Option<Box<dyn JoinRule<J> + Send>>,
     last: Ticket,
     waiting: HashMap<Ticket, J>,
     actions: Actions,
-    /// Which instances may start.
+    /// The instances that may start.
     granted: Vec<bool>,
     running: usize,
     runs: VecDeque<Run<J>>,
@@ -29,10 +26,10 @@ pub struct Driver<J> {
     wake_at_us: Option<u64>,
 }
 
-/// Jobs on their way to their instance.
+/// Jobs that are to run on an instance.
 #[derive(Debug)]
 pub struct Run<J> {
-    /// Where they run.
+    /// The instance they run on.
     pub instance: InstanceId,
     /// The jobs in the order of their rows.
     pub slots: SmallVec<[RunSlot<J>; 1]>,
@@ -41,9 +38,9 @@ pub struct Run<J> {
 /// A place in a batch.
 #[derive(Debug)]
 pub enum RunSlot<J> {
-    /// Of a sequence that has no request now.
+    /// The place of a sequence that has no request now.
     Empty,
-    /// A job, and what the model is told about its sequence.
+    /// A job, and its sequence controls.
     Job(J, Option<Box<Controls>>),
 }
 
@@ -62,7 +59,7 @@ impl<J> Driver<J> {
     pub fn new(scheduler: Box<dyn Scheduler + Send>) -> Driver<J> {
         Driver {
             scheduler,
-            may_join: None,
+            rule: None,
             last: Ticket(0),
             waiting: HashMap::new(),
             actions: Actions::default(),
@@ -74,18 +71,18 @@ impl<J> Driver<J> {
         }
     }
 
-    /// The same; `may_join` is asked before a job joins those of a batch.
-    pub fn asking(mut self, may_join: impl FnMut(&[&J], &J) -> bool + Send + 'static) -> Driver<J> {
-        self.may_join = Some(Box::new(may_join));
+    /// The same driver, which asks this rule before a job joins a batch.
+    pub fn asking(mut self, rule: impl JoinRule<J> + Send + 'static) -> Driver<J> {
+        self.rule = Some(Box::new(rule));
         self
     }
 
-    /// What arrivals have to tell.
+    /// Which properties of arrivals the scheduler reads.
     pub fn wants(&self) -> Wants {
         self.scheduler.wants()
     }
 
-    /// A job came; `arrival` describes it. Its ticket.
+    /// Adds a job, which `arrival` describes. Returns its ticket.
     pub fn arrive(&mut self, job: J, arrival: impl FnOnce(Ticket) -> Arrival, now_us: u64) -> Ticket {
         let ticket = Ticket(self.last.0 + 1);
         self.last = ticket;
@@ -94,7 +91,7 @@ impl<J> Driver<J> {
         ticket
     }
 
-    /// An instance finished what it was given.
+    /// An instance finished its batch.
     pub fn done(&mut self, instance: InstanceId, now_us: u64) {
         self.running -= 1;
         self.tell(Event::Done(instance), now_us);
@@ -109,7 +106,7 @@ impl<J> Driver<J> {
         self.tell(Event::Granted(instance), now_us);
     }
 
-    /// Takes an instance away that may start. False: it may not, because it runs or was not granted.
+    /// Withdraws an instance that may start. False: it runs, or was not granted.
     pub fn withdraw(&mut self, instance: InstanceId, now_us: u64) -> bool {
         let was_granted = self.granted.get_mut(instance.0).is_some_and(std::mem::take);
         if was_granted {
@@ -118,36 +115,36 @@ impl<J> Driver<J> {
         was_granted
     }
 
-    /// The client of a job gave it up. Nothing happens if the job does not wait any more.
+    /// The client of a job cancelled it. Has no effect if the job does not wait any more.
     pub fn cancel(&mut self, ticket: Ticket, now_us: u64) {
         if self.waiting.contains_key(&ticket) {
             self.tell(Event::Cancelled(ticket), now_us);
         }
     }
 
-    /// Tells the time, if it is the one that was waited for.
+    /// Passes the time to the scheduler, if it asked to be woken then.
     pub fn wake(&mut self, now_us: u64) {
         if self.wake_at_us.is_some_and(|at_us| at_us <= now_us) {
             self.tell(Event::Time, now_us);
         }
     }
 
-    /// Takes no more jobs; those that wait are still run.
+    /// Refuses further jobs. Jobs that wait are still run.
     pub fn stop(&mut self, now_us: u64) {
         self.tell(Event::Stop, now_us);
     }
 
-    /// What is to be run next. Its instance is [`Driver::done`] afterwards.
+    /// The next run. Call [`Driver::done`] for its instance afterwards.
     pub fn next_run(&mut self) -> Option<Run<J>> {
         self.runs.pop_front()
     }
 
-    /// What is to be answered with its reason.
+    /// The next job that is rejected, with the reason.
     pub fn next_rejected(&mut self) -> Option<(J, Rejection)> {
         self.rejected.pop_front()
     }
 
-    /// When [`Driver::wake`] is to be called, if nothing else happens before.
+    /// When [`Driver::wake`] must be called, if no other event comes before.
     pub fn wake_at_us(&self) -> Option<u64> {
         self.wake_at_us
     }
@@ -162,20 +159,16 @@ impl<J> Driver<J> {
         self.waiting.len()
     }
 
-    /// Whether nothing waits and nothing runs.
+    /// Whether no job waits and no instance runs.
     pub fn is_drained(&self) -> bool {
         self.waiting.is_empty() && self.running == 0
     }
 
     fn tell(&mut self, event: Event, now_us: u64) {
-        let Driver { scheduler, waiting, actions, may_join, .. } = self;
+        let Driver { scheduler, waiting, actions, rule, .. } = self;
         actions.wake_at_us = None;
-        let mut ask = |batch: &[Ticket], next: Ticket| {
-            let (Some(may_join), Some(next)) = (may_join.as_mut(), waiting.get(&next)) else { return true };
-            let batch: Vec<&J> = batch.iter().filter_map(|ticket| waiting.get(ticket)).collect();
-            may_join(&batch, next)
-        };
-        scheduler.handle(event, &mut Context { now_us, actions, may_join: &mut ask });
+        let mut joins = Asked { rule: rule.as_deref_mut(), waiting };
+        scheduler.handle(event, &mut Context { now_us, actions, joins: &mut joins });
         self.wake_at_us = self.actions.wake_at_us;
         let mut decided = std::mem::take(&mut self.actions.list);
         decided.drain(..).for_each(|action| self.apply(action));
@@ -203,6 +196,32 @@ impl<J> Driver<J> {
                 let job = self.waiting.remove(&ticket);
                 self.rejected.push_back((job.unwrap_or_else(|| panic!("{ticket:?} does not wait")), rejection));
             }
+        }
+    }
+}
+
+/// The rule, asked by tickets.
+struct Asked<'a, J> {
+    rule: Option<&'a mut (dyn JoinRule<J> + Send + 'static)>,
+    waiting: &'a HashMap<Ticket, J>,
+}
+
+impl<J> Joins for Asked<'_, J> {
+    fn begins(&mut self, first: Ticket) {
+        if let (Some(rule), Some(first)) = (&mut self.rule, self.waiting.get(&first)) {
+            rule.begins(first);
+        }
+    }
+
+    fn may_join(&mut self, batch: &[Ticket], next: Ticket) -> bool {
+        let (Some(rule), Some(next)) = (&mut self.rule, self.waiting.get(&next)) else { return true };
+        let batch: SmallVec<[&J; 1]> = batch.iter().filter_map(|ticket| self.waiting.get(ticket)).collect();
+        rule.may_join(&batch, next)
+    }
+
+    fn ends(&mut self) {
+        if let Some(rule) = &mut self.rule {
+            rule.ends();
         }
     }
 }

@@ -1,10 +1,10 @@
-//! What does a scheduler learn?
+//! Which events does a scheduler get?
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-/// One request in the eyes of a scheduler. A driver hands tickets out in ascending order.
+/// The scheduler's number of a request. A driver gives tickets in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
@@ -15,19 +15,19 @@ pub struct InstanceId(pub usize);
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A request came. Its ticket is greater than all before.
+    /// A request came. Its ticket is greater than all earlier ones.
     Arrived(Arrival),
-    /// An instance finished its batch. It starts no other before it is granted again.
+    /// An instance finished its batch. It must be granted again before its next batch.
     Done(InstanceId),
     /// An instance may start a batch. Each is granted once before its first batch, and once after each `Done`.
     Granted(InstanceId),
-    /// An instance that was granted may not start any more: it leaves.
+    /// An instance that was granted is being removed, and may not start any more.
     Withdrawn(InstanceId),
-    /// The client gave a request up. If it waits, it is to be rejected with [`Rejection::Cancelled`](crate::Rejection::Cancelled).
+    /// The client cancelled a request. If it waits, reject it with [`Rejection::Cancelled`](crate::Rejection::Cancelled).
     Cancelled(Ticket),
-    /// The time has come at which the scheduler wanted to be woken.
+    /// The time at which the scheduler asked to be woken.
     Time,
-    /// No more requests are taken: those that come are rejected, those that wait still run.
+    /// The model stops. New requests are rejected. Waiting requests still run.
     Stop,
 }
 
@@ -38,43 +38,42 @@ pub struct Arrival {
     pub ticket: Ticket,
     /// Rows that it adds to a batch; at least 1.
     pub rows: u32,
-    /// Its priority level: 1 is served first. 0 where the model has no levels.
+    /// Its priority level: 1 is served first. 0 if the model has no levels.
     pub priority: u64,
     /// How long it may wait.
     pub deadline: Option<Deadline>,
     /// The sequence that it belongs to.
     pub sequence: Option<SequenceStep>,
-    /// Requests with equal keys may share a batch as far as the shapes of their inputs are concerned. 0 unless
-    /// [`Wants::shapes`] is set.
+    /// A key of the shapes of its inputs. Only requests with equal keys may share a batch. 0 unless [`Wants::shapes`] is set.
     pub shapes: u64,
-    /// Where its inputs lie, in the order of the model's configuration. Empty unless [`Wants::spans`] is set.
+    /// The memory of its inputs, in the order of the model's configuration. Empty unless [`Wants::spans`] is set.
     pub spans: Spans,
-    /// Whether it may come again after it ran.
+    /// Whether it may run again.
     pub repeat: Repeat,
 }
 
-/// Whether a request comes again after it ran: Triton's iterative sequences.
+/// Whether a request runs again after its run: Triton's iterative sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Repeat {
-    /// It does not.
+    /// It does not run again.
     #[default]
     Never,
-    /// It may, as often as its model asks for it. When it does not, its sequence is over.
+    /// It may run again, as often as its model asks for it. Its sequence is over when the model does not ask.
     Possible,
-    /// It ran, and comes again before that run is `Done`: as the next request of the sequence whose state has this number
+    /// It is submitted again before its run is `Done`, as the next request of the sequence whose state has this number
     /// ([`Controls::state`](crate::Controls::state)).
     Of(u64),
 }
 
 impl Arrival {
-    /// A request of so many rows about which nothing else is known.
+    /// A request with this number of rows and no other properties.
     pub fn new(ticket: Ticket, rows: u32) -> Arrival {
         let (spans, repeat) = (Spans::new(), Repeat::Never);
         Arrival { ticket, rows, priority: 0, deadline: None, sequence: None, shapes: 0, spans, repeat }
     }
 }
 
-/// What a scheduler wants to know of arrivals, beyond what costs nothing to tell.
+/// Properties of arrivals that a scheduler reads, and that cost time to compute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wants {
     /// [`Arrival::shapes`].
@@ -97,14 +96,14 @@ pub struct Deadline {
 pub enum TimeoutAction {
     /// It is rejected.
     Reject,
-    /// It goes behind all others of its priority level.
+    /// It is moved behind all others of its priority level.
     Delay,
 }
 
 /// One request of a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SequenceStep {
-    /// Which sequence.
+    /// The sequence's id.
     pub id: SequenceId,
     /// Whether it is the first.
     pub start: bool,
@@ -112,12 +111,12 @@ pub struct SequenceStep {
     pub end: bool,
 }
 
-/// What the requests of one sequence have in common.
+/// The id that the requests of one sequence share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum SequenceId {
     /// Not 0.
     Number(u64),
-    /// A number that the server gave to a request without one. No client's number means this sequence.
+    /// A number that the server gave to a request without an id. It never equals a client's number.
     Own(u64),
     /// Not empty.
     Text(Arc<str>),
@@ -129,11 +128,11 @@ pub type Spans = SmallVec<[Span; 2]>;
 /// The bytes of one input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Which block of memory.
+    /// The block of memory.
     pub allocation: u64,
     /// The first of its bytes there.
     pub offset: u64,
-    /// How many there are.
+    /// The number of bytes.
     pub len: u64,
 }
 

@@ -1,28 +1,28 @@
-//! Who runs next where nothing is batched?
+//! Which request runs next if requests are not batched?
 
 use std::collections::BTreeSet;
 
 use crate::{Batch, Context, Event, InstanceId, Rejection, Scheduler, Ticket};
 
-/// Triton's default scheduler: each request alone, in the order they came, on whichever instance may start.
+/// Triton's default scheduler: each request runs alone, in the order of arrival, on any instance that may start.
 #[derive(Clone, Debug, Default)]
 pub struct Fifo {
-    /// Tickets ascend, so the least is the oldest, and one is found without walking the queue.
+    /// Tickets ascend, so the smallest one is the oldest, and a ticket is found without walking the queue.
     waiting: BTreeSet<Ticket>,
-    /// The one that was granted last is at the end and runs next: its memory is still warm.
+    /// The instance that was granted last is at the end and runs next, because its memory is still in the caches.
     granted: Vec<InstanceId>,
-    /// Requests that may wait; `None` for any number.
+    /// The most waiting requests. `None` for no limit.
     requests_max: Option<usize>,
     stopped: bool,
 }
 
 impl Fifo {
-    /// A scheduler to which nothing has happened.
+    /// A scheduler without requests.
     pub fn new() -> Fifo {
         Fifo::default()
     }
 
-    /// The same, with so many requests that may wait.
+    /// The same, with a limit on waiting requests.
     pub fn bounded(requests_max: usize) -> Fifo {
         Fifo { requests_max: Some(requests_max), ..Fifo::default() }
     }
@@ -75,8 +75,8 @@ mod tests {
     use super::*;
     use crate::{Arrival, Driver};
 
-    /// Events of a play: `+3` job 3 arrives, `i0` instance 0 may start (and is done first, if it runs), `-3` job 3 is cancelled, `stop`,
-    /// `drained`. Answers: `3@0` job 3 runs on instance 0, `3!` it is rejected, `.` nothing, `no`, `yes`.
+    /// Each event of a test is a word: `+3` job 3 arrives, `i0` instance 0 may start (and is done first, if it runs), `-3` job 3 is cancelled,
+    /// `stop`, `drained`. The expected decisions: `3@0` job 3 runs on instance 0, `3!` it is rejected, `.` no decision, `no`, `yes`.
     #[track_caller]
     fn check(instances: usize, play: &[(&str, &str)]) {
         check_of(Fifo::new(), instances, play);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_that_leaves_runs_nothing_more() {
+    fn a_removed_instance_runs_no_more_requests() {
         check(2, &[("+1", "1@0"), ("w0", "no"), ("w1", "yes"), ("+2", "."), ("i0", "2@0"), ("w1", "no"), ("i1", ".")]);
     }
 
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn rejections_speak_as_triton_does() {
+    fn rejections_have_tritons_texts() {
         assert!(Rejection::Stopping.sentence().starts_with("Server is stopping, scheduler for model has stopped"));
         assert_eq!(Rejection::Full.sentence(), "Exceeds maximum queue size");
         assert_eq!(Rejection::TimedOut.sentence(), "Request timeout expired");

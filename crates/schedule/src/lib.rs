@@ -1,4 +1,4 @@
-//! Who runs together, when?
+//! Which requests run together, and when?
 //!
 //! ```text
 //!   arrived ──────────┐                        ┌──► run a batch on an instance
@@ -7,11 +7,11 @@
 //!   time, stop ───────┘
 //! ```
 //!
-//! A scheduler knows tickets and decides. A [`Driver`] holds the requests behind the tickets and applies every decision. Both are pure:
-//! time comes in with each event, in µs since whatever moment the caller chose, and threads, locks and the clock are the caller's. So
-//! tests run both together without sleeping.
+//! A scheduler knows only tickets, and decides. A [`Driver`] holds the requests behind the tickets and applies every decision. Both are pure: the
+//! time comes with each event, in µs since any fixed moment. The caller owns threads, locks and the clock. So tests run both together without
+//! sleeping.
 //!
-//! An instance that is done may not start at once: whoever limits rates stands between `Done` and `Granted`.
+//! An instance that is done may not start at once: a rate limiter may delay `Granted` after `Done`.
 //!
 //! ```
 //! use nerite_schedule::{Arrival, Driver, Fifo, InstanceId};
@@ -31,6 +31,7 @@ mod batcher;
 mod driver;
 mod event;
 mod fifo;
+mod joining;
 mod limiter;
 mod sequence;
 
@@ -41,17 +42,18 @@ pub use event::{
     Arrival, Deadline, Event, InstanceId, Repeat, SequenceId, SequenceStep, Span, Spans, Ticket, TimeoutAction, Wants,
 };
 pub use fifo::Fifo;
+pub use joining::{JoinRule, Joins};
 pub use limiter::{Claim, ClaimError, Claimant, Limiter, Resource, ResourceLimits};
 pub use sequence::{Direct, DirectPolicy, HoldBack, Oldest, OldestPolicy};
 
-/// What a scheduler is told with each event, and where its decisions go.
+/// The input of a scheduler beside the event, and the place for its decisions.
 pub struct Context<'a> {
     /// The time, in µs of the driver's clock. It never goes back.
     pub now_us: u64,
-    /// Where decisions are put.
+    /// The list that decisions are added to.
     pub actions: &'a mut Actions,
-    /// Asks the model's backend whether a request may join those of a batch that is being formed.
-    pub may_join: &'a mut dyn FnMut(&[Ticket], Ticket) -> bool,
+    /// What the model says about requests that join a batch.
+    pub joins: &'a mut dyn Joins,
 }
 
 impl Context<'_> {
@@ -65,21 +67,21 @@ impl Context<'_> {
         self.actions.list.push(Action::Reject(ticket, rejection));
     }
 
-    /// Asks for [`Event::Time`] at that time, or earlier if that was asked for already.
+    /// Asks for [`Event::Time`] at that time. An earlier time that was asked for stays.
     pub fn wake_at(&mut self, at_us: u64) {
         let earliest = self.actions.wake_at_us.map_or(at_us, |known| known.min(at_us));
         self.actions.wake_at_us = Some(earliest);
     }
 }
 
-/// A way to order requests.
+/// Decides which requests run, when and together.
 ///
-/// Each ticket that arrived is run once or rejected once. All that may start after an event is started with it: nothing is asked again.
+/// Each ticket is run once or rejected once. After each event the scheduler must start all batches that may start: it is not called again for them.
 pub trait Scheduler {
     /// Decides what follows from an event.
     fn handle(&mut self, event: Event, context: &mut Context<'_>);
 
-    /// What it wants to know of arrivals.
+    /// Which properties of arrivals it reads.
     fn wants(&self) -> Wants {
         Wants::default()
     }

@@ -1,52 +1,52 @@
-//! Which instances of all models may run together, where they share resources?
+//! Which instances of all models may run together, if they share resources?
 //!
-//! An instance claims what it needs before each execution and gives it back afterwards. Of those that wait, the one comes first whose
-//! executions so far, times its priority, are fewest: so an instance of priority 2 runs half as often as one of priority 1, as in Triton. One
-//! that cannot have all it needs keeps those behind it from taking any of that, so it is not starved; others pass. One that comes later
-//! counts as if it had run as often as those that it competes with.
+//! An instance claims its resources before each execution and gives them back afterwards. Among the waiting instances, the one with the smallest
+//! product of its executions and its priority is first. So an instance of priority 2 runs half as often as one of priority 1, as in Triton. If the
+//! first one cannot have all its resources, those behind it may not take any of them, so it does not starve. Instances that need other resources pass
+//! it. A new instance starts with the count of executions of its competitors.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// An instance of some model, by a number that no other ever has.
+/// An instance of some model, by a unique number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Claimant(pub u64);
 
-/// A resource: that of one device, or of all together.
+/// A resource of one device, or of all devices together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Resource {
     /// Its name.
     pub name: String,
-    /// The device; `None` for a resource that instances on all devices share.
+    /// The device. `None` for a resource that instances on all devices share.
     pub device: Option<u32>,
 }
 
-/// What an instance needs for each execution, and how often it is to run.
+/// The resources of an instance for each execution, and its priority.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
-    /// How many of each resource.
+    /// The number of each resource.
     pub needs: Vec<(Resource, u32)>,
-    /// 1 is served most; 0 means 1.
+    /// 1 is served most often. 0 means 1.
     pub priority: u32,
 }
 
-/// The operator's limits, each for one device or, without one, for all. Without any limit there is as much of a resource as the neediest
-/// instance needs; with some, there is none of what is not named.
+/// The operator's limits, each for one device or, without a device, for all. Without any limit, there is as much of a resource as the largest claim.
+/// With some limits, a resource without a limit has the amount 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceLimits(pub BTreeMap<(String, Option<u32>), u32>);
 
 /// Why an instance could never run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimError {
-    /// There is less of a resource than it needs.
+    /// The limit of a resource is less than the instance needs.
     Limited {
         /// The resource.
         name: String,
-        /// How much there is.
+        /// The limit.
         limit: u32,
-        /// How much it needs.
+        /// The amount it needs.
         needed: u32,
     },
-    /// A resource of one device has the name of one that all share.
+    /// A resource of one device has the same name as a shared one.
     TwoKinds {
         /// The resource.
         name: String,
@@ -54,7 +54,7 @@ pub enum ClaimError {
 }
 
 impl std::fmt::Display for ClaimError {
-    /// Triton's sentences.
+    /// Triton's texts.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             ClaimError::Limited { name, limit, needed } => write!(
@@ -78,9 +78,9 @@ pub struct Limiter {
     limits: ResourceLimits,
     last: u64,
     claimants: HashMap<Claimant, Entry>,
-    /// Who waits, in the order in which they are served.
+    /// The waiting instances, in the order in which they are served.
     waiting: BTreeSet<(u64, u64, Claimant)>,
-    /// How many began to wait.
+    /// The number of instances that have begun to wait.
     arrived: u64,
     used: HashMap<Resource, u64>,
 }
@@ -88,7 +88,7 @@ pub struct Limiter {
 #[derive(Debug)]
 struct Entry {
     claim: Claim,
-    /// How often it ran, and how often those it competes with had run when it came.
+    /// Its executions, and those that its competitors had when it was added.
     executions: u64,
     state: EntryState,
 }
@@ -102,18 +102,18 @@ impl Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EntryState {
     Idle,
-    /// With its place among those that wait.
+    /// Waits, at this place in the order.
     Waits(u64, u64),
     Runs,
 }
 
 impl Limiter {
-    /// A limiter with nobody in it.
+    /// A limiter without instances.
     pub fn new(limits: ResourceLimits) -> Limiter {
         Limiter { limits, ..Limiter::default() }
     }
 
-    /// Adds an instance. Err: it could never run.
+    /// Adds an instance. Err: the limits are too low for it to ever run.
     pub fn add(&mut self, claim: Claim) -> Result<Claimant, ClaimError> {
         for (resource, count) in &claim.needs {
             let all = self.claimants.values().flat_map(|entry| &entry.claim.needs).chain(&claim.needs);
@@ -134,8 +134,8 @@ impl Limiter {
         Ok(claimant)
     }
 
-    /// The turn at which an instance begins that comes now: from 0 it would win every turn until it has run as often as the others have
-    /// since the server's start. Idle instances may be far behind those that compete, so they count only if nobody competes.
+    /// The initial count of a new instance. From 0 it would win every turn until it has run as often as the others since the server's start. Idle
+    /// instances may be far behind the competing ones, so they count only if no instance competes.
     fn turn_of_rivals(&self, claim: &Claim) -> u64 {
         let shares = |entry: &&Entry| {
             entry.claim.needs.iter().any(|(resource, _)| claim.needs.iter().any(|(needed, _)| needed == resource))
@@ -145,14 +145,14 @@ impl Limiter {
         competing.or_else(|| rivals().map(Entry::turn).min()).unwrap_or(0)
     }
 
-    /// Removes an instance. Those that may run now.
+    /// Removes an instance. Returns the instances that may run now.
     pub fn remove(&mut self, claimant: Claimant) -> Vec<Claimant> {
         let granted = self.release(claimant);
         self.claimants.remove(&claimant);
         granted
     }
 
-    /// An instance is to run. Those that may run now; if it is none of them, it waits.
+    /// Requests the resources of an instance. Returns the instances that may run now. If it is not among them, it waits.
     pub fn request(&mut self, claimant: Claimant) -> Vec<Claimant> {
         let Some(entry) = self.claimants.get_mut(&claimant).filter(|entry| entry.state == EntryState::Idle) else {
             return Vec::new();
@@ -164,7 +164,7 @@ impl Limiter {
         self.grant()
     }
 
-    /// An instance has run, or is not to run after all. Those that may run now.
+    /// Gives back the resources of an instance. Returns the instances that may run now.
     pub fn release(&mut self, claimant: Claimant) -> Vec<Claimant> {
         let Some(entry) = self.claimants.get_mut(&claimant) else { return Vec::new() };
         match std::mem::replace(&mut entry.state, EntryState::Idle) {
@@ -183,8 +183,8 @@ impl Limiter {
         self.grant()
     }
 
-    /// An instance that waits is not to run after all. Those that may run now; `None`, and nothing changes, if it does not wait: it has
-    /// what it needs, and whoever asked for it was told or is about to be.
+    /// Withdraws the request of a waiting instance. Returns the instances that may run now. `None`, and nothing changes, if it does not wait: it has
+    /// its resources, and its owner was notified or is being notified.
     pub fn give_up(&mut self, claimant: Claimant) -> Option<Vec<Claimant>> {
         let waits = self.claimants.get(&claimant).is_some_and(|entry| matches!(entry.state, EntryState::Waits(..)));
         waits.then(|| self.release(claimant))
@@ -195,10 +195,10 @@ impl Limiter {
         self.waiting.len()
     }
 
-    /// Has those run that may, in their order.
+    /// Grants resources to waiting instances, in their order.
     fn grant(&mut self) -> Vec<Claimant> {
         let mut granted = Vec::new();
-        // What those need who were passed.
+        // The resources that instances need which were passed.
         let mut kept: BTreeSet<&Resource> = BTreeSet::new();
         let totals = self.totals();
         for (turn, arrived, claimant) in &self.waiting {
@@ -227,7 +227,7 @@ impl Limiter {
         granted.into_iter().map(|(_, _, claimant)| claimant).collect()
     }
 
-    /// How much there is of each resource that somebody needs.
+    /// The amount of each resource that some instance needs.
     fn totals(&self) -> HashMap<Resource, u64> {
         let mut totals: HashMap<Resource, u64> = HashMap::new();
         for (resource, count) in self.claimants.values().flat_map(|entry| &entry.claim.needs) {
@@ -240,7 +240,7 @@ impl Limiter {
 }
 
 impl ResourceLimits {
-    /// The limit of a resource; `None` if instances decide.
+    /// The limit of a resource. `None` if the claims of the instances decide.
     fn of(&self, resource: &Resource) -> Option<u32> {
         if self.0.is_empty() {
             return None;
@@ -249,7 +249,7 @@ impl ResourceLimits {
         let any = || self.0.iter().find(|((name, _), _)| *name == resource.name).map(|(_, limit)| *limit);
         let found = match resource.device {
             Some(device) => exact(Some(device)).or_else(|| exact(None)),
-            // As in Triton, a limit of some device bounds what all share as well.
+            // As in Triton, a limit of one device also limits the shared resource.
             None => exact(None).or_else(any),
         };
         Some(found.unwrap_or(0))

@@ -1,7 +1,7 @@
-//! Which requests of sequences run together, and which sequences have a place?
+//! Which requests of sequences run together, and which sequences have a slot?
 //!
-//! The requests of a sequence run one after the other, on one instance. [`Direct`] gives each sequence a position in the batches of its
-//! instance; [`Oldest`] has the sequences of an instance as candidates of a dynamic batcher.
+//! The requests of a sequence run one after the other, on one instance. [`Direct`] gives each sequence a position in the batches of its instance.
+//! [`Oldest`] gives each instance a dynamic batcher over its sequences.
 
 mod direct;
 mod oldest;

@@ -1,4 +1,4 @@
-//! Do requests that come again run as the next of their sequence, until they do not, whatever happens when?
+//! Do requests that run again stay the next of their sequence, in any order of events?
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, HashMap};
@@ -38,7 +38,7 @@ fn oldest(instances: usize, rows_max: usize) -> Box<dyn Scheduler + Send> {
     Box::new(Oldest::new(OldestPolicy { instances, candidates_max: rows_max, idle_us: IDLE_US, batch }))
 }
 
-/// A request, and how often it is to come again.
+/// A request, and how often it is to run again.
 #[derive(Clone, Copy, Debug)]
 struct Job {
     name: char,
@@ -47,9 +47,9 @@ struct Job {
 
 struct Play {
     driver: Driver<Job>,
-    /// What runs where, with the numbers of the states.
+    /// The jobs that run on each instance, with the numbers of their states.
     busy: BTreeMap<InstanceId, Vec<(Job, u64)>>,
-    /// The names in the order in which they ran, those that START in capitals.
+    /// The names in the order in which they ran. Those with START are in capitals.
     ran: String,
     rejected: Vec<(char, Rejection)>,
     tickets: HashMap<char, Ticket>,
@@ -97,7 +97,7 @@ impl Play {
         }
     }
 
-    /// The run of an instance ends; what is to run again comes before that.
+    /// Ends the run of an instance. Before that, requests that are to run again are submitted.
     fn done(&mut self, instance: usize) {
         let Some(jobs) = self.busy.remove(&InstanceId(instance)) else { return };
         for (job, state) in jobs {
@@ -137,7 +137,7 @@ fn a_request_runs_as_often_as_it_comes_again() {
 }
 
 #[test]
-fn what_comes_again_is_the_next_of_its_sequence() {
+fn a_request_that_runs_again_is_the_next_of_its_sequence() {
     both(1, |play| {
         play.arrive('a', 2, Number(7), true);
         play.arrive('b', 1, Number(7), false);
@@ -149,7 +149,7 @@ fn what_comes_again_is_the_next_of_its_sequence() {
 }
 
 #[test]
-fn a_number_of_the_servers_is_no_clients() {
+fn a_number_of_the_server_never_equals_a_clients() {
     both(2, |play| {
         play.arrive('a', 1, Own(7), true);
         play.arrive('b', 0, Number(7), false);
@@ -162,7 +162,7 @@ fn a_number_of_the_servers_is_no_clients() {
 }
 
 #[test]
-fn what_was_admitted_runs_again_after_a_stop() {
+fn an_admitted_request_runs_again_after_a_stop() {
     both(1, |play| {
         play.arrive('a', 3, Own(1), true);
         play.driver.stop(0);
@@ -191,7 +191,7 @@ fn a_client_that_goes_ends_its_sequence_and_leaves_its_place() {
 }
 
 #[test]
-fn who_comes_again_too_late_is_rejected() {
+fn a_request_that_comes_again_after_its_run_is_rejected() {
     both(1, |play| {
         play.arrive('a', 0, Own(1), true);
         let (job, state) = play.busy.get(&InstanceId(0)).unwrap()[0];
@@ -202,7 +202,7 @@ fn who_comes_again_too_late_is_rejected() {
 }
 
 proptest! {
-    /// Each request runs as often as it comes again, or is rejected, and nobody waits for ever.
+    /// Each request runs as often as it should, or is rejected. None waits for ever.
     #[test]
     fn every_request_ends(
         is_direct: bool, instances in 1usize..3, rows_max in 1usize..4,

@@ -1,4 +1,4 @@
-//! Does a delay that tunes itself follow the load, and keep the bound?
+//! Does the adaptive delay follow the load, and keep the bound?
 
 use std::collections::BTreeMap;
 
@@ -8,34 +8,34 @@ use proptest::prelude::*;
 const ROWS_MAX: u32 = 8;
 const BOUND_US: u64 = 8_000;
 
-/// A request: when it came, and which client waits for its answer if one does.
+/// A request: its arrival, and the client that waits for its response, if one does.
 #[derive(Clone, Copy, Debug)]
 struct Job {
     came_us: u64,
     client: Option<usize>,
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Copy, Debug)]
 struct End {
     came_us: u64,
-    /// From its arrival to the start of its run.
+    /// The time from its arrival to the start of its run.
     waited_us: u64,
     latency_us: u64,
-    /// Requests in its run.
+    /// The number of requests in its run.
     together: usize,
 }
 
-/// One instance on a clock of its own. A run takes `base_us`, and `row_us` for each row.
+/// One simulated instance. A run takes `base_us`, and `row_us` for each row.
 struct Play {
     driver: Driver<Job>,
     now_us: u64,
     run_us: (u64, u64),
     running: Option<(u64, Vec<Job>, u64)>,
     ends: Vec<End>,
-    /// What comes, by time.
+    /// Future arrivals, by time.
     coming: BTreeMap<u64, Vec<Option<usize>>>,
-    /// Requests that clients still send, one after the answer to the one before.
+    /// Requests that clients still have to send, each after the response to the one before.
     left: usize,
 }
 
@@ -57,7 +57,7 @@ impl Play {
         self.coming.entry(at_us).or_default().push(client);
     }
 
-    /// Requests at these intervals, whatever becomes of those before.
+    /// Open load: requests at these intervals, without waiting for responses.
     fn open(mut self, gaps: impl IntoIterator<Item = u64>) -> Vec<End> {
         let mut at_us = 1000;
         for gap_us in gaps {
@@ -67,7 +67,7 @@ impl Play {
         self.go()
     }
 
-    /// So many clients, each of which asks again as soon as it is answered.
+    /// Closed load: this number of clients, each of which sends its next request when it has its response.
     fn closed(mut self, clients: usize, requests: usize) -> Vec<End> {
         (0..clients).for_each(|client| self.comes(1000 + 10 * client as u64, Some(client)));
         self.left = requests;
@@ -123,7 +123,7 @@ impl Play {
     }
 }
 
-/// The later half: the delay has found its place.
+/// The later half, in which the delay has settled.
 fn settled(ends: &[End]) -> &[End] {
     &ends[ends.len() / 2..]
 }
@@ -134,7 +134,7 @@ fn mean(values: impl ExactSizeIterator<Item = u64>) -> u64 {
 }
 
 #[test]
-fn at_low_load_nobody_waits() {
+fn at_low_load_no_request_waits() {
     let ends = Play::new(500, 50).open(vec![20_000; 200]);
     assert!(ends.iter().all(|end| end.waited_us == 0), "{ends:?}");
 }
@@ -155,7 +155,7 @@ fn clients_that_ask_at_the_same_time_get_into_one_batch() {
 
 #[test]
 fn under_load_batches_grow_and_the_bound_holds() {
-    // One at a time they would take 1.1 ms of every 0.6.
+    // Without batches they would take 1.1 ms of every 0.6 ms.
     let ends = Play::new(1000, 100).open(vec![600; 4000]);
     let settled = settled(&ends);
     assert!(mean(settled.iter().map(|end| end.together as u64)) >= 3, "{:?}", &settled[..20]);
@@ -167,24 +167,24 @@ fn under_load_batches_grow_and_the_bound_holds() {
 }
 
 #[test]
-fn the_delay_falls_to_nothing_when_the_load_goes() {
+fn the_delay_falls_to_zero_when_the_load_ends() {
     let (busy, calm) = (vec![600; 2000], vec![20_000; 30]);
     let ends = Play::new(1000, 100).open(busy.into_iter().chain(calm));
     let calm_from = ends.len() - 30;
-    // Each request that waits in vain halves the delay.
+    // Each request that waits without another one joining halves the delay.
     assert!(ends[calm_from + 8..].iter().all(|end| end.waited_us == 0), "{:?}", &ends[calm_from..]);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
-    fn nobody_waits_beside_an_idle_instance_for_longer_than_the_bound(
+    fn no_request_waits_beside_an_idle_instance_for_longer_than_the_bound(
         gaps in prop::collection::vec(0u64..5_000, 1..400), base_us in 1u64..12_000, row_us in 0u64..500,
     ) {
         let count = gaps.len();
         let ends = Play::new(base_us, row_us).open(gaps);
         prop_assert_eq!(ends.len(), count, "lost");
-        // Beside the bound, a request waits for the runs of those that came before it and were not answered yet.
+        // In addition to the bound, a request waits for the runs of earlier requests that were not answered yet.
         let mut by_arrival = ends.clone();
         by_arrival.sort_by_key(|end| end.came_us);
         let run_us = base_us + row_us * u64::from(ROWS_MAX);

@@ -9,6 +9,7 @@
 //! The demo itself is a client like any other: it shares nothing with the server it starts but the regions it registers.
 
 mod batches;
+mod beside;
 mod child;
 mod copies;
 mod digits;
@@ -48,6 +49,8 @@ pub struct DemoOptions {
     pub grpc_url: String,
     /// The server's metrics, `http://host:port`.
     pub metrics_url: String,
+    /// The server's session socket.
+    pub session_socket: PathBuf,
     /// The folder with `models/` and `digits/`.
     pub examples_dir: PathBuf,
     /// The server has the pipeline of `examples/pipeline`.
@@ -143,6 +146,7 @@ pub async fn run(options: &DemoOptions) -> Result<Report, DemoError> {
     }
     batches::measure(options, &samples).await?;
     let rows = latency::measure(options).await?;
+    beside::measure(options).await?;
     Ok(Report { accuracy, rows })
 }
 

@@ -100,7 +100,7 @@ fn memory_section(asked: &Asked) -> Section {
 
 fn python_section(asked: &Asked) -> Section {
     let found = find_python(asked.interpreter.as_deref(), asked.environment.as_deref(), PYTHON_MAX);
-    let verdicts = vec![python::judge(found, asked.topic.is_some())];
+    let verdicts = vec![python::judge(found, asked.topic.is_some()), python::judge_sandbox(nerite_sandbox::probe())];
     Section { topic: "python", about: "Python models, for a server that is started from here:".into(), verdicts }
 }
 

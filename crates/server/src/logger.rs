@@ -5,6 +5,7 @@
 
 mod format;
 mod repeats;
+mod requests;
 
 use std::fs::File;
 use std::io::Write;
@@ -13,33 +14,50 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
-use nerite_api::{LogFormat, LogSwitches};
+use nerite_api::{ACCESS_TARGET, LogFormat, LogSwitches};
 use nerite_watchdog::now_ns;
 
 use format::Line;
 use repeats::{Counted, Repeats, Verdict, WINDOW_MS};
+use requests::RequestLines;
 
 /// The target of messages that are written as they are: tables would not survive quoting.
 pub const PLAIN: &str = "plain";
+
+/// How long the end of the program waits for lines of requests.
+const FLUSH_MAX: Duration = Duration::from_secs(1);
 
 struct Logger(Arc<Inner>);
 
 struct Inner {
     switches: Arc<LogSwitches>,
     file: Option<Mutex<File>>,
+    streams: Streams,
     escape: bool,
     pid: u32,
     repeats: Mutex<Repeats>,
     /// Told when a line is counted that was not before.
     counting: Condvar,
+    /// The lines of requests, which are written by a thread of their own.
+    requests: RequestLines,
 }
 
-/// Makes this the process's log. With a file all lines go there, else information to stdout and the rest to stderr.
-pub fn install(switches: Arc<LogSwitches>, file: Option<&Path>) -> std::io::Result<()> {
+/// Where lines go that go to no file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Streams {
+    /// Information to stdout, the rest to stderr.
+    Both,
+    /// All to stderr: stdout belongs to the program that the server is a library of.
+    Stderr,
+}
+
+/// Makes this the process's log. With a file all lines go there.
+pub fn install(switches: Arc<LogSwitches>, file: Option<&Path>, streams: Streams) -> std::io::Result<()> {
     let file = file.map(|path| File::options().append(true).create(true).open(path)).transpose()?.map(Mutex::new);
     let escape = std::env::var("TRITON_SERVER_ESCAPE_LOG_MESSAGES").map_or(true, |value| value != "0");
     let (pid, repeats, counting) = (std::process::id(), Mutex::default(), Condvar::new());
-    let inner = Arc::new(Inner { switches, file, escape, pid, repeats, counting });
+    let requests = RequestLines::default();
+    let inner = Arc::new(Inner { switches, file, streams, escape, pid, repeats, counting, requests });
     // A second logger in one process is only seen in tests; the first one stays.
     if log::set_boxed_logger(Box::new(Logger(Arc::clone(&inner)))).is_ok() {
         log::set_max_level(LevelFilter::Trace);
@@ -68,13 +86,19 @@ impl Log for Logger {
         let place = format!("{file}:{}", record.line().unwrap_or(0));
         let message = record.args().to_string();
         let is_plain = record.target() == PLAIN;
+        if record.target() == ACCESS_TARGET {
+            return self.0.write_members(&place, &message);
+        }
         if record.level() > Level::Warn || is_plain {
             return self.0.write(record.level(), &place, &message, is_plain);
         }
         self.0.write_unless_repeated(record.level(), &place, &message);
     }
 
-    fn flush(&self) {}
+    /// Waits for the lines of requests. All others are written before `log` returns.
+    fn flush(&self) {
+        self.0.requests.flush(FLUSH_MAX);
+    }
 }
 
 impl Inner {
@@ -119,20 +143,55 @@ impl Inner {
         }
     }
 
-    /// A log that cannot be written is no reason to stop serving.
-    #[expect(clippy::disallowed_methods, reason = "a line of the log begins with its date")]
+    /// A line that says one thing by name after the other. As JSON its message is members of the object.
+    fn write_members(self: &Arc<Inner>, place: &str, message: &str) {
+        let line = self.line(Level::Info, place, message);
+        let line = match self.switches.format() {
+            // Not where the format was changed since the message was made.
+            LogFormat::Json if message.starts_with('"') => line.as_json_with(message),
+            LogFormat::Json => line.as_json(),
+            format => line.as_text(format == LogFormat::Iso8601, false),
+        };
+        let unqueued = self.requests.put(line, || {
+            let inner = Arc::clone(self);
+            move |lines: &str, lost| inner.write_requests(lines, lost)
+        });
+        if let Err(line) = unqueued {
+            self.put(Level::Info, &line);
+        }
+    }
+
+    fn write_requests(&self, lines: &str, lost: u64) {
+        self.put(Level::Info, lines);
+        if lost > 0 && self.switches.shows(Level::Warn) {
+            let text = format!("{lost} lines of requests are lost: they came faster than the log takes them");
+            self.write(Level::Warn, "requests.rs", &text, false);
+        }
+    }
+
     fn write(&self, level: Level, place: &str, message: &str, is_plain: bool) {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let (secs, micros, pid) = (since.as_secs(), since.subsec_micros(), self.pid);
-        let line = Line { level, secs, micros, pid, place, message };
+        let line = self.line(level, place, message);
         let line = match self.switches.format() {
             LogFormat::Json => line.as_json(),
             LogFormat::Triton => line.as_text(false, self.escape && !is_plain),
             LogFormat::Iso8601 => line.as_text(true, self.escape && !is_plain),
         };
+        self.put(level, &line);
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a line of the log begins with its date")]
+    fn line<'l>(&self, level: Level, place: &'l str, message: &'l str) -> Line<'l> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Line { level, secs: since.as_secs(), micros: since.subsec_micros(), pid: self.pid, place, message }
+    }
+
+    /// A log that cannot be written is no reason to stop serving.
+    fn put(&self, level: Level, line: &str) {
         let written = match &self.file {
             Some(file) => file.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes()),
-            None if level <= Level::Warn => std::io::stderr().write_all(line.as_bytes()),
+            None if level <= Level::Warn || self.streams == Streams::Stderr => {
+                std::io::stderr().write_all(line.as_bytes())
+            }
             None => {
                 let mut out = std::io::stdout().lock();
                 out.write_all(line.as_bytes()).and_then(|()| out.flush())

@@ -1,88 +1,17 @@
-//! What does an operator type?
+//! Where does the program begin?
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program prints")]
 #![forbid(unsafe_code)]
 
-mod completions;
-mod config;
-mod demo;
-mod doctor;
-mod flags;
-mod logger;
-mod manual;
-mod panics;
-mod plain;
-mod ready;
-mod serve;
-mod settings;
-mod shm;
-mod tables;
-mod top;
-mod worker;
-
-use std::path::Path;
 use std::process::ExitCode;
-
-use flags::Command;
 
 /// A request that wants more memory than there is must not end the server.
 #[global_allocator]
 static HEAP: nerite_memory::Heap = nerite_memory::Heap;
 
-/// What `nerite help` prints.
-pub const HELP: &str = "\
-nerite serves models to programs on the same host through shared memory, and to everything that speaks to Triton.
-
-  nerite serve --model-repository DIR [flags]   serve the models of a repository; `nerite serve --help` lists the flags
-  nerite shm list|show|drop|pools|sessions      look at a running server's shared memory; `nerite shm --help`
-  nerite doctor [shm|python] [--client-pid N]   say what stands in the way, and how to mend it
-  nerite demo [--exit]                          see a model answer through shared memory, with latencies and copies
-  nerite config check|show                      check a file of settings, or print those in effect; `nerite config --help`
-  nerite ready [URL]                            ask a running server whether it is ready; ends with 0 or 1
-  nerite top [--url URL] [--once]               watch a running server's models, queues, copies and shared memory
-  nerite completions bash|zsh|fish              print what a shell completes commands and flags by
-  nerite man                                    print the manual page
-  nerite version                                print the version
-
-Started under the name `tritonserver`, the binary takes the flags of `nerite serve` directly.
-";
-
 fn main() -> ExitCode {
-    nerite_ort::disable_telemetry();
-    nerite_memory::fit_heap();
-    let words: Vec<String> = std::env::args().collect();
-    let program = words.first().and_then(|word| Path::new(word).file_name()).and_then(|name| name.to_str());
-    let rest = words.get(1..).unwrap_or_default();
-    if program == Some("tritonserver") {
-        return serve::main(Command::Tritonserver, rest);
+    // Not in the help: servers start it. Nothing may run before it, and its words need not be UTF-8.
+    if std::env::args_os().nth(1).is_some_and(|word| word == nerite_sandbox::COMMAND) {
+        return nerite_sandbox::main(std::env::args_os().skip(2));
     }
-    let Some((command, rest)) = rest.split_first() else {
-        print!("{HELP}");
-        return ExitCode::from(2);
-    };
-    match command.as_str() {
-        "serve" => serve::main(Command::Serve, rest),
-        "shm" => shm::main(rest),
-        "doctor" => doctor::main(rest),
-        "demo" => demo::main(rest),
-        "config" => config::main(rest),
-        "ready" => ready::main(rest),
-        "top" => top::main(rest),
-        "completions" => completions::main(rest),
-        "man" => manual::main(rest),
-        // Not in the help: servers start it.
-        worker::COMMAND => worker::main(rest),
-        "version" | "--version" | "-V" => {
-            println!("nerite {}", env!("CARGO_PKG_VERSION"));
-            ExitCode::SUCCESS
-        }
-        "help" | "--help" | "-h" => {
-            print!("{HELP}");
-            ExitCode::SUCCESS
-        }
-        unknown => {
-            eprint!("nerite: there is no command '{unknown}'\n\n{HELP}");
-            ExitCode::from(2)
-        }
-    }
+    nerite_server::main()
 }

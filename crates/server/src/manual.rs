@@ -22,6 +22,11 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "NERITE_*",
         "Settings of \\fBnerite serve\\fR: NERITE_HTTP_PORT is \\fB\\-\\-http\\-port\\fR. Flags that may be given several times have one value a line.",
     ),
+    (
+        "NERITE_TOKEN",
+        "The secret of the token that \\fBnerite top\\fR, \\fBready\\fR and \\fBshm\\fR bring, to whatever server they are told to ask.",
+    ),
+    ("SSL_CERT_FILE", "The certificates that they believe at addresses of https://, without \\fB\\-\\-cacert\\fR."),
     ("NERITE_EXAMPLES", "The folder of examples that \\fBnerite demo\\fR serves."),
     ("ORT_DYLIB_PATH", "The library of ONNX Runtime, without \\fB\\-\\-onnxruntime\\-library\\fR."),
 ];

@@ -25,6 +25,15 @@ pub fn cell(text: &str) -> String {
     }
 }
 
+/// The same, with the end of a long text kept instead of its beginning: paths differ there.
+pub fn cell_end(text: &str) -> String {
+    let shown = plain(text);
+    match shown.char_indices().nth_back(CELL_CHARS_MAX) {
+        Some((cut, first)) => format!("…{}", &shown[cut + first.len_utf8()..]),
+        None => shown,
+    }
+}
+
 /// JSON, with everything beyond letters written as JSON's own escapes: programs read the same, and terminals are not steered.
 pub fn plain_json(json: &str) -> String {
     let mut shown = String::with_capacity(json.len());
@@ -86,6 +95,8 @@ mod tests {
     fn a_cell_ends_in_time() {
         assert_eq!(cell("short"), "short");
         assert_eq!(cell(&"é".repeat(41)), "é".repeat(40) + "…");
+        assert_eq!(cell_end(&("x".to_owned() + &"é".repeat(39))), "x".to_owned() + &"é".repeat(39));
+        assert_eq!(cell_end(&("xy".to_owned() + &"é".repeat(39))), "…".to_owned() + "y" + &"é".repeat(39));
     }
 
     #[test]

@@ -7,13 +7,18 @@ mod listen;
 mod models;
 mod parent;
 mod sessions;
+mod signals;
 mod stop;
 mod trim;
+mod watch;
+
+pub(crate) use host::watch as watch_host;
+pub(crate) use trim::give_back;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use nerite_api::{Api, LogSwitches};
+use nerite_api::{Api, LogSwitches, Tokens};
 use nerite_engine::Engine;
 use nerite_listen::Peers;
 use nerite_python::Python;
@@ -21,7 +26,7 @@ use nerite_shm::{Pools, Registries};
 
 use crate::config;
 use crate::flags::{self, Command, ParseError};
-use crate::logger::{self, PLAIN};
+use crate::logger::{self, PLAIN, Streams};
 use crate::panics;
 use crate::settings::Settings;
 use crate::tables::table;
@@ -52,6 +57,8 @@ pub fn main(command: Command, words: &[String]) -> ExitCode {
     let python = Arc::new(Python::default());
     let ended = serve(settings, &python);
     python.end();
+    nerite_sandbox::end();
+    log::logger().flush();
     match ended {
         Ok(code) => code,
         Err(error) => {
@@ -83,9 +90,10 @@ fn read_settings(command: Command, words: &[String]) -> Result<Settings, Refusal
 fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartError> {
     let switches = Arc::new(LogSwitches::new(settings.log.clone()));
     let file = Some(settings.log.file.as_str()).filter(|file| !file.is_empty()).map(std::path::Path::new);
-    logger::install(Arc::clone(&switches), file)
+    logger::install(Arc::clone(&switches), file, Streams::Both)
         .map_err(|error| StartError(format!("failed to open log file '{}': {error}", settings.log.file)))?;
     panics::install();
+    signals::take_meaningless()?;
     for note in &settings.notes {
         log::warn!("{note}");
     }
@@ -104,11 +112,10 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
         log::warn!("{warning}");
     }
     let certificates = listen::read_certificates(&settings)?;
-    let gpu = gpu::open(&settings.gpu)?;
-    let (engine, outcome) = models::start(&settings, gpu.as_ref(), python)?;
-    print_tables(&engine, &settings);
+    let tokens = settings.tokens_file.as_deref().map(Tokens::from_file).transpose();
+    let tokens = tokens.map_err(|error| StartError(error.to_string()))?;
+    let (Assembled { engine, api }, outcome) = assemble(&settings, python, switches, tokens)?;
     outcome?;
-    let api = make_api(&engine, switches, &settings, gpu.as_ref().ok());
     let turns = api.turns().clone();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -121,6 +128,7 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
     if let Err(error) = nerite_watchdog::start() {
         log::warn!("no thread to watch the front ends: {error}; what keeps them is told when it has ended");
     }
+    nerite_engine::watch_by(Box::new(watch::OnFrontThreads));
     let clean = runtime.block_on(async {
         let signals = stop::Signals::listen(settings.parent_pid)?;
         let fronts = listen::start(&api, &settings, certificates, &Peers::new(connections))?;
@@ -129,6 +137,28 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
     // Tasks of clients that never finished must not hold the process.
     runtime.shutdown_background();
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A server without front ends.
+pub(crate) struct Assembled {
+    /// Its models.
+    pub engine: Arc<Engine>,
+    /// The calls over them.
+    pub api: Api,
+}
+
+/// Loads the models of the start and prints the tables. Also returns whether the server can start with the outcome.
+pub(crate) fn assemble(
+    settings: &Settings,
+    python: &Arc<Python>,
+    switches: Arc<LogSwitches>,
+    tokens: Option<Tokens>,
+) -> Result<(Assembled, Result<(), StartError>), StartError> {
+    let gpu = gpu::open(&settings.gpu)?;
+    let (engine, outcome) = models::start(settings, gpu.as_ref(), python)?;
+    print_tables(&engine, settings);
+    let api = make_api(&engine, switches, settings, tokens, gpu.as_ref().ok());
+    Ok((Assembled { engine, api }, outcome))
 }
 
 /// The directory of a file that is to be written, if there is none.
@@ -144,7 +174,13 @@ fn front_threads(asked: Option<usize>, cores: usize) -> usize {
     asked.unwrap_or(FRONT_THREADS_MAX.min(cores / 2)).clamp(1, cores)
 }
 
-fn make_api(engine: &Arc<Engine>, switches: Arc<LogSwitches>, settings: &Settings, gpu: Option<&gpu::GpuHost>) -> Api {
+fn make_api(
+    engine: &Arc<Engine>,
+    switches: Arc<LogSwitches>,
+    settings: &Settings,
+    tokens: Option<Tokens>,
+    gpu: Option<&gpu::GpuHost>,
+) -> Api {
     let gpu = gpu.map(|host| host.gpu.clone());
     let regions = Registries::new(settings.allow_client_shm, gpu.clone());
     nerite_memory::limit_pool(settings.budgets.all.high / BUDGET_PER_KEPT);
@@ -152,6 +188,8 @@ fn make_api(engine: &Arc<Engine>, switches: Arc<LogSwitches>, settings: &Setting
         id: settings.id.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         restrictions: settings.restrictions.clone(),
+        tokens,
+        log_access: settings.log_access,
         regions: settings.regions.clone(),
         http_forward: settings.http.as_ref().and_then(|front| front.forward.clone()),
         grpc_forward: settings.grpc.as_ref().and_then(|front| front.forward.clone()),

@@ -4,6 +4,7 @@ mod access;
 mod backends;
 mod budgets;
 mod cache;
+mod collector;
 mod connections;
 mod gpu;
 mod metrics;
@@ -66,6 +67,10 @@ pub struct Settings {
     pub connections: Connections,
     /// Calls that want a header.
     pub restrictions: Vec<Restriction>,
+    /// Whether each request is a line of the log.
+    pub log_access: bool,
+    /// The file of tokens, if there is one.
+    pub tokens_file: Option<PathBuf>,
     /// Largest HTTP input in bytes.
     pub http_input_bytes_max: u64,
     /// Threads for the front ends, if the operator said how many.
@@ -185,6 +190,8 @@ pub struct Metrics {
     pub counter_latencies: bool,
     /// What is kept of how latencies are distributed.
     pub latencies: LatencyMetrics,
+    /// The files that secure the port; `None` for a plain one.
+    pub tls: Option<TlsFiles>,
 }
 
 /// Settings that no legal value gives.
@@ -217,7 +224,7 @@ impl Settings {
             return Err(SettingsError::Contradiction("Error: --http-max-input-size must be greater than 0.".into()));
         }
         let metrics_address = values.text("metrics-address").or(values.text("http-address")).unwrap_or("0.0.0.0");
-        let (trace, trace_note) = tracing::tracing(&values)?;
+        let (trace, trace_notes) = tracing::tracing(&values)?;
         let backend_config = backend_config(&values)?;
         // Those of a directory may stand in the place of built-in ones.
         let has_directory = values.has("backend-directory");
@@ -238,6 +245,8 @@ impl Settings {
             ui: page::ui(&values, http.as_ref())?,
             connections: connections::connections(&values)?,
             restrictions: access::restrictions(&values)?,
+            log_access: values.bool("log-access", false)?,
+            tokens_file: values.text("access-tokens-file").filter(|path| !path.is_empty()).map(PathBuf::from),
             http_input_bytes_max: http_input_bytes_max as u64,
             threads: values.int_if_given("http-thread-count")?,
             allow_client_shm: values.bool("allow-client-shm", true)?,
@@ -253,7 +262,7 @@ impl Settings {
             backend_config,
             backend_directory: values.text("backend-directory").map(PathBuf::from),
             onnxruntime_library: values.text("onnxruntime-library").map(PathBuf::from),
-            notes: notes(given).into_iter().chain(trace_note).chain(backend_notes).collect(),
+            notes: notes(given).into_iter().chain(trace_notes).chain(backend_notes).collect(),
             http,
             grpc,
         })

@@ -38,10 +38,12 @@ Usage: nerite shm <command> [options]
       --session-socket P    the server's session socket, if it is not at the default place
       --server-uid N        the server may be that user's, besides this one's and root's
       --http URL            ask over HTTP instead: list, show and drop of common regions, also against a Triton
+      --cacert FILE         the certificates to believe at https://, in PEM, in place of the system's
+      --cert FILE           the certificate to show there, with --key FILE
       --json                for programs
   -h, --help                print this
 
-The server answers its own user and root.
+The server answers its own user and root. Over HTTP the token in NERITE_TOKEN is sent; it needs the scope 'regions'.
 ";
 
 /// A server that does not answer within this is not waited for.
@@ -83,10 +85,10 @@ fn answer(asked: &CommandLine) -> Result<(Server, Told), String> {
 
 async fn ask(asked: &CommandLine) -> Result<(Server, Told), String> {
     match &asked.way {
-        Way::Http(url) => {
+        Way::Http(url, certificates) => {
             let server = Server::Http { url: url.clone() };
             name(asked, &server);
-            over_http::ask(url, &asked.what).await.map(|told| (server, told))
+            over_http::ask(certificates.client(url)?, &asked.what).await.map(|told| (server, told))
         }
         Way::Socket { path, server_uid } => {
             let session = connect::connect(path, *server_uid).await?;

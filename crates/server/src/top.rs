@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use nerite_client::http;
 use tokio::runtime::Runtime;
 
+use crate::certificates::Certificates;
 use crate::config::is_address_of_service;
 use crate::plain::plain;
 use frame::{Size, frame};
@@ -31,11 +32,14 @@ Shows the models, queues, batches, copies, regions and sessions of a running ser
 
       --url URL             the server's metrics port, or that of its page; otherwise this host's, at the port of
                             NERITE_METRICS_PORT or 8002
+      --cacert FILE         the certificates to believe at https://, in PEM, in place of the system's
+      --cert FILE           the certificate to show there, with --key FILE
       --interval SECONDS    time between two looks; 1 if it is not given
       --once                print one look, taken over one interval, and end
   -h, --help                print this
 
 Regions, sessions and the states of models come from the server's page (--ui), which shows each user what that user may see.
+The token in NERITE_TOKEN is sent to the URL; it needs the scope 'read'.
 ";
 
 /// Shorter intervals would mostly measure this program.
@@ -52,6 +56,7 @@ struct CommandLine {
     url: String,
     interval: Duration,
     once: bool,
+    certificates: Certificates,
 }
 
 /// `nerite top`; `words` are those after the word `top`.
@@ -79,7 +84,8 @@ pub fn main(words: &[String]) -> ExitCode {
 fn read(words: &[String], port: Option<String>) -> Result<Option<CommandLine>, String> {
     let port = port.filter(|port| !port.is_empty() && !is_address_of_service(port));
     let url = format!("http://127.0.0.1:{}", port.as_deref().unwrap_or("8002"));
-    let mut asked = CommandLine { url, interval: Duration::from_secs(1), once: false };
+    let certificates = Certificates::default();
+    let mut asked = CommandLine { url, interval: Duration::from_secs(1), once: false, certificates };
     let mut words = words.iter().map(String::as_str);
     while let Some(word) = words.next() {
         let (name, joined) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
@@ -90,6 +96,7 @@ fn read(words: &[String], port: Option<String>) -> Result<Option<CommandLine>, S
             "--url" => value()?.clone_into(&mut asked.url),
             "--interval" => asked.interval = interval(value()?)?,
             url if !url.starts_with('-') && joined.is_none() => url.clone_into(&mut asked.url),
+            option if asked.certificates.take(option, &mut value)? => {}
             _ => return Err(format!("'{word}' is no option")),
         }
     }
@@ -107,7 +114,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 fn run(asked: &CommandLine) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start a runtime: {error}"))?;
-    let client = http::Client::new(&asked.url).map_err(|error| error.to_string())?;
+    let client = asked.certificates.client(&asked.url)?;
     if asked.once {
         let before = look(&runtime, &client)?;
         // In the runtime, whose clock it needs.
@@ -170,6 +177,8 @@ mod tests {
         check("--interval 0", Err("--interval is 0.1 to 3600 seconds, and is '0'"));
         check("--interval soon", Err("--interval is 0.1 to 3600 seconds, and is 'soon'"));
         check("--twice", Err("'--twice' is no option"));
+        check("https://h:1 --cacert /ca.pem --cert=/c --key /k", Ok(Some(("https://h:1", 1000, false))));
+        check("--cacert", Err("--cacert wants a value"));
         assert_eq!(
             read(&[], Some("9".into())).map(|asked| asked.map(|asked| asked.url)),
             Ok(Some("http://127.0.0.1:9".into()))

@@ -25,9 +25,7 @@ impl Session {
         if self.entry.reserve().is_some() {
             return Err(only_operators_calls());
         }
-        for category in categories(&call) {
-            self.allow(*category)?;
-        }
+        self.allow(categories(&call), changes(&call))?;
         let scope = &self.scope;
         Ok(match call {
             Call::Hello(_) => return Err(Status::invalid("Hello was said before")),
@@ -148,6 +146,11 @@ fn regions(scope: &Scope, name: &str) -> Result<v1::Regions, Status> {
     Ok(v1::Regions { regions: scope.system_status(name)?.into_iter().map(region).collect() })
 }
 
+/// Whether a call changes what the server has of the client's memory, for access rules. An inference does if its outputs are placed in leases.
+fn changes(call: &Call) -> bool {
+    !matches!(call, Call::SystemStatus(_) | Call::DescribeModel(_) | Call::CallPrepared(_))
+}
+
 /// The categories of a call, for the operator's restrictions.
 fn categories(call: &Call) -> &'static [Category] {
     match call {
@@ -156,7 +159,8 @@ fn categories(call: &Call) -> &'static [Category] {
         Call::Prepare(prepare) if prepare.infer.as_ref().is_some_and(|infer| !infer.leased_outputs.is_empty()) => {
             &[Category::Inference, Category::SharedMemory]
         }
-        // The categories of a prepared inference were checked when it was prepared. A session's headers do not change.
+        // The memory that a prepared inference takes is asked for when it is submitted: the scopes of a token may change meanwhile. The headers of a
+        // session do not, so its operator's restrictions were checked when the inference was prepared.
         Call::Infer(_) | Call::Prepare(_) | Call::CallPrepared(_) => &[Category::Inference],
         Call::DescribeModel(_) => &[Category::Metadata],
         Call::Borrow(_)

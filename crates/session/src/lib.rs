@@ -37,6 +37,7 @@ mod outbox;
 mod peer;
 mod prepared;
 mod prepared_table;
+mod responses;
 mod serve;
 mod session;
 mod session_table;

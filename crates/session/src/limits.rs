@@ -66,8 +66,9 @@ pub(crate) const PAGE_BYTES: usize = PACKET_BYTES_MAX / 2;
 /// Regions that are inspected at one time for a list.
 pub(crate) const PAGE_REGIONS: usize = 64;
 
-/// Packets up to this size are copied out of the session's receive buffer. A larger packet keeps the buffer, so that its tensors are not copied.
-pub(crate) const COPIED_BYTES_MAX: usize = 4096;
+/// Packets up to this size are decoded in the session's receive buffer, and what is kept of them is copied. A larger packet keeps the buffer, so that
+/// its tensors are not copied.
+pub(crate) const SHORT_BYTES_MAX: usize = 4096;
 
 /// A session with more bytes than this is dropped on another thread than a front thread.
 pub(crate) const QUICK_CLOSE_BYTES_MAX: u64 = 16 << 20;

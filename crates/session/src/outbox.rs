@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use nerite_budget::{Account, Charge};
 use nerite_locks::Mutex;
 use tokio::sync::Notify;
@@ -54,14 +56,29 @@ impl Outbox {
 
     /// Sends a packet now or later. If the outbox is closed, the packet is dropped and its descriptors are closed.
     pub(crate) fn send(&self, packet: Packet) {
-        let mut queue = self.lock();
-        let Some(socket) = &queue.socket else { return };
-        if queue.packets.is_empty() {
-            match socket.send(&packet) {
-                Ok(()) => return,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(_) => return self.close_for(queue, Closed::Gone),
+        let queue = self.lock();
+        match queue.send_at_once(&packet.bytes, &packet.descriptors) {
+            Ok(true) => {}
+            Ok(false) => self.send_later(queue, packet),
+            Err(closed) => self.close_for(queue, closed),
+        }
+    }
+
+    /// As [`Outbox::send`], for a packet without descriptors. It is copied only if it has to wait.
+    pub(crate) fn send_bytes(&self, bytes: &[u8]) {
+        let queue = self.lock();
+        match queue.send_at_once(bytes, &[]) {
+            Ok(true) => {}
+            Ok(false) => {
+                self.send_later(queue, Packet { bytes: Bytes::copy_from_slice(bytes), ..Packet::default() });
             }
+            Err(closed) => self.close_for(queue, closed),
+        }
+    }
+
+    fn send_later(&self, mut queue: MutexGuard<'_, Queue>, packet: Packet) {
+        if queue.socket.is_none() {
+            return;
         }
         queue.push(packet);
         if queue.is_too_long() {
@@ -112,7 +129,7 @@ impl Outbox {
     fn send_waiting(&self, socket: &Socket) {
         let mut queue = self.lock();
         while let Some(packet) = queue.packets.front() {
-            match socket.send(packet) {
+            match socket.send(&packet.bytes, &packet.descriptors) {
                 Ok(()) => queue.pop(),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(_) => return self.close_for(queue, Closed::Gone),
@@ -138,6 +155,16 @@ impl Outbox {
 }
 
 impl Queue {
+    /// Sends a packet if nothing waits and the socket has space. False if it has to wait, or if the outbox is closed.
+    fn send_at_once(&self, bytes: &[u8], descriptors: &[OwnedFd]) -> Result<bool, Closed> {
+        let Some(socket) = self.socket.as_ref().filter(|_| self.packets.is_empty()) else { return Ok(false) };
+        match socket.send(bytes, descriptors) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(_) => Err(Closed::Gone),
+        }
+    }
+
     fn push(&mut self, packet: Packet) {
         self.bytes += packet.bytes.len();
         self.descriptors += packet.descriptors.len();

@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nerite_api::{CallError, aside};
-use nerite_request::Status;
+use nerite_request::{Numbered, Status};
 use nerite_wire::proto::ExpectedResponse;
 use nerite_wire::proto::session::v1;
 use v1::server_message::Answer;
 
 use crate::answer::{CallOutcome, FAILED_PRECONDITION, error_packet, failure};
 use crate::gathered::Gathered;
-use crate::inference::{AnswerRoute, Answers, read};
+use crate::inference::read;
 use crate::limits::{CALLS_SLICE, DESCRIPTORS_MAX, PREPARED_BYTES, PREPARED_CALLS_MAX};
+use crate::responses::{AnswerRoute, Answers};
 use crate::session::Session;
 use crate::socket::Packet;
 
@@ -39,6 +40,7 @@ impl Session {
         let bytes = PREPARED_BYTES + 4 * (request.len() + expected.len());
         let expected = if expected.is_empty() { None } else { Some(Arc::new(ExpectedResponse::read(expected)?)) };
         let request = read(request, &self.scope)?;
+        self.api.note_request(&request);
         self.want_model(&request.model).await?;
         let charge = self.api.account().charge(bytes);
         let request = if request.is_light() {
@@ -47,7 +49,8 @@ impl Session {
             let scope = Arc::clone(&self.scope);
             aside(move || scope.prepare(request, leased_outputs)).await??
         };
-        let handle = self.prepared.add(request, expected, charge);
+        let (in_flight, route) = (Arc::clone(&self.in_flight), AnswerRoute::Direct(Arc::clone(&self.outbox)));
+        let handle = self.prepared.add(request, Arc::new(Answers { in_flight, route, expected }), charge);
         Ok(CallOutcome::from(Answer::Prepared(v1::Prepared { handle })))
     }
 
@@ -69,7 +72,16 @@ impl Session {
         }
         let gathered = Arc::new(Gathered::new(count, &self.outbox, self.api.account()));
         let mut slice_start = Instant::now();
-        for (id, handle) in (id..).zip(std::iter::once(handle).chain(further)) {
+        for (at, (id, handle)) in (id..).zip(std::iter::once(handle).chain(further)).enumerate() {
+            // The first was counted with the packet.
+            if let Some(refused) = (at > 0).then(|| self.scope.allow_next().err()).flatten() {
+                if let Some(prepared) = self.prepared.find(handle) {
+                    prepared.request.note(&self.api);
+                }
+                let bytes = nerite_wire::proto::session::encode_answer(&failure(id, &refused));
+                AnswerRoute::Gathered(Arc::clone(&gathered)).send(Packet { bytes, ..Packet::default() }, true);
+                continue;
+            }
             self.begin(id, handle, AnswerRoute::Gathered(Arc::clone(&gathered))).await;
             if slice_start.elapsed() > CALLS_SLICE {
                 tokio::task::yield_now().await;
@@ -87,9 +99,11 @@ impl Session {
         let packet = match self.try_begin(id, handle, route).await {
             Ok(()) => return,
             Err(NotBegun::Refused(status)) => {
+                self.api.note_session_refusal(&status);
                 Packet { bytes: nerite_wire::proto::session::encode_answer(&failure(id, &status)), ..Packet::default() }
             }
             Err(NotBegun::Stale(why)) => {
+                self.api.note_session_code(FAILED_PRECONDITION);
                 self.prepared.forget(handle);
                 let text = format!("prepared inference {handle} is stale: {why}; nothing was run, prepare it again");
                 error_packet(id, FAILED_PRECONDITION, text)
@@ -102,14 +116,20 @@ impl Session {
         let unknown = || NotBegun::Stale("this session has none of that handle".to_owned());
         let prepared = self.prepared.find(handle).ok_or_else(unknown)?;
         let cancel = self.in_flight.begin(id, 0).map_err(NotBegun::Refused)?;
-        let (in_flight, expected) = (Arc::clone(&self.in_flight), prepared.expected.clone());
-        let answers = Answers { id, in_flight, route, expected };
-        let sink = move |response, placed| answers.send(response, placed);
+        let answers = match route {
+            AnswerRoute::Direct(_) => Arc::clone(&prepared.answers),
+            AnswerRoute::Gathered(_) => {
+                let (in_flight, expected) = (Arc::clone(&self.in_flight), prepared.answers.expected.clone());
+                Arc::new(Answers { in_flight, route, expected })
+            }
+        };
+        let numbered = Some(Numbered { to: Arc::<Answers>::clone(&answers), number: id });
+        let sink = move |response, placed| answers.send(id, response, placed);
         let begun = if prepared.request.is_light() {
-            self.scope.call(&prepared.request, cancel, sink)
+            self.scope.call(&prepared.request, cancel, numbered, sink)
         } else {
             let scope = Arc::clone(&self.scope);
-            let checked = aside(move || scope.call(&prepared.request, cancel, sink)).await;
+            let checked = aside(move || scope.call(&prepared.request, cancel, numbered, sink)).await;
             checked.map_err(CallError::from).flatten()
         };
         // After a refusal the sink is never called.

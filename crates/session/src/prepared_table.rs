@@ -6,9 +6,9 @@ use std::sync::Arc;
 use nerite_api::PreparedRequest;
 use nerite_budget::Charge;
 use nerite_request::Status;
-use nerite_wire::proto::ExpectedResponse;
 
 use crate::limits::PREPARED_MAX;
+use crate::responses::Answers;
 
 /// The prepared inferences of one session, by handle.
 #[derive(Default)]
@@ -20,7 +20,8 @@ pub(crate) struct PreparedTable {
 /// A prepared inference.
 pub(crate) struct Prepared {
     pub(crate) request: PreparedRequest,
-    pub(crate) expected: Option<Arc<ExpectedResponse>>,
+    /// The way of the answers to calls that are alone in their packet.
+    pub(crate) answers: Arc<Answers>,
     _charge: Charge,
 }
 
@@ -58,14 +59,9 @@ impl PreparedTable {
     }
 
     /// Adds a prepared inference. Returns its handle, which is never reused.
-    pub(crate) fn add(
-        &mut self,
-        request: PreparedRequest,
-        expected: Option<Arc<ExpectedResponse>>,
-        charge: Charge,
-    ) -> u64 {
+    pub(crate) fn add(&mut self, request: PreparedRequest, answers: Arc<Answers>, charge: Charge) -> u64 {
         self.last += 1;
-        self.entries.insert(self.last, Arc::new(Prepared { request, expected, _charge: charge }));
+        self.entries.insert(self.last, Arc::new(Prepared { request, answers, _charge: charge }));
         self.last
     }
 }

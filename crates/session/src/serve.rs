@@ -157,7 +157,7 @@ fn check_peer<'a>(peer: &'a io::Result<Peer>, own_uid: u32, allow_uids: &[u32]) 
 /// Sends the reason, if the socket can take it, and closes the connection.
 fn reject(socket: &Socket, code: u32, message: String) {
     // The client may have closed the connection already.
-    let _ = socket.send(&error_packet(0, code, message));
+    let _ = socket.send(&error_packet(0, code, message).bytes, &[]);
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::Buf;
 use nerite_api::{Api, Category, Scope};
 use nerite_budget::{Charge, Shed};
 use nerite_listen::{Gate, shed, sleep_or_forever};
@@ -16,7 +16,7 @@ use nerite_wire::proto::session::{encode_answer, read_call, v1};
 use tokio::time::{sleep, timeout};
 use v1::client_message::Call;
 
-use crate::answer::{RESOURCE_EXHAUSTED, error_packet, packet};
+use crate::answer::{CallOutcome, RESOURCE_EXHAUSTED, error_packet, packet};
 use crate::in_flight::InFlight;
 use crate::limits::{
     HEADERS_MAX, PACKET_BYTES_MAX, QUICK_CLOSE_BYTES_MAX, RESERVE_HELLO_WITHIN, STOPPING_POLL_INTERVAL,
@@ -149,8 +149,7 @@ impl Session {
 
     /// Handles the first packet, which identifies the client.
     async fn greet(&mut self, socket: &Socket, receiver: &mut Receiver) -> Result<(), End> {
-        let bytes = self.expect_packet(socket.receive(receiver).await)?;
-        let message = self.read(bytes)?;
+        let message = self.read(socket.receive(receiver).await)?;
         let Some(Call::Hello(hello)) = message.call else {
             return Err(self.refuse(message.id, Status::invalid("the first message of a session is Hello")));
         };
@@ -162,7 +161,9 @@ impl Session {
             self.send(Some(error_packet(message.id, RESOURCE_EXHAUSTED, full.to_string())));
             return Err(End::Full(full));
         }
-        match self.welcome(&hello) {
+        let named = |(name, _): &(&String, &String)| name.eq_ignore_ascii_case("authorization");
+        let authorization = hello.headers.iter().find(named).map(|(_, value)| value.as_bytes());
+        match self.api.check_session_token(authorization).and_then(|()| self.welcome(&hello)) {
             Err(status) => return Err(self.refuse(message.id, status)),
             answer => self.send(packet(message.id, answer)),
         }
@@ -175,12 +176,16 @@ impl Session {
     }
 
     /// Handles one packet after Hello.
-    async fn take(&mut self, received: io::Result<Received>) -> Result<(), End> {
-        let bytes = self.expect_packet(received)?;
-        let v1::ClientMessage { id, returned, call } = self.read(bytes)?;
+    async fn take(&mut self, received: io::Result<Received<'_>>) -> Result<(), End> {
+        let v1::ClientMessage { id, returned, call } = self.read(received)?;
         let unknown = returned.iter().filter(|name| self.scope.give_back(name).is_err()).count();
         let answer = match call {
-            Some(call) => self.carry_out(id, call).await,
+            Some(call) => {
+                let outcome = self.carry_out(id, call).await;
+                let ended = !matches!(outcome, Ok(CallOutcome::UnderWay));
+                self.api.end_session_call(ended.then(|| outcome.as_ref().map(drop)));
+                outcome
+            }
             None if returned.is_empty() => Err(Status::unsupported("the server does not know this call")),
             None if unknown > 0 => {
                 Err(Status::not_found(format!("{unknown} of {} names are no leases of this session", returned.len())))
@@ -194,14 +199,16 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the operator allows this session to make calls of that category.
-    pub(crate) fn allow(&self, category: Category) -> Result<(), Status> {
-        self.api.allow_session(category, |name| self.headers.get(name).map(String::as_bytes))
+    /// Whether the operator allows this session to make a call of all these categories, which may change something.
+    pub(crate) fn allow(&self, categories: &[Category], changes: bool) -> Result<(), Status> {
+        let header = |name: &str| self.headers.get(name).map(String::as_bytes);
+        Ok(self.api.allow_session(categories, changes, header)?)
     }
 
-    fn expect_packet(&self, received: io::Result<Received>) -> Result<Bytes, End> {
+    fn read(&self, received: io::Result<Received<'_>>) -> Result<v1::ClientMessage, End> {
         match received {
-            Ok(Received::Packet(bytes)) => Ok(bytes),
+            Ok(Received::Short(bytes)) => self.decode(bytes),
+            Ok(Received::Long(bytes)) => self.decode(bytes),
             Ok(Received::End) => Err(End::Closed),
             Ok(Received::TooLong(len)) => {
                 let text =
@@ -212,7 +219,7 @@ impl Session {
         }
     }
 
-    fn read(&self, bytes: Bytes) -> Result<v1::ClientMessage, End> {
+    fn decode(&self, bytes: impl Buf) -> Result<v1::ClientMessage, End> {
         read_call(bytes).map_err(|status| self.refuse(0, status))
     }
 
@@ -280,7 +287,7 @@ fn hello_limit(asked: Option<Duration>, in_reserve: bool) -> Option<Duration> {
 }
 
 /// The next packet, once the memory budgets allow reading it. May be cancelled at any time.
-async fn receive(socket: &Socket, receiver: &mut Receiver, gate: &mut Gate) -> io::Result<Received> {
+async fn receive<'r>(socket: &Socket, receiver: &'r mut Receiver, gate: &mut Gate) -> io::Result<Received<'r>> {
     // If the budgets end the session, another future reports that.
     if gate.open(0).await.is_err() {
         return std::future::pending().await;

@@ -16,7 +16,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
-use crate::limits::{COPIED_BYTES_MAX, DESCRIPTORS_MAX, PACKET_BYTES_MAX};
+use crate::limits::{DESCRIPTORS_MAX, PACKET_BYTES_MAX, SHORT_BYTES_MAX};
 use crate::peer::Peer;
 
 /// One message to the client.
@@ -29,8 +29,11 @@ pub(crate) struct Packet {
 }
 
 /// What was received from the client.
-pub(crate) enum Received {
-    Packet(Bytes),
+pub(crate) enum Received<'r> {
+    /// A short packet, in the receive buffer.
+    Short(&'r [u8]),
+    /// A packet that took the receive buffer along, so that its tensors are not copied.
+    Long(Bytes),
     /// A packet longer than allowed. Its bytes were dropped.
     TooLong(usize),
     /// The client has closed the connection, or has ended.
@@ -69,20 +72,21 @@ impl Socket {
     }
 
     /// Receives the next packet. Descriptors in it are not received: the kernel closes them.
-    pub(crate) async fn receive(&self, receiver: &mut Receiver) -> io::Result<Received> {
-        self.descriptor.async_io(Interest::READABLE, |socket| receiver.receive(socket.as_fd())).await
+    pub(crate) async fn receive<'r>(&self, receiver: &'r mut Receiver) -> io::Result<Received<'r>> {
+        let len = self.descriptor.async_io(Interest::READABLE, |socket| receiver.receive(socket.as_fd())).await?;
+        Ok(receiver.received(len))
     }
 
     /// Sends a whole packet, or nothing.
-    pub(crate) fn send(&self, packet: &Packet) -> io::Result<()> {
+    pub(crate) fn send(&self, bytes: &[u8], descriptors: &[OwnedFd]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        let borrowed: Vec<BorrowedFd<'_>> = packet.descriptors.iter().map(AsFd::as_fd).collect();
+        let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
         if !borrowed.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&borrowed)) {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        match sendmsg(self.descriptor.get_ref(), &[IoSlice::new(&packet.bytes)], &mut control, flags) {
+        match sendmsg(self.descriptor.get_ref(), &[IoSlice::new(bytes)], &mut control, flags) {
             Ok(_) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -122,24 +126,30 @@ impl Receiver {
         Receiver { buffer: Vec::with_capacity(PACKET_BYTES_MAX), charge: account.charge(0) }
     }
 
-    fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<Received> {
+    /// Receives a packet. Returns its length, which may be more than was received.
+    fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         self.buffer.clear();
         // With TRUNC the kernel returns the packet's length even if it did not fit.
         let (_, len) = recv(socket, spare_capacity(&mut self.buffer), RecvFlags::TRUNC)?;
         if self.buffer.len() > self.charge.bytes() {
             self.charge.resize(self.buffer.len());
         }
-        Ok(match len {
+        Ok(len)
+    }
+
+    /// The packet that was received last, which has that length.
+    fn received(&mut self, len: usize) -> Received<'_> {
+        match len {
             0 => Received::End,
             len if len > self.buffer.len() || len > PACKET_BYTES_MAX => Received::TooLong(len),
-            len if len <= COPIED_BYTES_MAX => Received::Packet(Bytes::copy_from_slice(&self.buffer)),
+            len if len <= SHORT_BYTES_MAX => Received::Short(&self.buffer),
             _ => {
                 let whole = std::mem::replace(&mut self.buffer, Vec::with_capacity(PACKET_BYTES_MAX));
                 // An inference that keeps the bytes is charged for them.
                 self.charge.resize(0);
-                Received::Packet(Bytes::from(whole))
+                Received::Long(Bytes::from(whole))
             }
-        })
+        }
     }
 }
 

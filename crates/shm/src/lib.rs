@@ -70,7 +70,7 @@ mod window;
 mod conformance;
 
 pub use cuda::{CUDA_HANDLE_BYTES, CudaHandle};
-pub use descriptors::close_all_on_exec;
+pub use descriptors::{close_all_on_exec, leave_descriptors};
 pub use error::{ErrorKind, ShmError};
 pub use gpu::Gpu;
 pub use inspect::RegionState;

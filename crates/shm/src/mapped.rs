@@ -1,5 +1,6 @@
 //! How does a model's process map the memory that its server shares with it?
 
+use std::any::Any;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -60,6 +61,19 @@ impl SharedMapping {
         unsafe { Buffer::from_raw(ptr, extent.len(), Place::Host, Access::Shared, Arc::clone(&self.0) as _) }
     }
 
+    /// As [`SharedMapping::buffer`], which drops `with` when nobody has the buffer any more.
+    ///
+    /// # Panics
+    /// If the extent was made for a longer range.
+    pub fn buffer_with(&self, extent: Extent, with: Arc<dyn Any + Send + Sync>) -> Buffer {
+        assert!(extent.end() <= self.byte_size(), "extent up to {} of {}", extent.end(), self.byte_size());
+        // SAFETY: the extent ends within the mapping, by the assertion.
+        let ptr = unsafe { self.0.mapping.base().add(extent.offset()) };
+        let keep = Arc::new(HeldWith { _mapping: Arc::clone(&self.0), _with: with });
+        // SAFETY: as in `buffer`: the Arc passed here holds the mapping.
+        unsafe { Buffer::from_raw(ptr, extent.len(), Place::Host, Access::Shared, keep as _) }
+    }
+
     /// Part of it, writable in place.
     ///
     /// # Panics
@@ -72,11 +86,25 @@ impl SharedMapping {
         unsafe { Slot::from_raw(ptr, extent.len(), Place::Host, Access::Shared, Arc::clone(&self.0) as _) }
     }
 
+    /// Where in it these bytes lie, if all of them do.
+    pub fn offset_of(&self, buffer: &Buffer) -> Option<usize> {
+        let offset = buffer.as_ptr().addr().checked_sub(self.0.mapping.base().addr().get())?;
+        (offset.checked_add(buffer.len())? <= self.byte_size()).then_some(offset)
+    }
+
     /// Whether `buffer` begins with the byte at this offset.
     pub fn starts(&self, offset: usize, buffer: &Buffer) -> bool {
         self.0.mapping.base().addr().get().checked_add(offset) == Some(buffer.as_ptr().addr())
     }
 }
+
+/// A mapping, and what is dropped after it was used.
+struct HeldWith {
+    _mapping: Arc<Held>,
+    _with: Arc<dyn Any + Send + Sync>,
+}
+
+impl Keep for HeldWith {}
 
 /// A loss is not a fault in this process: it is reported to the server, which knows the region's name and tells the client.
 impl Keep for Held {}

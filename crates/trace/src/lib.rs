@@ -1,12 +1,16 @@
-//! Which requests are traced, and how do their traces get into a file?
+//! Which requests are traced, and how do their traces get into a file or to a collector?
 //!
 //! ```text
-//!   settings ─► Tracer ─► RequestTrace ─► notes, made where the request is ─► one thread ─► JSON in a file
-//!   (clients)   (samples)                 (crates request, backend, …)        (Writer)
+//!   settings ─► Tracer ─► RequestTrace ─► notes, made where the request is ─┬► one thread ─► JSON in a file
+//!   (clients)   (samples)                 (crates request, backend, …)      │  (Writer)
+//!                                                                           └► one thread ─► spans, posted by HTTP
+//!                                                                              (Exporter)
 //! ```
 //!
-//! While nothing is traced a request costs one relaxed load ([`Tracer::is_on`]). The file is written by a thread of its own. What waits for
+//! While nothing is traced a request costs one relaxed load ([`Tracer::is_on`]). A thread of its own writes or posts. What waits for
 //! it, and what requests have noted so far, is bounded by [`TRACES_BYTES_MAX`] bytes in all; beyond that, traces are dropped and counted.
+//! Of spans only as many wait as the settings say ([`SpanConfig`]). While somebody looks at recent requests ([`Tracer::look`]), some of each client are
+//! noted for that as well, whatever the settings say.
 //!
 //! ```
 //! use nerite_trace::{TraceConfig, Tracer};
@@ -17,13 +21,22 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod collector;
+mod complaints;
+mod counts;
+mod destination;
+mod exporter;
 mod files;
 mod lines;
 mod number;
+mod queue;
+mod recent;
 mod settings;
+mod spans;
 mod tracer;
 mod writer;
 
-pub use settings::TraceConfig;
+pub use counts::TraceCounts;
+pub use recent::{RecentNote, RecentRequest};
+pub use settings::{COLLECTOR_URL, SpanConfig, TraceConfig};
 pub use tracer::{TRACES_BYTES_MAX, Tracer};
-pub use writer::TraceCounts;

@@ -38,17 +38,22 @@ fn write(out: &mut Writer, what: &Noted) {
                 out.key("parent_id").unsigned(*parent);
             }
         }
-        Noted::Passed(point, ns) => out.key("timestamps").array(|out| {
-            out.object(|out| {
-                out.key("name").string(point.as_bytes());
-                out.key("ns").unsigned(*ns);
-            });
-        }),
+        Noted::Passed(point, ns) => write_point(out, point.as_bytes(), *ns),
+        Noted::Reported(point, ns) => write_point(out, point.as_bytes(), *ns),
         Noted::Tensor(tensor) => {
             out.key("activity").string(tensor.activity.as_bytes());
             out.key("tensor").object(|out| write_tensor(out, tensor));
         }
     }
+}
+
+fn write_point(out: &mut Writer, point: &[u8], ns: u64) {
+    out.key("timestamps").array(|out| {
+        out.object(|out| {
+            out.key("name").string(point);
+            out.key("ns").unsigned(ns);
+        });
+    });
 }
 
 fn write_tensor(out: &mut Writer, tensor: &TracedTensor) {

@@ -16,11 +16,72 @@ pub struct TraceConfig {
     pub log_frequency: u32,
     /// The file; empty for none.
     pub file: String,
+    /// Where traces become spans for a collector, instead of objects in a file.
+    pub spans: Option<SpanConfig>,
+}
+
+/// How spans reach a collector of OpenTelemetry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpanConfig {
+    /// Where they are posted.
+    pub url: String,
+    /// What they all come from: names and values. Of several values of one name the last holds.
+    pub resource: Vec<(String, String)>,
+    /// Spans that wait to be sent; what is beyond is dropped.
+    pub queue_max: u32,
+    /// The longest that they wait.
+    pub delay_ms: u32,
+    /// Spans of one post.
+    pub batch_max: u32,
+    /// How long the collector may take.
+    pub timeout_ms: u32,
+    /// HTTP headers of each post.
+    pub headers: Vec<(String, String)>,
+    /// A file of certificates to believe in place of the system's; empty for none.
+    pub certificates: String,
+}
+
+/// As in Triton.
+pub const COLLECTOR_URL: &str = "http://localhost:4318/v1/traces";
+
+impl Default for SpanConfig {
+    fn default() -> SpanConfig {
+        SpanConfig {
+            url: COLLECTOR_URL.to_owned(),
+            resource: Vec::new(),
+            queue_max: 2048,
+            delay_ms: 5000,
+            batch_max: 512,
+            timeout_ms: 10_000,
+            headers: Vec::new(),
+            certificates: String::new(),
+        }
+    }
+}
+
+impl SpanConfig {
+    /// Refuses a URL with a user's name or password: the log and the trace settings, which clients may see, repeat the URL. The Err does not.
+    pub fn check(&self) -> Result<(), String> {
+        let rest = self.url.split_once("://").map_or(self.url.as_str(), |(_, rest)| rest);
+        if !rest.split(['/', '?', '#']).next().is_some_and(|authority| authority.contains('@')) {
+            return Ok(());
+        }
+        Err("the URL of the collector has a user's name or password before '@'; give these as a header: \
+             OTEL_EXPORTER_OTLP_HEADERS=authorization=Basic%20<base64 of name:password>"
+            .to_owned())
+    }
 }
 
 impl Default for TraceConfig {
     fn default() -> TraceConfig {
-        TraceConfig { levels: TraceLevels::default(), rate: 1000, count: -1, log_frequency: 0, file: String::new() }
+        TraceConfig {
+            levels: TraceLevels::default(),
+            rate: 1000,
+            count: -1,
+            log_frequency: 0,
+            file: String::new(),
+            spans: None,
+        }
     }
 }
 
@@ -33,16 +94,22 @@ impl TraceConfig {
             count: own.count.unwrap_or(self.count),
             log_frequency: own.log_frequency.unwrap_or(self.log_frequency),
             file: self.file.clone(),
+            spans: self.spans.clone(),
         }
+    }
+
+    /// What requests note. Spans have no tensors.
+    pub(crate) fn levels_noted(&self) -> TraceLevels {
+        TraceLevels { tensors: self.levels.tensors && self.spans.is_none(), ..self.levels }
     }
 
     /// Why nothing is traced, in Triton's words; `None` if something is.
     pub(crate) fn obstacle(&self) -> Option<&'static str> {
         if self.levels == TraceLevels::default() {
             Some("tracing is disabled")
-        } else if self.rate == 0 {
+        } else if self.rate == 0 && self.spans.is_none() {
             Some("sample rate must be non-zero")
-        } else if self.file.is_empty() {
+        } else if self.file.is_empty() && self.spans.is_none() {
             Some("trace file name is not given")
         } else {
             None
@@ -68,14 +135,27 @@ impl TraceConfig {
             levels.push("OFF".to_owned());
         }
         let one = |key: &str, value: String| (key.to_owned(), vec![value]);
-        vec![
+        let mut told = vec![
             ("trace_level".to_owned(), levels),
             one("trace_rate", self.rate.to_string()),
             one("trace_count", left.to_string()),
-            one("log_frequency", self.log_frequency.to_string()),
-            one("trace_file", self.file.clone()),
-            one("trace_mode", "triton".to_owned()),
-        ]
+        ];
+        match &self.spans {
+            None => told.extend([
+                one("log_frequency", self.log_frequency.to_string()),
+                one("trace_file", self.file.clone()),
+                one("trace_mode", "triton".to_owned()),
+            ]),
+            Some(spans) => told.extend([
+                one("trace_mode", "opentelemetry".to_owned()),
+                one("url", spans.url.clone()),
+                one("bsp_schedule_delay", spans.delay_ms.to_string()),
+                ("resource".to_owned(), spans.resource.iter().map(|(name, value)| format!("{name}={value}")).collect()),
+                one("bsp_max_export_batch_size", spans.batch_max.to_string()),
+                one("bsp_max_queue_size", spans.queue_max.to_string()),
+            ]),
+        }
+        told
     }
 }
 
@@ -94,7 +174,12 @@ impl OwnSettings {
         let mut next = self.clone();
         for (key, values) in change {
             match key.as_str() {
-                "trace_level" => next.levels = values.map(levels).transpose()?,
+                "trace_level" => match values.map(levels).transpose()? {
+                    None => next.levels = None,
+                    // As in Triton, words that nobody knows change nothing.
+                    Some(None) => {}
+                    Some(levels) => next.levels = levels,
+                },
                 "trace_rate" => next.rate = values.map(|values| number(&key, &values)).transpose()?,
                 "log_frequency" => next.log_frequency = values.map(|values| number(&key, &values)).transpose()?,
                 "trace_count" => next.count = values.map(|values| count(&key, &values)).transpose()?,
@@ -138,12 +223,15 @@ fn count(key: &str, values: &[String]) -> Result<i32, Status> {
     }
 }
 
-fn levels(values: Vec<String>) -> Result<TraceLevels, Status> {
-    if values.len() > 1 && values.iter().any(|level| level == "OFF") {
+/// `None` if there is no level among the words.
+fn levels(values: Vec<String>) -> Result<Option<TraceLevels>, Status> {
+    let has = |name: &str| values.iter().any(|level| level == name);
+    let is_off = has("OFF");
+    if values.len() > 1 && is_off {
         return Err(Status::invalid("Expect only one trace level 'OFF' is specified"));
     }
-    let has = |name: &str| values.iter().any(|level| level == name);
-    Ok(TraceLevels { timestamps: has("TIMESTAMPS"), tensors: has("TENSORS") })
+    let levels = TraceLevels { timestamps: has("TIMESTAMPS"), tensors: has("TENSORS") };
+    Ok((is_off || levels != TraceLevels::default()).then_some(levels))
 }
 
 fn bounded(key: &str, value: &str, min: i64, max: i64) -> Result<i64, Status> {
@@ -178,6 +266,7 @@ mod tests {
     fn a_change_is_taken_over_or_refused_with_its_reason() {
         check("trace_level", &["TIMESTAMPS", "BOGUS"], Ok("TIMESTAMPS"));
         check("trace_level", &["BOGUS"], Ok("OFF"));
+        check("trace_level", &["OFF"], Ok("OFF"));
         check("trace_level", &["OFF", "TENSORS"], Err("Expect only one trace level 'OFF' is specified"));
         check("trace_level", &["TENSORS", "TIMESTAMPS", "TENSORS"], Ok("TIMESTAMPS TENSORS"));
         check("trace_rate", &["5"], Ok("5"));
@@ -189,6 +278,36 @@ mod tests {
         check("trace_rate", &["1", "2"], Err("expect only 1 value for 'trace_rate'"));
         check("trace_file", &["/x"], Err("trace file location can not be updated through network protocol"));
         check("anything", &["x"], Ok(""));
+    }
+
+    #[test]
+    fn words_that_are_no_level_change_nothing() {
+        let change = |own: OwnSettings, levels: &[&str]| {
+            let levels = levels.iter().map(|level| (*level).to_owned()).collect();
+            own.changed(vec![("trace_level".into(), Some(levels))]).expect("words")
+        };
+        let traced = change(OwnSettings::default(), &["TENSORS"]);
+        assert_eq!(change(traced.clone(), &["BOGUS"]), traced);
+        assert_eq!(change(traced.clone(), &[]), traced);
+        assert_ne!(change(traced.clone(), &["OFF"]), traced);
+        assert!(change(OwnSettings::default(), &["timestamps"]).is_empty());
+    }
+
+    #[test]
+    fn a_collector_is_told_of_in_place_of_a_file() {
+        let resource = vec![("a".to_owned(), "b".to_owned()), ("c".to_owned(), "d=e".to_owned())];
+        let spans = Some(SpanConfig { resource, ..SpanConfig::default() });
+        let told = TraceConfig { spans, ..TraceConfig::default() }.told(-1);
+        let names: Vec<_> = told.iter().skip(3).map(|(name, values)| (name.as_str(), values.join(" "))).collect();
+        let expected = [
+            ("trace_mode", "opentelemetry"),
+            ("url", "http://localhost:4318/v1/traces"),
+            ("bsp_schedule_delay", "5000"),
+            ("resource", "a=b c=d=e"),
+            ("bsp_max_export_batch_size", "512"),
+            ("bsp_max_queue_size", "2048"),
+        ];
+        assert_eq!(names, expected.map(|(name, value)| (name, value.to_owned())));
     }
 
     #[test]
@@ -208,7 +327,8 @@ mod tests {
         let refused = |reason| Err(format!("Attempting to set invalid trace setting :{reason}"));
         assert_eq!(text(&on), refused("trace file name is not given"));
         assert_eq!(text(&TraceConfig { rate: 0, ..on.clone() }), refused("sample rate must be non-zero"));
-        assert_eq!(text(&TraceConfig { file: "/x".into(), ..on }), Ok(()));
+        assert_eq!(text(&TraceConfig { file: "/x".into(), ..on.clone() }), Ok(()));
         assert_eq!(text(&TraceConfig { rate: 0, ..TraceConfig::default() }), Ok(()));
+        assert_eq!(text(&TraceConfig { rate: 0, spans: Some(SpanConfig::default()), ..on.clone() }), Ok(()));
     }
 }

@@ -1,34 +1,34 @@
 //! Is this request traced?
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nerite_locks::Mutex;
 use nerite_request::setting::{TraceChange, TraceSettings};
-use nerite_request::{RequestTrace, Status, TraceBudget};
+use nerite_request::{Peer, RequestTrace, SpanIds, Status, TraceBudget, TraceContext, TraceLevels, TraceSink};
 
+use crate::counts::{Counts, TraceCounts};
+use crate::destination::Destination;
+use crate::recent::{Recent, RecentRequest};
 use crate::settings::{OwnSettings, TraceConfig};
-use crate::writer::{Stream, TraceCounts, Writer};
 
 /// Bytes that all traces together may hold: of requests in flight, and of those whose traces wait to be written.
 pub const TRACES_BYTES_MAX: usize = 64 << 20;
 
 /// Chooses the requests that are traced.
-#[derive(Debug)]
 pub struct Tracer {
     /// Whether any request might be. Nothing else is looked at while it is false.
     is_on: AtomicBool,
     start: TraceConfig,
     state: Mutex<State>,
     budget: Arc<TraceBudget>,
-    writer: Writer,
-    next_stream: AtomicU64,
+    destination: Destination,
+    recent: Arc<Recent>,
 }
 
-#[derive(Debug)]
 struct State {
     own: OwnSettings,
     server: Active,
@@ -37,7 +37,6 @@ struct State {
 }
 
 /// Settings that hold, and how far they got.
-#[derive(Debug)]
 struct Active {
     config: TraceConfig,
     /// Traces that are still to come; -1 for no limit.
@@ -45,18 +44,27 @@ struct Active {
     /// Requests that might have been traced.
     seen: u64,
     /// `None` where nothing is traced.
-    stream: Option<Arc<Stream>>,
+    sink: Option<Arc<dyn TraceSink>>,
+}
+
+/// How a request is traced.
+struct Chosen {
+    levels: TraceLevels,
+    sink: Arc<dyn TraceSink>,
+    has_spans: bool,
 }
 
 impl Active {
+    /// Spans of other systems are continued whatever rate and count say.
     fn is_on(&self) -> bool {
-        self.stream.is_some() && self.left != 0
+        self.sink.is_some() && (self.left != 0 || self.config.spans.is_some())
     }
 
-    /// Whether the next request is the one to trace.
+    /// Whether rate and count choose the next request.
     fn takes(&mut self) -> bool {
         self.seen = self.seen.wrapping_add(1);
-        let is_next = self.left != 0 && self.seen.is_multiple_of(u64::from(self.config.rate.max(1)));
+        let rate = u64::from(self.config.rate);
+        let is_next = self.left != 0 && rate != 0 && self.seen.is_multiple_of(rate);
         if is_next && self.left > 0 {
             self.left -= 1;
         }
@@ -67,13 +75,13 @@ impl Active {
 impl Tracer {
     /// A tracer with these settings. Where they ask for traces that cannot be written, it says so in the log and traces nothing.
     pub fn new(start: TraceConfig) -> Tracer {
-        let off = Active { config: TraceConfig::default(), left: 0, seen: 0, stream: None };
+        let off = Active { config: TraceConfig::default(), left: 0, seen: 0, sink: None };
         let tracer = Tracer {
             is_on: AtomicBool::new(false),
-            writer: Writer::new(PathBuf::from(&start.file)),
+            destination: Destination::of(&start),
             state: Mutex::new(State { own: OwnSettings::default(), server: off, models: BTreeMap::new() }),
             budget: TraceBudget::new(TRACES_BYTES_MAX),
-            next_stream: AtomicU64::new(0),
+            recent: Recent::new(),
             start,
         };
         if let Err(status) = tracer.start.check() {
@@ -82,7 +90,7 @@ impl Tracer {
         let mut state = tracer.lock();
         state.server = tracer.activate(tracer.start.clone()).unwrap_or_else(|status| {
             log::error!("nothing is traced: {}", status.message);
-            Active { config: tracer.start.clone(), left: tracer.start.count, seen: 0, stream: None }
+            Active { config: tracer.start.clone(), left: tracer.start.count, seen: 0, sink: None }
         });
         tracer.note_switch(&state);
         drop(state);
@@ -94,25 +102,55 @@ impl Tracer {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// The trace of a request for this model, if it is one that is traced. Asked only while [`Tracer::is_on`].
-    pub fn sample(&self, model: &str) -> Option<Arc<RequestTrace>> {
+    /// Whether traces become spans, below those of clients.
+    pub fn has_spans(&self) -> bool {
+        self.start.spans.is_some()
+    }
+
+    /// The trace of a request of `owner` for this model, if it is one that is traced. `parent` is the client's span that it belongs to: where traces
+    /// become spans, all requests of such clients are traced. Asked only while [`Tracer::is_on`].
+    pub fn sample(&self, model: &str, parent: Option<TraceContext>, owner: &Peer) -> Option<Arc<RequestTrace>> {
+        let Some(Chosen { levels, sink, has_spans }) = self.choose(model, parent.is_some()) else {
+            let levels = TraceLevels { timestamps: true, tensors: false };
+            let sink = self.recent.sink(owner, None)?;
+            return RequestTrace::begin(levels, self.recent.budget(), sink, None);
+        };
+        let noted = levels.timestamps.then(|| self.recent.sink(owner, Some(Arc::clone(&sink)))).flatten();
+        let ids = has_spans.then(|| SpanIds::below(parent));
+        let trace = RequestTrace::begin(levels, &self.budget, noted.unwrap_or(sink), ids);
+        if trace.is_none() {
+            Counts::add(&self.destination.counts().dropped, 1);
+        }
+        trace
+    }
+
+    /// How the next request for this model is traced, if the settings choose it. `is_child` says that its client named a span above it.
+    fn choose(&self, model: &str, is_child: bool) -> Option<Chosen> {
         let mut state = self.lock();
+        if self.recent.has_just_ended() {
+            self.note_switch(&state);
+        }
         let State { server, models, .. } = &mut *state;
         let active = models.get_mut(model).map_or(server, |(_, active)| active);
-        let stream = active.stream.clone()?;
-        if !active.takes() {
+        let sink = active.sink.clone()?;
+        let has_spans = active.config.spans.is_some();
+        let is_continued = has_spans && is_child;
+        if !active.takes() && !is_continued {
             return None;
         }
-        let (levels, is_last) = (active.config.levels, active.left == 0);
+        let (levels, is_last) = (active.config.levels_noted(), active.left == 0);
         if is_last {
             self.note_switch(&state);
         }
-        drop(state);
-        let trace = RequestTrace::begin(levels, &self.budget, stream);
-        if trace.is_none() {
-            self.writer.counts.dropped.fetch_add(1, Ordering::Relaxed);
-        }
-        trace
+        Some(Chosen { levels, sink, has_spans })
+    }
+
+    /// The requests after this number that `visitor` may see: the operator those of all clients, others their own. Requests are noted for it for a
+    /// few seconds more. Err: so many clients look already.
+    pub fn look(&self, visitor: &Peer, after: u64) -> Result<Vec<Arc<RecentRequest>>, usize> {
+        let seen = self.recent.look(visitor, after)?;
+        self.note_switch(&self.lock());
+        Ok(seen)
     }
 
     /// Settings of the server (empty name) or of a model.
@@ -167,35 +205,27 @@ impl Tracer {
 
     /// What became of traces.
     pub fn counts(&self) -> TraceCounts {
+        let counts = self.destination.counts();
         let [written, shortened, dropped] =
-            [&self.writer.counts.written, &self.writer.counts.shortened, &self.writer.counts.dropped]
-                .map(|count| count.load(Ordering::Relaxed));
+            [&counts.written, &counts.shortened, &counts.dropped].map(|count| count.load(Ordering::Relaxed));
         TraceCounts { written, shortened, dropped, held_bytes: self.budget.used() as u64 }
     }
 
-    /// Waits until the traces of all requests that have ended are in their files, at most for `patience`.
+    /// Waits until the traces of all requests that have ended are in their files or at the collector, at most for `patience`.
     pub fn flush(&self, patience: Duration) {
-        self.writer.flush(patience);
+        self.destination.flush(patience);
     }
 
     fn activate(&self, config: TraceConfig) -> Result<Active, Status> {
-        let no_thread = |error| Status::unavailable(format!("no thread to write traces: {error}"));
-        let stream = if config.obstacle().is_none() {
-            Some(Arc::new(Stream {
-                to: self.writer.way().map_err(no_thread)?,
-                counts: Arc::clone(&self.writer.counts),
-                number: self.next_stream.fetch_add(1, Ordering::Relaxed),
-                log_frequency: config.log_frequency,
-                is_numbered: config.log_frequency != 0 || config.count > 0,
-            }))
-        } else {
-            None
-        };
-        Ok(Active { left: config.count, seen: 0, stream, config })
+        let no_thread = |error| Status::unavailable(format!("no thread for traces: {error}"));
+        let is_traced = config.obstacle().is_none() && config.levels_noted() != TraceLevels::default();
+        let sink = is_traced.then(|| self.destination.sink(&config)).transpose().map_err(no_thread)?;
+        Ok(Active { left: config.count, seen: 0, sink, config })
     }
 
     fn note_switch(&self, state: &State) {
-        let is_on = state.server.is_on() || state.models.values().any(|(_, active)| active.is_on());
+        let is_traced = state.server.is_on() || state.models.values().any(|(_, active)| active.is_on());
+        let is_on = is_traced || self.recent.is_watched();
         self.is_on.store(is_on, Ordering::Relaxed);
     }
 
@@ -204,10 +234,16 @@ impl Tracer {
     }
 }
 
+impl fmt::Debug for Tracer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tracer({:?})", self.destination)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nerite_request::TraceLevels;
+    use crate::settings::SpanConfig;
 
     fn tracer(folder: &std::path::Path) -> Tracer {
         let file = folder.join("t.json").to_string_lossy().into_owned();
@@ -220,7 +256,7 @@ mod tests {
 
     fn trace(tracer: &Tracer, model: &str, times: usize) -> usize {
         let noted = |trace: Arc<RequestTrace>| trace.note("REQUEST_START", 1);
-        (0..times).filter_map(|_| tracer.sample(model).map(noted)).count()
+        (0..times).filter_map(|_| tracer.sample(model, None, &Peer::own()).map(noted)).count()
     }
 
     fn read(folder: &std::path::Path) -> BTreeMap<String, usize> {
@@ -296,5 +332,51 @@ mod tests {
         assert_eq!(trace(&tracer, "m", 3), 3);
         tracer.flush(Duration::from_secs(20));
         assert_eq!(tracer.counts(), TraceCounts { dropped: 3, ..TraceCounts::default() });
+    }
+
+    #[test]
+    fn whoever_looks_switches_notes_on_and_files_get_what_they_did_before() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (tracer, own) = (tracer(folder.path()), Peer::own());
+        let look = |after| tracer.look(&own, after).expect("may look").iter().map(|one| one.number).collect::<Vec<_>>();
+        assert_eq!(look(0), [0; 0]);
+        assert!(tracer.is_on());
+        let run = |model: &str| {
+            let trace = tracer.sample(model, None, &own).expect("a trace");
+            trace.note_begin(&model.into(), &"1".into(), &"".into());
+        };
+        run("m");
+        assert_eq!((look(0), look(1)), (vec![1], vec![]));
+        set(&tracer, "", "trace_level", Some("TIMESTAMPS"));
+        run("m");
+        assert_eq!(look(1), [2]);
+        // Times that nobody asked for are in no file.
+        set(&tracer, "", "trace_level", Some("TENSORS"));
+        run("m");
+        tracer.flush(Duration::from_secs(20));
+        assert_eq!((look(2), tracer.counts().written), (vec![], 1));
+        check_files(folder.path(), &[("t.json", 1)]);
+    }
+
+    #[test]
+    fn requests_of_traced_clients_are_traced_whatever_rate_and_count_say_where_traces_are_spans() {
+        let spans = Some(SpanConfig { url: "127.0.0.1:1".to_owned(), ..SpanConfig::default() });
+        let levels = TraceLevels { timestamps: true, tensors: true };
+        let tracer = Tracer::new(TraceConfig { levels, rate: 0, spans, ..TraceConfig::default() });
+        let parent = || Some(TraceContext { trace_id: [1; 16], span_id: [2; 8], state: "".into() });
+        assert!(tracer.is_on() && tracer.sample("m", None, &Peer::own()).is_none());
+        let trace = tracer.sample("m", parent(), &Peer::own()).expect("a trace");
+        assert!(!trace.has_tensors() && trace.context().is_some_and(|context| context.trace_id == [1; 16]));
+        set(&tracer, "", "trace_rate", Some("1"));
+        set(&tracer, "", "trace_count", Some("1"));
+        let samples = [parent(), None, parent()].map(|parent| tracer.sample("m", parent, &Peer::own()).is_some());
+        assert_eq!((samples, tracer.is_on()), ([true, false, true], true));
+        set(&tracer, "", "trace_level", Some("TENSORS"));
+        assert!(!tracer.is_on());
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = self::tracer(folder.path());
+        set(&file, "", "trace_level", Some("TIMESTAMPS"));
+        set(&file, "", "trace_rate", Some("9"));
+        assert!(file.sample("m", parent(), &Peer::own()).is_none(), "a file has no spans");
     }
 }

@@ -9,21 +9,10 @@ use std::time::Duration;
 use nerite_locks::Mutex;
 use nerite_request::{Gathered, TraceSink};
 
+use crate::counts::Counts;
 use crate::files::TraceFile;
 use crate::lines::lines;
-
-/// What became of traces since the server started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TraceCounts {
-    /// They are in a file.
-    pub written: u64,
-    /// Of these, some notes or bytes of tensors were left out.
-    pub shortened: u64,
-    /// There was no room for them, or no file could be written.
-    pub dropped: u64,
-    /// Bytes that traces hold in memory.
-    pub held_bytes: u64,
-}
+use crate::settings::TraceConfig;
 
 /// The way to the thread that writes.
 #[derive(Debug)]
@@ -32,30 +21,23 @@ pub(crate) struct Writer {
     to: Mutex<Option<Sender<Message>>>,
     path: PathBuf,
     pub(crate) counts: Arc<Counts>,
-}
-
-/// As [`TraceCounts`].
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) written: AtomicU64,
-    pub(crate) shortened: AtomicU64,
-    pub(crate) dropped: AtomicU64,
+    next_stream: AtomicU64,
 }
 
 /// The traces of one state of the settings, which share files.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    pub(crate) to: Sender<Message>,
-    pub(crate) counts: Arc<Counts>,
+    to: Sender<Message>,
+    counts: Arc<Counts>,
     /// A number that no other state of the settings has.
-    pub(crate) number: u64,
+    number: u64,
     /// Traces in each numbered file; 0 for no limit.
-    pub(crate) log_frequency: u32,
+    log_frequency: u32,
     /// Whether they go to numbered files.
-    pub(crate) is_numbered: bool,
+    is_numbered: bool,
 }
 
-pub(crate) enum Message {
+enum Message {
     Trace {
         trace: Gathered,
         stream: u64,
@@ -76,11 +58,22 @@ impl std::fmt::Debug for Message {
 
 impl Writer {
     pub(crate) fn new(path: PathBuf) -> Writer {
-        Writer { to: Mutex::default(), path, counts: Arc::default() }
+        Writer { to: Mutex::default(), path, counts: Arc::default(), next_stream: AtomicU64::new(0) }
+    }
+
+    /// What takes the traces of these settings.
+    pub(crate) fn stream(&self, config: &TraceConfig) -> std::io::Result<Stream> {
+        Ok(Stream {
+            to: self.way()?,
+            counts: Arc::clone(&self.counts),
+            number: self.next_stream.fetch_add(1, Ordering::Relaxed),
+            log_frequency: config.log_frequency,
+            is_numbered: config.log_frequency != 0 || config.count > 0,
+        })
     }
 
     /// The way to the thread, which is started if there is none. The Err says why there is none.
-    pub(crate) fn way(&self) -> std::io::Result<Sender<Message>> {
+    fn way(&self) -> std::io::Result<Sender<Message>> {
         let mut lock = self.to.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(to) = &*lock {
             return Ok(to.clone());

@@ -196,6 +196,11 @@ impl Flow {
         woken.into_iter().for_each(Waker::wake);
     }
 
+    /// Thread time in ns that was charged to it, and to the others of its peer before it was opened.
+    pub fn served_ns(&self) -> u64 {
+        self.0.served.get()
+    }
+
     fn is_urgent(&self) -> bool {
         self.0.is_urgent.load(Ordering::Relaxed)
     }
@@ -237,10 +242,6 @@ pub(crate) struct Task {
 impl Task {
     pub(crate) fn of(flow: &Flow) -> Task {
         Task { flow: flow.clone(), position: None }
-    }
-
-    pub(crate) fn flow(&self) -> &Flow {
-        &self.flow
     }
 
     /// Ready if the task may be polled now.

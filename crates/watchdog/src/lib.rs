@@ -43,7 +43,7 @@ pub use histogram::{BOUNDS_NS, Counts};
 pub use late_log::LATE_NS;
 pub use monitor::start;
 pub use name::Name;
-pub use poll_timer::fair;
+pub use poll_timer::{charging, current_flow, fair, fair_unpin};
 pub use slot::{Busy, busy, busy_for, doing, now_ns, running};
 
 use poll_timer::PollTimer;

@@ -3,6 +3,7 @@
 //! The text format is 0.0.4. The families and labels that Triton's dashboards expect come first, nerite's own families last. A family without samples
 //! is omitted.
 
+mod access;
 mod cache;
 mod custom;
 mod demand;
@@ -60,6 +61,8 @@ pub struct MetricsReport {
     pub traces: Vec<(&'static str, u64)>,
     /// Bytes that traces hold in memory.
     pub trace_bytes: u64,
+    /// Tokens, and how they are used. `None` if tokens are not asked for.
+    pub access: Option<nerite_access::Counters>,
     /// Metrics that models created.
     pub custom: Vec<CustomFamily>,
 }
@@ -182,6 +185,7 @@ pub fn write_metrics(report: &MetricsReport) -> String {
     cache::write_gauges(&mut page, report);
     latencies::write(&mut page, report);
     write_own(&mut page, report);
+    report.access.iter().for_each(|counters| access::write(&mut page, counters));
     report.custom.iter().for_each(|family| custom::write(&mut page, family));
     page.out
 }
@@ -456,6 +460,15 @@ mod tests {
         check(&report(), "nerite_memory_budget_bytes{state=\"used\"} 7", true);
         check(&report(), "nerite_memory_budget_bytes{state=\"leaving\"} 3", true);
         check(&report(), "nerite_shed_connections_total{reason=\"peer\"} 2", true);
+        check(&report(), "nerite_token_requests_total{outcome=\"passed\",token=\"ci\"} 3", false);
+        let ci =
+            nerite_access::Counts { name: "ci".into(), passed: 3, bytes_out: 8, ..nerite_access::Counts::default() };
+        let counters = nerite_access::Counters { tokens: vec![ci], unknown: 4, ..nerite_access::Counters::default() };
+        let by_token = MetricsReport { access: Some(counters), ..report() };
+        check(&by_token, "nerite_token_requests_total{outcome=\"passed\",token=\"ci\"} 3", true);
+        check(&by_token, "nerite_token_bytes_total{direction=\"out\",token=\"ci\"} 8", true);
+        check(&by_token, "nerite_token_refused_total{reason=\"unknown\"} 4", true);
+        check(&by_token, "nerite_token_file_current 0", true);
         check(&report(), "nerite_connections 7", true);
         check(&report(), "nerite_connections_refused_total{reason=\"peer\"} 5", true);
     }

@@ -37,6 +37,12 @@ pub mod health {
     include!(concat!(env!("OUT_DIR"), "/grpc.health.v1.rs"));
 }
 
+/// The messages of `proto/otlp_trace.proto`, as a collector of traces reads and answers them.
+#[allow(clippy::pedantic, missing_docs)]
+pub mod otlp {
+    include!(concat!(env!("OUT_DIR"), "/otlp.rs"));
+}
+
 /// The encoded `FileDescriptorSet` of all schemas, including that of model configurations.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/grpc_service.bin"));
 

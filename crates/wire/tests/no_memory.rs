@@ -36,7 +36,7 @@ fn check_proto(input: InferInputTensor) {
 fn answer(datatype: DataType, elements: usize, bytes: usize) -> InferResponse {
     let (name, shape) = ("OUT".to_owned(), [elements as i64][..].into());
     let output = Output { name: name.into(), datatype, shape, data: Buffer::from(vec![0; bytes]), placed: false };
-    InferResponse { outputs: vec![output], ..InferResponse::default() }
+    InferResponse { outputs: vec![output].into(), ..InferResponse::default() }
 }
 
 fn read(json: &[u8]) -> Result<(), Status> {

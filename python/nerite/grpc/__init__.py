@@ -1,6 +1,6 @@
-"""What has ``tritonclient.grpc``, and managed buffers besides?
+"""Where is ``tritonclient.grpc`` with managed buffers?
 
-``import nerite.grpc as grpcclient`` in place of ``import tritonclient.grpc as grpcclient`` changes nothing else.
+Replace ``import tritonclient.grpc as grpcclient`` by ``import nerite.grpc as grpcclient``. No other change is needed.
 """
 
 import sys
@@ -15,7 +15,7 @@ from nerite._buffers import TensorBuffer
 from nerite.grpc._client import InferenceServerClient
 from nerite.grpc._tensors import InferInput, InferOutput, InferResult
 
-# So that `import nerite.grpc.service_pb2` finds the one set of message classes there can be.
+# With this, `import nerite.grpc.service_pb2` finds the existing message classes, which can be registered only once.
 for _module in (model_config_pb2, service_pb2, service_pb2_grpc):
     sys.modules[f"{__name__}.{_module.__name__.rsplit('.', 1)[-1]}"] = _module
 

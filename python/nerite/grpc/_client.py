@@ -1,4 +1,4 @@
-"""How does the gRPC client send tensors that lie in managed buffers?"""
+"""How does the gRPC client send tensors in managed buffers?"""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from nerite._managed import Buffers, Flight, ManagedClient, Placing, placing_for
 from nerite._transports import GOODBYE_S
 from nerite.grpc._tensors import InferResult
 
-# With these the server itself refused the request: it is done with the request's buffers.
+# Statuses with which the server itself refused the request. It does not use the request's buffers any more.
 ANSWERS = ("INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "UNIMPLEMENTED", "PERMISSION_DENIED", "UNAUTHENTICATED")
-# With these nobody knows what the server did.
+# Statuses after which it is unknown whether the server still uses the buffers.
 AWAY = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "UNKNOWN")
 
 Callback = Callable[..., Any]
@@ -34,22 +34,22 @@ def is_answer(error: BaseException) -> bool:
 
 
 class Stream:
-    """What the requests of one stream need: their input buffers, and the leases that the server chooses for their outputs.
+    """The memory of the requests of one stream: their input buffers, and the leases that the server chooses for their outputs.
 
-    A request may have many responses, so that each of its outputs, of known size or not, is placed anew for each of them.
+    A request may have many responses, so each output is placed anew for each response, even if its size is known.
     """
 
     def __init__(self, buffers: Buffers, callback: Optional[Callback] = None):
         self._buffers = buffers
-        # Let go of at the end, with whatever it refers to: the library's own objects for a stream refer to each other.
+        # Released at the end, with all objects that it refers to, because the library's own objects for a stream are a reference cycle.
         self._callback = callback
         self._lock = threading.Lock()
         self._flights: dict[str, list[Flight]] = {}
-        # More than one only after the session was lost and opened again.
+        # More than one only if the session was lost and opened again.
         self._placings: list[Placing] = []
 
     def begin(self, inputs: Any, outputs: Any, request_id: str) -> Any:
-        """The outputs to ask for in a request."""
+        """The outputs for a request."""
         flight = Flight(inputs, None, self._buffers)
         if any(block is not None for block in flight.inputs):
             with self._lock:
@@ -64,7 +64,7 @@ class Stream:
         return [one._placed_for(placing) if wants_place(one) else one for one in outputs]
 
     def is_missing(self, result: Any) -> bool:
-        """Whether the response names leases that must be fetched, which waits for the server."""
+        """Whether leases in the response must be fetched, which blocks."""
         return any(placing.is_missing(result) for placing in self._placings[-1:])
 
     def landed(self, result: Any, error: Any) -> None:
@@ -78,7 +78,7 @@ class Stream:
             self._callback(result=result, error=error)
 
     def land(self, result: Any) -> InferResult:
-        """A response that came, as a result that knows where its outputs lie. Lets input buffers go with a final response."""
+        """Makes a result with the places of its outputs from a response. Releases input buffers after a final response."""
         made: InferResult = InferResult.unsettled(result)
         self._let_go(made.get_response())
         if self._placings:
@@ -88,7 +88,7 @@ class Stream:
         return made
 
     def end(self) -> None:
-        """No further response will be looked at."""
+        """Notes that no further response will be read."""
         self._callback = None
         self._flights = {}
         placings, self._placings = self._placings, []
@@ -96,7 +96,7 @@ class Stream:
             placing.give_up()
 
     def _let_go(self, response: Any) -> None:
-        """A response that does not say whether it is the final one is."""
+        """A response without a mark is the final one."""
         parameter = response.parameters.get("triton_final_response")
         with self._lock:
             flights = self._flights.get(response.id) if response.id else None
@@ -112,18 +112,17 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
     Parameters beyond tritonclient's
     --------------------------------
     buffers : str
-        How managed buffers reach the server. ``"auto"``: by the best way there is, found out at the first buffer. ``"lease"``,
-        ``"region"``, ``"inline"``: so and not otherwise; an error if it cannot be had.
+        How managed buffers are sent to the server. ``"auto"``: by the best way that works, which is tried at the first buffer. ``"lease"``,
+        ``"region"``, ``"inline"``: only in this way, with an error if it does not work.
     session_socket : str
-        The path of the server's session socket, for leases. By default ``NERITE_SESSION_SOCKET`` or where a server of this
-        user puts it.
+        The path of the server's session socket, for leases. By default ``NERITE_SESSION_SOCKET``, or the socket of this user's server.
     server_uid : int
-        A user whose server may be talked to over its session socket, besides this program's own user and root. By default
-        ``NERITE_SERVER_UID``. Somebody else's server is not used, with a warning.
+        A further user whose server is trusted on the session socket, in addition to this program's own user and root. By default
+        ``NERITE_SERVER_UID``. The server of any other user is not used, with a warning.
 
-    Over a stream, where one request may have many responses, the server chooses a lease for each ``InferOutput`` of each
-    response; without leases they come inside the responses. A request with an id keeps its input buffers until its final
-    response, one without until the stream is stopped.
+    In a stream, one request may have many responses, so the server chooses a lease for each ``InferOutput`` of each response. Without
+    leases, outputs come inside the responses. A request with an id keeps its input buffers until its final response, a request without id
+    until the end of the stream.
     """
 
     @_names.passing(origin.InferenceServerClient.__init__, "buffers", "session_socket", "server_uid")
@@ -146,8 +145,8 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
         return self
 
     def close(self) -> None:
-        """Closes the client and tells the server to forget its buffers. Arrays over them stay valid."""
-        # Not there if tritonclient's constructor failed.
+        """Closes the client and releases its buffers at the server. Arrays over them stay valid."""
+        # The attribute is missing if tritonclient's constructor failed.
         if hasattr(self, "_stream"):
             self.stop_stream()
             self._close_buffers()
@@ -229,5 +228,5 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
         self.unregister_system_shared_memory(name, client_timeout=GOODBYE_S)
 
     def _server_is_away(self, error: BaseException) -> bool:
-        # A restricted call is UNAVAILABLE as well, but for good.
+        # A restricted call is UNAVAILABLE too, but permanently.
         return _code(error) in (*AWAY, "None") and "restricted" not in str(error)

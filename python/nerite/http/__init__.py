@@ -1,6 +1,6 @@
-"""What has ``tritonclient.http``, and managed buffers besides?
+"""Where is ``tritonclient.http`` with managed buffers?
 
-``import nerite.http as httpclient`` in place of ``import tritonclient.http as httpclient`` changes nothing else.
+Replace ``import tritonclient.http as httpclient`` by ``import nerite.http as httpclient``. No other change is needed.
 """
 
 import tritonclient.http as _origin

@@ -1,4 +1,4 @@
-"""How does the HTTP client send tensors that lie in managed buffers?"""
+"""How does the HTTP client send tensors in managed buffers?"""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ Client = TypeVar("Client", bound="InferenceServerClient")
 
 
 def is_answer(error: BaseException) -> bool:
-    """Whether the server itself refused the request: then it is done with the request's buffers."""
+    """Whether the server itself refused the request. It does not use the request's buffers any more then."""
     status = error.status() if isinstance(error, InferenceServerException) else None
     return status in ("400", "401", "403", "404", "413")
 
 
 class InferAsyncRequest(origin.InferAsyncRequest):
-    """``tritonclient.http.InferAsyncRequest`` whose result knows its placed outputs."""
+    """``tritonclient.http.InferAsyncRequest`` whose result has the places of its outputs."""
 
     def __init__(self, request: origin.InferAsyncRequest, flight: Flight):
         super().__init__(request._greenlet, request._verbose)
         self._flight = flight
         self._result: Optional[InferResult] = None
-        # What the server places for a result that nobody asks for comes back.
+        # If the result is never requested, the leases of its outputs are returned.
         self._unasked = weakref.finalize(self, flight.give_up)
         self._unasked.atexit = False
-        # The greenlet keeps the buffers of a request whose caller has lost interest.
+        # The greenlet keeps the buffers if the caller drops this object before the request has ended.
         self._greenlet.rawlink(lambda _, held=flight: None)
 
     def get_result(self, block: bool = True, timeout: Optional[float] = None) -> InferResult:
@@ -56,14 +56,13 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
     Parameters beyond tritonclient's
     --------------------------------
     buffers : str
-        How managed buffers reach the server. ``"auto"``: by the best way there is, found out at the first buffer. ``"lease"``,
-        ``"region"``, ``"inline"``: so and not otherwise; an error if it cannot be had.
+        How managed buffers are sent to the server. ``"auto"``: by the best way that works, which is tried at the first buffer. ``"lease"``,
+        ``"region"``, ``"inline"``: only in this way, with an error if it does not work.
     session_socket : str
-        The path of the server's session socket, for leases. By default ``NERITE_SESSION_SOCKET`` or where a server of this
-        user puts it.
+        The path of the server's session socket, for leases. By default ``NERITE_SESSION_SOCKET``, or the socket of this user's server.
     server_uid : int
-        A user whose server may be talked to over its session socket, besides this program's own user and root. By default
-        ``NERITE_SERVER_UID``. Somebody else's server is not used, with a warning.
+        A further user whose server is trusted on the session socket, in addition to this program's own user and root. By default
+        ``NERITE_SERVER_UID``. The server of any other user is not used, with a warning.
     """
 
     @_names.passing(origin.InferenceServerClient.__init__, "buffers", "session_socket", "server_uid")
@@ -85,7 +84,7 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
         return self
 
     def close(self) -> None:
-        """Closes the client and tells the server to forget its buffers. Arrays over them stay valid."""
+        """Closes the client and releases its buffers at the server. Arrays over them stay valid."""
         if not getattr(self, "_closed", True):
             self._pool.join()
             self._close_buffers()
@@ -122,7 +121,7 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
             self.unregister_system_shared_memory(name)
 
     def _server_is_away(self, error: BaseException) -> bool:
-        """A failure without a status is one of the connection."""
+        """Without a status, the connection failed."""
         return not isinstance(error, InferenceServerException) or error.status() is None
 
     def _extensions(self) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""What are inputs, outputs and results over HTTP?"""
+"""How do inputs, outputs and results over HTTP use managed buffers?"""
 
 from __future__ import annotations
 
@@ -51,26 +51,26 @@ class InferInput(ManagedInput, origin.InferInput):
         block = self._managed_block()
         if block is None or self._handle is None or block.slab.name:
             return super()._get_binary_data()
-        # The bytes as they are now, for the caller may go on writing while the request is on its way.
+        # A copy, because the caller may change the buffer during the request.
         return block.array()[: self._handle.byte_size].tobytes()
 
 
 class InferOutput(ManagedOutput, origin.InferRequestedOutput):
-    """A requested output that the server writes to a managed buffer, one per request.
+    """A requested output that the server writes to a managed buffer. Each request gets its own buffer.
 
     Parameters
     ----------
     name : str
         The output's name.
     shape : sequence of int
-        Its dimensions, or the largest they can be.
+        Its dimensions, or their largest values.
     datatype : str
-        Its datatype as the protocol names it.
+        Its datatype in the protocol.
     byte_size : int
-        The bytes to hold ready, where shape and datatype do not tell: for BYTES, 4 per element and its content.
+        The size of the buffer, if shape and datatype do not determine it: for BYTES, 4 per element and the content.
 
-    Where the size is not known beforehand, the server chooses a lease that fits, if it lends memory to this client. Where memory
-    cannot be shared, the output comes inside the response.
+    If the size is not known beforehand, the server chooses a lease of the right size, if it lends memory to this client. If memory cannot
+    be shared, the output comes inside the response.
     """
 
     def __init__(
@@ -93,13 +93,13 @@ class InferOutput(ManagedOutput, origin.InferRequestedOutput):
 
     def _placed_by_server(self, key: str) -> origin.InferRequestedOutput:
         placed = origin.InferRequestedOutput(self.name(), binary_data=True)
-        # No size: the server chooses the place.
+        # The size 0 means that the server chooses the place.
         placed.set_shared_memory(key, 0)
         return placed
 
 
 class InferResult(PlacedResult, origin.InferResult):
-    """``tritonclient.http.InferResult``, some of whose outputs may lie in managed buffers."""
+    """``tritonclient.http.InferResult`` whose outputs may lie in managed buffers."""
 
     def _described(self, name: str) -> Optional[tuple[tuple[int, ...], str]]:
         for output in self._result.get("outputs") or []:

@@ -1,4 +1,4 @@
-"""Where does the response of one request go, and what did the model send so far?"""
+"""How is the response of one request written, and what has the model sent so far?"""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .packets import Command, PlaceFor, Request, Response, TensorAt
 from .requests import FLAG_FINAL, InferenceResponse, InferenceResponseSender
 from .tensors import DATATYPES, NUMPY_DTYPES, Tensor, encoded, encoded_bytes, write_elements
 
-# From this size on it is worth asking whether the model computed straight into the place.
+# For outputs of this size and above, it is checked whether the model computed them in place.
 _IN_PLACE_BYTES_MIN = 4096
-# Outputs that the operator is warned of, at most, and characters of their names.
+# The most outputs that the operator is warned of, and characters of their names.
 _TOLD_MAX, _NAME_CHARACTERS_MAX = 64, 256
 _SEND_SIGNATURE = (
     "self: c_python_backend_utils.InferenceResponseSender, "
@@ -32,33 +32,33 @@ class Refused(Exception):
 
 
 class Conversation:
-    """The channel as the threads of a model use it while a batch is executed: one question at a time, none afterwards."""
+    """The channel for the threads of a model while a batch runs: one call at a time, and none after the batch."""
 
     def __init__(self, channel: Channel, side: Side, calls: Calls) -> None:
         self.channel = channel
         self.side = side
         self.calls = calls
         self.memory = Memory()
-        # What the configuration says of outputs, and which of them the operator was told that the model does otherwise.
+        # The outputs of the configuration, and outputs that differ from it, of which the operator was warned.
         self.model = ""
         self.declared: dict[str, str] = {}
         self._told: set[str] = set()
-        # Held for a question and its answer.
+        # Held during a call and its answer.
         self.asking = threading.Lock()
-        # Held to write a response, and to say that no more may be written. A model's code may run meanwhile, and send again.
+        # Held while a response is written, and to forbid further responses. The model's code may run meanwhile, and send another response.
         self.sending = threading.RLock()
-        # Tells those who wait for a response that there may be one.
+        # Notifies threads that wait for a response.
         self.news = threading.Condition(threading.Lock())
-        # Of a decoupled model: requests whose inputs the server keeps, and those of them that the model let go of and the server does
-        # not know yet: the number, the unanswered question about them, the inputs' segments.
+        # For a decoupled model: the number of requests whose inputs the server keeps. Then those of them that the model has dropped, and
+        # that the server was not told of yet: the request's number, the pending call for its places, and the segments of its inputs.
         self.open_requests = 0
         self.released: collections.deque[tuple[int, int, list[Optional[int]]]] = collections.deque()
-        # Whether execute runs on the main thread, and requests to other models whose responses nobody takes any more.
+        # Whether execute runs on the main thread. Then requests to other models whose responses are not needed any more.
         self.is_executing = False
         self.unwanted: collections.deque[int] = collections.deque()
 
     def tell_undeclared(self, name: str, datatype: str) -> None:
-        """Warns the operator, once, of an output that is not as the configuration has it."""
+        """Warns the operator, once, of an output that differs from the configuration."""
         if not self.declared or name in self._told or len(self._told) >= _TOLD_MAX:
             return
         self._told.add(name)
@@ -69,7 +69,7 @@ class Conversation:
         self.side.log("WARNING", f"model '{self.model}': the output '{name[:_NAME_CHARACTERS_MAX]}' of a response {what}")
 
     def ask_place(self, index: int, name: str, byte_size: int) -> tuple[int, int, int]:
-        """Asks for memory for an output of the batch's request ``index``: segment, offset, capacity."""
+        """Asks the server for memory for an output of the batch's request ``index``. Returns segment, offset and capacity."""
         with self.asking:
             self.channel.send({"need": (index, name, byte_size)})
             while True:
@@ -87,7 +87,7 @@ class Conversation:
 
 
 def check_send(response: Any, flags: int) -> None:
-    """Holds what a sender is given to Triton's rules."""
+    """Checks the arguments of a sender by Triton's rules."""
     if flags not in (0, FLAG_FINAL):
         raise TritonModelException("Unable to send response. Unsupported flag provided.")
     if response is None and flags == 0:
@@ -97,7 +97,7 @@ def check_send(response: Any, flags: int) -> None:
 
 
 class Answer:
-    """The response of one request of a batch in the making."""
+    """Builds the response of one request of a batch."""
 
     __slots__ = ("_talk", "_index", "_number", "_wanted", "_is_placed", "_sender", "_is_final", "is_closed", "response")
 
@@ -105,22 +105,25 @@ class Answer:
         self._talk = talk
         self._index = index
         self._number: int = wire["number"]
-        # By name. A place that is exchanged for a larger one changes in the request, too.
-        self._wanted: dict[str, PlaceFor] = {output[0]: output for output in wire["outputs"]}
+        # By name. When a place is replaced by a larger one, the request's own list changes too.
+        outputs = wire["outputs"]
+        self._wanted: dict[str, PlaceFor] = (
+            {outputs[0][0]: outputs[0]} if len(outputs) == 1 else {output[0]: output for output in outputs}
+        )
         self._is_placed = False
         self._sender: Optional[weakref.ref[InferenceResponseSender]] = None
         self._is_final = False
-        # Whether the batch has been answered: nothing may be asked or written any more.
+        # Whether the batch has been answered. Then no more calls and responses are allowed.
         self.is_closed = False
-        # What will be told to the server.
+        # The response for the server.
         self.response: Optional[Response] = None
 
     def is_cancelled(self) -> bool:
-        """Whether the client gave the request up."""
+        """Whether the client cancelled the request."""
         return self._talk.side.is_cancelled(self._number)
 
     def sender(self) -> InferenceResponseSender:
-        """The one sender of this request."""
+        """The only sender of this request."""
         found = self._sender() if self._sender is not None else None
         if found is None:
             found = InferenceResponseSender(self)
@@ -128,11 +131,11 @@ class Answer:
         return found
 
     def sender_if_used(self) -> Optional[InferenceResponseSender]:
-        """The sender, if the model still has it."""
+        """The sender, if the model still holds it."""
         return self._sender() if self._sender is not None else None
 
     def send(self, response: Optional[InferenceResponse], flags: int) -> None:
-        """What a sender does; the rules and their words are Triton's."""
+        """Sends a response. The rules and their texts are Triton's."""
         check_send(response, flags)
         with self._talk.sending:
             if response is None and self.response is None:
@@ -150,7 +153,7 @@ class Answer:
             self._talk.news.notify_all()
 
     def run_again(self) -> None:
-        """Has the request scheduled again, unless it has been answered."""
+        """Schedules the request again, unless it has been answered."""
         with self._talk.sending:
             if self.response is None:
                 self.response = {"again": True}
@@ -165,20 +168,22 @@ class Answer:
         self.fail(code, text)
 
     def write(self, response: InferenceResponse) -> None:
-        """Puts the outputs where they belong; those that nobody asked for are left out."""
+        """Writes the outputs to their places. Outputs that were not requested are left out."""
         error = response._error
         if error is not None:
             self.fail(error.code().name, error.message())
             return
         try:
-            # Of two outputs of one name the last counts, as in Triton.
+            # If two outputs have the same name, the last one is used, as in Triton.
             outputs = {}
+            declared, wanted = self._talk.declared, self._wanted
             for tensor in response._outputs:
-                if self._talk.declared.get(tensor._name) != tensor.datatype:
-                    self._talk.tell_undeclared(tensor._name, tensor.datatype)
-                place = self._wanted.get(tensor._name)
+                name = tensor._name
+                if declared.get(name) != tensor.datatype:
+                    self._talk.tell_undeclared(name, tensor.datatype)
+                place = wanted.get(name)
                 if place is not None:
-                    outputs[tensor._name] = self._put(tensor, place)
+                    outputs[name] = self._put(tensor, place)
             self.response = {"outputs": list(outputs.values()), "parameters": response._parameters or {}}
         except Ended:
             raise
@@ -188,21 +193,22 @@ class Answer:
             self.fail("INTERNAL", f"output '{tensor._name}' could not be written: {type(broken).__name__}: {broken}")
 
     def _put(self, tensor: Tensor, place: PlaceFor) -> TensorAt:
-        """Writes one output, once, straight to its place; returns how the server is told."""
+        """Writes one output directly to its place, with a single copy. Returns its description for the server."""
         array = tensor.array()
-        datatype = tensor.datatype
+        name, datatype, shape = tensor._name, tensor.datatype, array.shape
         if datatype == "BYTES":
-            return self._put_bytes(tensor._name, array, place)
+            return self._put_bytes(name, array, place)
         byte_size = array.nbytes
-        if place[1] is None or byte_size > place[3]:
-            if place[4] or not byte_size:
-                return tensor._name, datatype, array.shape, None, 0, byte_size
+        _, segment, offset, capacity, fixed = place
+        if segment is None or byte_size > capacity:
+            if fixed or not byte_size:
+                return name, datatype, shape, None, 0, byte_size
             self._enlarge(place, byte_size)
-        memory, offset = self._talk.memory[place[1]], place[2]
-        view = np.ndarray(array.shape, NUMPY_DTYPES[datatype], memory, offset)
+            _, segment, offset, _, _ = place
+        view = np.ndarray(shape, NUMPY_DTYPES[datatype], self._talk.memory[segment], offset)
         if not ((self._is_placed or byte_size >= _IN_PLACE_BYTES_MIN) and _is_there(array, view)):
             view[...] = array
-        return tensor._name, datatype, array.shape, place[1], offset, byte_size
+        return name, datatype, shape, segment, offset, byte_size
 
     def _put_bytes(self, name: str, array: np.ndarray, place: PlaceFor) -> TensorAt:
         elements = encoded(array)
@@ -215,11 +221,11 @@ class Answer:
         return name, "BYTES", array.shape, place[1], place[2], byte_size
 
     def _enlarge(self, place: PlaceFor, byte_size: int) -> None:
-        """Exchanges a guessed place for one that is large enough."""
+        """Replaces a place of a guessed size by one that is large enough."""
         place[1:4] = self._talk.ask_place(self._index, place[0], byte_size)
 
     def output_array(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
-        """An array over the place of an output; an ordinary one where there is none that fits."""
+        """An array over the place of an output. An ordinary array if no place fits."""
         dtype = np.dtype(dtype)
         datatype = DATATYPES.get(dtype.num)
         if datatype is None or datatype == "BYTES" or not dtype.isnative:
@@ -241,5 +247,5 @@ class Answer:
 
 
 def _is_there(array: np.ndarray, view: np.ndarray) -> bool:
-    """Whether the array is the memory at the place already."""
+    """Whether the array is the memory of the place already."""
     return array.flags.c_contiguous and bool(array.__array_interface__["data"][0] == view.__array_interface__["data"][0])

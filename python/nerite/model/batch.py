@@ -1,6 +1,6 @@
-"""How does a batch of requests become responses?
+"""How is a batch of requests run?
 
-``execute`` is called once with all of them, and what it returns is held to the rules of Triton's default mode, in its words.
+``execute`` is called once with all requests. Its return value is checked by the rules of Triton's default mode, with Triton's texts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .memory import Memory, Unmapped
 from .requests import InferenceRequest, InferenceResponse
 from .tensors import BrokenInput, Tensor, decoded
 
-# A response that is sent after execute returned holds up the instance; not for ever.
+# The longest wait for responses that are sent after execute has returned. The instance is blocked meanwhile.
 LATE_RESPONSE_S = 60.0
 _LOOK_AGAIN_S = 0.05
 
@@ -32,7 +32,7 @@ LATE_RESPONSE = f"the model returned None for this request, and its response sen
 
 
 def call(function: Callable[..., Any], *given: Any) -> Any:
-    """Calls what belongs to the model: what an error tells ends here."""
+    """Calls a function of the model. The traceback of an error begins below this function."""
     return function(*given)
 
 
@@ -43,27 +43,28 @@ READ_ONLY = (
     "an input's array is the client's own memory and cannot be written to; let the model copy it, or set its parameter "
     "PRIVATE_INPUTS to 'yes' for copies of all"
 )
-# The thread that leaves when the server is gone, and the one that says whether the model is ready.
+# The names of the thread that ends the process with the server, and of the thread that answers readiness checks.
 END_THREAD, READINESS_THREAD = "nerite-end", "nerite-readiness"
 NOTHING = np.empty(0, np.uint8)
 _PID = os.getpid()
 
 
 class ModelFailed(Exception):
-    """A rule was broken by the model; the text is for the client."""
+    """The model broke a rule. The text is for the client."""
 
 
 def execute(model: Any, names: packets.Model, talk: Conversation, command: packets.Command) -> packets.Answer:
-    """Answers the command ``execute``: runs the batch through the model and writes its outputs."""
+    """Answers the command ``execute``: runs the batch and writes its outputs."""
     wires = command["requests"]
     answers = [Answer(talk, index, wire) for index, wire in enumerate(wires)]
     failure = None
     try:
         requests = make_requests(wires, answers, talk.memory)
         if requests:
-            returned = _run(model, names, requests)
+            # The list is the model's; ours stays as it is. A coroutine is waited for.
+            returned = settled(call(method(model, names), requests[:]))
             if os.getpid() != _PID:
-                # A child that the model forked and that came back here: the answer is its parent's to give.
+                # This is a child that the model forked, and that returned from execute. Its parent sends the answer.
                 os._exit(0)
             _collect(returned, requests, talk)
     except Ended:
@@ -77,21 +78,22 @@ def execute(model: Any, names: packets.Model, talk: Conversation, command: packe
     with talk.sending:
         for answer in answers:
             answer.is_closed = True
-    message: packets.Answer = {"responses": _responses(answers)}
-    if failure is not None:
-        message = _failure(failure, answers, names)
+    message: packets.Answer = {"responses": _responses(answers)} if failure is None else _failure(failure, answers, names)
     if talk.memory.has_regions():
-        message["lost"] = talk.memory.lost(_segments(wires))
+        inputs, outputs = segments(wires)
+        lost = talk.memory.lost({*inputs, *outputs})
+        if lost:
+            message["lost"] = lost
     return message
 
 
 def _responses(answers: list[Answer]) -> list[packets.Response]:
-    # A request that has none is there as null, which the server makes an error of.
+    # A request without a response is null in the list. The server makes an error of it.
     return [answer.response for answer in answers]  # type: ignore[misc]
 
 
 def _failure(text: str, answers: list[Answer], names: packets.Model) -> packets.Answer:
-    """What is answered when the model failed: an error for all, except those that have been answered already."""
+    """The answer after a failure of the model: an error for all requests without an answer."""
     if all(answer.response is None for answer in answers):
         return {"error": text}
     for answer in answers:
@@ -101,7 +103,7 @@ def _failure(text: str, answers: list[Answer], names: packets.Model) -> packets.
 
 
 def make_requests(wires: list[packets.Request], answers: Sequence[Answer], memory: Memory) -> list[InferenceRequest]:
-    """What the model will see; a request whose inputs are broken is answered at once and left out."""
+    """Makes the requests for the model. A request with broken inputs is answered at once and left out."""
     made = []
     for wire, answer in zip(wires, answers):
         inputs = []
@@ -120,12 +122,6 @@ def make_requests(wires: list[packets.Request], answers: Sequence[Answer], memor
     return made
 
 
-def _run(model: Any, names: packets.Model, requests: list[InferenceRequest]) -> Any:
-    """Calls the model; waits if it answers with a coroutine."""
-    # The list is the model's; ours stays as it is.
-    return settled(call(method(model, names), requests[:]))
-
-
 def method(model: Any, names: packets.Model) -> Callable[..., Any]:
     """The model's ``execute``."""
     run = getattr(model, "execute", None)
@@ -136,7 +132,7 @@ def method(model: Any, names: packets.Model) -> Callable[..., Any]:
 
 
 def settled(returned: Any) -> Any:
-    """What the model returned; if that is a coroutine, what comes of it."""
+    """The value that the model returned, or the result of its coroutine."""
     if type(returned) is list or not inspect.isawaitable(returned):
         return returned
     from . import loop
@@ -145,7 +141,7 @@ def settled(returned: Any) -> Any:
 
 
 def _collect(returned: Any, requests: list[InferenceRequest], talk: Conversation) -> None:
-    """Holds what was returned to the rules, and writes the responses."""
+    """Checks the return value and writes the responses."""
     if returned is None:
         returned = [None] * len(requests)
     if not isinstance(returned, list):
@@ -156,18 +152,19 @@ def _collect(returned: Any, requests: list[InferenceRequest], talk: Conversation
             f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:{len(returned)}\n"
         )
     for response in returned:
-        if response is not None and not isinstance(response, InferenceResponse):
+        if type(response) is not InferenceResponse and response is not None and not isinstance(response, InferenceResponse):
             raise ModelFailed(
                 f"Expected an 'InferenceResponse' object in the execute function return list, found type '{type(response)}'."
             )
-    for request, response in zip(requests, returned):
+    pairs = list(zip(requests, returned))
+    for request, response in pairs:
         if request._is_again and response is not None:
             raise ModelFailed(
                 "Expected a None object in the execute function return list for reschduled request, found type "
                 f"'{type(response)}'."
             )
     late = []
-    for request, response in zip(requests, returned):
+    for request, response in pairs:
         answer = request._answer
         assert answer is not None, "requests of a batch have one"
         if request._is_again:
@@ -183,22 +180,22 @@ def _collect(returned: Any, requests: list[InferenceRequest], talk: Conversation
         if is_second:
             talk.side.log("ERROR", SECOND_RESPONSE)
     if late:
-        # From here on only the model keeps its requests.
-        del request
+        # From now on only the model refers to its requests.
+        del request, pairs
         requests.clear()
         deadline = time.monotonic() + LATE_RESPONSE_S
         for answer, kept in late:
             failure = _await_sender(answer, kept, talk, deadline)
             with talk.sending:
-                # Whoever sent may have ended since.
+                # The sending thread may have ended since.
                 if answer.response is None:
                     answer.fail("INTERNAL", failure)
 
 
 def _await_sender(answer: Answer, request: weakref.ref[InferenceRequest], talk: Conversation, deadline: float) -> str:
-    """Waits for a response that may still be sent: as long as the model has the request or its sender, and a thread.
+    """Waits for a response while it may still be sent: while the model holds the request or its sender, and has a thread.
 
-    Returns what the request fails with if there is none.
+    Returns the error of the request if there is no response.
     """
     with talk.news:
         while answer.response is None:
@@ -211,7 +208,7 @@ def _await_sender(answer: Answer, request: weakref.ref[InferenceRequest], talk: 
 
 
 def _may_be_sent() -> bool:
-    """Whether anything of the model's runs beside the main thread."""
+    """Whether another thread or coroutine of the model runs."""
     names = {one.name for one in threading.enumerate() if one is not threading.main_thread()} - {END_THREAD, READINESS_THREAD}
     if "nerite-loop" in names:
         from . import loop
@@ -220,7 +217,13 @@ def _may_be_sent() -> bool:
     return bool(names)
 
 
-def _segments(wires: list[packets.Request]) -> set[Optional[int]]:
-    """The segments that a batch used."""
-    inputs = {one[packets.TENSOR_SEGMENT] for wire in wires for one in wire["inputs"]}
-    return inputs | {one[packets.PLACE_SEGMENT] for wire in wires for one in wire["outputs"]}
+def segments(wires: list[packets.Request]) -> tuple[list[Optional[int]], list[Optional[int]]]:
+    """The segments in which the inputs and the outputs of a batch lie."""
+    inputs: list[Optional[int]] = []
+    outputs: list[Optional[int]] = []
+    for wire in wires:
+        for tensor in wire["inputs"]:
+            inputs.append(tensor[packets.TENSOR_SEGMENT])
+        for place in wire["outputs"]:
+            outputs.append(place[packets.PLACE_SEGMENT])
+    return inputs, outputs

@@ -1,7 +1,7 @@
-"""How does any thread of a model ask the server for something, whatever the main thread does?
+"""How do threads of a model call the server, at any time?
 
-On a channel of its own. A question has a number, which its answer repeats; whoever waits for an answer reads those of others as well, so
-there is no thread that reads.
+Calls have their own channel. A call has a number, which its answer repeats. A thread that waits for an answer also reads the answers for
+other threads, so there is no reader thread.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ class Calls:
 
     def __init__(self, end: socket.socket) -> None:
         self._channel = Channel(end)
-        # That of the conversation, once there is one.
+        # Replaced by the memory of the conversation, once there is one.
         self._memory = Memory()
         self._numbers = itertools.count(1)
         self._pid = os.getpid()
         self._news = threading.Condition(threading.Lock())
         self._is_read = False
-        # What was asked and is still wanted: the number, and the answers that have come and were not fetched.
+        # The pending calls: their numbers, and answers that have come and were not fetched.
         self._asked: dict[int, collections.deque[Any]] = {}
 
     def share(self, memory: Memory) -> None:
-        """What answers introduce belongs to this memory, which may name it before anybody has read the answer."""
+        """Sets the memory for segments that answers introduce. It may need a segment before another thread has read its answer."""
         self._memory = memory
         memory.read_more = self.read_waiting
 
     def begin(self, question: Any) -> int:
-        """Asks, and returns the number under which the answer is to be waited for."""
+        """Sends a call, and returns the number of its answer."""
         if os.getpid() != self._pid:
             raise TritonModelException("A process that the model forked cannot speak to the server.")
         number = next(self._numbers)
@@ -48,23 +48,23 @@ class Calls:
         return number
 
     def ask(self, question: Any) -> Any:
-        """Asks, and waits for the answer."""
+        """Sends a call, and waits for the answer."""
         return self.wait(self.begin(question))
 
     def tell(self, news: Any) -> None:
-        """Says something that is not answered."""
+        """Sends a message without answer."""
         if os.getpid() == self._pid:
             self._channel.send(news)
 
     def wait(self, number: int) -> Any:
-        """The answer to the question of that number."""
+        """Waits for the answer with that number."""
         answer = self.next(number)
         with self._news:
             self._asked.pop(number, None)
         return answer
 
     def next(self, number: int) -> Any:
-        """The next answer to a question that has several."""
+        """Waits for the next answer of a call with several answers."""
         with self._news:
             answers = self._asked[number]
             while not answers:
@@ -75,15 +75,15 @@ class Calls:
             return answers.popleft()
 
     def drop(self, number: int) -> None:
-        """Nobody waits for that answer any more."""
+        """Notes that the answer is not needed any more."""
         with self._news:
             self._asked.pop(number, None)
-        # What nobody waits for must not pile up.
+        # Answers that no thread waits for must not fill the socket.
         while self.read_waiting(0.0):
             pass
 
     def read_waiting(self, seconds: float) -> bool:
-        """Reads what comes within that time, unless another thread does. Whether there was anything."""
+        """Reads answers that come within that time, unless another thread does. Returns whether there was any."""
         if self._is_read or not self._channel.wait(seconds):
             return False
         with self._news:
@@ -93,7 +93,7 @@ class Calls:
         return True
 
     def _read(self) -> None:
-        """Reads one answer; the lock is held before and after, not meanwhile."""
+        """Reads one answer. The lock is held by the caller, and is released meanwhile."""
         self._is_read = True
         self._news.release()
         answer = None
@@ -103,7 +103,7 @@ class Calls:
             self._news.acquire()
             self._is_read = False
             self._news.notify_all()
-        # Who asked may not want to know any more.
+        # The caller may not need the answer any more.
         answers = self._asked.get(answer["call"])
         if answers is not None:
             answers.append(answer)

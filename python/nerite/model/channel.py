@@ -1,6 +1,6 @@
-"""How do packets travel between the child and the server?
+"""How are packets exchanged between the process and the server?
 
-One packet is one JSON object, or a packed batch, with descriptors beside it; what is too long for a packet lies in a memory file
+A packet is a JSON object or a packed batch, and may have descriptors. If it is too long for the socket, it is in a memory file
 (``docs/python.md``).
 """
 
@@ -21,19 +21,21 @@ DESCRIPTORS_MAX = 64
 # Longer lines of a log are cut.
 LOG_CHARACTERS_MAX = 1 << 20
 _ROOM = socket.CMSG_SPACE(DESCRIPTORS_MAX * 4)
-_CUT = socket.MSG_TRUNC | socket.MSG_CTRUNC
-_FLAGS = socket.MSG_CMSG_CLOEXEC
+# Plain numbers: the enumeration that ``socket`` has them in takes longer to compare than the system call takes.
+_NO_ROOM = int(socket.MSG_CTRUNC)
+_CUT = int(socket.MSG_TRUNC) | _NO_ROOM
+_FLAGS = int(socket.MSG_CMSG_CLOEXEC)
 
-# What the process sends.
+# The packets that the process sends.
 Packet = Union[packets.Answer, packets.Need, packets.Log, packets.IsCancelled, packets.LetGo]
 
 
 class Ended(BaseException):
-    """The server closed the channel, or is gone. Not an Exception, so that no model catches it."""
+    """The server closed the channel, or has ended. It is not an Exception, so models do not catch it."""
 
 
 class Channel:
-    """One end of a packet socket, for one thread at a time."""
+    """One end of a packet socket. One thread at a time may use it."""
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
@@ -44,21 +46,21 @@ class Channel:
         self._send = end.send
 
     def wait(self, seconds: float) -> bool:
-        """Whether there is a message, or the end, within that time."""
+        """Whether a message, or the end, comes within that time."""
         events = select.poll()
         events.register(self.socket, select.POLLIN)
         return bool(events.poll(1000 * seconds))
 
     def receive(self) -> tuple[Any, list[int]]:
-        """The next message and the descriptors beside it; raises :class:`Ended` at the end."""
+        """The next message and its descriptors. Raises :class:`Ended` at the end."""
         try:
             count, beside, flags, _ = self._receive(self._buffers, _ROOM, _FLAGS)
         except ConnectionError:
             raise Ended from None
         descriptors = [one for _, _, some in beside for one in memoryview(some).cast("i")] if beside else []
-        if flags & socket.MSG_CTRUNC:
-            say("nerite: the model's process has no descriptor left for the memory of a request; does the model close its files? (ulimit -n)")
         if not count or flags & _CUT:
+            if flags & _NO_ROOM:
+                say("nerite: the model's process has no descriptor left for the memory of a request; does the model close its files? (ulimit -n)")
             raise Ended
         packet = self._memory[:count]
         if packet[0] == packed.EXECUTE:
@@ -72,11 +74,12 @@ class Channel:
         return (packed.read(text) if text[0] == packed.EXECUTE else packets.read(text)), descriptors
 
     def send(self, message: Packet, flags: int = 0) -> None:
-        """Sends one message; raises :class:`Ended` when nobody is there, BlockingIOError if asked not to wait."""
+        """Sends one message. Raises :class:`Ended` if the server has closed the channel, and BlockingIOError if the flags forbid to
+        wait."""
         self.send_packet(packets.written(message), flags)
 
     def send_packet(self, packet: bytes, flags: int = 0) -> None:
-        """The same of a packet that is written already."""
+        """Sends a packet that is encoded already."""
         try:
             if len(packet) <= PACKET_BYTES_MAX:
                 self._send(packet, flags)
@@ -86,7 +89,7 @@ class Channel:
             raise Ended from None
 
     def _send_long(self, text: bytes, flags: int) -> None:
-        with open(os.memfd_create("nerite-packet"), "wb", buffering=0) as file:
+        with open(memory_file("nerite-packet"), "wb", buffering=0) as file:
             os.truncate(file.fileno(), len(text))
             at = 0
             while at < len(text):
@@ -95,8 +98,16 @@ class Channel:
             self.socket.sendmsg([packets.written(packets.long(len(text)))], beside, flags)
 
 
+def memory_file(name: str) -> int:
+    """A file without a name; in a sandbox that limits memory it lies where temporary files do, for the limit does not count memory files."""
+    try:
+        return os.memfd_create(name)
+    except PermissionError:
+        return os.open(os.environ.get("TMPDIR", "/tmp"), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+
+
 class Side:
-    """The channel on which any thread may speak at any time."""
+    """The side channel, on which any thread may send at any time."""
 
     def __init__(self, end: socket.socket) -> None:
         self._channel = Channel(end)
@@ -107,8 +118,8 @@ class Side:
         self._lock = threading.Lock()
 
     def log(self, level: str, text: str, whence: tuple[str, int] = ("", 0)) -> None:
-        """Hands a line to the server's log, and whose file and line it is; if the server is behind, it is printed, for no
-        model waits for its log.
+        """Sends a line to the server's log, with its file and line number. If the server is behind, the line is printed, because a model
+        must not wait for its log.
         """
         line: packets.Log = {"log": (level, text[:LOG_CHARACTERS_MAX]), "at": whence}
         try:
@@ -118,30 +129,30 @@ class Side:
             say(text)
 
     def let_go(self, segments: list[int]) -> list[int]:
-        """Gives memory back that the server keeps for the model; returns what it had of it. A packet that is on its way may name
-        more: the server has read that before it hears of the same memory again.
+        """Returns memory that the server keeps for the model. Returns the segments that it had kept. A packet on its way may name further
+        segments: the server reads that packet before it sends the same memory again.
         """
         with self._lock:
             self._channel.send({"let_go": segments})
             return list(self._channel.receive()[0]["let_go"])
 
     def ask(self, question: Any) -> Any:
-        """Asks something about metrics, and waits for the answer."""
+        """Sends a call about metrics, and waits for the answer."""
         with self._lock:
             self._channel.send(question)
             return self._channel.receive()[0]
 
     def tell(self, news: Any) -> None:
-        """Says something about metrics that is not answered."""
+        """Sends a message about metrics without answer."""
         try:
             with self._lock:
                 self._channel.send(news)
         except (OSError, Ended):
-            # A process that the model forked, or one whose server is gone.
+            # This process was forked by the model, or the server has ended.
             pass
 
     def is_cancelled(self, number: int) -> bool:
-        """Asks whether the client gave up the request of this number."""
+        """Asks whether the client cancelled the request with this number."""
         try:
             with self._lock:
                 self._channel.send({"cancelled": number})
@@ -149,5 +160,5 @@ class Side:
         except Ended:
             return True
         except OSError:
-            # A process that the model forked: it does not have the channel, and cannot know.
+            # This process was forked by the model. It does not have the channel.
             return False

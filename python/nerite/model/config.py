@@ -1,4 +1,4 @@
-"""What may a model say about its own configuration before it is loaded?"""
+"""How can a model complete its configuration before it is loaded?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class ModelConfig:
-    """The configuration so far. What is set here completes it; to contradict what its author wrote is an error."""
+    """The present configuration. Methods add settings. A setting that contradicts the author's configuration is an error."""
 
     def __init__(self, model_config: str) -> None:
         self._model_config: dict[str, Any] = json.loads(model_config)
@@ -20,7 +20,7 @@ class ModelConfig:
         return f"auto-complete-config function for model '{self._model_config['name']}'"
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
-        """Sets how many requests' rows go into one execution; not below what the configuration says."""
+        """Sets the largest batch. It must not be smaller than in the configuration."""
         said = self._model_config.get("max_batch_size", 0)
         if said > max_batch_size:
             raise ValueError(
@@ -29,7 +29,7 @@ class ModelConfig:
         self._model_config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Asks for dynamic batching, unless another scheduler is set, which is an error."""
+        """Enables dynamic batching. It is an error if another scheduler is configured."""
         for other in ("sequence_batching", "ensemble_scheduling"):
             if other in self._model_config:
                 raise ValueError(
@@ -39,7 +39,7 @@ class ModelConfig:
         self._model_config.setdefault("dynamic_batching", {})
 
     def add_input(self, input: dict[str, Any]) -> None:
-        """Adds an input: ``name``, ``data_type`` (``TYPE_FP32``), ``dims``, and perhaps ``optional``."""
+        """Adds an input: ``name``, ``data_type`` (``TYPE_FP32``), ``dims``, and optionally ``optional``."""
         self._add("input", input, ("name", "data_type", "dims", "optional"), "'name', 'data_type', 'dims' and 'optional'")
 
     def add_output(self, output: dict[str, Any]) -> None:
@@ -64,7 +64,7 @@ class ModelConfig:
         known.append(given)
 
     def _check(self, kind: str, said: dict[str, Any], given: dict[str, Any]) -> None:
-        """An error if the model contradicts what the configuration says."""
+        """Raises an error if the model contradicts the configuration."""
         model, name = self._model_config["name"], given["name"]
         if said.get("data_type", "TYPE_INVALID") not in ("TYPE_INVALID", given["data_type"]):
             raise ValueError(
@@ -79,7 +79,7 @@ class ModelConfig:
                 )
 
     def set_model_transaction_policy(self, transaction_policy_dict: dict[str, Any]) -> None:
-        """Says whether the model is decoupled; not otherwise than the configuration."""
+        """Sets whether the model is decoupled. It must not differ from the configuration."""
         if any(key != "decoupled" for key in transaction_policy_dict):
             raise ValueError(f"model transaction property in {self._who()} contains property other than 'decoupled'.")
         policy = self._model_config.setdefault("model_transaction_policy", {})

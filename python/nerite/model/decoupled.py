@@ -1,8 +1,8 @@
-"""How is a request answered any number of times, from any thread?
+"""How does a request get any number of responses, from any thread?
 
-``execute`` returns None and may be called again while earlier requests are still answered. Each response is told to the server at once. The
-answer to it brings the places of the next response's outputs; it is waited for before the next response is written, so a model does not
-run ahead of a client that reads slowly.
+``execute`` returns None and may be called again while earlier requests are still answered. Each response is sent to the server at once. The
+server's answer has the places for the next response's outputs. The next response waits for that answer, so a model does not run ahead of a
+client that reads slowly.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ _PID = os.getpid()
 
 
 class Responses(Answer):
-    """The responses of one request. Whoever may still send has it, so the request is given up when it is collected."""
+    """The responses of one request. Every sender holds a reference, so the request is given up when this object is collected."""
 
     __slots__ = ("_sending", "_granted", "_asks", "_inputs")
 
     def __init__(self, talk: Conversation, index: int, wire: packets.Request) -> None:
         super().__init__(talk, index, wire)
-        # Held while a response is written and told. The model's code may run meanwhile, and send again.
+        # Held while a response is written and sent. The model's code may run meanwhile, and send another response.
         self._sending = threading.RLock()
-        # The number of the question whose answer brings the next places; 0 where they are known.
+        # The number of the pending call for the next places. 0 if they are known.
         self._granted = 0
-        # Whether the first places are to be asked for, too: the client may not have taken the responses of an earlier run.
+        # Whether the first places must be requested too, because the client may not have read the responses of an earlier run.
         self._asks = bool(wire.get("asks"))
         self._inputs = [tensor[packets.TENSOR_SEGMENT] for tensor in wire["inputs"]]
 
     def __del__(self) -> None:
-        # Nothing that takes a lock: this may run within any other code.
+        # No lock may be taken here, because a finalizer can run within any other code.
         self._talk.released.append((self._number, self._granted, self._inputs))
 
     def send(self, response: Optional[InferenceResponse], flags: int) -> None:
-        """What a sender does; the rules and their words are Triton's."""
+        """Sends a response. The rules and their texts are Triton's."""
         check_send(response, flags)
         with self._sending:
             if self._is_final:
@@ -68,13 +68,14 @@ class Responses(Answer):
         return self._number
 
     def close(self) -> bool:
-        """Lets nothing more be sent. Whether the request had not ended."""
+        """Forbids further responses. Returns whether the request had not ended."""
         with self._sending:
             was_open, self._is_final = not self._is_final, True
             return was_open
 
     def give_up(self, text: str) -> None:
-        """Ends the request, if it has not ended, because the model failed. Told here, in order with its responses."""
+        """Ends the request, if it has not ended, because the model failed. The error is sent here, in order with the request's
+        responses."""
         with self._sending:
             if not self._is_final:
                 self._is_final = True
@@ -95,7 +96,7 @@ class Responses(Answer):
             self._granted = self._talk.calls.begin(message)
 
     def _await_places(self) -> bool:
-        """Waits for the places of the outputs; False if nobody takes a response any more."""
+        """Waits for the places of the outputs. False if the client does not read responses any more."""
         number, self._granted = self._granted, 0
         if self._asks:
             self._asks = False
@@ -113,8 +114,8 @@ class Responses(Answer):
         place[1:4] = answer["at"]
 
     def output_array(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
-        """An array over the client's own place for an output; an ordinary one where there is none that fits, for what the server lends
-        is another client's after the response.
+        """An array over the client's place for an output. An ordinary array if no place fits: memory that the server lent is reused for
+        other clients after the response.
         """
         with self._sending:
             self._await_places()
@@ -125,7 +126,7 @@ class Responses(Answer):
 
 
 def execute(model: Any, names: packets.Model, talk: Conversation, command: packets.Command) -> packets.Answer:
-    """Answers the command ``execute`` for a decoupled model: its responses come by themselves."""
+    """Answers the command ``execute`` for a decoupled model, whose responses are sent separately."""
     answers = [Responses(talk, index, wire) for index, wire in enumerate(command["requests"])]
     failure = None
     try:
@@ -137,7 +138,7 @@ def execute(model: Any, names: packets.Model, talk: Conversation, command: packe
     except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt, too, fail the batch alone
         failure = told(error)
     if os.getpid() != _PID:
-        # A child that the model forked and that came back here: the answer is its parent's to give.
+        # This is a child that the model forked, and that returned from execute. Its parent sends the answer.
         os._exit(0)
     if failure is not None:
         for answer in answers:
@@ -152,7 +153,7 @@ def _run(model: Any, names: packets.Model, talk: Conversation, wires: "list[pack
     run = method(model, names)
     returned = call(run, requests[:])
     _run_again(requests, talk)
-    # From here on only the model keeps them.
+    # From now on only the model refers to them.
     requests = []
     if hasattr(returned, "__await__"):
         from . import loop
@@ -165,7 +166,7 @@ def _run(model: Any, names: packets.Model, talk: Conversation, wires: "list[pack
 
 
 def _run_again(requests: "list[InferenceRequest]", talk: Conversation) -> None:
-    """Has those scheduled again that the model released so. The server knows of it before the batch is answered."""
+    """Schedules requests again that the model released with the flag for it. The server is told before the batch is answered."""
     numbers = []
     for request in requests:
         answer = request._answer
@@ -176,7 +177,7 @@ def _run_again(requests: "list[InferenceRequest]", talk: Conversation) -> None:
 
 
 def _note(done: "concurrent.futures.Future[Any]", names: packets.Model, talk: Conversation) -> None:
-    """A coroutine has ended. Its requests that it did not end are given up when they are collected."""
+    """Called when a coroutine has ended. Its requests without a final response are given up when they are collected."""
     if done.cancelled():
         return
     error = done.exception()
@@ -185,7 +186,7 @@ def _note(done: "concurrent.futures.Future[Any]", names: packets.Model, talk: Co
 
 
 def release(talk: Conversation) -> None:
-    """Tells the server which requests nobody can answer any more."""
+    """Tells the server which requests cannot be answered any more, because no sender is left."""
     while talk.released:
         try:
             number, granted, inputs = talk.released.popleft()

@@ -1,7 +1,7 @@
-"""How does a tensor pass to and from other libraries without numpy?
+"""How are tensors exchanged with other libraries without numpy?
 
-By DLPack's capsules, in its first layout (``DLManagedTensor``), which every library reads. numpy itself knows no BF16 and
-exports no memory that is read-only, so the structures are made here.
+With DLPack's capsules, in the first layout (``DLManagedTensor``), which every library reads. numpy has no BF16 and does not export
+read-only memory, so the structures are made here.
 
     DLManagedTensor:  data | device type, id | dimensions | code, bits, lanes | shape | strides | byte offset | context | deleter
 """
@@ -19,7 +19,7 @@ from .tensors import DATATYPES
 _NOT_CONTIGUOUS = "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
 _DEVICE_CPU, _DEVICE_CUDA_HOST = 1, 3
 _NAME, _USED_NAME = b"dltensor", b"used_dltensor"
-# The datatype's name -> DLPack's code and bits, and how numpy writes the elements.
+# The datatype's name -> DLPack's code and bits, and numpy's type string.
 _KINDS: dict[str, tuple[int, int, str]] = {
     "BOOL": (6, 8, "|b1"),
     "UINT8": (1, 8, "|u1"),
@@ -64,13 +64,13 @@ _new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 _set_name = ctypes.pythonapi.PyCapsule_SetName
 _set_name.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _is_named = ctypes.pythonapi.PyCapsule_IsValid
-# By address: a capsule that is being destroyed is no object any more to which a reference may be taken.
+# The capsule is passed by address, because no reference to it may be taken while it is destroyed.
 _is_named.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype = ctypes.c_void_p
 _pointer.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
 
-# What each exported structure points to, until its consumer is done with it.
+# The objects that each exported structure points to, until its consumer releases it.
 _lent: dict[int, tuple[Any, ...]] = {}
 
 
@@ -79,19 +79,19 @@ def _give_back(managed: Any) -> None:
 
 
 def _destroy(capsule: int) -> None:
-    """A capsule that nobody consumed is gone."""
+    """Called when a capsule is destroyed that was not consumed."""
     if _is_named(capsule, _NAME):
         _lent.pop(_pointer(capsule, _NAME), None)
 
 
-# What C calls.
+# The callback for C.
 _deleter = _Deleter(_give_back)
 _destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy)
 
 
 def exported(array: np.ndarray, datatype: str) -> Any:
-    """A capsule over the elements. Over a copy of them if they are read-only: DLPack's first layout has no word for that,
-    and to write to an input would be to write to the client's memory.
+    """A capsule over the elements. If they are read-only, over a copy: DLPack's first layout has no flag for read-only memory, and inputs
+    are the client's memory.
     """
     if datatype == "BYTES":
         raise TritonModelException("DLPack does not have support for string tensors.")
@@ -109,7 +109,7 @@ def exported(array: np.ndarray, datatype: str) -> Any:
 
 
 class _Borrowed:
-    """Somebody else's tensor, until no array uses it; then it is given back."""
+    """A tensor of another library. It is released when no array uses it any more."""
 
     def __init__(self, managed: _Managed, shape: tuple[int, ...], typestr: str, strides: Optional[tuple[int, ...]]) -> None:
         self._managed = managed
@@ -117,7 +117,7 @@ class _Borrowed:
             "version": 3,
             "shape": shape,
             "typestr": typestr,
-            # In bytes; None where the elements lie back to back.
+            # In bytes. None if the elements are contiguous.
             "strides": strides,
             "data": ((managed.data or 0) + managed.byte_offset, False),
         }
@@ -128,14 +128,13 @@ class _Borrowed:
 
 
 def imported(tensor: Any) -> tuple[str, np.ndarray]:
-    """The datatype and the elements of a capsule, or of an object that gives one; without a copy. As in Triton they must lie
-    back to back.
+    """The datatype and the elements of a capsule, or of an object that makes one, without a copy. As in Triton they must be contiguous.
     """
     return _of_numpy(tensor) if isinstance(tensor, np.ndarray) else _taken(tensor, any_strides=False)
 
 
 def borrowed(tensor: Any) -> tuple[str, np.ndarray]:
-    """As :func:`imported` of what is no array of numpy's; the elements may lie in any order."""
+    """As :func:`imported`, for objects that are no numpy arrays. The elements need not be contiguous."""
     return _taken(tensor, any_strides=True)
 
 
@@ -162,14 +161,14 @@ def _taken(tensor: Any, any_strides: bool) -> tuple[str, np.ndarray]:
         if not any_strides:
             raise TritonModelException(_NOT_CONTIGUOUS)
         strides = tuple(stride * managed.bits // 8 for stride in managed.strides[: managed.dimensions])
-    # From here on the tensor is ours to give back.
+    # From now on this module must release the tensor.
     _set_name(tensor, _USED_NAME)
     owner = _Borrowed(managed, shape, typestr, strides)
     return datatype, np.empty(shape, typestr) if 0 in shape else np.asarray(owner)
 
 
 def _of_numpy(array: np.ndarray) -> tuple[str, np.ndarray]:
-    """An array of numpy's is one already. numpy itself refuses to export one that is read-only, as inputs are."""
+    """A numpy array is used directly. numpy refuses to export read-only arrays, such as inputs."""
     datatype = DATATYPES.get(array.dtype.num)
     if datatype == "BYTES":
         raise TritonModelException("DLPack does not have support for string tensors.")
@@ -181,7 +180,7 @@ def _of_numpy(array: np.ndarray) -> tuple[str, np.ndarray]:
 
 
 def _is_contiguous(managed: _Managed, shape: tuple[int, ...]) -> bool:
-    """Whether the elements lie back to back, the last axis first. Where there are none, or no strides, they do."""
+    """Whether the elements are contiguous in row-major order. True if there are no elements or no strides."""
     if not managed.strides or 0 in shape:
         return True
     expected = 1

@@ -1,4 +1,4 @@
-"""What can go wrong in a model, and in which words does a client read it?"""
+"""Which errors can a model have, and with which text are they sent to clients?"""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import sys
 from types import CodeType, FrameType
 from typing import Any, Optional
 
-# Code whose frames end the list of frames in an error: what called the model.
+# The code objects whose frames end a traceback: the functions that call the model.
 CALLERS: set[CodeType] = set()
-# Longer texts of errors are cut: the texts of a whole batch go into one packet.
+# Longer error texts are cut, because the texts of a whole batch are sent in one packet.
 ERROR_CHARACTERS_MAX = 1 << 16
-# Modules of ours begin so; where Triton has compiled code, no frame is shown.
+# The prefix of this package's modules. Their frames are not shown, because Triton has compiled code there.
 _PACKAGE = __name__.rpartition(".")[0] + "."
 
 
 class TritonModelException(Exception):
-    """What the functions here raise."""
+    """The exception of the functions of this package."""
 
     __module__ = "c_python_backend_utils"
 
 
 def absent(what: str) -> TritonModelException:
-    """The error of what Triton has and this version has not."""
+    """The error of a function that Triton has and this version lacks."""
     return TritonModelException(f"{what}, which this version of nerite does not have yet")
 
 
 class Named(enum.IntEnum):
-    """An enumeration as compiled bindings have them: members equal their numbers, and print as their names."""
+    """An enumeration like that of compiled bindings: members equal their numbers, and print as their names."""
 
     def __str__(self) -> str:
         return f"{type(self).__name__}.{self.name}"
@@ -48,7 +48,7 @@ _ERROR_SIGNATURE = "message: str, code: c_python_backend_utils.TritonError.__Err
 
 
 class TritonError:
-    """The error that a response carries: a text, and a code that becomes HTTP's or gRPC's status."""
+    """The error of a response: a text, and a code that becomes the status of HTTP or gRPC."""
 
     __module__ = "c_python_backend_utils"
     __slots__ = ("_message", "_code")
@@ -72,12 +72,12 @@ class TritonError:
 
 
 def refused_arguments(name: str, signature: str, given: tuple[Any, ...] = (), named: Optional[dict[str, Any]] = None) -> TypeError:
-    """The error of a constructor that was given what it does not take, as compiled bindings word it."""
+    """The error of a constructor with wrong arguments, with the text of compiled bindings."""
     return _refused("__init__", "constructor", f"c_python_backend_utils.{name}({signature})", given, named)
 
 
 def refused_call(name: str, signature: str, given: tuple[Any, ...]) -> TypeError:
-    """The same of a function."""
+    """The same for a function."""
     return _refused(name, "function", f"({signature}) -> None", given, None)
 
 
@@ -92,7 +92,7 @@ def _refused(name: str, kind: str, signature: str, given: tuple[Any, ...], named
 
 
 def told(error: BaseException) -> str:
-    """The error as Triton tells it: type, message, and where, innermost first."""
+    """The error in Triton's form: type, message, and traceback, innermost frame first."""
     try:
         message = _message(error) or "<EMPTY MESSAGE>"
     except Exception:  # noqa: BLE001 - a model's own class may fail here as well
@@ -103,14 +103,14 @@ def told(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    # Python itself leaves the folder out, and all models have a model.py.
+    # Python's own message omits the folder, and all models have a model.py.
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return f"{error.msg} ({error.filename}, line {error.lineno})"
     return str(error)
 
 
 def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
-    """The frames between the error and us, with their lines."""
+    """The frames between the error and this package, with their lines."""
     lines: dict[FrameType, int] = {}
     trace, frame = error.__traceback__, None
     while trace is not None:
@@ -127,5 +127,5 @@ def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
 
 
 def say(text: str) -> None:
-    """Tells the server's operator directly."""
+    """Prints a text for the server's operator."""
     print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""How does a child get the modules it runs, without a file of theirs anywhere? In the first packet on its standard input."""
+"""How does the process get its modules without files? In the first packet on its standard input."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Given:
-    """Imports the modules that the server sent, and shows their lines to tracebacks."""
+    """Imports the modules that the server sent, and provides their lines for tracebacks."""
 
     def __init__(self, sources: "dict[str, str]") -> None:
         self.sources, self.get_source = sources, sources.get

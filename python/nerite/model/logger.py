@@ -10,13 +10,13 @@ from .errors import Named, refused_call
 
 
 class LogLevel(Named):
-    """How much a line matters."""
+    """The level of a line."""
 
     __module__ = "c_python_backend_utils"
     INFO, WARNING, ERROR, VERBOSE = range(4)
 
 
-# Whose line a call is: the file's name and the line's number.
+# The place of a call: the file's name and the line number.
 Whence = Tuple[str, int]
 
 
@@ -25,13 +25,13 @@ def _printed(level: str, text: str, whence: Whence) -> None:
 
 
 def _whence(depth: int) -> Whence:
-    """Where the function was called that is so many frames above this one."""
+    """The place of the call that is this many frames above."""
     frame = sys._getframe(depth)
     return os.path.basename(frame.f_code.co_filename), frame.f_lineno
 
 
 class Logger:
-    """Lines of a level each. Before the server listens, and where there is none, they are printed."""
+    """Writes log lines. Before the server listens, and without a server, they are printed."""
 
     __module__ = "c_python_backend_utils"
     INFO, WARNING, ERROR, VERBOSE = LogLevel
@@ -48,7 +48,7 @@ class Logger:
 
     @staticmethod
     def log_info(message: str) -> None:
-        """Writes what is worth knowing."""
+        """Writes an informational line."""
         Logger._line("log_info", "INFO", message)
 
     @staticmethod
@@ -63,7 +63,7 @@ class Logger:
 
     @staticmethod
     def log_verbose(message: str) -> None:
-        """Writes what is only worth knowing when something is being looked for."""
+        """Writes a line for debugging."""
         Logger._line("log_verbose", "VERBOSE", message)
 
     @staticmethod

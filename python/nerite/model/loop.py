@@ -1,4 +1,4 @@
-"""Where do coroutines of a model run? On one event loop in a thread of its own, made when the first one is met."""
+"""Where do coroutines of a model run? On an event loop in a separate thread, which is started for the first coroutine."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def _background() -> asyncio.AbstractEventLoop:
 
 
 def awaited(work: Awaitable[Any]) -> Any:
-    """What the coroutine returns; what it raises is raised here."""
+    """The return value of the coroutine. Its exception is raised here."""
     return asyncio.run_coroutine_threadsafe(_outcome(work), _background()).result()
 
 
 def begun(work: Awaitable[Any]) -> "concurrent.futures.Future[Any]":
-    """Begins the coroutine; others may run beside it."""
+    """Starts the coroutine. Others may run at the same time."""
     return asyncio.run_coroutine_threadsafe(_outcome(work), _background())
 
 
 def is_busy() -> bool:
-    """Whether the loop has anything left to do."""
+    """Whether the loop has pending tasks."""
     return bool(asyncio.all_tasks(_background()))

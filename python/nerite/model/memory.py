@@ -1,7 +1,7 @@
-"""Where does the memory lie that the server shares with this process?
+"""How is the memory mapped that the server shares with this process?
 
-A segment is a piece of a file that the server handed over. Its mapping goes when the last array over it is gone, never
-before: numpy keeps the mapping's owner alive, and to forget a segment is to drop our own reference.
+A segment is a part of a file that the server sent. It stays mapped until the last array over it is collected: numpy keeps the owner of the
+mapping alive, and to forget a segment only drops our own reference.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import numpy as np
 
 from .packets import Segment
 
-# Seconds in which a packet is read that lies there already.
+# The longest time, in seconds, until another thread has read a packet that has arrived.
 _AWAITED_S = 5.0
 _LOOK_AGAIN_S = 0.001
 _PAGE_BYTES = mmap.ALLOCATIONGRANULARITY
 
 
 class Unmapped(Exception):
-    """Memory that cannot be used; the text is for the server."""
+    """Memory that cannot be mapped. The text is for the server."""
 
 
 class Guard:
-    """The server's guard against memory that is taken away, loaded from a descriptor."""
+    """The server's guard against memory that clients remove, loaded from a descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         import ctypes
@@ -48,7 +48,7 @@ class Guard:
             raise OSError(code, os.strerror(code))
 
     def map(self, descriptor: int, file_offset: int, length: int) -> int:
-        """Maps a piece of a file, watched; returns its address."""
+        """Maps a part of a file under the guard. Returns its address."""
         start = self._map(descriptor, file_offset, length)
         if not start:
             code = self._errno()
@@ -56,12 +56,12 @@ class Guard:
         return int(start)
 
     def unmap(self, start: int, length: int) -> None:
-        """Gives the mapping back."""
+        """Unmaps it."""
         self._unmap(start, length)
 
 
 class _Watched:
-    """A guarded mapping, which lasts as long as this object; arrays have it as their base."""
+    """A guarded mapping, which lasts as long as this object. Arrays over it have it as their base."""
 
     def __init__(self, guard: Guard, descriptor: int, file_offset: int, length: int) -> None:
         self._guard = guard
@@ -75,24 +75,24 @@ class _Watched:
 
 
 class Memory:
-    """The segments that are mapped here, by the server's numbers."""
+    """The mapped segments, by the server's numbers."""
 
     def __init__(self, guard: Optional[Guard] = None) -> None:
         self._guard = guard
         self._bytes: dict[int, np.ndarray] = {}
-        # First bytes and lengths.
+        # Addresses and lengths.
         self._addresses: dict[int, tuple[int, int]] = {}
-        # Of regions: the segment's address, and how many bytes of the mapping lie before it.
+        # For regions: the segment's address, and the number of bytes of the mapping before it.
         self._regions: dict[int, tuple[int, int]] = {}
-        # What every array over the segment has as its base, the segment's bytes, to which inputs refer whose arrays have not been made yet,
-        # and how many references to both are counted when nobody uses it.
+        # For each segment: the base of all arrays over it, and the segment's bytes, to which inputs without an array yet refer. Then the
+        # reference counts of both when the segment is not in use.
         self._uses: dict[int, list[Any]] = {}
         self._held: set[int] = set()
-        # Reads what may introduce more segments, on another channel.
+        # Reads packets of another channel, which may introduce segments.
         self.read_more: Optional[Callable[[float], bool]] = None
-        # Held where the set above changes.
+        # Held while the set above is changed.
         self._lock = threading.Lock()
-        # Segments that could not be mapped, until the server is told.
+        # Segments that could not be mapped, and that the server was not told of yet.
         self.unmapped: list[int] = []
 
     def __getitem__(self, segment: int) -> np.ndarray:
@@ -103,7 +103,7 @@ class Memory:
             return self._awaited(segment)
 
     def _awaited(self, segment: int) -> np.ndarray:
-        """The same of a segment that another thread is about to map: it was introduced on another channel."""
+        """The bytes of a segment that another thread is about to map, because another channel introduced it."""
         deadline = time.monotonic() + _AWAITED_S
         while segment not in self._bytes:
             if time.monotonic() > deadline:
@@ -113,7 +113,7 @@ class Memory:
         return self._bytes[segment]
 
     def map(self, wanted: list[Segment], descriptors: list[int]) -> None:
-        """Maps each, and closes the descriptors."""
+        """Maps each segment, and closes the descriptors."""
         try:
             for (segment, length, file_offset, is_region), descriptor in zip(wanted, descriptors):
                 try:
@@ -141,7 +141,7 @@ class Memory:
         self._bytes[segment] = whole[skip : skip + length]
         self._addresses[segment] = (whole.__array_interface__["data"][0] + skip, length)
         use = self._uses[segment] = [whole, self._bytes[segment], 0]
-        # The name in this function would be one reference more.
+        # The local variable would count as a reference.
         del whole
         use[2] = sys.getrefcount(use[0]) + sys.getrefcount(use[1])
 
@@ -149,12 +149,22 @@ class Memory:
         use = self._uses.get(segment)
         return use is not None and sys.getrefcount(use[0]) + sys.getrefcount(use[1]) > use[2]
 
-    def kept(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[int], list[int], bool]:
-        """What the model keeps of the segments in which inputs and outputs lay, now that its batch has been answered.
+    def _any_in_use(self, segments: Sequence[Any]) -> bool:
+        uses, count = self._uses, sys.getrefcount
+        for segment in segments:
+            use = uses.get(segment)
+            if use is not None and count(use[0]) + count(use[1]) > use[2]:
+                return True
+        return False
 
-        Returns segments of the server's own that arrays still use (each told once), those of them that none uses any more, and
-        whether an array on a client's input is kept, which will change when the client writes there.
+    def kept(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[int], list[int], bool]:
+        """The segments of inputs and outputs that the model still uses, now that its batch has been answered.
+
+        Returns segments of the server's memory that arrays still use (each is reported once), those of them that are not used any more, and
+        whether an array over a client's input is still used, which will change when the client writes there.
         """
+        if not self._held and not self._any_in_use(inputs) and not self._any_in_use(outputs):
+            return [], [], False
         fresh: list[int] = []
         let_go: list[int] = []
         keeps_region = False
@@ -174,27 +184,27 @@ class Memory:
         return fresh, let_go, keeps_region
 
     def keeps_any(self) -> bool:
-        """Whether the server was told of memory that the model keeps, and not yet that it does not any more."""
+        """Whether the model uses memory that the server keeps for it, or has stopped to and the server was not told yet."""
         return bool(self._held)
 
     def let_go(self) -> list[int]:
-        """The memory that the model kept and keeps no more."""
+        """The memory that the model does not use any more."""
         with self._lock:
             return [segment for segment in self._held if not self._in_use(segment)]
 
     def given_back(self, segments: Iterable[int]) -> None:
-        """The server knows of these that the model let go of them."""
+        """Notes that the server was told that these segments are not used any more."""
         with self._lock:
-            # Another thread may have got it anew.
+            # Another thread may use it again.
             self._held.difference_update([one for one in segments if not self._in_use(one)])
 
     def hold(self, segment: int) -> None:
-        """The server keeps the segment for the model until it is told that no array uses it any more."""
+        """Notes that the server keeps the segment until it is told that no array uses it any more."""
         with self._lock:
             self._held.add(segment)
 
     def find(self, array: np.ndarray) -> Optional[tuple[int, int]]:
-        """The segment and the offset at which an array's elements lie one after the other; None if they do not, or elsewhere."""
+        """The segment and the offset of an array's elements. None if they are not contiguous or not in a segment."""
         if not array.flags.c_contiguous or not array.nbytes:
             return None
         address = array.__array_interface__["data"][0]
@@ -204,7 +214,7 @@ class Memory:
         return None
 
     def forget(self, segments: Iterable[int]) -> None:
-        """Drops segments that are no more; mappings go with the last array that uses them."""
+        """Drops segments that the server has removed. A mapping ends with the last array over it."""
         for segment in segments:
             self._bytes.pop(segment, None)
             self._addresses.pop(segment, None)
@@ -213,16 +223,17 @@ class Memory:
             self._held.discard(segment)
 
     def has_regions(self) -> bool:
-        """Whether there is memory that could be lost."""
+        """Whether there is memory that clients could remove."""
         return bool(self._regions)
 
     def lost(self, segments: Iterable[int]) -> list[list[int]]:
-        """Which of these segments had no memory where it was touched: ``[segment, offset]`` each."""
+        """The segments whose memory was missing when it was accessed: ``[segment, offset]`` each."""
         found = []
+        regions, guard = self._regions, self._guard
         for segment in segments:
-            start, skip = self._regions.get(segment, (0, 0))
-            if start and self._guard is not None:
-                offset = self._guard.lost_at(start)
+            region = regions.get(segment)
+            if region is not None and guard is not None:
+                offset = guard.lost_at(region[0])
                 if offset >= 0:
-                    found.append([segment, max(offset - skip, 0)])
+                    found.append([segment, max(offset - region[1], 0)])
         return found

@@ -1,7 +1,7 @@
-"""How does a model count what it wants to count?
+"""How does a model make its own metrics?
 
-The server keeps the metrics and shows them on its metrics port; each change is a question on the side channel, which the server hears
-from the start, so metrics may be made in ``initialize``.
+The server keeps the metrics and shows them on its metrics port. Each change is a call on the side channel, which is open from the start, so
+metrics can be made in ``initialize``.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _ORPHAN = (
 )
 _side: Optional[Side] = None
 _instance = ""
-# Families that the model let go of, until the server is told.
+# Families that the model has dropped, and that the server was not told of yet.
 _gone: Deque[int] = collections.deque()
 
 
 def connect(side: Side, instance: str) -> None:
-    """From now on there is a server."""
+    """Sets the channel to the server."""
     global _side, _instance
     _side, _instance = side, instance
 
 
 def forget_gone() -> None:
-    """Tells the server which families the model has no more."""
+    """Tells the server which families the model has dropped."""
     gone = []
     while _gone:
         gone.append(_gone.popleft())
@@ -40,7 +40,7 @@ def forget_gone() -> None:
 
 
 def is_behind() -> bool:
-    """Whether the server does not know yet of a family that the model has no more."""
+    """Whether the server was not told yet of a family that the model has dropped."""
     return bool(_gone)
 
 
@@ -51,7 +51,7 @@ def _asked(what: str, question: Any) -> Any:
     try:
         answer = _side.ask(question)
     except (Ended, OSError) as error:
-        # OSError: a process that the model forked, which does not have the channel.
+        # OSError: this process was forked by the model, and does not have the channel.
         raise TritonModelException(f"{what}: the server cannot be reached from this process.") from error
     if "error" in answer:
         raise TritonModelException(f"{what}: Failed to process the request for model '{_instance}', message: {answer['error']}")
@@ -59,7 +59,7 @@ def _asked(what: str, question: Any) -> Any:
 
 
 class MetricKind(Named):
-    """What a metric counts."""
+    """The kind of a metric."""
 
     __module__ = "c_python_backend_utils"
     COUNTER, GAUGE, HISTOGRAM = range(3)
@@ -69,7 +69,7 @@ COUNTER, GAUGE, HISTOGRAM = MetricKind
 
 
 class Metric:
-    """One metric of a family, of certain labels. It is of use as long as the family is there."""
+    """One metric of a family, with given labels. It can be used as long as the family exists."""
 
     __module__ = "c_python_backend_utils"
     __slots__ = ("_number", "_family")
@@ -86,7 +86,7 @@ class Metric:
         self._measure("set", value)
 
     def observe(self, value: float) -> None:
-        """Counts the value in a histogram."""
+        """Adds the value to a histogram."""
         self._measure("observe", value)
 
     def value(self) -> float:
@@ -101,12 +101,12 @@ class Metric:
     def _change(self, what: str, how: str, value: str) -> Any:
         if self._family() is None:
             raise TritonModelException(f"{what}: {_ORPHAN}")
-        # As a text, for JSON knows neither infinities nor what is not a number.
+        # The value is sent as text, because JSON has no infinities and no NaN.
         return _asked(what, {"measure": [self._number, how, value]})["value"]
 
 
 class MetricFamily:
-    """Metrics of one name. What models make under one name is one, and goes with the last of them."""
+    """The metrics of one name. Families of several models with the same name are one family, which is removed with the last of them."""
 
     __module__ = "c_python_backend_utils"
     __slots__ = ("_number", "_kind", "__weakref__")
@@ -123,7 +123,7 @@ class MetricFamily:
         )["number"]
 
     def Metric(self, labels: Any = None, buckets: Any = None) -> Metric:
-        """The metric of these labels; of a histogram with these upper bounds, which are ascending."""
+        """The metric with these labels. For a histogram, ``buckets`` are its ascending upper bounds."""
         if labels is not None and not isinstance(labels, dict):
             raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
         if self._kind is MetricKind.HISTOGRAM and buckets is None:
@@ -138,7 +138,7 @@ class MetricFamily:
         return made
 
     def __del__(self) -> None:
-        # Nothing that takes a lock: this may run within any other code.
+        # No lock may be taken here, because a finalizer can run within any other code.
         if hasattr(self, "_number"):
             _gone.append(self._number)
 

@@ -1,4 +1,4 @@
-"""What is there under the name ``c_python_backend_utils``, which is compiled code in Triton?"""
+"""What does the module ``c_python_backend_utils`` contain, which is compiled code in Triton?"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How does a model ask other models of the server?
+"""How does a model send requests to other models of the server?
 
-Inputs that lie in memory which the server shares with this process are named where they lie; others are copied once into memory that the
-server gives. Outputs are read where the other model, or the server, left them.
+Inputs in memory that the server shares with this process are not copied. Others are copied once into memory that the server provides.
+Outputs are read where the other model, or the server, wrote them.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ if TYPE_CHECKING:
 
 _ALIGN = 64
 ONLY_IN_EXECUTE = "BLS is only supported during the 'execute' function."
-# Set while there is a model that may ask.
+# Set while the model may call the server.
 _talk: "Optional[Conversation]" = None
 
 
 def connect(talk: "Conversation") -> None:
-    """From now on the model may have others loaded."""
+    """Allows the model to load other models."""
     global _talk
     _talk = talk
 
 
 def begin() -> None:
-    """From now on it may ask them, too."""
+    """Allows the model to send requests too."""
     InferenceRequest._exec = staticmethod(execute)
 
 
 def end() -> None:
-    """It may not any more."""
+    """Forbids both."""
     InferenceRequest._exec = None
 
 
 def speaking() -> "Conversation":
-    """The way to the server."""
+    """The conversation with the server."""
     if _talk is None:
         raise TritonModelException(ONLY_IN_EXECUTE)
     return _talk
 
 
 def execute(request: InferenceRequest, decoupled: bool) -> "Union[InferenceResponse, ResponseIterator]":
-    """Asks, and waits for the one response; decoupled, gives all of them as they come."""
+    """Sends a request, and waits for its only response. If decoupled, returns an iterator over all responses."""
     talk = speaking()
     number = _ask(talk, request, decoupled, is_copied=False)
     if decoupled:
@@ -80,14 +80,15 @@ def _ask(talk: "Conversation", request: InferenceRequest, decoupled: bool, is_co
 
 
 def _let_go(talk: "Conversation") -> dict[str, Any]:
-    """What the model keeps no more of earlier answers: a loop of requests must not hold the memory of all of them."""
+    """The memory of earlier answers that the model does not use any more. Without this, a loop of requests would hold the memory of all
+    answers."""
     let_go = talk.memory.let_go()
     talk.memory.given_back(let_go)
     return {"let_go": let_go} if let_go else {}
 
 
 def _inputs(talk: "Conversation", inputs: "list[Tensor]", is_copied: bool) -> list[Any]:
-    """Where each input lies; those that the server cannot reach are copied."""
+    """The place of each input. Inputs that the server cannot access are copied."""
     told, copies, total = [], [], 0
     for tensor in inputs:
         array = tensor.array()
@@ -112,7 +113,7 @@ def _inputs(talk: "Conversation", inputs: "list[Tensor]", is_copied: bool) -> li
 
 
 def space(talk: "Conversation", byte_size: int) -> tuple[int, int]:
-    """Memory of the server's for so many bytes: segment and offset."""
+    """Memory of the server for this many bytes: segment and offset."""
     answer = talk.calls.ask({"space": byte_size})
     if "at" not in answer:
         raise TritonModelException(answer.get("error", "the server has no memory"))
@@ -121,7 +122,7 @@ def space(talk: "Conversation", byte_size: int) -> tuple[int, int]:
 
 
 def _response(talk: "Conversation", answer: Any) -> InferenceResponse:
-    """What the server answered, as a model sees it."""
+    """The server's answer as a response for the model."""
     told = answer.get("response")
     if told is None:
         return InferenceResponse([], None if "error" not in answer else TritonError(answer["error"]))
@@ -147,7 +148,7 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 class ResponseIterator:
-    """The responses to a request, as they come."""
+    """An iterator over the responses of a request."""
 
     __module__ = "c_python_backend_utils"
 
@@ -160,7 +161,7 @@ class ResponseIterator:
         made._talk, made._request, made._number = talk, request, number
         made._is_done = made._is_cancelled = False
         made._first = collections.deque()
-        # An input may have to be sent again, which is known with the first answer.
+        # The first answer says whether an input must be sent again.
         answer = talk.calls.next(number)
         if answer.get("unknown"):
             talk.calls.drop(number)
@@ -186,19 +187,19 @@ class ResponseIterator:
         return response
 
     def cancel(self) -> None:
-        """Says that nothing more is wanted. What was on its way still comes."""
+        """Cancels the request. Responses that were already sent still come."""
         if not self._is_done and not self._is_cancelled:
             self._is_cancelled = True
             self._talk.calls.tell({"cancel": self._number})
 
     def __del__(self) -> None:
-        # Nothing that takes a lock: this may run within any other code.
+        # No lock may be taken here, because a finalizer can run within any other code.
         if not self.__dict__.get("_is_done", True):
             self._talk.unwanted.append(self._number)
 
 
 def forget_unwanted(talk: "Conversation") -> None:
-    """Cancels what iterators wanted that are gone."""
+    """Cancels the requests of iterators that were collected."""
     while talk.unwanted:
         number = talk.unwanted.popleft()
         talk.calls.tell({"cancel": number})
@@ -206,7 +207,7 @@ def forget_unwanted(talk: "Conversation") -> None:
 
 
 def load_model(model_name: str, config: str = "", files: "Optional[dict[str, bytes]]" = None) -> None:
-    """Loads or reloads a model of the server; with files, from them and not from its repository."""
+    """Loads or reloads a model of the server. With ``files``, from these files and not from its repository."""
     talk = speaking()
     files = files or {}
     total = sum(-(-len(content) // _ALIGN) * _ALIGN for content in files.values())
@@ -226,7 +227,7 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Whether a version of a model is ready; without a number the highest."""
+    """Whether a version of a model is ready. Without a number, the highest one."""
     version = int(model_version) if model_version else None
     return bool(_done(speaking().calls.ask({"is_ready": [model_name, version]})))
 

@@ -1,6 +1,6 @@
-"""How are a batch and its answer told in few bytes? ``crates/process/src/packets/packed.rs`` shows how they lie.
+"""How are a batch and its answer encoded in few bytes? ``crates/process/src/packets/packed.rs`` shows the layout.
 
-Names, datatypes and shapes seldom change from request to request: they are read once, and known again by their bytes.
+Names, datatypes and shapes seldom change between requests, so they are decoded once, and recognised by their bytes.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import struct
 from typing import Any, Dict, List, Sequence, Tuple, Union
 
 from . import packets
-from .packets import Answer, Command, Response, TensorAt
+from .packets import Answer, Command
 
 # The first byte of a batch. JSON begins with a brace.
 EXECUTE = 1
 _EXECUTED = 2
 _OUTPUTS, _TEXT = 1, 2
 _FLAGS, _FLAG_ASKS = 3, 4
-# Layouts that are kept on each way: a model whose shapes always differ has no use for them.
+# The most layouts that are kept in each direction. A model whose shapes always differ does not need them.
 LAYOUTS_MAX = 512
 
 _HEAD = struct.Struct("<III")
@@ -24,15 +24,15 @@ _REQUEST = struct.Struct("<QQQIIII")
 _PAIR = struct.Struct("<II")
 _PLACE = struct.Struct("<QQQ")
 
-# Of a request: name, datatype and shape of each input; name and fixed of each output; how their places are read.
+# The layout of a request: name, datatype and shape of each input, name and fixed of each output, and the struct of their places.
 _Layout = Tuple[List[Tuple[str, str, Tuple[int, ...]]], List[Tuple[str, bool]], struct.Struct]
 _layouts: Dict[bytes, _Layout] = {}
-# Of an output: name, datatype and shape, and how they travel.
+# The encoded form of each output's name, datatype and shape.
 _heads: Dict[Tuple[str, str, Sequence[int]], bytes] = {}
 
 
 def read(packet: Union[bytes, memoryview]) -> Command:
-    """The command to execute a batch."""
+    """Decodes the command to execute a batch."""
     _, count, rest = _HEAD.unpack_from(packet)
     at = _HEAD.size
     requests: List[Any] = []
@@ -42,8 +42,17 @@ def read(packet: Union[bytes, memoryview]) -> Command:
         key = bytes(packet[at : at + layout_bytes])
         inputs, outputs, places = _layouts.get(key) or _learnt(key)
         at += layout_bytes
-        each = iter(places.unpack_from(packet, at))
+        told = places.unpack_from(packet, at)
         at += places.size
+        tensors: List[Any] = []
+        each = 0
+        for name, datatype, shape in inputs:
+            tensors.append((name, datatype, shape, told[each] or None, told[each + 1], told[each + 2]))
+            each += 3
+        wanted: List[Any] = []
+        for name, fixed in outputs:
+            wanted.append([name, told[each] or None, told[each + 1], told[each + 2], fixed])
+            each += 3
         request = {
             "number": number,
             "id": "",
@@ -52,8 +61,8 @@ def read(packet: Union[bytes, memoryview]) -> Command:
             "flags": flags & _FLAGS,
             "timeout": timeout,
             "parameters": {},
-            "inputs": [(*one, next(each) or None, next(each), next(each)) for one in inputs],
-            "outputs": [[name, next(each) or None, next(each), next(each), fixed] for name, fixed in outputs],
+            "inputs": tensors,
+            "outputs": wanted,
         }
         if flags & _FLAG_ASKS:
             request["asks"] = True
@@ -68,7 +77,7 @@ def read(packet: Union[bytes, memoryview]) -> Command:
 
 
 def _learnt(layout: bytes) -> _Layout:
-    """What a layout says, which is kept."""
+    """Decodes a layout, and keeps it."""
     input_count, output_count = _PAIR.unpack_from(layout)
     at = _PAIR.size
     inputs = []
@@ -94,11 +103,12 @@ def _learnt(layout: bytes) -> _Layout:
 
 
 def executed(answer: Answer) -> bytes:
-    """The answer to such a command, if it has responses."""
+    """Encodes the answer to such a command, if it has responses."""
     responses = answer["responses"]
     parts = [b""]
     for response in responses:
-        outputs = _only_outputs(response)
+        # A request without a response is there as null, of which the server makes an error.
+        outputs = response.get("outputs") if response and not response.get("parameters") else None
         if outputs is None:
             text = packets.written(response)
             parts += (_PAIR.pack(_TEXT, len(text)), text)
@@ -109,24 +119,19 @@ def executed(answer: Answer) -> bytes:
             parts.append(_heads.get(key) or _head(key))
             parts.append(_PLACE.pack(segment or 0, offset, byte_size))
     rest = b""
-    others = {key: answer[key] for key in ("lost", "held", "let_go", "unmapped") if answer.get(key)}  # type: ignore[literal-required]
-    if others:
-        rest = packets.written(others)
-        parts.append(rest)
+    if len(answer) > 1:
+        others = {key: answer[key] for key in ("lost", "held", "let_go", "unmapped") if answer.get(key)}  # type: ignore[literal-required]
+        if others:
+            rest = packets.written(others)
+            parts.append(rest)
     parts[0] = _HEAD.pack(_EXECUTED, len(responses), len(rest))
     return b"".join(parts)
 
 
-def _only_outputs(response: Response) -> Union[List[TensorAt], None]:
-    """The outputs of a response that has nothing else."""
-    # A request without a response is there as null, of which the server makes an error.
-    return response.get("outputs") if response and not response.get("parameters") else None
-
-
 def _head(key: Tuple[str, str, Sequence[int]]) -> bytes:
-    """How an output's name, datatype and shape travel, which is kept."""
+    """Encodes an output's name, datatype and shape, and keeps the result."""
     name, datatype, shape = key
-    # Half a surrogate pair is no text to the server.
+    # A lone surrogate is not valid UTF-8.
     name_bytes, datatype_bytes = name.encode("utf-8", "replace"), datatype.encode()
     head = _HEAD.pack(len(name_bytes), len(datatype_bytes), len(shape))
     if len(_heads) >= LAYOUTS_MAX:

@@ -1,8 +1,8 @@
-"""What may the packets between the server and a model's process say, and how is each written?
+"""Which packets do the server and a model's process exchange, and how is each encoded?
 
-The types are those of JSON, so that nothing is made of a packet before it is used: a packet is a ``dict`` of one of the shapes below, a
-tensor in it a list of the parts that its type names. The server's half is ``crates/process/src/packets.rs``, ``docs/python.md`` describes
-both, and ``tests/packets`` holds one packet of each kind, which the tests of both halves read and write.
+The types are those of JSON, so packets need no conversion: a packet is a ``dict`` with one of the shapes below, and a tensor in it is a
+list of the parts that its type names. The server's side is ``crates/process/src/packets.rs``. ``docs/python.md`` describes both.
+``tests/packets`` has one packet of each kind, which the tests of both sides read and write.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, List, Optional, Sequence, Tuple, TypedDict, Union
 
-# [name, datatype, shape, segment, offset, bytes]; the segment is None where the tensor has no bytes, or more than its place.
+# [name, datatype, shape, segment, offset, bytes]. The segment is None if the tensor has no bytes, or more than its place.
 TensorAt = Tuple[str, str, Sequence[int], Optional[int], int, int]
-# [name, segment, offset, capacity, fixed]; no other place can be had where the last is true. A list, for a place may be exchanged.
+# [name, segment, offset, capacity, fixed]. If fixed is true, no other place is possible. It is a list, because a place may be replaced.
 PlaceFor = List[Any]
-# [segment, bytes, file_offset, is_region]; its descriptor comes beside the packet.
+# [segment, bytes, file_offset, is_region]. Its descriptor comes with the packet.
 Segment = Tuple[int, int, int, bool]
 # [code, text]
 Failure = Tuple[str, str]
 
-# Where in a TensorAt and in a PlaceFor the segment stands.
+# The index of the segment in a TensorAt and in a PlaceFor.
 TENSOR_SEGMENT, PLACE_SEGMENT = 3, 1
 
 
 class Model(TypedDict):
-    """Which model; all of it texts."""
+    """The names of a model. All are strings."""
 
     name: str
     version: str
@@ -46,10 +46,12 @@ class Request(TypedDict):
     parameters: Dict[str, Any]
     inputs: List[TensorAt]
     outputs: List[PlaceFor]
+    # The request's span, where its trace becomes spans; may be absent.
+    trace: Dict[str, str]
 
 
 class Command(TypedDict, total=False):
-    """What the server says on the channel. ``do`` is the command, and those below it are its parts."""
+    """A message of the server on the channel. ``do`` is the command. The fields below it are its arguments."""
 
     do: str
     # complete
@@ -61,19 +63,19 @@ class Command(TypedDict, total=False):
     decoupled: bool
     # execute
     requests: List[Request]
-    # Memory that the packet introduces, and memory that is no more. The latter may also come alone.
+    # Memory that the packet introduces, and memory that was removed. The latter may also come alone.
     map: List[Segment]
     forget: List[int]
-    # initialize: whether the process is to be one from which others are forked; reap: which of them has ended.
+    # initialize: whether other processes are forked from this one. reap: the process that has ended.
     template: bool
     pid: int
-    # The answer to a Need: segment, offset, capacity; or why there is no room.
+    # The answer to a Need: segment, offset, capacity, or the reason why there is no memory.
     at: Tuple[int, int, int]
     error: str
 
 
 class Ready(TypedDict, total=False):
-    """A process that has its model, and whether that says itself whether it is ready."""
+    """The process has loaded its model. ``decides`` says whether the model reports its own readiness."""
 
     python: str
     numpy: str
@@ -82,18 +84,18 @@ class Ready(TypedDict, total=False):
 
 
 class Response(TypedDict, total=False):
-    """The response of one request: outputs and parameters, or an error of the model's own, or why the model failed."""
+    """The response of one request: outputs and parameters, or an error that the model set, or the failure of the model."""
 
     outputs: List[TensorAt]
     parameters: Dict[str, Any]
     error: Failure
     failed: Failure
-    # None of these: the request is to run again.
+    # Instead of these: the request is to run again.
     again: bool
 
 
 class Answer(TypedDict, total=False):
-    """What the process answers to a command. The first seven exclude each other; ``responses`` travel packed."""
+    """The answer of the process to a command. The first seven fields exclude each other. ``responses`` are sent packed."""
 
     error: str
     config: Dict[str, Any]
@@ -105,9 +107,9 @@ class Answer(TypedDict, total=False):
     reaped: Optional[int]
     # execute
     responses: List[Response]
-    # Memory that was not there when it was touched: segment and offset.
+    # Memory that was missing when it was accessed: segment and offset.
     lost: List[List[int]]
-    # Memory of the server's own that the model keeps arrays on from now on, and no more.
+    # Memory of the server that the model's arrays use from now on, and memory that they do not use any more.
     held: List[int]
     let_go: List[int]
     # Memory that could not be mapped.
@@ -115,51 +117,51 @@ class Answer(TypedDict, total=False):
 
 
 class Need(TypedDict):
-    """The question for room for an output: the request's index in the batch, the output's name, its bytes."""
+    """The call for memory for an output: the request's index in the batch, the output's name, its bytes."""
 
     need: Tuple[int, str, int]
 
 
 class Log(TypedDict):
-    """A line for the server's log, on the side channel: level and text; file and line of who logged."""
+    """A line for the server's log, on the side channel: level and text, and file and line number of the caller."""
 
     log: Tuple[str, str]
     at: Tuple[str, int]
 
 
 class IsCancelled(TypedDict):
-    """The question, on the side channel, whether the client gave up the request of this number; the answer is a truth value."""
+    """The call, on the side channel, whether the client cancelled the request with this number. The answer is a boolean."""
 
     cancelled: Union[int, bool]
 
 
 class LetGo(TypedDict):
-    """On the side channel: memory that an idle model keeps no more, and those of it that the server had kept."""
+    """On the side channel: memory that an idle model does not use any more, and the segments of it that the server had kept."""
 
     let_go: List[int]
 
 
-# The shortest ways through the module: one encoder for all, and no search for white space, which the server never sends.
+# For speed: one encoder for all packets, and no white space in the output. The server never sends any either.
 encode = json.JSONEncoder(separators=(",", ":"), check_circular=False, ensure_ascii=False).encode
 _decode = json.JSONDecoder().raw_decode
 
 
 def written(packet: Any) -> bytes:
-    """The packet as it travels."""
-    # Half a surrogate pair, as in names of files that are not UTF-8, is no JSON to the server.
+    """The encoded packet."""
+    # A lone surrogate, as in names of files that are not UTF-8, is not valid JSON for the server.
     return encode(packet).encode("utf-8", "replace")
 
 
 def read(text: Any) -> Any:
-    """The packet of these bytes."""
+    """Decodes a packet."""
     return _decode(str(text, "utf-8"))[0]
 
 
 def long_bytes(packet: Any) -> Optional[int]:
-    """The bytes of a text that was too long for a packet, and lies in a file beside this one."""
+    """The size of a text that was too long for the socket, and is in a file that comes with this packet."""
     return packet.get("long")  # type: ignore[no-any-return]
 
 
 def long(byte_size: int) -> Any:
-    """The packet in place of such a text."""
+    """The packet that replaces such a text."""
     return {"long": byte_size}

@@ -1,6 +1,6 @@
-"""Is the model ready that says so itself?
+"""How does a model report its own readiness?
 
-A thread waits in a call until the server wants to know; its next call carries the answer (``docs/python.md``).
+A thread waits in a call until the server checks the readiness. Its next call has the answer (``docs/python.md``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WRONG = "is_ready() must return a boolean value"
 
 
 class ReadinessAnswers:
-    """Asks the model whenever the server asks."""
+    """Calls the model at each check of the server."""
 
     def __init__(self, model: Any, calls: Calls) -> None:
         self._model: Optional[Any] = model
@@ -25,7 +25,7 @@ class ReadinessAnswers:
         threading.Thread(target=self._serve, name=batch.READINESS_THREAD, daemon=True).start()
 
     def end(self) -> None:
-        """The model is finalized: it is not asked any more."""
+        """Stops the checks, because the model is finalized."""
         self._model = None
 
     def _serve(self) -> None:
@@ -35,7 +35,7 @@ class ReadinessAnswers:
                 self._calls.ask({"readiness": said})
                 said = self._asked()
         except (Ended, OSError):
-            # The server is gone, and so is this process in a moment.
+            # The server has ended, and this process will end too.
             pass
 
     def _asked(self) -> Union[bool, str]:

@@ -1,4 +1,4 @@
-"""What does a model see of a request, and what does it answer with?"""
+"""Which objects are a model's requests and responses?"""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ RELEASE_RESCHEDULE = 2
 
 
 class MemoryType(Named):
-    """Where a tensor's memory is."""
+    """The kind of a tensor's memory."""
 
     __module__ = "c_python_backend_utils"
     TRITONSERVER_MEMORY_GPU, TRITONSERVER_MEMORY_CPU = range(2)
 
 
 class PreferredMemory:
-    """Where the outputs of a request that a model sends should lie."""
+    """The preferred memory for outputs of a nested request."""
 
     __module__ = "c_python_backend_utils"
 
@@ -35,21 +35,24 @@ class PreferredMemory:
 
 
 class InferenceTrace:
-    """The trace a request belongs to. Given to a request for another model, it shows that one below this one."""
+    """The trace of a request. If it is given to a request for another model, that request's trace is a child of this one."""
 
     __module__ = "c_python_backend_utils"
-    # The server's number for the request; None for a request that the model made.
+    # The server's number of the request. None for a request that the model made.
     _number: Optional[int] = None
+    # What other systems are told, so that their spans are below the request's; None where there are no spans.
+    _context: Optional[dict[str, str]] = None
 
     @staticmethod
-    def _of(number: Optional[int]) -> InferenceTrace:
+    def _of(number: Optional[int], context: Optional[dict[str, str]] = None) -> InferenceTrace:
         trace = InferenceTrace()
         trace._number = number
+        trace._context = context
         return trace
 
     def get_context(self) -> Optional[str]:
-        """The OpenTelemetry context in JSON, or None."""
-        return None
+        """The OpenTelemetry context in JSON, or None: the headers ``traceparent`` and perhaps ``tracestate``."""
+        return None if self._context is None else encode(self._context)
 
 
 _REQUEST_SIGNATURE = (
@@ -65,7 +68,7 @@ class InferenceRequest:
 
     __module__ = "c_python_backend_utils"
     __slots__ = ("_wire", "_inputs", "_answer", "_flags", "_trace", "_is_again", "__weakref__")
-    # How a request is sent to another model; None where there is no server.
+    # The function that sends a request to another model. None if there is no server.
     _exec: Optional[Callable[[InferenceRequest, bool], Any]] = None
 
     def __init__(
@@ -109,13 +112,14 @@ class InferenceRequest:
 
     @staticmethod
     def _of(wire: Request, inputs: list[Tensor], answer: Answer) -> InferenceRequest:
-        """A request that a client sent."""
+        """Makes a request that a client sent."""
         request = InferenceRequest.__new__(InferenceRequest)
         request._wire = wire  # type: ignore[assignment]
         request._inputs = inputs
         request._answer = answer
         request._flags = wire["flags"]
-        request._trace = InferenceTrace._of(wire.get("number"))
+        # Made when it is asked for.
+        request._trace = None
         request._is_again = False
         return request
 
@@ -124,11 +128,11 @@ class InferenceRequest:
         return self._inputs
 
     def request_id(self) -> str:
-        """What the client called the request."""
+        """The client's id of the request."""
         return str(self._wire["id"])
 
     def correlation_id(self) -> Union[int, str]:
-        """The sequence that the request belongs to; 0 for none."""
+        """The sequence of the request. 0 for none."""
         correlation: Union[int, str] = self._wire["correlation"]
         return correlation
 
@@ -141,7 +145,7 @@ class InferenceRequest:
         self._flags = flags
 
     def timeout(self) -> int:
-        """The request's timeout in µs; 0 for none."""
+        """The request's timeout in µs. 0 for none."""
         return int(self._wire["timeout"])
 
     def parameters(self) -> str:
@@ -149,50 +153,54 @@ class InferenceRequest:
         return encode(self._wire["parameters"])
 
     def requested_output_names(self) -> set[str]:
-        """The outputs the client wants."""
+        """The outputs that the client requested."""
         return {output[0] for output in self._wire["outputs"]}
 
     def trace(self) -> InferenceTrace:
         """The trace that the request belongs to."""
-        return self._trace or InferenceTrace()
+        if self._trace is None:
+            self._trace = InferenceTrace._of(self._wire.get("number"), self._wire.get("trace"))
+        return self._trace
 
     def is_cancelled(self) -> bool:
-        """Whether the client gave the request up."""
+        """Whether the client cancelled the request."""
         return self._answer is not None and self._answer.is_cancelled()
 
     def get_response_sender(self) -> InferenceResponseSender:
-        """What sends the response of this request from any thread."""
+        """The sender of this request's responses. Any thread may use it."""
         if self._answer is None:
             raise TritonModelException("The request was made by the model and has no response sender.")
         return self._answer.sender()
 
     def set_release_flags(self, flags: int) -> None:
-        """Says what becomes of the request when ``execute`` returns: with the flag for that it is scheduled again, and not answered."""
+        """Sets what happens to the request when ``execute`` returns. With the flag for rescheduling, the request runs again and is not
+        answered."""
         self._is_again = flags == RELEASE_RESCHEDULE
 
     def output_array(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
-        """An array of this shape and dtype over the place where the output ``name`` will go: what is computed into it
-        (``out=``) and answered as ``Tensor(name, array)`` is not copied again. Not in Triton.
+        """An array of this shape and dtype over the place of the output ``name``. A result that is computed into it (``out=``) and returned
+        as ``Tensor(name, array)`` is not copied again. Not in Triton.
         """
         if self._answer is None:
             raise TritonModelException("The request was made by the model and has no outputs here.")
         return self._answer.output_array(name, shape, dtype)
 
     def exec(self, decoupled: bool = False) -> Any:
-        """Asks the model that the request names, and waits for its response; decoupled, gives an iterator over any number of them."""
+        """Sends the request to the model that it names, and waits for the response. If decoupled, returns an iterator over the
+        responses."""
         if InferenceRequest._exec is None:
             raise TritonModelException("BLS is only supported during the 'execute' function.")
         return InferenceRequest._exec(self, decoupled)
 
     def async_exec(self, decoupled: bool = False) -> Any:
-        """The same, to be awaited."""
+        """As :meth:`exec`, for ``await``."""
         import asyncio
 
         return asyncio.get_running_loop().run_in_executor(None, self.exec, decoupled)
 
 
 class InferenceResponse:
-    """The outputs of one request, or the error it failed with."""
+    """The outputs of one request, or its error."""
 
     __module__ = "c_python_backend_utils"
     __slots__ = ("_outputs", "_error", "_parameters")
@@ -224,7 +232,7 @@ class InferenceResponse:
         return self._error is not None
 
     def error(self) -> Optional[TritonError]:
-        """What the request failed with."""
+        """The error of the request."""
         return self._error
 
     def parameters(self) -> str:
@@ -237,13 +245,13 @@ def _refused_response(outputs: Any, error: Any, parameters: Any) -> TypeError:
         "output_tensors: List[c_python_backend_utils.Tensor] = [], error: c_python_backend_utils.TritonError = None, "
         "parameters: object = None"
     )
-    # How it was called cannot be seen from here; this is how it mostly is.
+    # The exact form of the call is unknown here. This is the usual one.
     named = {key: value for key, value in (("error", error), ("parameters", parameters)) if value is not None}
     return refused_arguments("InferenceResponse", signature, () if outputs == () else (outputs,), named)
 
 
 class InferenceResponseSender:
-    """Sends the response of one request, from any thread."""
+    """Sends the responses of one request, from any thread."""
 
     __module__ = "c_python_backend_utils"
     __slots__ = ("_answer", "__weakref__")
@@ -252,16 +260,16 @@ class InferenceResponseSender:
         self._answer = answer
 
     def send(self, response: Optional[InferenceResponse] = None, flags: int = 0) -> None:
-        """Sends the response; with ``flags`` final, says that no more will come."""
+        """Sends the response. With the final flag, no more responses follow."""
         self._answer.send(response, flags)
 
     def is_cancelled(self) -> bool:
-        """Whether the client gave the request up."""
+        """Whether the client cancelled the request."""
         return self._answer.is_cancelled()
 
 
 def checked_parameters(parameters: Any, kinds: tuple[type, ...], names: str) -> dict[str, Any]:
-    """The parameters, whose keys are text and whose values are of the kinds that can travel."""
+    """The parameters, after a check: keys are strings, and values have types that can be sent."""
     if parameters is None:
         return {}
     if not isinstance(parameters, dict):

@@ -1,6 +1,6 @@
-"""How does the child answer the server's commands?
+"""How does the process answer the server's commands?
 
-One after another, on the main thread. A second thread does nothing but leave when the server is gone.
+One after another, on the main thread. A second thread ends the process when the server has ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .memory import Guard, Memory, Unmapped
 from .tensors import Tensor
 
 _PR_SET_PDEATHSIG = 1
-# Seconds between two looks at what an idle model still keeps.
+# The interval, in seconds, of checks which memory an idle model still uses.
 _LOOK_S = 1.0
 
 KEPT = (
@@ -38,11 +38,11 @@ KEPT = (
 
 
 class Failed(Exception):
-    """A command cannot be carried out; the text is for the server."""
+    """A command cannot be carried out. The text is for the server."""
 
 
 class Stub:
-    """One instance of a model, and what it was told so far."""
+    """One instance of a model, and its state."""
 
     def __init__(self, channel: Channel, side: Side, calls: Calls, guard: Optional[int]) -> None:
         self._channel = channel
@@ -55,7 +55,7 @@ class Stub:
         self._names: packets.Model = {}  # type: ignore[typeddict-item]
         self._warned = False
         self._readiness: Optional[readiness.ReadinessAnswers] = None
-        # What the template has loaded whose fork this process is.
+        # The stub of the template, if this process was forked from one.
         self._inherited: Optional[Stub] = None
         self._guard_loaded: Optional[Guard] = None
         self._commands: dict[str, Callable[[packets.Command], packets.Answer]] = {
@@ -68,7 +68,7 @@ class Stub:
         }
 
     def serve(self) -> None:
-        """Answers commands until the model is finalized; raises :class:`Ended` when the server is gone."""
+        """Answers commands until the model is finalized. Raises :class:`Ended` when the server has ended."""
         channel = self._channel
         done = False
         while not done:
@@ -102,12 +102,12 @@ class Stub:
             else:
                 channel.send(answer)
             done = name == "finalize"
-            # What the batch used must not be kept until the next one comes.
+            # These variables must not keep the memory of a batch until the next one.
             del received, message, answer
 
     def _rest(self) -> None:
-        """Waits for the next command while the model keeps arrays on memory of the server's, which gets back meanwhile what the
-        model lets go of: there may never be a next one.
+        """Waits for the next command. Meanwhile memory that the model stops using is returned to the server, because the next command may
+        never come.
         """
         memory, talk = self._talk.memory, self._talk
         while (memory.keeps_any() or talk.open_requests or metrics.is_behind()) and not self._channel.wait(_LOOK_S):
@@ -140,7 +140,7 @@ class Stub:
             raise Failed(
                 f"auto_complete_config function in model '{command['model']['name']}' must return a valid pb.ModelConfig object."
             )
-        # Says what in it is no JSON, as an error of the model's.
+        # Raises an error of the model if a value is not valid JSON.
         call(packets.encode, config.as_dict())
         return {"config": config.as_dict()}
 
@@ -167,7 +167,7 @@ class Stub:
         return {"ready": ready}
 
     def _make(self, command: packets.Command) -> None:
-        """The model itself: loaded here, or what the template has loaded."""
+        """Makes the model: loaded here, or by the template."""
         if self._inherited is not None:
             self._model = self._inherited._model
             self._names = command["model"]
@@ -195,13 +195,13 @@ class Stub:
             return {"error": f"the template cannot be forked: {error}; raise the limits on processes and memory"}
 
     def inherit(self, other: Stub) -> None:
-        """This process is a fork of the one that loaded what `other` has."""
+        """Takes over the state of `other`, because this process was forked from its process."""
         self._inherited = other
         self._class = other._class
         self._guard_loaded = other._guard_loaded
 
     def _guard(self) -> Optional[Guard]:
-        """The guard, if this system lets us have it."""
+        """The guard, if this system allows it."""
         if self._guard_descriptor is None:
             return self._guard_loaded
         try:
@@ -214,12 +214,9 @@ class Stub:
             self._guard_descriptor = None
 
     def _tell_kept(self, command: packets.Command, answer: packets.Answer) -> None:
-        """Has the server leave memory alone that the model kept arrays on."""
-        memory = self._talk.memory
-        wires = command["requests"]
-        inputs = [tensor[packets.TENSOR_SEGMENT] for wire in wires for tensor in wire["inputs"]]
-        outputs = [place[packets.PLACE_SEGMENT] for wire in wires for place in wire["outputs"]]
-        held, let_go, keeps_region = memory.kept(inputs, outputs)
+        """Tells the server which memory the model's arrays still use."""
+        inputs, outputs = batch.segments(command["requests"])
+        held, let_go, keeps_region = self._talk.memory.kept(inputs, outputs)
         if held:
             answer["held"] = held
         if let_go:
@@ -238,11 +235,12 @@ class Stub:
         talk.is_executing = True
         answer = run(self._model, self._names, talk, command)
         talk.is_executing = False
-        self._clean_up()
+        if talk.released or talk.unwanted or metrics.is_behind():
+            self._clean_up()
         return answer
 
     def _clean_up(self) -> None:
-        """Tells the server what the model let go of."""
+        """Tells the server which objects and memory the model has dropped."""
         decoupled.release(self._talk)
         nested.forget_unwanted(self._talk)
         metrics.forget_gone()
@@ -269,7 +267,7 @@ class Stub:
 
 
 def _private_inputs(model_config: str) -> bool:
-    """What the configuration's parameter ``PRIVATE_INPUTS`` says."""
+    """The value of the configuration's parameter ``PRIVATE_INPUTS``."""
     parameter = json.loads(model_config).get("parameters", {}).get("PRIVATE_INPUTS", {})
     value = parameter.get("string_value", "no")
     if value not in ("yes", "no"):
@@ -278,20 +276,20 @@ def _private_inputs(model_config: str) -> bool:
 
 
 def _declared(model_config: str) -> "dict[str, str]":
-    """The datatypes of the outputs by their names, as the configuration has them."""
+    """The datatypes of the configured outputs, by name."""
     outputs = json.loads(model_config).get("output", [])
     names = {one.get("name", ""): one.get("data_type", "").replace("TYPE_", "", 1) for one in outputs}
     return {name: "BYTES" if datatype == "STRING" else datatype for name, datatype in names.items()}
 
 
-# An error of ours has no frames that a client should see.
+# Errors of this package have no frames that a client should see.
 CALLERS.add(Stub.serve.__code__)
 
 
 def _leave_with(end: socket.socket) -> None:
-    """Waits, in a thread, until the server closes the side channel, and leaves then, whatever the model does."""
+    """Waits, in a thread, until the server closes the side channel. Then ends the process, even if the model is running."""
     events = select.poll()
-    # No events but those that cannot be masked: the other end closed.
+    # Only events that cannot be masked: the peer has closed the socket.
     events.register(end, 0)
     while not events.poll():
         pass
@@ -299,19 +297,19 @@ def _leave_with(end: socket.socket) -> None:
 
 
 def _end_with_the_server() -> None:
-    """Asks the system to end this process with the thread that started it, even in the midst of compiled code."""
+    """Makes the kernel end this process with the thread that started it, even within compiled code."""
     try:
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     except (ImportError, OSError, AttributeError):
-        # An interpreter without ctypes: the thread that waits for the end has to do.
+        # The interpreter has no ctypes. The thread that waits for the end must suffice.
         pass
 
 
 def _stub(channel: socket.socket, side: socket.socket, calls: socket.socket, guard: Optional[int] = None) -> Stub:
-    """What answers on these channels, and ends with them."""
-    # A process that is forked from here must not keep the server from seeing that this one ended.
+    """Makes the stub for these channels."""
+    # If a process that the model forks kept these sockets, the server could not see that this process has ended.
     for end in (channel, side, calls):
         os.register_at_fork(after_in_child=end.close)
     threading.Thread(target=_leave_with, args=(side,), name=batch.END_THREAD, daemon=True).start()
@@ -319,15 +317,17 @@ def _stub(channel: socket.socket, side: socket.socket, calls: socket.socket, gua
 
 
 def run(channel: socket.socket, side: socket.socket, calls: int, guard: Optional[int] = None) -> None:
-    """What the launcher calls: ``channel`` and ``side`` are connected sockets, ``calls`` and ``guard`` the descriptors of another one, and
-    of the guard library.
+    """The entry point for the launcher. ``channel`` and ``side`` are connected sockets. ``calls`` and ``guard`` are the descriptors of
+    another socket and of the guard library.
     """
-    # As in a process that embeds the interpreter.
+    # As in Triton, whose process embeds the interpreter.
     sys.argv[:] = [""]
     _end_with_the_server()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # The server decides when a model ends. A handler rather than SIG_IGN: programs that a model starts do not inherit it.
-        signal.signal(number, lambda *_: None)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # The server decides when a model ends. A handler is set instead of SIG_IGN, because programs that a model starts would inherit
+        # SIG_IGN. They do inherit what the server itself ignores: under nohup, SIGHUP.
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
     workers.name_as_tritons()
     if sources := getattr(__spec__ and __spec__.loader, "sources", None):
         workers.put_on_path(sources)
@@ -343,7 +343,8 @@ def run(channel: socket.socket, side: socket.socket, calls: int, guard: Optional
         except Ended:
             os._exit(0)
     try:
-        # What the model registered for the end, and no more: threads that it left behind would be waited for.
+        # Runs only the functions that the model registered for the exit. A normal exit would also wait for threads that the model left
+        # behind.
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,8 +1,8 @@
-"""How do instances of a model share what its ``initialize`` loaded?
+"""How do instances of a model share the data that its ``initialize`` loaded?
 
-This process, the template, imports the model and runs ``initialize`` once. It executes nothing; each instance is a fork of it, which has
-channels of its own and its memory, copied where one of them writes. A fork has the thread that forked and no other, so a model that
-has threads by then is refused.
+This process, the template, imports the model and runs ``initialize`` once. It runs no batches. Each instance is a fork of it with its own
+channels, and shares its memory copy-on-write. A fork has only the thread that called fork, so a model that has started threads by then is
+refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NATIVE_THREADS = (
 
 
 class Forked(BaseException):
-    """This is the new process. Not an Exception: it unwinds the template's commands."""
+    """Raised in the new process. It is not an Exception, because it must leave the template's loop of commands."""
 
     def __init__(self, channel: socket.socket, side: socket.socket, calls: socket.socket) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Forked(BaseException):
 
 
 def refusal() -> Optional[str]:
-    """Why this process cannot be forked, now that the model is initialized."""
+    """Why this process cannot be forked after the model was initialized. None if it can."""
     names = [one.name for one in threading.enumerate() if one is not threading.main_thread() and one.name != batch.END_THREAD]
     if not names:
         return None
@@ -42,18 +42,18 @@ def refusal() -> Optional[str]:
 
 
 def thread_count() -> int:
-    """The threads of this process, native ones as well."""
+    """The number of threads of this process, including native ones."""
     return len(os.listdir("/proc/self/task"))
 
 
 def fork(descriptors: "list[int]") -> int:
-    """Makes one more process, which has these ends of channels; raises :class:`Forked` there, and returns its number here."""
+    """Forks a process that has these ends of channels. Raises :class:`Forked` in it, and returns its ID here."""
     ends = [socket.socket(fileno=one) for one in descriptors]
-    # What lies there is looked at no more: a collection would write to each object, and so copy its page in each instance.
+    # Excludes present objects from garbage collection. A collection would write to each object, and so copy its page in each instance.
     gc.collect()
     gc.freeze()
     with warnings.catch_warnings():
-        # Python sees our own thread, which holds no lock.
+        # Python warns because of this package's own thread, which holds no lock.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:
@@ -68,7 +68,7 @@ def fork(descriptors: "list[int]") -> int:
 
 
 def reap(pid: int) -> Optional[int]:
-    """How a process ended that was forked here; None if it has not, or is known no more."""
+    """How a forked process ended. None if it still runs, or is not known any more."""
     try:
         found, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -77,6 +77,6 @@ def reap(pid: int) -> Optional[int]:
 
 
 def initialize_instance(model: Any, args: "dict[str, str]") -> None:
-    """What the model wants to do in each instance."""
+    """Calls the model's function for each instance."""
     if hasattr(model, "initialize_instance"):
         batch.call(model.initialize_instance, args)

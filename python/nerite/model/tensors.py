@@ -1,7 +1,6 @@
-"""What is a tensor to a model, and how do its elements lie in bytes?
+"""What is the tensor object of a model, and how are its elements serialised?
 
-Fixed-size elements lie back to back, row-major. Elements of ``BYTES`` are each a length of 4 bytes (little endian) and that
-many bytes.
+Elements of fixed size are contiguous and row-major. Each element of ``BYTES`` is a length of 4 bytes (little endian) and that many bytes.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ import numpy as np
 from .errors import TritonModelException, refused_arguments
 
 LENGTH_BYTES = 4
+_new = object.__new__
 _pack_length = struct.Struct("<I").pack_into
 _unpack_length = struct.Struct("<I").unpack_from
 
-# The protocol's name of each datatype -> how numpy has it. Elements of BF16 travel as two bytes each.
+# The numpy dtype of each datatype of the protocol. An element of BF16 is two bytes.
 NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
     "UINT8": np.dtype(np.uint8),
@@ -34,25 +34,25 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     "BYTES": np.dtype(np.object_),
     "BF16": np.dtype(np.uint16),
 }
-# numpy's number of a dtype -> the protocol's name. Several C types may be one and the same here.
+# The protocol's name for each type number of numpy. Several C types may be the same here.
 DATATYPES: dict[int, str] = {np.dtype(np.bytes_).num: "BYTES"}
 for _datatype, _dtype in NUMPY_DTYPES.items():
     DATATYPES.setdefault(_dtype.num, _datatype)
 for _code in "bBhHiIlLqQ":
     _dtype = np.dtype(_code)
     DATATYPES.setdefault(_dtype.num, f"{'UINT' if _dtype.kind == 'u' else 'INT'}{_dtype.itemsize * 8}")
-# The numbers that Triton's C API gives to datatypes.
+# The numbers of datatypes in Triton's C API.
 TRITON_NUMBERS = {name: number for number, name in enumerate(list(NUMPY_DTYPES), start=1)}
 
 
 class Tensor:
-    """A named array. An input's array is the client's own memory, read-only; it is valid until the request is answered."""
+    """A named array. The array of an input is the client's own memory, and read-only. It is valid until the request is answered."""
 
     __module__ = "c_python_backend_utils"
     __slots__ = ("_name", "datatype", "_array", "_shape", "_memory", "_offset")
     # Whether inputs are copied for the model, which may then write to them.
     private_inputs = False
-    # Where an input lies, until its array is made.
+    # The place of an input, until its array is made.
     _shape: Sequence[int]
     _memory: np.ndarray
     _offset: int
@@ -71,8 +71,8 @@ class Tensor:
 
     @staticmethod
     def _over(name: str, datatype: str, shape: Sequence[int], memory: np.ndarray, offset: int) -> Tensor:
-        """An input over the bytes of a segment, from ``offset``; its array is made when it is asked for."""
-        tensor = Tensor.__new__(Tensor)
+        """An input over the bytes of a segment, from ``offset``. Its array is made at first use."""
+        tensor = _new(Tensor)
         tensor._name = name
         tensor.datatype = datatype
         tensor._array = None
@@ -83,13 +83,13 @@ class Tensor:
 
     @staticmethod
     def _of(name: str, datatype: str, array: np.ndarray) -> Tensor:
-        """A tensor whose elements are not what numpy takes them for: ``BF16`` as ``uint16``."""
+        """A tensor whose numpy dtype does not determine its datatype: ``BF16`` as ``uint16``."""
         tensor = Tensor(name, array)
         tensor.datatype = datatype
         return tensor
 
     def array(self) -> np.ndarray:
-        """The elements; those of BF16 as ``uint16``."""
+        """The elements. BF16 is ``uint16``."""
         array = self._array
         if array is None:
             array = np.ndarray(self._shape, NUMPY_DTYPES[self.datatype], self._memory, self._offset)
@@ -105,7 +105,7 @@ class Tensor:
         return self._name
 
     def as_numpy(self) -> np.ndarray:
-        """The tensor's elements, without a copy; those of BYTES are an object array of ``bytes``."""
+        """The tensor's elements, without a copy. For BYTES, an object array of ``bytes``."""
         if self.datatype == "BF16":
             raise TritonModelException(
                 "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
@@ -117,11 +117,11 @@ class Tensor:
         return list(self.array().shape)
 
     def triton_dtype(self) -> int:
-        """The number that Triton's C API gives to the datatype; ``pb_utils.triton_to_numpy_type`` takes it."""
+        """The number of the datatype in Triton's C API, for ``pb_utils.triton_to_numpy_type``."""
         return TRITON_NUMBERS[self.datatype]
 
     def is_cpu(self) -> bool:
-        """Whether the elements lie in the host's memory; here always."""
+        """Whether the elements are in host memory. Always true here."""
         return True
 
     def to_dlpack(self) -> Any:
@@ -129,18 +129,18 @@ class Tensor:
         return self.__dlpack__()
 
     def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None) -> Any:
-        """A DLPack capsule over the elements; over a copy of them if the tensor is an input, for the consumer may write."""
+        """A DLPack capsule over the elements. For an input, over a copy, because the consumer may write."""
         from . import dlpack
 
         return dlpack.exported(self.array(), self.datatype)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """DLPack's name of the host."""
+        """DLPack's device: the host."""
         return (1, 0)
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> Tensor:
-        """A tensor over the memory of a DLPack capsule, or of an object that can give one."""
+        """A tensor over the memory of a DLPack capsule, or of an object that makes one."""
         from . import dlpack
 
         datatype, array = dlpack.imported(tensor)
@@ -148,13 +148,13 @@ class Tensor:
 
 
 class BrokenInput(Exception):
-    """A BYTES input whose lengths do not add up. It fails its request alone."""
+    """A BYTES input whose lengths do not match its size. Only its request fails."""
 
 
 def decoded(memory: np.ndarray, offset: int, byte_size: int, shape: Sequence[int], name: str) -> np.ndarray:
     """The elements of a BYTES tensor as an object array of ``bytes``.
 
-    The lengths lie where the client may write at any time: each is read once, then checked.
+    The client may change the lengths at any time, so each is read once, then checked.
     """
     view = memoryview(memory)[offset : offset + byte_size]
     found: list[bytes] = []
@@ -186,18 +186,18 @@ def decoded(memory: np.ndarray, offset: int, byte_size: int, shape: Sequence[int
 
 
 def encoded(array: np.ndarray) -> list[bytes]:
-    """The elements of a BYTES tensor in row-major order. Bytes stay as they are, anything else becomes its text in UTF-8."""
+    """The elements of a BYTES tensor in row-major order. Bytes are kept, and any other element is converted with ``str`` to UTF-8."""
     elements = array.ravel().tolist()
     return [one if type(one) is bytes else str(one).encode("utf-8") for one in elements]
 
 
 def encoded_bytes(elements: Sequence[bytes]) -> int:
-    """How many bytes these elements take when serialised."""
+    """The size of these elements when serialised."""
     return sum(map(len, elements)) + LENGTH_BYTES * len(elements)
 
 
 def write_elements(elements: Sequence[bytes], memory: np.ndarray, offset: int) -> None:
-    """Serialises the elements straight into the segment from ``offset``."""
+    """Serialises the elements directly into the segment, from ``offset``."""
     view = memoryview(memory)
     at = offset
     for one in elements:

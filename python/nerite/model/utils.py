@@ -1,6 +1,6 @@
-"""What does a model find in ``triton_python_backend_utils``?
+"""What does the module ``triton_python_backend_utils`` contain?
 
-Without a server it can be imported for tests of a model: ``import nerite.model.utils as pb_utils``.
+It can be imported without a server, to test a model: ``import nerite.model.utils as pb_utils``.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ TRITON_STRING_TO_NUMPY: dict[str, Any] = {
     "TYPE_FP64": np.float64,
     "TYPE_STRING": np.object_,
 }
-# In the order of the numbers that Triton's C API gives to datatypes, from 1.
+# In the order of the numbers of datatypes in Triton's C API, from 1.
 _NUMBERED: list[Any] = [np.bool_, *list(TRITON_STRING_TO_NUMPY.values())[1:]]
 _model_dir = ""
 
@@ -98,7 +98,7 @@ def get_model_dir() -> str:
 
 
 def serialize_byte_tensor(input_tensor: np.ndarray) -> Any:
-    """The elements in row-major order, each behind its length: bytes. ``()`` for no elements, None for an array of numbers."""
+    """The serialised elements in row-major order, each after its length. ``()`` for no elements, None for an array of numbers."""
     if input_tensor.size == 0:
         return ()
     if input_tensor.dtype.kind not in "OS":
@@ -131,32 +131,32 @@ def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) 
 
 
 def get_input_config_by_name(model_config: dict[str, Any], name: str) -> Optional[dict[str, Any]]:
-    """What the configuration says of the input of this name, or None."""
+    """The configuration of the input of this name, or None."""
     return next((one for one in model_config.get("input", ()) if one["name"] == name), None)
 
 
 def get_output_config_by_name(model_config: dict[str, Any], name: str) -> Optional[dict[str, Any]]:
-    """What the configuration says of the output of this name, or None."""
+    """The configuration of the output of this name, or None."""
     return next((one for one in model_config.get("output", ()) if one["name"] == name), None)
 
 
 def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:
-    """Whether the configuration says that the model is decoupled."""
+    """Whether the model is decoupled by its configuration."""
     return model_config["model_transaction_policy"]["decoupled"] if "model_transaction_policy" in model_config else False
 
 
 def triton_to_numpy_type(data_type: int) -> Any:
-    """numpy's type of one of the numbers that Triton's C API gives to datatypes; None if it has none."""
+    """The numpy type of a datatype's number in Triton's C API. None if it has none."""
     return _NUMBERED[data_type - 1] if 0 < data_type <= len(_NUMBERED) else None
 
 
 def numpy_to_triton_type(data_type: Any) -> Optional[int]:
-    """The number that Triton's C API gives to numpy's type; None if it has none."""
+    """The number of a numpy type in Triton's C API. None if it has none."""
     if data_type == np.bytes_:
         return 13
     return next((number for number, known in enumerate(_NUMBERED, start=1) if data_type == known), None)
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:
-    """numpy's type of a name such as ``TYPE_FP32``."""
+    """The numpy type of a name such as ``TYPE_FP32``."""
     return TRITON_STRING_TO_NUMPY[triton_type_string]

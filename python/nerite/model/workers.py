@@ -1,7 +1,7 @@
 """How do the interpreters that a model starts find ``triton_python_backend_utils``?
 
-Workers of ``multiprocessing`` that are not forked begin with nothing but the path of the process that started them. The modules lie
-in no folder, so an archive of them in memory is put on that path.
+Workers of ``multiprocessing`` that are not forked get only the path of the process that started them. The modules are in no folder, so an
+archive of them in memory is added to that path.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ import struct
 import sys
 import zlib
 
+from .channel import memory_file
+
 _ALIASES = ("triton_python_backend_utils", "c_python_backend_utils")
 _PACKAGE = __package__ or "nerite_model"
 # 1 January 1980, the first day of the format.
 _DAY = 0x21
-# The archive that was put on the path.
+# The descriptor of the archive on the path.
 _descriptor = -1
 
 
 def name_as_tritons() -> None:
-    """Makes the modules known by the names that models import."""
+    """Makes the modules importable by the names that models use."""
     from . import native, utils
 
     utils.__name__ = _ALIASES[0]
@@ -28,10 +30,10 @@ def name_as_tritons() -> None:
 
 
 def archive(sources: dict[str, str]) -> bytes:
-    """A ZIP archive, not compressed, of these modules and of those that stand for Triton's. ``zipfile`` would take longer to import
-    than all of this.
+    """An uncompressed ZIP archive of these modules and of those that replace Triton's. The module ``zipfile`` is not used, because its
+    import would take longer than this.
     """
-    # Whoever imports a module gets what lies under its name when it has run.
+    # An import returns the module that is in `sys.modules` under the name after its code has run.
     alias = f"from {_PACKAGE}.workers import name_as_tritons\nname_as_tritons()\n"
     files = {_file(name, sources): text for name, text in (*sources.items(), *((name, alias) for name in _ALIASES))}
     body, directory = bytearray(), bytearray()
@@ -50,8 +52,8 @@ def _file(name: str, sources: dict[str, str]) -> str:
 
 
 def put_on_path(sources: dict[str, str]) -> None:
-    """Has other interpreters find these modules for as long as this process lives."""
-    descriptor = os.memfd_create("nerite-modules")
+    """Lets other interpreters find these modules as long as this process lives."""
+    descriptor = memory_file("nerite-modules")
     with open(descriptor, "wb", closefd=False) as file:
         file.write(archive(sources))
     global _descriptor
@@ -60,7 +62,7 @@ def put_on_path(sources: dict[str, str]) -> None:
 
 
 def move_path() -> None:
-    """The same after a fork: the process that it was may end."""
+    """Renews the path after a fork, because the parent process may end."""
     if _descriptor >= 0:
         old = _path(os.getppid())
         sys.path[:] = [_path(os.getpid()) if one == old else one for one in sys.path]

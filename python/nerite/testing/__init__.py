@@ -1,1 +1,1 @@
-"""What helps to test a program that speaks to an inference server?"""
+"""Which helpers are there for tests of programs that use an inference server?"""

@@ -12,13 +12,13 @@
     finally:
         shm_util.unregister_cleanup_shm_regions(handles, client, "http")
 
-Names and sizes, one way or the other:
+There are two ways to assign names:
 
-* one name per tensor, inputs first: each tensor has a region of its own;
-* two names: all inputs lie back to back in the first region, all outputs in the second.
+* one name per tensor, inputs first: each tensor has its own region;
+* two names: all inputs are contiguous in the first region, all outputs in the second.
 
-Nothing is left behind when a step fails half-way: neither in /dev/shm or on the device, nor in the server. A name that was
-registered before by somebody else stays theirs.
+If a step fails, all completed steps are undone: in /dev/shm or on the device, and in the server. A name that another program has registered
+before is not touched.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DEVICE_ID = 0
 
 
 class ShmRegion(NamedTuple):
-    """Where one tensor lies. In the order of ``set_shared_memory(*region)``."""
+    """The region of one tensor, in the order of ``set_shared_memory(*region)``."""
 
     name: str
     byte_size: int
@@ -44,7 +44,7 @@ class ShmRegion(NamedTuple):
 
 
 class SystemHandle:
-    """A system region under the name it is registered by.
+    """A system region and its registered name.
 
     It also serves as a handle for ``tritonclient.utils.shared_memory``'s ``set_shared_memory_region`` and
     ``get_contents_as_numpy``.
@@ -65,7 +65,7 @@ class SystemHandle:
         return self.region.byte_size
 
     def as_numpy(self, shape: Sequence[int], datatype: str, offset: int = 0) -> np.ndarray:
-        """The tensor ``offset`` bytes into the region: a view for fixed-size datatypes, a copy for BYTES."""
+        """The tensor at ``offset`` bytes in the region: a view for datatypes of fixed size, a copy for BYTES."""
         return self.region.as_numpy(shape, datatype, offset)
 
     @property
@@ -74,7 +74,7 @@ class SystemHandle:
 
 
 class _Kind(NamedTuple):
-    """What system and CUDA memory do each in their own way."""
+    """The functions that differ between system and CUDA memory."""
 
     create: Callable[[str, int], Any]
     write: Callable[[Any, np.ndarray, int], None]
@@ -83,7 +83,7 @@ class _Kind(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """One region to make, the tensors to write into it, and where each of its tensors lies."""
+    """One region to make, the tensors to write to it, and the places of its tensors."""
 
     name: str
     byte_size: int
@@ -99,27 +99,27 @@ def create_set_shm_regions(
     triton_client: Any,
     protocol: str,
 ) -> tuple[list[Any], list[ShmRegion], list[ShmRegion]]:
-    """Makes system shared memory regions, fills the inputs in, and registers everything.
+    """Makes system shared memory regions, writes the inputs, and registers all regions.
 
     Parameters
     ----------
     input_list : sequence of numpy.ndarray
-        The inputs, of any shape; object arrays are BYTES and are serialised.
+        The inputs, of any shape. Object arrays are BYTES and are serialised.
     output_list : sequence of (str, int)
-        Each output's name and the bytes to hold ready for it.
+        The name and the size in bytes of each output.
     shm_region_names : sequence of str
-        One name per tensor, inputs first; or two: one region for all inputs, one for all outputs.
+        One name per tensor, inputs first, or two names: one region for all inputs, one for all outputs.
     shm_region_byte_sizes : sequence of int, or None
-        The size of each region in bytes; None, for one or for all, takes what the tensors need.
+        The size of each region in bytes. None, for one or for all, means the size of the tensors.
     triton_client : tritonclient.http.InferenceServerClient or tritonclient.grpc.InferenceServerClient
-        Who registers. nerite's clients are such.
+        The client that registers the regions. nerite's clients are subclasses of these.
     protocol : str
         ``"http"`` or ``"grpc"``.
 
     Returns
     -------
     (shm_handles, input_shm_regions, output_shm_regions)
-        A handle per region; per input and per output a (name, byte_size, offset).
+        A handle per region, and a (name, byte_size, offset) per input and per output.
     """
     plans = _plans(input_list, output_list, shm_region_names, shm_region_byte_sizes, protocol)
     return _carry_out(plans, len(input_list), triton_client, protocol, _SYSTEM)
@@ -144,7 +144,7 @@ def create_set_cuda_shm_regions(
 
 
 def unregister_cleanup_shm_regions(shm_handles: Sequence[Any], triton_client: Any, protocol: str) -> None:
-    """Unregisters each handle's region and gives its memory back. A failure of one does not spare the others."""
+    """Unregisters the region of each handle and releases its memory. After an error, the other handles are still released."""
     _check_protocol(protocol)
     failures = [_failure(partial(_unregister, handle, triton_client)) for handle in shm_handles]
     failures.append(_failure(partial(cleanup_shm_regions, shm_handles)))
@@ -152,7 +152,7 @@ def unregister_cleanup_shm_regions(shm_handles: Sequence[Any], triton_client: An
 
 
 def cleanup_shm_regions(shm_handles: Sequence[Any]) -> None:
-    """Gives the memory of regions back that no server knows (any more). Arrays over system regions stay valid."""
+    """Releases the memory of regions that are not registered (any more). Arrays over system regions stay valid."""
     _raise_first([_failure(partial(_destroy, handle)) for handle in shm_handles])
 
 
@@ -163,7 +163,7 @@ def _plans(
     sizes: Optional[Sequence[Optional[int]]],
     protocol: str,
 ) -> list[_Plan]:
-    """All that can be found wrong before anything is made is found here."""
+    """Checks all arguments before any region is made."""
     _check_protocol(protocol)
     tensors: list[tuple[Optional[np.ndarray], int]] = [(one, _byte_size(one)) for one in inputs]
     tensors += [(None, _output_byte_size(one)) for one in outputs]
@@ -191,7 +191,7 @@ def _plan(name: str, asked: Optional[int], tensors: list[tuple[Optional[np.ndarr
         end += byte_size
     if asked is not None and asked < end:
         raise ValueError(f"region '{name}' has {asked} bytes, its tensors need {end}")
-    # An empty tensor still needs a region to be in.
+    # An empty tensor needs a region too.
     return _Plan(name, max(asked or end, 1), inputs, places)
 
 
@@ -210,7 +210,7 @@ def _carry_out(
             try:
                 kind.register(client, handle, plan.name, plan.byte_size)
             except BaseException:
-                # An answer may have been lost on its way: what is registered under our key is ours.
+                # The answer may have been lost. A registered region with our key is ours.
                 if kind.is_registered(client, handle, plan.name, plan.byte_size):
                     registered.append(handle)
                 raise
@@ -265,7 +265,7 @@ def _cuda_kind() -> _Kind:
         create=lambda name, byte_size: cuda.create_shared_memory_region(name, byte_size, DEVICE_ID),
         write=write,
         register=register,
-        # The server does not say whose handle a name stands for.
+        # The server's status does not contain the handle of a region.
         is_registered=lambda *_: False,
     )
 

@@ -1,11 +1,11 @@
-//! Which exceptions are agreed on, and why?
+//! Which exceptions from the rules are allowed, and why?
 
 use super::Finding;
 
-/// The one file of exceptions: `rule path: reason`, a line each.
+/// The file of exceptions. Each line is `rule path: reason`.
 pub const FILE: &str = "xtask/tidy.allow";
 
-/// One line of it.
+/// One line of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allowance {
     rule: String,
@@ -13,7 +13,7 @@ pub struct Allowance {
     line: usize,
 }
 
-/// Reads the exceptions; each needs its reason.
+/// Reads the exceptions. Each must have a reason.
 pub fn parse(text: &str) -> Result<Vec<Allowance>, String> {
     let mut allowed = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -34,7 +34,7 @@ pub fn parse(text: &str) -> Result<Vec<Allowance>, String> {
     Ok(allowed)
 }
 
-/// Takes out what is allowed, and adds a finding for each exception that nothing needs any more.
+/// Removes the findings that are allowed, and adds a finding for each exception that is not needed any more.
 pub fn apply(findings: Vec<Finding>, allowed: &[Allowance]) -> Vec<Finding> {
     let mut used = vec![false; allowed.len()];
     let mut left = Vec::new();

@@ -1,15 +1,15 @@
-//! Does each file ask one question, under a good name, in few lines?
+//! Does each file begin with a question, have a good name, and few lines?
 
 use super::Finding;
 
-/// Lines of a file.
+/// The most lines of a file.
 const LINES_MAX: usize = 600;
-/// Lines from which a file should be thought about.
+/// Files with more lines get a warning.
 const LINES_WARN: usize = 400;
 
 const _: () = assert!(LINES_WARN < LINES_MAX);
 
-/// Names that say nothing about what is inside.
+/// Names that do not describe the contents.
 const EMPTY_NAMES: [&str; 13] = [
     "common",
     "data",
@@ -26,7 +26,7 @@ const EMPTY_NAMES: [&str; 13] = [
     "utilities",
 ];
 
-/// Looks at one source file.
+/// Checks one source file.
 pub fn check(path: &str, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let first = text.lines().next().unwrap_or_default();

@@ -3,14 +3,14 @@
 use super::Finding;
 use super::tree::Tree;
 
-/// The page of flags.
+/// The documentation of the flags.
 pub const DOCS: &str = "docs/flags.md";
 
-/// The table that the program reads its command line by.
+/// The table by which the program parses its command line.
 const TABLE: &str = "crates/server/src/flags/table.rs";
 
-/// Compares page and table, once both are there: each flag of the table is on the page as `--name` in backquotes, and each row
-/// of the page that begins with a flag is in the table.
+/// Compares page and table, if both exist: each flag of the table must be on the page as `--name` in backquotes, and each row of the page that begins
+/// with a flag must be in the table.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let (Some(docs), Some(table)) = (tree.text(DOCS), tree.text(TABLE)) else { return Vec::new() };
     let flags = table_flags(table);
@@ -36,7 +36,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The flag that a text begins with, without its dashes.
+/// The flag at the beginning of a text, without its dashes.
 fn flag_of(text: &str) -> Option<&str> {
     let text = text.strip_prefix("--")?;
     let end = text.find(|next: char| !is_flag_char(next)).unwrap_or(text.len());
@@ -47,7 +47,7 @@ fn is_flag_char(next: char) -> bool {
     next.is_ascii_lowercase() || next.is_ascii_digit() || next == '-'
 }
 
-/// The flags of the table with their lines: a name in quotes at the line's start, then what it takes.
+/// The flags of the table with their lines: a name in quotes at the start of a line, then the type of its value.
 fn table_flags(table: &str) -> Vec<(&str, usize)> {
     let from = table.lines().position(|line| line.trim_start().starts_with("flags! {"));
     let Some(from) = from else { return Vec::new() };
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_page_nothing_is_asked() {
+    fn without_the_page_there_are_no_findings() {
         assert_eq!(check(&Tree::of([(TABLE, FLAGS)])), []);
         assert_eq!(check(&Tree::of([(DOCS, "`--id`")])), []);
         assert_eq!(check(&Tree::of([(DOCS, ""), (TABLE, "//! Why?")])).len(), 1);

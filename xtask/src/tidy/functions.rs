@@ -1,11 +1,11 @@
-//! Is every function short enough to be read at once?
+//! Is every function short enough?
 
 use super::Finding;
 
-/// Lines of a function, from its `fn` to its last brace.
+/// The most lines of a function, from its `fn` to its last brace.
 const LINES_MAX: usize = 70;
 
-/// Looks at the functions of one file.
+/// Checks the functions of one file.
 pub fn check(path: &str, skeleton: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for function in functions(skeleton) {
@@ -24,7 +24,7 @@ struct Function<'a> {
     lines: usize,
 }
 
-/// All functions with a body, those inside others too.
+/// All functions with a body, including nested ones.
 fn functions(skeleton: &str) -> Vec<Function<'_>> {
     let mut functions = Vec::new();
     let mut from = 0;
@@ -46,7 +46,7 @@ fn functions(skeleton: &str) -> Vec<Function<'_>> {
     functions
 }
 
-/// Where the body of the function that begins here ends; none for one without a body.
+/// The end of the body of the function that begins here. `None` if it has no body.
 fn body_end(text: &str) -> Option<usize> {
     let (mut brackets, mut braces) = (0_usize, 0_usize);
     for (at, next) in text.char_indices() {
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_body_is_passed_over() {
+    fn functions_without_a_body_are_skipped() {
         check_functions("trait T { fn a(&self) -> [u8; 2]; fn b(&self) {} }", &[("b", 1, 1)]);
         check_functions("let f: fn(u8) -> u8 = g;", &[]);
         check_functions("macro! { fn_name }", &[]);

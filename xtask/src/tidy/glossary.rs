@@ -1,9 +1,9 @@
-//! Does a type or a file have a name that the glossary retired?
+//! Does a type or a file have a name that the glossary has retired?
 
 use super::Finding;
 use super::tree::Tree;
 
-/// The page of words. The table below its last heading lists retired names in backquotes, in the first column.
+/// The glossary. The table below its last heading lists retired names in backquotes, in the first column.
 pub const DOCS: &str = "docs/glossary.md";
 const HEADING: &str = "## Retired words";
 
@@ -23,7 +23,7 @@ pub fn check(tree: &Tree, path: &str, skeleton: &str) -> Vec<Finding> {
     findings
 }
 
-/// The retired names, each with what is said instead.
+/// The retired names, each with its replacement.
 fn retired(page: &str) -> Vec<(&str, &str)> {
     let Some((_, table)) = page.split_once(HEADING) else { return Vec::new() };
     let rows = table.lines().filter_map(|line| line.strip_prefix("| `"));

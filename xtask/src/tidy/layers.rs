@@ -1,32 +1,32 @@
-//! Do the crates depend on each other in the agreed direction alone?
+//! Do the crates depend on each other only as the layers allow?
 
 use std::collections::BTreeMap;
 
 use super::Finding;
 use super::tree::Tree;
 
-/// Crates that speak to clients: they ask `api`, and see neither the engine nor each other. The page stands above the others, and hands calls to them.
+/// Crates that serve clients. They use `api`, and neither the engine nor each other. `page` is above the others, and passes calls to them.
 const FRONT_ENDS: [&str; 5] = ["grpc", "http", "metrics", "page", "session"];
 
-/// Crates beside the server. They see nothing above [`SIDE_LAYER_MAX`], and only programs see them.
+/// Crates beside the server. They use nothing above [`SIDE_LAYER_MAX`], and only programs use them.
 const SIDE: [&str; 2] = ["bench", "client"];
-/// `wire`, the highest layer that a client knows.
+/// The layer of `wire`, the highest one that a client uses.
 const SIDE_LAYER_MAX: u32 = 3;
-/// Crates that may see those beside the server.
+/// Crates that may use those beside the server.
 const PROGRAMS: [&str; 2] = ["bench", "server"];
 
-/// Stands for a part of the standard library: every crate may see it, those of its own layer too.
+/// It replaces a part of the standard library, so every crate may use it, also those of its own layer.
 const FOR_ALL: &str = "locks";
 
-/// What one manifest says.
+/// The relevant parts of one manifest.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Manifest {
     layer: Option<u32>,
-    /// Crates of the workspace that it names, with the line.
+    /// The workspace crates that it depends on, with the line.
     edges: Vec<(String, usize)>,
 }
 
-/// Looks at the manifests below `crates/`.
+/// Checks the manifests below `crates/`.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let manifests: BTreeMap<&str, (&str, Manifest)> =
         tree.ending("/Cargo.toml").filter_map(|(path, text)| Some((name_of(path)?, (path, parse(text))))).collect();
@@ -50,7 +50,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// What is wrong with an edge.
+/// What is wrong with a dependency.
 fn fault(name: &str, layer: Option<u32>, other: &str, other_layer: Option<u32>) -> Option<String> {
     let (Some(layer), Some(other_layer)) = (layer, other_layer) else { return None };
     if other == FOR_ALL {
@@ -71,13 +71,13 @@ fn fault(name: &str, layer: Option<u32>, other: &str, other_layer: Option<u32>) 
     (other_layer >= layer).then(text)
 }
 
-/// The folder's name, for a manifest of a crate.
+/// The name of a crate's folder, from the path of its manifest.
 fn name_of(path: &str) -> Option<&str> {
     let name = path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml")?;
     (!name.contains('/')).then_some(name)
 }
 
-/// Reads the two things that matter. Dependencies for tests alone are edges too: what a test needs from above belongs above.
+/// Reads the layer and the dependencies. Dependencies of tests count too: a test that needs a higher crate belongs into that crate.
 fn parse(text: &str) -> Manifest {
     let mut manifest = Manifest::default();
     let mut section = "";
@@ -110,7 +110,7 @@ mod tests {
         format!("[package]\nname = \"x\"\n\n[package.metadata]\nlayer = {layer}\n\n[dependencies]\n{edges}")
     }
 
-    /// The edge from one crate to another, of these layers; whether it is allowed.
+    /// Checks whether a dependency from one crate to another, of these layers, is allowed.
     #[track_caller]
     fn check_edge(from: (&str, u32), to: (&str, u32), allowed: bool) {
         let (from_path, to_path) = (format!("crates/{}/Cargo.toml", from.0), format!("crates/{}/Cargo.toml", to.0));

@@ -1,13 +1,13 @@
-//! Does every relative link in the documentation lead to a file, and every anchor to a heading?
+//! Does every relative link in the documentation lead to a file, every anchor to a heading, and is every file there that a page of `docs/` names?
 //!
-//! Links to other hosts are not looked at, so the rule needs no network.
+//! Links to other hosts are not checked, so the rule needs no network.
 
 use std::collections::BTreeMap;
 
 use super::Finding;
 use super::tree::{Tree, is_page};
 
-/// Looks at the links of all pages.
+/// Checks the links of all pages.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.pages() {
@@ -16,8 +16,26 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
                 findings.push(Finding::new("links", path, line, fault));
             }
         }
+        for (line, named) in named_files(path, text) {
+            if !tree.is_there(named) {
+                findings.push(Finding::new("links", path, line, format!("`{named}` is not there")));
+            }
+        }
     }
     findings
+}
+
+/// The paths in backquotes that begin with `crates/` or `tests/`, with their lines: in pages of `docs/`, because other pages name files that a
+/// reader is to make. Paths with a pattern in them are not looked up.
+fn named_files<'a>(page: &str, text: &'a str) -> impl Iterator<Item = (usize, &'a str)> {
+    let lines = page.starts_with("docs/").then(|| prose(text)).into_iter().flatten();
+    lines.flat_map(|(number, line)| {
+        let spans = line.split('`').skip(1).step_by(2);
+        let words = spans.flat_map(str::split_whitespace);
+        let paths = words.filter(|word| word.starts_with("crates/") || word.starts_with("tests/"));
+        let paths = paths.filter(|path| !path.contains(['*', '<', '{'])).map(|path| path.trim_end_matches('/'));
+        paths.map(move |path| (number, path.split_once("::").map_or(path, |(file, _)| file)))
+    })
 }
 
 /// What is wrong with a link of the page at `page`.
@@ -33,13 +51,13 @@ fn fault(tree: &Tree, page: &str, target: &str) -> Option<String> {
         return Some(format!("`{target}` leads to `{path}`, which is not there"));
     }
     let anchor = anchor?;
-    // Only pages have headings: `#L10` of a source is the forge's affair.
+    // Only pages have headings. `#L10` of a source file belongs to the forge.
     let text = tree.text(&path).filter(|_| is_page(&path))?;
     let known = headings(text).contains(&anchor.to_owned());
     (!known).then(|| format!("`{path}` has no heading `#{anchor}`"))
 }
 
-/// The path from the top of the workspace that a link of a page names; `None` if that is above it.
+/// The path of a link's target, relative to the root of the workspace. `None` if it is outside.
 fn resolve(page: &str, file: &str) -> Option<String> {
     if file.is_empty() {
         return Some(page.to_owned());
@@ -56,7 +74,7 @@ fn resolve(page: &str, file: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// The lines of a page that are text and no code, with their numbers.
+/// The lines of a page outside code blocks, with their numbers.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_code = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
@@ -76,7 +94,7 @@ fn links(text: &str) -> Vec<(usize, &str)> {
             continue;
         }
         for (at, _) in line.match_indices("](") {
-            // Inside of backquotes it is code.
+            // Inside backquotes it is code.
             if line[..at].matches('`').count() % 2 == 1 && line[at..].contains('`') && !closes(&line[..at]) {
                 continue;
             }
@@ -140,19 +158,27 @@ mod tests {
     }
 
     #[test]
-    fn links_to_what_is_there_are_fine() {
+    fn links_to_existing_files_are_accepted() {
         check_links("[b](b.md) [up](../README.md) [c](../crates/x/src/lib.rs#L3) [d](../crates/x/)", &[]);
         check_links("# Here\n[here](#here) [x](b.md#why---x) [y](b.md#twice-1) [`z`](b.md#a-title)", &[]);
         check_links("[far](https://example.com/a.md) [mail](mailto:a@example.com)\n[b]: b.md\n", &[]);
     }
 
     #[test]
-    fn links_to_what_is_not_there_are_found() {
+    fn links_to_missing_files_are_found() {
         check_links("[c](c.md)", &["`c.md` leads to `docs/c.md`, which is not there"]);
         check_links("[c]: ../c.md", &["`../c.md` leads to `c.md`, which is not there"]);
         check_links("[out](../../c.md)", &["`../../c.md` leads out of the repository"]);
         check_links("[x](b.md#y) [z](#z)", &["`docs/b.md` has no heading `#y`", "`docs/a.md` has no heading `#z`"]);
         check_links("[x](b.md#no-heading)", &["`docs/b.md` has no heading `#no-heading`"]);
+    }
+
+    #[test]
+    fn files_that_a_page_names_are_there() {
+        check_links("`crates/x/src/lib.rs`, `pytest tests/a.py -k b`, `crates/*/a.rs`", &["`tests/a.py` is not there"]);
+        check_links("`crates/x/src/`, `crates/x/src/lib.rs::tests`, crates/y `a/crates/y`", &[]);
+        check_links("`crates/x/gone.rs`", &["`crates/x/gone.rs` is not there"]);
+        check_links("```\n`crates/x/gone.rs`\n```", &[]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::tree::Tree;
 
 const COUNTED: [&str; 2] = ["Mutex", "RwLock"];
 
-/// Looks at the crates that use `nerite-locks`: a lock of the standard library in one of them would not be counted.
+/// Checks the crates that use `nerite-locks`: a lock of the standard library in one of them would not be counted.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let manifests = tree.ending("/Cargo.toml");
     let users = manifests.filter(|(_, text)| {
@@ -21,7 +21,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     tree.sources().filter(|(path, _)| served(path)).flat_map(|(path, text)| check_file(path, text)).collect()
 }
 
-/// Modules of tests lie deeper than the first column and may use what they like.
+/// Lines of test modules are indented, so they may use any lock.
 fn check_file(path: &str, text: &str) -> Vec<Finding> {
     let imports = text.lines().enumerate().filter(|(_, line)| line.starts_with("use std::sync"));
     let uncounted = imports.filter(|(_, line)| names(line).any(|name| COUNTED.contains(&name)));

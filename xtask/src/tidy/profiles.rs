@@ -1,15 +1,15 @@
 //! Is arithmetic checked in every build that is shipped or measured?
 //!
-//! A sum over sizes from the wire that wraps becomes a wrong address. Builds for release check it in the project's own crates;
-//! crates of the registry, for which `*` stands, keep their default.
+//! If a sum of sizes from the wire wraps, it becomes a wrong address. Release builds check overflow in the project's own crates. Crates of the
+//! registry, which `*` stands for, keep their default.
 
 use super::Finding;
 use super::tree::{MANIFEST, Tree};
 
-/// Crates of the project for which the checks were measured to cost too much. There is none.
+/// Crates of the project without the checks, because measurements showed that they cost too much. There are none.
 const MEASURED: [&str; 0] = [];
 
-/// Looks at the profiles.
+/// Checks the profiles.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     tree.text(MANIFEST).map(check_text).unwrap_or_default()
 }
@@ -47,7 +47,7 @@ fn check_text(text: &str) -> Vec<Finding> {
     findings
 }
 
-/// Whether this part of the profiles is of crates that are not the project's, or were measured.
+/// Whether the checks may be off in this section: it is for crates of others, or for measured ones.
 fn may_be_off(section: &str) -> bool {
     let package = section.rsplit_once(".package.").map(|(_, package)| package);
     package.is_some_and(|package| package == "*" || MEASURED.contains(&package))
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_that_says_nothing_is_found() {
+    fn a_release_profile_without_the_setting_is_found() {
         check_lines("", &[0]);
         check_lines("[profile.dev]\noverflow-checks = true\n", &[0]);
         check_lines("[profile.release]\n# overflow-checks = true\n", &[0]);

@@ -3,7 +3,7 @@
 use super::Finding;
 use super::tree::Tree;
 
-/// Looks at the crates below `crates/`. The question is the first line of the crate's root.
+/// Checks the crates below `crates/`. The question is the first line of the crate's root.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let folders = tree.ending("/Cargo.toml").filter_map(|(path, _)| path.strip_suffix("/Cargo.toml"));
     let crates = folders.filter(|folder| is_crate(folder));
@@ -37,7 +37,7 @@ fn check_crate(tree: &Tree, folder: &str) -> Option<Finding> {
     (line != question).then(|| Finding::new("readme", &path, index + 1, text()))
 }
 
-/// Libraries alone have examples that the tests compile.
+/// Only libraries have examples that the tests compile.
 fn check_example(tree: &Tree, folder: &str) -> Option<Finding> {
     let path = format!("{folder}/src/lib.rs");
     let page = tree.text(&path)?.lines().map_while(|line| line.strip_prefix("//!"));
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_crate_needs_none() {
+    fn folders_that_are_no_crates_need_none() {
         assert_eq!(check(&Tree::of([("xtask/Cargo.toml", ""), ("crates/a/fuzz/Cargo.toml", "")])), []);
     }
 }

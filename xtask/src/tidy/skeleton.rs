@@ -1,7 +1,6 @@
-//! What is left of a source without its comments and literals?
+//! What remains of a source file without its comments and literals?
 
-/// The same text with everything inside comments, strings and characters replaced by spaces. Lines stay lines, so a place in
-/// the skeleton is a place in the source.
+/// The text with the contents of comments, strings and characters replaced by spaces. Lines and columns stay the same.
 pub fn of(text: &str) -> String {
     let mut reader = Reader { rest: text, out: String::with_capacity(text.len()) };
     while let Some(next) = reader.rest.chars().next() {
@@ -33,7 +32,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether what was read last belongs to a longer name, as the `r` of `for` does.
+    /// Whether the last character belongs to a longer name, as the `r` of `for` does.
     fn inside_word(&self) -> bool {
         self.out.ends_with(|last: char| last.is_alphanumeric() || last == '_')
     }
@@ -45,7 +44,7 @@ impl Reader<'_> {
     }
 }
 
-/// Bytes of a comment that may hold others.
+/// The bytes of a comment, which may contain nested ones.
 fn comment_len(text: &str) -> usize {
     let mut depth = 0_usize;
     let mut at = 0;
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_like_a_literal_but_is_none_stays() {
+    fn text_that_only_looks_like_a_literal_stays() {
         check("fn f<'a>(x: &'a str)", "fn f<'a>(x: &'a str)");
         check("for r in x {}", "for r in x {}");
         check("let r#type = 1;", "let r#type = 1;");

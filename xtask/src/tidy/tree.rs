@@ -1,27 +1,27 @@
-//! Which files does tidy look at?
+//! Which files does tidy check?
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// Folders whose Rust sources, manifests and pages are the project's.
+/// Folders with the project's Rust sources, manifests and pages.
 const FOLDERS: [&str; 10] =
     ["backends", "crates", "xtask", "tests", "benches", "fuzz", "docs", "examples", "packaging", "python"];
 
 /// The workspace's manifest.
 pub const MANIFEST: &str = "Cargo.toml";
 
-/// Single files that rules ask for, besides the pages at the top.
+/// Single files that rules read, in addition to the pages in the root.
 const FILES: [&str; 1] = [MANIFEST];
 
-/// Folders that hold what others wrote or what a build leaves behind.
+/// Folders with code of others or with build results.
 const PASSED_OVER: [&str; 3] = ["target", "generated", "node_modules"];
 
-/// The files that rules look at, by path from the top of the workspace.
+/// The files that rules read, by path relative to the root of the workspace.
 #[derive(Debug, Default)]
 pub struct Tree {
     texts: BTreeMap<String, String>,
-    /// All files and folders that a link may name, their text read or not.
+    /// All files and folders that a link may name, whether or not their text was read.
     paths: BTreeSet<String>,
 }
 
@@ -50,7 +50,7 @@ impl Tree {
         self.texts.get(path).map(String::as_str)
     }
 
-    /// Whether there is a file or a folder of that path.
+    /// Whether a file or a folder has that path.
     pub fn is_there(&self, path: &str) -> bool {
         path.is_empty() || self.paths.contains(path)
     }
@@ -65,13 +65,13 @@ impl Tree {
         self.ending(".md")
     }
 
-    /// All files whose path ends so.
+    /// All files whose path has this ending.
     pub fn ending(&self, end: &str) -> impl Iterator<Item = (&str, &str)> {
         let texts = self.texts.iter().filter(move |(path, _)| path.ends_with(end));
         texts.map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
-    /// Reads a folder; the workspace's top has no name.
+    /// Reads a folder. The root of the workspace is the empty path.
     fn walk(&mut self, root: &Path, folder: &str) -> Result<(), String> {
         let Ok(entries) = fs::read_dir(root.join(folder)) else { return Ok(()) };
         for entry in entries {
@@ -94,7 +94,7 @@ impl Tree {
     }
 }
 
-/// Whether rules ask for the text of a file.
+/// Whether rules read the text of a file.
 fn is_read(path: &str) -> bool {
     let Some((folder, _)) = path.split_once('/') else {
         return FILES.contains(&path) || is_page(path);

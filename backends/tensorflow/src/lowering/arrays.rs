@@ -1,4 +1,4 @@
-//! How are operations lowered that move elements about?
+//! How are operations lowered that reshape tensors or move elements?
 
 use nerite_backend_sdk::DataType;
 
@@ -6,7 +6,7 @@ use super::{Lower, Lowered, Site, named, numbers_node, numeric, pieces, same_dat
 use crate::attributes::{self, to_number};
 use crate::fact::Fact;
 
-/// Operations on shapes and places.
+/// The functions for operations on shapes and positions.
 pub fn find(op: &str) -> Option<Lower> {
     Some(match op {
         "ConcatV2" => concat,
@@ -80,7 +80,7 @@ fn shape(site: &Site<'_>) -> Result<Lowered, String> {
         "Rank" => (vec![], vec![x.rank() as i64]),
         _ => (vec![], vec![volume as i64]),
     };
-    // What is known becomes a constant, so the engine never sees this node.
+    // Known elements become a constant, so the engine never sees this node.
     Ok(Lowered::one(Fact::of_numbers(datatype, dims, known), site.make("", &[])))
 }
 
@@ -117,7 +117,7 @@ fn fill(site: &Site<'_>) -> Result<Lowered, String> {
     {
         fact.known = known.first().map(|number| vec![*number; volume]);
     }
-    // One element, repeated: the engine's own Fill takes constants only.
+    // It becomes a repetition of one element, because the engine's Fill takes constants only.
     let ones = site.before("ones");
     let first = named(&site.before("one"), "Reshape", &[site.names[1], &ones]);
     let one_name = first.name.clone();
@@ -234,7 +234,7 @@ fn gather(site: &Site<'_>) -> Result<Lowered, String> {
         return Err(format!("its indices are {}, and must be INT32 or INT64", indices.datatype.name()));
     }
     numeric(x)?;
-    // Along other dimensions the engine takes an index that is too large for one of the next row.
+    // Along other dimensions, the engine reads an index that is too large as an index into the next row.
     if x.axis(site.known_one(2)?, 0)? != 0 || attributes::int(site.node, "batch_dims").unwrap_or(0) != 0 {
         return Err("this engine gathers along the first dimension only".to_owned());
     }

@@ -1,4 +1,4 @@
-//! How are the layers of neural nets lowered?
+//! How are the layers of neural networks lowered?
 
 use nerite_backend_sdk::DataType;
 
@@ -6,7 +6,7 @@ use super::{Lower, Lowered, Site, same_datatype};
 use crate::attributes;
 use crate::fact::Fact;
 
-/// Layers over pictures: rows, height, width, channels.
+/// The functions for layers over images in the layout rows, height, width, channels.
 pub fn find(op: &str) -> Option<Lower> {
     Some(match op {
         "Conv2D" => conv,
@@ -39,7 +39,7 @@ impl Window {
         Ok(Window { steps: inner(attributes::ints(site.node, "strides"), "strides")?, is_same })
     }
 
-    /// Height and width of what comes out, for a window of this size.
+    /// Height and width of the output, for a window of this size.
     fn over(&self, x: &Fact, size: [usize; 2]) -> Result<[usize; 2], String> {
         let one = |index: usize| {
             let (dim, step) = (x.dims[index + 1], self.steps[index] as usize);
@@ -92,7 +92,7 @@ fn conv(site: &Site<'_>) -> Result<Lowered, String> {
     let made = site.make("Conv2D", &site.names).attr("padding", window.padding());
     let made = made.attr("strides", vec![1, window.steps[0], window.steps[1], 1]).attr("data_format", "NHWC");
     let fact = Fact::new(x.datatype, vec![rows, high, wide, outer]);
-    // Each place of the output as a row of a matrix, which is then multiplied.
+    // The engine copies the window of each output position to a row of a matrix, which is then multiplied.
     let unrolled = Fact::new(x.datatype, vec![rows, high, wide, height, width, inner]);
     let scratch_bytes = unrolled.bytes().ok_or("its window is too large")?;
     Ok(Lowered { scratch_bytes, ..Lowered::one(fact, made) })

@@ -7,7 +7,7 @@ use crate::attributes::{self, to_number};
 use crate::fact::Fact;
 use crate::lowering::numbers_node;
 
-/// Operations on numbers.
+/// The functions for arithmetic.
 pub fn find(op: &str) -> Option<Lower> {
     Some(match op {
         "Identity" | "StopGradient" | "PreventGradient" | "Snapshot" | "PlaceholderWithDefault" => identity,
@@ -48,7 +48,7 @@ fn decimal(x: &Fact) -> Result<(), String> {
     Err(format!("its input is {}, and this engine has it for FP16, FP32 and FP64 only", x.datatype.name()))
 }
 
-/// Numbers: no strings, and no truth values.
+/// Refuses strings and booleans.
 fn countable(x: &Fact) -> Result<(), String> {
     if x.datatype == DataType::Bool { Err("its input is BOOL, and must be numbers".to_owned()) } else { numeric(x) }
 }
@@ -64,7 +64,7 @@ fn binary(site: &Site<'_>) -> Result<Lowered, String> {
     let (datatype, dims) = pair(site)?;
     countable(site.inputs[0])?;
     if site.node.op == "Mul" && site.names[0] == site.names[1] {
-        // The engine makes it a square.
+        // The engine computes it as a square.
         decimal(site.inputs[0])?;
     }
     let mut fact = Fact::new(datatype, dims);
@@ -74,7 +74,7 @@ fn binary(site: &Site<'_>) -> Result<Lowered, String> {
     Ok(Lowered::one(fact, site.make(&site.node.op, &site.names)))
 }
 
-/// Arithmetic on numbers that shapes are made of; `None` where it is not needed for that, or does not fit.
+/// Arithmetic on known elements, from which shapes are computed. `None` if it is not needed for shapes, or overflows.
 fn together(op: &str, a: &[i64], b: &[i64]) -> Option<Vec<i64>> {
     let count = a.len().max(b.len());
     if [a.len(), b.len()].iter().any(|len| *len != 1 && *len != count) {
@@ -176,7 +176,7 @@ fn reduce(site: &Site<'_>) -> Result<Lowered, String> {
     }
     let number = to_number(x.datatype).ok_or("a datatype that the engine lacks")?;
     let index = to_number(DataType::Int32).unwrap_or_default();
-    // The engine takes axis 0 for one behind the last; those that count from the end it takes right.
+    // The engine reads axis 0 as the axis after the last one. It reads negative axes correctly.
     let mut counted: Vec<i64> = axes.iter().map(|axis| *axis as i64 - x.rank() as i64).collect();
     counted.sort_unstable();
     counted.dedup();
@@ -207,7 +207,7 @@ fn softmax(site: &Site<'_>) -> Result<Lowered, String> {
     if x.rank() == 0 {
         return Err("it has no dimension".to_owned());
     }
-    // The engine's own reader always takes the second dimension.
+    // The engine's own reader always uses the second dimension.
     let made = site.make("nerite.Softmax", &site.names);
     Ok(Lowered::one(Fact::new(x.datatype, x.dims.clone()), made))
 }

@@ -6,17 +6,17 @@ use super::{Lowered, Site, named, numbers_node, numeric};
 use crate::attributes;
 use crate::fact::Fact;
 
-/// What is taken of one dimension.
+/// The part of one dimension that is taken.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Piece {
     from: usize,
     to: usize,
     step: usize,
-    /// Whether the dimension goes, of which one element is taken.
+    /// Whether the dimension is removed, because one element of it is taken.
     goes: bool,
 }
 
-/// `Slice`: begin and size of each dimension. The engine's reader takes the size for the end.
+/// `Slice`: begin and size of each dimension. The engine's reader would read the size as the end.
 pub fn slice(site: &Site<'_>) -> Result<Lowered, String> {
     let [x, ..] = site.arity::<3>()?;
     let (begin, size) = (site.known(1)?, site.known(2)?);

@@ -6,7 +6,7 @@ use super::{Lower, Lowered, Site, numeric};
 use crate::attributes::{self, to_number};
 use crate::fact::Fact;
 
-/// The longest text that a number becomes: the largest of 64 bits with its decimals.
+/// The longest text of a number: the largest one of 64 bits with its decimals.
 const NUMBER_TEXT_MAX: u64 = 330;
 
 /// Operations from and to strings.

@@ -1,18 +1,18 @@
-//! How do numbers become strings, and strings numbers?
+//! How are numbers converted to strings, and strings to numbers?
 
 use tract_tensorflow::tract_core::internal::Blob;
 use tract_tensorflow::tract_hir::internal::*;
 
 use crate::tensors::blobs;
 
-/// `AsString` in its usual way: whole numbers as they are, decimals with six places.
+/// `AsString` with its default attributes: integers as they are, floats with six decimals.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AsText;
 
 /// `StringToNumber`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ToNumber {
-    /// What the strings become.
+    /// The datatype of the result.
     pub to: DatumType,
 }
 
@@ -51,7 +51,7 @@ fn texts(tensor: &Tensor) -> TractResult<Vec<String>> {
     }
 }
 
-/// As C's `%f`.
+/// Formats like C's `%f`.
 fn decimal(number: f64) -> String {
     match number {
         _ if number.is_nan() => "nan".to_owned(),

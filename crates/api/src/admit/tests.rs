@@ -1,4 +1,4 @@
-//! Is each fault found, in Triton's order and words?
+//! Is each fault refused, in Triton's order and with its text?
 #![allow(clippy::unwrap_used)]
 
 use nerite_config::TensorSpec;
@@ -135,7 +135,7 @@ fn many_inputs(count: usize) -> Vec<InferInput> {
 }
 
 #[test]
-fn the_faults_of_many_tensors_are_those_of_few() {
+fn many_tensors_have_the_same_errors_as_few() {
     let id = "[request id: <id_unknown>] ";
     let mut repeated = many_inputs(4096);
     repeated[4000].name = "n17".into();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nerite_engine::CheckedTensors;
 use nerite_request::{
-    AdmittedRequest, Cancel, ExactlyOne, InferRequest, InferRequestedOutput, InferResponse, Reply, Response, Status,
+    AdmittedRequest, Cancel, ExactlyOne, InferRequest, InferRequestedOutput, InferResponse, Numbered, Response, Status,
 };
 use nerite_shm::Account;
 use tokio::sync::oneshot;
@@ -17,7 +17,7 @@ use crate::delivery::Delivery;
 use crate::places::{OutputLease, Places};
 
 impl Api {
-    /// One request, one response. It may begin before the future is polled. Dropping the future before it is done cancels the request.
+    /// Runs one request with one response. It may begin before the future is polled. Dropping the future before it is done cancels the request.
     pub fn infer(
         &self,
         infer_request: InferRequest,
@@ -27,8 +27,8 @@ impl Api {
         async move { begun?.await }
     }
 
-    /// As [`Api::infer`], for a request that was admitted. What is `held` for the request, such as the charge for its body, is dropped when the model is done with it,
-    /// before the answer is handed on, and not when the future is dropped before.
+    /// As [`Api::infer`], for a request that was admitted. `held` is kept for the request, such as the charge for its body. It is dropped when the
+    /// model does not need it any more, before the response is sent. It is not dropped earlier if the future is.
     pub fn infer_holding<H: Send + 'static>(
         &self,
         admission: Admission,
@@ -44,7 +44,7 @@ impl Api {
                 drop(held.take());
             }
             let Some(outcome) = one.take(response) else { return };
-            // The client may have gone: then there is nobody to tell.
+            // The send fails if the client has gone. Then the response is dropped.
             let only = outcome.unwrap_or_else(|not_one| Err(not_one.into()));
             if let Some(to) = to.take() {
                 drop(to.send(only));
@@ -58,8 +58,8 @@ impl Api {
         }
     }
 
-    /// As [`Api::infer_stream`]. A request whose check takes long is checked outside the threads that serve connections, once the future is
-    /// polled; any other begins at once.
+    /// As [`Api::infer_stream`]. If the check of the request takes long, it is done on another thread than a front thread, once the future is polled.
+    /// Any other request begins at once.
     pub fn begin<S>(
         &self,
         admission: Admission,
@@ -70,7 +70,7 @@ impl Api {
     where
         S: FnMut(Response) + Send + 'static,
     {
-        // Nothing of the request is kept in the future, which is copied with that of its call.
+        // The future keeps no part of the request, because it is copied with the future of its call.
         let begun = if infer_request.is_light() {
             Ok(self.infer_stream(admission, infer_request, cancel, sink))
         } else {
@@ -85,7 +85,8 @@ impl Api {
         }
     }
 
-    /// One request, any number of responses handed to `sink` as they come, from whatever thread made them. A refusal at admission is the Err: `sink` is not called then.
+    /// Runs one request with any number of responses. `sink` is called for each one, on the thread that made it. Err: the request was refused at
+    /// admission, and `sink` is not called.
     pub fn infer_stream(
         &self,
         admission: Admission,
@@ -96,9 +97,24 @@ impl Api {
         self.submit(admission, infer_request, &self.global(), None, cancel, move |response, _| sink(response))
     }
 
-    /// The steps of every inference, whoever asks: names are those of `regions`; outputs of the list in `own` are placed in
-    /// leases of that session, and told beside the response.
+    /// The steps of every inference. Names are looked up in `regions`. Outputs listed in `own` are placed in leases of that session, and reported
+    /// beside the response.
     pub(crate) fn submit(
+        &self,
+        admission: Admission,
+        infer_request: InferRequest,
+        regions: &dyn Regions,
+        own: Option<(&Arc<Account>, Vec<String>)>,
+        cancel: Cancel,
+        sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
+    ) -> Result<(), Status> {
+        self.note_request(&infer_request);
+        self.note_bytes_in(&infer_request);
+        self.submit_noted(admission, infer_request, regions, own, cancel, sink)
+    }
+
+    /// As [`Api::submit`], for a request whose bytes came before and were noted then.
+    pub(crate) fn submit_noted(
         &self,
         admission: Admission,
         mut infer_request: InferRequest,
@@ -109,10 +125,11 @@ impl Api {
     ) -> Result<(), Status> {
         let tensors = admit(&mut infer_request, &admission.model.contract(), regions)?;
         let outputs = std::mem::take(&mut infer_request.outputs);
-        self.submit_checked(admission, infer_request, (tensors, &outputs), own, cancel, sink)
+        self.submit_checked(admission, infer_request, (tensors, &outputs), own, cancel, (None, sink))
     }
 
-    /// As [`Api::submit`], once the request's tensors were checked and taken out of it. They come with the outputs as the client wants them.
+    /// As [`Api::submit`], for a request whose tensors were checked and taken out of it. They are passed with the outputs that the client requested.
+    /// Responses that need no step of the delivery go to the [`Numbered`] way, if there is one, and not to the sink beside it.
     pub(crate) fn submit_checked(
         &self,
         admission: Admission,
@@ -120,13 +137,19 @@ impl Api {
         (tensors, outputs): (CheckedTensors, &[InferRequestedOutput]),
         own: Option<(&Arc<Account>, Vec<String>)>,
         cancel: Cancel,
-        sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
+        (numbered, sink): (Option<Numbered>, impl FnMut(Response, Vec<OutputLease>) + Send + 'static),
     ) -> Result<(), Status> {
         let Admission { model, under_way } = admission;
         let CheckedTensors { inputs, wanted, rows } = tensors;
-        let places = Places::of(outputs, own, &self.0.pools)?;
+        let leased_by_own = own.as_ref().is_some_and(|(_, leased)| !leased.is_empty());
+        if leased_by_own || outputs.iter().any(|output| output.session.is_some()) {
+            self.check_leased_outputs()?;
+        }
+        let places = Places::of(outputs, own, &self.inner.pools)?;
+        let caller = self.caller();
         let InferRequest { id, priority, timeout_us, sequence, parameters, trace, .. } = infer_request;
-        let reply = Reply::through(Delivery::new(outputs, trace, model.served(), places, under_way, sink));
+        let delivery = Delivery::new(outputs, trace, model.served(), places, under_way, sink);
+        let reply = delivery.of_caller(caller).into_reply(numbered);
         model.of_asker(self.peer()).submit(AdmittedRequest {
             id,
             rows,

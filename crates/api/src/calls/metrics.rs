@@ -1,4 +1,4 @@
-//! What do dashboards see?
+//! What do the metrics contain?
 
 use std::sync::PoisonError;
 
@@ -13,12 +13,12 @@ use nerite_wire::prometheus::{
 use crate::Api;
 
 impl Api {
-    /// Whether the report may be long: then it is made away from the threads that serve connections.
+    /// Whether the report may be long. Then it is made on another thread than a front thread.
     pub fn has_long_metrics(&self) -> bool {
-        self.0.engine.has_custom_metrics()
+        self.inner.engine.has_custom_metrics()
     }
 
-    /// Everything that the metrics port shows, as it is now.
+    /// All metrics with their present values.
     pub fn metrics_report(&self) -> MetricsReport {
         let model = |served: &nerite_engine::Served| {
             let tags = &served.config().metric_tags;
@@ -27,15 +27,15 @@ impl Api {
             let caches = served.config().caches_responses();
             ModelMetrics { statistics, tags, caches, latencies, is_ready: served.was_ready() }
         };
-        let regions = self.0.regions.counts();
-        let (leases, traces) = (self.0.pools.counts(), self.0.tracer.counts());
-        let pinned = self.0.engine.runtimes().staging().map(|staging| staging.pinned()).unwrap_or_default();
+        let regions = self.inner.regions.counts();
+        let (leases, traces) = (self.inner.pools.counts(), self.inner.tracer.counts());
+        let pinned = self.inner.engine.runtimes().staging().map(|staging| staging.pinned()).unwrap_or_default();
         MetricsReport {
-            models: self.0.engine.all().iter().map(|served| model(served)).collect(),
-            // Triton keeps the failures of models that are gone; nobody is known to need that leak.
+            models: self.inner.engine.all().iter().map(|served| model(served)).collect(),
+            // Triton keeps the failures of unloaded models. This server does not, because the list would grow without bound.
             gone: Vec::new(),
-            counter_latencies: self.0.options.counter_latencies,
-            host: *self.0.host.lock().unwrap_or_else(PoisonError::into_inner),
+            counter_latencies: self.inner.options.counter_latencies,
+            host: *self.inner.host.lock().unwrap_or_else(PoisonError::into_inner),
             pinned_total_bytes: pinned.total,
             pinned_used_bytes: pinned.used,
             copied_bytes: Reason::ALL.iter().map(|&reason| (reason.name(), copied_bytes(reason))).collect(),
@@ -43,31 +43,32 @@ impl Api {
             shm_mapped_bytes: regions.mapped_bytes + regions.cuda_mapped_bytes,
             traces: vec![("written", traces.written), ("shortened", traces.shortened), ("dropped", traces.dropped)],
             trace_bytes: traces.held_bytes,
-            demand: self.0.engine.demand_counts().map(demand),
+            demand: self.inner.engine.demand_counts().map(demand),
             sessions: leases.sessions,
-            session_socket: *self.0.session_socket.lock().unwrap_or_else(PoisonError::into_inner),
-            budget: self.0.budgets.counts(),
+            session_socket: *self.inner.session_socket.lock().unwrap_or_else(PoisonError::into_inner),
+            budget: self.inner.budgets.counts(),
             lease_bytes: vec![("lent", leases.bytes.saturating_sub(leases.idle_bytes)), ("idle", leases.idle_bytes)],
             front_busy: Some(front_busy()),
-            cache: self.0.engine.services().cache.as_ref().map(|cache| of_cache(&cache.counts())),
-            custom: self.0.engine.custom_metrics(),
-            // Connections are known to the front ends only.
+            cache: self.inner.engine.services().cache.as_ref().map(|cache| of_cache(&cache.counts())),
+            access: self.inner.options.tokens.as_ref().map(nerite_access::Tokens::counters),
+            custom: self.inner.engine.custom_metrics(),
+            // The front ends fill in the connections.
             ..MetricsReport::default()
         }
     }
 
-    /// How busy the machine was when it was last looked at; `None` where nobody looks.
+    /// The load of the machine at its last measurement. `None` if it is not measured.
     pub fn host_metrics(&self) -> Option<HostMetrics> {
-        *self.0.host.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.inner.host.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over how busy the machine is, from whoever looks at it regularly.
+    /// Stores the measured load of the machine.
     pub fn note_host(&self, host: HostMetrics) {
-        *self.0.host.lock().unwrap_or_else(PoisonError::into_inner) = Some(host);
+        *self.inner.host.lock().unwrap_or_else(PoisonError::into_inner) = Some(host);
     }
-    /// Takes over whether sessions can be opened, from whoever listens for them.
+    /// Stores whether sessions can be opened.
     pub fn note_session_socket(&self, socket: SessionSocketMetrics) {
-        *self.0.session_socket.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket);
+        *self.inner.session_socket.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What may a client learn of the server and its models, and which may it load?
+//! What can a client learn about the server and its models, and which models may it load?
 
 use std::sync::Arc;
 
@@ -10,22 +10,25 @@ use nerite_request::report::{IndexEntry, ModelReport, ServerReport, StatisticsRe
 use nerite_request::setting::LoadOptions;
 use tokio::sync::oneshot;
 
+use crate::audit::quoted;
 use crate::tensor_reports::{input_reports, output_reports};
 use crate::{Api, version};
 
-/// The protocol extensions that do something here, in Triton's order. Triton lists "sequence", "schedule_policy" and "trace" as
-/// well.
+/// The protocol extensions that are supported here, in Triton's order.
 fn extensions(shared_memory: bool, gpu: bool) -> impl Iterator<Item = &'static str> {
     let order = [
         "classification",
+        "sequence",
         "model_repository",
         "model_repository(unload_dependents)",
+        "schedule_policy",
         "model_configuration",
         "system_shared_memory",
         "cuda_shared_memory",
         "binary_tensor_data",
         "parameters",
         "statistics",
+        "trace",
         "logging",
     ];
     order.into_iter().filter(move |extension| match *extension {
@@ -35,30 +38,29 @@ fn extensions(shared_memory: bool, gpu: bool) -> impl Iterator<Item = &'static s
     })
 }
 
-/// What to do where files are refused.
+/// What a user can do if the upload of files is refused.
 const UPLOAD_CURE: &str = "put the model into the repository, or start the server with --allow-model-upload=true";
 
 impl Api {
-    /// The process serves, or could.
+    /// Whether the server is live.
     pub fn live(&self) -> bool {
         self.check_running().is_ok()
     }
 
-    /// All models are ready (strictly so, by default), and the server is not stopping.
+    /// Whether the server is ready: it is not stopping and, by default, all models are ready.
     pub async fn ready(&self) -> bool {
-        if !self.live() || !self.0.options.strict_readiness {
+        if !self.live() || !self.inner.options.strict_readiness {
             return self.live();
         }
-        // In control mode `demand` too: what is loaded is to work.
-        if !self.0.engine.is_ready() {
+        // This holds in control mode `demand` too: loaded models must be ready.
+        if !self.inner.engine.is_ready() {
             return false;
         }
-        let answers = ask_all(&self.0.engine.all());
+        let answers = ask_all(&self.inner.engine.all());
         all_ready(answers).await
     }
 
-    /// Whether a model version can take requests; unknown models are simply not ready. Err only for a version that is no
-    /// number.
+    /// Whether a model version can take requests. Unknown models are not ready. Err only for a version that is no number.
     pub async fn model_ready(&self, model: &str, version: &str) -> Result<bool, Status> {
         self.check_started()?;
         version::parse(version)?;
@@ -67,7 +69,8 @@ impl Api {
                 let answers = ask_all(&[served]);
                 Ok(all_ready(answers).await)
             }
-            // Whoever waits for readiness before the first request would wait for ever.
+            // A model that a request would load counts as ready. Otherwise a client that waits for readiness before its first request would wait for
+            // ever.
             Err(_) => Ok(self.must_wait_for(model)),
         }
     }
@@ -75,10 +78,11 @@ impl Api {
     /// The server's metadata.
     pub fn server_report(&self) -> Result<ServerReport, Status> {
         self.check_running()?;
-        let options = &self.0.options;
-        // Clients look for words they know and pass over others. Ours look whether a session socket is this server's.
+        let options = &self.inner.options;
+        // Clients search the extensions for names they know and ignore others. This server's own clients read from it whether a session socket
+        // belongs to this server.
         let own = Some(self.server_id()).filter(|id| !id.is_empty()).map(ServerReport::id_extension);
-        let (shared_memory, gpu) = (self.check_client_shm().is_ok(), self.0.regions.gpu().is_some());
+        let (shared_memory, gpu) = (self.check_client_shm().is_ok(), self.inner.regions.gpu().is_some());
         Ok(ServerReport {
             name: options.id.clone(),
             version: options.version.clone(),
@@ -91,7 +95,7 @@ impl Api {
         self.check_running()?;
         let served = self.served(model, version)?;
         let versions = match version {
-            "" => self.0.engine.served(model).iter().map(|served| served.version()).collect(),
+            "" => self.inner.engine.served(model).iter().map(|served| served.version()).collect(),
             _ => vec![served.version()],
         };
         Ok(ModelReport {
@@ -101,6 +105,11 @@ impl Api {
             inputs: input_reports(&served),
             outputs: output_reports(&served),
         })
+    }
+
+    /// Whether this names a repository and a model of it, as it may with `--model-namespacing`.
+    pub fn is_identifier(&self, text: &str) -> bool {
+        self.inner.engine.is_identifier(text)
     }
 
     /// The configuration in force.
@@ -113,10 +122,14 @@ impl Api {
     pub fn statistics(&self, model: &str, version: &str) -> Result<Vec<StatisticsReport>, Status> {
         self.check_running()?;
         if model.is_empty() {
-            return Ok(self.0.engine.all().iter().map(|served| served.statistics()).collect());
+            let (all, token) = (self.inner.engine.all(), self.token());
+            let is_reached = |name: &str| token.as_ref().is_none_or(|token| token.reaches(name));
+            let reached = all.iter().filter(|served| is_reached(served.name()));
+            return Ok(reached.map(|served| served.statistics()).collect());
         }
+        self.check_model(model)?;
         let wanted = version::parse(version)?;
-        let all = self.0.engine.served(model);
+        let all = self.inner.engine.served(model);
         if all.is_empty() {
             return Err(Status::invalid(format!("requested model '{model}' is not available")));
         }
@@ -128,22 +141,26 @@ impl Api {
         Ok(listed)
     }
 
-    /// What the repositories hold and in which state it is.
+    /// The models of the repositories, and their states.
     pub fn index(&self, ready_only: bool) -> Result<Vec<IndexEntry>, Status> {
         self.check_running()?;
-        self.0.engine.index(ready_only)
+        let mut entries = self.inner.engine.index(ready_only)?;
+        if let Some(token) = self.token() {
+            entries.retain(|entry| token.reaches(&entry.name));
+        }
+        Ok(entries)
     }
 
-    /// What can be said of a load before its body is read: how many bytes it may have. Err: clients load nothing here.
+    /// The largest body of a load request. Err: clients may load no models here.
     pub fn load_bytes_max(&self) -> Result<u64, Status> {
         self.check_running()?;
         self.check_control()?;
-        Ok(if self.0.options.allow_model_upload { LOAD_BYTES_MAX } else { LOAD_CONFIG_BYTES_MAX })
+        Ok(if self.inner.options.allow_model_upload { LOAD_BYTES_MAX } else { LOAD_CONFIG_BYTES_MAX })
     }
 
-    /// Refuses a load of `bytes` bytes, more than [`Api::load_bytes_max`].
+    /// The refusal of a load of `bytes` bytes, which is more than [`Api::load_bytes_max`].
     pub fn load_too_large(&self, bytes: u64) -> Status {
-        if self.0.options.allow_model_upload {
+        if self.inner.options.allow_model_upload {
             return Status::invalid(format!(
                 "a load request has at most {LOAD_BYTES_MAX} bytes, got {bytes}; put the model into the repository"
             ));
@@ -155,8 +172,31 @@ impl Api {
 
     /// Loads or reloads a model. Resolves when it is ready or has failed.
     pub async fn load(&self, model: &str, options: LoadOptions) -> Result<(), Status> {
+        let what = format!("load model {}", quoted(model));
+        if let Err(refused) = self.check_load(model, &options) {
+            let outcome = Err(refused);
+            self.audit(&outcome, || what);
+            return outcome;
+        }
+        let ((done, outcome), auditor) = (oneshot::channel(), self.auditor());
+        self.inner.engine.load(model, options, self.peer(), move |result| {
+            // The client may have gone meanwhile.
+            if let Some(auditor) = auditor {
+                auditor.note(&result, || what);
+            }
+            drop(done.send(result));
+        });
+        outcome.await.unwrap_or_else(|_| Err(Status::internal(format!("the load of '{model}' was abandoned"))))
+    }
+
+    fn check_load(&self, model: &str, options: &LoadOptions) -> Result<(), Status> {
         self.load_bytes_max()?;
-        if !options.files.is_empty() && !self.0.options.allow_model_upload {
+        self.check_model(model)?;
+        if options.config.is_some() || !options.files.is_empty() {
+            // Such a model can ask any other: an ensemble by its configuration, a Python model by its code.
+            self.check_reaches_all(&format!("the load of model '{model}' brings files or a configuration"))?;
+        }
+        if !options.files.is_empty() && !self.inner.options.allow_model_upload {
             let count = options.files.len();
             return Err(Status::unsupported(format!(
                 "the load of model '{model}' brings {count} files, and this server takes none from clients; {UPLOAD_CURE}"
@@ -169,29 +209,47 @@ impl Api {
                  taken; put a longer one into the repository"
             )));
         }
-        let (done, outcome) = oneshot::channel();
-        self.0.engine.load(model, options, self.peer(), move |result| drop(done.send(result)));
-        outcome.await.unwrap_or_else(|_| Err(Status::internal(format!("the load of '{model}' was abandoned"))))
+        Ok(())
     }
 
-    /// Takes a model away from new requests; with `dependents` also what only it needed.
+    /// Unloads a model. New requests are refused. With `dependents`, also unloads the models that only it needed.
     pub async fn unload(&self, model: &str, dependents: bool) -> Result<(), Status> {
-        self.check_running()?;
-        self.check_control()?;
-        let (done, outcome) = oneshot::channel();
-        self.0.engine.unload(model, dependents, move |result| drop(done.send(result)));
+        let what = format!("unload model {}{}", quoted(model), if dependents { " and its dependents" } else { "" });
+        if let Err(refused) = self.check_unload(model, dependents) {
+            let outcome = Err(refused);
+            self.audit(&outcome, || what);
+            return outcome;
+        }
+        let ((done, outcome), auditor) = (oneshot::channel(), self.auditor());
+        self.inner.engine.unload(model, dependents, move |result| {
+            if let Some(auditor) = auditor {
+                auditor.note(&result, || what);
+            }
+            drop(done.send(result));
+        });
         outcome.await.unwrap_or_else(|_| Err(Status::internal(format!("the unload of '{model}' was abandoned"))))
     }
 
-    /// The version that a request means.
+    fn check_unload(&self, model: &str, dependents: bool) -> Result<(), Status> {
+        self.check_running()?;
+        self.check_control()?;
+        self.check_model(model)?;
+        if dependents {
+            self.check_reaches_all(&format!("the unload of model '{model}' unloads what it is made of"))?;
+        }
+        Ok(())
+    }
+
+    /// The version that a request names.
     pub(crate) fn served(&self, model: &str, version: &str) -> Result<Arc<Served>, Status> {
         self.check_started()?;
-        self.0.engine.find(model, version::parse(version)?)
+        self.check_model(model)?;
+        self.inner.engine.find(model, version::parse(version)?)
     }
 }
 
-/// Asks the instances of all these whether they are ready. Nobody who waits for the answers keeps a model loaded: it would end on a thread
-/// that serves connections.
+/// Asks the instances of all these versions whether they are ready. The answers do not keep the versions loaded: otherwise a version could end on a
+/// front thread.
 fn ask_all(all: &[Arc<Served>]) -> Vec<ReadinessAnswer> {
     all.iter().filter_map(|served| served.ask_readiness()).collect()
 }

@@ -6,73 +6,87 @@ use nerite_request::{Code, SessionRef, Status};
 use nerite_shm::{LeaseName, Registry, ShmError};
 
 use crate::Api;
+use crate::audit::quoted;
 use crate::errors::of_shm;
 
-/// Bytes that the status of one region takes beside its name and key: the report, and the numbers and members of the JSON.
+/// The bytes of the status of one region, without its name and key: the report, and the numbers and members of the JSON.
 const STATUS_BYTES: usize = 512;
-/// Bytes that one byte of a name may take: one in the report, and six where JSON escapes it, in a vector of twice the length.
+/// The most bytes for one byte of a name: one in the report, and six if JSON escapes it, in a vector of twice the length.
 const STATUS_GROWTH: usize = 13;
-/// Memory for less than this is not reserved.
+/// For less than this no memory is reserved.
 const RESERVED_BYTES_MIN: usize = 1 << 20;
 
 impl Api {
-    /// Whether clients may register regions at all; HTTP asks before it reads a body.
+    /// Refuses if clients may register no regions. HTTP checks this before it reads a body.
     pub fn check_client_shm(&self) -> Result<(), Status> {
-        self.0.regions.operator().check_allowed().map_err(of_shm)
+        self.inner.regions.operator().check_allowed().map_err(of_shm)
     }
 
-    /// Whether a CUDA region could be had here at all; HTTP asks before it reads a body.
+    /// Refuses if no CUDA region can be opened here. HTTP checks this before it reads a body.
     pub fn check_cuda(&self, name: &str) -> Result<(), Status> {
-        self.0.regions.operator().check_gpu(name).map(drop).map_err(of_shm)
+        self.inner.regions.operator().check_gpu(name).map(drop).map_err(of_shm)
     }
 
-    /// Maps `byte_size` bytes from `offset` on of the POSIX object `key` and calls them `name`.
+    /// Maps `byte_size` bytes at `offset` of the POSIX object `key`, and registers them as `name`.
     pub fn register_system(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<(), Status> {
         self.check_running()?;
         check_name(name)?;
         let rights = self.rights(key);
-        self.in_own_regions(|regions| regions.register_system_as(&rights, name, key, offset, byte_size))?;
-        let peer = self.peer();
-        log::debug!(
-            "{peer} registered system shared memory region '{name}' over '{key}': {byte_size} bytes at {offset}"
-        );
-        Ok(())
+        let outcome = self.in_own_regions(|regions| regions.register_system_as(&rights, name, key, offset, byte_size));
+        if outcome.is_ok() {
+            let peer = self.peer();
+            log::debug!(
+                "{peer} registered system shared memory region '{name}' over '{key}': {byte_size} bytes at {offset}"
+            );
+        }
+        self.audit(&outcome, || {
+            format!("register region {} over {}: {byte_size} bytes at {offset}", quoted(name), quoted(key))
+        });
+        outcome
     }
 
-    /// Opens the device memory behind a 64-byte CUDA IPC handle and calls it `name`.
+    /// Opens the device memory of a 64-byte CUDA IPC handle, and registers it as `name`.
     pub fn register_cuda(&self, name: &str, raw_handle: &[u8], device_id: i64, byte_size: u64) -> Result<(), Status> {
         self.check_running()?;
         check_name(name)?;
-        self.in_own_regions(|regions| regions.register_cuda(name, raw_handle, device_id, byte_size))
+        let outcome = self.in_own_regions(|regions| regions.register_cuda(name, raw_handle, device_id, byte_size));
+        self.audit(&outcome, || {
+            format!("register region {} of CUDA device {device_id}: {byte_size} bytes", quoted(name))
+        });
+        outcome
     }
 
     /// Unregisters one system region, or (empty name) all of the client's own. Requests in flight keep their memory.
     pub fn unregister_system(&self, name: &str) -> Result<(), Status> {
         self.check_running()?;
         self.check_client_shm()?;
-        match name {
+        let outcome = match name {
             "" => self.in_own_regions(Registry::unregister_all_system),
             name => self.unregister(
                 name,
                 |regions| regions.system_status(Some(name)).map(drop),
                 Registry::unregister_system,
             ),
-        }
+        };
+        self.audit(&outcome, || format!("unregister system region {}", quoted(name)));
+        outcome
     }
 
     /// Unregisters one CUDA region, or (empty name) all of the client's own.
     pub fn unregister_cuda(&self, name: &str) -> Result<(), Status> {
         self.check_running()?;
         self.check_client_shm()?;
-        match name {
+        let outcome = match name {
             "" => self.in_own_regions(Registry::unregister_all_cuda),
             name => {
                 self.unregister(name, |regions| regions.cuda_status(Some(name)).map(drop), Registry::unregister_cuda)
             }
-        }
+        };
+        self.audit(&outcome, || format!("unregister CUDA region {}", quoted(name)));
+        outcome
     }
 
-    /// Unregisters a region in the registry where `look` finds it; a name that is not found, or is of the other kind, is fine.
+    /// Unregisters a region in the registry where `look` finds it. A name that is not found, or is of the other kind, is no error.
     fn unregister(
         &self,
         name: &str,
@@ -86,12 +100,12 @@ impl Api {
         }
     }
 
-    /// One system region, or (empty name) all that the client reaches, by name.
+    /// One system region, or (empty name) all that the client can use, by name.
     pub fn system_status(&self, name: &str) -> Result<Vec<SystemRegionReport>, Status> {
         self.write_system_status(name, |regions| regions)
     }
 
-    /// As [`Api::system_status`], made into an answer by `write` while memory for that is reserved.
+    /// As [`Api::system_status`]. `write` makes the answer while memory for it is reserved.
     pub fn write_system_status<T>(
         &self,
         name: &str,
@@ -103,17 +117,17 @@ impl Api {
             name => self.in_regions(|regions| regions.system_status(Some(name)))?,
         };
         let _reserved = reserve(found.iter().map(|region| region.name.len() + region.key.len()))?;
-        // Those of one name stand in order: the operator's first.
+        // The sort is stable: of regions with one name, the operator's stays first.
         found.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(write(found.into_iter().map(system_report).collect()))
     }
 
-    /// One CUDA region, or (empty name) all that the client reaches, by name.
+    /// One CUDA region, or (empty name) all that the client can use, by name.
     pub fn cuda_status(&self, name: &str) -> Result<Vec<CudaRegionReport>, Status> {
         self.write_cuda_status(name, |regions| regions)
     }
 
-    /// As [`Api::cuda_status`], made into an answer by `write` while memory for that is reserved.
+    /// As [`Api::cuda_status`]. `write` makes the answer while memory for it is reserved.
     pub fn write_cuda_status<T>(
         &self,
         name: &str,
@@ -135,7 +149,7 @@ impl Api {
     }
 }
 
-/// Memory for the status of regions whose names and keys have so many bytes, if it is so much that others could miss it.
+/// Reserves memory for the status of regions with these lengths of names and keys, if it is much.
 fn reserve(name_bytes: impl ExactSizeIterator<Item = usize>) -> Result<MemoryReservation, Status> {
     let bytes = name_bytes.len() * STATUS_BYTES + name_bytes.sum::<usize>() * STATUS_GROWTH;
     if bytes < RESERVED_BYTES_MIN {
@@ -144,7 +158,7 @@ fn reserve(name_bytes: impl ExactSizeIterator<Item = usize>) -> Result<MemoryRes
     MemoryReservation::take(bytes).map_err(|refused| Status::no_memory("the status of all regions", refused))
 }
 
-/// A region may not be called as a lease or a session is: a request that names it would mean the other.
+/// Refuses names that look like those of leases or sessions, because a request could not distinguish them.
 pub(crate) fn check_name(name: &str) -> Result<(), Status> {
     let kind = match () {
         () if LeaseName::parse(name).is_some() => "lease",

@@ -1,16 +1,17 @@
-//! What can a client change while the server runs?
+//! Which settings can a client change while the server runs?
 
 use nerite_request::Status;
 use nerite_request::setting::{LogChange, LogSettings, TraceChange, TraceSettings};
 
+use crate::audit::quoted;
 use crate::{Api, Category, Protocol, Restriction};
 
 /// Settings that clients may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changeable {
-    /// What is traced.
+    /// The trace settings.
     Trace,
-    /// What is logged.
+    /// The log settings.
     Log,
 }
 
@@ -36,28 +37,32 @@ impl Api {
     pub fn trace_settings(&self, model: &str) -> Result<TraceSettings, Status> {
         self.check_running()?;
         self.check_known(model)?;
-        Ok(self.0.tracer.settings(model))
+        Ok(self.inner.tracer.settings(model))
     }
 
-    /// Changes trace settings and gives those that now hold. [`Api::allow_change`] comes first.
+    /// Changes trace settings and returns the new ones. Call [`Api::allow_change`] before.
     pub fn change_trace(&self, model: &str, change: TraceChange) -> Result<TraceSettings, Status> {
-        self.check_running()?;
-        self.check_known(model)?;
-        self.0.tracer.change(model, change)?;
-        Ok(self.0.tracer.settings(model))
+        let known = self.check_running().and_then(|()| self.check_known(model));
+        let outcome = known.and_then(|()| self.inner.tracer.change(model, change));
+        self.audit(&outcome, || format!("change the trace settings of model {}", quoted(model)));
+        outcome?;
+        Ok(self.inner.tracer.settings(model))
     }
 
-    /// What the log shows.
+    /// The log settings.
     pub fn log_settings(&self) -> LogSettings {
-        self.0.log.settings()
+        self.inner.log.settings()
     }
 
-    /// Whether the client may change these settings. Where the operator put the calls behind a header, that header has decided
-    /// already; else only root and the user who runs the server may.
+    /// Whether the client may change these settings. If the server has tokens, the client's token decides. If the operator requires a header for the
+    /// calls, the header was checked already. Otherwise only root and the user who runs the server may.
     pub fn allow_change(&self, protocol: Protocol, settings: Changeable) -> Result<(), Status> {
         let category = settings.category();
+        if let Some(by_token) = self.may_control(category) {
+            return by_token;
+        }
         let is_restricted = |rule: &Restriction| rule.protocol == protocol && rule.category == category;
-        if self.peer().is_operator() || self.0.options.restrictions.iter().any(is_restricted) {
+        if self.peer().is_operator() || self.inner.options.restrictions.iter().any(is_restricted) {
             return Ok(());
         }
         let flag = match protocol {
@@ -73,12 +78,19 @@ impl Api {
         )))
     }
 
-    /// Changes what the log shows and gives the settings that now hold. [`Api::allow_change`] comes first.
+    /// Changes the log settings and returns the new ones. Call [`Api::allow_change`] before.
     pub fn change_log(&self, change: LogChange) -> Result<LogSettings, Status> {
-        self.0.log.change(change)
+        let what = format!("change the log settings: {change:?}");
+        let outcome = self.inner.log.change(change);
+        self.audit(&outcome, || what);
+        outcome
     }
 
     fn check_known(&self, model: &str) -> Result<(), Status> {
-        if model.is_empty() { Ok(()) } else { self.0.engine.find(model, None).map(drop) }
+        if model.is_empty() {
+            return Ok(());
+        }
+        self.check_model(model)?;
+        self.inner.engine.find(model, None).map(drop)
     }
 }

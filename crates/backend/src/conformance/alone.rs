@@ -19,7 +19,7 @@ pub fn ask(inputs: Vec<Tensor>, wanted: Vec<Wanted>, run: impl FnOnce(Batch)) ->
     let request = AdmittedRequest {
         id: Name::default(),
         rows: 1,
-        inputs,
+        inputs: inputs.into(),
         wanted: wanted.into(),
         priority: 0,
         timeout_us: 0,

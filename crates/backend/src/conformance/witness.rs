@@ -93,7 +93,7 @@ fn job_to(seen: &Seen, version: &Arc<ModelVersion>, index: usize, asked: Asked) 
     let request = AdmittedRequest {
         id: id(index).into(),
         rows: u32::try_from(rows).unwrap_or(1),
-        inputs,
+        inputs: inputs.into(),
         wanted: asked.wanted.into(),
         priority: 0,
         timeout_us: 0,

@@ -59,7 +59,7 @@ fn job(seen: &Seen, version: &Arc<ModelVersion>, data: Buffer, slot: Option<Slot
     let request = AdmittedRequest {
         id: Name::default(),
         rows: 1,
-        inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape, data }],
+        inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape, data }].into(),
         wanted: vec![Wanted { name: "Y".into(), slot }].into(),
         priority: 0,
         timeout_us: 0,
@@ -242,7 +242,7 @@ fn a_request_that_runs_again_is_as_it_was_but_that_its_sequence_has_begun() {
         run.add_input(run.inputs()[0].clone());
         run.want(&"STATE".into());
         let told = Arc::clone(&ended);
-        run.on_end(move |outputs| told.lock().unwrap().push(outputs.is_some()));
+        run.on_end(move |ended| told.lock().unwrap().push(ended.outputs.is_some()));
         run.may_run_again(std::sync::Weak::clone(&whom), 40 + number);
         let (inputs, mut responder) = run.divide();
         put(&mut responder, &[i32::try_from(number).unwrap()]);
@@ -272,4 +272,50 @@ fn a_request_of_a_model_that_is_not_iterative_fails_instead_of_running_again() {
         "failed the model was unloaded",
     ]);
     assert_eq!(version.in_flight(), 0);
+}
+
+#[test]
+fn a_request_whose_time_is_over_is_told_so_whatever_went_wrong_and_its_result_counts_if_it_is_there() {
+    type End = fn(Job);
+    let failed = || Status::internal("its process was ended");
+    let ends: [(&str, End, Option<Outcome>); 5] = [
+        ("failed", |job| job.finish(Err(Status::internal("stopped")), Times::begin()), Some(Outcome::Cancelled)),
+        (
+            "failed",
+            |job| job.answer_error(Status::internal("the model noticed"), Times::begin()),
+            Some(Outcome::Cancelled),
+        ),
+        ("failed", |job| job.refuse(Status::new(Code::Cancelled, "")), Some(Outcome::Rejected)),
+        ("failed", drop, None),
+        ("final ", |job| job.finish(Ok(()), Times::begin()), Some(Outcome::Success)),
+    ];
+    for (said, end, outcome) in ends {
+        let (seen, meter) = (Seen::default(), Arc::new(Outcomes::default()));
+        let version = ModelVersion::new("m", "1", Arc::clone(&meter) as _);
+        let late = job(&seen, &version, Buffer::from_numbers(vec![1, 2]), None);
+        late.cancel().time_out();
+        end(late);
+        let text = if said == "failed" { "failed Request timeout expired" } else { said };
+        seen.check(&[text]);
+        let told = meter.0.lock().unwrap();
+        assert_eq!(told.as_slice(), outcome.as_slice());
+    }
+    // Who has gone is told what went wrong, if anything.
+    let (seen, version) = (Seen::default(), ModelVersion::unmetered("m"));
+    let gone = job(&seen, &version, Buffer::from_numbers(vec![1, 2]), None);
+    gone.cancel().cancel();
+    gone.finish(Err(failed()), Times::begin());
+    seen.check(&["failed its process was ended"]);
+}
+
+/// Keeps how requests ended.
+#[derive(Default)]
+struct Outcomes(Mutex<Vec<Outcome>>);
+
+impl Meter for Outcomes {
+    fn request(&self, _: &RequestTimes, outcome: Outcome) {
+        self.0.lock().unwrap().push(outcome);
+    }
+
+    fn batch(&self, _: u64, _: &Times) {}
 }

@@ -52,7 +52,7 @@ fn job_of(reply: Reply, id: &str, data: Buffer, row: i64, wanted: Vec<Wanted>) -
     let request = AdmittedRequest {
         id: id.into(),
         rows: rows as u32,
-        inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape, data }],
+        inputs: vec![Tensor { name: "X".into(), datatype: DataType::Int32, shape, data }].into(),
         wanted: wanted.into(),
         priority: 0,
         timeout_us: 0,

@@ -1,4 +1,4 @@
-//! How does a backend tell and learn what a buffer is?
+//! How does a backend read and set the attributes of a buffer?
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -6,10 +6,17 @@ use std::sync::Arc;
 use super::exports;
 use crate::abi::{List, Out};
 use crate::fault::Fault;
-use crate::objects::BufferAttributes;
+use crate::objects::{BufferAttributes, SaidMemory};
 use crate::table::Handle;
 
 type Attributes = Handle<BufferAttributes>;
+
+/// What a backend says of memory: attributes for each kind.
+pub(super) fn say_memory(said: &SaidMemory, usage: List<Attributes>, count: u32) -> Result<(), Fault> {
+    let all = usage.read(u64::from(count))?.into_iter().map(Handle::get).collect::<Result<Vec<_>, _>>()?;
+    said.say(all.iter().map(|attributes| attributes.told()));
+    Ok(())
+}
 
 exports! {
     "TRITONSERVER_BufferAttributesNew" = attributes_new(attributes: Out<Attributes>) {
@@ -50,7 +57,7 @@ exports! {
     }
 
     "TRITONSERVER_BufferAttributesCudaIpcHandle" = cuda_ipc_handle(attributes: Attributes, handle: Out<*const c_void>) {
-        // It lives in a box until the attributes are deleted or given another.
+        // It is in a box, which lives until the attributes are deleted or another one is set.
         let attributes = attributes.get()?;
         let told = attributes.told();
         handle.put(told.ipc.as_ref().map_or(std::ptr::null(), |handle| handle.as_ptr().cast()))?;

@@ -1,4 +1,4 @@
-//! What may a backend ask of and tell the server about itself?
+//! Which properties of itself can a backend read and set?
 
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::Ordering;
@@ -28,7 +28,7 @@ exports! {
     }
 
     "TRITONBACKEND_BackendMemoryManager" = backend_memory_manager(backend: Backend, manager: Out<Backend>) {
-        // Memory is asked of the backend itself.
+        // The backend is its own memory manager.
         backend.get()?;
         manager.put(backend)?;
     }
@@ -60,7 +60,7 @@ exports! {
         add_preferred_instance_group(attribute: Handle<BackendAttribute>, kind: u32, _count: u64, ids: List<u64>, id_count: u64) {
         attribute.get()?;
         let ids = ids.read(id_count)?;
-        // What a model's author does not say is the server's choice, which is one instance.
+        // Without a configured kind, the server chooses one instance, so this preference has no effect.
         log::debug!("a backend prefers instances of kind {kind} on {ids:?}");
     }
 

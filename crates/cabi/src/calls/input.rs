@@ -10,7 +10,7 @@ use crate::table::Handle;
 
 type Input = Handle<InputObject>;
 
-/// Where the parts of a description go. Any of them may be NULL.
+/// The places for the properties of an input. Any of them may be NULL.
 struct Properties {
     name: Out<*const c_char>,
     datatype: Out<u32>,
@@ -32,7 +32,7 @@ fn properties(input: Input, places: &Properties) -> Result<(), Fault> {
     Ok(())
 }
 
-/// An input lies in one piece. One without a byte has none, as in Triton.
+/// An input has one buffer. An input without bytes has none, as in Triton.
 fn buffer_count(input: &InputObject) -> u32 {
     u32::from(!input.tensor.data.is_empty())
 }
@@ -56,7 +56,7 @@ fn buffer(
     let input = input.get()?;
     check_index(&input, index)?;
     let (kind, id) = memory_of(input.tensor.data.place());
-    // Where the client left them: nothing is copied.
+    // The client's own memory, without a copy.
     base.put(input.tensor.data.as_ptr().cast())?;
     bytes.put(input.tensor.data.len() as u64)?;
     memory_type.put(kind)?;
@@ -86,7 +86,7 @@ exports! {
         bytes: Out<u64>,
         buffers: Out<u32>,
     ) {
-        // An input lies where its client left it, whatever the policy.
+        // The host policy has no effect, because the input stays in the client's memory.
         properties(input, &Properties { name, datatype, shape, dims, bytes, buffers })?;
     }
 

@@ -1,19 +1,20 @@
-//! What may a backend ask of and tell the server about an instance?
+//! Which properties of an instance can a backend read and set?
 
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::Ordering;
 
 use nerite_backend::{Outcome, Times};
 
+use super::attributes::say_memory;
 use super::exports;
-use crate::abi::{Opaque, Out};
+use crate::abi::{List, Opaque, Out};
 use crate::fault::Fault;
-use crate::objects::{InstanceObject, Message, ModelObject, RequestObject};
+use crate::objects::{BufferAttributes, InstanceObject, Message, ModelObject, RequestObject};
 use crate::table::Handle;
 
 type Instance = Handle<InstanceObject>;
 
-/// Refuses an index into a list that is empty here.
+/// The error for an index into a list that is always empty here.
 fn none_of(what: &str, index: u32) -> Fault {
     Fault::misuse(format!("there is no {what} {index}: this instance has none"))
 }
@@ -36,7 +37,7 @@ exports! {
     }
 
     "TRITONBACKEND_ModelInstanceIsPassive" = instance_is_passive(instance: Instance, is_passive: Out<bool>) {
-        // Of passive instances none is made.
+        // This server makes no passive instances.
         instance.get()?;
         is_passive.put(false)?;
     }
@@ -74,16 +75,15 @@ exports! {
         instance.get()?.state.store(state.address(), Ordering::Release);
     }
 
-    "TRITONBACKEND_ModelInstanceReportMemoryUsage" = instance_report_memory_usage(instance: Instance, _usage: Opaque, _count: u32) {
-        // Statistics of this server do not show it.
-        instance.get()?;
+    "TRITONBACKEND_ModelInstanceReportMemoryUsage" = instance_report_memory_usage(instance: Instance, usage: List<Handle<BufferAttributes>>, count: u32) {
+        say_memory(&instance.get()?.memory, usage, count)?;
     }
 
     "TRITONBACKEND_ModelInstanceReportStatistics" =
         report_statistics(instance: Instance, request: Handle<RequestObject>, is_success: u8, start: u64, input_end: u64, infer_end: u64, end: u64) {
         instance.get()?;
         let outcome = if is_success == 0 { Outcome::Failed } else { Outcome::Success };
-        request.get()?.path.note(Times { start, input_end, infer_end, end }, outcome);
+        request.get()?.path()?.note(Times { start, input_end, infer_end, end }, outcome);
     }
 
     "TRITONBACKEND_ModelInstanceReportBatchStatistics" =

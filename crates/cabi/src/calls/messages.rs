@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{exports, plain_exports};
 use crate::abi::{List, Opaque, Out, Text, value};
-use crate::objects::{Message, ParameterObject};
+use crate::objects::{Content, Kept, Message, ParameterObject};
 use crate::table::Handle;
 
 exports! {
@@ -29,12 +29,12 @@ exports! {
 plain_exports! {
     "TRITONSERVER_ParameterNew" = parameter_new(name: Text, kind: u32, from: Opaque) -> Handle<ParameterObject> {
         let (Some(name), Some(value)) = (name.read_if_given(), value(kind, from)) else { return Handle::NULL };
-        Handle::to(Arc::new(ParameterObject::new(name, Some(value)))).unwrap_or_default()
+        Handle::to(Arc::new(ParameterObject::new(name, Content::Value(value)))).unwrap_or_default()
     }
 
-    "TRITONSERVER_ParameterBytesNew" = parameter_bytes_new(name: Text, _bytes: Opaque, _size: u64) -> Handle<ParameterObject> {
+    "TRITONSERVER_ParameterBytesNew" = parameter_bytes_new(name: Text, bytes: Opaque, size: u64) -> Handle<ParameterObject> {
         let name = name.read_if_given().unwrap_or_default();
-        Handle::to(Arc::new(ParameterObject::new(name, None))).unwrap_or_default()
+        Handle::to(Arc::new(ParameterObject::new(name, Content::Bytes(Kept(bytes.address()), size)))).unwrap_or_default()
     }
 
     "TRITONSERVER_ParameterDelete" = parameter_delete(parameter: Handle<ParameterObject>) {

@@ -1,4 +1,4 @@
-//! How does a backend count?
+//! How does a backend make metrics?
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ exports! {
         args: Handle<MetricArgs>,
     ) {
         let bounds = if args.is_null() { None } else { Some(args.get()?.bounds()) };
-        // Arguments that say nothing are as good as none, but for a histogram.
+        // Empty arguments mean none, except for a histogram.
         let is_histogram = family.get()?.kind() == MetricKind::Histogram;
         let bounds = bounds.filter(|bounds| is_histogram || !bounds.is_empty());
         new_metric(&metric, family, labels, count, bounds)?;

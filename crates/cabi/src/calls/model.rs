@@ -1,4 +1,4 @@
-//! What may a backend ask of and tell the server about a model?
+//! Which properties of a model can a backend read and set?
 
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
@@ -8,15 +8,16 @@ use nerite_config::proto::model_config::SchedulingChoice;
 use nerite_config::{ModelConfig, from_json, normalise, to_json};
 use nerite_request::Status;
 
+use super::attributes::say_memory;
 use super::exports;
-use crate::abi::{Opaque, Out};
+use crate::abi::{List, Opaque, Out};
 use crate::fault::Fault;
-use crate::objects::{BackendObject, Message, ModelObject, ServerObject};
+use crate::objects::{BackendObject, BufferAttributes, Message, ModelObject, ServerObject};
 use crate::table::Handle;
 
 type Model = Handle<ModelObject>;
 
-/// The only version of configurations that Triton has.
+/// The only version of Triton's configuration format.
 const CONFIG_VERSION: u32 = 1;
 
 fn check_version(version: u32) -> Result<(), Fault> {
@@ -27,7 +28,7 @@ fn check_version(version: u32) -> Result<(), Fault> {
     Err(Status::unsupported(text).into())
 }
 
-/// What a backend may complete of a configuration, as Triton takes it over.
+/// The configuration, completed by the backend in the fields that Triton allows.
 fn completed(known: &ModelConfig, told: ModelConfig) -> ModelConfig {
     let mut config = known.clone();
     config.max_batch_size = told.max_batch_size;
@@ -95,8 +96,7 @@ exports! {
         model.get()?.state().store(state.address(), Ordering::Release);
     }
 
-    "TRITONBACKEND_ModelReportMemoryUsage" = model_report_memory_usage(model: Model, _usage: Opaque, _count: u32) {
-        // Statistics of this server do not show it.
-        model.get()?;
+    "TRITONBACKEND_ModelReportMemoryUsage" = model_report_memory_usage(model: Model, usage: List<Handle<BufferAttributes>>, count: u32) {
+        say_memory(model.get()?.memory.own(), usage, count)?;
     }
 }

@@ -1,4 +1,4 @@
-//! Where does a backend write an output?
+//! How does a backend get the memory of an output?
 
 use std::ffi::c_void;
 

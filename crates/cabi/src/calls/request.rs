@@ -1,4 +1,4 @@
-//! How does a backend read a request, and give it back?
+//! How does a backend read and release a request?
 
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use nerite_request::{SequenceId, Status};
 use super::exports;
 use crate::abi::{Out, Text};
 use crate::fault::Fault;
-use crate::objects::{InputObject, RequestObject, memory_of};
+use crate::objects::{InputObject, RequestObject, TraceObject, memory_of};
 use crate::table::Handle;
 
 type Request = Handle<RequestObject>;
 
-/// The first and the last request of a sequence.
+/// The flags of the first and the last request of a sequence.
 const SEQUENCE_START: u32 = 1;
 const SEQUENCE_END: u32 = 2;
-/// A release for good.
-const RELEASE_ALL: u32 = 1;
+/// A release for another run, instead of one for good.
+const RELEASE_RESCHEDULE: u32 = 2;
 
 fn out_of_bounds(what: &str, index: u32, count: usize) -> Fault {
     Fault::misuse(format!("out of bounds index {index}: request has {count} {what}"))
@@ -57,7 +57,7 @@ exports! {
     }
 
     "TRITONBACKEND_RequestIsCancelled" = request_is_cancelled(request: Request, is_cancelled: Out<bool>) {
-        is_cancelled.put(request.get()?.path.cancel.is_cancelled())?;
+        is_cancelled.put(request.get()?.is_cancelled())?;
     }
 
     "TRITONBACKEND_InferenceRequestTimeoutMicroseconds" = request_timeout(request: Request, timeout_us: Out<u64>) {
@@ -88,7 +88,7 @@ exports! {
     }
 
     "TRITONBACKEND_RequestInput" = request_input(request: Request, name: Text, input: Out<Handle<InputObject>>) {
-        let (request, name) = (request.get()?, name.read()?);
+        let (request, name) = (request.get()?, name.name()?);
         let found = request.inputs.iter().find(|(_, input)| input.tensor.name == name);
         let unknown = || Fault::from(Status::invalid(format!("unknown request input name {name}")));
         input.put(found.ok_or_else(unknown)?.0)?;
@@ -118,7 +118,8 @@ exports! {
     ) {
         let (request, name) = (request.get()?, name.read_if_given());
         let known = bytes.wished();
-        let place = name.and_then(|name| request.path.output_place(&name));
+        let path = request.path()?;
+        let place = name.and_then(|name| path.output_place(&name));
         let Some((place, capacity)) = place else {
             return Err(Status::unavailable("Output properties are not available").into());
         };
@@ -131,15 +132,15 @@ exports! {
     }
 
     "TRITONBACKEND_RequestRelease" = request_release(request: Request, flags: u32) {
-        if flags & RELEASE_ALL == 0 {
-            return Err(Status::unsupported("TRITONBACKEND_RequestRelease: this server does not reschedule requests").into());
+        if flags & RELEASE_RESCHEDULE != 0 {
+            // One that cannot run again stays the backend's.
+            request.get()?.reschedule()?;
         }
-        request.take()?;
+        // One that waits is not the backend's.
+        request.take_when(|request| request.path().map(drop))?;
     }
 
-    "TRITONBACKEND_RequestTrace" = request_trace(request: Request, trace: Out<*const c_void>) {
-        // Backends do not see traces yet.
-        request.get()?;
-        trace.put(std::ptr::null())?;
+    "TRITONBACKEND_RequestTrace" = request_trace(request: Request, trace: Out<Handle<TraceObject>>) {
+        trace.put(request.get()?.trace()?)?;
     }
 }

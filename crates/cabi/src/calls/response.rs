@@ -1,38 +1,38 @@
 //! How does a backend answer?
 
+use std::ffi::c_char;
 use std::sync::Arc;
 
-use nerite_request::Parameter;
-use nerite_tensor::{DataType, Shape};
+use nerite_request::{Parameter, Status};
+use nerite_tensor::{DataType, Name, Shape};
 
 use super::exports;
 use crate::abi::{List, Out, Text};
 use crate::fault::Fault;
-use crate::limits::OUTPUTS_MAX;
 use crate::objects::{ErrorObject, Factory, OutputObject, RequestObject, ResponseObject, ResponsePath};
 use crate::table::Handle;
 
 type Response = Handle<ResponseObject>;
 
-/// No response follows.
+/// The flag of the last response.
 const COMPLETE_FINAL: u32 = 1;
 
 fn new_response(path: &Arc<ResponsePath>) -> Result<Response, Fault> {
     Handle::to(Arc::new(ResponseObject::new(Arc::clone(path))))
 }
 
-fn add_output(response: Response, name: String, datatype: u32, shape: Vec<i64>) -> Result<Handle<OutputObject>, Fault> {
+fn add_output(response: Response, name: Name, datatype: u32, shape: Shape) -> Result<Handle<OutputObject>, Fault> {
     let response = response.get()?;
     let datatype = DataType::ALL.into_iter().find(|known| *known as u32 == datatype);
     let datatype = datatype.ok_or_else(|| Fault::misuse(format!("output '{name}' has no valid datatype")))?;
-    if response.output_count() >= OUTPUTS_MAX {
-        return Err(Fault::misuse(format!("a response has at most {OUTPUTS_MAX} outputs")));
-    }
-    let output = OutputObject::new(Arc::clone(&response.path), name, datatype, Shape::from_vec(shape));
-    let output = Arc::new(output);
-    let handle = Handle::to(Arc::clone(&output))?;
-    response.add(handle, output);
-    Ok(handle)
+    response.add(OutputObject::new(Arc::clone(&response.path), name, datatype, shape))
+}
+
+/// What an output of a response is that was not sent yet.
+fn tell(output: &OutputObject, datatype: &Out<u32>, shape: &Out<*const i64>, dims: &Out<u64>) -> Result<(), Fault> {
+    datatype.put(output.datatype as u32)?;
+    shape.put(output.shape.as_ptr())?;
+    dims.put(output.shape.len() as u64)
 }
 
 fn say(response: Response, name: Text, value: Parameter) -> Result<(), Fault> {
@@ -43,7 +43,7 @@ fn say(response: Response, name: Text, value: Parameter) -> Result<(), Fault> {
 exports! {
     "TRITONBACKEND_ResponseNew" = response_new(response: Out<Response>, request: Handle<RequestObject>) {
         let request = request.get()?;
-        response.put(new_response(&request.path)?)?;
+        response.put(new_response(request.path()?)?)?;
     }
 
     "TRITONBACKEND_ResponseNewFromFactory" = response_new_from_factory(response: Out<Response>, factory: Handle<Factory>) {
@@ -63,11 +63,41 @@ exports! {
         shape: List<i64>,
         dims: u32,
     ) {
-        output.put(add_output(response, name.read()?, datatype, shape.read(u64::from(dims))?)?)?;
+        output.put(add_output(response, name.name()?, datatype, shape.read_as(u64::from(dims))?)?)?;
+    }
+
+    "TRITONBACKEND_InferenceResponseOutput" = unsent_output(
+        response: Response,
+        index: u32,
+        name: Out<*const c_char>,
+        datatype: Out<u32>,
+        shape: Out<*const i64>,
+        dims: Out<u64>,
+    ) {
+        let response = response.get()?;
+        let found = response.find(|at, _| at == index as usize);
+        let count = response.output_count();
+        let output = found.ok_or_else(|| Fault::misuse(format!("out of bounds index {index}: response has {count} outputs")))?;
+        // Name and shape live as long as the output, which is the response's.
+        name.put(output.c_name().as_ptr())?;
+        tell(&output, &datatype, &shape, &dims)?;
+    }
+
+    "TRITONBACKEND_InferenceResponseOutputByName" = unsent_output_by_name(
+        response: Response,
+        name: Text,
+        datatype: Out<u32>,
+        shape: Out<*const i64>,
+        dims: Out<u64>,
+    ) {
+        let (response, name) = (response.get()?, name.name()?);
+        let found = response.find(|_, output| output.name == name);
+        let output = found.ok_or_else(|| Status::not_found(format!("Output name {name} not found.")))?;
+        tell(&output, &datatype, &shape, &dims)?;
     }
 
     "TRITONBACKEND_ResponseSend" = response_send(response: Response, flags: u32, error: Handle<ErrorObject>) {
-        // The error stays the caller's.
+        // The caller keeps the error.
         let error = if error.is_null() { None } else { Some(error.get()?.status()) };
         let sent = response.take()?;
         let fill = |responder: &mut _| match error {
@@ -95,7 +125,7 @@ exports! {
 
     "TRITONBACKEND_ResponseFactoryNew" = factory_new(factory: Out<Handle<Factory>>, request: Handle<RequestObject>) {
         let request = request.get()?;
-        let made = Factory { path: Arc::clone(&request.path) };
+        let made = Factory { path: Arc::clone(request.path()?) };
         factory.put(Handle::to(Arc::new(made))?)?;
     }
 

@@ -1,4 +1,4 @@
-//! Is each function of the interface there, once?
+//! Does each function of the interface exist, once?
 
 use std::collections::HashSet;
 

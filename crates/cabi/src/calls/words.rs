@@ -1,4 +1,4 @@
-//! Which words and numbers does the interface use for its types, and where does a backend's log go?
+//! Which names and numbers has the interface for its types, and how does a backend log?
 
 use std::ffi::{CStr, c_char};
 
@@ -7,9 +7,9 @@ use nerite_tensor::DataType;
 use super::{exports, plain_exports};
 use crate::abi::{Out, Text};
 
-/// What this server offers to backends.
+/// The version of the interface for backends.
 const BACKEND_API: (u32, u32) = (1, 19);
-/// What it offers to programs.
+/// The version of the interface for programs.
 const SERVER_API: (u32, u32) = (1, 34);
 
 const DATATYPES: [&CStr; 15] = [
@@ -34,7 +34,7 @@ fn word(words: &[&'static CStr], at: u32) -> *const c_char {
     words.get(at as usize).map_or(c"<invalid>".as_ptr(), |word| word.as_ptr())
 }
 
-/// The log's level of a number: 0 for information, 1 for warnings, 2 for errors, 3 for details.
+/// The log level of a number: 0 is info, 1 is warning, 2 is error, 3 is verbose.
 fn level(number: u32) -> log::Level {
     match number {
         1 => log::Level::Warn,

@@ -1,4 +1,4 @@
-//! How does a batch reach a compiled backend?
+//! How is a batch passed to a compiled backend?
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,36 +12,39 @@ use crate::limits::RELEASE_PATIENCE;
 use crate::objects::{InstanceObject, RequestObject};
 use crate::table::Handle;
 
-/// One instance, between its first function and its last.
+/// One instance, from its `ModelInstanceInitialize` to its `ModelInstanceFinalize`.
 pub(crate) struct CompiledInstance {
     pub object: Arc<InstanceObject>,
     pub handle: Handle<InstanceObject>,
     pub model: Arc<InitializedModel>,
+    /// The requests of the run, and the list that the backend gets, which it may change. Kept for their memory.
+    pub given: Vec<Handle<RequestObject>>,
+    pub list: Vec<Handle<RequestObject>>,
 }
 
 impl Instance for CompiledInstance {
-    /// The backend owns the requests from now on, unless it returns an error: then it did nothing with them.
+    /// The backend owns the requests from now on, unless it returns an error. Then it must not have used them.
     fn run(&mut self, batch: Batch) {
         let Batch { jobs, meter } = batch;
         self.object.set_meter(meter);
-        let mut requests = Vec::with_capacity(jobs.len());
+        self.given.clear();
         for job in jobs {
             if job.is_cancelled() {
                 job.refuse(Status::new(Code::Cancelled, ""));
                 continue;
             }
-            requests.extend(self.give(job));
+            let request = self.give(job);
+            self.given.extend(request);
         }
-        if requests.is_empty() {
+        if self.given.is_empty() {
             return;
         }
-        // The backend may change the list.
-        let mut list = requests.clone();
-        if let Err(status) = self.model.loaded.library.execute(self.handle, &mut list) {
-            for request in requests {
-                // One that it released all the same is answered by that.
+        self.list.clone_from(&self.given);
+        if let Err(status) = self.model.loaded.library.execute(self.handle, &mut self.list) {
+            for request in self.given.drain(..) {
+                // If the backend released the request although it returned an error, the release has answered it.
                 if let Ok(request) = request.take() {
-                    request.path.fail(status.clone());
+                    fail(&request, status.clone());
                 }
             }
         }
@@ -49,7 +52,7 @@ impl Instance for CompiledInstance {
 }
 
 impl CompiledInstance {
-    /// A handle for the request of a job; `None` if it was refused.
+    /// A handle for the request of a job. `None` if there is no handle, and the request was refused.
     fn give(&self, job: Job) -> Option<Handle<RequestObject>> {
         let model = &self.model.object;
         let times: Times = job.begin();
@@ -57,16 +60,23 @@ impl CompiledInstance {
         match Handle::to(Arc::clone(&request)) {
             Ok(handle) => Some(handle),
             Err(fault) => {
-                request.path.fail(fault.told("TRITONBACKEND_ModelInstanceExecute"));
+                fail(&request, fault.told("TRITONBACKEND_ModelInstanceExecute"));
                 None
             }
         }
     }
 }
 
+/// Answers a request that the backend did not use.
+fn fail(request: &RequestObject, status: Status) {
+    if let Ok(path) = request.path() {
+        path.fail(status);
+    }
+}
+
 impl Drop for CompiledInstance {
-    /// In Triton a request keeps its model until it is released, so what the backend has not given back is waited for. A backend that gives
-    /// nothing back must not hold up others for ever: then its instance, its model and its library stay as they are until the process ends.
+    /// In Triton a request keeps its model until it is released, so this waits for unreleased requests, for a limited time. If the backend does not
+    /// release them, its instance, its model and its library stay loaded until the process ends.
     fn drop(&mut self) {
         let is_abandoned = &self.model.is_abandoned;
         let longest = if is_abandoned.load(Ordering::Acquire) { Duration::ZERO } else { RELEASE_PATIENCE };

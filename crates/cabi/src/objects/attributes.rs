@@ -1,4 +1,4 @@
-//! What is told of a buffer?
+//! What are the attributes of a buffer?
 
 use std::sync::{MutexGuard, PoisonError};
 
@@ -11,29 +11,29 @@ use super::object;
 #[derive(Default)]
 pub struct BufferAttributes(Mutex<Told>);
 
-/// What is told.
+/// The values of the attributes.
 #[derive(Default)]
 pub struct Told {
-    /// 0 for the host, 1 for page-locked memory, 2 for a GPU.
+    /// The type of memory: 0 for the host, 1 for page-locked memory, 2 for a GPU.
     pub memory_type: u32,
-    /// Which GPU.
+    /// The number of the GPU.
     pub memory_id: i64,
-    /// How large it is.
+    /// Its size.
     pub byte_size: usize,
-    /// How another process opens it. In a box, because C keeps its address.
+    /// The handle with which another process opens it. In a box, because C keeps its address.
     pub ipc: Option<Box<[u8; 64]>>,
 }
 
 object!(BufferAttributes, 4, "buffer attributes object");
 
 impl BufferAttributes {
-    /// Of memory that lies at `place`.
+    /// The attributes of memory at `place`.
     pub fn new(place: Place, byte_size: usize, ipc: Option<[u8; 64]>) -> BufferAttributes {
         let (memory_type, memory_id) = memory_of(place);
         BufferAttributes(Mutex::new(Told { memory_type, memory_id, byte_size, ipc: ipc.map(Box::new) }))
     }
 
-    /// What is told, to read or to change.
+    /// The attributes, to read or to change.
     pub fn told(&self) -> MutexGuard<'_, Told> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

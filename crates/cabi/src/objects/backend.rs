@@ -1,4 +1,4 @@
-//! What is a backend to its own code?
+//! What does the handle of a backend stand for?
 
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
@@ -16,29 +16,29 @@ pub struct BackendObject {
     pub name: CString,
     /// The directory of its library.
     pub directory: CString,
-    /// What the operator set for it.
+    /// The operator's settings for it.
     pub config: Handle<Message>,
-    /// 0: an instance runs one batch after the other; 1: all of a device do.
+    /// 0: each instance runs one batch at a time. 1: all instances of a device together do.
     pub execution_policy: AtomicU32,
-    /// Whether it is within `Initialize`, where alone some things may be set.
+    /// Whether `Initialize` is running. Some properties can be set only then.
     pub is_initializing: AtomicBool,
     state: AtomicPtr<c_void>,
 }
 
 object!(BackendObject, 5, "backend");
 
-/// What a backend is made of.
+/// The parts of a new backend.
 pub struct BackendParts<'a> {
     /// The name that configurations use.
     pub name: &'a str,
     /// The directory of its library.
     pub directory: &'a str,
-    /// What the operator set for it, as JSON.
+    /// The operator's settings for it, as JSON.
     pub config: String,
 }
 
 impl BackendObject {
-    /// A backend that is about to be initialised.
+    /// A backend before its `Initialize`.
     pub fn new(parts: BackendParts<'_>) -> Result<BackendObject, Fault> {
         Ok(BackendObject {
             owner: parts.name.into(),
@@ -51,7 +51,7 @@ impl BackendObject {
         })
     }
 
-    /// What the backend keeps.
+    /// The backend's own state.
     pub fn state(&self) -> &AtomicPtr<c_void> {
         &self.state
     }
@@ -59,12 +59,12 @@ impl BackendObject {
 
 impl Drop for BackendObject {
     fn drop(&mut self) {
-        // It was made with the object, and only a backend that deletes what is not its own ends it before.
+        // The message was made with the object. Only a backend that deletes the server's objects has deleted it before.
         drop(self.config.take());
     }
 }
 
-/// `TRITONBACKEND_BackendAttribute`: what a backend says of itself.
+/// `TRITONBACKEND_BackendAttribute`: properties that a backend sets.
 #[derive(Default)]
 pub struct BackendAttribute {
     is_parallel: AtomicBool,
@@ -73,12 +73,12 @@ pub struct BackendAttribute {
 object!(BackendAttribute, 6, "backend attribute");
 
 impl BackendAttribute {
-    /// Its instances may be made side by side.
+    /// Sets whether its instances may be made in parallel.
     pub fn set_parallel(&self, is_parallel: bool) {
         self.is_parallel.store(is_parallel, Ordering::Release);
     }
 
-    /// Whether its instances may be made side by side.
+    /// Whether its instances may be made in parallel.
     pub fn is_parallel(&self) -> bool {
         self.is_parallel.load(Ordering::Acquire)
     }

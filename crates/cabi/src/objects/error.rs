@@ -1,4 +1,4 @@
-//! What is an error on its way between a backend and the server?
+//! What is an error between a backend and the server?
 
 use std::ffi::CString;
 
@@ -10,7 +10,7 @@ use super::{c_text, object};
 pub struct ErrorObject {
     /// Its kind.
     pub code: Code,
-    /// What happened.
+    /// Its text.
     pub message: CString,
 }
 
@@ -23,7 +23,7 @@ impl From<&Status> for ErrorObject {
 }
 
 impl ErrorObject {
-    /// The same as a client is told it.
+    /// The error for a client.
     pub fn status(&self) -> Status {
         Status::new(self.code, self.message.to_string_lossy())
     }
@@ -36,7 +36,8 @@ pub fn code_number(code: Code) -> u32 {
         Code::Internal => 1,
         Code::NotFound => 2,
         Code::InvalidArg => 3,
-        Code::Unavailable => 4,
+        // Triton's interface has no numbers for what a client may not do.
+        Code::Unavailable | Code::Unauthenticated | Code::Denied | Code::Exhausted => 4,
         Code::Unsupported => 5,
         Code::AlreadyExists => 6,
         Code::Cancelled => 7,

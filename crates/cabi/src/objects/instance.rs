@@ -1,4 +1,4 @@
-//! What is an instance to a backend's code?
+//! What does the handle of an instance stand for?
 
 use std::ffi::{CString, c_void};
 use std::sync::atomic::AtomicPtr;
@@ -7,38 +7,40 @@ use std::sync::{Arc, PoisonError};
 use nerite_backend::Meter;
 use nerite_locks::Mutex;
 
-use super::{Message, ModelObject, Outstanding, object};
+use super::{Message, ModelObject, Outstanding, SaidMemory, object};
 use crate::table::Handle;
 
 /// `TRITONBACKEND_ModelInstance`.
 pub struct InstanceObject {
-    /// Whose instance it is.
+    /// Its model.
     pub model: Handle<ModelObject>,
     /// Its name.
     pub name: CString,
-    /// 1 for the host, 2 for a GPU, 3 for what the model itself chooses.
+    /// 1 for the host, 2 for a GPU, 3 for the model's own choice.
     pub kind: u32,
-    /// Which GPU; 0 on the host.
+    /// The number of the GPU. 0 on the host.
     pub device: i32,
-    /// What the operator set for where it runs.
+    /// The host policy.
     pub policy: Handle<Message>,
-    /// Who is told of its executions, since the first one.
+    /// The receiver of its statistics. Set by the first execution.
     pub meter: Mutex<Option<Arc<dyn Meter>>>,
-    /// Its requests that the backend has.
+    /// Its requests that the backend has not released.
     pub outstanding: Arc<Outstanding>,
-    /// What the backend keeps.
+    /// What the backend says of its memory.
+    pub memory: Arc<SaidMemory>,
+    /// The backend's own state.
     pub state: AtomicPtr<c_void>,
 }
 
 object!(InstanceObject, 9, "model instance");
 
 impl InstanceObject {
-    /// Who is told of its executions.
+    /// The receiver of its statistics.
     pub fn meter(&self) -> Option<Arc<dyn Meter>> {
         self.meter.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Executions are from now on told to this one.
+    /// Sets the receiver of its statistics.
     pub fn set_meter(&self, meter: Arc<dyn Meter>) {
         *self.meter.lock().unwrap_or_else(PoisonError::into_inner) = Some(meter);
     }
@@ -46,7 +48,7 @@ impl InstanceObject {
 
 impl Drop for InstanceObject {
     fn drop(&mut self) {
-        // It was made with the object.
+        // The message was made with the object.
         drop(self.policy.take());
     }
 }

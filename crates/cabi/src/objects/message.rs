@@ -10,7 +10,7 @@ pub struct Message(Vec<u8>);
 object!(Message, 2, "message");
 
 impl Message {
-    /// A message of the server's own.
+    /// A message that the server wrote.
     pub fn new(json: String) -> Message {
         Message(json.into_bytes())
     }

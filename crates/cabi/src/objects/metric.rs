@@ -1,10 +1,10 @@
-//! What do backends count?
+//! Which metrics do backends make?
 //!
-//! Families and metrics lie in the server's registry, where Python models have theirs: equal names and labels are one. Each object here has a
-//! [`MetricOwner`] of its own, so what it stands for lasts as long as any object that stands for it.
+//! Families and metrics are in the server's registry, together with those of Python models: equal names and labels are one metric. Each object here
+//! has its own [`MetricOwner`], so a metric exists as long as any object for it.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nerite_backend::{CustomMetrics, MetricChange, MetricOwner};
@@ -16,8 +16,11 @@ use super::object;
 use crate::fault::Fault;
 use crate::limits::METRICS_MAX;
 
-/// The registry of the server. Functions of the interface name no server.
+/// The registry of the server. It is global, because these functions have no argument for the server.
 static REGISTRY: Mutex<Option<Arc<CustomMetrics>>> = Mutex::new(None);
+
+/// Whether this process has metrics that nobody would see.
+static ARE_REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// `TRITONSERVER_MetricFamily`.
 pub struct FamilyObject {
@@ -25,16 +28,16 @@ pub struct FamilyObject {
     help: String,
     kind: MetricKind,
     _owner: MetricOwner,
-    /// Shared with the metrics made with it.
+    /// Shared with the metrics that were made with it.
     used: Arc<()>,
 }
 
 object!(FamilyObject, 16, "metric family");
 
-/// How many objects stand for metrics now.
+/// The number of metric objects.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// One of the metrics that there may be.
+/// Counts one metric object, until it is dropped.
 struct Place;
 
 /// `TRITONSERVER_Metric`.
@@ -73,9 +76,24 @@ pub fn number_of(kind: MetricKind) -> u32 {
     }
 }
 
-/// From now on backends count in this registry.
+/// Sets the registry for the metrics of backends.
 pub fn count_in(metrics: &Arc<CustomMetrics>) {
     *lock(&REGISTRY) = Some(Arc::clone(metrics));
+}
+
+/// From now on no metrics are made here: nobody would see those of a process of a backend's own.
+pub fn refuse_metrics() {
+    ARE_REFUSED.store(true, Ordering::Relaxed);
+}
+
+fn check_seen() -> Result<(), Status> {
+    if !ARE_REFUSED.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    Err(Status::unsupported(
+        "TRITONSERVER_MetricFamilyNew is not supported where the backend runs in a process of its own: the metrics of that process are on no \
+         page; run it in the server's process ('isolated' is 'false')",
+    ))
 }
 
 fn owner() -> MetricOwner {
@@ -83,20 +101,21 @@ fn owner() -> MetricOwner {
 }
 
 impl MetricArgs {
-    /// Bounds of the buckets of a histogram.
+    /// Sets the bounds of the buckets of a histogram.
     pub fn set(&self, bounds: Vec<f64>) {
         *lock(&self.0) = bounds;
     }
 
-    /// They.
+    /// The bounds of the buckets.
     pub fn bounds(&self) -> Vec<f64> {
         lock(&self.0).clone()
     }
 }
 
 impl FamilyObject {
-    /// A share of the family of this name.
+    /// An object for the family of this name.
     pub fn new(kind: MetricKind, name: String, help: String) -> Result<FamilyObject, Fault> {
+        check_seen()?;
         let mut owner = owner();
         owner.family(&name, &help, kind).map_err(Status::invalid)?;
         Ok(FamilyObject { name, help, kind, _owner: owner, used: Arc::default() })
@@ -107,12 +126,12 @@ impl FamilyObject {
         self.kind
     }
 
-    /// Whether a metric that was made with it is held.
+    /// Whether a metric of it still exists.
     pub fn is_used(&self) -> bool {
         Arc::strong_count(&self.used) > 1
     }
 
-    /// A share of the metric with these labels. Only histograms have `bounds`.
+    /// An object for the metric with these labels. Only histograms have `bounds`.
     pub fn metric(&self, labels: BTreeMap<String, String>, bounds: Option<Vec<f64>>) -> Result<MetricObject, Fault> {
         let place = Place::take()?;
         let mut owner = owner();
@@ -156,7 +175,7 @@ impl MetricObject {
         }
     }
 
-    /// Does this to it. Gives the value that it has then.
+    /// Changes the metric. Returns its new value.
     pub fn change(&self, change: MetricChange) -> Result<f64, Fault> {
         self.owner.change(self.number, change).map_err(|why| {
             let is_negative = self.kind == MetricKind::Counter && matches!(change, MetricChange::Increment(_));
@@ -187,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_metric_lasts_as_long_as_an_object_stands_for_it() {
+    fn a_metric_exists_as_long_as_any_object_for_it() {
         let first = family(MetricKind::Counter, "lasting");
         let pair = [0; 2].map(|_| first.metric(BTreeMap::new(), None).unwrap());
         assert!(first.is_used());
@@ -204,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kind_lacks_is_refused() {
+    fn changes_that_a_kind_lacks_are_refused() {
         let counter = family(MetricKind::Counter, "refusing");
         let metric = counter.metric(BTreeMap::new(), None).unwrap();
         for change in [MetricChange::Increment(-1.0), MetricChange::Set(1.0), MetricChange::Observe(1.0)] {

@@ -1,20 +1,22 @@
-//! What is a model to a backend's code?
+//! What does the handle of a model stand for?
 
-use std::ffi::{CString, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
 use nerite_backend::Models;
 use nerite_config::ModelConfig;
 use nerite_locks::Mutex;
+use nerite_request::Status;
 
-use super::{BackendObject, c_text, object};
+use super::{BackendObject, MemoryOfModel, Outstanding, c_text, object};
 use crate::fault::Fault;
+use crate::server_calls::ServerCalls;
 use crate::table::Handle;
 
 /// `TRITONBACKEND_Model`: one version of a model.
 pub struct ModelObject {
-    /// Who runs it.
+    /// Its backend.
     pub backend: Arc<BackendObject>,
     /// The backend's handle.
     pub backend_handle: Handle<BackendObject>,
@@ -24,21 +26,33 @@ pub struct ModelObject {
     pub version: u64,
     /// The model's directory.
     pub repository: CString,
-    /// Whether the backend is asked to complete the configuration.
+    /// Whether the backend may complete the configuration.
     pub completes: bool,
-    /// Whether it is within `ModelInitialize`, where alone the configuration may be set.
+    /// Whether `ModelInitialize` is running. The configuration can be set only then.
     pub is_initializing: AtomicBool,
     /// The models of this server.
     pub server: Handle<ServerObject>,
+    /// The same, for what it asked of them.
+    pub asked: Arc<ServerObject>,
     config: Mutex<Arc<ModelConfig>>,
+    settled: OnceLock<Settled>,
     state: AtomicPtr<c_void>,
+    /// What the backend says of its memory.
+    pub memory: MemoryOfModel,
 }
 
 object!(ModelObject, 7, "model");
 
-/// What a model is made of.
+/// The final configuration, and what each request needs of it.
+struct Settled {
+    config: Arc<ModelConfig>,
+    /// The names of its tensors, sorted.
+    names: Vec<Arc<CStr>>,
+}
+
+/// The parts of a new model.
 pub struct ModelParts<'a> {
-    /// Who runs it.
+    /// Its backend.
     pub backend: Arc<BackendObject>,
     /// The backend's handle.
     pub backend_handle: Handle<BackendObject>,
@@ -48,16 +62,16 @@ pub struct ModelParts<'a> {
     pub version: i64,
     /// The model's directory.
     pub repository: &'a str,
-    /// What is known of it so far.
+    /// Its configuration so far.
     pub config: Arc<ModelConfig>,
-    /// Whether the backend is asked for the rest.
+    /// Whether the backend may complete the configuration.
     pub completes: bool,
     /// The models of this server.
-    pub models: Models,
+    pub server: Arc<ServerObject>,
 }
 
 impl ModelObject {
-    /// A model that is about to be initialised.
+    /// A model before its `ModelInitialize`.
     pub fn new(parts: ModelParts<'_>) -> Result<ModelObject, Fault> {
         Ok(ModelObject {
             backend: parts.backend,
@@ -67,25 +81,48 @@ impl ModelObject {
             repository: c_text(parts.repository),
             completes: parts.completes,
             is_initializing: AtomicBool::new(true),
-            server: Handle::to(Arc::new(ServerObject { _models: parts.models }))?,
+            server: Handle::to(Arc::clone(&parts.server))?,
+            asked: parts.server,
             config: Mutex::new(parts.config),
+            settled: OnceLock::new(),
             state: AtomicPtr::default(),
+            memory: MemoryOfModel::default(),
         })
     }
 
-    /// What the backend keeps.
+    /// The backend's own state.
     pub fn state(&self) -> &AtomicPtr<c_void> {
         &self.state
     }
 
-    /// What is known of it.
+    /// Its configuration.
     pub fn config(&self) -> Arc<ModelConfig> {
-        Arc::clone(&self.lock())
+        match self.settled.get() {
+            Some(settled) => Arc::clone(&settled.config),
+            None => Arc::clone(&self.lock()),
+        }
     }
 
-    /// From now on this is known of it.
+    /// Sets its configuration while it is initialised.
     pub fn set_config(&self, config: Arc<ModelConfig>) {
         *self.lock() = config;
+    }
+
+    /// Sets its final configuration, which each request reads without a lock.
+    pub fn settle(&self, config: Arc<ModelConfig>) {
+        let tensors = config.inputs().into_iter().chain(config.outputs());
+        let mut names: Vec<Arc<CStr>> = tensors.map(|tensor| c_text(&tensor.name).into()).collect();
+        names.sort();
+        self.settled.get_or_init(|| Settled { config, names });
+    }
+
+    /// The name of a tensor for C. One that the configuration has needs no memory.
+    pub fn c_name(&self, name: &str) -> Arc<CStr> {
+        let settled = self.settled.get();
+        let at =
+            settled.and_then(|found| found.names.binary_search_by(|known| known.to_bytes().cmp(name.as_bytes())).ok());
+        let known = settled.zip(at).and_then(|(found, at)| found.names.get(at));
+        known.map_or_else(|| c_text(name).into(), Arc::clone)
     }
 
     fn lock(&self) -> MutexGuard<'_, Arc<ModelConfig>> {
@@ -95,15 +132,61 @@ impl ModelObject {
 
 impl Drop for ModelObject {
     fn drop(&mut self) {
-        // It was made with the object, and no function of the interface that a backend may call ends it.
+        // The server object was made with the model, and a backend cannot delete it.
         drop(self.server.take());
     }
 }
 
-/// `TRITONSERVER_Server`: the models of this server, as one of them sees it.
+/// Whose requests they are that a program makes of the server in its own process, for errors.
+const PROGRAM: &str = "the program itself";
+
+/// `TRITONSERVER_Server`: the models of this server that a model may use.
 pub struct ServerObject {
-    /// They. Nothing of the interface that asks them is there yet.
-    _models: Models,
+    /// The backend's name, for errors.
+    pub owner: Arc<str>,
+    /// The models.
+    models: Models,
+    /// Its requests that are the server's now.
+    pub flights: Arc<Outstanding>,
+    /// Its requests and responses that it did not delete yet.
+    pub held: Arc<Outstanding>,
+    /// There for the program that made the server. A model has its server's models only.
+    program: Option<Arc<dyn ServerCalls>>,
 }
 
 object!(ServerObject, 8, "server");
+
+impl ServerObject {
+    /// The models of this server, for one whose backend is called `owner`.
+    pub fn new(owner: &Arc<str>, models: Models) -> ServerObject {
+        ServerObject { owner: Arc::clone(owner), models, flights: Arc::default(), held: Arc::default(), program: None }
+    }
+
+    /// The server as the program has it that made it.
+    pub fn of_program(calls: Arc<dyn ServerCalls>) -> ServerObject {
+        ServerObject { program: Some(Arc::clone(&calls)), ..ServerObject::new(&Arc::from(PROGRAM), calls.models()) }
+    }
+
+    /// The models, for this function. Who only completes a configuration in a process of its own cannot ask them.
+    pub fn models(&self, function: &str) -> Result<&Models, Status> {
+        if self.models.is_none() {
+            return Err(Status::unsupported(format!(
+                "{function} is not supported where the configuration of a model of backend '{}' is completed in a process of its own: the server \
+                 and its other models cannot be asked from there; run it in the server's process ('isolated' is 'false')",
+                self.owner
+            )));
+        }
+        Ok(&self.models)
+    }
+
+    /// What the program may ask that made the server.
+    pub fn program(&self) -> Option<&Arc<dyn ServerCalls>> {
+        self.program.as_ref()
+    }
+
+    /// The same where nobody else may ask.
+    pub fn calls(&self) -> Result<&Arc<dyn ServerCalls>, Fault> {
+        let refused = || Fault::misuse("the server is not the backend's: only the program that made it may ask this");
+        self.program().ok_or_else(refused)
+    }
+}

@@ -1,39 +1,49 @@
-//! Which requests of an instance has the backend not given back?
+//! How many requests of an instance has the backend not released?
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Duration;
 
 use nerite_locks::Mutex;
 
-/// Counts the requests of one instance of which the backend still has something: the request, a response, an output or a factory.
+/// Counts the requests of one instance of which the backend still holds an object: the request, a response, an output or a factory.
+///
+/// A request takes no lock for it, unless an instance ends. All accesses are sequentially consistent: of the one who ends the last request and the
+/// one who waits, at least one sees the other.
 #[derive(Default)]
 pub struct Outstanding {
-    count: Mutex<usize>,
+    count: AtomicUsize,
+    /// Whether somebody waits for the last.
+    is_awaited: AtomicBool,
+    ending: Mutex<()>,
     none: Condvar,
 }
 
-/// One of them, as long as this lives.
+/// Counts one request, until it is dropped.
 pub struct Counted(Arc<Outstanding>);
 
 impl Outstanding {
-    /// The backend gets one more.
+    /// Counts one more request.
     pub fn add(self: &Arc<Self>) -> Counted {
-        *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.count.fetch_add(1, Ordering::SeqCst);
         Counted(Arc::clone(self))
     }
 
-    /// Waits until there is none, no longer than this. How many are left.
+    /// Waits until there are none, for at most this time. Returns how many are left.
     pub fn wait(&self, longest: Duration) -> usize {
-        let count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
-        *self.none.wait_timeout_while(count, longest, |count| *count > 0).unwrap_or_else(PoisonError::into_inner).0
+        self.is_awaited.store(true, Ordering::SeqCst);
+        let ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+        let some = |(): &mut ()| self.count.load(Ordering::SeqCst) > 0;
+        drop(self.none.wait_timeout_while(ending, longest, some).unwrap_or_else(PoisonError::into_inner));
+        self.count.load(Ordering::SeqCst)
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let mut count = self.0.count.lock().unwrap_or_else(PoisonError::into_inner);
-        *count -= 1;
-        if *count == 0 {
+        if self.0.count.fetch_sub(1, Ordering::SeqCst) == 1 && self.0.is_awaited.load(Ordering::SeqCst) {
+            // Who waits holds this lock from its look at the count until it sleeps.
+            drop(self.0.ending.lock().unwrap_or_else(PoisonError::into_inner));
             self.0.none.notify_all();
         }
     }
@@ -44,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_hears_of_the_last_or_of_those_that_are_left() {
+    fn a_wait_ends_with_the_last_request_or_returns_the_number_left() {
         let outstanding = Arc::new(Outstanding::default());
         assert_eq!(outstanding.wait(Duration::ZERO), 0);
         let (first, second) = (outstanding.add(), outstanding.add());

@@ -1,12 +1,12 @@
-//! What is a parameter as C reads it?
+//! How is a parameter stored for C?
 
 use std::ffi::{CString, c_void};
 
 use nerite_request::Parameter;
 
-use super::{c_text, object};
+use super::{Kept, c_text, object};
 
-/// A value where C finds it through an address.
+/// A value with a fixed address, which C reads.
 pub enum Value {
     /// Number 0 of the interface.
     Text(CString),
@@ -29,7 +29,7 @@ impl Value {
         }
     }
 
-    /// Where it is: a text's first character, or the number itself. It stays there as long as the value lives.
+    /// Its address: of a text's first character, or of the number. It is valid as long as the value lives.
     pub fn address(&self) -> *const c_void {
         match self {
             Value::Text(text) => text.as_ptr().cast(),
@@ -54,12 +54,20 @@ impl From<&Parameter> for Value {
 /// `TRITONSERVER_Parameter`.
 pub struct ParameterObject {
     name: String,
-    value: Option<Value>,
+    value: Content,
+}
+
+/// What a parameter has.
+pub enum Content {
+    /// A value.
+    Value(Value),
+    /// Bytes, which stay the backend's as long as the parameter lives.
+    Bytes(Kept, u64),
 }
 
 impl ParameterObject {
-    /// A parameter; without a value for bytes, which stay the backend's.
-    pub fn new(name: String, value: Option<Value>) -> ParameterObject {
+    /// A parameter.
+    pub fn new(name: String, value: Content) -> ParameterObject {
         ParameterObject { name, value }
     }
 
@@ -71,8 +79,16 @@ impl ParameterObject {
     /// Its value, if that is a text.
     pub fn text(&self) -> Option<String> {
         match &self.value {
-            Some(Value::Text(text)) => Some(text.to_string_lossy().into_owned()),
+            Content::Value(Value::Text(text)) => Some(text.to_string_lossy().into_owned()),
             _ => None,
+        }
+    }
+
+    /// Where its bytes are, and how many, if it has such.
+    pub fn bytes(&self) -> Option<(Kept, u64)> {
+        match &self.value {
+            Content::Bytes(base, bytes) => Some((*base, *bytes)),
+            Content::Value(_) => None,
         }
     }
 }

@@ -1,72 +1,176 @@
-//! What is a request to a backend's code?
+//! What does the handle of a request stand for?
 
-use std::ffi::CString;
-use std::sync::Arc;
+use std::borrow::Cow;
+use std::ffi::{CStr, CString};
+use std::sync::{Arc, PoisonError};
 
 use nerite_backend::{Job, Times};
-use nerite_request::{Sequence, SequenceId};
+use nerite_config::ModelConfig;
+use nerite_locks::Mutex;
+use nerite_request::{Cancel, Sequence, SequenceId, Status};
+use nerite_tensor::{DataType, Shape, Tensor};
 
-use super::{Counted, InputObject, ModelObject, ResponsePath, Value, c_text, object};
+use super::{
+    Counted, InputObject, ModelObject, ResponsePath, StateObject, TraceObject, TraceOf, Value, c_cow, c_text, object,
+};
+use crate::fault::Fault;
+use crate::limits::OUTPUTS_MAX;
 use crate::table::Handle;
 
-/// `TRITONBACKEND_Request`. It keeps the inputs until it is released.
+/// `TRITONBACKEND_Request`. It holds the inputs until it is released.
 pub struct RequestObject {
-    /// The client's own name for it.
-    pub id: CString,
+    /// The client's id.
+    pub id: Cow<'static, CStr>,
     /// The sequence it belongs to.
     pub sequence: Sequence,
     /// The sequence's name, if that is a text.
-    pub sequence_text: CString,
+    pub sequence_text: Cow<'static, CStr>,
     /// Longest time in the queue.
     pub timeout_us: u64,
-    /// What the client says beside its tensors.
+    /// The client's parameters.
     pub parameters: Vec<(CString, Value)>,
     /// The inputs, in the client's order.
     pub inputs: Vec<(Handle<InputObject>, Arc<InputObject>)>,
-    /// Names of the outputs that are wanted.
-    pub wanted: Vec<CString>,
-    /// The way back.
-    pub path: Arc<ResponsePath>,
+    /// Names of the requested outputs.
+    pub wanted: Vec<Arc<CStr>>,
+    way: Way,
+    config: Arc<ModelConfig>,
+    version: u64,
+    /// What it sets apart for the next request of its sequence.
+    states: Mutex<Vec<Handle<StateObject>>>,
 }
 
 object!(RequestObject, 12, "request");
 
+/// Where its responses go.
+enum Way {
+    /// It runs.
+    Runs(Arc<ResponsePath>),
+    /// It waits, and a batching strategy looks at it. The flag of its client.
+    Waits(Cancel),
+}
+
 impl RequestObject {
-    /// The request of a job, for a model whose run began at `times`; `None` if there were no handles for it, and its client was told.
+    /// The request of a job, for a run that began at `times`. `None` if there were no handles for it. Its client got an error then.
     pub fn new(job: Job, model: &ModelObject, counted: Counted, times: Times) -> Option<RequestObject> {
-        let (id, sequence, timeout_us) = (c_text(job.id()), job.sequence().clone(), job.timeout_us());
-        let parameters = job.parameters().iter().map(|(key, value)| (c_text(key), Value::from(value))).collect();
-        let wanted = job.wanted().map(c_text).collect();
+        // Whatever its way is, it is replaced below.
+        let mut request = RequestObject::of(&job, model);
         let (tensors, responder) = job.divide();
-        let mut inputs = Vec::with_capacity(tensors.len());
-        for tensor in tensors {
-            let input = Arc::new(InputObject::new(tensor));
-            match Handle::to(Arc::clone(&input)) {
-                Ok(handle) => inputs.push((handle, input)),
-                Err(fault) => {
-                    for (handle, _) in inputs {
-                        drop(Handle::take(handle));
-                    }
-                    responder.refuse(fault.told("TRITONBACKEND_ModelInstanceExecute"));
-                    return None;
-                }
-            }
+        if let Err(fault) = request.add(tensors, model) {
+            responder.refuse(fault.told("TRITONBACKEND_ModelInstanceExecute"));
+            return None;
         }
+        let owner = Arc::clone(&model.backend.owner);
+        let path = ResponsePath::new(responder, counted, owner, request.config.decoupled(), times);
+        request.way = Way::Runs(Arc::new(path));
+        Some(request)
+    }
+
+    /// A job that waits, for a batching strategy to look at.
+    pub fn waiting(job: &Job, model: &ModelObject) -> Result<RequestObject, Fault> {
+        let mut request = RequestObject::of(job, model);
+        request.add(job.inputs().iter().cloned(), model)?;
+        Ok(request)
+    }
+
+    /// The request of a job that waits, without its inputs.
+    fn of(job: &Job, model: &ModelObject) -> RequestObject {
+        let sequence = job.sequence().clone();
         let sequence_text = match &sequence.id {
-            SequenceId::Text(text) => c_text(text),
-            _ => CString::default(),
+            SequenceId::Text(text) => c_cow(text),
+            _ => Cow::Borrowed(c""),
         };
-        let is_decoupled = model.config().decoupled();
-        let path =
-            Arc::new(ResponsePath::new(responder, counted, Arc::clone(&model.backend.owner), is_decoupled, times));
-        Some(RequestObject { id, sequence, sequence_text, timeout_us, parameters, inputs, wanted, path })
+        RequestObject {
+            id: c_cow(job.id()),
+            sequence,
+            sequence_text,
+            timeout_us: job.timeout_us(),
+            parameters: job.parameters().iter().map(|(key, value)| (c_text(key), Value::from(value))).collect(),
+            inputs: Vec::new(),
+            wanted: job.own_wanted().map(|name| model.c_name(name)).collect(),
+            way: Way::Waits(job.cancel().clone()),
+            config: model.config(),
+            version: model.version,
+            states: Mutex::default(),
+        }
+    }
+
+    fn add(
+        &mut self,
+        tensors: impl IntoIterator<Item = Tensor, IntoIter: ExactSizeIterator>,
+        model: &ModelObject,
+    ) -> Result<(), Fault> {
+        let tensors = tensors.into_iter();
+        self.inputs.reserve_exact(tensors.len());
+        for tensor in tensors {
+            let input = Arc::new(InputObject::new(model.c_name(&tensor.name), tensor));
+            self.inputs.push((Handle::to(Arc::clone(&input))?, input));
+        }
+        Ok(())
+    }
+
+    /// The path of its responses.
+    pub fn path(&self) -> Result<&Arc<ResponsePath>, Fault> {
+        match &self.way {
+            Way::Runs(path) => Ok(path),
+            Way::Waits(_) => Err(Fault::misuse(
+                "the request waits for its batch: a batching strategy may look at it and do nothing else",
+            )),
+        }
+    }
+
+    /// Whether its client has cancelled it.
+    pub fn is_cancelled(&self) -> bool {
+        match &self.way {
+            Way::Runs(path) => path.cancel.is_cancelled(),
+            Way::Waits(cancel) => cancel.is_cancelled(),
+        }
+    }
+
+    /// The successor of the state whose output has this name.
+    pub fn state(&self, name: String, datatype: DataType, shape: Shape) -> Result<Handle<StateObject>, Fault> {
+        let known = self.config.sequence_batching().map_or(&[][..], |batching| &batching.state);
+        if known.is_empty() {
+            let model = &self.config.name;
+            let why = format!("unable to add state '{name}'. State configuration is missing for model '{model}'.");
+            return Err(Status::invalid(why).into());
+        }
+        if !known.iter().any(|state| state.output_name == name) {
+            return Err(Status::invalid(format!("state '{name}' is not a valid state name.")).into());
+        }
+        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        if states.len() >= OUTPUTS_MAX {
+            return Err(Fault::misuse(format!("a request has at most {OUTPUTS_MAX} states")));
+        }
+        let state = StateObject::new(Arc::clone(self.path()?), name, datatype, shape);
+        let handle = Handle::to(Arc::new(state))?;
+        states.push(handle);
+        Ok(handle)
+    }
+
+    /// Where it is traced; NULL if it is not.
+    pub fn trace(&self) -> Result<Handle<TraceObject>, Fault> {
+        self.path()?.trace(|| TraceOf {
+            model: c_text(&self.config.name),
+            version: self.version as i64,
+            request_id: self.id.clone().into_owned(),
+        })
+    }
+
+    /// Gives it back, to run again as the next one of its sequence.
+    pub fn reschedule(&self) -> Result<(), Fault> {
+        self.path()?.reschedule(self.inputs.iter().map(|(_, input)| input.tensor.clone()).collect())
     }
 }
 
 impl Drop for RequestObject {
     fn drop(&mut self) {
         for (handle, _) in self.inputs.drain(..) {
-            // Inputs are the request's, so nobody else ended them.
+            // The request owns its inputs, so they were not deleted before.
+            drop(handle.take());
+        }
+        for handle in self.states.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            // So are its states.
             drop(handle.take());
         }
     }

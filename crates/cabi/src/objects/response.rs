@@ -10,11 +10,13 @@ use nerite_tensor::{byte_size, show_shape};
 use nerite_backend::Responder;
 
 use super::{OutputObject, ResponsePath, object};
+use crate::fault::Fault;
+use crate::limits::OUTPUTS_MAX;
 use crate::table::Handle;
 
 /// `TRITONBACKEND_Response`.
 pub struct ResponseObject {
-    /// Whose response it is.
+    /// The response path of its request.
     pub path: Arc<ResponsePath>,
     outputs: Mutex<Vec<(Handle<OutputObject>, Arc<OutputObject>)>>,
     said: Mutex<Parameters>,
@@ -28,22 +30,36 @@ impl ResponseObject {
         ResponseObject { path, outputs: Mutex::default(), said: Mutex::default() }
     }
 
-    /// One more output.
-    pub fn add(&self, handle: Handle<OutputObject>, output: Arc<OutputObject>) {
-        self.outputs.lock().unwrap_or_else(PoisonError::into_inner).push((handle, output));
+    /// Adds an output.
+    pub fn add(&self, output: OutputObject) -> Result<Handle<OutputObject>, Fault> {
+        let mut outputs = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
+        if outputs.len() >= OUTPUTS_MAX {
+            return Err(Fault::misuse(format!("a response has at most {OUTPUTS_MAX} outputs")));
+        }
+        let output = Arc::new(output);
+        let handle = Handle::to(Arc::clone(&output))?;
+        outputs.push((handle, output));
+        Ok(handle)
     }
 
-    /// How many outputs it has.
+    /// The number of its outputs.
     pub fn output_count(&self) -> usize {
         self.outputs.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Says something beside the outputs.
+    /// The first output that is so.
+    pub fn find(&self, is_so: impl Fn(usize, &OutputObject) -> bool) -> Option<Arc<OutputObject>> {
+        let outputs = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = outputs.iter().enumerate().find(|(at, (_, output))| is_so(*at, output));
+        found.map(|(_, (_, output))| Arc::clone(output))
+    }
+
+    /// Adds a parameter.
     pub fn say(&self, key: String, value: Parameter) {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).insert(key, value);
     }
 
-    /// Puts its outputs into the response that is sent. Those that the client did not ask for are left out.
+    /// Moves its outputs to the response that is sent. Outputs that the client did not request are left out.
     pub fn fill(&self, responder: &mut Responder) -> Result<(), Status> {
         for (_, output) in self.outputs.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             let slot = output.take_slot();
@@ -76,16 +92,16 @@ impl ResponseObject {
 
 impl Drop for ResponseObject {
     fn drop(&mut self) {
-        for (handle, _) in self.outputs.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            // Outputs are the response's, so nobody else ended them.
+        for (handle, _) in self.outputs.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            // The response owns its outputs, so they were not deleted before.
             drop(handle.take());
         }
     }
 }
 
-/// `TRITONBACKEND_ResponseFactory`: what makes responses after the request was released.
+/// `TRITONBACKEND_ResponseFactory`: makes responses after the request was released.
 pub struct Factory {
-    /// The way back.
+    /// The path of its responses.
     pub path: Arc<ResponsePath>,
 }
 

@@ -1,4 +1,4 @@
-//! Which way do the answers to a request go, from whichever thread of a backend?
+//! How are the responses of a request sent, from any thread of a backend?
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -7,30 +7,35 @@ use std::time::Duration;
 use nerite_backend::{EndNote, Outbox, Outcome, Responder, Times};
 use nerite_locks::Mutex;
 use nerite_memory::{Place, Slot};
-use nerite_request::{Cancel, Status};
+use nerite_request::{Cancel, RequestTrace, Status};
+use nerite_tensor::Tensor;
 
-use super::Counted;
+use super::{Counted, TraceObject, TraceOf};
 use crate::fault::Fault;
+use crate::table::Handle;
 
-/// A response that waits for its client looks so often whether the client has gone.
+/// The interval at which a waiting response checks whether its client has gone.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// The way back of one request, as long as the request, a response or a factory of it is held.
+/// The response path of one request. It lives as long as the request, a response or a factory of it.
 pub struct ResponsePath {
     /// The backend's name, for errors.
     pub owner: Arc<str>,
-    /// Whether anybody waits for an answer.
+    /// Whether the client has cancelled the request.
     pub cancel: Cancel,
     is_decoupled: bool,
     responder: Mutex<Option<Responder>>,
     note: Mutex<Option<EndNote>>,
     times: Times,
-    // Dropped last: the instance may end then.
+    traced: Option<Arc<RequestTrace>>,
+    /// What the backend sees of that, made when it first asks.
+    trace: Mutex<Handle<TraceObject>>,
+    // Dropped last, because the instance may end then.
     _counted: Counted,
 }
 
 impl ResponsePath {
-    /// The way of a request of the backend called `owner`, whose run began at `times`.
+    /// The path for a request of the backend called `owner`, whose run began at `times`.
     pub fn new(
         mut responder: Responder,
         counted: Counted,
@@ -39,6 +44,7 @@ impl ResponsePath {
         times: Times,
     ) -> ResponsePath {
         let note = responder.note_apart();
+        let traced = responder.trace().cloned();
         ResponsePath {
             owner,
             cancel: responder.cancel().clone(),
@@ -46,6 +52,8 @@ impl ResponsePath {
             responder: Mutex::new(Some(responder)),
             note: Mutex::new(note),
             times,
+            traced,
+            trace: Mutex::default(),
             _counted: counted,
         }
     }
@@ -57,12 +65,12 @@ impl ResponsePath {
         responder.output_beside(name, bytes, preferred).map_err(Fault::from)
     }
 
-    /// Where an output would go.
+    /// The place of an output.
     pub fn output_place(&self, name: &str) -> Option<(Place, Option<usize>)> {
         self.lock().as_ref().map(|responder| responder.output_place(name)).map(|found| (found.place, found.capacity))
     }
 
-    /// Sends what `fill` puts, or the error that came of it.
+    /// Sends the response that `fill` makes, or its error.
     pub fn send(&self, is_last: bool, fill: impl FnOnce(&mut Responder) -> Result<(), Status>) -> Result<(), Fault> {
         if self.is_decoupled && !is_last {
             self.wait_for_room();
@@ -71,14 +79,14 @@ impl ResponsePath {
         let mut responder = way.take().ok_or_else(|| self.over("a response"))?;
         let filled = fill(&mut responder);
         if is_last {
-            // The client may be answered by this call, so nothing of ours is locked.
+            // This call may run the code that answers the client, so no lock of this crate is held.
             drop(way);
             let mut times = self.times;
             times.infer_ends();
             responder.finish(filled, times);
             return Ok(());
         }
-        // What it answers with is lost memory: the end of the request.
+        // Memory of the client was lost, which ends the request.
         let ended = match filled {
             Ok(()) => responder.send().err(),
             Err(error) => {
@@ -96,7 +104,27 @@ impl ResponsePath {
         Ok(())
     }
 
-    /// Says that no response follows.
+    /// Sets a tensor apart for the next request of the sequence.
+    pub fn keep_state(&self, state: Tensor) -> Result<(), Fault> {
+        let mut way = self.lock();
+        way.as_mut().ok_or_else(|| self.over("the update of a state"))?.keep_state(state);
+        Ok(())
+    }
+
+    /// Gives the request back, to run again as the next one of its sequence.
+    pub fn reschedule(&self, inputs: Vec<Tensor>) -> Result<(), Fault> {
+        let mut way = self.lock();
+        way.as_ref().ok_or_else(|| self.over("a reschedule"))?.check_reschedule()?;
+        let responder = way.take().ok_or_else(|| self.over("a reschedule"))?;
+        // It may run again before this returns, so nothing of ours is locked.
+        drop(way);
+        let mut times = self.times;
+        times.infer_ends();
+        responder.reschedule(inputs.into(), times);
+        Ok(())
+    }
+
+    /// Ends the request without another response.
     pub fn end(&self) -> Result<(), Fault> {
         let responder = self.lock().take().ok_or_else(|| self.over("the end of the responses"))?;
         let mut times = self.times;
@@ -105,7 +133,7 @@ impl ResponsePath {
         Ok(())
     }
 
-    /// The backend did nothing with the request, and says why.
+    /// Fails a request that the backend did not use.
     pub fn fail(&self, error: Status) {
         let taken = self.lock().take();
         if let Some(responder) = taken {
@@ -113,7 +141,7 @@ impl ResponsePath {
         }
     }
 
-    /// The backend says how long the parts of the work took.
+    /// Adds the times that the backend reports to the statistics.
     pub fn note(&self, times: Times, outcome: Outcome) {
         let note = self.note.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(note) = note {
@@ -121,7 +149,7 @@ impl ResponsePath {
         }
     }
 
-    /// Waits while the client has not taken what was sent before. Another thread of the backend may answer other requests meanwhile.
+    /// Waits while the response window is full. Other threads of the backend can answer other requests meanwhile.
     fn wait_for_room(&self) {
         let Some(window) = self.lock().as_ref().and_then(Responder::window) else { return };
         loop {
@@ -138,13 +166,23 @@ impl ResponsePath {
             if room.recv_timeout(LOOK_AGAIN).is_ok() {
                 continue;
             }
-            // Who waits is told once only, so a wait that found no room is not begun again before the client had time to go.
+            // The window calls back once only. So this waits for the same call, and checks at intervals whether the client has gone.
             while !self.cancel.is_cancelled() {
                 if room.recv_timeout(LOOK_AGAIN).is_ok() {
                     break;
                 }
             }
         }
+    }
+
+    /// Where the request is traced; NULL if it is not. It ends with this way.
+    pub fn trace(&self, of: impl FnOnce() -> TraceOf) -> Result<Handle<TraceObject>, Fault> {
+        let Some(traced) = &self.traced else { return Ok(Handle::NULL) };
+        let mut made = self.trace.lock().unwrap_or_else(PoisonError::into_inner);
+        if made.is_null() {
+            *made = Handle::to(Arc::new(TraceObject::new(Arc::clone(traced), of())))?;
+        }
+        Ok(*made)
     }
 
     fn over(&self, what: &str) -> Fault {
@@ -158,9 +196,14 @@ impl ResponsePath {
 
 impl Drop for ResponsePath {
     fn drop(&mut self) {
-        let Some(responder) = self.lock().take() else { return };
+        let trace = *self.trace.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if !trace.is_null() {
+            // Only a backend that deletes what is not its own ended it before.
+            drop(trace.take());
+        }
+        let Some(responder) = self.responder.get_mut().unwrap_or_else(PoisonError::into_inner).take() else { return };
         let id = if responder.id().is_empty() { "<id_unknown>" } else { responder.id() };
         log::error!("backend '{}': [request id: {id}] released without a final response", self.owner);
-        // The responder tells the client.
+        // The responder reports the error to the client.
     }
 }

@@ -1,21 +1,22 @@
-//! What are inputs and outputs to a backend's code?
+//! What do the handles of inputs and outputs stand for?
 
-use std::ffi::CString;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::ffi::{CStr, CString};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
 use nerite_locks::Mutex;
 use nerite_memory::{Place, Slot};
 use nerite_request::{Code, Status};
-use nerite_tensor::{DataType, Shape, Tensor};
+use nerite_tensor::{DataType, Name, Shape, Tensor};
 
 use super::{BufferAttributes, ResponsePath, c_text, object};
 use crate::fault::Fault;
 use crate::table::Handle;
 
-/// `TRITONBACKEND_Input`. Its bytes stay where the client left them.
+/// `TRITONBACKEND_Input`. Its bytes stay in the client's memory.
 pub struct InputObject {
     /// Its name.
-    pub name: CString,
+    pub name: Arc<CStr>,
     /// The tensor.
     pub tensor: Tensor,
     attributes: Mutex<Handle<BufferAttributes>>,
@@ -25,11 +26,11 @@ object!(InputObject, 10, "input");
 
 impl InputObject {
     /// One input of a request.
-    pub fn new(tensor: Tensor) -> InputObject {
-        InputObject { name: c_text(&tensor.name), tensor, attributes: Mutex::default() }
+    pub fn new(name: Arc<CStr>, tensor: Tensor) -> InputObject {
+        InputObject { name, tensor, attributes: Mutex::default() }
     }
 
-    /// What is told of its buffer. It ends with the input.
+    /// The attributes of its buffer. They are deleted with it.
     pub fn attributes(&self) -> Result<Handle<BufferAttributes>, Fault> {
         let data = &self.tensor.data;
         shared_attributes(&self.attributes, data.place(), data.len(), data.ipc().map(|window| window.handle))
@@ -38,21 +39,25 @@ impl InputObject {
 
 impl Drop for InputObject {
     fn drop(&mut self) {
-        end(&self.attributes);
+        end(&mut self.attributes);
     }
 }
 
 /// `TRITONBACKEND_Output`: an output of a response that is being made.
 pub struct OutputObject {
-    /// Whose output it is.
+    /// The response path of its request.
     pub path: Arc<ResponsePath>,
     /// Its name.
-    pub name: String,
-    /// Type of its elements.
+    pub name: Name,
+    /// The same for C, made when it is first asked for.
+    c_name: OnceLock<CString>,
+    /// Its datatype.
     pub datatype: DataType,
     /// Its dimensions.
     pub shape: Shape,
     slot: Mutex<Option<Slot>>,
+    /// Whether it has memory, or will have in a moment.
+    is_placed: AtomicBool,
     attributes: Mutex<Handle<BufferAttributes>>,
 }
 
@@ -60,24 +65,39 @@ object!(OutputObject, 11, "output");
 
 impl OutputObject {
     /// An output without memory.
-    pub fn new(path: Arc<ResponsePath>, name: String, datatype: DataType, shape: Shape) -> OutputObject {
-        OutputObject { path, name, datatype, shape, slot: Mutex::default(), attributes: Mutex::default() }
+    pub fn new(path: Arc<ResponsePath>, name: Name, datatype: DataType, shape: Shape) -> OutputObject {
+        OutputObject {
+            path,
+            name,
+            c_name: OnceLock::new(),
+            datatype,
+            shape,
+            slot: Mutex::default(),
+            is_placed: AtomicBool::new(false),
+            attributes: Mutex::default(),
+        }
     }
 
-    /// Memory of so many bytes for it: the client's own place, if it named one. There is one for each output: asked again, it is
-    /// refused, for the backend may still write what it has.
+    /// Its name as C reads it.
+    pub fn c_name(&self) -> &CStr {
+        self.c_name.get_or_init(|| c_text(&self.name))
+    }
+
+    /// Memory of this many bytes for it: the client's own place, if it named one. A second call is refused, because the backend may still write to
+    /// the memory of the first one.
     pub fn place(&self, bytes: usize, preferred: Place) -> Result<(*mut u8, Place), Fault> {
-        if holds_bytes(self.slot().as_ref()) {
-            return Err(self.is_placed());
+        if self.is_placed.swap(true, Ordering::AcqRel) {
+            return Err(self.has_memory());
         }
-        // Not under the lock, which a thread that sends the response takes after the path's.
-        let mut new = self.path.output(&self.name, bytes, preferred)?;
+        // This is done without the lock: a thread that sends the response takes it while it holds that of the path.
+        let new = self.path.output(&self.name, bytes, preferred);
+        if !new.as_ref().is_ok_and(|slot| !slot.is_empty()) {
+            // Memory of no bytes cannot be written to, and may be asked for again.
+            self.is_placed.store(false, Ordering::Release);
+        }
+        let mut new = new?;
         let found = (new.as_mut_ptr(), new.place());
-        let mut slot = self.slot();
-        if holds_bytes(slot.as_ref()) {
-            return Err(self.is_placed());
-        }
-        *slot = Some(new);
+        *self.slot() = Some(new);
         Ok(found)
     }
 
@@ -85,7 +105,7 @@ impl OutputObject {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_placed(&self) -> Fault {
+    fn has_memory(&self) -> Fault {
         Fault::from(Status::new(
             Code::AlreadyExists,
             format!("allocated buffer for output '{}' already exists", self.name),
@@ -97,7 +117,7 @@ impl OutputObject {
         self.slot().take()
     }
 
-    /// What is told of its buffer. It ends with the output.
+    /// The attributes of its buffer. They are deleted with it.
     pub fn attributes(&self) -> Result<Handle<BufferAttributes>, Fault> {
         let slot = self.slot();
         let Some(slot) = slot.as_ref() else {
@@ -109,16 +129,11 @@ impl OutputObject {
 
 impl Drop for OutputObject {
     fn drop(&mut self) {
-        end(&self.attributes);
+        end(&mut self.attributes);
     }
 }
 
-/// Whether the backend may write there.
-fn holds_bytes(slot: Option<&Slot>) -> bool {
-    slot.is_some_and(|slot| !slot.is_empty())
-}
-
-/// The attributes that belong to a tensor, made when they are first asked for.
+/// The attributes of a tensor, made at first use.
 fn shared_attributes(
     made: &Mutex<Handle<BufferAttributes>>,
     place: Place,
@@ -132,10 +147,10 @@ fn shared_attributes(
     Ok(*made)
 }
 
-fn end(attributes: &Mutex<Handle<BufferAttributes>>) {
-    let attributes = *attributes.lock().unwrap_or_else(PoisonError::into_inner);
+fn end(attributes: &mut Mutex<Handle<BufferAttributes>>) {
+    let attributes = *attributes.get_mut().unwrap_or_else(PoisonError::into_inner);
     if !attributes.is_null() {
-        // Only a backend that deletes what is not its own ended it before.
+        // Only a backend that deletes the server's objects has deleted it before.
         drop(attributes.take());
     }
 }

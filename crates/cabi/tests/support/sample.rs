@@ -1,4 +1,4 @@
-//! What do all tests of this crate need of the sample backend?
+//! How do the tests of this crate build and use the sample backend?
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +18,7 @@ fn library(directory: &Path) -> PathBuf {
     library
 }
 
-/// It, in a directory of backends.
+/// The backend, in a directory of backends.
 pub fn backend(directory: &Path) -> CompiledBackend {
     library(directory);
     let (name, path) = backends_in(directory).pop().unwrap();

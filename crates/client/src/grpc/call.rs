@@ -19,6 +19,7 @@ use tonic_prost::ProstCodec;
 use tower_service::Service;
 
 use crate::connect::{Connector, Stream as Connection};
+use crate::token::AUTHORIZATION;
 use crate::{ClientOptions, Error};
 
 /// The largest message the protocol allows, both ways.
@@ -50,15 +51,26 @@ impl Caller {
             .initial_connection_window_size(WINDOW_BYTES)
             .max_frame_size(FRAME_BYTES_MAX)
             .connect_with_connector_lazy(Door(connector.clone()));
-        Ok(Caller { channel, connector, headers: MetadataMap::new() })
+        let mut caller = Caller { channel, connector, headers: MetadataMap::new() };
+        options.token.bearer().map_or(Ok(()), |bearer| caller.add_header(AUTHORIZATION, &bearer))?;
+        Ok(caller)
     }
 
     pub(super) fn add_header(&mut self, name: &str, value: &str) -> Result<(), Error> {
         let fault = |reason: String| Error::Endpoint { endpoint: format!("header {name}"), reason };
         let key = name.parse::<MetadataKey<Ascii>>().map_err(|reason| fault(reason.to_string()))?;
-        let value = value.parse::<MetadataValue<Ascii>>().map_err(|reason| fault(reason.to_string()))?;
+        let mut value = value.parse::<MetadataValue<Ascii>>().map_err(|reason| fault(reason.to_string()))?;
+        // Not shown with the client.
+        value.set_sensitive(true);
+        if key == AUTHORIZATION {
+            self.headers.remove(AUTHORIZATION);
+        }
         self.headers.append(key, value);
         Ok(())
+    }
+
+    pub(super) fn authorization(&self) -> Option<&str> {
+        self.headers.get(AUTHORIZATION)?.to_str().ok()
     }
 
     /// One message there, one back.
@@ -154,6 +166,9 @@ fn refusal(status: &tonic::Status) -> Status {
         tonic::Code::Unavailable => Code::Unavailable,
         tonic::Code::Unimplemented => Code::Unsupported,
         tonic::Code::Cancelled => Code::Cancelled,
+        tonic::Code::Unauthenticated => Code::Unauthenticated,
+        tonic::Code::PermissionDenied => Code::Denied,
+        tonic::Code::ResourceExhausted => Code::Exhausted,
         _ => Code::Unknown,
     };
     let message = status.message();

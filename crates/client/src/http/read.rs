@@ -24,6 +24,9 @@ pub(super) fn accepted(answer: Answer) -> Result<Answer, Error> {
         500 => Code::Internal,
         501 | 405 => Code::Unsupported,
         503 => Code::Unavailable,
+        401 => Code::Unauthenticated,
+        403 => Code::Denied,
+        429 => Code::Exhausted,
         _ => Code::Unknown,
     };
     let message = if message.is_empty() { format!("HTTP status {}", answer.status) } else { message };

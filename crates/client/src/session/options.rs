@@ -1,14 +1,19 @@
 //! How is a session opened?
 
+use std::collections::BTreeMap;
+use std::fmt;
+
 use crate::Error;
+use crate::token::{AUTHORIZATION, Token};
 
 /// Names the user whose server may be talked to, besides this program's own user and root.
 const SERVER_UID: &str = "NERITE_SERVER_UID";
 
 /// What a session brings, and whose server it may be opened with.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct SessionOptions {
-    pub(super) headers: Vec<(String, String)>,
+    headers: Vec<(String, String)>,
+    token: Token,
     pub(super) operator: bool,
     server_uid: Option<u32>,
 }
@@ -18,6 +23,24 @@ impl SessionOptions {
     pub fn header(mut self, name: &str, value: &str) -> SessionOptions {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    /// Brings the secret of a token that the server knows, where it asks for one. Without it, `NERITE_TOKEN` in the environment; an empty one
+    /// brings none.
+    pub fn token(mut self, secret: &str) -> SessionOptions {
+        self.token = Token::new(secret);
+        self
+    }
+
+    /// The headers that the session brings. A token that the program names comes before a header, and this before the environment.
+    pub(super) fn all_headers(&self) -> BTreeMap<String, String> {
+        let mut headers: BTreeMap<_, _> = self.headers.iter().cloned().collect();
+        let is_token = |name: &String| name.eq_ignore_ascii_case(AUTHORIZATION);
+        if self.token.is_named() || !headers.keys().any(is_token) {
+            headers.retain(|name, _| !is_token(name));
+            headers.extend(self.token.bearer().map(|bearer| (AUTHORIZATION.to_owned(), bearer)));
+        }
+        headers
     }
 
     /// For an operator: when all sessions are taken, the server has places left for those. A session that got such a place makes
@@ -43,5 +66,39 @@ impl SessionOptions {
         let text = text.to_string_lossy();
         let uid = text.parse();
         uid.map(Some).map_err(|_| Error::Session(format!("{SERVER_UID} is '{text}', which is no user's number")))
+    }
+}
+
+impl fmt::Debug for SessionOptions {
+    /// Without the values of headers, which are secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SessionOptions { headers, token, operator, server_uid } = self;
+        let names: Vec<&str> = headers.iter().map(|(name, _)| name.as_str()).collect();
+        let mut shown = f.debug_struct("SessionOptions");
+        shown.field("headers", &names).field("token", token).field("operator", operator);
+        shown.field("server_uid", server_uid).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let options = SessionOptions::default().header("key", "hidden-value").token("hidden-token");
+        assert_eq!(options.all_headers().len(), 2);
+        let shown = format!("{options:?} {:#?}", options.clone().operator());
+        assert!(shown.contains("key") && !shown.contains("hidden"), "{shown}");
+    }
+
+    #[test]
+    fn a_token_comes_before_a_header() {
+        let brought = |options: SessionOptions| options.all_headers().into_iter().collect::<Vec<_>>();
+        let of = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+        let header = SessionOptions::default().header("Authorization", "Basic x");
+        assert_eq!(brought(header.clone()), of("Authorization", "Basic x"));
+        assert_eq!(brought(header.clone().token("a")), of("authorization", "Bearer a"));
+        assert_eq!(brought(header.token("")), []);
     }
 }

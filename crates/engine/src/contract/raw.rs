@@ -1,4 +1,4 @@
-//! Which tensor is a body that says nothing about itself?
+//! Which tensor is a body that has no description of its tensors?
 
 use nerite_memory::{Buffer, Reason, Slot};
 use nerite_request::{InferInput, Source, Status};

@@ -1,4 +1,4 @@
-//! Is one input what the model takes, byte for byte?
+//! Does one input have the datatype, shape and size that the model takes?
 
 use nerite_config::TensorSpec;
 use nerite_request::Status;
@@ -12,14 +12,14 @@ const BATCH_NOTE: &str = "NOTE: Setting a non-zero max_batch_size in the model c
                           in your input dims config, try setting max_batch_size to zero. See the model configuration \
                           docs for more info on max_batch_size.";
 
-/// Datatype, shape and size, of an input that `raw` says the client sent without a name; gives the input in the shape that the model sees.
+/// Checks datatype, shape and size. `raw` says that the client sent the input without a name. The input gets the shape that the model sees.
 pub(super) fn check_input(
     request: Prefix<'_>,
-    mut input: Tensor,
+    input: &mut Tensor,
     spec: &TensorSpec,
     contract: &Contract<'_>,
     raw: bool,
-) -> Result<Tensor, Status> {
+) -> Result<(), Status> {
     let model = contract.model;
     let name = &input.name;
     if let Some(expected) = spec.data_type.filter(|expected| *expected != input.datatype) {
@@ -44,14 +44,14 @@ pub(super) fn check_input(
             if batching { BATCH_NOTE } else { "" }
         )));
     }
-    // Triton names the data of a raw request so, because the client did not name it.
+    // Triton uses this name for the data of a raw request, in which the client gives no name.
     let shown = if raw { "raw_input" } else { &input.name };
-    check_size(request, shown, &input, own, contract)?;
+    check_size(request, shown, input, own, contract)?;
     if let Some(reshape) = &spec.reshape {
         let reshaped = reshaped(own, &spec.dims, reshape);
         input.shape = input.shape.iter().copied().take(usize::from(batching)).chain(reshaped).collect();
     }
-    Ok(input)
+    Ok(())
 }
 
 fn fits(shape: &[i64], dims: &[i64]) -> bool {
@@ -75,14 +75,14 @@ fn check_size(
     if input.datatype == DataType::Bytes {
         let expected = element_count(&input.shape).map_err(overflow)?;
         let checked = check_strings(input, expected, contract);
-        // Memory that was lost under the walk explains whatever the walk found.
+        // If memory was lost during the check, the result of the check has no meaning.
         if let Some(fault) = input.data.fault() {
             return Err(Status::invalid(fault));
         }
         return checked.map_err(|text| Status::invalid(format!("{request}{text}")));
     }
     let expected = byte_size(input.datatype, &input.shape).map_err(overflow)?.unwrap_or(0);
-    // Triton expects one item where a batch is empty, so that an empty batch never reaches a model.
+    // Triton computes the expected size for one item if a batch is empty. So an empty batch is always refused.
     if contract.batch_max > 0 && input.shape.first() == Some(&0) {
         return Err(mismatch(byte_size(input.datatype, own).map_err(overflow)?.unwrap_or(0)));
     }
@@ -115,7 +115,7 @@ fn check_strings(input: &Tensor, expected: u64, contract: &Contract<'_>) -> Resu
     }
 }
 
-/// `reshape` with its free dimensions taken, in order, from those of `own`.
+/// `reshape`, with the values of its free dimensions taken in order from the free dimensions of `own`.
 pub fn reshaped(own: &[i64], dims: &[i64], reshape: &[i64]) -> Shape {
     let mut free = own.iter().zip(dims).filter(|(_, dim)| **dim == -1).map(|(size, _)| *size);
     reshape.iter().map(|dim| if *dim == -1 { free.next().unwrap_or(1) } else { *dim }).collect()

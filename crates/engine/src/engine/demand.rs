@@ -1,14 +1,14 @@
-//! How does a request's model come up, in control mode `demand`?
+//! How is the model of a request loaded, in control mode `demand`?
 //!
 //! ```text
-//!  request ──► is it up? ── yes ──► it goes on
+//!  request ──► is it loaded? ── yes ──► it goes on
 //!                 │ no
 //!                 ▼
-//!           line of its client ──► one load at a time ──► room? ──► load ──► all that wait for it go on
-//!                                                           └─ no: the least recently used that may go leaves
+//!           queue of its client ──► one load at a time ──► space? ──► load ──► all requests that wait for it go on
+//!                                                            └─ no: the least recently used model that may be evicted is unloaded
 //! ```
-//! Each client has a line of its own, and one model of it loads at a time, so a client that asks for many models waits for itself. Which model may
-//! leave for whom is [`nerite_repository::Residence`]'s decision, which `eviction` carries out.
+//! Each client has its own queue of models. One model of each queue is loaded at a time, so a client that asks for many models delays only itself.
+//! [`nerite_repository::Residence`] decides which model may be evicted for which client. `eviction` carries that out.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,10 +26,10 @@ use crate::timer::now_us;
 
 type Done = Box<dyn FnOnce(Result<(), Status>) + Send>;
 
-/// Which models are up at whose demand, and who waits for one.
+/// The models that are loaded, the clients that use them, and the requests that wait for a model.
 pub(crate) struct Demand {
     residence: Mutex<Residence<Peer>>,
-    /// Told when a model has left, or nobody waits for one any more.
+    /// Notified when a model was unloaded, and when a request stops waiting.
     pub(crate) changed: Condvar,
     queue: Mutex<Queue>,
     loads: AtomicU64,
@@ -42,10 +42,10 @@ struct Queue {
     waiters: HashMap<String, Vec<Waiter>>,
     per_peer: HashMap<Peer, usize>,
     lines: HashMap<Peer, VecDeque<String>>,
-    /// Clients whose line is being worked on.
+    /// Clients whose queue has a thread that loads its models.
     served: HashSet<Peer>,
     loading: HashSet<String>,
-    /// Models that clients load by name at the moment, and how many do.
+    /// Models that clients are loading by name now, and the number of such loads of each.
     explicit: HashMap<String, usize>,
 }
 
@@ -55,7 +55,7 @@ struct Waiter {
     done: Done,
 }
 
-/// A request that waits for its model. Dropped, it waits no more.
+/// A request that waits for its model. It stops waiting when this is dropped.
 pub struct Waiting {
     demand: Arc<Demand>,
     model: String,
@@ -65,13 +65,13 @@ pub struct Waiting {
 /// What the metrics show of control mode `demand`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DemandCounts {
-    /// Models that are up.
+    /// Models that are loaded.
     pub models: usize,
     /// The bytes of their files.
     pub bytes: u64,
-    /// Models that requests have loaded, those that an ensemble is made of included.
+    /// Models that were loaded for requests, including the models that an ensemble is made of.
     pub loads: u64,
-    /// Models that have left to make room.
+    /// Models that were evicted.
     pub evictions: u64,
     /// Requests that wait for a model.
     pub waiting: usize,
@@ -100,7 +100,7 @@ impl Demand {
         }
     }
 
-    /// A model came up, whoever asked for it.
+    /// Notes that a model was loaded, for whatever reason.
     pub(crate) fn came(&self, model: &str, bytes: u64, is_pinned: bool) {
         self.residence().came(model, bytes, is_pinned, now_us());
     }
@@ -110,7 +110,7 @@ impl Demand {
         queue.loading.contains(model) || queue.explicit.contains_key(model)
     }
 
-    /// Whether a client loads the model by name at the moment.
+    /// Whether a client is loading the model by name now.
     pub(crate) fn is_loading_explicitly(&self, model: &str) -> bool {
         self.queue().explicit.contains_key(model)
     }
@@ -129,7 +129,7 @@ impl Demand {
         }
     }
 
-    /// Lines a request up. Whether somebody must begin to work on the line.
+    /// Queues a request. Returns its number, and whether the caller must start a thread for the client's queue.
     fn line_up(&self, model: &str, peer: &Peer, done: Done) -> Result<(u64, bool), Status> {
         let mut queue = self.queue();
         let waiting = queue.per_peer.entry(peer.clone()).or_default();
@@ -151,7 +151,7 @@ impl Demand {
         Ok((number, queue.served.insert(peer.clone())))
     }
 
-    /// The next model of a client's line that somebody waits for, and that is not being loaded for another client: that load answers all.
+    /// The next model of a client's queue that a request waits for, and that is not being loaded for another client: that load serves all clients.
     fn next_in_line(&self, peer: &Peer) -> Option<String> {
         let mut queue = self.queue();
         while let Some(model) = queue.lines.get_mut(peer).and_then(VecDeque::pop_front) {
@@ -164,7 +164,7 @@ impl Demand {
         None
     }
 
-    /// Lets all go on who wait for a model.
+    /// Ends the load of a model, and calls all requests that wait for it.
     fn finish(&self, model: &str, outcome: &Result<(), Status>) {
         let mut queue = self.queue();
         queue.loading.remove(model);
@@ -178,7 +178,7 @@ impl Demand {
         }
     }
 
-    /// There is no thread to work on a client's line.
+    /// Fails all requests of a client's queue, because there is no thread to load their models.
     fn give_up(&self, peer: &Peer, error: &std::io::Error) {
         let text = format!("no thread to load models: {error}; raise the limit on threads");
         log::error!("{text}");
@@ -193,7 +193,7 @@ impl Demand {
         queue.waiters.get(model).into_iter().flatten().map(|waiter| waiter.peer.clone()).collect()
     }
 
-    /// A model came up; a request asked for it, or for one that is made of it, if it `is_demand`.
+    /// Counts a model that was loaded if `is_demand`: a request needed it, or needed an ensemble that it is part of.
     pub(crate) fn count_load(&self, is_demand: bool) {
         self.loads.fetch_add(u64::from(is_demand), Ordering::Relaxed);
     }
@@ -243,12 +243,12 @@ impl Engine {
         self.demand.is_some()
     }
 
-    /// Whether a request would load this model: it is in a repository, and not up.
+    /// Whether a request would load this model: it is in a repository, and not loaded.
     pub fn is_loadable(&self, model: &str) -> bool {
         self.is_on_demand() && self.served(model).is_empty() && self.store().has(model)
     }
 
-    /// A client uses a model, and with it those that it is made of.
+    /// Notes that a client uses a model, and with it the models that it is made of.
     pub fn note_use(&self, model: &str, peer: &Peer) {
         let Some(demand) = &self.demand else { return };
         let parts = self.parts_of(model);
@@ -258,19 +258,19 @@ impl Engine {
         }
     }
 
-    /// A model uses another.
+    /// Notes that another model uses this one.
     pub(crate) fn note_nested_use(&self, model: &str) {
         if let Some(demand) = &self.demand {
             demand.residence().touched(model, now_us());
         }
     }
 
-    /// What the metrics show of it; `None` in other control modes.
+    /// The numbers of control mode `demand` for the metrics. `None` in other modes.
     pub fn demand_counts(&self) -> Option<DemandCounts> {
         self.demand.as_ref().map(|demand| demand.counts())
     }
 
-    /// Loads a model for a client's request and calls `done` then. Err: it may not wait. The request waits as long as it keeps what this gives.
+    /// Loads a model for a client's request, then calls `done`. The request waits until the returned value is dropped. Err: too many requests wait.
     pub fn demand(
         self: &Arc<Self>,
         model: &str,
@@ -287,7 +287,7 @@ impl Engine {
                 while let Some(model) = demand.next_in_line(&peer) {
                     let outcome = engine.load_on_demand(&demand, &model, &peer);
                     demand.finish(&model, &outcome);
-                    // It may have taken its room in vain, or have left while it was being loaded.
+                    // The load may have failed after its space was reserved, or the model may have been unloaded meanwhile.
                     engine.forget_if_gone(&demand, &model);
                 }
             });
@@ -298,7 +298,7 @@ impl Engine {
         Ok(waiting)
     }
 
-    /// Loads a model that a client names, and asks for its room first, as a request for it would.
+    /// Loads a model that a client names. It first waits for space, as the load for a request does.
     pub(super) fn load_explicitly(
         self: &Arc<Self>,
         demand: &Demand,
@@ -329,7 +329,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The bytes of a model's files, and of those that it is made of and that are not up.
+    /// The bytes of the files of a model and of those of its parts that are not loaded.
     fn bytes_missing(&self, model: &str) -> Result<u64, Status> {
         let source = self.read(model, &LoadOptions::default())?;
         let parts = source.needs().into_iter().filter(|part| self.served(part).is_empty());

@@ -1,4 +1,4 @@
-//! How does a model that is loaded on demand get its room?
+//! How is space made for a model that is loaded on demand?
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::limits::LEAVE_PATIENCE;
 use crate::timer::now_us;
 
 impl Engine {
-    /// Waits until there is room, and takes it. Whoever waits for the model decides how long, and what may leave for it; `peer` does if nobody
-    /// waits any more.
+    /// Waits until the model fits into the limit, and reserves its bytes. The clients that wait for the model determine how long this waits and which
+    /// models may be evicted. `peer` does so if no client waits any more.
     pub(crate) fn make_room(
         self: &Arc<Self>,
         demand: &Demand,
@@ -68,10 +68,10 @@ impl Engine {
         }
     }
 
-    /// Forgets a model of which nothing is left, unless it is being loaded. To be called whenever either may have become true.
+    /// Gives back the bytes of a model that is neither loaded nor being loaded. Call this whenever either may have become true.
     pub(crate) fn forget_if_gone(&self, demand: &Demand, model: &str) {
         let mut residence = demand.residence();
-        // A load takes its room, and so this lock, after it is known as one.
+        // A load is in `is_loading` before it takes this lock to reserve its bytes.
         if !demand.is_loading(model) && self.generations_of(model).is_empty() {
             residence.went(model);
         }
@@ -79,9 +79,9 @@ impl Engine {
         demand.changed.notify_all();
     }
 
-    /// Has a model leave, and waits for that as long as it takes little.
+    /// Unloads a model, and waits until it has ended, for a minute at most.
     fn evict(self: &Arc<Self>, demand: &Demand, model: &str) -> Result<(), Status> {
-        // Those alone: the model may be wanted, and loaded, again before they have ended.
+        // Only these generations are waited for. The model may be requested and loaded again before they have ended.
         let leaving = self.generations_of(model);
         self.unload_now(model, false)?;
         for _ in 0..LEAVE_ROUNDS {
@@ -93,7 +93,7 @@ impl Engine {
             }
             drop(demand.changed.wait_timeout(residence, LEAVE_PATIENCE));
         }
-        // Its memory comes back later than the room that it gave.
+        // Its bytes count as free now, although its memory is freed later.
         log::warn!("model '{model}' has been leaving for long; its room is given away");
         let mut residence = demand.residence();
         if !demand.is_loading(model) && self.served(model).is_empty() {
@@ -102,7 +102,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The models that have requests in flight, and those that they are made of: an ensemble goes with each of its parts.
+    /// The models that have requests in flight, and the models that they are made of, because an ensemble is unloaded with each of its parts.
     fn in_use(&self) -> HashSet<String> {
         let mut in_use = HashSet::new();
         for served in self.all().iter().filter(|served| served.in_flight() > 0) {
@@ -117,10 +117,10 @@ impl Engine {
     }
 }
 
-/// Times that a load by name waits [`LEAVE_PATIENCE`] for models to have no requests in flight.
+/// How often a load by name waits [`LEAVE_PATIENCE`] for models to have no requests in flight.
 const EXPLICIT_ROUNDS: u32 = 100;
 
-/// Times that a load waits [`LEAVE_PATIENCE`] for a model to leave.
+/// How often a load waits [`LEAVE_PATIENCE`] for a model to end.
 const LEAVE_ROUNDS: u32 = 600;
 
 const _: () = assert!(LEAVE_PATIENCE.as_millis() as u32 * LEAVE_ROUNDS <= 60_000, "a minute");

@@ -14,12 +14,13 @@ use nerite_request::setting::LoadOptions;
 
 use super::Engine;
 
-/// The identifiers of the models that were loaded, by name; none for a name whose models were all unloaded. Read without a lock; replaced whole when a model comes or goes.
+/// The identifiers of the loaded models, by name. Empty for a name whose models were all unloaded. Readers take no lock: the map is replaced as a
+/// whole when a model is loaded or unloaded.
 #[derive(Default)]
 pub(crate) struct Namespaces(ArcSwap<HashMap<String, Vec<String>>>);
 
 impl Namespaces {
-    /// Takes over which models there are.
+    /// Replaces the names by those of the lifecycle.
     pub(super) fn note(&self, store: &Store, lifecycle: &Lifecycle) {
         let mut names: HashMap<String, Vec<String>> = HashMap::new();
         for (identifier, is_present) in lifecycle.asked_for() {
@@ -36,7 +37,7 @@ impl Namespaces {
 }
 
 impl Engine {
-    /// The identifier of the model that a client names. Err: there are several, or none any more.
+    /// The identifier of the model that a client names. Err: several models have the name, or all of that name were unloaded.
     pub(crate) fn identifier<'a>(&self, model: &'a str) -> Result<Cow<'a, str>, Status> {
         let Some(namespaces) = &self.namespaces else { return Ok(Cow::Borrowed(model)) };
         let known = namespaces.0.load();
@@ -48,14 +49,20 @@ impl Engine {
         }
     }
 
-    /// Takes over which models there are. To be called when the lifecycle has changed, with its lock held.
+    /// Whether this names a repository and a model of it, as it may with `--model-namespacing`.
+    pub fn is_identifier(&self, text: &str) -> bool {
+        self.store.is_identifier(text)
+    }
+
+    /// Replaces the names by those of the lifecycle. Call this when the lifecycle has changed, with its lock held.
     pub(super) fn note_names(&self, lifecycle: &Lifecycle) {
         if let Some(namespaces) = &self.namespaces {
             namespaces.note(&self.store, lifecycle);
         }
     }
 
-    /// The identifiers of the models that a load of that name loads: all of that name. One that nobody has fails as its name.
+    /// The identifiers of the models that a load of that name loads: all models of the name. If no repository has one, the name itself is returned,
+    /// and its load fails.
     pub(super) fn to_load(&self, model: &str, options: &LoadOptions) -> Vec<String> {
         let found = if options.files.is_empty() { self.store.identifiers(model) } else { Vec::new() };
         if found.is_empty() { vec![model.to_owned()] } else { found }
@@ -68,7 +75,7 @@ impl Engine {
     }
 }
 
-/// Does `work` for each of these models, whatever comes of the others. The errors as one.
+/// Does `work` for each of these models, also after an error. Returns the errors as one.
 pub(super) fn each(models: &[String], mut work: impl FnMut(&str) -> Result<(), Status>) -> Result<(), Status> {
     let mut failed: Option<Status> = None;
     for model in models {

@@ -1,4 +1,4 @@
-//! Which models are loaded before the one that is made of them?
+//! Which models are loaded before an ensemble that is made of them?
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,59 +10,59 @@ use nerite_request::setting::LoadOptions;
 use crate::catalog::Catalog;
 use crate::engine::Engine;
 
-/// What led to a load.
+/// The reason of a load.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reason {
-    /// Whether an ensemble needs the model, and nobody asked for the model itself.
+    /// Whether the model is loaded only because an ensemble needs it.
     is_part: bool,
-    /// Whether a request asked for it, in control mode `demand`.
+    /// Whether a request needs it, in control mode `demand`.
     is_demand: bool,
-    /// Models whose loads were tried before for the same reason, well or not. They are not tried again.
+    /// Models whose loads were already tried for the same reason, successful or not. They are not tried again.
     tried: Arc<BTreeSet<String>>,
 }
 
 impl Reason {
-    /// The model was asked for; those in `tried` were tried before.
+    /// The model itself is to be loaded. The loads of the models in `tried` were tried before.
     pub(crate) fn asked_for(tried: Arc<BTreeSet<String>>) -> Reason {
         Reason { is_part: false, is_demand: false, tried }
     }
 
-    /// A request asked for the model.
+    /// A request needs the model.
     pub(crate) fn demanded() -> Reason {
         Reason { is_demand: true, ..Reason::default() }
     }
 
-    /// Whether a request asked for the model, or for one that is made of it.
+    /// Whether a request needs the model, or an ensemble that is made of it.
     pub(crate) fn is_demand(&self) -> bool {
         self.is_demand
     }
 
-    /// Whether the model itself was asked for.
+    /// Whether the model itself was to be loaded, and not only as a part.
     pub(crate) fn is_explicit(&self) -> bool {
         !self.is_part
     }
 
-    /// An ensemble that is loaded for this reason needs another model.
+    /// The reason of the load of a part, if its ensemble is loaded for this reason.
     fn of_part(&self) -> Reason {
         Reason { is_part: true, is_demand: self.is_demand, tried: Arc::clone(&self.tried) }
     }
 }
 
 impl Engine {
-    /// The models that a model which is up is made of, and those that they are made of.
+    /// The models that a loaded model is made of, with the parts of these models.
     pub(crate) fn parts_of(&self, model: &str) -> BTreeSet<String> {
         let mut parts = BTreeSet::new();
         collect_parts(&self.catalog.load(), model, &mut parts);
         parts
     }
 
-    /// The models that an ensemble is made of, are not up, and were not tried.
+    /// The parts of an ensemble that are not loaded, and whose loads were not tried.
     pub(crate) fn missing_parts(&self, source: &ModelSource, reason: &Reason) -> Vec<String> {
         let is_missing = |part: &String| self.served(part).is_empty() && !reason.tried.contains(part);
         source.needs().into_iter().filter(is_missing).collect()
     }
 
-    /// Loads parts of an ensemble. A failure shows when the ensemble itself is loaded, except that of a circle.
+    /// Loads parts of an ensemble. Only a cycle is an error here. Other failures are reported when the ensemble itself is loaded.
     pub(crate) fn load_parts(
         self: &Arc<Self>,
         ensemble: &str,
@@ -73,13 +73,13 @@ impl Engine {
             return Err(phrase::load_failed(ensemble, &phrase::circular(ensemble, &last)));
         }
         for part in parts {
-            // The log has why it failed.
+            // The error was logged by the load.
             drop(self.load_for(part, &LoadOptions::default(), &reason.of_part()));
         }
         Ok(())
     }
 
-    /// The model through which `from` needs `ensemble`, directly or not, if it does.
+    /// The model that needs `ensemble` on the path from `from` to it. `None` if `from` does not need `ensemble`, directly or indirectly.
     fn last_before(&self, ensemble: &str, from: &str, seen: &mut BTreeSet<String>) -> Option<String> {
         let source = self.store().read(from, &LoadOptions::default()).ok()?;
         let needs = source.needs();
@@ -92,7 +92,7 @@ impl Engine {
         })
     }
 
-    /// Whether an ensemble fits the models that it is made of, and they are up.
+    /// Checks that the parts of an ensemble are loaded, and that the ensemble fits them.
     pub(crate) fn check_parts(&self, source: &ModelSource) -> Result<(), Status> {
         let (model, needs) = (&source.identifier, source.needs());
         if needs.is_empty() {
@@ -114,7 +114,7 @@ impl Engine {
         self.check_models(source).map_err(|status| phrase::load_failed(model, &status.message))
     }
 
-    /// The models to load at the start, those that others are made of first: wave after wave.
+    /// The models to load at the start, in groups. The parts of an ensemble are in an earlier group than the ensemble.
     pub(crate) fn waves(&self, models: &[String]) -> Vec<Vec<String>> {
         let needs = |model: &String| {
             let source = self.store().read(model, &LoadOptions::default());
@@ -122,7 +122,7 @@ impl Engine {
         };
         let order = load_order(&models.iter().map(needs).collect::<BTreeMap<_, _>>());
         let mut waves = order.waves;
-        // Each of them says what is wrong when its turn comes.
+        // The load of each of them reports the cycle.
         waves.push(order.circular.into_iter().map(|(model, _)| model).collect());
         waves
     }

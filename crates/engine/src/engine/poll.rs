@@ -1,6 +1,6 @@
 //! How are changes of the repositories followed, in control mode `poll`?
 //!
-//! Every so often the directories are looked at: models that came or changed are loaded, models that went are unloaded. A load that
+//! At an interval the directories are compared with their last state. New and changed models are loaded, removed ones are unloaded. A load that
 //! failed is tried again once the model's files change.
 
 use std::collections::HashMap;
@@ -15,11 +15,13 @@ use nerite_request::setting::LoadOptions;
 use super::parts::Reason;
 use super::{Engine, spawn};
 
-/// Tells the thread that looks that it is over.
+/// Ends the thread that polls.
 #[derive(Debug, Default)]
 pub(crate) struct PollStop {
     is_stopped: Mutex<bool>,
     stopped: Condvar,
+    /// What was seen when somebody had the repositories looked at by hand.
+    seen: Mutex<Seen>,
 }
 
 impl PollStop {
@@ -28,7 +30,7 @@ impl PollStop {
         self.stopped.notify_all();
     }
 
-    /// Waits for the interval. Whether it is over before.
+    /// Waits for the interval. Returns whether the thread is to end.
     fn wait(&self, interval: Duration) -> bool {
         let held = self.is_stopped.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.stopped.wait_timeout_while(held, interval, |is_stopped| !*is_stopped);
@@ -40,7 +42,7 @@ impl PollStop {
 type Seen = HashMap<String, Option<Fingerprint>>;
 
 impl Engine {
-    /// Looks at the repositories at this interval, on a thread of its own, until the engine stops.
+    /// Polls the repositories at this interval, on a new thread, until the engine stops.
     pub fn poll_every(self: &Arc<Self>, interval: Duration) -> io::Result<()> {
         let (engine, stop) = (Arc::downgrade(self), Arc::clone(&self.poll_stop));
         spawn("nerite-poll", move || {
@@ -50,6 +52,12 @@ impl Engine {
                 engine.poll_once(&mut seen);
             }
         })
+    }
+
+    /// Looks at the repositories once, and follows what changed since the last such look.
+    pub fn poll_now(self: &Arc<Self>) {
+        let mut seen = self.poll_stop.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        self.poll_once(&mut seen);
     }
 
     fn poll_once(self: &Arc<Self>, seen: &mut Seen) {
@@ -79,7 +87,7 @@ impl Engine {
         if changed.is_empty() && gone.is_empty() {
             return;
         }
-        // What an ensemble lacked may have come with the others.
+        // The missing part of an ensemble may be among the changed models.
         changed.extend(ensembles.into_iter().filter(|model| self.served(model).is_empty()));
         changed.sort_unstable();
         changed.dedup();

@@ -1,4 +1,4 @@
-//! What of a model changes without a reload, and what if its files change during one?
+//! Which changes of a model need no reload, and what happens if its files change during a load?
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::catalog::Catalog;
 use crate::limits::CHANGED_LOADS_MAX;
 
 impl Engine {
-    /// Gives generations that stay the instances that their model's configuration asks for now. They serve meanwhile.
+    /// Gives generations that stay loaded the instances that their model's configuration asks for now. They serve requests meanwhile.
     pub(super) fn resize(&self, source: &ModelSource, generations: &[Generation]) -> Result<(), Status> {
         for generation in generations {
             let Some(served) = self.generation(generation) else { continue };
@@ -21,7 +21,7 @@ impl Engine {
                 log::error!("failed to change the instances of '{model}' version {}: {error}", generation.version);
             })?;
             let resized = Arc::new(resized);
-            // Held, so that nobody takes the generation away in between.
+            // The lock is held so that no other thread withdraws the generation in between.
             let _lifecycle = self.lifecycle();
             let mut generations = self.generations();
             let Some(known) = generations.get_mut(generation) else { continue };
@@ -39,7 +39,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Refuses a load whose files are not those any more that its source was read from: what was loaded may be of both.
+    /// Refuses a load if the files have changed since its source was read. The loaded model could be a mix of both.
     pub(super) fn check_unchanged(&self, source: &ModelSource) -> Result<(), Status> {
         if source.overridden || self.is_current(source) {
             return Ok(());
@@ -55,7 +55,7 @@ impl Engine {
         now.is_ok_and(|now| now.fingerprint == source.fingerprint)
     }
 
-    /// Loads a model from its files; again, a few times, if they changed meanwhile.
+    /// Loads a model from its files. If they change meanwhile, it is loaded again, a limited number of times.
     pub(super) fn load_as_it_is(
         self: &Arc<Self>,
         model: &str,

@@ -1,9 +1,9 @@
-//! How does a model version end that takes no more requests of clients?
+//! How does a model version end after it was unloaded?
 //!
 //! Its requests in flight are answered first. A model that an ensemble is made of ends after that ensemble, because the ensemble's
 //! requests still need it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,9 @@ use nerite_repository::Generation;
 use crate::engine::{Engine, spawn};
 use crate::served::Served;
 
+/// How often it is told who is waited for.
+const TOLD_EVERY: Duration = Duration::from_secs(1);
+
 /// The versions that are ending, each with the names of the models that it is made of.
 #[derive(Debug, Default)]
 pub(crate) struct Retiring {
@@ -21,20 +24,32 @@ pub(crate) struct Retiring {
 }
 
 impl Retiring {
-    /// Waits for the last of them, at most until `deadline`. Whether all ended in time.
+    /// Waits for the last of them, at most until `deadline`. Returns whether all ended in time. Tells every second how many models are left, in
+    /// Triton's words.
     pub(crate) fn wait_for_all(&self, deadline: Instant) -> bool {
         let mut waiting = self.lock();
-        while !waiting.is_empty() {
-            let Some(left) = deadline.checked_duration_since(Instant::now()).filter(|left| *left > Duration::ZERO)
-            else {
-                return false;
-            };
-            waiting = self.ended.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
+        let mut tell_at = Instant::now();
+        loop {
+            let now = Instant::now();
+            let left = deadline.saturating_duration_since(now);
+            if waiting.is_empty() || now >= tell_at {
+                // No calls are left: the listeners were closed before.
+                log::info!(
+                    "Timeout {}: Found {} live models and 0 in-flight non-inference requests",
+                    left.as_secs_f64().ceil(),
+                    models(&waiting)
+                );
+                tell_at = now + TOLD_EVERY;
+            }
+            if waiting.is_empty() || left.is_zero() {
+                return waiting.is_empty();
+            }
+            let pause = left.min(tell_at.saturating_duration_since(now));
+            waiting = self.ended.wait_timeout(waiting, pause).unwrap_or_else(PoisonError::into_inner).0;
         }
-        true
     }
 
-    /// Waits until no other version that is ending is made of `generation`.
+    /// Waits until no other ending version is made of `generation`.
     fn wait_for_users(&self, generation: &Generation) {
         let mut waiting = self.lock();
         while waiting.iter().any(|(other, needs)| other != generation && is_among(needs, generation)) {
@@ -56,15 +71,30 @@ impl Retiring {
     }
 }
 
+/// Of how many models these are versions.
+fn models(versions: &HashMap<Generation, Vec<String>>) -> usize {
+    versions.keys().map(|generation| &generation.model).collect::<HashSet<_>>().len()
+}
+
 impl Engine {
-    /// Ends these versions, each on a thread of its own.
+    /// The versions that have requests in flight, with their numbers, those that are ending included.
+    pub fn in_flight(&self) -> Vec<(Arc<Served>, usize)> {
+        let generations = self.generations();
+        let all = generations.values().map(|served| (Arc::clone(served), served.in_flight()));
+        let mut found: Vec<_> = all.filter(|(_, count)| *count > 0).collect();
+        drop(generations);
+        found.sort_by_key(|(served, _)| (served.name().to_owned(), served.version()));
+        found
+    }
+
+    /// Ends these versions, each on its own thread.
     pub(crate) fn retire(self: &Arc<Self>, retire: Vec<Generation>) {
         let with_needs = retire.into_iter().map(|generation| {
             let needs = self.generation(&generation).map(|served| served.identity().needs.clone()).unwrap_or_default();
             (generation, needs)
         });
         let ordered = users_first(with_needs.collect());
-        // All of them are known before one ends.
+        // All of them are noted before the first one ends.
         for (generation, needs) in &ordered {
             self.retiring.begin(generation, needs.clone());
         }
@@ -83,7 +113,7 @@ impl Engine {
             served.retire();
             log::info!("successfully unloaded '{}' version {}", generation.model, generation.version);
         }
-        // The version goes after the lock does: a model's process may take its time to end.
+        // The version is dropped after the lock is released, because the process of a model may take long to end.
         let gone = self.generations().remove(generation);
         drop(gone);
         self.lifecycle().drained(generation);
@@ -93,7 +123,7 @@ impl Engine {
         self.retiring.end(generation);
     }
 
-    /// A version of a model that takes no more requests of clients but has not ended; without a number the highest.
+    /// A version of a model that is retired and has not ended. Without a number, the highest one.
     pub(crate) fn leaving(&self, model: &str, version: Option<i64>) -> Option<Arc<Served>> {
         let generations = self.generations();
         let of_model = generations.iter().filter(|(generation, _)| {
@@ -107,7 +137,7 @@ fn is_among(needs: &[String], generation: &Generation) -> bool {
     needs.iter().any(|need| **need == *generation.model)
 }
 
-/// The same, each after all that are made of it: one thread alone could end them in this order.
+/// The same versions, each after all that are made of it. A single thread could end them in this order.
 fn users_first(list: Vec<(Generation, Vec<String>)>) -> Vec<(Generation, Vec<String>)> {
     let (mut ensembles, plain): (Vec<_>, Vec<_>) = list.into_iter().partition(|(_, needs)| !needs.is_empty());
     let mut ordered = Vec::with_capacity(ensembles.len() + plain.len());

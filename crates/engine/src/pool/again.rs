@@ -1,7 +1,7 @@
-//! What becomes of a request that its model wants to run again?
+//! How does a request run again when its model asks for that?
 //!
-//! It comes back while its instance still runs, on the thread that runs it, so its sequence is held for it. It is no arrival that a full queue
-//! could refuse: it was admitted, and its client waits for it.
+//! It is submitted while its instance still runs, on the thread of that run, so its sequence keeps its slot. A full queue does not refuse it: it was
+//! admitted before, and its client waits for it.
 
 use std::sync::Arc;
 
@@ -14,13 +14,17 @@ use crate::timer::now_us;
 impl Reschedule for Shared {
     fn again(self: Arc<Self>, job: Job, sequence: u64) {
         let (size, arrival) = (self.quickness.size(&job), self.arrivals.describe(&job, job.arrived() / 1000));
-        // How long it may wait was a question of its sequence's backlog, which is behind it.
+        // The deadline bounded the wait for a slot of the sequence. The request has the slot now.
         let arrival = Arrival { deadline: None, repeat: Repeat::Of(sequence), ..arrival };
         let cancel = job.cancel().clone();
         let mut state = self.lock();
         let (number, now_us) = (state.arrived, now_us());
         state.arrived += 1;
-        let ticket = state.driver.arrive(Queued { job, number, size }, |ticket| Arrival { ticket, ..arrival }, now_us);
+        let ticket = state.driver.arrive(
+            Queued { job, number, size, flow: None },
+            |ticket| Arrival { ticket, ..arrival },
+            now_us,
+        );
         let whom = Arc::downgrade(&self);
         if !cancel.on_cancelled(move || Shared::cancel(&whom, ticket)) {
             state.driver.cancel(ticket, now_us);

@@ -1,8 +1,8 @@
 //! What happens to a run whose instance shares resources with others?
 //!
-//! It is decided as any other, and then waits until its instance has what it needs. Meanwhile no other instance of the model is granted to the
-//! scheduler: so requests gather there, and later batches are as full as they can be. Its requests wait as they did before: who has waited for too
-//! long is rejected here as well.
+//! The scheduler decides it as any other run. Then it waits until its instance has the resources. Meanwhile no other instance of the model is granted
+//! to the scheduler, so requests gather in the queue, and later batches are as full as they can be. The timeouts of the queue hold for the requests
+//! of the run as well: one that has waited too long is rejected here.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ use crate::timer::now_us;
 pub(super) struct Limited {
     claims: Claims,
     arrivals: Arc<Arrivals>,
-    /// Decided, and waiting.
+    /// Runs that wait for resources.
     staged: Vec<Run>,
     /// Instances that are idle and not granted.
     withheld: Vec<InstanceId>,
-    /// Others whose turn has come, to be told without the lock.
+    /// Instances of other models that were granted resources. They are notified without the lock.
     turns: Turns,
 }
 
@@ -31,12 +31,12 @@ impl Limited {
         Limited { claims, arrivals, staged: Vec::new(), withheld: Vec::new(), turns: Turns::none() }
     }
 
-    /// Who is told when the turn of an instance comes.
+    /// The claims of the instances on the resources.
     pub fn claims(&self) -> &Claims {
         &self.claims
     }
 
-    /// The run, if it may go on now.
+    /// Requests the resources of a run. Returns the run if it has them now, and keeps it otherwise.
     pub fn pass(&mut self, run: Run) -> Option<Run> {
         let (may_run, turns) = self.claims.request(run.at);
         self.turns.and(turns);
@@ -47,13 +47,13 @@ impl Limited {
         None
     }
 
-    /// An instance has run. Others may have their turn by that.
+    /// Gives back the resources of an instance after its run. Others may get them now.
     pub fn release(&mut self, at: InstanceId) {
         let turns = self.claims.release(at);
         self.turns.and(turns);
     }
 
-    /// Whether an idle instance is to be granted now. If not, it is withheld.
+    /// Whether an idle instance may be granted to the scheduler now. If not, it is withheld.
     pub fn may_grant(&mut self, at: InstanceId) -> bool {
         if self.staged.is_empty() {
             return true;
@@ -62,13 +62,13 @@ impl Limited {
         false
     }
 
-    /// When the next of the jobs that wait has waited for too long.
+    /// The earliest time at which one of the waiting jobs has waited too long.
     pub fn next_late_us(&self) -> Option<u64> {
         let jobs = self.staged.iter().flat_map(|run| &run.jobs);
         jobs.filter_map(|job| self.arrivals.rejected_at_us(job)).min()
     }
 
-    /// Takes these jobs out of the runs that wait, and the runs that have none left.
+    /// Removes these jobs from the waiting runs, and returns them with the runs that have no jobs left.
     fn take_out(&mut self, is_out: impl Fn(&Job) -> bool) -> (Vec<Job>, Vec<Run>) {
         let mut gone = Vec::new();
         for run in self.staged.iter_mut().filter(|run| run.jobs.iter().any(&is_out)) {
@@ -78,14 +78,14 @@ impl Limited {
         }
         let claims = &self.claims;
         let turns = &mut self.turns;
-        // One that was granted meanwhile goes on when it is told, with nothing to run.
+        // A run that was granted its resources meanwhile stays: it continues when it is notified, without jobs.
         let is_over =
             |run: &mut Run| run.jobs.is_empty() && claims.give_up(run.at).map(|more| turns.and(more)).is_some();
         let over = self.staged.extract_if(.., is_over).collect();
         (gone, over)
     }
 
-    /// Instances that were withheld, if nothing waits any more.
+    /// The withheld instances, if no run waits any more.
     fn take_free(&mut self) -> Vec<InstanceId> {
         if self.staged.is_empty() { std::mem::take(&mut self.withheld) } else { Vec::new() }
     }
@@ -95,19 +95,19 @@ impl Limited {
         self.staged.iter().map(|run| run.jobs.len()).sum()
     }
 
-    /// Who is to be told.
+    /// Takes the instances to notify.
     pub fn take_turns(&mut self) -> Turns {
         std::mem::replace(&mut self.turns, Turns::none())
     }
 }
 
 impl State {
-    /// The jobs whose clients have gone, of runs that wait for resources. An instance that is left with none is idle again.
+    /// Takes the jobs whose clients have gone from the runs that wait for resources. The instance of a run without jobs becomes idle.
     pub(super) fn take_cancelled(&mut self) -> Vec<Job> {
         self.take_out(Job::is_cancelled)
     }
 
-    /// The jobs that have waited for too long, of runs that wait for resources.
+    /// Takes the jobs that have waited too long from the runs that wait for resources.
     pub(super) fn take_late(&mut self, now_us: u64) -> Vec<Job> {
         let Some(arrivals) = self.limited.as_ref().map(|limited| Arc::clone(&limited.arrivals)) else {
             return Vec::new();
@@ -128,7 +128,7 @@ impl State {
         gone
     }
 
-    /// The instance has what it needs: its run is ready. What was withheld may start.
+    /// Makes the run of an instance that has its resources ready. Withheld instances are granted to the scheduler.
     fn unstage(&mut self, at: InstanceId) -> bool {
         let Some(limited) = &mut self.limited else { return false };
         let Some(place) = limited.staged.iter().position(|run| run.at == at) else {

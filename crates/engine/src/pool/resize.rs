@@ -1,4 +1,4 @@
-//! How do instances come and go while requests run?
+//! How are instances added and removed while requests run?
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
@@ -11,7 +11,7 @@ use crate::policies::Cores;
 use crate::timer::now_us;
 
 impl Pool {
-    /// Adds instances, which may run at once, each on its cores. Gives their numbers.
+    /// Adds instances, each with its cores. They may run at once. Returns their numbers.
     pub fn add(&self, instances: Vec<Box<dyn Instance>>, cores: Vec<Option<Arc<Cores>>>) -> Vec<usize> {
         let mut state = self.0.lock();
         let numbers: Vec<usize> = instances.into_iter().map(|instance| state.seat(instance)).collect();
@@ -27,8 +27,8 @@ impl Pool {
         numbers
     }
 
-    /// Takes instances away: none of them begins anything new, and each is ended once it runs nothing, on a thread of its own. Nobody
-    /// waits for that but [`Pool::close`]: what an instance runs may need the model whose load took it away.
+    /// Removes instances. They begin no further run, and each is dropped on another thread once it is idle. Only [`Pool::close`] waits for that: the
+    /// run of an instance may need the model whose load removes the instance.
     pub fn remove(&self, numbers: &[usize]) {
         let mut state = self.0.lock();
         for number in numbers {
@@ -41,8 +41,7 @@ impl Pool {
         }
         drop(state);
         let shared = Arc::clone(&self.0);
-        match std::thread::Builder::new().name("nerite-resize".to_owned()).spawn(move || shared.end_those_that_leave())
-        {
+        match std::thread::Builder::new().name("nerite-resize".to_owned()).spawn(move || shared.drop_removed()) {
             Ok(thread) => self.0.keep_thread(thread),
             Err(error) => {
                 self.0.lock().is_ending = false;
@@ -51,14 +50,14 @@ impl Pool {
         }
     }
 
-    /// Instances that were taken away and still run.
+    /// Removed instances that still run.
     pub fn leaving(&self) -> usize {
         self.0.lock().leaving.len()
     }
 }
 
 impl State {
-    /// A place for an instance: one that was left, or a new one.
+    /// Gives an instance the number of a removed one, or a new number.
     fn seat(&mut self, instance: Box<dyn Instance>) -> usize {
         self.workers_max += 1;
         if let Some(number) = self.empty.pop() {
@@ -71,14 +70,14 @@ impl State {
 
     fn unseat(&mut self, number: usize) {
         if !self.driver.withdraw(InstanceId(number), now_us()) {
-            // It runs, or is about to: what is decided finds it in its place.
+            // The instance runs or is about to run, so it stays in its place until the run is over.
             self.leaving.insert(number);
         } else if let Some(instance) = self.instances.get_mut(number).and_then(Option::take) {
             self.lose(number, instance);
         }
     }
 
-    /// An instance came back that was to leave.
+    /// Takes back a removed instance after its last run.
     pub(super) fn let_go(&mut self, number: usize, instance: Box<dyn Instance>) {
         self.leaving.remove(&number);
         self.lose(number, instance);
@@ -87,20 +86,20 @@ impl State {
     fn lose(&mut self, number: usize, instance: Box<dyn Instance>) {
         self.gone.push(instance);
         self.empty.push(number);
-        // Until now a worker was needed for it.
+        // Until now the instance needed a worker.
         self.workers_max = self.workers_max.saturating_sub(1);
     }
 }
 
 impl Shared {
-    /// Ends instances that left, until none is to leave any more.
-    fn end_those_that_leave(&self) {
+    /// Drops removed instances until there are none left.
+    fn drop_removed(&self) {
         let mut state = self.lock();
         loop {
             let gone = std::mem::take(&mut state.gone);
             if !gone.is_empty() {
                 drop(state);
-                // Workers that are too many end.
+                // Wakes the workers, so that surplus ones end.
                 self.wake.notify_all();
                 self.end(gone);
                 state = self.lock();
@@ -113,22 +112,23 @@ impl Shared {
         }
     }
 
-    /// Ends these instances here.
+    /// Drops these instances on this thread.
     pub(super) fn end(&self, instances: Vec<Box<dyn Instance>>) {
         if catch_unwind(AssertUnwindSafe(|| drop(instances))).is_err() {
             log::error!("an instance of model '{}' panicked when it ended", self.name);
         }
     }
 
-    /// Tells the thread that ends instances.
+    /// Notifies the thread that drops removed instances.
     pub(super) fn tell_left(&self, state: &State) {
         if !state.gone.is_empty() {
             self.left.notify_all();
         }
     }
 
-    /// Whether a worker that has nothing to do should end: there are more than instances.
+    /// Whether an idle worker should end because there are more workers than instances.
     pub(super) fn is_spare(state: &State) -> bool {
-        state.workers > state.workers_max
+        // Those that are being started do not count: the system may refuse their threads, and runs that were begun need a worker.
+        state.serving > state.workers_max
     }
 }

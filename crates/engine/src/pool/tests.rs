@@ -1,6 +1,7 @@
 //! Does every job get its answer, whoever runs it?
 #![allow(clippy::unwrap_used)]
 
+use std::cell::Cell;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,21 @@ use nerite_tensor::{DataType, Shape, Tensor};
 use super::*;
 
 mod answers;
+mod awaited;
+mod clock;
 mod limited;
 mod resize;
+mod several;
+
+thread_local! {
+    /// Whether the system refuses the threads that this thread starts.
+    static REFUSES_THREADS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What the system says to a thread that is to be started.
+pub(super) fn check_threads() -> std::io::Result<()> {
+    if REFUSES_THREADS.get() { Err(std::io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+}
 
 struct Act(fn(&Job) -> Result<(), Status>);
 
@@ -37,6 +51,7 @@ fn pool_of(instances: Vec<Box<dyn Instance>>, bound: CostBound, scheduler: Box<d
     let scheduling = Scheduling {
         scheduler,
         arrivals: Arrivals::default(),
+        strategy: None,
         preserve_ordering: false,
         requests_max: usize::MAX,
         claims: None,
@@ -45,7 +60,7 @@ fn pool_of(instances: Vec<Box<dyn Instance>>, bound: CostBound, scheduler: Box<d
     Pool::new("test", instances, bound, scheduling, None, ModelVersion::unmetered("m"), Box::new(reject))
 }
 
-/// What came back to the job of that name.
+/// The answer to a job, with the job's id.
 struct Answer {
     id: String,
     error: Option<Status>,
@@ -71,19 +86,23 @@ fn job_to(id: usize, sink: impl FnMut(Response) + Send + 'static) -> (Job, Cance
 }
 
 fn job_of(id: usize, in_flight: InFlight, sink: impl FnMut(Response) + Send + 'static) -> (Job, Cancel) {
+    job_with(id, in_flight, Reply::new(sink))
+}
+
+fn job_with(id: usize, in_flight: InFlight, reply: Reply) -> (Job, Cancel) {
     let cancel = Cancel::new();
     let data = Buffer::from(vec![0; 4]);
     let request = AdmittedRequest {
         id: id.to_string().into(),
         rows: 1,
-        inputs: vec![Tensor { name: "I".into(), datatype: DataType::Fp32, shape: Shape::new(), data }],
+        inputs: vec![Tensor { name: "I".into(), datatype: DataType::Fp32, shape: Shape::new(), data }].into(),
         wanted: vec![Wanted { name: "O".into(), slot: None }].into(),
         priority: 0,
         timeout_us: 0,
         sequence: Sequence::default(),
         parameters: Parameters::new(),
         cancel: cancel.clone(),
-        reply: Reply::new(sink),
+        reply,
     };
     (Job::new(request, in_flight, now_ns()), cancel)
 }
@@ -149,7 +168,7 @@ fn a_cancelled_job_does_not_run_and_a_closed_pool_rejects_jobs() {
 }
 
 #[test]
-fn who_goes_while_it_waits_is_answered_at_once() {
+fn a_waiting_job_whose_client_goes_is_answered_at_once() {
     let (begun, runs) = mpsc::channel();
     let (go_on, goes_on) = mpsc::channel::<()>();
     let instance = Box::new(InOrder(Waits(begun, goes_on))) as Box<dyn Instance>;
@@ -168,7 +187,7 @@ fn who_goes_while_it_waits_is_answered_at_once() {
     pool.close();
 }
 
-/// Says when it runs, and waits until it may go on.
+/// Sends a message when it runs, and waits until it is told to end.
 struct Waits(mpsc::Sender<()>, mpsc::Receiver<()>);
 
 impl Compute for Waits {
@@ -181,7 +200,7 @@ impl Compute for Waits {
 
 const DELAY_US: u64 = 20_000;
 
-/// Starts all that waits, each job alone, when the first of them has waited for [`DELAY_US`].
+/// Starts all waiting jobs, each one alone, when the first of them has waited for [`DELAY_US`].
 #[derive(Default)]
 struct Late {
     waiting: VecDeque<(Ticket, u64)>,
@@ -233,7 +252,7 @@ fn a_scheduler_that_waits_is_woken_and_all_instances_start_at_once() {
     assert_eq!(answers.try_iter().count(), 2);
 }
 
-/// Ends only together with another one.
+/// A run ends only together with another run.
 struct Meets(Arc<std::sync::Barrier>);
 
 impl Compute for Meets {
@@ -243,7 +262,7 @@ impl Compute for Meets {
     }
 }
 
-/// Has its work done elsewhere: it is ready at once, or only when somebody waits for it.
+/// Computes elsewhere: it is ready at once, or only when a thread waits for it.
 struct Elsewhere {
     ready: bool,
     begun: Option<Batch>,
@@ -273,7 +292,7 @@ impl Instance for Elsewhere {
 }
 
 #[test]
-fn what_is_not_ready_in_time_is_waited_for_by_a_worker_and_answered_once() {
+fn a_worker_waits_for_a_slow_run_and_it_is_answered_once() {
     for ready in [false, true] {
         let finished = Arc::default();
         let instance = Box::new(Elsewhere { ready, begun: None, finished: Arc::clone(&finished) }) as Box<dyn Instance>;
@@ -292,7 +311,7 @@ fn what_is_not_ready_in_time_is_waited_for_by_a_worker_and_answered_once() {
     }
 }
 
-/// Notes on which thread each job runs, and takes its time over the one called "100".
+/// Notes the thread of each job, and is slow for the job called "100".
 struct Noting(Arc<Mutex<Vec<std::thread::ThreadId>>>);
 
 impl Compute for Noting {
@@ -306,7 +325,7 @@ impl Compute for Noting {
     }
 }
 
-/// For each of 300 jobs of one size, one after the other, whether it ran on the thread that brought it.
+/// Whether each of 300 jobs of one size, run one after the other, ran on the thread that submitted it.
 #[expect(clippy::disallowed_methods, reason = "the model of the test is slow")]
 fn ran_here(bound: CostBound) -> Vec<bool> {
     let threads = Arc::default();
@@ -324,16 +343,74 @@ fn ran_here(bound: CostBound) -> Vec<bool> {
     threads.iter().map(|thread| *thread == std::thread::current().id()).collect()
 }
 
+/// Answers that wait.
+struct Waiting(mpsc::Sender<std::thread::ThreadId>);
+
+impl nerite_request::Deliver for Waiting {
+    fn deliver(&mut self, _: Response) {
+        self.0.send(std::thread::current().id()).unwrap();
+    }
+
+    fn may_wait(&self) -> bool {
+        true
+    }
+}
+
+/// Its job called "100" brings another one from another thread, whose answer may wait.
+struct Brings {
+    pool: Arc<std::sync::OnceLock<Weak<Shared>>>,
+    to: mpsc::Sender<std::thread::ThreadId>,
+    ran: mpsc::Sender<std::thread::ThreadId>,
+}
+
+impl Compute for Brings {
+    fn compute(&mut self, job: &mut Job, _: &mut Times) -> Result<(), Status> {
+        if job.id() == "100" {
+            let pool = Pool(self.pool.get().unwrap().upgrade().unwrap());
+            let reply = Reply::through(Waiting(self.to.clone()));
+            let brought = job_with(7, ModelVersion::unmetered("m").begin(), reply).0;
+            std::thread::scope(|scope| scope.spawn(|| pool.submit(brought)).join()).unwrap();
+            // Dropped, the pool would stop.
+            std::mem::forget(pool);
+            self.ran.send(std::thread::current().id()).unwrap();
+        }
+        Ok(())
+    }
+}
+
 #[test]
-fn without_a_bound_nothing_runs_on_the_thread_that_brought_it() {
+fn a_job_whose_answer_may_wait_runs_on_a_worker_whoever_has_time_for_it() {
+    let here = std::thread::current().id();
+    let ((own, answered), (ran, runs), known) = (mpsc::channel(), mpsc::channel(), Arc::default());
+    let brings = Brings { pool: Arc::clone(&known), to: own, ran };
+    let pool = pool_of(vec![Box::new(InOrder(brings))], CostBound::InputSizes, Box::new(Fifo::new()));
+    known.set(Arc::downgrade(&pool.0)).unwrap();
+    let (to, answers) = mpsc::channel();
+    let submit = |id: usize| {
+        pool.submit(job(id, &to).0);
+        assert_eq!(answers.recv().unwrap().id, id.to_string());
+    };
+    // On a busy machine no run may have been quick.
+    let was_here = (0..300).any(|_| {
+        (0..5).for_each(submit);
+        submit(100);
+        assert_ne!(answered.recv().unwrap(), here);
+        runs.recv().unwrap() == here
+    });
+    assert!(was_here, "a worker did all runs");
+    pool.close();
+}
+
+#[test]
+fn without_a_bound_no_job_runs_on_the_thread_that_submits_it() {
     assert_eq!(ran_here(CostBound::Unknown), vec![false; 300]);
 }
 
 #[test]
-fn what_is_quick_runs_on_the_thread_that_brought_it_and_what_was_slow_once_never_again() {
+fn quick_jobs_run_on_the_thread_that_submits_them_until_one_was_slow() {
     let here = ran_here(CostBound::InputSizes);
     assert_eq!(here[..3], [false; 3], "a size that never ran");
-    // A machine may be busy, but not all the time.
+    // A busy machine may make some runs slow, but not all.
     assert!(here[3..100].contains(&true));
     assert_eq!(here[101..], [false; 199], "a size that was slow");
 }

@@ -1,10 +1,12 @@
-//! What does a thread do that runs a model's jobs?
+//! How does a thread run the jobs of a model?
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
-use nerite_backend::{Batch, Job, Jobs, Outbox, now_ns};
+use nerite_backend::{Batch, Job, Jobs, Outbox, is_elsewhere, now_ns};
 use nerite_request::{Code, Status};
 use nerite_schedule::InstanceId;
 
@@ -12,25 +14,38 @@ use super::{Run, Shared, State, Work};
 use crate::limits::{NESTED_RUNS_MAX, QUICK_PATIENCE, QUICK_RUNS_IN_A_ROW};
 use crate::quickness::Size;
 use crate::verbose::Requests;
+use crate::watch::watch_here;
 
 thread_local! {
-    /// How many runs' answers this thread is giving, each within the one before.
+    /// The number of runs whose answers this thread is sending, each nested in the one before.
     static ANSWERING: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Whether what is submitted now may run on this thread, as far as its stack is concerned.
+/// Whether a request that is submitted now may run on this thread: its stack has space for one more nested run, and the caller permits it.
 pub(super) fn may_run_here() -> bool {
-    ANSWERING.get() < NESTED_RUNS_MAX
+    ANSWERING.get() < NESTED_RUNS_MAX && !is_elsewhere()
 }
 
 impl Shared {
-    /// The system refuses a thread. With other workers the jobs wait for them, without any they must not wait for ever.
+    /// Starts the thread of a worker.
+    pub(super) fn start_worker(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
+        #[cfg(test)]
+        super::tests::check_threads()?;
+        let shared = Arc::clone(self);
+        std::thread::Builder::new().name(self.name.clone()).spawn(move || shared.work())
+    }
+
+    /// Handles the system's refusal of a thread. Other workers serve the waiting jobs. If there are none, the jobs are refused.
+    ///
+    /// A run that was begun is never given back here: its instance still owes the answer, which the next run would take for its own. There is none
+    /// without a worker, by [`State::serving`].
     pub(super) fn without_worker(self: &Arc<Self>, error: &std::io::Error) {
         let mut state = self.lock();
         state.workers -= 1;
         let mut refused = Vec::new();
         while state.workers == 0 {
-            let Some(Run { at, instance, jobs, .. }) = state.ready.pop_front() else { break };
+            let Some(place) = state.ready.iter().position(|run| run.begun.is_none()) else { break };
+            let Some(Run { at, instance, jobs, .. }) = state.ready.remove(place) else { break };
             state.give_back(at, instance);
             refused.extend(jobs);
             self.tell_left(&state);
@@ -41,7 +56,7 @@ impl Shared {
         let mut work = Work::default();
         self.take_rest(&mut state, &mut work);
         drop(state);
-        // Without the lock: an answer may bring the next request.
+        // This is done without the lock, because an answer may cause the next request.
         for job in refused {
             let text = format!("no thread to run model '{}': {error}; raise the limit on threads", self.name);
             job.refuse(Status::unavailable(text));
@@ -49,9 +64,10 @@ impl Shared {
         self.carry_out(work);
     }
 
-    /// A worker's life.
+    /// The loop of a worker.
     pub(super) fn work(self: &Arc<Self>) {
         let mut state = self.lock();
+        state.serving += 1;
         loop {
             if let Some(run) = state.ready.pop_front() {
                 drop(state);
@@ -59,6 +75,7 @@ impl Shared {
                 state = self.give_back(run, answers);
             } else if state.closed && state.driver.is_drained() || Shared::is_spare(&state) {
                 state.workers -= 1;
+                state.serving -= 1;
                 return;
             } else {
                 state.sleeping += 1;
@@ -68,13 +85,13 @@ impl Shared {
         }
     }
 
-    /// A worker gives an instance back and answers what it ran, and has the lock again when what followed is done.
+    /// Gives back the instance of a worker's run and sends its answers. Takes the lock again when the work that followed is done.
     fn give_back(self: &Arc<Self>, run: Run, answers: Answers) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         state.give_back(run.at, run.instance);
         let mut work = Work::default();
         self.tell_left(&state);
-        // This worker takes the first.
+        // This worker takes the first run.
         while let Some(run) = state.next_run() {
             state.ready.push_back(run);
             if state.ready.len() > 1 {
@@ -91,36 +108,44 @@ impl Shared {
         self.lock()
     }
 
-    /// Runs, and then some of what came meanwhile: nobody was woken for it.
+    /// Does this run, and then some that became ready meanwhile, for which no worker was woken.
     pub(super) fn run_in_a_row(self: &Arc<Self>, run: Run) {
         nerite_watchdog::running(&self.watched);
         let mut next = Some(run);
         let mut turn = 1;
         while let Some(run) = next {
-            let mut workers = 0;
             let (run, answers) = self.begin(run);
-            let mut state = self.lock();
-            if run.begun.is_none() {
-                state.give_back(run.at, run.instance);
-            } else {
-                state.ready.push_back(run);
-                workers = self.wake_worker(&mut state);
+            if run.begun.is_some() {
+                self.answer(answers);
+                return self.leave(run);
             }
-            let mut work = self.settle(&mut state, turn < QUICK_RUNS_IN_A_ROW);
-            work.workers += workers;
-            if state.closed && state.driver.is_drained() {
-                self.wake.notify_all();
-            }
-            drop(state);
-            next = self.carry_out(work);
-            self.answer(answers);
+            next = self.give_back_here(run, answers, turn < QUICK_RUNS_IN_A_ROW);
             turn += 1;
         }
     }
 
-    /// On a worker: from beginning to end, or from where another thread left it.
+    /// A thread that has other work gives an instance back and answers what it ran. The run that it may do next, if there is one.
+    pub(super) fn give_back_here(self: &Arc<Self>, run: Run, answers: Answers, may_be_here: bool) -> Option<Run> {
+        let mut state = self.lock();
+        state.give_back(run.at, run.instance);
+        let work = self.settle(&mut state, may_be_here);
+        if state.closed && state.driver.is_drained() {
+            self.wake.notify_all();
+        }
+        drop(state);
+        let next = self.carry_out(work);
+        self.answer(answers);
+        next
+    }
+
+    /// Whether this thread may begin a run that it leaves then: the instance's work is done elsewhere, and what is moved here is small.
+    pub(super) fn may_begin_here(&self, run: &Run) -> bool {
+        self.quickness.is_small(run.size) && watch_here().is_some()
+    }
+
+    /// Does a run on a worker: from its beginning, or from where another thread left it.
     fn run(&self, run: Run) -> (Run, Answers) {
-        let Run { at, mut instance, jobs, size, begun } = run;
+        let Run { at, mut instance, jobs, size, flow, begun } = run;
         let start = begun.unwrap_or_else(now_ns);
         let (has_run, outbox) = Outbox::around(|| {
             let batch = self.batch(at, jobs);
@@ -135,34 +160,38 @@ impl Shared {
             has_run
         });
         let ns = has_run.then(|| now_ns().saturating_sub(start));
-        (Run { at, instance, jobs: Jobs::new(), size, begun: None }, Answers { outbox, size, ns })
+        (Run { at, instance, jobs: Jobs::new(), size, flow, begun: None }, Answers { outbox, size, ns })
     }
 
-    /// On a thread that has other work: what takes longer than such a thread may wait comes back begun.
+    /// Does a run on a front thread. If it takes longer than such a thread may wait, or if another process does the work, it is returned as begun.
     fn begin(&self, run: Run) -> (Run, Answers) {
-        let Run { at, mut instance, jobs, size, .. } = run;
+        let Run { at, mut instance, jobs, size, flow, .. } = run;
         let start = now_ns();
-        let (done, outbox) = Outbox::around(|| {
+        // Who waits for nothing has the thread's other clients served meanwhile.
+        let is_left = self.quickness.is_small(size) && watch_here().is_some();
+        let patience = if is_left { Duration::ZERO } else { QUICK_PATIENCE };
+        let work = || {
             let batch = self.batch(at, jobs);
             if batch.jobs.is_empty() {
                 return None;
             }
-            Some(self.catching(|| instance.begin(batch, QUICK_PATIENCE)).unwrap_or(true))
-        });
-        // How long a run takes that goes on elsewhere is not known yet.
+            Some(self.catching(|| instance.begin(batch, patience)).unwrap_or(true))
+        };
+        let (done, outbox) = Outbox::around(|| nerite_watchdog::charging(flow.as_ref(), work));
+        // If the run continues elsewhere, its time is not known yet.
         let ns = (done == Some(true)).then(|| now_ns().saturating_sub(start));
         let begun = (done == Some(false)).then_some(start);
-        (Run { at, instance, jobs: Jobs::new(), size, begun }, Answers { outbox, size, ns })
+        (Run { at, instance, jobs: Jobs::new(), size, flow, begun }, Answers { outbox, size, ns })
     }
 
-    /// Answers what a run left to be answered, now that its instance may be used by others: a client that asks again finds it idle, and
-    /// nothing recurses into an instance that is held. What the answers take counts as part of the run.
-    fn answer(&self, answers: Answers) {
+    /// Sends the answers of a run after its instance was given back: a client that asks again finds the instance idle, and a nested request does not
+    /// need an instance that is held. The time of the answers counts as part of the run.
+    pub(super) fn answer(&self, answers: Answers) {
         let Answers { mut outbox, size, ns } = answers;
         let start = now_ns();
         ANSWERING.set(ANSWERING.get() + 1);
         while let Some(response) = outbox.take_next() {
-            // Who panics over one answer has not seen the others.
+            // A panic in one answer does not lose the others.
             self.catching(|| response.deliver());
         }
         ANSWERING.set(ANSWERING.get() - 1);
@@ -189,8 +218,8 @@ impl Shared {
         Batch { jobs, meter: Arc::clone(self.requests.meter()) }
     }
 
-    /// A runtime that panics loses its jobs, which answer themselves; the server and the other models go on.
-    fn catching<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+    /// Catches a panic of a runtime. Its jobs are dropped and answer with an error. The server and other models continue.
+    pub(super) fn catching<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         let done = catch_unwind(AssertUnwindSafe(work)).ok();
         if done.is_none() {
             log::error!("model '{}' panicked; its request was answered with an error", self.name);
@@ -199,11 +228,11 @@ impl Shared {
     }
 }
 
-/// What a run answered, and how long it took, if it is over.
-struct Answers {
-    outbox: Outbox,
-    size: Option<Size>,
-    ns: Option<u64>,
+/// The answers of a run, and its time if it is over.
+pub(super) struct Answers {
+    pub(super) outbox: Outbox,
+    pub(super) size: Option<Size>,
+    pub(super) ns: Option<u64>,
 }
 
 fn without_cancelled(jobs: Jobs) -> Jobs {

@@ -1,7 +1,8 @@
-//! Are front ends' threads kept for what is known to be quick?
+//! Do front threads run only requests that are known to be quick?
 #![allow(clippy::unwrap_used)]
 
 use nerite_backend::ModelVersion;
+use nerite_config::{Padding, parse_text};
 use nerite_memory::Buffer;
 use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Sequence, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
@@ -13,11 +14,11 @@ const MS: u64 = 1_000_000;
 
 #[expect(clippy::unnecessary_wraps, reason = "all of its callers want an option")]
 fn size(class: u64, bytes: usize) -> Option<Size> {
-    // A class is a hash: its upper bits tell classes apart.
+    // A class is a hash. Its upper bits distinguish classes.
     Some(Size { class: class << TAG_SHIFT, bytes, on_host: true })
 }
 
-/// Runs of `(class, bytes, ns)`, and then whether one of that class and so many bytes is quick.
+/// Notes runs of `(class, bytes, ns)`. Then checks whether a request of that class and size is quick.
 #[track_caller]
 fn check(bound: CostBound, runs: &[(u64, usize, u64)], (class, bytes): (u64, usize), quick: bool) {
     let quickness = Quickness::new(bound);
@@ -27,7 +28,7 @@ fn check(bound: CostBound, runs: &[(u64, usize, u64)], (class, bytes): (u64, usi
     assert_eq!(quickness.is_quick(size(class, bytes)), quick, "{class} {bytes} after {runs:?}");
 }
 
-/// The same often.
+/// The same run, `count` times.
 fn times(count: usize, run: (u64, usize, u64)) -> Vec<(u64, usize, u64)> {
     vec![run; count]
 }
@@ -73,7 +74,7 @@ fn a_first_run_does_not_count_against_a_size() {
 }
 
 #[test]
-fn what_is_a_little_too_long_goes_to_workers_until_the_mean_is_down() {
+fn runs_that_are_a_little_too_long_go_to_workers_until_the_mean_is_down() {
     let hiccup = [times(300, (1, 64, 20 * US)), times(1, (1, 64, 3 * MS))].concat();
     check(CostBound::InputSizes, &hiccup, (1, 64), false);
     check(CostBound::InputSizes, &[hiccup, times(40, (1, 64, 20 * US))].concat(), (1, 64), true);
@@ -89,7 +90,7 @@ fn a_size_that_was_slow_once_is_never_quick_again_nor_is_a_larger_one() {
 }
 
 #[test]
-fn a_slow_run_is_told_once_for_its_bytes_and_again_for_fewer() {
+fn a_slow_run_is_reported_once_for_its_bytes_and_again_for_fewer() {
     let quickness = Quickness::new(CostBound::InputSizes);
     let run = |class, bytes, ns| quickness.note(size(class, bytes), ns).map(|slow| slow.bytes_min);
     assert_eq!(run(1, 4096, 900 * MS), None, "the first of a size");
@@ -102,14 +103,14 @@ fn a_slow_run_is_told_once_for_its_bytes_and_again_for_fewer() {
 }
 
 #[test]
-fn who_keeps_to_patience_may_be_slow_and_quick_again() {
+fn models_with_the_bound_patience_may_be_slow_and_quick_again() {
     let runs = [times(9, (1, 64, US)), times(1, (1, 64, 900 * MS))].concat();
     check(CostBound::Patience, &runs, (1, 64), false);
     check(CostBound::Patience, &[runs, times(40, (1, 64, US))].concat(), (1, 64), true);
 }
 
 #[test]
-fn classes_that_share_a_place_take_it_from_each_other_and_never_share_it() {
+fn classes_with_the_same_place_replace_each_other() {
     let quickness = Quickness::new(CostBound::InputSizes);
     let (one, other) = (size(1, 64), size(2, 64));
     for _ in 0..9 {
@@ -163,12 +164,12 @@ fn a_class_is_told_by_each_dimension_and_by_the_outputs() {
     let product = job(&[("a", &[1, 64]), ("b", &[64, 1])], &["y"]);
     check_same(&product, &job(&[("a", &[1, 64]), ("b", &[64, 1])], &["y"]), true);
     check_same(&product, &job(&[("a", &[1, 33]), ("b", &[60, 1])], &["y"]), true);
-    // As many bytes, and 4,096 times as many numbers made of them.
+    // The same number of bytes gives 4,096 times as many numbers.
     check_same(&product, &job(&[("a", &[64, 1]), ("b", &[1, 64])], &["y"]), false);
     check_same(&product, &job(&[("a", &[1, 65]), ("b", &[64, 1])], &["y"]), false);
     check_same(&product, &job(&[("a", &[1, 64]), ("b", &[64, 1])], &["z"]), false);
     check_same(&product, &job(&[("a", &[1, 64]), ("b", &[64, 1])], &["y", "z"]), false);
-    // No bytes at all, and yet a sum over the first dimension has as many numbers as the second says.
+    // An input without bytes: a sum over its first dimension has as many numbers as the second dimension says.
     check_same(&job(&[("a", &[0, 1 << 40])], &["y"]), &job(&[("a", &[0, 1])], &["y"]), false);
     check_same(&job(&[("a", &[1; 12])], &["y"]), &job(&[("a", &[1; 13])], &["y"]), false);
 }
@@ -178,4 +179,42 @@ fn a_size_has_the_bytes_of_all_inputs_and_none_where_it_does_not_matter() {
     let asked = job(&[("a", &[2, 8]), ("b", &[3])], &["y"]);
     assert_eq!(Quickness::new(CostBound::InputSizes).size(&asked).unwrap().bytes, 4 * (16 + 3));
     assert_eq!(Quickness::new(CostBound::Unknown).size(&asked), None);
+}
+
+fn padding(buckets: &str) -> Padding {
+    let text = format!(
+        "name: 'm' backend: 'onnxruntime' max_batch_size: 8 input {{ name: 'a' data_type: TYPE_FP32 dims: -1 }} \
+         parameters {{ key: 'nerite.pad' value {{ string_value: 'a: {buckets}' }} }}"
+    );
+    Padding::of(&parse_text("", text.as_bytes()).unwrap()).unwrap()
+}
+
+#[test]
+fn a_padded_input_has_the_size_that_the_model_gets() {
+    let quickness = Quickness::new(CostBound::InputSizes).with_padding(padding("40,1000000"));
+    let size = |length| quickness.size(&job(&[("a", &[1, length])], &["y"])).unwrap();
+    for length in [0, 1, 33] {
+        assert_eq!(size(length), size(40), "{length}");
+    }
+    // Both lengths are within a power of two, and the model gets 25,000 times as much.
+    assert_ne!(size(41).class, size(40).class);
+    assert_eq!((size(40).bytes, size(41).bytes), (160, 4_000_000));
+    for _ in 0..9 {
+        let _ = quickness.note(Some(size(40)), US);
+        let _ = quickness.note(Some(size(41)), US);
+    }
+    assert!(quickness.is_quick(Some(size(40))) && !quickness.is_quick(Some(size(41))));
+    // What is not padded has its own size.
+    assert_eq!(size(1_000_001).bytes, 4_000_004);
+}
+
+#[test]
+fn what_is_too_large_to_be_padded_is_never_quick() {
+    let quickness = Quickness::new(CostBound::InputSizes).with_padding(padding("4,9000000000000000000"));
+    let size = quickness.size(&job(&[("a", &[1, 5])], &["y"])).unwrap();
+    for _ in 0..9 {
+        let _ = quickness.note(Some(size), US);
+    }
+    assert_eq!(size.bytes, usize::MAX);
+    assert!(!quickness.is_quick(Some(size)));
 }

@@ -106,11 +106,11 @@ where
 }
 
 /// An HTTP/2 connection. After each poll it sends the bytes that were collected.
-struct Grpc<'c, C, S> {
+struct Grpc<'c, C> {
     connection: Pin<&'c mut C>,
     shut_down: fn(Pin<&mut C>),
     ended: Option<hyper::Result<()>>,
-    held: Held<S>,
+    held: Held,
     link: Arc<Link>,
     leaving: bool,
     /// The timer for the connection's age. It fires when the connection is too old, and again after the grace period.
@@ -119,18 +119,14 @@ struct Grpc<'c, C, S> {
     is_old: bool,
 }
 
-impl<C, S> Served for Grpc<'_, C, S>
-where
-    C: Future<Output = hyper::Result<()>>,
-    S: AsyncWrite + Unpin,
-{
+impl<C: Future<Output = hyper::Result<()>>> Served for Grpc<'_, C> {
     fn poll_serve(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.link.begin_poll();
         if self.poll_age(cx).is_ready() {
             return Poll::Ready(());
         }
         if self.ended.is_none()
-            && let Poll::Ready(outcome) = self.connection.as_mut().poll(cx)
+            && let Poll::Ready(outcome) = self.held.polling(|| self.connection.as_mut().poll(cx))
         {
             self.ended = Some(outcome);
         }
@@ -159,7 +155,7 @@ where
     }
 }
 
-impl<C, S> Grpc<'_, C, S> {
+impl<C> Grpc<'_, C> {
     /// Ready when the connection was asked to end because of its age and the grace period is over.
     fn poll_age(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Some(age) = &mut self.age {

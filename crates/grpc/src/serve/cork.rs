@@ -3,23 +3,38 @@
 //! The HTTP/2 library writes a message of more than 256 bytes, and the frames after it, with separate system calls: two for each answer. The client
 //! is woken by the first one, which does not complete the answer. This writer collects small writes until the connection has nothing more to write
 //! ([`Held::poll_drain`]), and then sends them with one call. Large writes are not collected: they are sent at once, after the collected bytes.
+//!
+//! The library owns the stream that it reads and writes, and gives no access to it. So it owns a [`Corked`], which is nothing by itself: while the
+//! library is polled, the real stream is in a variable of the thread, and else in [`Held`]. This takes no lock.
 
+use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::{Arc, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
-use nerite_locks::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::limits::{HELD_BYTES_MAX, SLICES_MAX};
 
-/// A stream that collects small writes until [`Held::poll_drain`].
-pub(super) struct Corked<S>(Arc<Mutex<State<S>>>);
+thread_local! {
+    /// The stream of the connection that this thread polls.
+    static POLLED: RefCell<Option<Box<dyn Collect>>> = const { RefCell::new(None) };
+}
 
-/// The handle that sends collected bytes.
-pub(super) struct Held<S>(Arc<Mutex<State<S>>>);
+/// The stream for the library. It works only within [`Held::polling`].
+pub(super) struct Corked(());
+
+/// The real stream while the library is not polled, and the bytes that were collected.
+pub(super) struct Held(Option<Box<dyn Collect>>);
+
+/// A stream that collects small writes until it is drained.
+trait Collect: Send {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>>;
+    fn poll_take(&mut self, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>>;
+    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+    fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+}
 
 struct State<S> {
     stream: S,
@@ -29,26 +44,32 @@ struct State<S> {
 }
 
 /// The stream for the library, and the handle that sends its bytes.
-pub(super) fn cork<S>(stream: S) -> (Corked<S>, Held<S>) {
-    let state = Arc::new(Mutex::new(State { stream, held: BytesMut::new(), unflushed: false }));
-    (Corked(Arc::clone(&state)), Held(state))
+pub(super) fn cork<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S) -> (Corked, Held) {
+    let state = State { stream, held: BytesMut::new(), unflushed: false };
+    (Corked(()), Held(Some(Box::new(state))))
 }
 
-/// Both are used by the same task, so the lock is never contended.
-fn lock<S>(state: &Mutex<State<S>>) -> MutexGuard<'_, State<S>> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl<S: AsyncWrite + Unpin> Held<S> {
-    /// Sends collected bytes. Call this each time after the connection was polled, with the same waker.
-    pub(super) fn poll_drain(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut state = lock(&self.0);
-        ready!(state.poll_send_held(cx))?;
-        if state.unflushed {
-            ready!(Pin::new(&mut state.stream).poll_flush(cx))?;
-            state.unflushed = false;
+impl Held {
+    /// Does `poll`, which may use the [`Corked`] that was made with this.
+    pub(super) fn polling<T>(&mut self, poll: impl FnOnce() -> T) -> T {
+        /// Takes the stream back, also if the poll panics.
+        struct TakeBack<'h> {
+            held: &'h mut Held,
+            outer: Option<Box<dyn Collect>>,
         }
-        Poll::Ready(Ok(()))
+        impl Drop for TakeBack<'_> {
+            fn drop(&mut self) {
+                self.held.0 = POLLED.replace(self.outer.take());
+            }
+        }
+        let outer = POLLED.replace(self.0.take());
+        let _take_back = TakeBack { held: self, outer };
+        poll()
+    }
+
+    /// Sends collected bytes. Call this each time after the connection was polled, with the same waker.
+    pub(super) fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.as_mut().map_or(Poll::Ready(Ok(())), |stream| stream.poll_drain(cx))
     }
 }
 
@@ -62,6 +83,12 @@ impl<S: AsyncWrite + Unpin> State<S> {
             self.held.advance(sent);
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Collect for State<S> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 
     /// Collects `slices` if they are small. Otherwise sends them after the collected bytes, with one call if possible.
@@ -90,17 +117,39 @@ impl<S: AsyncWrite + Unpin> State<S> {
             }
         }
     }
-}
 
-impl<S: AsyncRead + Unpin> AsyncRead for Corked<S> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut lock(&self.0).stream).poll_read(cx, buf)
+    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_send_held(cx))?;
+        if self.unflushed {
+            ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+            self.unflushed = false;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_send_held(cx))?;
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Corked<S> {
+/// Asks the stream of the connection that this thread polls.
+fn polled<T>(ask: impl FnOnce(&mut dyn Collect) -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    POLLED.with_borrow_mut(|stream| match stream {
+        Some(stream) => ask(&mut **stream),
+        None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+    })
+}
+
+impl AsyncRead for Corked {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        polled(|stream| stream.poll_read(cx, buf))
+    }
+}
+
+impl AsyncWrite for Corked {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        lock(&self.0).poll_take(cx, &[IoSlice::new(bytes)])
+        polled(|stream| stream.poll_take(cx, &[IoSlice::new(bytes)]))
     }
 
     fn poll_write_vectored(
@@ -108,7 +157,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Corked<S> {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        lock(&self.0).poll_take(cx, slices)
+        polled(|stream| stream.poll_take(cx, slices))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -121,9 +170,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Corked<S> {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut state = lock(&self.0);
-        ready!(state.poll_send_held(cx))?;
-        Pin::new(&mut state.stream).poll_shutdown(cx)
+        polled(|stream| stream.poll_shutdown(cx))
     }
 }
 
@@ -132,14 +179,30 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Corked<S> {
 mod tests {
     use super::*;
     use std::future::poll_fn;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::pin::pin;
+    use std::sync::{Arc, Mutex};
     use std::task::Waker;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     /// Accepts at most `capacity` bytes per call, and records each call.
+    #[derive(Clone)]
     struct Narrow {
         capacity: usize,
-        calls: Vec<Vec<u8>>,
-        blocked: bool,
+        calls: Arc<Mutex<Vec<Vec<u8>>>>,
+        blocked: Arc<Mutex<bool>>,
+    }
+
+    impl Narrow {
+        fn new(capacity: usize) -> Narrow {
+            Narrow { capacity, calls: Arc::default(), blocked: Arc::default() }
+        }
+    }
+
+    impl AsyncRead for Narrow {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
     }
 
     impl AsyncWrite for Narrow {
@@ -148,17 +211,17 @@ mod tests {
         }
 
         fn poll_write_vectored(
-            mut self: Pin<&mut Self>,
+            self: Pin<&mut Self>,
             _: &mut Context<'_>,
             slices: &[IoSlice<'_>],
         ) -> Poll<io::Result<usize>> {
-            if self.blocked {
+            if *self.blocked.lock().unwrap() {
                 return Poll::Pending;
             }
             let mut all: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
             all.truncate(self.capacity);
             let sent = all.len();
-            self.calls.push(all);
+            self.calls.lock().unwrap().push(all);
             Poll::Ready(Ok(sent))
         }
 
@@ -174,7 +237,8 @@ mod tests {
     /// Writes pieces of these lengths, drains, and compares the lengths of the calls. No byte may be lost.
     #[track_caller]
     fn check(capacity: usize, pieces: &[usize], calls: &[usize]) {
-        let (mut corked, held) = cork(Narrow { capacity, calls: Vec::new(), blocked: false });
+        let stream = Narrow::new(capacity);
+        let (mut corked, mut held) = cork(stream.clone());
         let mut cx = Context::from_waker(Waker::noop());
         let mut given = Vec::new();
         for (number, len) in pieces.iter().enumerate() {
@@ -184,17 +248,16 @@ mod tests {
             while !left.is_empty() {
                 let (server, back) = left.split_at(left.len() / 2);
                 let slices = [IoSlice::new(server), IoSlice::new(back)];
-                let Poll::Ready(Ok(sent)) = Pin::new(&mut corked).poll_write_vectored(&mut cx, &slices) else {
-                    panic!()
-                };
+                let write = held.polling(|| Pin::new(&mut corked).poll_write_vectored(&mut cx, &slices));
+                let Poll::Ready(Ok(sent)) = write else { panic!() };
                 assert!(sent > 0);
                 left = &left[sent..];
             }
         }
         assert!(held.poll_drain(&mut cx).is_ready());
-        let state = lock(&held.0);
-        assert_eq!(state.stream.calls.iter().map(Vec::len).collect::<Vec<_>>(), calls);
-        assert_eq!(state.stream.calls.concat(), given);
+        let made = stream.calls.lock().unwrap();
+        assert_eq!(made.iter().map(Vec::len).collect::<Vec<_>>(), calls);
+        assert_eq!(made.concat(), given);
     }
 
     #[test]
@@ -221,25 +284,47 @@ mod tests {
 
     #[test]
     fn bytes_that_cannot_be_sent_now_are_sent_later() {
-        let (mut corked, held) = cork(Narrow { capacity: usize::MAX, calls: Vec::new(), blocked: true });
+        let stream = Narrow::new(usize::MAX);
+        let (mut corked, mut held) = cork(stream.clone());
         let mut cx = Context::from_waker(Waker::noop());
-        assert!(Pin::new(&mut corked).poll_write(&mut cx, b"now").is_ready());
+        *stream.blocked.lock().unwrap() = true;
+        assert!(held.polling(|| Pin::new(&mut corked).poll_write(&mut cx, b"now")).is_ready());
         assert!(held.poll_drain(&mut cx).is_pending());
-        lock(&held.0).stream.blocked = false;
+        *stream.blocked.lock().unwrap() = false;
         assert!(held.poll_drain(&mut cx).is_ready());
-        assert_eq!(lock(&held.0).stream.calls, [b"now"]);
+        assert_eq!(*stream.calls.lock().unwrap(), [b"now"]);
     }
 
     #[tokio::test]
     async fn closing_sends_all_collected_bytes() {
         let (ours, mut theirs) = tokio::io::duplex(64);
-        let (mut corked, held) = cork(ours);
-        corked.write_all(b"last words").await.unwrap();
-        corked.shutdown().await.unwrap();
+        let (mut corked, mut held) = cork(ours);
+        {
+            let mut speak = pin!(async {
+                corked.write_all(b"last words").await.unwrap();
+                corked.shutdown().await.unwrap();
+            });
+            poll_fn(|cx| held.polling(|| speak.as_mut().poll(cx))).await;
+        }
         drop((corked, held));
         let mut heard = Vec::new();
         theirs.read_to_end(&mut heard).await.unwrap();
         assert_eq!(heard, b"last words");
-        assert!(poll_fn(|cx| cork(tokio::io::empty()).1.poll_drain(cx)).await.is_ok());
+    }
+
+    #[test]
+    fn the_stream_is_there_only_while_it_is_polled_and_comes_back_after_a_panic() {
+        let stream = Narrow::new(usize::MAX);
+        let (mut corked, mut held) = cork(stream.clone());
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut write = || Pin::new(&mut corked).poll_write(&mut cx, b"x");
+        assert!(matches!(write(), Poll::Ready(Err(_))));
+        let (_, mut other) = cork(Narrow::new(usize::MAX));
+        let panics = || held.polling(|| other.polling(|| panic!("thrown on purpose")));
+        assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+        assert!(matches!(write(), Poll::Ready(Err(_))));
+        assert!(matches!(held.polling(write), Poll::Ready(Ok(1))));
+        assert!(held.poll_drain(&mut Context::from_waker(Waker::noop())).is_ready());
+        assert_eq!(*stream.calls.lock().unwrap(), [b"x"]);
     }
 }

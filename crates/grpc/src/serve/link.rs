@@ -1,10 +1,15 @@
 //! What do the calls of one connection do, and what does the server wait for?
 
+use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError};
 
 use nerite_listen::{Awaited, Progress};
-use nerite_locks::Mutex;
+
+thread_local! {
+    /// The call that a service began last on this thread. The HTTP/2 library gives it to the executor before it does anything else.
+    static NEXT: Cell<Option<Arc<Call>>> = const { Cell::new(None) };
+}
 
 /// State that all calls of a connection share with it.
 #[derive(Debug)]
@@ -19,8 +24,6 @@ pub(crate) struct Link {
     frames: AtomicU8,
     /// Bytes of header blocks that were read in the current poll of the connection.
     header_bytes: AtomicUsize,
-    /// The call that the service began last, for the executor that polls it next.
-    next: Mutex<Option<Arc<Call>>>,
 }
 
 /// The state of the client's frames.
@@ -70,11 +73,10 @@ impl Link {
             handed_over: AtomicUsize::new(0),
             frames: AtomicU8::new(Frames::NotBegun as u8),
             header_bytes: AtomicUsize::new(0),
-            next: Mutex::default(),
         })
     }
 
-    /// Begins a call, and counts it in `all`. The executor calls [`Link::take_next`] right after.
+    /// Begins a call, and counts it in `all`. The executor calls [`Link::take_next`] right after, on the same thread.
     pub(crate) fn begin_call(self: &Arc<Link>, all: &Arc<AtomicUsize>) -> Arc<Call> {
         all.fetch_add(1, Ordering::Relaxed);
         self.calls.fetch_add(1, Ordering::Relaxed);
@@ -88,13 +90,13 @@ impl Link {
             link: Arc::clone(self),
             all: Arc::clone(all),
         });
-        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&call));
+        NEXT.set(Some(Arc::clone(&call)));
         call
     }
 
-    /// Takes the call that was begun last.
+    /// Takes the call that was begun last on this thread, if it is one of this connection.
     pub(crate) fn take_next(&self) -> Option<Arc<Call>> {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner).take()
+        NEXT.take().filter(|call| std::ptr::eq(Arc::as_ptr(&call.link), self))
     }
 
     /// Call this when the connection is polled.

@@ -32,6 +32,11 @@ impl ServerState {
         Arc::new(ServerState { api, unread, ..self.clone() })
     }
 
+    /// The same state, for a call whose client has a token.
+    pub(crate) fn by_token(&self, api: Api) -> Arc<ServerState> {
+        Arc::new(ServerState { api, ..self.clone() })
+    }
+
     /// Becomes ready when the server is to stop.
     pub(crate) fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut stop = self.stop.clone();

@@ -29,6 +29,7 @@ impl Item {
 
 /// The outcome of a request.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are responses")]
 pub(super) enum Outcome {
     /// It was refused before it began.
     Refused(Status),

@@ -72,7 +72,7 @@ impl TestServer {
         let api = Api::new(engine(&models, runtimes), Registries::new(true, None), log(), rules);
         let address = listener.address();
         let peers = Peers::new(ConnectionLimits::for_descriptors(1024));
-        let handle = serve(api, options, Rules { peers, times }, vec![listener]);
+        let handle = serve(api, options, Rules { peers, times }, vec![listener]).unwrap();
         TestServer { handle, held, address, _models: models }
     }
 

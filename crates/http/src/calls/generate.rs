@@ -11,6 +11,7 @@ use nerite_request::{Cancel, ExactlyOne, Status};
 use nerite_wire::json::{GenerateText, read_generate};
 use tokio::sync::mpsc;
 
+use super::infer::trace_parent;
 use super::{CallResult, read_body};
 use crate::encoding::request_encoding;
 use crate::events::{self, Events, flat};
@@ -37,6 +38,7 @@ pub async fn generate(
     stream: bool,
 ) -> CallResult {
     let clock = api.trace_clock();
+    api.note_inference(model, version, "");
     api.check_taking_on()?;
     api.want_model(model).await?;
     let (found, inputs) = api.find_with_inputs(model, version)?;
@@ -60,7 +62,7 @@ pub async fn generate(
         let (model, version) = (model.to_owned(), version.to_owned());
         aside(move || read(body, &model, &version)).await??
     };
-    api.trace(&mut infer_request, Protocol::Http, clock);
+    api.trace(&mut infer_request, Protocol::Http, clock, || trace_parent(api, &parts.headers));
     // All strings of the text are kept in memory: inputs, and parameters that the model does not know.
     if infer_request.inline_bytes() > charge.bytes() {
         charge.resize(infer_request.inline_bytes());

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use hyper::body::Body;
-use nerite_api::{Admission, Api, Protocol, Sending, UnderWay, aside};
+use nerite_api::{Admission, Api, Protocol, Sending, TraceContext, UnderWay, aside};
 use nerite_budget::{Account, Charge};
 use nerite_request::limits::TensorsMax;
 use nerite_request::{InferRequest, InferResponse, Parameter, Status};
@@ -58,6 +58,7 @@ struct Read {
 
 async fn read(api: &Api, headers: &HeaderMap, body: Incoming, model: &str, version: &str) -> Result<Read, Failure> {
     let clock = api.trace_clock();
+    api.note_inference(model, version, "");
     // Before the body comes, so that a request that waits holds nothing.
     api.want_model(model).await.map_err(Failure::plain)?;
     let found = api.find_single(Protocol::Http, model, version);
@@ -93,7 +94,7 @@ async fn read(api: &Api, headers: &HeaderMap, body: Incoming, model: &str, versi
         read_text(&received, json_len, model, version, bytes_max, tensors_max)?
     };
     forward_headers(api, headers, &mut infer_request)?;
-    api.trace(&mut infer_request, Protocol::Http, clock);
+    api.trace(&mut infer_request, Protocol::Http, clock, || trace_parent(api, headers));
     // Numbers that were text are in blocks of their own now, and the text is freed.
     if infer_request.inline_bytes() > charge.bytes().max(CHARGED_BYTES_MIN) {
         charge.resize(infer_request.inline_bytes());
@@ -122,6 +123,11 @@ async fn inflated(account: &Account, received: Received, framing: Framing) -> Re
     // Boxed, so that the future of an uncompressed inference stays small.
     let inflated = Box::pin(inflate(Cursor::new(received), encoding, store, framing.bytes_max));
     Ok(inflated.await?.finish())
+}
+
+/// The client's span that a request with these headers belongs to.
+pub fn trace_parent(api: &Api, headers: &HeaderMap) -> Option<TraceContext> {
+    api.trace_parent(|name| headers.get(name).map(HeaderValue::as_bytes))
 }
 
 fn forward_headers(api: &Api, headers: &HeaderMap, infer_request: &mut InferRequest) -> Result<(), Status> {

@@ -1,12 +1,12 @@
 //! What are the trace and log settings?
 
-use http::{Method, Response, StatusCode};
+use http::{Method, Response};
 use nerite_api::{Api, Changeable, Code, Protocol, Status};
 use nerite_wire::json::{read_log_change, read_trace_change, write_log_settings, write_trace_settings};
 
 use super::{CallResult, pass_over, read_control_body};
 use crate::incoming::Incoming;
-use crate::reply::{Outgoing, PLAIN, error, json};
+use crate::reply::{Outgoing, forbidden, json};
 
 /// Trace settings of the server (empty name) or of a model, changed first if the method is POST.
 pub async fn trace(api: &Api, method: &Method, body: Incoming, name: &str) -> CallResult {
@@ -14,7 +14,7 @@ pub async fn trace(api: &Api, method: &Method, body: Incoming, name: &str) -> Ca
         return Ok(json(write_trace_settings(&api.trace_settings(name)?)));
     }
     if let Err(status) = api.allow_change(Protocol::Http, Changeable::Trace) {
-        return Ok(forbidden(&status, body).await);
+        return Ok(refuse(status, body).await);
     }
     // An unknown model is refused before the body is read.
     api.trace_settings(name)?;
@@ -29,7 +29,7 @@ pub async fn logging(api: &Api, method: &Method, body: Incoming) -> CallResult {
         return Ok(json(write_log_settings(&api.log_settings())));
     }
     if let Err(status) = api.allow_change(Protocol::Http, Changeable::Log) {
-        return Ok(forbidden(&status, body).await);
+        return Ok(refuse(status, body).await);
     }
     let body = read_control_body(api, body).await?;
     let settings = api.change_log(read_log_change(body.bytes())?).map_err(worded_for_http)?;
@@ -37,9 +37,9 @@ pub async fn logging(api: &Api, method: &Method, body: Incoming) -> CallResult {
 }
 
 /// Answered like a call with a missing header.
-async fn forbidden(status: &Status, body: Incoming) -> Response<Outgoing> {
+async fn refuse(status: Status, body: Incoming) -> Response<Outgoing> {
     pass_over(body).await;
-    error(StatusCode::FORBIDDEN, PLAIN, &status.message)
+    forbidden(&status.into())
 }
 
 /// Two errors have other texts over HTTP than over gRPC, and one of them another code.

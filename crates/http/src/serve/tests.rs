@@ -109,7 +109,7 @@ fn house_with(times: TimeLimits, connections: ConnectionLimits) -> TestServer {
             let tcp = bind(&Endpoint::Tcp { address: "127.0.0.1".into(), port: 0, reuse_port: false }).unwrap();
             let address = tcp.address().unwrap();
             let unix = bind(&Endpoint::unix(&path)).unwrap();
-            let handle = serve_by(&echo, Options::default(), rules, vec![tcp, unix]);
+            let handle = serve_by(&echo, Options::default(), rules, vec![tcp, unix]).unwrap();
             ready.send((address, handle.clone())).unwrap();
             tokio::task::spawn_blocking(move || stop_asked.recv()).await.unwrap().unwrap();
             handle.stop().await;

@@ -21,7 +21,8 @@ type End = Box<dyn Fn() + Send + Sync>;
 pub(super) struct Gone {
     batch: Mutex<Batch>,
     over: Condvar,
-    patience: Duration,
+    /// How long a run may go on in vain. A process without a limit goes on: its engine may keep what other requests need.
+    patience: Option<Duration>,
     end: End,
 }
 
@@ -35,7 +36,7 @@ struct Batch {
 }
 
 impl Gone {
-    pub fn new(patience: Duration, end: impl Fn() + Send + Sync + 'static) -> Arc<Gone> {
+    pub fn new(patience: Option<Duration>, end: impl Fn() + Send + Sync + 'static) -> Arc<Gone> {
         Arc::new(Gone { batch: Mutex::default(), over: Condvar::new(), patience, end: Box::new(end) })
     }
 
@@ -64,6 +65,19 @@ impl Gone {
         cancel
     }
 
+    /// That request was answered, apart from others of its batch.
+    pub fn ends(&self, number: u64) {
+        let mut batch = self.lock();
+        batch.running.remove(&number);
+        batch.early.remove(&number);
+    }
+
+    /// The requests of a batch have come, of which this is the first. No earlier one comes any more: their numbers are less.
+    pub fn have_come(&self, first: u64) {
+        let mut batch = self.lock();
+        batch.early = batch.early.split_off(&first);
+    }
+
     /// The batch was answered. The numbers of later requests are greater.
     pub fn is_over(&self) {
         let mut batch = self.lock();
@@ -85,10 +99,11 @@ impl Gone {
         drop(batch);
         // Without the lock: it stops the engine. The batch may be over before this returns.
         cancel.cancel();
+        let Some(patience) = self.patience else { return };
         let is_vain = |batch: &Batch| batch.running.values().all(Cancel::is_cancelled);
         let batch = self.lock();
         // Nobody else is left whose going could be heard of meanwhile.
-        let waited = self.over.wait_timeout_while(batch, self.patience, |batch| batch.number == of && is_vain(batch));
+        let waited = self.over.wait_timeout_while(batch, patience, |batch| batch.number == of && is_vain(batch));
         let (batch, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if batch.number == of && !batch.running.is_empty() && is_vain(&batch) {
             // With the lock: the run cannot be answered any more, so no later batch begins in a process that ends.
@@ -114,7 +129,7 @@ mod tests {
         let count = move || {
             counted.fetch_add(1, Ordering::SeqCst);
         };
-        (Gone::new(patience, count), ends)
+        (Gone::new(Some(patience), count), ends)
     }
 
     #[test]
@@ -137,6 +152,48 @@ mod tests {
         // What an engine does that can be stopped.
         assert!(cancel.on_cancelled(move || engine.is_over()));
         gone.has_gone(1);
+        assert_eq!(ends.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the run ends about when the patience does")]
+    fn a_run_that_ends_as_the_patience_does_is_over_before_the_process_ends_or_not_at_all() {
+        const PATIENCE: Duration = Duration::from_micros(300);
+        let (mut rounds, mut ended) = (0, 0);
+        // Until both have happened, which takes luck on a busy machine.
+        while rounds < 1000 || ((ended == 0 || ended == rounds) && rounds < 100_000) {
+            let (gone, ends) = counting(PATIENCE);
+            let cancel = gone.comes(1);
+            let told = Arc::clone(&gone);
+            let listener = thread::spawn(move || told.has_gone(1));
+            thread::sleep(Duration::from_micros(200 + rounds % 200));
+            gone.is_over();
+            let before = ends.load(Ordering::SeqCst);
+            listener.join().expect("it listens");
+            // Who heard of it only after the run was over cancels nothing, and ends nothing.
+            assert!(before == 0 || (before == 1 && cancel.is_cancelled()));
+            assert_eq!(ends.load(Ordering::SeqCst), before, "a process ends after its run was over");
+            (rounds, ended) = (rounds + 1, ended + before as u64);
+        }
+        assert!(ended > 0 && ended < rounds, "{ended} of {rounds}");
+    }
+
+    #[test]
+    fn a_process_without_a_limit_goes_on() {
+        let ends = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&ends);
+        let gone = Gone::new(None, move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+        });
+        let (one, other) = (gone.comes(1), gone.comes(2));
+        gone.has_gone(1);
+        assert!(one.is_cancelled() && !other.is_cancelled());
+        gone.ends(2);
+        gone.has_gone(2);
+        gone.has_gone(5);
+        assert!(!other.is_cancelled(), "it was answered");
+        gone.have_come(4);
+        assert_eq!(gone.lock().early, BTreeSet::from([5]));
         assert_eq!(ends.load(Ordering::SeqCst), 0);
     }
 

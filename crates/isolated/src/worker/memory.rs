@@ -1,16 +1,28 @@
 //! Which memory of the server and its clients has a child mapped?
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use nerite_memory::{Buffer, Extent, Slot};
-use nerite_process::packets::Segment;
+use nerite_process::packets::{Segment, SegmentOffset};
 use nerite_request::Status;
 use nerite_shm::SharedMapping;
+
+/// How long a segment is waited for that another thread is about to map: one channel names what the other introduced.
+const ON_ITS_WAY: Duration = Duration::from_secs(10);
 
 /// The segments that are mapped here, by the server's numbers.
 #[derive(Default)]
 pub(super) struct Memory {
+    state: Mutex<State>,
+    mapped: Condvar,
+}
+
+#[derive(Default)]
+struct State {
     segments: HashMap<u64, SharedMapping>,
     /// Those that could not be mapped, until the server is told.
     unmapped: Vec<u64>,
@@ -18,16 +30,16 @@ pub(super) struct Memory {
 
 impl Memory {
     /// Maps each, from one descriptor each.
-    pub(super) fn map(&mut self, wanted: Option<Vec<Segment>>, descriptors: Vec<OwnedFd>) -> Result<(), String> {
+    pub(super) fn map(&self, wanted: Option<Vec<Segment>>, descriptors: Vec<OwnedFd>) -> Result<(), String> {
         let wanted = wanted.ok_or("the server told of memory in words that make no sense")?;
         let mut failed = Ok(());
         let mut descriptors = descriptors.into_iter();
         for Segment { number: segment, bytes, file_offset, .. } in wanted {
             let made = descriptors.next().ok_or_else(|| std::io::Error::other("its descriptor did not come"));
             match made.and_then(|descriptor| SharedMapping::map(descriptor, file_offset, bytes)) {
-                Ok(mapping) => drop(self.segments.insert(segment, mapping)),
+                Ok(mapping) => drop(self.lock().segments.insert(segment, mapping)),
                 Err(error) => {
-                    self.unmapped.push(segment);
+                    self.lock().unmapped.push(segment);
                     failed = Err(format!(
                         "memory of {bytes} bytes cannot be mapped in the model's process: {error}; raise its limits on address \
                          space (ulimit -v) and mappings, or use smaller regions"
@@ -35,30 +47,61 @@ impl Memory {
                 }
             }
         }
+        self.mapped.notify_all();
         failed
     }
 
     /// Lets go of these. What requests still use stays mapped until they are answered.
-    pub(super) fn forget(&mut self, segments: impl Iterator<Item = u64>) {
+    pub(super) fn forget(&self, segments: impl Iterator<Item = u64>) {
         for segment in segments {
-            self.segments.remove(&segment);
+            let gone = self.lock().segments.remove(&segment);
+            drop(gone);
         }
     }
 
     /// Those that the server is to be told of, once.
-    pub(super) fn take_unmapped(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.unmapped)
+    pub(super) fn take_unmapped(&self) -> Vec<u64> {
+        std::mem::take(&mut self.lock().unmapped)
     }
 
-    pub(super) fn get(&self, segment: u64) -> Result<&SharedMapping, Status> {
-        let found = self.segments.get(&segment);
+    /// Where these bytes lie, if the server knows that memory.
+    pub(super) fn spot_of(&self, data: &Buffer) -> Option<SegmentOffset> {
+        let state = self.lock();
+        let of = |(segment, mapping): (&u64, &SharedMapping)| {
+            mapping.offset_of(data).map(|offset| SegmentOffset { segment: *segment, offset })
+        };
+        state.segments.iter().find_map(of).filter(|_| !data.is_empty())
+    }
+
+    /// The segment of that number. If it may be `on_its_way` by another channel, it is waited for.
+    pub(super) fn get(&self, segment: u64, on_its_way: bool) -> Result<SharedMapping, Status> {
+        let patience = if on_its_way { ON_ITS_WAY } else { Duration::ZERO };
+        let is_missing =
+            |state: &mut State| !state.segments.contains_key(&segment) && !state.unmapped.contains(&segment);
+        let waited = self.mapped.wait_timeout_while(self.lock(), patience, is_missing);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let found = state.segments.get(&segment).cloned();
         found.ok_or_else(|| Status::internal(format!("segment {segment} is not mapped in the model's process")))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Part of a mapping, readable.
 pub(super) fn buffer(mapping: &SharedMapping, offset: usize, len: usize) -> Result<Buffer, Status> {
     Ok(mapping.buffer(extent(mapping, offset, len)?))
+}
+
+/// The same, which drops `with` when nobody reads it any more.
+pub(super) fn buffer_with(
+    mapping: &SharedMapping,
+    offset: usize,
+    len: usize,
+    with: Arc<dyn Any + Send + Sync>,
+) -> Result<Buffer, Status> {
+    Ok(mapping.buffer_with(extent(mapping, offset, len)?, with))
 }
 
 /// Part of a mapping, writable.

@@ -2,12 +2,14 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use nerite_memory::{Reason, copied_bytes};
 use nerite_process::packets::{Command, Need, SegmentOffset};
 use nerite_process::{Channel, Packet};
 use nerite_request::Status;
 
+use super::calls::Calls;
 use super::gone::Gone;
 use super::memory::Memory;
 
@@ -16,8 +18,12 @@ use super::memory::Memory;
 pub(super) struct Talk {
     channel: Channel,
     packet: Mutex<Packet>,
-    memory: Mutex<Memory>,
+    memory: Arc<Memory>,
     gone: Arc<Gone>,
+    /// There where requests may be answered apart from their batch.
+    calls: Option<Arc<Calls>>,
+    /// Bytes that were copied when the server was told last, by reason.
+    told: Mutex<Vec<u64>>,
 }
 
 /// Space that the server found for an output.
@@ -28,8 +34,30 @@ pub(super) struct OutputSpace {
 }
 
 impl Talk {
-    pub(super) fn new(channel: Channel, packet: Packet, gone: Arc<Gone>) -> Talk {
-        Talk { channel, packet: Mutex::new(packet), memory: Mutex::default(), gone }
+    pub(super) fn new(
+        channel: Channel,
+        packet: Packet,
+        gone: Arc<Gone>,
+        calls: Option<Arc<Calls>>,
+    ) -> io::Result<Talk> {
+        let memory = Arc::<Memory>::default();
+        if let Some(calls) = &calls {
+            calls.listen(Arc::clone(&memory))?;
+        }
+        Ok(Talk { channel, packet: Mutex::new(packet), memory, gone, calls, told: Mutex::new(copies()) })
+    }
+
+    /// The channel for answers apart from their batch.
+    pub(super) fn calls(&self) -> Option<&Arc<Calls>> {
+        self.calls.as_ref()
+    }
+
+    /// What was copied since the server was told last, by reason: it counts that as its own.
+    pub(super) fn take_copied(&self) -> Vec<(Reason, u64)> {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *told, copies());
+        let more = Reason::ALL.iter().zip(before).zip(&*told).map(|((reason, before), now)| (*reason, now - before));
+        more.filter(|(_, bytes)| *bytes > 0).collect()
     }
 
     /// Whose clients have gone.
@@ -37,8 +65,8 @@ impl Talk {
         &self.gone
     }
 
-    pub(super) fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn memory(&self) -> &Memory {
+        &self.memory
     }
 
     /// The next packet and its descriptors; memory that is no more is let go of. `None` at the end.
@@ -71,11 +99,25 @@ impl Talk {
             if let Some(error) = said.error() {
                 return Err(Status::unavailable(error));
             }
-            let Some(space) = said.room() else { continue };
+            if said.room().is_none() {
+                continue;
+            }
             self.memory().map(said.map(), descriptors).map_err(Status::unavailable)?;
-            let space = space.map(|(spot, capacity)| OutputSpace { spot, capacity });
-            let space = space.filter(|space| space.capacity >= bytes);
-            return space.ok_or_else(|| Status::internal("the server found space that is none"));
+            return OutputSpace::read(&said, bytes);
         }
     }
+}
+
+impl OutputSpace {
+    /// The space that an answer tells of, which must have so many bytes.
+    pub(super) fn read(told: &Command, bytes: usize) -> Result<OutputSpace, Status> {
+        let space = told.room().flatten().map(|(spot, capacity)| OutputSpace { spot, capacity });
+        let space = space.filter(|space| space.capacity >= bytes);
+        space.ok_or_else(|| Status::internal("the server found space that is none"))
+    }
+}
+
+/// Bytes that this process has copied so far, by reason.
+fn copies() -> Vec<u64> {
+    Reason::ALL.iter().map(|reason| copied_bytes(*reason)).collect()
 }

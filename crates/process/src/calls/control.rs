@@ -1,17 +1,18 @@
-//! How does a model have others loaded and unloaded?
+//! How does a model load and unload other models?
 
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use nerite_config::to_json;
 use nerite_memory::{Buffer, Reason};
 use nerite_request::Status;
 use nerite_request::setting::{FileContent, LoadOptions};
 
 use super::Calls;
-use crate::packets::{Done, NoPlace, SegmentOffset};
+use crate::packets::{ConfigTold, Done, NoPlace, SegmentOffset};
 use crate::shares::Maps;
 
-/// A file that lies in memory which the process shares.
+/// A file in memory that is shared with the process.
 struct SharedFile(Buffer);
 
 impl std::fmt::Debug for SharedFile {
@@ -57,7 +58,14 @@ impl Calls {
         self.process.callees.models.unload(model, dependents, Box::new(done));
     }
 
-    /// Says whether a version of a model is ready.
+    /// Answers with the configuration of a version of a model.
+    pub(crate) fn tell_config(&self, call: u64, model: &str, version: Option<i64>) {
+        let config = self.process.callees.models.config(model, version).map(|config| to_json(&config));
+        let config = config.as_ref().map(String::as_str);
+        self.answer(ConfigTold { call, config }, Maps::default());
+    }
+
+    /// Answers whether a version of a model is ready.
     pub(crate) fn tell_ready(&self, call: u64, model: &str, version: Option<i64>) {
         let is = self.process.callees.models.config(model, version).is_ok();
         self.answer(Done { call, is }, Maps::default());

@@ -1,4 +1,4 @@
-//! Which of its requests' tensors, and of their traces, may a model's process give to another model?
+//! Which inputs and traces of its own requests may a model's process use in requests to other models?
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use super::lock;
 use crate::packets::SegmentOffset;
 use crate::plan::Planned;
 
-/// The inputs of the requests that a process has. Noted from its first request to another model on: most processes make none.
+/// The inputs of the requests that a process has. They are noted from its first request to another model on, because most processes make none.
 #[derive(Default)]
 pub(crate) struct BatchInputs {
     is_wanted: AtomicBool,
     tensors: Mutex<HashMap<u64, Vec<Buffer>>>,
-    /// Whether any request was traced. Nobody takes the lock otherwise.
+    /// Whether any request was traced. If not, no lock is taken.
     has_traces: AtomicBool,
     traces: Mutex<HashMap<u64, Arc<RequestTrace>>>,
 }
 
 impl BatchInputs {
-    /// From now on they are noted.
+    /// Begins to note inputs.
     pub(crate) fn want(&self) {
         self.is_wanted.store(true, Ordering::Relaxed);
     }
 
-    /// Notes the inputs of a batch, if that is wanted.
+    /// Notes the inputs of a batch, if needed.
     pub(crate) fn add(&self, planned: &[Planned]) {
         for Planned { number, job, .. } in planned {
             if let Some(trace) = job.responder().trace() {
@@ -47,7 +47,7 @@ impl BatchInputs {
         }
     }
 
-    /// The process has these requests no more.
+    /// Removes requests that the process does not have any more.
     pub(crate) fn remove(&self, numbers: &[u64]) {
         if self.has_traces.load(Ordering::Relaxed) {
             let mut traces = lock(&self.traces);
@@ -62,7 +62,7 @@ impl BatchInputs {
         }
     }
 
-    /// The process is no more.
+    /// Removes all, because the process has ended.
     pub(crate) fn clear(&self) {
         if self.has_traces.swap(false, Ordering::Relaxed) {
             let ended = std::mem::take(&mut *lock(&self.traces));
@@ -73,18 +73,18 @@ impl BatchInputs {
         }
     }
 
-    /// The trace of one of them, for a request that the model makes for it.
+    /// The trace of a request, for a nested request of it.
     pub(crate) fn trace(&self, number: u64) -> Option<Arc<RequestTrace>> {
         lock(&self.traces).get(&number).map(|trace| trace.child())
     }
 
-    /// Bytes within one of them.
+    /// Bytes within one of the inputs.
     pub(crate) fn find(&self, spot: SegmentOffset, bytes: usize) -> Option<Buffer> {
         lock(&self.tensors).values().flatten().find_map(|buffer| part(buffer, spot, bytes))
     }
 }
 
-/// The bytes at that place, if they lie within this memory.
+/// The bytes at that offset, if they lie within this memory.
 pub(crate) fn part(whole: &Buffer, spot: SegmentOffset, bytes: usize) -> Option<Buffer> {
     let window = whole.share()?;
     if window.share.mark().number() != spot.segment {

@@ -1,8 +1,8 @@
-//! How does a model in a process of its own ask another model?
+//! How does a model in its own process send requests to another model?
 //!
-//! Inputs are named where they lie in memory that the process shares with the server, so tensors of the model's own request go on without a
-//! copy; the process copies others into memory that it asks for. Outputs are placed in memory of the process, so a model that writes where it
-//! is told to leaves them where they are read.
+//! Inputs in memory that the process shares with the server are not copied, for example tensors of the model's own request. The process copies other
+//! inputs into memory that it asks for. Outputs get places in memory of the process. If the other model writes its outputs there, they are not copied
+//! either.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use crate::packets::{Answered, Asked, NoPlace, Place, SegmentOffset, TensorAt, U
 use crate::shares::Maps;
 use crate::waits::Waiter;
 
-/// Whom the model may ask.
+/// The models that the model may use.
 pub struct Callees {
     /// The models of this server.
     pub models: Models,
-    /// Who waits for whom.
+    /// Detects models that wait for each other.
     pub waiter: Arc<Waiter>,
 }
 
@@ -35,12 +35,12 @@ pub struct Callees {
 #[derive(Default)]
 pub(crate) struct Nested {
     cancel: Cancel,
-    /// Of responses that the model has not taken.
+    /// The permits of responses that the model has not read.
     permits: VecDeque<Arc<ResponsePermit>>,
 }
 
 impl Calls {
-    /// Memory for the inputs of a request that will follow.
+    /// Answers with memory for the inputs of a nested request that will follow.
     pub(crate) fn space(&self, call: u64, bytes: usize) {
         let mut maps = Maps::default();
         let found = self.process.blocks.take(bytes).and_then(|block| {
@@ -57,26 +57,27 @@ impl Calls {
         }
     }
 
-    /// Passes a request on to the model that it is for.
+    /// Passes a request on to its model.
     pub(crate) fn infer(self: &Arc<Calls>, call: u64, asked: Asked<'_>) {
         self.batch_inputs.want();
         let mut used = Vec::new();
         let Some(inputs) = self.tensors(asked, &mut used) else {
             return self.answer(Unknown(call), Maps::default());
         };
-        // From here on the request keeps it.
+        // From now on the request keeps it.
         lock(&self.space).retain(|segment, _| !used.contains(segment));
         let Callees { models, waiter } = &self.process.callees;
         let (model, version) = (asked.model(), asked.version());
         let refuse = |text: String| {
             let status = Status::internal(wrapped(model, &text));
-            let answer = Answered { call, response: Some(Err(&status)), is_last: true, own: &[], map: "" };
+            let answer = Answered { call, response: Some(Err(&status)), is_last: true, from: None, own: &[], map: "" };
             self.answer(answer, Maps::default());
         };
-        let Ok(config) = models.config(model, version) else {
+        let config = models.config(model, version);
+        if config.is_err() && !asked.is_plain() {
             return refuse(format!("Failed for execute the inference request. Model '{model}' is not ready."));
-        };
-        if config.decoupled() && !asked.is_decoupled() {
+        }
+        if config.is_ok_and(|config| config.decoupled()) && !asked.is_decoupled() {
             return refuse(format!(
                 "Model {model} is using the decoupled. The current BLS request call doesn't support models using the decoupled \
                  transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled models.'"
@@ -96,12 +97,23 @@ impl Calls {
         let calls = Arc::clone(self);
         let trace = asked.traced().and_then(|number| self.batch_inputs.trace(number));
         let model_name = model.to_owned();
-        let reply = Reply::through(NestedReply { calls, call, model: model_name, one, window, own: Vec::new(), trace });
+        let is_plain = asked.is_plain();
+        let reply = Reply::through(NestedReply {
+            calls,
+            call,
+            model: model_name,
+            is_plain,
+            one,
+            window,
+            own: Vec::new(),
+            trace,
+        });
         let read = asked.request();
         let wanted = asked.wanted().map(|name| Wanted { name: name.into(), slot: None }).collect();
         let request = Request {
             id: read.id().into(),
             timeout_us: read.timeout_us(),
+            priority: asked.priority(),
             sequence: read.sequence(),
             parameters: read.parameters(),
             cancel,
@@ -110,13 +122,13 @@ impl Calls {
         models.infer(model, version, request);
     }
 
-    /// The model took a response of a request that has several.
+    /// Notes that the model has read a response of a request with several.
     pub(crate) fn taken(&self, call: u64) {
         let permit = lock(&self.nested).get_mut(&call).and_then(|nested| nested.permits.pop_front());
         drop(permit);
     }
 
-    /// The model wants nothing more of a request.
+    /// Cancels a nested request.
     pub(crate) fn cancel(&self, call: u64) {
         let cancel = lock(&self.nested).get(&call).map(|nested| nested.cancel.clone());
         if let Some(cancel) = cancel {
@@ -126,7 +138,7 @@ impl Calls {
         drop(permits);
     }
 
-    /// The process is no more, and wants nothing.
+    /// Cancels all nested requests, because the process has ended.
     pub(crate) fn cancel_all(&self) {
         let calls: Vec<u64> = lock(&self.nested).keys().copied().collect();
         for call in calls {
@@ -136,7 +148,7 @@ impl Calls {
         lock(&self.space).clear();
     }
 
-    /// The models that must answer before this one does: itself, or the steps of an ensemble.
+    /// The models that must answer first: the model itself, or the steps of an ensemble.
     fn targets(&self, model: &str) -> Vec<String> {
         let (mut found, mut next) = (vec![model.to_owned()], 0);
         while let Some(model) = found.get(next) {
@@ -166,7 +178,7 @@ impl Calls {
         asked.request().inputs().map(tensor).collect()
     }
 
-    /// Bytes that the process named: in memory that it asked for, or that it has as an input or an output.
+    /// The bytes that the process named: in memory that it asked for, or in one of its inputs or outputs.
     pub(crate) fn bytes_at(&self, spot: SegmentOffset, bytes: usize) -> Option<Buffer> {
         let of_space = lock(&self.space).get(&spot.segment).map(Block::buffer);
         let of_kept = || self.process.side.kept_buffer(spot.segment);
@@ -174,8 +186,10 @@ impl Calls {
         own.or_else(|| self.batch_inputs.find(spot, bytes))
     }
 
-    /// Tells the model of a response, or of the end.
-    fn answered(&self, call: u64, response: Option<Result<InferResponse, Status>>, is_last: bool, mut own: Vec<u64>) {
+    /// Sends a response, or the end, to the process.
+    fn answered(&self, reply: &mut NestedReply, response: Option<Result<InferResponse, Status>>, is_last: bool) {
+        let (call, is_plain) = (reply.call, reply.is_plain);
+        let mut own = std::mem::take(&mut reply.own);
         if is_last {
             lock(&self.nested).remove(&call);
             self.process.callees.waiter.end(call);
@@ -189,6 +203,10 @@ impl Calls {
             }
             Ok(response)
         });
+        let names = match &response {
+            Some(Ok(response)) if is_plain => Some((response.model.clone(), response.version.clone())),
+            _ => None,
+        };
         let tensors: Vec<_> = match &response {
             Some(Ok(response)) => response.outputs.iter().zip(spots).map(told).collect(),
             _ => Vec::new(),
@@ -197,11 +215,12 @@ impl Calls {
             Ok(response) => Ok((&tensors[..], &response.parameters)),
             Err(status) => Err(status),
         });
-        let text = Answered { call, response, is_last, own: &own, map: &maps.text }.to_string();
+        let from = names.as_ref().map(|(model, version)| (model.as_str(), version.as_str()));
+        let text = Answered { call, response, is_last, from, own: &own, map: &maps.text }.to_string();
         self.answer(text, maps);
     }
 
-    /// Where the process finds an output, which is kept for it.
+    /// The place of an output in the process. The output is kept for the process.
     fn shared(&self, output: &Output, maps: &mut Maps, own: &mut Vec<u64>) -> Result<Option<SegmentOffset>, Status> {
         if output.data.is_empty() {
             return Ok(None);
@@ -234,19 +253,30 @@ fn wrapped(model: &str, text: &str) -> String {
     format!("Model {model} - Error when running inference: {text}")
 }
 
-/// The way back of a request that a process made.
+/// The reply of a nested request of a process.
 struct NestedReply {
     calls: Arc<Calls>,
     call: u64,
     model: String,
-    /// Where one response is wanted.
+    /// Whether failures are told as they are.
+    is_plain: bool,
+    /// `Some` if one response is expected.
     one: Option<ExactlyOne>,
-    /// Where any number is.
+    /// `Some` if any number of responses is.
     window: Option<Arc<ResponseWindow>>,
-    /// Memory that was offered for the next response, and is nobody else's.
+    /// Memory for the next response that no other request uses.
     own: Vec<u64>,
-    /// Where it is traced, if it is.
+    /// Its trace, if it is traced.
     trace: Option<Arc<RequestTrace>>,
+}
+
+impl NestedReply {
+    fn answered(&mut self, content: Option<Result<InferResponse, Status>>, is_last: bool) {
+        let is_plain = self.is_plain;
+        let content = content.map(|content| content.map_err(|error| if is_plain { error } else { internal(error) }));
+        let calls = Arc::clone(&self.calls);
+        calls.answered(self, content, is_last);
+    }
 }
 
 impl Deliver for NestedReply {
@@ -255,8 +285,7 @@ impl Deliver for NestedReply {
         if let Some(one) = &mut self.one {
             if let Some(outcome) = one.take(response) {
                 let only = outcome.unwrap_or_else(|not_one| Err(not_one.into()));
-                let own = std::mem::take(&mut self.own);
-                self.calls.answered(self.call, Some(only.map_err(internal)), true, own);
+                self.answered(Some(only), true);
             }
             return;
         }
@@ -266,14 +295,13 @@ impl Deliver for NestedReply {
                 nested.permits.push_back(permit);
             }
         }
-        let content = response.into_content().map(|content| content.map_err(internal));
-        let own = std::mem::take(&mut self.own);
-        self.calls.answered(self.call, content, is_last, own);
+        self.answered(response.into_content(), is_last);
     }
 
     fn refuse(&mut self, why: Status) {
-        let status = Status::internal(wrapped(&self.model, &why.message));
-        self.calls.answered(self.call, Some(Err(status)), true, Vec::new());
+        let status = if self.is_plain { why } else { Status::internal(wrapped(&self.model, &why.message)) };
+        self.own.clear();
+        self.answered(Some(Err(status)), true);
     }
 
     fn trace(&self) -> Option<Arc<RequestTrace>> {
@@ -298,7 +326,7 @@ impl Deliver for NestedReply {
     }
 }
 
-/// As in Triton, a model hears the text of another's error, and no code.
+/// As in Triton, a model gets the text of another model's error, and not its code.
 fn internal(error: Status) -> Status {
     Status::internal(error.message)
 }

@@ -1,32 +1,31 @@
-//! How does a request go on that its model may answer many times?
+//! How is an open request of a decoupled model answered?
 //!
 //! ```text
-//!   process ── respond: outputs at their places ──► passed on to the client ── its window has room? ──► places of the next response ──► process
+//!   process ── respond: outputs at their places ──► passed on to the client ── space in its window? ──► places of the next response ──► process
 //! ```
 //!
-//! The answer to a response brings the places of the next one. It is given once the client's window has room, so a model that sends faster
-//! than its client reads waits, and what waits for the client is bounded.
+//! The answer to a response has the places of the next one. It is sent once the client's window has space. So a model that sends faster than its
+//! client reads has to wait, and the number of waiting responses is bounded.
 
 use std::sync::Arc;
 
 use nerite_backend::{Job, Responder, Times};
-use nerite_request::Status;
-use nerite_tensor::Tensor;
+use nerite_request::{Inputs, Status};
 
 use super::{Calls, News, lock};
 use crate::answer::{self, Ended};
 use crate::blocks::Block;
-use crate::packets::{BatchPacket, CallSaid, Done, NoPlace, Over, Place, Places, Respond};
-use crate::plan::{Home, Planned, Planner};
+use crate::packets::{BatchPacket, CallSaid, Done, NoPlace, Over, Place, Places, Respond, Response, Responses, Said};
+use crate::plan::{Home, Planned, Planner, Sizes};
 use crate::shares::Maps;
 
-/// A request that the process has, and that has not ended.
+/// A request in the process that has not ended.
 pub(crate) struct Open {
     responder: Responder,
-    inputs: Vec<Tensor>,
-    /// Inputs that were copied to where the process reaches them.
+    inputs: Inputs,
+    /// Inputs that were copied to memory that the process can access.
     block: Option<Block>,
-    /// Where the outputs of its next response go.
+    /// The places of the outputs of its next response.
     homes: Vec<Home>,
     times: Times,
 }
@@ -49,7 +48,7 @@ impl Open {
         responder.finish(Err(status), times);
     }
 
-    /// The model can answer it no more and did not say that it has ended.
+    /// Ends it because the model has dropped it without a final response.
     pub(crate) fn abandon(self) {
         self.fail(Status::internal(
             "the model let go of this request and of its response sender without sending the final flag",
@@ -63,7 +62,19 @@ impl Open {
         responder.reschedule(inputs, times);
     }
 
-    /// Ends it as the model's last response says.
+    /// Ends it with a response that came with the answer to its batch. `times` are those of its execution.
+    fn finish_with_batch(mut self, response: &Response, times: Times, sizes: &Sizes) {
+        let ended = answer::settle(&mut self.responder, &mut self.homes, Some(response), &mut lock(sizes));
+        let (responder, _) = self.release();
+        match ended {
+            Ended::Done => responder.finish(Ok(()), times),
+            Ended::Said(status) => responder.answer_error(status, times),
+            Ended::Failed(status) => responder.finish(Err(status), times),
+            Ended::Again => responder.finish(Err(no_response()), times),
+        }
+    }
+
+    /// Ends it with the model's last response.
     fn finish(self, ended: Option<Ended>) {
         let (responder, times) = self.release();
         match ended {
@@ -75,7 +86,7 @@ impl Open {
         }
     }
 
-    /// Sends a response that others follow. An Err is the end of the request.
+    /// Sends a response that is not the last one. An Err is the end of the request.
     fn send(&mut self, ended: Ended) -> Result<(), Status> {
         match ended {
             Ended::Done => self.responder.send(),
@@ -87,7 +98,7 @@ impl Open {
         }
     }
 
-    /// Lets its memory go: the client may unregister a region as soon as it hears of the end.
+    /// Releases its memory, before the client gets the end: the client may unregister a region as soon as it has it.
     fn release(self) -> (Responder, Times) {
         let Open { responder, inputs, block, homes, mut times } = self;
         drop((inputs, block, homes));
@@ -102,12 +113,35 @@ fn no_response() -> Status {
 }
 
 impl Calls {
-    /// Requests are to run again: each sent what it had to send in this run.
+    /// Schedules requests again, which have sent their responses of this run.
     pub(crate) fn again(&self, call: u64, numbers: impl Iterator<Item = u64>) {
         for number in numbers {
             self.end(number, Open::reschedule);
         }
         self.answer(Done { call, is: true }, Maps::default());
+    }
+
+    /// Passes on the responses that came with the answer to a batch, in its order. Requests without one, or whose response comes later, stay open. The
+    /// process has none of the others' inputs any more.
+    pub(crate) fn settle(&self, numbers: &[u64], responses: Responses, said: &Said, times: Times) {
+        for (number, response) in numbers.iter().zip(responses) {
+            let Some(request) = self.find(*number) else { continue };
+            let mut held = lock(&request);
+            let Some(open) = held.as_ref() else { continue };
+            for lost in said.lost() {
+                answer::note_lost_of(&open.inputs, &open.homes, &open.responder, lost);
+            }
+            if response.is_later() {
+                continue;
+            }
+            let open = held.take();
+            drop(held);
+            self.forget(*number);
+            self.batch_inputs.remove(&[*number]);
+            if let Some(open) = open {
+                open.finish_with_batch(&response, times, &self.sizes);
+            }
+        }
     }
 
     /// Passes a response on.
@@ -139,7 +173,7 @@ impl Calls {
         }
     }
 
-    /// Answers a response with the places of the next one, now or when the client has room for it.
+    /// Answers a response with the places of the next one, now or when the client's window has space for it.
     pub(crate) fn grant(self: &Arc<Calls>, number: u64, call: u64) {
         let Some(request) = self.find(number) else { return self.over(call, false) };
         let mut held = lock(&request);
@@ -183,7 +217,7 @@ impl Calls {
         }
     }
 
-    /// Nobody takes further responses to the request. Who sent the last one does not wait.
+    /// Answers that the client takes no further responses. For the last response there is no answer.
     fn over(&self, call: u64, is_last: bool) {
         if !is_last {
             self.answer(Over(call), Maps::default());

@@ -1,7 +1,7 @@
-//! Is a model ready that says so itself?
+//! Is a model ready that reports its own readiness?
 //!
-//! The process waits in a call until the server wants to know; its next call carries the answer. So the process needs no thread that
-//! listens, and has one question at most.
+//! The process waits in a call until the server checks the readiness. Its next call has the answer. So the process needs no thread that listens, and
+//! there is one check at a time.
 
 use nerite_backend::ReadinessDone;
 use nerite_request::Status;
@@ -10,17 +10,17 @@ use super::{Calls, lock};
 use crate::packets::Done;
 use crate::shares::Maps;
 
-/// The process's call that waits for a question, and who waits for the answer.
+/// The call of the process that waits for a check, and the callbacks that wait for its answer.
 #[derive(Default)]
 pub(crate) struct ReadinessQuestion {
     call: Option<u64>,
     done: Option<ReadinessDone>,
-    /// The process calls no more.
+    /// Whether the process makes no more calls.
     is_over: bool,
 }
 
 impl Calls {
-    /// Asks the model.
+    /// Checks whether the model is ready.
     pub(crate) fn ask_ready(&self, done: ReadinessDone) {
         let mut question = lock(&self.question);
         if question.is_over {
@@ -38,7 +38,7 @@ impl Calls {
         }
     }
 
-    /// The process waits to be asked. `answer` is that to the last question.
+    /// Handles a call that waits for the next check. `answer` is the answer to the last one.
     pub(crate) fn hear_ready(&self, call: u64, answer: Option<Result<bool, &str>>) {
         let mut question = lock(&self.question);
         let done = if answer.is_some() { question.done.take() } else { None };
@@ -63,7 +63,7 @@ impl Calls {
         });
     }
 
-    /// The process calls no more.
+    /// Ends all checks, because the process makes no more calls.
     pub(crate) fn end_readiness(&self) {
         let mut question = lock(&self.question);
         question.is_over = true;

@@ -1,4 +1,4 @@
-//! What does a model's process say on the channel?
+//! Which packets does a model's process send on the channel?
 
 use std::fmt::{Display, Formatter, Result};
 
@@ -11,12 +11,12 @@ use super::packed::{OneResponse, PackedOutputs, PackedResponses};
 use super::tensors::{List, TensorAt, Text};
 use crate::words::{code_word, parameters_of, parameters_text, status_of};
 
-/// A packet of the process's as the server reads it.
+/// A packet of the process, as the server reads it.
 #[derive(Clone, Debug)]
 pub struct Said(Value, Option<PackedResponses>);
 
 impl Said {
-    /// From the packet, which is JSON or packed.
+    /// Parses a packet, which is JSON or packed.
     pub fn read(packet: &[u8]) -> serde_json::Result<Said> {
         let Some((responses, rest)) = PackedResponses::read(packet) else {
             return Ok(Said(serde_json::from_slice(packet)?, None));
@@ -25,27 +25,27 @@ impl Said {
         Ok(Said(told, Some(responses)))
     }
 
-    /// The room that it asks for; the inner `None` where that makes no sense.
+    /// The memory that it asks for. The inner `None` means that the question is invalid.
     pub fn need(&self) -> Option<Option<Need<'_>>> {
         self.0.get("need").map(Need::read)
     }
 
-    /// Why a command failed as a whole: a text, empty where it is none, or a code and a text.
+    /// Why a command failed as a whole: a text, or a code and a text. The text is empty if it is invalid.
     pub fn failure(&self) -> Option<Status> {
         self.0.get("error").map(status_of)
     }
 
-    /// Why a command failed as a whole. The inner `None` where it does not say why in a text.
+    /// Why a command failed as a whole. The inner `None` means that the reason is no text.
     pub fn error(&self) -> Option<Option<&str>> {
         self.0.get("error").map(Value::as_str)
     }
 
-    /// The configuration that answers `complete`, as JSON.
+    /// The configuration in the answer to `complete`, as JSON.
     pub fn config(&self) -> String {
         self.0.get("config").unwrap_or(&Value::Null).to_string()
     }
 
-    /// What answers `initialize`.
+    /// The answer to `initialize`.
     pub fn ready(&self) -> Ready<'_> {
         let ready = self.0.get("ready").unwrap_or(&Value::Null);
         let text = |key: &str| ready.get(key).and_then(Value::as_str);
@@ -54,27 +54,27 @@ impl Said {
         Ready { python: text("python"), numpy: text("numpy"), guard, decides }
     }
 
-    /// What answers [`super::IS_READY`].
+    /// The answer to [`super::IS_READY`].
     pub fn is_ready(&self) -> bool {
         self.0.get("is_ready").and_then(Value::as_bool).unwrap_or(false)
     }
 
-    /// Whether a command that has nothing to tell was carried out.
+    /// Whether a command without a result was carried out.
     pub fn is_done(&self) -> bool {
         self.0.get("done").and_then(Value::as_bool).unwrap_or(false)
     }
 
-    /// The number of the process that answers [`super::FORK`].
+    /// The process ID in the answer to [`super::FORK`].
     pub fn forked(&self) -> Option<u32> {
         u32::try_from(self.0.get("forked")?.as_u64()?).ok()
     }
 
-    /// How the process ended that was to be reaped, as `wait` has it, if it has ended.
+    /// The wait status of the process that was to be reaped, if it has ended.
     pub fn reaped(&self) -> Option<i32> {
         i32::try_from(self.0.get("reaped")?.as_i64()?).ok()
     }
 
-    /// What answers `execute`, in the order of the requests. Gives them once.
+    /// Takes the responses in the answer to `execute`, in the order of the requests.
     pub fn take_responses(&mut self) -> Option<Responses> {
         if let Some(packed) = self.1.take() {
             return Some(Responses(Told::Packed(packed)));
@@ -85,7 +85,7 @@ impl Said {
         }
     }
 
-    /// Memory that was not there when it was touched: segments, and where in them.
+    /// Memory that was missing when it was accessed: segments, and offsets in them.
     pub fn lost(&self) -> impl Iterator<Item = (u64, usize)> {
         self.list("lost").filter_map(|pair| {
             let [segment, at] = pair.as_array()?.as_slice() else { return None };
@@ -93,25 +93,22 @@ impl Said {
         })
     }
 
-    /// The executions that a batch took, if the process tells.
+    /// The executions of a batch, if the process reports them.
     pub fn executions(&self) -> Option<impl Iterator<Item = Execution>> {
         Some(self.0.get("executions")?.as_array()?.iter().filter_map(Execution::read))
     }
 
-    /// Bytes that were copied, by the names of the reasons.
+    /// Copied bytes, by reason.
     pub fn copied(&self) -> impl Iterator<Item = (Reason, u64)> {
-        let copied = self.0.get("copied").and_then(Value::as_object).into_iter().flatten();
-        copied.filter_map(|(name, bytes)| {
-            Some((*Reason::ALL.iter().find(|reason| reason.name() == name)?, bytes.as_u64()?))
-        })
+        copied(&self.0)
     }
 
-    /// Memory of the server's own that the model keeps arrays on from now on.
+    /// Memory of the server that the model's arrays use from now on.
     pub fn held(&self) -> impl Iterator<Item = u64> {
         numbers(self.0.get("held"))
     }
 
-    /// Memory that it keeps arrays on no more.
+    /// Memory that the model's arrays do not use any more.
     pub fn let_go(&self) -> impl Iterator<Item = u64> {
         numbers(self.0.get("let_go"))
     }
@@ -126,16 +123,23 @@ impl Said {
     }
 }
 
-/// A process that has its model.
+/// Copied bytes in a packet, by reason.
+pub(super) fn copied(told: &Value) -> impl Iterator<Item = (Reason, u64)> {
+    let copied = told.get("copied").and_then(Value::as_object).into_iter().flatten();
+    copied
+        .filter_map(|(name, bytes)| Some((*Reason::ALL.iter().find(|reason| reason.name() == name)?, bytes.as_u64()?)))
+}
+
+/// The answer of a process that has loaded its model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready<'a> {
-    /// The version of its interpreter, if it is one's.
+    /// The version of its interpreter, if it has one.
     pub python: Option<&'a str>,
     /// The version of numpy there.
     pub numpy: Option<&'a str>,
     /// Whether it maps memory under a guard.
     pub guard: bool,
-    /// Whether its model says itself whether it is ready, on the channel for calls.
+    /// Whether its model reports its own readiness, on the channel for calls.
     pub decides: bool,
 }
 
@@ -152,7 +156,7 @@ impl Display for Ready<'_> {
     }
 }
 
-/// Whether a model says that it is ready.
+/// Whether a model reports that it is ready.
 #[derive(Clone, Copy, Debug)]
 pub struct IsReady(pub bool);
 
@@ -162,14 +166,14 @@ impl Display for IsReady {
     }
 }
 
-/// The question for room for an output.
+/// The question for memory for an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need<'a> {
     /// The request's index in its batch.
     pub index: usize,
     /// The output's name.
     pub name: &'a str,
-    /// The bytes that it takes.
+    /// Its size in bytes.
     pub bytes: usize,
 }
 
@@ -186,7 +190,7 @@ impl Display for Need<'_> {
     }
 }
 
-/// The responses of a batch, read one by one as they are asked for: a process may tell more of them than it was asked.
+/// The responses of a batch. Each is parsed when it is taken, because a process may send more of them than there are requests.
 #[derive(Clone, Debug)]
 pub struct Responses(Told);
 
@@ -204,18 +208,18 @@ impl Iterator for Responses {
             Told::Json(responses) => responses.next().map(Response::new),
             Told::Packed(responses) => match responses.next()? {
                 OneResponse::Outputs(outputs) => Some(Response { told: Value::Null, outputs }),
-                // What is no JSON is no response either.
+                // Invalid JSON counts as a missing response.
                 OneResponse::Text(text) => serde_json::from_slice(&text).ok().map(Response::new),
             },
         }
     }
 }
 
-/// The response of one request as the server reads it.
+/// The response of one request, as the server reads it.
 #[derive(Clone, Debug)]
 pub struct Response {
     told: Value,
-    /// Packed, if they are.
+    /// The outputs, if they are packed.
     outputs: Vec<u8>,
 }
 
@@ -224,19 +228,29 @@ impl Response {
         Response { told, outputs: Vec::new() }
     }
 
-    /// An error that the model answered.
+    /// An error that the model set.
     pub fn error(&self) -> Option<Status> {
         self.told.get("error").map(status_of)
     }
 
-    /// A failure of the runtime's, which is none of the model's answers.
+    /// A failure of the runtime, and not an error that the model set.
     pub fn failed(&self) -> Option<Status> {
         self.told.get("failed").map(status_of)
     }
 
-    /// Whether it is none: the request is to run again.
+    /// Whether the request is to run again. Then there is no response.
     pub fn is_again(&self) -> bool {
         self.told.get("again").and_then(Value::as_bool).unwrap_or(false)
+    }
+
+    /// Whether it comes later, on the channel for calls.
+    pub fn is_later(&self) -> bool {
+        self.told.get("later").and_then(Value::as_bool).unwrap_or(false)
+    }
+
+    /// What the model of a request that failed set apart for the next one of its sequence. `None` for an invalid one.
+    pub fn states(&self) -> impl Iterator<Item = Option<TensorAt<'_>>> {
+        self.told.get("states").and_then(Value::as_array).into_iter().flatten().map(TensorAt::read)
     }
 
     /// Its parameters.
@@ -244,23 +258,23 @@ impl Response {
         self.told.get("parameters").and_then(Value::as_object).map(parameters_of)
     }
 
-    /// Its outputs; `None` for one that makes no sense.
+    /// Its outputs. `None` for an invalid one.
     pub fn outputs(&self) -> impl Iterator<Item = Option<TensorAt<'_>>> {
         let told = self.told.get("outputs").and_then(Value::as_array).into_iter().flatten();
         told.map(TensorAt::read).chain(PackedOutputs(&self.outputs))
     }
 }
 
-/// One execution as the process tells it. `[rows, input_ns, infer_ns, output_ns]`
+/// One execution, as the process reports it. `[rows, input_ns, infer_ns, output_ns]`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Execution {
     /// Rows of all its requests.
     pub rows: u64,
-    /// How long it took to make the inputs ready.
+    /// The time for preparing the inputs.
     pub input_ns: u64,
-    /// How long the model computed.
+    /// The time of the inference.
     pub infer_ns: u64,
-    /// How long it took to put the outputs where they belong.
+    /// The time for writing the outputs.
     pub output_ns: u64,
 }
 
@@ -279,7 +293,7 @@ impl Display for Execution {
     }
 }
 
-/// The response of one request as the process writes it.
+/// The response of one request, as the process writes it.
 #[derive(Clone, Debug)]
 pub enum Outcome<'a> {
     /// Its outputs and parameters.
@@ -288,6 +302,10 @@ pub enum Outcome<'a> {
     Error(Status),
     /// [`Response::failed`].
     Failed(Status),
+    /// The same, and what the model set apart all the same: [`Response::states`].
+    FailedWith(Status, Vec<TensorAt<'a, &'a [i64]>>),
+    /// [`Response::is_later`].
+    Later,
 }
 
 impl Display for Outcome<'_> {
@@ -298,6 +316,10 @@ impl Display for Outcome<'_> {
             }
             Outcome::Error(status) => write!(f, r#"{{"error":{}}}"#, Failure(status)),
             Outcome::Failed(status) => write!(f, r#"{{"failed":{}}}"#, Failure(status)),
+            Outcome::FailedWith(status, states) => {
+                write!(f, r#"{{"failed":{},"states":{}}}"#, Failure(status), List(states.iter()))
+            }
+            Outcome::Later => f.write_str(r#"{"later":true}"#),
         }
     }
 }
@@ -311,16 +333,16 @@ impl Display for Failure<'_> {
     }
 }
 
-/// An answer to a command as the process writes it. What is empty is left out.
+/// An answer to a command, as the process writes it. Empty parts are left out.
 #[derive(Clone, Debug, Default)]
 pub struct Answer<'a> {
-    /// The whole command failed: [`Said::error`], as a text alone.
+    /// The failure of the whole command: [`Said::error`], as a text only.
     pub error: Option<&'a str>,
-    /// The same with its code.
+    /// The same failure, with its code.
     pub failure: Option<&'a Status>,
-    /// What answers `complete`.
+    /// The answer to `complete`.
     pub config: Option<&'a Value>,
-    /// What answers `execute`.
+    /// The answer to `execute`.
     pub responses: Option<&'a [Outcome<'a>]>,
     /// [`Said::lost`]
     pub lost: Option<&'a [[u64; 2]]>,
@@ -373,7 +395,7 @@ impl Parts<'_, '_> {
 }
 
 /// Bytes by reason.
-struct Copied<'a>(&'a [(Reason, u64)]);
+pub(super) struct Copied<'a>(pub(super) &'a [(Reason, u64)]);
 
 impl Display for Copied<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {

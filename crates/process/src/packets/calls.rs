@@ -1,59 +1,62 @@
-//! What is said on the channel for calls, where any thread of a model's process asks?
+//! Which packets are sent on the channel for calls, which any thread of a model's process uses?
 
 use std::fmt::{Display, Formatter};
 
+use nerite_memory::Reason;
 use nerite_request::{Parameters, Status};
 use serde_json::Value;
 
-use super::answer::{Failure, Response};
+use super::answer::{Failure, Response, copied};
 use super::command::RequestRead;
 use super::numbers;
 use super::tensors::{At, List, PlaceFor, SegmentOffset, TensorAt, Text};
 use crate::words::parameters_text;
 
-/// A packet of the process's as the server reads it.
+/// A packet of the process, as the server reads it.
 #[derive(Clone, Debug)]
 pub struct CallSaid(Value);
 
-/// What a process wants.
+/// The kinds of calls.
 #[derive(Clone, Debug)]
 pub enum Call<'a> {
-    /// To send a response, or to say that none follows; answered with [`Places`] or [`Over`] if more may follow.
+    /// Sends a response, or says that none follows. The answer is [`Places`] or [`Over`], unless it is the last one.
     Respond(Respond),
-    /// A place for an output of an open request; answered with [`Place`] or [`NoPlace`].
+    /// Asks for a place for an output of an open request. The answer is [`Place`] or [`NoPlace`].
     Place {
         /// The request's number.
         number: u64,
         /// The output's name.
         name: &'a str,
-        /// The bytes that it takes.
+        /// Its size in bytes.
         bytes: usize,
     },
-    /// To have open requests run again ([`CallSaid::again`]); answered with [`Done`].
+    /// Schedules open requests again ([`CallSaid::again`]). The answer is [`Done`].
     Again,
-    /// Memory for the inputs of a request to another model; answered with [`Place`] or [`NoPlace`].
+    /// Asks for memory for the inputs of a nested request. The answer is [`Place`] or [`NoPlace`].
     Space(usize),
-    /// A request to another model; answered with [`Answered`], or [`Unknown`] if an input lies where the server does not find it.
+    /// Sends a nested request. The answer is [`Answered`], or [`Unknown`] if an input is in memory that the server does not know.
     Infer(Asked<'a>),
-    /// To load a model: its name, a configuration if one is given, and files that lie as inputs do. Answered with [`Done`] or [`NoPlace`].
+    /// Loads a model. Files are in shared memory, like inputs. The answer is [`Done`] or [`NoPlace`].
     Load {
         /// Its name.
         model: &'a str,
-        /// Its configuration in JSON, or nothing.
+        /// Its configuration in JSON. Empty if there is none.
         config: &'a str,
-        /// Paths, and where the files lie.
+        /// Paths, and the places of the files.
         files: Vec<(&'a str, SegmentOffset, usize)>,
     },
-    /// To unload a model, and those that it is made of if that is wanted. Answered with [`Done`] or [`NoPlace`].
+    /// Unloads a model and, if the flag is set, those that it is made of. The answer is [`Done`] or [`NoPlace`].
     Unload(&'a str, bool),
-    /// Whether a version of a model is ready; answered with [`Done`].
+    /// Asks for the configuration of a version of a model. The answer is [`super::ConfigTold`].
+    Config(&'a str, Option<i64>),
+    /// Asks whether a version of a model is ready. The answer is [`Done`].
     IsReady(&'a str, Option<i64>),
-    /// To be asked whether the process's own model is ready, and the answer to the last time, if there was one; answered with [`Done`]
-    /// when that is asked.
+    /// Waits for a readiness check of the process's own model, and has the answer to the last check, if there was one. The answer is [`Done`], at the
+    /// next check.
     Readiness(Option<Result<bool, &'a str>>),
 }
 
-/// A request to another model as the server reads it. What is not there is nothing, or 0.
+/// A nested request, as the server reads it. Missing fields are empty or 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a>(&'a Value);
 
@@ -63,19 +66,29 @@ impl<'a> Asked<'a> {
         self.0.get("model").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// The version asked; `None` for the highest.
+    /// The requested version. `None` for the highest.
     pub fn version(self) -> Option<i64> {
         self.0.get("version").and_then(Value::as_i64).filter(|version| *version > 0)
     }
 
-    /// Names of the outputs that are wanted; none for all.
+    /// Names of the requested outputs. None means all.
     pub fn wanted(self) -> impl Iterator<Item = &'a str> {
         self.0.get("wanted").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
     }
 
-    /// Whether any number of responses is taken.
+    /// Whether any number of responses is accepted.
     pub fn is_decoupled(self) -> bool {
         self.flag("decoupled")
+    }
+
+    /// Whether failures are told as they are, and not as Python models know them.
+    pub fn is_plain(self) -> bool {
+        self.flag("plain")
+    }
+
+    /// Its priority. 0 for the model's default.
+    pub fn priority(self) -> u64 {
+        self.0.get("priority").and_then(Value::as_u64).unwrap_or_default()
     }
 
     /// Whether the instance waits for the answer before it takes another batch.
@@ -83,12 +96,12 @@ impl<'a> Asked<'a> {
         self.flag("waits")
     }
 
-    /// The number of the request in whose trace it belongs; `None` for none.
+    /// The number of the request to whose trace it belongs. `None` for none.
     pub fn traced(self) -> Option<u64> {
         self.0.get("trace").and_then(Value::as_u64)
     }
 
-    /// The rest of it.
+    /// The other fields.
     pub fn request(self) -> RequestRead<'a> {
         RequestRead::new(self.0)
     }
@@ -109,7 +122,7 @@ pub struct Respond {
     pub is_last: bool,
 }
 
-/// The model has let go of a request, and of its inputs.
+/// The model has dropped a request and its inputs.
 #[derive(Clone, Copy, Debug)]
 pub struct Release {
     /// The request's number.
@@ -117,7 +130,7 @@ pub struct Release {
 }
 
 impl CallSaid {
-    /// From the packet's text.
+    /// Parses a packet.
     pub fn read(text: &[u8]) -> serde_json::Result<CallSaid> {
         serde_json::from_slice(text).map(CallSaid)
     }
@@ -127,7 +140,7 @@ impl CallSaid {
         self.0.get("call").and_then(Value::as_u64).unwrap_or_default()
     }
 
-    /// What is wanted; `None` where it makes no sense, or nothing is.
+    /// The call. `None` if it is invalid, or if the packet has no call.
     pub fn call(&self) -> Option<Call<'_>> {
         if let Some(number) = self.0.get("respond") {
             let response = self.0.get("response").cloned().map(Response::new);
@@ -163,6 +176,9 @@ impl CallSaid {
         if let Some((model, version)) = pair("is_ready") {
             return Some(Call::IsReady(model, version.as_i64()));
         }
+        if let Some((model, version)) = pair("config") {
+            return Some(Call::Config(model, version.as_i64().filter(|version| *version > 0)));
+        }
         if let Some((model, dependents)) = pair("unload") {
             return Some(Call::Unload(model, dependents.as_bool()?));
         }
@@ -176,17 +192,17 @@ impl CallSaid {
         numbers(self.0.get("again"))
     }
 
-    /// The request to another model of which a response was taken.
+    /// The nested request of which a response was read.
     pub fn taken(&self) -> Option<u64> {
         self.0.get("taken")?.as_u64()
     }
 
-    /// The request to another model of which nothing is wanted any more.
+    /// The nested request that is cancelled.
     pub fn cancelled(&self) -> Option<u64> {
         self.0.get("cancel")?.as_u64()
     }
 
-    /// The request that the model has let go of.
+    /// The request that the model has dropped.
     pub fn release(&self) -> Option<Release> {
         Some(Release { number: self.0.get("release")?.as_u64()? })
     }
@@ -198,6 +214,11 @@ impl CallSaid {
             let [segment, at] = pair.as_array()?.as_slice() else { return None };
             Some((segment.as_u64()?, at.as_u64()? as usize))
         })
+    }
+
+    /// As [`super::Said::copied`].
+    pub fn copied(&self) -> impl Iterator<Item = (Reason, u64)> {
+        copied(&self.0)
     }
 
     /// As [`super::Said::held`].
@@ -222,10 +243,10 @@ fn read_file(told: &Value) -> Option<(&str, SegmentOffset, usize)> {
     Some((path.as_str()?, spot, bytes.as_u64()? as usize))
 }
 
-/// The places of the next response's outputs. `O` gives them.
+/// The places of the next response's outputs. `O` iterates over them.
 #[derive(Clone, Copy, Debug)]
 pub struct Places<'a, O> {
-    /// Which call is answered.
+    /// The call that is answered.
     pub call: u64,
     /// The places.
     pub outputs: O,
@@ -240,7 +261,7 @@ impl<'p, O: Iterator<Item = PlaceFor<'p>> + Clone> Display for Places<'_, O> {
     }
 }
 
-/// The request has ended: nobody takes further responses.
+/// The request has ended. Further responses are not accepted.
 #[derive(Clone, Copy, Debug)]
 pub struct Over(pub u64);
 
@@ -253,11 +274,11 @@ impl Display for Over {
 /// A place that was found.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
-    /// Which call is answered.
+    /// The call that is answered.
     pub call: u64,
-    /// Where it is.
+    /// Its place.
     pub spot: SegmentOffset,
-    /// Its bytes.
+    /// Its size in bytes.
     pub capacity: usize,
     /// As in [`super::Execute`].
     pub map: &'a str,
@@ -270,12 +291,12 @@ impl Display for Place<'_> {
     }
 }
 
-/// Why there is none, or why something else could not be done.
+/// The reason why there is no place, or why another call failed.
 #[derive(Clone, Copy, Debug)]
 pub struct NoPlace<'a> {
-    /// Which call is answered.
+    /// The call that is answered.
     pub call: u64,
-    /// Why.
+    /// The reason.
     pub why: &'a str,
 }
 
@@ -285,16 +306,18 @@ impl Display for NoPlace<'_> {
     }
 }
 
-/// A response to a request to another model, or its end.
+/// A response of a nested request, or its end.
 #[derive(Clone, Debug)]
 pub struct Answered<'a> {
-    /// Which call is answered.
+    /// The call that is answered.
     pub call: u64,
     /// The response, if there is one.
     pub response: Option<Result<(&'a [TensorAt<'a>], &'a Parameters), &'a Status>>,
-    /// Whether no other follows.
+    /// Whether it is the last one.
     pub is_last: bool,
-    /// Memory that nobody else has: what lies there may be written to.
+    /// Which model made it, and which version of it, for a process that wants to know.
+    pub from: Option<(&'a str, &'a str)>,
+    /// Memory that no other request uses, so the process may write to it.
     pub own: &'a [u64],
     /// As in [`super::Execute`].
     pub map: &'a str,
@@ -302,13 +325,17 @@ pub struct Answered<'a> {
 
 impl Display for Answered<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        let Answered { call, response, is_last, own, map } = self;
+        let Answered { call, response, is_last, from, own, map } = self;
         write!(f, r#"{{"call":{call},"final":{is_last}"#)?;
         match response {
             None => {}
             Some(Ok((outputs, parameters))) => {
                 let parameters = parameters_text(parameters);
-                write!(f, r#","response":{{"outputs":{},"parameters":{parameters}}}"#, List(outputs.iter()))?;
+                write!(f, r#","response":{{"outputs":{},"parameters":{parameters}"#, List(outputs.iter()))?;
+                if let Some((model, version)) = from {
+                    write!(f, r#","model":{},"version":{}"#, Text(model), Text(version))?;
+                }
+                f.write_str("}")?;
             }
             Some(Err(status)) => write!(f, r#","response":{{"error":{}}}"#, Failure(status))?,
         }
@@ -316,7 +343,7 @@ impl Display for Answered<'_> {
     }
 }
 
-/// An input lies where the server does not find it: it is to be copied.
+/// An input is in memory that the server does not know, so it must be copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Unknown(pub u64);
 
@@ -326,12 +353,12 @@ impl Display for Unknown {
     }
 }
 
-/// Something was done, or holds.
+/// A call was carried out, or its answer is a boolean.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
-    /// Which call is answered.
+    /// The call that is answered.
     pub call: u64,
-    /// Whether it holds.
+    /// The boolean.
     pub is: bool,
 }
 

@@ -1,16 +1,16 @@
-//! What does the server tell a model's process on the channel?
+//! Which packets does the server send to a model's process on the channel?
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter, Result};
 
-use nerite_request::{Parameters, Sequence, SequenceId};
+use nerite_request::{Parameters, Sequence, SequenceId, Status, TraceContext};
 use serde_json::Value;
 
 use super::numbers;
 use super::tensors::{At, List, PlaceFor, Segment, SegmentOffset, TensorAt, Text};
-use crate::words::{parameters_of, parameters_text};
+use crate::words::{parameters_of, parameters_text, status_of};
 
-/// The first packet to an interpreter: the modules that it imports, and the one that takes over.
+/// The first packet to an interpreter: the modules that it imports, and the main one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting<'a> {
     /// Sources by the names of their modules.
@@ -30,7 +30,7 @@ impl Display for Greeting<'_> {
     }
 }
 
-/// Which model, to an interpreter.
+/// The names of a model, for an interpreter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model<'a> {
     /// Its name.
@@ -74,13 +74,13 @@ impl Display for Complete<'_> {
 /// The command to make an instance of a model.
 #[derive(Clone, Copy, Debug)]
 pub struct Initialize<'a> {
-    /// What the model's `initialize` is given: texts by their names, in this order.
+    /// The arguments of the model's `initialize`: strings by name, in this order.
     pub args: &'a [(&'a str, &'a str)],
     /// The model.
     pub model: &'a Model<'a>,
-    /// Whether it answers a request with any number of responses.
+    /// Whether it is decoupled.
     pub decoupled: bool,
-    /// Whether its process is to be the template of others.
+    /// Whether its process is a template that others are forked from.
     pub template: bool,
 }
 
@@ -97,7 +97,7 @@ impl Display for Initialize<'_> {
     }
 }
 
-/// The command to take a process that ended off the system's hands, to the process that forked it.
+/// The command to reap an ended process, to the process that forked it.
 #[derive(Clone, Copy, Debug)]
 pub struct Reap(pub u32);
 
@@ -112,9 +112,9 @@ impl Display for Reap {
 pub struct Execute<'a> {
     /// The [`Request`]s, with commas between them.
     pub requests: &'a str,
-    /// The [`Segment`]s of the descriptors beside the packet, with commas between them.
+    /// The [`Segment`]s of the packet's descriptors, with commas between them.
     pub map: &'a str,
-    /// Memory that is no more.
+    /// Memory that was removed.
     pub forget: &'a [u64],
 }
 
@@ -126,18 +126,18 @@ impl Display for Execute<'_> {
     }
 }
 
-/// One request of a batch. `I` and `O` give its inputs and the places of its outputs.
+/// One request of a batch. `I` and `O` iterate over its inputs and the places of its outputs.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a, I, O> {
-    /// Its number, which no other request of this server ever has.
+    /// Its number, which is unique in this server.
     pub number: u64,
-    /// What the client calls it.
+    /// The client's id.
     pub id: &'a str,
     /// Its rows.
     pub rows: u32,
-    /// The sequence that it belongs to.
+    /// Its sequence.
     pub sequence: &'a Sequence,
-    /// Its timeout; 0 for none.
+    /// Its timeout. 0 for none.
     pub timeout_us: u64,
     /// Its parameters.
     pub parameters: &'a Parameters,
@@ -145,9 +145,13 @@ pub struct Request<'a, I, O> {
     pub inputs: I,
     /// Its outputs.
     pub outputs: O,
-    /// Whether a decoupled model asks for places before its first response in this run too: the client may not have taken those of an earlier
-    /// run.
+    /// Whether a decoupled model must ask for places before its first response in this run too, because the client may not have read the responses of
+    /// an earlier run.
     pub asks: bool,
+    /// Its span, where its trace becomes spans.
+    pub trace: Option<&'a TraceContext>,
+    /// How many of its outputs the client wants, where the server wants further ones: the states of sequences follow them.
+    pub own: Option<usize>,
 }
 
 impl<I, O> Display for Request<'_, I, O>
@@ -156,7 +160,7 @@ where
     O: Iterator<Item: Display> + Clone,
 {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let Request { number, id, rows, sequence, timeout_us, parameters, inputs, outputs, asks } = self;
+        let Request { number, id, rows, sequence, timeout_us, parameters, inputs, outputs, asks, trace, own } = self;
         write!(f, r#"{{"number":{number},"id":{},"rows":{rows},"correlation":"#, Text(id))?;
         match &sequence.id {
             SequenceId::None => f.write_str("0")?,
@@ -167,16 +171,35 @@ where
         let parameters = parameters_text(parameters);
         write!(f, r#","flags":{flags},"timeout":{timeout_us},"parameters":{parameters}"#)?;
         write!(f, r#","inputs":{},"outputs":{}"#, List(inputs.clone()), List(outputs.clone()))?;
-        f.write_str(if *asks { r#","asks":true}"# } else { "}" })
+        f.write_str(if *asks { r#","asks":true"# } else { "" })?;
+        if let Some(own) = own {
+            write!(f, r#","own":{own}"#)?;
+        }
+        write!(f, "{}}}", Traced(*trace))
     }
 }
 
-/// OutputSpace that was found for an output, which answers [`super::Need`].
+/// The member of a request that says its span; nothing for none.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Traced<'a>(pub(super) Option<&'a TraceContext>);
+
+impl Display for Traced<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let Some(context) = self.0 else { return Ok(()) };
+        write!(f, r#","trace":{{"traceparent":{}"#, Text(&context.traceparent()))?;
+        if !context.state.is_empty() {
+            write!(f, r#","tracestate":{}"#, Text(&context.state))?;
+        }
+        f.write_str("}")
+    }
+}
+
+/// The memory for an output. It is the answer to [`super::Need`].
 #[derive(Clone, Copy, Debug)]
 pub struct OutputSpace<'a> {
-    /// Where it is.
+    /// Its place.
     pub spot: SegmentOffset,
-    /// Its bytes.
+    /// Its size in bytes.
     pub capacity: usize,
     /// As in [`Execute`].
     pub map: &'a str,
@@ -188,7 +211,7 @@ impl Display for OutputSpace<'_> {
     }
 }
 
-/// Why there is no room, which answers [`super::Need`] as well.
+/// The reason why there is no memory. It is an answer to [`super::Need`] too.
 #[derive(Clone, Copy, Debug)]
 pub struct NoRoom<'a>(pub &'a str);
 
@@ -198,7 +221,7 @@ impl Display for NoRoom<'_> {
     }
 }
 
-/// Memory that is no more, told to a process that was asked nothing.
+/// Removed memory, for a process that is not running a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Forget<'a>(pub &'a [u64]);
 
@@ -208,32 +231,32 @@ impl Display for Forget<'_> {
     }
 }
 
-/// A packet of the server's as the process reads it.
+/// A packet of the server, as the process reads it.
 #[derive(Clone, Debug)]
 pub struct Command(Value);
 
 impl Command {
-    /// From the packet's text.
+    /// Parses a packet.
     pub fn read(text: &[u8]) -> serde_json::Result<Command> {
         serde_json::from_slice(text).map(Command)
     }
 
-    /// What is to be done; nothing, where the packet only tells something.
+    /// The name of the command. `None` if the packet is only a notice.
     pub fn name(&self) -> Option<&str> {
         self.0.get("do")?.as_str()
     }
 
-    /// A part of a command about the model, which the runtimes agree on among themselves.
+    /// A part of a command about the model. Each runtime defines its own parts.
     pub fn part(&self, key: &str) -> &Value {
         self.0.get(key).unwrap_or(&Value::Null)
     }
 
-    /// Memory that the packet introduces; `None` where it makes no sense.
+    /// Memory that the packet introduces. `None` if it is invalid.
     pub fn map(&self) -> Option<Vec<Segment>> {
         self.list("map").map(Segment::read).collect()
     }
 
-    /// Memory that is no more.
+    /// Memory that was removed.
     pub fn forget(&self) -> impl Iterator<Item = u64> {
         numbers(self.0.get("forget"))
     }
@@ -243,7 +266,7 @@ impl Command {
         self.list("requests").map(RequestRead)
     }
 
-    /// The room that was asked for, and its bytes; the inner `None` where it makes no sense.
+    /// The memory that was asked for, and its size. The inner `None` means that it is invalid.
     pub fn room(&self) -> Option<Option<(SegmentOffset, usize)>> {
         let at = self.0.get("at")?.as_array()?;
         let number = |index: usize| at.get(index).and_then(Value::as_u64);
@@ -253,7 +276,63 @@ impl Command {
         )
     }
 
-    /// Why there is no room.
+    /// The call that it answers.
+    pub fn call(&self) -> Option<u64> {
+        self.0.get("call")?.as_u64()
+    }
+
+    /// Whether the request of that call has ended.
+    pub fn is_over(&self) -> bool {
+        self.flag("over")
+    }
+
+    /// The places of the outputs of that request's next response. `None` for an invalid one.
+    pub fn places(&self) -> impl Iterator<Item = Option<PlaceFor<'_>>> {
+        self.list("outputs").map(PlaceFor::read)
+    }
+
+    /// Why a call failed: a code and a text, or only a text.
+    pub fn failure(&self) -> Option<Status> {
+        self.0.get("error").map(status_of)
+    }
+
+    /// Whether a nested request has an input in memory that the server does not know.
+    pub fn is_unknown(&self) -> bool {
+        self.flag("unknown")
+    }
+
+    /// Whether no further response of a nested request follows.
+    pub fn is_final(&self) -> bool {
+        self.flag("final")
+    }
+
+    /// Why a nested request has no outputs.
+    pub fn response_failure(&self) -> Option<Status> {
+        self.0.get("response")?.get("error").map(status_of)
+    }
+
+    /// The outputs of a nested request's response. `None` for an invalid one.
+    pub fn response_outputs(&self) -> Option<impl Iterator<Item = Option<TensorAt<'_>>>> {
+        Some(self.0.get("response")?.get("outputs")?.as_array()?.iter().map(TensorAt::read))
+    }
+
+    /// The parameters of that response.
+    pub fn response_parameters(&self) -> Parameters {
+        let parameters = self.0.get("response").and_then(|response| response.get("parameters"));
+        parameters.and_then(Value::as_object).map_or_else(Parameters::new, parameters_of)
+    }
+
+    /// Which model made that response, and which version of it.
+    pub fn response_model(&self) -> (&str, &str) {
+        let text = |key: &str| self.0.get("response")?.get(key)?.as_str();
+        (text("model").unwrap_or_default(), text("version").unwrap_or_default())
+    }
+
+    fn flag(&self, key: &str) -> bool {
+        self.0.get(key).and_then(Value::as_bool).unwrap_or(false)
+    }
+
+    /// The reason why there is no memory.
     pub fn error(&self) -> Option<&str> {
         self.0.get("error")?.as_str()
     }
@@ -263,7 +342,7 @@ impl Command {
     }
 }
 
-/// A [`Request`] as the process reads it. What is not there is nothing, or 0.
+/// A [`Request`], as the process reads it. Missing fields are empty or 0.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestRead<'a>(&'a Value);
 
@@ -277,7 +356,7 @@ impl<'a> RequestRead<'a> {
         self.count("number")
     }
 
-    /// What the client calls it.
+    /// The client's id.
     pub fn id(self) -> &'a str {
         self.0.get("id").and_then(Value::as_str).unwrap_or_default()
     }
@@ -287,12 +366,12 @@ impl<'a> RequestRead<'a> {
         self.count("rows") as u32
     }
 
-    /// Its timeout; 0 for none.
+    /// Its timeout. 0 for none.
     pub fn timeout_us(self) -> u64 {
         self.count("timeout")
     }
 
-    /// The sequence that it belongs to.
+    /// Its sequence.
     pub fn sequence(self) -> Sequence {
         let id = match self.0.get("correlation") {
             Some(Value::String(text)) if !text.is_empty() => SequenceId::Text(text.clone()),
@@ -308,14 +387,19 @@ impl<'a> RequestRead<'a> {
         self.0.get("parameters").and_then(Value::as_object).map_or_else(Parameters::new, parameters_of)
     }
 
-    /// Its inputs; `None` for one that makes no sense.
+    /// Its inputs. `None` for an invalid one.
     pub fn inputs(self) -> impl Iterator<Item = Option<TensorAt<'a>>> {
         self.list("inputs").map(TensorAt::read)
     }
 
-    /// The places of its outputs; `None` for one that makes no sense.
+    /// The places of its outputs. `None` for an invalid one.
     pub fn outputs(self) -> impl Iterator<Item = Option<PlaceFor<'a>>> {
         self.list("outputs").map(PlaceFor::read)
+    }
+
+    /// How many of its outputs the client wants. `None` for all.
+    pub fn own(self) -> Option<usize> {
+        Some(self.0.get("own")?.as_u64()? as usize)
     }
 
     fn count(self, key: &str) -> u64 {

@@ -1,29 +1,29 @@
-//! How are a batch and its answer told in few bytes?
+//! How are a batch and its answer encoded in few bytes?
 //!
 //! ```text
 //!   Execute   kind 1 | requests | bytes of the rest      u32 each, little endian like all numbers here
 //!             each request: number | correlation | timeout_us           u64
 //!                           rows | flags | layout bytes | text bytes     u32
-//!                           layout: names, datatypes, shapes; the process knows it again by its bytes and reads it once
+//!                           layout: names, datatypes, shapes; the process parses it once and recognises it by its bytes
 //!                           segment | offset | bytes of each input, segment | offset | capacity of each output      u64
-//!                           text: JSON of what is rare: id, parameters, a correlation id that is a text
-//!             rest: JSON of map and forget, where there is any
+//!                           text: JSON of rare fields: id, parameters, a correlation id that is a string
+//!             rest: JSON of map and forget, if there are any
 //!   Executed  kind 2 | responses | bytes of the rest
 //!             each response: kind 1 | outputs, each: bytes of the name, bytes of the datatype, dimensions   u32
 //!                                                    dimensions (i64), name, datatype, segment | offset | bytes
 //!                            kind 2 | bytes of a response in JSON
-//!             rest: JSON of lost, held, let_go and unmapped, where there is any
+//!             rest: JSON of lost, held, let_go and unmapped, if there are any
 //! ```
 //!
-//! Segment 0 is none. A packet of JSON begins with `{`, so the first byte tells them apart. In Python,
-//! reading and writing a small batch as JSON takes twice as long as this.
+//! Segment 0 means none. A JSON packet begins with `{`, so the first byte distinguishes the two. In Python, JSON takes twice as long as this for a
+//! small batch.
 
 use std::fmt::Display;
 
 use nerite_request::SequenceId;
 use nerite_tensor::{DataType, Shape};
 
-use super::command::{Execute, Request};
+use super::command::{Execute, Request, Traced};
 use super::tensors::{List, PlaceFor, SegmentOffset, TensorAt, Text};
 use crate::words::parameters_text;
 
@@ -31,7 +31,7 @@ use crate::words::parameters_text;
 const EXECUTE: u32 = 1;
 /// The first byte of its answer.
 const EXECUTED: u32 = 2;
-/// A response that is outputs and nothing else.
+/// A response that consists of outputs only.
 const OUTPUTS: u32 = 1;
 const HEAD_BYTES: usize = 12;
 
@@ -39,17 +39,17 @@ const FLAG_START: u32 = 1;
 const FLAG_END: u32 = 2;
 const FLAG_ASKS: u32 = 4;
 
-/// The command to execute a batch, in the making.
+/// Builds the command to execute a batch.
 #[derive(Debug)]
 pub enum BatchPacket {
-    /// As JSON: the requests, with commas between them.
+    /// JSON: the requests, with commas between them.
     Text(String),
-    /// Packed: the requests, with room for the head before them, and their number.
+    /// Packed: the requests, with space for the head before them, and their number.
     Packed(Vec<u8>, u32),
 }
 
 impl BatchPacket {
-    /// Without requests so far.
+    /// A command without requests.
     pub fn new(is_packed: bool) -> BatchPacket {
         if is_packed { BatchPacket::Packed(vec![0; HEAD_BYTES], 0) } else { BatchPacket::Text(String::new()) }
     }
@@ -98,7 +98,7 @@ where
     I: Iterator<Item = TensorAt<'a, &'a [i64]>> + Clone,
     O: Iterator<Item = PlaceFor<'a>> + Clone,
 {
-    let Request { number, id, rows, sequence, timeout_us, parameters, inputs, outputs, asks } = request;
+    let Request { number, id, rows, sequence, timeout_us, parameters, inputs, outputs, asks, trace, own: _ } = request;
     let (correlation, text) = match &sequence.id {
         SequenceId::None => (0, None),
         SequenceId::Number(number) => (*number, None),
@@ -125,10 +125,11 @@ where
         put_place(out, spot, capacity);
     }
     let text_at = out.len();
-    if !id.is_empty() || text.is_some() || parameters.iter().next().is_some() {
+    if !id.is_empty() || text.is_some() || parameters.iter().next().is_some() || trace.is_some() {
         let correlation = text.map_or_else(|| correlation.to_string(), |text| Text(text).to_string());
         let parameters = parameters_text(parameters);
-        put_text(out, format_args!(r#"{{"id":{},"correlation":{correlation},"parameters":{parameters}}}"#, Text(id)));
+        let (id, trace) = (Text(id), Traced(*trace));
+        put_text(out, format_args!(r#"{{"id":{id},"correlation":{correlation},"parameters":{parameters}{trace}}}"#));
     }
     let lengths = [layout_end - layout_at, out.len() - text_at].map(|bytes| length(bytes).to_le_bytes());
     if let Some(place) = out.get_mut(layout_at - 8..layout_at) {
@@ -163,23 +164,23 @@ fn put_long<const N: usize>(out: &mut Vec<u8>, words: [u64; N]) {
     out.extend_from_slice(words.map(u64::to_le_bytes).as_flattened());
 }
 
-/// A length as it travels. The texts of one packet stay far below what fits: all of them came in one request.
+/// A length as u32. The texts of one packet are far shorter, because all of them came in one request.
 fn length(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// The answer to a batch as the server reads it: bytes that a process chose, each read once and checked.
+/// The answer to a batch, as the server reads it. The process can write any bytes, so each is read once and checked.
 #[derive(Clone, Debug)]
 pub(super) struct PackedResponses {
     bytes: Vec<u8>,
-    /// Where the next response begins.
+    /// The offset of the next response.
     at: usize,
-    /// Responses that are still to be read, as the process says.
+    /// The number of remaining responses, as the process claims.
     left: u32,
 }
 
 impl PackedResponses {
-    /// The responses and the rest of an answer; `None` if it is none, or makes no sense.
+    /// The responses and the rest of an answer. `None` if it is not packed, or invalid.
     pub(super) fn read(packet: &[u8]) -> Option<(PackedResponses, &[u8])> {
         let mut cursor = Cursor(packet);
         let [EXECUTED, left, rest] = [cursor.word()?, cursor.word()?, cursor.word()?] else { return None };
@@ -187,7 +188,7 @@ impl PackedResponses {
         Some((PackedResponses { bytes: responses.to_vec(), at: 0, left }, rest))
     }
 
-    /// The next one. After one that makes no sense there are no others.
+    /// The next response. After an invalid one there are no others.
     pub(super) fn next(&mut self) -> Option<OneResponse> {
         self.left = self.left.checked_sub(1)?;
         let mut cursor = Cursor(self.bytes.get(self.at..)?);
@@ -209,7 +210,7 @@ pub(super) enum OneResponse {
     Text(Vec<u8>),
 }
 
-/// The outputs of one response; ends at the first that makes no sense.
+/// The outputs of one response. It ends at the first invalid one.
 #[derive(Clone, Debug)]
 pub(super) struct PackedOutputs<'a>(pub(super) &'a [u8]);
 
@@ -261,7 +262,7 @@ impl<'a> Cursor<'a> {
         Some(OneResponse::Outputs(whole.get(..whole.len() - self.0.len())?.to_vec()))
     }
 
-    /// Passes over an output, whatever it says.
+    /// Skips an output without checking its contents.
     fn output_bytes(&mut self) -> Option<()> {
         let [name, datatype, dims] = [self.word()?, self.word()?, self.word()?].map(|length| length as usize);
         let bytes = dims.checked_mul(8)?.checked_add(name)?.checked_add(datatype)?.checked_add(24)?;

@@ -1,4 +1,4 @@
-//! What is said on the side channel?
+//! Which packets are sent on the side channel?
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter, Result};
@@ -10,12 +10,12 @@ use serde_json::Value;
 use super::numbers;
 use super::tensors::{List, Text};
 
-/// A packet of the process's as the server reads it.
+/// A packet of the process, as the server reads it.
 #[derive(Clone, Debug)]
 pub struct SideSaid(Value);
 
 impl SideSaid {
-    /// From the packet's text.
+    /// Parses a packet.
     pub fn read(text: &[u8]) -> serde_json::Result<SideSaid> {
         serde_json::from_slice(text).map(SideSaid)
     }
@@ -31,17 +31,17 @@ impl SideSaid {
         Some(Log { level, text, at: place().unwrap_or_default() })
     }
 
-    /// The number of a request: whether its client gave it up is asked.
+    /// The question whether the client has cancelled the request with this number.
     pub fn cancelled(&self) -> Option<u64> {
         self.0.get("cancelled")?.as_u64()
     }
 
-    /// The number of a request whose client has gone: said by the server.
+    /// The number of a request whose client has gone. The server sends it.
     pub fn gone(&self) -> Option<u64> {
         self.0.get("gone")?.as_u64()
     }
 
-    /// What is asked of the model's metrics.
+    /// A call about the model's metrics.
     pub fn metric(&self) -> Option<MetricAsked<'_>> {
         if let Some([name, description, kind]) = self.list("metric_family") {
             let kind = match kind.as_str()? {
@@ -68,7 +68,7 @@ impl SideSaid {
         Some(MetricAsked::Change { metric: metric.as_u64()?, change })
     }
 
-    /// Families of metrics that the model has no more.
+    /// Families of metrics that the model has dropped.
     pub fn unmeasured(&self) -> Option<impl Iterator<Item = u64>> {
         Some(numbers(Some(self.0.get("unmeasured")?)))
     }
@@ -77,7 +77,7 @@ impl SideSaid {
         self.0.get(key)?.as_array()?.as_slice().try_into().ok()
     }
 
-    /// Memory that the model keeps arrays on no more: which of it was kept is asked.
+    /// Memory that the model's arrays do not use any more. It is also the question which of it was kept.
     pub fn let_go(&self) -> Option<impl Iterator<Item = u64>> {
         Some(numbers(Some(self.0.get("let_go")?)))
     }
@@ -90,7 +90,7 @@ pub struct Log<'a> {
     pub level: &'a str,
     /// The line.
     pub text: &'a str,
-    /// The file and the line in it that logged; an empty file for what no model logged.
+    /// The file and the line of the call. The file is empty if the line is not from a model's code.
     pub at: (&'a str, u32),
 }
 
@@ -101,7 +101,7 @@ impl Display for Log<'_> {
     }
 }
 
-/// The question whether the client gave up the request of this number.
+/// The question whether the client has cancelled the request with this number.
 #[derive(Clone, Copy, Debug)]
 pub struct IsCancelled(pub u64);
 
@@ -111,7 +111,7 @@ impl Display for IsCancelled {
     }
 }
 
-/// The client of the request with this number has gone. Only a process that listens is told.
+/// The client of the request with this number has gone. It is sent only to processes that read the side channel.
 #[derive(Clone, Copy, Debug)]
 pub struct Gone(pub u64);
 
@@ -141,44 +141,44 @@ impl Display for LetGo<'_> {
     }
 }
 
-/// What is asked of the model's metrics; answered with [`Measured`].
+/// A call about the model's metrics. The answer is [`Measured`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum MetricAsked<'a> {
-    /// To make a family.
+    /// Makes a family.
     Family {
         /// Its name.
         name: &'a str,
-        /// What it is about.
+        /// Its description.
         description: &'a str,
-        /// What its metrics count.
+        /// The kind of its metrics.
         kind: MetricKind,
     },
-    /// To make a metric.
+    /// Makes a metric.
     Metric {
         /// The family's number.
         family: u64,
-        /// The labels, or why they are none.
+        /// The labels, or why they are invalid.
         labels: std::result::Result<BTreeMap<String, String>, String>,
         /// A histogram's bounds.
         buckets: Option<Vec<f64>>,
     },
-    /// To change a metric, or to tell its value.
+    /// Changes a metric, or reads its value.
     Change {
         /// Its number.
         metric: u64,
-        /// What is done to it.
+        /// The change.
         change: MetricChange,
     },
 }
 
-/// The answer to that.
+/// The answer to a call about metrics.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Measured {
-    /// The number of what was made.
+    /// The number of the new family or metric.
     Number(u64),
-    /// The value of a metric now.
+    /// The new value of the metric.
     Value(f64),
-    /// Why nothing was done.
+    /// Why the call failed.
     Error(String),
 }
 
@@ -186,14 +186,14 @@ impl Display for Measured {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
             Measured::Number(number) => write!(f, r#"{{"number":{number}}}"#),
-            // As a text, for JSON knows neither infinities nor what is not a number.
+            // The value is sent as text, because JSON has no infinities and no NaN.
             Measured::Value(value) => write!(f, r#"{{"value":"{value:?}"}}"#),
             Measured::Error(text) => write!(f, r#"{{"error":{}}}"#, Text(text)),
         }
     }
 }
 
-/// A number that travels as a text.
+/// Parses a number that is sent as text.
 fn number_of(told: &Value) -> Option<f64> {
     told.as_str()?.parse().ok()
 }

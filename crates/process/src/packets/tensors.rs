@@ -1,20 +1,20 @@
-//! How do packets tell where tensors lie?
+//! How do packets describe tensors and their memory?
 
 use std::fmt::{Display, Formatter, Result, Write};
 
 use nerite_tensor::{DataType, Shape};
 use serde_json::Value;
 
-/// Bytes as a model's process finds them.
+/// The position of bytes in shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentOffset {
-    /// Number of the memory.
+    /// The number of the segment.
     pub segment: u64,
-    /// First byte.
+    /// The offset of the first byte.
     pub offset: usize,
 }
 
-/// A tensor and where it lies; nowhere if it has no bytes, or more than its place. `[name, datatype, shape, segment, offset, bytes]`
+/// A tensor and its place. There is no place if it has no bytes, or more than fit there. `[name, datatype, shape, segment, offset, bytes]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorAt<'a, S = Shape> {
     /// Its name.
@@ -23,14 +23,14 @@ pub struct TensorAt<'a, S = Shape> {
     pub datatype: DataType,
     /// Its dimensions.
     pub shape: S,
-    /// Where it lies.
+    /// Its place.
     pub spot: Option<SegmentOffset>,
-    /// The bytes it takes.
+    /// Its size in bytes.
     pub bytes: usize,
 }
 
 impl<'a> TensorAt<'a> {
-    /// From JSON; `None` where it makes no sense.
+    /// Parses JSON. `None` if it is invalid.
     pub fn read(told: &'a Value) -> Option<TensorAt<'a>> {
         let [name, datatype, shape, segment, offset, bytes] = told.as_array()?.as_slice() else { return None };
         let shape: Option<Shape> = shape.as_array()?.iter().map(Value::as_i64).collect();
@@ -53,21 +53,21 @@ impl<S: AsRef<[i64]>> Display for TensorAt<'_, S> {
     }
 }
 
-/// Where an output goes. `[name, segment, offset, capacity, fixed]`
+/// The place of an output. `[name, segment, offset, capacity, fixed]`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlaceFor<'a> {
     /// The output's name.
     pub name: &'a str,
-    /// Where it goes; nowhere yet, if there is none.
+    /// The place. `None` if it is not known yet.
     pub spot: Option<SegmentOffset>,
-    /// Bytes that fit there.
+    /// Its capacity in bytes.
     pub capacity: usize,
-    /// Whether it is the client's own, for which there is no other.
+    /// Whether it is the client's own place, which cannot be replaced.
     pub fixed: bool,
 }
 
 impl<'a> PlaceFor<'a> {
-    /// From JSON; `None` where it makes no sense.
+    /// Parses JSON. `None` if it is invalid.
     pub fn read(told: &'a Value) -> Option<PlaceFor<'a>> {
         let [name, segment, offset, capacity, fixed] = told.as_array()?.as_slice() else { return None };
         let (offset, capacity) = (offset.as_u64()? as usize, capacity.as_u64()? as usize);
@@ -83,21 +83,21 @@ impl Display for PlaceFor<'_> {
     }
 }
 
-/// Memory that a packet introduces; its descriptor comes beside it. `[segment, bytes, file_offset, is_region]`
+/// Memory that a packet introduces. Its descriptor comes with the packet. `[segment, bytes, file_offset, is_region]`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Its number.
     pub number: u64,
-    /// Its bytes.
+    /// Its size in bytes.
     pub bytes: usize,
-    /// Where they begin in the descriptor's file.
+    /// Its offset in the descriptor's file.
     pub file_offset: u64,
     /// Whether its owner may shrink it, so that a guard must watch it.
     pub is_region: bool,
 }
 
 impl Segment {
-    /// From JSON; `None` where it makes no sense.
+    /// Parses JSON. `None` if it is invalid.
     pub fn read(told: &Value) -> Option<Segment> {
         let [number, bytes, file_offset, is_region] = told.as_array()?.as_slice() else { return None };
         Some(Segment {
@@ -116,7 +116,7 @@ impl Display for Segment {
     }
 }
 
-/// As JSON: a list of what an iterator gives.
+/// Writes the items of an iterator as a JSON list.
 #[derive(Clone, Copy, Debug)]
 pub struct List<I>(pub I);
 
@@ -131,7 +131,7 @@ impl<I: Iterator<Item: Display> + Clone> Display for List<I> {
     }
 }
 
-/// As JSON: a text.
+/// Writes a JSON string.
 pub(crate) struct Text<'a>(pub(crate) &'a str);
 
 impl Display for Text<'_> {
@@ -141,7 +141,7 @@ impl Display for Text<'_> {
     }
 }
 
-/// As JSON: a segment and an offset in it.
+/// Writes a segment and an offset as JSON.
 pub(super) struct At(pub(super) Option<SegmentOffset>);
 
 impl Display for At {

@@ -1,4 +1,4 @@
-//! Are the packets in `tests/packets` what these types read and write?
+//! Do these types read and write the packets in `tests/packets`?
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::fmt::Display;
 use nerite_backend::MetricChange;
 use nerite_memory::Reason;
 use nerite_request::report::MetricKind;
-use nerite_request::{Parameter, Parameters, Sequence, SequenceId, Status};
+use nerite_request::{Parameter, Parameters, Sequence, SequenceId, Status, TraceContext};
 use nerite_tensor::{DataType, Shape};
 use serde_json::Value;
 
@@ -105,7 +105,7 @@ fn the_first_packets_of_an_interpreter() {
 }
 
 #[test]
-fn what_answers_the_first_packets() {
+fn the_answers_to_the_first_packets() {
     let config: Value = serde_json::from_str(&said("completed").config()).unwrap();
     check("completed", Answer { config: Some(&config), ..Answer::default() });
     let ready = Ready { python: Some("3.11.2"), numpy: Some("1.24.2"), guard: true, decides: false };
@@ -170,6 +170,8 @@ fn a_batch() {
         inputs: inputs.iter().take(count).cloned(),
         outputs: outputs.iter().take(count).copied(),
         asks: false,
+        trace: None,
+        own: None,
     };
     let requests =
         [request(41, "größe \"1\"", 2, &first, 500, &parameters, 3), request(42, "", 0, &second, 0, &none, 0)];
@@ -205,6 +207,28 @@ fn a_batch() {
         assert!(read.outputs().eq(told.outputs.clone().map(Some)));
     }
     assert_eq!(all.len(), 2);
+}
+
+#[test]
+fn a_batch_of_a_request_whose_trace_becomes_spans() {
+    let span = TraceContext { trace_id: [0x1a; 16], span_id: [0x2b; 8], state: "vendor=\"x\"".into() };
+    let traced = Request {
+        number: 44,
+        id: "",
+        rows: 1,
+        sequence: &Sequence::default(),
+        timeout_us: 0,
+        parameters: &Parameters::new(),
+        inputs: std::iter::empty::<TensorAt<'_, &[i64]>>(),
+        outputs: std::iter::empty::<PlaceFor<'_>>(),
+        asks: false,
+        trace: Some(&span),
+        own: None,
+    };
+    check("execute_traced", Execute { requests: &traced.to_string(), map: "", forget: &[] });
+    let mut packed = BatchPacket::new(true);
+    packed.add(&traced);
+    assert_eq!(packed.finish("", &[]), packed_golden("execute_traced"));
 }
 
 #[test]
@@ -318,10 +342,11 @@ fn a_request_to_another_model() {
     parameters.insert("key", Parameter::String("value".into()));
     let segment = Segment { number: 9, bytes: 8192, file_offset: 0, is_region: false }.to_string();
     let response = Some(Ok((&outputs[..], &parameters)));
-    check("answered", Answered { call: 6, response, is_last: false, own: &[9], map: &segment });
+    check("answered", Answered { call: 6, response, is_last: false, from: None, own: &[9], map: &segment });
     let error = Status::internal("no way");
-    check("answered_error", Answered { call: 6, response: Some(Err(&error)), is_last: true, own: &[], map: "" });
-    check("answered_end", Answered { call: 6, response: None, is_last: true, own: &[], map: "" });
+    let response = Some(Err(&error));
+    check("answered_error", Answered { call: 6, response, is_last: true, from: None, own: &[], map: "" });
+    check("answered_end", Answered { call: 6, response: None, is_last: true, from: None, own: &[], map: "" });
     assert_eq!((called("taken").taken(), called("cancel").cancelled()), (Some(6), Some(6)));
 }
 

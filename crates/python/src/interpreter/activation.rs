@@ -1,14 +1,14 @@
-//! What would `bin/activate` of an environment change, and which Python is in it?
+//! Which variables would `bin/activate` of an environment change, and which Python is in it?
 //!
-//! No shell is run for it, so what a package brings as a script (`etc/conda/activate.d`) is not run either.
+//! No shell is run, so scripts of packages (`etc/conda/activate.d`) are not run either.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use super::search::{Surroundings, python_below};
 
-/// The interpreter of the environment at `root`; an error says what is there instead. A model's environment may come without the
-/// script, though Triton wants it; where both are missing the refusal is Triton's.
+/// The interpreter of the environment at `root`. An error says what is there instead. Triton requires the script `bin/activate`, and this server does
+/// not. If both the script and the interpreter are missing, the text is Triton's.
 pub(super) fn program(root: &Path) -> Result<PathBuf, String> {
     if let Some(program) = python_below(root) {
         return Ok(program);
@@ -34,14 +34,14 @@ pub(super) fn program(root: &Path) -> Result<PathBuf, String> {
     ))
 }
 
-/// The variables that the environment at `root` changes; `None` unsets one.
+/// The variables that the environment at `root` changes. `None` unsets one.
 pub(super) fn variables(root: &Path, surroundings: &Surroundings) -> Vec<(&'static str, Option<OsString>)> {
     let before = |name: &str| surroundings.variable(name);
     let mut changed = vec![("PATH", Some(first(&root.join("bin"), before("PATH")))), ("PYTHONHOME", None)];
     if root.join("conda-meta").is_dir() {
         changed.push(("CONDA_PREFIX", Some(root.into())));
         changed.push(("VIRTUAL_ENV", None));
-        // Triton puts them first as well, for the model's process alone.
+        // Triton puts its libraries first as well, for the model's process only.
         let lib = root.join("lib");
         if lib.is_dir() && !lib.as_os_str().as_encoded_bytes().contains(&b':') {
             changed.push(("LD_LIBRARY_PATH", Some(first(&lib, before("LD_LIBRARY_PATH")))));
@@ -52,7 +52,7 @@ pub(super) fn variables(root: &Path, surroundings: &Surroundings) -> Vec<(&'stat
     changed
 }
 
-/// A list of folders with another one before it.
+/// A list of folders, with another one added at its beginning.
 fn first(folder: &Path, others: Option<OsString>) -> OsString {
     let mut list = folder.as_os_str().to_os_string();
     if let Some(others) = others.as_deref().filter(|others| *others != OsStr::new("")) {
@@ -62,7 +62,7 @@ fn first(folder: &Path, others: Option<OsString>) -> OsString {
     list
 }
 
-/// Scripts that `bin/activate` would run and nobody runs here.
+/// Scripts that `bin/activate` would run and that are not run here.
 pub(super) fn scripts(root: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(root.join("etc/conda/activate.d")).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();

@@ -1,8 +1,8 @@
-//! How is a packed environment unpacked, whatever is in it?
+//! How is a packed environment unpacked safely, whatever it contains?
 //!
-//! The directory is ours alone, and nothing is ever written through a link: names are refused that are absolute or climb, links
-//! that lead out (but for `bin/python*`, which leads to the Python that a virtual environment was made of), and everything that is
-//! neither a file, a directory nor a link. How much may come is bounded, of names as well as of bytes.
+//! Only this server uses the directory, and no file is ever written through a link. These entries are refused: absolute names, names with `..` that
+//! lead out, links that lead out (except `bin/python*`, which links to the Python that a virtual environment was made of), and all that are neither a
+//! file, a directory nor a link. The number of entries, the bytes and the names are bounded.
 
 mod names;
 
@@ -22,7 +22,7 @@ use crate::limits::{
     ARCHIVE_BYTES_MAX, ARCHIVE_DEPTH_MAX, ARCHIVE_ENTRIES_MAX, ARCHIVE_NAME_BYTES_MAX, ARCHIVE_NAMES_BYTES_MAX,
 };
 
-/// How much an archive may hold.
+/// The limits of an archive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) entries_max: u64,
@@ -70,7 +70,7 @@ pub(super) enum Refusal {
     Read(#[from] io::Error),
 }
 
-/// Unpacks a tar file, gzipped or not, into an empty directory that nobody else writes to.
+/// Unpacks a tar file, gzipped or not, into an empty directory that no other process writes to.
 pub(super) fn unpack(packed: impl Read, into: &Path, bounds: Bounds) -> Result<(), Refusal> {
     let mut packed = BufReader::with_capacity(1 << 16, packed);
     match packed.fill_buf()? {
@@ -90,7 +90,7 @@ fn unpack_tar(tar: impl Read, into: &Path, bounds: Bounds) -> Result<(), Refusal
     let mut entries = archive.entries()?;
     let mut count = 0;
     loop {
-        // What comes before an entry is its name, which the library keeps in memory however long it is.
+        // The bytes before an entry are its name, which the library keeps in memory, at any length.
         left.set(ARCHIVE_NAMES_BYTES_MAX);
         let Some(entry) = entries.next() else { break };
         left.set(u64::MAX);
@@ -108,7 +108,7 @@ fn unpack_tar(tar: impl Read, into: &Path, bounds: Bounds) -> Result<(), Refusal
     unpacking.check_links()
 }
 
-/// Reads no more than it is allowed.
+/// Limits the bytes that are read.
 struct Metered<R> {
     inner: R,
     left: Rc<Cell<u64>>,
@@ -125,15 +125,15 @@ impl<R: Read> Read for Metered<R> {
     }
 }
 
-/// One archive on its way.
+/// The state of unpacking one archive.
 struct Unpacking<'a> {
     root: &'a Path,
     bounds: Bounds,
-    /// Of all files so far.
+    /// The bytes of all files so far.
     bytes: u64,
-    /// Directories that were seen to be some. None becomes anything else.
+    /// Paths that are known to be directories. A directory is never replaced.
     folders: HashSet<PathBuf>,
-    /// Symbolic links so far, but for those that may lead out.
+    /// Symbolic links so far, except those that may lead out.
     links: Vec<PathBuf>,
 }
 
@@ -168,7 +168,7 @@ impl Unpacking<'_> {
         }
     }
 
-    /// Makes a directory and those above it, unless they are there.
+    /// Makes a directory and its parents, unless they exist.
     fn folder(&mut self, name: &Path, mode: u32) -> Result<(), Refusal> {
         if name.as_os_str().is_empty() || self.folders.contains(name) {
             return Ok(());
@@ -177,7 +177,7 @@ impl Unpacking<'_> {
             self.folder(parent, 0o755)?;
         }
         let path = self.root.join(name);
-        // Ours to change, whatever it was where it came from: we write in it, and remove it in the end.
+        // The owner always gets all rights, because this server writes to it and removes it in the end.
         match DirBuilder::new().mode(mode | 0o700).create(&path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let is_folder = path.symlink_metadata().is_ok_and(|found| found.is_dir());
@@ -200,7 +200,7 @@ impl Unpacking<'_> {
         let modified = entry.header().mtime().unwrap_or_default();
         self.make_room(name)?;
         let failed = |error| unwritten(name, error);
-        // Exclusive, so that neither a link is followed nor a file with a second name changed. Never with the rights of another.
+        // The file is created exclusively, so no link is followed and no file with a second name is changed. It never gets the set-uid bit.
         let mut options = OpenOptions::new();
         let mut file =
             options.write(true).create_new(true).mode(mode | 0o600).open(self.root.join(name)).map_err(failed)?;
@@ -208,7 +208,7 @@ impl Unpacking<'_> {
         if found != wanted {
             return Err(Refusal::Short { name: shown(name), found, wanted });
         }
-        // Compiled modules count as stale if their source is not of the time they name.
+        // The time is kept, because compiled modules name the time of their source.
         let modified = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(modified));
         modified.map_or(Ok(()), |modified| file.set_modified(modified)).map_err(failed)
     }
@@ -227,7 +227,7 @@ impl Unpacking<'_> {
     fn hard_link(&mut self, name: &Path, target: &Path) -> Result<(), Refusal> {
         let no_file = || Refusal::NoFile(shown(name), shown(target));
         let target = names::inside(target.as_os_str().as_encoded_bytes()).ok_or_else(|| leads_out(name, target))?;
-        // The directories that it lies in are no links, or it would not have come before.
+        // The parent directories of an earlier entry are no links, because it was unpacked.
         let is_ours =
             target.parent().is_none_or(|parent| parent.as_os_str().is_empty() || self.folders.contains(parent));
         let path = self.root.join(&target);
@@ -241,7 +241,7 @@ impl Unpacking<'_> {
         fs::hard_link(path, self.root.join(name)).map_err(|error| unwritten(name, error))
     }
 
-    /// What is named twice is the last one, as tar has it.
+    /// Removes an earlier entry of the same name: the last one counts, as with tar.
     fn make_room(&self, name: &Path) -> Result<(), Refusal> {
         if self.folders.contains(name) {
             return Err(Refusal::Replaces(shown(name)));
@@ -252,7 +252,7 @@ impl Unpacking<'_> {
         }
     }
 
-    /// A link may lead out by way of another one.
+    /// Checks that no link leads out through another link.
     fn check_links(&self) -> Result<(), Refusal> {
         let root = self.root.canonicalize()?;
         for link in &self.links {
@@ -266,7 +266,7 @@ impl Unpacking<'_> {
     }
 }
 
-/// What describes the whole archive, such as the commit it was made of.
+/// Skips an entry about the whole archive, such as the commit it was made of.
 fn pass_over(entry: &mut impl Read, said: String) -> Result<(), Refusal> {
     let bytes = io::copy(&mut entry.take(ARCHIVE_NAMES_BYTES_MAX), &mut io::sink())?;
     if bytes == ARCHIVE_NAMES_BYTES_MAX { Err(Refusal::Kind(said, 'g')) } else { Ok(()) }

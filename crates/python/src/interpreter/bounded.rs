@@ -1,4 +1,4 @@
-//! How does a program run that may neither hang nor talk for ever?
+//! How is a program run with limits on its time and its output?
 
 use std::io::{self, PipeReader, Read};
 use std::os::unix::process::CommandExt;
@@ -11,37 +11,37 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::limits::SAID_BYTES_MAX;
 
-/// How often it is asked whether a program has ended whose output somebody else holds open.
+/// The interval of checks whether a program has ended while another process holds its output open.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// What a program did.
+/// The result of a program.
 pub(super) struct Ran {
-    /// `None` if it was still running when its time was over; then it is no more.
+    /// `None` if it was still running at the end of its time, and was killed.
     pub(super) end: Option<ExitStatus>,
-    /// The last of what it printed, on both outputs.
+    /// The end of its output, on stdout and stderr.
     pub(super) said: String,
 }
 
 impl Ran {
-    /// The last lines, as an error tells them.
+    /// The last lines, for an error.
     pub(super) fn last_lines(&self, lines_max: usize) -> String {
         let lines: Vec<&str> = self.said.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
         lines[lines.len().saturating_sub(lines_max)..].join(" | ")
     }
 }
 
-/// Runs it to its end, at most for so long, with nothing to read, in a process group of its own.
+/// Runs it to its end, for at most this time, without input, in its own process group.
 pub(super) fn run(mut command: Command, at_most: Duration) -> io::Result<Ran> {
     let deadline = Instant::now() + at_most;
     let (mut reader, writer) = io::pipe()?;
     rustix::io::ioctl_fionbio(&reader, true)?;
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).process_group(0);
     let mut process = spawn(&mut command)?;
-    // It holds the writing end, which the program alone should have.
+    // The command holds the writing end of the pipe, which only the program should have.
     drop(command);
     let ran = listen(&mut process, &mut reader, deadline);
     if !matches!(&ran, Ok(Ran { end: Some(_), .. })) {
-        // With all that it started, which a script would leave behind.
+        // The whole process group is killed, because a script would leave its children behind.
         let _ = kill_process_group(Pid::from_child(&process), Signal::KILL);
         let _ = process.wait();
     }
@@ -81,10 +81,10 @@ fn wait(reader: &PipeReader, at_most: Duration) -> io::Result<()> {
     }
 }
 
-/// Takes what is there, and of it keeps the last [`SAID_BYTES_MAX`]. `false` at the end.
+/// Reads the available output, and keeps the last [`SAID_BYTES_MAX`] of it. `false` at the end.
 fn take(reader: &mut PipeReader, said: &mut Vec<u8>) -> io::Result<bool> {
     let mut piece = [0; 4096];
-    // A program that talks without pause must not keep us from looking at the time.
+    // The loop is bounded, so a program that prints without pause does not prevent the check of the time.
     for _ in 0..SAID_BYTES_MAX / piece.len() {
         match reader.read(&mut piece) {
             Ok(0) => return Ok(false),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     const LONG: Duration = Duration::from_mins(1);
-    /// For a program to begin and say a word, where others keep the machine busy.
+    /// Time for a program to start and print a word, even on a busy machine.
     const LONG_ENOUGH_TO_BEGIN: Duration = Duration::from_secs(2);
 
     #[track_caller]
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_says_on_both_outputs_is_heard_until_its_end() {
+    fn both_outputs_of_a_program_are_read_until_its_end() {
         check("echo one; echo two >&2; exit 3", 3, "one\ntwo\n");
         check("cat", 0, "");
         check("exec >/dev/null 2>&1; sleep 0.1; exit 4", 4, "");

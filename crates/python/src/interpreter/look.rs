@@ -1,4 +1,4 @@
-//! Which Python would run models here, and is it fit for it?
+//! Which Python would run models here, and can it do so?
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::{Environments, Interpreter, NoPython};
 pub struct PythonFound {
     /// The program.
     pub program: PathBuf,
-    /// Who named it, as the end of a sentence about it.
+    /// How it was found, as the end of a sentence.
     pub origin: String,
     /// Its version.
     pub python: String,
@@ -18,15 +18,15 @@ pub struct PythonFound {
     pub numpy: String,
 }
 
-/// Finds the Python that models would get (`interpreter`: what `--backend-config=python,interpreter` would say; `environment`: a
-/// model's `EXECUTION_ENV_PATH`) and starts it, for at most so long, to ask for its versions.
+/// Finds the Python for models and starts it, for at most this time, to ask for its versions. `interpreter` is the value of
+/// `--backend-config=python,interpreter`, and `environment` that of a model's `EXECUTION_ENV_PATH`.
 pub fn find_python(
     interpreter: Option<&Path>,
     environment: Option<&str>,
     at_most: Duration,
 ) -> Result<PythonFound, NoPython> {
     let environments = Environments::default();
-    let chosen = Interpreter::choose(&environments, environment, Path::new("."), interpreter, at_most)?;
+    let chosen = Interpreter::choose(&environments, environment, Path::new("."), interpreter, at_most, None)?;
     let answer = chosen.probe(at_most).map_err(|fault| chosen.accuse(&fault))?;
     let (program, origin) = (chosen.program, chosen.origin.to_string());
     Ok(PythonFound { program, origin, python: answer.python, numpy: answer.numpy })

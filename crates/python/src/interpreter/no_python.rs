@@ -5,14 +5,14 @@ use nerite_request::Status;
 /// Why there is no Python that can run models.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoPython {
-    /// What is there instead.
+    /// What was found instead.
     pub found: String,
-    /// What to do; empty where what was found says it.
+    /// What to do. Empty if that follows from what was found.
     pub cure: String,
 }
 
 impl NoPython {
-    /// What a load fails with.
+    /// The error of a load.
     pub(crate) fn status(self) -> Status {
         let NoPython { found, cure } = self;
         if cure.is_empty() {

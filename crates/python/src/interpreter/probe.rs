@@ -1,4 +1,4 @@
-//! Is this a Python that can run models, and if not, what is it?
+//! Can this Python run models, and if not, why?
 
 use std::fmt;
 use std::io;
@@ -10,10 +10,10 @@ use std::time::Duration;
 use super::Origin;
 use super::bounded::{Ran, run};
 
-/// The oldest Python that models may have.
+/// The oldest supported Python.
 pub(super) const VERSION_MIN: (u32, u32) = (3, 9);
 
-/// Understood by every Python, the second included. What a site's own start-up files print comes before it.
+/// Code for every Python, including version 2. Start-up files of the site may print text before its output.
 const QUESTION: &str = "\
 import sys
 sys.stdout.write('\\nnerite-python %d.%d.%d\\n' % sys.version_info[:3])
@@ -25,28 +25,28 @@ except BaseException:
     sys.stdout.write('\\nnerite-missing %s: %s\\n' % (sys.exc_info()[0].__name__, sys.exc_info()[1]))
 ";
 
-/// Lines of what was printed that an error repeats.
+/// The most lines of its output in an error.
 const LINES_MAX: usize = 3;
 
-/// What a Python that can run models says of itself.
+/// The versions of a Python that can run models.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) python: String,
     pub(super) numpy: String,
 }
 
-/// Why it can run none.
+/// Why it cannot run models.
 #[derive(Debug)]
 pub(super) enum Fault {
     /// The system could not start it.
     Unstartable(io::Error),
-    /// It gave no answer in so long.
+    /// It did not answer within this time.
     Hangs(Duration),
-    /// It ended without an answer: how, and its last words.
+    /// It ended without an answer: how, and the end of its output.
     Foreign(String, String),
-    /// Its version.
+    /// It is too old: its version.
     Old(String),
-    /// Its version, and what came of the import.
+    /// It has no usable numpy: its version, and the error of the import.
     NoNumpy(String, String),
 }
 
@@ -72,7 +72,7 @@ impl Fault {
     pub(super) fn cure(&self, program: &Path, origin: &Origin) -> String {
         let program_is_folder = matches!(self, Fault::Unstartable(_)) && program.is_dir();
         let is_forbidden = matches!(self, Fault::Unstartable(error) if error.kind() == io::ErrorKind::PermissionDenied);
-        // What the server itself has too little of, by the system's numbers: files, of the process and of all, processes and memory.
+        // A shortage of the server itself, by the system's error numbers: files, of the process and of all, processes and memory.
         let is_short =
             matches!(self, Fault::Unstartable(error) if matches!(error.raw_os_error(), Some(24 | 23 | 11 | 12)));
         match (self, origin) {
@@ -103,7 +103,7 @@ impl Fault {
     }
 }
 
-/// Asks what `command` starts, at most for so long.
+/// Runs the code with the interpreter of `command`, for at most this time.
 pub(super) fn ask(mut command: Command, at_most: Duration) -> Result<Answer, Fault> {
     command.args(["-c", QUESTION]);
     let ran = run(command, at_most).map_err(Fault::Unstartable)?;
@@ -124,7 +124,7 @@ fn judge(ran: &Ran, at_most: Duration) -> Result<Answer, Fault> {
         (Some(python), Some(numpy), _) => Ok(Answer { python, numpy }),
         (_, _, None) => Err(Fault::Hangs(at_most)),
         (Some(python), None, Some(end)) => {
-            // numpy can end the process itself, on a processor that it is not for.
+            // numpy itself ends the process on a processor that it does not support.
             let why = told("nerite-missing ").unwrap_or_else(|| format!("the import {}", how(end)));
             Err(Fault::NoNumpy(python, why))
         }
@@ -132,7 +132,7 @@ fn judge(ran: &Ran, at_most: Duration) -> Result<Answer, Fault> {
     }
 }
 
-/// How a process ended, as the end of a sentence about it.
+/// How a process ended, as the end of a sentence.
 pub(super) fn how(end: ExitStatus) -> String {
     match (end.signal(), end.code()) {
         (Some(signal), _) => format!("was ended by signal {signal}"),
@@ -140,7 +140,7 @@ pub(super) fn how(end: ExitStatus) -> String {
     }
 }
 
-/// Major and minor.
+/// Parses the major and minor version.
 pub(super) fn version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split('.').map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
@@ -154,7 +154,7 @@ mod tests {
 
     use super::*;
 
-    /// What a program that is this shell script is found to be.
+    /// Checks the result for an interpreter that is this shell script.
     #[track_caller]
     fn check(script: &str, at_most: Duration, expect: Result<(&str, &str), &str>) {
         let mut command = Command::new("sh");

@@ -9,7 +9,7 @@ use super::{NoPython, Origin};
 /// The value of an environment variable that is set and not empty.
 type Variables = Box<dyn Fn(&str) -> Option<OsString>>;
 
-/// What the search depends on.
+/// The variables and the directory that the search depends on.
 pub(super) struct Surroundings {
     variable: Variables,
     /// The directory that the server was started in.
@@ -17,7 +17,7 @@ pub(super) struct Surroundings {
 }
 
 impl Surroundings {
-    /// Those of the server.
+    /// The surroundings of the server.
     pub(super) fn of_process() -> Surroundings {
         Surroundings {
             variable: Box::new(|name| std::env::var_os(name).filter(|value| !value.is_empty())),
@@ -30,8 +30,8 @@ impl Surroundings {
         (self.variable)(name)
     }
 
-    /// The interpreter: `setting`, else that of an activated environment, else `python3` on the PATH. What is set is believed
-    /// without a look: a mistake there should be told, not passed over. An error says where it was looked.
+    /// Finds the interpreter: `setting`, else that of an activated environment, else `python3` on the PATH. The setting is used without a check, so
+    /// that a mistake in it causes an error. An error says where was searched.
     pub(super) fn find(&self, setting: Option<&Path>) -> Result<(PathBuf, Origin), NoPython> {
         if let Some(named) = setting {
             return self.named(named).map(|program| (program, Origin::Setting));
@@ -53,7 +53,7 @@ impl Surroundings {
         })
     }
 
-    /// A path as it is, a bare name as a shell would find it.
+    /// A path is used as it is. A bare name is searched as by a shell.
     fn named(&self, named: &Path) -> Result<PathBuf, NoPython> {
         if named.components().count() != 1 || named.is_absolute() || named == Path::new(".") {
             return Ok(self.current.join(named));
@@ -72,7 +72,7 @@ impl Surroundings {
         self.variable("PATH").unwrap_or_default().display().to_string()
     }
 
-    /// The first program of that name; behind a shim of pyenv, the program that the shim would start after a tenth of a second.
+    /// The first program of that name. For a shim of pyenv, the program that the shim would start, which would take a tenth of a second.
     fn on_path(&self, name: &str) -> Option<PathBuf> {
         let path = self.variable("PATH")?;
         let folders = std::env::split_paths(&path).map(|folder| self.current.join(folder));
@@ -80,10 +80,9 @@ impl Surroundings {
         programs.into_iter().find_map(|program| self.behind(&program, name))
     }
 
-    /// The program itself, or what it stands for. `None` is a shim that stands for what comes later on the PATH.
+    /// The program itself, or the one that a shim stands for. `None` is a shim that stands for a later program on the PATH.
     ///
-    /// `crates/ort` looks behind shims as well, for folders of packages of every chosen version: the two share pyenv's layout, and
-    /// no line of code.
+    /// `crates/ort` resolves shims too, for folders of packages of every chosen version. Both know pyenv's layout, and share no code.
     fn behind(&self, program: &Path, name: &str) -> Option<PathBuf> {
         let itself = Some(program.to_path_buf());
         let Some(folder) = program.parent().filter(|folder| folder.ends_with("shims")) else { return itself };
@@ -102,7 +101,7 @@ impl Surroundings {
         itself
     }
 
-    /// Versions that pyenv was told to use, best first.
+    /// The versions that pyenv is configured to use, best first.
     fn chosen(&self, global: &Path) -> String {
         if let Some(names) = self.variable("PYENV_VERSION") {
             return names.to_string_lossy().replace(':', "\n");
@@ -117,7 +116,7 @@ pub(super) fn python_below(root: &Path) -> Option<PathBuf> {
     ["bin/python3", "bin/python"].into_iter().map(|name| root.join(name)).find(|program| is_program(program))
 }
 
-/// `3.12` stands for the newest 3.12.x that is there.
+/// `3.12` means the newest 3.12.x that is installed.
 fn version_folder(versions: &Path, chosen: &str) -> Option<PathBuf> {
     let exact = versions.join(chosen);
     if exact.is_dir() {
@@ -144,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    /// A house of programs (`a/python3`), texts (`a/version=3.11.7`) and files that nobody may run (`-a/python3`).
+    /// Makes a directory with programs (`a/python3`), texts (`a/version=3.11.7`) and files that are not executable (`-a/python3`).
     fn build(root: &Path, things: &[&str]) {
         for thing in things {
             let (name, text) = thing.split_once('=').unwrap_or((thing, ""));
@@ -156,7 +155,7 @@ mod tests {
         }
     }
 
-    /// Paths in `variables`, as in `expect`, are below the house; so is the current directory.
+    /// Paths in `variables` and in `expect` are below the directory, which is also the current directory.
     #[track_caller]
     fn check(things: &[&str], variables: &[(&str, &str)], setting: Option<&str>, expect: Result<(&str, Origin), &str>) {
         let house = tempfile::tempdir().unwrap();
@@ -188,13 +187,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_run_is_no_interpreter() {
+    fn a_file_that_is_not_executable_is_no_interpreter() {
         check(&["-a/python3", "b/python3"], &[("PATH", "a:b")], None, Ok(("b/python3", Origin::Path)));
         check(&["a/python3/x", "b/python3"], &[("PATH", "a:b")], None, Ok(("b/python3", Origin::Path)));
     }
 
     #[test]
-    fn who_finds_none_hears_where_it_was_looked_for() {
+    fn the_error_of_a_search_says_where_was_searched() {
         check(
             &[],
             &[("PATH", "a:b")],

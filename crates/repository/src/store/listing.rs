@@ -34,6 +34,19 @@ impl Listing {
         self.models.get(model).map_or(&[], Vec::as_slice)
     }
 
+    /// Removes such directories.
+    pub(super) fn drop_places(&mut self, is_so: impl Fn(&Path) -> bool) {
+        for places in self.models.values_mut() {
+            places.retain(|path| !is_so(path));
+        }
+        self.models.retain(|_, places| !places.is_empty());
+    }
+
+    /// Makes a model one of that directory alone.
+    pub(super) fn put(&mut self, model: &str, directory: PathBuf) {
+        self.models.insert(model.to_owned(), vec![directory]);
+    }
+
     /// Adds the sub-directories of one repository, including links to directories. These names are skipped: names that a client cannot ask
     /// for, names that are not UTF-8, and the names that Kubernetes gives to its own entries of a mounted ConfigMap.
     pub(super) fn add(&mut self, repository: &Path, namespacing: bool) -> Result<(), StoreError> {

@@ -3,7 +3,7 @@
 //! Inside of the server a model is known by its *identifier*. That is its name, or with `--model-namespacing` its repository and its name, written as
 //! Triton does: `/models/a::resnet`. A model that came with a load request lies in no repository, so its identifier is its name.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nerite_config::ModelConfig;
 
@@ -28,6 +28,11 @@ impl Store {
         self.split(identifier).map_or(identifier, |(_, name)| name)
     }
 
+    /// Whether this names a repository and a model of it.
+    pub fn is_identifier(&self, text: &str) -> bool {
+        self.split(text).is_some()
+    }
+
     /// The identifiers of the models that have this name: as many as repositories have it.
     pub fn identifiers(&self, name: &str) -> Vec<String> {
         if !self.options.namespacing {
@@ -36,7 +41,8 @@ impl Store {
         if super::check_name(name).is_err() || name == "." {
             return Vec::new();
         }
-        let having = self.options.repositories.iter().filter(|repository| is_there(&repository.join(name)));
+        let registered = self.registered();
+        let having = registered.repositories().iter().filter(|repository| is_there(&repository.join(name)));
         having.map(|repository| identifier(repository, name)).collect()
     }
 
@@ -54,7 +60,7 @@ impl Store {
 
     fn need(&self, ensemble: &str, name: &str) -> String {
         let mut all = self.identifiers(name);
-        let own = self.split(ensemble).map(|(repository, _)| identifier(repository, name));
+        let own = self.split(ensemble).map(|(repository, _)| identifier(&repository, name));
         match own.filter(|own| all.contains(own)) {
             Some(own) => own,
             None if all.len() == 1 => all.remove(0),
@@ -63,11 +69,14 @@ impl Store {
     }
 
     /// The repository and the name in an identifier that has both. Of two repositories that fit, the one with the longer path is meant.
-    pub(super) fn split<'a>(&self, identifier: &'a str) -> Option<(&Path, &'a str)> {
-        let repositories = self.options.repositories.iter().filter(|_| self.options.namespacing);
-        let fitting = repositories.filter_map(|repository| {
+    pub(super) fn split<'a>(&self, identifier: &'a str) -> Option<(PathBuf, &'a str)> {
+        if !self.options.namespacing {
+            return None;
+        }
+        let registered = self.registered();
+        let fitting = registered.repositories().iter().filter_map(|repository| {
             let name = identifier.strip_prefix(&*repository.to_string_lossy())?.strip_prefix(SEPARATOR)?;
-            (!name.contains('/') && name != ".").then_some((repository.as_path(), name))
+            (!name.contains('/') && name != ".").then(|| (repository.clone(), name))
         });
         fitting.min_by_key(|(_, name)| name.len())
     }
@@ -123,6 +132,8 @@ mod tests {
             assert!(store.read(&id, &LoadOptions::default()).is_err(), "{id}");
         }
         assert!(!store.has("same"), "a name alone is no identifier");
+        assert!(!store.is_identifier("same") && !store.is_identifier("/etc::same"));
+        assert!(store.is_identifier(&identifier(&folder.path().join("a"), "same")));
     }
 
     #[test]

@@ -17,14 +17,21 @@ use super::versions::{self, Folders};
 use super::{Fingerprint, ModelDir, ModelSource, PollError, StoreOptions, Warning, sent};
 use crate::limits::CONFIG_BYTES_MAX;
 
-/// Reads a model of a repository, with `json` in place of its configuration if given.
+/// The parameter that names the environment of a Python model.
+const ENVIRONMENT: &str = "EXECUTION_ENV_PATH";
+/// The parameter that names the library of a batching strategy.
+const BATCH_STRATEGY: &str = "TRITON_BATCH_STRATEGY_PATH";
+
+/// Reads a model of a repository, with `json` in place of its configuration if given. If it `is_named`, its directory and its configuration may have
+/// another name.
 pub(super) fn from_repository(
     options: &StoreOptions,
     model: &str,
     path: PathBuf,
     json: Option<&str>,
+    is_named: bool,
 ) -> Result<ModelSource, PollError> {
-    source(options, model, ModelDir::of_repository(path), json).map_err(|reason| unusable(model, reason))
+    source(options, (model, is_named), ModelDir::of_repository(path), json).map_err(|reason| unusable(model, reason))
 }
 
 /// Builds a model from a request's files alone.
@@ -33,7 +40,7 @@ pub(super) fn from_request(options: &StoreOptions, model: &str, load: &LoadOptio
         return Err(unusable(model, "Load parameter 'config' must be specified for model file override".to_owned()));
     };
     sent::write(&load.files)
-        .and_then(|directory| source(options, model, directory, Some(json)))
+        .and_then(|directory| source(options, (model, false), directory, Some(json)))
         .map_err(|reason| unusable(model, reason))
 }
 
@@ -41,18 +48,28 @@ fn unusable(model: &str, reason: String) -> PollError {
     PollError::Unusable { model: model.to_owned(), reason }
 }
 
-fn source(options: &StoreOptions, model: &str, directory: ModelDir, json: Option<&str>) -> Result<ModelSource, String> {
+fn source(
+    options: &StoreOptions,
+    (model, is_named): (&str, bool),
+    directory: ModelDir,
+    json: Option<&str>,
+) -> Result<ModelSource, String> {
     let path = directory.path();
     let unread = |cause: io::Error| format!("failed to read directory {}: {cause}", path.display());
     // Computed before anything is read, so that a change during the reads causes a reload next time.
     let fingerprint = Fingerprint::of(path).map_err(unread)?;
     let folders = versions::scan(path).map_err(unread)?;
     let written = written_config(options, path, json)?;
-    if let (Some(sent), Some(_), false) = (&written, json, options.allow_upload) {
-        check_environment(sent, written_config(options, path, None).ok().flatten().as_ref(), model)?;
+    if let (Some(sent), Some(_)) = (&written, json) {
+        let own = || written_config(options, path, None).ok().flatten().filter(|_| !directory.is_made());
+        check_code(sent, own, model, options.allow_upload)?;
     }
     let config_given = written.is_some();
-    let config = settle(options, model, path, &folders, written.unwrap_or_default())?;
+    let mut written = written.unwrap_or_default();
+    if is_named {
+        model.clone_into(&mut written.name);
+    }
+    let config = settle(options, model, path, &folders, written)?;
     let fingerprint = fingerprint.with_config(&config);
     let policy = VersionPolicy::of(&config);
     let versions = policy.select(&folders.versions);
@@ -94,16 +111,35 @@ fn written_config(options: &StoreOptions, directory: &Path, json: Option<&str>) 
     parse_text(&path.display().to_string(), &text).map(Some).map_err(spoken_config)
 }
 
-/// Refuses an environment that only the client's configuration names, because its code would be run.
-fn check_environment(sent: &ModelConfig, own: Option<&ModelConfig>, model: &str) -> Result<(), String> {
-    const KEY: &str = "EXECUTION_ENV_PATH";
-    match sent.parameter(KEY) {
-        Some(path) if own.and_then(|own| own.parameter(KEY)) != Some(path) => Err(format!(
-            "the configuration that a load of model '{model}' brings sets {KEY} to '{path}', which the model's own \
-             configuration does not; an environment runs as code: set it there, or start the server with \
-             --allow-model-upload=true"
+/// Refuses an environment or a batching library that only the client's configuration names, because their code would be run. A library runs in the
+/// server's process, so `allows_upload` does not allow it.
+fn check_code(
+    sent: &ModelConfig,
+    own: impl Fn() -> Option<ModelConfig>,
+    model: &str,
+    allows_upload: bool,
+) -> Result<(), String> {
+    let is_new = |key: &str| {
+        let path = sent.parameter(key)?;
+        (own().as_ref().and_then(|own| own.parameter(key)) != Some(path)).then_some(path)
+    };
+    let brings = |key: &str, path: &str| {
+        format!(
+            "the configuration that a load of model '{model}' brings sets {key} to '{path}', which the model's own configuration does not"
+        )
+    };
+    if let Some(path) = is_new(ENVIRONMENT).filter(|_| !allows_upload) {
+        return Err(format!(
+            "{}; an environment runs as code: set it there, or start the server with --allow-model-upload=true",
+            brings(ENVIRONMENT, path)
+        ));
+    }
+    match is_new(BATCH_STRATEGY) {
+        Some(path) => Err(format!(
+            "{}; a batching library runs in the server's process: set it there",
+            brings(BATCH_STRATEGY, path)
         )),
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 

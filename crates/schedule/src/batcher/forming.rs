@@ -1,4 +1,4 @@
-//! How many of those that wait make the next batch, and is it time to start it?
+//! How many of the waiting requests make the next batch, and does it start now?
 
 use super::policy::BatchPolicy;
 use super::queue::{Place, Waiting};
@@ -9,46 +9,46 @@ use crate::event::Ticket;
 pub(super) struct Forming {
     /// The first of them, with its key of shapes.
     head: Option<(Ticket, u64)>,
-    /// Where the last of them stands.
+    /// The place of the last of them.
     last: Option<Place>,
     count: usize,
     rows: u32,
-    /// When the one came that waits longest.
+    /// The arrival of the one that has waited longest.
     oldest_us: u64,
-    /// How many of them make the best batch that waits for nobody.
+    /// The number of them that make the best batch without waiting for more.
     best: Option<usize>,
-    /// The next request does not fit: no more will join.
+    /// The next request does not fit, so the batch cannot grow.
     closed: bool,
 }
 
-/// What follows for the requests of a [`Forming`].
+/// The decision about the requests of a [`Forming`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// There are none.
     Idle,
-    /// The first so many run now.
+    /// This many requests from the head run now.
     Run(usize),
-    /// They wait for others until then.
+    /// They wait for more requests until this time.
     WaitUntil(u64),
 }
 
 impl Forming {
-    /// Where the last of them stands.
+    /// The place of the last of them.
     pub fn last(&self) -> Option<Place> {
         self.last
     }
 
-    /// Whether no more will join, whoever comes.
+    /// Whether the batch cannot grow any more.
     pub fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Whether what happens at `place` changes which requests are the first.
+    /// Whether a change at `place` changes the forming batch.
     pub fn covers(&self, place: Place) -> bool {
         self.last.is_some_and(|last| place <= last) || self.closed
     }
 
-    /// Looks at the next request of the queue. `may_join` says whether it may share a batch with the first one.
+    /// Adds the next request of the queue, if it fits. `may_join` says whether it may share a batch with the first one.
     pub fn look_at(
         &mut self,
         place: Place,
@@ -59,7 +59,7 @@ impl Forming {
         let (ticket, rows) = (waiting.arrival.ticket, waiting.arrival.rows.max(1));
         let rows_then = self.rows.saturating_add(rows);
         if let Some((head, shapes)) = self.head {
-            // As in Triton: where no preferred size can be met, the best is what lies below the largest of them.
+            // As in Triton: if no preferred size can be filled, the best batch is the largest one below the largest preferred size.
             if rows_then > policy.preferred_max() && self.best.is_none() {
                 self.best = Some(self.count);
             }
@@ -79,12 +79,12 @@ impl Forming {
         }
     }
 
-    /// When they run, whoever comes.
+    /// When the batch starts, even if no more requests come.
     pub fn due_us(&self, policy: &BatchPolicy) -> u64 {
         self.oldest_us.saturating_add(policy.delay_us)
     }
 
-    /// Whether they run now. `hurry`: nobody waits for others any more.
+    /// Whether they run now. `hurry`: the delay does not apply any more.
     pub fn step(&self, policy: &BatchPolicy, hurry: bool, now_us: u64) -> Step {
         if self.count == 0 {
             return Step::Idle;
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
     use crate::event::Arrival;
 
-    /// `rows` of requests that came at 0, 1, 2 … µs, each with its key of shapes behind a dot if that is not 0.
+    /// `rows` lists requests that came at 0, 1, 2 … µs, each with its number of rows, and behind a dot its key of shapes if that is not 0.
     #[track_caller]
     fn check(preferred: &[u32], delay_us: u64, rows: &str, now_us: u64, expect: Step) {
         let policy = BatchPolicy { rows_max: 8, preferred: preferred.to_vec(), delay_us, ..BatchPolicy::default() };
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_delay_what_waits_runs_up_to_the_largest_preferred_size_there_is() {
+    fn without_a_delay_a_batch_has_the_largest_preferred_size_that_can_be_filled() {
         use Step::{Idle, Run};
         check(&[8], 0, "", 9, Idle);
         check(&[8], 0, "1", 9, Run(1));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_is_waited_for_until_a_preferred_size_is_there_or_nobody_can_join() {
+    fn a_batch_waits_for_the_delay_a_preferred_size_or_until_it_is_full() {
         use Step::{Run, WaitUntil};
         check(&[8], 100, "1", 9, WaitUntil(100));
         check(&[8], 100, "1", 100, Run(1));
@@ -159,7 +159,7 @@ mod tests {
         check(&[4], 100, "1 1 1", 9, WaitUntil(100));
         check(&[4], 100, "1.5 1.6", 9, Run(1));
         check(&[8], 100, "5 5", 9, Run(1));
-        // Late requests take along all that fits, whatever is preferred.
+        // Once the delay is over, all requests that fit start, whatever the preferred sizes are.
         check(&[4], 100, "4 1 1", 100, Run(3));
         check(&[2], 100, "1 1 1 1 1 1 1 1 1", 100, Run(8));
     }

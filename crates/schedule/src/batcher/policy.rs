@@ -1,4 +1,4 @@
-//! What may be set about dynamic batching?
+//! What are the settings of dynamic batching?
 
 use std::collections::BTreeMap;
 
@@ -7,49 +7,49 @@ use crate::event::{Deadline, TimeoutAction};
 /// The settings of a [`Batcher`](crate::Batcher).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BatchPolicy {
-    /// Rows that a batch may have; less than 1 counts as 1.
+    /// The most rows of a batch. Less than 1 counts as 1.
     pub rows_max: u32,
-    /// Numbers of rows at which a batch starts though more requests wait.
+    /// Numbers of rows at which a batch starts even if more requests wait.
     pub preferred: Vec<u32>,
     /// How long the oldest request of a batch waits for others while an instance is free, in µs.
     pub delay_us: u64,
-    /// The delay tunes itself to the load instead, so that answers take no longer than this because of it, in µs; `None`: it does not.
+    /// If set, the delay adapts to the load, so that it makes no response take longer than this, in µs.
     pub latency_bound_us: Option<u64>,
-    /// Nothing starts before so many requests wait for the first time. 0 starts at once.
+    /// No batch starts until this many requests wait for the first time. 0 starts at once.
     pub hold_back: usize,
-    /// Requests that may wait, of all levels together; `None` for any number.
+    /// The most waiting requests of all levels together. `None` for no limit.
     pub requests_max: Option<usize>,
     /// The queues.
     pub levels: PriorityLevels,
-    /// Whether requests are told apart by [`Arrival::shapes`](crate::Arrival::shapes).
+    /// Whether [`Arrival::shapes`](crate::Arrival::shapes) decides which requests may share a batch.
     pub by_shapes: bool,
-    /// Whether requests whose inputs lie end to end are put in the order in which they lie.
+    /// Whether requests with adjacent inputs are put in the order of their addresses.
     pub by_spans: bool,
 }
 
 /// The priority levels and how long each lets requests wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PriorityLevels {
-    /// How many there are; 0 for a queue without levels.
+    /// The number of levels. 0 for a queue without levels.
     pub count: u64,
     /// The level of requests that name none, or one that does not exist.
     pub default_level: u64,
-    /// The policy of levels that have none of their own.
+    /// The policy of levels without their own policy.
     pub default_policy: QueuePolicy,
     /// Policies of single levels.
     pub policies: BTreeMap<u64, QueuePolicy>,
 }
 
-/// How many requests wait in one queue, and how long.
+/// How many requests may wait in one queue, and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePolicy {
-    /// How long a request may wait, in µs; 0 for ever.
+    /// How long a request may wait, in µs. 0 for no limit.
     pub timeout_us: u64,
     /// What happens then.
     pub action: TimeoutAction,
     /// Whether a request may ask for a shorter time.
     pub allow_override: bool,
-    /// Requests that may wait; `None` for any number.
+    /// The most waiting requests. `None` for no limit.
     pub requests_max: Option<usize>,
 }
 
@@ -60,12 +60,12 @@ impl Default for QueuePolicy {
 }
 
 impl BatchPolicy {
-    /// Rows that a batch may have.
+    /// The most rows of a batch.
     pub(super) fn rows_max(&self) -> u32 {
         self.rows_max.max(1)
     }
 
-    /// The largest preferred size: a batch that has it waits for nobody.
+    /// The largest preferred size. A batch of this size starts without delay.
     pub(super) fn preferred_max(&self) -> u32 {
         self.preferred.iter().copied().max().unwrap_or(0)
     }
@@ -81,15 +81,15 @@ impl PriorityLevels {
         }
     }
 
-    /// What holds for requests of that level.
+    /// The policy of that level.
     pub fn policy(&self, level: u64) -> &QueuePolicy {
         self.policies.get(&level).unwrap_or(&self.default_policy)
     }
 }
 
 impl QueuePolicy {
-    /// Until when a request may wait that comes now and asks for `asked_us`, 0 for nothing. As in Triton a request can only make a
-    /// time shorter that the policy sets.
+    /// The deadline of a request that comes now and asks for a timeout of `asked_us`, 0 for none. As in Triton, a request can only shorten a timeout
+    /// that the policy sets.
     pub fn deadline(&self, asked_us: u64, now_us: u64) -> Option<Deadline> {
         if self.timeout_us == 0 {
             return None;

@@ -1,16 +1,16 @@
-//! Who waits, in which order, and until when?
+//! Which requests wait, in which order, and until when?
 //!
-//! No operation walks the queue: each costs the logarithm of what waits, however many requests one client has in it.
+//! Each operation takes time in the logarithm of the number of waiting requests, however many of them one client has.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::event::{Arrival, Ticket, TimeoutAction};
 
-/// Where a request stands: its level first, those that were delayed behind the others of their level.
+/// The place of a request: ordered by level. Delayed requests are behind the others of their level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     level: u64,
-    /// 0 for those that were not delayed; the others ascend as they were.
+    /// 0 for requests that were not delayed. Delayed ones keep their order.
     delayed: u64,
     ticket: Ticket,
 }
@@ -19,7 +19,7 @@ pub(super) struct Place {
 #[derive(Clone, Debug)]
 pub(super) struct Waiting {
     pub arrival: Arrival,
-    /// When it came.
+    /// Its arrival.
     pub since_us: u64,
 }
 
@@ -29,17 +29,17 @@ pub(super) struct Queue {
     order: BTreeMap<Place, Waiting>,
     places: HashMap<Ticket, Place>,
     deadlines: BTreeSet<(u64, Ticket)>,
-    /// How many wait of each level that has any.
+    /// The number of waiting requests of each level that has any.
     levels: HashMap<u64, usize>,
     delayed: u64,
 }
 
-/// What became of a request whose time is up.
+/// What was done with a request whose deadline has passed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Expired {
-    /// It waits no more.
+    /// It was removed.
     Rejected(Ticket, Place),
-    /// It stood there, and stands behind the others of its level now.
+    /// It was moved from there behind the others of its level.
     Delayed(Place),
 }
 
@@ -54,7 +54,7 @@ impl Queue {
         self.levels.get(&level).copied().unwrap_or(0)
     }
 
-    /// Adds a request at the end of its level. Where it stands.
+    /// Adds a request at the end of its level. Returns its place.
     pub fn push(&mut self, arrival: Arrival, now_us: u64) -> Place {
         let place = Place { level: arrival.priority, delayed: 0, ticket: arrival.ticket };
         if let Some(deadline) = arrival.deadline {
@@ -66,7 +66,7 @@ impl Queue {
         place
     }
 
-    /// Takes a request out, if it waits. Where it stood.
+    /// Removes a request, if it waits. Returns the place it had.
     pub fn remove(&mut self, ticket: Ticket) -> Option<(Place, Waiting)> {
         let place = self.places.remove(&ticket)?;
         let waiting = self.order.remove(&place)?;
@@ -74,7 +74,7 @@ impl Queue {
         Some((place, waiting))
     }
 
-    /// Takes the first `count` out, in their order.
+    /// Removes the first `count` requests and returns them in order.
     pub fn take_first(&mut self, count: usize) -> Vec<Waiting> {
         let mut taken = Vec::with_capacity(count);
         while taken.len() < count
@@ -99,18 +99,18 @@ impl Queue {
         }
     }
 
-    /// Those that stand behind `place`, or all.
+    /// The requests behind `place`, or all.
     pub fn behind(&self, place: Option<Place>) -> impl Iterator<Item = (Place, &Waiting)> {
         let from = place.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
         self.order.range((from, std::ops::Bound::Unbounded)).map(|(place, waiting)| (*place, waiting))
     }
 
-    /// When the next request's time is up.
+    /// The earliest deadline.
     pub fn next_deadline_us(&self) -> Option<u64> {
         self.deadlines.first().map(|(at_us, _)| *at_us)
     }
 
-    /// Does to one request whose time is up what its policy says. A request is delayed once.
+    /// Rejects or delays one request whose deadline has passed, by its policy. A request is delayed once only.
     pub fn expire(&mut self, now_us: u64) -> Option<Expired> {
         let (_, ticket) = *self.deadlines.first().filter(|(at_us, _)| *at_us <= now_us)?;
         let (place, mut waiting) = self.remove(ticket)?;
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_what_was_taken_out() {
+    fn a_removed_request_leaves_no_entry() {
         let mut queue = Queue::default();
         for ticket in 1..=4 {
             queue.push(arrival(ticket, 0, Some((9, TimeoutAction::Reject))), 0);

@@ -1,11 +1,10 @@
 //! In which order do the requests of a batch lie in memory?
 //!
-//! Rows that lie end to end are read where they are. Requests come in any order, so they are put in the order of their addresses if
-//! that leaves fewer bytes to be gathered.
+//! Adjacent rows are read in place, without a copy. Requests come in any order, so they are sorted by address if fewer bytes have to be copied then.
 
 use super::queue::Waiting;
 
-/// Puts the requests in the order in which most bytes lie end to end: theirs, or that of the addresses of the largest input.
+/// Puts the requests in the order in which most bytes are adjacent: their own order, or the order of the addresses of the largest input.
 pub(super) fn arrange(batch: &mut Vec<Waiting>) {
     let Some(key) = batch.first().and_then(largest_input) else { return };
     if batch.len() < 2 || joined_bytes(batch.iter()) == all_bytes(batch) {
@@ -26,7 +25,7 @@ fn all_bytes(batch: &[Waiting]) -> u64 {
     batch.iter().flat_map(|one| &one.arrival.spans).map(|span| span.len).sum()
 }
 
-/// Bytes of the inputs that lie end to end over the whole batch in this order: what is not copied.
+/// Bytes of the inputs that are adjacent over the whole batch in this order, and are not copied.
 fn joined_bytes<'a>(batch: impl Iterator<Item = &'a Waiting> + Clone) -> u64 {
     let Some(first) = batch.clone().next() else { return 0 };
     let spans = |at: usize| batch.clone().filter_map(move |one| one.arrival.spans.get(at));
@@ -66,7 +65,7 @@ mod tests {
         check(&[&[(1, 0, 4)]], &[0]);
         check(&[&[(1, 0, 4)], &[(1, 4, 4)]], &[0, 1]);
         check(&[&[(1, 8, 4)], &[(1, 0, 8)], &[(1, 12, 4)]], &[1, 0, 2]);
-        // The order that joins the largest input.
+        // The order in which the largest inputs are adjacent.
         check(&[&[(1, 4, 4), (2, 0, 64)], &[(1, 0, 4), (2, 64, 64)]], &[0, 1]);
         check(&[&[(1, 4, 4), (2, 64, 64)], &[(1, 0, 4), (2, 0, 64)]], &[1, 0]);
     }
@@ -77,7 +76,7 @@ mod tests {
         check(&[&[(2, 4, 4)], &[(1, 0, 4)]], &[0, 1]);
         check(&[&[], &[]], &[0, 1]);
         check(&[&[(1, 4, 4)], &[]], &[0, 1]);
-        // Two requests that read the same bytes.
+        // Two requests read the same bytes.
         check(&[&[(1, 4, 4)], &[(1, 0, 4)], &[(1, 0, 4)]], &[0, 1, 2]);
     }
 }

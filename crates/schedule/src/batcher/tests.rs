@@ -3,7 +3,7 @@
 use super::*;
 use crate::{Deadline, Driver, Span, TimeoutAction};
 
-/// A request as `number/rows/level`, and what may be told of it.
+/// Requests as `number/rows/level`, and other properties of them.
 struct Table {
     driver: Driver<u64>,
     last: u64,
@@ -14,7 +14,7 @@ impl Table {
         Table { driver: Driver::new(Box::new(Batcher::new(policy))), last: 0 }
     }
 
-    /// A request comes at that time.
+    /// Adds a request at that time.
     #[track_caller]
     fn arrives(&mut self, now_us: u64, fill: impl FnOnce(&mut Arrival), expect: &str) {
         self.last += 1;
@@ -33,7 +33,7 @@ impl Table {
         self.check(expect);
     }
 
-    /// `1+2` run together, `3!` is rejected, `.` nothing.
+    /// Checks the decisions: in `1+2` requests 1 and 2 run together, in `3!` request 3 is rejected, `.` is no decision.
     #[track_caller]
     fn check(&mut self, expect: &str) {
         let mut shown = Vec::new();
@@ -53,7 +53,7 @@ fn policy(rows_max: u32) -> BatchPolicy {
 }
 
 #[test]
-fn what_came_while_an_instance_ran_runs_together() {
+fn requests_that_came_while_an_instance_ran_run_together() {
     let mut table = Table::new(policy(4));
     table.grants(0, ".");
     table.arrives(1, |_| {}, "1");
@@ -63,7 +63,7 @@ fn what_came_while_an_instance_ran_runs_together() {
 }
 
 #[test]
-fn the_first_level_runs_first_and_joins_what_was_forming() {
+fn the_first_level_runs_first_and_joins_the_forming_batch() {
     let levels = PriorityLevels { count: 2, default_level: 2, ..PriorityLevels::default() };
     let mut table = Table::new(BatchPolicy { delay_us: 100, levels, ..policy(3) });
     table.grants(0, ".");
@@ -87,7 +87,7 @@ fn a_full_level_takes_no_more_and_others_do() {
 }
 
 #[test]
-fn who_waited_too_long_makes_room_before_the_next_is_counted() {
+fn expired_requests_are_removed_before_a_new_one_is_counted() {
     let levels = PriorityLevels {
         default_policy: QueuePolicy { requests_max: Some(1), ..QueuePolicy::default() },
         ..PriorityLevels::default()
@@ -100,7 +100,7 @@ fn who_waited_too_long_makes_room_before_the_next_is_counted() {
 }
 
 #[test]
-fn a_request_that_leaves_the_forming_batch_takes_its_delay_along() {
+fn when_a_request_leaves_the_forming_batch_its_delay_ends() {
     let mut table = Table::new(BatchPolicy { delay_us: 100, ..policy(3) });
     table.grants(0, ".");
     table.arrives(1, |_| {}, ".");

@@ -1,69 +1,70 @@
-//! How long is it worth waiting for others, if answers must not take longer than a bound?
+//! How does the delay adapt to the load, if responses must not take longer than a bound?
 //!
-//! The delay grows by a small step where requests meet: they queue behind a run, or others join a batch that waits. It is halved where waiting was in vain:
-//! nobody joined, or the answers came later than the bound. So it is 0 while one client asks at a time, however fast it asks. What is added in steps and
-//! taken away by halves settles, as the windows of TCP do, and it never exceeds what the bound leaves beside a run.
+//! The delay grows by a small step if requests meet: they queue behind a run, or others join a batch that waits. It is halved if the wait was
+//! useless: no request joined, or the responses came later than the bound. So it is 0 while one client sends one request at a time, however fast.
+//! Additive increase and multiplicative decrease converge, as in TCP's congestion control. The delay and the expected run together never exceed the
+//! bound.
 
-/// The delay grows in so many steps to the bound.
+/// The number of steps from 0 to the bound.
 const STEPS: u64 = 32;
 
-/// The part of a run that was shorter than expected by which the expectation falls, as a power of two.
+/// If a run was shorter than expected, the expected time falls by this part of the difference, as a power of two.
 const RUN_SHIFT: u32 = 3;
 
-/// A delay that follows the load.
+/// A delay that adapts to the load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tuning {
     bound_us: u64,
     delay_us: u64,
-    /// How long a run is expected to take: rises at once and falls slowly.
+    /// The expected time of a run. It rises at once and falls slowly.
     run_us: u64,
 }
 
-/// A batch that starts.
+/// How a batch started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
-    /// Its first request came, and an instance was free.
+    /// An instance was free, and it did not wait.
     AtOnce,
-    /// Requests of it waited for an instance.
+    /// Its requests waited for an instance.
     AfterRun,
-    /// An instance was free, and it waited for others: so many came. `filled`: no more could join.
+    /// An instance was free, and it waited for more requests.
     AfterDelay {
-        /// How many requests came meanwhile.
+        /// The number of requests that joined.
         joined: usize,
-        /// Whether it started before its time was over.
+        /// Whether it was full before the delay was over.
         filled: bool,
     },
 }
 
 impl Tuning {
-    /// Nothing is known of the load: nobody waits for others.
+    /// The state before anything was measured: no delay.
     pub fn new(bound_us: u64) -> Tuning {
         Tuning { bound_us, delay_us: 0, run_us: 0 }
     }
 
-    /// How long a request waits for others now.
+    /// The current delay.
     pub fn delay_us(&self) -> u64 {
         self.delay_us.min(self.delay_max_us())
     }
 
-    /// What the bound leaves beside a run.
+    /// The longest delay: the bound less the expected run.
     fn delay_max_us(&self) -> u64 {
         self.bound_us.saturating_sub(self.run_us)
     }
 
-    /// A batch starts.
+    /// Adapts the delay at the start of a batch.
     pub fn started(&mut self, start: Start) {
         match start {
             Start::AtOnce => {}
             Start::AfterDelay { joined: 0, .. } => self.halve(),
-            // The delay was longer than it needed to be; how much longer is not known.
+            // The delay was longer than needed, but it is unknown by how much.
             Start::AfterDelay { filled: true, .. } => {}
             Start::AfterRun | Start::AfterDelay { .. } => self.delay_us += self.step_us(),
         }
         self.delay_us = self.delay_us();
     }
 
-    /// A run has ended that took so long. `late`: its batch had waited for others, and answers came later than the bound.
+    /// Adapts to a run of `run_us`. `late`: its batch had waited for others, and its responses came later than the bound.
     pub fn ended(&mut self, run_us: u64, late: bool) {
         let fallen = self.run_us - (self.run_us.saturating_sub(run_us) >> RUN_SHIFT);
         self.run_us = fallen.max(run_us);
@@ -81,7 +82,7 @@ impl Tuning {
         (self.bound_us / STEPS).max(1)
     }
 
-    /// What is less than a step is nothing: a delay that is halved for ever would never be 0.
+    /// Halves the delay. A result of less than a step becomes 0, because halving alone never reaches 0.
     fn halve(&mut self) {
         self.delay_us = if self.delay_us / 2 < self.step_us() { 0 } else { self.delay_us / 2 };
     }
@@ -95,7 +96,7 @@ mod tests {
     const JOINED: Start = Start::AfterDelay { joined: 2, filled: false };
     const FILLED: Start = Start::AfterDelay { joined: 7, filled: true };
 
-    /// A bound of 3200 µs, runs of 200 µs; the delay after each start.
+    /// Checks the delay after each start, with a bound of 3200 µs and runs of 200 µs.
     #[track_caller]
     fn check(starts: &[Start], expect: &[u64]) {
         let mut tuning = Tuning::new(3200);
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_grows_where_requests_meet_and_shrinks_where_nobody_comes() {
+    fn a_delay_grows_if_requests_meet_and_shrinks_if_none_comes() {
         check(&[Start::AtOnce; 3], &[0, 0, 0]);
         check(&[Start::AfterRun, Start::AfterRun, JOINED, JOINED], &[100, 200, 300, 400]);
         check(&[Start::AfterRun, JOINED, JOINED, JOINED, FILLED, ALONE, ALONE], &[100, 200, 300, 400, 400, 200, 100]);

@@ -1,10 +1,10 @@
-//! Do resources hold, and does everybody get them in the end?
+//! Are limits never exceeded, and does every instance run in the end?
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// `R4` is four of R that all share, `R4@0` four of that of device 0.
+/// `R4` is four of a shared R, `R4@0` four of the R of device 0.
 fn needs(text: &str) -> Vec<(Resource, u32)> {
     let one = |word: &str| {
         let (what, device) = word.split_once('@').map_or((word, None), |(what, device)| (what, device.parse().ok()));
@@ -25,14 +25,14 @@ fn limiter(limit: &str, claims: &[&str]) -> (Limiter, Vec<Claimant>) {
     (limiter, all)
 }
 
-/// Whether the claimant that asks may run. Nobody else may who could not before.
+/// Whether the claimant may run at once. No other waiting one may become runnable by this request.
 fn asks_alone(limiter: &mut Limiter, claimant: Claimant) -> bool {
     let granted = limiter.request(claimant);
     assert!(granted.iter().all(|one| *one == claimant));
     !granted.is_empty()
 }
 
-/// Each letter of `asks` is an instance that asks to run. Who runs then.
+/// Each letter of `asks` is an instance that requests its resources. Checks which ones run.
 #[track_caller]
 fn check(limit: &str, claims: &[&str], asks: &str, expect: &str) {
     let (mut limiter, all) = limiter(limit, claims);
@@ -51,7 +51,7 @@ fn instances_run_together_as_far_as_resources_go() {
 }
 
 #[test]
-fn who_waits_is_passed_by_those_who_need_something_else() {
+fn a_waiting_instance_is_passed_by_those_that_need_other_resources() {
     check("R4 S4", &["R3", "R2", "S1", "R1"], "abcd", "ac");
 }
 
@@ -63,7 +63,7 @@ fn check_refused(limit: &str, there: &[&str], claim: &str, expect: &str) {
 }
 
 #[test]
-fn what_could_never_run_is_refused() {
+fn claims_that_could_never_run_are_refused() {
     let limited = |name, limit, needed| {
         format!(
             "Resource count for \"{name}\" is limited to {limit} which will prevent scheduling of one or more model instances, \
@@ -92,17 +92,17 @@ fn a_priority_of_two_runs_half_as_often() {
         runs[usize::from(running == all[1])] += 1;
         let next = limiter.release(running);
         let again = limiter.request(running);
-        // Whoever waited runs if it is its turn; else the one that asked again.
+        // A waiting instance runs if it is first. Otherwise the one that requests again runs.
         running = next.into_iter().chain(again).next().expect("somebody runs");
     }
     assert!((95..=150).contains(&runs[1]) && runs[0] + runs[1] == 300, "{runs:?}");
 }
 
-/// Two instances have run so often when two others come, with that priority; then all ask again and again. How many of 100 turns the
-/// newcomers have.
+/// Two instances have run this often when two others with that priority are added. Then all of them request again and again. Checks how many of 100
+/// turns the new ones get.
 #[track_caller]
 fn check_newcomers(before: usize, priority: u32, expect: std::ops::RangeInclusive<usize>) {
-    // One never runs, and one that needs something else is far ahead.
+    // One instance never runs, and one that needs another resource has run far more often.
     let (mut limiter, all) = limiter("R1 S1", &["R1", "R1", "R1", "S1"]);
     let runs = [(0, before), (1, before), (3, 10_000)];
     for (at, runs) in runs {
@@ -125,7 +125,7 @@ fn check_newcomers(before: usize, priority: u32, expect: std::ops::RangeInclusiv
 }
 
 #[test]
-fn who_comes_later_does_not_win_every_turn() {
+fn a_new_instance_does_not_win_every_turn() {
     check_newcomers(0, 1, 48..=52);
     check_newcomers(1000, 1, 48..=52);
     check_newcomers(1000, 2, 31..=37);
@@ -133,7 +133,7 @@ fn who_comes_later_does_not_win_every_turn() {
 }
 
 #[test]
-fn who_waits_may_give_up_and_who_may_run_does_not() {
+fn a_waiting_instance_may_give_up_and_a_granted_one_may_not() {
     let (mut limiter, all) = limiter("", &["R4", "R4", "R2", "R2"]);
     assert!([true, false, false, false] == [0, 1, 2, 3].map(|at| asks_alone(&mut limiter, all[at])));
     assert_eq!(limiter.give_up(all[0]), None, "it runs");
@@ -147,7 +147,7 @@ fn who_waits_may_give_up_and_who_may_run_does_not() {
 }
 
 #[test]
-fn who_leaves_gives_back_what_it_had() {
+fn a_removed_instance_gives_back_its_resources() {
     let (mut limiter, all) = limiter("", &["R4", "R4", "R2"]);
     assert!([true, false, false] == [0, 1, 2].map(|at| asks_alone(&mut limiter, all[at])));
     assert_eq!(limiter.release(all[1]), [], "it does not wait any more, and the next needs what is used");

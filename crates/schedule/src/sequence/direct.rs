@@ -1,7 +1,7 @@
-//! How do sequences run that keep their position in every batch?
+//! How are sequences batched that keep their position in every batch?
 //!
-//! Triton's strategy `direct`. A batch of an instance has a place for each position up to the last one with a request; positions without
-//! one are empty.
+//! This is Triton's strategy `direct`. A batch of an instance has a place for each position up to the last one with a request. Positions without a
+//! request are empty.
 
 use std::collections::BTreeMap;
 
@@ -13,28 +13,28 @@ use crate::{Batch, Context, Event, InstanceId, Rejection, Repeat, Scheduler, Slo
 /// The settings of a [`Direct`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DirectPolicy {
-    /// Instances of the model.
+    /// The number of instances of the model.
     pub instances: usize,
-    /// Rows that a batch may have: as many sequences has each instance.
+    /// The most rows of a batch. Each instance has as many sequences.
     pub rows_max: usize,
-    /// After so long without a request a sequence is over.
+    /// The time without a request after which a sequence is over.
     pub idle_us: u64,
     /// How long a request waits for those of other sequences.
     pub delay_us: u64,
-    /// With requests of so many of its sequences an instance waits no longer, from 0 to 1.
+    /// The share of its sequences, from 0 to 1, that must have a request for an instance to start before the delay is over.
     pub utilization_min: f32,
-    /// Whether requests are told apart by [`Arrival::shapes`](crate::Arrival::shapes).
+    /// Whether [`Arrival::shapes`](crate::Arrival::shapes) decides which requests may share a batch.
     pub by_shapes: bool,
-    /// What waits before anything starts for the first time.
+    /// The numbers of waiting requests before the first start.
     pub hold_back: HoldBack,
 }
 
-/// Requests that wait before a scheduler of sequences starts anything: for tests that want them all there.
+/// The numbers of requests that must wait before a scheduler of sequences starts for the first time. It is for tests that need all requests there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HoldBack {
-    /// Of sequences that have a position.
+    /// Requests of sequences that have a position.
     pub placed: usize,
-    /// Of sequences that have none.
+    /// Requests of sequences that have none.
     pub backlog: usize,
 }
 
@@ -50,13 +50,13 @@ pub struct Direct {
 #[derive(Clone, Debug, Default)]
 struct Instance {
     granted: bool,
-    /// Sequences that have a request which may run, by position.
+    /// Sequences with a request that may run, by position.
     ready: BTreeMap<usize, SequenceNumber>,
     running: Vec<SequenceNumber>,
 }
 
 impl Direct {
-    /// A scheduler of that policy to which nothing has happened.
+    /// A scheduler with that policy and no requests.
     pub fn new(policy: DirectPolicy) -> Direct {
         let table = SequenceTable::new(policy.instances, policy.rows_max.max(1), policy.idle_us);
         Direct { policy, table, instances: vec![Instance::default(); policy.instances], stopped: false }
@@ -71,7 +71,7 @@ impl Direct {
         }
     }
 
-    /// The sequence lost a request; its slot may be another's now.
+    /// Updates a sequence that lost a request, and those that got a slot by that.
     fn look_again(&mut self, number: SequenceNumber, placed: Vec<SequenceNumber>) {
         if self.table.next_of(number).is_none() {
             self.instances.iter_mut().for_each(|instance| instance.ready.retain(|_, ready| *ready != number));
@@ -81,7 +81,7 @@ impl Direct {
         }
     }
 
-    /// When the requests of this instance start; `None` without any.
+    /// When the requests of this instance start. `None` if there are none.
     fn due_us(&self, instance: &Instance) -> Option<u64> {
         let since = instance.ready.values().filter_map(|number| self.table.next_of(*number));
         let oldest_us = since.map(|(waiting, _)| waiting.since_us).min()?;
@@ -92,7 +92,7 @@ impl Direct {
         Some(if waits { oldest_us.saturating_add(delay_us) } else { 0 })
     }
 
-    /// Whether too little waits for the first time.
+    /// Whether the first start still waits for more requests.
     fn is_held_back(&mut self) -> bool {
         let HoldBack { placed, backlog } = self.policy.hold_back;
         if placed == 0 && backlog == 0 {
@@ -131,7 +131,7 @@ impl Direct {
         let head = oldest.map(|arrival| (arrival.ticket, arrival.shapes));
         let mut joins = |number: &SequenceNumber| {
             let (Some((ticket, shapes)), Some(next)) = (head, arrival(number)) else { return false };
-            next.ticket == ticket || (next.shapes == shapes && (context.may_join)(&[ticket], next.ticket))
+            next.ticket == ticket || (next.shapes == shapes && context.joins.may_join(&[ticket], next.ticket))
         };
         let joined: Vec<_> = ready.into_iter().filter(|(_, number)| joins(number)).collect();
         let mut slots: SmallVec<[Slot; 1]> = SmallVec::new();
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
     use crate::{Arrival, Driver, SequenceId, SequenceStep};
 
-    /// Each letter is a request of the sequence of that name, of which two have a position. How many have started after each.
+    /// Each letter is a request of the sequence of that name. Two sequences have a position. Checks how many requests have started after each.
     #[track_caller]
     fn check(placed: usize, backlog: usize, arrivals: &str, expect: &[usize]) {
         let hold_back = HoldBack { placed, backlog };
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_starts_before_enough_waits_with_and_without_a_position() {
+    fn no_batch_starts_before_enough_requests_wait_with_and_without_a_position() {
         check(0, 0, "abc", &[1, 1, 1]);
         check(2, 0, "ab", &[0, 2]);
         check(3, 0, "aba", &[0, 0, 2]);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_that_stops_holds_nothing_back() {
+    fn a_stopping_scheduler_holds_no_request_back() {
         let hold_back = HoldBack { placed: 9, backlog: 9 };
         let policy = DirectPolicy {
             instances: 1,

@@ -1,7 +1,7 @@
-//! How do sequences run whose requests are batched as they come?
+//! How are the requests of sequences batched in the order of their arrival?
 //!
-//! Triton's strategy `oldest`. Each instance has so many sequences as candidates, and a dynamic batcher of its own that gets one request
-//! of each at a time.
+//! This is Triton's strategy `oldest`. Each instance has a limited number of sequences as candidates. Its own dynamic batcher gets one request of
+//! each at a time.
 
 use std::collections::HashMap;
 
@@ -14,11 +14,11 @@ use crate::{
 /// The settings of an [`Oldest`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OldestPolicy {
-    /// Instances of the model.
+    /// The number of instances of the model.
     pub instances: usize,
-    /// Sequences that are served at a time by each instance.
+    /// The most sequences that each instance serves at a time.
     pub candidates_max: usize,
-    /// After so long without a request a sequence is over.
+    /// The time without a request after which a sequence is over.
     pub idle_us: u64,
     /// How the requests of the candidates are batched.
     pub batch: BatchPolicy,
@@ -30,7 +30,7 @@ pub struct Oldest {
     policy: OldestPolicy,
     table: SequenceTable,
     instances: Vec<Instance>,
-    /// Requests that a batcher has: which batcher, of which sequence, and what the model is told.
+    /// Requests in a batcher: the batcher, the sequence, and the controls for the model.
     given: HashMap<Ticket, (InstanceId, SequenceNumber, Controls)>,
     stopped: bool,
 }
@@ -43,7 +43,7 @@ struct Instance {
 }
 
 impl Oldest {
-    /// A scheduler of that policy to which nothing has happened.
+    /// A scheduler with that policy and no requests.
     pub fn new(policy: OldestPolicy) -> Oldest {
         let table = SequenceTable::new(policy.instances, policy.candidates_max.max(1), policy.idle_us);
         let instance =
@@ -58,7 +58,7 @@ impl Oldest {
         let Some((waiting, controls)) = self.table.take(number) else { return };
         let ticket = waiting.arrival.ticket;
         self.given.insert(ticket, (at, number, controls));
-        // Its sequence has its turn now: how long it may wait was a question of the backlog.
+        // The timeout applied to the backlog. The sequence has a slot now.
         self.tell(
             at,
             Event::Arrived(Arrival { deadline: None, sequence: None, repeat: Repeat::Never, ..waiting.arrival }),
@@ -66,12 +66,12 @@ impl Oldest {
         );
     }
 
-    /// Tells an instance's batcher, and adds to its batches what the model is told.
+    /// Passes an event to an instance's batcher, and adds the controls to the batches that it starts.
     fn tell(&mut self, at: InstanceId, event: Event, context: &mut Context<'_>) {
         let Some(instance) = self.instances.get_mut(at.0) else { return };
         let mut actions = Actions::default();
-        let may_join = &mut *context.may_join;
-        instance.batcher.handle(event, &mut Context { now_us: context.now_us, actions: &mut actions, may_join });
+        let joins = &mut *context.joins;
+        instance.batcher.handle(event, &mut Context { now_us: context.now_us, actions: &mut actions, joins });
         instance.wake_at_us = actions.wake_at_us;
         for action in actions.list {
             match action {
@@ -166,5 +166,55 @@ impl Scheduler for Oldest {
 
     fn waiting(&self) -> usize {
         self.table.len() + self.given.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Driver, SequenceId, SequenceStep};
+
+    /// Each letter is a request of the sequence of that name; a capital one is its last. All come while a request of another sequence runs, which has
+    /// a place of its own. Checks the batches.
+    #[track_caller]
+    fn check(candidates_max: usize, rows_max: u32, arrivals: &str, expect: &[&str]) {
+        let batch = BatchPolicy { rows_max, preferred: vec![rows_max], ..BatchPolicy::default() };
+        let candidates_max = candidates_max + 1;
+        let policy = OldestPolicy { instances: 1, candidates_max, idle_us: 1_000_000, batch };
+        let mut driver = Driver::new(Box::new(Oldest::new(policy)));
+        driver.grant(InstanceId(0), 0);
+        let mut known = String::new();
+        for letter in std::iter::once('-').chain(arrivals.chars()) {
+            let name = letter.to_ascii_lowercase();
+            let id = SequenceId::Number(name as u64);
+            let step = SequenceStep { id, start: !known.contains(name), end: letter.is_ascii_uppercase() };
+            known.push(name);
+            driver.arrive(letter, |ticket| Arrival { sequence: Some(step), ..Arrival::new(ticket, 1) }, 0);
+        }
+        let mut batches = Vec::new();
+        while let Some(run) = driver.next_run() {
+            batches.push(run.jobs().collect::<String>());
+            driver.done(InstanceId(0), 0);
+            driver.grant(InstanceId(0), 0);
+        }
+        assert_eq!(batches[0], "-");
+        assert_eq!(batches[1..], *expect, "{candidates_max} candidates, {rows_max} rows, {arrivals}");
+    }
+
+    #[test]
+    fn a_batch_has_one_request_of_each_candidate_the_oldest_first() {
+        check(2, 4, "ab", &["ab"]);
+        check(2, 4, "aabb", &["ab", "ab"]);
+        check(3, 2, "abc", &["ab", "c"]);
+        check(3, 4, "caab", &["cab", "a"]);
+        check(1, 4, "aaa", &["a", "a", "a"]);
+    }
+
+    #[test]
+    fn a_sequence_is_a_candidate_when_another_has_ended() {
+        check(1, 4, "aAbB", &["a", "A", "b", "B"]);
+        check(2, 4, "aAbbc", &["ab", "Ab", "c"]);
+        // The first is idle, and not over.
+        check(1, 4, "ab", &["a"]);
     }
 }

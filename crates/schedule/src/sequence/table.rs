@@ -1,21 +1,21 @@
-//! Which sequences are there, which have a slot, and what waits of each?
+//! Which sequences exist, which have a slot, and which requests of them wait?
 //!
-//! A sequence takes a slot (a position of an instance, as Triton calls it) when it starts and leaves it after its last request, or when nothing came for too
-//! long. Who finds no slot waits in the backlog, first come, first served. Each operation costs the logarithm of what is kept.
+//! A sequence takes a slot (Triton: a position of an instance) when it starts. It leaves the slot after its last request, or when no request came for
+//! too long. Sequences without a slot wait in the backlog, first come, first served. Each operation takes logarithmic time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::action::{Controls, Rejection};
 use crate::event::{Arrival, InstanceId, Repeat, SequenceId, SequenceStep, Ticket};
 
-/// Numbers sequences in the order in which they started. The number of one is never another's.
+/// The number of a sequence, in the order in which they started. Numbers are never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct SequenceNumber(pub u64);
 
 /// A place for one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct SequenceSlot {
-    /// First, so that the least slot is the least position: sequences spread over the instances.
+    /// This field is compared first, so the smallest slot has the smallest position, and sequences spread over the instances.
     pub position: usize,
     pub instance: InstanceId,
 }
@@ -27,22 +27,22 @@ pub(super) struct Waiting {
     pub since_us: u64,
 }
 
-/// Whether a request waits behind one that comes again.
+/// False for a request that runs again: it is before the others of its sequence.
 type IsLater = bool;
 
 #[derive(Debug)]
 struct Sequence {
     id: SequenceId,
-    /// What comes again is first, before tickets that are less.
+    /// A request that runs again is first, also before smaller tickets.
     waiting: BTreeMap<(IsLater, Ticket), Waiting>,
     slot: Option<SequenceSlot>,
-    /// An instance has a request of it.
+    /// Whether an instance has a request of it.
     runs: bool,
-    /// No more requests of it will come.
+    /// Whether no more requests of it will come.
     ended: bool,
-    /// It is over when a request of it ran and does not come again.
+    /// Whether it ends when a request of it has run and does not run again.
     repeats: bool,
-    /// When it is given up, if nothing comes.
+    /// When it ends, if no request comes.
     idle_at_us: u64,
 }
 
@@ -52,19 +52,19 @@ pub(super) struct SequenceTable {
     idle_us: u64,
     started: u64,
     sequences: HashMap<SequenceNumber, Sequence>,
-    /// Those of which more may come.
+    /// Sequences that may get more requests.
     open: HashMap<SequenceId, SequenceNumber>,
     tickets: HashMap<Ticket, SequenceNumber>,
     free: BTreeSet<SequenceSlot>,
     backlog: BTreeSet<SequenceNumber>,
-    /// Until when requests of the backlog may wait.
+    /// The deadlines of requests in the backlog.
     deadlines: BTreeSet<(u64, Ticket)>,
-    /// Of those of which nothing waits and nothing runs.
+    /// When sequences end that have no waiting or running request.
     idle: BTreeSet<(u64, SequenceNumber)>,
 }
 
 impl SequenceTable {
-    /// A table of so many slots on each instance. A sequence is given up when nothing came for `idle_us`.
+    /// A table with this number of slots on each instance. A sequence ends when no request came for `idle_us`.
     pub fn new(instances: usize, slots_per_instance: usize, idle_us: u64) -> SequenceTable {
         let slot =
             |position| (0..instances).map(move |instance| SequenceSlot { position, instance: InstanceId(instance) });
@@ -86,13 +86,13 @@ impl SequenceTable {
         self.tickets.len()
     }
 
-    /// Of these, requests of sequences without a slot. Costs as many steps as there are such sequences.
+    /// Waiting requests of sequences without a slot. Takes time in the number of such sequences.
     pub fn backlog_len(&self) -> usize {
         let waiting = self.backlog.iter().filter_map(|number| self.sequences.get(number));
         waiting.map(|sequence| sequence.waiting.len()).sum()
     }
 
-    /// A request came. Its sequence's slot, if it has one.
+    /// Adds a request. Returns the slot of its sequence, if it has one.
     pub fn push(&mut self, arrival: Arrival, now_us: u64) -> Result<Option<SequenceSlot>, Rejection> {
         if let Repeat::Of(number) = arrival.repeat {
             return self.push_again(SequenceNumber(number), arrival, now_us);
@@ -121,7 +121,7 @@ impl SequenceTable {
         Ok(slot)
     }
 
-    /// A request that runs is to run again, before all others of its sequence.
+    /// Adds a running request that is to run again, before all others of its sequence.
     fn push_again(
         &mut self,
         number: SequenceNumber,
@@ -137,7 +137,7 @@ impl SequenceTable {
     }
 
     fn start(&mut self, id: &SequenceId, now_us: u64) -> SequenceNumber {
-        // Who waits in the backlog comes first.
+        // Sequences in the backlog come first.
         let slot = if self.backlog.is_empty() { self.free.pop_first() } else { None };
         self.start_in(slot, id, now_us)
     }
@@ -157,7 +157,7 @@ impl SequenceTable {
         number
     }
 
-    /// A sequence of that id is not over yet: it is ended. The new one takes its slot if nothing of it is left.
+    /// Ends a sequence when a new one with the same id starts. The new one takes its slot if no request of the old one is left.
     fn start_again(&mut self, old: SequenceNumber, id: &SequenceId, now_us: u64) -> SequenceNumber {
         let is_over = match self.sequences.get_mut(&old) {
             Some(sequence) => {
@@ -172,7 +172,7 @@ impl SequenceTable {
         }
     }
 
-    /// Which sequence a request that waits is of.
+    /// The sequence of a waiting request.
     pub fn sequence_of(&self, ticket: Ticket) -> Option<SequenceNumber> {
         self.tickets.get(&ticket).copied()
     }
@@ -184,7 +184,7 @@ impl SequenceTable {
         Some((waiting, sequence.slot?))
     }
 
-    /// Takes the next request of a sequence out: it runs. What the model is told of it.
+    /// Removes the next request of a sequence, which runs now. Returns it with its controls.
     pub fn take(&mut self, number: SequenceNumber) -> Option<(Waiting, Controls)> {
         let sequence = self.sequences.get_mut(&number).filter(|sequence| !sequence.runs)?;
         let ((_, ticket), waiting) = sequence.waiting.pop_first()?;
@@ -203,7 +203,7 @@ impl SequenceTable {
         self.settle(number, now_us)
     }
 
-    /// Ends a sequence of which no request runs and none comes again, if that is its end.
+    /// Ends a sequence that has no running request and none that runs again, if its last request was run.
     fn end_unless_repeated(&mut self, number: SequenceNumber) {
         let Some(sequence) = self.sequences.get_mut(&number).filter(|sequence| sequence.repeats) else { return };
         let comes_again = sequence.waiting.first_key_value().is_some_and(|((is_later, _), _)| !is_later);
@@ -216,7 +216,7 @@ impl SequenceTable {
         }
     }
 
-    /// Takes a request out that is not to run. False if it does not wait. Adds the sequence that got a slot by that.
+    /// Removes a request that is not to run. False if it does not wait. Adds the sequence that got a slot by that to `placed`.
     pub fn remove(&mut self, ticket: Ticket, now_us: u64, placed: &mut Vec<SequenceNumber>) -> bool {
         let Some(number) = self.tickets.remove(&ticket) else { return false };
         let remove = |sequence: &mut Sequence| {
@@ -232,7 +232,7 @@ impl SequenceTable {
         true
     }
 
-    /// Frees the slot of a sequence that is over, and gives it to the next. That one.
+    /// Frees the slot of a sequence that is over, and gives it to the next one. Returns that one.
     fn settle(&mut self, number: SequenceNumber, now_us: u64) -> Option<SequenceNumber> {
         let sequence = self.sequences.get_mut(&number)?;
         if sequence.runs || !sequence.waiting.is_empty() {
@@ -263,7 +263,7 @@ impl SequenceTable {
         Some(next)
     }
 
-    /// Nothing of the sequence is left. Its slot.
+    /// Removes a sequence without requests. Returns its slot.
     fn forget(&mut self, number: SequenceNumber) -> Option<SequenceSlot> {
         let sequence = self.sequences.remove(&number)?;
         self.idle.remove(&(sequence.idle_at_us, number));
@@ -280,8 +280,8 @@ impl SequenceTable {
         idle.into_iter().chain(self.deadlines.first().map(|(at_us, _)| *at_us)).min()
     }
 
-    /// Gives sequences up that were idle for too long, and those of the backlog of which a request waited too long. Adds sequences that
-    /// got a slot, and gives the requests that are to be rejected.
+    /// Ends sequences that were idle for too long, and sequences of the backlog with a request that waited too long. Adds sequences that got a slot
+    /// to `placed`. Returns the requests that are to be rejected.
     pub fn expire(&mut self, now_us: u64, placed: &mut Vec<SequenceNumber>) -> Vec<Ticket> {
         while let Some((_, number)) = self.idle.first().copied().filter(|(at_us, _)| *at_us <= now_us) {
             placed.extend(self.leave(number));

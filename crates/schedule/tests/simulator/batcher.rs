@@ -1,16 +1,17 @@
-//! Does the dynamic batcher keep what its policy promises, whatever happens when?
+//! Does the dynamic batcher follow its policy, in any order of events?
 
 use std::collections::BTreeMap;
 
 use nerite_schedule::{BatchPolicy, Batcher, PriorityLevels, QueuePolicy, Rejection, TimeoutAction};
 use proptest::prelude::*;
 
-use crate::play::{Deed, End, Job, Play, deeds};
+use crate::play::{Deed, End, Job, Play, deeds, span_of};
 
-fn policies() -> impl Strategy<Value = BatchPolicy> {
+pub fn policies() -> impl Strategy<Value = BatchPolicy> {
     let preferred = prop::collection::vec(1u32..9, 0..3);
-    (1u32..9, preferred, 0u64..150, 0usize..4, prop::option::of(0usize..6), prop::option::of(1usize..4)).prop_map(
-        |(rows_max, preferred, delay_us, hold_back, requests_max, second_max)| BatchPolicy {
+    let bounds = (prop::option::of(0usize..6), prop::option::of(1usize..4));
+    (1u32..9, preferred, 0u64..150, 0usize..4, bounds, any::<bool>()).prop_map(
+        |(rows_max, preferred, delay_us, hold_back, (requests_max, second_max), by_spans)| BatchPolicy {
             // A request alone may have four rows.
             rows_max: rows_max.max(4),
             preferred,
@@ -25,7 +26,7 @@ fn policies() -> impl Strategy<Value = BatchPolicy> {
                 ..PriorityLevels::default()
             },
             by_shapes: true,
-            by_spans: false,
+            by_spans,
         },
     )
 }
@@ -39,7 +40,7 @@ proptest! {
         let rows_max = policy.rows_max;
         let held_back = policy.hold_back > 1;
         let mut play = Play::new(Batcher::new(policy.clone()), instances, run_us, rows_max);
-        // What is held back waits for as long as it takes, and so do its deadlines.
+        // Requests that are held back may wait for any time, and so may those with deadlines.
         play.delay_us = (!held_back).then_some(policy.delay_us);
         play.do_all(&deeds);
         if held_back {
@@ -51,12 +52,15 @@ proptest! {
     }
 }
 
-fn check_ends(play: &Play, policy: &BatchPolicy, held_back: bool) {
+pub fn check_ends(play: &Play, policy: &BatchPolicy, held_back: bool) {
     assert!(play.driver.is_drained() && play.busy.is_empty(), "something waits for ever");
     assert_eq!(play.ends.len(), play.jobs.len(), "lost");
     for (batch, at_us) in &play.batches {
         let keys: Vec<u64> = batch.iter().map(|number| play.jobs[*number].0.shapes).collect();
         assert!(keys.windows(2).all(|pair| pair[0] == pair[1]), "{batch:?} has several shapes");
+        if policy.by_spans {
+            check_places(batch);
+        }
         for number in batch {
             let (job, _) = &play.jobs[*number];
             assert!(held_back || !is_due(job, TimeoutAction::Reject, *at_us), "{number} runs though its time is up");
@@ -84,6 +88,14 @@ fn check_ends(play: &Play, policy: &BatchPolicy, held_back: bool) {
     }
 }
 
+/// Checks that a batch whose inputs lie end to end in the order of their addresses is in that order.
+fn check_places(batch: &[usize]) {
+    let joins = |batch: &[usize]| batch.windows(2).all(|pair| span_of(pair[0]).is_followed_by(&span_of(pair[1])));
+    let mut by_address = batch.to_vec();
+    by_address.sort_by_key(|number| (span_of(*number).allocation, span_of(*number).offset));
+    assert!(!joins(&by_address) || joins(batch), "{batch:?} could lie end to end");
+}
+
 fn is_due(job: &Job, action: TimeoutAction, at_us: u64) -> bool {
     job.deadline.is_some_and(|due| due.action == action && due.at_us <= at_us)
 }
@@ -94,13 +106,13 @@ fn ended_us(play: &Play, number: usize) -> u64 {
     }
 }
 
-/// Those of an earlier number that had not ended before that time.
+/// The number of earlier requests that had not ended at that time.
 fn waiting_beside(play: &Play, number: usize, at_us: u64, counts: impl Fn(&Job) -> bool) -> usize {
     let earlier = play.jobs[..number].iter();
     earlier.filter(|(job, _)| counts(job) && ended_us(play, job.number) >= at_us).count()
 }
 
-/// Nobody was left behind who stands before `job` by level and arrival, but for those who were delayed.
+/// Checks that no request that is before `job` by level and arrival was left waiting, apart from delayed ones.
 fn check_order(play: &Play, job: &Job, batch: &[usize], at_us: u64) {
     let before = |other: &Job| {
         let delayed = |one: &Job| is_due(one, TimeoutAction::Delay, at_us);
@@ -122,7 +134,7 @@ fn arrive(play: &mut Play, priority: u64, shapes: u64) {
 }
 
 #[test]
-fn shapes_that_alternate_starve_nobody() {
+fn alternating_shapes_starve_no_request() {
     let policy = BatchPolicy { rows_max: 4, preferred: vec![4], by_shapes: true, ..BatchPolicy::default() };
     let mut play = Play::new(Batcher::new(policy), 1, 10, 4);
     arrive(&mut play, 0, 0);
@@ -135,7 +147,7 @@ fn shapes_that_alternate_starve_nobody() {
 }
 
 #[test]
-fn what_is_held_back_starts_together() {
+fn requests_that_are_held_back_start_together() {
     let policy = BatchPolicy { rows_max: 8, preferred: vec![2, 6], hold_back: 8, ..BatchPolicy::default() };
     let mut play = Play::new(Batcher::new(policy), 1, 10, 8);
     for _ in 0..7 {
@@ -147,14 +159,14 @@ fn what_is_held_back_starts_together() {
     play.pass_until(1000);
     let sizes: Vec<_> = play.batches.iter().map(|(batch, at_us)| (batch.len(), *at_us)).collect();
     assert_eq!(sizes, [(6, 500), (2, 510)]);
-    // Once is enough.
+    // The requests are held back only until the first start.
     arrive(&mut play, 0, 0);
     assert_eq!(play.batches.len(), 3);
 }
 
 #[test]
 fn a_long_queue_costs_no_event_more_than_a_short_one() {
-    // 200,000 wait; a walk over them at each of as many events would take hours.
+    // With 200,000 waiting requests, a walk over all of them at each event would take hours.
     let policy = BatchPolicy { rows_max: 4, preferred: vec![4], by_shapes: true, ..BatchPolicy::default() };
     let mut driver = nerite_schedule::Driver::new(Box::new(Batcher::new(policy)));
     let arrival = |ticket, number: u64| nerite_schedule::Arrival {

@@ -1,11 +1,11 @@
-//! Which decider waits, starts several batches at one event, and rejects?
+//! Which scheduler waits, starts several batches at one event, and rejects?
 
 use std::collections::BTreeSet;
 
 use nerite_schedule::{Arrival, Batch, Context, Event, InstanceId, Rejection, Scheduler, Slot};
 
-/// Starts what waits once it is `rows_max` rows or the oldest waited for `delay_us`, on all instances that may start. Cancels and
-/// rejects what is past its deadline.
+/// Starts the waiting requests when they have `rows_max` rows or the oldest has waited for `delay_us`, on all instances that may start. Rejects
+/// cancelled requests and those past their deadline.
 pub struct Delayed {
     delay_us: u64,
     rows_max: u32,
@@ -32,7 +32,7 @@ impl Delayed {
             let (mut rows, mut count, mut tickets) = (0, 0, Vec::new());
             for (arrival, _) in &self.queue {
                 let fits = rows + arrival.rows <= self.rows_max;
-                if !fits || !tickets.is_empty() && !(context.may_join)(&tickets, arrival.ticket) {
+                if !fits || !tickets.is_empty() && !context.joins.may_join(&tickets, arrival.ticket) {
                     break;
                 }
                 (rows, count) = (rows + arrival.rows, count + 1);

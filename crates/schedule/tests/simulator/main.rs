@@ -1,12 +1,13 @@
-//! Does every request end once, in time and in order, whatever happens when?
+//! Does every request end once, in time and in order, in any order of events?
 //!
-//! Decider and driver run together against instances of a play with a clock of its own. [`delayed::Delayed`] stands for deciders that wait, start
-//! several batches at one event, and reject: what the default scheduler never does.
+//! Scheduler and driver run together against simulated instances with a simulated clock. [`delayed::Delayed`] is a scheduler that waits, starts
+//! several batches at one event, and rejects requests. The default scheduler does none of these.
 #![allow(clippy::unwrap_used)]
 
 mod batcher;
 mod delayed;
 mod play;
+mod rules;
 mod sequences;
 
 use nerite_schedule::{Arrival, Driver, Fifo, InstanceId, Rejection};
@@ -17,7 +18,7 @@ use play::{End, Play, deeds};
 
 proptest! {
     #[test]
-    fn every_request_ends_once_whoever_decides(
+    fn every_request_ends_once_with_each_scheduler(
         deeds in deeds(), instances in 1usize..4, run_us in 1u64..200, delay_us in 0u64..150, rows_max in 1u32..9,
     ) {
         let mut play = Play::new(Delayed::new(delay_us, rows_max), instances, run_us, rows_max);
@@ -30,7 +31,7 @@ proptest! {
     }
 }
 
-/// Nothing is lost, doubled, reordered, starved, or kept past its deadline.
+/// Checks that no request is lost, run twice, reordered, starved, or kept past its deadline.
 fn check_ends(play: &Play) {
     assert!(play.driver.is_drained() && play.busy.is_empty(), "something waits for ever");
     assert_eq!(play.ends.len(), play.jobs.len(), "lost");
@@ -58,7 +59,7 @@ fn all_batches_that_may_start_at_one_event_do() {
     assert_eq!(play.batches, [(vec![0], 0)], "the full one at once");
     play.arrive(1, None);
     assert_eq!(play.batches.len(), 2);
-    // Both instances run; two batches wait, and start together when both are done at the same moment.
+    // Both instances run. Two batches wait, and start together when both instances are done at the same moment.
     for _ in 0..4 {
         play.arrive(1, None);
     }
@@ -93,7 +94,7 @@ fn a_request_that_waited_too_long_is_rejected_at_its_time_though_every_instance_
 }
 
 #[test]
-fn who_gives_up_is_answered_at_once() {
+fn a_cancelled_request_is_answered_at_once() {
     let mut play = Play::new(Fifo::new(), 1, 1000, 4);
     let (first, second) = (play.arrive(1, None), play.arrive(1, None));
     play.driver.cancel(second, 0);

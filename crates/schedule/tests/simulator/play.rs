@@ -1,11 +1,13 @@
-//! How do decider and driver run together on a clock of the test's own?
+//! How do scheduler and driver run together on a simulated clock?
 
 use std::collections::BTreeMap;
 
-use nerite_schedule::{Arrival, Deadline, Driver, InstanceId, Rejection, Run, Scheduler, Ticket, TimeoutAction};
+use nerite_schedule::{
+    Arrival, Deadline, Driver, InstanceId, JoinRule, Rejection, Run, Scheduler, Span, Ticket, TimeoutAction,
+};
 use proptest::prelude::*;
 
-/// A job of a play.
+/// A job of a simulation.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub number: usize,
@@ -15,7 +17,7 @@ pub struct Job {
     pub deadline: Option<Deadline>,
 }
 
-/// What a play does to the driver, each after a pause in µs.
+/// The events of a simulation, each after a pause in µs.
 #[derive(Clone, Debug)]
 pub enum Deed {
     Arrive { rows: u32, patience_us: Option<u64>, delays: bool, priority: u64, shapes: u64 },
@@ -33,17 +35,17 @@ pub enum End {
 pub struct Play {
     pub driver: Driver<Job>,
     now_us: u64,
-    /// When an instance is done.
+    /// The end of the run of each busy instance.
     pub busy: BTreeMap<InstanceId, u64>,
     pub instances: usize,
     run_us: u64,
     pub rows_max: u32,
-    /// While an instance is idle, nobody waits longer; `None` where that is not promised.
+    /// The longest wait while an instance is idle. `None` if there is no such bound.
     pub delay_us: Option<u64>,
-    /// All that came, and when.
+    /// All jobs, with their arrival.
     pub jobs: Vec<(Job, u64)>,
     pub ends: BTreeMap<usize, End>,
-    /// The numbers of the jobs, and when they started.
+    /// The numbers of the jobs of each batch, and its start.
     pub batches: Vec<(Vec<usize>, u64)>,
 }
 
@@ -65,7 +67,13 @@ impl Play {
         }
     }
 
-    /// A job of so many rows, which may wait so long.
+    /// The same, with a rule for what joins a batch.
+    pub fn asking(mut self, rule: impl JoinRule<Job> + Send + 'static) -> Play {
+        self.driver = self.driver.asking(rule);
+        self
+    }
+
+    /// Adds a job with this number of rows and this timeout.
     pub fn arrive(&mut self, rows: u32, patience_us: Option<u64>) -> Ticket {
         self.arrive_as(&Deed::Arrive { rows, patience_us, delays: false, priority: 0, shapes: 0 })
     }
@@ -78,13 +86,14 @@ impl Play {
         let deadline = patience_us.map(|patience_us| Deadline { at_us: self.now_us + patience_us, action });
         let job = Job { number: self.jobs.len(), rows, priority, shapes, deadline };
         self.jobs.push((job.clone(), self.now_us));
-        let arrival = |ticket| Arrival { deadline, priority, shapes, ..Arrival::new(ticket, rows) };
+        let spans = [span_of(job.number)].into_iter().collect();
+        let arrival = |ticket| Arrival { deadline, priority, shapes, spans, ..Arrival::new(ticket, rows) };
         let ticket = self.driver.arrive(job, arrival, self.now_us);
         self.take();
         ticket
     }
 
-    /// Takes all that was decided.
+    /// Carries out all decisions.
     pub fn take(&mut self) {
         while let Some(Run { instance, slots }) = self.driver.next_run() {
             let run = Run { instance, slots };
@@ -110,7 +119,7 @@ impl Play {
         }
     }
 
-    /// Lets time pass until then, with everything that is due in between.
+    /// Advances the clock to that time, with all events that are due in between.
     pub fn pass_until(&mut self, until_us: u64) {
         loop {
             let done = self.busy.iter().map(|(instance, at_us)| (*at_us, Some(*instance))).min();
@@ -153,6 +162,11 @@ impl Play {
         }
         self.pass_until(self.now_us + 1_000_000);
     }
+}
+
+/// Where the input of a request lies: some are end to end, and not in the order in which they come.
+pub fn span_of(number: usize) -> Span {
+    Span { allocation: number as u64 / 8, offset: 4 * (number as u64 * 3 % 8), len: 4 }
 }
 
 pub fn deeds() -> impl Strategy<Value = Vec<(u64, Deed)>> {

@@ -1,4 +1,4 @@
-//! Do sequences run one request after the other, in their place, whatever happens when?
+//! Do the requests of a sequence run one after the other, in their slot, in any order of events?
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 const IDLE_US: u64 = 400;
 const RUN_US: u64 = 20;
 
-/// One request: of which sequence, and whether it is the first or last.
+/// One request: its sequence, and whether it is the first or the last.
 #[derive(Clone, Debug)]
 struct Step {
     sequence: u64,
@@ -27,14 +27,22 @@ enum Deed {
     Stop,
 }
 
-/// What ran: `(number of the request, state, instance, position, start, end)`.
+/// A run: `(number of the request, state, instance, position, start, end)`.
 type Ran = (usize, u64, usize, usize, bool, bool);
+
+/// When a request came, and when it started or was rejected.
+#[derive(Default)]
+struct Times {
+    came_us: Vec<u64>,
+    ended_us: BTreeMap<usize, u64>,
+}
 
 struct Play {
     driver: Driver<usize>,
     now_us: u64,
     busy: BTreeMap<InstanceId, (u64, Vec<u64>)>,
-    asked: usize,
+    asked: Vec<Step>,
+    times: Times,
     ran: Vec<Ran>,
     rejected: BTreeMap<usize, Rejection>,
     rows_max: usize,
@@ -45,12 +53,22 @@ impl Play {
         let mut driver = Driver::new(Box::new(scheduler));
         (0..instances).for_each(|instance| driver.grant(InstanceId(instance), 0));
         let (busy, rejected) = (BTreeMap::new(), BTreeMap::new());
-        Play { driver, now_us: 0, busy, asked: 0, ran: Vec::new(), rejected, rows_max }
+        Play {
+            driver,
+            now_us: 0,
+            busy,
+            asked: Vec::new(),
+            times: Times::default(),
+            ran: Vec::new(),
+            rejected,
+            rows_max,
+        }
     }
 
     fn ask(&mut self, step: &Step) -> Ticket {
-        let number = self.asked;
-        self.asked += 1;
+        let number = self.asked.len();
+        self.asked.push(step.clone());
+        self.times.came_us.push(self.now_us);
         let action = TimeoutAction::Reject;
         let deadline = step.patience_us.map(|patience_us| Deadline { at_us: self.now_us + patience_us, action });
         let sequence = Some(SequenceStep { id: SequenceId::Number(step.sequence), start: step.start, end: step.end });
@@ -71,12 +89,14 @@ impl Play {
                 let runs = self.busy.values().any(|(_, states)| states.contains(&controls.state));
                 assert!(!runs && !states.contains(&controls.state), "two requests of a sequence run at once");
                 states.push(controls.state);
+                self.times.ended_us.insert(number, self.now_us);
                 self.ran.push((number, controls.state, at.0, position, controls.start, controls.end));
             }
             assert!(self.busy.insert(at, (self.now_us + RUN_US, states)).is_none(), "{at:?} runs already");
         }
         while let Some((number, why)) = self.driver.next_rejected() {
             assert!(self.rejected.insert(number, why).is_none(), "rejected twice");
+            self.times.ended_us.insert(number, self.now_us);
         }
     }
 
@@ -117,7 +137,7 @@ impl Play {
             }
             self.take();
         }
-        // Who waits in the backlog gets a place when those before it are idle for too long.
+        // Sequences in the backlog get a slot when earlier ones have been idle for too long.
         self.pass_until(self.now_us + 200 * IDLE_US);
     }
 }
@@ -158,19 +178,21 @@ proptest! {
         let mut play = Play::new(direct(instances, places, delay_us, utilization_min), instances, places);
         play.do_all(&deeds);
         check(&play, true);
+        check_deadlines(&play, delay_us + (places as u64 + 1) * RUN_US);
         let mut play = Play::new(oldest(instances, places, rows_max, delay_us), instances, rows_max as usize);
         play.do_all(&deeds);
         check(&play, false);
+        check_deadlines(&play, delay_us + (places as u64 + 1) * RUN_US);
     }
 }
 
-/// Nothing is lost or doubled; each sequence keeps its order, its instance and, if that is promised, its position.
+/// Checks that no request is lost or run twice, and that each sequence keeps its order, its instance and, if promised, its position.
 fn check(play: &Play, keeps_position: bool) {
     assert!(play.driver.is_drained() && play.busy.is_empty(), "something waits for ever");
     let ran: BTreeSet<usize> = play.ran.iter().map(|(number, ..)| *number).collect();
     assert_eq!(ran.len(), play.ran.len(), "run twice");
     assert!(ran.iter().all(|number| !play.rejected.contains_key(number)), "ended twice");
-    assert_eq!(ran.len() + play.rejected.len(), play.asked, "lost");
+    assert_eq!(ran.len() + play.rejected.len(), play.asked.len(), "lost");
     let mut last: HashMap<u64, (usize, usize, usize)> = HashMap::new();
     for (number, state, instance, position, ..) in &play.ran {
         let position = if keeps_position { *position } else { 0 };
@@ -178,6 +200,28 @@ fn check(play: &Play, keeps_position: bool) {
             assert!(before < *number, "request {number} of sequence {state} ran before {before}");
             assert_eq!((at, place), (*instance, position), "sequence {state} moved");
         }
+    }
+}
+
+/// Checks that a sequence without a slot is rejected when the time of one of its requests is up, and that no other is. A sequence that got a slot
+/// in time starts within `start_us`.
+fn check_deadlines(play: &Play, start_us: u64) {
+    let due_us =
+        |number: usize| play.asked[number].patience_us.map(|patience_us| play.times.came_us[number] + patience_us);
+    for (number, why) in &play.rejected {
+        let at_us = play.times.ended_us[number];
+        let same = |other: &usize| play.asked[*other].sequence == play.asked[*number].sequence;
+        let is_due = (0..play.asked.len()).filter(same).any(|other| due_us(other) == Some(at_us));
+        assert!(*why != Rejection::SequenceTimedOut || is_due, "{number} timed out at {at_us}, when nothing was due");
+    }
+    for (number, .., start, _) in &play.ran {
+        let late = due_us(*number).is_some_and(|due_us| play.times.ended_us[number] > due_us + start_us);
+        assert!(
+            !(*start && late),
+            "{number} began at {}, long after {:?}",
+            play.times.ended_us[number],
+            due_us(*number)
+        );
     }
 }
 
@@ -203,7 +247,7 @@ fn sequences_spread_over_instances_and_keep_their_position() {
 }
 
 #[test]
-fn who_finds_no_place_waits_for_the_end_of_another_sequence() {
+fn a_sequence_without_a_slot_waits_for_the_end_of_another() {
     for end in [true, false] {
         let mut play = Play::new(direct(1, 1, 0, 0.0), 1, 1);
         ask(&mut play, 1, "s");
@@ -214,7 +258,7 @@ fn who_finds_no_place_waits_for_the_end_of_another_sequence() {
             ask(&mut play, 1, "e");
             play.pass_until(160);
         } else {
-            // Nothing more comes of the first.
+            // The first sequence gets no more requests.
             play.pass_until(RUN_US + IDLE_US);
         }
         assert_eq!(play.ran.last().unwrap().0, 1, "{end}");
@@ -229,7 +273,7 @@ fn a_sequence_begins_with_its_start() {
     ask(&mut play, 2, "");
     play.pass_until(100);
     assert_eq!(play.rejected, BTreeMap::from([(0, Rejection::MissingStart), (2, Rejection::MissingStart)]));
-    // One that was idle for too long is over.
+    // A sequence that was idle for too long is over.
     ask(&mut play, 3, "s");
     play.pass_until(100 + RUN_US + IDLE_US);
     ask(&mut play, 3, "");
@@ -272,7 +316,7 @@ fn candidates_share_batches_and_their_requests_do_not() {
     for sequence in [1, 2, 2, 3] {
         ask(&mut play, sequence, "s");
     }
-    // The second START of a sequence that waits still makes another one, which waits for a place.
+    // The second START of a waiting sequence makes another one, which waits for a slot too.
     play.pass_until(RUN_US);
     assert!(play.ran.len() >= 3, "{:?}", play.ran);
     play.pass_until(100 * IDLE_US);

@@ -20,6 +20,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const STOP_MAX: Duration = Duration::from_secs(2);
 /// Lines of the server's log that are kept for the case that it fails.
 const LOG_LINES_MAX: usize = 20;
+/// The session socket, in a folder of its own.
+const SOCKET: &str = "session.sock";
 
 /// A server process that ends with this value.
 pub(super) struct Server {
@@ -29,6 +31,8 @@ pub(super) struct Server {
     has_pipeline: bool,
     /// What the demo adds to the examples' models; removed with this value.
     _added: tempfile::TempDir,
+    /// The folder of the session socket; removed with this value.
+    socket_folder: tempfile::TempDir,
 }
 
 impl Server {
@@ -40,6 +44,7 @@ impl Server {
         let [http, grpc, metrics] = ports.map(|port| port.to_string());
         let added = tempfile::tempdir().map_err(fault)?;
         write_alone(&examples.join("models"), added.path()).map_err(fault)?;
+        let socket_folder = tempfile::tempdir().map_err(fault)?;
         let pipeline = pipeline::find(examples);
         let mut command = Command::new(std::env::current_exe().map_err(fault)?);
         command
@@ -49,6 +54,8 @@ impl Server {
             .arg("--model-repository")
             .arg(added.path())
             .args(["--http-port", &http, "--grpc-port", &grpc, "--metrics-port", &metrics])
+            .arg("--session-socket")
+            .arg(socket_folder.path().join(SOCKET))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -59,13 +66,14 @@ impl Server {
         let log = Arc::new(Mutex::new(VecDeque::new()));
         drain(child.stdout.take(), &log);
         drain(child.stderr.take(), &log);
-        Ok(Server { child, ports, log, has_pipeline: pipeline.is_some(), _added: added })
+        Ok(Server { child, ports, log, has_pipeline: pipeline.is_some(), _added: added, socket_folder })
     }
 
     /// Where its client finds it.
     pub(super) fn options(&self, examples_dir: PathBuf) -> DemoOptions {
         let [http_url, grpc_url, metrics_url] = self.ports.map(|port| format!("http://127.0.0.1:{port}"));
-        DemoOptions { http_url, grpc_url, metrics_url, examples_dir, has_pipeline: self.has_pipeline }
+        let session_socket = self.socket_folder.path().join(SOCKET);
+        DemoOptions { http_url, grpc_url, metrics_url, session_socket, examples_dir, has_pipeline: self.has_pipeline }
     }
 
     /// Returns when the server says that it is ready; fails when it ends before, or takes too long.

@@ -64,9 +64,9 @@ fn lend() -> Probe {
     let bytes_max = 1 << 20;
     let pools = Pools::new(LeaseLimits { bytes_max, session_bytes_max: bytes_max });
     let account = pools.open();
-    let adopted = account.borrow(PROBE_BYTES as u64).map_err(|error| error.to_string()).and_then(|loan| {
-        let descriptor = loan.descriptor.ok_or("a first loan came without its descriptor")?;
-        AdoptedLease::adopt(descriptor, loan.lease.byte_size()).map_err(|error| error.to_string())
+    let adopted = account.borrow(PROBE_BYTES as u64).map_err(|error| error.to_string()).and_then(|borrowed| {
+        let descriptor = borrowed.descriptor.ok_or("a first lease came without its descriptor")?;
+        AdoptedLease::adopt(descriptor, borrowed.lease.byte_size()).map_err(|error| error.to_string())
     });
     adopted.map_or_else(Probe::Failed, |_| Probe::Works)
 }

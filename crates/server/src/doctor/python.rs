@@ -21,6 +21,19 @@ pub(super) fn judge(found: Result<PythonFound, NoPython>, is_asked: bool) -> Ver
     }
 }
 
+/// The verdict on what would hold a model in a sandbox, which nobody need have.
+pub(super) fn judge_sandbox(probed: Result<String, String>) -> Verdict {
+    let check = "sandbox";
+    match probed {
+        Ok(held) => holds(check, format!("the kernel can confine models: {held}")),
+        Err(why) => note(
+            check,
+            format!("the kernel cannot confine models (--backend-config=python,sandbox=on): {why}"),
+            "docs/sandbox.md says what it needs; models that nobody wants confined run without",
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::verdict::troubles;
@@ -33,6 +46,16 @@ mod tests {
 
     fn none(cure: &str) -> Result<PythonFound, NoPython> {
         Err(NoPython { found: "there is none".to_owned(), cure: cure.to_owned() })
+    }
+
+    #[test]
+    fn a_kernel_that_cannot_confine_is_noted() {
+        assert_eq!(troubles(&[judge_sandbox(Ok("files".to_owned()))]), Vec::<String>::new());
+        let [told] = &troubles(&[judge_sandbox(Err("no Landlock".to_owned()))])[..] else { panic!("one") };
+        assert!(
+            told.starts_with("note sandbox: the kernel cannot confine models") && told.contains("no Landlock"),
+            "{told}"
+        );
     }
 
     #[test]

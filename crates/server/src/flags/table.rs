@@ -104,6 +104,7 @@ flags! {
         "log-warning" BOOL, Yes, "Whether warnings are written. Default is true.";
         "log-error" BOOL, Yes, "Whether errors are written. Default is true.";
         "log-format" TEXT, Yes, "Format of the log: 'default', 'ISO8601' or 'json'.";
+        "log-access" BOOL, Yes, "Whether each request is a line of the log: who asked what, and what came of it. Default is false.";
         "log-file" TEXT, Yes, "File that all log lines go to; without it informational lines go to stdout, others to stderr.";
     }
     "Model Repository": {
@@ -134,6 +135,9 @@ flags! {
         "grpc-handshake-timeout" SECONDS, Yes, "Seconds for a TLS handshake over GRPC; 0 for no limit. Default is 20.";
         "body-progress-timeout" SECONDS, Yes, "Seconds in which 1024 bytes of a request must come for each of these seconds; 0 for no limit. Default is 60.";
         "write-timeout" SECONDS, Yes, "Seconds in which a client must take a byte of an answer that waits for it; 0 for no limit. Default is 60.";
+    }
+    "Access": {
+        "access-tokens-file" Takes::Value("<path>"), Yes, "File of tokens (TOML): which clients may make which calls, how many, and of which models. Read again when it changes. Without it no token is asked for.";
     }
     "HTTP": {
         "allow-http" BOOL, Yes, "Whether to listen for HTTP. Default is true.";
@@ -185,6 +189,11 @@ flags! {
         "allow-cpu-metrics" BOOL, Yes, "Whether metrics of the processor are shown. Default is true.";
         "metrics-address" TEXT, Yes, "Address that metrics listen at. Default is that of HTTP.";
         "metrics-port" INT, Yes, "Port that metrics listen at. Default is 8002.";
+        "metrics-use-ssl" BOOL, Yes, "Whether the metrics port uses TLS (https), and the page there. Default is false.";
+        "metrics-use-ssl-mutual" BOOL, Yes, "Whether the metrics port uses TLS and asks clients for a certificate. Default is false.";
+        "metrics-server-cert" TEXT, Yes, "File of the server's certificate, PEM. Read again when it changes.";
+        "metrics-server-key" TEXT, Yes, "File of the server's private key, PEM. Read again when it changes.";
+        "metrics-root-cert" TEXT, Yes, "File of the root certificates that clients are checked against, PEM. Read again when it changes.";
         "metrics-interval-ms" Takes::Value("<float>"), Yes, "Interval at which processor metrics are taken. Default is 2000.";
         "metrics-config" Takes::Value("<string>=<string>"), Yes, "A setting of metrics: counter_latencies=false, summary_latencies=true, summary_quantiles=<quantile>:<error>,…, histogram_latencies=true.";
     }
@@ -195,7 +204,7 @@ flags! {
         "ui-host" TEXT, Yes, "A name under which browsers open the page, besides addresses, localhost and this machine's name. May be given several times.";
     }
     "Memory": {
-        "memory-budget" BYTES, Yes, "Bytes that all clients together may make the server hold: bodies, answers that are not read, open calls. Default is half of the memory of the host, of the control group or of what ulimit -v leaves.";
+        "memory-budget" BYTES, Yes, "Bytes that all clients together may make the server hold: bodies, answers that are not read, open calls. Default is half of the memory of the host or of the control group, or a third of what ulimit -v leaves.";
         "memory-budget-per-peer" BYTES, Yes, "The same for one user of this host, or one address. Default is seven eighths of --memory-budget.";
         "memory-budget-per-connection" BYTES, Yes, "The same for one connection. Default is --memory-budget-per-peer.";
     }
@@ -222,7 +231,7 @@ flags! {
         "onnxruntime-library" Takes::Value("<path>"), Yes, "Shared library of ONNX Runtime; 'none' for the embedded engine.";
     }
     "Accepted from Triton": {
-        "trace-config" TEXT, Yes, "A setting of tracing: level=OFF|TIMESTAMPS|TENSORS (may be given twice), rate=<integer>, count=<integer>, triton,file=<path>, triton,log-frequency=<integer>.";
+        "trace-config" TEXT, Yes, "A setting of tracing: level=OFF|TIMESTAMPS|TENSORS (may be given twice), rate=<integer>, count=<integer>, mode=triton|opentelemetry; triton,file=<path>, triton,log-frequency=<integer>; opentelemetry,url=<url>, opentelemetry,resource=<key>=<value> (may be given several times), opentelemetry,bsp_max_queue_size=<integer>, opentelemetry,bsp_schedule_delay=<ms>, opentelemetry,bsp_max_export_batch_size=<integer>.";
         "trace-file" TEXT, Yes, "DEPRECATED: use --trace-config=triton,file=<path>.";
         "trace-level" TEXT, Yes, "DEPRECATED: use --trace-config=level=<level>.";
         "trace-rate" INT, Yes, "DEPRECATED: use --trace-config=rate=<integer>.";

@@ -37,6 +37,13 @@ impl Line<'_> {
 
     /// As a JSON object on a line of its own.
     pub(super) fn as_json(&self) -> String {
+        let request = request_id(self.message).map(|id| format!(",\"request_id\":{}", quoted(&shortened(id))));
+        let message = quoted(&shortened(self.message));
+        self.as_json_with(&format!("\"message\":{message}{}", request.unwrap_or_default()))
+    }
+
+    /// As a JSON object with these members in place of the message.
+    pub(super) fn as_json_with(&self, members: &str) -> String {
         let level = match self.level {
             Level::Error => "error",
             Level::Warn => "warning",
@@ -45,12 +52,10 @@ impl Line<'_> {
         };
         let Moment { year, month, day, hour, minute, second } = Moment::of(self.secs);
         let (micros, pid) = (self.micros, self.pid);
-        let (place, message) = (quoted(self.place), quoted(&shortened(self.message)));
-        let request = request_id(self.message).map(|id| format!(",\"request_id\":{}", quoted(&shortened(id))));
+        let place = quoted(self.place);
         format!(
             "{{\"time\":\"{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z\",\"level\":\"{level}\",\"pid\":{pid},\
-             \"place\":{place},\"message\":{message}{}}}\n",
-            request.unwrap_or_default()
+             \"place\":{place},{members}}}\n"
         )
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nerite_api::Api;
-use nerite_listen::{ApplicationProtocol, BindError, Endpoint, Listener, Peers, Rules, Tls, bind};
+use nerite_listen::{ApplicationProtocol, BindError, Endpoint, Listener, Peers, Rules, Tls, TlsFiles, bind};
 use nerite_page::{Hosts, Page};
 
 use super::StartError;
@@ -46,18 +46,21 @@ impl Fronts {
 pub struct Certificates {
     http: Option<Tls>,
     grpc: Option<Tls>,
+    metrics: Option<Tls>,
 }
 
 /// Reads the certificates, if the operator wants any. Called before models are loaded, because that may take long.
 pub fn read_certificates(settings: &Settings) -> Result<Certificates, StartError> {
-    let read = |service, front: &Option<FrontEndSettings>, protocol| {
-        let files = front.as_ref().and_then(|front| front.tls.clone());
+    let read = |service, files: Option<TlsFiles>, protocol| {
         let tls = files.map(|files| Tls::from_files(files, protocol)).transpose();
         tls.map_err(|error| not_started(service, &error))
     };
+    let of_front = |front: &Option<FrontEndSettings>| front.as_ref().and_then(|front| front.tls.clone());
+    let of_metrics = settings.metrics.as_ref().and_then(|metrics| metrics.tls.clone());
     Ok(Certificates {
-        http: read("HTTP", &settings.http, ApplicationProtocol::Http1)?,
-        grpc: read("GRPC", &settings.grpc, ApplicationProtocol::Http2)?,
+        http: read("HTTP", of_front(&settings.http), ApplicationProtocol::Http1)?,
+        grpc: read("GRPC", of_front(&settings.grpc), ApplicationProtocol::Http2)?,
+        metrics: read("Metrics", of_metrics, ApplicationProtocol::Http1)?,
     })
 }
 
@@ -86,18 +89,22 @@ pub fn start(
         ..grpc_options(&settings.grpc_tuning)
     };
     let grpc = settings.grpc.as_ref().zip(grpc);
-    let grpc = grpc.map(|(front, at)| start_grpc(api, front, grpc_options, rules(grpc_times), at));
+    let grpc = grpc.map(|(front, at)| start_grpc(api, front, grpc_options, rules(grpc_times), at)).transpose()?;
     let http_options =
         nerite_http::Options { tls: certificates.http, handshake_max: settings.connections.http_handshake };
     let http = settings.http.as_ref().zip(http);
-    let http = http.map(|(front, at)| start_http(api, front, http_options, rules(http_times), at));
+    let http = http.map(|(front, at)| start_http(api, front, http_options, rules(http_times), at)).transpose()?;
     let metrics = settings.metrics.as_ref().zip(metrics);
     let page = settings.ui.as_ref().map(|ui| Page::new(page_options(ui)));
     // The page is at one port: its own, if it has one.
     let beside = page.clone().filter(|_| page_port.is_none());
-    let metrics = metrics.map(|(metrics, at)| start_metrics(api, metrics, rules(http_times), at, beside));
+    let metrics_options =
+        nerite_metrics::Options { tls: certificates.metrics, handshake_max: settings.connections.http_handshake };
+    let metrics = metrics
+        .map(|(metrics, at)| start_metrics(api, metrics, metrics_options, rules(http_times), at, beside))
+        .transpose()?;
     let own_page = settings.ui.as_ref().zip(page.clone()).zip(page_port);
-    let own_page = own_page.map(|((ui, page), at)| start_page(api, ui, rules(http_times), at, page));
+    let own_page = own_page.map(|((ui, page), at)| start_page(api, ui, rules(http_times), at, page)).transpose()?;
     let sessions = sessions.map(|at| super::sessions::start(api, &settings.sessions, at));
     if let Some((page, sessions)) = page.zip(sessions.as_ref()) {
         page.show_sessions(sessions.inspector());
@@ -111,22 +118,25 @@ fn start_http(
     options: nerite_http::Options,
     rules: Rules,
     listeners: Vec<Listener>,
-) -> nerite_http::Handle {
+) -> Result<nerite_http::Handle, StartError> {
     let handle = nerite_http::serve(api.clone(), options, rules, listeners);
+    let handle = handle.map_err(|error| not_started("HTTP", &error))?;
     log::info!("Started HTTPService at {}:{}", front.address, front.port);
-    handle
+    Ok(handle)
 }
 
 fn start_metrics(
     api: &Api,
     metrics: &Metrics,
+    options: nerite_metrics::Options,
     rules: Rules,
     listener: Listener,
     page: Option<Page>,
-) -> nerite_metrics::Handle {
-    let handle = nerite_metrics::serve(api.clone(), rules, listener, page.map(|page| Arc::new(page) as _));
+) -> Result<nerite_metrics::Handle, StartError> {
+    let handle = nerite_metrics::serve(api.clone(), options, rules, listener, page.map(|page| Arc::new(page) as _));
+    let handle = handle.map_err(|error| not_started("Metrics", &error))?;
     log::info!("Started Metrics Service at {}:{}", metrics.address, metrics.port);
-    handle
+    Ok(handle)
 }
 
 fn start_grpc(
@@ -135,10 +145,11 @@ fn start_grpc(
     options: nerite_grpc::Options,
     rules: Rules,
     listeners: Vec<Listener>,
-) -> nerite_grpc::Handle {
+) -> Result<nerite_grpc::Handle, StartError> {
     let handle = nerite_grpc::serve(api.clone(), options, rules, listeners);
+    let handle = handle.map_err(|error| not_started("GRPC", &error))?;
     log::info!("Started GRPCInferenceService at {}:{}", front.address, front.port);
-    handle
+    Ok(handle)
 }
 
 /// The port of a service, and its Unix socket if it has one.
@@ -155,12 +166,20 @@ fn bind_at(address: &str, port: u16) -> Result<Listener, BindError> {
 }
 
 /// The page at a port of its own. What it plots are the metrics, which are there as well.
-fn start_page(api: &Api, ui: &Ui, rules: Rules, listener: Listener, page: Page) -> nerite_metrics::Handle {
-    let handle = nerite_metrics::serve(api.clone(), rules, listener, Some(Arc::new(page)));
+fn start_page(
+    api: &Api,
+    ui: &Ui,
+    rules: Rules,
+    listener: Listener,
+    page: Page,
+) -> Result<nerite_metrics::Handle, StartError> {
+    let handle =
+        nerite_metrics::serve(api.clone(), nerite_metrics::Options::default(), rules, listener, Some(Arc::new(page)));
+    let handle = handle.map_err(|error| not_started("Page", &error))?;
     if let Some((address, port)) = &ui.own_port {
         log::info!("Started the page for browsers at {address}:{port}");
     }
-    handle
+    Ok(handle)
 }
 
 fn page_options(ui: &Ui) -> nerite_page::Options {

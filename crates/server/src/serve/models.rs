@@ -1,21 +1,23 @@
 //! Which runtimes does this server have, and do its models load?
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use nerite_backend::identity::Identity;
-use nerite_cabi::{CompiledBackend, ModelLibraries};
+use nerite_cabi::CompiledBackend;
 use nerite_cache::ResponseCache;
 use nerite_engine::{Engine, Loader, RateLimits, Runtimes, Services};
 use nerite_ensemble::Ensemble;
+use nerite_isolated::Isolated;
 use nerite_python::Python;
 use nerite_repository::{ControlMode, Store, StoreOptions};
 use nerite_request::Status;
 
 use super::StartError;
 use super::gpu::{self, GpuHost, NoGpu};
+use crate::place;
 use crate::settings::Settings;
-use crate::worker::isolating;
+use crate::worker::{isolating, isolating_compiled, isolating_libraries};
 
 /// Where Triton's containers have their backends.
 const BACKEND_DIRECTORY: &str = "/opt/tritonserver/backends";
@@ -125,23 +127,22 @@ fn add_compiled(runtimes: &mut Runtimes, settings: &Settings) {
             }
             _ => {}
         }
-        runtimes.add(Arc::new(CompiledBackend::new(&name, &library, options.clone())));
+        runtimes.add(Arc::new(compiled(&name, &library, &options)));
     }
-    // Those that came with the program. What the operator named and what is built in win over them.
-    let beside = beside_the_program();
+    // Those that came with the program: who can write there can replace the program as well. What the operator named and what is built in win over them.
+    let beside = place::directory().join("backends");
     let came = nerite_cabi::Options { directory: beside.clone(), ..options.clone() };
     for (name, library) in nerite_cabi::backends_in(&beside) {
         if runtimes.get(&name).is_err() {
-            runtimes.add(Arc::new(CompiledBackend::new(&name, &library, came.clone())));
+            runtimes.add(Arc::new(compiled(&name, &library, &came)));
         }
     }
-    runtimes.look_in_models(Arc::new(ModelLibraries::new(options)));
+    runtimes.look_in_models(Arc::new(isolating_libraries(options)));
 }
 
-/// The directory `backends` beside this program: who can write there can replace the program as well.
-fn beside_the_program() -> PathBuf {
-    let program = std::env::current_exe().unwrap_or_default();
-    program.parent().map(|directory| directory.join("backends")).unwrap_or_default()
+/// A backend in the server's process, or in processes of its own where that is asked for.
+fn compiled(name: &str, library: &Path, options: &nerite_cabi::Options) -> Isolated {
+    isolating_compiled(Arc::new(CompiledBackend::new(name, library, options.clone())), options)
 }
 
 /// ONNX Runtime where its library is found, else the embedded engine: both go by the same name.

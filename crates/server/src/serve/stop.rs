@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use nerite_api::Api;
 use nerite_engine::Engine;
 use nerite_watchdog::{FrontEnd, watched};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{sleep, timeout_at};
 
 use super::listen::Fronts;
 use super::parent::Parent;
+use super::signals::EndSignals;
 use super::{StartError, host, trim};
 use crate::settings::Settings;
 
@@ -26,6 +26,9 @@ use crate::settings::Settings;
 const SAME_SIGNAL_MS_MAX: u64 = 1000;
 /// How often the server asks whether the last inference has ended. Only a server that stops asks.
 const UNDER_WAY_POLL_MS: u64 = 5;
+/// How often it is told what is waited for, and of how many model versions.
+const TOLD_EVERY: Duration = Duration::from_secs(1);
+const TOLD_MAX: usize = 20;
 /// With nothing under way closing takes a moment only, which it gets even of an exit timeout of 0.
 const CLOSING_MS_MIN: u64 = 2000;
 /// How long the last traces may take to be written.
@@ -33,8 +36,7 @@ const TRACES_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What tells a server to end.
 pub struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
+    end: EndSignals,
     parent: Parent,
 }
 
@@ -44,14 +46,11 @@ impl Signals {
     ///
     /// With the number of a parent its end is as good as a signal. One that has ended already ends the start.
     pub fn listen(parent: Option<u32>) -> Result<Signals, StartError> {
-        let no_signals = |error| StartError(format!("signals cannot be received: {error}"));
-        let interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
-        let terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
-        Ok(Signals { interrupt, terminate, parent: Parent::watch(parent)? })
+        Ok(Signals { end: EndSignals::listen()?, parent: Parent::watch(parent)? })
     }
 }
 
-/// Serves until SIGINT, SIGTERM or the end of the parent that is watched, then lets requests in flight end. Gives whether all ended in time. A second signal ends
+/// Serves until SIGINT, SIGTERM, SIGHUP or the end of the parent that is watched, then lets requests in flight end. Gives whether all ended in time. A second signal ends
 /// the process at once.
 pub async fn when_told(
     signals: Signals,
@@ -60,14 +59,14 @@ pub async fn when_told(
     engine: &Arc<Engine>,
     settings: &Settings,
 ) -> Result<bool, StartError> {
-    let Signals { mut interrupt, mut terminate, parent } = signals;
+    let Signals { end: mut signals, parent } = signals;
     let keeping = tokio::spawn(watched(FrontEnd::Server, trim::keep(api.clone(), Arc::clone(engine))));
     if let Some(metrics) = settings.metrics.as_ref().filter(|metrics| metrics.cpu) {
         let every = Duration::from_millis(metrics.interval_ms);
         tokio::spawn(watched(FrontEnd::Server, host::watch(api.clone(), every)));
     }
     tokio::select! {
-        number = either(&mut interrupt, &mut terminate) => log::info!("Signal ({number}) received."),
+        number = signals.next() => log::info!("Signal ({number}) received."),
         pid = parent.end() => log::info!("Process {pid}, which started this server, has ended."),
     }
     let told = Instant::now();
@@ -75,7 +74,7 @@ pub async fn when_told(
     let deadline = told + Duration::from_secs(settings.exit_timeout_secs);
     let again = async {
         loop {
-            let number = either(&mut interrupt, &mut terminate).await;
+            let number = signals.next().await;
             if is_another(told.elapsed()) {
                 return number;
             }
@@ -104,7 +103,7 @@ fn is_another(since_first: Duration) -> bool {
 async fn end(fronts: Fronts, api: &Api, engine: &Arc<Engine>, deadline: Instant) -> bool {
     api.begin_stopping();
     // Who balances load sees that readiness fell as long as there is anything to wait for.
-    if !idle(api, deadline).await {
+    if !idle(api, engine, deadline).await {
         return false;
     }
     let deadline = deadline.max(Instant::now() + Duration::from_millis(CLOSING_MS_MIN));
@@ -114,6 +113,7 @@ async fn end(fronts: Fronts, api: &Api, engine: &Arc<Engine>, deadline: Instant)
     let engine = Arc::clone(engine);
     let api = api.clone();
     let last = move || {
+        log::info!("All models are stopped, unloading models");
         let is_clean = engine.stop(deadline);
         api.flush_traces(TRACES_PATIENCE);
         is_clean
@@ -121,21 +121,33 @@ async fn end(fronts: Fronts, api: &Api, engine: &Arc<Engine>, deadline: Instant)
     tokio::task::spawn_blocking(last).await.unwrap_or(false)
 }
 
-/// Waits, at most until `deadline`, for the end of the last inference. Gives whether it came.
-async fn idle(api: &Api, deadline: Instant) -> bool {
-    while api.under_way() > 0 {
-        if Instant::now() >= deadline {
-            return false;
+/// Waits, at most until `deadline`, for the end of the last inference. Gives whether it came. Tells every second what it waits for.
+async fn idle(api: &Api, engine: &Engine, deadline: Instant) -> bool {
+    log::info!("Waiting for in-flight requests to complete.");
+    let mut tell_at = Instant::now();
+    loop {
+        let (now, is_idle) = (Instant::now(), api.under_way() == 0);
+        if is_idle || now >= tell_at {
+            tell_in_flight(engine, deadline.saturating_duration_since(now));
+            tell_at = now + TOLD_EVERY;
+        }
+        if is_idle || now >= deadline {
+            return is_idle;
         }
         sleep(Duration::from_millis(UNDER_WAY_POLL_MS)).await;
     }
-    true
 }
 
-async fn either(interrupt: &mut Signal, terminate: &mut Signal) -> i32 {
-    tokio::select! {
-        _ = interrupt.recv() => 2,
-        _ = terminate.recv() => 15,
+/// Which model versions still have inferences, in Triton's words. `left` is the rest of the exit timeout.
+fn tell_in_flight(engine: &Engine, left: Duration) {
+    let in_flight = engine.in_flight();
+    log::info!(
+        "Timeout {}: Found {} model versions that have in-flight inferences",
+        left.as_secs_f64().ceil(),
+        in_flight.len()
+    );
+    for (served, count) in in_flight.iter().take(TOLD_MAX) {
+        log::info!("Model '{}' (version {}) has {count} in-flight inferences", served.name(), served.version());
     }
 }
 

@@ -25,9 +25,10 @@ const HEAP_AGAIN_ROUNDS: u32 = 4;
 const HEAP_AGAIN_ROUNDS_MAX: u32 = 256;
 /// Bytes above the least it ever had that the process keeps.
 const HEAP_KEPT_BYTES: u64 = 2 << 20;
-/// Hundredths of a second of processor time in a round that are nothing.
+/// A round in which the process used at most so much processor time, in ticks of a hundredth of a second, counts as idle.
 const IDLE_TICKS: u64 = 2;
-/// Hundredths of a second of processor time in which enough may have been freed to be worth a look.
+/// The allocator is asked again only if the process has used more than so much processor time (in the same ticks) since it was last asked:
+/// with less, little can have been freed.
 const WORKED_TICKS: u64 = 10;
 
 /// Gives memory back to the system that no request used for a while.
@@ -38,9 +39,7 @@ pub(super) async fn keep(api: Api, engine: Arc<Engine>) {
     let mut heap = Heap::default();
     loop {
         ticks.tick().await;
-        api.pools().trim(LEASE_ROUNDS);
-        engine.runtimes().iter().for_each(|runtime| runtime.trim(LEASE_ROUNDS));
-        let freed = nerite_memory::trim_pool(POOL_ROUNDS) > 0;
+        let freed = give_back_round(&api, &engine);
         let held = api.held_bytes();
         let used = Usage::look().unwrap_or_default();
         if heap.is_due(used, held) || freed {
@@ -49,6 +48,23 @@ pub(super) async fn keep(api: Api, engine: Arc<Engine>) {
             heap.trimmed(Usage::look().unwrap_or_default(), held);
         }
     }
+}
+
+/// The same where the process is another program's, whose heap is its own affair.
+pub(crate) async fn give_back(api: Api, engine: Arc<Engine>) {
+    let mut ticks = interval(ROUND);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        give_back_round(&api, &engine);
+    }
+}
+
+/// One round has passed. Gives whether tensor memory was given back.
+fn give_back_round(api: &Api, engine: &Engine) -> bool {
+    api.pools().trim(LEASE_ROUNDS);
+    engine.runtimes().iter().for_each(|runtime| runtime.trim(LEASE_ROUNDS));
+    nerite_memory::trim_pool(POOL_ROUNDS) > 0
 }
 
 /// What the process had used at one moment.

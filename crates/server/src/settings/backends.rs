@@ -20,6 +20,14 @@ const KNOWN: [(&str, &[&str]); 2] = [
             "intra_op_thread_count",
             "isolated",
             "memory.enable_memory_arena_shrinkage",
+            "sandbox",
+            "sandbox-file-size",
+            "sandbox-group-memory",
+            "sandbox-memory",
+            "sandbox-network",
+            "sandbox-processes",
+            "sandbox-read",
+            "sandbox-write",
             "session.intra_op.allow_spinning",
             "session.use_device_allocator_for_initializers",
         ],
@@ -28,6 +36,14 @@ const KNOWN: [(&str, &[&str]); 2] = [
         "python",
         &[
             "interpreter",
+            "sandbox",
+            "sandbox-file-size",
+            "sandbox-group-memory",
+            "sandbox-memory",
+            "sandbox-network",
+            "sandbox-processes",
+            "sandbox-read",
+            "sandbox-write",
             "shm-default-byte-size",
             "shm-growth-byte-size",
             "shm-region-prefix-name",
@@ -78,7 +94,7 @@ mod tests {
         check(
             "python",
             "stub-timout-seconds",
-            Some("did you mean 'stub-timeout-seconds'?; it has: interpreter, shm-default"),
+            Some("did you mean 'stub-timeout-seconds'?; it has: interpreter, sandbox"),
         );
         check("onnxruntime", "intra_op_threads", Some("backend 'onnxruntime' has no such setting"));
         check("onnxruntime", "default-max-batch-size", None);

@@ -2,19 +2,28 @@
 
 use nerite_engine::LatencyMetrics;
 
-use super::Metrics;
+use super::tls::{TlsFlags, tls_files};
+use super::{Metrics, SettingsError};
 use crate::flags::{BadValue, Values, bad, bool_of};
 
 const FLAG: &str = "metrics-config";
+/// The flags of the port's files.
+const TLS: TlsFlags = TlsFlags {
+    use_ssl: "metrics-use-ssl",
+    mutual: "metrics-use-ssl-mutual",
+    cert: "metrics-server-cert",
+    key: "metrics-server-key",
+    roots: "metrics-root-cert",
+};
 /// The quantiles of summaries, unless `summary_quantiles` says others.
 const QUANTILES: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
 
 /// The metrics' side. Of a setting that is given twice the last value counts, and settings that Triton does not know do nothing there either.
-pub(super) fn metrics(values: &Values<'_>, address: &str) -> Result<Metrics, BadValue> {
+pub(super) fn metrics(values: &Values<'_>, address: &str) -> Result<Metrics, SettingsError> {
     let config = values.pairs(FLAG, '=', "<setting>=<value>")?;
     if let Some(value) = values.all(FLAG).find(|value| value.split_once('=').is_some_and(|(key, _)| key.contains(',')))
     {
-        return Err(bad(FLAG, format!("--{FLAG} option format is <setting>=<value>. Got {value}")));
+        return Err(bad(FLAG, format!("--{FLAG} option format is <setting>=<value>. Got {value}")).into());
     }
     let last = |setting: &str| config.iter().rev().find(|(key, _)| *key == setting).map(|(_, value)| *value);
     let is_on = |setting: &str, default: bool| last(setting).and_then(bool_of).unwrap_or(default);
@@ -30,6 +39,7 @@ pub(super) fn metrics(values: &Values<'_>, address: &str) -> Result<Metrics, Bad
             quantiles: is_on("summary_latencies", false).then_some(quantiles),
             first_response: is_on("histogram_latencies", false),
         },
+        tls: tls_files(values, &TLS)?,
     })
 }
 

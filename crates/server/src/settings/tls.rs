@@ -1,4 +1,4 @@
-//! With which files are the ports of HTTP and gRPC secured?
+//! With which files are the ports of HTTP, gRPC and metrics secured?
 
 use std::path::PathBuf;
 

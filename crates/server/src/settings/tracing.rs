@@ -3,17 +3,19 @@
 use nerite_api::{TraceConfig, TraceLevels};
 
 use super::SettingsError;
+use super::collector::collector;
 use crate::flags::{BadValue, Values, bad};
 
 const FLAG: &str = "trace-config";
-/// The only way of tracing that there is: a file of JSON.
-const MODE: &str = "triton";
-const OTHER_MODE: &str = "opentelemetry";
+/// A file of JSON.
+const TRITON: &str = "triton";
+/// Spans for a collector.
+const OPENTELEMETRY: &str = "opentelemetry";
 
 /// The settings, and what the log should say of them.
-pub(super) fn tracing(values: &Values<'_>) -> Result<(TraceConfig, Option<String>), SettingsError> {
+pub(super) fn tracing(values: &Values<'_>) -> Result<(TraceConfig, Vec<String>), SettingsError> {
     let mut config = deprecated(values)?;
-    let (mut is_off, mut other_mode) = (false, false);
+    let (mut is_off, mut has_spans, mut spans) = (false, false, Vec::new());
     for text in values.all(FLAG) {
         let (mode, key, value) = parts(text)?;
         match (mode.as_str(), key) {
@@ -25,18 +27,31 @@ pub(super) fn tracing(values: &Values<'_>) -> Result<(TraceConfig, Option<String
                 config.levels.timestamps |= levels.timestamps;
                 config.levels.tensors |= levels.tensors;
             }
-            ("", "mode") => other_mode = known_mode(value)? == OTHER_MODE,
-            (MODE, "file") => value.clone_into(&mut config.file),
-            (MODE, "log-frequency") => config.log_frequency = number(value)?,
-            // As in Triton, settings that nobody knows have no effect, and those of a mode none in another.
+            ("", "mode") => has_spans = known_mode(value)? == OPENTELEMETRY,
+            (TRITON, "file") => value.clone_into(&mut config.file),
+            (TRITON, "log-frequency") => config.log_frequency = number(value)?,
+            (OPENTELEMETRY, key) => spans.push((key, value)),
+            // As in Triton, settings that nobody knows have no effect.
             _ => {}
         }
     }
-    if is_off || other_mode {
+    if is_off {
         config.levels = TraceLevels::default();
     }
-    let note = "--trace-config mode=opentelemetry is not there yet: nothing is traced; mode 'triton' writes a file";
-    Ok((config, other_mode.then(|| note.to_owned())))
+    // Read in every mode, so that what is wrong is told.
+    let (collector, mut notes) = collector(FLAG, &spans, |name| std::env::var(name).ok())?;
+    if !has_spans {
+        return Ok((config, Vec::new()));
+    }
+    collector.check().map_err(|reason| bad(FLAG, reason))?;
+    if config.levels.tensors {
+        notes.push(format!("--{FLAG} level=TENSORS has no effect with mode={OPENTELEMETRY}: spans have no tensors"));
+    }
+    for flag in ["trace-file", "trace-log-frequency"].into_iter().filter(|flag| values.has(flag)) {
+        notes.push(format!("--{flag} has no effect with --{FLAG} mode={OPENTELEMETRY}"));
+    }
+    let config = TraceConfig { file: String::new(), log_frequency: 0, spans: Some(collector), ..config };
+    Ok((config, notes))
 }
 
 /// What the flags say that --trace-config replaces.
@@ -56,6 +71,7 @@ fn deprecated(values: &Values<'_>) -> Result<TraceConfig, BadValue> {
         count: values.int("trace-count", start.count)?,
         log_frequency: values.int("trace-log-frequency", start.log_frequency)?,
         file: values.text("trace-file").unwrap_or("").to_owned(),
+        spans: None,
     })
 }
 
@@ -77,11 +93,12 @@ fn parts(text: &str) -> Result<(String, &str, &str), BadValue> {
 
 fn known_mode(word: &str) -> Result<String, BadValue> {
     let mode = word.to_ascii_lowercase();
-    if mode == MODE || mode == OTHER_MODE {
+    if mode == TRITON || mode == OPENTELEMETRY {
         return Ok(mode);
     }
-    let reason =
-        format!("invalid value for trace mode option: {mode}. Available options are \"{MODE}\" and \"{OTHER_MODE}\"");
+    let reason = format!(
+        "invalid value for trace mode option: {mode}. Available options are \"{TRITON}\" and \"{OPENTELEMETRY}\""
+    );
     Err(bad(FLAG, reason))
 }
 
@@ -105,7 +122,7 @@ mod tests {
     use super::*;
     use crate::flags::parse;
 
-    fn read(line: &str) -> Result<(TraceConfig, Option<String>), String> {
+    fn read(line: &str) -> Result<(TraceConfig, Vec<String>), String> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         tracing(&Values(&parse(&words).unwrap())).map_err(|error| error.to_string())
     }
@@ -151,12 +168,24 @@ mod tests {
         refused("--trace-config=zipkin,file=/t", "invalid value for trace mode option: zipkin");
         refused("--trace-config=level=loud", "invalid value for trace level option: loud");
         refused("--trace-config=rate=x", "Got x");
+        refused("--trace-config=opentelemetry,bsp_max_queue_size=x", "Got x");
+        refused("--trace-config=opentelemetry,resource=x", "Got x");
+        refused("--trace-config=mode=opentelemetry --trace-config=opentelemetry,url=http://a:b@c", "before '@'");
     }
 
     #[test]
-    fn the_other_mode_traces_nothing_and_says_so() {
-        let (config, note) = read("--trace-config=mode=opentelemetry --trace-config=level=timestamps").unwrap();
-        assert_eq!(config.levels, TraceLevels::default());
-        assert!(note.is_some_and(|note| note.contains("not there yet")));
+    fn spans_have_settings_of_their_own() {
+        let line = "--trace-config=mode=OpenTelemetry --trace-config=level=timestamps --trace-config=rate=0 \
+                    --trace-config=opentelemetry,url=http://c/x --trace-config=opentelemetry,resource=a=b \
+                    --trace-config=opentelemetry,bsp_max_queue_size=9 --trace-config=triton,file=/t.json";
+        let (config, notes) = read(line).unwrap();
+        let spans = config.spans.unwrap();
+        assert_eq!((spans.url.as_str(), spans.queue_max, config.file.as_str()), ("http://c/x", 9, ""));
+        assert!(spans.resource.contains(&("a".to_owned(), "b".to_owned())));
+        assert_eq!((config.levels.timestamps, config.rate, notes), (true, 0, Vec::<String>::new()));
+        let (other, notes) = read("--trace-config=opentelemetry,url=http://c/x --trace-config=level=tensors").unwrap();
+        assert!(other.spans.is_none() && notes.is_empty());
+        let useless = "--trace-config=mode=opentelemetry --trace-config=level=tensors --trace-file=/old";
+        assert_eq!(read(useless).unwrap().1.len(), 2);
     }
 }

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use nerite_client::default_path;
 
+use crate::certificates::Certificates;
+
 /// A command line, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CommandLine {
@@ -41,7 +43,7 @@ pub(super) enum Way {
         /// Whose server may be asked, besides those of this user and of root.
         server_uid: Option<u32>,
     },
-    Http(String),
+    Http(String, Certificates),
 }
 
 #[derive(Default)]
@@ -49,6 +51,7 @@ struct Options {
     socket: Option<String>,
     server_uid: Option<u32>,
     http: Option<String>,
+    certificates: Certificates,
     session: Option<u64>,
     all: bool,
     json: bool,
@@ -59,7 +62,7 @@ impl CommandLine {
     /// Reads the words after `shm`; `None` where help is asked for.
     pub(super) fn read(words: &[String]) -> Result<Option<CommandLine>, String> {
         let Some(options) = Options::read(words)? else { return Ok(None) };
-        let Options { socket, server_uid, http, session, all, json, words } = options;
+        let Options { socket, server_uid, http, certificates, session, all, json, words } = options;
         let mut words = words.into_iter();
         let command = words.next().ok_or("a command is missing")?;
         let name = words.next();
@@ -85,7 +88,10 @@ impl CommandLine {
             (None, Some(_)) if server_uid.is_some() => {
                 return Err("--server-uid is for the session socket, not for --http".to_owned());
             }
-            (None, Some(url)) => Way::Http(url),
+            (None, Some(url)) => Way::Http(url, certificates),
+            (_, None) if !certificates.is_none() => {
+                return Err("--cacert, --cert and --key are for --http".to_owned());
+            }
             (socket, None) => Way::Socket { path: socket.map_or_else(default_path, PathBuf::from), server_uid },
         };
         Ok(Some(CommandLine { what, way, json }))
@@ -116,6 +122,7 @@ impl Options {
                 }
                 "--all" if inline.is_none() => options.all = true,
                 "--json" if inline.is_none() => options.json = true,
+                _ if options.certificates.take(flag, &mut value)? => {}
                 // What follows is a name, whatever it begins with.
                 "--" => options.words.extend(words.by_ref().cloned()),
                 _ if flag.starts_with('-') && flag.len() > 1 => return Err(format!("there is no option '{word}'")),

@@ -8,8 +8,7 @@ use serde_json::Value;
 use super::command::Command;
 use super::told::{ListedRegion, Told};
 
-pub(super) async fn ask(url: &str, what: &Command) -> Result<Told, String> {
-    let client = http::Client::new(url).map_err(|error| error.to_string())?;
+pub(super) async fn ask(client: http::Client, what: &Command) -> Result<Told, String> {
     let told = match what {
         Command::List => list(&client).await.map(Told::Listed),
         Command::Show { name } => {

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::gather::Sample;
 use super::metrics::{ModelNumbers, Numbers};
-use crate::plain::{cell, plain, size};
+use crate::plain::{cell, cell_end, plain, size};
 
 /// The size of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +110,8 @@ fn models(before: Option<&Sample>, now: &Sample) -> Vec<Vec<String>> {
         let ready = || if numbers.ready > 0.0 { "ready" } else { "not ready" }.to_owned();
         let runs = late(name, |model| model.runs);
         vec![
-            cell(name),
+            // Identifiers of models of the same name differ in their repositories' ends.
+            if name.contains("::") { cell_end(name) } else { cell(name) },
             states.get(name).cloned().unwrap_or_else(ready),
             number(requests),
             number(late(name, |model| model.failure)),
@@ -124,17 +125,18 @@ fn models(before: Option<&Sample>, now: &Sample) -> Vec<Vec<String>> {
     names.into_iter().map(row).collect()
 }
 
-/// The states of models' versions, such as `1 ready, 2 loading`, where the server tells.
+/// The states of models' versions by identifier, such as `1 ready, 2 loading`, where the server tells.
 fn states(now: &Sample) -> BTreeMap<&str, String> {
     let mut states: BTreeMap<&str, String> = BTreeMap::new();
     let all = now.page.as_ref().and_then(|page| page.models["models"].as_array());
     for entry in all.into_iter().flatten() {
-        let (Some(name), state) = (entry["name"].as_str(), entry["state"].as_str().unwrap_or_default()) else {
+        let identifier = entry["identifier"].as_str().or_else(|| entry["name"].as_str());
+        let (Some(identifier), state) = (identifier, entry["state"].as_str().unwrap_or_default()) else {
             continue;
         };
         let state = if state.is_empty() { "not loaded".to_owned() } else { state.to_ascii_lowercase() };
         let version = entry["version"].as_str().map(|version| format!("{} ", plain(version))).unwrap_or_default();
-        let told = states.entry(name).or_default();
+        let told = states.entry(identifier).or_default();
         let comma = if told.is_empty() { "" } else { ", " };
         *told += &format!("{comma}{version}{state}");
     }

@@ -28,7 +28,7 @@ pub(super) struct ModelNumbers {
 /// All numbers of a page.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Numbers {
-    /// By model.
+    /// By the identifier of the model: its name, or with `--model-namespacing` its repository and its name.
     pub(super) models: BTreeMap<String, ModelNumbers>,
     /// Those of no model, by name, and by the one label that they have, as `name.label`.
     pub(super) others: BTreeMap<String, f64>,
@@ -69,7 +69,11 @@ impl Numbers {
             self.others.insert(name, sample.value);
             return;
         };
-        let model = self.models.entry(model).or_default();
+        let identifier = match sample.label("namespace") {
+            Some(namespace) => format!("{namespace}::{model}"),
+            None => model,
+        };
+        let model = self.models.entry(identifier).or_default();
         let place = match sample.name {
             "nv_inference_request_success" => &mut model.success,
             "nv_inference_request_failure" => &mut model.failure,
@@ -149,6 +153,15 @@ mod tests {
         assert_eq!(numbers.models, BTreeMap::from([("a".to_owned(), expect)]));
         assert_eq!(numbers.others.get("nv_cpu_utilization"), Some(&0.25));
         assert_eq!(numbers.family("nerite_copied_bytes_total").collect::<Vec<_>>(), [("unaligned", 64.0)]);
+    }
+
+    #[test]
+    fn models_of_two_repositories_stay_apart() {
+        let numbers = Numbers::read(
+            "nv_inference_count{model=\"m\",namespace=\"/a\",version=\"1\"} 5\nnv_inference_count{model=\"m\",namespace=\"/b\",version=\"1\"} 7\n",
+        );
+        let rows: Vec<_> = numbers.models.iter().map(|(identifier, model)| (identifier.as_str(), model.rows)).collect();
+        assert_eq!(rows, [("/a::m", 5.0), ("/b::m", 7.0)]);
     }
 
     #[test]

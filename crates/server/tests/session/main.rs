@@ -10,3 +10,4 @@ mod placed;
 mod prepared;
 mod socket;
 mod test_server;
+mod tokens;

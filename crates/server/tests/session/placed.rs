@@ -142,18 +142,18 @@ async fn a_client_knows_the_session_of_its_own_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_loan_is_a_lease_where_there_is_room_and_travels_elsewhere() {
+async fn a_buffer_is_a_lease_where_there_is_room_and_travels_elsewhere() {
     let server = TestServer::new();
     let clients = server.clients();
     let session = Session::connect(&server.socket).await.unwrap();
     // The largest does not fit the 16 MiB of a session, nor a packet of it.
     for (with, count, shared) in [(Some(&session), 1000, true), (None, 1000, false), (Some(&session), 5 << 20, false)] {
-        let mut loan = TensorBuffer::new(with, DataType::Int32, &[count]).await.unwrap();
-        loan.fill(|mut numbers: nerite_client::CellsMut<'_, i32>| numbers.fill(count as i32)).unwrap();
-        assert_eq!(loan.is_shared(), shared);
-        let request = Request::new("echo").input_buffer("IN", &loan).output_leased("OUT", with);
+        let mut buffer = TensorBuffer::new(with, DataType::Int32, &[count]).await.unwrap();
+        buffer.fill(|mut numbers: nerite_client::CellsMut<'_, i32>| numbers.fill(count as i32)).unwrap();
+        assert_eq!(buffer.is_shared(), shared);
+        let request = Request::new("echo").input_buffer("IN", &buffer).output_leased("OUT", with);
         // The request keeps what its input lies in.
-        drop(loan);
+        drop(buffer);
         for response in [clients.0.infer(&request).await, clients.1.infer(&request).await] {
             let response = response.unwrap();
             let found = response.output("OUT").unwrap().to_vec::<i32>().unwrap();

@@ -185,12 +185,12 @@ async fn instances_that_come_and_go_make_no_inference_stale() {
         server.api.load("echo", LoadOptions::default()).await.unwrap();
         let (to, answers) = std::sync::mpsc::channel();
         let sink = move |response: Response, _| to.send(response.into_content()).unwrap();
-        scope.call(&prepared, Cancel::new(), sink).unwrap();
+        scope.call(&prepared, Cancel::new(), None, sink).unwrap();
         let answer = answers.recv().unwrap().unwrap().unwrap();
         assert_eq!(answer.outputs[0].data.private_bytes(), Some(&[7, 0, 0, 0][..]), "{after}");
     }
     server.api.unload("echo", false).await.unwrap();
     server.api.load("echo", LoadOptions::default()).await.unwrap();
-    let called = scope.call(&prepared, Cancel::new(), |_, _| ());
+    let called = scope.call(&prepared, Cancel::new(), None, |_, _| ());
     assert!(matches!(called, Err(nerite_api::CallError::Stale(_))), "{called:?}");
 }

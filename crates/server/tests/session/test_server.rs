@@ -11,7 +11,7 @@ use nerite_backend::identity::Identity;
 use nerite_backend::{
     Batch, Compute, InOrder, Instance, InstanceSpec, Job, LoadContext, Model, Responder, Runtime, Times,
 };
-use nerite_client::{DataType, grpc, http};
+use nerite_client::{ClientOptions, DataType, grpc, http};
 use nerite_config::HostFacts;
 use nerite_engine::{Engine, Loader, QueueLimits, Runtimes};
 use nerite_listen::{ConnectionLimits, Endpoint, Peers, Rules, TimeLimits, bind};
@@ -135,13 +135,20 @@ impl TestServer {
 
     /// Clients of the ordinary protocols, whose front ends it opens.
     pub fn clients(&self) -> (http::Client, grpc::Client) {
+        self.clients_with(&ClientOptions::default())
+    }
+
+    /// As [`TestServer::clients`], with options.
+    pub fn clients_with(&self, options: &ClientOptions) -> (http::Client, grpc::Client) {
         let place = |name: &str| self.socket.with_file_name(name);
         let open = |name: &str| vec![bind(&Endpoint::unix(&place(name))).unwrap()];
         let rules = Rules { peers: Peers::new(ConnectionLimits::for_descriptors(1024)), times: TimeLimits::default() };
-        nerite_http::serve(self.api.clone(), nerite_http::Options::default(), rules.clone(), open("http.sock"));
-        nerite_grpc::serve(self.api.clone(), nerite_grpc::Options::default(), rules, open("grpc.sock"));
+        nerite_http::serve(self.api.clone(), nerite_http::Options::default(), rules.clone(), open("http.sock"))
+            .unwrap();
+        nerite_grpc::serve(self.api.clone(), nerite_grpc::Options::default(), rules, open("grpc.sock")).unwrap();
         let at = |name: &str| format!("unix:{}", place(name).display());
-        (http::Client::new(&at("http.sock")).unwrap(), grpc::Client::new(&at("grpc.sock")).unwrap())
+        let http = http::Client::with_options(&at("http.sock"), options).unwrap();
+        (http, grpc::Client::with_options(&at("grpc.sock"), options).unwrap())
     }
 
     /// Waits until `done` holds. How long that may take is no matter of these tests, only that it comes.

@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::{FrontEnd, fair};
+use crate::{FrontEnd, charging, current_flow, fair};
 
 /// More than [`QUANTUM_NS`], and enough to make a peer a heavy user at once.
 const LONG: Duration = Duration::from_millis(6);
@@ -17,6 +17,7 @@ const TASKS: usize = 20;
 /// Polls after which every task has run.
 const ALL: u64 = 2 * TASKS as u64;
 const LOOKS: usize = 40;
+const TRIES: usize = 5;
 
 /// Keeps the thread busy.
 fn work() {
@@ -119,8 +120,10 @@ fn of_one_peers_connections_the_one_with_the_least_service_goes_first() {
 
 #[test]
 fn without_a_common_queue_a_task_waits_for_all_others() {
-    let found = polls_before(|runtime, crowd| always_ready(runtime, crowd, Flow::alone), ALL, &Flow::alone());
-    assert!(found.iter().any(|polls| *polls >= TASKS as u64 / 2), "the test can fail: {found:?}");
+    // Where the machine stops this thread for as long as all others need, it sees none of their polls. So one of several tries suffices.
+    let mut tries = (0..TRIES)
+        .map(|_| polls_before(|runtime, crowd| always_ready(runtime, crowd, Flow::alone), ALL, &Flow::alone()));
+    assert!(tries.any(|found| found.iter().any(|polls| *polls >= TASKS as u64 / 2)), "the test can fail");
 }
 
 #[test]
@@ -202,4 +205,28 @@ fn names_of_closed_peers_are_dropped() {
     }
     assert!(queue.0.peers().known.len() <= PEERS_MIN);
     assert!(Arc::ptr_eq(&queue.open("stays").0.peer, &stays.0.peer));
+}
+
+#[test]
+fn work_for_another_flow_is_charged_to_it() {
+    let queue = FairQueue::default();
+    let (own, other, third) = (queue.open("own"), queue.open("other"), queue.open("third"));
+    let before = [&own, &other, &third].map(Flow::served_ns);
+    let task = {
+        let (other, third) = (other.clone(), third.clone());
+        async move {
+            charging(Some(&other), || {
+                work();
+                charging(Some(&third), work);
+                charging(None, work);
+            });
+            assert!(current_flow().is_some());
+        }
+    };
+    runtime().block_on(async { tokio::spawn(fair(FrontEnd::Http, &own, task)).await.unwrap() });
+    assert!(current_flow().is_none());
+    let long = LONG.as_nanos() as u64;
+    let after = [&own, &other, &third].map(Flow::served_ns);
+    let [own, other, third] = [0, 1, 2].map(|at| after[at] - before[at]);
+    assert!(own < long && other >= 2 * long && third >= long, "{own} {other} {third}");
 }

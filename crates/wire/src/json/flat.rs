@@ -74,7 +74,7 @@ mod tests {
             version: "3".into(),
             id: "i".into(),
             parameters,
-            outputs,
+            outputs: outputs.into(),
             ..InferResponse::default()
         };
         let got = write_flat(&response).map(|text| String::from_utf8(text).unwrap()).map_err(|status| status.message);

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use nerite_memory::{Buffer, Extent, NoMemory};
 use nerite_request::limits::{Counted, TensorsMax, check_count};
-use nerite_request::{InferInput, InferRequest, InferRequestedOutput, Status};
+use nerite_request::{InferInput, InferRequest, RequestedOutputs, Status};
 use nerite_tensor::Name;
 
 use super::fault::{Fault, Malformed, mismatch, prefixed};
@@ -59,12 +59,12 @@ impl Rendering {
 
 /// The requested outputs, and how each of them is to be sent.
 #[derive(Default)]
-struct RequestedOutputs {
-    outputs: Vec<InferRequestedOutput>,
+struct Wishes {
+    outputs: RequestedOutputs,
     rendering: Option<Rendering>,
 }
 
-impl RequestedOutputs {
+impl Wishes {
     fn push(&mut self, RequestedOutput { infer_request, binary }: RequestedOutput) {
         let rendering = self.rendering.get_or_insert_with(|| Rendering::all(binary));
         if binary != rendering.binary {
@@ -100,7 +100,7 @@ struct Document {
     id: Seen<Name>,
     request_parameters: Seen<RequestParameters>,
     inputs: Seen<Vec<InferInput>>,
-    outputs: Seen<RequestedOutputs>,
+    outputs: Seen<Wishes>,
 }
 
 /// Reads a request whose body begins with JSON.
@@ -119,7 +119,7 @@ pub fn read_infer(text: &InferText<'_>) -> Result<(InferRequest, Rendering), Sta
     if tail.at < text.tail.len() {
         return Err(Status::invalid(format!("unexpected additional input data for model '{}'", text.model)));
     }
-    let RequestedOutputs { outputs, rendering } = document.outputs.transpose()?.unwrap_or_default();
+    let Wishes { outputs, rendering } = document.outputs.transpose()?.unwrap_or_default();
 
     let rendering = rendering.unwrap_or_else(|| Rendering::all(request_parameters.binary_data_output));
     let infer_request = InferRequest {
@@ -219,9 +219,9 @@ fn read_inputs(
     Ok(inputs)
 }
 
-fn read_outputs(reader: &mut Reader<'_>, text: &InferText<'_>, budget: &mut Budget) -> Result<RequestedOutputs, Fault> {
+fn read_outputs(reader: &mut Reader<'_>, text: &InferText<'_>, budget: &mut Budget) -> Result<Wishes, Fault> {
     check_array(reader, "outputs")?;
-    let (mut outputs, mut count, max) = (RequestedOutputs::default(), 0, text.tensors_max.outputs);
+    let (mut outputs, mut count, max) = (Wishes::default(), 0, text.tensors_max.outputs);
     reader.elements(|reader| {
         count += 1;
         if count > max {

@@ -1,7 +1,7 @@
 //! How are metadata, statistics, status and settings written as JSON?
 
 use nerite_request::report::{
-    BatchReport, CudaRegionReport, Duration, IndexEntry, ModelReport, ServerReport, StatisticsReport,
+    BatchReport, CudaRegionReport, Duration, IndexEntry, MemoryUsage, ModelReport, ServerReport, StatisticsReport,
     SystemRegionReport, TensorReport,
 };
 use nerite_request::setting::{LogSettings, TraceSettings};
@@ -75,7 +75,8 @@ pub fn write_cuda_status(regions: &[CudaRegionReport]) -> Vec<u8> {
     })
 }
 
-/// Trace settings. The levels are an array, other values are strings.
+/// Trace settings. The levels are an array, other values are strings; several are one with commas. Triton repeats the key instead, of which
+/// readers of JSON keep the last.
 pub fn write_trace_settings(settings: &TraceSettings) -> Vec<u8> {
     object(|w| {
         for (name, values) in settings {
@@ -83,7 +84,7 @@ pub fn write_trace_settings(settings: &TraceSettings) -> Vec<u8> {
             if name == "trace_level" {
                 w.array(|w| values.iter().for_each(|value| w.string(value.as_bytes())));
             } else {
-                w.string(values.first().map(String::as_bytes).unwrap_or_default());
+                w.string(values.join(",").as_bytes());
             }
         }
     })
@@ -143,7 +144,15 @@ fn write_model_statistics(w: &mut Writer, model: &StatisticsReport) {
     });
     w.key("response_stats").object(|_| {});
     w.key("batch_stats").array(|w| model.batches.iter().for_each(|batch| write_batch(w, batch)));
-    w.key("memory_usage").array(|_| {});
+    w.key("memory_usage").array(|w| model.memory.iter().for_each(|usage| write_memory(w, *usage)));
+}
+
+fn write_memory(w: &mut Writer, usage: MemoryUsage) {
+    w.object(|w| {
+        w.key("type").string(usage.kind.as_bytes());
+        w.key("id").signed(usage.id);
+        w.key("byte_size").unsigned(usage.bytes);
+    });
 }
 
 fn write_batch(w: &mut Writer, batch: &BatchReport) {

@@ -66,7 +66,12 @@ mod tests {
     fn response() -> InferResponse {
         let (datatype, shape, data) = (DataType::Int32, Shape::from_slice(&[2]), Buffer::from(vec![0u8; 8]));
         let output = Output { name: "Y".into(), datatype, shape, data, placed: true };
-        InferResponse { model: "m".into(), version: "1".into(), outputs: vec![output], ..InferResponse::default() }
+        InferResponse {
+            model: "m".into(),
+            version: "1".into(),
+            outputs: vec![output].into(),
+            ..InferResponse::default()
+        }
     }
 
     fn expected() -> ExpectedResponse {

@@ -1,7 +1,7 @@
 //! How are reports about the server encoded as gRPC messages?
 
 use nerite_request::report::{
-    BatchReport, CudaRegionReport, Duration, IndexEntry, ModelReport, ServerReport, StatisticsReport,
+    self, BatchReport, CudaRegionReport, Duration, IndexEntry, ModelReport, ServerReport, StatisticsReport,
     SystemRegionReport, TensorReport,
 };
 use nerite_request::setting::{LogSettings, TraceSettings};
@@ -10,10 +10,10 @@ use super::messages::log_settings_response::setting_value::ParameterChoice;
 use super::messages::model_metadata_response::TensorMetadata;
 use super::messages::repository_index_response::ModelIndex;
 use super::messages::{
-    CudaSharedMemoryStatusResponse, InferBatchStatistics, InferStatistics, LogSettingsResponse, ModelMetadataResponse,
-    ModelStatistics, ModelStatisticsResponse, RepositoryIndexResponse, ServerMetadataResponse, StatisticDuration,
-    SystemSharedMemoryStatusResponse, TraceSettingResponse, cuda_shared_memory_status_response, log_settings_response,
-    system_shared_memory_status_response, trace_setting_response,
+    CudaSharedMemoryStatusResponse, InferBatchStatistics, InferStatistics, LogSettingsResponse, MemoryUsage,
+    ModelMetadataResponse, ModelStatistics, ModelStatisticsResponse, RepositoryIndexResponse, ServerMetadataResponse,
+    StatisticDuration, SystemSharedMemoryStatusResponse, TraceSettingResponse, cuda_shared_memory_status_response,
+    log_settings_response, system_shared_memory_status_response, trace_setting_response,
 };
 
 impl From<ServerReport> for ServerMetadataResponse {
@@ -77,8 +77,15 @@ impl From<StatisticsReport> for ModelStatistics {
                 cache_miss: duration(report.cache_miss),
             }),
             batch_stats: report.batches.into_iter().map(InferBatchStatistics::from).collect(),
+            memory_usage: report.memory.into_iter().map(MemoryUsage::from).collect(),
             ..ModelStatistics::default()
         }
+    }
+}
+
+impl From<report::MemoryUsage> for MemoryUsage {
+    fn from(usage: report::MemoryUsage) -> Self {
+        MemoryUsage { r#type: usage.kind.to_owned(), id: usage.id, byte_size: usage.bytes }
     }
 }
 

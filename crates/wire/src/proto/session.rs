@@ -2,7 +2,7 @@
 //!
 //! `docs/session.md` describes their meaning. The inference message inside a packet is the same as in gRPC, and uses the same reader and writer.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use nerite_request::{InferResponse, LeaseNotice, Status};
 use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
@@ -35,8 +35,8 @@ const ANSWERS_MESSAGES: u32 = 1;
 /// The most bytes that [`encode_answers`] adds to its messages: the field's tag and a length of up to [`PACKET_BYTES_MAX`].
 pub const ANSWERS_HEAD_BYTES: usize = 8;
 
-/// Decodes a packet from a client. Its tensors are not copied.
-pub fn read_call(packet: Bytes) -> Result<v1::ClientMessage, Status> {
+/// Decodes a packet from a client. The tensors in a `Bytes` are not copied.
+pub fn read_call(packet: impl Buf) -> Result<v1::ClientMessage, Status> {
     v1::ClientMessage::decode(packet).map_err(|error| Status::invalid(format!("packet not understood: {error}")))
 }
 
@@ -48,6 +48,33 @@ pub fn read_answer(packet: Bytes) -> Result<v1::ServerMessage, Status> {
 /// Encodes a message that is not an inference as a packet.
 pub fn encode_answer(message: &v1::ServerMessage) -> Bytes {
     message.encode_to_vec().into()
+}
+
+/// The answer to a prepared call whose response is the expected one. It needs no memory.
+pub struct CalledPacket {
+    bytes: [u8; CALLED_BYTES_MAX],
+    len: usize,
+}
+
+/// An id takes a byte and ten more, and the answer two.
+const CALLED_BYTES_MAX: usize = 13;
+
+impl CalledPacket {
+    /// The answer to the call of that id.
+    pub fn new(id: u64) -> CalledPacket {
+        let mut bytes = [0; CALLED_BYTES_MAX];
+        let mut left = &mut bytes[..];
+        let answer = Some(v1::server_message::Answer::Called(v1::Called {}));
+        let message = v1::ServerMessage { id, answer, ..v1::ServerMessage::default() };
+        message.encode(&mut left).expect("an id has at most ten bytes");
+        let len = CALLED_BYTES_MAX - left.len();
+        CalledPacket { bytes, len }
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
 }
 
 /// Encodes the answers to the calls of one packet. Each of them is an encoded message.
@@ -125,7 +152,12 @@ mod tests {
         let data = Buffer::from(vec![7u8; bytes]);
         let (name, shape) = ("Y".to_owned(), Shape::from_slice(&[bytes as i64]));
         let output = Output { name: name.into(), datatype: DataType::Uint8, shape, data, placed: false };
-        InferResponse { model: "m".into(), version: "1".into(), outputs: vec![output], ..InferResponse::default() }
+        InferResponse {
+            model: "m".into(),
+            version: "1".into(),
+            outputs: vec![output].into(),
+            ..InferResponse::default()
+        }
     }
 
     fn placed() -> v1::OutputLease {
@@ -193,9 +225,8 @@ mod tests {
         let call = v1::client_message::Call::CallPrepared(call);
         let call = v1::ClientMessage { id: 9, returned: vec![], call: Some(call) }.encode_to_vec();
         assert_eq!(call, [0x08, 0x09, 0x72, 0x02, 0x08, 0x03]);
-        let answer = Some(v1::server_message::Answer::Called(v1::Called {}));
-        let answer = encode_answer(&v1::ServerMessage { id: 9, answer, ..v1::ServerMessage::default() });
-        assert_eq!(&answer[..], [0x08, 0x09, 0x6a, 0x00]);
+        assert_eq!(CalledPacket::new(9).bytes(), [0x08, 0x09, 0x6a, 0x00]);
+        assert_eq!(CalledPacket::new(u64::MAX).bytes().len(), CALLED_BYTES_MAX);
     }
 
     #[test]
@@ -210,7 +241,8 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_make_the_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
-            let _ = read_call(bytes.clone().into());
+            let copied = read_call(&bytes[..]);
+            assert_eq!(read_call(Bytes::from(bytes.clone())).ok(), copied.ok());
             let _ = read_answer(bytes.into());
         }
     }

@@ -1,9 +1,9 @@
-"""What has ``tritonclient.grpc.aio``, and managed buffers besides?
+"""Where is ``tritonclient.grpc.aio`` with managed buffers?
 
-The calls are those of ``nerite.grpc``; ``infer`` is awaited, those about buffers are not: borrowing memory from the server
-takes microseconds. Whatever may wait for the server within ``infer`` waits in a thread. Registering a region would take a request
-of its own, so buffers travel as leases or inline here. Handles that go into a stream
-are kept until its final response, or its end for requests without an id.
+The calls are those of ``nerite.grpc``. ``infer`` is awaited. Calls about buffers are not, because borrowing memory from the server takes
+microseconds. The steps of ``infer`` that may wait for the server run in a thread. Registering a region would need another request, so
+buffers are sent as leases or inline here. Handles in a stream are kept until the final response of their request, or until the end of the
+stream for requests without an id.
 """
 
 from functools import partial
@@ -86,7 +86,7 @@ class InferenceServerClient(AsideClient, _origin.InferenceServerClient):
             yield ask
 
 class Responses:
-    """The responses of a stream as they come: pairs of a result and an error, one of them None."""
+    """The responses of a stream: pairs of a result and an error, one of which is None."""
 
     def __init__(self, origin: Any, stream: Stream):
         self._origin = origin

@@ -1,4 +1,4 @@
-"""What has ``tritonclient.grpc.auth``?"""
+"""Where is ``tritonclient.grpc.auth``?"""
 
 from tritonclient.grpc.auth import *  # noqa: F403
 from tritonclient.grpc.auth import __all__ as __all__

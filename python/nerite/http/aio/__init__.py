@@ -1,8 +1,8 @@
-"""What has ``tritonclient.http.aio``, and managed buffers besides?
+"""Where is ``tritonclient.http.aio`` with managed buffers?
 
-The calls are those of ``nerite.http``; ``infer`` is awaited, those about buffers are not: borrowing memory from the server
-takes microseconds. Whatever may wait for the server within ``infer`` waits in a thread. Registering a region would take a request
-of its own, so buffers travel as leases or inline here.
+The calls are those of ``nerite.http``. ``infer`` is awaited. Calls about buffers are not, because borrowing memory from the server takes
+microseconds. The steps of ``infer`` that may wait for the server run in a thread. Registering a region would need another request, so
+buffers are sent as leases or inline here.
 """
 
 from typing import Any, Optional, TypeVar

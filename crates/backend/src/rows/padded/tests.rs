@@ -110,7 +110,7 @@ fn run(requests: &[&[&[i32]]], wanted: &[&str]) -> (Got, Vec<Response>) {
         let request = AdmittedRequest {
             id: "".into(),
             rows: rows.len() as u32,
-            inputs: vec![Tensor { name: "T".into(), datatype: DataType::Int32, shape, data }],
+            inputs: vec![Tensor { name: "T".into(), datatype: DataType::Int32, shape, data }].into(),
             wanted: wanted.iter().map(|name| Wanted { name: (*name).into(), slot: None }).collect(),
             priority: 0,
             timeout_us: 0,

@@ -6,7 +6,7 @@ use super::*;
 
 const BOTH: [Peer; 2] = [Peer::User { uid: 1 }, Peer::User { uid: 2 }];
 
-/// Asks for a model. Gives what is heard of it, and whether the client's line must be worked on.
+/// Asks for a model. Returns the channel of its result, and whether a thread must be started for the client's queue.
 fn ask(demand: &Demand, model: &str, peer: &Peer) -> (Receiver<Result<(), Status>>, bool) {
     let (tell, told) = channel();
     let lined_up = demand.line_up(model, peer, Box::new(move |outcome| tell.send(outcome).expect("the test listens")));
@@ -24,7 +24,7 @@ fn a_model_that_two_clients_ask_for_is_loaded_once() {
     let (other_of_y, begins_again) = ask(&demand, "other", &y);
     assert_eq!((begins, begins_again), (true, false));
     assert_eq!(demand.askers("model"), BTreeSet::from([x.clone(), y.clone()]));
-    // The load that is under way answers both: this line goes on to the next.
+    // The load of the other client serves both requests, so this queue goes on to its next model.
     assert_eq!(demand.next_in_line(&y).as_deref(), Some("other"));
     demand.finish("other", &Err(Status::unavailable("its own")));
     assert_eq!(other_of_y.try_recv(), Ok(Err(Status::unavailable("its own"))));

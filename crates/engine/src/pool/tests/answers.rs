@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-/// Answers on another thread when it is told to, after its run.
+/// Answers after its run, when the test says so.
 struct Later(Arc<Mutex<Vec<nerite_backend::Responder>>>);
 
 impl Instance for Later {
@@ -14,7 +14,7 @@ impl Instance for Later {
 }
 
 #[test]
-fn closing_waits_for_those_that_answer_after_their_run() {
+fn closing_waits_for_responders_that_outlive_their_run() {
     let held = Arc::default();
     let pool = pool_of(vec![Box::new(Later(Arc::clone(&held)))], CostBound::Unknown, Box::new(Fifo::new()));
     let (to, answers) = mpsc::channel();
@@ -35,13 +35,13 @@ fn closing_waits_for_those_that_answer_after_their_run() {
 }
 
 #[test]
-fn who_asks_again_when_answered_finds_the_instance_idle() {
+fn a_request_made_within_an_answer_finds_the_instance_idle() {
     for bound in [CostBound::InputSizes, CostBound::Unknown] {
         let held = Arc::new(AtomicBool::new(false));
         let instance = Box::new(Exclusive(Arc::clone(&held))) as Box<dyn Instance>;
         let pool = Arc::new(pool_of(vec![instance], bound, Box::new(Fifo::new())));
         let (to, answers) = mpsc::channel();
-        // So many that the stack would not do if each ran within the answer of the one before.
+        // So many that the stack would overflow if each ran within the answer of the one before.
         const CHAIN: usize = 50_000;
         chain(&pool, CHAIN, held, to);
         assert!(answers.iter().eq((0..CHAIN).rev()));
@@ -49,7 +49,7 @@ fn who_asks_again_when_answered_finds_the_instance_idle() {
     }
 }
 
-/// Asks, and in the answer asks again, `left` times in all.
+/// Submits a request, and submits the next one within its answer, `left` times in all.
 fn chain(pool: &Arc<Pool>, left: usize, held: Arc<AtomicBool>, to: mpsc::Sender<usize>) {
     let Some(left) = left.checked_sub(1) else { return };
     let again = Arc::downgrade(pool);
@@ -62,7 +62,7 @@ fn chain(pool: &Arc<Pool>, left: usize, held: Arc<AtomicBool>, to: mpsc::Sender<
     pool.submit(job);
 }
 
-/// Holds a flag while it runs.
+/// Sets a flag while it runs.
 struct Exclusive(Arc<AtomicBool>);
 
 impl Instance for Exclusive {
@@ -74,7 +74,7 @@ impl Instance for Exclusive {
 }
 
 #[test]
-fn who_panics_over_an_answer_harms_nobody_else() {
+fn a_panic_in_one_answer_does_not_lose_the_others() {
     let pool = pool(1, |_| Ok(()));
     let (to, answers) = mpsc::channel();
     for id in 0..20 {
@@ -85,25 +85,25 @@ fn who_panics_over_an_answer_harms_nobody_else() {
     pool.close();
 }
 
-/// Says when it is dropped.
-struct Mourned(Later, mpsc::Sender<()>);
+/// Sends a message when it is dropped.
+struct ReportsDrop(Later, mpsc::Sender<()>);
 
-impl Instance for Mourned {
+impl Instance for ReportsDrop {
     fn run(&mut self, batch: Batch) {
         self.0.run(batch);
     }
 }
 
-impl Drop for Mourned {
+impl Drop for ReportsDrop {
     fn drop(&mut self) {
         let _ = self.1.send(());
     }
 }
 
 #[test]
-fn an_instance_outlives_those_that_still_answer_for_it() {
+fn an_instance_outlives_its_responders() {
     let (held, (gone, is_gone)) = (Arc::default(), mpsc::channel());
-    let instance = Box::new(Mourned(Later(Arc::clone(&held)), gone));
+    let instance = Box::new(ReportsDrop(Later(Arc::clone(&held)), gone));
     let pool = pool_of(vec![instance], CostBound::Unknown, Box::new(Fifo::new()));
     let (to, answers) = mpsc::channel();
     pool.submit(job_in(&pool, 1, &to));

@@ -38,6 +38,7 @@ fn patient(limits: &Arc<RateLimits>, text: &str, instances: Vec<Box<dyn Instance
     let scheduling = Scheduling {
         scheduler: Box::new(Fifo::new()),
         arrivals,
+        strategy: None,
         preserve_ordering: false,
         requests_max: usize::MAX,
         claims,
@@ -49,7 +50,7 @@ fn patient(limits: &Arc<RateLimits>, text: &str, instances: Vec<Box<dyn Instance
 }
 
 #[test]
-fn pools_take_turns_and_end_whoever_is_closed_first() {
+fn pools_take_turns_and_end_in_any_order() {
     let limits = Arc::new(RateLimits::new([("R".to_owned(), None, 4)]));
     let pools: Vec<Pool> = [4, 2, 3, 2].iter().map(|count| sharing(&limits, *count)).collect();
     let (to, answers) = mpsc::channel();
@@ -71,9 +72,9 @@ fn pools_take_turns_and_end_whoever_is_closed_first() {
     assert!(MOST.load(Ordering::SeqCst) <= 2, "{} ran together", MOST.load(Ordering::SeqCst));
 }
 
-/// A model that holds a resource may wait for another that needs it. Whoever asked both can then end it.
+/// A model that holds a resource may wait for another model that needs it. The client of both can end that.
 #[test]
-fn who_goes_while_it_waits_for_resources_is_answered_at_once() {
+fn a_job_that_waits_for_resources_is_answered_when_its_client_goes() {
     const PATIENCE: Duration = Duration::from_secs(20);
     let limits = Arc::new(RateLimits::new([("R".to_owned(), None, 1)]));
     let text =
@@ -111,9 +112,9 @@ fn who_goes_while_it_waits_for_resources_is_answered_at_once() {
     holds.close();
 }
 
-/// What waits for resources was taken from the queue, and still may wait no longer than there.
+/// A run that waits for resources was taken from the queue. The timeout of the queue still applies to it.
 #[test]
-fn who_waits_for_resources_for_longer_than_its_queue_allows_is_rejected() {
+fn the_timeout_of_the_queue_holds_for_jobs_that_wait_for_resources() {
     const PATIENCE: Duration = Duration::from_secs(20);
     let limits = Arc::new(RateLimits::new([("R".to_owned(), None, 1)]));
     let text = "instance_group { kind: KIND_CPU rate_limiter { resources { name: 'R' count: 1 global: true } } }";

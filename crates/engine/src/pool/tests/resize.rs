@@ -12,6 +12,7 @@ fn ordered(goes_on: mpsc::Receiver<()>) -> Pool {
     let scheduling = Scheduling {
         scheduler: Box::new(Fifo::new()),
         arrivals: Arrivals::default(),
+        strategy: None,
         preserve_ordering: true,
         requests_max: usize::MAX,
         claims: None,
@@ -55,30 +56,30 @@ fn an_instance_leaves_whose_run_waits_for_room_in_the_order() {
         assert_eq!((answer.id, answer.error.is_none()), (id.to_string(), true));
     }
     pool.close();
-    // The other one ended with the pool, and none of them elsewhere.
+    // The other instance was dropped with the pool.
     assert_eq!((pool.leaving(), pool.0.lock().instances.iter().flatten().count()), (0, 0));
 }
 
-/// Says when it is dropped.
-struct Mourned(Waits, mpsc::Sender<()>);
+/// Sends a message when it is dropped.
+struct ReportsDrop(Waits, mpsc::Sender<()>);
 
-impl Compute for Mourned {
+impl Compute for ReportsDrop {
     fn compute(&mut self, job: &mut Job, times: &mut Times) -> Result<(), Status> {
         self.0.compute(job, times)
     }
 }
 
-impl Drop for Mourned {
+impl Drop for ReportsDrop {
     fn drop(&mut self) {
         let _ = self.1.send(());
     }
 }
 
-/// What runs may itself ask for a load of its model, which would wait for ever if the load waited for it.
+/// A running model may itself ask for a load of its model. That would wait for ever if the load waited for the run.
 #[test]
-fn whoever_takes_an_instance_away_does_not_wait_for_its_run() {
+fn removing_an_instance_does_not_wait_for_its_run() {
     let ((begun, runs), (go_on, goes_on), (gone, is_gone)) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
-    let instance = Box::new(InOrder(Mourned(Waits(begun, goes_on), gone)));
+    let instance = Box::new(InOrder(ReportsDrop(Waits(begun, goes_on), gone)));
     let pool = pool_of(vec![instance], CostBound::Unknown, Box::new(Fifo::new()));
     let (to, answers) = mpsc::channel();
     pool.submit(job(0, &to).0);
@@ -87,7 +88,7 @@ fn whoever_takes_an_instance_away_does_not_wait_for_its_run() {
         let come = pool.add(vec![Box::new(InOrder(Act(|_| Ok(())))) as Box<dyn Instance>], vec![None]);
         pool.submit(job(1, &to).0);
         assert_eq!(answers.recv_timeout(PATIENCE).unwrap().id, "1");
-        // The first of them leaves with the one that was there before; those after find its place taken still.
+        // The first of them is removed together with the old one. Later ones find the old one's place still taken.
         pool.remove(&[&come[..], &[0]].concat());
         assert!(!come.contains(&0) && pool.leaving() >= 1);
     }

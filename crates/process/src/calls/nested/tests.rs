@@ -1,4 +1,4 @@
-//! What does another model get of a request that a process makes, and what does the process hear?
+//! What do the other model and the process get of a nested request?
 
 use std::process::Command;
 use std::sync::{Arc, PoisonError, Weak};
@@ -19,7 +19,7 @@ use crate::shares::Shares;
 use crate::supervisor::Side;
 use crate::waits::Waits;
 
-/// Another model, which answers when the test does. `absent` is not there, `many` is decoupled.
+/// Other models, which answer when the test does. `absent` does not exist, `many` is decoupled.
 #[derive(Default)]
 struct Other(std::sync::Mutex<Vec<Request>>);
 
@@ -44,7 +44,7 @@ impl Infer for Other {
     }
 }
 
-/// The server's end of a process's calls, and the process's, which the test speaks for.
+/// Both ends of a process's channel for calls. The test plays the process.
 struct Pair {
     calls: Arc<Calls>,
     theirs: Channel,
@@ -58,7 +58,7 @@ fn pair() -> Pair {
     let other = Arc::new(Other::default());
     let weak: Weak<dyn Infer> = Arc::downgrade(&(Arc::clone(&other) as Arc<dyn Infer>));
     let waiter = Arc::new(Arc::new(Waits::default()).instance("asker"));
-    // What maps memory here is nobody.
+    // No process maps memory in this test.
     let channel = Arc::new(Channel::pair().unwrap().0);
     let process = Process {
         instance: "asker_0".to_owned(),
@@ -77,7 +77,7 @@ fn pair() -> Pair {
 }
 
 impl Pair {
-    /// What the process is told next; null if nothing.
+    /// The next packet for the process. Null if there is none.
     fn told(&self) -> Value {
         self.theirs.set_patience(Some(std::time::Duration::from_millis(20))).unwrap();
         let mut packet = Packet::default();
@@ -111,7 +111,7 @@ fn output(bytes: &[u8]) -> InferResponse {
     let data = Buffer::from(bytes.to_vec());
     let shape = Shape::from_slice(&[bytes.len() as i64]);
     let output = Output { name: "OUT".into(), datatype: DataType::Uint8, shape, data, placed: false };
-    InferResponse { outputs: vec![output], ..InferResponse::default() }
+    InferResponse { outputs: vec![output].into(), ..InferResponse::default() }
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_request_takes_its_inputs_along_and_its_answer_lies_in_the_process_memory() 
     assert_eq!(&kept.private_bytes().unwrap()[..3], [1, 2, 3]);
 }
 
-/// The numbers come from a model's code.
+/// The numbers come from a model's code, so they may be wrong.
 #[test]
 fn an_input_elsewhere_than_in_memory_of_the_process_is_not_found() {
     let pair = pair();
@@ -163,12 +163,12 @@ fn an_input_elsewhere_than_in_memory_of_the_process_is_not_found() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_refused_in_tritons_words() {
+fn an_invalid_nested_request_is_refused_with_tritons_text() {
     let pair = pair();
     pair.check_refused("absent", json!({}), "Model 'absent' is not ready.");
     pair.check_refused("many", json!({}), "doesn't support models using the decoupled transaction policy");
     pair.check_refused("asker", json!({ "waits": true }), "model 'asker' waits for itself");
-    // Nothing of them is left that could wait.
+    // No refused request still counts as waiting.
     pair.ask(4, "other", json!([]), json!({ "waits": true }));
     pair.other.take().reply.send(Response::Final(output(&[7])));
     assert_eq!(pair.told()["final"], json!(true));
@@ -213,7 +213,7 @@ fn responses_that_the_model_has_not_taken_fill_the_window() {
 }
 
 #[test]
-fn what_the_model_or_its_process_wants_no_more_is_cancelled() {
+fn nested_requests_that_are_not_needed_any_more_are_cancelled() {
     let pair = pair();
     pair.ask(2, "many", json!([]), json!({ "decoupled": true }));
     pair.ask(3, "other", json!([]), json!({ "waits": true }));

@@ -1,4 +1,4 @@
-//! Is a packed answer read as it was written, and harmless if it was not?
+//! Is a packed answer decoded correctly, and is an invalid one harmless?
 
 use super::*;
 
@@ -20,8 +20,8 @@ fn the_packed_answer_to_a_batch() {
     assert!(responses.next().is_none() && read.take_responses().is_none());
 }
 
-/// A model's code can write what it likes to the channel. Whatever of a packed answer is cut off or changed, reading it ends, and gives no
-/// output that was not there.
+/// A model's code can write any bytes to the channel. If a packed answer is cut or changed anywhere, reading it ends, and returns no output that is
+/// not in the packet.
 #[test]
 fn a_packed_answer_that_makes_no_sense_is_read_to_its_end() {
     let whole = packed_golden("executed");
@@ -43,7 +43,7 @@ fn a_packed_answer_that_makes_no_sense_is_read_to_its_end() {
             assert!(found.len() <= 3 && found.iter().sum::<usize>() <= 5, "{at} = {value}: {found:?}");
         }
     }
-    // Numbers beyond the packet cost no memory.
+    // Counts larger than the packet allocate no memory.
     let huge = [2u32, u32::MAX, 0, 1, u32::MAX, u32::MAX, u32::MAX, u32::MAX].map(u32::to_le_bytes);
     assert_eq!(count(huge.as_flattened()), Some(vec![]));
 }

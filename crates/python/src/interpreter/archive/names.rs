@@ -1,13 +1,13 @@
-//! Where would an entry of an archive lie, and where does a link lead?
+//! Which path has an entry of an archive, and where does a link lead?
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Characters of a name that an error repeats.
+/// The most characters of a name in an error.
 const SHOWN_CHARS_MAX: usize = 200;
 
-/// The name below the top, without its dots; empty for the top itself. `None` if it is absolute or climbs.
+/// The name below the archive's root, without `.` parts. Empty for the root itself. `None` if it is absolute or leads out.
 pub(super) fn inside(name: &[u8]) -> Option<PathBuf> {
     let mut found = PathBuf::new();
     for component in Path::new(OsStr::from_bytes(name)).components() {
@@ -25,13 +25,13 @@ pub(super) fn path(bytes: &[u8]) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(bytes))
 }
 
-/// A name as an error tells it: without what steers a terminal, and not for ever.
+/// A name for an error: without control characters, and of limited length.
 pub(super) fn shown(name: &[u8]) -> String {
     let text: String = String::from_utf8_lossy(name).escape_debug().take(SHOWN_CHARS_MAX).collect();
     if text.chars().count() == SHOWN_CHARS_MAX { text + "…" } else { text }
 }
 
-/// Whether a symbolic link called `name` leads out of the top, as far as can be told by the texts.
+/// Whether the text of a symbolic link called `name` leads out of the root.
 pub(super) fn leads_out(name: &Path, target: &Path) -> bool {
     let mut depth = name.components().count().saturating_sub(1);
     for component in target.components() {
@@ -45,7 +45,7 @@ pub(super) fn leads_out(name: &Path, target: &Path) -> bool {
     false
 }
 
-/// Whether it is a name of the environment's interpreter: in a virtual environment a link to the Python that it was made of.
+/// Whether it is a name of the environment's interpreter, which in a virtual environment is a link to the Python that it was made of.
 pub(super) fn is_interpreter(name: &Path) -> bool {
     let in_bin = name.parent() == Some(Path::new("bin"));
     in_bin && name.file_name().is_some_and(|name| name.as_bytes().starts_with(b"python"))

@@ -1,4 +1,4 @@
-//! Is a hostile archive refused, and does an honest one arrive whole?
+//! Is a hostile archive refused, and is a valid one unpacked completely?
 #![allow(clippy::unwrap_used)]
 
 use std::io::Write;
@@ -10,10 +10,10 @@ use tar::{Builder, Header};
 
 use super::*;
 
-/// One entry: its kind as tar's letter, its name, and its bytes or where it leads.
+/// One entry: its kind as tar's letter, its name, and its bytes or its target.
 type Part<'a> = (char, &'a str, &'a str);
 
-/// Written with every name it is given, as `tar` itself never would.
+/// Packs entries with any names, also those that `tar` itself would never write.
 fn packed(parts: &[Part<'_>]) -> Vec<u8> {
     let mut builder = Builder::new(Vec::new());
     for (kind, name, text) in parts {
@@ -34,7 +34,7 @@ fn packed(parts: &[Part<'_>]) -> Vec<u8> {
     builder.into_inner().unwrap()
 }
 
-/// A directory to unpack into, with a neighbour that nobody may touch.
+/// A directory to unpack into, beside a file that must not be touched.
 fn house() -> (tempfile::TempDir, PathBuf) {
     let house = tempfile::tempdir().unwrap();
     fs::write(house.path().join("secret"), "mine").unwrap();
@@ -72,7 +72,7 @@ fn files_directories_and_links_within_arrive() {
 }
 
 #[test]
-fn what_is_named_twice_is_the_last_one_and_never_written_through() {
+fn the_last_entry_of_a_name_counts_and_links_are_not_followed() {
     check(&[('0', "a", "one"), ('0', "a", "two")], Ok(&[("a", "two")]));
     check(&[('0', "a", "one"), ('1', "b", "a"), ('0', "b", "two")], Ok(&[("a", "one"), ("b", "two")]));
     check(&[('0', "t", "one"), ('2', "a", "t"), ('0', "a", "two")], Ok(&[("t", "one"), ("a", "two")]));
@@ -94,7 +94,7 @@ fn names_that_would_lie_outside_are_refused() {
 }
 
 #[test]
-fn links_that_lead_out_are_refused_and_nothing_is_written_behind_links() {
+fn links_that_lead_out_are_refused_and_no_file_is_written_through_links() {
     check(&[('2', "a", "../secret")], Err("its link 'a' leads out, to '../secret'"));
     check(&[('2', "a", "/etc/passwd")], Err("its link 'a' leads out, to '/etc/passwd'"));
     check(&[('2', "bin/a", "/etc/passwd")], Err("its link 'bin/a' leads out, to '/etc/passwd'"));
@@ -107,7 +107,7 @@ fn links_that_lead_out_are_refused_and_nothing_is_written_behind_links() {
         &[('2', "bin/python", "../.."), ('0', "bin/python/secret", "x")],
         Err("an entry of it lies behind 'bin/python', which is no directory"),
     );
-    // Each is within by its text, both together are not.
+    // Each one stays inside by its text, but both together lead out.
     check(&[('2', "d/up", "."), ('2', "out", "d/up/../../secret")], Err("its link 'out' leads out, to '~/secret'"));
     check(
         &[('2', "bin/python", "../../secret"), ('2', "a", "bin/python")],
@@ -217,7 +217,7 @@ fn gzipped_or_not_is_seen_by_the_bytes() {
     let tar = packed(&[('0', "a", &"x".repeat(1000))]);
     check_bytes(&tar, Ok(()));
     check_bytes(&gzipped(&tar), Ok(()));
-    // As programs write it that compress on several cores.
+    // The format of programs that compress on several cores.
     check_bytes(&[gzipped(&tar[..600]), gzipped(&tar[600..])].concat(), Ok(()));
     check_bytes(b"", Ok(()));
     check_bytes(&[0x28, 0xb5, 0x2f, 0xfd], Err("it is packed with zstd, and only tar files are read, gzipped or not"));
@@ -240,7 +240,7 @@ fn an_archive_cut_short_is_no_archive() {
 }
 
 #[test]
-fn files_keep_their_time_and_what_may_be_done_with_them_but_no_more() {
+fn files_keep_their_time_and_their_mode_without_set_uid() {
     let (_house, root) = house();
     unpack(&packed(&[('0', "a", "x"), ('5', "d", "")])[..], &root, Bounds::default()).unwrap();
     let found = root.join("a").metadata().unwrap();
@@ -248,7 +248,7 @@ fn files_keep_their_time_and_what_may_be_done_with_them_but_no_more() {
     assert_eq!(found.modified().unwrap(), SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000));
 }
 
-/// Numbers that look like chance and are the same each time.
+/// Pseudo-random numbers, the same in each run.
 struct Chance(u64);
 
 impl Chance {
@@ -268,7 +268,7 @@ impl Chance {
     }
 }
 
-/// Files and directories below a folder, not through links.
+/// Files and directories below a folder, without following links.
 fn below(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap().flatten() {

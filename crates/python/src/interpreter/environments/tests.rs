@@ -1,13 +1,14 @@
-//! Is an environment unpacked once, for the right models, and gone afterwards?
+//! Is an environment unpacked once, used by the right models, and removed in the end?
 #![allow(clippy::unwrap_used)]
 
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 
 const LONG: Duration = Duration::from_mins(1);
 
-/// An environment whose interpreter is a shell script, packed: `files` are its scripts by their names.
+/// Packs an environment whose interpreter is a shell script. `files` are its scripts by their names.
 fn pack(folder: &Path, files: &[(&str, &str)]) -> PathBuf {
     let mut builder = tar::Builder::new(Vec::new());
     for (name, script) in files {
@@ -23,14 +24,14 @@ fn pack(folder: &Path, files: &[(&str, &str)]) -> PathBuf {
 }
 
 fn find(environments: &Environments, named: &str, model_dir: &Path) -> Result<Interpreter, String> {
-    environments.interpreter(named, model_dir, &Surroundings::of_process(), LONG).map_err(|none| none.found)
+    environments.interpreter(named, model_dir, &Surroundings::of_process(), LONG, None).map_err(|none| none.found)
 }
 
 fn here(archive: &Path) -> String {
     archive.display().to_string()
 }
 
-/// Directories with unpacked environments of this process.
+/// The directories with unpacked environments of this process.
 fn left() -> Vec<PathBuf> {
     let own = format!("{PREFIX}{}-", std::process::id());
     let entries = fs::read_dir(std::env::temp_dir()).unwrap().flatten();
@@ -42,7 +43,7 @@ fn left() -> Vec<PathBuf> {
     found
 }
 
-/// Tests look at what the whole process leaves, so they take turns.
+/// Tests check the directories of the whole process, so they run one at a time.
 fn turn() -> std::sync::MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -69,7 +70,7 @@ fn an_archive_is_unpacked_once_for_all_models_and_removed_in_the_end() {
 }
 
 #[test]
-fn what_was_unpacked_goes_with_the_server_even_if_somebody_holds_it() {
+fn the_end_of_the_server_removes_environments_that_are_in_use() {
     let _turn = turn();
     let house = tempfile::tempdir().unwrap();
     let environments = Environments::default();
@@ -123,7 +124,7 @@ fn check_refused(files: &[(&str, &str)], expect: &str) {
 }
 
 #[test]
-fn what_cannot_be_used_is_refused_and_removed() {
+fn an_unusable_environment_is_refused_and_removed() {
     check_refused(
         &[("environment/bin/python3", "")],
         "Path ~/bin/activate does not exist. The Python environment should contain an 'activate' script. (Nor is there a \
@@ -161,9 +162,9 @@ fn a_conda_unpack_that_hangs_is_ended() {
     let house = tempfile::tempdir().unwrap();
     let archive = pack(house.path(), &[("bin/python3", "echo begun; sleep 600"), ("bin/conda-unpack", "")]);
     let environments = Environments::default();
-    // Long enough for the program to begin, where others keep the machine busy.
+    // Long enough for the program to begin, even on a busy machine.
     let at_most = Duration::from_secs(2);
-    let found = environments.interpreter(&here(&archive), Path::new("/"), &Surroundings::of_process(), at_most);
+    let found = environments.interpreter(&here(&archive), Path::new("/"), &Surroundings::of_process(), at_most, None);
     let message = found.unwrap_err().found;
     assert!(
         message.starts_with("its bin/conda-unpack did not end within 2 seconds, and printed \"begun\"; "),
@@ -173,7 +174,7 @@ fn a_conda_unpack_that_hangs_is_ended() {
 }
 
 #[test]
-fn what_is_not_there_is_refused_in_tritons_words() {
+fn a_missing_environment_is_refused_with_tritons_text() {
     let message = find(&Environments::default(), "/nonexistent/env.tar.gz", Path::new("/")).unwrap_err();
     assert_eq!(
         message,
@@ -197,16 +198,16 @@ fn a_directory_is_used_where_it_is() {
 }
 
 #[test]
-fn what_a_killed_server_left_is_removed_and_what_a_living_one_has_is_not() {
+fn directories_of_killed_servers_are_removed_and_those_of_running_ones_stay() {
     let house = tempfile::tempdir().unwrap();
     let (dead, foreign) = (house.path().join("nerite-python-1-0"), house.path().join("nerite-other"));
     for folder in [&dead, &foreign] {
         fs::create_dir_all(folder.join("bin")).unwrap();
     }
-    let living = Unpacked::make(house.path()).unwrap();
-    let next = Unpacked::make(house.path()).unwrap();
-    assert_ne!(living.path, next.path);
-    sweep(house.path());
+    let living = Unpacked::make(PREFIX, house.path()).unwrap();
+    let next = Unpacked::make(PREFIX, house.path()).unwrap();
+    assert_ne!(living.path(), next.path());
+    Unpacked::sweep(PREFIX, house.path());
     assert!(!dead.exists());
-    assert!(living.path.exists() && next.path.exists() && foreign.exists());
+    assert!(living.path().exists() && next.path().exists() && foreign.exists());
 }

@@ -61,6 +61,15 @@ fn a_look_has_rates_states_and_who_holds_what() {
 }
 
 #[test]
+fn models_of_two_repositories_have_a_row_each() {
+    let entry = |repository: &str, state: &str| json!({"name": "same", "identifier": format!("/a/long/way/to/the/models/of/{repository}::same"), "version": "1", "state": state});
+    let models = json!({"models": [entry("first", "READY"), entry("second", "LOADING")]});
+    let lines = looked(Some(Page { models, ..page() }), WIDE);
+    check(&lines, &["/a/long/way/to/the/models/of/first::same", "1 ready"]);
+    check(&lines, &["…a/long/way/to/the/models/of/second::same", "1 loading"]);
+}
+
+#[test]
 fn without_a_page_it_says_what_is_missing() {
     let lines = looked(None, WIDE);
     check(&lines, &["idle", "not ready"]);

@@ -11,7 +11,7 @@ fn output(name: &str, datatype: DataType, shape: &[i64], data: Vec<u8>) -> Outpu
 }
 
 fn response(outputs: Vec<Output>) -> InferResponse {
-    InferResponse { model: "m".into(), version: "1".into(), outputs, ..InferResponse::default() }
+    InferResponse { model: "m".into(), version: "1".into(), outputs: outputs.into(), ..InferResponse::default() }
 }
 
 #[track_caller]

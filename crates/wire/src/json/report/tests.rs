@@ -51,13 +51,14 @@ fn the_index_omits_unknown_fields() {
 fn statistics_have_every_duration() {
     let mut model =
         StatisticsReport { name: "m".into(), version: 2, last_inference_ms: 5, ..StatisticsReport::default() };
+    model.memory.push(MemoryUsage { kind: "GPU", id: 1, bytes: 9 });
     model.success.add(7);
     model.batches.push(BatchReport { batch_size: 4, ..BatchReport::default() });
     let zero = r#"{"count":0,"ns":0}"#;
     check(
         write_statistics(&[model]),
         &format!(
-            r#"{{"model_stats":[{{"name":"m","version":"2","last_inference":5,"inference_count":0,"execution_count":0,"inference_stats":{{"success":{{"count":1,"ns":7}},"fail":{zero},"queue":{zero},"compute_input":{zero},"compute_infer":{zero},"compute_output":{zero},"cache_hit":{zero},"cache_miss":{zero}}},"response_stats":{{}},"batch_stats":[{{"batch_size":4,"compute_input":{zero},"compute_infer":{zero},"compute_output":{zero}}}],"memory_usage":[]}}]}}"#
+            r#"{{"model_stats":[{{"name":"m","version":"2","last_inference":5,"inference_count":0,"execution_count":0,"inference_stats":{{"success":{{"count":1,"ns":7}},"fail":{zero},"queue":{zero},"compute_input":{zero},"compute_infer":{zero},"compute_output":{zero},"cache_hit":{zero},"cache_miss":{zero}}},"response_stats":{{}},"batch_stats":[{{"batch_size":4,"compute_input":{zero},"compute_infer":{zero},"compute_output":{zero}}}],"memory_usage":[{{"type":"GPU","id":1,"byte_size":9}}]}}]}}"#
         ),
     );
 }

@@ -21,7 +21,13 @@ fn response(outputs: Vec<Output>) -> InferResponse {
     parameters.insert("i", Parameter::Int(-5));
     parameters.insert("s", Parameter::String(String::new()));
     parameters.insert("d", Parameter::Double(0.5));
-    InferResponse { model: "m".into(), version: "1".into(), parameters, outputs, ..InferResponse::default() }
+    InferResponse {
+        model: "m".into(),
+        version: "1".into(),
+        parameters,
+        outputs: outputs.into(),
+        ..InferResponse::default()
+    }
 }
 
 fn unframe(chunks: &Chunks) -> Vec<u8> {

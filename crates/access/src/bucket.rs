@@ -1,0 +1,109 @@
+//! How much may be taken now, if only so much may be taken in a second?
+//!
+//! A bucket that is filled at a steady rate is kept as one number: the time at which it will be full again (the generic cell rate
+//! algorithm). Nothing has to be filled as time passes. All functions are pure; time is passed in, in ns.
+
+/// How fast a bucket is filled, and how much it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Units in a second; not 0.
+    pub per_second: u64,
+    /// Units that a full bucket holds; not 0.
+    pub burst: u64,
+}
+
+const SECOND_NS: u128 = 1_000_000_000;
+
+impl Rate {
+    /// Takes `cost` units out of a bucket that will be full at `full_at_ns`. Ok: when it will be full from now on. Err: ns until there are as many units,
+    /// or until it is full where it never holds as many.
+    pub fn take(self, full_at_ns: u64, cost: u64, now_ns: u64) -> Result<u64, u64> {
+        let after = full_at_ns.max(now_ns).saturating_add(self.time_of(cost));
+        let over = after.saturating_sub(now_ns).saturating_sub(self.time_of(self.burst));
+        if over == 0 { Ok(after) } else { Err(over.min(full_at_ns.saturating_sub(now_ns)).max(1)) }
+    }
+
+    /// Takes `cost` units whether they are there or not: what is missing must come before others can be taken.
+    pub fn owe(self, full_at_ns: u64, cost: u64, now_ns: u64) -> u64 {
+        full_at_ns.max(now_ns).saturating_add(self.time_of(cost))
+    }
+
+    /// ns until there is at least one unit; 0 if there is one.
+    pub fn wait(self, full_at_ns: u64, now_ns: u64) -> u64 {
+        let missing = full_at_ns.saturating_sub(now_ns).saturating_add(self.time_of(1));
+        missing.saturating_sub(self.time_of(self.burst))
+    }
+
+    /// ns in which so many units come.
+    fn time_of(self, units: u64) -> u64 {
+        let ns = u128::from(units) * SECOND_NS / u128::from(self.per_second.max(1));
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+    const MS: u64 = 1_000_000;
+    const TEN: Rate = Rate { per_second: 10, burst: 3 };
+
+    /// Takes at these times, in ms, and gives what each brought: `None` if it was taken, else ms to wait.
+    #[track_caller]
+    fn check(rate: Rate, cost: u64, at_ms: &[u64], expect: &[Option<u64>]) {
+        let mut full_at_ns = 0;
+        let found: Vec<_> = at_ms
+            .iter()
+            .map(|ms| match rate.take(full_at_ns, cost, 5 * S + ms * MS) {
+                Ok(after) => {
+                    full_at_ns = after;
+                    None
+                }
+                Err(wait_ns) => Some(wait_ns / MS),
+            })
+            .collect();
+        assert_eq!(found, expect, "{rate:?} at {at_ms:?}");
+    }
+
+    #[test]
+    fn a_burst_is_taken_at_once_and_then_the_rate_holds() {
+        check(TEN, 1, &[0, 0, 0, 0], &[None, None, None, Some(100)]);
+        check(TEN, 1, &[0, 0, 0, 60, 100, 100, 200], &[None, None, None, Some(40), None, Some(100), None]);
+    }
+
+    #[test]
+    fn what_is_not_taken_is_kept_up_to_the_burst() {
+        check(TEN, 1, &[0, 0, 0, 10_000, 10_000, 10_000, 10_000], &[None, None, None, None, None, None, Some(100)]);
+    }
+
+    #[test]
+    fn more_than_the_burst_is_never_taken_and_the_wait_is_bounded() {
+        check(TEN, 4, &[0], &[Some(0)]);
+        check(Rate { per_second: u64::MAX, burst: 1 }, 1, &[0, 0], &[None, None]);
+        assert!(Rate { per_second: 1, burst: 1 }.take(0, u64::MAX, 1).is_err());
+        assert_eq!(Rate { per_second: 1, burst: u64::MAX }.owe(u64::MAX, u64::MAX, 1), u64::MAX);
+    }
+
+    #[test]
+    fn what_is_owed_must_come_before_more_is_taken() {
+        let bytes = Rate { per_second: 1000, burst: 1000 };
+        assert_eq!(bytes.wait(0, S), 0);
+        let owing = bytes.owe(0, 3000, S);
+        assert_eq!(bytes.wait(owing, S), 2 * S + MS, "2,000 are missing, and one more must be there");
+        assert_eq!(bytes.wait(owing, 3 * S + MS), 0);
+        assert_eq!(bytes.wait(bytes.owe(0, 999, S), S), 0);
+        assert_eq!(bytes.wait(bytes.owe(0, 1000, S), S), MS);
+    }
+
+    #[test]
+    fn in_any_second_no_more_is_taken_than_the_burst_and_the_rate() {
+        let (mut full_at_ns, mut taken) = (0, 0);
+        for at in 0..10_000_u64 {
+            if let Ok(after) = TEN.take(full_at_ns, 1, S + at * MS) {
+                (full_at_ns, taken) = (after, taken + 1);
+            }
+        }
+        assert_eq!(taken, 3 + 99, "three at once, and one each 100 ms after that");
+    }
+}

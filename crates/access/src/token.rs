@@ -1,0 +1,186 @@
+//! What does one token allow, and how much of that is used?
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::bucket::Rate;
+use crate::pattern::Pattern;
+use crate::scope::Scope;
+use crate::secret::SecretHash;
+
+/// One token of the file, or the rules for requests without one. A file that is read again makes new ones, which share what was used by name.
+#[derive(Debug)]
+pub struct Token {
+    pub(crate) name: String,
+    /// `None` for requests without a token.
+    pub(crate) secret: Option<SecretHash>,
+    pub(crate) scopes: u8,
+    /// `None` for all models.
+    pub(crate) models: Option<Vec<Pattern>>,
+    pub(crate) requests: Option<Rate>,
+    pub(crate) bytes: Option<Rate>,
+    pub(crate) generation: u64,
+    pub(crate) used: Arc<Used>,
+}
+
+/// What was used by the token of a name. It outlives the file that the token was read from.
+#[derive(Debug, Default)]
+pub(crate) struct Used {
+    /// When the buckets will be full again, in ns.
+    requests_full_at: AtomicU64,
+    bytes_full_at: AtomicU64,
+    pub(crate) passed: AtomicU64,
+    pub(crate) denied: AtomicU64,
+    pub(crate) limited: AtomicU64,
+    pub(crate) bytes_in: AtomicU64,
+    pub(crate) bytes_out: AtomicU64,
+}
+
+/// How often the token of a name was used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Its name.
+    pub name: String,
+    /// Calls that it allowed.
+    pub passed: u64,
+    /// Calls that it does not allow.
+    pub denied: u64,
+    /// Calls beyond its quotas.
+    pub limited: u64,
+    /// Bytes of tensors in messages from its clients.
+    pub bytes_in: u64,
+    /// Bytes of tensors in messages to its clients.
+    pub bytes_out: u64,
+}
+
+/// What a quota counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quota {
+    /// Requests.
+    Requests,
+    /// Bytes of tensors in messages.
+    Bytes,
+}
+
+/// A quota that is used up for now.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the quota of token '{token}' is used up: {per_second} {quota} per second, at most {burst} at once; try again in {} ms",
+    .wait_ns.div_ceil(1_000_000)
+)]
+pub struct OverQuota {
+    /// The token's name.
+    pub token: String,
+    /// What is used up.
+    pub quota: Quota,
+    /// What comes back in a second.
+    pub per_second: u64,
+    /// What may be used at once.
+    pub burst: u64,
+    /// Time until more may be used, in ns.
+    pub wait_ns: u64,
+}
+
+impl Token {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it stands for requests without a token.
+    pub fn is_anonymous(&self) -> bool {
+        self.secret.is_none()
+    }
+
+    /// Whether it has one of these scopes.
+    pub fn has_any(&self, scopes: &[Scope]) -> bool {
+        scopes.iter().any(|scope| self.scopes & scope.bit() != 0)
+    }
+
+    /// Whether it reaches this model.
+    pub fn reaches(&self, model: &str) -> bool {
+        self.models.as_ref().is_none_or(|models| models.iter().any(|pattern| pattern.is_match(model)))
+    }
+
+    /// Whether there are models that it does not reach.
+    pub fn has_list(&self) -> bool {
+        self.models.is_some()
+    }
+
+    /// Takes one request out of its quotas. Bytes of earlier requests must not be owed any more.
+    pub fn take_request(&self, now_ns: u64) -> Result<(), OverQuota> {
+        let taken = self.check_bytes(now_ns).and_then(|()| self.take(now_ns));
+        let count = if taken.is_ok() { &self.used.passed } else { &self.used.limited };
+        count.fetch_add(1, Ordering::Relaxed);
+        taken
+    }
+
+    fn check_bytes(&self, now_ns: u64) -> Result<(), OverQuota> {
+        let Some(rate) = self.bytes else { return Ok(()) };
+        match rate.wait(self.used.bytes_full_at.load(Ordering::Relaxed), now_ns) {
+            0 => Ok(()),
+            wait_ns => Err(self.over(Quota::Bytes, rate, wait_ns)),
+        }
+    }
+
+    fn take(&self, now_ns: u64) -> Result<(), OverQuota> {
+        let Some(rate) = self.requests else { return Ok(()) };
+        let take = |full_at_ns| rate.take(full_at_ns, 1, now_ns).ok();
+        let taken = self.used.requests_full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        taken.map(drop).map_err(|full_at_ns| {
+            let wait_ns = rate.take(full_at_ns, 1, now_ns).err().unwrap_or(1);
+            self.over(Quota::Requests, rate, wait_ns)
+        })
+    }
+
+    fn over(&self, quota: Quota, Rate { per_second, burst }: Rate, wait_ns: u64) -> OverQuota {
+        OverQuota { token: self.name.clone(), quota, per_second, burst, wait_ns }
+    }
+
+    /// Notes bytes that came in messages, and takes them out of its quota. They have come already: what is missing is owed.
+    pub fn note_bytes_in(&self, bytes: u64, now_ns: u64) {
+        self.used.bytes_in.fetch_add(bytes, Ordering::Relaxed);
+        self.owe_bytes(bytes, now_ns);
+    }
+
+    /// The same for bytes of answers.
+    pub fn note_bytes_out(&self, bytes: u64, now_ns: u64) {
+        self.used.bytes_out.fetch_add(bytes, Ordering::Relaxed);
+        self.owe_bytes(bytes, now_ns);
+    }
+
+    fn owe_bytes(&self, bytes: u64, now_ns: u64) {
+        if let Some(rate) = self.bytes.filter(|_| bytes > 0) {
+            let owe = |full_at_ns| Some(rate.owe(full_at_ns, bytes, now_ns));
+            // It never refuses.
+            let _ = self.used.bytes_full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, owe);
+        }
+    }
+
+    /// Notes a call that it does not allow.
+    pub fn note_denied(&self) {
+        self.used.denied.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let Used { passed, denied, limited, bytes_in, bytes_out, .. } = &*self.used;
+        Counts {
+            name: self.name.clone(),
+            passed: read(passed),
+            denied: read(denied),
+            limited: read(limited),
+            bytes_in: read(bytes_in),
+            bytes_out: read(bytes_out),
+        }
+    }
+}
+
+impl std::fmt::Display for Quota {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Quota::Requests => "requests",
+            Quota::Bytes => "bytes of tensors",
+        })
+    }
+}

@@ -1,0 +1,305 @@
+//! Which token does a client bring, by the file as it is now?
+//!
+//! The file is looked at once a second, by a thread of its own. A change is taken over once two looks in a row see the same file, because a file that
+//! is half written may say less than it will: a quota or a list of models may lack. A file that has a fault leaves the rules before it in force.
+
+use std::collections::HashMap;
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread;
+
+use arc_swap::ArcSwap;
+
+use crate::limits::{CHECK_INTERVAL, FILE_BYTES_MAX};
+use crate::rules::{self, Rule, Rules, RulesError};
+use crate::secret::SecretHash;
+use crate::token::{Counts, Token, Used};
+
+/// The bits of a file's mode that let others read it.
+const OTHERS_READ: u32 = 0o044;
+
+/// The tokens of a file. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Tokens {
+    inner: Arc<Inner>,
+    /// The thread that looks at the file ends when the last of these is dropped.
+    _watched: Option<Arc<Sender<()>>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    table: ArcSwap<Table>,
+    /// The number of the table, without the table.
+    generation: AtomicU64,
+    refused_unknown: AtomicU64,
+    refused_without: AtomicU64,
+    faults: AtomicU64,
+    is_current: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    by_secret: HashMap<SecretHash, Arc<Token>>,
+    anonymous: Option<Arc<Token>>,
+    generation: u64,
+}
+
+/// A client brought a token that the file does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the request's token is not known: the header authorization is to be 'Bearer <secret>' with a secret of this server"
+)]
+pub struct Unknown;
+
+/// Why a file is not taken over.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It cannot be read.
+    #[error("the tokens of '{}' cannot be read: {cause}", .path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        cause: io::Error,
+    },
+    /// It says what it may not.
+    #[error("the tokens of '{}' have faults:\n{faults}", .path.display())]
+    Faulty {
+        /// The file.
+        path: PathBuf,
+        /// Its faults.
+        faults: RulesError,
+    },
+}
+
+/// What is counted of all tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Of each token, and of requests without one, by name.
+    pub tokens: Vec<Counts>,
+    /// Calls with a token that is not known.
+    pub unknown: u64,
+    /// Calls without a token that want one.
+    pub without: u64,
+    /// How often the file was found with a fault.
+    pub faults: u64,
+    /// Whether the rules in force are those of the file as it is.
+    pub is_current: bool,
+}
+
+impl Tokens {
+    /// The tokens of a file, which is read again when it changes.
+    pub fn from_file(path: &Path) -> Result<Tokens, FileError> {
+        // Before the file is read: one that changes meanwhile is read again.
+        let stamp = stamp(path);
+        let rules = read(path)?;
+        let inner = Arc::new(Inner::new(rules));
+        let (watched, last_dropped) = channel::<()>();
+        let (watch, path) = (Arc::downgrade(&inner), path.to_owned());
+        let mut seen = Seen { last: stamp, read: stamp, is_unreadable: false };
+        let look = move || {
+            while last_dropped.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                let Some(inner) = watch.upgrade() else { return };
+                inner.look(&path, &mut seen);
+            }
+        };
+        let started = thread::Builder::new().name("nerite-access".to_owned()).spawn(look);
+        if let Err(error) = started {
+            log::error!(
+                "no thread looks whether the file of tokens changes: {error}; restart the server after a change"
+            );
+        }
+        Ok(Tokens { inner, _watched: Some(Arc::new(watched)) })
+    }
+
+    /// The tokens of a text, which does not change.
+    pub fn from_text(text: &str) -> Result<Tokens, RulesError> {
+        Ok(Tokens { inner: Arc::new(Inner::new(rules::read(text)?)), _watched: None })
+    }
+
+    /// The token of the value of a header `authorization`; without one, the rules for requests without a token.
+    pub fn find(&self, authorization: Option<&[u8]>) -> Result<Arc<Token>, Unknown> {
+        let table = self.inner.table.load();
+        let found = match authorization {
+            None => table.anonymous.as_ref(),
+            Some(value) => SecretHash::of_header(value).and_then(|secret| table.by_secret.get(&secret)),
+        };
+        found.cloned().ok_or_else(|| self.unknown())
+    }
+
+    /// The token as the file has it now, where it changed meanwhile; `None` if this one is still that.
+    pub fn renewed(&self, token: &Token) -> Result<Option<Arc<Token>>, Unknown> {
+        if token.generation == self.inner.generation.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let table = self.inner.table.load();
+        let found = match &token.secret {
+            None => table.anonymous.as_ref(),
+            Some(secret) => table.by_secret.get(secret),
+        };
+        found.cloned().map(Some).ok_or_else(|| self.unknown())
+    }
+
+    /// Notes a call without a token that wants one.
+    pub fn note_without(&self) {
+        self.inner.refused_without.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn unknown(&self) -> Unknown {
+        self.inner.refused_unknown.fetch_add(1, Ordering::Relaxed);
+        Unknown
+    }
+
+    /// What was counted until now.
+    pub fn counters(&self) -> Counters {
+        let Inner { table, refused_unknown, refused_without, faults, is_current, .. } = &*self.inner;
+        let table = table.load();
+        let mut tokens: Vec<_> = table.all().map(|token| token.counts()).collect();
+        tokens.sort_by(|one, other| one.name.cmp(&other.name));
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Counters {
+            tokens,
+            unknown: read(refused_unknown),
+            without: read(refused_without),
+            faults: read(faults),
+            is_current: is_current.load(Ordering::Relaxed),
+        }
+    }
+
+    #[cfg(test)]
+    fn look(&self, path: &Path, seen: &mut Seen) {
+        self.inner.look(path, seen);
+    }
+}
+
+impl Inner {
+    fn new(rules: Rules) -> Inner {
+        Inner {
+            table: ArcSwap::from_pointee(Table::of(rules, &Table::default(), 0)),
+            generation: AtomicU64::new(0),
+            refused_unknown: AtomicU64::new(0),
+            refused_without: AtomicU64::new(0),
+            faults: AtomicU64::new(0),
+            is_current: AtomicBool::new(true),
+        }
+    }
+
+    /// Takes the file over if it changed and stands still.
+    fn look(&self, path: &Path, seen: &mut Seen) {
+        let now = stamp(path);
+        let stands_still = now == std::mem::replace(&mut seen.last, now);
+        if now == seen.read || !stands_still {
+            return;
+        }
+        let outcome = read(path);
+        let after = stamp(path);
+        if after != now {
+            // It changed while it was read. The next looks tell.
+            seen.last = after;
+            return;
+        }
+        // A file that cannot be read now, for example because no descriptor is left, is read at the next look.
+        let is_unreadable = matches!(outcome, Err(FileError::Unreadable { .. }));
+        let was_unreadable = std::mem::replace(&mut seen.is_unreadable, is_unreadable);
+        if !is_unreadable {
+            seen.read = now;
+        }
+        match outcome {
+            Ok(rules) => self.take_over(path, rules),
+            // It was said at an earlier look.
+            Err(_) if is_unreadable && was_unreadable => {}
+            Err(error) => {
+                self.faults.fetch_add(1, Ordering::Relaxed);
+                self.is_current.store(false, Ordering::Relaxed);
+                log::error!("the tokens in force are kept, because the changed file cannot be used: {error}");
+            }
+        }
+    }
+
+    fn take_over(&self, path: &Path, rules: Rules) {
+        let count = rules.tokens.len();
+        let old = self.table.load_full();
+        let generation = old.generation + 1;
+        self.table.store(Arc::new(Table::of(rules, &old, generation)));
+        self.generation.store(generation, Ordering::Release);
+        self.is_current.store(true, Ordering::Relaxed);
+        log::info!("the changed file of tokens '{}' is in force: {count} tokens", path.display());
+    }
+}
+
+impl Table {
+    /// The rules, with what was used of the tokens of the same names.
+    fn of(rules: Rules, before: &Table, generation: u64) -> Table {
+        let used: HashMap<&str, &Arc<Used>> = before.all().map(|token| (token.name.as_str(), &token.used)).collect();
+        let token = |Rule { name, secret, scopes, models, requests, bytes }: Rule| {
+            let used = used.get(name.as_str()).map_or_else(Arc::default, |used| Arc::clone(used));
+            Arc::new(Token { name, secret, scopes, models, requests, bytes, generation, used })
+        };
+        let anonymous = Some(token(rules.anonymous));
+        let all = rules.tokens.into_iter().map(token);
+        let by_secret = all.filter_map(|token| Some((token.secret?, token))).collect();
+        Table { by_secret, anonymous, generation }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Token>> {
+        self.by_secret.values().chain(&self.anonymous)
+    }
+}
+
+/// What the file was like at earlier looks.
+#[derive(Debug, Default)]
+struct Seen {
+    /// At the last one.
+    last: Option<Stamp>,
+    /// When it was read.
+    read: Option<Stamp>,
+    /// Whether it could not be read at the last look.
+    is_unreadable: bool,
+}
+
+/// Tells whether the file was changed or replaced: device, inode, size, and the time of its last change in seconds and ns.
+type Stamp = (u64, u64, u64, i64, i64);
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let found = std::fs::metadata(path).ok()?;
+    Some((found.dev(), found.ino(), found.size(), found.ctime(), found.ctime_nsec()))
+}
+
+fn read(path: &Path) -> Result<Rules, FileError> {
+    let unreadable = |cause| FileError::Unreadable { path: path.to_owned(), cause };
+    let file = File::open(path).map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
+    if metadata.len() > FILE_BYTES_MAX || !metadata.is_file() {
+        let text = format!("it has {} bytes, or is no file; at most {FILE_BYTES_MAX} are read", metadata.len());
+        return Err(unreadable(io::Error::new(io::ErrorKind::FileTooLarge, text)));
+    }
+    let mut text = String::new();
+    // It may have grown since.
+    file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
+    let rules = rules::read(&text).map_err(|faults| FileError::Faulty { path: path.to_owned(), faults })?;
+    if let Some(warning) = warning(path, &metadata, rules.has_plain_secrets) {
+        log::warn!("{warning}");
+    }
+    Ok(rules)
+}
+
+/// Secrets that others can read are none.
+fn warning(path: &Path, metadata: &Metadata, has_plain_secrets: bool) -> Option<String> {
+    let mode = metadata.mode() & 0o7777;
+    let shown = path.display();
+    (has_plain_secrets && mode & OTHERS_READ != 0).then(|| {
+        format!(
+            "the file of tokens '{shown}' holds secrets, and its mode {mode:04o} lets others read them; `chmod 0600 {shown}`, or give sha256 \
+             in their place"
+        )
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

@@ -1,0 +1,177 @@
+//! Do tokens follow their file, and do quotas outlive it?
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+use crate::scope::Scope;
+use crate::token::Quota;
+
+const S: u64 = 1_000_000_000;
+
+/// Replaces a file, as editors and Kubernetes do.
+fn put(path: &Path, text: &str) {
+    let fresh = path.with_extension("new");
+    fs::write(&fresh, text).unwrap();
+    fs::rename(&fresh, path).unwrap();
+}
+
+fn token(name: &str, secret: &str, rest: &str) -> String {
+    format!("[[token]]\nname = \"{name}\"\nsecret = \"{secret}\"\n{rest}\n")
+}
+
+#[test]
+fn a_client_is_who_its_secret_says() {
+    let tokens = Tokens::from_text(&(token("a", "one", "scopes = [\"infer\"]") + &token("b", "two", ""))).unwrap();
+    let name = |header: Option<&[u8]>| tokens.find(header).map(|token| token.name().to_owned());
+    assert_eq!(name(Some(b"Bearer one")).unwrap(), "a");
+    assert_eq!(name(Some(b"bearer two")).unwrap(), "b");
+    assert_eq!(name(None).unwrap(), "anonymous");
+    for wrong in [&b"Bearer three"[..], b"Bearer", b"", b"one"] {
+        assert_eq!(name(Some(wrong)), Err(Unknown));
+    }
+    assert_eq!(tokens.counters().unknown, 4);
+}
+
+#[test]
+fn a_changed_file_is_in_force_and_a_broken_one_leaves_the_rules_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokens.toml");
+    put(&path, &token("a", "one", "scopes = [\"infer\"]"));
+    let tokens = Tokens::from_file(&path).unwrap();
+    let old = tokens.find(Some(b"Bearer one")).unwrap();
+    assert_eq!(tokens.renewed(&old), Ok(None));
+    let mut seen = Seen { last: stamp(&path), read: stamp(&path), ..Seen::default() };
+    let mut look_twice = || (0..2).for_each(|_| tokens.look(&path, &mut seen));
+    look_twice();
+    assert_eq!(tokens.renewed(&old), Ok(None), "the file did not change");
+    put(&path, "[[token]]\nname = \"a\n");
+    look_twice();
+    look_twice();
+    assert_eq!((tokens.counters().faults, tokens.counters().is_current), (1, false));
+    assert!(tokens.find(Some(b"Bearer one")).is_ok());
+    put(&path, &token("a", "one", "scopes = [\"read\"]"));
+    look_twice();
+    assert!(tokens.counters().is_current);
+    let renewed = tokens.renewed(&old).unwrap().expect("another generation");
+    assert!(renewed.has_any(&[Scope::Read]) && !renewed.has_any(&[Scope::Infer]));
+    put(&path, "");
+    look_twice();
+    assert_eq!(tokens.renewed(&old), Err(Unknown), "its token was taken away");
+}
+
+#[test]
+fn a_file_that_is_being_written_is_taken_over_once_it_stands_still() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokens.toml");
+    fs::write(&path, token("a", "one", "")).unwrap();
+    let tokens = Tokens::from_file(&path).unwrap();
+    let mut seen = Seen { last: stamp(&path), read: stamp(&path), ..Seen::default() };
+    let mut look = || tokens.look(&path, &mut seen);
+    let reaches = || tokens.find(Some(b"Bearer two")).map(|token| token.reaches("secret"));
+    // Half of it is written: the list of models lacks.
+    fs::write(&path, token("b", "two", "scopes = [\"infer\"]")).unwrap();
+    look();
+    fs::write(&path, token("b", "two", "scopes = [\"infer\"]\nmodels = [\"echo\"]")).unwrap();
+    look();
+    assert_eq!(reaches(), Err(Unknown), "it changed between the two looks");
+    look();
+    assert_eq!(reaches(), Ok(false));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_looked_at_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokens.toml");
+    fs::write(&path, token("a", "one", "")).unwrap();
+    let tokens = Tokens::from_file(&path).unwrap();
+    let first = stamp(&path);
+    let mut seen = Seen { last: first, read: first, ..Seen::default() };
+    fs::write(&path, vec![b'#'; FILE_BYTES_MAX as usize + 1]).unwrap();
+    (0..4).for_each(|_| tokens.look(&path, &mut seen));
+    assert_eq!((tokens.counters().faults, tokens.counters().is_current), (1, false), "said once");
+    assert_eq!(seen.read, first, "what could not be read counts as not read");
+    assert!(tokens.find(Some(b"Bearer one")).is_ok());
+}
+
+impl PartialEq for Token {
+    fn eq(&self, other: &Token) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+#[test]
+fn a_missing_or_large_file_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokens.toml");
+    assert!(matches!(Tokens::from_file(&path), Err(FileError::Unreadable { .. })));
+    assert!(matches!(Tokens::from_file(folder.path()), Err(FileError::Unreadable { .. })));
+    fs::write(&path, vec![b'#'; FILE_BYTES_MAX as usize + 1]).unwrap();
+    let told = Tokens::from_file(&path).unwrap_err().to_string();
+    assert!(told.contains("it has 1048577 bytes"), "{told}");
+}
+
+#[test]
+fn secrets_that_others_can_read_are_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokens.toml");
+    fs::write(&path, "").unwrap();
+    let warns = |mode: u32, plain: bool| {
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        warning(&path, &fs::metadata(&path).unwrap(), plain).is_some()
+    };
+    assert_eq!(
+        [warns(0o600, true), warns(0o640, true), warns(0o604, true), warns(0o644, false)],
+        [false, true, true, false]
+    );
+}
+
+#[test]
+fn quotas_are_the_tokens_own_and_outlive_a_new_file() {
+    let rules = "requests_per_second = 10\nburst = 2";
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokens.toml");
+    put(&path, &(token("a", "one", rules) + &token("b", "two", rules)));
+    let tokens = Tokens::from_file(&path).unwrap();
+    let of = |secret: &str| tokens.find(Some(format!("Bearer {secret}").as_bytes())).unwrap();
+    let (a, b) = (of("one"), of("two"));
+    assert_eq!([a.take_request(S), a.take_request(S)], [Ok(()), Ok(())]);
+    let over = a.take_request(S).unwrap_err();
+    assert_eq!((over.quota, over.wait_ns), (Quota::Requests, S / 10));
+    assert_eq!(
+        over.to_string(),
+        "the quota of token 'a' is used up: 10 requests per second, at most 2 at once; try again in 100 ms"
+    );
+    assert_eq!(b.take_request(S), Ok(()), "another token's");
+    put(&path, &(token("a", "one", rules) + "# changed\n"));
+    let mut seen = Seen::default();
+    (0..2).for_each(|_| tokens.look(&path, &mut seen));
+    assert!(of("one").take_request(S).is_err(), "a new file is no new quota");
+    let counts = &tokens.counters().tokens;
+    let a = counts.iter().find(|counts| counts.name == "a").unwrap();
+    assert_eq!((a.passed, a.limited), (2, 2));
+    assert!(counts.iter().all(|counts| counts.name != "b"), "what is not in the file is not shown");
+}
+
+#[test]
+fn bytes_that_came_are_owed() {
+    let tokens = Tokens::from_text(&token("a", "one", "bytes_per_second = 1000")).unwrap();
+    let a = tokens.find(Some(b"Bearer one")).unwrap();
+    assert_eq!(a.take_request(S), Ok(()));
+    a.note_bytes_in(1500, S);
+    a.note_bytes_out(500, S);
+    assert_eq!(a.take_request(S).unwrap_err().quota, Quota::Bytes);
+    assert!(a.take_request(2 * S).is_err());
+    assert_eq!(a.take_request(2 * S + S / 1000), Ok(()));
+    let counts = a.counts();
+    assert_eq!((counts.bytes_in, counts.bytes_out, counts.limited), (1500, 500, 2));
+}
+
+#[test]
+fn a_token_reaches_its_models_and_without_a_list_all() {
+    let tokens =
+        Tokens::from_text(&(token("a", "one", "models = [\"d*\", \"echo\"]") + &token("b", "two", ""))).unwrap();
+    let (a, b) = (tokens.find(Some(b"Bearer one")).unwrap(), tokens.find(Some(b"Bearer two")).unwrap());
+    assert_eq!(["digits", "echo", "echo2"].map(|model| a.reaches(model)), [true, true, false]);
+    assert!(b.reaches("anything"));
+}

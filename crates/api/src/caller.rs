@@ -1,0 +1,322 @@
+//! Who makes a call, and which line of the log tells of it?
+//!
+//! With `--log-access` each request is one line of the log. The line is written when nobody needs what is known of the call any more: its answer was
+//! made, or its client has gone.
+
+use std::fmt::Write as _;
+use std::sync::{Arc, PoisonError};
+
+use nerite_access::Token;
+use nerite_locks::Mutex;
+use nerite_request::{Peer, Response};
+use nerite_watchdog::now_ns;
+
+use crate::access::{Category, Refused};
+use crate::codes;
+use crate::logging::{LogFormat, LogSwitches};
+
+/// The target of lines about requests. Where lines are JSON, such a message is members of the object, and not text.
+pub const ACCESS_TARGET: &str = "nerite_access_line";
+/// Bytes of a name that a client chose which are written.
+pub(crate) const NAME_BYTES_MAX: usize = 128;
+
+/// What is known of the client of a call.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    /// Its token, where tokens are asked for and the call wants one.
+    pub token: Option<Arc<Token>>,
+    /// The line that tells of the call, if one does.
+    pub line: Option<Line>,
+}
+
+impl Caller {
+    /// Notes bytes of tensors in the message of a request.
+    pub(crate) fn note_bytes_in(&self, bytes: u64) {
+        self.token.iter().for_each(|token| token.note_bytes_in(bytes, now_ns()));
+        self.line.iter().for_each(|line| line.note_bytes_in(bytes));
+    }
+
+    /// Notes one response of an inference.
+    pub(crate) fn note_response(&self, response: &Response) {
+        let bytes = tensor_bytes(response);
+        self.token.iter().for_each(|token| token.note_bytes_out(bytes, now_ns()));
+        let Some(line) = &self.line else { return };
+        line.note(|said| said.bytes_out += bytes);
+        if response.is_last() {
+            line.note_outcome(match response {
+                Response::Failed { error, .. } => codes::grpc_status(error.code),
+                _ => 0,
+            });
+        }
+    }
+}
+
+/// By what the call came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub(crate) enum FrontEnd {
+    Http,
+    Grpc,
+    Session,
+    Metrics,
+}
+
+/// The line of one call. It is written when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Line {
+    log: Arc<LogSwitches>,
+    front: FrontEnd,
+    call: &'static str,
+    peer: Peer,
+    token: Option<Arc<Token>>,
+    begun_ns: u64,
+    said: Mutex<Said>,
+}
+
+/// What becomes known of a call on its way.
+#[derive(Clone, Debug, Default)]
+struct Said {
+    model: String,
+    version: String,
+    id: String,
+    status: Option<u32>,
+    bytes_in: u64,
+    bytes_out: u64,
+    /// Whether each request of the call has a line of its own.
+    is_silent: bool,
+}
+
+impl Line {
+    /// The line of a call that begins now.
+    pub(crate) fn begin(
+        log: &Arc<LogSwitches>,
+        front: FrontEnd,
+        call: Category,
+        peer: &Peer,
+        token: Option<&Arc<Token>>,
+    ) -> Line {
+        Line {
+            log: Arc::clone(log),
+            front,
+            call: call.name(),
+            peer: peer.clone(),
+            token: token.cloned(),
+            begun_ns: now_ns(),
+            said: Mutex::default(),
+        }
+    }
+
+    /// The call is this inference.
+    pub(crate) fn note_request(&self, model: &str, version: &str, id: &str) {
+        self.note(|said| (said.model, said.version, said.id) = (shortened(model), shortened(version), shortened(id)));
+    }
+
+    /// So many bytes of tensors are in the message of the request.
+    pub(crate) fn note_bytes_in(&self, bytes: u64) {
+        self.note(|said| said.bytes_in += bytes);
+    }
+
+    /// The outcome of an inference, as a number of gRPC. Over HTTP the answer has a number of its own.
+    pub(crate) fn note_outcome(&self, code: u32) {
+        if self.front != FrontEnd::Http {
+            self.note(|said| said.status = said.status.or(Some(code)));
+        }
+    }
+
+    /// The outcome of the call, in the numbers of its protocol.
+    pub(crate) fn note_status(&self, status: u32) {
+        self.note(|said| said.status = said.status.or(Some(status)));
+    }
+
+    /// Each request of the call has a line of its own.
+    pub(crate) fn silence(&self) {
+        self.note(|said| said.is_silent = true);
+    }
+
+    /// Another line for the next request of the same call.
+    pub(crate) fn next(&self) -> Line {
+        let Line { log, front, call, peer, token, .. } = self;
+        let (log, peer, token) = (Arc::clone(log), peer.clone(), token.clone());
+        Line { log, front: *front, call, peer, token, begun_ns: now_ns(), said: Mutex::default() }
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Said)) {
+        change(&mut self.said.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn text(&self, said: &Said, is_json: bool, now_ns: u64) -> String {
+        let Said { model, version, id, status, bytes_in, bytes_out, .. } = said;
+        let mut fields = Fields { is_json, out: String::with_capacity(192) };
+        fields.word("protocol", self.front.name());
+        fields.word("peer", &self.peer.to_string());
+        fields.word("token", self.token.as_ref().map_or("-", |token| token.name()));
+        fields.word("call", self.call);
+        for (name, value) in [("model", model), ("version", version), ("request_id", id)] {
+            if !value.is_empty() {
+                fields.word(name, value);
+            }
+        }
+        if let Some(status) = status {
+            fields.number("status", u64::from(*status));
+        }
+        fields.number("bytes_in", *bytes_in);
+        fields.number("bytes_out", *bytes_out);
+        fields.number("us", now_ns.saturating_sub(self.begun_ns) / 1000);
+        fields.out
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let said = std::mem::take(&mut *self.said.lock().unwrap_or_else(PoisonError::into_inner));
+        if !said.is_silent {
+            let is_json = self.log.format() == LogFormat::Json;
+            log::info!(target: ACCESS_TARGET, "{}", self.text(&said, is_json, now_ns()));
+        }
+    }
+}
+
+impl FrontEnd {
+    /// The number of a refusal in this protocol.
+    pub(crate) fn status_of(self, refused: &Refused) -> u32 {
+        match self {
+            FrontEnd::Http | FrontEnd::Metrics => u32::from(refused.http_status()),
+            FrontEnd::Grpc | FrontEnd::Session => codes::grpc_status(refused.status.code),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            FrontEnd::Http => "http",
+            FrontEnd::Grpc => "grpc",
+            FrontEnd::Session => "session",
+            FrontEnd::Metrics => "metrics",
+        }
+    }
+}
+
+/// Named values, as words or as members of JSON.
+struct Fields {
+    is_json: bool,
+    out: String,
+}
+
+impl Fields {
+    fn word(&mut self, name: &str, value: &str) {
+        self.name(name);
+        let is_plain = value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-:/".contains(&byte));
+        if is_plain && !self.is_json {
+            self.out.push_str(value);
+        } else {
+            quote(value, &mut self.out);
+        }
+    }
+
+    fn number(&mut self, name: &str, value: u64) {
+        self.name(name);
+        let _ = write!(self.out, "{value}");
+    }
+
+    fn name(&mut self, name: &str) {
+        if self.is_json {
+            let _ = write!(self.out, "{}\"{name}\":", if self.out.is_empty() { "" } else { "," });
+        } else {
+            let _ = write!(self.out, "{}{name}=", if self.out.is_empty() { "access: " } else { " " });
+        }
+    }
+}
+
+/// A text as a string of JSON. Whatever is not printable ASCII is escaped.
+fn quote(value: &str, out: &mut String) {
+    out.push('"');
+    for c in value.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            ' '..='~' => out.push(c),
+            c => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    let _ = write!(out, "\\u{unit:04x}");
+                }
+            }
+        }
+    }
+    out.push('"');
+}
+
+/// Bytes of the tensors that a message with this response carries.
+fn tensor_bytes(response: &Response) -> u64 {
+    match response {
+        Response::Part(tensors) | Response::Final(tensors) => {
+            let carried = tensors.outputs.iter().filter(|output| !output.placed);
+            carried.map(|output| output.data.len() as u64).sum()
+        }
+        Response::End | Response::Failed { .. } => 0,
+    }
+}
+
+fn shortened(name: &str) -> String {
+    cut(name, NAME_BYTES_MAX).to_owned()
+}
+
+/// The beginning of a text.
+pub(crate) fn cut(text: &str, bytes_max: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes_max)]
+}
+
+#[cfg(test)]
+mod tests {
+    use nerite_request::setting::LogSettings;
+
+    use super::*;
+
+    fn line(front: FrontEnd) -> Line {
+        let settings = LogSettings {
+            file: String::new(),
+            info: false,
+            warning: false,
+            error: false,
+            verbose_level: 0,
+            format: "default".into(),
+        };
+        Line::begin(&Arc::new(LogSwitches::new(settings)), front, Category::Inference, &Peer::User { uid: 7 }, None)
+    }
+
+    #[track_caller]
+    fn check(line: &Line, is_json: bool, expect: &str) {
+        let said = line.said.lock().expect("nobody panicked").clone();
+        assert_eq!(line.text(&said, is_json, line.begun_ns + 5_999), expect);
+    }
+
+    #[test]
+    fn a_line_says_who_asked_what_and_what_came_of_it() {
+        let line = line(FrontEnd::Grpc);
+        check(&line, false, "access: protocol=grpc peer=\"user 7\" token=- call=inference bytes_in=0 bytes_out=0 us=5");
+        line.note_request("digits", "", "a\n\"b\" é😀");
+        line.note_bytes_in(64);
+        line.note(|said| said.bytes_out += 8);
+        line.note_outcome(0);
+        line.note_status(13);
+        check(
+            &line,
+            false,
+            "access: protocol=grpc peer=\"user 7\" token=- call=inference model=digits request_id=\"a\\u000a\\\"b\\\" \\u00e9\\ud83d\\ude00\" \
+             status=0 bytes_in=64 bytes_out=8 us=5",
+        );
+        check(
+            &line,
+            true,
+            "\"protocol\":\"grpc\",\"peer\":\"user 7\",\"token\":\"-\",\"call\":\"inference\",\"model\":\"digits\",\
+             \"request_id\":\"a\\u000a\\\"b\\\" \\u00e9\\ud83d\\ude00\",\"status\":0,\"bytes_in\":64,\"bytes_out\":8,\"us\":5",
+        );
+    }
+
+    #[test]
+    fn names_are_cut_and_over_http_the_answer_has_the_status() {
+        let line = line(FrontEnd::Http);
+        line.note_request(&"é".repeat(100), "1", "");
+        line.note_outcome(5);
+        line.note_status(404);
+        let said = line.said.lock().expect("nobody panicked").clone();
+        assert_eq!((said.model.len(), said.status), (NAME_BYTES_MAX, Some(404)));
+    }
+}

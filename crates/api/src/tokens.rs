@@ -1,0 +1,290 @@
+//! What may a client do by its token?
+//!
+//! Each front end asks [`Api::allow`] once for each call, and a session [`Api::allow_session`]. The order is the same for all: headers of restricted
+//! categories, the token, its scopes, its quotas. Which models the token reaches is asked where a model is found.
+
+use std::sync::Arc;
+
+use nerite_access::{OverQuota, Scope, Token, Tokens, Unknown};
+use nerite_request::{Code, InferRequest, Status};
+use nerite_watchdog::now_ns;
+
+use crate::access::{Category, Refused};
+use crate::caller::{Caller, FrontEnd, Line};
+use crate::{Api, Scope as SessionScope, codes};
+
+/// The scopes of which a token has one to make a call. Empty: everybody may.
+fn scopes(category: Category, changes: bool) -> &'static [Scope] {
+    match (category, changes) {
+        (Category::Health, _) => &[],
+        (Category::Inference, _) => &[Scope::Infer],
+        // Clients read it before their first inference.
+        (Category::Metadata, _) => &[Scope::Read, Scope::Infer],
+        (Category::SharedMemory, true) => &[Scope::Regions],
+        (Category::SharedMemory, false) => &[Scope::Regions, Scope::Read],
+        (Category::ModelRepository | Category::Trace | Category::Logging, true) => &[Scope::Control],
+        (Category::ModelRepository | Category::Trace | Category::Logging, false) => &[Scope::Read, Scope::Control],
+        (Category::ModelConfig | Category::Statistics, _) => &[Scope::Read],
+    }
+}
+
+impl Api {
+    /// Whether a call goes on that `restricted` lets through, and what is known of its client from now on; `None` if nothing has to be.
+    pub(crate) fn admit_caller(
+        &self,
+        front: FrontEnd,
+        categories: &[Category],
+        changes: bool,
+        authorization: Option<&[u8]>,
+        restricted: Result<(), Status>,
+    ) -> Result<Option<Arc<Caller>>, Refused> {
+        let Some(first) = categories.first() else { return Ok(None) };
+        let (token, allowed) = match (&self.inner.options.tokens, restricted) {
+            (_, Err(status)) => (None, Err(status.into())),
+            (None, Ok(())) => (None, Ok(())),
+            (Some(tokens), Ok(())) => self.by_token(tokens, categories, changes, authorization),
+        };
+        let line = self.inner.options.log_access.then(|| self.line(front, *first, token.as_ref()));
+        if let (Err(refused), Some(line)) = (&allowed, &line) {
+            line.note_status(front.status_of(refused));
+        }
+        allowed.map(|()| (token.is_some() || line.is_some()).then(|| Arc::new(Caller { token, line })))
+    }
+
+    /// The token of a call, where the call wants one, and whether the token allows it.
+    fn by_token(
+        &self,
+        tokens: &Tokens,
+        categories: &[Category],
+        changes: bool,
+        authorization: Option<&[u8]>,
+    ) -> (Option<Arc<Token>>, Result<(), Refused>) {
+        if categories.iter().all(|category| scopes(*category, changes).is_empty()) {
+            return (None, Ok(()));
+        }
+        let token = match tokens.find(authorization) {
+            Ok(token) => token,
+            Err(fault) => return (None, Err(unknown(fault))),
+        };
+        let check = |category: &Category| check_scopes(tokens, &token, scopes(*category, changes));
+        let allowed = categories.iter().try_for_each(check).and_then(|()| take_request(&token));
+        // An inference changes nothing, whatever memory it takes.
+        let changed = categories.first().filter(|first| changes && scopes(**first, true) != scopes(**first, false));
+        if let Some(category) = changed {
+            self.audit_refusal(&token, *category, &allowed);
+        }
+        (Some(token), allowed)
+    }
+
+    fn line(&self, front: FrontEnd, category: Category, token: Option<&Arc<Token>>) -> Line {
+        Line::begin(&self.inner.log, front, category, self.peer(), token)
+    }
+
+    /// Whether a session that says Hello brings a token that is known, or none.
+    pub fn check_session_token(&self, authorization: Option<&[u8]>) -> Result<(), Status> {
+        match &self.inner.options.tokens {
+            Some(tokens) if authorization.is_some() => Ok(tokens.find(authorization).map(drop).map_err(unknown)?),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a client may see the metrics.
+    pub fn allow_metrics(&self, authorization: Option<&[u8]>) -> Result<(), Refused> {
+        let caller = self.admit_caller(FrontEnd::Metrics, &[Category::Statistics], false, authorization, Ok(()))?;
+        if let Some(line) = caller.as_ref().and_then(|caller| caller.line.as_ref()) {
+            line.note_status(200);
+        }
+        Ok(())
+    }
+
+    /// The server as the client of a call that was allowed sees it for the next request of that call, where that differs, and whether the request may
+    /// be made. Each request of a stream counts against quotas, but for one that was counted with its call (`is_counted`).
+    pub fn allow_next(&self, is_counted: bool) -> (Option<Api>, Result<(), Status>) {
+        let Some(caller) = self.caller() else { return (None, Ok(())) };
+        let line = caller.line.as_ref().map(Line::next);
+        let (token, allowed) = match self.next_token(is_counted) {
+            Ok(token) => (token, Ok(())),
+            Err(status) => {
+                if let Some(line) = &line {
+                    line.note_status(codes::grpc_status(status.code));
+                }
+                (caller.token.clone(), Err(status))
+            }
+        };
+        (Some(self.with_caller(Arc::new(Caller { token, line }))), allowed)
+    }
+
+    /// The same client, in this call.
+    pub(crate) fn with_caller(&self, caller: Arc<Caller>) -> Api {
+        Api { inner: Arc::clone(&self.inner), client: Arc::clone(&self.client), caller: Some(caller) }
+    }
+
+    fn next_token(&self, is_counted: bool) -> Result<Option<Arc<Token>>, Status> {
+        let Some((tokens, token)) = self.token_now()? else { return Ok(None) };
+        check_scopes(tokens, &token, &[Scope::Infer])?;
+        if !is_counted {
+            take_request(&token)?;
+        }
+        Ok(Some(token))
+    }
+
+    /// Each request of the call will have a line of its own in the log.
+    pub fn silence_call(&self) {
+        self.caller.iter().filter_map(|caller| caller.line.as_ref()).for_each(Line::silence);
+    }
+
+    /// Notes how a call over HTTP or gRPC was answered, in the numbers of its protocol.
+    pub fn note_status(&self, status: u32) {
+        self.caller.iter().filter_map(|caller| caller.line.as_ref()).for_each(|line| line.note_status(status));
+    }
+
+    /// Notes which inference the call is, before it is checked, so that the line of a refused one tells. The id is empty where it is not known yet.
+    pub fn note_inference(&self, model: &str, version: &str, id: &str) {
+        if self.inner.options.log_access
+            && let Some(line) = self.caller().as_ref().and_then(|caller| caller.line.as_ref())
+        {
+            line.note_request(model, version, id);
+        }
+    }
+
+    /// As [`Api::note_inference`], for a request that was read.
+    pub fn note_request(&self, infer_request: &InferRequest) {
+        self.note_inference(&infer_request.model, &infer_request.version, &infer_request.id);
+    }
+
+    /// Notes the bytes of tensors that came with a request.
+    pub(crate) fn note_bytes_in(&self, infer_request: &InferRequest) {
+        if let Some(caller) = self.caller() {
+            caller.note_bytes_in(infer_request.inline_bytes() as u64);
+        }
+    }
+
+    /// Whether the client's token reaches this model.
+    pub(crate) fn check_model(&self, model: &str) -> Result<(), Status> {
+        let Some((_, token)) = self.token_now()? else { return Ok(()) };
+        if token.reaches(model) {
+            return Ok(());
+        }
+        token.note_denied();
+        Err(Status::new(Code::Denied, format!("{} does not reach model '{model}'", who(&token))))
+    }
+
+    /// Whether the client's token has no list of models, which a change of other models wants.
+    pub(crate) fn check_reaches_all(&self, what: &str) -> Result<(), Status> {
+        let Some((_, token)) = self.token_now()? else { return Ok(()) };
+        if !token.has_list() {
+            return Ok(());
+        }
+        token.note_denied();
+        Err(Status::new(
+            Code::Denied,
+            format!("{what}, which wants a token without a list of models; {} has one", who(&token)),
+        ))
+    }
+
+    /// Whether the client's token has `regions`, where tokens are asked for: its outputs are placed in leases.
+    pub(crate) fn check_leased_outputs(&self) -> Result<(), Status> {
+        let Some((tokens, token)) = self.token_now()? else { return Ok(()) };
+        Ok(check_scopes(tokens, &token, scopes(Category::SharedMemory, true))?)
+    }
+
+    /// Whether the client may change settings by its token; `None` where tokens are not asked for.
+    pub(crate) fn may_control(&self, settings: Category) -> Option<Result<(), Status>> {
+        let tokens = self.inner.options.tokens.as_ref()?;
+        let Some(token) = self.token() else { return Some(Err(without(tokens, &[Scope::Control]).into())) };
+        let allowed = check_scopes(tokens, &token, scopes(settings, true));
+        // Over gRPC only the message says that it is a change.
+        self.audit_refusal(&token, settings, &allowed);
+        Some(allowed.map_err(Status::from))
+    }
+
+    /// The token of the call. `None` where tokens are not asked for, or the call wants none.
+    pub(crate) fn token(&self) -> Option<Arc<Token>> {
+        self.inner.options.tokens.as_ref()?;
+        self.caller()?.token.clone()
+    }
+
+    /// What is known of the client of the call; `None` if nothing has to be.
+    pub(crate) fn caller(&self) -> Option<Arc<Caller>> {
+        self.caller.clone().or_else(|| self.client.session_caller.load_full())
+    }
+
+    /// The token of the call as the file says it now: calls may last.
+    fn token_now(&self) -> Result<Option<(&Tokens, Arc<Token>)>, Status> {
+        let Some(tokens) = &self.inner.options.tokens else { return Ok(None) };
+        let Some(token) = self.token() else { return Ok(None) };
+        let renewed = tokens.renewed(&token).map_err(unknown)?;
+        Ok(Some((tokens, renewed.unwrap_or(token))))
+    }
+}
+
+impl SessionScope {
+    /// As [`Api::allow_next`], for a request of the packet whose first one was counted.
+    pub fn allow_next(&self) -> Result<(), Status> {
+        let (next, allowed) = self.api().allow_next(false);
+        if let Some(next) = next {
+            self.api().client.session_caller.store(next.caller);
+        }
+        allowed
+    }
+}
+
+fn check_scopes(tokens: &Tokens, token: &Token, scopes: &[Scope]) -> Result<(), Refused> {
+    if scopes.is_empty() || token.has_any(scopes) {
+        return Ok(());
+    }
+    token.note_denied();
+    if token.is_anonymous() {
+        return Err(without(tokens, scopes));
+    }
+    let text = format!("token '{}' has no scope for this call, which wants {}", token.name(), names(scopes));
+    Err(Status::new(Code::Denied, text).into())
+}
+
+fn without(tokens: &Tokens, scopes: &[Scope]) -> Refused {
+    tokens.note_without();
+    let text =
+        format!("this call wants a token with {}: send the header authorization with 'Bearer <secret>'", names(scopes));
+    Status::new(Code::Unauthenticated, text).into()
+}
+
+fn unknown(unknown: Unknown) -> Refused {
+    Status::new(Code::Unauthenticated, unknown.to_string()).into()
+}
+
+fn take_request(token: &Token) -> Result<(), Refused> {
+    token.take_request(now_ns()).map_err(|over: OverQuota| Refused {
+        status: Status::new(Code::Exhausted, over.to_string()),
+        retry_after_s: Some(over.wait_ns.div_ceil(1_000_000_000)),
+    })
+}
+
+/// `scope 'read' or 'infer'`.
+fn names(scopes: &[Scope]) -> String {
+    let names: Vec<_> = scopes.iter().map(|scope| format!("'{}'", scope.name())).collect();
+    format!("scope {}", names.join(" or "))
+}
+
+/// The token, as texts name it.
+fn who(token: &Token) -> String {
+    if token.is_anonymous() { "a request without a token".to_owned() } else { format!("token '{}'", token.name()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_call_but_health_wants_a_scope_and_changes_want_one_of_their_own() {
+        for category in Category::ALL {
+            for changes in [false, true] {
+                assert_eq!(scopes(category, changes).is_empty(), category == Category::Health, "{category:?}");
+            }
+        }
+        for category in [Category::ModelRepository, Category::Trace, Category::Logging] {
+            assert_eq!(scopes(category, true), [Scope::Control]);
+        }
+        assert!(!scopes(Category::SharedMemory, true).contains(&Scope::Read));
+        assert!(!scopes(Category::Inference, false).contains(&Scope::Read));
+    }
+}

@@ -1,0 +1,95 @@
+//! How does a backend say which tensors it asks another model with, and for which?
+
+use nerite_tensor::{DataType, Shape};
+
+use super::exports;
+use crate::abi::{List, Opaque, Text};
+use crate::fault::Fault;
+use crate::limits::{INPUTS_MAX, OUTPUTS_MAX};
+use crate::objects::Kept;
+use crate::objects::{BufferAttributes, InferenceRequest, ServerObject, TraceObject, fly};
+use crate::table::Handle;
+
+type Request = Handle<InferenceRequest>;
+
+exports! {
+    "TRITONSERVER_InferenceRequestAddInput" =
+        add_input(request: Request, name: Text, datatype: u32, shape: List<i64>, dims: u64) {
+        let (request, name) = (request.get()?, name.read()?);
+        let found = DataType::ALL.into_iter().find(|known| *known as u32 == datatype);
+        let datatype = found.ok_or_else(|| Fault::misuse(format!("input '{name}' has no valid datatype")))?;
+        let mut asked = request.asked();
+        if asked.inputs.len() >= INPUTS_MAX {
+            return Err(Fault::misuse(format!("a request has at most {INPUTS_MAX} inputs")));
+        }
+        asked.add_input(name, datatype, Shape::from_vec(shape.read(dims)?))?;
+    }
+
+    "TRITONSERVER_InferenceRequestRemoveInput" = remove_input(request: Request, name: Text) {
+        let (request, name) = (request.get()?, name.read()?);
+        let mut asked = request.asked();
+        asked.input(&name)?;
+        asked.inputs.retain(|input| input.name != name);
+    }
+
+    "TRITONSERVER_InferenceRequestRemoveAllInputs" = remove_all_inputs(request: Request) {
+        request.get()?.asked().inputs.clear();
+    }
+
+    "TRITONSERVER_InferenceRequestAppendInputData" = append_input_data(
+        request: Request,
+        name: Text,
+        base: Opaque,
+        bytes: usize,
+        memory_type: u32,
+        memory_id: i64,
+    ) {
+        let request = request.get()?;
+        request.asked().input(&name.read()?)?.append(Kept(base.address()), bytes, (memory_type, memory_id))?;
+    }
+
+    "TRITONSERVER_InferenceRequestAppendInputDataWithBufferAttributes" = append_input_data_with_attributes(
+        request: Request,
+        name: Text,
+        base: Opaque,
+        attributes: Handle<BufferAttributes>,
+    ) {
+        let (request, attributes) = (request.get()?, attributes.get()?);
+        let (bytes, memory) = {
+            let told = attributes.told();
+            (told.byte_size, (told.memory_type, told.memory_id))
+        };
+        request.asked().input(&name.read()?)?.append(Kept(base.address()), bytes, memory)?;
+    }
+
+    "TRITONSERVER_InferenceRequestRemoveAllInputData" = remove_all_input_data(request: Request, name: Text) {
+        request.get()?.asked().input(&name.read()?)?.clear();
+    }
+
+    "TRITONSERVER_InferenceRequestAddRequestedOutput" = add_requested_output(request: Request, name: Text) {
+        let (request, name) = (request.get()?, name.read()?);
+        let mut asked = request.asked();
+        if asked.wanted.len() >= OUTPUTS_MAX {
+            return Err(Fault::misuse(format!("a request wants at most {OUTPUTS_MAX} outputs")));
+        }
+        if !asked.wanted.contains(&name) {
+            asked.wanted.push(name);
+        }
+    }
+
+    "TRITONSERVER_InferenceRequestRemoveRequestedOutput" = remove_requested_output(request: Request, name: Text) {
+        let (request, name) = (request.get()?, name.read()?);
+        request.asked().wanted.retain(|wanted| *wanted != name);
+    }
+
+    "TRITONSERVER_InferenceRequestRemoveAllRequestedOutputs" = remove_all_requested_outputs(request: Request) {
+        request.get()?.asked().wanted.clear();
+    }
+
+    "TRITONSERVER_ServerInferAsync" = infer_async(server: Handle<ServerObject>, request: Request, trace: Handle<TraceObject>) {
+        server.get()?;
+        // It is the server's, also where the request is refused.
+        let trace = if trace.is_null() { None } else { Some(trace.take()?) };
+        fly(request, trace.map(|trace| trace.traced()))?;
+    }
+}

@@ -1,0 +1,160 @@
+//! How are the functions called that a backend passes?
+//!
+//! Each type below is one kind of function of Triton's interface. A value of it came from a backend, whose part of the contract is that the function
+//! has this signature and may be called until what it was passed for has ended. A function that returns an error gives it to the caller. `A` is the
+//! allocator, and `R` the request or response.
+
+use std::ffi::{CString, c_char, c_void};
+use std::sync::Arc;
+
+use nerite_request::Status;
+
+use super::{BufferAttributes, ErrorObject};
+use crate::fault::{Fault, within};
+use crate::table::Handle;
+
+type Returned = Handle<ErrorObject>;
+
+/// `TRITONSERVER_ResponseAllocatorAllocFn_t`.
+pub type AllocateFn<A> = unsafe extern "C" fn(
+    Handle<A>,
+    *const c_char,
+    usize,
+    u32,
+    i64,
+    *mut c_void,
+    *mut *mut c_void,
+    *mut *mut c_void,
+    *mut u32,
+    *mut i64,
+) -> Returned;
+/// `TRITONSERVER_ResponseAllocatorReleaseFn_t`.
+pub type ReleaseFn<A> = unsafe extern "C" fn(Handle<A>, *mut c_void, *mut c_void, usize, u32, i64) -> Returned;
+/// `TRITONSERVER_ResponseAllocatorStartFn_t`.
+pub type StartFn<A> = unsafe extern "C" fn(Handle<A>, *mut c_void) -> Returned;
+/// `TRITONSERVER_ResponseAllocatorQueryFn_t`.
+pub type QueryFn<A> =
+    unsafe extern "C" fn(Handle<A>, *mut c_void, *const c_char, *mut usize, *mut u32, *mut i64) -> Returned;
+/// `TRITONSERVER_ResponseAllocatorBufferAttributesFn_t`.
+pub type DescribeFn<A> =
+    unsafe extern "C" fn(Handle<A>, *const c_char, Handle<BufferAttributes>, *mut c_void, *mut c_void) -> Returned;
+/// `TRITONSERVER_InferenceResponseCompleteFn_t`.
+pub type RespondFn<R> = unsafe extern "C" fn(Handle<R>, u32, *mut c_void);
+/// `TRITONSERVER_InferenceRequestReleaseFn_t`.
+pub type RequestReleaseFn<R> = unsafe extern "C" fn(Handle<R>, u32, *mut c_void);
+
+/// An address of a backend's, which is kept and passed back.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+pub struct Kept(pub *mut c_void);
+
+// SAFETY: nothing in the server reads or writes through it. The backend that gave it gets it back, on whichever thread, as the interface says.
+unsafe impl Send for Kept {}
+// SAFETY: as above.
+unsafe impl Sync for Kept {}
+
+/// Where memory of a backend's lies, and what it is called there.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// The first byte.
+    pub base: Kept,
+    /// What the backend wants back with it.
+    pub userp: Kept,
+    /// How many bytes were asked for.
+    pub bytes: usize,
+    /// 0 for the host, 1 for page-locked memory, 2 for a GPU.
+    pub kind: u32,
+    /// Which GPU.
+    pub id: i64,
+}
+
+/// Asks for memory for an output of so many bytes, best of this kind.
+pub fn allocate<A>(
+    function: AllocateFn<A>,
+    allocator: Handle<A>,
+    output: &str,
+    (bytes, kind, id): (usize, u32, i64),
+    userp: Kept,
+) -> Result<Memory, Status> {
+    let name = CString::new(output).map_err(|_| Status::internal("an output's name has a zero in it"))?;
+    let (mut base, mut own) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let (mut actual_kind, mut actual_id) = (kind, id);
+    // SAFETY: the function has this signature (see above), the name ends with a zero, and the four places are variables of this call.
+    let returned = unsafe {
+        function(
+            allocator,
+            name.as_ptr(),
+            bytes,
+            kind,
+            id,
+            userp.0,
+            &raw mut base,
+            &raw mut own,
+            &raw mut actual_kind,
+            &raw mut actual_id,
+        )
+    };
+    read(returned)?;
+    Ok(Memory { base: Kept(base), userp: Kept(own), bytes, kind: actual_kind, id: actual_id })
+}
+
+/// Gives memory back.
+pub fn release<A>(function: ReleaseFn<A>, allocator: Handle<A>, memory: &Memory) -> Result<(), Status> {
+    // SAFETY: the function has this signature (see above), and is called once for memory that the allocator gave, with what it gave.
+    read(unsafe { function(allocator, memory.base.0, memory.userp.0, memory.bytes, memory.kind, memory.id) })
+}
+
+/// Says that outputs of one more response will be placed.
+pub fn start<A>(function: StartFn<A>, allocator: Handle<A>, userp: Kept) -> Result<(), Status> {
+    // SAFETY: the function has this signature (see above).
+    read(unsafe { function(allocator, userp.0) })
+}
+
+/// Asks what memory an output of so many bytes would get, best of this kind.
+pub fn query<A>(
+    function: QueryFn<A>,
+    allocator: Handle<A>,
+    output: &str,
+    (mut kind, mut id): (u32, i64),
+    userp: Kept,
+) -> Result<(u32, i64), Status> {
+    let name = CString::new(output).map_err(|_| Status::internal("an output's name has a zero in it"))?;
+    // SAFETY: the function has this signature (see above), the name ends with a zero, a NULL size is allowed, and the two places are
+    // variables of this call.
+    read(unsafe { function(allocator, userp.0, name.as_ptr(), std::ptr::null_mut(), &raw mut kind, &raw mut id) })?;
+    Ok((kind, id))
+}
+
+/// Has the attributes of memory told that the allocator gave.
+pub fn describe<A>(
+    function: DescribeFn<A>,
+    allocator: Handle<A>,
+    output: &str,
+    attributes: Handle<BufferAttributes>,
+    (userp, own): (Kept, Kept),
+) -> Result<(), Status> {
+    let name = CString::new(output).map_err(|_| Status::internal("an output's name has a zero in it"))?;
+    // SAFETY: the function has this signature (see above), and the name ends with a zero.
+    read(unsafe { function(allocator, name.as_ptr(), attributes, userp.0, own.0) })
+}
+
+/// Hands a response on, which is the backend's from then on.
+pub fn respond<R>(owner: &Arc<str>, function: RespondFn<R>, response: Handle<R>, flags: u32, userp: Kept) {
+    // SAFETY: the function has this signature (see above).
+    within(owner, || unsafe { function(response, flags, userp.0) });
+}
+
+/// Gives a request back.
+pub fn give_back<R>(owner: &Arc<str>, function: RequestReleaseFn<R>, request: Handle<R>, flags: u32, userp: Kept) {
+    // SAFETY: the function has this signature (see above).
+    within(owner, || unsafe { function(request, flags, userp.0) });
+}
+
+/// The error that a function returned, which is ours then.
+fn read(returned: Returned) -> Result<(), Status> {
+    if returned.is_null() {
+        return Ok(());
+    }
+    let told = |fault: Fault| fault.told("the error that a function of its own returned");
+    Err(returned.take().map_err(told)?.status())
+}

@@ -1,0 +1,197 @@
+//! Who is told of the answers to a request that a backend made, and of its end?
+//!
+//! The request and the memory of its inputs are the server's from `TRITONSERVER_ServerInferAsync` until nothing refers to them any more. Then the
+//! backend gets them back, by the release function, once. A request that was refused stays the backend's.
+
+use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
+
+use nerite_backend::{Outbox, elsewhere};
+use nerite_locks::Mutex;
+use nerite_memory::{Keep, Place, Slot};
+use nerite_request::{Deliver, PlaceQuery, Reply, Request, RequestTrace, Response, Status, Wanted};
+
+use super::callbacks;
+use super::{Counted, InferenceRequest, InferenceResponse, Places, Respond};
+use crate::fault::Fault;
+use crate::reentry::check_not_asking;
+use crate::table::Handle;
+
+/// No response follows.
+const COMPLETE_FINAL: u32 = 1;
+/// The request is given back for good.
+const RELEASE_ALL: u32 = 1;
+
+/// A request while it is the server's. Kept by the memory of its inputs, and by its way back.
+struct Flight {
+    request: Arc<InferenceRequest>,
+    handle: Handle<InferenceRequest>,
+    number: u64,
+    /// Whether it was not accepted, so that it was never the server's.
+    is_refused: AtomicBool,
+    // Dropped last: the backend may end then.
+    _counted: Counted,
+}
+
+/// Whether the backend waits for `TRITONSERVER_ServerInferAsync` to return.
+#[derive(Default)]
+enum Submission {
+    /// It does.
+    #[default]
+    Waits,
+    /// It does, and will hear this.
+    Refused(Status),
+    /// It does not any more.
+    Over,
+}
+
+/// The way back.
+struct FlightReply {
+    places: Places,
+    respond: Respond,
+    id: CString,
+    submission: Arc<Mutex<Submission>>,
+    trace: Option<Arc<RequestTrace>>,
+    // Dropped last: the request goes back after the last response.
+    flight: Arc<Flight>,
+}
+
+/// Asks the model. An error: the request was not accepted, and stays the backend's.
+pub fn fly(handle: Handle<InferenceRequest>, trace: Option<Arc<RequestTrace>>) -> Result<(), Fault> {
+    check_not_asking("ask another model")?;
+    let request = handle.get()?;
+    let models = request.server.models("TRITONSERVER_ServerInferAsync")?;
+    let (number, cancel) = request.take_off()?;
+    let flight = Arc::new(Flight {
+        handle,
+        number,
+        is_refused: AtomicBool::new(true),
+        _counted: request.server.flights.add(),
+        request: Arc::clone(&request),
+    });
+    let keep: Arc<dyn Keep> = Arc::clone(&flight) as _;
+    let submission = Arc::new(Mutex::new(Submission::Waits));
+    let asked = request.asked();
+    let Some(respond) = asked.respond.clone() else {
+        return Err(Fault::misuse("the inference request has no response function").of(&request.server.owner));
+    };
+    let inputs = asked.tensors(&keep)?;
+    let reply = FlightReply {
+        places: Places::new(respond.allocating.clone()),
+        respond,
+        id: asked.id.clone(),
+        submission: Arc::clone(&submission),
+        trace,
+        flight,
+    };
+    let wanted = asked.wanted.iter().map(|name| Wanted { name: name.as_str().into(), slot: None }).collect();
+    let request_now = Request {
+        id: (*asked.id.to_string_lossy()).into(),
+        priority: asked.priority,
+        timeout_us: asked.timeout_us,
+        sequence: asked.sequence.clone(),
+        parameters: asked.parameters.clone(),
+        cancel,
+        ..Request::new(inputs, wanted, Reply::through(reply))
+    };
+    drop((asked, keep));
+    // What is refused within a run of this thread would otherwise be told after it, and the backend may wait for it in that run. Elsewhere: its
+    // functions are not called by this thread, which may hold locks of the backend's.
+    let ((), refusals) = Outbox::around(|| elsewhere(|| models.infer(&request.model, request.version, request_now)));
+    drop(refusals);
+    let mut submission = submission.lock().unwrap_or_else(PoisonError::into_inner);
+    match std::mem::replace(&mut *submission, Submission::Over) {
+        Submission::Refused(status) => {
+            // The backend may delete it or send it again at once, whoever still holds memory of its inputs.
+            request.land(number);
+            Err(status.into())
+        }
+        Submission::Waits | Submission::Over => Ok(()),
+    }
+}
+
+impl Flight {
+    /// It is the server's.
+    fn accept(&self) {
+        self.is_refused.store(false, Ordering::Release);
+    }
+}
+
+impl Keep for Flight {}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.request.land(self.number);
+        let release = self.request.asked().release;
+        if let (false, Some((function, userp))) = (self.is_refused.load(Ordering::Acquire), release) {
+            callbacks::give_back(&self.request.server.owner, function, self.handle, RELEASE_ALL, userp);
+        }
+    }
+}
+
+impl FlightReply {
+    /// Hands a response on; none for an end without one.
+    fn hand_on(&self, response: Option<InferenceResponse>, is_last: bool) {
+        let owner = &self.flight.request.server.owner;
+        let handle = response.map(|response| Handle::to(Arc::new(response)));
+        let handle = handle.transpose().unwrap_or_else(|fault| {
+            fault.of(owner).told("TRITONSERVER_ServerInferAsync");
+            None
+        });
+        let flags = if is_last { COMPLETE_FINAL } else { 0 };
+        callbacks::respond(owner, self.respond.function, handle.unwrap_or_default(), flags, self.respond.userp);
+    }
+}
+
+impl Deliver for FlightReply {
+    fn deliver(&mut self, response: Response) {
+        self.flight.accept();
+        let is_last = response.is_last();
+        let request = &self.flight.request;
+        let content = response.into_content().map(|content| {
+            self.places.start()?;
+            self.places.fill(content?)
+        });
+        self.places.next();
+        let made = content.map(|content| InferenceResponse::new(&request.server, &request.model, &self.id, content));
+        let made = made.transpose().unwrap_or_else(|fault| {
+            fault.of(&request.server.owner).told("TRITONSERVER_ServerInferAsync");
+            None
+        });
+        self.hand_on(made, is_last);
+    }
+
+    fn refuse(&mut self, why: Status) {
+        let mut submission = self.submission.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*submission, Submission::Waits) {
+            *submission = Submission::Refused(why);
+            return;
+        }
+        drop(submission);
+        self.deliver(Response::failed(why));
+    }
+
+    fn may_wait(&self) -> bool {
+        true
+    }
+
+    fn offers_places(&self) -> bool {
+        true
+    }
+
+    fn likely_place(&self, output: &str) -> Option<Place> {
+        self.places.allocating().likely_place(output)
+    }
+
+    fn trace(&self) -> Option<Arc<RequestTrace>> {
+        self.trace.clone()
+    }
+
+    fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
+        if query.bytes == 0 {
+            return Ok(None);
+        }
+        Ok(self.places.place(query.output, query.bytes, query.preferred)?.slot())
+    }
+}

@@ -1,0 +1,157 @@
+//! What does a backend hear of a model that it asked?
+
+use std::ffi::CString;
+use std::sync::Arc;
+
+use nerite_memory::{Buffer, Place, Reason};
+use nerite_request::{InferResponse, Output, Status};
+use nerite_tensor::{DataType, Shape};
+
+use super::{Allocated, Allocating, Counted, ErrorObject, ServerObject, Value, c_text, object};
+use crate::fault::Fault;
+use crate::table::Handle;
+
+/// `TRITONSERVER_InferenceResponse`.
+pub struct InferenceResponse {
+    /// Who answered.
+    pub model: CString,
+    /// Which version of it.
+    pub version: i64,
+    /// The request's own name.
+    pub id: CString,
+    /// Why there are no outputs; NULL where there are.
+    pub error: Handle<ErrorObject>,
+    /// What the model says beside its outputs.
+    pub parameters: Vec<(CString, Value)>,
+    /// Its outputs.
+    pub outputs: Vec<ReturnedOutput>,
+    _held: Counted,
+}
+
+object!(InferenceResponse, 20, "inference response");
+
+/// One output, in memory that the backend gave.
+pub struct ReturnedOutput {
+    /// Its name.
+    pub name: CString,
+    /// Type of its elements.
+    pub datatype: DataType,
+    /// Its dimensions.
+    pub shape: Shape,
+    /// How many bytes it has.
+    pub bytes: usize,
+    /// The memory, which is given back when the response is deleted.
+    pub allocated: Arc<Allocated>,
+}
+
+impl InferenceResponse {
+    /// The response to the request called `id` of the model called `model`.
+    pub fn new(
+        server: &ServerObject,
+        model: &str,
+        id: &CString,
+        content: Result<Returned, Status>,
+    ) -> Result<InferenceResponse, Fault> {
+        let held = server.held.add();
+        let mut made = InferenceResponse {
+            model: c_text(model),
+            version: -1,
+            id: id.clone(),
+            error: Handle::NULL,
+            parameters: Vec::new(),
+            outputs: Vec::new(),
+            _held: held,
+        };
+        match content {
+            Ok(Returned { response, outputs }) => {
+                made.model = c_text(&response.model);
+                made.version = response.version.parse().unwrap_or(-1);
+                made.parameters =
+                    response.parameters.iter().map(|(key, value)| (c_text(key), Value::from(value))).collect();
+                made.outputs = outputs;
+            }
+            Err(status) => made.error = Handle::to(Arc::new(ErrorObject::from(&status)))?,
+        }
+        Ok(made)
+    }
+}
+
+impl Drop for InferenceResponse {
+    fn drop(&mut self) {
+        if !self.error.is_null() {
+            // Only a backend that deletes what is not its own ended it before.
+            drop(self.error.take());
+        }
+    }
+}
+
+/// A response whose outputs lie in memory that the backend gave.
+pub struct Returned {
+    response: InferResponse,
+    outputs: Vec<ReturnedOutput>,
+}
+
+/// Memory that one request's next response got so far.
+pub struct Places {
+    allocating: Allocating,
+    has_started: bool,
+    made: Vec<Arc<Allocated>>,
+}
+
+impl Places {
+    /// None yet.
+    pub fn new(allocating: Allocating) -> Places {
+        Places { allocating, has_started: false, made: Vec::new() }
+    }
+
+    /// Whose memory it is.
+    pub fn allocating(&self) -> &Allocating {
+        &self.allocating
+    }
+
+    /// There will be a response, with outputs or without.
+    pub fn start(&mut self) -> Result<(), Status> {
+        if std::mem::replace(&mut self.has_started, true) { Ok(()) } else { self.allocating.start() }
+    }
+
+    /// Memory for an output of the next response.
+    pub fn place(&mut self, output: &str, bytes: usize, preferred: Place) -> Result<Arc<Allocated>, Status> {
+        self.start()?;
+        let allocated = self.allocating.allocate(output, bytes, preferred)?;
+        self.made.push(Arc::clone(&allocated));
+        Ok(allocated)
+    }
+
+    /// Brings the outputs of a response to the backend's memory, where the model did not write them there.
+    pub fn fill(&mut self, mut response: InferResponse) -> Result<Returned, Status> {
+        let outputs = std::mem::take(&mut response.outputs);
+        let outputs = outputs.into_iter().map(|output| self.fill_one(output)).collect::<Result<_, _>>()?;
+        Ok(Returned { response, outputs })
+    }
+
+    /// The next response has no memory yet. What the model asked for and did not use goes back.
+    pub fn next(&mut self) {
+        (self.has_started, self.made) = (false, Vec::new());
+    }
+
+    fn fill_one(&mut self, output: Output) -> Result<ReturnedOutput, Status> {
+        let Output { name, datatype, shape, data, .. } = output;
+        let bytes = data.len();
+        let is_there = |one: &Arc<Allocated>| bytes > 0 && one.memory.base.0.cast_const().cast::<u8>() == data.as_ptr();
+        let allocated = match self.made.iter().position(is_there) {
+            Some(at) => self.made.swap_remove(at),
+            None => self.copy(&name, &data)?,
+        };
+        Ok(ReturnedOutput { name: c_text(&name), datatype, shape, bytes, allocated })
+    }
+
+    fn copy(&mut self, name: &str, data: &Buffer) -> Result<Arc<Allocated>, Status> {
+        let allocated = self.place(name, data.len(), Place::Host)?;
+        self.made.pop();
+        if let Some(mut slot) = allocated.slot() {
+            let copied = slot.fill_from(0, data, Reason::OutputPlacement);
+            copied.map_err(|error| Status::internal(format!("output '{name}': {error}")))?;
+        }
+        Ok(allocated)
+    }
+}

@@ -1,0 +1,116 @@
+//! How often is memory allocated, and how many locks are taken, for one request through the C interface?
+//!
+//! What the server does before and after the run is not counted: `crates/server/tests/request_cost.rs` has that. `cargo test -p nerite-cabi --test
+//! request_cost -- --nocapture` prints the numbers, by line for locks.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+#[path = "support/sample.rs"]
+mod sample;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use nerite_backend::conformance::context;
+use nerite_backend::{Batch, Instance, InstanceSpec, Job, ModelVersion, NoMeter, Outbox, Runtime, now_ns};
+use nerite_memory::allocations;
+use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Response, Sequence, Wanted};
+
+use sample::{backend, config, floats};
+
+#[global_allocator]
+static HEAP: nerite_memory::CountingHeap = nerite_memory::CountingHeap;
+
+/// Requests that let everything grow that is kept from one to the next.
+const WARM_UP: usize = 40;
+const COUNTED: usize = 16;
+
+/// What one request costs.
+struct Cost {
+    allocations: usize,
+    /// By the line that takes them.
+    locks: BTreeMap<String, u64>,
+}
+
+fn job(inputs: &[&str]) -> (Job, std::sync::mpsc::Receiver<Response>) {
+    let (to, answers) = channel();
+    let wanted: Vec<Wanted> =
+        inputs.iter().map(|name| Wanted { name: name.replace("IN", "OUT").as_str().into(), slot: None }).collect();
+    let request = AdmittedRequest {
+        id: "".into(),
+        rows: 1,
+        inputs: inputs.iter().map(|name| floats(name, &[1.0, 2.0])).collect(),
+        wanted: wanted.into(),
+        priority: 0,
+        timeout_us: 0,
+        sequence: Sequence::default(),
+        parameters: Parameters::new(),
+        cancel: Cancel::new(),
+        reply: Reply::new(move |response| drop(to.send(response))),
+    };
+    (Job::new(request, ModelVersion::unmetered("m").begin(), now_ns()), answers)
+}
+
+fn locks() -> BTreeMap<String, u64> {
+    let mut found = BTreeMap::new();
+    for taken in nerite_locks::counts() {
+        *found.entry(taken.place.to_string()).or_default() += taken.times;
+    }
+    found
+}
+
+/// What the run of one request costs. The response is delivered after it, which is not counted.
+fn cost(instance: &mut dyn Instance, inputs: &[&str]) -> Cost {
+    let mut least = Cost { allocations: usize::MAX, locks: BTreeMap::new() };
+    for round in 0..WARM_UP + COUNTED {
+        let (job, answers) = job(inputs);
+        let batch = Batch { jobs: vec![job].into(), meter: Arc::new(NoMeter) };
+        let locks_before = locks();
+        let mut found = Cost { allocations: 0, locks: BTreeMap::new() };
+        let ((), outbox) = Outbox::around(|| {
+            let listed = allocations();
+            instance.run(batch);
+            found.allocations = allocations() - listed;
+        });
+        for (line, count) in locks() {
+            let times = count - locks_before.get(&line).copied().unwrap_or(0);
+            if times > 0 {
+                found.locks.insert(line, times);
+            }
+        }
+        drop(outbox);
+        let Response::Final(answer) = answers.recv().unwrap() else { panic!("an error") };
+        assert_eq!(answer.outputs.len(), inputs.len());
+        if round >= WARM_UP && found.allocations < least.allocations {
+            least = found;
+        }
+    }
+    least
+}
+
+#[track_caller]
+fn check(inputs: &[&str], allocations_max: usize, locks_max: u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let model = backend(folder.path()).load(&context(folder.path(), config("max_batch_size: 8"))).unwrap();
+    let mut instance = model.instance(&InstanceSpec { name: "m_0".into(), index: 0, device: None }).unwrap();
+    let found = cost(&mut *instance, inputs);
+    let locks: u64 = found.locks.values().sum();
+    println!(
+        "{inputs:?}: {} allocations, at most {allocations_max}; {locks} locks, at most {locks_max}",
+        found.allocations
+    );
+    for (line, times) in &found.locks {
+        println!("    {times:3} {line}");
+    }
+    assert!(found.allocations <= allocations_max, "{inputs:?}: {} allocations", found.allocations);
+    assert!(locks <= locks_max, "{inputs:?}: {locks} locks");
+}
+
+#[test]
+fn a_request_through_the_c_interface_costs_few_allocations_and_locks() {
+    // Four objects (request, input, response, output), each with a handle, the way back with its note, and the lists of inputs, wanted outputs,
+    // outputs and tensors. Each call looks its handle up, which is a lock that no other request takes at the same moment.
+    check(&["IN"], 12, 32);
+    // What one more input and output cost.
+    check(&["IN", "IN1"], 16, 49);
+}

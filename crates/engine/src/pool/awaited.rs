@@ -1,0 +1,83 @@
+//! How does a run go on whose instance was given its work, and that nobody waits for?
+//!
+//! ```text
+//!   a front thread gives the work to the instance ──► it serves other connections ──► the answer is readable: a front thread takes it over
+//!                                                                                       └─ the next run begins there
+//! ```
+//! What took long, and what a thread may have to wait for, goes to a worker.
+
+use std::sync::Arc;
+
+use nerite_backend::{Jobs, Outbox, now_ns};
+
+use super::workers::Answers;
+use super::{Run, Shared, Work};
+use crate::limits::TAKEN_OVER_NS_MAX;
+use crate::watch::watch_here;
+
+/// A run that is begun. Dropped, it goes on on a worker.
+struct Begun {
+    shared: Arc<Shared>,
+    run: Option<Run>,
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        if let Some(run) = self.run.take() {
+            self.shared.hand_over(run);
+        }
+    }
+}
+
+impl Shared {
+    /// Has a run that was begun go on when its instance is ready.
+    pub(super) fn leave(self: &Arc<Self>, run: Run) {
+        let awaited = run.instance.awaited();
+        let begun = Begun { shared: Arc::clone(self), run: Some(run) };
+        if let (Some(what), Some(watch)) = (awaited, watch_here()) {
+            watch.when_readable(what, Box::new(move || begun.go_on()));
+        }
+    }
+
+    /// Takes over what a run has made. Returns the next one if this thread may begin it.
+    fn take_over(self: &Arc<Self>, run: Run, start: u64) -> Option<Run> {
+        let Run { at, mut instance, size, flow, .. } = run;
+        let (is_done, outbox) = Outbox::around(|| self.catching(|| instance.go_on()).unwrap_or(true));
+        let answers = Answers { outbox, size, ns: is_done.then(|| now_ns().saturating_sub(start)) };
+        let run = Run { at, instance, jobs: Jobs::new(), size, flow, begun: (!is_done).then_some(start) };
+        if is_done {
+            return self.give_back_here(run, answers, self.cores.is_none());
+        }
+        self.answer(answers);
+        self.leave(run);
+        None
+    }
+
+    /// Has a worker wait for the rest of a run.
+    fn hand_over(self: &Arc<Self>, run: Run) {
+        let mut state = self.lock();
+        state.ready.push_back(run);
+        let work = Work { workers: self.wake_worker(&mut state), ..Work::default() };
+        drop(state);
+        self.carry_out(work);
+    }
+}
+
+impl Begun {
+    fn go_on(mut self) {
+        let Some(run) = self.run.take() else { return };
+        let shared = &self.shared;
+        let start = run.begun.unwrap_or_else(now_ns);
+        // What computed for long may have made much, which is not to be moved by this thread.
+        if now_ns().saturating_sub(start) > TAKEN_OVER_NS_MAX {
+            return shared.hand_over(run);
+        }
+        nerite_watchdog::running(&shared.watched);
+        // The poll of a task that takes an answer over is nobody's.
+        let flow = run.flow.clone();
+        let next = nerite_watchdog::charging(flow.as_ref(), || shared.take_over(run, start));
+        if let Some(next) = next {
+            shared.run_in_a_row(next);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Does a run that nobody waits for end where its answer arrives, and in any case?
+
+use std::cell::RefCell;
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::thread::ThreadId;
+
+use nerite_backend::Awaited;
+use nerite_watchdog::{FrontEnd, fair};
+
+use super::*;
+use crate::watch::{Watch, watch_by};
+
+type Then = Box<dyn FnOnce() + Send>;
+
+thread_local! {
+    /// Of a thread that waits for sockets: what it is to do when they are readable.
+    static THENS: RefCell<Option<Vec<Then>>> = const { RefCell::new(None) };
+}
+
+struct ByHand;
+
+impl Watch for ByHand {
+    fn is_here(&self) -> bool {
+        THENS.with_borrow(Option::is_some)
+    }
+
+    fn when_readable(&self, _: Awaited, then: Then) {
+        THENS.with_borrow_mut(|thens| thens.as_mut().unwrap().push(then));
+    }
+}
+
+fn take_thens() -> Vec<Then> {
+    THENS.with_borrow_mut(|thens| thens.as_mut().map(std::mem::take)).unwrap()
+}
+
+/// Has its work done elsewhere, and notes which thread takes it over.
+struct Process {
+    begun: Option<Batch>,
+    took_over: Arc<Mutex<Vec<ThreadId>>>,
+}
+
+impl Instance for Process {
+    fn run(&mut self, batch: Batch) {
+        self.begun = Some(batch);
+        self.finish();
+    }
+
+    fn begin(&mut self, batch: Batch, patience: Duration) -> bool {
+        assert_eq!(patience, Duration::ZERO);
+        self.begun = Some(batch);
+        false
+    }
+
+    fn finish(&mut self) {
+        self.took_over.lock().unwrap().push(std::thread::current().id());
+        for job in self.begun.take().unwrap().jobs {
+            job.finish(Ok(()), Times::begin());
+        }
+    }
+
+    fn awaited(&self) -> Option<Awaited> {
+        Some(Arc::new(std::io::stdin()))
+    }
+
+    fn go_on(&mut self) -> bool {
+        self.finish();
+        true
+    }
+}
+
+/// A pool of one such instance for a thread that waits for sockets, and who took its runs over.
+fn new_pool_of_process() -> (Pool, Arc<Mutex<Vec<ThreadId>>>) {
+    watch_by(Box::new(ByHand));
+    THENS.set(Some(Vec::new()));
+    let took_over = Arc::default();
+    let instance = Box::new(Process { begun: None, took_over: Arc::clone(&took_over) }) as Box<dyn Instance>;
+    (pool_of(vec![instance], CostBound::Patience, Box::new(Fifo::new())), took_over)
+}
+
+/// The same after its first run, which started a worker.
+fn pool_of_process() -> (Pool, Arc<Mutex<Vec<ThreadId>>>) {
+    let (pool, took_over) = new_pool_of_process();
+    let (to, answers) = mpsc::channel();
+    pool.submit(job(1000, &to).0);
+    assert_eq!(answers.recv_timeout(Duration::from_mins(1)).unwrap().id, "1000");
+    let by = std::mem::take(&mut *took_over.lock().unwrap());
+    assert!(!by.contains(&std::thread::current().id()), "a run was begun that no worker could take over");
+    (pool, took_over)
+}
+
+#[test]
+fn the_thread_that_sees_the_answer_takes_it_over_and_begins_the_next_run() {
+    // On a busy machine this thread may be late, and a worker ends the run.
+    let all_here = (0..50).any(|_| {
+        let (pool, took_over) = pool_of_process();
+        let (to, answers) = mpsc::channel();
+        (0..3).for_each(|id| pool.submit(job(id, &to).0));
+        for done in 0..3 {
+            let Some(then) = take_thens().pop() else { break };
+            then();
+            assert_eq!(answers.recv().unwrap().id, done.to_string());
+        }
+        pool.close();
+        let took_over = took_over.lock().unwrap();
+        assert_eq!(took_over.len(), 3);
+        took_over.iter().all(|thread| *thread == std::thread::current().id())
+    });
+    assert!(all_here, "a worker was woken each time");
+}
+
+#[test]
+fn what_is_late_or_cannot_be_watched_ends_on_a_worker() {
+    let late = |then: Then| {
+        wait_until_late();
+        then();
+    };
+    for (number, end) in [late as fn(Then), drop].into_iter().enumerate() {
+        let (pool, took_over) = pool_of_process();
+        let (to, answers) = mpsc::channel();
+        pool.submit(job(number, &to).0);
+        end(take_thens().pop().unwrap());
+        assert_eq!(answers.recv().unwrap().id, number.to_string());
+        pool.close();
+        assert!(!took_over.lock().unwrap().contains(&std::thread::current().id()), "way {number}");
+    }
+}
+
+fn wait_until_late() {
+    let until = Instant::now() + 2 * Duration::from_nanos(crate::limits::TAKEN_OVER_NS_MAX);
+    while Instant::now() < until {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn without_threads_no_run_is_begun_whose_answer_another_request_could_get() {
+    let (pool, took_over) = new_pool_of_process();
+    let (to, answers) = mpsc::channel();
+    REFUSES_THREADS.set(true);
+    for id in 0..2 {
+        pool.submit(job(id, &to).0);
+        wait_until_late();
+        for then in take_thens() {
+            then();
+        }
+        let answer = answers.recv_timeout(Duration::from_mins(1)).unwrap();
+        assert_eq!((answer.id, answer.error.unwrap().code), (id.to_string(), Code::Unavailable));
+    }
+    REFUSES_THREADS.set(false);
+    pool.submit(job(2, &to).0);
+    assert_eq!(answers.recv_timeout(Duration::from_mins(1)).unwrap().id, "2");
+    assert_eq!(took_over.lock().unwrap().len(), 1, "only the run that a worker did");
+    pool.close();
+}
+
+#[test]
+fn late_runs_end_on_the_workers_that_there_are_once_the_system_refuses_threads() {
+    let (pool, took_over) = pool_of_process();
+    pool.add(vec![Box::new(Process { begun: None, took_over: Arc::clone(&took_over) })], vec![None]);
+    let (to, answers) = mpsc::channel();
+    (0..2).for_each(|id| pool.submit(job(id, &to).0));
+    REFUSES_THREADS.set(true);
+    let thens = take_thens();
+    assert_eq!(thens.len(), 2, "both are begun");
+    wait_until_late();
+    for then in thens {
+        then();
+    }
+    let mut all = [0; 2].map(|_| answers.recv_timeout(Duration::from_mins(1)).unwrap());
+    REFUSES_THREADS.set(false);
+    all.sort_by(|one, other| one.id.cmp(&other.id));
+    assert!(all.iter().enumerate().all(|(id, answer)| answer.id == id.to_string() && answer.error.is_none()));
+    pool.close();
+    assert!(!took_over.lock().unwrap().contains(&std::thread::current().id()));
+}
+
+/// Does `work` in a poll of a task of this flow.
+fn poll_in(flow: &Flow, work: impl FnOnce()) {
+    let mut task = pin!(fair(FrontEnd::Server, flow, async { work() }));
+    assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+}
+
+#[test]
+fn the_time_of_an_answer_is_charged_to_the_connection_that_asked() {
+    const LONG: Duration = Duration::from_millis(1);
+    // On a busy machine this thread may be late, and a worker ends the run.
+    let was_here = (0..50).any(|_| {
+        let (pool, _) = pool_of_process();
+        let (asks, sees) = (Flow::alone(), Flow::alone());
+        let (to, answers) = mpsc::channel();
+        let takes_long = move |_| {
+            let begun = Instant::now();
+            while begun.elapsed() < LONG {}
+            to.send(std::thread::current().id()).unwrap();
+        };
+        poll_in(&asks, || pool.submit(job_to(1, takes_long).0));
+        let before = [&asks, &sees].map(Flow::served_ns);
+        let then = take_thens().pop().unwrap();
+        poll_in(&sees, then);
+        let is_here = answers.recv().unwrap() == std::thread::current().id();
+        let after = [&asks, &sees].map(Flow::served_ns);
+        let [asked, saw] = [0, 1].map(|at| Duration::from_nanos(after[at] - before[at]));
+        pool.close();
+        assert!(!is_here || asked >= LONG, "{asked:?} and {saw:?}");
+        is_here && saw < LONG
+    });
+    assert!(was_here, "a worker was woken each time");
+}

@@ -1,0 +1,81 @@
+//! Is a load that failed tried again as often as the operator says?
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nerite_backend::identity::Identity;
+use nerite_backend::{LoadContext, Model, Runtime};
+use nerite_config::HostFacts;
+use nerite_engine::{Engine, Loader, Options, QueueLimits, Runtimes, Services};
+use nerite_repository::{ControlMode, Store, StoreOptions};
+use nerite_request::Status;
+
+/// Its first loads fail, and those after them succeed.
+struct Failing {
+    failures: usize,
+    loads: AtomicUsize,
+}
+
+impl Runtime for Failing {
+    fn name(&self) -> &'static str {
+        "failing"
+    }
+
+    fn engine(&self) -> String {
+        "none".to_owned()
+    }
+
+    fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
+        if self.loads.fetch_add(1, Ordering::Relaxed) < self.failures {
+            return Err(Status::internal("not yet"));
+        }
+        Identity.load(context)
+    }
+}
+
+/// Checks how often a model is tried whose first loads fail, and whether it is up then.
+#[track_caller]
+fn check(load_retries: usize, failures: usize, expect: (usize, bool)) {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(folder.path().join("m").join("1")).unwrap();
+    std::fs::write(folder.path().join("m").join("config.pbtxt"), "backend: 'failing'").unwrap();
+    let repositories = vec![folder.path().to_owned()];
+    let runtime = Arc::new(Failing { failures, loads: AtomicUsize::new(0) });
+    let mut runtimes = Runtimes::default();
+    runtimes.add(Arc::<Failing>::clone(&runtime));
+    let loader = Loader {
+        runtimes,
+        host: HostFacts::cpu_only(),
+        cores: 1,
+        auto_complete: false,
+        queues: QueueLimits::default(),
+        services: Services::default(),
+        threads: 1,
+    };
+    let options = Options {
+        control: ControlMode::None,
+        load_models: Vec::new(),
+        load_threads: 1,
+        load_retries,
+        models_bytes_max: None,
+    };
+    let store = Store::open(StoreOptions { repositories, ..StoreOptions::default() }).unwrap();
+    let failed = Engine::new(store, loader, options).start().unwrap();
+    let found = (runtime.loads.load(Ordering::Relaxed), failed.is_empty());
+    assert_eq!(found, expect, "{load_retries} retries, {failures} failures: {failed:?}");
+}
+
+#[test]
+fn a_load_that_fails_is_tried_again_as_often_as_the_operator_says() {
+    check(0, 0, (1, true));
+    check(0, 1, (1, false));
+    check(2, 1, (2, true));
+    check(2, 2, (3, true));
+    check(2, 3, (3, false));
+}
+
+#[test]
+fn a_load_that_succeeds_is_not_repeated() {
+    check(5, 0, (1, true));
+}

@@ -1,0 +1,107 @@
+//! What does a name mean that a repository's model and an uploaded one have, with `--model-namespacing`?
+#![allow(clippy::unwrap_used)]
+
+use std::sync::{Arc, mpsc};
+
+use nerite_backend::identity::Identity;
+use nerite_config::HostFacts;
+use nerite_engine::{Engine, Loader, Options, QueueLimits, Runtimes, Services};
+use nerite_repository::{ControlMode, Store, StoreOptions};
+use nerite_request::setting::LoadOptions;
+use nerite_request::{Code, Peer, Status};
+use tempfile::TempDir;
+
+const CONFIG: &str = r#"{"backend": "identity", "input": [{"name": "IN", "data_type": "TYPE_UINT8", "dims": [-1]}],
+                         "output": [{"name": "OUT", "data_type": "TYPE_UINT8", "dims": [-1]}]}"#;
+const TEXT: &str = "backend: 'identity' input { name: 'IN' data_type: TYPE_UINT8 dims: -1 } \
+                    output { name: 'OUT' data_type: TYPE_UINT8 dims: -1 }";
+
+/// An engine over one repository, which has the model `same`. Nothing is loaded.
+fn engine() -> (Arc<Engine>, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(folder.path().join("same/1")).unwrap();
+    std::fs::write(folder.path().join("same/config.pbtxt"), TEXT).unwrap();
+    let mut runtimes = Runtimes::default();
+    runtimes.add(Arc::new(Identity));
+    let repositories = vec![folder.path().to_owned()];
+    let store = Store::open(StoreOptions { repositories, namespacing: true, ..StoreOptions::default() }).unwrap();
+    let loader = Loader {
+        runtimes,
+        host: HostFacts::cpu_only(),
+        cores: 1,
+        auto_complete: false,
+        queues: QueueLimits::default(),
+        services: Services::default(),
+        threads: 2,
+    };
+    let options = Options {
+        control: ControlMode::Explicit,
+        load_models: Vec::new(),
+        load_threads: 1,
+        load_retries: 0,
+        models_bytes_max: None,
+    };
+    let engine = Engine::new(store, loader, options);
+    assert_eq!(engine.start().unwrap(), Vec::<String>::new());
+    (engine, folder)
+}
+
+fn load(engine: &Arc<Engine>, model: &str, options: LoadOptions) {
+    let (tell, told) = mpsc::channel();
+    engine.load(model, options, &Peer::User { uid: 1 }, move |outcome| tell.send(outcome).unwrap());
+    told.recv().unwrap().unwrap();
+}
+
+fn upload(engine: &Arc<Engine>, model: &str) {
+    let file = ("1/weights".to_owned(), Arc::new(b"uploaded".to_vec()) as _);
+    load(engine, model, LoadOptions { config: Some(CONFIG.to_owned()), files: vec![file] });
+}
+
+fn unload(engine: &Arc<Engine>, model: &str) {
+    let (tell, told) = mpsc::channel();
+    engine.unload(model, false, move |outcome| tell.send(outcome).unwrap());
+    told.recv().unwrap().unwrap();
+}
+
+/// What the name means: an identifier.
+fn found(engine: &Engine, name: &str) -> Result<String, Status> {
+    engine.find(name, None).map(|served| served.identifier().to_owned())
+}
+
+#[track_caller]
+fn check_refused(engine: &Engine, name: &str, code: Code, text: &str) {
+    let error = found(engine, name).unwrap_err();
+    assert_eq!((error.code, error.message.as_str()), (code, text));
+    assert!(engine.served(name).is_empty(), "a name without one meaning has no versions");
+}
+
+#[test]
+fn a_name_of_an_uploaded_model_and_of_a_repositorys_means_neither_until_one_has_gone() {
+    let (engine, folder) = engine();
+    let stored = format!("{}::same", folder.path().display());
+    let ambiguous =
+        "There are 2 identifiers of model 'same' in global map, model namespace must be provided to resolve ambiguity.";
+
+    load(&engine, "same", LoadOptions::default());
+    assert_eq!(found(&engine, "same").unwrap(), stored);
+
+    upload(&engine, "same");
+    check_refused(&engine, "same", Code::InvalidArg, ambiguous);
+    assert_eq!(found(&engine, &stored).unwrap(), stored, "by its identifier it is reached all the same");
+    let up: Vec<_> = engine.all().iter().map(|served| served.identifier().to_owned()).collect();
+    assert_eq!(up, [stored.clone(), "same".to_owned()]);
+
+    // The uploaded one has no repository: its identifier is its name, which means it alone now.
+    unload(&engine, &stored);
+    assert_eq!(found(&engine, "same").unwrap(), "same");
+    assert_eq!(found(&engine, &stored).unwrap_err().code, Code::NotFound);
+
+    load(&engine, &stored, LoadOptions::default());
+    check_refused(&engine, "same", Code::InvalidArg, ambiguous);
+
+    // An unload by name unloads all of the name.
+    unload(&engine, "same");
+    let gone = "Identifier of model 'same' is not found in global map";
+    check_refused(&engine, "same", Code::NotFound, gone);
+    assert_eq!(engine.all().len(), 0);
+}

@@ -1,0 +1,159 @@
+//! How does what a child writes to its standard output and error come to the server's log, and how much of it?
+//!
+//! Each line is logged with the instance that it is of. A process that writes more than the log takes is slowed down: the pipe fills, and its
+//! next write waits. What it wrote before it crashed is read to the end.
+
+use std::io::{self, PipeReader, Read};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use nerite_backend::now_ns;
+
+use crate::limits::{LINE_BYTES_MAX, LOG_BYTES_PER_S};
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// How long nothing is read once the log takes no more.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The most bytes that are read at once: what a pipe holds.
+const READ_BYTES: usize = 64 << 10;
+
+/// Has the output of `command` read by a thread of its own, which ends with the process. Lines begin with `whose`.
+pub(crate) fn capture(command: &mut Command, whose: String) -> io::Result<()> {
+    let (ours, theirs) = io::pipe()?;
+    command.stdout(theirs.try_clone()?).stderr(theirs);
+    thread::Builder::new().name("nerite-output".to_owned()).spawn(move || hear(ours, &whose)).map(drop)
+}
+
+#[expect(clippy::disallowed_methods, reason = "the thread has no other work, and its process is to wait")]
+fn hear(mut pipe: PipeReader, whose: &str) {
+    let (mut lines, mut budget, mut read) = (Lines::default(), Budget::new(now_ns()), vec![0; READ_BYTES]);
+    loop {
+        let chunk = match pipe.read(&mut read) {
+            Ok(0) => break,
+            Ok(bytes) => read.get(..bytes).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => break,
+        };
+        let now = now_ns();
+        budget.refill(now).iter().for_each(|bytes| note_left_out(whose, *bytes));
+        lines.add(chunk, |line| note(whose, &mut budget, line));
+        if budget.left_out > 0 {
+            thread::sleep(PAUSE);
+        }
+    }
+    lines.end(|line| note(whose, &mut budget, line));
+    if budget.left_out > 0 {
+        note_left_out(whose, budget.left_out);
+    }
+}
+
+fn note(whose: &str, budget: &mut Budget, line: &[u8]) {
+    if budget.takes(line.len()) {
+        log::info!("{whose}: {}", String::from_utf8_lossy(line).trim_end());
+    }
+}
+
+fn note_left_out(whose: &str, bytes: u64) {
+    log::warn!(
+        "{whose} wrote {bytes} bytes more, which are left out: at most {LOG_BYTES_PER_S} are logged in a second"
+    );
+}
+
+/// How much may be logged.
+struct Budget {
+    left: usize,
+    refilled_ns: u64,
+    /// Bytes that were not logged since the last refill.
+    left_out: u64,
+}
+
+impl Budget {
+    fn new(now_ns: u64) -> Budget {
+        Budget { left: LOG_BYTES_PER_S, refilled_ns: now_ns, left_out: 0 }
+    }
+
+    /// Once a second as much as before may be logged. Returns what was left out until then, if anything was.
+    fn refill(&mut self, now_ns: u64) -> Option<u64> {
+        if now_ns.saturating_sub(self.refilled_ns) < SECOND_NS {
+            return None;
+        }
+        let left_out = self.left_out;
+        *self = Budget::new(now_ns);
+        (left_out > 0).then_some(left_out)
+    }
+
+    /// Whether so many bytes may be logged. They are counted.
+    fn takes(&mut self, bytes: usize) -> bool {
+        let takes = bytes <= self.left;
+        if takes {
+            self.left -= bytes;
+        } else {
+            self.left_out += bytes as u64;
+        }
+        takes
+    }
+}
+
+/// The part of a line that was read.
+#[derive(Default)]
+struct Lines(Vec<u8>);
+
+impl Lines {
+    /// Gives each line that is whole now, or longer than lines may be.
+    fn add(&mut self, mut chunk: &[u8], mut give: impl FnMut(&[u8])) {
+        while !chunk.is_empty() {
+            let room = LINE_BYTES_MAX - self.0.len();
+            let end = chunk.iter().take(room).position(|byte| *byte == b'\n').map(|at| at + 1);
+            let (now, rest) = chunk.split_at(end.unwrap_or(room).min(chunk.len()));
+            self.0.extend_from_slice(now);
+            chunk = rest;
+            if end.is_some() || self.0.len() >= LINE_BYTES_MAX {
+                give(&self.0);
+                self.0.clear();
+            }
+        }
+    }
+
+    /// Gives what is left.
+    fn end(&mut self, mut give: impl FnMut(&[u8])) {
+        if !self.0.is_empty() {
+            give(&self.0);
+            self.0.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(chunks: &[&[u8]], expected: &[&[u8]]) {
+        let (mut lines, mut found) = (Lines::default(), Vec::new());
+        for chunk in chunks {
+            lines.add(chunk, |line| found.push(line.to_vec()));
+        }
+        lines.end(|line| found.push(line.to_vec()));
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn lines_are_whole_and_not_too_long() {
+        check(&[], &[]);
+        check(&[b"a\nb", b"c\n\nd"], &[b"a\n", b"bc\n", b"\n", b"d"]);
+        let long = vec![b'x'; LINE_BYTES_MAX + 3];
+        check(&[&long, b"\n"], &[&long[..LINE_BYTES_MAX], b"xxx\n"]);
+    }
+
+    #[test]
+    fn what_is_too_much_for_a_second_is_counted() {
+        let mut budget = Budget::new(5);
+        assert!(budget.takes(LOG_BYTES_PER_S) && !budget.takes(1) && !budget.takes(7));
+        assert_eq!(budget.refill(SECOND_NS), None);
+        assert!(!budget.takes(2));
+        assert_eq!(budget.refill(SECOND_NS + 5), Some(10));
+        assert!(budget.takes(1));
+        assert_eq!(budget.refill(2 * SECOND_NS + 5), None);
+    }
+}

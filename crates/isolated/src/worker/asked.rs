@@ -1,0 +1,322 @@
+//! How is one request answered while the engine has it?
+//!
+//! By the packet that answers its batch, if all of it is over when the run ends. Otherwise by calls: the requests of decoupled models, those that
+//! the engine answers after the run, and those whose inputs it still reads.
+
+mod answers;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use nerite_memory::{Buffer, Slot};
+use nerite_process::packets::{AskPlace, PlaceFor, Released, SendResponse};
+use nerite_request::{Code, Deliver, ExactlyOne, InferResponse, PlaceQuery, Response, Status};
+use nerite_shm::SharedMapping;
+use nerite_tensor::Tensor;
+
+use super::calls::{Calls, Told, wait};
+use super::memory::slot;
+use super::talk::{OutputSpace, Talk};
+
+pub(super) use answers::Answered;
+
+/// One request.
+pub(super) struct Asked {
+    talk: Arc<Talk>,
+    number: u64,
+    index: usize,
+    is_decoupled: bool,
+    state: Mutex<State>,
+    answered: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    places: HashMap<String, OutputPlace>,
+    /// The memory in which its tensors lie.
+    used: BTreeMap<u64, SharedMapping>,
+    one: ExactlyOne,
+    response: Option<Result<InferResponse, Status>>,
+    /// What its model set apart for the next request of its sequence.
+    states: Vec<Tensor>,
+    /// Outputs whose place the engine has: a second response gets memory of its own.
+    taken: HashSet<String>,
+    /// Whether calls answer it from now on.
+    is_open: bool,
+    /// The answer to its last response: the places of the next one. It comes once the client has room for that.
+    next: Option<Receiver<Told>>,
+    /// Whether nobody takes its responses any more.
+    is_over: bool,
+    /// Whether its last response was sent.
+    is_ended: bool,
+    /// Whether the engine has none of its inputs.
+    is_released: bool,
+}
+
+/// Where an output goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OutputPlace {
+    /// Nowhere yet, if there is none.
+    pub(super) space: Option<OutputSpace>,
+    /// Whether it is the client's own, for which there is no other.
+    pub(super) fixed: bool,
+}
+
+impl Asked {
+    pub(super) fn new(talk: &Arc<Talk>, number: u64, index: usize, is_decoupled: bool) -> Arc<Asked> {
+        let state = Mutex::new(State { is_open: is_decoupled, ..State::default() });
+        Arc::new(Asked { talk: Arc::clone(talk), number, index, is_decoupled, state, answered: Condvar::new() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A response is there.
+    pub(super) fn take(&self, response: Response) {
+        match self.talk.calls() {
+            Some(calls) if self.is_decoupled => self.send(calls, response),
+            calls => self.take_one(calls, response),
+        }
+    }
+
+    fn take_one(&self, calls: Option<&Arc<Calls>>, response: Response) {
+        let mut state = self.state();
+        let Some(outcome) = state.one.take(response) else { return };
+        let outcome = outcome.unwrap_or_else(|not_one| Err(not_one.into()));
+        if let (true, Some(calls)) = (state.is_open, calls) {
+            drop(state);
+            return self.send_last(calls, Some(outcome));
+        }
+        state.response = Some(outcome);
+        drop(state);
+        self.answered.notify_all();
+    }
+
+    /// Its answer, which is waited for.
+    pub(super) fn wait(&self) -> Result<InferResponse, Status> {
+        let mut state = self.state();
+        loop {
+            match state.response.take() {
+                Some(response) => return response,
+                None => state = self.answered.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    /// Its answer, if it is over now that the run has ended. Otherwise calls answer it.
+    pub(super) fn settle(&self) -> Option<Result<InferResponse, Status>> {
+        let mut state = self.state();
+        if state.is_released
+            && !state.is_open
+            && let Some(response) = state.response.take()
+        {
+            drop(state);
+            self.talk.gone().ends(self.number);
+            return Some(response);
+        }
+        state.is_open = true;
+        None
+    }
+
+    /// Sends an answer that was there when the run ended, of a request that was not over.
+    pub(super) fn go_on(&self) {
+        let response = self.state().response.take();
+        if let (Some(response), Some(calls)) = (response, self.talk.calls()) {
+            self.send_last(calls, Some(response));
+        }
+    }
+
+    /// Sends one of several responses.
+    fn send(&self, calls: &Arc<Calls>, response: Response) {
+        let is_last = response.is_last();
+        let content = response.into_content();
+        if content.is_some() && self.await_places().is_err() && !is_last {
+            return;
+        }
+        if is_last {
+            return self.send_last(calls, content);
+        }
+        let Some(content) = content else { return };
+        let answered = Answered::of(self, content);
+        let sent = calls.ask(|call| self.packet(call, Some(&answered), false));
+        let mut state = self.state();
+        state.is_over |= sent.is_err();
+        state.next = sent.ok();
+    }
+
+    /// Sends the last response; without one, that there is none.
+    fn send_last(&self, calls: &Arc<Calls>, response: Option<Result<InferResponse, Status>>) {
+        let answered = response.map(|response| Answered::of(self, response));
+        // If the server cannot be told, it is gone.
+        let _ = calls.tell(&self.packet(0, answered.as_ref(), true));
+        self.talk.gone().ends(self.number);
+        let mut state = self.state();
+        state.is_ended = true;
+        let is_released = state.is_released;
+        drop(state);
+        if is_released {
+            self.tell_released();
+        }
+    }
+
+    fn packet(&self, call: u64, answered: Option<&Answered>, is_last: bool) -> String {
+        let lost = self.lost();
+        let (copied, unmapped) = (self.talk.take_copied(), self.talk.memory().take_unmapped());
+        let response = answered.map(Answered::told);
+        let (number, response) = (self.number, response.as_ref());
+        SendResponse { call, number, response, is_last, lost: &lost, copied: &copied, unmapped: &unmapped }.to_string()
+    }
+
+    /// Waits until its client has room for the next response.
+    fn await_places(&self) -> Result<(), Status> {
+        let over = || Status::new(Code::Cancelled, "nobody takes further responses of this request");
+        let mut state = self.state();
+        let next = state.next.take();
+        if state.is_over {
+            return Err(over());
+        }
+        drop(state);
+        let Some(next) = next else { return Ok(()) };
+        let told = wait(&next);
+        let mut state = self.state();
+        let Some(told) = told.ok().filter(|told| !told.is_over()) else {
+            state.is_over = true;
+            return Err(over());
+        };
+        for place in told.places().flatten() {
+            state.places.insert(place.name.to_owned(), OutputPlace::of(place));
+        }
+        Ok(())
+    }
+
+    /// The engine has none of its inputs any more.
+    fn released(&self) {
+        let mut state = self.state();
+        state.is_released = true;
+        let is_told = state.is_open && state.is_ended;
+        drop(state);
+        if is_told {
+            self.tell_released();
+        }
+    }
+
+    fn tell_released(&self) {
+        if let Some(calls) = self.talk.calls() {
+            // If the server cannot be told, it is gone.
+            let _ = calls.tell(&Released(self.number).to_string());
+        }
+    }
+
+    /// Memory that was found missing under what it named, and where.
+    pub(super) fn lost(&self) -> Vec<[u64; 2]> {
+        let state = self.state();
+        state.used.iter().filter_map(|(segment, one)| Some([*segment, one.lost_at()? as u64])).collect()
+    }
+
+    /// The memory of that number, which stays mapped until it has been answered.
+    pub(super) fn mapping(&self, segment: u64) -> Result<SharedMapping, Status> {
+        let mapping = self.talk.memory().get(segment, self.talk.calls().is_some())?;
+        self.state().used.insert(segment, mapping.clone());
+        Ok(mapping)
+    }
+
+    /// What its model set apart.
+    pub(super) fn set_states(&self, states: Vec<Tensor>) {
+        self.state().states = states;
+    }
+
+    /// The same, once.
+    pub(super) fn take_states(&self) -> Vec<Tensor> {
+        std::mem::take(&mut self.state().states)
+    }
+
+    /// Notes where an output goes.
+    pub(super) fn set_place(&self, output: PlaceFor<'_>) -> OutputPlace {
+        let place = OutputPlace::of(output);
+        self.state().places.insert(output.name.to_owned(), place);
+        place
+    }
+
+    /// Where this output goes, as far as it is known.
+    pub(super) fn place(&self, output: &str) -> Option<OutputPlace> {
+        self.state().places.get(output).copied()
+    }
+
+    /// Whether `data` begins where the space is.
+    pub(super) fn lies_in(&self, space: OutputSpace, data: &Buffer) -> bool {
+        self.state().used.get(&space.spot.segment).is_some_and(|mapping| mapping.starts(space.spot.offset, data))
+    }
+
+    /// Memory for so many bytes of an output that the client named no place for; `None` for no bytes.
+    pub(super) fn space(&self, output: &str, bytes: usize) -> Result<Option<(OutputSpace, Slot)>, Status> {
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let guess = self.place(output).and_then(|place| place.space).filter(|space| space.capacity >= bytes);
+        let space = match (guess, self.talk.calls()) {
+            (Some(space), _) => space,
+            (None, None) => self.talk.ask_for_space(self.index, output, bytes)?,
+            (None, Some(calls)) => self.ask_for_space(calls, output, bytes)?,
+        };
+        let slot = slot(&self.mapping(space.spot.segment)?, space.spot.offset, bytes)?;
+        self.state().places.insert(output.to_owned(), OutputPlace { space: Some(space), fixed: false });
+        Ok(Some((space, slot)))
+    }
+
+    fn ask_for_space(&self, calls: &Calls, name: &str, bytes: usize) -> Result<OutputSpace, Status> {
+        let number = self.number;
+        let told = wait(&calls.ask(|call| AskPlace { call, number, name, bytes }.to_string())?)?;
+        if let Some(error) = told.error() {
+            return Err(Status::unavailable(error));
+        }
+        if told.is_over() {
+            return Err(Status::new(Code::Cancelled, "the request is over"));
+        }
+        OutputSpace::read(&told, bytes)
+    }
+
+    /// A place for an output that the engine asks for before it computes. Several responses may be made side by side, of which only one can have
+    /// the place.
+    fn offer(&self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
+        let is_compiled = self.talk.calls().is_some();
+        if is_compiled && (self.is_decoupled || !self.state().taken.insert(query.output.to_owned())) {
+            return Ok(None);
+        }
+        Ok(self.space(query.output, query.bytes)?.map(|(_, slot)| slot))
+    }
+}
+
+impl OutputPlace {
+    fn of(told: PlaceFor<'_>) -> OutputPlace {
+        let PlaceFor { spot, capacity, fixed, .. } = told;
+        OutputPlace { space: spot.map(|spot| OutputSpace { spot, capacity }), fixed }
+    }
+}
+
+/// The way back of a request.
+pub(super) struct Way(pub(super) Arc<Asked>);
+
+impl Deliver for Way {
+    fn deliver(&mut self, response: Response) {
+        self.0.take(response);
+    }
+
+    fn offers_places(&self) -> bool {
+        true
+    }
+
+    fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
+        self.0.offer(query)
+    }
+}
+
+/// Dropped with the last of a request's inputs.
+pub(super) struct InputsHeld(pub(super) Arc<Asked>);
+
+impl Drop for InputsHeld {
+    fn drop(&mut self) {
+        self.0.released();
+    }
+}

@@ -1,0 +1,71 @@
+//! How is an engine's response told to the server?
+
+use nerite_memory::Reason;
+use nerite_process::packets::{Outcome, SegmentOffset, TensorAt};
+use nerite_request::{InferResponse, Output, Outputs, Parameters, Status};
+use nerite_tensor::Tensor;
+
+use super::super::cut;
+use super::super::talk::OutputSpace;
+use super::Asked;
+
+/// A response, and where each of its outputs lies; or the failure.
+pub(in super::super) struct Answered {
+    told: Result<Parameters, Status>,
+    /// The outputs; of a failure what its model set apart.
+    outputs: Vec<(Output, Option<SegmentOffset>)>,
+}
+
+impl Answered {
+    pub(in super::super) fn of(asked: &Asked, response: Result<InferResponse, Status>) -> Answered {
+        let (told, mut outputs) = match response {
+            Ok(InferResponse { parameters, outputs, .. }) => (Ok(parameters), outputs),
+            Err(error) => (Err(cut(error)), Outputs::new()),
+        };
+        for Tensor { name, datatype, shape, data } in asked.take_states() {
+            if outputs.iter().all(|output| output.name != name) {
+                outputs.push(Output { name, datatype, shape, data, placed: false });
+            }
+        }
+        let place = |output: Output| spot(asked, &output).map(|spot| (output, spot));
+        match outputs.into_iter().map(place).collect() {
+            Ok(outputs) => Answered { told, outputs },
+            // What failed first is the reason.
+            Err(status) => Answered { told: told.and(Err(cut(status))), outputs: Vec::new() },
+        }
+    }
+
+    /// As a packet tells it.
+    pub(in super::super) fn told(&self) -> Outcome<'_> {
+        let outputs = self.outputs.iter().map(|(output, spot)| {
+            let Output { name, datatype, shape, data, .. } = output;
+            TensorAt { name, datatype: *datatype, shape: shape.as_slice(), spot: *spot, bytes: data.len() }
+        });
+        match &self.told {
+            Ok(parameters) => Outcome::Outputs(outputs.collect(), parameters),
+            Err(status) if self.outputs.is_empty() => Outcome::Failed(status.clone()),
+            Err(status) => Outcome::FailedWith(status.clone(), outputs.collect()),
+        }
+    }
+}
+
+fn spot(asked: &Asked, output: &Output) -> Result<Option<SegmentOffset>, Status> {
+    if output.data.is_empty() { Ok(None) } else { Ok(Some(placed(asked, output)?.spot)) }
+}
+
+/// Where the output lies, or is copied to, if the engine left it in memory of its own.
+fn placed(asked: &Asked, output: &Output) -> Result<OutputSpace, Status> {
+    let Output { name, data, .. } = output;
+    let place = asked.place(name);
+    if let Some(space) = place.and_then(|place| place.space).filter(|space| asked.lies_in(*space, data)) {
+        return Ok(space);
+    }
+    if place.is_some_and(|place| place.fixed) {
+        return Err(Status::internal(format!("output '{name}' was not left in the client's place")));
+    }
+    let found = asked.space(name, data.len())?;
+    let (space, mut slot) = found.ok_or_else(|| Status::internal(format!("output '{name}' has no place")))?;
+    let filled = slot.fill_from(0, data, Reason::ModelProcess);
+    filled.map_err(|error| Status::internal(format!("output '{name}': {error}")))?;
+    Ok(space)
+}

@@ -1,0 +1,109 @@
+//! How does a child answer requests at any time, from any thread of its engine?
+//!
+//! On a channel of its own, beside the one for commands. A call has a number, and its answer says the same one: a thread reads the answers and
+//! passes each to who waits for it.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use nerite_process::packets::Command;
+use nerite_process::{Channel, Packet};
+use nerite_request::Status;
+
+use super::memory::Memory;
+
+/// The child's end of the channel.
+pub(super) struct Calls {
+    channel: Channel,
+    last: AtomicU64,
+    waiting: Mutex<HashMap<u64, Waiting>>,
+}
+
+/// Who waits for answers to a call.
+struct Waiting {
+    told: Sender<Told>,
+    /// Whether further answers may follow the first.
+    for_each: bool,
+}
+
+/// An answer, or why its memory cannot be used.
+pub(super) type Told = Result<Command, Status>;
+
+impl Calls {
+    pub fn new(channel: OwnedFd) -> Arc<Calls> {
+        Arc::new(Calls { channel: Channel::from(channel), last: AtomicU64::new(0), waiting: Mutex::default() })
+    }
+
+    /// Reads answers on a thread of its own, until the server closes the channel.
+    pub fn listen(self: &Arc<Self>, memory: Arc<Memory>) -> io::Result<()> {
+        let calls = Arc::clone(self);
+        let listen = move || {
+            let (mut packet, mut descriptors) = (Packet::default(), Vec::new());
+            while let Ok(Some(text)) = calls.channel.receive_all(&mut packet, &mut descriptors) {
+                let Ok(answer) = Command::read(text) else { continue };
+                let mapped = memory.map(answer.map(), std::mem::take(&mut descriptors)).map_err(Status::unavailable);
+                let asked = answer.call().and_then(|call| calls.waiting(call, &answer));
+                if let Some(asked) = asked {
+                    // Who has stopped waiting needs no answer.
+                    let _ = asked.send(mapped.map(|()| answer));
+                }
+            }
+            // Whoever waits is told that nothing comes.
+            calls.lock().clear();
+        };
+        thread::Builder::new().name("nerite-answers".to_owned()).spawn(listen).map(drop)
+    }
+
+    /// Makes a call. `packet` writes it, with its number. The answer comes later.
+    pub fn ask(&self, packet: impl FnOnce(u64) -> String) -> Result<Receiver<Told>, Status> {
+        self.begin(false, packet).map(|(_, answer)| answer)
+    }
+
+    /// Makes a call that may have several answers, up to one that says so. Returns its number as well.
+    pub fn ask_each(&self, packet: impl FnOnce(u64) -> String) -> Result<(u64, Receiver<Told>), Status> {
+        self.begin(true, packet)
+    }
+
+    fn begin(&self, for_each: bool, packet: impl FnOnce(u64) -> String) -> Result<(u64, Receiver<Told>), Status> {
+        let call = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let (told, answer) = channel();
+        self.lock().insert(call, Waiting { told, for_each });
+        if let Err(error) = self.tell(&packet(call)) {
+            self.lock().remove(&call);
+            return Err(error);
+        }
+        Ok((call, answer))
+    }
+
+    /// Who waits for this answer. Nobody does any more for a further one, unless it may follow.
+    fn waiting(&self, call: u64, answer: &Command) -> Option<Sender<Told>> {
+        let mut waiting = self.lock();
+        match waiting.get(&call) {
+            Some(Waiting { told, for_each: true }) if !answer.is_final() && !answer.is_unknown() => Some(told.clone()),
+            _ => waiting.remove(&call).map(|waiting| waiting.told),
+        }
+    }
+
+    /// Sends a packet that has no answer.
+    pub fn tell(&self, packet: &str) -> Result<(), Status> {
+        self.channel.send(packet, &[]).map_err(|error| gone(&error))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The answer to a call.
+pub(super) fn wait(answer: &Receiver<Told>) -> Told {
+    answer.recv().unwrap_or_else(|_| Err(gone(&io::ErrorKind::UnexpectedEof.into())))
+}
+
+fn gone(error: &io::Error) -> Status {
+    Status::unavailable(format!("the server cannot be told: {error}"))
+}

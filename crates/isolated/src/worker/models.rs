@@ -1,0 +1,251 @@
+//! How does an engine in a child ask, load and unload other models of its server?
+
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use nerite_backend::{Infer, ModelsDone};
+use nerite_config::{ModelConfig, from_json};
+use nerite_memory::{Buffer, Reason, Slot};
+use nerite_process::limits::TENSOR_ALIGN;
+use nerite_process::packets::{
+    AskConfig, AskInfer, AskLoad, AskSpace, AskUnload, Cancelling, Command, SegmentOffset, Taken, TensorAt,
+};
+use nerite_request::setting::LoadOptions;
+use nerite_request::{
+    Cancel, InferResponse, Inputs, Output, Outputs, Parameters, Reply, Request, Response, Sequence, Status,
+};
+use nerite_tensor::Tensor;
+
+use super::calls::{Calls, Told, wait};
+use super::memory::{buffer, slot};
+use super::talk::{OutputSpace, Talk};
+
+/// The models of the server, as far as its channel for calls reaches.
+pub(super) struct ServerModels(Arc<ModelCalls>);
+
+/// The calls for that.
+struct ModelCalls {
+    talk: Arc<Talk>,
+    calls: Arc<Calls>,
+}
+
+/// A request, without its way back.
+struct Asked {
+    model: String,
+    version: Option<i64>,
+    id: String,
+    inputs: Inputs,
+    wanted: Vec<String>,
+    timeout_us: u64,
+    priority: u64,
+    sequence: Sequence,
+    parameters: Parameters,
+    cancel: Cancel,
+}
+
+impl ServerModels {
+    pub(super) fn new(talk: &Arc<Talk>, calls: &Arc<Calls>) -> ServerModels {
+        ServerModels(Arc::new(ModelCalls { talk: Arc::clone(talk), calls: Arc::clone(calls) }))
+    }
+}
+
+impl ModelCalls {
+    /// Memory that the server shares, for so many bytes.
+    fn space(&self, bytes: usize) -> Result<(SegmentOffset, Slot), Status> {
+        let told = wait(&self.calls.ask(|call| AskSpace { call, bytes }.to_string())?)?;
+        if let Some(status) = told.failure() {
+            return Err(status);
+        }
+        let OutputSpace { spot, .. } = OutputSpace::read(&told, bytes)?;
+        Ok((spot, slot(&self.talk.memory().get(spot.segment, true)?, spot.offset, bytes)?))
+    }
+
+    /// Where each input lies. Those that are not in memory of the server or its clients are copied there; all of them, if the server does not
+    /// know where they are.
+    fn places(&self, inputs: &[Tensor], copies_all: bool) -> Result<Vec<Option<SegmentOffset>>, Status> {
+        let known = |input: &Tensor| if copies_all { None } else { self.talk.memory().spot_of(&input.data) };
+        let mut spots: Vec<_> = inputs.iter().map(known).collect();
+        let is_copied = |(spot, input): &(&Option<SegmentOffset>, &Tensor)| spot.is_none() && !input.data.is_empty();
+        let sizes = spots.iter().zip(inputs).filter(is_copied).map(|(_, input)| input.data.len());
+        let bytes: usize = sizes.map(|bytes| bytes.next_multiple_of(TENSOR_ALIGN)).sum();
+        if bytes == 0 {
+            return Ok(spots);
+        }
+        let (base, mut slot) = self.space(bytes)?;
+        let mut at = 0;
+        for (spot, input) in
+            spots.iter_mut().zip(inputs).filter(|(spot, input)| spot.is_none() && !input.data.is_empty())
+        {
+            let copied = slot.fill_from(at, &input.data, Reason::ModelProcess);
+            copied.map_err(|error| Status::internal(format!("input '{}': {error}", input.name)))?;
+            *spot = Some(SegmentOffset { offset: base.offset + at, ..base });
+            at += input.data.len().next_multiple_of(TENSOR_ALIGN);
+        }
+        Ok(spots)
+    }
+
+    /// Sends a request. Its number, and its responses.
+    fn ask(&self, asked: &Asked, copies_all: bool) -> Result<(u64, Receiver<Told>), Status> {
+        let spots = self.places(&asked.inputs, copies_all)?;
+        let inputs: Vec<_> = asked.inputs.iter().zip(spots).map(told).collect();
+        let Asked { model, version, id, wanted, sequence, parameters, .. } = asked;
+        let (version, timeout_us, priority) = (version.unwrap_or(-1), asked.timeout_us, asked.priority);
+        self.calls.ask_each(|call| {
+            let inputs = &inputs;
+            AskInfer { call, model, version, id, sequence, timeout_us, priority, parameters, inputs, wanted }
+                .to_string()
+        })
+    }
+
+    /// Passes the responses on, until the last.
+    fn answer(&self, asked: &Asked, reply: &mut Reply) -> Result<(), Status> {
+        let (mut call, mut responses) = self.ask(asked, false)?;
+        loop {
+            self.end_with(asked, call);
+            let mut said = wait(&responses)?;
+            if said.is_unknown() {
+                (call, responses) = self.ask(asked, true)?;
+                continue;
+            }
+            loop {
+                let is_last = said.is_final();
+                let (response, segments) = self.response(&said, is_last);
+                reply.send(response);
+                // The engine has copied what it keeps.
+                let _ = self.calls.tell(&Taken { call, let_go: &segments }.to_string());
+                if is_last {
+                    return Ok(());
+                }
+                said = wait(&responses)?;
+            }
+        }
+    }
+
+    /// Tells the server if nobody wants the answer any more.
+    fn end_with(&self, asked: &Asked, call: u64) {
+        let calls = Arc::clone(&self.calls);
+        let tell = move || drop(calls.tell(&Cancelling(call).to_string()));
+        if !asked.cancel.on_cancelled(tell) {
+            let _ = self.calls.tell(&Cancelling(call).to_string());
+        }
+    }
+
+    /// A response, and the memory that it lies in.
+    fn response(&self, said: &Command, is_last: bool) -> (Response, Vec<u64>) {
+        let mut segments = Vec::new();
+        let Some(outputs) = said.response_outputs() else {
+            let response = match said.response_failure() {
+                Some(error) if is_last => Response::failed(error),
+                Some(error) => Response::failed_part(error),
+                None if is_last => Response::End,
+                None => Response::failed_part(Status::internal("the server sent a response that is none")),
+            };
+            return (response, segments);
+        };
+        let output = |told: Option<TensorAt<'_>>| {
+            let TensorAt { name, datatype, shape, spot, bytes } =
+                told.ok_or_else(|| Status::internal("the server told of an output in words that make no sense"))?;
+            let data = match spot {
+                None => Buffer::empty(),
+                Some(spot) => {
+                    segments.push(spot.segment);
+                    buffer(&self.talk.memory().get(spot.segment, true)?, spot.offset, bytes)?
+                }
+            };
+            Ok(Output { name: name.into(), datatype, shape, data, placed: false })
+        };
+        let outputs: Result<Outputs, Status> = outputs.map(output).collect();
+        let (model, version) = said.response_model();
+        let response = outputs.map(|outputs| InferResponse {
+            model: model.into(),
+            version: version.into(),
+            parameters: said.response_parameters(),
+            outputs,
+            ..InferResponse::default()
+        });
+        let response = match (response, is_last) {
+            (Ok(response), true) => Response::Final(response),
+            (Ok(response), false) => Response::Part(response),
+            (Err(error), true) => Response::failed(error),
+            (Err(error), false) => Response::failed_part(error),
+        };
+        (response, segments)
+    }
+
+    /// Waits for the answer to a call that is only done or fails.
+    fn done(answer: Result<Receiver<Told>, Status>) -> Result<(), Status> {
+        let told = wait(&answer?)?;
+        told.failure().map_or(Ok(()), Err)
+    }
+
+    fn load(&self, model: &str, options: &LoadOptions) -> Result<(), Status> {
+        let mut files = Vec::new();
+        for (path, content) in &options.files {
+            let mut bytes = Vec::new();
+            let failed = |why: String| Status::internal(format!("file '{path}' of model '{model}': {why}"));
+            content.write_to(&mut bytes).map_err(|error| failed(error.to_string()))?;
+            let (spot, len) = match bytes.len() {
+                0 => (SegmentOffset { segment: 0, offset: 0 }, 0),
+                len => {
+                    let (spot, mut slot) = self.space(len)?;
+                    slot.write(0, &bytes, Reason::Model).map_err(|error| failed(error.to_string()))?;
+                    (spot, len)
+                }
+            };
+            files.push((path.as_str(), spot, len));
+        }
+        let config = options.config.as_deref().unwrap_or_default();
+        ModelCalls::done(self.calls.ask(|call| AskLoad { call, model, config, files: &files }.to_string()))
+    }
+}
+
+fn told((input, spot): (&Tensor, Option<SegmentOffset>)) -> TensorAt<'_, &[i64]> {
+    let Tensor { name, datatype, shape, data } = input;
+    TensorAt { name, datatype: *datatype, shape: shape.as_slice(), spot, bytes: data.len() }
+}
+
+impl Infer for ServerModels {
+    /// The responses are passed on by a thread of the request's own: the functions of a backend that they call may wait for other requests.
+    fn infer(&self, model: &str, version: Option<i64>, request: Request) {
+        let Request { id, inputs, wanted, timeout_us, priority, sequence, parameters, cancel, reply } = request;
+        let wanted = wanted.iter().map(|wanted| wanted.name.to_string()).collect();
+        let (model, id) = (model.to_owned(), id.to_string());
+        let asked = Asked { model, version, id, inputs, wanted, timeout_us, priority, sequence, parameters, cancel };
+        let (models, shared) = (Arc::clone(&self.0), Arc::new(Mutex::new(Some(reply))));
+        let theirs = Arc::clone(&shared);
+        let pass_on = move || {
+            let reply = theirs.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let Some(mut reply) = reply else { return };
+            if let Err(status) = models.answer(&asked, &mut reply) {
+                reply.fail(status);
+            }
+        };
+        let started = thread::Builder::new().name("nerite-asked".to_owned()).spawn(pass_on);
+        if let Err(error) = started {
+            let reply = shared.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let why = format!("no thread for a request to another model: {error}; raise the limit on threads");
+            if let Some(mut reply) = reply {
+                reply.refuse(Status::unavailable(why));
+            }
+        }
+    }
+
+    fn config(&self, model: &str, version: Option<i64>) -> Result<Arc<ModelConfig>, Status> {
+        let version = version.unwrap_or(-1);
+        let told = wait(&self.0.calls.ask(|call| AskConfig { call, model, version }.to_string())?)?;
+        if let Some(status) = told.failure() {
+            return Err(status);
+        }
+        let config = from_json(&told.part("config").to_string());
+        Ok(Arc::new(config.map_err(|error| Status::internal(error.to_string()))?))
+    }
+
+    fn load(&self, model: &str, options: LoadOptions, done: ModelsDone) {
+        done(self.0.load(model, &options));
+    }
+
+    fn unload(&self, model: &str, dependents: bool, done: ModelsDone) {
+        done(ModelCalls::done(self.0.calls.ask(|call| AskUnload { call, model, dependents }.to_string())));
+    }
+}

@@ -1,0 +1,159 @@
+//! What if a run ends at the very moment when its process ends, because nobody waits for the run any more?
+//!
+//! The processes are this test's own program, told by a variable to be one.
+#![allow(clippy::unwrap_used)]
+#![expect(clippy::disallowed_methods, reason = "clients go at moments that are chosen")]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nerite_backend::conformance::context;
+use nerite_backend::identity::Identity;
+use nerite_backend::{Batch, Instance, InstanceSpec, Job, Meter, ModelVersion, Outcome, RequestTimes, Runtime, Times};
+use nerite_isolated::{Isolated, Starter, work};
+use nerite_memory::Buffer;
+use nerite_request::{AdmittedRequest, Cancel, Code, ExactlyOne, InferResponse, Name, Parameters, Reply, Sequence};
+use nerite_request::{Status, Wanted};
+use nerite_tensor::{DataType, Shape, Tensor};
+
+/// A process without this variable is no child.
+const CHILD: &str = "NERITE_TEST_GONE_CHILD";
+/// How long a process lets its run go on after the last client has gone.
+const PATIENCE_MS: u64 = 5000;
+/// A client that goes so late has its run end with the patience.
+const GOES_MS: u64 = 1200;
+/// Clients go in each of so many milliseconds before and after, and one each much earlier and later.
+const AROUND_MS: u64 = 10;
+const MUCH_MS: u64 = 1000;
+
+type Answers = Arc<Mutex<Vec<Result<InferResponse, Status>>>>;
+
+struct NoMeter;
+
+impl Meter for NoMeter {
+    fn request(&self, _: &RequestTimes, _: Outcome) {}
+
+    fn batch(&self, _: u64, _: &Times) {}
+}
+
+/// Not a test of its own: what a child runs.
+#[test]
+fn child() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let ended = work(|| Ok(Arc::new(Identity)));
+    assert_eq!(format!("{ended:?}"), format!("{:?}", ExitCode::SUCCESS));
+}
+
+fn instance() -> Box<dyn Instance> {
+    let start: Starter = Arc::new(|_| {
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["--exact", "child", "--nocapture"]).env(CHILD, "yes").stdout(Stdio::null());
+        command
+    });
+    let text = format!(
+        "name: 'm' input {{ name: 'x' data_type: TYPE_INT32 dims: [ -1 ] }} output {{ name: 'y' data_type: TYPE_INT32 dims: [ -1 ] }}
+         parameters {{ key: 'isolated' value {{ string_value: 'true' }} }}
+         parameters {{ key: 'execute_delay_ms' value {{ string_value: '{}' }} }}",
+        PATIENCE_MS + GOES_MS
+    );
+    let context = context(Path::new("m"), nerite_config::parse_text("c", text.as_bytes()).unwrap());
+    let spec = InstanceSpec { name: "m_0".into(), ..InstanceSpec::default() };
+    Isolated::over(Arc::new(Identity), start).load(&context).unwrap().instance(&spec).unwrap()
+}
+
+/// Runs a request of this number. Each answer that comes, at any time, is in the list.
+fn ask(instance: &mut dyn Instance, number: i32, cancel: Cancel) -> Answers {
+    let answers = Answers::default();
+    let into = Arc::clone(&answers);
+    let mut one = ExactlyOne::default();
+    let sink = move |response| {
+        let taken = one.take(response).map(|outcome| outcome.expect("one response"));
+        into.lock().unwrap().extend(taken);
+    };
+    let data = Buffer::from_numbers(vec![number]);
+    let request = AdmittedRequest {
+        id: Name::default(),
+        rows: 1,
+        inputs: [Tensor { name: "x".into(), datatype: DataType::Int32, shape: Shape::from_slice(&[1]), data }]
+            .into_iter()
+            .collect(),
+        wanted: vec![Wanted { name: "y".into(), slot: None }].into(),
+        priority: 0,
+        timeout_us: 0,
+        sequence: Sequence::default(),
+        parameters: Parameters::new(),
+        cancel,
+        reply: Reply::new(sink),
+    };
+    let job = Job::new(request, ModelVersion::unmetered("m").begin(), 1);
+    instance.run(Batch { jobs: vec![job].into(), meter: Arc::new(NoMeter) });
+    answers
+}
+
+/// Processes that this one has started, and that live.
+fn children() -> BTreeSet<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let of = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+    tasks.flat_map(|task| of(task).split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
+/// Has the only client of a run go after so long. Tells whether the process went on, and what the next request was answered.
+fn goes_after(instance: &mut dyn Instance, goes_ms: u64) -> bool {
+    let cancel = Cancel::new();
+    let goes = cancel.clone();
+    let client = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(goes_ms));
+        goes.cancel();
+    });
+    let answers = ask(instance, 7, cancel);
+    client.join().unwrap();
+    let next = ask(instance, 8, Cancel::new());
+    let next = next.lock().unwrap();
+    assert_eq!(next.len(), 1, "the next request, {goes_ms} ms");
+    let next = next[0].as_ref().unwrap_or_else(|error| panic!("the next request, {goes_ms} ms: {error}"));
+    assert_eq!(next.outputs[0].data.numbers::<i32>().unwrap_or_default(), [8], "{goes_ms} ms");
+    // Only now: a second answer would have come by the time of the next request's.
+    let answers = answers.lock().unwrap();
+    assert_eq!(answers.len(), 1, "{goes_ms} ms");
+    match &answers[0] {
+        Ok(response) => {
+            assert_eq!(response.outputs[0].data.numbers::<i32>().unwrap_or_default(), [7], "{goes_ms} ms");
+            true
+        }
+        Err(error) => {
+            assert!(error.code == Code::Internal && error.message.contains("its process"), "{goes_ms} ms: {error:?}");
+            false
+        }
+    }
+}
+
+#[test]
+fn a_run_that_ends_as_its_process_would_is_answered_once_and_the_next_one_too() {
+    if std::env::var_os(CHILD).is_some() {
+        return;
+    }
+    let mut moments: Vec<u64> = (GOES_MS - AROUND_MS..=GOES_MS + AROUND_MS).collect();
+    moments.extend([GOES_MS - MUCH_MS, GOES_MS + MUCH_MS]);
+    let mut instances: Vec<_> = moments.iter().map(|_| instance()).collect();
+    let before = children();
+    assert_eq!(before.len(), moments.len());
+    let went_on: Vec<bool> = std::thread::scope(|scope| {
+        let asked: Vec<_> = instances
+            .iter_mut()
+            .zip(&moments)
+            .map(|(instance, &moment)| scope.spawn(move || goes_after(&mut **instance, moment)))
+            .collect();
+        asked.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    // A process whose run was answered serves the next request, and one that ended was replaced.
+    let after = children();
+    assert_eq!(after.len(), moments.len(), "one process for each instance");
+    assert_eq!(before.intersection(&after).count(), went_on.iter().filter(|went_on| **went_on).count(), "{went_on:?}");
+    let [.., early, late] = went_on[..] else { panic!("two moments at least") };
+    assert!(!early && late, "the first client of all goes early enough, and the last one too late, to end its process");
+}

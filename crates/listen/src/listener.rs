@@ -1,0 +1,335 @@
+//! How does the server listen at an address, and what does it accept there?
+
+use std::io::{self, Read, Write};
+use std::net::{self, Shutdown, SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nerite_request::Peer;
+use rustix::io::retry_on_intr;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, acceptfrom_with, socket_with, sockopt};
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::limits::{self, BACKLOG};
+use crate::peer;
+use crate::unix::{OWNER_ONLY, SocketFile, bind_unix, may_be_socket};
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// A TCP port.
+    Tcp {
+        /// The address, as the operator wrote it.
+        address: String,
+        /// The port; 0 for any that is free.
+        port: u16,
+        /// Whether other processes may listen there as well (SO_REUSEPORT).
+        reuse_port: bool,
+    },
+    /// A Unix socket. A stale socket file at the path, on which no process listens, is replaced.
+    Unix {
+        /// The path of its file.
+        path: PathBuf,
+        /// The mode of the file, which says who may connect.
+        mode: u32,
+    },
+}
+
+/// Why the server cannot listen at an endpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Another process listens there. The text is Triton's, with its trailing space.
+    #[error("Socket '{0}' already in use ")]
+    InUse(String),
+    /// At the path of a Unix socket is a file that is not a socket.
+    #[error("Socket '{0}' cannot be opened: there is a file that is no socket; remove it or name another path")]
+    NoSocket(String),
+    /// Anything else.
+    #[error("Socket '{place}' cannot be opened: {cause}")]
+    Refused {
+        /// The address and port, or the path.
+        place: String,
+        /// The system's error.
+        cause: io::Error,
+    },
+}
+
+/// A listening socket. Dropping a Unix socket removes its file.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Socket,
+    is_closed: AtomicBool,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(net::TcpListener),
+    Unix {
+        /// Declared first, so that the file is removed before the listener is closed.
+        _file: SocketFile,
+        listener: OwnedFd,
+    },
+}
+
+/// An accepted connection.
+#[derive(Debug)]
+pub struct Connection {
+    socket: Accepted,
+    /// The client, as the kernel names it.
+    pub peer: Peer,
+}
+
+/// A non-blocking socket that no async runtime knows yet.
+#[derive(Debug)]
+enum Accepted {
+    Tcp(net::TcpStream),
+    Unix(unix::net::UnixStream),
+}
+
+/// The socket of a connection in an async runtime.
+#[derive(Debug)]
+pub enum Stream {
+    /// TCP with TCP_NODELAY: a small answer is not delayed until the one before is acknowledged.
+    Tcp(TcpStream),
+    /// A Unix socket.
+    Unix(UnixStream),
+}
+
+impl Endpoint {
+    /// A Unix socket to which only the server's user may connect.
+    pub fn unix(path: &Path) -> Endpoint {
+        Endpoint::Unix { path: path.to_owned(), mode: OWNER_ONLY }
+    }
+}
+
+impl Connection {
+    /// Registers the socket with the current async runtime. An error means that the runtime is being shut down.
+    pub fn into_stream(self) -> io::Result<Stream> {
+        match self.socket {
+            Accepted::Tcp(stream) => TcpStream::from_std(stream).map(Stream::Tcp),
+            Accepted::Unix(stream) => UnixStream::from_std(stream).map(Stream::Unix),
+        }
+    }
+
+    /// Whether it came over TCP.
+    pub fn is_tcp(&self) -> bool {
+        matches!(self.socket, Accepted::Tcp(_))
+    }
+
+    /// Closes the connection. Sends `message` before, if that is possible without waiting.
+    pub fn turn_away(self, message: &[u8]) {
+        // The client's bytes are read first. Closing a socket with unread bytes resets the connection, and the message would be lost. Errors are
+        // ignored, because a client that has closed the connection or does not read cannot get the message.
+        let mut unread = [0; 4096];
+        match self.socket {
+            Accepted::Tcp(mut stream) => {
+                let _ = stream.read(&mut unread);
+                let _ = stream.write(message);
+                let _ = stream.shutdown(Shutdown::Write);
+            }
+            Accepted::Unix(mut stream) => {
+                let _ = stream.read(&mut unread);
+                let _ = stream.write(message);
+            }
+        }
+    }
+}
+
+impl Listener {
+    fn new(socket: Socket) -> Listener {
+        Listener { socket, is_closed: AtomicBool::new(false) }
+    }
+
+    /// The address that a TCP listener is bound to. `None` for a Unix socket.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match &self.socket {
+            Socket::Tcp(listener) => listener.local_addr().ok(),
+            Socket::Unix { .. } => None,
+        }
+    }
+
+    /// Waits for the next connection, and blocks the thread meanwhile. An error if [`Listener::close`] is called in another thread.
+    pub fn accept(&self) -> io::Result<Connection> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (socket, address) = retry_on_intr(|| acceptfrom_with(self.fd(), flags))?;
+        Ok(match &self.socket {
+            Socket::Tcp(_) => {
+                let stream = net::TcpStream::from(socket);
+                // This fails only for a connection that is closed already. The first read finds that.
+                let _ = stream.set_nodelay(true);
+                let address = address.and_then(|address| SocketAddr::try_from(address).ok());
+                let peer = address.map_or(Peer::Unknown, |address| peer::of_tcp(&stream, address));
+                Connection { socket: Accepted::Tcp(stream), peer }
+            }
+            Socket::Unix { .. } => {
+                let stream = unix::net::UnixStream::from(socket);
+                let peer = peer::of_unix(&stream);
+                Connection { socket: Accepted::Unix(stream), peer }
+            }
+        })
+    }
+
+    /// Refuses connections from now on. A thread that waits in [`Listener::accept`] returns.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        // It cannot fail for a listening socket.
+        let _ = rustix::net::shutdown(self.fd(), rustix::net::Shutdown::Both);
+    }
+
+    /// Whether [`Listener::close`] was called.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        match &self.socket {
+            Socket::Tcp(listener) => listener.as_fd(),
+            Socket::Unix { listener, .. } => listener.as_fd(),
+        }
+    }
+}
+
+/// Listens at `endpoint`.
+pub fn bind(endpoint: &Endpoint) -> Result<Listener, BindError> {
+    let (place, outcome) = match endpoint {
+        Endpoint::Tcp { address, port, reuse_port } => {
+            (format!("{address}:{port}"), bind_tcp(address, *port, *reuse_port).map(Socket::Tcp))
+        }
+        Endpoint::Unix { path, mode } => (path.display().to_string(), bind_stream(path, *mode)),
+    };
+    outcome.map(Listener::new).map_err(|cause| match cause.kind() {
+        io::ErrorKind::AddrInUse if matches!(endpoint, Endpoint::Unix { path, .. } if !may_be_socket(path)) => {
+            BindError::NoSocket(place)
+        }
+        io::ErrorKind::AddrInUse => BindError::InUse(place),
+        _ => BindError::Refused { place, cause },
+    })
+}
+
+fn bind_tcp(address: &str, port: u16, reuse_port: bool) -> io::Result<net::TcpListener> {
+    let bare = address.trim_start_matches('[').trim_end_matches(']');
+    let at = (bare, port).to_socket_addrs()?.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
+    let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Without it a restart within minutes would find the port in use by closed connections (TIME_WAIT).
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if reuse_port {
+        sockopt::set_socket_reuseport(&socket, true)?;
+    }
+    keep_alive(&socket);
+    rustix::net::bind(&socket, &at)?;
+    rustix::net::listen(&socket, BACKLOG.cast_signed())?;
+    Ok(net::TcpListener::from(socket))
+}
+
+fn bind_stream(path: &Path, mode: u32) -> io::Result<Socket> {
+    let (file, listener) = bind_unix(path, SocketType::STREAM, mode, BACKLOG.cast_signed())?;
+    rustix::io::ioctl_fionbio(&listener, false)?;
+    Ok(Socket::Unix { _file: file, listener })
+}
+
+/// Makes the kernel detect clients whose host does not answer. Accepted connections inherit the listener's options.
+fn keep_alive(socket: &OwnedFd) {
+    // Errors are ignored: a system that lacks one of these options works without it.
+    let _ = sockopt::set_socket_keepalive(socket, true);
+    let _ = sockopt::set_tcp_keepidle(socket, limits::KEEPALIVE_IDLE);
+    let _ = sockopt::set_tcp_keepintvl(socket, limits::KEEPALIVE_INTERVAL);
+    let _ = sockopt::set_tcp_keepcnt(socket, limits::KEEPALIVE_COUNT);
+    let _ = sockopt::set_tcp_user_timeout(socket, limits::UNACKNOWLEDGED_MS_MAX);
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn local(port: u16) -> Endpoint {
+        Endpoint::Tcp { address: "127.0.0.1".into(), port, reuse_port: false }
+    }
+
+    #[test]
+    fn a_port_is_bound_once_and_a_port_in_use_is_named() {
+        let first = bind(&local(0)).unwrap();
+        let address = first.address().unwrap();
+        let error = bind(&local(address.port())).unwrap_err();
+        assert_eq!(error.to_string(), format!("Socket '{address}' already in use "));
+        let _client = net::TcpStream::connect(address).unwrap();
+        let accepted = first.accept().unwrap();
+        assert_eq!(accepted.peer, Peer::own());
+        let Accepted::Tcp(stream) = accepted.socket else { panic!("it came over TCP") };
+        assert!(stream.nodelay().unwrap() && sockopt::socket_keepalive(&stream).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), limits::KEEPALIVE_IDLE);
+        let not_blocking = (&stream).read(&mut [0]).unwrap_err();
+        assert_eq!(not_blocking.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_client_that_is_turned_away_gets_the_message_and_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let (tcp, unix) = (bind(&local(0)).unwrap(), bind(&Endpoint::unix(&path)).unwrap());
+        let mut client = net::TcpStream::connect(tcp.address().unwrap()).unwrap();
+        let mut answer = String::new();
+        client.write_all(b"let me in").unwrap();
+        tcp.accept().unwrap().turn_away(b"full");
+        client.read_to_string(&mut answer).unwrap();
+        let mut client = unix::net::UnixStream::connect(&path).unwrap();
+        unix.accept().unwrap().turn_away(b" as well");
+        client.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, "full as well");
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_the_file_is_removed_with_its_listener() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        drop(unix::net::UnixListener::bind(&path).unwrap());
+        let listener = bind(&Endpoint::unix(&path)).unwrap();
+        assert!(matches!(bind(&Endpoint::unix(&path)), Err(BindError::InUse(_))));
+        let _client = unix::net::UnixStream::connect(&path).unwrap();
+        let accepted = listener.accept().unwrap();
+        assert!(!accepted.is_tcp());
+        assert_eq!(accepted.peer, Peer::own());
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_closed_listener_accepts_and_admits_no_connection() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        for endpoint in [local(0), Endpoint::unix(&path)] {
+            let listener = bind(&endpoint).unwrap();
+            std::thread::scope(|scope| {
+                let waits = scope.spawn(|| listener.accept().is_err());
+                listener.close();
+                assert!(waits.join().unwrap());
+            });
+            assert!(listener.is_closed());
+            let refused = match listener.address() {
+                Some(address) => net::TcpStream::connect(address).unwrap_err(),
+                None => unix::net::UnixStream::connect(&path).unwrap_err(),
+            };
+            assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_a_socket_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("letter");
+        std::fs::write(&path, "dear").unwrap();
+        let error = bind(&Endpoint::unix(&path)).unwrap_err().to_string();
+        assert!(error.ends_with("there is a file that is no socket; remove it or name another path"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "dear");
+    }
+
+    #[test]
+    fn a_foreign_address_is_refused_with_the_reason() {
+        let nowhere = Endpoint::Tcp { address: "203.0.113.7".into(), port: 0, reuse_port: false };
+        let text = bind(&nowhere).unwrap_err().to_string();
+        assert!(text.starts_with("Socket '203.0.113.7:0' cannot be opened: "), "{text}");
+    }
+}

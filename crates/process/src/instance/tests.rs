@@ -1,0 +1,167 @@
+//! Does a thread that must not wait leave a process that makes it wait, and is the batch answered nevertheless?
+#![allow(clippy::unwrap_used)]
+
+use std::process::Command;
+use std::sync::mpsc;
+
+use nerite_request::{Reply, Response};
+use nerite_shm::{LeaseLimits, Pools};
+
+use super::*;
+use crate::body::Body;
+use crate::channel::{Channel, Packet};
+use crate::child::{Child, Patience};
+use crate::limits::{NEEDS_AT_ONCE_MAX, PACKET_BYTES_MAX};
+use crate::plan::tests::{job, wanted};
+
+const NEED: &str = r#"{"need":[0,"x",10]}"#;
+const ANSWER: &str = r#"{"responses":[{"outputs":[["x","INT8",[0],null,0,0]]}]}"#;
+
+/// Launches one process, which does nothing: the test has the other end of its channel.
+struct Once(std::sync::Mutex<Option<Channel>>);
+
+impl ProcessLauncher for Once {
+    fn instance(&self) -> &'static str {
+        "test_0"
+    }
+
+    fn launch(&self) -> Result<Live, Status> {
+        let ours = self.0.lock().unwrap().take().unwrap();
+        let body = Arc::new(Body::new(Command::new("sleep").arg("1000").spawn().unwrap()));
+        let child = Child::of_test(body, ours, Patience { first: Duration::ZERO, last: Duration::from_millis(1) });
+        Ok(Live::new(child, false))
+    }
+
+    fn unhealthy(&self, why: &str) -> String {
+        why.to_owned()
+    }
+
+    fn failed(&self, text: &str) -> String {
+        text.to_owned()
+    }
+}
+
+/// An instance, and the other end of its process's channel.
+fn instance() -> (ProcessInstance, Channel) {
+    let (ours, theirs) = Channel::pair().unwrap();
+    let blocks = Blocks::new(&Pools::new(LeaseLimits::default()));
+    let launcher = Once(std::sync::Mutex::new(Some(ours)));
+    (ProcessInstance::start(Box::new(launcher), blocks).unwrap(), Channel::from(theirs))
+}
+
+/// A batch of one request for the output `x`, and its response.
+fn batch() -> (Batch, mpsc::Receiver<Response>) {
+    let (to, responses) = mpsc::channel();
+    let reply = Reply::new(move |response| drop(to.send(response)));
+    let jobs = [job(Vec::new(), vec![wanted("x", None)], reply)].into_iter().collect();
+    let version = nerite_backend::ModelVersion::unmetered("m");
+    (Batch { jobs, meter: Arc::clone(version.meter()) }, responses)
+}
+
+#[track_caller]
+fn check_answered(responses: &mpsc::Receiver<Response>) {
+    let content = responses.try_recv().unwrap().into_content().unwrap();
+    assert_eq!(content.unwrap().outputs[0].name.as_str(), "x");
+}
+
+#[track_caller]
+fn check_begun(instance: &mut ProcessInstance, batch: Batch) {
+    assert!(!instance.begin(batch, Duration::ZERO) && instance.awaited().is_some() && !instance.go_on());
+}
+
+#[track_caller]
+fn check_left(instance: &mut ProcessInstance) {
+    assert!(!instance.go_on() && instance.awaited().is_none(), "it is for a thread that may wait");
+}
+
+/// Reads until the channel is empty; the texts.
+fn read_all(theirs: &Channel) -> Vec<String> {
+    let mut packet = Packet::default();
+    let mut all = Vec::new();
+    while theirs.wait(Duration::from_millis(20)).unwrap() {
+        all.push(String::from_utf8_lossy(theirs.receive(&mut packet).unwrap().unwrap()).into_owned());
+    }
+    all
+}
+
+#[test]
+fn a_question_and_the_answer_are_taken_over_without_waiting() {
+    let (mut instance, theirs) = instance();
+    let (batch, responses) = batch();
+    check_begun(&mut instance, batch);
+    theirs.send(NEED, &[]).unwrap();
+    assert!(!instance.go_on() && instance.awaited().is_some());
+    theirs.send(ANSWER, &[]).unwrap();
+    assert!(instance.go_on());
+    check_answered(&responses);
+    let told = read_all(&theirs);
+    assert!(told.len() == 2 && told[1].starts_with(r#"{"at":["#), "{told:?}");
+}
+
+#[test]
+fn a_process_that_asks_often_is_left_to_a_worker() {
+    let (mut instance, theirs) = instance();
+    let (batch, responses) = batch();
+    check_begun(&mut instance, batch);
+    (0..2 * NEEDS_AT_ONCE_MAX).for_each(|_| theirs.send(NEED, &[]).unwrap());
+    theirs.send(ANSWER, &[]).unwrap();
+    for _ in 1..NEEDS_AT_ONCE_MAX {
+        assert!(!instance.go_on() && instance.awaited().is_some(), "one packet at a time");
+    }
+    check_left(&mut instance);
+    instance.finish();
+    check_answered(&responses);
+    assert_eq!(read_all(&theirs).len(), 1 + 2 * NEEDS_AT_ONCE_MAX, "each question is answered once");
+}
+
+#[test]
+fn a_process_that_does_not_read_is_left_to_a_worker() {
+    let (mut instance, theirs) = instance();
+    let (batch, responses) = batch();
+    check_begun(&mut instance, batch);
+    let fill = || {
+        let channel = &instance.live.as_ref().unwrap().child.channel;
+        std::iter::from_fn(|| channel.try_send("{}").ok()).count()
+    };
+    let filled = fill();
+    theirs.send(NEED, &[]).unwrap();
+    theirs.send(ANSWER, &[]).unwrap();
+    check_left(&mut instance);
+    let told = std::thread::scope(|scope| {
+        let reads = scope.spawn(|| read_all(&theirs));
+        instance.finish();
+        reads.join().unwrap()
+    });
+    check_answered(&responses);
+    assert_eq!(told.len(), filled + 2, "the batch, what filled the socket, and the answer");
+}
+
+#[test]
+fn a_batch_for_a_process_that_does_not_read_is_sent_by_a_worker() {
+    let (mut instance, theirs) = instance();
+    let channel = Arc::clone(&instance.live.as_ref().unwrap().child.channel);
+    let filled = std::iter::from_fn(|| channel.try_send("{}").ok()).count();
+    let (batch, responses) = batch();
+    assert!(!instance.begin(batch, Duration::ZERO));
+    check_left(&mut instance);
+    theirs.send(ANSWER, &[]).unwrap();
+    let told = std::thread::scope(|scope| {
+        let reads = scope.spawn(|| read_all(&theirs));
+        instance.finish();
+        reads.join().unwrap()
+    });
+    check_answered(&responses);
+    assert_eq!(told.len(), filled + 1);
+}
+
+#[test]
+fn a_long_answer_is_read_by_a_worker() {
+    let (mut instance, theirs) = instance();
+    let (batch, responses) = batch();
+    check_begun(&mut instance, batch);
+    theirs.send(format!("{ANSWER}{}", " ".repeat(PACKET_BYTES_MAX)), &[]).unwrap();
+    check_left(&mut instance);
+    assert!(responses.try_recv().is_err());
+    instance.finish();
+    check_answered(&responses);
+}

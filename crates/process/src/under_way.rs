@@ -1,0 +1,137 @@
+//! What is known of a batch that a process has, and what does the process ask before it answers?
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nerite_backend::{Meter, Times};
+
+use crate::answer;
+use crate::blocks::Blocks;
+use crate::channel::LongText;
+use crate::child::{Heard, Silence, said_long};
+use crate::limits::NEEDS_AT_ONCE_MAX;
+use crate::live::Live;
+use crate::packets::{Responses, Said};
+use crate::plan::Planned;
+use crate::supervisor::Side;
+
+/// A batch that the process has.
+pub(crate) struct UnderWay {
+    pub(crate) planned: Vec<Planned>,
+    /// For a decoupled model: the numbers of the requests, which may go on after the batch.
+    pub(crate) open: Vec<u64>,
+    /// Whether the process has asked for memory for one of its outputs, so it has read the batch.
+    pub(crate) is_read: bool,
+    /// How often it has asked for memory.
+    pub(crate) needs: usize,
+    pub(crate) rows: u64,
+    pub(crate) times: Times,
+    pub(crate) meter: Arc<dyn Meter>,
+}
+
+/// What a thread that must not wait leaves to one that may.
+pub(crate) enum Left {
+    /// The answer to a question, for which the socket has no space: the process reads too little.
+    Reply(String, Vec<OwnedFd>),
+    /// A long text is to be read.
+    Long(LongText),
+    /// The process asks often.
+    Needs,
+}
+
+/// Why there is no answer.
+pub(crate) enum Unheard {
+    Silence(Silence),
+    Left(Left),
+}
+
+/// The result of a batch.
+pub(crate) enum Answer {
+    Responses(Responses),
+    /// The whole batch failed, with the process's reason.
+    Failed(String),
+}
+
+impl UnderWay {
+    /// The process may end with an unread packet after it asked for memory. It had read the batch nevertheless.
+    fn silence(&self, silence: Silence) -> Silence {
+        match silence {
+            Silence::Unasked if self.is_read => Silence::Closed,
+            other => other,
+        }
+    }
+
+    /// Does what was left, then answers the questions of the process until it answers the command. A limited `patience` means that the thread must
+    /// not wait for the process in any other way. Without patience at most one packet is read: the next one wakes the thread again.
+    pub(crate) fn converse(
+        &mut self,
+        live: &mut Live,
+        blocks: &Blocks,
+        patience: Option<Duration>,
+        left: Option<Left>,
+    ) -> Result<Said, Unheard> {
+        let silence = |this: &UnderWay, silence| Unheard::Silence(this.silence(silence));
+        let mut known = match left {
+            None | Some(Left::Needs) => None,
+            Some(Left::Long(long)) => Some(said_long(long)),
+            Some(Left::Reply(text, descriptors)) => {
+                live.child.tell(&text, &descriptors).map_err(|error| silence(self, error))?;
+                None
+            }
+        };
+        loop {
+            let heard = match (known.take(), patience) {
+                (Some(said), _) => said.map(Heard::Said),
+                (None, Some(Duration::ZERO)) => live.child.answer_at_once(),
+                (None, Some(patience)) => live.child.wait(patience).and_then(|()| live.child.answer_at_once()),
+                (None, None) => live.child.answer().map(Heard::Said),
+            };
+            let said = match heard.map_err(|error| silence(self, error))? {
+                Heard::Said(said) => said,
+                Heard::Long(long) => return Err(Unheard::Left(Left::Long(long))),
+            };
+            let Some(need) = said.need() else {
+                answer::note_lost(&self.planned, said.lost());
+                answer::note_copied(said.copied());
+                return Ok(said);
+            };
+            (self.is_read, self.needs) = (true, self.needs.saturating_add(1));
+            let (text, maps) = answer::find_room(&mut self.planned, need, &live.shares, blocks);
+            if patience.is_none() {
+                live.child.tell(&text, &maps.descriptors).map_err(|error| silence(self, error))?;
+                continue;
+            }
+            if !live.child.try_tell(&text, &maps.descriptors).map_err(|error| silence(self, error))? {
+                return Err(Unheard::Left(Left::Reply(text, maps.descriptors)));
+            }
+            if self.needs >= NEEDS_AT_ONCE_MAX {
+                return Err(Unheard::Left(Left::Needs));
+            }
+            if patience == Some(Duration::ZERO) {
+                return Err(Unheard::Silence(Silence::TimedOut));
+            }
+        }
+    }
+}
+
+/// What the answer to a batch says.
+pub(crate) fn answer_of(mut said: Said) -> Result<(Answer, Said), Silence> {
+    if let Some(error) = said.error() {
+        return Ok((Answer::Failed(error.unwrap_or("it does not say why").to_owned()), said));
+    }
+    match said.take_responses() {
+        Some(responses) => Ok((Answer::Responses(responses), said)),
+        None => Err(Silence::Ended("its answer has neither responses nor an error".to_owned())),
+    }
+}
+
+/// Keeps memory that the model's arrays use, and releases memory that they do not use any more.
+pub(crate) fn keep(side: &Side, planned: &[Planned], said: &Said) {
+    side.let_go(said.let_go());
+    for segment in said.held() {
+        if let Some(block) = planned.iter().flat_map(Planned::blocks).find(|block| block.segment() == segment) {
+            side.keep(block);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Which files belong to a Python, so that a process in a sandbox may read them?
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// What a Python that was installed below a place of many things has there.
+const PARTS: [&str; 3] = ["bin", "lib", "lib64"];
+
+/// Where the interpreter lies, the Python that its environment was made of, and what `PYTHONPATH` and `LD_LIBRARY_PATH` name. Packages elsewhere
+/// (those of a home directory, sources that were installed as links) are for the operator to allow. `is_unpacked`: the environment is the
+/// server's own copy.
+pub(super) fn of(program: &Path, is_unpacked: bool) -> Vec<PathBuf> {
+    let mut places = roots(program, is_unpacked);
+    for name in ["PYTHONPATH", "LD_LIBRARY_PATH"] {
+        places.extend(listed(std::env::var_os(name)));
+    }
+    places
+}
+
+fn listed(paths: Option<OsString>) -> Vec<PathBuf> {
+    let paths = paths.unwrap_or_default();
+    // An empty entry means the directory that the server was started in, which may be anything.
+    std::env::split_paths(&paths).filter(|path| path.is_absolute() && path.parent().is_some()).collect()
+}
+
+fn roots(program: &Path, is_unpacked: bool) -> Vec<PathBuf> {
+    let own = program.parent().and_then(Path::parent).map(Path::to_path_buf);
+    let made_of = own.as_deref().and_then(home).and_then(|bin| bin.parent().map(Path::to_path_buf));
+    let real = program.canonicalize().ok().and_then(|program| program.parent()?.parent().map(Path::to_path_buf));
+    let mut places = Vec::new();
+    for (at, root) in [own, made_of, real].into_iter().enumerate() {
+        // A model's environment says of what it was made, and a model's author may say what he likes.
+        let Some(root) = root.filter(|root| root.parent().is_some() && is_python(root)) else { continue };
+        let is_environment =
+            (is_unpacked && at == 0) || root.join("pyvenv.cfg").is_file() || root.join("conda-meta").is_dir();
+        if is_environment {
+            places.push(root);
+        } else {
+            places.extend(PARTS.iter().map(|part| root.join(part)));
+        }
+    }
+    // The program itself may lie anywhere.
+    places.push(program.to_owned());
+    places
+}
+
+/// Whether a Python is installed there.
+fn is_python(root: &Path) -> bool {
+    // `make altinstall` leaves no name but python3.12.
+    let entries = PARTS.iter().flat_map(|part| root.join(part).read_dir()).flatten().flatten();
+    entries.map(|entry| entry.file_name()).any(|name| name.as_encoded_bytes().starts_with(b"python"))
+}
+
+/// The directory of the interpreter that a virtual environment was made of.
+fn home(root: &Path) -> Option<PathBuf> {
+    let text = std::fs::read_to_string(root.join("pyvenv.cfg")).ok()?;
+    let pairs = text.lines().filter_map(|line| line.split_once('='));
+    pairs.filter(|(key, _)| key.trim() == "home").map(|(_, path)| PathBuf::from(path.trim())).next()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[track_caller]
+    fn check(files: &[(&str, &str)], program: &str, is_environment: bool, expect: &[&str]) {
+        let house = tempfile::tempdir().unwrap();
+        let house = house.path().canonicalize().unwrap();
+        for (name, text) in files {
+            let path = house.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text.replace('~', &house.display().to_string())).unwrap();
+        }
+        let found = roots(&house.join(program), is_environment);
+        let expect: Vec<PathBuf> = expect.iter().map(|name| house.join(name)).collect();
+        assert!(expect.iter().all(|path| found.contains(path)), "{found:?}");
+        let within = |path: &PathBuf| expect.iter().any(|place| path.starts_with(place));
+        assert!(found.iter().all(within), "{found:?}");
+    }
+
+    #[test]
+    fn an_environment_is_read_whole_and_a_home_directory_is_not() {
+        let bin = ("a/bin/python3", "");
+        let parts = ["a/bin", "a/lib", "a/lib64"];
+        check(&[bin], "a/bin/python3", false, &parts);
+        check(&[bin], "a/bin/python3", true, &["a"]);
+        check(&[("a/bin/python3.9", "")], "a/bin/python3.9", false, &parts);
+        check(&[("a/python3", "")], "a/python3", false, &["a/python3"]);
+        check(&[bin, ("a/conda-meta/history", "")], "a/bin/python3", false, &["a"]);
+        let files = [bin, ("b/bin/python3", ""), ("b/pyvenv.cfg", "version = 3\nhome = ~/a/bin\n")];
+        check(&files, "b/bin/python3", false, &[&parts[..], &["b"]].concat());
+        let lies = [bin, ("a/pyvenv.cfg", "home = ~/c/secret\n"), ("c/lib/file", ""), ("c/secret/file", "")];
+        check(&lies, "a/bin/python3", false, &["a"]);
+    }
+
+    #[test]
+    fn a_list_of_places_has_no_root_in_it() {
+        assert_eq!(listed(Some("/a/b:relative::/:/c".into())), [PathBuf::from("/a/b"), PathBuf::from("/c")]);
+        assert_eq!(listed(None), [] as [PathBuf; 0]);
+    }
+}

@@ -1,0 +1,50 @@
+//! What may one process do?
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// What a process keeps. All else is taken from it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Policy {
+    /// Whether it runs although the kernel cannot take some of it.
+    pub(crate) is_best_effort: bool,
+    /// Files and directories that it may read and execute. Those that are not there are passed over.
+    pub(crate) read: Vec<PathBuf>,
+    /// Directories of the server's own making, in which it may write.
+    pub(crate) write: Vec<PathBuf>,
+    /// What the model named, without a link in it: it may read there, and write if that was named.
+    pub(crate) named: Vec<Named>,
+    /// Whether it may make sockets.
+    pub(crate) has_network: bool,
+    /// Bytes of private memory that each of its processes may have.
+    pub(crate) memory_bytes: Option<u64>,
+    /// Bytes of all memory that the kernel counts for its processes together.
+    pub(crate) group_memory_bytes: Option<u64>,
+    /// The control group below which its processes have one of their own.
+    pub(crate) group: Option<PathBuf>,
+    /// Bytes of a file that it writes.
+    pub(crate) file_bytes: Option<u64>,
+    /// How many processes and threads it may have.
+    pub(crate) processes: Processes,
+    /// Variables of its environment that differ from the server's; `None` unsets one.
+    pub(crate) variables: Vec<(OsString, Option<OsString>)>,
+}
+
+/// A place that a model asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    pub(crate) path: PathBuf,
+    pub(crate) is_writable: bool,
+}
+
+/// How many processes a model's process may start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Processes {
+    /// None but itself, with as many threads as it likes.
+    #[default]
+    Itself,
+    /// So many processes and threads together.
+    AtMost(u64),
+    /// As many as the server may.
+    Any,
+}

@@ -1,0 +1,157 @@
+//! Do batches form as a model's own rule says, and does every request end whatever the rule says?
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use nerite_schedule::{BatchPolicy, Batcher, JoinRule};
+use proptest::prelude::*;
+
+use crate::batcher::{check_ends, policies};
+use crate::play::{Job, Play, deeds};
+
+/// What a rule says, and what it heard.
+#[derive(Clone, Copy, Debug)]
+enum Says {
+    /// Yes, as long as the rows of a batch do not exceed this number.
+    Volume(u32),
+    /// No.
+    Never,
+    /// Something else at each question.
+    Anything(u64),
+}
+
+struct Rule {
+    says: Says,
+    /// The numbers of the jobs in the batch that forms, if one does.
+    forming: Option<Vec<usize>>,
+    rows: u32,
+    /// The batches that were formed.
+    formed: Arc<Mutex<Vec<Vec<usize>>>>,
+}
+
+impl Rule {
+    fn new(says: Says) -> (Rule, Arc<Mutex<Vec<Vec<usize>>>>) {
+        let formed = Arc::default();
+        (Rule { says, forming: None, rows: 0, formed: Arc::clone(&formed) }, formed)
+    }
+}
+
+impl JoinRule<Job> for Rule {
+    fn begins(&mut self, first: &Job) {
+        (self.forming, self.rows) = (Some(vec![first.number]), first.rows);
+    }
+
+    fn may_join(&mut self, batch: &[&Job], next: &Job) -> bool {
+        let forming = self.forming.as_mut().expect("a batch begins before others join it");
+        assert_eq!(batch[0].number, forming[0], "the batch has another head");
+        let says = match &mut self.says {
+            Says::Volume(limit) => self.rows + next.rows <= *limit,
+            Says::Never => false,
+            Says::Anything(seed) => {
+                *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                *seed >> 63 == 1
+            }
+        };
+        if says {
+            forming.push(next.number);
+            self.rows += next.rows;
+        }
+        says
+    }
+
+    fn ends(&mut self) {
+        self.formed.lock().unwrap().extend(self.forming.take());
+    }
+}
+
+fn says() -> impl Strategy<Value = Says> {
+    prop_oneof![(1u32..9).prop_map(Says::Volume), Just(Says::Never), any::<u64>().prop_map(Says::Anything)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #[test]
+    fn every_request_ends_once_in_its_order_whatever_the_rule_says(
+        deeds in deeds(), policy in policies(), says in says(), instances in 1usize..4, run_us in 1u64..200,
+    ) {
+        let held_back = policy.hold_back > 1;
+        let (rule, formed) = Rule::new(says);
+        let mut play = Play::new(Batcher::new(policy.clone()), instances, run_us, policy.rows_max).asking(rule);
+        play.delay_us = (!held_back).then_some(policy.delay_us);
+        play.do_all(&deeds);
+        if held_back {
+            play.driver.stop(2_000_000);
+            play.take();
+            play.pass_until(3_000_000);
+        }
+        check_ends(&play, &policy, held_back);
+        check_said(&play, says, policy.by_spans, &formed.lock().unwrap());
+    }
+}
+
+/// Checks that the rule heard of each batch, in its order and to its end, and that it was obeyed. A batch that was formed may be put in the order of its
+/// addresses.
+fn check_said(play: &Play, says: Says, by_spans: bool, formed: &[Vec<usize>]) {
+    let same = |first: &[usize], batch: &[usize]| {
+        first == batch || by_spans && BTreeSet::from_iter(first) == BTreeSet::from_iter(batch)
+    };
+    // A batch that ran may be a preferred size of what was formed. What was formed and given up did not run.
+    let mut formed = formed.iter();
+    for (batch, at_us) in &play.batches {
+        let is_of = |one: &Vec<usize>| one.get(..batch.len()).is_some_and(|first| same(first, batch));
+        assert!(formed.any(is_of), "the rule did not hear of {batch:?} at {at_us}");
+        let rows: u32 = batch.iter().map(|number| play.jobs[*number].0.rows).sum();
+        match says {
+            Says::Volume(limit) => assert!(batch.len() == 1 || rows <= limit, "{batch:?} has {rows} rows"),
+            Says::Never => assert_eq!(batch.len(), 1, "{batch:?}"),
+            Says::Anything(_) => {}
+        }
+    }
+}
+
+/// Requests with these rows come while an instance runs, and then run as listed.
+#[track_caller]
+fn check(says: Says, rows: &str, expect: &str) {
+    let policy = BatchPolicy { rows_max: 100, preferred: vec![100], ..BatchPolicy::default() };
+    let (rule, formed) = Rule::new(says);
+    let mut play = Play::new(Batcher::new(policy), 1, 10, 100).asking(rule);
+    play.arrive(1, None);
+    for one in rows.split_whitespace() {
+        play.arrive(one.parse().unwrap(), None);
+    }
+    play.pass_until(1000);
+    let shown = |batch: &[usize]| batch.iter().map(usize::to_string).collect::<Vec<_>>().join("+");
+    let ran: Vec<String> = play.batches[1..].iter().map(|(batch, _)| shown(batch)).collect();
+    assert_eq!(ran.join(" "), expect, "{says:?} {rows}");
+    let formed: Vec<String> = formed.lock().unwrap()[1..].iter().map(|batch| shown(batch)).collect();
+    assert_eq!(formed.join(" "), expect, "the rule hears of each batch once");
+}
+
+#[test]
+fn a_batch_takes_what_the_rule_lets_in() {
+    check(Says::Volume(4), "1 2 1 1 4 9 1", "1+2+3 4 5 6 7");
+    check(Says::Volume(100), "1 1 1", "1+2+3");
+    // One that no batch has space for runs alone.
+    check(Says::Volume(2), "3 3 1 1", "1 2 3+4");
+    check(Says::Volume(0), "1 1", "1 2");
+}
+
+#[test]
+fn a_rule_that_lets_nothing_in_stops_nobody() {
+    check(Says::Never, "1 1 1", "1 2 3");
+}
+
+#[test]
+fn a_rule_hears_again_of_a_batch_that_lost_a_request() {
+    let policy = BatchPolicy { rows_max: 8, preferred: vec![8], delay_us: 100, ..BatchPolicy::default() };
+    let (rule, formed) = Rule::new(Says::Volume(3));
+    let mut play = Play::new(Batcher::new(policy), 1, 10, 8).asking(rule);
+    let first = play.arrive(2, None);
+    play.arrive(1, None);
+    play.driver.cancel(first, 0);
+    play.take();
+    play.arrive(2, None);
+    play.pass_until(1000);
+    assert_eq!(play.batches, [(vec![1, 2], 100)]);
+    assert_eq!(*formed.lock().unwrap(), [[1, 2]]);
+}

@@ -1,0 +1,101 @@
+//! Which signals does a server take, and what do they mean?
+
+use nerite_watchdog::{FrontEnd, watched};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::StartError;
+
+/// Where Linux tells which signals the process ignores, as a mask in hexadecimal digits.
+const STATUS: &str = "/proc/self/status";
+const IGNORED: &str = "SigIgn:";
+
+/// Signals that mean nothing to a server.
+const MEANINGLESS: [fn() -> SignalKind; 2] = [SignalKind::user_defined1, SignalKind::user_defined2];
+
+/// From here on signals that mean nothing to a server do not end the process. Whoever sends one while the models load learns of it once
+/// the server listens to its signals.
+pub fn take_meaningless() -> Result<(), StartError> {
+    // The handlers that tokio sets stay for the life of the process, and programs that the server starts do not inherit them.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(unreceived)?;
+    let _context = runtime.enter();
+    MEANINGLESS.iter().try_for_each(|kind| signal(kind()).map(drop)).map_err(unreceived)
+}
+
+/// The signals that end a server.
+pub struct EndSignals {
+    interrupt: Signal,
+    terminate: Signal,
+    /// The terminal has gone. `None` under `nohup`, whose servers are to outlive their terminal.
+    hangup: Option<Signal>,
+}
+
+impl EndSignals {
+    /// From here on they, and those that mean nothing to a server, no longer end the process by themselves.
+    pub fn listen() -> Result<EndSignals, StartError> {
+        let receive = |kind| signal(kind).map_err(unreceived);
+        for kind in MEANINGLESS {
+            let kind = kind();
+            let signal = receive(kind)?;
+            tokio::spawn(watched(FrontEnd::Server, tell(signal, kind.as_raw_value())));
+        }
+        let is_ignored = ignores(&std::fs::read_to_string(STATUS).unwrap_or_default(), SignalKind::hangup());
+        Ok(EndSignals {
+            interrupt: receive(SignalKind::interrupt())?,
+            terminate: receive(SignalKind::terminate())?,
+            hangup: (!is_ignored).then(|| receive(SignalKind::hangup())).transpose()?,
+        })
+    }
+
+    /// The number of the next one.
+    pub async fn next(&mut self) -> i32 {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.interrupt.recv() => SignalKind::interrupt().as_raw_value(),
+            _ = self.terminate.recv() => SignalKind::terminate().as_raw_value(),
+            _ = hangup => SignalKind::hangup().as_raw_value(),
+        }
+    }
+}
+
+/// Whoever sends such a signal expects something, and should learn that nothing happened.
+async fn tell(mut signal: Signal, number: i32) {
+    while signal.recv().await.is_some() {
+        log::warn!("Signal ({number}) received. It means nothing to this server, which goes on.");
+    }
+}
+
+fn unreceived(error: std::io::Error) -> StartError {
+    StartError(format!("signals cannot be received: {error}"))
+}
+
+/// Whether the process ignores this signal.
+fn ignores(status: &str, kind: SignalKind) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix(IGNORED));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    mask & (1 << (kind.as_raw_value() - 1)) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(mask: &str, ignored: bool) {
+        let status = format!("Name:\tnerite\nSigBlk:\tffffffffffffffff\nSigIgn:\t{mask}\n");
+        assert_eq!(ignores(&status, SignalKind::hangup()), ignored, "{mask}");
+    }
+
+    #[test]
+    fn a_server_under_nohup_is_told_by_the_mask_of_ignored_signals() {
+        check("0000000000000001", true);
+        check("0000000000001001", true);
+        check("0000000000001000", false);
+        check("nonsense", false);
+        assert!(!ignores("", SignalKind::hangup()));
+    }
+}

@@ -1,0 +1,44 @@
+//! How do the front ends' threads wait for models' processes, beside their connections?
+
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use nerite_backend::Awaited;
+use nerite_engine::Watch;
+use nerite_watchdog::{FrontEnd, watched};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
+
+/// By the runtime of the calling thread.
+pub struct OnFrontThreads;
+
+impl Watch for OnFrontThreads {
+    fn is_here(&self) -> bool {
+        Handle::try_current().is_ok()
+    }
+
+    #[expect(
+        deprecated,
+        reason = "what follows it is unsafe for types that could name a descriptor that is not theirs; this one holds what it names"
+    )]
+    fn when_readable(&self, what: Awaited, then: Box<dyn FnOnce() + Send>) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        // Fails where the system watches no more descriptors.
+        let Ok(watching) = AsyncFd::with_interest(Watched(what), Interest::READABLE) else { return };
+        runtime.spawn(watched(FrontEnd::Server, async move {
+            // An error is for whoever reads.
+            let _ = watching.readable().await.map(drop);
+            // It may be watched again at once.
+            drop(watching);
+            then();
+        }));
+    }
+}
+
+struct Watched(Awaited);
+
+impl AsRawFd for Watched {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}

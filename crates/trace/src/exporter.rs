@@ -1,0 +1,219 @@
+//! Who sends spans to the collector, so that no request waits for it?
+
+use std::io;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use nerite_locks::Mutex;
+use nerite_request::{Gathered, TraceSink};
+use nerite_watchdog::now_ns;
+use nerite_wire::proto::otlp::{
+    ExportTraceServiceRequest, InstrumentationScope, Resource, ResourceSpans, ScopeSpans, Span,
+};
+use prost::Message;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::collector::{Collector, Outcome};
+use crate::complaints::Complaints;
+use crate::counts::Counts;
+use crate::queue::{Flush, Queue, Work};
+use crate::settings::SpanConfig;
+use crate::spans::{spans, text};
+
+/// What makes the spans, in Triton's words.
+const SCOPE: &str = "triton-server";
+/// What the spans come from, where nobody says it.
+const SERVICE: &str = "triton-inference-server";
+/// A post is tried again after so long, and then after twice as long.
+const RETRY_MS: u64 = 1000;
+/// How often a post is tried again. New traces fill the queue meanwhile.
+const RETRIES_MAX: u32 = 3;
+
+/// The way to the thread that sends.
+#[derive(Debug)]
+pub(crate) struct Exporter {
+    queue: Arc<Queue>,
+    config: SpanConfig,
+    is_started: Mutex<bool>,
+}
+
+/// Takes traces that have ended.
+struct Sink(Arc<Queue>);
+
+impl Exporter {
+    pub(crate) fn new(config: SpanConfig) -> Exporter {
+        Exporter { queue: Arc::new(Queue::new(&config)), config, is_started: Mutex::new(false) }
+    }
+
+    /// What takes traces. The thread is started if there is none; the Err says why it cannot be.
+    pub(crate) fn sink(&self) -> io::Result<impl TraceSink + use<>> {
+        let mut is_started = self.is_started.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*is_started {
+            // Opened here, so that the start of the server tells what is wrong with the settings.
+            let collector = Collector::open(&self.config).map_err(io::Error::other)?;
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let sender = Sender {
+                queue: Arc::clone(&self.queue),
+                collector,
+                runtime,
+                resource: resource(&self.config.resource),
+                timeout: Duration::from_millis(self.config.timeout_ms.into()),
+                complaints: Complaints::default(),
+            };
+            let thread = std::thread::Builder::new().name("nerite-trace".to_owned());
+            thread.spawn(move || sender.work())?;
+            *is_started = true;
+        }
+        Ok(Sink(Arc::clone(&self.queue)))
+    }
+
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.queue.counts
+    }
+
+    /// Waits until the collector has all traces that have ended, at most for `patience`.
+    pub(crate) fn flush(&self, patience: Duration) {
+        if !*self.is_started.lock().unwrap_or_else(PoisonError::into_inner) {
+            return;
+        }
+        let (done, told) = channel();
+        self.queue.flush(Flush { done, until: Instant::now() + patience });
+        if told.recv_timeout(patience).is_err() {
+            log::warn!(
+                "the collector at '{}' did not take the last traces within {patience:?}; they are lost",
+                self.config.url
+            );
+        }
+    }
+}
+
+impl TraceSink for Sink {
+    fn finished(&self, trace: Gathered) {
+        if !trace.notes.is_empty() {
+            self.0.add(trace);
+        }
+    }
+}
+
+/// What the thread has.
+struct Sender {
+    queue: Arc<Queue>,
+    collector: Collector,
+    runtime: Runtime,
+    resource: Resource,
+    timeout: Duration,
+    complaints: Complaints,
+}
+
+impl Sender {
+    fn work(mut self) {
+        loop {
+            match self.queue.next() {
+                Work::Send(traces) => self.send(traces),
+                // Whoever asked may not wait any more.
+                Work::Flushed(flush) => drop(flush.done.send(())),
+            }
+        }
+    }
+
+    fn send(&mut self, traces: Vec<Gathered>) {
+        let to_unix_ns = unix_ns().wrapping_sub(now_ns());
+        let (count, mut shortened, mut all) = (traces.len() as u64, 0, Vec::new());
+        for trace in traces {
+            shortened += u64::from(trace.is_shortened);
+            if let Some(ids) = &trace.ids {
+                all.extend(spans(&trace, ids, to_unix_ns));
+            }
+        }
+        let mut are_taken = true;
+        let mut all = all.into_iter().peekable();
+        while all.peek().is_some() {
+            let batch = all.by_ref().take(self.queue.batch_max()).collect();
+            are_taken &= self.deliver(batch);
+        }
+        let counts = &self.queue.counts;
+        if are_taken {
+            Counts::add(&counts.written, count);
+            Counts::add(&counts.shortened, shortened);
+        } else {
+            Counts::add(&counts.dropped, count);
+        }
+        self.complain();
+    }
+
+    fn complain(&mut self) {
+        self.complaints.tell(Instant::now(), &self.queue.counts, self.collector.url());
+    }
+
+    /// Posts the spans, several times where that may help. Gives whether the collector has them.
+    fn deliver(&mut self, spans: Vec<Span>) -> bool {
+        let body = Bytes::from(self.message(spans).encode_to_vec());
+        for retry in 0..=RETRIES_MAX {
+            let left = self.queue.flush_until().map(|until| until.saturating_duration_since(Instant::now()));
+            let patience = left.map_or(self.timeout, |left| left.min(self.timeout));
+            match self.runtime.block_on(self.collector.post(body.clone(), patience)) {
+                Outcome::Taken { remark } => {
+                    self.complaints.taken(remark);
+                    return true;
+                }
+                Outcome::Refused(reason) => {
+                    self.complaints.refused(reason);
+                    return false;
+                }
+                Outcome::Later(reason) => self.complaints.refused(reason),
+            }
+            if left.is_some() {
+                return false;
+            }
+            self.complain();
+            if retry < RETRIES_MAX {
+                self.queue.pause(Duration::from_millis(RETRY_MS << retry));
+            }
+        }
+        false
+    }
+
+    fn message(&self, spans: Vec<Span>) -> ExportTraceServiceRequest {
+        let scope = InstrumentationScope { name: SCOPE.to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
+        let scope_spans = vec![ScopeSpans { scope: Some(scope), spans }];
+        ExportTraceServiceRequest {
+            resource_spans: vec![ResourceSpans { resource: Some(self.resource.clone()), scope_spans }],
+        }
+    }
+}
+
+/// What all spans come from. What was given later holds.
+fn resource(given: &[(String, String)]) -> Resource {
+    let own = [
+        ("service.name", SERVICE),
+        ("telemetry.sdk.language", "rust"),
+        ("telemetry.sdk.name", "nerite"),
+        ("telemetry.sdk.version", env!("CARGO_PKG_VERSION")),
+    ];
+    let given = given.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let all: std::collections::BTreeMap<_, _> = own.into_iter().chain(given).collect();
+    Resource { attributes: all.into_iter().map(|(name, value)| text(name, value)).collect() }
+}
+
+#[expect(clippy::disallowed_methods, reason = "collectors show when a request came as a date")]
+fn unix_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_given_later_names_what_spans_come_from() {
+        let given =
+            [("a", "1"), ("service.name", "mine"), ("a", "2")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let told = resource(&given).attributes;
+        let of = |name: &str| told.iter().filter(|one| one.key == name).cloned().collect::<Vec<_>>();
+        assert_eq!(of("service.name"), [text("service.name", "mine")]);
+        assert_eq!(of("a"), [text("a", "2")]);
+        assert_eq!(resource(&[]).attributes[0], text("service.name", SERVICE));
+    }
+}

@@ -1,0 +1,646 @@
+"""Do tokens allow the same over every protocol, and are their quotas kept?"""
+
+import contextlib
+import hashlib
+import http.client
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import threading
+import time
+
+import grpc
+import numpy as np
+import pytest
+import servers
+import tritonclient.grpc
+import tritonclient.http
+from clients import grpc_channel, http_call, http_infer, pb, service_stub
+from python_setup import PATIENT, this_python_first
+from tritonclient.utils import InferenceServerException
+
+sys.path.insert(0, str(servers.ROOT / "python"))
+
+import nerite  # noqa: E402
+
+ONE = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}
+EVERYTHING = '["infer", "control", "regions", "read"]'
+
+
+def token(name: str, scopes: str, rest: str = "") -> str:
+    """A token whose secret is `<name>-secret`, by its hash."""
+    digest = hashlib.sha256(f"{name}-secret".encode()).hexdigest()
+    return f'[[token]]\nname = "{name}"\nsha256 = "{digest}"\nscopes = {scopes}\n{rest}\n'
+
+
+def bearer(name: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {name}-secret"}
+
+
+FILE = "\n".join([
+    token("all", EVERYTHING),
+    token("infer", '["infer"]', 'models = ["identity*", "repeat_int32"]'),
+    token("read", '["read"]', 'models = ["identity*"]'),
+    token("regions", '["regions"]'),
+    token("control", '["control"]', 'models = ["simple"]'),
+])  # fmt: skip
+
+
+def put(path: pathlib.Path, text: str) -> None:
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+@contextlib.contextmanager
+def guarded(launcher, name: str, text: str, *flags: str):
+    """A server that asks for the tokens of a file, which lies beside its models."""
+    if launcher.oracle:
+        pytest.skip("2.51 has no tokens")
+    repository = launcher.copy_of(name, "identity_fp32", "simple", "repeat_int32")
+    path = launcher.scratch / f"{name}.toml"
+    put(path, text)
+    socket = launcher.scratch / f"{name}.sock"
+    mode = ["--model-control-mode=explicit", "--load-model=*", f"--session-socket={socket}"]
+    with launcher.running(name, *mode, f"--access-tokens-file={path}", *flags, repository=repository) as found:
+        found.tokens, found.session = path, socket
+        yield found
+
+
+@pytest.fixture(scope="module")
+def server(launcher):
+    with guarded(launcher, "access", FILE) as found:
+        yield found
+
+
+# ------------------------------------------------------------------------------------------ scopes
+
+# What is asked, and the names of the tokens that may.
+CALLS = [
+    ("GET", "/v2/health/ready", {None, "wrong", "all", "infer", "read", "regions", "control"}),
+    ("GET", "/v2/models/simple/ready", {None, "wrong", "all", "infer", "read", "regions", "control"}),
+    ("GET", "/v2", {"all", "infer", "read"}),
+    ("GET", "/v2/models/identity_fp32", {"all", "infer", "read"}),
+    ("GET", "/v2/models/simple", {"all"}),
+    ("GET", "/v2/models/identity_fp32/config", {"all", "read"}),
+    ("GET", "/v2/models/identity_fp32/stats", {"all", "read"}),
+    ("GET", "/v2/models/simple/stats", {"all"}),
+    ("POST", "/v2/models/identity_fp32/infer", {"all", "infer"}),
+    ("POST", "/v2/repository/index", {"all", "read", "control"}),
+    ("POST", "/v2/repository/models/simple/load", {"all", "control"}),
+    ("POST", "/v2/repository/models/identity_fp32/load", {"all"}),
+    ("GET", "/v2/logging", {"all", "read", "control"}),
+    ("POST", "/v2/logging", {"all", "control"}),
+    ("GET", "/v2/trace/setting", {"all", "read", "control"}),
+    ("POST", "/v2/trace/setting", {"all", "control"}),
+    ("GET", "/v2/systemsharedmemory/status", {"all", "read", "regions"}),
+    ("POST", "/v2/systemsharedmemory/unregister", {"all", "regions"}),
+]
+WHO = [None, "wrong", "all", "infer", "read", "regions", "control"]
+
+
+@pytest.mark.parametrize("who", WHO)
+@pytest.mark.parametrize(("method", "path", "allowed"), CALLS)
+def test_a_call_over_http_wants_one_of_its_scopes(server, method, path, allowed, who):
+    body = json.dumps(ONE if path.endswith("infer") else {}) if method == "POST" else None
+    answer = http_call(server.http, method, path, body, bearer(who) if who else {})
+    if who in allowed:
+        assert answer.status == 200, answer.body
+        return
+    assert answer.status == (401 if who in (None, "wrong") else 403), answer.body
+    assert ("www-authenticate" in answer.headers) == (answer.status == 401)
+    assert "-secret" not in answer.error
+    expected = {None: "this call wants a token with scope", "wrong": "the request's token is not known"}
+    assert answer.error.startswith(expected.get(who, f"token '{who}' ")), answer.error
+
+
+GRPC_CALLS = [
+    ("ServerReady", pb.ServerReadyRequest(), set(WHO)),
+    ("ServerMetadata", pb.ServerMetadataRequest(), {"all", "infer", "read"}),
+    ("ModelMetadata", pb.ModelMetadataRequest(name="simple"), {"all"}),
+    ("ModelConfig", pb.ModelConfigRequest(name="identity_fp32"), {"all", "read"}),
+    ("ModelStatistics", pb.ModelStatisticsRequest(), {"all", "read"}),
+    ("RepositoryIndex", pb.RepositoryIndexRequest(), {"all", "read", "control"}),
+    ("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name="simple"), {"all", "control"}),
+    ("SystemSharedMemoryStatus", pb.SystemSharedMemoryStatusRequest(), {"all", "read", "regions"}),
+    ("SystemSharedMemoryUnregister", pb.SystemSharedMemoryUnregisterRequest(), {"all", "regions"}),
+    ("CudaSharedMemoryUnregister", pb.CudaSharedMemoryUnregisterRequest(), {"all", "regions"}),
+    ("LogSettings", pb.LogSettingsRequest(), {"all", "read", "control"}),
+    ("LogSettings", pb.LogSettingsRequest(settings={"log_info": {"bool_param": True}}), {"all", "control"}),
+]
+
+
+@pytest.mark.parametrize("who", WHO)
+@pytest.mark.parametrize(("rpc", "message", "allowed"), GRPC_CALLS)
+def test_a_call_over_grpc_wants_one_of_its_scopes(server, rpc, message, allowed, who):
+    metadata = (("authorization", f"Bearer {who}-secret"),) if who else ()
+    with grpc_channel(server.grpc) as channel:
+        call = getattr(service_stub(channel), rpc)
+        if who in allowed:
+            assert call(message, metadata=metadata) is not None
+            return
+        with pytest.raises(grpc.RpcError) as caught:
+            call(message, metadata=metadata)
+    expected = grpc.StatusCode.UNAUTHENTICATED if who in (None, "wrong") else grpc.StatusCode.PERMISSION_DENIED
+    assert caught.value.code() == expected, caught.value.details()
+
+
+def test_the_clients_of_triton_bring_a_token_as_a_header(server):
+    array = np.ones(1, np.float32)
+    for origin, url in ((tritonclient.http, server.http), (tritonclient.grpc, server.grpc)):
+        with origin.InferenceServerClient(url) as client:
+            given = origin.InferInput("INPUT0", [1], "FP32")
+            given.set_data_from_numpy(array)
+            result = client.infer("identity_fp32", [given], headers=bearer("infer"))
+            assert (result.as_numpy("OUTPUT0") == array).all()
+            for headers in (None, bearer("wrong"), bearer("read")):
+                with pytest.raises(InferenceServerException):
+                    client.infer("identity_fp32", [given], headers=headers)
+
+
+def test_a_token_sees_its_models_only(server):
+    def names(path: str, method: str = "GET"):
+        found = http_call(server.http, method, path, "{}" if method == "POST" else None, bearer("read")).ok().json
+        return {one["name"] for one in (found["model_stats"] if isinstance(found, dict) else found)}
+
+    assert names("/v2/models/stats") == {"identity_fp32"}
+    assert names("/v2/repository/index", "POST") == {"identity_fp32"}
+    refused = http_call(server.http, "GET", "/v2/models/nobody", headers=bearer("read"))
+    assert (refused.status, refused.error) == (403, "token 'read' does not reach model 'nobody'"), "nor whether it is there"
+
+
+def test_each_request_of_a_stream_is_asked_for(server):
+    def request(model: str):
+        return pb.ModelInferRequest(model_name=model, id=model)
+
+    with grpc_channel(server.grpc) as channel:
+        metadata = (("authorization", "Bearer infer-secret"),)
+        answers = list(service_stub(channel).ModelStreamInfer(iter([request("simple")]), metadata=metadata))
+        assert [one.error_message for one in answers] == ["token 'infer' does not reach model 'simple'"]
+        with pytest.raises(grpc.RpcError) as caught:
+            list(service_stub(channel).ModelStreamInfer(iter([request("simple")])))
+        assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_metrics_and_the_page_want_a_token(server):
+    assert http_call(server.metrics, "GET", "/metrics").status == 401
+    assert http_call(server.metrics, "GET", "/metrics", headers=bearer("infer")).status == 403
+    text = http_call(server.metrics, "GET", "/metrics", headers=bearer("read")).ok().body.decode()
+    assert 'nerite_token_requests_total{outcome="passed",token="read"}' in text
+    assert "nerite_token_file_current 1" in text
+    assert http_call(server.metrics, "GET", "/").ok().body.startswith(b"<!"), "the page itself holds nothing of the server"
+    for path in ("/ui/api/models", "/ui/api/visitor", "/ui/api/v2/models/identity_fp32"):
+        assert http_call(server.metrics, "GET", path).status == 401, path
+        assert http_call(server.metrics, "GET", path, headers=bearer("wrong")).status == 401, path
+        http_call(server.metrics, "GET", path, headers=bearer("all")).ok()
+        refused = http_call(server.metrics, "GET", path)
+        assert refused.headers["www-authenticate"] == "Bearer", path
+    models = http_call(server.metrics, "GET", "/ui/api/models", headers=bearer("read")).ok().body
+    assert b"identity_fp32" in models and b"repeat_int32" not in models
+
+
+def test_the_commands_bring_the_token_of_the_environment(server):
+    ways = [
+        ["top", "--once", "--interval=0.1", f"--url=http://{server.metrics}"],
+        ["shm", "list", f"--http=http://{server.http}"],
+        ["ready", f"http://{server.http}"],
+    ]
+    for words in ways:
+        for token_of, allowed in (("all", True), ("wrong", False), ("", False)):
+            environment = {**os.environ, "NERITE_TOKEN": f"{token_of}-secret" if token_of else ""}
+            command = [servers.nerite_binary(), *words]
+            found = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+            # Readiness wants no token.
+            assert (found.returncode == 0) == (allowed or words[0] == "ready"), found
+            assert "-secret" not in found.stdout + found.stderr
+
+
+def test_a_token_with_models_controls_no_others(server):
+    def load(who: str, path: str, parameters: dict):
+        return http_call(server.http, "POST", f"/v2/repository/models/{path}", {"parameters": parameters}, bearer(who))
+
+    config = json.dumps(http_call(server.http, "GET", "/v2/models/simple/config", headers=bearer("all")).ok().json)
+    wanted = "which wants a token without a list of models; token 'control' has one"
+    for path, parameters in (
+        ("simple/load", {"config": config}),
+        ("simple/load", {"config": config, "file:1/model.onnx": "eA=="}),
+        ("simple/unload", {"unload_dependents": True}),
+    ):
+        refused = load("control", path, parameters)
+        assert refused.status == 403 and wanted in refused.error, refused.body
+    assert load("control", "identity_fp32/unload", {}).status == 403
+    assert http_call(server.http, "GET", "/v2/models/simple/ready").status == 200
+    load("all", "simple/load", {"config": config}).ok()
+    for path in ("simple/unload", "simple/load"):
+        load("control", path, {}).ok()
+    load("all", "simple/unload", {"unload_dependents": True}).ok()
+    load("all", "simple/load", {}).ok()
+
+
+# ------------------------------------------------------------------------------------------ sessions
+
+
+def test_sessions_bring_a_token_in_hello(server, monkeypatch):
+    monkeypatch.delenv("NERITE_TOKEN", raising=False)
+    array = np.ones(1, np.float32)
+    at = f"unix:{server.session}"
+    with nerite.connect(at, token="all-secret") as client:
+        assert client.transport == "session"
+        assert (client.model("identity_fp32")(array)["OUTPUT0"] == array).all()
+    monkeypatch.setenv("NERITE_TOKEN", "all-secret")
+    with nerite.connect(at) as client:
+        assert (client.model("identity_fp32")(array)["OUTPUT0"] == array).all()
+    monkeypatch.delenv("NERITE_TOKEN")
+    with pytest.raises(ConnectionError, match="token is not known"):
+        nerite.connect(at, token="wrong")
+    with nerite.connect(at) as client, pytest.raises(InferenceServerException, match="wants a token"):
+        client.model("identity_fp32")(array)
+    with nerite.connect(at, token="all-secret") as client:
+        assert client.model("simple").inputs
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_the_python_client_brings_its_token_over_http_and_grpc(server, monkeypatch, scheme):
+    monkeypatch.delenv("NERITE_TOKEN", raising=False)
+    array = np.ones(1, np.float32)
+    url = f"{scheme}://{getattr(server, scheme)}"
+    with nerite.connect(url, token="all-secret", session_socket=os.devnull) as client:
+        assert client.transport == "region"
+        assert (client.model("identity_fp32")(array)["OUTPUT0"] == array).all()
+    with nerite.connect(url, token="infer-secret", session_socket=os.devnull, buffers="inline") as client:
+        assert (client.model("identity_fp32")(array)["OUTPUT0"] == array).all()
+
+
+# ------------------------------------------------------------------------------------------ quotas
+
+QUOTAS = "\n".join([
+    token("few", '["infer"]', "requests_per_second = 1\nburst = 3"),
+    token("other", '["infer", "read"]'),
+    token("bytes", '["infer"]', "bytes_per_second = 1000"),
+])  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def quotas(launcher):
+    with guarded(launcher, "quotas", QUOTAS) as found:
+        yield found
+
+
+def wait_for_quota() -> None:
+    time.sleep(3.2)
+
+
+def infer(url: str, who: str):
+    return http_infer(url, "identity_fp32", ONE, headers=bearer(who))
+
+
+def test_what_is_over_a_quota_is_refused_with_the_time_to_wait(quotas):
+    wait_for_quota()
+    # Each call has a connection of its own.
+    answers = [infer(quotas.http, "few") for _ in range(10)]
+    assert [one.status for one in answers[:3]] == [200] * 3
+    assert {one.status for one in answers[4:]} == {429}
+    refused = answers[-1]
+    assert refused.headers["retry-after"] == "1"
+    assert refused.error.startswith("the quota of token 'few' is used up: 1 requests per second, at most 3 at once; try again in ")
+    assert infer(quotas.http, "other").status == 200, "another token's quota is its own"
+    with grpc_channel(quotas.grpc) as channel, pytest.raises(grpc.RpcError) as caught:
+        service_stub(channel).ModelInfer(
+            pb.ModelInferRequest(model_name="identity_fp32"), metadata=(("authorization", "Bearer few-secret"),)
+        )
+    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, "the same quota over another protocol"
+    with pytest.raises((InferenceServerException, ConnectionError), match="quota of token 'few'"):
+        nerite.connect(f"unix:{quotas.session}", token="few-secret").model("identity_fp32")(np.ones(1, np.float32))
+
+
+def test_each_request_of_a_stream_counts(quotas):
+    wait_for_quota()
+    raw = np.ones(1, np.float32).tobytes()
+    request = pb.ModelInferRequest(model_name="identity_fp32", raw_input_contents=[raw])
+    request.inputs.add(name="INPUT0", datatype="FP32", shape=[1])
+    with grpc_channel(quotas.grpc) as channel:
+        metadata = (("authorization", "Bearer few-secret"),)
+        answers = list(service_stub(channel).ModelStreamInfer(iter([request] * 10), metadata=metadata))
+    texts = [one.error_message for one in answers]
+    assert texts[:3] == [""] * 3 and all("quota of token 'few'" in text for text in texts[4:]), texts
+
+
+def test_the_page_tells_how_long_to_wait(quotas):
+    wait_for_quota()
+    answers = [http_call(quotas.metrics, "GET", "/ui/api/visitor", headers=bearer("few")) for _ in range(10)]
+    assert (answers[-1].status, answers[-1].headers["retry-after"]) == (429, "1"), answers[-1].body
+
+
+def test_bytes_that_came_are_owed(quotas):
+    many = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [500], "data": [1] * 500}]}
+    assert http_infer(quotas.http, "identity_fp32", many, headers=bearer("bytes")).status == 200
+    refused = http_infer(quotas.http, "identity_fp32", ONE, headers=bearer("bytes"))
+    assert refused.status == 429 and "1000 bytes of tensors per second" in refused.error
+    # 2,000 came and 2,000 went, and a thousand may be used at once.
+    assert int(refused.headers["retry-after"]) in (3, 4)
+    text = http_call(quotas.metrics, "GET", "/metrics", headers=bearer("other")).ok().body.decode()
+    assert 'nerite_token_bytes_total{direction="in",token="bytes"} 2000' in text
+    assert 'nerite_token_requests_total{outcome="limited",token="bytes"} 1' in text
+
+
+# ------------------------------------------------------------------------------------------ the file
+
+
+def eventually(holds, limit_s: float = 10.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_changed_file_is_in_force_and_a_broken_one_is_not(launcher):
+    with guarded(launcher, "changing", token("old", EVERYTHING)) as server:
+        array = np.ones(1, np.float32)
+        with nerite.connect(f"unix:{server.session}", token="old-secret") as client:
+            model = client.model("identity_fp32")
+            assert (model(array)["OUTPUT0"] == array).all()
+            put(server.tokens, "[[token]]\nname = 1\n")
+            eventually(lambda: "cannot be used" in server.log_text())
+            assert infer(server.http, "old").status == 200, "the rules before it are kept"
+            text = http_call(server.metrics, "GET", "/metrics", headers=bearer("old")).ok().body.decode()
+            assert "nerite_token_file_current 0" in text and "nerite_token_file_faults_total 1" in text
+            put(server.tokens, token("new", EVERYTHING))
+            eventually(lambda: infer(server.http, "new").status == 200)
+            assert infer(server.http, "old").status == 401
+            with pytest.raises(InferenceServerException, match="token is not known"):
+                model(array)
+
+
+def test_a_faulty_file_ends_the_start(launcher, tmp_path):
+    if launcher.oracle:
+        pytest.skip("2.51 has no tokens")
+    path = tmp_path / "tokens.toml"
+    path.write_text("[[token]]\nname = \"a\"\nsecret = \"hidden\"\nscopes = [\"all\"]\n")
+    flag = f"--access-tokens-file={path}"
+    with pytest.raises(RuntimeError, match="line 4: 'all' is no scope") as caught, launcher.running("faulty", flag):
+        pass
+    assert "hidden" not in str(caught.value)
+
+
+def test_anonymous_requests_have_what_the_file_gives_them(launcher):
+    text = token("all", EVERYTHING) + '[anonymous]\nscopes = ["infer"]\nmodels = ["identity*"]\n'
+    with guarded(launcher, "anonymous", text) as server:
+        assert http_infer(server.http, "identity_fp32", ONE).status == 200
+        refused = http_call(server.http, "GET", "/v2/models/simple")
+        assert (refused.status, refused.error) == (403, "a request without a token does not reach model 'simple'")
+        assert http_call(server.http, "POST", "/v2/repository/models/simple/load", "{}").status == 401
+
+
+def test_restricted_categories_are_asked_first(launcher):
+    restricted = "--http-restricted-api=inference:key=sesame"
+    with guarded(launcher, "both", token("all", EVERYTHING), restricted) as server:
+        refused = infer(server.http, "all")
+        assert (refused.status, refused.error) == (403, "This API is restricted, expecting header 'key'")
+        assert http_infer(server.http, "identity_fp32", ONE, headers={"key": "sesame"}).status == 401
+        assert http_infer(server.http, "identity_fp32", ONE, headers={"key": "sesame", **bearer("all")}).status == 200
+
+
+# ------------------------------------------------------------------------------------------ audit
+
+
+def test_changes_are_audited(launcher):
+    with guarded(launcher, "audited", FILE) as server:
+        http_call(server.http, "POST", "/v2/repository/models/simple/unload", "{}", bearer("control")).ok()
+        http_call(server.http, "POST", "/v2/repository/models/no%0Asuch/load", "{}", bearer("all"))
+        http_call(server.http, "POST", "/v2/logging", {"log_verbose_level": 0}, bearer("control")).ok()
+        http_call(server.http, "POST", "/v2/repository/models/simple/load", "{}", bearer("read"))
+        http_call(server.http, "POST", f"/v2/repository/models/{'m' * 3000}/unload", "{}", bearer("all"))
+        http_call(server.http, "POST", "/v2/models/identity_fp32/trace/setting", {"trace_rate": "5"}, bearer("all")).ok()
+        metadata = (("authorization", "Bearer read-secret"),)
+        with grpc_channel(server.grpc) as channel:
+            stub = service_stub(channel)
+            log = pb.LogSettingsRequest(settings={"log_info": {"bool_param": True}})
+            trace = pb.TraceSettingRequest(settings={"trace_rate": {"value": ["5"]}})
+            for call, message in ((stub.LogSettings, log), (stub.TraceSetting, trace)):
+                with pytest.raises(grpc.RpcError):
+                    call(message, metadata=metadata)
+        # What an inference is refused for is no change.
+        with nerite.connect(f"unix:{server.session}", token="read-secret") as client, pytest.raises(InferenceServerException):
+            client.model("identity_fp32")(np.ones(1, np.float32))
+        lines = [line for line in server.log_text().splitlines() if "audit: " in line]
+        user = f"user {os.geteuid()}"
+        for part in (
+            f"audit: token control, {user}: unload model \\\"simple\\\": done",
+            f"audit: token all, {user}: load model \\\"no%0Asuch\\\": refused: ",
+            f"audit: token control, {user}: change the log settings: ",
+            f"audit: token read, {user}: a change (model-repository): refused: Permission denied",
+            f"audit: token read, {user}: a change (logging): refused: Permission denied",
+            f"audit: token read, {user}: a change (trace): refused: Permission denied",
+            f"audit: token all, {user}: change the trace settings of model \\\"identity_fp32\\\": done",
+            f"audit: token all, {user}: unload model \\\"{'m' * 128}\\\": ",
+        ):
+            assert sum(part in line for line in lines) == 1, (part, lines)
+        assert not any("(inference)" in line or len(line) > 1500 for line in lines), lines
+
+
+SLOW = "import time\n\n\nclass TritonPythonModel:\n    def initialize(self, args):\n        time.sleep(2)\n"
+
+
+def test_a_load_whose_client_has_gone_is_audited(launcher):
+    with this_python_first(), guarded(launcher, "forsaken", FILE, PATIENT) as server:
+        folder = server.repository / "slow" / "1"
+        folder.mkdir(parents=True)
+        (folder / "model.py").write_text(SLOW)
+        (folder.parent / "config.pbtxt").write_text('backend: "python"')
+        with contextlib.closing(http.client.HTTPConnection(server.http, timeout=60)) as connection:
+            connection.request("POST", "/v2/repository/models/slow/load", "{}", bearer("all"))
+            eventually(lambda: '"loading: slow:1"' in server.log_text(), 60)
+        line = f'audit: token all, user {os.geteuid()}: load model \\"slow\\": done'
+        eventually(lambda: line in server.log_text(), 60)
+
+
+def test_the_secret_is_not_forwarded_to_models(launcher):
+    # A model in Python tells the parameters of its request.
+    flags = ["--http-header-forward-pattern=(?i)(authorization|x-.*)", "--grpc-header-forward-pattern=(?i)(authorization|x-.*)"]
+    with this_python_first(), guarded(launcher, "forwarding", FILE, PATIENT, *flags) as server:
+        folder = server.repository / "tells" / "1"
+        folder.mkdir(parents=True)
+        (folder / "model.py").write_text(TELLS)
+        (folder.parent / "config.pbtxt").write_text(TELLS_CONFIG)
+        http_call(server.http, "POST", "/v2/repository/models/tells/load", "{}", bearer("all")).ok()
+        ask = {"inputs": [{"name": "ASKED", "datatype": "FP32", "shape": [1], "data": [1]}]}
+        [output] = http_infer(server.http, "tells", ask, headers={**bearer("all"), "x-more": "seen"}).ok().json["outputs"]
+        assert json.loads(output["data"][0]) == {"x-more": "seen"}
+        message = pb.ModelInferRequest(model_name="tells", raw_input_contents=[np.ones(1, np.float32).tobytes()])
+        message.inputs.add(name="ASKED", datatype="FP32", shape=[1])
+        with grpc_channel(server.grpc) as channel:
+            metadata = (("authorization", "Bearer all-secret"), ("x-more", "seen"))
+            answer = service_stub(channel).ModelInfer(message, metadata=metadata)
+        assert json.loads(answer.raw_output_contents[0][4:]) == {"x-more": "seen"}
+
+
+TELLS = '''
+import numpy
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([tensor(request.parameters())]) for request in requests]
+
+
+def tensor(parameters):
+    return pb_utils.Tensor("SAID", numpy.array([parameters.encode()], dtype=numpy.object_))
+'''
+TELLS_CONFIG = '''
+backend: "python"
+input [{ name: "ASKED" data_type: TYPE_FP32 dims: [ 1 ] }]
+output [{ name: "SAID" data_type: TYPE_STRING dims: [ 1 ] }]
+'''
+
+
+def test_without_a_file_nothing_is_asked_for(launcher):
+    if launcher.oracle:
+        pytest.skip("2.51 has no tokens")
+    with launcher.running("tokenless", repository=launcher.copy_of("tokenless", "identity_fp32")) as server:
+        assert http_infer(server.http, "identity_fp32", ONE, headers={"Authorization": "Bearer x"}).status == 200
+        assert b"nerite_token" not in http_call(server.metrics, "GET", "/metrics").ok().body
+
+
+# ------------------------------------------------------------------------------------------ a line for each request
+
+RAW = np.ones(2, np.float32).tobytes()
+
+
+def requests_of_all_kinds(server) -> None:
+    """One of each, with an id that tells which it is."""
+    http_infer(server.http, "identity_fp32", {**ONE, "id": "over\nhttp"}, headers=bearer("all")).ok()
+    http_infer(server.http, "identity_fp32", {**ONE, "id": "not read"}, headers=bearer("read"))
+    http_call(server.http, "GET", "/v2/models/nobody", headers=bearer("all"))
+    http_call(server.http, "DELETE", "/v2/models/identity_fp32/stats", headers=bearer("read"))
+    http_infer(server.http, "nobody", {**ONE, "id": "unknown"}, headers=bearer("all"))
+    http_call(server.metrics, "GET", "/ui/api/models", headers=bearer("read")).ok()
+    message = pb.ModelInferRequest(model_name="identity_fp32", raw_input_contents=[RAW])
+    message.inputs.add(name="INPUT0", datatype="FP32", shape=[2])
+
+    def request(name: str, model: str = "identity_fp32"):
+        made = pb.ModelInferRequest()
+        made.CopyFrom(message)
+        made.id, made.model_name = name, model
+        return made
+
+    with grpc_channel(server.grpc) as channel:
+        metadata = (("authorization", "Bearer infer-secret"),)
+        service_stub(channel).ModelInfer(request("over grpc"), metadata=metadata)
+        with pytest.raises(grpc.RpcError):
+            service_stub(channel).ModelInfer(request("refused", "simple"), metadata=metadata)
+        large = request("large")
+        large.inputs[0].shape[0], large.raw_input_contents[0] = 1, bytes(1 << 20)
+        assert list(service_stub(channel).ModelStreamInfer(iter([large]), metadata=metadata))[0].error_message
+        stream = iter([request("one"), request("two"), request("three", "simple")])
+        assert len(list(service_stub(channel).ModelStreamInfer(stream, metadata=metadata))) == 3
+    with nerite.connect(f"unix:{server.session}", token="all-secret") as client:
+        model = client.model("identity_fp32")
+        for _ in range(3):
+            model(np.ones(3, np.float32))
+    http_call(server.metrics, "GET", "/metrics", headers=bearer("read")).ok()
+
+
+WITHOUT_TIME = [
+    "protocol=http peer={user} token=all call=inference model=identity_fp32 request_id=\"over\\u000ahttp\" status=200 bytes_in=4 bytes_out=4 us=",
+    "protocol=http peer={user} token=read call=inference status=403 bytes_in=0 bytes_out=0 us=",
+    "protocol=http peer={user} token=all call=metadata status=404 bytes_in=0 bytes_out=0 us=",
+    "protocol=http peer={user} token=read call=statistics status=405 bytes_in=0 bytes_out=0 us=",
+    "protocol=http peer={user} token=all call=inference model=nobody status=404 bytes_in=0 bytes_out=0 us=",
+    "protocol=http peer={user} token=read call=model-repository status=200 bytes_in=0 bytes_out=0 us=",
+    "protocol=grpc peer={user} token=infer call=inference model=simple request_id=refused status=7 bytes_in=0 bytes_out=0 us=",
+    "protocol=grpc peer={user} token=infer call=inference model=identity_fp32 request_id=large status=3 bytes_in=1048576 bytes_out=0 us=",
+    "protocol=grpc peer={user} token=infer call=inference model=identity_fp32 request_id=\"over grpc\" status=0 bytes_in=8 bytes_out=8 us=",
+    "protocol=grpc peer={user} token=infer call=inference model=identity_fp32 request_id=one status=0 bytes_in=8 bytes_out=8 us=",
+    "protocol=grpc peer={user} token=infer call=inference model=identity_fp32 request_id=two status=0 bytes_in=8 bytes_out=8 us=",
+    "protocol=grpc peer={user} token=infer call=inference model=simple request_id=three status=7 bytes_in=0 bytes_out=0 us=",
+    "protocol=session peer={user} token=all call=metadata status=0 bytes_in=0 bytes_out=0 us=",
+    "protocol=session peer={user} token=all call=inference model=identity_fp32 status=0 bytes_in=0 bytes_out=0 us=",
+    "protocol=metrics peer={user} token=read call=statistics status=200 bytes_in=0 bytes_out=0 us=",
+]  # fmt: skip
+
+
+def test_each_request_is_one_line(launcher):
+    with guarded(launcher, "lines", FILE, "--log-access=true") as server:
+        requests_of_all_kinds(server)
+        user = f'"user {os.geteuid()}"'
+        eventually(lambda: "protocol=metrics" in server.log_text())
+        found = [line.partition("access: ")[2] for line in server.log_text().splitlines() if "] access: " in line]
+        for expected in WITHOUT_TIME:
+            begun = expected.replace("{user}", user)
+            times = [line for line in found if line.startswith(begun)]
+            # The client prepares the inference, and calls it three times.
+            wanted = 4 if "call=inference" in expected and "protocol=session" in expected else 1
+            assert len(times) == wanted, (begun, found)
+            assert all(line[len(begun) :].isdigit() for line in times)
+
+
+def test_a_stale_inference_has_a_line(launcher):
+    with guarded(launcher, "stale", FILE, "--log-access=true") as server:
+        with nerite.connect(f"unix:{server.session}", token="all-secret") as client:
+            model, one = client.model("identity_fp32"), np.ones(1, np.float32)
+            for _ in range(3):
+                # It is prepared once it repeats.
+                model(one)
+            for what in ("unload", "load"):
+                http_call(server.http, "POST", f"/v2/repository/models/identity_fp32/{what}", "{}", bearer("all")).ok()
+            # It is prepared anew then.
+            assert model(one)["OUTPUT0"][0] == 1
+        line = f'protocol=session peer="user {os.geteuid()}" token=all call=inference model=identity_fp32 status=9 '
+        eventually(lambda: server.log_text().count(line) == 1)
+
+
+def test_each_request_is_an_object_of_json(launcher):
+    with guarded(launcher, "objects", FILE, "--log-access=true", "--log-format=json") as server:
+        requests_of_all_kinds(server)
+        eventually(lambda: '"protocol":"metrics"' in server.log_text())
+        found = [json.loads(line) for line in server.log_text().splitlines() if line.startswith("{")]
+        [one] = [line for line in found if line.get("request_id") == "over\nhttp" and "protocol" in line]
+        assert (one["level"], one["token"], one["status"], one["bytes_in"]) == ("info", "all", 200, 4)
+        assert one["us"] > 0 and one["model"] == "identity_fp32" and "message" not in one
+
+
+def test_without_tokens_there_are_lines_as_well(launcher):
+    if launcher.oracle:
+        pytest.skip("2.51 has no such lines")
+    flags = ["--log-access=true", "--session-socket=off"]
+    with launcher.running("tokenless_lines", *flags, repository=launcher.copy_of("tokenless_lines", "identity_fp32")) as server:
+        http_infer(server.http, "identity_fp32", ONE).ok()
+        eventually(lambda: "token=- call=inference model=identity_fp32 status=200 bytes_in=4 bytes_out=4" in server.log_text())
+
+
+def test_a_log_that_nobody_reads_keeps_no_request(launcher, tmp_path):
+    if launcher.oracle:
+        pytest.skip("2.51 has no such lines")
+    pipe = tmp_path / "log"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    flags = ["--log-access=true", f"--log-file={pipe}", "--session-socket=off"]
+    # More than the pipe and the queue hold.
+    asked = 6000
+    with launcher.running("unread_log", *flags, repository=launcher.copy_of("unread_log", "identity_fp32")) as server:
+        with contextlib.closing(http.client.HTTPConnection(server.http, timeout=10)) as connection:
+            for _ in range(asked):
+                connection.request("GET", "/v2/models/identity_fp32")
+                answer = connection.getresponse()
+                assert answer.read() and answer.status == 200
+        text = b""
+
+        def told() -> int:
+            nonlocal text
+            with contextlib.suppress(BlockingIOError):
+                while got := os.read(reader, 1 << 16):
+                    text += got
+            lost = [int(number) for number in re.findall(rb'"(\d+) lines of requests are lost', text)]
+            return text.count(b"call=metadata") + sum(lost) if lost else 0
+
+        eventually(lambda: told() == asked)
+        os.set_blocking(reader, True)
+        draining = threading.Thread(target=lambda: [None for _ in iter(lambda: os.read(reader, 1 << 16), b"")])
+        draining.start()
+        assert servers.stop(server) == 0
+        draining.join()
+    os.close(reader)

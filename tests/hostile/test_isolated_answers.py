@@ -1,0 +1,183 @@
+"""Does a compiled backend in a process of its own answer later and several times, and what if it dies with such requests?"""
+
+import concurrent.futures
+import contextlib
+import os
+import pathlib
+import signal
+import threading
+import time
+
+import grpc
+import numpy as np
+import pytest
+from clients import Asked, Given, fp32, grpc_channel, int32, open_client
+from compiled_setup import put, serving, workers_of
+from regions import registered
+from test_copies import copying
+from test_decoupled import Stream
+from witness import comes_to, maps_with
+
+SIZE = 1 << 20
+LATE_MS = 300
+DECOUPLED = "model_transaction_policy { decoupled: true }"
+ONE = "instance_group { kind: KIND_CPU count: 1 }"
+
+
+# What a process of its own has not, and what the load says of it.
+REFUSED = {
+    "counts": ("count", "sample", "", "TRITONSERVER_MetricFamilyNew is not supported where the backend runs in a process of its own"),
+    "again": (
+        "again", "sequences", "sequence_batching { iterative_sequence: true }",
+        "model 'again' is isolated and has iterative sequences (sequence_batching)",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def answering(launcher):
+    if launcher.oracle:
+        pytest.skip("Triton has no isolated backends")
+    repository = launcher.scratch / "isolated_answers"
+    put(repository, "late", "late", delay_ms=str(LATE_MS), more=ONE)
+    put(repository, "repeat", "repeat", datatype="INT32", more=ONE + DECOUPLED)
+    put(repository, "well", more=ONE)
+    put(repository, "slow", "read_long", delay_ms=str(4 * LATE_MS), more=ONE)
+    put(repository, "asking", backend="asking", more=ONE)
+    for name, (mode, backend, more, _) in REFUSED.items():
+        put(repository, name, mode, backend=backend, more=ONE + more)
+    flags = ["--backend-config=isolated=true", "--model-control-mode=explicit", "--load-model=*", "--exit-on-error=false"]
+    with serving(launcher, "isolated_answers", repository, *flags, sources=("sample", "asking", "sequences")) as found:
+        yield found
+
+
+@pytest.fixture(params=["http", "grpc"])
+def client(request: pytest.FixtureRequest, answering):
+    with open_client(request.param, answering) as found:
+        yield found
+
+
+def process_that_has(server, name: str, model: str) -> int:
+    """The process of that model's instance, which has the region mapped."""
+    told = f"{model}_0_0".encode()
+    having = [pid for pid in workers_of(server) if maps_with(pid, name)]
+    (found,) = [pid for pid in having if told in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
+    return found
+
+
+def test_a_request_that_is_answered_on_another_thread(client):
+    """The backend reads its inputs for a while after it has answered, and other requests come meanwhile."""
+    for number in range(3):
+        assert client.infer("late", [fp32("IN", [number, 5])]).outputs["OUT"].raw == fp32("", [number, 5]).raw
+
+
+def test_requests_that_are_answered_after_their_run_are_not_mixed_up(answering):
+    failures = []
+
+    def ask(number: int) -> None:
+        try:
+            with open_client("http", answering) as client:
+                for value in range(5):
+                    sent = fp32("IN", [number, value])
+                    assert client.infer("late", [sent]).outputs["OUT"].raw == sent.raw
+        except BaseException as failure:  # noqa: BLE001 - told by the main thread
+            failures.append(failure)
+
+    threads = [threading.Thread(target=ask, args=[number]) for number in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert failures == []
+
+
+def test_nothing_is_copied_of_a_request_that_is_answered_later(answering, client):
+    with registered(client, 2 * SIZE, b"\x01" * SIZE) as made:
+        given = [Given("IN", "FP32", [SIZE // 4], region=(made.name, SIZE, 0))]
+        with copying(answering):
+            for _ in range(3):
+                client.infer("late", given, [Asked("OUT", (made.name, SIZE, SIZE))])
+        assert made.read(SIZE, SIZE) == b"\x01" * SIZE
+
+
+def test_a_model_is_unloaded_after_the_backend_has_released_its_request(answering):
+    with open_client("http", answering) as client:
+        client.infer("late", [fp32("IN", [1])])
+        client.unload("late")
+        comes_to(lambda: "instance late_0_0 is finalized" in answering.log_text(), True)
+        log = answering.log_text()
+        assert log.rindex("a request is released late") < log.rindex("instance late_0_0 is finalized")
+        client.load("late")
+        client.infer("late", [fp32("IN", [1])])
+
+
+def test_a_request_whose_process_is_killed_while_it_asks_is_told(answering, client):
+    """The model that it asks takes long, and lives on."""
+    with registered(client, 4096, bytes(4096)) as made, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        given = [Given("IN", "FP32", [1], region=(made.name, 4, 0))]
+        running = pool.submit(client.infer, "asking", given, parameters={"target": "slow", "wait": 1})
+        time.sleep(LATE_MS / 1000)
+        os.kill(process_that_has(answering, made.path.name, "asking"), signal.SIGKILL)
+        failure = running.exception()
+    assert "was ended by signal 9 (SIGKILL) while it had this request" in failure.text
+    assert client.infer("slow", [fp32("IN", [1])]).outputs["OUT"].raw is not None
+    assert client.infer("asking", [fp32("IN", [1])], parameters={"target": "well"}).outputs["OUT"].raw == fp32("", [1]).raw
+
+
+def test_what_a_process_of_its_own_cannot_do_is_refused_by_name(answering, client):
+    reasons = {one["name"]: (one["state"], one["reason"]) for one in client.index()}
+    for name, (_, _, _, why) in REFUSED.items():
+        assert reasons[name][0] == "UNAVAILABLE" and why in reasons[name][1], reasons[name]
+
+
+def test_a_stream_whose_process_is_killed_is_told(answering):
+    """A client that reads nothing has its stream kept open: the backend waits for it."""
+    with open_client("http", answering) as http, registered(http, SIZE, np.arange(SIZE // 4, dtype=np.int32).tobytes()) as made:
+        with grpc_channel(answering.grpc) as channel:
+            stream = Stream(channel)
+            given = Given("IN", "INT32", [SIZE // 4], region=(made.name, SIZE, 0))
+            stream.sent.put(stream.client.request("repeat", [given], None, id="r"))
+            found = [np.frombuffer(next(stream.call).infer_response.raw_output_contents[0], np.int32)[0] for _ in range(5)]
+            assert found == [0, 1, 2, 3, 4]
+            os.kill(process_that_has(answering, made.path.name, "repeat"), signal.SIGKILL)
+            with contextlib.suppress(grpc.RpcError):
+                while not (message := next(stream.call)).error_message:
+                    pass
+            assert "was ended by signal 9 (SIGKILL) while it had this request" in message.error_message
+            # The next request starts it anew.
+            stream.sent.put(stream.client.request("repeat", [int32("IN", [7])], None, id="s"))
+            assert np.frombuffer(next(stream.call).infer_response.raw_output_contents[0], np.int32).tolist() == [7]
+            stream.sent.put(None)
+        assert http.infer("well", [fp32("IN", [1])]).outputs["OUT"].raw == fp32("", [1]).raw
+
+
+def test_a_stream_whose_client_goes_ends(answering):
+    with open_client("http", answering) as http, registered(http, SIZE, bytes(SIZE)) as made:
+        for _ in range(3):
+            with grpc_channel(answering.grpc) as channel:
+                stream = Stream(channel)
+                given = Given("IN", "INT32", [SIZE // 4], region=(made.name, SIZE, 0))
+                stream.sent.put(stream.client.request("repeat", [given], None, id="r"))
+                next(stream.call)
+                stream.call.cancel()
+        # Nothing keeps the model: it is unloaded at once.
+        http.unload("repeat")
+        comes_to(lambda: answering.log_text().count("model repeat is finalized") > 1, True)
+        http.load("repeat")
+
+
+@pytest.mark.parametrize("more", [[], ["--backend-config=sample,sandbox-memory=4294967296"]])
+def test_a_backend_in_a_sandbox_answers(launcher, more):
+    """Where memory is limited, no file of memory can be made, so what the library links to is a file for a moment."""
+    if launcher.oracle:
+        pytest.skip("Triton has no sandboxes")
+    name = f"sandboxed_backend_{len(more)}"
+    repository = launcher.scratch / name
+    put(repository, "confined", more=ONE)
+    with serving(launcher, name, repository, "--backend-config=sample,sandbox=on", *more) as server, open_client("http", server) as client:
+        assert "model 'confined' is confined: " in server.log_text()
+        assert len(workers_of(server)) == 1
+        with registered(client, 2 * SIZE, b"\x01" * SIZE) as made:
+            given = [Given("IN", "FP32", [SIZE // 4], region=(made.name, SIZE, 0))]
+            client.infer("confined", given, [Asked("OUT", (made.name, SIZE, SIZE))])
+            assert made.read(SIZE, SIZE) == b"\x01" * SIZE

@@ -1,0 +1,293 @@
+"""Do compiled backends in processes of their own cost nobody anything but the requests that their own process had when it died?
+
+    pytest tests/hostile/test_isolated_backends.py                              30 kills under load
+    NERITE_ISOLATED_KILLS=500 pytest -s tests/hostile/test_isolated_backends.py as many as that
+"""
+
+import concurrent.futures
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+import region_faults
+from clients import Asked, Given, Refused, fp32, refuses
+from compiled_setup import put, serving, workers_of
+from passages import SIZE, check_lost
+from pythons import PROTOCOLS, PythonWitness, check_no_memory_of_clients, each_is_answered_again, everybody, state_of
+from server_setup import LEASE_BYTES_MAX, SESSION_BYTES_MAX
+from test_copies import copying
+from witness import SETTLE_S, any_client, comes_to, lent, maps_with
+
+KILLS = int(os.environ.get("NERITE_ISOLATED_KILLS", "30"))
+SEED = int(os.environ.get("NERITE_SEED", "1"))
+READS_MS = 400
+LONGEST_LIFE_S = 1.0
+COUNT = SIZE // 4
+REQUESTS = 20
+MODELS = ["i_identity", "i_witness", "i_die", "i_noise", "i_stuck", "i_read"]
+ONE = "instance_group { kind: KIND_CPU count: 1 }"
+
+pytestmark = pytest.mark.timeout(3600)
+
+
+
+
+class BackendWitness(PythonWitness):
+    """Asks an isolated backend's model of its own."""
+
+    model = "i_witness"
+
+    def through_memory(self, client, mine, chance) -> None:
+        size = 4 * chance.randrange(1, 4096)
+        sent = chance.randbytes(size)
+        mine.write(sent)
+        client.infer(self.model, [Given("IN", "FP32", [size // 4], region=(mine.name, size, 0))], [Asked("OUT", (mine.name, size, 1 << 16))])
+        assert mine.read(size, 1 << 16) == sent
+
+    def inline(self, client, chance) -> None:
+        sent = fp32("IN", [chance.random() for _ in range(chance.randrange(1, 100))])
+        assert client.infer(self.model, [sent]).outputs["OUT"].raw == sent.raw
+
+
+@pytest.fixture(scope="module")
+def victim(launcher, tmp_path_factory):
+    if launcher.oracle:
+        pytest.skip("Triton has no isolated backends")
+    repository = launcher.copy_of("isolated_backends", "identity_fp32", "identity_bytes", "simple")
+    for name in ("i_identity", "i_witness"):
+        put(repository, name, more=ONE)
+    put(repository, "i_die", "die", more=ONE)
+    put(repository, "i_noise", "noise", more=ONE)
+    put(repository, "i_stuck", "stuck", more=ONE)
+    put(repository, "i_read", "read_long", delay_ms=str(READS_MS), more=ONE)
+    put(repository, "here", more=ONE, isolated="false")
+    socket = tmp_path_factory.mktemp("backends") / "socket"
+    flags = [
+        "--backend-config=sample,isolated=true", f"--session-socket={socket}", f"--lease-max-bytes={LEASE_BYTES_MAX}",
+        f"--session-max-bytes={SESSION_BYTES_MAX}", "--model-control-mode=explicit", "--load-model=*",
+    ]  # fmt: skip
+    with serving(launcher, "isolated_backends", repository, *flags) as found:
+        found.session = socket
+        yield found
+
+
+@pytest.fixture(params=PROTOCOLS)
+def client(request: pytest.FixtureRequest, victim):
+    with any_client(request.param, victim) as found:
+        yield found
+
+
+def process_of(server, model: str) -> int:
+    """The process that has a region mapped which only this model was given."""
+    with any_client("http", server) as client, lent(client, 4096) as made:
+        client.infer(model, [Given("IN", "FP32", [1], region=(made.name, 4, 0))])
+        (found,) = [pid for pid in workers_of(server) if maps_with(pid, made.path.name)]
+    return found
+
+
+@pytest.fixture
+def others_are_spared(victim):
+    """Everybody who asks another model has byte-exact answers, from the same process before and after."""
+    spared = process_of(victim, "i_witness")
+    with everybody(victim, BackendWitness) as found:
+        yield found
+        each_is_answered_again(found)
+    assert process_of(victim, "i_witness") == spared, "the process of another model was replaced"
+    # What died comes to life again with the next request.
+    for model in MODELS:
+        process_of(victim, model)
+    comes_to(lambda: len(workers_of(victim)), len(MODELS))
+    check_no_memory_of_clients(victim)
+
+
+def died(model: str, how: str) -> str:
+    return (
+        f"model '{model}' of backend 'sample', isolated instance '{model}_0_0': its process {how} while it had this request; the next request "
+        "starts it anew"
+    )
+
+
+# ---------------------------------------------------------------------------------------------- death
+
+ENDS = [(1, "was ended by signal 11 (SIGSEGV)"), (2, "was ended by signal 6 (SIGABRT)"), (3, "ended with code 7")]
+
+
+@pytest.mark.usefixtures("others_are_spared")
+@pytest.mark.parametrize(("how", "told"), ENDS)
+def test_a_backend_that_ends_its_process_costs_its_request(client, how, told):
+    for _ in range(3):
+        with refuses("INTERNAL", died("i_die", told)):
+            client.infer("i_die", [fp32("IN", [how])])
+        assert client.infer("i_die", [fp32("IN", [0, 5])]).outputs["OUT"].raw == fp32("", [0, 5]).raw
+
+
+def test_what_a_backend_writes_before_it_aborts_is_in_the_log(victim):
+    with any_client("http", victim) as client:
+        with refuses("INTERNAL", died("i_die", ENDS[1][1])):
+            client.infer("i_die", [fp32("IN", [2])])
+    comes_to(lambda: "isolated instance 'i_die_0_0': sample: aborts on purpose" in victim.log_text(), True)
+
+
+@pytest.mark.usefixtures("others_are_spared")
+def test_a_backend_that_writes_all_the_time_is_slowed_down(victim):
+    before = victim.log.stat().st_size
+    with any_client("http", victim) as client:
+        client.infer("i_noise", [fp32("IN", [2500])])
+    comes_to(lambda: "bytes more, which are left out: at most 65536 are logged in a second" in victim.log_text(), True)
+    # Each of its lines of 62 bytes is logged with who wrote it.
+    assert victim.log.stat().st_size - before < 8 * 4 * 65536
+
+
+@pytest.mark.usefixtures("others_are_spared")
+def test_a_backend_that_hangs_at_the_end_is_ended(victim):
+    pid = process_of(victim, "i_stuck")
+    with any_client("http", victim) as client:
+        client.unload("i_stuck")
+        comes_to(lambda: state_of(pid), "")
+        client.load("i_stuck")
+    assert process_of(victim, "i_stuck") != pid
+
+
+class Asker(threading.Thread):
+    """Asks a model whose process is killed, inline and through memory; errors must be those of a dead process."""
+
+    def __init__(self, protocol: str, server, seed: int):
+        super().__init__()
+        self.protocol, self.server, self.chance = protocol, server, random.Random(seed)
+        self.ended, self.failure, self.answers, self.errors = threading.Event(), None, 0, 0
+
+    def run(self) -> None:
+        try:
+            with any_client(self.protocol, self.server) as client, lent(client, 2 * SIZE) as made:
+                while not self.ended.is_set():
+                    self.one(client, made)
+        except BaseException as failure:  # noqa: BLE001 - told by the main thread
+            self.failure = failure
+
+    def one(self, client, made) -> None:
+        size = 4 * self.chance.randrange(1, COUNT)
+        sent = np.array([self.chance.random()], np.float32).tobytes() * (size // 4)
+        try:
+            if size < 32 << 10:  # which a session's packet holds
+                assert client.infer("i_identity", [Given("IN", "FP32", [size // 4], sent)]).outputs["OUT"].raw == sent
+            else:
+                made.write(sent)
+                given = Given("IN", "FP32", [size // 4], region=(made.name, size, 0))
+                client.infer("i_identity", [given], [Asked("OUT", (made.name, size, SIZE))])
+                assert made.read(size, SIZE) == sent
+            self.answers += 1
+        except Refused as refusal:
+            assert "was ended by signal 9 (SIGKILL)" in refusal.text, refusal
+            self.errors += 1
+
+
+def test_processes_that_are_killed_under_load(victim, others_are_spared):
+    chance = random.Random(SEED)
+    spared = process_of(victim, "i_witness")
+    askers = [Asker(protocol, victim, seed) for seed, protocol in enumerate(PROTOCOLS)]
+    for one in askers:
+        one.start()
+    try:
+        for _ in range(KILLS):
+            time.sleep(chance.uniform(0, LONGEST_LIFE_S))
+            with contextlib.suppress(ProcessLookupError, IndexError):
+                os.kill(chance.choice([pid for pid in workers_of(victim) if pid != spared]), signal.SIGKILL)
+            assert [one.failure for one in [*askers, *others_are_spared] if not one.is_alive()] == []
+        for one in askers:
+            seen, deadline = one.answers, time.monotonic() + SETTLE_S
+            while one.is_alive() and one.answers < seen + 5:
+                assert time.monotonic() < deadline, f"nobody answers {one.protocol} any more"
+                time.sleep(0.01)
+    finally:
+        for one in askers:
+            one.ended.set()
+        for one in askers:
+            one.join()
+    assert [one.failure for one in askers if one.failure] == []
+    print(f"{KILLS} kills: {sum(one.answers for one in askers)} right answers, {sum(one.errors for one in askers)} requests were told")
+
+
+# ---------------------------------------------------------------------------------------------- regions
+
+
+def by_identity(client, source, target, byte_size: int = SIZE) -> None:
+    given = Given("IN", "FP32", [byte_size // 4], region=(source.name, byte_size, 0))
+    client.infer("i_identity", [given], [Asked("OUT", (target.name, byte_size, 0))])
+
+
+@pytest.fixture
+def nobody_dies(others_are_spared, victim):
+    before = workers_of(victim)
+    yield
+    assert workers_of(victim) == before, f"a model's process died:\n{victim.log_text()[-3000:]}"
+
+
+@pytest.mark.usefixtures("nobody_dies")
+@pytest.mark.parametrize("side", ["input", "output"])
+@pytest.mark.parametrize("left", region_faults.SHRUNK)
+def test_a_region_that_shrank_before_the_request(client, side, left):
+    region_faults.shrink_and_register_again(client, by_identity, side, left, is_known=True)
+
+
+@pytest.mark.usefixtures("nobody_dies")
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_a_region_that_shrinks_while_the_backend_uses_it(client, side):
+    with lent(client, SIZE) as bad, lent(client, SIZE) as good:
+        source, target = (bad, good) if side == "input" else (good, bad)
+        given = [Given("IN", "FP32", [COUNT], region=(source.name, SIZE, 0))]
+        asked = [Asked("OUT", (target.name, SIZE, 0))]
+        client.infer("i_read", given, asked)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            running = pool.submit(client.infer, "i_read", given, asked)
+            time.sleep(READS_MS / 4000)
+            os.truncate(bad.path, 0)
+            check_lost(running.exception(), bad, "has 0 now (touched at offset ")
+
+
+@pytest.mark.usefixtures("nobody_dies")
+def test_a_region_that_shrinks_and_grows_all_the_time(client):
+    region_faults.shrink_and_grow_all_the_time(client, by_identity)
+
+
+# ---------------------------------------------------------------------------------------------- copies
+
+
+def test_the_server_copies_nothing_between_memory_of_a_client_and_the_backend(victim, client):
+    with lent(client, 2 * SIZE, b"\x01" * SIZE) as made:
+        given = [Given("IN", "FP32", [COUNT], region=(made.name, SIZE, 0))]
+        with copying(victim):
+            for _ in range(REQUESTS):
+                client.infer("i_identity", given, [Asked("OUT", (made.name, SIZE, SIZE))])
+        assert made.read(SIZE, SIZE) == b"\x01" * SIZE
+
+
+def test_nothing_is_copied_on_the_way_to_a_lease_of_the_servers_choice(victim):
+    with any_client("session", victim) as client:
+        lease = client.borrow(SIZE, b"\x02" * SIZE)
+        given = [Given("IN", "FP32", [COUNT], region=(lease.name, SIZE, 0))]
+        with copying(victim):
+            for _ in range(REQUESTS):
+                reply = client.infer("i_identity", given, leased=["OUT"])
+        assert reply.outputs["OUT"].raw == b"\x02" * SIZE
+
+
+# ---------------------------------------------------------------------------------------------- the server
+
+
+def test_processes_end_with_their_server(launcher):
+    if launcher.oracle:
+        pytest.skip("Triton has no isolated backends")
+    repository = launcher.scratch / "isolated_backends_end"
+    put(repository, "i_identity", more=ONE)
+    with serving(launcher, "isolated_backends_end", repository, "--backend-config=sample,isolated=true") as server:
+        children = workers_of(server)
+        assert len(children) == 1
+        os.kill(server.pid, signal.SIGKILL)
+        for pid in children:
+            comes_to(lambda: state_of(pid) in ("", "Z"), True)
+        server.process.wait()

@@ -1,0 +1,52 @@
+/* What do the programs of these tests know of Triton's library?
+ *
+ * The functions that they call, written down from ../shared/spec/backend_api.md, beside those that backends call as well. Every object is an opaque
+ * pointer, and every function returns an error or NULL unless its declaration says otherwise.
+ */
+#ifndef NERITE_TESTS_LIBRARY_H
+#define NERITE_TESTS_LIBRARY_H
+
+#include "../backends/interface.h"
+
+typedef void Options, Metrics;
+
+enum { CONTROL_NONE, CONTROL_POLL, CONTROL_EXPLICIT };
+
+Error* TRITONSERVER_ApiVersion(uint32_t* major, uint32_t* minor);
+Error* TRITONSERVER_ServerOptionsNew(Options**);
+Error* TRITONSERVER_ServerOptionsDelete(Options*);
+Error* TRITONSERVER_ServerOptionsSetServerId(Options*, const char*);
+Error* TRITONSERVER_ServerOptionsSetModelRepositoryPath(Options*, const char*);
+Error* TRITONSERVER_ServerOptionsSetBackendDirectory(Options*, const char*);
+Error* TRITONSERVER_ServerOptionsSetModelControlMode(Options*, uint32_t);
+Error* TRITONSERVER_ServerOptionsSetStartupModel(Options*, const char*);
+Error* TRITONSERVER_ServerOptionsSetStrictModelConfig(Options*, bool);
+Error* TRITONSERVER_ServerOptionsSetExitTimeout(Options*, unsigned);
+Error* TRITONSERVER_ServerOptionsSetLogInfo(Options*, bool);
+Error* TRITONSERVER_ServerOptionsSetLogError(Options*, bool);
+Error* TRITONSERVER_ServerOptionsSetGpuMetrics(Options*, bool);
+Error* TRITONSERVER_ServerOptionsSetHostPolicy(Options*, const char* policy, const char* setting, const char* value);
+Error* TRITONSERVER_ServerNew(Server**, Options*);
+Error* TRITONSERVER_ServerDelete(Server*);
+Error* TRITONSERVER_ServerStop(Server*);
+Error* TRITONSERVER_ServerIsLive(Server*, bool*);
+Error* TRITONSERVER_ServerIsReady(Server*, bool*);
+Error* TRITONSERVER_ServerModelIsReady(Server*, const char*, int64_t version, bool*);
+Error* TRITONSERVER_ServerModelBatchProperties(Server*, const char*, int64_t version, uint32_t* flags, void**);
+Error* TRITONSERVER_ServerModelTransactionProperties(Server*, const char*, int64_t version, uint32_t* flags, void**);
+Error* TRITONSERVER_ServerMetadata(Server*, Message**);
+Error* TRITONSERVER_ServerModelMetadata(Server*, const char*, int64_t version, Message**);
+Error* TRITONSERVER_ServerModelStatistics(Server*, const char*, int64_t version, Message**);
+Error* TRITONSERVER_ServerModelConfig(Server*, const char*, int64_t version, uint32_t config_version, Message**);
+Error* TRITONSERVER_ServerModelIndex(Server*, uint32_t flags, Message**);
+Error* TRITONSERVER_ServerLoadModel(Server*, const char*);
+Error* TRITONSERVER_ServerLoadModelWithParameters(Server*, const char*, const Parameter**, uint64_t);
+Error* TRITONSERVER_ServerUnloadModel(Server*, const char*);
+Error* TRITONSERVER_ServerPollModelRepository(Server*);
+Error* TRITONSERVER_ServerRegisterModelRepository(Server*, const char* path, const Parameter** names, const uint32_t count);
+Error* TRITONSERVER_ServerUnregisterModelRepository(Server*, const char* path);
+Error* TRITONSERVER_ServerMetrics(Server*, Metrics**);
+Error* TRITONSERVER_MetricsFormatted(Metrics*, uint32_t format, const char**, size_t*);
+Error* TRITONSERVER_MetricsDelete(Metrics*);
+
+#endif

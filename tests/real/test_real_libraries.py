@@ -1,0 +1,199 @@
+"""Do models with PyTorch, scikit-learn and pillow run as they do without a server, and environments that venv-pack packed?
+
+    NERITE_REAL_PYTHON=<a Python with torch, scikit-learn and pillow> pytest tests/real
+
+Without the variable `python3` of the system is asked, which has them by Debian's python3-torch, python3-sklearn and python3-pil. The models run in that
+Python, the tests in their own. What it lacks skips the tests that need it.
+"""
+
+import contextlib
+import functools
+import io
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from clients import Asked, Given, open_client, text
+from python_setup import PATIENT, strings
+
+HERE = pathlib.Path(__file__).resolve().parent
+REAL = pathlib.Path(os.environ.get("NERITE_REAL_PYTHON", "/usr/bin/python3"))
+TENSOR = 'name: "{}" data_type: TYPE_{} dims: [ {} ]'
+
+
+@functools.cache
+def lacks(libraries: str) -> str:
+    """Which of them the Python lacks; nothing if it has all."""
+    if not REAL.exists():
+        return f"{REAL} is not there"
+    done = subprocess.run([REAL, "-c", f"import {libraries}"], capture_output=True, text=True)
+    return f"{REAL}: {done.stderr.strip().splitlines()[-1]}" if done.returncode else ""
+
+
+def needs(libraries: str) -> None:
+    if reason := lacks(libraries):
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory) -> pathlib.Path:
+    needs("torch, sklearn, joblib")
+    folder = tmp_path_factory.mktemp("trained")
+    subprocess.run([REAL, HERE / "train.py", folder], check=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def samples(trained):
+    with np.load(trained / "samples.npz") as found:
+        return dict(found)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_server(request):
+    launcher = request.getfixturevalue("launcher")
+    if launcher.oracle or any(launcher.urls):
+        pytest.skip("needs a nerite of its own")
+
+
+def put(repository: pathlib.Path, name: str, inputs: str, outputs: list[str], *files: pathlib.Path, more: str = "") -> None:
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    shutil.copy(HERE / "models" / f"{name}.py", version / "model.py")
+    for file in files:
+        shutil.copy(file, version)
+    blocks = f"input [ {{ {inputs} }} ]\n" + "".join(f"output [ {{ {one} }} ]\n" for one in outputs)
+    (repository / name / "config.pbtxt").write_text(f'name: "{name}"\nbackend: "python"\nmax_batch_size: 512\n{blocks}{more}')
+
+
+IMAGE, PICTURE = TENSOR.format("image", "FP32", 64), TENSOR.format("file", "STRING", 1)
+FROM = TENSOR.format("from", "STRING", 1)
+
+
+@contextlib.contextmanager
+def python_first(folder: pathlib.Path | None):
+    """Servers started meanwhile find this folder's `python3`; none at all if there is no folder."""
+    before = os.environ["PATH"]
+    os.environ["PATH"] = f"{folder}{os.pathsep}{before}" if folder else "/nonexistent"
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
+
+
+@contextlib.contextmanager
+def real_first(folder: pathlib.Path):
+    folder.mkdir(exist_ok=True)
+    # By its path: a link would hide from a virtual environment that it is one.
+    (folder / "python3").write_text(f'#!/bin/sh\nexec {REAL} "$@"\n')
+    (folder / "python3").chmod(0o755)
+    with python_first(folder):
+        yield
+
+
+@pytest.fixture(scope="module")
+def server(launcher, trained, tmp_path_factory):
+    repository = tmp_path_factory.mktemp("real")
+    put(repository, "net", IMAGE, [TENSOR.format("probabilities", "FP32", 10), TENSOR.format("facts", "BOOL", 2)], trained / "net.pt")
+    put(repository, "pipeline", IMAGE, [TENSOR.format("digit", "INT64", 1)], trained / "pipeline.joblib")
+    if not lacks("PIL"):
+        put(repository, "picture", PICTURE, [IMAGE, FROM])
+        (repository / "read" / "1").mkdir(parents=True)
+        (repository / "read" / "config.pbtxt").write_text(READ)
+    with real_first(repository.with_name(f"{repository.name}_bin")), launcher.running("real", PATIENT, repository=repository) as found:
+        yield found
+
+
+# A picture's file goes in, the net's answer comes out.
+READ = """
+name: "read"
+platform: "ensemble"
+max_batch_size: 512
+input [ { name: "file" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "probabilities" data_type: TYPE_FP32 dims: [ 10 ] } ]
+ensemble_scheduling { step [
+  { model_name: "picture" model_version: -1 input_map { key: "file" value: "file" } output_map { key: "image" value: "image" } },
+  { model_name: "net" model_version: -1 input_map { key: "image" value: "image" } output_map { key: "probabilities" value: "probabilities" } }
+] }
+"""
+
+
+def images(samples) -> Given:
+    return Given("image", "FP32", list(samples["images"].shape), samples["images"].tobytes())
+
+
+def files(samples, count: int) -> Given:
+    """The first digits as pictures of 64 by 64."""
+    image = pytest.importorskip("PIL.Image")
+    content = []
+    for pixels in samples["images"][:count]:
+        out = io.BytesIO()
+        grey = (pixels.reshape(8, 8) * (255 / 16)).round().astype(np.uint8)
+        image.fromarray(grey).resize((64, 64), image.Resampling.NEAREST).save(out, "png")
+        content.append(out.getvalue())
+    return text("file", content, [count, 1])
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_net_of_torch_answers_as_without_a_server(server, samples, protocol):
+    with open_client(protocol, server) as client:
+        reply = client.infer("net", [images(samples)], [Asked("probabilities"), Asked("facts")])
+    probabilities = np.frombuffer(reply.outputs["probabilities"].raw, np.float32).reshape(-1, 10)
+    np.testing.assert_allclose(probabilities, samples["probabilities"], rtol=1e-4, atol=1e-6)
+    assert (probabilities.argmax(-1) == samples["digits"]).mean() > 0.85
+    # Tensors of FP32 came, and what the net wrote was not copied by DLPack.
+    assert np.frombuffer(reply.outputs["facts"].raw, bool).all()
+
+
+def test_a_pipeline_of_scikit_learn_answers_as_without_a_server(server, samples):
+    with open_client("grpc", server) as client:
+        reply = client.infer("pipeline", [images(samples)], [Asked("digit")])
+    digits = np.frombuffer(reply.outputs["digit"].raw, np.int64)
+    assert (digits == samples["classes"]).all() and (digits == samples["digits"]).mean() > 0.9
+
+
+def test_a_picture_is_prepared_by_pillow_and_read_by_torch(server, samples):
+    needs("PIL")
+    with open_client("http", server) as client:
+        reply = client.infer("read", [files(samples, 50)], [Asked("probabilities")])
+    probabilities = np.frombuffer(reply.outputs["probabilities"].raw, np.float32).reshape(-1, 10)
+    # Rounded to 256 greys on the way.
+    assert (probabilities.argmax(-1) == samples["probabilities"][:50].argmax(-1)).mean() > 0.95
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory) -> pathlib.Path:
+    """A virtual environment with numpy and pillow, packed by venv-pack."""
+    pytest.importorskip("venv_pack", reason="pip install venv-pack")
+    folder = tmp_path_factory.mktemp("packed")
+    subprocess.run([sys.executable, "-m", "venv", folder / "env"], check=True)
+    wanted = ("numpy==", "pillow==")
+    pins = [line for line in (HERE.parent / "requirements.txt").read_text().splitlines() if line.startswith(wanted)]
+    done = subprocess.run([folder / "env" / "bin" / "python", "-m", "pip", "install", "-q", *pins], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"numpy and pillow cannot be had here: {done.stderr[-300:]}")
+    subprocess.run([sys.executable, "-m", "venv_pack", "-q", "-p", folder / "env", "-o", folder / "env.tar.gz"], check=True)
+    shutil.rmtree(folder / "env")
+    return folder / "env.tar.gz"
+
+
+def test_an_environment_of_venv_pack_is_where_the_model_runs(launcher, environment, tmp_path, monkeypatch):
+    (tmp_path / "unpacked").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "unpacked"))
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    repository = tmp_path / "models"
+    more = f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}\n'
+    put(repository, "picture", PICTURE, [IMAGE, FROM], more=more)
+    white = {"images": np.full((1, 64), 16, np.float32)}
+    with python_first(None), launcher.running("real_env", PATIENT, repository=repository) as found:
+        (unpacked,) = (tmp_path / "unpacked").iterdir()
+        with open_client("http", found) as client:
+            reply = client.infer("picture", [files(white, 1)], [Asked("image"), Asked("from")])
+        assert (np.frombuffer(reply.outputs["image"].raw, np.float32) == 16).all()
+        (told,) = strings(reply.outputs["from"].raw)
+        assert told.startswith(f"{unpacked}/lib/python3") and told.endswith(f" {unpacked}")
+    assert list((tmp_path / "unpacked").iterdir()) == []
