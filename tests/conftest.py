@@ -10,6 +10,7 @@ flags are then skipped.
 """
 
 import contextlib
+import os
 import pathlib
 import shutil
 import sys
@@ -38,6 +39,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Servers take `python3` from the path for Python models. The interpreter of the tests has numpy, the machine's may not have it.
+    os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     suites.check_rows(HERE)
     config.addinivalue_line(
         "markers", "triton_differs(reason, run=True): Triton 2.51 answers otherwise; run=False if it does not survive"

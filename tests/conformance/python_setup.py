@@ -3,10 +3,8 @@
 import contextlib
 import functools
 import os
-import pathlib
 import struct
 import subprocess
-import sys
 
 import python_catalogue
 from clients import Reply, text
@@ -32,23 +30,12 @@ def kernel_refuses() -> str:
 
 
 @contextlib.contextmanager
-def this_python_first():
-    """Servers started meanwhile find this interpreter, which has numpy, as `python3`."""
-    before = os.environ["PATH"]
-    os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{before}"
-    try:
-        yield
-    finally:
-        os.environ["PATH"] = before
-
-
-@contextlib.contextmanager
 def serving(launcher, name: str, *models: str, flags=(), with_too=()):
     """A server with these Python models, and others of the catalogue."""
     repository = launcher.copy_of(name, *with_too)
     for one in models:
         python_catalogue.put(repository, python_catalogue.named(one))
-    with this_python_first(), launcher.running(name, PATIENT, *flags, repository=repository) as found:
+    with launcher.running(name, PATIENT, *flags, repository=repository) as found:
         yield found
 
 

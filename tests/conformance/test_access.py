@@ -19,7 +19,7 @@ import servers
 import tritonclient.grpc
 import tritonclient.http
 from clients import grpc_channel, http_call, http_infer, pb, service_stub
-from python_setup import PATIENT, this_python_first
+from python_setup import PATIENT
 from tritonclient.utils import InferenceServerException
 
 sys.path.insert(0, str(servers.ROOT / "python"))
@@ -445,7 +445,7 @@ SLOW = "import time\n\n\nclass TritonPythonModel:\n    def initialize(self, args
 
 
 def test_a_load_whose_client_has_gone_is_audited(launcher):
-    with this_python_first(), guarded(launcher, "forsaken", FILE, PATIENT) as server:
+    with guarded(launcher, "forsaken", FILE, PATIENT) as server:
         folder = server.repository / "slow" / "1"
         folder.mkdir(parents=True)
         (folder / "model.py").write_text(SLOW)
@@ -460,7 +460,7 @@ def test_a_load_whose_client_has_gone_is_audited(launcher):
 def test_the_secret_is_not_forwarded_to_models(launcher):
     # A model in Python tells the parameters of its request.
     flags = ["--http-header-forward-pattern=(?i)(authorization|x-.*)", "--grpc-header-forward-pattern=(?i)(authorization|x-.*)"]
-    with this_python_first(), guarded(launcher, "forwarding", FILE, PATIENT, *flags) as server:
+    with guarded(launcher, "forwarding", FILE, PATIENT, *flags) as server:
         folder = server.repository / "tells" / "1"
         folder.mkdir(parents=True)
         (folder / "model.py").write_text(TELLS)

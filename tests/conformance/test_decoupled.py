@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from clients import TIMEOUT_S, Asked, Given, GrpcClient, HttpClient, differs, fp32, grpc_channel, http_call, int32, refuses, service_stub, text
+from clients import TIMEOUT_S, Asked, GrpcClient, HttpClient, differs, fp32, grpc_channel, http_call, int32, refuses, service_stub, text
 from python_setup import serving, strings
 from regions import registered
 

@@ -8,7 +8,7 @@ import urllib.request
 import grpc
 import pytest
 from clients import fp32, grpc_channel, open_client, pb, refuses, service_stub, text
-from python_setup import PATIENT, said, this_python_first
+from python_setup import PATIENT, said
 from test_updates import CONFIG, WHO, groups
 
 # The bytes that count for each model, and how many of them there is room for.
@@ -67,7 +67,7 @@ def server(launcher, tmp_path):
     put_chain(tmp_path, "outer", "chain")
     put_slow(tmp_path, "slow", 3)
     room = ROOM * MODEL_BYTES + MODEL_BYTES // 2
-    with this_python_first(), launcher.running(
+    with launcher.running(
         "demand", PATIENT, "--model-control-mode=demand", "--load-model=pinned", f"--models-max-bytes={room}", repository=tmp_path
     ) as found:
         yield found

@@ -24,7 +24,6 @@ from clients import (
     refuses,
     service_stub,
 )
-from python_setup import this_python_first
 from regions import registered
 
 MODEL = """\
@@ -200,7 +199,7 @@ def ensembles(launcher, repository):
         "many_thrice", "many_thrice_one", "many_six", "many_thrice_inside",
     ]  # fmt: skip
     flags = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in works)]
-    with this_python_first(), launcher.running("ensembles", *flags, repository=repository) as found:
+    with launcher.running("ensembles", *flags, repository=repository) as found:
         yield found
 
 
@@ -363,7 +362,7 @@ def test_a_cancelled_request_starts_no_more_steps(launcher, ensembles):
 
 def test_a_stop_answers_the_ensembles_under_way(launcher, repository):
     flags = ["--model-control-mode=explicit", "--load-model=slow_then_plus"]
-    with this_python_first(), launcher.running("ensemble_stop", *flags, repository=repository) as server:
+    with launcher.running("ensemble_stop", *flags, repository=repository) as server:
         with open_client("http", server) as client:
             answers = []
             asking = threading.Thread(target=lambda: answers.append(numbers(client.infer("slow_then_plus", [row(1)]))))
@@ -380,7 +379,7 @@ def test_all_models_of_a_repository_start_with_their_ensembles(launcher):
     put_part(repository, "part", MODEL)
     put_ensemble(repository, "an_outer", "another IN=IN OUT=OUT")
     put_ensemble(repository, "another", "part IN=IN OUT=OUT")
-    with this_python_first(), launcher.running("ensembles_at_start", repository=repository) as server:
+    with launcher.running("ensembles_at_start", repository=repository) as server:
         with open_client("http", server) as client:
             assert numbers(client.infer("an_outer", [row(1)])) == [2]
             assert {one["name"]: one["state"] for one in client.index()} == dict.fromkeys(("part", "another", "an_outer"), "READY")

@@ -14,7 +14,7 @@ import triton
 from compiled_setup import compiled, put
 from python_catalogue import parameters, python, tensors
 from python_catalogue import put as put_python
-from python_setup import kernel_refuses, this_python_first
+from python_setup import kernel_refuses
 from servers import ROOT, nerite_binary
 
 # The same features as in the Rust tests, so that nothing is compiled twice.
@@ -269,8 +269,7 @@ def test_a_model_in_a_sandbox_is_confined(program, tmp_path, is_own):
     put_python(tmp_path / "models", model)
     script = f"import test_in_process as t; t.python_confines({str(program.library)!r}, {str(tmp_path / 'models')!r})"
     here = str(pathlib.Path(__file__).parent)
-    with this_python_first():
-        environment = program.environment | {"PATH": os.environ["PATH"]}
+    environment = program.environment | {"PATH": os.environ["PATH"]}
     environment["PYTHONPATH"] = os.pathsep.join([here, str(ROOT / "tests"), str(ROOT / "tests" / "models")])
     if not is_own:
         environment["NERITE_PROGRAM"] = sys.executable

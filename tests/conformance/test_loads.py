@@ -11,7 +11,7 @@ import time
 import grpc
 import pytest
 import servers
-from clients import fp32, http_call, open_client, pb, refuses, service_stub
+from clients import http_call, open_client, pb, refuses, service_stub
 
 GIB = 1 << 30
 CONFIG_BYTES_MAX = 32 << 20

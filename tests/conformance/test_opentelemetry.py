@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import servers
 import trustme
-from clients import differs, fp32, grpc_channel, http_call, http_infer, open_client, pb, service_stub
+from clients import differs, grpc_channel, http_call, http_infer, pb, service_stub
 from collector import TAKEN, collecting
-from python_setup import PATIENT, this_python_first
+from python_setup import PATIENT
 from test_ensembles import put_ensemble, put_part
 from test_tracing import ASKS, COMPUTE, GRPC, HTTP, PLUS
 
@@ -49,7 +49,7 @@ def repository(launcher):
 @contextlib.contextmanager
 def serving(launcher, repository, name, collector, *flags):
     flags = [*FLAGS, f"--trace-config=opentelemetry,url={collector.url}", *flags]
-    with this_python_first(), launcher.running(name, PATIENT, *flags, repository=repository) as server:
+    with launcher.running(name, PATIENT, *flags, repository=repository) as server:
         yield server
 
 

@@ -21,7 +21,7 @@ import tritonclient.grpc as tritongrpc
 from catalogue import SLOW_MS
 from clients import differs, fp32, http_call, http_infer, open_client, refuses
 from meanwhile import Delay, again_if_too_late
-from python_setup import PATIENT, this_python_first
+from python_setup import PATIENT
 from tritonclient.utils import InferenceServerException
 
 START_S = 200
@@ -400,7 +400,7 @@ def test_signals_that_mean_nothing_do_not_end_a_server_that_loads_its_models(lau
     (repository / "signalling" / "1").mkdir(parents=True)
     (repository / "signalling" / "1" / "model.py").write_text(SIGNALLING)
     (repository / "signalling" / "config.pbtxt").write_text('backend: "python"')
-    with this_python_first(), launcher.running("early_signals", PATIENT, repository=repository) as server:
+    with launcher.running("early_signals", PATIENT, repository=repository) as server:
         assert http_call(server.http, "GET", "/v2/models/signalling/ready").status == 200
         assert servers.stop(server) == 0
 

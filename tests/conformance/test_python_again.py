@@ -14,7 +14,6 @@ import python_catalogue
 import tritonclient.grpc as grpc_client
 from catalogue import Tensor
 from clients import differs, http_call
-from python_setup import this_python_first
 from tritonclient.utils import InferenceServerException
 
 CONTROLS = (
@@ -59,7 +58,7 @@ def server(launcher):
         model = python_catalogue.python(name, "again", given, (Tensor("SAID", "BYTES", (1,)),), max_batch=4, extra=extra)
         python_catalogue.put(repository, model)
     put_documented(repository)
-    with this_python_first(), launcher.running("python_again", "--exit-timeout-secs=1", repository=repository) as found:
+    with launcher.running("python_again", "--exit-timeout-secs=1", repository=repository) as found:
         yield found
 
 

@@ -13,7 +13,7 @@ import pytest
 import python_catalogue
 import servers
 from clients import CODES, Refused, differs, fp32, open_client, text
-from python_setup import said, this_python_first
+from python_setup import said
 
 # Far beyond what the server is given to end in, and not for ever.
 ENDS_S = 120
@@ -31,7 +31,7 @@ def loading(launcher):
     for name in ("py_identity", "py_add_sub", "py_auto", "py_speaks"):
         python_catalogue.put(repository, python_catalogue.named(name))
     flags = ["--model-control-mode=explicit", "--load-model=py_identity"]
-    with this_python_first(), launcher.running("python_loading", *flags, repository=repository) as found:
+    with launcher.running("python_loading", *flags, repository=repository) as found:
         yield found
 
 
@@ -177,7 +177,7 @@ def python_dying(launcher):
     tensors = python_catalogue.tensors
     model = python_catalogue.python("py_dying", "dying", tensors(HOW="BYTES"), tensors(PID="INT64"))
     python_catalogue.put(repository, model)
-    with this_python_first(), launcher.running("python_dying", repository=repository) as found:
+    with launcher.running("python_dying", repository=repository) as found:
         yield found
 
 
@@ -187,7 +187,7 @@ def test_a_model_that_never_ends_does_not_keep_the_server(launcher, where):
     repository = launcher.copy_of(f"python_looping_{where[:2]}")
     python_catalogue.put(repository, python_catalogue.vector("py_looping", "looping"))
     name = f"python_looping_{where[:2]}"
-    with this_python_first(), launcher.running(name, "--exit-timeout-secs=2", repository=repository) as found:
+    with launcher.running(name, "--exit-timeout-secs=2", repository=repository) as found:
         (child,) = children(found.pid)
         if where == "in execute":
             document = '{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1],"data":[-1]}]}'
@@ -205,7 +205,7 @@ def test_a_model_that_never_ends_does_not_keep_the_server(launcher, where):
 def test_a_server_that_is_killed_takes_its_models_along(launcher):
     repository = launcher.copy_of("python_survivor")
     python_catalogue.put(repository, python_catalogue.vector("py_looping", "looping"))
-    with this_python_first(), launcher.running("python_survivor", repository=repository) as found:
+    with launcher.running("python_survivor", repository=repository) as found:
         (child,) = children(found.pid)
         found.process.kill()
         found.process.wait()
@@ -219,7 +219,7 @@ def test_what_a_model_started_ends_with_it(launcher, end):
     model = python_catalogue.python("py_starting", "starting", tensors(INPUT0="FP32"), tensors(PID="INT64"))
     python_catalogue.put(repository, model)
     flags = ["--model-control-mode=explicit", "--load-model=py_starting"]
-    with this_python_first(), launcher.running(f"python_starting_{end}", *flags, repository=repository) as found:
+    with launcher.running(f"python_starting_{end}", *flags, repository=repository) as found:
         with open_client("http", found) as client:
             raw = client.infer("py_starting", [fp32("INPUT0", [1])]).outputs["PID"].raw
             program = int(np.frombuffer(raw, np.int64)[0])

@@ -7,7 +7,7 @@ import pytest
 import python_catalogue
 from clients import Refused, differs, http_call, open_client, text
 from python_catalogue import tensors
-from python_setup import said, this_python_first
+from python_setup import said
 
 FAILED = "c_python_backend_utils.TritonModelException: {}: Failed to process the request for model 'py_measuring_0', message: "
 FAMILY, METRIC = FAILED.format("Error when creating MetricFamily"), FAILED.format("Error when creating Metric")
@@ -24,7 +24,7 @@ def server(launcher):
         model = python_catalogue.python(name, "measuring", tensors(CODE="BYTES"), tensors(SAID="BYTES"))
         python_catalogue.put(repository, model)
     flags = ["--model-control-mode=explicit", "--load-model=*"]
-    with this_python_first(), launcher.running("python_metrics", *flags, repository=repository) as found:
+    with launcher.running("python_metrics", *flags, repository=repository) as found:
         yield found
 
 

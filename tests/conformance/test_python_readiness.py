@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import python_catalogue
 from clients import Refused, differs, fp32, http_call, open_client, text
-from python_setup import this_python_first
 
 WAIT_S = 20
 
@@ -31,7 +30,7 @@ def repository(launcher):
 def server(launcher, repository):
     if any(launcher.urls):
         pytest.skip("needs a server of its own")
-    with this_python_first(), launcher.running(repository.name, repository=repository) as found:
+    with launcher.running(repository.name, repository=repository) as found:
         yield found
 
 

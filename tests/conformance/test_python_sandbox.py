@@ -12,7 +12,7 @@ import pytest
 import servers
 from clients import Given, Refused, fp32, int32, open_client, text
 from python_catalogue import parameters, put, python, tensors, vector
-from python_setup import PATIENT, SANDBOX, kernel_refuses, said, serving, strings, this_python_first
+from python_setup import PATIENT, SANDBOX, kernel_refuses, said, serving, strings
 
 pytestmark = pytest.mark.skipif("kernel_refuses()", reason="the kernel confines nothing here")
 
@@ -105,8 +105,7 @@ def started(launcher, name: str, models, *flags: str):
     repository = launcher.copy_of(name)
     for model in models:
         put(repository, model)
-    with this_python_first():
-        return launcher.running(name, PATIENT, "--exit-on-error=false", *flags, repository=repository)
+    return launcher.running(name, PATIENT, "--exit-on-error=false", *flags, repository=repository)
 
 
 def ready(client, model: str) -> bool:
@@ -121,7 +120,7 @@ def test_a_model_confines_itself_where_the_operator_does_not(launcher, tmp_path)
     place = tmp_path / "place"
     place.mkdir()
     models = [asking("free"), asking("own", SANDBOX="on"), asking("writes", SANDBOX="on", SANDBOX_WRITE=str(place), SANDBOX_NETWORK="on")]
-    with this_python_first(), started(launcher, "own_sandbox", models) as server, open_client("http", server) as client:
+    with started(launcher, "own_sandbox", models) as server, open_client("http", server) as client:
         fork = "out = refused(lambda: os.fork() or os._exit(0))"
         assert ask(client, "free", fork) == "not refused"
         assert ask(client, "own", fork).startswith("PermissionError")
@@ -142,7 +141,7 @@ def test_a_model_does_not_loosen_what_the_operator_wants(launcher, tmp_path):
         asking("below", SANDBOX_WRITE=str(allowed / "below"), SANDBOX_MEMORY=str(1 << 29)),
     ]  # fmt: skip
     flags = [*SANDBOX, f"--backend-config=python,sandbox-write={allowed}"]
-    with this_python_first(), started(launcher, "loosening", models, *flags) as server, open_client("http", server) as client:
+    with started(launcher, "loosening", models, *flags) as server, open_client("http", server) as client:
         assert [model for model in ("off", "network", "more", "elsewhere", "link", "below") if ready(client, model)] == ["below"]
         log = server.log_text()
         for words in (
@@ -160,12 +159,12 @@ def test_a_model_does_not_loosen_what_the_operator_wants(launcher, tmp_path):
 
 def test_instances_that_share_initialize_need_processes(launcher):
     shared = vector("shared", "identity", extra=parameters(SHARE_INITIALIZE="yes") + "instance_group [ { count: 2 kind: KIND_CPU } ]\n")
-    with this_python_first(), started(launcher, "shared_none", [shared], SANDBOX[0]) as server, open_client("http", server) as client:
+    with started(launcher, "shared_none", [shared], SANDBOX[0]) as server, open_client("http", server) as client:
         with pytest.raises(Refused):
             client.infer("shared", [fp32("INPUT0", [1])])
         assert "sandbox-processes" in server.log_text()
     flags = [SANDBOX[0], "--backend-config=python,sandbox-processes=any"]
-    with this_python_first(), started(launcher, "shared_any", [shared], *flags) as server, open_client("http", server) as client:
+    with started(launcher, "shared_any", [shared], *flags) as server, open_client("http", server) as client:
         assert client.infer("shared", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].shape == [1]
 
 
@@ -176,7 +175,7 @@ def test_processes_are_counted_for_each_model_of_a_server_that_is_not_roots(laun
     program = pathlib.Path("/usr/bin/python{}.{}".format(*sys.version_info))
     if os.getuid() != 0 or not program.exists():
         pytest.skip("only root starts a server as root and as another user, who needs a Python of this version")
-    with this_python_first(), started(launcher, "counted_root", models, *flags) as server, open_client("http", server) as client:
+    with started(launcher, "counted_root", models, *flags) as server, open_client("http", server) as client:
         if ready(client, "counted"):
             assert "12 processes and threads (control group)" in server.log_text()
         else:
@@ -218,7 +217,7 @@ def test_memory_of_a_group_is_held_or_the_model_says_why_not(launcher):
     models = [asking("held", SANDBOX_GROUP_MEMORY=str(1 << 30)), asking("effort", SANDBOX="best-effort", SANDBOX_GROUP_MEMORY=str(1 << 30))]
     for choice in ("on", "best-effort"):
         flags = [f"--backend-config=python,sandbox={choice}", f"--backend-config=python,sandbox-group-memory={1 << 31}"]
-        with this_python_first(), started(launcher, f"group_memory_{choice}", models, *flags) as server, open_client("http", server) as client:
+        with started(launcher, f"group_memory_{choice}", models, *flags) as server, open_client("http", server) as client:
             has_group = f"memory of its processes together {1 << 30} bytes (control group)" in server.log_text()
             for model in ("held", "effort"):
                 assert ready(client, model) == (has_group or choice == "best-effort"), server.log_text()
@@ -229,7 +228,7 @@ def test_memory_of_a_group_is_held_or_the_model_says_why_not(launcher):
 
 
 def test_a_setting_that_means_nothing_is_refused_with_what_it_may_be(launcher):
-    with this_python_first(), started(launcher, "wrong", [asking("wrong")], "--backend-config=python,sandbox=true") as server:
+    with started(launcher, "wrong", [asking("wrong")], "--backend-config=python,sandbox=true") as server:
         assert "--backend-config=python,sandbox is 'true'; it is 'on', 'best-effort' or 'off'" in server.log_text()
 
 

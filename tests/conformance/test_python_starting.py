@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ import python_catalogue
 import servers
 import triton
 from clients import differs, fp32, http_call, open_client
-from python_setup import strings, this_python_first
+from python_setup import strings
 
 START_S = 200
 
@@ -63,8 +62,7 @@ def run(launcher):
     ],
 )
 def test_settings_that_are_refused(run, setting, text):
-    with this_python_first():
-        assert text in run(f"--backend-config=python,{setting}")
+    assert text in run(f"--backend-config=python,{setting}")
 
 
 def test_settings_of_the_pool_are_accepted(launcher):
@@ -75,7 +73,7 @@ def test_settings_of_the_pool_are_accepted(launcher):
     ]  # fmt: skip
     repository = launcher.copy_of("python_settings")
     python_catalogue.put(repository, python_catalogue.named("py_identity"))
-    with this_python_first(), launcher.running("python_settings", *flags, repository=repository) as found:
+    with launcher.running("python_settings", *flags, repository=repository) as found:
         with open_client("http", found) as client:
             assert client.infer("py_identity", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
 
@@ -168,7 +166,7 @@ def test_modules_beside_and_above_the_model(launcher):
     python_catalogue.put(repository, model)
     (repository / "py_imports" / "1" / "beside.py").write_text(BESIDE)
     (repository / "py_imports" / "above.py").write_text("NAME = 'above'\n")
-    with this_python_first(), launcher.running("python_imports", repository=repository) as found:
+    with launcher.running("python_imports", repository=repository) as found:
         with open_client("http", found) as client:
             raw = client.infer("py_imports", [fp32("INPUT0", [1])]).outputs["FOUND"].raw
             assert strings(raw) == ["above", "beside", "made beside", "1"]
@@ -183,7 +181,7 @@ def test_a_model_may_log_when_it_is_imported(launcher):
     model = python_catalogue.vector("py_early", "identity")
     python_catalogue.put(repository, dataclasses.replace(model, source=EARLY + model.source))
     flags = ["--exit-on-error=false"]
-    with this_python_first(), launcher.running("python_early", *flags, repository=repository) as found:
+    with launcher.running("python_early", *flags, repository=repository) as found:
         assert "said when it was imported" in found.log_text()
         with open_client("http", found) as client:
             assert client.infer("py_early", [fp32("INPUT0", [1])]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
@@ -210,7 +208,7 @@ def test_a_model_that_says_itself_whether_it_is_ready(launcher, protocol):
     python_catalogue.put(repository, python_catalogue.vector("py_readiness", "readiness"))
     python_catalogue.put(repository, python_catalogue.named("py_identity"))
     name = f"python_readiness_{protocol}"
-    with this_python_first(), launcher.running(name, repository=repository) as found:
+    with launcher.running(name, repository=repository) as found:
         with open_client(protocol, found) as client:
             assert client.model_ready("py_readiness") and server_ready(found)
             for answer, ready in ((0, False), (1, True), (2, False), (1, True)):

@@ -2,7 +2,7 @@
 
 import pytest
 from clients import fp32, open_client, refuses
-from python_setup import PATIENT, this_python_first
+from python_setup import PATIENT
 
 # Longer than any test waits.
 LONG_S = 600
@@ -42,7 +42,7 @@ def server(launcher):
         (repository / name / "1").mkdir(parents=True)
         (repository / name / "config.pbtxt").write_text(config)
         (repository / name / "1" / "model.py").write_text(MODEL)
-    with this_python_first(), launcher.running("python_timeouts", PATIENT, repository=repository) as found:
+    with launcher.running("python_timeouts", PATIENT, repository=repository) as found:
         yield found
 
 

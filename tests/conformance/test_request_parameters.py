@@ -7,7 +7,6 @@ import pathlib
 import numpy as np
 import pytest
 from clients import int32, open_client
-from python_setup import this_python_first
 
 # Answers the parameters of each request, and how many requests ran with it.
 MODEL = """\
@@ -52,7 +51,7 @@ def parameters_server(launcher):
         put(repository, name, f'backend: "python" instance_group [ {{ count: 1 kind: KIND_CPU }} ] {settings}', MODEL)
     put(repository, "plain", 'backend: "python"', MODEL)
     put(repository, "ensemble", f'platform: "ensemble" ensemble_scheduling {{ step {{ model_name: "plain" model_version: -1 {MAPS} }} }}')
-    with this_python_first(), launcher.running("parameters", repository=repository) as found:
+    with launcher.running("parameters", repository=repository) as found:
         yield found
 
 

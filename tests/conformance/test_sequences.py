@@ -13,7 +13,6 @@ import pytest
 import servers
 from batching_setup import pending
 from clients import differs, http_call, int32, open_client, refuses
-from python_setup import this_python_first
 
 # SEEN: START, END and READY of the request, the requests in its batch, and those of them that are READY. SUM: of the sequence so far.
 MODEL = """\
@@ -132,7 +131,7 @@ def sequences(launcher):
     put_stateful(repository, "state_4", batch=4, initial=INITIAL.format("zero_data: true"))
     put_stateful(repository, "state_oldest", batch=4, strategy=OLDEST, initial=INITIAL.format("zero_data: true"))
     put_stateful(repository, "state_file", initial=INITIAL.format('data_file: "hundred"'))
-    with this_python_first(), launcher.running("sequences", repository=repository) as found:
+    with launcher.running("sequences", repository=repository) as found:
         yield found
 
 
@@ -379,7 +378,7 @@ def test_a_client_that_starts_many_sequences_is_refused_past_the_bound(launcher)
         pytest.skip("2.51 bounds no queue of sequences")
     repository = launcher.scratch / "sequences_bounded"
     put(repository, "one_slot", DIRECT)
-    with this_python_first(), launcher.running("sequences_bounded", "--queue-requests-max=4", repository=repository) as server:
+    with launcher.running("sequences_bounded", "--queue-requests-max=4", repository=repository) as server:
         with open_client("grpc", server) as client, concurrent.futures.ThreadPoolExecutor(12) as pool:
             step(client, "one_slot", 1, 1, "start", batch=False)
             waiting = [pool.submit(step, client, "one_slot", 1, 100 + n, "start", "end", batch=False) for n in range(12)]
@@ -398,7 +397,7 @@ def test_a_scheduler_that_is_held_back_waits_for_a_backlog(launcher, monkeypatch
     monkeypatch.setenv("TRITONSERVER_BACKLOG_DELAY_SCHEDULER", "1")
     repository = launcher.scratch / "sequences_held_back"
     put(repository, "one_slot", DIRECT)
-    with this_python_first(), launcher.running("sequences_held_back", repository=repository) as server:
+    with launcher.running("sequences_held_back", repository=repository) as server:
         with open_client("grpc", server) as client, concurrent.futures.ThreadPoolExecutor(2) as pool:
             first = pool.submit(step, client, "one_slot", 1, 1, "start", "end", batch=False)
             assert not concurrent.futures.wait([first], timeout=1).done

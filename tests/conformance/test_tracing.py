@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import servers
 from clients import differs, fp32, grpc_channel, http_call, open_client, pb, service_stub
-from python_setup import PATIENT, this_python_first
+from python_setup import PATIENT
 from test_ensembles import put_ensemble, put_part
 
 PLUS = """\
@@ -82,7 +82,7 @@ def traced(launcher, repository, tmp_path_factory):
     folder = tmp_path_factory.mktemp("traces")
     flags = ["--trace-config=triton,file=%s" % (folder / "trace.json"), "--trace-config=triton,log-frequency=1",
              "--trace-config=rate=1", "--trace-config=level=TIMESTAMPS", "--trace-config=level=TENSORS"]  # fmt: skip
-    with this_python_first(), launcher.running("tracing", PATIENT, *flags, repository=repository) as server:
+    with launcher.running("tracing", PATIENT, *flags, repository=repository) as server:
         yield Traced(server, folder)
 
 
@@ -189,7 +189,7 @@ def plain(launcher, repository, tmp_path_factory):
     """A server that could trace, and does not yet."""
     folder = tmp_path_factory.mktemp("plain")
     flags = [f"--trace-config=triton,file={folder / 'trace.json'}", "--trace-config=rate=1"]
-    with this_python_first(), launcher.running("tracing_plain", PATIENT, *flags, repository=repository) as server:
+    with launcher.running("tracing_plain", PATIENT, *flags, repository=repository) as server:
         yield Traced(server, folder)
 
 
@@ -251,7 +251,7 @@ def test_what_could_trace_nothing_is_refused(server, plain):
 def test_without_a_frequency_all_go_to_one_file_which_is_json_at_once(launcher, repository, tmp_path):
     path = tmp_path / "trace.json"
     flags = [f"--trace-config=triton,file={path}", "--trace-config=rate=1", "--trace-config=level=TIMESTAMPS"]
-    with this_python_first(), launcher.running("tracing_one_file", PATIENT, *flags, repository=repository) as server:
+    with launcher.running("tracing_one_file", PATIENT, *flags, repository=repository) as server:
         traced = Traced(server, tmp_path)
         for number in range(3):
             traced.infer("http", "plus", id=str(number))

@@ -9,7 +9,6 @@ import pytest
 import servers
 from batching_setup import metric
 from clients import Asked, Given, int32, open_client
-from python_setup import this_python_first
 from regions import registered
 
 # What a model that needs the lengths does with them: Y is X, and each row of SUMS is the sum of the row's own numbers times its length.
@@ -156,7 +155,7 @@ def test_a_python_model_gets_requests_of_unequal_shapes_as_a_list(launcher):
     repository = launcher.copy_of("list_of_requests")
     put(repository, "listed", LIST)
     (repository / "listed" / "1" / "model.py").write_text(LIST_MODEL)
-    with this_python_first(), launcher.running("list_of_requests", repository=repository) as server:
+    with launcher.running("list_of_requests", repository=repository) as server:
         with open_client("http", server) as client:
             arrays = [np.zeros((1, length), np.int32) for length in (1, 2, 3, 4)]
             replies = at_once(client, "listed", arrays)

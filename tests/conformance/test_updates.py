@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 from clients import differs, open_client, refuses, text
-from python_setup import PATIENT, said, this_python_first
+from python_setup import PATIENT, said
 
 # Says who it is: an instance that was reloaded is somebody else.
 WHO = '''\
@@ -76,7 +76,7 @@ def models(launcher):
     if any(launcher.urls):
         pytest.skip("needs a server of its own")
     repository = launcher.copy_of("updates", "identity_fp32")
-    with this_python_first(), launcher.running(
+    with launcher.running(
         "updates", PATIENT, "--model-control-mode=explicit", "--load-model=identity_fp32", repository=repository
     ) as server:
         yield Models(server)

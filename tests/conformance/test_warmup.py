@@ -5,7 +5,6 @@ import pathlib
 import numpy as np
 import pytest
 from clients import fp32, open_client, refuses
-from python_setup import this_python_first
 
 # SEEN: requests that the instance had before, and the sum of their first numbers; it refuses to compute a 13.
 MODEL = """\
@@ -77,7 +76,7 @@ def warmed(launcher):
     put(repository, "batched", sample('input_data_file: "five"', batch=3), batch=4)
     for name, (samples, _) in REFUSED.items():
         put(repository, name, *samples, dims="[ -1 ]" if name in ("too_short", "open_dims") else "[ 2 ]")
-    with this_python_first(), launcher.running("warmups", "--model-control-mode=explicit", repository=repository) as found:
+    with launcher.running("warmups", "--model-control-mode=explicit", repository=repository) as found:
         yield found
 
 

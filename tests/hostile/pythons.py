@@ -13,7 +13,7 @@ import python_catalogue
 from clients import Asked, Given, fp32
 from server_setup import LEASE_BYTES_MAX, RESIDENT_SLACK, SESSION_BYTES_MAX, put_delayed
 from python_catalogue import parameters, python, tensors, vector
-from python_setup import PATIENT, this_python_first
+from python_setup import PATIENT
 from regions import SHM
 from witness import (
     MADE,
@@ -65,7 +65,7 @@ def serving(launcher, name: str, socket: pathlib.Path, models=MODELS, more=()):
         PATIENT, f"--session-socket={socket}", f"--lease-max-bytes={LEASE_BYTES_MAX}",
         f"--session-max-bytes={SESSION_BYTES_MAX}", *more,
     ]  # fmt: skip
-    with this_python_first(), launcher.running(name, *flags, repository=repository) as found:
+    with launcher.running(name, *flags, repository=repository) as found:
         found.session = socket
         with everybody(found) as asking:
             warm_up(asking)

@@ -21,7 +21,6 @@ from clients import Asked, Given, Refused, fp32, open_client, refuses
 from server_setup import RESIDENT_SLACK, onnxruntime_library
 from region_faults import punch_hole
 from packets import open_session
-from python_setup import this_python_first
 from regions import fresh_name
 from witness import any_client, comes_to, descriptors, falls_to, left_alone, mapped_objects, resident, settled
 
@@ -65,10 +64,9 @@ def room(request: pytest.FixtureRequest, launcher, tmp_path_factory):
     python_catalogue.put(repository, python_catalogue.vector("py_identity", "identity"))
     library = "none" if request.param == "embedded" else onnxruntime_library()
     flags = [f"--session-socket={scratch / 'socket'}", f"--onnxruntime-library={library}"]
-    with this_python_first():
-        command, environment = servers.nerite_command(repository)
-        furnished = ["unshare", "-m", "--propagation", "private", "sh", "-c", FURNISH, "sh", str(scratch / "disk"), *command]
-        server = servers.start(furnished, environment, flags, scratch / "log", oracle=False, repository=repository)
+    command, environment = servers.nerite_command(repository)
+    furnished = ["unshare", "-m", "--propagation", "private", "sh", "-c", FURNISH, "sh", str(scratch / "disk"), *command]
+    server = servers.start(furnished, environment, flags, scratch / "log", oracle=False, repository=repository)
     server.shm = pathlib.Path(f"/proc/{server.pid}/root/dev/shm")
     server.session = scratch / "socket"
     try:

@@ -12,7 +12,6 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "hostile"))
 import servers  # noqa: E402
 from browsers import opened  # noqa: E402
 from hands import Hands  # noqa: E402
-from python_setup import this_python_first  # noqa: E402
 
 EXAMPLES = servers.ROOT / "examples" / "models"
 
@@ -44,7 +43,7 @@ def shown(launcher, tmp_path_factory):
         shutil.copytree(launcher.catalogue / model, repository / model)
     socket = tmp_path_factory.mktemp("socket") / "session.sock"
     flags = ["--model-control-mode=explicit", "--load-model=*", f"--session-socket={socket}", servers.onnxruntime_flag()]
-    with this_python_first(), launcher.running("page", *flags, repository=repository) as server:
+    with launcher.running("page", *flags, repository=repository) as server:
         server.session = socket
         yield server
 
