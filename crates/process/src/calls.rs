@@ -14,7 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 
 use nerite_locks::Mutex;
 use nerite_request::Status;
@@ -23,8 +23,9 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use crate::answer;
 use crate::blocks::{Block, Blocks};
 use crate::body::Body;
-use crate::channel::{Channel, Packet};
+use crate::channel::{Channel, Packet, Received};
 use crate::child::{Silence, how_it_ended};
+use crate::limits::LAST_PACKETS_MAX;
 use crate::packets::{Call, CallSaid};
 use crate::plan::{Planned, Sizes};
 use crate::shares::{Maps, Shares};
@@ -51,6 +52,8 @@ pub(crate) struct Calls {
     question: Mutex<ReadinessQuestion>,
     pub(crate) batch_inputs: BatchInputs,
     news: Mutex<Vec<News>>,
+    /// Held while a packet is received and handled, so that packets are handled in order, by whichever thread.
+    reading: Mutex<()>,
     /// Packets that could not be sent at once, in order.
     unsent: Mutex<VecDeque<(String, Vec<OwnedFd>)>>,
 }
@@ -75,6 +78,8 @@ pub(crate) type OpenRequest = Arc<Mutex<Option<Open>>>;
 pub(crate) enum News {
     /// The window of this request has space for another response. The call `call` waits for that.
     HasRoom { number: u64, call: u64 },
+    /// The process has ended. This is the error of its open requests.
+    Ended(Status),
 }
 
 impl Calls {
@@ -95,6 +100,7 @@ impl Calls {
             question,
             batch_inputs,
             news,
+            reading: Mutex::default(),
             unsent,
         }))
     }
@@ -129,8 +135,29 @@ impl Calls {
         }
     }
 
+    /// Handles what the process sent before it ended, and then ends all open requests with an error.
+    pub(crate) fn end_all(self: &Arc<Calls>, status: Status) {
+        let reading = match self.reading.try_lock() {
+            Ok(reading) => reading,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // The thread handles a packet, and does the rest afterwards. This may be that thread.
+            Err(TryLockError::WouldBlock) => return self.tell(News::Ended(status)),
+        };
+        if !self.channel.has_ended() {
+            let mut packet = Packet::default();
+            // The bound is for processes that the model started: they may have the channel too, and go on sending.
+            for _ in 0..LAST_PACKETS_MAX {
+                if !self.receive(&mut packet).unwrap_or_default() {
+                    break;
+                }
+            }
+        }
+        drop(reading);
+        self.fail_all(&status);
+    }
+
     /// Ends all open requests with an error, because the process has ended.
-    pub(crate) fn fail_all(&self, status: &Status) {
+    fn fail_all(&self, status: &Status) {
         let numbers: Vec<u64> = lock(&self.open).keys().copied().collect();
         self.fail(&numbers, status);
         lock(&self.inputs).clear();
@@ -163,13 +190,30 @@ impl Calls {
             }
         }
         if speaks {
-            let text = self.channel.receive(packet)?.ok_or(io::ErrorKind::UnexpectedEof)?;
-            // A model's code can write to the socket, so invalid packets are ignored.
-            if let Ok(said) = CallSaid::read(text) {
-                self.hear(&said);
-            }
+            let _reading = lock(&self.reading);
+            self.receive(packet)?;
         }
         self.send_unsent()
+    }
+
+    /// Receives and handles a packet that is there already. Returns whether there was one. The caller holds `reading`.
+    fn receive(self: &Arc<Calls>, packet: &mut Packet) -> io::Result<bool> {
+        let long;
+        let text = match self.channel.try_receive(packet) {
+            Ok(Received::Text(text)) => text,
+            Ok(Received::Long(text)) => {
+                long = text.read()?;
+                &long
+            }
+            Ok(Received::End) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        // A model's code can write to the socket, so invalid packets are ignored.
+        if let Ok(said) = CallSaid::read(text) {
+            self.hear(&said);
+        }
+        Ok(true)
     }
 
     /// Waits for a packet or an event. Returns which of the two there is.
@@ -188,6 +232,7 @@ impl Calls {
     fn obey(self: &Arc<Calls>, news: News) {
         match news {
             News::HasRoom { number, call } => self.grant(number, call),
+            News::Ended(status) => self.end_all(status),
         }
     }
 

@@ -209,7 +209,7 @@ impl ProcessInstance {
             one.job.finish(Err(status.clone()), times);
         }
         if let Some(calls) = calls {
-            calls.fail_all(&status);
+            calls.end_all(status);
         }
         Begun::Nothing
     }

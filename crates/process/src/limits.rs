@@ -14,6 +14,8 @@ pub const LONG_BYTES_MAX: usize = 64 << 20;
 pub const SIDE_BYTES_MAX: usize = 4 << 20;
 /// How often a process may ask for memory for the outputs of one batch before a thread that serves connections leaves it to another one.
 pub const NEEDS_AT_ONCE_MAX: usize = 4;
+/// The most packets that are read of a process's channel after its end. Its socket has fewer, unless another process goes on sending.
+pub(crate) const LAST_PACKETS_MAX: usize = 1024;
 /// The alignment of tensors in memory that several of them share.
 pub const TENSOR_ALIGN: usize = 64;
 /// The pause after a failed start of a process.

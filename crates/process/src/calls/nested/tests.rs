@@ -1,9 +1,10 @@
 //! What do the other model and the process get of a nested request?
 
+use std::collections::HashMap;
 use std::process::Command;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak, mpsc};
 
-use nerite_backend::{Infer, Models};
+use nerite_backend::{Infer, Models, Times};
 use nerite_request::InferResponse;
 use nerite_shm::{LeaseLimits, Pools};
 use nerite_tensor::{DataType, Shape};
@@ -15,6 +16,7 @@ use crate::body::Body;
 use crate::calls::Process;
 use crate::channel::{Channel, Packet};
 use crate::packets::{Call, CallSaid};
+use crate::plan::tests::{job, plan, wanted};
 use crate::shares::Shares;
 use crate::supervisor::Side;
 use crate::waits::Waits;
@@ -225,4 +227,35 @@ fn nested_requests_that_are_not_needed_any_more_are_cancelled() {
     assert!(streamed.cancel.is_cancelled() && !waited_for.cancel.is_cancelled());
     pair.calls.cancel_all();
     assert!(waited_for.cancel.is_cancelled());
+}
+
+#[test]
+fn responses_that_were_sent_before_the_process_ended_come_before_the_error() {
+    for is_handling in [false, true] {
+        let pair = pair();
+        let (to, responses) = mpsc::channel();
+        let asked = job(Vec::new(), vec![wanted("x", None)], Reply::new(move |response| drop(to.send(response))));
+        let (planned, ..) = plan(asked, &pair.calls.process.shares, &pair.calls.process.blocks, &HashMap::new());
+        let begun = pair.calls.begin(vec![planned], Times::begin(), || Ok(true));
+        assert_eq!(begun.ok(), Some(vec![3]));
+        let response = json!({ "outputs": [["x", "INT8", [0], null, 0, 0]] });
+        let sent = json!({ "call": 1, "respond": 3, "response": response, "final": false });
+        pair.theirs.send(sent.to_string(), &[]).unwrap();
+        if is_handling {
+            // Another thread handles a packet when the process ends, and takes the rest over.
+            let reading = lock(&pair.calls.reading);
+            pair.calls.end_all(Status::internal("it ended"));
+            assert!(responses.try_recv().is_err());
+            drop(reading);
+            let news = std::mem::take(&mut *lock(&pair.calls.news));
+            news.into_iter().for_each(|news| pair.calls.obey(news));
+        } else {
+            pair.calls.end_all(Status::internal("it ended"));
+        }
+        let all: Vec<Response> = responses.try_iter().collect();
+        let [Response::Part(first), Response::Failed { error, more: false, .. }] = &all[..] else {
+            panic!("a response and an error: {all:?}")
+        };
+        assert_eq!((&*first.outputs[0].name, &*error.message), ("x", "it ended"));
+    }
 }
