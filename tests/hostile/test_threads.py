@@ -73,7 +73,7 @@ def infer(server, model: str):
 
 def test_many_models_at_start(few):
     """There is no thread for each, so they are loaded one after the other, and requests for which there is none are told so."""
-    server = few(6)
+    server = few(9)
     answers = [infer(server, f"m{model}") for model in range(MODELS)]
     assert {answer.status for answer in answers} == {200, 503}
     assert answers[0].status == 200
