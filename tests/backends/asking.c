@@ -4,28 +4,7 @@
  * pieces), `wanted` (one output), `id`, `sequence`, `cancel`, `breaks` (the rules of the interface). All inputs of the request go to the other model from where they lie, and its outputs
  * come back under their own names. A request without a target is told what was counted so far. `control` has models loaded and looked at.
  */
-#define _GNU_SOURCE
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-#include "interface.h"
-
-#define TRY(call)                      \
-  do {                                 \
-    Error* error_ = (call);            \
-    if (error_ != NULL) return error_; \
-  } while (0)
-
-static void log_and_delete(Error* error, int line) {
-  if (error == NULL) return;
-  TRITONSERVER_LogMessage(ERROR, __FILE__, line, TRITONSERVER_ErrorMessage(error));
-  TRITONSERVER_ErrorDelete(error);
-}
-#define LOG_IF_ERROR(call) log_and_delete((call), __LINE__)
+#include "backend.h"
 
 typedef struct {
   Server* server;
@@ -51,12 +30,6 @@ typedef struct {
   pthread_mutex_t lock;
   pthread_cond_t over;
 } Work;
-
-static uint64_t now_ns(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
 
 /* What a parameter of a request is, NULL or 0 without it. */
 typedef struct {

@@ -3,30 +3,9 @@
  * One library, whose models choose what they do by their parameter `mode`. tests/conformance/compiled_setup.py builds it with the C compiler, and
  * the same file runs in nerite and in Triton 2.51.
  */
-#define _GNU_SOURCE
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
+#include "backend.h"
+
 #include <unistd.h>
-
-#include "interface.h"
-
-#define TRY(call)                     \
-  do {                                \
-    Error* error_ = (call);           \
-    if (error_ != NULL) return error_; \
-  } while (0)
-
-/* A failure where nobody is to be told. */
-static void log_and_delete(Error* error, int line) {
-  if (error == NULL) return;
-  TRITONSERVER_LogMessage(ERROR, __FILE__, line, TRITONSERVER_ErrorMessage(error));
-  TRITONSERVER_ErrorDelete(error);
-}
-#define LOG_IF_ERROR(call) log_and_delete((call), __LINE__)
 
 typedef struct {
   char mode[32];
@@ -38,26 +17,6 @@ typedef struct {
   bool has_thread;
   atomic_int held;
 } ModelState;
-
-static uint64_t now_ns(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
-
-/* The string_value of a parameter, out of the configuration's JSON. */
-static void parameter(const char* json, const char* key, char* into, size_t size) {
-  char wanted[64];
-  into[0] = 0;
-  snprintf(wanted, sizeof wanted, "\"%s\":{\"string_value\":\"", key);
-  const char* found = strstr(json, wanted);
-  if (found == NULL) return;
-  found += strlen(wanted);
-  size_t length = strcspn(found, "\"");
-  if (length >= size) length = size - 1;
-  memcpy(into, found, length);
-  into[length] = 0;
-}
 
 /* Whether the backend is between its first function and its last. */
 static atomic_bool is_initialized;

@@ -3,26 +3,7 @@
  * The parameter `mode` of a model chooses: `sum` adds IN up over a sequence in an implicit state, `again` runs a request as often as IN says. Parameters
  * of a request: `skip` leaves the state as it is, `fail` answers with an error after the update, `state` names another state.
  */
-#define _GNU_SOURCE
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "interface.h"
-
-#define TRY(call)                      \
-  do {                                 \
-    Error* error_ = (call);            \
-    if (error_ != NULL) return error_; \
-  } while (0)
-
-static void log_and_delete(Error* error, int line) {
-  if (error == NULL) return;
-  TRITONSERVER_LogMessage(ERROR, __FILE__, line, TRITONSERVER_ErrorMessage(error));
-  TRITONSERVER_ErrorDelete(error);
-}
-#define LOG_IF_ERROR(call) log_and_delete((call), __LINE__)
+#include "backend.h"
 
 enum { SEQUENCES = 1024 };
 

@@ -7,20 +7,9 @@
  *             forbidden: it tries what a strategy must not do, and then is as volume
  * Its last function logs what was called how often.
  */
-#define _GNU_SOURCE
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "interface.h"
+#include "backend.h"
 
 typedef void Batcher;
-
-#define TRY(call)                     \
-  do {                                \
-    Error* error_ = (call);           \
-    if (error_ != NULL) return error_; \
-  } while (0)
 
 /* The strategy of one model, which all its batches read. The counts are the test's: functions of one model are called one at a time. */
 typedef struct {
@@ -34,20 +23,6 @@ typedef struct {
   Strategy* strategy;
   uint64_t bytes;
 } Volume;
-
-/* The string_value of a parameter, out of the configuration's JSON. */
-static void parameter(const char* json, const char* key, char* into, size_t size) {
-  char wanted[64];
-  into[0] = 0;
-  snprintf(wanted, sizeof wanted, "\"%s\":{\"string_value\":\"", key);
-  const char* found = strstr(json, wanted);
-  if (found == NULL) return;
-  found += strlen(wanted);
-  size_t length = strcspn(found, "\"");
-  if (length >= size) length = size - 1;
-  memcpy(into, found, length);
-  into[length] = 0;
-}
 
 Error* TRITONBACKEND_ModelBatcherInitialize(Batcher** batcher, Model* model) {
   Message* config;
