@@ -9,10 +9,10 @@ from witness import any_client, lent
 SIZE = 1 << 20
 
 
-def through(client, source, target, byte_size: int = SIZE, model: str = "identity_fp32") -> None:
+def through(client, source, target, byte_size: int = SIZE, model: str = "identity_fp32", names=("INPUT0", "OUTPUT0")) -> None:
     """`byte_size` bytes of one region into another, by way of a model."""
-    given = Given("INPUT0", "FP32", [byte_size // 4], region=(source.name, byte_size, 0))
-    client.infer(model, [given], [Asked("OUTPUT0", (target.name, byte_size, 0))])
+    given = Given(names[0], "FP32", [byte_size // 4], region=(source.name, byte_size, 0))
+    client.infer(model, [given], [Asked(names[1], (target.name, byte_size, 0))])
 
 
 def lost(made: Region, says: str) -> str:

@@ -92,6 +92,11 @@ def state_of(pid: int) -> str:
         return ""
 
 
+def living(server) -> list[int]:
+    """The server's children that have not ended."""
+    return [pid for pid in processes_of(server.pid) if state_of(pid) not in ("", "Z", "X")]
+
+
 def in_all(look, pids) -> int:
     """What `look` sees in all of these processes together; those that end meanwhile have nothing."""
     total = 0
@@ -128,18 +133,19 @@ class PythonWitness(Witness):
     """Asks a model of its own, which runs in a process of its own."""
 
     model = "py_witness"
+    names = ("INPUT0", "OUTPUT0")
 
     def through_memory(self, client, mine, chance) -> None:
         size = 4 * chance.randrange(1, 4096)
         sent = chance.randbytes(size)
         mine.write(sent)
-        given = Given("INPUT0", "FP32", [size // 4], region=(mine.name, size, 0))
-        client.infer(self.model, [given], [Asked("OUTPUT0", (mine.name, size, ROOM))])
+        given = Given(self.names[0], "FP32", [size // 4], region=(mine.name, size, 0))
+        client.infer(self.model, [given], [Asked(self.names[1], (mine.name, size, ROOM))])
         assert mine.read(size, ROOM) == sent
 
     def inline(self, client, chance) -> None:
-        sent = fp32("INPUT0", [chance.random() for _ in range(chance.randrange(1, 100))])
-        assert client.infer(self.model, [sent]).outputs["OUTPUT0"].raw == sent.raw
+        sent = fp32(self.names[0], [chance.random() for _ in range(chance.randrange(1, 100))])
+        assert client.infer(self.model, [sent]).outputs[self.names[1]].raw == sent.raw
 
     def to_a_lease(self, client, chance) -> None:
         """The others do."""

@@ -5,12 +5,9 @@
 """
 
 import concurrent.futures
-import contextlib
 import functools
 import os
-import random
 import signal
-import threading
 import time
 
 import region_faults
@@ -18,6 +15,7 @@ import numpy as np
 import pytest
 from clients import Asked, Given, Refused, int32, refuses
 from isolation import GRAPHS, all_witnesses, process_of, serving_isolated
+from killing import Asker, check_children_end, kill_under_load
 from meanwhile import TRIES
 from passages import SIZE, check_lost, lost, memory_of, through
 from pythons import (
@@ -26,18 +24,17 @@ from pythons import (
     check_left,
     check_no_memory_of_clients,
     each_is_answered_again,
+    living,
     mapped_by_children,
     processes_of,
     state_of,
 )
 from test_copies import SIDE, WRITTEN_AFTER_S, copied, copying
-from witness import MADE, SETTLE_S, any_client, comes_to, lent, torn
+from witness import MADE, any_client, comes_to, lent, torn
 
 KILLS = int(os.environ.get("NERITE_ISOLATED_KILLS", "30"))
-SEED = int(os.environ.get("NERITE_SEED", "1"))
 COUNT = SIZE // 4
 REQUESTS = 20
-LONGEST_LIFE_S = 1.0
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -94,10 +91,6 @@ def memory(request: pytest.FixtureRequest, victim, client):
         yield make
 
 
-def living(victim) -> list[int]:
-    return [pid for pid in processes_of(victim.pid) if state_of(pid) not in ("", "Z", "X")]
-
-
 def late_request(early, source, target):
     """A request that takes long, and reads `source` at its end."""
     given = [
@@ -143,66 +136,15 @@ def test_a_division_that_ends_the_process_costs_its_request(client):
         assert reply.outputs["OUTPUT0"].raw == np.array([7, 4, 3], np.int32).tobytes()
 
 
-class Asker(threading.Thread):
-    """Asks models whose processes are killed, inline and through memory; errors must be those of a dead process."""
-
-    def __init__(self, protocol: str, server, seed: int):
-        super().__init__()
-        self.protocol, self.server, self.chance = protocol, server, random.Random(seed)
-        self.ended, self.failure, self.answers, self.errors = threading.Event(), None, 0, 0
-
-    def run(self) -> None:
-        try:
-            with any_client(self.protocol, self.server) as client, lent(client, 2 * SIZE) as made:
-                while not self.ended.is_set():
-                    self.one(client, made)
-        except BaseException as failure:  # noqa: BLE001 - told by the main thread
-            self.failure = failure
-
-    def one(self, client, made) -> None:
-        size = 4 * self.chance.randrange(1, COUNT)
-        sent = np.array([self.chance.random()], np.float32).tobytes() * (size // 4)
-        try:
-            if size < 32 << 10:  # which a session's packet holds
-                reply = client.infer("iso_identity", [Given("INPUT0", "FP32", [size // 4], sent)])
-                assert reply.outputs["OUTPUT0"].raw == sent
-            else:
-                made.write(sent)
-                given = Given("INPUT0", "FP32", [size // 4], region=(made.name, size, 0))
-                client.infer("iso_identity", [given], [Asked("OUTPUT0", (made.name, size, SIZE))])
-                assert made.read(size, SIZE) == sent
-            self.answers += 1
-        except Refused as refusal:
-            assert "was ended by signal 9 (SIGKILL)" in refusal.text, refusal
-            self.errors += 1
+class IsolatedAsker(Asker):
+    models = ("iso_identity",)
 
 
 def test_processes_that_are_killed_under_load(victim, others_are_spared):
-    chance = random.Random(SEED)
     spared = process_of(victim, "iso_witness")
-    askers = [Asker(protocol, victim, seed) for seed, protocol in enumerate(PROTOCOLS)]
-    for one in askers:
-        one.start()
-    try:
-        for _ in range(KILLS):
-            time.sleep(chance.uniform(0, LONGEST_LIFE_S))
-            # A process that is just being started has no model yet; its end is told as well.
-            with contextlib.suppress(ProcessLookupError, IndexError):
-                os.kill(chance.choice([pid for pid in living(victim) if pid != spared]), signal.SIGKILL)
-            assert [one.failure for one in [*askers, *others_are_spared] if not one.is_alive()] == []
-        for one in askers:
-            seen, deadline = one.answers, time.monotonic() + SETTLE_S
-            while one.is_alive() and one.answers < seen + 5:
-                assert time.monotonic() < deadline, f"nobody answers {one.protocol} any more"
-                time.sleep(0.01)
-    finally:
-        for one in askers:
-            one.ended.set()
-        for one in askers:
-            one.join()
-    assert [one.failure for one in askers if one.failure] == []
-    told = sum(one.errors for one in askers)
-    print(f"{KILLS} kills: {sum(one.answers for one in askers)} right answers, {told} requests were told")
+    askers = [IsolatedAsker(protocol, victim, seed) for seed, protocol in enumerate(PROTOCOLS)]
+    # A process that is just being started has no model yet; its end is told as well.
+    kill_under_load(askers, others_are_spared, KILLS, lambda: [pid for pid in living(victim) if pid != spared])
 
 
 # ---------------------------------------------------------------------------------------------- regions
@@ -369,7 +311,4 @@ def test_processes_end_with_their_server(launcher, tmp_path):
     with serving_isolated(launcher, "isolated_end", tmp_path / "socket") as server:
         children = processes_of(server.pid)
         assert len(children) == len(GRAPHS)
-        os.kill(server.pid, signal.SIGKILL)
-        for pid in children:
-            comes_to(lambda: state_of(pid) in ("", "Z"), True)
-        server.process.wait()
+        check_children_end(server, children)

@@ -5,53 +5,37 @@
 """
 
 import concurrent.futures
-import contextlib
+import functools
 import os
-import random
-import signal
-import threading
 import time
 
-import numpy as np
 import pytest
 import region_faults
-from clients import Asked, Given, Refused, fp32, refuses
+from clients import Asked, Given, fp32, refuses
 from compiled_setup import put, serving, workers_of
-from passages import SIZE, check_lost
+from killing import Asker, check_children_end, kill_under_load
+from passages import SIZE, check_lost, through
 from pythons import PROTOCOLS, PythonWitness, check_no_memory_of_clients, each_is_answered_again, everybody, state_of
 from server_setup import LEASE_BYTES_MAX, SESSION_BYTES_MAX
 from test_copies import copying
-from witness import SETTLE_S, any_client, comes_to, lent, maps_with
+from witness import any_client, comes_to, lent, maps_with
 
 KILLS = int(os.environ.get("NERITE_ISOLATED_KILLS", "30"))
-SEED = int(os.environ.get("NERITE_SEED", "1"))
 READS_MS = 400
-LONGEST_LIFE_S = 1.0
 COUNT = SIZE // 4
 REQUESTS = 20
 MODELS = ["i_identity", "i_witness", "i_die", "i_noise", "i_stuck", "i_read"]
 ONE = "instance_group { kind: KIND_CPU count: 1 }"
+NAMES = ("IN", "OUT")
 
 pytestmark = pytest.mark.timeout(3600)
-
-
 
 
 class BackendWitness(PythonWitness):
     """Asks an isolated backend's model of its own."""
 
     model = "i_witness"
-
-    def through_memory(self, client, mine, chance) -> None:
-        size = 4 * chance.randrange(1, 4096)
-        sent = chance.randbytes(size)
-        mine.write(sent)
-        client.infer(self.model, [Given("IN", "FP32", [size // 4], region=(mine.name, size, 0))], [Asked("OUT", (mine.name, size, 1 << 16))])
-        assert mine.read(size, 1 << 16) == sent
-
-    def inline(self, client, chance) -> None:
-        sent = fp32("IN", [chance.random() for _ in range(chance.randrange(1, 100))])
-        assert client.infer(self.model, [sent]).outputs["OUT"].raw == sent.raw
+    names = NAMES
 
 
 @pytest.fixture(scope="module")
@@ -153,71 +137,21 @@ def test_a_backend_that_hangs_at_the_end_is_ended(victim):
     assert process_of(victim, "i_stuck") != pid
 
 
-class Asker(threading.Thread):
-    """Asks a model whose process is killed, inline and through memory; errors must be those of a dead process."""
-
-    def __init__(self, protocol: str, server, seed: int):
-        super().__init__()
-        self.protocol, self.server, self.chance = protocol, server, random.Random(seed)
-        self.ended, self.failure, self.answers, self.errors = threading.Event(), None, 0, 0
-
-    def run(self) -> None:
-        try:
-            with any_client(self.protocol, self.server) as client, lent(client, 2 * SIZE) as made:
-                while not self.ended.is_set():
-                    self.one(client, made)
-        except BaseException as failure:  # noqa: BLE001 - told by the main thread
-            self.failure = failure
-
-    def one(self, client, made) -> None:
-        size = 4 * self.chance.randrange(1, COUNT)
-        sent = np.array([self.chance.random()], np.float32).tobytes() * (size // 4)
-        try:
-            if size < 32 << 10:  # which a session's packet holds
-                assert client.infer("i_identity", [Given("IN", "FP32", [size // 4], sent)]).outputs["OUT"].raw == sent
-            else:
-                made.write(sent)
-                given = Given("IN", "FP32", [size // 4], region=(made.name, size, 0))
-                client.infer("i_identity", [given], [Asked("OUT", (made.name, size, SIZE))])
-                assert made.read(size, SIZE) == sent
-            self.answers += 1
-        except Refused as refusal:
-            assert "was ended by signal 9 (SIGKILL)" in refusal.text, refusal
-            self.errors += 1
+class BackendAsker(Asker):
+    models = ("i_identity",)
+    names = NAMES
 
 
 def test_processes_that_are_killed_under_load(victim, others_are_spared):
-    chance = random.Random(SEED)
     spared = process_of(victim, "i_witness")
-    askers = [Asker(protocol, victim, seed) for seed, protocol in enumerate(PROTOCOLS)]
-    for one in askers:
-        one.start()
-    try:
-        for _ in range(KILLS):
-            time.sleep(chance.uniform(0, LONGEST_LIFE_S))
-            with contextlib.suppress(ProcessLookupError, IndexError):
-                os.kill(chance.choice([pid for pid in workers_of(victim) if pid != spared]), signal.SIGKILL)
-            assert [one.failure for one in [*askers, *others_are_spared] if not one.is_alive()] == []
-        for one in askers:
-            seen, deadline = one.answers, time.monotonic() + SETTLE_S
-            while one.is_alive() and one.answers < seen + 5:
-                assert time.monotonic() < deadline, f"nobody answers {one.protocol} any more"
-                time.sleep(0.01)
-    finally:
-        for one in askers:
-            one.ended.set()
-        for one in askers:
-            one.join()
-    assert [one.failure for one in askers if one.failure] == []
-    print(f"{KILLS} kills: {sum(one.answers for one in askers)} right answers, {sum(one.errors for one in askers)} requests were told")
+    askers = [BackendAsker(protocol, victim, seed) for seed, protocol in enumerate(PROTOCOLS)]
+    kill_under_load(askers, others_are_spared, KILLS, lambda: [pid for pid in workers_of(victim) if pid != spared])
 
 
 # ---------------------------------------------------------------------------------------------- regions
 
 
-def by_identity(client, source, target, byte_size: int = SIZE) -> None:
-    given = Given("IN", "FP32", [byte_size // 4], region=(source.name, byte_size, 0))
-    client.infer("i_identity", [given], [Asked("OUT", (target.name, byte_size, 0))])
+by_identity = functools.partial(through, model="i_identity", names=NAMES)
 
 
 @pytest.fixture
@@ -287,7 +221,4 @@ def test_processes_end_with_their_server(launcher):
     with serving(launcher, "isolated_backends_end", repository, "--backend-config=sample,isolated=true") as server:
         children = workers_of(server)
         assert len(children) == 1
-        os.kill(server.pid, signal.SIGKILL)
-        for pid in children:
-            comes_to(lambda: state_of(pid) in ("", "Z"), True)
-        server.process.wait()
+        check_children_end(server, children)
