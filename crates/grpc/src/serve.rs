@@ -15,11 +15,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nerite_api::Api;
 use nerite_listen::{
-    Connection, ConnectionLimits, Full, Listener, Overseer, Peers, Rules, Stream, TimeLimits, spawn_acceptor,
+    Connection, ConnectionLimits, Full, Listener, Open, Overseer, Peers, Rules, Service, Stream, TimeLimits,
 };
 use nerite_watchdog::{FrontEnd, fair};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::watch;
 
 pub(crate) use link::{Call, CallPhase, Link};
 pub(crate) use metered::{Unread, UnreadOfCall};
@@ -29,8 +28,7 @@ use crate::options::Options;
 
 /// A gRPC port that is served. Dropping it does not stop the port.
 pub struct Handle {
-    stop: watch::Sender<bool>,
-    open: watch::Sender<()>,
+    service: Service,
     calls: Arc<AtomicUsize>,
 }
 
@@ -40,55 +38,53 @@ impl Handle {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Number of open connections and listeners.
+    /// Number of open connections.
     pub fn connections(&self) -> usize {
-        self.open.receiver_count()
+        self.service.connections()
     }
 
     /// Stops serving. Listeners close, complete requests are answered, and connections without one end. The future is ready when the last connection
     /// has ended. Dropping it changes nothing.
     pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.stop.send_replace(true);
-        let open = self.open.clone();
-        async move { open.closed().await }
+        self.service.stop()
     }
 }
 
 /// Serves `api` on these listeners until [`Handle::stop`]. Needs a runtime. An error means that there is no thread that accepts.
 pub fn serve(api: Api, options: Options, rules: Rules, listeners: Vec<Listener>) -> io::Result<Handle> {
-    let (stop, stopped) = watch::channel(false);
-    let (open, opened) = watch::channel(());
-    let calls = Arc::new(AtomicUsize::new(0));
+    let (service, calls) = (Service::default(), Arc::new(AtomicUsize::new(0)));
     let unread = Unread::new(api.account());
-    let server = Arc::new(ServerState { api, options, unread, rules, calls: Arc::clone(&calls), stop: stopped });
+    let stop = service.stop_signal();
+    let server = Arc::new(ServerState { api, options, unread, rules, calls: Arc::clone(&calls), stop });
     for listener in listeners {
-        let (server, opened) = (Arc::clone(&server), opened.clone());
-        let (peers, stop) = (Arc::clone(&server.rules.peers), server.stop.clone());
-        spawn_acceptor("gRPC", listener, peers, stop, move |connection| begin(connection, &server, opened.clone()))?;
+        let (server, peers) = (Arc::clone(&server), Arc::clone(&server.rules.peers));
+        let begin = move |connection, open| begin(connection, open, &server);
+        service.accept("gRPC", Arc::new(listener), Some(peers), begin)?;
     }
-    Ok(Handle { stop, open, calls })
+    Ok(Handle { service, calls })
 }
 
 /// Serves one connection over any stream until it ends.
 pub(crate) async fn serve_stream(api: Api, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-    let (_stop, stopped) = watch::channel(false);
+    let service = Service::default();
     let rules = Rules { peers: Peers::new(ConnectionLimits::for_descriptors(64)), times: TimeLimits::default() };
-    let Ok(place) = rules.peers.admit(api.peer()) else { return };
-    let overseer = Overseer::new(place, rules.times, stopped.clone());
+    let Ok(permit) = rules.peers.admit(api.peer()) else { return };
+    let stop = service.stop_signal();
+    let overseer = Overseer::new(permit, rules.times, stop.clone());
     let unread = Unread::new(api.account());
-    let server = ServerState { api, options: Options::default(), unread, rules, calls: Arc::default(), stop: stopped };
-    connection::serve(stream, Arc::new(server), overseer, watch::channel(()).1).await;
+    let server = ServerState { api, options: Options::default(), unread, rules, calls: Arc::default(), stop };
+    connection::serve(stream, Arc::new(server), overseer, service.open()).await;
 }
 
-fn begin(connection: Connection, server: &Arc<ServerState>, open: watch::Receiver<()>) {
+fn begin(connection: Connection, open: Open, server: &Arc<ServerState>) {
     let is_secured = connection.is_tcp() && server.options.tls.is_some();
-    let place = match server.rules.peers.admit(&connection.peer) {
-        Ok(place) => place,
+    let permit = match server.rules.peers.admit(&connection.peer) {
+        Ok(permit) => permit,
         // Where TLS is expected, no unencrypted message can be sent.
         Err(_) if is_secured => return connection.turn_away(&[]),
         Err(full) => return connection.turn_away(&refusal(&full)),
     };
-    let overseer = Overseer::new(place, server.rules.times, server.stop.clone());
+    let overseer = Overseer::new(permit, server.rules.times, server.stop.clone());
     let server = server.for_peer(connection.peer.clone());
     let flow = server.api.flow().clone();
     match (connection.into_stream(), server.options.tls.clone()) {

@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -14,15 +13,14 @@ use hyper_util::rt::TokioIo;
 use nerite_api::Api;
 use nerite_budget::Account;
 use nerite_listen::{
-    Connection, ConnectionLimits, Full, FutureConnection, HANDSHAKE_MAX, Listener, MemoryLimitedStream, Overseer,
-    Peers, Rules, Stream, TimeLimits, Timed, Tls, oversee, spawn_acceptor, until_shed,
+    Connection, ConnectionLimits, Full, FutureConnection, HANDSHAKE_MAX, Listener, MemoryLimitedStream, Open, Overseer,
+    Peers, Rules, Service, Stream, TimeLimits, Timed, Tls, oversee, until_shed,
 };
 use nerite_request::Peer;
 use nerite_watchdog::{Flow, FrontEnd, fair};
 use nerite_wire::json::write_error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, watch};
 
 use crate::dispatch::dispatch;
 use crate::incoming::{Answering, Incoming};
@@ -85,24 +83,12 @@ impl Handler for Api {
 struct ServerState {
     options: Options,
     rules: Rules,
-    stop: watch::Sender<bool>,
-    /// Open connections and listeners together.
-    open: AtomicUsize,
-    connections: AtomicUsize,
-    /// Notified when `open` becomes 0.
-    empty: Notify,
+    service: Service,
 }
 
 impl ServerState {
     fn new(options: Options, rules: Rules) -> Arc<ServerState> {
-        Arc::new(ServerState {
-            options,
-            rules,
-            stop: watch::Sender::new(false),
-            open: AtomicUsize::new(0),
-            connections: AtomicUsize::new(0),
-            empty: Notify::new(),
-        })
+        Arc::new(ServerState { options, rules, service: Service::default() })
     }
 }
 
@@ -119,9 +105,9 @@ pub(crate) fn serve_by(
 ) -> io::Result<Handle> {
     let server = ServerState::new(options, rules);
     for listener in listeners {
-        let (handler, open) = (Arc::clone(handler), Open::new(&server, 0));
-        let (peers, stop) = (Arc::clone(&server.rules.peers), server.stop.subscribe());
-        spawn_acceptor("HTTP", listener, peers, stop, move |connection| begin(connection, &handler, &open.server))?;
+        let (handler, state, peers) = (Arc::clone(handler), Arc::clone(&server), Arc::clone(&server.rules.peers));
+        let begin = move |connection, open| begin(connection, open, &handler, &state);
+        server.service.accept("HTTP", Arc::new(listener), Some(peers), begin)?;
     }
     Ok(Handle(server))
 }
@@ -131,60 +117,24 @@ pub(crate) async fn serve_stream(api: Api, stream: impl AsyncRead + AsyncWrite +
     let rules = Rules { peers: Peers::new(ConnectionLimits::for_descriptors(64)), times: TimeLimits::default() };
     let Ok(permit) = rules.peers.admit(api.peer()) else { return };
     let server = ServerState::new(Options::default(), rules);
-    let overseer = Overseer::new(permit, server.rules.times, server.stop.subscribe());
-    serve_connection(stream, Arc::new(api), overseer, Open::new(&server, 1)).await;
+    let overseer = Overseer::new(permit, server.rules.times, server.service.stop_signal());
+    serve_connection(stream, Arc::new(api), overseer, server.service.open()).await;
 }
 
 impl Handle {
     /// How many connections are open.
     pub fn connections(&self) -> usize {
-        self.0.connections.load(Ordering::Relaxed)
+        self.0.service.connections()
     }
 
     /// Stops listening. Connections without a complete request are closed now, and the others after their answer. The future resolves when all are
     /// closed.
     pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
-        let server = Arc::clone(&self.0);
-        server.stop.send_replace(true);
-        async move {
-            loop {
-                // Registered before the count is read, so that a notification in between is not missed.
-                let mut empty = pin!(server.empty.notified());
-                empty.as_mut().enable();
-                if server.open.load(Ordering::Acquire) == 0 {
-                    return;
-                }
-                empty.await;
-            }
-        }
+        self.0.service.stop()
     }
 }
 
-/// Counts an open connection or listener until it is dropped.
-struct Open {
-    server: Arc<ServerState>,
-    /// 1 for a connection, 0 for a listener.
-    connections: usize,
-}
-
-impl Open {
-    fn new(server: &Arc<ServerState>, connections: usize) -> Open {
-        server.open.fetch_add(1, Ordering::AcqRel);
-        server.connections.fetch_add(connections, Ordering::Relaxed);
-        Open { server: Arc::clone(server), connections }
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.server.connections.fetch_sub(self.connections, Ordering::Relaxed);
-        if self.server.open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.server.empty.notify_waiters();
-        }
-    }
-}
-
-fn begin(connection: Connection, handler: &Arc<impl Handler>, server: &Arc<ServerState>) {
+fn begin(connection: Connection, open: Open, handler: &Arc<impl Handler>, server: &ServerState) {
     let tls = server.options.tls.clone().filter(|_| connection.is_tcp());
     let permit = match server.rules.peers.admit(&connection.peer) {
         Ok(permit) => permit,
@@ -192,15 +142,16 @@ fn begin(connection: Connection, handler: &Arc<impl Handler>, server: &Arc<Serve
         Err(_) if tls.is_some() => return connection.turn_away(&[]),
         Err(full) => return connection.turn_away(&refusal(&full)),
     };
-    let overseer = Overseer::new(permit, server.rules.times, server.stop.subscribe());
-    let (handler, open) = (handler.for_peer(connection.peer.clone()), Open::new(server, 1));
-    let flow = handler.flow();
+    let overseer = Overseer::new(permit, server.rules.times, server.service.stop_signal());
+    let handler = handler.for_peer(connection.peer.clone());
+    let (flow, handshake_max) = (handler.flow(), server.options.handshake_max);
     match (connection.into_stream(), tls) {
         (Ok(Stream::Tcp(stream)), None) => {
             drop(tokio::spawn(fair(FrontEnd::Http, &flow, serve_connection(stream, handler, overseer, open))));
         }
         (Ok(Stream::Tcp(stream)), Some(tls)) => {
-            drop(tokio::spawn(fair(FrontEnd::Http, &flow, serve_secured(stream, tls, handler, overseer, open))));
+            let serving = serve_secured(stream, tls, handshake_max, handler, overseer, open);
+            drop(tokio::spawn(fair(FrontEnd::Http, &flow, serving)));
         }
         (Ok(Stream::Unix(stream)), _) => {
             drop(tokio::spawn(fair(FrontEnd::Http, &flow, serve_connection(stream, handler, overseer, open))));
@@ -220,8 +171,15 @@ fn refusal(full: &Full) -> Vec<u8> {
 }
 
 /// Negotiates TLS, then serves the connection.
-async fn serve_secured(stream: TcpStream, tls: Tls, handler: Arc<impl Handler>, mut overseer: Overseer, open: Open) {
-    if let Some(stream) = tls.handshake(stream, &mut overseer, open.server.options.handshake_max).await {
+async fn serve_secured(
+    stream: TcpStream,
+    tls: Tls,
+    handshake_max: Option<Duration>,
+    handler: Arc<impl Handler>,
+    mut overseer: Overseer,
+    open: Open,
+) {
+    if let Some(stream) = tls.handshake(stream, &mut overseer, handshake_max).await {
         serve_timed(stream, handler, overseer, open).await;
     }
 }

@@ -5,39 +5,40 @@
 //! The kernel keeps the connections of all clients in one queue per listener, in the order in which they came. So this queue must stay short. A
 //! thread that also serves connections would come to it late, and a client that opens many connections would then delay all others.
 
+use std::convert::Infallible;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread;
 
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::oneshot;
 
 use crate::limits::{ACCEPT_PAUSE, CLOSING_PAUSE};
+use crate::stop_signal::StopSignal;
 use crate::{Connection, Listener, Peers};
 
-/// Calls `begin` for each connection of `listener`, until `stop` is true or the runtime is shut down. The listener is closed then. Must be called
-/// inside an async runtime. `begin` runs on the accepting thread. It may spawn tasks on that runtime and must not block. An error means that there is
-/// no thread; the listener is closed then.
-///
-/// `service` names the connections in the log, for example `HTTP`.
-pub fn spawn_acceptor(
+/// As [`crate::Service::accept`], until `stop`.
+pub(crate) fn spawn_acceptor(
     service: &'static str,
-    listener: Listener,
-    peers: Arc<Peers>,
-    stop: watch::Receiver<bool>,
+    listener: Arc<Listener>,
+    peers: Option<Arc<Peers>>,
+    stop: StopSignal,
     begin: impl Fn(Connection) + Send + 'static,
 ) -> io::Result<()> {
-    let (listener, runtime) = (Arc::new(listener), Handle::current());
-    let closed = ClosedOnDrop(Arc::clone(&listener));
+    let (closed, runtime) = (ClosedOnDrop(Arc::downgrade(&listener)), Handle::current());
+    let (running, ended) = oneshot::channel();
     start_thread(move || {
         let _context = runtime.enter();
-        run(service, &listener, &peers, &begin);
+        run(service, &listener, peers.as_deref(), &begin);
+        // In this order, so that the file of a Unix socket is gone when the front end has stopped.
+        drop(listener);
+        drop((begin, running));
     })
     .map_err(|error| {
         let text = format!("no thread to accept {service} connections: {error}; raise the limit on threads");
         io::Error::new(error.kind(), text)
     })?;
-    tokio::spawn(close_when_stopped(closed, stop));
+    tokio::spawn(close_when_stopped(closed, stop, ended));
     Ok(())
 }
 
@@ -48,10 +49,10 @@ fn start_thread(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "this thread serves no connections")]
-fn run(service: &str, listener: &Listener, peers: &Peers, begin: &impl Fn(Connection)) {
+fn run(service: &str, listener: &Listener, peers: Option<&Peers>, begin: &impl Fn(Connection)) {
     loop {
         // Each evicted connection has a descriptor until its task has closed it, which the task does as soon as it runs.
-        while peers.has_many_closing() && !listener.is_closed() {
+        while peers.is_some_and(Peers::has_many_closing) && !listener.is_closed() {
             thread::sleep(CLOSING_PAUSE);
         }
         let accepted = listener.accept();
@@ -60,6 +61,8 @@ fn run(service: &str, listener: &Listener, peers: &Peers, begin: &impl Fn(Connec
         }
         match accepted {
             Ok(connection) => begin(connection),
+            // No connection waits any more.
+            Err(_) if listener.is_draining() => return,
             // The client closed the connection before it was accepted.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
@@ -71,18 +74,21 @@ fn run(service: &str, listener: &Listener, peers: &Peers, begin: &impl Fn(Connec
 }
 
 /// Closes the listener when the service stops, or when the runtime drops the task that waits for that.
-struct ClosedOnDrop(Arc<Listener>);
+struct ClosedOnDrop(Weak<Listener>);
 
 impl Drop for ClosedOnDrop {
     fn drop(&mut self) {
-        self.0.close();
+        if let Some(listener) = self.0.upgrade() {
+            listener.close();
+        }
     }
 }
 
-async fn close_when_stopped(listener: ClosedOnDrop, mut stop: watch::Receiver<bool>) {
-    // An error means that the sender was dropped. Then only the end of the runtime stops the service.
-    if stop.wait_for(|stop| *stop).await.is_err() {
-        std::future::pending::<()>().await;
+async fn close_when_stopped(listener: ClosedOnDrop, mut stop: StopSignal, ended: oneshot::Receiver<Infallible>) {
+    tokio::select! {
+        () = stop.wait() => {}
+        // The acceptor has ended by itself.
+        _ = ended => {}
     }
     drop(listener);
 }
@@ -92,11 +98,14 @@ async fn close_when_stopped(listener: ClosedOnDrop, mut stop: watch::Receiver<bo
 mod tests {
     use std::cell::Cell;
     use std::net::TcpStream;
+    use std::os::fd::OwnedFd;
     use std::sync::mpsc;
     use std::time::Duration;
 
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
     use super::*;
-    use crate::{ConnectionLimits, Endpoint, bind};
+    use crate::{ConnectionLimits, Endpoint, OWNER_ONLY, Service, bind};
 
     const SOON: Duration = Duration::from_secs(30);
 
@@ -110,27 +119,27 @@ mod tests {
         if REFUSES_THREADS.get() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
     }
 
-    struct Service {
+    struct TestService {
         address: std::net::SocketAddr,
-        stop: watch::Sender<bool>,
+        service: Service,
         /// Disconnected when the acceptor has ended.
         begun: mpsc::Receiver<nerite_request::Peer>,
     }
 
-    fn service() -> Service {
+    fn service() -> TestService {
         let listener = bind(&Endpoint::Tcp { address: "127.0.0.1".into(), port: 0, reuse_port: false }).unwrap();
-        let (address, stop, (send, begun)) = (listener.address().unwrap(), watch::Sender::new(false), mpsc::channel());
+        let (address, service, (send, begun)) = (listener.address().unwrap(), Service::default(), mpsc::channel());
         let peers = Peers::new(ConnectionLimits::for_descriptors(64));
-        let begin = move |connection: Connection| {
+        let begin = move |connection: Connection, _| {
             send.send(connection.peer.clone()).unwrap();
             drop(connection.into_stream().unwrap());
         };
-        spawn_acceptor("test", listener, peers, stop.subscribe(), begin).unwrap();
-        Service { address, stop, begun }
+        service.accept("test", Arc::new(listener), Some(peers), begin).unwrap();
+        TestService { address, service, begun }
     }
 
     #[track_caller]
-    fn is_closed(service: &Service) {
+    fn is_closed(service: &TestService) {
         assert_eq!(service.begun.recv_timeout(SOON), Err(mpsc::RecvTimeoutError::Disconnected));
         assert_eq!(TcpStream::connect(service.address).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
@@ -145,7 +154,7 @@ mod tests {
                 let _client = TcpStream::connect(service.address).unwrap();
                 assert_eq!(service.begun.recv_timeout(SOON), Ok(nerite_request::Peer::own()));
             }
-            service.stop.send_replace(true);
+            drop(service.service.stop());
             tokio::task::yield_now().await;
             is_closed(&service);
         });
@@ -155,13 +164,42 @@ mod tests {
     fn without_a_thread_nothing_listens_and_the_caller_is_told() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let listener = bind(&Endpoint::Tcp { address: "127.0.0.1".into(), port: 0, reuse_port: false }).unwrap();
-        let (address, stop) = (listener.address().unwrap(), watch::Sender::new(false));
-        let peers = Peers::new(ConnectionLimits::for_descriptors(64));
+        let (address, service) = (listener.address().unwrap(), Service::default());
         REFUSES_THREADS.set(true);
-        let error = runtime.block_on(async { spawn_acceptor("test", listener, peers, stop.subscribe(), drop) });
+        let error = runtime.block_on(async { service.accept("test", Arc::new(listener), None, |_, _| {}) });
         REFUSES_THREADS.set(false);
         assert!(error.unwrap_err().to_string().starts_with("no thread to accept test connections: "));
         assert_eq!(TcpStream::connect(address).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn connections_that_wait_are_accepted_before_a_socket_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        for packets in [false, true] {
+            let listener = Arc::new(bind(&Endpoint::Unix { path: path.clone(), mode: OWNER_ONLY, packets }).unwrap());
+            let waiting: Vec<_> = (0..3).map(|_| connect_to(&path, packets).unwrap()).collect();
+            listener.drain();
+            assert_eq!(connect_to(&path, packets).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+            let (send, begun) = mpsc::channel();
+            let begin = move |connection: Connection, _| send.send(connection.peer).unwrap();
+            runtime.block_on(async { Service::default().accept("test", Arc::clone(&listener), None, begin) }).unwrap();
+            for _ in &waiting {
+                assert_eq!(begun.recv_timeout(SOON), Ok(nerite_request::Peer::own()));
+            }
+            assert_eq!(begun.recv_timeout(SOON), Err(mpsc::RecvTimeoutError::Disconnected));
+            assert!(path.exists(), "its owner keeps the file");
+            drop(listener);
+            assert!(!path.exists());
+        }
+    }
+
+    fn connect_to(path: &std::path::Path, packets: bool) -> io::Result<OwnedFd> {
+        let kind = if packets { SocketType::SEQPACKET } else { SocketType::STREAM };
+        let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(socket)
     }
 
     #[test]

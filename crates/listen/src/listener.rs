@@ -34,6 +34,8 @@ pub enum Endpoint {
         path: PathBuf,
         /// The mode of the file, which says who may connect.
         mode: u32,
+        /// Whether it preserves the boundaries of packets (`SOCK_SEQPACKET`). Otherwise it is a stream.
+        packets: bool,
     },
 }
 
@@ -61,6 +63,7 @@ pub enum BindError {
 pub struct Listener {
     socket: Socket,
     is_closed: AtomicBool,
+    is_draining: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -68,7 +71,7 @@ enum Socket {
     Tcp(net::TcpListener),
     Unix {
         /// Declared first, so that the file is removed before the listener is closed.
-        _file: SocketFile,
+        file: SocketFile,
         listener: OwnedFd,
     },
 }
@@ -93,14 +96,14 @@ enum Accepted {
 pub enum Stream {
     /// TCP with TCP_NODELAY: a small answer is not delayed until the one before is acknowledged.
     Tcp(TcpStream),
-    /// A Unix socket.
+    /// A Unix socket, of the type that its endpoint says.
     Unix(UnixStream),
 }
 
 impl Endpoint {
-    /// A Unix socket to which only the server's user may connect.
+    /// A Unix socket for streams, to which only the server's user may connect.
     pub fn unix(path: &Path) -> Endpoint {
-        Endpoint::Unix { path: path.to_owned(), mode: OWNER_ONLY }
+        Endpoint::Unix { path: path.to_owned(), mode: OWNER_ONLY, packets: false }
     }
 }
 
@@ -139,7 +142,7 @@ impl Connection {
 
 impl Listener {
     fn new(socket: Socket) -> Listener {
-        Listener { socket, is_closed: AtomicBool::new(false) }
+        Listener { socket, is_closed: AtomicBool::new(false), is_draining: AtomicBool::new(false) }
     }
 
     /// The address that a TCP listener is bound to. `None` for a Unix socket.
@@ -150,7 +153,16 @@ impl Listener {
         }
     }
 
-    /// Waits for the next connection, and blocks the thread meanwhile. An error if [`Listener::close`] is called in another thread.
+    /// The file of a Unix socket.
+    pub fn file(&self) -> Option<&SocketFile> {
+        match &self.socket {
+            Socket::Tcp(_) => None,
+            Socket::Unix { file, .. } => Some(file),
+        }
+    }
+
+    /// Waits for the next connection, and blocks the thread meanwhile. An error if [`Listener::close`] or
+    /// [`Listener::drain`] is called in another thread.
     pub fn accept(&self) -> io::Result<Connection> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (socket, address) = retry_on_intr(|| acceptfrom_with(self.fd(), flags))?;
@@ -174,13 +186,29 @@ impl Listener {
     /// Refuses connections from now on. A thread that waits in [`Listener::accept`] returns.
     pub fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
-        // It cannot fail for a listening socket.
-        let _ = rustix::net::shutdown(self.fd(), rustix::net::Shutdown::Both);
+        self.shut_down();
+    }
+
+    /// Refuses new connections. Those that wait at a Unix socket are still accepted, and then [`Listener::accept`] fails. Those that wait at a TCP port
+    /// are closed by the kernel.
+    pub fn drain(&self) {
+        self.is_draining.store(true, Ordering::Release);
+        self.shut_down();
     }
 
     /// Whether [`Listener::close`] was called.
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// Whether [`Listener::drain`] was called.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::Acquire)
+    }
+
+    fn shut_down(&self) {
+        // It cannot fail for a listening socket.
+        let _ = rustix::net::shutdown(self.fd(), rustix::net::Shutdown::Both);
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -197,7 +225,7 @@ pub fn bind(endpoint: &Endpoint) -> Result<Listener, BindError> {
         Endpoint::Tcp { address, port, reuse_port } => {
             (format!("{address}:{port}"), bind_tcp(address, *port, *reuse_port).map(Socket::Tcp))
         }
-        Endpoint::Unix { path, mode } => (path.display().to_string(), bind_stream(path, *mode)),
+        Endpoint::Unix { path, mode, packets } => (path.display().to_string(), bind_path(path, *mode, *packets)),
     };
     outcome.map(Listener::new).map_err(|cause| match cause.kind() {
         io::ErrorKind::AddrInUse if matches!(endpoint, Endpoint::Unix { path, .. } if !may_be_socket(path)) => {
@@ -224,10 +252,11 @@ fn bind_tcp(address: &str, port: u16, reuse_port: bool) -> io::Result<net::TcpLi
     Ok(net::TcpListener::from(socket))
 }
 
-fn bind_stream(path: &Path, mode: u32) -> io::Result<Socket> {
-    let (file, listener) = bind_unix(path, SocketType::STREAM, mode, BACKLOG.cast_signed())?;
+fn bind_path(path: &Path, mode: u32, packets: bool) -> io::Result<Socket> {
+    let kind = if packets { SocketType::SEQPACKET } else { SocketType::STREAM };
+    let (file, listener) = bind_unix(path, kind, mode, BACKLOG.cast_signed())?;
     rustix::io::ioctl_fionbio(&listener, false)?;
-    Ok(Socket::Unix { _file: file, listener })
+    Ok(Socket::Unix { file, listener })
 }
 
 /// Makes the kernel detect clients whose host does not answer. Accepted connections inherit the listener's options.
@@ -294,6 +323,17 @@ mod tests {
         assert_eq!(accepted.peer, Peer::own());
         drop(listener);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_unix_socket_has_the_type_of_its_endpoint() {
+        let folder = tempfile::tempdir().unwrap();
+        for (packets, kind) in [(false, SocketType::STREAM), (true, SocketType::SEQPACKET)] {
+            let path = folder.path().join("socket");
+            let listener = bind(&Endpoint::Unix { path, mode: OWNER_ONLY, packets }).unwrap();
+            assert_eq!(sockopt::socket_type(listener.fd()).unwrap(), kind);
+            assert!(listener.file().is_some_and(SocketFile::is_there));
+        }
     }
 
     #[test]

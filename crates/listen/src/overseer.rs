@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::task::unconstrained;
 
 use crate::peers::{ConnectionPermit, Peers};
 use crate::progress::Progress;
 use crate::stall::{Overdue, StallTimer, TimeLimits};
+use crate::stop_signal::StopSignal;
 
 /// The limits on the connections of all front ends.
 #[derive(Clone, Debug)]
@@ -74,7 +74,7 @@ pub async fn oversee(served: &mut impl Served, overseer: &mut Overseer, grace: D
 pub struct Overseer {
     permit: ConnectionPermit,
     timer: StallTimer,
-    stop: watch::Receiver<bool>,
+    stop: StopSignal,
     /// Wakes the task when the server stops or the connection is evicted.
     wake: Pin<Box<dyn Future<Output = ()> + Send>>,
     is_registered: bool,
@@ -96,8 +96,8 @@ pub enum Why {
 }
 
 impl Overseer {
-    /// An overseer for the connection that holds `permit`. `limits` apply until `stop` is true.
-    pub fn new(permit: ConnectionPermit, limits: TimeLimits, stop: watch::Receiver<bool>) -> Overseer {
+    /// An overseer for the connection that holds `permit`. `limits` apply until `stop`.
+    pub fn new(permit: ConnectionPermit, limits: TimeLimits, stop: StopSignal) -> Overseer {
         let (evicted, stopped) = (permit.evicted(), wait_for_stop(stop.clone()));
         let wake = Box::pin(async move {
             tokio::select! {
@@ -130,8 +130,7 @@ impl Overseer {
             // tokio budget would return before the waker is registered.
             let _ = pin!(unconstrained(self.wake.as_mut())).poll(cx);
         }
-        // `has_changed` takes no lock.
-        if !self.is_stopping && self.stop.has_changed().unwrap_or(false) && *self.stop.borrow_and_update() {
+        if !self.is_stopping && self.stop.has_come() {
             self.is_stopping = true;
             self.timer.set_limits(TimeLimits::stopping(grace));
             return Poll::Ready(Why::Stopping);
@@ -165,17 +164,15 @@ impl Overseer {
     }
 }
 
-async fn wait_for_stop(mut stop: watch::Receiver<bool>) {
-    // An error means that the sender was dropped, so the server can no longer be stopped through it.
-    if stop.wait_for(|stop| *stop).await.is_err() {
-        std::future::pending::<()>().await;
-    }
+async fn wait_for_stop(mut stop: StopSignal) {
+    stop.wait().await;
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use nerite_request::Peer;
+    use tokio::sync::watch;
 
     use super::*;
     use crate::peers::ConnectionLimits;
@@ -184,7 +181,7 @@ mod tests {
     const LEAVE: Duration = Duration::from_millis(200);
 
     fn overseer(peers: &Arc<Peers>, stop: &watch::Sender<bool>) -> Overseer {
-        Overseer::new(peers.admit(&Peer::Unknown).unwrap(), TimeLimits::default(), stop.subscribe())
+        Overseer::new(peers.admit(&Peer::Unknown).unwrap(), TimeLimits::default(), StopSignal(stop.subscribe()))
     }
 
     async fn next(overseer: &mut Overseer) -> Why {

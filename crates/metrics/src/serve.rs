@@ -14,14 +14,13 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use nerite_api::{Api, aside};
 use nerite_listen::{
-    Awaited, Connection, FutureConnection, HANDSHAKE_MAX, Listener, MemoryLimitedStream, Overseer, Peers, Progress,
-    Rules, Stream, Timed, Tls, oversee, spawn_acceptor, until_shed,
+    Awaited, Connection, FutureConnection, HANDSHAKE_MAX, Listener, MemoryLimitedStream, Open, Overseer, Peers,
+    Progress, Rules, Service, StopSignal, Stream, Timed, Tls, oversee, until_shed,
 };
 use nerite_watchdog::{FrontEnd, fair};
 use nerite_wire::prometheus::{ConnectionMetrics, MetricsReport, write_metrics};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 
 use crate::answer::{answer, failed, forbidden, wants_page};
 use crate::beside::{Beside, Body};
@@ -31,18 +30,13 @@ const LEAVE_MAX: Duration = Duration::from_secs(5);
 
 /// The metrics service while it runs.
 #[derive(Clone, Debug)]
-pub struct Handle {
-    /// Set to true once. Every task holds a receiver, so that the sender is notified when the last task has ended.
-    stop: Arc<watch::Sender<bool>>,
-}
+pub struct Handle(Service);
 
 impl Handle {
     /// Stops listening. Connections without a complete request are closed now, and the others after their answer. The future resolves when all are
     /// closed.
     pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
-        let stop = Arc::clone(&self.stop);
-        stop.send_replace(true);
-        async move { stop.closed().await }
+        self.0.stop()
     }
 }
 
@@ -79,15 +73,15 @@ pub fn serve(
     listener: Listener,
     beside: Option<Arc<dyn Beside>>,
 ) -> io::Result<Handle> {
-    let stop = Arc::new(watch::Sender::new(false));
+    let service = Service::default();
     let shared = Shared { api, peers: Arc::clone(&rules.peers), options, beside };
-    let (peers, stopped) = (Arc::clone(&rules.peers), stop.subscribe());
-    let begin = move |connection| begin(connection, &shared, &rules, &stopped);
-    spawn_acceptor("metrics", listener, peers, stop.subscribe(), begin)?;
-    Ok(Handle { stop })
+    let (peers, stop) = (Arc::clone(&rules.peers), service.stop_signal());
+    let begin = move |connection, open| begin(connection, open, &shared, &rules, &stop);
+    service.accept("metrics", Arc::new(listener), Some(peers), begin)?;
+    Ok(Handle(service))
 }
 
-fn begin(connection: Connection, shared: &Shared, rules: &Rules, stop: &watch::Receiver<bool>) {
+fn begin(connection: Connection, open: Open, shared: &Shared, rules: &Rules, stop: &StopSignal) {
     let tls = shared.options.tls.clone().filter(|_| connection.is_tcp());
     let permit = match rules.peers.admit(&connection.peer) {
         Ok(permit) => permit,
@@ -104,33 +98,33 @@ fn begin(connection: Connection, shared: &Shared, rules: &Rules, stop: &watch::R
     let flow = shared.api.flow().clone();
     match (connection.into_stream(), tls) {
         (Ok(Stream::Tcp(stream)), None) => {
-            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, serve_connection(shared, stream, overseer))));
+            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, serve_connection(shared, stream, overseer, open))));
         }
         (Ok(Stream::Tcp(stream)), Some(tls)) => {
-            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, serve_secured(shared, stream, tls, overseer))));
+            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, serve_secured(shared, stream, tls, overseer, open))));
         }
         (Ok(Stream::Unix(stream)), _) => {
-            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, serve_connection(shared, stream, overseer))));
+            drop(tokio::spawn(fair(FrontEnd::Metrics, &flow, serve_connection(shared, stream, overseer, open))));
         }
         (Err(error), _) => log::warn!("a metrics connection was closed at once: {error}"),
     }
 }
 
 /// Negotiates TLS, then serves the connection.
-async fn serve_secured(shared: Shared, stream: TcpStream, tls: Tls, mut overseer: Overseer) {
+async fn serve_secured(shared: Shared, stream: TcpStream, tls: Tls, mut overseer: Overseer, open: Open) {
     if let Some(stream) = tls.handshake(stream, &mut overseer, shared.options.handshake_max).await {
-        serve_timed(shared, stream, overseer).await;
+        serve_timed(shared, stream, overseer, open).await;
     }
 }
 
 /// Serves a plain connection.
-async fn serve_connection(shared: Shared, stream: impl AsyncRead + AsyncWrite + Unpin, overseer: Overseer) {
+async fn serve_connection(shared: Shared, stream: impl AsyncRead + AsyncWrite + Unpin, overseer: Overseer, open: Open) {
     let stream = Timed::new(stream, Arc::clone(overseer.progress()));
-    serve_timed(shared, stream, overseer).await;
+    serve_timed(shared, stream, overseer, open).await;
 }
 
 /// Serves a connection whose traffic is noted in the overseer's [`Progress`].
-async fn serve_timed(shared: Shared, stream: impl AsyncRead + AsyncWrite + Unpin, mut overseer: Overseer) {
+async fn serve_timed(shared: Shared, stream: impl AsyncRead + AsyncWrite + Unpin, mut overseer: Overseer, open: Open) {
     let progress = Arc::clone(overseer.progress());
     let stream = MemoryLimitedStream::new(stream, shared.api.account());
     let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
@@ -143,6 +137,7 @@ async fn serve_timed(shared: Shared, stream: impl AsyncRead + AsyncWrite + Unpin
         FutureConnection { connection: pin!(connection), shut_down: |connection| connection.graceful_shutdown() };
     let served_until_shed = oversee(&mut served, &mut overseer, Duration::ZERO);
     until_shed(shared.api.account(), LEAVE_MAX, served_until_shed).await;
+    drop(open);
 }
 
 async fn respond(

@@ -22,7 +22,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod acceptor;
 mod answer;
 mod call;
 mod gathered;
@@ -40,12 +39,12 @@ mod prepared_table;
 mod responses;
 mod serve;
 mod session;
+mod session_socket;
 mod session_table;
 mod socket;
-mod stopped;
 mod watch;
 
-pub use acceptor::log_failure;
 pub use inspector::Inspector;
 pub use listen::{BindError, FoundDirectory, Listener, Location, check_directory, default_path};
 pub use serve::{Handle, Options, serve, serve_later};
+pub use session_socket::log_failure;

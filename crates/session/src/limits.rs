@@ -73,9 +73,6 @@ pub(crate) const SHORT_BYTES_MAX: usize = 4096;
 /// A session with more bytes than this is dropped on another thread than a front thread.
 pub(crate) const QUICK_CLOSE_BYTES_MAX: u64 = 16 << 20;
 
-/// The most connections that wait to be accepted.
-pub(crate) const BACKLOG: i32 = 128;
-
 /// How long to wait for a change before the session socket is created again. If no inotify instance is left, the socket's file is checked at this interval.
 pub(crate) const RECHECK_AFTER: Duration = Duration::from_secs(10);
 

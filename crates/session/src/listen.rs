@@ -4,16 +4,11 @@ use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::os::unix::net;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use nerite_listen::{OWNER_ONLY, SocketFile, bind_unix, may_be_socket};
+use nerite_listen::{Endpoint, OWNER_ONLY, SocketFile, bind};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, statat};
-use rustix::net::SocketType;
-use tokio::net::UnixListener;
-
-use crate::limits::BACKLOG;
-use crate::socket::Socket;
 
 /// The mode of a socket that other users may connect to. The server then decides by the peer's user.
 const ALL_USERS: u32 = 0o666;
@@ -61,9 +56,7 @@ pub struct Location {
 /// A socket that clients can connect to. Its file is removed when this value is dropped.
 #[derive(Debug)]
 pub struct Listener {
-    /// Declared before the listener, so that the file is removed before the listener is closed.
-    file: SocketFile,
-    listener: UnixListener,
+    socket: Arc<nerite_listen::Listener>,
     location: Location,
 }
 
@@ -125,20 +118,18 @@ impl Location {
         &self.path
     }
 
-    /// Listens here. Replaces a stale socket, on which no process listens. Needs a runtime.
+    /// Listens here. Replaces a stale socket, on which no process listens.
     pub fn bind(&self) -> Result<Listener, BindError> {
         let directory = self.is_default.then(|| self.open_own_directory()).transpose()?;
-        let (file, socket) =
-            bind_unix(&self.path, SocketType::SEQPACKET, self.mode, BACKLOG).map_err(|cause| match cause.kind() {
-                io::ErrorKind::AddrInUse if !may_be_socket(&self.path) => BindError::NoSocket(self.path.clone()),
-                io::ErrorKind::AddrInUse => BindError::InUse(self.path.clone()),
-                _ => self.system(cause),
-            })?;
-        if let Some(directory) = directory {
-            self.check_made(&directory, &file)?;
+        let socket = bind(&self.endpoint()).map_err(|error| match error {
+            nerite_listen::BindError::InUse(_) => BindError::InUse(self.path.clone()),
+            nerite_listen::BindError::NoSocket(_) => BindError::NoSocket(self.path.clone()),
+            nerite_listen::BindError::Refused { cause, .. } => self.system(cause),
+        })?;
+        if let Some((directory, file)) = directory.zip(socket.file()) {
+            self.check_made(&directory, file)?;
         }
-        let listener = UnixListener::from_std(net::UnixListener::from(socket)).map_err(|cause| self.system(cause))?;
-        Ok(Listener { file, listener, location: self.clone() })
+        Ok(Listener { socket: Arc::new(socket), location: self.clone() })
     }
 
     /// Creates the default directory if necessary, and checks it without following links.
@@ -180,20 +171,24 @@ impl Location {
         Err(BindError::Directory { path: self.path.clone(), fault: fault.to_owned() })
     }
 
+    fn endpoint(&self) -> Endpoint {
+        Endpoint::Unix { path: self.path.clone(), mode: self.mode, packets: true }
+    }
+
     fn system(&self, cause: io::Error) -> BindError {
         BindError::System { path: self.path.clone(), cause }
     }
 }
 
 impl Listener {
-    /// Listens at a path that the operator chose, see [`Location::at`]. Needs a runtime.
+    /// Listens at a path that the operator chose, see [`Location::at`].
     pub fn bind(path: &Path, others: bool) -> Result<Listener, BindError> {
         Location::at(path, others).bind()
     }
 
     /// The path of the socket.
     pub fn path(&self) -> &Path {
-        self.file.path()
+        self.location.path()
     }
 
     pub(crate) fn location(&self) -> &Location {
@@ -202,11 +197,11 @@ impl Listener {
 
     /// Whether clients still find it. False if its file was removed or replaced.
     pub(crate) fn is_there(&self) -> bool {
-        self.file.is_there()
+        self.socket.file().is_some_and(SocketFile::is_there)
     }
 
-    pub(crate) async fn accept(&self) -> io::Result<Socket> {
-        Socket::new(self.listener.accept().await?.0)
+    pub(crate) fn socket(&self) -> &Arc<nerite_listen::Listener> {
+        &self.socket
     }
 }
 
@@ -230,8 +225,8 @@ mod tests {
         Location { path: directory.join(NAME), mode: OWNER_ONLY, is_default: true }
     }
 
-    #[tokio::test]
-    async fn the_socket_is_the_users_own_and_removed_with_its_listener() {
+    #[test]
+    fn the_socket_is_the_users_own_and_removed_with_its_listener() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         for (others, expect) in [(false, 0o600), (true, 0o666)] {
@@ -242,8 +237,8 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_socket_in_use_is_kept_and_a_stale_one_replaced() {
+    #[test]
+    fn a_socket_in_use_is_kept_and_a_stale_one_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         let first = Listener::bind(&path, false).unwrap();
@@ -284,8 +279,8 @@ mod tests {
         check(8, 0o777, false, Some("'/d', which user 8 made, is no directory or a link to one"));
     }
 
-    #[tokio::test]
-    async fn the_default_directory_is_created_and_a_link_is_not_followed() {
+    #[test]
+    fn the_default_directory_is_created_and_a_link_is_not_followed() {
         let above = tempfile::tempdir().unwrap();
         let (own, link) = (above.path().join("own"), above.path().join("link"));
         let listener = default_in(&own).bind().unwrap();
@@ -300,14 +295,15 @@ mod tests {
         assert!(matches!(default_in(&above.path().join("file")).bind(), Err(BindError::Directory { .. })));
     }
 
-    #[tokio::test]
-    async fn a_socket_outside_the_directory_that_was_checked_is_not_kept() {
+    #[test]
+    fn a_socket_outside_the_directory_that_was_checked_is_not_kept() {
         let (checked, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let location = default_in(&checked.path().join("nerite"));
         let directory = location.open_own_directory().unwrap();
-        let (file, _socket) = bind_unix(&other.path().join(NAME), SocketType::SEQPACKET, OWNER_ONLY, BACKLOG).unwrap();
-        assert!(location.check_made(&directory, &file).is_err());
-        let _squatted = bind_unix(location.path(), SocketType::SEQPACKET, OWNER_ONLY, BACKLOG).unwrap();
-        assert!(matches!(location.check_made(&directory, &file), Err(BindError::Directory { .. })));
+        let elsewhere = bind(&Location::at(&other.path().join(NAME), false).endpoint()).unwrap();
+        let file = elsewhere.file().unwrap();
+        assert!(location.check_made(&directory, file).is_err());
+        let _squatted = bind(&location.endpoint()).unwrap();
+        assert!(matches!(location.check_made(&directory, file), Err(BindError::Directory { .. })));
     }
 }

@@ -12,12 +12,12 @@ impl Session {
     }
 
     async fn wait_for_model(&self, model: &str) -> Result<(), Status> {
-        let mut stopped = self.stopped.clone();
+        let mut stop = self.stop.clone();
         let given_up = |why: &str| Err(Status::unavailable(format!("model '{model}' is not loaded yet, and {why}")));
         tokio::select! {
             biased;
             outcome = self.scope.want_model(model) => outcome,
-            () = stopped.wait() => given_up("the server stops"),
+            () = stop.wait() => given_up("the server stops"),
             () = self.socket.hung_up() => given_up("the client has gone"),
         }
     }

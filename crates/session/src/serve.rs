@@ -2,27 +2,25 @@
 
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use nerite_api::{Api, check_operator};
+use nerite_listen::{Connection, Open, Service, StopSignal};
+use nerite_locks::Mutex;
 use nerite_request::report::ServerReport;
 use nerite_watchdog::{FrontEnd, fair, watched};
-use tokio::sync::watch;
 
-use crate::acceptor::Acceptor;
 use crate::answer::{PERMISSION_DENIED, RESOURCE_EXHAUSTED, error_packet};
 use crate::inspector::Inspector;
 use crate::limits::{HELLO_WITHIN, SESSIONS_PER_USER_MAX};
 use crate::listen::{Listener, Location};
 use crate::peer::Peer;
 use crate::session::Session;
+use crate::session_socket::SessionSocket;
 use crate::session_table::SessionTable;
 use crate::socket::Socket;
-use crate::stopped::Stopped;
 
-/// How long no connection is accepted after a failed accept. The usual cause is that no descriptors are left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The operator's settings.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -42,8 +40,7 @@ impl Default for Options {
 
 /// A session socket that is served. Dropping it does not stop the socket.
 pub struct Handle {
-    stop: watch::Sender<bool>,
-    open: watch::Sender<()>,
+    service: Service,
     inspector: Inspector,
 }
 
@@ -56,89 +53,96 @@ impl Handle {
     /// Stops serving. The socket is removed, and each session ends when its inferences in flight are answered. The future is ready when the last
     /// session has ended. Dropping it changes nothing.
     pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.stop.send_replace(true);
-        let open = self.open.clone();
-        async move { open.closed().await }
+        self.service.stop()
     }
 }
 
 /// Serves sessions over `api` on this socket until [`Handle::stop`]. If the socket's file is removed, the socket is created again. Needs a runtime.
 pub fn serve(api: Api, options: Options, listener: Listener) -> Handle {
-    let acceptor = Acceptor::open(api.clone(), listener);
-    start(api, options, acceptor)
+    start(api, options, listener.location().clone(), Some(listener))
 }
 
 /// As [`serve`], for a socket that could not be created. Creating it is repeated until it succeeds.
 pub fn serve_later(api: Api, options: Options, location: Location) -> Handle {
-    let acceptor = Acceptor::closed(api.clone(), location);
-    start(api, options, acceptor)
+    start(api, options, location, None)
 }
 
-fn start(api: Api, options: Options, acceptor: Acceptor) -> Handle {
-    let (stop, stopped) = watch::channel(false);
-    let (open, opened) = watch::channel(());
+fn start(api: Api, options: Options, location: Location, listener: Option<Listener>) -> Handle {
+    let service = Service::default();
     let sessions = SessionTable::new(rustix::process::geteuid().as_raw(), options.per_user_max);
     let inspector = Inspector::new(&api, Arc::clone(&sessions));
-    tokio::spawn(watched(FrontEnd::Session, accept(api, options, acceptor, sessions, Stopped(stopped), opened)));
-    Handle { stop, open, inspector }
+    let server = Arc::new(ServerState::new(api.clone(), options, sessions, service.stop_signal()));
+    let begin = move |connection, open| server.begin(connection, open);
+    let mut socket = SessionSocket::new(api, service.clone(), begin, location, listener);
+    // The service has not stopped before the file is gone.
+    let (mut stop, open) = (service.stop_signal(), service.open());
+    tokio::spawn(watched(FrontEnd::Session, async move {
+        tokio::select! {
+            biased;
+            () = stop.wait() => {}
+            () = socket.keep() => {}
+        }
+        drop(socket);
+        drop(open);
+    }));
+    Handle { service, inspector }
 }
 
-async fn accept(
+/// What all sessions share.
+struct ServerState {
     api: Api,
     options: Options,
-    mut acceptor: Acceptor,
     sessions: Arc<SessionTable>,
-    mut stopped: Stopped,
-    open: watch::Receiver<()>,
-) {
-    let server = api.server_report().unwrap_or_else(|_| ServerReport {
-        name: String::new(),
-        version: String::new(),
-        extensions: Vec::new(),
-    });
-    let mut last_logged = None;
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            () = stopped.wait() => return,
-            accepted = acceptor.accept() => accepted,
-        };
-        let socket = match accepted {
+    report: ServerReport,
+    stop: StopSignal,
+    last_refusal: Mutex<Option<String>>,
+}
+
+impl ServerState {
+    fn new(api: Api, options: Options, sessions: Arc<SessionTable>, stop: StopSignal) -> ServerState {
+        let report = api.server_report().unwrap_or_else(|_| ServerReport {
+            name: String::new(),
+            version: String::new(),
+            extensions: Vec::new(),
+        });
+        ServerState { api, options, sessions, report, stop, last_refusal: Mutex::default() }
+    }
+
+    /// Begins a session, if its client may have one. Runs on the thread that accepts.
+    fn begin(&self, connection: Connection, open: Open) {
+        let socket = match Socket::of(connection) {
             Ok(socket) => socket,
-            Err(fault) => {
-                log::warn!("failed to accept a session: {fault}");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
+            Err(error) => return log::warn!("a session was closed at once: {error}"),
         };
-        let peer = match check_peer(socket.peer(), sessions.own_uid(), &options.allow_uids) {
+        let peer = match check_peer(socket.peer(), self.sessions.own_uid(), &self.options.allow_uids) {
             Ok(peer) => peer.clone(),
             Err(why) => {
-                // A refused client can repeat this without end, and must not fill the disk with log lines.
-                let level = if last_logged.as_ref() == Some(&why) { log::Level::Debug } else { log::Level::Warn };
-                log::log!(level, "session refused: {why}");
-                last_logged = Some(why.clone());
-                reject(&socket, PERMISSION_DENIED, why);
-                continue;
+                self.log_refusal(&why);
+                return reject(&socket, PERMISSION_DENIED, why);
             }
         };
-        let entry = match sessions.reserve(peer) {
+        let entry = match self.sessions.reserve(peer) {
             Ok(entry) => entry,
-            Err(full) => {
-                reject(&socket, RESOURCE_EXHAUSTED, full.to_string());
-                continue;
-            }
+            Err(full) => return reject(&socket, RESOURCE_EXHAUSTED, full.to_string()),
         };
-        let api = api.for_peer(nerite_request::Peer::User { uid: entry.uid() });
+        let api = self.api.for_peer(nerite_request::Peer::User { uid: entry.uid() });
         let flow = api.flow().clone();
-        let session = Session::new(api, server.clone(), socket, entry, stopped.clone());
-        let (open, hello_within) = (open.clone(), options.hello_within);
+        let session = Session::new(api, self.report.clone(), socket, entry, self.stop.clone());
+        let hello_within = self.options.hello_within;
         let serving = async move {
             let end = session.run(hello_within).await;
             log::debug!("session ended: {end}");
             drop(open);
         };
         tokio::spawn(fair(FrontEnd::Session, &flow, serving));
+    }
+
+    /// A refused client can repeat this without end, and must not fill the disk with log lines.
+    fn log_refusal(&self, why: &str) {
+        let mut last = self.last_refusal.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = last.as_deref() != Some(why);
+        log::log!(if is_new { log::Level::Warn } else { log::Level::Debug }, "session refused: {why}");
+        *last = Some(why.to_owned());
     }
 }
 

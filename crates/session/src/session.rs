@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Buf;
 use nerite_api::{Api, Category, Scope};
 use nerite_budget::{Charge, Shed};
-use nerite_listen::{Gate, shed, sleep_or_forever};
+use nerite_listen::{Gate, StopSignal, shed, sleep_or_forever};
 use nerite_request::Status;
 use nerite_request::report::ServerReport;
 use nerite_wire::proto::session::{encode_answer, read_call, v1};
@@ -26,7 +26,6 @@ use crate::outbox::{Closed, Outbox};
 use crate::prepared_table::PreparedTable;
 use crate::session_table::{Full, Parts, SessionEntry};
 use crate::socket::{Packet, Received, Receiver, Socket};
-use crate::stopped::Stopped;
 
 /// One session: its client's names and memory, its requests, and the socket for its answers.
 pub(crate) struct Session {
@@ -37,7 +36,7 @@ pub(crate) struct Session {
     pub(crate) in_flight: Arc<InFlight>,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) socket: Arc<Socket>,
-    pub(crate) stopped: Stopped,
+    pub(crate) stop: StopSignal,
     pub(crate) server: ServerReport,
     /// The headers of Hello. Names are in lower case.
     headers: HashMap<String, String>,
@@ -72,7 +71,7 @@ impl Session {
         server: ServerReport,
         socket: Socket,
         entry: SessionEntry,
-        stopped: Stopped,
+        stop: StopSignal,
     ) -> Session {
         let socket = Arc::new(socket);
         let (scope, in_flight) = (Arc::new(api.open_scope()), Arc::new(InFlight::new(api.account())));
@@ -89,7 +88,7 @@ impl Session {
             in_flight,
             outbox,
             socket,
-            stopped,
+            stop,
             server,
             headers: HashMap::new(),
             headers_charge: Charge::default(),
@@ -99,7 +98,7 @@ impl Session {
 
     /// Serves the session from the first packet to the last. If there is a limit, the first packet must arrive within that time.
     pub(crate) async fn run(mut self, hello_within: Option<Duration>) -> End {
-        let (account, mut stopped) = (self.api.account().clone(), self.stopped.clone());
+        let (account, mut stop) = (self.api.account().clone(), self.stop.clone());
         let (mut receiver, mut gate) = (Receiver::new(&account), Gate::new(&account));
         let mut shed = pin!(shed(&account));
         let (outbox, socket) = (Arc::clone(&self.outbox), Arc::clone(&self.socket));
@@ -111,7 +110,7 @@ impl Session {
                 biased;
                 closed = &mut flush => Err(End::from(closed)),
                 shed = &mut shed => Err(End::Shed(shed)),
-                () = stopped.wait() => Err(End::Stopped),
+                () = stop.wait() => Err(End::Stopped),
                 () = sleep_or_forever(within) => Err(End::Silent),
                 greeted = self.greet(&socket, &mut receiver) => greeted,
             };
@@ -122,7 +121,7 @@ impl Session {
                         biased;
                         closed = &mut flush => break Err(End::from(closed)),
                         shed = &mut shed => break Err(End::Shed(shed)),
-                        () = stopped.wait() => break Ok(()),
+                        () = stop.wait() => break Ok(()),
                         received = receive(&socket, &mut receiver, &mut gate) => received,
                     };
                     // A call may wait for its model. Meanwhile, earlier answers are sent, and events that end the session still end it.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nerite_budget::{Account, Charge};
+use nerite_listen::{Connection, Stream};
 use nerite_request::ResponsePermit;
 use rustix::buffer::spare_capacity;
 use rustix::net::{
@@ -14,7 +15,6 @@ use rustix::net::{
 };
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::net::UnixStream;
 
 use crate::limits::{DESCRIPTORS_MAX, PACKET_BYTES_MAX, SHORT_BYTES_MAX};
 use crate::peer::Peer;
@@ -57,8 +57,10 @@ pub(crate) struct Receiver {
 }
 
 impl Socket {
-    /// The runtime's type is a stream, but the socket has the type that was connected.
-    pub(crate) fn new(stream: UnixStream) -> io::Result<Socket> {
+    /// The socket of a connection. Must be called when the client connects, so that its process is known.
+    pub(crate) fn of(connection: Connection) -> io::Result<Socket> {
+        // The runtime's type is a stream, but the socket preserves packets.
+        let Stream::Unix(stream) = connection.into_stream()? else { return Err(io::ErrorKind::InvalidInput.into()) };
         // Best effort. The default takes the largest packet, but an operator may have lowered it.
         let _ = sockopt::set_socket_send_buffer_size(&stream, 2 * PACKET_BYTES_MAX);
         let peer = stream.peer_cred().map(|peer| Peer::of(&peer));

@@ -10,10 +10,9 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nerite_compress::Lane;
-use nerite_listen::{MemoryLimitedStream, Overseer, Served, Timed, Tls, oversee, until_shed};
+use nerite_listen::{MemoryLimitedStream, Open, Overseer, Served, Timed, Tls, oversee, until_shed};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::ServerState;
@@ -32,7 +31,7 @@ pub(super) async fn serve_secured(
     tls: Tls,
     server: Arc<ServerState>,
     mut overseer: Overseer,
-    open: watch::Receiver<()>,
+    open: Open,
 ) {
     if let Some(socket) = tls.handshake(socket, &mut overseer, server.options.handshake_max).await {
         serve(socket, server, overseer, open).await;
@@ -40,29 +39,19 @@ pub(super) async fn serve_secured(
 }
 
 /// Serves a connection over TCP.
-pub(super) async fn serve_tcp(
-    socket: TcpStream,
-    server: Arc<ServerState>,
-    overseer: Overseer,
-    open: watch::Receiver<()>,
-) {
+pub(super) async fn serve_tcp(socket: TcpStream, server: Arc<ServerState>, overseer: Overseer, open: Open) {
     let socket = Timed::new(socket, Arc::clone(overseer.progress()));
     serve(socket, server, overseer, open).await;
 }
 
 /// Serves a connection over a Unix socket.
-pub(super) async fn serve_local(
-    socket: UnixStream,
-    server: Arc<ServerState>,
-    overseer: Overseer,
-    open: watch::Receiver<()>,
-) {
+pub(super) async fn serve_local(socket: UnixStream, server: Arc<ServerState>, overseer: Overseer, open: Open) {
     let socket = Timed::new(socket, Arc::clone(overseer.progress()));
     serve(Local::new(socket), server, overseer, open).await;
 }
 
 /// Serves a connection until it ends. `open` is held until then.
-pub(super) async fn serve<S>(socket: S, server: Arc<ServerState>, mut overseer: Overseer, open: watch::Receiver<()>)
+pub(super) async fn serve<S>(socket: S, server: Arc<ServerState>, mut overseer: Overseer, open: Open)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use nerite_api::Api;
-use nerite_listen::Rules;
+use nerite_listen::{Rules, StopSignal};
 use nerite_request::Peer;
-use tokio::sync::watch;
 
 use super::metered::Unread;
 use crate::options::Options;
@@ -21,7 +20,7 @@ pub(crate) struct ServerState {
     pub(crate) unread: Arc<Unread>,
     pub(super) rules: Rules,
     pub(super) calls: Arc<AtomicUsize>,
-    pub(super) stop: watch::Receiver<bool>,
+    pub(super) stop: StopSignal,
 }
 
 impl ServerState {
@@ -40,11 +39,6 @@ impl ServerState {
     /// Becomes ready when the server is to stop.
     pub(crate) fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut stop = self.stop.clone();
-        async move {
-            // An error means that the handle was dropped, so the server can no longer be stopped through it.
-            if stop.wait_for(|stop| *stop).await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        }
+        async move { stop.wait().await }
     }
 }

@@ -12,6 +12,7 @@ use std::sync::mpsc;
 use bytes::Bytes;
 use http::StatusCode;
 use http_body::Body;
+use tokio::sync::Notify;
 
 use super::*;
 use crate::receive::{Expected, receive};

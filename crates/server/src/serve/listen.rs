@@ -156,7 +156,7 @@ fn start_grpc(
 fn bind_front(service: &str, front: &FrontEndSettings) -> Result<Vec<Listener>, StartError> {
     let FrontEndSettings { address, port, reuse_port, socket, socket_mode, .. } = front;
     let tcp = Endpoint::Tcp { address: address.clone(), port: *port, reuse_port: *reuse_port };
-    let unix = socket.clone().map(|path| Endpoint::Unix { path, mode: *socket_mode });
+    let unix = socket.clone().map(|path| Endpoint::Unix { path, mode: *socket_mode, packets: false });
     let places = [Some(tcp), unix];
     places.iter().flatten().map(|place| bind(place).map_err(|error| not_started(service, &error))).collect()
 }
