@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::account::Account;
+use crate::kept::PeerAccount;
 use crate::ledger::Shared;
 use crate::marks::{Limits, ShedReason};
 
@@ -33,6 +34,11 @@ impl Budgets {
     /// Opens an account for a new connection of the peer with that name.
     pub fn open(&self, peer: &str) -> Account {
         Account::new(self.0.open(peer))
+    }
+
+    /// The account of the peer with that name, for what it keeps beyond its connections.
+    pub fn of_peer(&self, peer: &str) -> PeerAccount {
+        PeerAccount::new(self.0.open_of_peer(peer))
     }
 
     /// The numbers now. Visits each open account.

@@ -13,7 +13,7 @@ use nerite_locks::Mutex;
 
 use crate::budget::{Budget, Peer};
 use crate::limits::{LOG_APART_MS, STALL_SHED_APART_MS, STEP_BYTES};
-use crate::marks::{Holder, Limits, Marks, Shed, ShedReason, largest};
+use crate::marks::{Holder, Limits, Marks, OverShare, Shed, ShedReason, largest};
 use crate::waiters::Waiters;
 
 /// A bit of [`Ledger::booked`] that no multiple of a step has.
@@ -25,6 +25,8 @@ pub(crate) struct Ledger {
     pub(crate) number: u64,
     pub(crate) shared: Arc<Shared>,
     pub(crate) peer: Arc<Peer>,
+    /// Whether it counts what the peer itself keeps, and not what a connection holds. Then there is no connection to end.
+    pub(crate) is_of_peer: bool,
     /// The connection's own budget. It counts in steps. The exact number is `held`.
     pub(crate) budget: Budget,
     /// Bytes charged.
@@ -53,6 +55,8 @@ pub(crate) struct Shared {
     pub(crate) all: Budget,
     registry: Mutex<Registry>,
     pub(crate) waiters: Waiters,
+    /// Bytes that all peers keep beyond their connections.
+    kept: AtomicU64,
     /// The last number that was given to a connection, a peer or a waiter.
     last_number: AtomicU64,
     pub(crate) shed_counts: [AtomicU64; ShedReason::ALL.len()],
@@ -67,14 +71,17 @@ pub(crate) struct Shared {
 struct Registry {
     peers: HashMap<String, Weak<Peer>>,
     ledgers: HashMap<u64, Weak<Ledger>>,
+    /// The ledgers of what peers keep beyond their connections, by the names of the peers.
+    of_peers: HashMap<String, Weak<Ledger>>,
 }
 
 impl Ledger {
-    fn new(number: u64, shared: Arc<Shared>, peer: Arc<Peer>, marks: Marks) -> Ledger {
+    fn new(number: u64, shared: Arc<Shared>, peer: Arc<Peer>, is_of_peer: bool, marks: Marks) -> Ledger {
         Ledger {
             number,
             shared,
             peer,
+            is_of_peer,
             budget: Budget::new(marks),
             held: AtomicU64::new(0),
             booked: AtomicU64::new(0),
@@ -143,6 +150,30 @@ impl Ledger {
         if held > self.booked() {
             self.update_budgets();
         }
+    }
+
+    /// Adds bytes that the peer keeps beyond its connections, unless it or all peers would keep more than they may.
+    pub(crate) fn try_keep(&self, bytes: u64) -> Result<(), OverShare> {
+        let limits = self.shared.limits;
+        let refused = |of_all, kept, max| OverShare { of_all, peer: self.peer.name.clone(), bytes, kept, max };
+        let max = limits.all.kept_max();
+        take(&self.shared.kept, bytes, max).map_err(|kept| refused(true, kept, max))?;
+        let max = limits.peer.kept_max();
+        let taken = take(&self.held, bytes, max);
+        if let Err(kept) = taken {
+            self.shared.kept.fetch_sub(bytes, Ordering::SeqCst);
+            return Err(refused(false, kept, max));
+        }
+        if self.held() > self.booked() {
+            self.update_budgets();
+        }
+        Ok(())
+    }
+
+    /// Releases bytes that [`Ledger::try_keep`] added.
+    pub(crate) fn release_kept(&self, bytes: u64) {
+        self.shared.kept.fetch_sub(bytes, Ordering::SeqCst);
+        self.release(bytes);
     }
 
     pub(crate) fn release(&self, bytes: u64) {
@@ -224,6 +255,7 @@ impl Shared {
             all: Budget::new(limits.all),
             registry: Mutex::default(),
             waiters: Waiters::default(),
+            kept: AtomicU64::new(0),
             last_number: AtomicU64::new(0),
             shed_counts: Default::default(),
             began: Instant::now(),
@@ -235,16 +267,29 @@ impl Shared {
 
     /// A ledger for a new connection of the peer with that name.
     pub(crate) fn open(self: &Arc<Self>, peer: &str) -> Arc<Ledger> {
-        let number = self.next_number();
+        self.open_in(&mut self.registry(), peer, false, self.limits.connection)
+    }
+
+    /// The ledger of what the peer with that name keeps beyond its connections.
+    pub(crate) fn open_of_peer(self: &Arc<Self>, peer: &str) -> Arc<Ledger> {
         let mut registry = self.registry();
+        if let Some(found) = registry.of_peers.get(peer).and_then(Weak::upgrade) {
+            return found;
+        }
+        let ledger = self.open_in(&mut registry, peer, true, Marks::NONE);
+        registry.of_peers.insert(peer.to_owned(), Arc::downgrade(&ledger));
+        ledger
+    }
+
+    fn open_in(self: &Arc<Self>, registry: &mut Registry, peer: &str, is_of_peer: bool, marks: Marks) -> Arc<Ledger> {
+        let number = self.next_number();
         let peer = registry.peers.get(peer).and_then(Weak::upgrade).unwrap_or_else(|| {
             let found = Arc::new(Peer { number, name: peer.to_owned(), budget: Budget::new(self.limits.peer) });
             registry.peers.insert(peer.to_owned(), Arc::downgrade(&found));
             found
         });
-        let ledger = Arc::new(Ledger::new(number, Arc::clone(self), peer, self.limits.connection));
+        let ledger = Arc::new(Ledger::new(number, Arc::clone(self), peer, is_of_peer, marks));
         registry.ledgers.insert(number, Arc::downgrade(&ledger));
-        drop(registry);
         ledger
     }
 
@@ -261,10 +306,14 @@ impl Shared {
         self.registry().ledgers.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Removes the ledger of a connection.
+    /// Removes a ledger.
     fn forget(&self, number: u64, peer: &Arc<Peer>) {
         let mut registry = self.registry();
         registry.ledgers.remove(&number);
+        // Another ledger of the peer may have been opened meanwhile.
+        if registry.of_peers.get(&peer.name).is_some_and(|kept| kept.strong_count() == 0) {
+            registry.of_peers.remove(&peer.name);
+        }
         // The ledger that is being dropped has one reference.
         if Arc::strong_count(peer) == 1 {
             registry.peers.remove(&peer.name);
@@ -313,7 +362,12 @@ impl Shared {
         let staying: Vec<_> = ledgers.iter().filter(|ledger| belongs(ledger) && !ledger.is_ending()).collect();
         let holders: Vec<_> = staying
             .iter()
-            .map(|ledger| Holder { id: ledger.number, peer: ledger.peer.number, held: ledger.held() })
+            .map(|ledger| Holder {
+                id: ledger.number,
+                peer: ledger.peer.number,
+                held: ledger.held(),
+                is_connection: !ledger.is_of_peer,
+            })
             .collect();
         let Some(id) = largest(&holders) else { return false };
         let Some(ledger) = staying.iter().find(|ledger| ledger.number == id) else { return false };
@@ -353,4 +407,10 @@ impl Shared {
     fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
     }
+}
+
+/// Adds `bytes` to `sum`. Err: the sum, to which so many bytes cannot be added because it would exceed `max`.
+fn take(sum: &AtomicU64, bytes: u64, max: u64) -> Result<(), u64> {
+    let next = |now: u64| now.checked_add(bytes).filter(|sum| *sum <= max);
+    sum.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).map(drop)
 }

@@ -10,6 +10,8 @@
 //! that hold more than their share. One of them at a time is exempt, so that a body that arrived in part can be completed. Above the high mark,
 //! or when no budget changed for a while, the connection that holds the most is ended ([`Shed`]): the largest of the peer that holds the most.
 //!
+//! What outlives the connection that made it is charged to the peer itself ([`PeerAccount`]), and refused beyond half of a budget.
+//!
 //! The decisions are pure functions in [`marks`]. Accounts and budgets carry them out.
 //!
 //! ```
@@ -28,6 +30,7 @@
 mod account;
 mod budget;
 mod budgets;
+mod kept;
 mod ledger;
 pub mod limits;
 pub mod marks;
@@ -35,7 +38,8 @@ mod waiters;
 
 pub use account::{Account, Charge, ReadDecision, ReadPermit, paid};
 pub use budgets::{Budgets, Counts};
-pub use marks::{Limits, Marks, OverBudget, Shed, ShedReason};
+pub use kept::{PeerAccount, PeerCharge};
+pub use marks::{Limits, Marks, OverBudget, OverShare, Shed, ShedReason};
 
 #[cfg(test)]
 mod tests;

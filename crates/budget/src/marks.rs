@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::limits::{ALL_SHARE, LIGHT_BYTES_MAX, LOW_SHARE, OTHERS_PART};
+use crate::limits::{ALL_SHARE, KEPT_SHARE, LIGHT_BYTES_MAX, LOW_SHARE, OTHERS_PART};
 
 /// The two marks of a budget, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,11 @@ impl Marks {
     /// The marks of a budget of this size.
     pub fn of(bytes: u64) -> Marks {
         Marks { low: part(bytes, LOW_SHARE), high: bytes }
+    }
+
+    /// How many bytes of the budget may be kept beyond connections.
+    pub fn kept_max(self) -> u64 {
+        part(self.high, KEPT_SHARE)
     }
 
     /// A budget that is never exceeded.
@@ -154,7 +159,37 @@ impl fmt::Display for OverBudget {
     }
 }
 
-/// A connection as a candidate to be ended.
+/// What a client is told that would make the server keep too much beyond its connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverShare {
+    /// Whether all clients together keep too much. Otherwise this client does.
+    pub of_all: bool,
+    /// The client.
+    pub peer: String,
+    /// Bytes that were to be kept.
+    pub bytes: u64,
+    /// Bytes that are kept.
+    pub kept: u64,
+    /// Bytes that may be kept.
+    pub max: u64,
+}
+
+impl fmt::Display for OverShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OverShare { of_all, peer, bytes, kept, max } = self;
+        let (whose, flag) = match of_all {
+            true => ("all clients: they keep", "--memory-budget"),
+            false => ("a client: what it keeps is", "--memory-budget-per-peer"),
+        };
+        write!(
+            f,
+            "memory budget of {whose} {kept} of {max} bytes beyond requests (half of {flag}), and {peer} asked for {bytes} \
+             more; end sequences, unregister regions, or unload models that were sent"
+        )
+    }
+}
+
+/// What holds bytes of a peer. A connection is a candidate to be ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Its number.
@@ -163,6 +198,8 @@ pub struct Holder {
     pub peer: u64,
     /// Bytes it holds.
     pub held: u64,
+    /// Whether it is a connection. Otherwise it is what the peer keeps beyond its connections.
+    pub is_connection: bool,
 }
 
 /// The connection to end among `holders`: the largest one of the peer that holds the most. `None` if there is none.
@@ -171,9 +208,9 @@ pub fn largest(holders: &[Holder]) -> Option<u64> {
     for holder in holders {
         *peers.entry(holder.peer).or_default() += holder.held;
     }
-    let (peer, _) = peers.into_iter().max_by_key(|(_, held)| *held)?;
-    let of_peer = holders.iter().filter(|holder| holder.peer == peer);
-    of_peer.max_by_key(|holder| holder.held).map(|holder| holder.id)
+    let connections = || holders.iter().filter(|holder| holder.is_connection);
+    let peer = connections().map(|holder| holder.peer).max_by_key(|peer| (peers.get(peer), *peer))?;
+    connections().filter(|holder| holder.peer == peer).max_by_key(|holder| holder.held).map(|holder| holder.id)
 }
 
 #[cfg(test)]
@@ -221,9 +258,13 @@ mod tests {
 
     #[track_caller]
     fn check_largest(holders: &[(u64, u64, u64)], expect: Option<u64>) {
-        let holders: Vec<_> = holders.iter().map(|&(id, peer, held)| Holder { id, peer, held }).collect();
+        let holder = |&(id, peer, held)| Holder { id, peer, held, is_connection: id != KEPT };
+        let holders: Vec<_> = holders.iter().map(holder).collect();
         assert_eq!(largest(&holders), expect, "{holders:?}");
     }
+
+    /// The id of what a peer keeps beyond its connections.
+    const KEPT: u64 = 0;
 
     #[test]
     fn the_largest_connection_of_the_largest_peer_is_ended() {
@@ -232,6 +273,10 @@ mod tests {
         check_largest(&[(1, 1, 30), (2, 2, 20), (3, 2, 25)], Some(3));
         check_largest(&[(2, 1, 31), (3, 2, 20)], Some(2));
         check_largest(&[], None);
+        // What a peer keeps beyond its connections counts, and cannot be ended.
+        check_largest(&[(1, 1, 30), (2, 2, 20), (KEPT, 2, 25)], Some(2));
+        check_largest(&[(1, 1, 30), (KEPT, 2, 90)], Some(1));
+        check_largest(&[(KEPT, 2, 90)], None);
     }
 
     #[test]
@@ -245,6 +290,20 @@ mod tests {
             )
         );
         assert!(ShedReason::ALL.iter().all(|reason| shed(*reason).ends_with(cure)));
+        let over = |of_all| OverShare { of_all, peer: "user 7".into(), bytes: 30, kept: 20, max: 40 }.to_string();
+        let rest = "and user 7 asked for 30 more; end sequences, unregister regions, or unload models that were sent";
+        assert_eq!(
+            over(false),
+            format!(
+                "memory budget of a client: what it keeps is 20 of 40 bytes beyond requests (half of --memory-budget-per-peer), {rest}"
+            )
+        );
+        assert_eq!(
+            over(true),
+            format!(
+                "memory budget of all clients: they keep 20 of 40 bytes beyond requests (half of --memory-budget), {rest}"
+            )
+        );
         assert_eq!(
             OverBudget { bytes: 90, max: 80 }.to_string(),
             "memory budget of a connection: a message of 90 bytes is announced, of 80 that a connection may hold \

@@ -239,3 +239,60 @@ fn an_ended_connection_is_notified_once_and_a_closed_one_is_not() {
     large.close();
     assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
 }
+
+#[test]
+fn what_a_peer_keeps_counts_in_its_budget_and_is_refused_beyond_half_of_it() {
+    let budgets = budgets(1000, 100, 1000);
+    let (kept, connection) = (budgets.of_peer("a"), budgets.open("a"));
+    let mut first = kept.charge(40 * MIB).unwrap();
+    let refused = kept.charge(11 * MIB).unwrap_err();
+    assert_eq!((refused.of_all, refused.kept, refused.max), (false, 40 << 20, 50 << 20));
+    assert_eq!(kept.kept(), 40 << 20, "a refused charge leaves nothing");
+    // A clone of the account is the same one, and so is the account that is opened again.
+    let second = budgets.of_peer("a").charge(10 * MIB).unwrap();
+    assert!(first.resize(41 * MIB).is_err() && first.bytes() == 40 * MIB);
+    // The rest of the budget is for connections, and one that exceeds it is ended. What is kept stays.
+    let large = connection.charge(49 * MIB);
+    assert!(connection.shed().is_none());
+    let more = connection.charge(2 * MIB);
+    assert_eq!(connection.shed().map(|shed| shed.reason), Some(ShedReason::Peer));
+    assert_eq!(kept.kept(), 50 << 20);
+    drop((large, more, connection, first, second, kept));
+    assert_eq!((budgets.0.all.used(), budgets.0.all.staying()), (0, 0));
+    assert_eq!(budgets.of_peer("a").charge(50 * MIB).map(drop), Ok(()), "nothing is left of the earlier charges");
+}
+
+#[test]
+fn all_peers_together_keep_half_of_the_whole_budget_at_the_most() {
+    let budgets = budgets(100, 90, 90);
+    let [a, b] = ["a", "b"].map(|peer| budgets.of_peer(peer));
+    let first = a.charge(45 * MIB).unwrap();
+    let refused = b.charge(6 * MIB).unwrap_err();
+    assert_eq!((refused.of_all, refused.kept, refused.max), (true, 45 << 20, 50 << 20));
+    assert!(b.charge(5 * MIB).is_ok());
+    drop(first);
+    assert!(b.charge(45 * MIB).is_ok());
+}
+
+#[test]
+fn many_threads_keep_no_more_than_they_may_and_leave_nothing() {
+    let budgets = budgets(100, 100, 100);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let budgets = &budgets;
+            scope.spawn(move || {
+                for n in 0..500 {
+                    // Two peers, whose accounts come and go.
+                    let account = budgets.of_peer(if n % 2 == 0 { "a" } else { "b" });
+                    let charge = account.charge((n * 7919 + thread) % (20 * MIB));
+                    assert!(account.kept() <= 50 << 20);
+                    drop(charge);
+                }
+            });
+        }
+    });
+    let all = budgets.of_peer("a").charge(50 * MIB);
+    assert!(all.is_ok(), "{all:?}");
+    drop(all);
+    assert_eq!((budgets.0.all.used(), budgets.0.all.staying()), (0, 0));
+}
