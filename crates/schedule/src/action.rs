@@ -11,6 +11,8 @@ pub struct Actions {
     pub list: Vec<Action>,
     /// When the scheduler wants [`Event::Time`](crate::Event::Time), in µs. Each event sets this anew. `None`: not before another event.
     pub wake_at_us: Option<u64>,
+    /// The numbers of sequences that are over ([`Controls::state`]): no request of them will run. Their last requests may not have been answered yet.
+    pub over: Vec<u64>,
 }
 
 /// One decision.

@@ -10,7 +10,7 @@ use crate::{Context, JoinRule, Joins, Scheduler};
 
 /// A scheduler, and the jobs behind its tickets.
 ///
-/// After each call, the caller must take all results of [`Driver::next_run`] and [`Driver::next_rejected`], and call [`Driver::wake`] at
+/// After each call, the caller must take all results of [`Driver::next_run`], [`Driver::next_rejected`] and [`Driver::take_over`], and call [`Driver::wake`] at
 /// [`Driver::wake_at_us`].
 pub struct Driver<J> {
     scheduler: Box<dyn Scheduler + Send>,
@@ -142,6 +142,11 @@ impl<J> Driver<J> {
     /// The next job that is rejected, with the reason.
     pub fn next_rejected(&mut self) -> Option<(J, Rejection)> {
         self.rejected.pop_front()
+    }
+
+    /// The numbers of the sequences that are over since the last call.
+    pub fn take_over(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.actions.over)
     }
 
     /// When [`Driver::wake`] must be called, if no other event comes before.

@@ -67,6 +67,11 @@ impl Context<'_> {
         self.actions.list.push(Action::Reject(ticket, rejection));
     }
 
+    /// Tells that these sequences are over.
+    pub fn over(&mut self, numbers: &mut Vec<u64>) {
+        self.actions.over.append(numbers);
+    }
+
     /// Asks for [`Event::Time`] at that time. An earlier time that was asked for stays.
     pub fn wake_at(&mut self, at_us: u64) {
         let earliest = self.actions.wake_at_us.map_or(at_us, |known| known.min(at_us));

@@ -191,6 +191,7 @@ impl Scheduler for Direct {
             Event::Time => {}
         }
         self.start(context);
+        context.over(self.table.over());
         self.table.next_due_us().into_iter().for_each(|at_us| context.wake_at(at_us));
     }
 
@@ -245,6 +246,49 @@ mod tests {
         check(1, 2, "abccc", &[0, 0, 0, 2, 2]);
         check(2, 1, "accb", &[0, 0, 0, 2]);
         check(0, 1, "abc", &[0, 0, 2]);
+    }
+
+    #[test]
+    fn a_sequence_is_over_when_no_request_of_it_waits_or_runs_and_none_came_for_too_long() {
+        let (rows_max, delay_us, utilization_min, hold_back) = (2, 0, 0.0, HoldBack::default());
+        let policy = DirectPolicy {
+            instances: 1,
+            rows_max,
+            idle_us: 100,
+            delay_us,
+            utilization_min,
+            by_shapes: false,
+            hold_back,
+        };
+        let mut driver = Driver::new(Box::new(Direct::new(policy)));
+        driver.grant(InstanceId(0), 0);
+        let mut arrive = |driver: &mut Driver<u64>, id: u64, start: bool, end: bool, at_us: u64| {
+            let step = SequenceStep { id: SequenceId::Number(id), start, end };
+            driver.arrive(id, |ticket| Arrival { sequence: Some(step), ..Arrival::new(ticket, 1) }, at_us);
+            std::iter::from_fn(|| driver.next_run()).flat_map(|run| run.slots).find_map(|slot| match slot {
+                crate::RunSlot::Job(_, controls) => controls.map(|controls| controls.state),
+                crate::RunSlot::Empty => None,
+            })
+        };
+        let first = arrive(&mut driver, 7, true, false, 0).expect("it runs");
+        // The next request waits for longer than a sequence may be idle.
+        assert_eq!(arrive(&mut driver, 7, false, false, 10), None);
+        driver.wake(500);
+        assert_eq!(driver.take_over(), []);
+        driver.done(InstanceId(0), 500);
+        driver.grant(InstanceId(0), 500);
+        assert_eq!(driver.next_run().map(|run| run.jobs().count()), Some(1));
+        driver.done(InstanceId(0), 600);
+        driver.grant(InstanceId(0), 600);
+        driver.wake(699);
+        assert_eq!(driver.take_over(), []);
+        driver.wake(700);
+        assert_eq!(driver.take_over(), [first]);
+        // One ends by its last request.
+        let second = arrive(&mut driver, 8, true, true, 800).expect("it runs");
+        assert_eq!(driver.take_over(), []);
+        driver.done(InstanceId(0), 900);
+        assert_eq!((driver.take_over(), driver.take_over()), (vec![second], Vec::new()));
     }
 
     #[test]

@@ -156,6 +156,7 @@ impl Scheduler for Oldest {
                 self.tell(InstanceId(at), Event::Time, context);
             }
         }
+        context.over(self.table.over());
         self.table.next_due_us().into_iter().for_each(|at_us| context.wake_at(at_us));
         self.instances.iter().filter_map(|instance| instance.wake_at_us).for_each(|at_us| context.wake_at(at_us));
     }

@@ -61,6 +61,8 @@ pub(super) struct SequenceTable {
     deadlines: BTreeSet<(u64, Ticket)>,
     /// When sequences end that have no waiting or running request.
     idle: BTreeSet<(u64, SequenceNumber)>,
+    /// Sequences that are over, and were not told yet.
+    over: Vec<u64>,
 }
 
 impl SequenceTable {
@@ -78,7 +80,13 @@ impl SequenceTable {
             backlog: BTreeSet::new(),
             deadlines: BTreeSet::new(),
             idle: BTreeSet::new(),
+            over: Vec::new(),
         }
+    }
+
+    /// The numbers of sequences that are over and were not told yet.
+    pub fn over(&mut self) -> &mut Vec<u64> {
+        &mut self.over
     }
 
     /// Requests that wait.
@@ -266,6 +274,7 @@ impl SequenceTable {
     /// Removes a sequence without requests. Returns its slot.
     fn forget(&mut self, number: SequenceNumber) -> Option<SequenceSlot> {
         let sequence = self.sequences.remove(&number)?;
+        self.over.push(number.0);
         self.idle.remove(&(sequence.idle_at_us, number));
         self.backlog.remove(&number);
         if self.open.get(&sequence.id) == Some(&number) {
