@@ -1,11 +1,11 @@
 //! What do all calls share?
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
 use nerite_access::Tokens;
-use nerite_budget::{Account, Budgets, Limits};
+use nerite_budget::{Account, Budgets, Limits, PeerAccount};
 use nerite_engine::Engine;
 use nerite_locks::Mutex;
 use nerite_request::{Peer, RequestTrace, Status};
@@ -34,6 +34,8 @@ pub(crate) struct Client {
     peer: Peer,
     /// The bytes that the server holds for it.
     account: Account,
+    /// What it makes the server keep beyond its connections. Few clients do.
+    kept: OnceLock<PeerAccount>,
     /// Its use of the front threads.
     flow: Flow,
     /// The trace of all its requests, independent of the trace settings.
@@ -66,7 +68,7 @@ impl Inner {
         // A client that is ended because of the memory it holds must not wait for its turn on a front thread.
         let urgent = flow.clone();
         account.on_shed(move || urgent.make_urgent());
-        Client { peer, account, flow, trace: None, session_caller: ArcSwapOption::empty() }
+        Client { peer, account, kept: OnceLock::new(), flow, trace: None, session_caller: ArcSwapOption::empty() }
     }
 }
 
@@ -161,13 +163,20 @@ impl Api {
     #[must_use]
     pub fn noting(&self, trace: Arc<RequestTrace>) -> Api {
         let (peer, account, flow) = (self.peer().clone(), self.account().clone(), self.flow().clone());
-        let client = Client { peer, account, flow, trace: Some(trace), session_caller: ArcSwapOption::empty() };
+        let kept = OnceLock::new();
+        let client = Client { peer, account, kept, flow, trace: Some(trace), session_caller: ArcSwapOption::empty() };
         Api { inner: Arc::clone(&self.inner), client: Arc::new(client), caller: self.caller.clone() }
     }
 
     /// The account that is charged for the bytes that the server holds for the connection.
     pub fn account(&self) -> &Account {
         &self.client.account
+    }
+
+    /// The account that is charged for what the client makes the server keep beyond its connections: states of sequences, names of regions, and
+    /// configurations of models.
+    pub(crate) fn kept(&self) -> &PeerAccount {
+        self.client.kept.get_or_init(|| self.inner.budgets.of_peer(&self.client.peer.to_string()))
     }
 
     /// The flow that is charged for the connection's use of the front threads.

@@ -7,8 +7,8 @@ use nerite_engine::{Served, reshaped};
 use nerite_memory::Slot;
 use nerite_request::names::ByName;
 use nerite_request::{
-    Deliver, InferRequestedOutput, InferResponse, Numbered, PlaceQuery, Reply, RequestTrace, Response, ResponseWindow,
-    Status,
+    Deliver, InferRequestedOutput, InferResponse, Numbered, PeerAccount, PlaceQuery, Reply, RequestTrace, Response,
+    ResponseWindow, Status,
 };
 use nerite_tensor::Name;
 use nerite_watchdog::now_ns;
@@ -29,6 +29,8 @@ pub(crate) struct Delivery<S> {
     trace: Option<Arc<RequestTrace>>,
     /// The client whose quota the bytes of the responses count against, and the line that tells of them.
     caller: Option<Arc<Caller>>,
+    /// Who is charged for the states that the request leaves behind. `None` if it leaves none.
+    account: Option<PeerAccount>,
     sink: S,
     /// Counts the inference as under way until its last response was sent.
     under_way: UnderWay,
@@ -46,7 +48,12 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
     ) -> Delivery<S> {
         let shown = Shown::of(outputs, served);
         let window = served.config().decoupled().then(ResponseWindow::new);
-        Delivery { shown, places, window, trace, caller: None, sink, under_way }
+        Delivery { shown, places, window, trace, caller: None, account: None, sink, under_way }
+    }
+
+    /// The same, charging this account for states that the request leaves behind.
+    pub(crate) fn charging(self, account: Option<PeerAccount>) -> Delivery<S> {
+        Delivery { account, ..self }
     }
 
     /// The same for this client.
@@ -59,7 +66,8 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
     where
         S: 'static,
     {
-        let Delivery { shown: None, places: None, window: None, trace: None, caller: None, .. } = &self else {
+        let Delivery { shown: None, places: None, window: None, trace: None, caller: None, account: None, .. } = &self
+        else {
             return Reply::through(self);
         };
         match numbered {
@@ -106,6 +114,10 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Deliver for Delivery<S> {
 
     fn offers_places(&self) -> bool {
         self.places.is_some()
+    }
+
+    fn account(&self) -> Option<PeerAccount> {
+        self.account.clone()
     }
 
     fn trace(&self) -> Option<Arc<RequestTrace>> {

@@ -113,8 +113,8 @@ impl Job {
         self.responder.want(name);
     }
 
-    /// Has `told` called when the request ends, before anybody hears of that.
-    pub fn on_end(&mut self, told: impl FnOnce(Ended<'_>) + Send + 'static) {
+    /// Has `told` called when the request ends, before anybody hears of that. If it returns an error, the request fails with it.
+    pub fn on_end(&mut self, told: impl FnOnce(Ended<'_>) -> Result<(), Status> + Send + 'static) {
         self.responder.on_end(told);
     }
 

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nerite_memory::{Access, Buffer, Filled, Place, Slot};
 use nerite_request::{
-    Cancel, Code, InferResponse, Inputs, Name, Output, Outputs, Parameters, PlaceQuery, Reply, RequestTrace, Response,
-    ResponseWindow, Status, Wanted, WantedOutputs,
+    Cancel, Code, InferResponse, Inputs, Name, Output, Outputs, Parameters, PeerAccount, PlaceQuery, Reply,
+    RequestTrace, Response, ResponseWindow, Status, Wanted, WantedOutputs,
 };
 use nerite_tensor::{DataType, Shape, Tensor, byte_size};
 
@@ -174,6 +174,11 @@ impl Responder {
         self.trace.as_ref()
     }
 
+    /// Who is charged for what the request leaves behind. `None` where nobody is.
+    pub fn account(&self) -> Option<PeerAccount> {
+        self.reply.account()
+    }
+
     /// Whether the request ran before, and was scheduled again.
     pub fn has_run_before(&self) -> bool {
         self.has_run_before
@@ -209,7 +214,7 @@ impl Responder {
     }
 
     /// As [`crate::Job::on_end`].
-    pub(crate) fn on_end(&mut self, told: impl FnOnce(Ended<'_>) + Send + 'static) {
+    pub(crate) fn on_end(&mut self, told: impl FnOnce(Ended<'_>) -> Result<(), Status> + Send + 'static) {
         self.on_end = OnEnd::telling(told);
     }
 
@@ -404,8 +409,9 @@ impl Responder {
         if let Err(lost) = check_memory(inputs.iter().map(|input| &input.data)).and(self.check_memory()) {
             return self.finish(Err(lost), times);
         }
-        self.on_end.tell(Ended { outputs: None, states: std::mem::take(&mut self.states) });
-        self.on_end = OnEnd::default();
+        if let Err(status) = self.on_end.tell(Ended { outputs: None, states: std::mem::take(&mut self.states) }) {
+            return self.finish(Err(status), times);
+        }
         (self.made, self.said, self.watched) = (Outputs::new(), Parameters::new(), Vec::new());
         self.restore_places();
         (self.is_divided, self.has_run_before) = (false, true);
@@ -538,7 +544,10 @@ impl Responder {
             Response::Final(tensors) => Some(&mut tensors.outputs),
             _ => None,
         };
-        self.on_end.tell(Ended { outputs, states: std::mem::take(&mut self.states) });
+        let told = self.on_end.tell(Ended { outputs, states: std::mem::take(&mut self.states) });
+        if let (Err(status), Response::Final(_) | Response::End) = (told, &response) {
+            response = Response::failed(status);
+        }
         // Released before the answer goes out: a client may unregister its regions the moment it has the answer.
         self.wanted = WantedOutputs::new();
         (self.again, self.made, self.watched) = (Vec::new(), Outputs::new(), Vec::new());

@@ -24,6 +24,11 @@ impl PeerAccount {
         Ok(charge)
     }
 
+    /// Whether the other is the same account.
+    pub fn is_same(&self, other: &PeerAccount) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Bytes charged now.
     pub fn kept(&self) -> u64 {
         self.0.held()

@@ -14,7 +14,7 @@ use nerite_backend::{Job, Times, now_ns};
 use nerite_cache::{Kept, Key, KeyWriter, ResponseCache, Stored};
 use nerite_memory::{Access, Reason};
 use nerite_request::limits::INLINE_WORK_BYTES_MAX;
-use nerite_request::{Code, Deliver, InferResponse, Peer, PlaceQuery, Reply, Response, Status};
+use nerite_request::{Code, Deliver, InferResponse, Peer, PeerAccount, PlaceQuery, Reply, Response, Status};
 use nerite_schedule::Rejection;
 
 use crate::lookups::{Lookup, Lookups, NotTaken, RunJob};
@@ -233,6 +233,10 @@ impl Deliver for Insertion {
 
     fn offers_places(&self) -> bool {
         self.reply.offers_places()
+    }
+
+    fn account(&self) -> Option<PeerAccount> {
+        self.reply.account()
     }
 
     fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<nerite_memory::Slot>, Status> {

@@ -136,6 +136,8 @@ struct Work {
     workers: usize,
     /// Instances of any model that were granted resources.
     turns: Option<Turns>,
+    /// The numbers of sequences that are over, whose states are dropped.
+    over: Option<(Arc<Sequences>, Vec<u64>)>,
 }
 
 impl Pool {
@@ -469,6 +471,8 @@ impl Shared {
         let rejected = std::iter::from_fn(|| state.driver.next_rejected());
         work.rejected.extend(rejected.map(|(queued, rejection)| (queued.job, rejection)));
         work.turns = state.limited.as_mut().map(Limited::take_turns);
+        let over = state.driver.take_over();
+        work.over = state.sequences.clone().filter(|_| !over.is_empty()).map(|sequences| (sequences, over));
         self.set_timer(state);
     }
 
@@ -509,7 +513,7 @@ impl Shared {
 
     /// Starts workers and answers rejected jobs. Returns the run for this thread.
     fn carry_out(self: &Arc<Self>, work: Work) -> Option<Run> {
-        let Work { here, rejected, workers, turns } = work;
+        let Work { here, rejected, workers, turns, over } = work;
         for _ in 0..workers {
             match self.start_worker() {
                 Ok(thread) => self.keep_thread(thread),
@@ -521,6 +525,9 @@ impl Shared {
         }
         if let Some(turns) = turns {
             turns.tell();
+        }
+        if let Some((sequences, over)) = over {
+            sequences.over(&over);
         }
         here
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
 use nerite_locks::Mutex;
 use nerite_memory::Slot;
-use nerite_request::{Deliver, PlaceQuery, Reply, Response, ResponseWindow, Status};
+use nerite_request::{Deliver, PeerAccount, PlaceQuery, Reply, Response, ResponseWindow, Status};
 
 /// The order of the responses of one model version.
 #[derive(Clone)]
@@ -171,6 +171,10 @@ impl Deliver for InTurn {
 
     fn window(&self) -> Option<Arc<ResponseWindow>> {
         self.reply.as_ref().and_then(Reply::window)
+    }
+
+    fn account(&self) -> Option<PeerAccount> {
+        self.reply.as_ref().and_then(Reply::account)
     }
 
     fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {

@@ -141,6 +141,18 @@ impl Sequences {
         }
     }
 
+    /// Drops the states of sequences that are over.
+    pub fn over(&self, numbers: &[u64]) {
+        if let Some(states) = &self.states {
+            states.over(numbers);
+        }
+    }
+
+    /// Whether requests leave states behind.
+    pub fn has_states(&self) -> bool {
+        self.states.is_some()
+    }
+
     /// A request for an empty position of a batch. It has the inputs of `neighbour`, which has no control inputs yet, and READY is false. Its answer
     /// is dropped.
     pub fn empty_position(&self, neighbour: &Job) -> Job {

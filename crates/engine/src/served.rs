@@ -366,6 +366,11 @@ impl Served {
         self.cached.is_some()
     }
 
+    /// Whether its requests leave states behind, or those of the models that it is made of may.
+    pub fn leaves_states(&self) -> bool {
+        self.sequences.as_ref().is_some_and(|sequences| sequences.has_states()) || self.config.is_ensemble()
+    }
+
     /// Answers the job from the response cache, or runs it. `asker` is the client, if it is known.
     pub(crate) fn submit(self: &Arc<Self>, job: Job, asker: Option<&Peer>) {
         match &self.cached {

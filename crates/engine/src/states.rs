@@ -1,6 +1,7 @@
 //! How does a model keep state from one request of a sequence to the next?
 //!
 //! This is Triton's implicit state: an output of one step is an input of the next one. The tensor stays where the model wrote it, without a copy.
+//! It is charged to the client whose request made it.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,26 +12,26 @@ use nerite_config::proto::model_sequence_batching::State;
 use nerite_config::proto::model_sequence_batching::initial_state::StateData;
 use nerite_config::{ModelConfig, tensor_data_type, validate_states};
 use nerite_locks::Mutex;
-use nerite_request::{Output, Status};
+use nerite_request::{Output, OverShare, PeerAccount, PeerCharge, Status};
 use nerite_schedule::Controls;
 use nerite_tensor::{DataType, Name, Shape, Tensor, element_count};
 
 use crate::model_file::{ModelFile, zeros};
-use crate::timer::now_us;
 
 /// The folder, in the model's directory, of the files that initial states name.
 const FOLDER: &str = "initial_state";
-/// States of ended sequences are dropped when there are this many more entries than were in use the last time.
-const STATES_MIN: usize = 16;
+/// More bytes than this are freed on a thread of their own: the system takes 30 ms and more for 256 MiB, and the timer's thread serves all models.
+const FREED_HERE_BYTES_MAX: usize = 8 << 20;
+/// Charged for the state of a sequence beside its bytes: its entry, and the names and shapes of its tensors.
+const SEQUENCE_BYTES: usize = 512;
 /// Strings of an initial state without a file are empty. Each has four bytes, for its length.
 const EMPTY_STRING_BYTES: usize = 4;
 
 /// The states of a model version, and the tensors of each sequence.
 pub(crate) struct States {
     specs: Vec<Spec>,
-    /// A sequence ends after this time without a request, in µs.
-    idle_us: u64,
-    kept: Mutex<Kept>,
+    /// By the scheduler's number of the sequence, which is never used again. The scheduler tells when a sequence is over.
+    kept: Mutex<HashMap<u64, Sequence>>,
 }
 
 struct Spec {
@@ -40,19 +41,17 @@ struct Spec {
     initial: Tensor,
 }
 
-#[derive(Default)]
-struct Kept {
-    /// By the scheduler's number of the sequence, which is never used again.
-    sequences: HashMap<u64, Sequence>,
-    /// The number of sequences in use when ended ones were last dropped.
-    in_use: usize,
-}
-
 struct Sequence {
     /// In the order of the specs.
     tensors: Vec<Tensor>,
-    /// The end of its last request. `None` while one runs.
-    used_us: Option<u64>,
+    /// The bytes of the tensors. `None` for the initial state, which all sequences share.
+    charge: Option<Charged>,
+}
+
+/// What a client is charged for the state that its request left.
+struct Charged {
+    account: PeerAccount,
+    charge: PeerCharge,
 }
 
 impl States {
@@ -70,8 +69,7 @@ impl States {
             })
         };
         let specs = batching.state.iter().map(spec).collect::<Result<_, Status>>()?;
-        let idle_us = batching.max_sequence_idle_microseconds;
-        Ok(Some(Arc::new(States { specs, idle_us, kept: Mutex::default() })))
+        Ok(Some(Arc::new(States { specs, kept: Mutex::default() })))
     }
 
     /// Adds the state of its sequence to a request. When the model answers, the new state is kept.
@@ -86,19 +84,18 @@ impl States {
             }
         }
         let (states, number, is_last) = (Arc::clone(self), controls.state, controls.end);
-        job.on_end(move |ended| states.keep(number, is_last, &asked, ended));
+        let account = job.responder().account();
+        job.on_end(move |ended| states.keep(number, is_last, &asked, account, ended));
     }
 
     /// The state for the next request of a sequence.
     fn begin(&self, controls: &Controls) -> Vec<Tensor> {
         let mut kept = self.lock();
-        if let Some(sequence) = kept.sequences.get_mut(&controls.state).filter(|_| !controls.start) {
-            sequence.used_us = None;
+        if let Some(sequence) = kept.get(&controls.state).filter(|_| !controls.start) {
             return sequence.tensors.clone();
         }
-        kept.drop_ended(self.idle_us);
         let tensors: Vec<Tensor> = self.specs.iter().map(|spec| spec.initial.clone()).collect();
-        kept.sequences.insert(controls.state, Sequence { tensors: tensors.clone(), used_us: None });
+        kept.insert(controls.state, Sequence { tensors: tensors.clone(), charge: None });
         tensors
     }
 
@@ -110,8 +107,47 @@ impl States {
     }
 
     /// Keeps the state when a request of a sequence ended: with these outputs, or without if it failed. Removes the outputs that only the server
-    /// requested. A state that the model set by itself is used in place of an output of the same name.
-    fn keep(&self, number: u64, is_last: bool, asked: &[bool], ended: Ended<'_>) {
+    /// requested. A state that the model set by itself is used in place of an output of the same name. Err: the client of `account` may not keep so
+    /// much, and the sequence keeps the state that it had.
+    fn keep(
+        &self,
+        number: u64,
+        is_last: bool,
+        asked: &[bool],
+        account: Option<PeerAccount>,
+        ended: Ended<'_>,
+    ) -> Result<(), Status> {
+        let found = self.take_found(asked, ended);
+        let mut kept = self.lock();
+        if is_last {
+            let over = kept.remove(&number);
+            drop(kept);
+            drop(over);
+            return Ok(());
+        }
+        // The sequence may be over before the last request of it has ended.
+        let Some(sequence) = kept.get_mut(&number) else { return Ok(()) };
+        let replaced = sequence.replace(&self.specs, found, account);
+        drop(kept);
+        // The tensors are freed outside of the lock.
+        replaced.map(drop).map_err(|over| Status::unavailable(over.to_string()))
+    }
+
+    /// Drops the states of sequences that are over.
+    pub fn over(&self, numbers: &[u64]) {
+        let over: Vec<Sequence> = {
+            let mut kept = self.lock();
+            numbers.iter().filter_map(|number| kept.remove(number)).collect()
+        };
+        let bytes: usize = over.iter().map(Sequence::bytes).sum();
+        if bytes > FREED_HERE_BYTES_MAX {
+            // Without a thread they are freed here, when the closure is dropped.
+            drop(std::thread::Builder::new().name("nerite-states".to_owned()).spawn(move || drop(over)));
+        }
+    }
+
+    /// The new state in the order of the specs: `None` for a tensor that stays as it was.
+    fn take_found(&self, asked: &[bool], ended: Ended<'_>) -> Vec<Option<Tensor>> {
         let Ended { mut outputs, mut states } = ended;
         let mut found: Vec<Option<Tensor>> = Vec::new();
         for (spec, asked) in self.specs.iter().zip(asked) {
@@ -121,38 +157,45 @@ impl States {
             });
             let apart = states.iter().position(|state| state.name == spec.output).map(|at| states.swap_remove(at));
             let of_output = |Output { name, datatype, shape, data, .. }| Tensor { name, datatype, shape, data };
-            found.push(apart.or(output.map(of_output)));
+            let tensor = apart.or(output.map(of_output));
+            found.push(tensor.map(|tensor| Tensor { name: spec.input.clone(), ..tensor }));
         }
-        let mut kept = self.lock();
-        if is_last {
-            kept.sequences.remove(&number);
-            return;
-        }
-        let Some(sequence) = kept.sequences.get_mut(&number) else { return };
-        sequence.used_us = Some(now_us());
-        for ((spec, tensor), found) in self.specs.iter().zip(&mut sequence.tensors).zip(found) {
-            if let Some(found) = found {
-                *tensor = Tensor { name: spec.input.clone(), ..found };
-            }
-        }
+        found
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Sequence>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Kept {
-    /// Drops the states of sequences that ended because they were idle, which the scheduler does not report. This runs rarely, so its cost per
-    /// request is small.
-    fn drop_ended(&mut self, idle_us: u64) {
-        if self.sequences.len() < STATES_MIN.max(2 * self.in_use) {
-            return;
+impl Sequence {
+    fn bytes(&self) -> usize {
+        self.tensors.iter().map(|tensor| tensor.data.len()).sum()
+    }
+
+    /// Takes over a new state, and returns the tensors that it replaces. Err: it is more than the client may keep, and nothing changes.
+    fn replace(
+        &mut self,
+        specs: &[Spec],
+        found: Vec<Option<Tensor>>,
+        account: Option<PeerAccount>,
+    ) -> Result<(Vec<Tensor>, Option<Charged>), OverShare> {
+        let tensors: Vec<Tensor> =
+            found.into_iter().zip(&self.tensors).map(|(found, old)| found.unwrap_or_else(|| old.clone())).collect();
+        // What is still the initial tensor is the model's, and no client's.
+        let own = tensors.iter().zip(specs).filter(|(tensor, spec)| tensor.data.owner() != spec.initial.data.owner());
+        let bytes = SEQUENCE_BYTES + own.map(|(tensor, _)| tensor.data.len()).sum::<usize>();
+        let mut before = None;
+        match (&mut self.charge, account) {
+            (Some(charged), Some(account)) if charged.account.is_same(&account) => charged.charge.resize(bytes)?,
+            (charged, Some(account)) => {
+                let charge = account.charge(bytes)?;
+                before = charged.replace(Charged { account, charge });
+            }
+            // A request of the server's own: a model asked for it.
+            (charged, None) => before = charged.take(),
         }
-        let now_us = now_us();
-        // A scheduler measures the idle time from the arrival of the last request, which was before its end.
-        self.sequences.retain(|_, sequence| sequence.used_us.is_none_or(|used| now_us.saturating_sub(used) <= idle_us));
-        self.in_use = self.sequences.len();
+        Ok((std::mem::replace(&mut self.tensors, tensors), before))
     }
 }
 
@@ -191,6 +234,8 @@ fn check_length(file: &str, found: u64, datatype: DataType, expected: usize) -> 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use nerite_budget::{Budgets, Limits};
+
     use super::*;
 
     #[track_caller]
@@ -228,5 +273,68 @@ mod tests {
         check(file, 1, &[], Err("failed to read initial state 's'"));
         let outside = file.replace("'f'", "'../f'");
         check(&outside, 1, &[], Err("which is not below initial_state"));
+    }
+
+    fn states() -> Arc<States> {
+        let text = "name: 'm' sequence_batching { state { input_name: 'I' output_name: 'O' data_type: TYPE_UINT8 dims: [-1] } }";
+        let config = nerite_config::parse_text("", text.as_bytes()).unwrap();
+        States::load(&config, Path::new("/no/such/folder")).unwrap().unwrap()
+    }
+
+    fn controls(number: u64, start: bool) -> Controls {
+        Controls { start, end: false, id: nerite_schedule::SequenceId::Number(number), state: number }
+    }
+
+    /// A request of that sequence whose model answers with a state of so many bytes.
+    fn step(
+        states: &Arc<States>,
+        number: u64,
+        is_last: bool,
+        bytes: usize,
+        account: &PeerAccount,
+    ) -> Result<(), Status> {
+        let (name, data) = ("O".into(), vec![7; bytes].into());
+        let output =
+            Output { name, datatype: DataType::Uint8, shape: Shape::from_slice(&[bytes as i64]), data, placed: false };
+        let mut outputs = vec![output].into();
+        let ended = Ended { outputs: Some(&mut outputs), states: Vec::new() };
+        let kept = states.keep(number, is_last, &[false], Some(account.clone()), ended);
+        assert!(outputs.is_empty(), "nobody asked for the state itself");
+        kept
+    }
+
+    fn len_of(states: &States, number: u64) -> usize {
+        states.begin(&controls(number, false))[0].data.len()
+    }
+
+    #[test]
+    fn a_state_is_charged_to_the_client_that_made_it_until_its_sequence_is_over() {
+        const MIB: usize = 1 << 20;
+        let budgets = Budgets::new(Limits::new(0, Some(100 << 20), Some(20 << 20), None));
+        let (one, other, states) = (budgets.of_peer("one"), budgets.of_peer("other"), states());
+        states.begin(&controls(1, true));
+        assert_eq!(one.kept(), 0, "the initial state is the model's");
+        assert_eq!(step(&states, 1, false, 6 * MIB, &one), Ok(()));
+        assert_eq!(one.kept(), (6 * MIB + SEQUENCE_BYTES) as u64);
+        // Half of 20 MiB may be kept. The sequence keeps the state that it had.
+        let refused = step(&states, 1, false, 11 * MIB, &one).unwrap_err();
+        assert!(
+            refused.code == nerite_request::Code::Unavailable && refused.message.contains("beyond requests"),
+            "{refused}"
+        );
+        assert_eq!((len_of(&states, 1), one.kept()), (6 * MIB, (6 * MIB + SEQUENCE_BYTES) as u64));
+        // Another client goes on with the sequence, and another sequence begins.
+        assert_eq!(step(&states, 1, false, 7 * MIB, &other), Ok(()));
+        states.begin(&controls(2, true));
+        assert_eq!(step(&states, 2, false, 2 * MIB, &one), Ok(()));
+        let charged = |bytes: usize| (bytes + SEQUENCE_BYTES) as u64;
+        assert_eq!((one.kept(), other.kept()), (charged(2 * MIB), charged(7 * MIB)));
+        // One is told to be over by the scheduler, the other by its last request.
+        states.over(&[1, 77]);
+        assert_eq!(step(&states, 2, true, 5, &one), Ok(()));
+        assert_eq!((one.kept(), other.kept(), states.lock().len()), (0, 0, 0));
+        // What still runs of a sequence that is over leaves nothing.
+        assert_eq!(step(&states, 1, false, MIB, &one), Ok(()));
+        assert_eq!((one.kept(), states.lock().len()), (0, 0));
     }
 }

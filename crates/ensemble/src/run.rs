@@ -10,8 +10,8 @@ use nerite_backend::{Job, Meter, Models, Times};
 use nerite_locks::Mutex;
 use nerite_memory::Slot;
 use nerite_request::{
-    Cancel, Code, Deliver, InferResponse, Name, Output, Parameters, PlaceQuery, Reply, Request, RequestTrace, Response,
-    ResponsePermit, ResponseWindow, Sequence, Status, Wanted,
+    Cancel, Code, Deliver, InferResponse, Name, Output, Parameters, PeerAccount, PlaceQuery, Reply, Request,
+    RequestTrace, Response, ResponsePermit, ResponseWindow, Sequence, Status, Wanted,
 };
 use nerite_tensor::Tensor;
 
@@ -44,6 +44,8 @@ struct Shared {
     parameters: Parameters,
     /// Where the request is traced, if it is. Each step is a request of its own there.
     trace: Option<Arc<RequestTrace>>,
+    /// Who is charged for what the steps leave behind.
+    account: Option<PeerAccount>,
     /// Whether the answer calls functions of others, which may wait. The last step answers.
     may_wait: bool,
 }
@@ -81,6 +83,7 @@ impl Run {
             timeout_us: job.timeout_us(),
             parameters: job.parameters().clone(),
             trace: job.responder().trace().cloned(),
+            account: job.responder().account(),
             may_wait: job.may_wait(),
         };
         if let Some(trace) = &shared.trace {
@@ -344,6 +347,10 @@ impl Deliver for StepReply {
                 Event::Failed(Status::new(error.code, message))
             }
         });
+    }
+
+    fn account(&self) -> Option<PeerAccount> {
+        self.run.shared.account.clone()
     }
 
     fn trace(&self) -> Option<Arc<RequestTrace>> {

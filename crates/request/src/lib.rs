@@ -50,6 +50,7 @@ pub use infer_request::{
     InferInput, InferRequest, InferRequestedOutput, RequestedOutputs, Sequence, SequenceId, Source,
 };
 pub use lease_notice::{LeaseNotice, SessionRef};
+pub use nerite_budget::{OverShare, PeerAccount, PeerCharge};
 pub use nerite_tensor::Name;
 pub use parameter::{Parameter, Parameters};
 pub use peer::Peer;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use nerite_budget::PeerAccount;
 use nerite_memory::{Place, Slot};
 
 use crate::{RequestTrace, Response, ResponseWindow, Status};
@@ -38,6 +39,11 @@ pub trait Deliver: Send {
 
     /// Where the request is traced, if it is.
     fn trace(&self) -> Option<Arc<RequestTrace>> {
+        None
+    }
+
+    /// Who is charged for what the request leaves behind, such as the state of its sequence. `None` where nobody is.
+    fn account(&self) -> Option<PeerAccount> {
         None
     }
 
@@ -167,6 +173,11 @@ impl Reply {
     /// As [`Deliver::trace`].
     pub fn trace(&self) -> Option<Arc<RequestTrace>> {
         self.0.as_ref()?.get().trace()
+    }
+
+    /// As [`Deliver::account`].
+    pub fn account(&self) -> Option<PeerAccount> {
+        self.0.as_ref()?.get().account()
     }
 
     /// A place for an output that the client named no memory for; `None` if it may lie anywhere.

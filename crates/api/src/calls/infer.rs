@@ -149,7 +149,8 @@ impl Api {
         let caller = self.caller();
         let InferRequest { id, priority, timeout_us, sequence, parameters, trace, .. } = infer_request;
         let delivery = Delivery::new(outputs, trace, model.served(), places, under_way, sink);
-        let reply = delivery.of_caller(caller).into_reply(numbered);
+        let account = model.served().leaves_states().then(|| self.kept().clone());
+        let reply = delivery.of_caller(caller).charging(account).into_reply(numbered);
         model.of_asker(self.peer()).submit(AdmittedRequest {
             id,
             rows,

@@ -1,6 +1,6 @@
 //! Who is told of the end of a request, and what ends with it?
 
-use nerite_request::Outputs;
+use nerite_request::{Outputs, Status};
 use nerite_tensor::Tensor;
 
 /// Something that is dropped when a request ends.
@@ -18,19 +18,18 @@ pub struct Ended<'r> {
     pub states: Vec<Tensor>,
 }
 
-type EndCallback = dyn FnOnce(Ended<'_>) + Send;
+/// Err: the request fails with it, if it had not failed.
+type EndCallback = dyn FnOnce(Ended<'_>) -> Result<(), Status> + Send;
 
 impl OnEnd {
     /// Has `told` called.
-    pub fn telling(told: impl FnOnce(Ended<'_>) + Send + 'static) -> OnEnd {
+    pub fn telling(told: impl FnOnce(Ended<'_>) -> Result<(), Status> + Send + 'static) -> OnEnd {
         OnEnd(Some(Box::new(told)))
     }
 
-    /// Tells it, once.
-    pub fn tell(&mut self, ended: Ended<'_>) {
-        if let Some(told) = self.0.take() {
-            told(ended);
-        }
+    /// Tells it, once. Err: why the request fails.
+    pub fn tell(&mut self, ended: Ended<'_>) -> Result<(), Status> {
+        self.0.take().map_or(Ok(()), |told| told(ended))
     }
 }
 

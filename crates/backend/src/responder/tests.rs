@@ -242,7 +242,10 @@ fn a_request_that_runs_again_is_as_it_was_but_that_its_sequence_has_begun() {
         run.add_input(run.inputs()[0].clone());
         run.want(&"STATE".into());
         let told = Arc::clone(&ended);
-        run.on_end(move |ended| told.lock().unwrap().push(ended.outputs.is_some()));
+        run.on_end(move |ended| {
+            told.lock().unwrap().push(ended.outputs.is_some());
+            Ok(())
+        });
         run.may_run_again(std::sync::Weak::clone(&whom), 40 + number);
         let (inputs, mut responder) = run.divide();
         put(&mut responder, &[i32::try_from(number).unwrap()]);

@@ -56,7 +56,10 @@ impl Requests {
                 job.want(state);
             }
             if !states.is_empty() {
-                job.on_end(move |ended| asked.set_states(ended.states));
+                job.on_end(move |ended| {
+                    asked.set_states(ended.states);
+                    Ok(())
+                });
             }
             job
         };
