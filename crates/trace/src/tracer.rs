@@ -18,6 +18,9 @@ use crate::settings::{OwnSettings, TraceConfig};
 /// Bytes that all traces together may hold: of requests in flight, and of those whose traces wait to be written.
 pub const TRACES_BYTES_MAX: usize = 64 << 20;
 
+/// Models that may have trace settings of their own. Settings stay when a model is unloaded, and a change of the server's settings visits all.
+const MODELS_MAX: usize = 4096;
+
 /// Chooses the requests that are traced.
 pub struct Tracer {
     /// Whether any request might be. Nothing else is looked at while it is false.
@@ -196,6 +199,12 @@ impl Tracer {
             state.models.remove(model);
             return Ok(());
         }
+        if state.models.len() >= MODELS_MAX && !state.models.contains_key(model) {
+            return Err(Status::unavailable(format!(
+                "{MODELS_MAX} models have trace settings of their own, which is the most there may be; give some of them the server's \
+                 settings again (null)"
+            )));
+        }
         let config = state.server.config.with(&own);
         config.check()?;
         let active = self.activate(config)?;
@@ -295,6 +304,21 @@ mod tests {
         tracer.flush(Duration::from_secs(20));
         check_files(folder.path(), &[("t.json", 5), ("t.json.0", 2), ("t.json.1", 2), ("t.json.2", 1)]);
         assert_eq!(tracer.counts(), TraceCounts { written: 10, ..TraceCounts::default() });
+    }
+
+    #[test]
+    fn so_many_models_have_settings_of_their_own_and_no_more() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let tracer = tracer(folder.path());
+        for number in 0..MODELS_MAX {
+            set(&tracer, &number.to_string(), "trace_rate", Some("9"));
+        }
+        let change = || vec![("trace_rate".into(), Some(vec!["8".into()]))];
+        let refused = tracer.change("one more", change()).expect_err("there are enough");
+        assert!(refused.message.contains("4096 models have trace settings of their own"), "{refused}");
+        assert!(tracer.change("0", change()).is_ok() && tracer.change("", change()).is_ok());
+        set(&tracer, "1", "trace_rate", None);
+        assert!(tracer.change("one more", change()).is_ok());
     }
 
     #[test]
