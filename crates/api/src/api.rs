@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
 use nerite_access::Tokens;
-use nerite_budget::{Account, Budgets, Limits, PeerAccount};
+use nerite_budget::{Account, Budgets, Limits, PeerAccount, PeerCharge};
 use nerite_engine::Engine;
 use nerite_locks::Mutex;
 use nerite_request::{Peer, RequestTrace, Status};
@@ -177,6 +177,11 @@ impl Api {
     /// configurations of models.
     pub(crate) fn kept(&self) -> &PeerAccount {
         self.client.kept.get_or_init(|| self.inner.budgets.of_peer(&self.client.peer.to_string()))
+    }
+
+    /// Charges the client for bytes that it makes the server keep.
+    pub(crate) fn charge_kept(&self, bytes: usize) -> Result<PeerCharge, Status> {
+        self.kept().charge(bytes).map_err(|over| Status::unavailable(over.to_string()))
     }
 
     /// The flow that is charged for the connection's use of the front threads.

@@ -18,7 +18,7 @@ impl Api {
     }
 
     /// Calls `ask` with the registry of the client's own regions, which registrations and calls for all regions use.
-    pub(crate) fn in_own_regions<T>(&self, ask: impl Fn(&Registry) -> Result<T, ShmError>) -> Result<T, Status> {
+    pub(crate) fn in_own_regions<T>(&self, ask: impl FnOnce(&Registry) -> Result<T, ShmError>) -> Result<T, Status> {
         let regions = &self.inner.regions;
         match self.reach() {
             RegionAccess::Shared | RegionAccess::Operator => ask(regions.operator()),

@@ -164,8 +164,9 @@ impl Scope {
         self.api.check_running()?;
         self.api.check_client_shm()?;
         check_name(name)?;
-        let rights = self.api.rights(key);
-        let outcome = self.own_regions().register_system_as(&rights, name, key, offset, byte_size).map_err(of_shm);
+        let (rights, charge) = (self.api.rights(key), self.api.charge_region(name, key)?);
+        let registered = self.own_regions().register_system_as(&rights, charge, name, key, offset, byte_size);
+        let outcome = registered.map_err(of_shm);
         self.api.audit(&outcome, || format!("register region {} of its session over {}", quoted(name), quoted(key)));
         outcome
     }

@@ -155,6 +155,7 @@ impl Store {
         } else {
             read::from_request(&self.options, name, options)
         }?;
+        source.directory = source.directory.charged(options.charge.clone());
         model.clone_into(&mut source.identifier);
         source.needs = self.needs(model, &source.config);
         Ok(source)

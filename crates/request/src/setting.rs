@@ -3,6 +3,8 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use nerite_budget::PeerCharge;
+
 /// What the log shows. `None` in a change means "as it is".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
@@ -62,4 +64,6 @@ pub struct LoadOptions {
     pub config: Option<String>,
     /// Files by path below the model's directory, in place of the repository's.
     pub files: Vec<(String, Arc<dyn FileContent>)>,
+    /// What the client is charged for both. It is kept as long as the model is served with them.
+    pub charge: Option<Arc<PeerCharge>>,
 }

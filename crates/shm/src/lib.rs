@@ -83,7 +83,7 @@ pub use mapped::SharedMapping;
 pub use objects::Objects;
 pub use own::{OwnError, OwnedRegion};
 pub use record::{CudaStatus, Kind, Origin, Record, SystemStatus};
-pub use region::{Located, Region};
+pub use region::{Attached, Located, Region};
 pub use registries::Registries;
 pub use registry::{Options, Registry};
 pub use rights::Rights;

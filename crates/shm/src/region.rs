@@ -1,5 +1,6 @@
 //! What is a registered region, and how does a request access it?
 
+use std::any::Any;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
@@ -17,6 +18,9 @@ use crate::record::Record;
 use crate::source::Mapping;
 use crate::tally::QuotaPermit;
 
+/// Something that is dropped with a region, such as the charge for its name.
+pub type Attached = Box<dyn Any + Send + Sync>;
+
 /// A mapping of another process's memory. It is unmapped when the last Arc is dropped: that of the registration, a Buffer or a Slot.
 pub struct Region {
     record: Arc<Record>,
@@ -24,6 +28,7 @@ pub struct Region {
     lock: Option<PageLock>,
     mapping: Box<dyn Mapping>,
     mark: ShareMark,
+    _attached: Option<Attached>,
     /// Last, because fields drop in order: the count is decreased after the memory was unmapped.
     _permit: QuotaPermit,
 }
@@ -31,7 +36,12 @@ pub struct Region {
 impl Region {
     pub(crate) fn new(record: Arc<Record>, mapping: Box<dyn Mapping>, permit: QuotaPermit) -> Region {
         debug_assert_eq!(record.byte_size, mapping.len() as u64);
-        Region { record, lock: None, mapping, mark: ShareMark::new(), _permit: permit }
+        Region { record, lock: None, mapping, mark: ShareMark::new(), _attached: None, _permit: permit }
+    }
+
+    /// The same region, which drops this with itself.
+    pub(crate) fn with(self, attached: Attached) -> Region {
+        Region { _attached: Some(attached), ..self }
     }
 
     /// The same region, page-locked if the host has a GPU and the operator enabled it. `present` says that all pages of its object are allocated.

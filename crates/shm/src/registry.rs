@@ -11,7 +11,7 @@ use crate::objects::Size;
 use crate::phrasebook::RESERVED_PREFIX;
 use crate::posix::Posix;
 use crate::record::{CudaStatus, Kind, Origin, Record, SystemStatus};
-use crate::region::{Located, Region};
+use crate::region::{Attached, Located, Region};
 use crate::rights::{Rights, own_uid};
 use crate::source::{Mapping, Object, ObjectError, Source};
 use crate::tally::{Counts, QuotaPermit, Tally, Total};
@@ -74,26 +74,40 @@ impl Registry {
     /// Maps `byte_size` bytes from `offset` on of the POSIX object `key`, as the region `name`. The checks and their order are Triton's. No lock is held
     /// during system calls.
     pub fn register_system(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<(), ShmError> {
-        self.register_system_as(&Rights::Any, name, key, offset, byte_size)
+        self.register_system_as(&Rights::Any, Box::new(()), name, key, offset, byte_size)
     }
 
-    /// As [`Registry::register_system`], for a client with these rights. An object that the client could not open itself is refused.
+    /// As [`Registry::register_system`], for a client with these rights. An object that the client could not open itself is refused. `attached` is
+    /// dropped with the region, or if it is refused.
     pub fn register_system_as(
         &self,
         rights: &Rights,
+        attached: Attached,
         name: &str,
         key: &str,
         offset: u64,
         byte_size: u64,
     ) -> Result<(), ShmError> {
-        let registered = self.try_register_system(rights, name, key, offset, byte_size);
+        let registered = self.try_register_system(rights, attached, name, key, offset, byte_size);
         registered.inspect_err(|_| self.tally.count_refused())
     }
 
     /// Opens the device memory of an IPC handle, and registers its first `byte_size` bytes as the region `name`. The handle must have 64 bytes and belong to
     /// the named device. Without a GPU the call fails with the text of a Triton without GPU support, before the handle is checked.
     pub fn register_cuda(&self, name: &str, raw: &[u8], device_id: i64, byte_size: u64) -> Result<(), ShmError> {
-        let registered = self.try_register_cuda(name, raw, device_id, byte_size);
+        self.register_cuda_with(Box::new(()), name, raw, device_id, byte_size)
+    }
+
+    /// As [`Registry::register_cuda`]. `attached` is dropped with the region, or if it is refused.
+    pub fn register_cuda_with(
+        &self,
+        attached: Attached,
+        name: &str,
+        raw: &[u8],
+        device_id: i64,
+        byte_size: u64,
+    ) -> Result<(), ShmError> {
+        let registered = self.try_register_cuda(attached, name, raw, device_id, byte_size);
         registered.inspect_err(|_| self.tally.count_refused())
     }
 
@@ -152,6 +166,7 @@ impl Registry {
     fn try_register_system(
         &self,
         rights: &Rights,
+        attached: Attached,
         name: &str,
         key: &str,
         offset: u64,
@@ -176,10 +191,17 @@ impl Registry {
         drop(object);
         let origin = Origin::System { key: key.into(), offset };
         let record = Arc::new(Record { name: name.into(), byte_size, origin });
-        self.insert(Region::new(record, mapping, permit).locked(self.gpu.as_ref(), present))
+        self.insert(Region::new(record, mapping, permit).with(attached).locked(self.gpu.as_ref(), present))
     }
 
-    fn try_register_cuda(&self, name: &str, raw: &[u8], device_id: i64, byte_size: u64) -> Result<(), ShmError> {
+    fn try_register_cuda(
+        &self,
+        attached: Attached,
+        name: &str,
+        raw: &[u8],
+        device_id: i64,
+        byte_size: u64,
+    ) -> Result<(), ShmError> {
         // First, as in a Triton without GPU support, where gRPC checks nothing else. HTTP has checked the flag before.
         let gpu = self.check_gpu(name)?;
         self.check_name(name, Kind::Cuda)?;
@@ -196,7 +218,7 @@ impl Registry {
         })?;
         let device_id = device_id.cast_unsigned();
         let record = Record { name: name.into(), byte_size, origin: Origin::Cuda { device_id } };
-        self.insert(Region::new(Arc::new(record), Box::new(mapping), permit))
+        self.insert(Region::new(Arc::new(record), Box::new(mapping), permit).with(attached))
     }
 
     /// Another call may have registered the name during the system calls. The new mapping is then dropped.

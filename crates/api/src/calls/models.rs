@@ -38,6 +38,13 @@ fn extensions(shared_memory: bool, gpu: bool) -> impl Iterator<Item = &'static s
     })
 }
 
+/// Charged for a model that is served as a client's load request described it, beside the configuration and the files.
+const SENT_MODEL_BYTES: usize = 64 << 10;
+/// Bytes that the server keeps for each byte of a configuration: the text becomes messages, which are kept as sent and as completed.
+const CONFIG_GROWTH: usize = 8;
+/// Charged for a file beside its path: its entries in the model's directory and in what the server knows of it.
+const FILE_BYTES: usize = 512;
+
 /// What a user can do if the upload of files is refused.
 const UPLOAD_CURE: &str = "put the model into the repository, or start the server with --allow-model-upload=true";
 
@@ -173,11 +180,14 @@ impl Api {
     /// Loads or reloads a model. Resolves when it is ready or has failed.
     pub async fn load(&self, model: &str, options: LoadOptions) -> Result<(), Status> {
         let what = format!("load model {}", quoted(model));
-        if let Err(refused) = self.check_load(model, &options) {
-            let outcome = Err(refused);
-            self.audit(&outcome, || what);
-            return outcome;
-        }
+        let options = match self.check_load(model, &options).and_then(|()| self.charge_load(options)) {
+            Ok(options) => options,
+            Err(refused) => {
+                let outcome = Err(refused);
+                self.audit(&outcome, || what);
+                return outcome;
+            }
+        };
         let ((done, outcome), auditor) = (oneshot::channel(), self.auditor());
         self.inner.engine.load(model, options, self.peer(), move |result| {
             // The client may have gone meanwhile.
@@ -187,6 +197,17 @@ impl Api {
             drop(done.send(result));
         });
         outcome.await.unwrap_or_else(|_| Err(Status::internal(format!("the load of '{model}' was abandoned"))))
+    }
+
+    /// Charges the client for what it sends with a load. The contents of files are on disk, and are not charged.
+    fn charge_load(&self, options: LoadOptions) -> Result<LoadOptions, Status> {
+        if options.config.is_none() && options.files.is_empty() {
+            return Ok(options);
+        }
+        let config = options.config.as_ref().map_or(0, String::len) * CONFIG_GROWTH;
+        let files = options.files.iter().map(|(path, _)| FILE_BYTES + path.len()).sum::<usize>();
+        let charge = Some(Arc::new(self.charge_kept(SENT_MODEL_BYTES + config + files)?));
+        Ok(LoadOptions { charge, ..options })
     }
 
     fn check_load(&self, model: &str, options: &LoadOptions) -> Result<(), Status> {

@@ -3,7 +3,7 @@
 use nerite_memory::MemoryReservation;
 use nerite_request::report::{CudaRegionReport, SystemRegionReport};
 use nerite_request::{Code, SessionRef, Status};
-use nerite_shm::{LeaseName, Registry, ShmError};
+use nerite_shm::{Attached, LeaseName, Registry, ShmError};
 
 use crate::Api;
 use crate::audit::quoted;
@@ -13,6 +13,8 @@ use crate::errors::of_shm;
 const STATUS_BYTES: usize = 512;
 /// The most bytes for one byte of a name: one in the report, and six if JSON escapes it, in a vector of twice the length.
 const STATUS_GROWTH: usize = 13;
+/// Charged for a region beside its name and key: its entries in the tables of names, of mappings and of the guard.
+const REGION_BYTES: usize = 1 << 10;
 /// For less than this no memory is reserved.
 const RESERVED_BYTES_MIN: usize = 1 << 20;
 
@@ -31,8 +33,9 @@ impl Api {
     pub fn register_system(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<(), Status> {
         self.check_running()?;
         check_name(name)?;
-        let rights = self.rights(key);
-        let outcome = self.in_own_regions(|regions| regions.register_system_as(&rights, name, key, offset, byte_size));
+        let (rights, charge) = (self.rights(key), self.charge_region(name, key)?);
+        let outcome =
+            self.in_own_regions(|regions| regions.register_system_as(&rights, charge, name, key, offset, byte_size));
         if outcome.is_ok() {
             let peer = self.peer();
             log::debug!(
@@ -49,11 +52,20 @@ impl Api {
     pub fn register_cuda(&self, name: &str, raw_handle: &[u8], device_id: i64, byte_size: u64) -> Result<(), Status> {
         self.check_running()?;
         check_name(name)?;
-        let outcome = self.in_own_regions(|regions| regions.register_cuda(name, raw_handle, device_id, byte_size));
+        let charge = self.charge_region(name, "")?;
+        let outcome =
+            self.in_own_regions(|regions| regions.register_cuda_with(charge, name, raw_handle, device_id, byte_size));
         self.audit(&outcome, || {
             format!("register region {} of CUDA device {device_id}: {byte_size} bytes", quoted(name))
         });
         outcome
+    }
+
+    /// Charges the client for a region's names, which are kept as long as the region.
+    pub(crate) fn charge_region(&self, name: &str, key: &str) -> Result<Attached, Status> {
+        // Its entry has both, its mapping has the key, and the tables of names have the name.
+        let charge = self.charge_kept(REGION_BYTES + 2 * (name.len() + key.len()))?;
+        Ok(Box::new(charge))
     }
 
     /// Unregisters one system region, or (empty name) all of the client's own. Requests in flight keep their memory.

@@ -48,7 +48,7 @@ impl Calls {
         let config = (!config.is_empty()).then(|| config.to_owned());
         let calls = Arc::clone(self);
         let done = move |outcome| calls.done(call, outcome);
-        self.process.callees.models.load(model, LoadOptions { config, files }, Box::new(done));
+        self.process.callees.models.load(model, LoadOptions { config, files, charge: None }, Box::new(done));
     }
 
     /// Unloads a model.

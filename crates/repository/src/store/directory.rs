@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nerite_request::PeerCharge;
 use tempfile::TempDir;
 
 /// A model's directory. If it was made from the files of a request, it is removed when its last clone is dropped. So a served model keeps a clone.
@@ -10,17 +11,24 @@ use tempfile::TempDir;
 pub struct ModelDir {
     path: PathBuf,
     made: Option<Arc<TempDir>>,
+    /// What a client is charged for the configuration or the files that it sent.
+    charge: Option<Arc<PeerCharge>>,
 }
 
 impl ModelDir {
     /// A directory of a repository.
     pub(crate) fn of_repository(path: PathBuf) -> ModelDir {
-        ModelDir { path, made: None }
+        ModelDir { path, made: None, charge: None }
     }
 
     /// A temporary directory for one load.
     pub(crate) fn made(folder: TempDir) -> ModelDir {
-        ModelDir { path: folder.path().to_owned(), made: Some(Arc::new(folder)) }
+        ModelDir { path: folder.path().to_owned(), made: Some(Arc::new(folder)), charge: None }
+    }
+
+    /// The same directory, which keeps the charge of the load that it was read for.
+    pub(crate) fn charged(self, charge: Option<Arc<PeerCharge>>) -> ModelDir {
+        ModelDir { charge, ..self }
     }
 
     /// The directory itself.

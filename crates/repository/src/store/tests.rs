@@ -60,13 +60,13 @@ impl Disk {
 }
 
 fn with_config(json: &str) -> LoadOptions {
-    LoadOptions { config: Some(json.to_owned()), files: Vec::new() }
+    LoadOptions { config: Some(json.to_owned()), ..LoadOptions::default() }
 }
 
 fn with_files(json: Option<&str>, files: &[(&str, &str)]) -> LoadOptions {
     let content = |content: &str| -> Arc<dyn FileContent> { Arc::new(content.as_bytes().to_vec()) };
     let files = files.iter().map(|(path, text)| ((*path).to_owned(), content(text))).collect();
-    LoadOptions { config: json.map(str::to_owned), files }
+    LoadOptions { config: json.map(str::to_owned), files, charge: None }
 }
 
 /// The log's line for model `m` of these files, as far as `expect` goes, and the client's sentence.
