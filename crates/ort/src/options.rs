@@ -28,6 +28,8 @@ pub struct Options {
     /// `memory.enable_memory_arena_shrinkage`, an option of each run.
     pub arena_shrinkage: Option<String>,
     device_initializers: Option<String>,
+    /// Whether it computes on the threads that all sessions share, if the operator asked for such.
+    on_common_pool: bool,
     operator_libraries: Vec<std::path::PathBuf>,
     cuda: CudaOptions,
 }
@@ -57,6 +59,7 @@ impl Options {
             optimization: optimization.and_then(|o| o.graph.as_ref()).map_or(0, |graph| graph.level),
             arena_shrinkage: knob(context, "memory.enable_memory_arena_shrinkage").map(str::to_owned),
             device_initializers: knob(context, "session.use_device_allocator_for_initializers").map(str::to_owned),
+            on_common_pool: false,
             operator_libraries: libraries.iter().map(|file| context.model_dir.join(file)).collect(),
             // Said to nobody where no instance is on a GPU, so it may be wrong there.
             cuda: if on_gpus { cuda::options(context)? } else { CudaOptions::new() },
@@ -66,6 +69,16 @@ impl Options {
     /// The same for a session that so many instances share: its pool has as many threads as theirs would have.
     pub fn shared_by(self, instances: usize) -> Options {
         Options { intra_threads: (self.intra_threads - 1) * instances.max(1) + 1, ..self }
+    }
+
+    /// The same for a session that computes on the threads that all sessions share.
+    pub fn on_common_pool(self) -> Options {
+        Options { on_common_pool: true, ..self }
+    }
+
+    /// Whether the session computes on the threads that all sessions share.
+    pub fn is_on_common_pool(&self) -> bool {
+        self.on_common_pool
     }
 
     /// Whether a session computes on the thread that calls it alone.
@@ -90,6 +103,7 @@ impl Options {
             optimization: 2,
             arena_shrinkage: None,
             device_initializers: None,
+            on_common_pool: false,
             operator_libraries: Vec::new(),
             cuda: CudaOptions::new(),
         }
@@ -113,6 +127,9 @@ impl Options {
             .with_config_entry("session.inter_op.allow_spinning", spinning)?
             .with_optimization_level(self.level())?
             .with_thread_manager(threads)?;
+        if !self.on_common_pool {
+            builder = builder.with_independent_thread_pool()?;
+        }
         if let Some(value) = &self.device_initializers {
             builder = builder.with_config_entry("session.use_device_allocator_for_initializers", value)?;
         }

@@ -16,7 +16,7 @@ use crate::cuda::{self, Failure};
 use crate::fragile::{Fragile, Sizes};
 use crate::options::Options;
 use crate::provider::has_cuda;
-use crate::seat::{Seat, SharedSession, may_share};
+use crate::seat::{Seat, SharedSession, divides_no_integers, may_share};
 use crate::session::{OrtInstance, Target, Traits};
 use crate::signature::ports;
 use crate::status::library_status;
@@ -136,8 +136,20 @@ impl Runtime for OnnxRuntime {
         let on_host = specs.iter().filter(|spec| spec.device.is_none()).count();
         let options = Options::of(context, on_host < specs.len())?;
         let nodes = read_nodes(&path, context);
-        let has_pool = shared(context)?.has_pool;
-        let is_shared = nodes.as_ref().is_ok_and(|nodes| may_share(&options, nodes, has_pool));
+        let divides_none = nodes.as_ref().is_ok_and(divides_no_integers);
+        let options = match shared(context)?.has_pool {
+            true if divides_none => options.on_common_pool(),
+            true => {
+                log::info!(
+                    "model '{}': its graph may divide integers, so it has threads of its own and not those that models share \
+                     (enable-global-threadpool)",
+                    context.model
+                );
+                options
+            }
+            false => options,
+        };
+        let is_shared = nodes.is_ok() && may_share(&options, divides_none);
         let options = if is_shared { options.shared_by(on_host) } else { options };
         let device = specs.first().and_then(|spec| spec.device);
         let opened = Arc::new(open_session(&path, context, &options, device)?);
@@ -231,7 +243,7 @@ fn open_session(
     device: Option<u32>,
 ) -> Result<SharedSession, Status> {
     let shared = shared(context)?;
-    let traps = SessionTraps::new(shared.has_pool);
+    let traps = SessionTraps::new(options.is_on_common_pool());
     // Again for each session: a library of operators may have set a handler since.
     install_traps().map_err(|Errno(number)| {
         let fault = std::io::Error::from_raw_os_error(number);

@@ -33,13 +33,14 @@ const DIVIDES_NO_INTEGERS: &[&str] = &[
     "Sign", "Sin", "Softmax", "Softplus", "Softsign", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Transpose", "Unsqueeze", "Where",
 ];
 
-/// Whether several instances may run one session with these options.
-pub fn may_share(options: &Options, nodes: &Nodes, shares_pool: bool) -> bool {
-    let is_told_apart = options.is_without_pool() && !shares_pool;
-    options.has_own_operators_only() && (is_told_apart || divides_no_integers(nodes))
+/// Whether several instances may run one session with these options, of a graph that divides no integers or that may.
+pub fn may_share(options: &Options, divides_none: bool) -> bool {
+    options.has_own_operators_only() && (options.is_without_pool() || divides_none)
 }
 
-fn divides_no_integers(nodes: &Nodes) -> bool {
+/// Whether no operator of a graph divides integers. Only sessions of such graphs compute on threads that sessions of other models use as well
+/// (`enable-global-threadpool`): for whom those threads work is not known.
+pub fn divides_no_integers(nodes: &Nodes) -> bool {
     let is_known =
         |node: &Node| node.is_standard() && node.inner.is_empty() && DIVIDES_NO_INTEGERS.contains(&node.op.as_str());
     nodes.is_complete && nodes.graph.iter().all(is_known)

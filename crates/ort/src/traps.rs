@@ -8,8 +8,8 @@
 //!
 //! A session computes on the thread that calls it and on those of its pool. We start the pool's threads, so each of them counts
 //! for its session ([`nerite_guard::count_traps`]). What the calling thread counts is its own run's. What a pool's thread counts is
-//! the run's that is alone in the session; several run in one only where none divides ([`crate::seat`]). Where all sessions share one pool
-//! (`enable-global-threadpool`) it is not known for whom its threads divided; there all runs fail that are under way at that moment.
+//! the run's that is alone in the session; several run in one only where none divides ([`crate::seat`]). So it is with the pool that sessions
+//! of several models share (`enable-global-threadpool`). If one of its threads divided all the same, all runs fail that are under way on it.
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, LazyLock};

@@ -1,0 +1,89 @@
+//! Where models share one pool of threads, does a division without a result fail its own run alone?
+//!
+//! A process has one environment of ONNX Runtime, whose pool the first model makes. So this is not among the tests of other settings.
+#![expect(clippy::print_stdout, reason = "a test that skips itself says so")]
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nerite_backend::conformance::{ask, context};
+use nerite_backend::{Instance, InstanceSpec, LoadContext, Model, Runtime};
+use nerite_config::ModelConfig;
+use nerite_guard::DIVISIONS_TRAP;
+use nerite_memory::{Buffer, Number};
+use nerite_ort::{OnnxRuntime, find_library};
+use nerite_request::{InferResponse, Wanted};
+use nerite_tensor::{DataType, Shape, Tensor};
+
+fn instance(runtime: &OnnxRuntime, graph: &str) -> Box<dyn Instance> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/models");
+    let text = format!("name: '{graph}' backend: 'onnxruntime' default_model_filename: '{graph}.onnx'");
+    let config: ModelConfig = nerite_config::parse_text("config.pbtxt", text.as_bytes()).unwrap();
+    let mut context = context(&folder, config);
+    context.version_dir.clone_from(&folder);
+    for (key, value) in
+        [("default-max-batch-size", "0"), ("intra_op_thread_count", "3"), ("enable-global-threadpool", "1")]
+    {
+        context.settings.insert(key.into(), value.into());
+    }
+    let context = LoadContext { config: Arc::new(runtime.complete(&context).unwrap()), ..context };
+    let model: Arc<dyn Model> = runtime.load(&context).unwrap();
+    model.instance(&InstanceSpec::default()).unwrap()
+}
+
+fn tensor<T: Number>(name: &str, datatype: DataType, shape: &[i64], values: Vec<T>) -> Tensor {
+    Tensor { name: name.into(), datatype, shape: Shape::from_slice(shape), data: Buffer::from_numbers(values) }
+}
+
+/// Threads of pools of this process.
+fn pool_threads() -> usize {
+    let names = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = names.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|name| name.trim_end() == "onnxruntime").count()
+}
+
+#[test]
+fn a_model_that_may_divide_has_threads_of_its_own_and_fails_no_run_of_another() {
+    let Some(path) = find_library(None) else {
+        println!("skipped: no ONNX Runtime on this host (pip install onnxruntime, or set ORT_DYLIB_PATH)");
+        return;
+    };
+    let runtime = OnnxRuntime::open(&path).unwrap_or_else(|e| panic!("{e}"));
+    let _first = instance(&runtime, SAFE);
+    let common = pool_threads();
+    assert!(common > 0, "the common pool has threads");
+    let _second = instance(&runtime, SAFE);
+    assert_eq!(pool_threads(), common, "a graph that divides no integers uses the common pool");
+    let (mut faulty, mut right) = (instance(&runtime, "remainders"), instance(&runtime, "remainders"));
+    assert!(pool_threads() > common, "a graph that may divide has threads of its own");
+    // Enough that the pool's threads divide, not the caller alone.
+    let count = 1 << 18;
+    let request = |divisor: i32| {
+        let of = |name: &str, value: i32| tensor(name, DataType::Int32, &[count as i64, 1], vec![value; count]);
+        vec![of("a", i32::MIN), of("b", divisor)]
+    };
+    let wanted = || vec![Wanted { name: "y".into(), slot: None }];
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let answer = ask(request(-1), wanted(), |batch| faulty.run(batch));
+                assert_eq!(answer.is_err(), DIVISIONS_TRAP);
+            }
+        });
+        let tries = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for _ in 0..50 {
+                let answer: InferResponse = ask(request(7), wanted(), |batch| right.run(batch)).unwrap();
+                let remainders = answer.outputs[0].data.numbers::<i32>().unwrap();
+                assert!(remainders.iter().all(|remainder| *remainder == i32::MIN.rem_euclid(7)));
+            }
+        }));
+        is_over.store(true, Ordering::Relaxed);
+        tries.unwrap();
+    });
+}
+
+/// A graph of operators that divide no integers.
+const SAFE: &str = "echo_fp32";
