@@ -4,6 +4,7 @@
  *   strategy  volume: at most `volume_bytes` bytes of inputs in one batch (the default)
  *             never: nothing joins
  *             fail_include, fail_begin, fail_start: the function of that name returns an error
+ *             sleeps: it takes `sleep_ms` for each request that it is asked about, and then is as volume
  *             forbidden: it tries what a strategy must not do, and then is as volume
  * Its last function logs what was called how often.
  */
@@ -14,7 +15,7 @@ typedef void Batcher;
 /* The strategy of one model, which all its batches read. The counts are the test's: functions of one model are called one at a time. */
 typedef struct {
   char strategy[32];
-  uint64_t bytes_max;
+  uint64_t bytes_max, sleep_ms;
   unsigned begun, asked, ended;
 } Strategy;
 
@@ -36,8 +37,10 @@ Error* TRITONBACKEND_ModelBatcherInitialize(Batcher** batcher, Model* model) {
   char bytes[32];
   parameter(text, "strategy", strategy->strategy, sizeof strategy->strategy);
   parameter(text, "volume_bytes", bytes, sizeof bytes);
-  free(text);
   strategy->bytes_max = strtoull(bytes, NULL, 10);
+  parameter(text, "sleep_ms", bytes, sizeof bytes);
+  strategy->sleep_ms = strtoull(bytes, NULL, 10);
+  free(text);
   *batcher = strategy;
   if (strcmp(strategy->strategy, "fail_start") == 0) return TRITONSERVER_ErrorNew(INTERNAL, "start fails on purpose");
   return NULL;
@@ -94,6 +97,10 @@ Error* TRITONBACKEND_ModelBatchIncludeRequest(Request* request, void* userp, boo
   strategy->asked++;
   if (strcmp(strategy->strategy, "never") == 0) return NULL;
   if (strcmp(strategy->strategy, "fail_include") == 0) return TRITONSERVER_ErrorNew(INTERNAL, "include fails on purpose");
+  if (strcmp(strategy->strategy, "sleeps") == 0) {
+    struct timespec time = {(time_t)(strategy->sleep_ms / 1000), (long)(strategy->sleep_ms % 1000) * 1000000};
+    nanosleep(&time, NULL);
+  }
   if (strcmp(strategy->strategy, "forbidden") == 0) TRY(try_what_is_forbidden(request));
   uint32_t count;
   uint64_t bytes = 0;

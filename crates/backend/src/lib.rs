@@ -103,4 +103,4 @@ pub use rows::{Execute, Joined, Ragged, Work};
 pub use runtime::{Awaited, Batch, BroughtAlong, CostBound, Instance, InstanceSpec, Jobs, LoadContext, Model, Runtime};
 pub use staged::Staged;
 pub use stop::StopGuard;
-pub use strategy::BatchStrategy;
+pub use strategy::{BatchStrategy, WaitingRequest};

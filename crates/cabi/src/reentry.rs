@@ -1,6 +1,6 @@
 //! What may a thread not do while it asks a batching strategy?
 //!
-//! The queue of the strategy's model is locked meanwhile. What needs that queue, or waits for somebody who does, would wait for ever.
+//! No batch of the strategy's model forms meanwhile. What waits for a request of that model, or for somebody who does, would wait for ever.
 
 use std::cell::Cell;
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nerite_backend::{BatchStrategy, Job, LoadContext, Model};
+use nerite_backend::{BatchStrategy, LoadContext, Model, WaitingRequest};
 use nerite_config::ModelConfig;
 use nerite_request::Status;
 
@@ -27,7 +27,7 @@ use functions::Functions;
 const PARAMETER: &str = "TRITON_BATCH_STRATEGY_PATH";
 /// The name of a library that no parameter names.
 const FILE_NAME: &str = "batchstrategy.so";
-/// A call that takes longer is logged: requests of other clients wait for it.
+/// A call that takes longer is logged: all requests of the model wait for it.
 const SLOW: Duration = Duration::from_millis(10);
 /// The most messages of one kind for one model.
 const MESSAGES_MAX: u32 = 10;
@@ -115,8 +115,9 @@ impl LibraryStrategy {
     }
 
     /// `ModelBatchIncludeRequest`. An error counts as no.
-    fn includes(&mut self, userp: Kept, job: &Job) -> bool {
-        let request = RequestObject::waiting(job, &self.model.object).and_then(|request| Handle::to(Arc::new(request)));
+    fn includes(&mut self, userp: Kept, waiting: &WaitingRequest) -> bool {
+        let request =
+            RequestObject::waiting(waiting, &self.model.object).and_then(|request| Handle::to(Arc::new(request)));
         let request = match request {
             Ok(request) => request,
             Err(fault) => {
@@ -169,7 +170,7 @@ impl LibraryStrategy {
 }
 
 impl BatchStrategy for LibraryStrategy {
-    fn begins(&mut self, first: &Job) {
+    fn begins(&mut self, first: &WaitingRequest) {
         self.finalize();
         let batcher = self.batcher;
         let userp = match self.timed(|functions| functions.batch_initialize(batcher)) {
@@ -192,7 +193,7 @@ impl BatchStrategy for LibraryStrategy {
         }
     }
 
-    fn may_join(&mut self, next: &Job) -> bool {
+    fn may_join(&mut self, next: &WaitingRequest) -> bool {
         match self.batch {
             Some(Forming { userp, is_open: true }) => self.includes(userp, next),
             Some(_) | None => false,

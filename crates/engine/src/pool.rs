@@ -21,7 +21,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-use nerite_backend::{CostBound, Instance, Job, Jobs, ModelVersion, Reschedule};
+use nerite_backend::{BatchStrategy, CostBound, Instance, Job, Jobs, ModelVersion, Reschedule};
 use nerite_locks::Mutex;
 use nerite_schedule::{Arrival, Driver, InstanceId, Rejection, RunSlot, Ticket};
 use nerite_watchdog::Flow;
@@ -60,6 +60,8 @@ struct Shared {
     reject: Reject,
     quickness: Quickness,
     arrivals: Arc<Arrivals>,
+    /// What else decides which requests share a batch. Only the worker that asks a question takes this lock.
+    strategy: Mutex<Option<Box<dyn BatchStrategy>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The cores of the instances. `None` for all cores; then jobs may run on front threads too.
     cores: Option<Arc<InstanceCores>>,
@@ -155,7 +157,10 @@ impl Pool {
         let workers_max = instances.len();
         let Scheduling { scheduler, arrivals, strategy, preserve_ordering, requests_max, claims, cores } = scheduling;
         let arrivals = Arc::new(arrivals);
-        let mut driver = Driver::new(scheduler).asking(JoinRules { arrivals: Arc::clone(&arrivals), strategy });
+        let mut driver = Driver::new(scheduler).asking(JoinRules { arrivals: Arc::clone(&arrivals) });
+        if strategy.is_some() {
+            driver = driver.with_questions();
+        }
         (0..workers_max).rev().for_each(|instance| driver.grant(InstanceId(instance), now_us()));
         let state = State {
             driver,
@@ -189,6 +194,7 @@ impl Pool {
             reject,
             quickness: Quickness::new(bound).with_padding(arrivals.padding().clone()),
             arrivals,
+            strategy: Mutex::new(strategy),
             threads: Mutex::default(),
             cores,
         });
@@ -276,6 +282,8 @@ impl Pool {
         ended.append(&mut state.gone);
         drop(state);
         self.0.end(ended);
+        let strategy = self.0.take_strategy();
+        self.0.catching(|| drop(strategy));
     }
 
     fn stop(&self) {
@@ -462,12 +470,18 @@ impl Shared {
                 work.workers += self.wake_worker(state);
             }
         }
+        if state.driver.has_question() {
+            work.workers += self.wake_worker(state);
+        }
         self.take_rest(state, &mut work);
         work
     }
 
     /// Takes the other work that is done without the lock.
     fn take_rest(self: &Arc<Self>, state: &mut State, work: &mut Work) {
+        if state.closed && state.driver.is_drained() {
+            self.wake.notify_all();
+        }
         let rejected = std::iter::from_fn(|| state.driver.next_rejected());
         work.rejected.extend(rejected.map(|(queued, rejection)| (queued.job, rejection)));
         work.turns = state.limited.as_mut().map(Limited::take_turns);
@@ -495,10 +509,10 @@ impl Shared {
         }
     }
 
-    /// Wakes a worker for a run that is ready. Returns 1 if a worker must be started.
+    /// Wakes a worker for a run that is ready, or for a question. Returns 1 if a worker must be started.
     fn wake_worker(&self, state: &mut State) -> usize {
-        // Every ready run has a worker that is awake or is being woken already.
-        if state.sleeping >= state.ready.len() || state.workers >= state.workers_max.max(1) {
+        // Each of the others has a worker that is awake or is being woken already.
+        if state.sleeping >= state.wanted_workers() || state.workers >= state.workers_max.max(1) {
             // `close` waits on the same condition variable. Only `notify_all` is sure to wake a worker.
             if state.closed {
                 self.wake.notify_all();

@@ -123,6 +123,7 @@ impl Batcher {
                     self.tuned.iter_mut().for_each(|tuned| tuned.waits(context.now_us));
                     return context.wake_at(at_us);
                 }
+                Step::AwaitAnswer => return,
                 Step::Run(count) => {
                     self.granted.pop();
                     context.joins.ends();
@@ -141,11 +142,11 @@ impl Batcher {
     /// Extends the forming batch by the next requests of the queue.
     fn look(&mut self, context: &mut Context<'_>) {
         for (place, waiting) in self.queue.behind(self.forming.last()) {
-            if self.forming.is_closed() {
+            if self.forming.is_closed() || self.forming.is_asking() {
                 return;
             }
-            if self.forming.last().is_none() {
-                context.joins.begins(waiting.arrival.ticket);
+            if self.forming.last().is_none() && !context.joins.begins(waiting.arrival.ticket) {
+                return self.forming.asks_at(place);
             }
             let may_join = |head: Ticket, next: Ticket| context.joins.may_join(&[head], next);
             self.forming.look_at(place, waiting, &self.policy, may_join);
@@ -216,6 +217,7 @@ impl Scheduler for Batcher {
             }
             Event::Stop => self.stopped = true,
             Event::Done(instance) => self.tuned.iter_mut().for_each(|tuned| tuned.ended(instance, context.now_us)),
+            Event::Answered => self.forming.answered(),
             Event::Time => {}
         }
         if self.is_held_back() {

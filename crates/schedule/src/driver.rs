@@ -6,7 +6,8 @@ use smallvec::SmallVec;
 
 use crate::action::{Action, Actions, Batch, Controls, Rejection, Slot};
 use crate::event::{Arrival, Event, InstanceId, Ticket, Wants};
-use crate::{Context, JoinRule, Joins, Scheduler};
+use crate::questions::Questions;
+use crate::{Context, JoinRule, Joins, Question, Scheduler};
 
 /// A scheduler, and the jobs behind its tickets.
 ///
@@ -15,6 +16,8 @@ use crate::{Context, JoinRule, Joins, Scheduler};
 pub struct Driver<J> {
     scheduler: Box<dyn Scheduler + Send>,
     rule: Option<Box<dyn JoinRule<J> + Send>>,
+    /// `Some` if the model has a strategy, which the caller asks.
+    questions: Option<Questions>,
     last: Ticket,
     waiting: HashMap<Ticket, J>,
     actions: Actions,
@@ -60,6 +63,7 @@ impl<J> Driver<J> {
         Driver {
             scheduler,
             rule: None,
+            questions: None,
             last: Ticket(0),
             waiting: HashMap::new(),
             actions: Actions::default(),
@@ -74,6 +78,15 @@ impl<J> Driver<J> {
     /// The same driver, which asks this rule before a job joins a batch.
     pub fn asking(mut self, rule: impl JoinRule<J> + Send + 'static) -> Driver<J> {
         self.rule = Some(Box::new(rule));
+        self
+    }
+
+    /// The same driver, for a model with a strategy. A job that the rule lets in joins a batch if the strategy lets it in as well.
+    ///
+    /// Only the scheduler [`Batcher`](crate::Batcher) waits for answers. The caller takes the questions by [`Driver::next_question`] and answers them at any later time by [`Driver::answered`]. Meanwhile the other
+    /// calls of the driver go on as always, but no batch starts.
+    pub fn with_questions(mut self) -> Driver<J> {
+        self.questions = Some(Questions::default());
         self
     }
 
@@ -129,6 +142,42 @@ impl<J> Driver<J> {
         }
     }
 
+    /// The next question to the strategy. It must be answered before there is another one.
+    pub fn next_question(&mut self) -> Option<Question<&J>> {
+        let questions = self.questions.as_mut()?;
+        let asked = match questions.next()? {
+            Question::Begins(ticket) => self.waiting.get(&ticket).map(Question::Begins),
+            Question::MayJoin(ticket) => self.waiting.get(&ticket).map(Question::MayJoin),
+            Question::Ends => Some(Question::Ends),
+        };
+        match asked {
+            Some(_) => questions.take(),
+            None => {
+                questions.forget();
+                None
+            }
+        };
+        asked
+    }
+
+    /// Whether [`Driver::next_question`] may have a question.
+    pub fn has_question(&self) -> bool {
+        self.questions.as_ref().is_some_and(|questions| questions.next().is_some())
+    }
+
+    /// Whether a batch waits for the answer to that question.
+    pub fn has_urgent_question(&self) -> bool {
+        let next = self.questions.as_ref().and_then(Questions::next);
+        next.is_some_and(|question| question != Question::Ends)
+    }
+
+    /// The strategy answered the question that was taken last.
+    pub fn answered(&mut self, says: bool, now_us: u64) {
+        if self.questions.as_mut().is_some_and(|questions| questions.answered(says)) {
+            self.tell(Event::Answered, now_us);
+        }
+    }
+
     /// Refuses further jobs. Jobs that wait are still run.
     pub fn stop(&mut self, now_us: u64) {
         self.tell(Event::Stop, now_us);
@@ -170,9 +219,9 @@ impl<J> Driver<J> {
     }
 
     fn tell(&mut self, event: Event, now_us: u64) {
-        let Driver { scheduler, waiting, actions, rule, .. } = self;
+        let Driver { scheduler, waiting, actions, rule, questions, .. } = self;
         actions.wake_at_us = None;
-        let mut joins = Asked { rule: rule.as_deref_mut(), waiting };
+        let mut joins = Asked { rule: rule.as_deref_mut(), questions: questions.as_mut(), waiting };
         scheduler.handle(event, &mut Context { now_us, actions, joins: &mut joins });
         self.wake_at_us = self.actions.wake_at_us;
         let mut decided = std::mem::take(&mut self.actions.list);
@@ -205,28 +254,43 @@ impl<J> Driver<J> {
     }
 }
 
-/// The rule, asked by tickets.
+/// The rule and the strategy, asked by tickets.
 struct Asked<'a, J> {
     rule: Option<&'a mut (dyn JoinRule<J> + Send + 'static)>,
+    questions: Option<&'a mut Questions>,
     waiting: &'a HashMap<Ticket, J>,
 }
 
 impl<J> Joins for Asked<'_, J> {
-    fn begins(&mut self, first: Ticket) {
+    fn begins(&mut self, first: Ticket) -> bool {
+        if self.questions.as_mut().is_some_and(|questions| questions.answer(Question::Begins(first)).is_none()) {
+            return false;
+        }
         if let (Some(rule), Some(first)) = (&mut self.rule, self.waiting.get(&first)) {
             rule.begins(first);
         }
+        true
     }
 
-    fn may_join(&mut self, batch: &[Ticket], next: Ticket) -> bool {
-        let (Some(rule), Some(next)) = (&mut self.rule, self.waiting.get(&next)) else { return true };
-        let batch: SmallVec<[&J; 1]> = batch.iter().filter_map(|ticket| self.waiting.get(ticket)).collect();
-        rule.may_join(&batch, next)
+    fn may_join(&mut self, batch: &[Ticket], next: Ticket) -> Option<bool> {
+        if let (Some(rule), Some(next)) = (&mut self.rule, self.waiting.get(&next)) {
+            let batch: SmallVec<[&J; 1]> = batch.iter().filter_map(|ticket| self.waiting.get(ticket)).collect();
+            if !rule.may_join(&batch, next) {
+                return Some(false);
+            }
+        }
+        match &mut self.questions {
+            Some(questions) => questions.answer(Question::MayJoin(next)),
+            None => Some(true),
+        }
     }
 
     fn ends(&mut self) {
         if let Some(rule) = &mut self.rule {
             rule.ends();
+        }
+        if let Some(questions) = &mut self.questions {
+            questions.end();
         }
     }
 }

@@ -27,6 +27,8 @@ pub enum Event {
     Cancelled(Ticket),
     /// The time at which the scheduler asked to be woken.
     Time,
+    /// A question of [`Joins`](crate::Joins) was answered. The scheduler asks it again and gets the answer.
+    Answered,
     /// The model stops. New requests are rejected. Waiting requests still run.
     Stop,
 }

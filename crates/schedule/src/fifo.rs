@@ -61,7 +61,7 @@ impl Scheduler for Fifo {
                 }
             }
             Event::Stop => self.stopped = true,
-            Event::Done(_) | Event::Time => {}
+            Event::Done(_) | Event::Time | Event::Answered => {}
         }
     }
 

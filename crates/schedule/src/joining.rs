@@ -1,6 +1,8 @@
 //! Who else has a say in which requests share a batch?
 //!
-//! A model may have a rule of its own beside its policy. The rule hears of each batch from its first request to its end, so it may count what is in it:
+//! A model may have a rule of its own beside its policy, which answers at once. It may also have a strategy, which takes time: it is asked
+//! [questions](Question), and no batch of the model starts while one is unanswered. Rule and strategy hear of each batch from its first request to its
+//! end, so they may count what is in it:
 //!
 //! ```text
 //!   begins(1)   may_join([1], 2) yes   may_join([1], 3) no   ends()
@@ -28,13 +30,25 @@ impl<J, F: FnMut(&[&J], &J) -> bool> JoinRule<J> for F {
     }
 }
 
+/// What a strategy is asked. The order is that of [`JoinRule`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question<J> {
+    /// As [`JoinRule::begins`]. The answer has no meaning.
+    Begins(J),
+    /// Whether this job may join the batch that began last.
+    MayJoin(J),
+    /// As [`JoinRule::ends`]. The answer has no meaning.
+    Ends,
+}
+
 /// The same for a scheduler, which knows tickets only.
 pub trait Joins {
-    /// As [`JoinRule::begins`].
-    fn begins(&mut self, first: Ticket);
+    /// As [`JoinRule::begins`]. False: this is not answered yet. The scheduler starts no batch, and asks again at
+    /// [`Event::Answered`](crate::Event::Answered).
+    fn begins(&mut self, first: Ticket) -> bool;
 
-    /// As [`JoinRule::may_join`].
-    fn may_join(&mut self, batch: &[Ticket], next: Ticket) -> bool;
+    /// As [`JoinRule::may_join`]. `None`: this is not answered yet, as for [`Joins::begins`].
+    fn may_join(&mut self, batch: &[Ticket], next: Ticket) -> Option<bool>;
 
     /// As [`JoinRule::ends`].
     fn ends(&mut self);

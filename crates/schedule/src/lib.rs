@@ -33,6 +33,7 @@ mod event;
 mod fifo;
 mod joining;
 mod limiter;
+mod questions;
 mod sequence;
 
 pub use action::{Action, Actions, Batch, Controls, Rejection, Slot};
@@ -42,7 +43,7 @@ pub use event::{
     Arrival, Deadline, Event, InstanceId, Repeat, SequenceId, SequenceStep, Span, Spans, Ticket, TimeoutAction, Wants,
 };
 pub use fifo::Fifo;
-pub use joining::{JoinRule, Joins};
+pub use joining::{JoinRule, Joins, Question};
 pub use limiter::{Claim, ClaimError, Claimant, Limiter, Resource, ResourceLimits};
 pub use sequence::{Direct, DirectPolicy, HoldBack, Oldest, OldestPolicy};
 

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::ffi::{CStr, CString};
 use std::sync::{Arc, PoisonError};
 
-use nerite_backend::{Job, Times};
+use nerite_backend::{Job, Times, WaitingRequest};
 use nerite_config::ModelConfig;
 use nerite_locks::Mutex;
-use nerite_request::{Cancel, Sequence, SequenceId, Status};
+use nerite_request::{Cancel, Parameters, Sequence, SequenceId, Status};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 use super::{
@@ -50,11 +50,21 @@ enum Way {
     Waits(Cancel),
 }
 
+/// What a client says of its request.
+struct Said<'a> {
+    id: &'a str,
+    sequence: &'a Sequence,
+    parameters: &'a Parameters,
+}
+
 impl RequestObject {
     /// The request of a job, for a run that began at `times`. `None` if there were no handles for it. Its client got an error then.
     pub fn new(job: Job, model: &ModelObject, counted: Counted, times: Times) -> Option<RequestObject> {
+        let wanted = job.own_wanted().map(|name| model.c_name(name)).collect();
         // Whatever its way is, it is replaced below.
-        let mut request = RequestObject::of(&job, model);
+        let way = Way::Waits(job.cancel().clone());
+        let said = Said { id: job.id(), sequence: job.sequence(), parameters: job.parameters() };
+        let mut request = RequestObject::of(said, job.timeout_us(), wanted, way, model);
         let (tensors, responder) = job.divide();
         if let Err(fault) = request.add(tensors, model) {
             responder.refuse(fault.told("TRITONBACKEND_ModelInstanceExecute"));
@@ -66,29 +76,32 @@ impl RequestObject {
         Some(request)
     }
 
-    /// A job that waits, for a batching strategy to look at.
-    pub fn waiting(job: &Job, model: &ModelObject) -> Result<RequestObject, Fault> {
-        let mut request = RequestObject::of(job, model);
-        request.add(job.inputs().iter().cloned(), model)?;
+    /// One that waits, for a batching strategy to look at.
+    pub fn waiting(waiting: &WaitingRequest, model: &ModelObject) -> Result<RequestObject, Fault> {
+        let wanted = waiting.wanted.iter().map(|name| model.c_name(name)).collect();
+        let way = Way::Waits(waiting.cancel.clone());
+        let WaitingRequest { id, sequence, parameters, timeout_us, .. } = waiting;
+        let mut request = RequestObject::of(Said { id, sequence, parameters }, *timeout_us, wanted, way, model);
+        request.add(waiting.inputs.iter().cloned(), model)?;
         Ok(request)
     }
 
-    /// The request of a job that waits, without its inputs.
-    fn of(job: &Job, model: &ModelObject) -> RequestObject {
-        let sequence = job.sequence().clone();
+    /// A request without its inputs.
+    fn of(said: Said<'_>, timeout_us: u64, wanted: Vec<Arc<CStr>>, way: Way, model: &ModelObject) -> RequestObject {
+        let sequence = said.sequence.clone();
         let sequence_text = match &sequence.id {
             SequenceId::Text(text) => c_cow(text),
             _ => Cow::Borrowed(c""),
         };
         RequestObject {
-            id: c_cow(job.id()),
+            id: c_cow(said.id),
             sequence,
             sequence_text,
-            timeout_us: job.timeout_us(),
-            parameters: job.parameters().iter().map(|(key, value)| (c_text(key), Value::from(value))).collect(),
+            timeout_us,
+            parameters: said.parameters.iter().map(|(key, value)| (c_text(key), Value::from(value))).collect(),
             inputs: Vec::new(),
-            wanted: job.own_wanted().map(|name| model.c_name(name)).collect(),
-            way: Way::Waits(job.cancel().clone()),
+            wanted,
+            way,
             config: model.config(),
             version: model.version,
             states: Mutex::default(),

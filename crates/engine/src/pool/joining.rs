@@ -1,35 +1,85 @@
-//! Which jobs may share a batch?
+//! Which jobs may share a batch, and who asks the model's strategy?
+//!
+//! The configuration's rules are asked under the lock of the pool. A strategy is a library's code: a worker asks it, without that lock. A question only
+//! comes up while an instance is idle, so a worker is free for it as well. A strategy that hangs stops the batches of its model, and nothing else:
+//! requests come, are cancelled and are rejected at their deadlines meanwhile.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
-use nerite_backend::BatchStrategy;
-use nerite_schedule::JoinRule;
+use nerite_backend::{BatchStrategy, WaitingRequest};
+use nerite_schedule::{JoinRule, Question};
 
-use super::Queued;
+use super::{Queued, Shared, State, Work};
 use crate::arrival::Arrivals;
+use crate::timer::now_us;
 
-/// The rules of one model: its configuration's, and those of its strategy if it has one.
+/// The rules of a model's configuration.
 pub(super) struct JoinRules {
     pub arrivals: Arc<Arrivals>,
-    pub strategy: Option<Box<dyn BatchStrategy>>,
 }
 
 impl JoinRule<Queued> for JoinRules {
-    fn begins(&mut self, first: &Queued) {
-        if let Some(strategy) = &mut self.strategy {
-            strategy.begins(&first.job);
-        }
-    }
-
     fn may_join(&mut self, batch: &[&Queued], next: &Queued) -> bool {
-        let fits = batch.first().is_none_or(|head| self.arrivals.may_join(&head.job, &next.job));
-        // As in Triton, a request whose shapes do not fit is not asked about.
-        fits && self.strategy.as_mut().is_none_or(|strategy| strategy.may_join(&next.job))
+        // As in Triton, a strategy is not asked about a request whose shapes do not fit.
+        batch.first().is_none_or(|head| self.arrivals.may_join(&head.job, &next.job))
+    }
+}
+
+impl State {
+    /// The next question to the strategy, to be asked without the lock.
+    pub(super) fn take_question(&mut self) -> Option<Question<WaitingRequest>> {
+        Some(match self.driver.next_question()? {
+            Question::Begins(first) => Question::Begins(WaitingRequest::of(&first.job)),
+            Question::MayJoin(next) => Question::MayJoin(WaitingRequest::of(&next.job)),
+            Question::Ends => Question::Ends,
+        })
     }
 
-    fn ends(&mut self) {
-        if let Some(strategy) = &mut self.strategy {
-            strategy.ends();
+    /// How many workers have something to do.
+    pub(super) fn wanted_workers(&self) -> usize {
+        self.ready.len() + usize::from(self.driver.has_question())
+    }
+}
+
+impl Shared {
+    /// Asks the strategy. One that panics lets nothing join.
+    pub(super) fn ask(&self, question: Question<WaitingRequest>) -> bool {
+        let mut strategy = self.strategy.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(strategy) = &mut *strategy else { return true };
+        let asked = self.catching(|| match &question {
+            Question::Begins(first) => {
+                strategy.begins(first);
+                true
+            }
+            Question::MayJoin(next) => strategy.may_join(next),
+            Question::Ends => {
+                strategy.ends();
+                true
+            }
+        });
+        asked.unwrap_or(false)
+    }
+
+    /// A worker passes the answer on. Takes the lock again when the work that followed is done.
+    pub(super) fn hear(self: &Arc<Self>, says: bool) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        state.driver.answered(says, now_us());
+        let mut work = Work::default();
+        while let Some(run) = state.next_run() {
+            state.ready.push_back(run);
+            // This worker takes the first run, unless it has to ask again for another batch.
+            if state.ready.len() > 1 || state.driver.has_urgent_question() {
+                work.workers += self.wake_worker(&mut state);
+            }
         }
+        self.take_rest(&mut state, &mut work);
+        drop(state);
+        self.carry_out(work);
+        self.lock()
+    }
+
+    /// The strategy of a pool that is closed, to be dropped.
+    pub(super) fn take_strategy(&self) -> Option<Box<dyn BatchStrategy>> {
+        self.strategy.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

@@ -19,6 +19,7 @@ mod clock;
 mod limited;
 mod resize;
 mod several;
+mod waiting;
 
 thread_local! {
     /// Whether the system refuses the threads that this thread starts.

@@ -13,6 +13,7 @@ use nerite_schedule::InstanceId;
 use super::{Run, Shared, State, Work};
 use crate::limits::{NESTED_RUNS_MAX, QUICK_PATIENCE, QUICK_RUNS_IN_A_ROW};
 use crate::quickness::Size;
+use crate::timer::now_us;
 use crate::verbose::Requests;
 use crate::watch::watch_here;
 
@@ -44,6 +45,13 @@ impl Shared {
         state.workers -= 1;
         let mut refused = Vec::new();
         while state.workers == 0 {
+            // No worker will ask the strategy. What it would have decided about is refused as well.
+            while state.driver.next_question().is_some() {
+                state.driver.answered(false, now_us());
+                while let Some(next) = state.next_run() {
+                    state.ready.push_back(next);
+                }
+            }
             let Some(place) = state.ready.iter().position(|run| run.begun.is_none()) else { break };
             let Some(Run { at, instance, jobs, .. }) = state.ready.remove(place) else { break };
             state.give_back(at, instance);
@@ -69,7 +77,11 @@ impl Shared {
         let mut state = self.lock();
         state.serving += 1;
         loop {
-            if let Some(run) = state.ready.pop_front() {
+            if let Some(question) = state.take_question() {
+                drop(state);
+                let says = self.ask(question);
+                state = self.hear(says);
+            } else if let Some(run) = state.ready.pop_front() {
                 drop(state);
                 let (run, answers) = self.run(run);
                 state = self.give_back(run, answers);
@@ -98,10 +110,10 @@ impl Shared {
                 work.workers += self.wake_worker(&mut state);
             }
         }
-        self.take_rest(&mut state, &mut work);
-        if state.closed && state.driver.is_drained() {
-            self.wake.notify_all();
+        if state.driver.has_urgent_question() && !state.ready.is_empty() {
+            work.workers += self.wake_worker(&mut state);
         }
+        self.take_rest(&mut state, &mut work);
         drop(state);
         self.carry_out(work);
         self.answer(answers);
@@ -129,9 +141,6 @@ impl Shared {
         let mut state = self.lock();
         state.give_back(run.at, run.instance);
         let work = self.settle(&mut state, may_be_here);
-        if state.closed && state.driver.is_drained() {
-            self.wake.notify_all();
-        }
         drop(state);
         let next = self.carry_out(work);
         self.answer(answers);

@@ -11,6 +11,8 @@ pub(super) struct Forming {
     head: Option<(Ticket, u64)>,
     /// The place of the last of them.
     last: Option<Place>,
+    /// The place of the request that the model's strategy is asked about.
+    asked: Option<Place>,
     count: usize,
     rows: u32,
     /// The arrival of the one that has waited longest.
@@ -30,6 +32,8 @@ pub(super) enum Step {
     Run(usize),
     /// They wait for more requests until this time.
     WaitUntil(u64),
+    /// They wait for an answer about the next one.
+    AwaitAnswer,
 }
 
 impl Forming {
@@ -43,18 +47,33 @@ impl Forming {
         self.closed
     }
 
-    /// Whether a change at `place` changes the forming batch.
-    pub fn covers(&self, place: Place) -> bool {
-        self.last.is_some_and(|last| place <= last) || self.closed
+    /// Whether nothing more can be said before an answer comes.
+    pub fn is_asking(&self) -> bool {
+        self.asked.is_some()
     }
 
-    /// Adds the next request of the queue, if it fits. `may_join` says whether it may share a batch with the first one.
+    /// An answer may have come. It is found by asking again.
+    pub fn answered(&mut self) {
+        self.asked = None;
+    }
+
+    /// Whether a change at `place` changes the forming batch.
+    pub fn covers(&self, place: Place) -> bool {
+        self.asked.or(self.last).is_some_and(|last| place <= last) || self.closed
+    }
+
+    /// The first request of the batch is at this place, and it is not yet known whether the batch may begin.
+    pub fn asks_at(&mut self, place: Place) {
+        self.asked = Some(place);
+    }
+
+    /// Adds the next request of the queue, if it fits. `may_join` says whether it may share a batch with the first one; `None`: not yet known.
     pub fn look_at(
         &mut self,
         place: Place,
         waiting: &Waiting,
         policy: &BatchPolicy,
-        may_join: impl FnOnce(Ticket, Ticket) -> bool,
+        may_join: impl FnOnce(Ticket, Ticket) -> Option<bool>,
     ) {
         let (ticket, rows) = (waiting.arrival.ticket, waiting.arrival.rows.max(1));
         let rows_then = self.rows.saturating_add(rows);
@@ -64,9 +83,14 @@ impl Forming {
                 self.best = Some(self.count);
             }
             let has_room = rows_then <= policy.rows_max();
-            if !has_room || shapes != waiting.arrival.shapes || !may_join(head, ticket) {
-                self.closed = true;
-                return;
+            let fits = has_room && shapes == waiting.arrival.shapes;
+            match if fits { may_join(head, ticket) } else { Some(false) } {
+                Some(true) => {}
+                Some(false) => {
+                    self.closed = true;
+                    return;
+                }
+                None => return self.asks_at(place),
             }
             self.oldest_us = self.oldest_us.min(waiting.since_us);
         } else {
@@ -86,6 +110,9 @@ impl Forming {
 
     /// Whether they run now. `hurry`: the delay does not apply any more.
     pub fn step(&self, policy: &BatchPolicy, hurry: bool, now_us: u64) -> Step {
+        if self.is_asking() {
+            return Step::AwaitAnswer;
+        }
         if self.count == 0 {
             return Step::Idle;
         }
@@ -125,7 +152,7 @@ mod tests {
         let mut forming = Forming::default();
         for (place, waiting) in queue.behind(None) {
             if !forming.closed {
-                forming.look_at(place, waiting, &policy, |_, _| true);
+                forming.look_at(place, waiting, &policy, |_, _| Some(true));
             }
         }
         assert_eq!(forming.step(&policy, false, now_us), expect, "{preferred:?} {delay_us} {rows} at {now_us}");

@@ -131,7 +131,8 @@ impl Direct {
         let head = oldest.map(|arrival| (arrival.ticket, arrival.shapes));
         let mut joins = |number: &SequenceNumber| {
             let (Some((ticket, shapes)), Some(next)) = (head, arrival(number)) else { return false };
-            next.ticket == ticket || (next.shapes == shapes && context.joins.may_join(&[ticket], next.ticket))
+            next.ticket == ticket
+                || (next.shapes == shapes && context.joins.may_join(&[ticket], next.ticket) == Some(true))
         };
         let joined: Vec<_> = ready.into_iter().filter(|(_, number)| joins(number)).collect();
         let mut slots: SmallVec<[Slot; 1]> = SmallVec::new();
@@ -188,7 +189,7 @@ impl Scheduler for Direct {
                 }
             }
             Event::Stop => self.stopped = true,
-            Event::Time => {}
+            Event::Time | Event::Answered => {}
         }
         self.start(context);
         context.over(self.table.over());

@@ -149,6 +149,9 @@ impl Scheduler for Oldest {
             }
             Event::Cancelled(ticket) => self.cancelled(ticket, context),
             Event::Stop => self.stopped = true,
+            Event::Answered => {
+                (0..self.instances.len()).for_each(|at| self.tell(InstanceId(at), Event::Answered, context));
+            }
             Event::Time => {}
         }
         for at in 0..self.instances.len() {

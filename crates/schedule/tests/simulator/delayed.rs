@@ -32,7 +32,7 @@ impl Delayed {
             let (mut rows, mut count, mut tickets) = (0, 0, Vec::new());
             for (arrival, _) in &self.queue {
                 let fits = rows + arrival.rows <= self.rows_max;
-                if !fits || !tickets.is_empty() && !context.joins.may_join(&tickets, arrival.ticket) {
+                if !fits || !tickets.is_empty() && context.joins.may_join(&tickets, arrival.ticket) != Some(true) {
                     break;
                 }
                 (rows, count) = (rows + arrival.rows, count + 1);
@@ -67,7 +67,7 @@ impl Scheduler for Delayed {
                 context.reject(ticket, Rejection::Cancelled);
             }
             Event::Stop => self.stopped = true,
-            Event::Done(_) | Event::Time => {}
+            Event::Done(_) | Event::Time | Event::Answered => {}
         }
         self.expire(context);
         self.start(context);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nerite_schedule::{
-    Arrival, Deadline, Driver, InstanceId, JoinRule, Rejection, Run, Scheduler, Span, Ticket, TimeoutAction,
+    Arrival, Deadline, Driver, InstanceId, JoinRule, Question, Rejection, Run, Scheduler, Span, Ticket, TimeoutAction,
 };
 use proptest::prelude::*;
 
@@ -47,6 +47,16 @@ pub struct Play {
     pub ends: BTreeMap<usize, End>,
     /// The numbers of the jobs of each batch, and its start.
     pub batches: Vec<(Vec<usize>, u64)>,
+    strategy: Option<Strategist>,
+}
+
+/// A strategy that takes time.
+struct Strategist {
+    rule: Box<dyn JoinRule<Job>>,
+    /// The time for each answer.
+    takes_us: u64,
+    /// The answer to the question that it was asked, and when it gives it.
+    answer: Option<(u64, bool)>,
 }
 
 impl Play {
@@ -64,12 +74,20 @@ impl Play {
             jobs: Vec::new(),
             ends: BTreeMap::new(),
             batches: Vec::new(),
+            strategy: None,
         }
     }
 
     /// The same, with a rule for what joins a batch.
     pub fn asking(mut self, rule: impl JoinRule<Job> + Send + 'static) -> Play {
         self.driver = self.driver.asking(rule);
+        self
+    }
+
+    /// The same, with a rule that is a strategy's, and takes this time for each answer.
+    pub fn consulting(mut self, rule: impl JoinRule<Job> + Send + 'static, takes_us: u64) -> Play {
+        self.driver = self.driver.with_questions();
+        self.strategy = Some(Strategist { rule: Box::new(rule), takes_us, answer: None });
         self
     }
 
@@ -109,6 +127,27 @@ impl Play {
             let end = End::Rejected { why, at_us: self.now_us };
             assert_eq!(self.ends.insert(job.number, end), None, "ended twice");
         }
+        self.ask();
+    }
+
+    fn ask(&mut self) {
+        let Some(Strategist { rule, takes_us, answer }) = &mut self.strategy else { return };
+        let Some(question) = self.driver.next_question() else { return };
+        assert_eq!(*answer, None, "it is asked two questions at a time");
+        let says = match question {
+            Question::Begins(first) => {
+                // A batch may begin before the end of the last one is told.
+                rule.ends();
+                rule.begins(first);
+                true
+            }
+            Question::MayJoin(next) => rule.may_join(&[], next),
+            Question::Ends => {
+                rule.ends();
+                true
+            }
+        };
+        *answer = Some((self.now_us + *takes_us, says));
     }
 
     fn check_idle(&self) {
@@ -124,7 +163,21 @@ impl Play {
         loop {
             let done = self.busy.iter().map(|(instance, at_us)| (*at_us, Some(*instance))).min();
             let wake = self.driver.wake_at_us().map(|at_us| (at_us.max(self.now_us), None));
-            let Some((at_us, what)) = done.into_iter().chain(wake).min_by_key(|(at_us, _)| *at_us) else { break };
+            let first = done.into_iter().chain(wake).min_by_key(|(at_us, _)| *at_us);
+            let answer = self.strategy.as_ref().and_then(|strategy| strategy.answer);
+            if let Some((at_us, says)) =
+                answer.filter(|(at_us, _)| first.is_none_or(|(first_us, _)| *at_us <= first_us))
+            {
+                if at_us > until_us {
+                    break;
+                }
+                self.now_us = at_us;
+                self.strategy.iter_mut().for_each(|strategy| strategy.answer = None);
+                self.driver.answered(says, at_us);
+                self.take();
+                continue;
+            }
+            let Some((at_us, what)) = first else { break };
             if at_us > until_us {
                 break;
             }

@@ -1,0 +1,104 @@
+//! Does code that hangs stop anybody but its own requests?
+
+use nerite_backend::{BatchStrategy, WaitingRequest};
+use nerite_schedule::{BatchPolicy, Batcher, PriorityLevels, QueuePolicy, Wants};
+
+use super::*;
+
+/// Long enough for a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A pool whose jobs may wait for so long.
+fn pool_with(instances: usize, timeout_us: u64, strategy: Option<Box<dyn BatchStrategy>>) -> Pool {
+    let default_policy = QueuePolicy { timeout_us, ..QueuePolicy::default() };
+    let levels = PriorityLevels { default_policy, ..PriorityLevels::default() };
+    let policy = BatchPolicy { rows_max: 4, preferred: vec![4], levels: levels.clone(), ..BatchPolicy::default() };
+    let scheduling = Scheduling {
+        scheduler: Box::new(Batcher::new(policy)),
+        arrivals: Arrivals::new(levels, &[], Wants::default()),
+        strategy,
+        preserve_ordering: false,
+        requests_max: usize::MAX,
+        claims: None,
+        cores: None,
+    };
+    let all = (0..instances).map(|_| Box::new(InOrder(Act(|_| Ok(())))) as Box<dyn Instance>).collect();
+    let reject = |job: Job, rejection: Rejection| job.refuse(Status::unavailable(rejection.sentence()));
+    let version = ModelVersion::unmetered("m");
+    Pool::new("test", all, CostBound::InputSizes, scheduling, None, version, Box::new(reject))
+}
+
+/// A strategy that says what it is asked, and waits for each answer.
+struct Slow {
+    asked: mpsc::Sender<(String, std::thread::ThreadId)>,
+    answers: mpsc::Receiver<bool>,
+}
+
+impl Slow {
+    fn ask(&self, what: String) -> bool {
+        let _ = self.asked.send((what, std::thread::current().id()));
+        self.answers.recv().unwrap_or_default()
+    }
+}
+
+impl BatchStrategy for Slow {
+    fn begins(&mut self, first: &WaitingRequest) {
+        self.ask(format!("begins {}", first.id));
+    }
+
+    fn may_join(&mut self, next: &WaitingRequest) -> bool {
+        self.ask(format!("may {} join", next.id))
+    }
+
+    fn ends(&mut self) {
+        self.ask("ends".to_owned());
+    }
+}
+
+#[test]
+fn a_strategy_is_asked_by_a_worker_while_the_queue_goes_on() {
+    let ((told, asked), (says, to_say), (to, answers)) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
+    let strategy = Slow { asked: told, answers: to_say };
+    let pool = pool_with(1, 0, Some(Box::new(strategy)));
+    let next = || {
+        let (what, thread) = asked.recv_timeout(PATIENCE).unwrap();
+        assert_ne!(thread, std::thread::current().id(), "{what}");
+        what
+    };
+    pool.submit(job(0, &to).0);
+    assert_eq!(next(), "begins 0");
+    // The strategy has not answered yet.
+    let (second, cancel) = job(1, &to);
+    pool.submit(second);
+    (2..5).for_each(|id| pool.submit(job(id, &to).0));
+    assert_eq!(pool.waiting(), 5);
+    cancel.cancel();
+    assert_eq!(answers.recv_timeout(PATIENCE).unwrap().id, "1");
+    says.send(true).unwrap();
+    assert_eq!(next(), "may 2 join");
+    says.send(true).unwrap();
+    assert_eq!(next(), "may 3 join");
+    says.send(false).unwrap();
+    // From now on it says no at once.
+    drop(says);
+    let ran: Vec<String> = (0..4).map(|_| answers.recv_timeout(PATIENCE).unwrap().id).collect();
+    assert_eq!(ran, ["0", "2", "3", "4"]);
+    pool.close();
+}
+
+#[test]
+fn a_job_is_rejected_at_its_time_while_a_strategy_hangs() {
+    let ((told, asked), (says, to_say), (to, answers)) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
+    let pool = pool_with(2, 20_000, Some(Box::new(Slow { asked: told, answers: to_say })));
+    for id in 0..3 {
+        pool.submit(job(id, &to).0);
+    }
+    assert_eq!(asked.recv_timeout(PATIENCE).unwrap().0, "begins 0");
+    for _ in 0..3 {
+        let error = answers.recv_timeout(PATIENCE).unwrap().error.unwrap();
+        assert_eq!(error.message, "Request timeout expired");
+    }
+    assert_eq!(pool.waiting(), 0);
+    drop(says);
+    pool.close();
+}
