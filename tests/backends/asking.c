@@ -1,7 +1,7 @@
 /* What does a compiled backend do that asks other models?
  *
  * Its requests say by their parameters which model is asked and how: `target` (its name), `wait` (within execute), `parts` (each input in so many
- * pieces), `wanted` (one output), `id`, `sequence`, `cancel`, `breaks` (the rules of the interface). All inputs of the request go to the other model from where they lie, and its outputs
+ * pieces), `wanted` (one output), `id`, `sequence`, `cancel`, `hang_ms` (when it gets back what it asked), `breaks` (the rules of the interface). All inputs of the request go to the other model from where they lie, and its outputs
  * come back under their own names. A request without a target is told what was counted so far. `control` has models loaded and looked at.
  */
 #include "backend.h"
@@ -25,6 +25,7 @@ typedef struct {
   Factory* factory;
   Asked* asked;
   bool breaks;
+  int64_t hang_ms;
   /* The last response and the release of what was asked. */
   int left;
   pthread_mutex_t lock;
@@ -34,7 +35,7 @@ typedef struct {
 /* What a parameter of a request is, NULL or 0 without it. */
 typedef struct {
   const char *target, *wanted, *id, *control, *config;
-  int64_t wait, parts, sequence, cancel, breaks;
+  int64_t wait, parts, sequence, cancel, breaks, hang_ms;
 } Wish;
 
 static Error* read_wish(Request* request, Wish* wish) {
@@ -55,6 +56,7 @@ static Error* read_wish(Request* request, Wish* wish) {
     if (strcmp(key, "parts") == 0) wish->parts = *(const int64_t*)value;
     if (strcmp(key, "sequence") == 0) wish->sequence = *(const int64_t*)value;
     if (strcmp(key, "breaks") == 0) wish->breaks = *(const int64_t*)value;
+    if (strcmp(key, "hang_ms") == 0) wish->hang_ms = *(const int64_t*)value;
     if (strcmp(key, "cancel") == 0) wish->cancel = *(const int64_t*)value;
   }
   return NULL;
@@ -189,6 +191,7 @@ static void respond(Answer* answer, uint32_t flags, void* userp) {
 static void give_back(Asked* asked, uint32_t flags, void* userp) {
   Work* work = userp;
   if ((flags & RELEASE_ALL) == 0) return;
+  usleep((useconds_t)work->hang_ms * 1000);
   atomic_fetch_add(&work->state->released, 1);
   LOG_IF_ERROR(TRITONSERVER_InferenceRequestDelete(asked));
   one_less(work, 1);
@@ -279,6 +282,7 @@ static void begin(Instance* instance, ModelState* state, Request* request, const
   pthread_mutex_init(&work->lock, NULL);
   pthread_cond_init(&work->over, NULL);
   work->breaks = wish->breaks != 0;
+  work->hang_ms = wish->hang_ms;
   atomic_fetch_add(&state->requests, 1);
   LOG_IF_ERROR(TRITONBACKEND_ResponseFactoryNew(&work->factory, request));
   Error* refused = ask(work, wish);

@@ -7,11 +7,15 @@ import time
 import pytest
 from clients import Asked, Given, fp32, open_client, refuses
 from compiled_setup import errors, put, serving
+from meanwhile import Delay, again_if_too_late
 from regions import registered
 
 SIZE = 1 << 20
 READS_MS = 400
 LATE_MS = 1500
+BUSY_MS = 4000
+HANG_MS = 8000
+QUEUED = "dynamic_batching { default_queue_policy { default_timeout_microseconds: 100000 } }"
 MODES = ["throw_away", "twice", "leak", "release_twice"]
 
 
@@ -25,6 +29,8 @@ def breaking(launcher):
     put(repository, "well")
     put(repository, "asking", backend="asking")
     put(repository, "slow", "read_long", delay_ms="200")
+    for name in ("queued", "crowded"):
+        put(repository, name, "read_long", delay_ms=str(BUSY_MS), more=QUEUED)
     put(repository, "late", "late", delay_ms=str(LATE_MS))
     put(repository, "read_long", "read_long", delay_ms=str(READS_MS), more="max_batch_size: 1")
     with serving(launcher, "breaking", repository, "--model-control-mode=explicit", "--load-model=*", sources=("sample", "asking")) as found:
@@ -125,6 +131,26 @@ def test_a_request_that_is_the_servers_is_neither_sent_again_nor_deleted(breakin
     client.load("asking")
     reply = client.infer("asking", [fp32("IN", [1])], parameters={"target": "well"})
     assert reply.outputs["OUT"].raw == fp32("", [1]).raw
+
+
+@again_if_too_late
+def test_a_backend_that_hangs_when_it_gets_a_request_back_stops_no_timeouts(breaking, client):
+    given = [fp32("IN", [1])]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        delay = Delay(BUSY_MS)
+        busy = [pool.submit(client.infer, model, given) for model in ("queued", "crowded")]
+        for model in ("queued", "crowded"):
+            delay.reaches(breaking, model)
+        with refuses("UNAVAILABLE", "Request timeout expired"):
+            client.infer("asking", given, parameters={"target": "queued", "hang_ms": HANG_MS})
+        for model in ("crowded", "queued", "crowded"):
+            with refuses("UNAVAILABLE", "Request timeout expired"):
+                client.infer(model, given)
+        delay.must_last()
+        # Without the clock, they would have waited for the end of these runs.
+        assert not any(one.done() for one in busy)
+        assert all(one.result().outputs["OUT"].shape == [1] for one in busy)
+    lives(client)
 
 
 def test_a_backend_is_loaded_and_unloaded_many_times(breaking, client):

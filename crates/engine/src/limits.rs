@@ -32,6 +32,9 @@ const _: () =
 /// overflow the stack.
 pub const NESTED_RUNS_MAX: usize = 4;
 
+/// Threads of one model version that answer requests that were rejected in its queue, if code that may wait is told of it.
+pub const REFUSING_THREADS_MAX: usize = 4;
+
 /// Removed instances that still run, while new ones are added. Loads do not wait for them, and each keeps its memory.
 pub const LEAVING_INSTANCES_MAX: usize = 16;
 

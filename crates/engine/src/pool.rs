@@ -14,6 +14,7 @@ mod again;
 mod awaited;
 mod joining;
 mod limited;
+mod refusals;
 mod resize;
 mod workers;
 
@@ -28,6 +29,7 @@ use nerite_watchdog::Flow;
 
 use self::joining::JoinRules;
 use self::limited::Limited;
+use self::refusals::Refusals;
 use crate::arrival::Arrivals;
 use crate::limits::{ORDERED_BYTES_MAX, ORDERED_RESPONSES_MAX};
 use crate::policies::InstanceCores;
@@ -58,6 +60,7 @@ struct Shared {
     left: Condvar,
     requests: Arc<ModelVersion>,
     reject: Reject,
+    refusals: Mutex<Refusals>,
     quickness: Quickness,
     arrivals: Arc<Arrivals>,
     /// What else decides which requests share a batch. Only the worker that asks a question takes this lock.
@@ -192,6 +195,7 @@ impl Pool {
             left: Condvar::new(),
             requests,
             reject,
+            refusals: Mutex::default(),
             quickness: Quickness::new(bound).with_padding(arrivals.padding().clone()),
             arrivals,
             strategy: Mutex::new(strategy),
@@ -534,9 +538,7 @@ impl Shared {
                 Err(error) => self.without_worker(&error),
             }
         }
-        for (job, rejection) in rejected {
-            (self.reject)(job, rejection);
-        }
+        self.reject_all(rejected);
         if let Some(turns) = turns {
             turns.tell();
         }

@@ -102,3 +102,52 @@ fn a_job_is_rejected_at_its_time_while_a_strategy_hangs() {
     drop(says);
     pool.close();
 }
+
+/// An answer that does not come back before the other end of this is dropped.
+struct Hangs(mpsc::Sender<()>, Arc<Mutex<mpsc::Receiver<()>>>);
+
+impl nerite_request::Deliver for Hangs {
+    fn deliver(&mut self, _: Response) {
+        let _ = self.0.send(());
+        let _ = self.1.lock().unwrap().recv();
+    }
+
+    fn may_wait(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn code_that_hangs_when_it_hears_of_a_timeout_stops_no_other_timeout() {
+    let ((told, heard), (held, release)) = (mpsc::channel(), mpsc::channel::<()>());
+    let release = Arc::new(Mutex::new(release));
+    let (theirs, ours) = (pool_with(0, 10_000, None), pool_with(0, 10_000, None));
+    let hanging = |id| {
+        let reply = Reply::through(Hangs(told.clone(), Arc::clone(&release)));
+        job_with(id, ModelVersion::unmetered("m").begin(), reply).0
+    };
+    theirs.submit(hanging(0));
+    heard.recv_timeout(PATIENCE).unwrap();
+    let (to, answers) = mpsc::channel();
+    for (id, pool) in [&ours, &theirs].into_iter().enumerate() {
+        pool.submit(job(id, &to).0);
+        assert_eq!(answers.recv_timeout(PATIENCE).unwrap().id, id.to_string());
+    }
+    // Nor that of others who may wait.
+    theirs.submit(job_with(1, ModelVersion::unmetered("m").begin(), Reply::through(Waits(to.clone()))).0);
+    assert_eq!(answers.recv_timeout(PATIENCE).unwrap().id, "may wait");
+    drop(held);
+    drop((ours, theirs));
+}
+
+struct Waits(mpsc::Sender<Answer>);
+
+impl nerite_request::Deliver for Waits {
+    fn deliver(&mut self, _: Response) {
+        let _ = self.0.send(Answer { id: "may wait".to_owned(), error: None });
+    }
+
+    fn may_wait(&self) -> bool {
+        true
+    }
+}

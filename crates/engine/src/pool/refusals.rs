@@ -1,0 +1,87 @@
+//! Who answers requests that waited too long, or were cancelled, if their answers may wait?
+//!
+//! Such an answer calls functions of the code that asked, a compiled backend's for example, which may take any time. It comes up on the thread that
+//! has the clock, or on one that serves connections, and neither may wait. So threads of the model's own call these functions. There are few of them:
+//! one that hangs holds up others that asked the same model only if as many hang as there may be.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use nerite_backend::Job;
+use nerite_schedule::Rejection;
+
+use super::Shared;
+use crate::limits::REFUSING_THREADS_MAX;
+
+/// The rejected jobs of one model version that are to be answered on threads of their own.
+#[derive(Default)]
+pub(super) struct Refusals {
+    waiting: VecDeque<(Job, Rejection)>,
+    /// The threads that answer them. Each ends when none is left.
+    threads: usize,
+}
+
+impl Shared {
+    /// Answers rejected jobs, here or on another thread.
+    pub(super) fn reject_all(self: &Arc<Self>, rejected: Vec<(Job, Rejection)>) {
+        let mut apart = Vec::new();
+        for (job, rejection) in rejected {
+            if is_late(rejection) && job.may_wait() {
+                apart.push((job, rejection));
+            } else {
+                (self.reject)(job, rejection);
+            }
+        }
+        if !apart.is_empty() {
+            self.reject_apart(apart);
+        }
+    }
+
+    fn reject_apart(self: &Arc<Self>, rejected: Vec<(Job, Rejection)>) {
+        let mut refusals = self.lock_refusals();
+        refusals.waiting.extend(rejected);
+        // Those that are there may hang.
+        if refusals.threads >= REFUSING_THREADS_MAX {
+            return;
+        }
+        refusals.threads += 1;
+        drop(refusals);
+        let shared = Arc::clone(self);
+        let started = std::thread::Builder::new().name("nerite-refuse".to_owned()).spawn(move || shared.refuse());
+        if let Err(error) = started {
+            log::error!(
+                "no thread to answer rejected requests to model '{}': {error}; raise the limit on threads",
+                self.name
+            );
+            // Nobody else may come for them.
+            self.refuse();
+        }
+    }
+
+    /// Answers jobs until none is left.
+    fn refuse(&self) {
+        let mut refusals = self.lock_refusals();
+        while let Some((job, rejection)) = refusals.waiting.pop_front() {
+            drop(refusals);
+            self.catching(|| (self.reject)(job, rejection));
+            refusals = self.lock_refusals();
+        }
+        refusals.threads -= 1;
+    }
+
+    fn lock_refusals(&self) -> MutexGuard<'_, Refusals> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a job was rejected after it had waited. Other rejections are told at once to the code that submits the job.
+fn is_late(rejection: Rejection) -> bool {
+    match rejection {
+        Rejection::TimedOut | Rejection::SequenceTimedOut | Rejection::Cancelled => true,
+        Rejection::Stopping
+        | Rejection::Full
+        | Rejection::Overloaded
+        | Rejection::MissingStart
+        | Rejection::RunEnded => false,
+    }
+}
