@@ -1,7 +1,7 @@
 //! Which model version does a request go to?
 //!
-//! Every front end takes the same steps. It checks whether the call is allowed, registers the inference when it has arrived completely, and admits it
-//! to its model. An admitted request is counted until its last response, and keeps its model loaded.
+//! Every front end takes the same steps. It checks whether the call is allowed (`tokens`), registers the inference when it has arrived completely, and
+//! admits it to its model. An admitted request has the token of its call, is counted until its last response, and keeps its model loaded.
 
 use std::sync::{Arc, Weak};
 
@@ -12,6 +12,7 @@ use nerite_request::report::TensorReport;
 
 use crate::Api;
 use crate::access::Protocol;
+use crate::caller::Caller;
 use crate::tensor_reports::input_reports;
 use crate::under_way::UnderWay;
 
@@ -25,6 +26,8 @@ pub struct Found {
 /// A request's admission to its model.
 pub struct Admission {
     pub(crate) model: nerite_engine::Admission,
+    /// Who makes the call, by whose token the model was reached.
+    pub(crate) caller: Option<Arc<Caller>>,
     pub(crate) under_way: UnderWay,
 }
 
@@ -55,14 +58,16 @@ impl Api {
         }))
     }
 
-    /// Admits a request whose model was found before. If that version was unloaded or replaced meanwhile, the present one is used.
-    pub fn admit_found(&self, found: Found, model: &str, version: &str) -> Result<Admission, Status> {
-        let Found { single, served } = found;
-        let find = || match single {
+    /// Accepts and admits a request that has arrived completely, whose model was found before. If that version was unloaded or replaced meanwhile, the
+    /// present one is used.
+    pub fn take_on_found(&self, found: &Found, model: &str, version: &str) -> Result<(UnderWay, Admission), Status> {
+        let under_way = self.take_on()?;
+        let find = || match found.single {
             Some(protocol) => self.single(protocol, model, version),
             None => self.served(model, version),
         };
-        self.admit_to(served.upgrade().map_or_else(find, Ok)?, find)
+        let admission = self.admit_to(found.served.upgrade().map_or_else(find, Ok)?, find)?;
+        Ok((under_way, admission))
     }
 
     /// Admits a request to the version of the model that it names.
@@ -85,7 +90,8 @@ impl Api {
         for _ in 0..ADMISSIONS_MAX {
             if let Some(model) = nerite_engine::Admission::to(&served) {
                 self.inner.engine.note_use(served.name(), self.peer());
-                return Ok(Admission { model, under_way: UnderWay::count(&self.inner.under_way) });
+                let under_way = UnderWay::count(&self.inner.under_way);
+                return Ok(Admission { model, caller: self.caller(), under_way });
             }
             served = find()?;
         }

@@ -15,7 +15,7 @@ use nerite_watchdog::{FairQueue, Flow};
 use nerite_wire::prometheus::{HostMetrics, SessionSocketMetrics};
 use regex::Regex;
 
-use crate::access::{self, Category, Protocol, Refused, Restriction};
+use crate::access::{Category, Protocol, Refused, Restriction};
 use crate::caller::{Caller, FrontEnd};
 use crate::logging::LogSwitches;
 use crate::region_rules::RegionRules;
@@ -109,7 +109,7 @@ pub struct Options {
 const NOT_READY: &str = "Server not ready";
 
 /// The header with the secret of a token.
-const AUTHORIZATION: &str = "authorization";
+pub(crate) const AUTHORIZATION: &str = "authorization";
 
 /// Headers with these names are not forwarded, because they would replace parameters that have a meaning.
 const RESERVED_HEADERS: [&str; 7] =
@@ -218,18 +218,11 @@ impl Api {
         changes: bool,
         header: impl Fn(&str) -> Option<&'h [u8]>,
     ) -> Result<Option<Api>, Refused> {
-        category.begins();
-        let Options { restrictions, tokens, log_access, .. } = &self.inner.options;
-        let restricted =
-            if restrictions.is_empty() { Ok(()) } else { access::check(restrictions, protocol, category, &header) };
-        if tokens.is_none() && !log_access {
-            return Ok(restricted.map(|()| None)?);
-        }
         let front = match protocol {
             Protocol::Http => FrontEnd::Http,
             Protocol::Grpc => FrontEnd::Grpc,
         };
-        let caller = self.admit_caller(front, &[category], changes, header(AUTHORIZATION), restricted)?;
+        let caller = self.enter(front, &[category], changes, header)?;
         Ok(caller.map(|caller| self.with_caller(caller)))
     }
 

@@ -8,10 +8,10 @@ use std::sync::{Arc, PoisonError};
 
 use nerite_access::Token;
 use nerite_locks::Mutex;
-use nerite_request::{Peer, Response};
+use nerite_request::{Peer, Response, Status};
 use nerite_watchdog::now_ns;
 
-use crate::access::{Category, Refused};
+use crate::access::{self, Category, Protocol, Refused, Restriction};
 use crate::codes;
 use crate::logging::{LogFormat, LogSwitches};
 
@@ -177,6 +177,21 @@ impl Drop for Line {
 }
 
 impl FrontEnd {
+    /// Whether a call of `category` has the header that the operator requires for it, if one is required.
+    pub(crate) fn check<'h>(
+        self,
+        restrictions: &[Restriction],
+        category: Category,
+        header: impl Fn(&str) -> Option<&'h [u8]>,
+    ) -> Result<(), Status> {
+        match self {
+            FrontEnd::Http => access::check(restrictions, Protocol::Http, category, header),
+            FrontEnd::Grpc => access::check(restrictions, Protocol::Grpc, category, header),
+            FrontEnd::Session => access::check_any(restrictions, category, header),
+            FrontEnd::Metrics => Ok(()),
+        }
+    }
+
     /// The number of a refusal in this protocol.
     pub(crate) fn status_of(self, refused: &Refused) -> u32 {
         match self {
@@ -279,6 +294,28 @@ mod tests {
             format: "default".into(),
         };
         Line::begin(&Arc::new(LogSwitches::new(settings)), front, Category::Inference, &Peer::User { uid: 7 }, None)
+    }
+
+    #[test]
+    fn each_front_end_asks_for_the_headers_of_its_own_protocol_and_sessions_for_one_of_any() {
+        let rule = |protocol, header: &str| Restriction {
+            protocol,
+            category: Category::Inference,
+            header: header.into(),
+            value: "yes".into(),
+        };
+        let rules = [rule(Protocol::Http, "by-http"), rule(Protocol::Grpc, "by-grpc")];
+        let fronts = [FrontEnd::Http, FrontEnd::Grpc, FrontEnd::Session, FrontEnd::Metrics];
+        for (given, passes) in [
+            ("by-http", [true, false, true, true]),
+            ("by-grpc", [false, true, true, true]),
+            ("none", [false, false, false, true]),
+        ] {
+            let header = |name: &str| (name == given).then_some(&b"yes"[..]);
+            let passed = fronts.map(|front| front.check(&rules, Category::Inference, header).is_ok());
+            assert_eq!(passed, passes, "{given}");
+            assert!(fronts.map(|front| front.check(&rules, Category::Health, header).is_ok()) == [true; 4]);
+        }
     }
 
     #[track_caller]

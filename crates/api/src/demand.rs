@@ -23,10 +23,24 @@ impl Api {
         self.inner.engine.is_loadable(model)
     }
 
-    /// As [`Api::wait_for_model`], if the model is not loaded.
-    pub async fn want_model(&self, model: &str) -> Result<(), Status> {
+    /// What `find` finds of a model. If it finds nothing because the model is not loaded, and requests load it, it is loaded, and `find` is called again.
+    /// So a loaded model is looked up once.
+    pub async fn find_or_load<T>(&self, model: &str, mut find: impl FnMut() -> Result<T, Status>) -> Result<T, Status> {
+        if let Some(found) = self.unless_loadable(model, find())? {
+            return Ok(found);
+        }
         // Boxed, so that the future of every call does not contain the space for the wait.
-        if self.must_wait_for(model) { Box::pin(self.wait_for_model(model)).await } else { Ok(()) }
+        Box::pin(self.wait_for_model(model)).await?;
+        find()
+    }
+
+    /// What was found of a model. `None` if it must wait for [`Api::wait_for_model`] before it is looked up again.
+    pub fn unless_loadable<T>(&self, model: &str, found: Result<T, Status>) -> Result<Option<T>, Status> {
+        match found {
+            Ok(found) => Ok(Some(found)),
+            Err(_) if self.must_wait_for(model) => Ok(None),
+            Err(refused) => Err(refused),
+        }
     }
 
     /// Loads a model that is not loaded, in control mode `demand`. Dropping the future ends the wait.

@@ -19,6 +19,7 @@ use nerite_shm::{
 };
 
 use crate::access::{Category, Refused};
+use crate::admission::Admission;
 use crate::admit::Regions;
 use crate::audit::quoted;
 use crate::caller::FrontEnd;
@@ -26,7 +27,7 @@ use crate::calls::check_name;
 use crate::errors::{of_lease, of_shm};
 use crate::places::OutputLease;
 use crate::prepared::{CallError, PreparedRequest};
-use crate::{Api, Options, access, codes};
+use crate::{Api, codes};
 
 /// The most regions that one session may register.
 pub const REGIONS_PER_SESSION_MAX: usize = 64;
@@ -61,17 +62,10 @@ impl Api {
         changes: bool,
         header: impl Fn(&str) -> Option<&'h [u8]>,
     ) -> Result<(), Refused> {
-        let Options { restrictions, tokens, log_access, .. } = &self.inner.options;
-        let mut restricted = Ok(());
-        for category in categories {
-            category.begins();
-            restricted = restricted.and_then(|()| access::check_any(restrictions, *category, &header));
+        let caller = self.enter(FrontEnd::Session, categories, changes, header)?;
+        if self.knows_callers() {
+            self.client.session_caller.store(caller);
         }
-        if tokens.is_none() && !log_access {
-            return Ok(restricted?);
-        }
-        let caller = self.admit_caller(FrontEnd::Session, categories, changes, header("authorization"), restricted)?;
-        self.client.session_caller.store(caller);
         Ok(())
     }
 
@@ -195,36 +189,50 @@ impl Scope {
         self.api.tensors_max(model, version)
     }
 
-    /// As [`Api::must_wait_for`].
-    pub fn must_wait_for(&self, model: &str) -> bool {
-        self.api.must_wait_for(model)
+    /// As [`Api::unless_loadable`].
+    pub fn unless_loadable<T>(&self, model: &str, found: Result<T, Status>) -> Result<Option<T>, Status> {
+        self.api.unless_loadable(model, found)
     }
 
-    /// As [`Api::want_model`].
-    pub async fn want_model(&self, model: &str) -> Result<(), Status> {
-        self.api.want_model(model).await
+    /// As [`Api::wait_for_model`].
+    pub async fn wait_for_model(&self, model: &str) -> Result<(), Status> {
+        self.api.wait_for_model(model).await
     }
 
-    /// Runs one request of the session. `leased` names outputs that are written to leases that the server chooses. Each response comes with these
+    /// Accepts and admits a request of the session.
+    pub fn take_on(&self, model: &str, version: &str) -> Result<Admission, Status> {
+        let _until_it_is_counted = self.api.take_on()?;
+        self.api.admit(model, version)
+    }
+
+    /// Admits a request of the session to its model, to check it.
+    pub fn admit(&self, model: &str, version: &str) -> Result<Admission, Status> {
+        self.api.admit(model, version)
+    }
+
+    /// Runs one request of the session that was admitted. `leased` names outputs that are written to leases that the server chooses. Each response comes with these
     /// leases. Otherwise as [`Api::infer_stream`].
     pub fn infer(
         &self,
+        admission: Admission,
         mut infer_request: InferRequest,
         leased: Vec<String>,
         cancel: Cancel,
         sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
     ) -> Result<(), Status> {
-        let _until_it_is_counted = self.api.take_on()?;
-        let admission = self.api.admit(&infer_request.model, &infer_request.version)?;
         self.api.trace_packet(&mut infer_request);
         self.api.submit(admission, infer_request, self, Some((&self.account, leased)), cancel, sink)
     }
 
     /// Checks a request of the session once, so that [`Scope::call`] can run it. `leased` is as in [`Scope::infer`].
-    pub fn prepare(&self, infer_request: InferRequest, leased: Vec<String>) -> Result<PreparedRequest, Status> {
+    pub fn prepare(
+        &self,
+        admission: &Admission,
+        infer_request: InferRequest,
+        leased: Vec<String>,
+    ) -> Result<PreparedRequest, Status> {
         self.api.note_bytes_in(&infer_request);
-        let admission = self.api.admit(&infer_request.model, &infer_request.version)?;
-        PreparedRequest::of(infer_request, leased, &admission, self)
+        PreparedRequest::of(infer_request, leased, admission, self)
     }
 
     /// Runs a request that was prepared in this session. Responses go to `numbered`, if there is one and they can come without leases, and else to

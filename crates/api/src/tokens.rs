@@ -1,7 +1,8 @@
 //! What may a client do by its token?
 //!
-//! Each front end asks [`Api::allow`] once for each call, and a session [`Api::allow_session`]. The order is the same for all: headers of restricted
-//! categories, the token, its scopes, its quotas. Which models the token reaches is asked where a model is found.
+//! Each call of a front end goes through `Api::enter` once: by [`Api::allow`], a session's by [`Api::allow_session`], one for metrics by
+//! [`Api::allow_metrics`]. The order is the same for all: headers of restricted categories, the token, its scopes, its quotas. Which models the token
+//! reaches is asked where a model is found, and the request's `Admission` keeps the token.
 
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use nerite_request::{Code, InferRequest, Status};
 use nerite_watchdog::now_ns;
 
 use crate::access::{Category, Refused};
+use crate::api::AUTHORIZATION;
 use crate::caller::{Caller, FrontEnd, Line};
 use crate::{Api, Scope as SessionScope, codes};
 
@@ -29,16 +31,23 @@ fn scopes(category: Category, changes: bool) -> &'static [Scope] {
 }
 
 impl Api {
-    /// Whether a call goes on that `restricted` lets through, and what is known of its client from now on; `None` if nothing has to be.
-    pub(crate) fn admit_caller(
+    /// Whether a call of all these categories goes on, which may change something, and what is known of its client from now on; `None` if nothing has
+    /// to be. `header` looks up a header by its lower-case name.
+    pub(crate) fn enter<'h>(
         &self,
         front: FrontEnd,
         categories: &[Category],
         changes: bool,
-        authorization: Option<&[u8]>,
-        restricted: Result<(), Status>,
+        header: impl Fn(&str) -> Option<&'h [u8]>,
     ) -> Result<Option<Arc<Caller>>, Refused> {
-        let Some(first) = categories.first() else { return Ok(None) };
+        categories.iter().for_each(|category| category.begins());
+        let restrictions = &self.inner.options.restrictions;
+        let check = |category: &Category| front.check(restrictions, *category, &header);
+        let restricted = if restrictions.is_empty() { Ok(()) } else { categories.iter().try_for_each(check) };
+        let Some(first) = categories.first().filter(|_| self.knows_callers()) else {
+            return Ok(restricted.map(|()| None)?);
+        };
+        let authorization = header(AUTHORIZATION);
         let (token, allowed) = match (&self.inner.options.tokens, restricted) {
             (_, Err(status)) => (None, Err(status.into())),
             (None, Ok(())) => (None, Ok(())),
@@ -49,6 +58,11 @@ impl Api {
             line.note_status(front.status_of(refused));
         }
         allowed.map(|()| (token.is_some() || line.is_some()).then(|| Arc::new(Caller { token, line })))
+    }
+
+    /// Whether something is known of the client of a call: its token, or the line that tells of the call.
+    pub(crate) fn knows_callers(&self) -> bool {
+        self.inner.options.tokens.is_some() || self.inner.options.log_access
     }
 
     /// The token of a call, where the call wants one, and whether the token allows it.
@@ -90,7 +104,8 @@ impl Api {
 
     /// Whether a client may see the metrics.
     pub fn allow_metrics(&self, authorization: Option<&[u8]>) -> Result<(), Refused> {
-        let caller = self.admit_caller(FrontEnd::Metrics, &[Category::Statistics], false, authorization, Ok(()))?;
+        let header = |name: &str| authorization.filter(|_| name == AUTHORIZATION);
+        let caller = self.enter(FrontEnd::Metrics, &[Category::Statistics], false, header)?;
         if let Some(line) = caller.as_ref().and_then(|caller| caller.line.as_ref()) {
             line.note_status(200);
         }

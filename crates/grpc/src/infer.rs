@@ -88,10 +88,10 @@ fn read(server: &ServerState, forwarded: Forwarded, message: Chain, clock: Trace
         InferMessage::read_for(&chain, |model, version| server.api.tensors_max(model, version))?
     };
     server.api.note_inference(&message.model, &message.version, &message.id);
-    if server.api.must_wait_for(&message.model) {
+    let found = server.api.admit_single(Protocol::Grpc, &message.model, &message.version);
+    let Some(admission) = server.api.unless_loadable(&message.model, found)? else {
         return Ok(Read::Waits(Box::new(Waits { message, forwarded, clock })));
-    }
-    let admission = server.api.admit_single(Protocol::Grpc, &message.model, &message.version)?;
+    };
     Ok(Read::Done(admission, traced(server, &forwarded, message, clock)?))
 }
 

@@ -289,7 +289,7 @@ impl StreamBody {
         if incoming.admission.is_ok() || incoming.has_waited || !self.server.api.must_wait_for(&incoming.item.model) {
             return self.admit_now(incoming);
         }
-        let api = self.server.api.clone();
+        let api = incoming.own.clone().unwrap_or_else(|| self.server.api.clone());
         self.beginning = Some(Box::pin(async move {
             let loaded = api.wait_for_model(&incoming.item.model).await;
             WorkDone::Read(Ok(Box::new(incoming.admitted_again(&api, loaded))))

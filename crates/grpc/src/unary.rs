@@ -109,13 +109,14 @@ async fn describe(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failu
         }
         Call::ModelMetadata => {
             let request: ModelMetadataRequest = read(message)?;
-            api.want_model(&request.name).await?;
-            framed(&ModelMetadataResponse::from(api.model_report(&request.name, &request.version)?))
+            let ModelMetadataRequest { name, version } = &request;
+            let report = api.find_or_load(name, || api.model_report(name, version)).await?;
+            framed(&ModelMetadataResponse::from(report))
         }
         Call::ModelConfig => {
             let request: ModelConfigRequest = read(message)?;
-            api.want_model(&request.name).await?;
-            let config = api.model_config(&request.name, &request.version)?;
+            let ModelConfigRequest { name, version } = &request;
+            let config = api.find_or_load(name, || api.model_config(name, version)).await?;
             let is_short = config.encoded_len() <= INLINE_WORK_BYTES_MAX;
             let write = move || framed(&ModelConfigResponse { config: Some(config.as_ref().clone()) });
             if is_short { write() } else { aside(write).await? }

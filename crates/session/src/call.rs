@@ -43,8 +43,8 @@ impl Session {
                 CallOutcome::from(Answer::Done(v1::Done {}))
             }
             Call::DescribeModel(model) => {
-                self.want_model(&model.name).await?;
-                CallOutcome::from(Answer::Described(self.describe(&model)?))
+                let described = self.find_or_load(&model.name, || self.describe(&model)).await?;
+                CallOutcome::from(Answer::Described(described))
             }
             Call::Cancel(cancel) => {
                 self.in_flight.cancel(cancel.id);

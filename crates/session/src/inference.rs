@@ -29,17 +29,21 @@ pub(crate) async fn infer(id: u64, call: v1::Infer, session: &Session) -> Result
     let packet_bytes = if request.len() > SHORT_BYTES_MAX { PACKET_BYTES_MAX } else { request.len() };
     let infer_request = read(request, scope)?;
     session.api.note_request(&infer_request);
-    session.want_model(&infer_request.model).await?;
     let cancel = in_flight.begin(id, packet_bytes)?;
     let route = AnswerRoute::Direct(Arc::clone(outbox));
     let answers = Answers { in_flight: Arc::clone(in_flight), route, expected: None };
     let sink = move |response, placed| answers.send(id, response, placed);
-    let started = if infer_request.is_light() {
-        scope.infer(infer_request, leased_outputs, cancel, sink)
-    } else {
-        // Its check takes long. The session's next packet waits, so that requests start in their order.
-        let scope = Arc::clone(scope);
-        aside(move || scope.infer(infer_request, leased_outputs, cancel, sink)).await.flatten()
+    let (model, version) = (&infer_request.model, &infer_request.version);
+    let started = match session.find_or_load(model, || scope.take_on(model, version)).await {
+        Err(refused) => Err(refused),
+        Ok(admission) if infer_request.is_light() => {
+            scope.infer(admission, infer_request, leased_outputs, cancel, sink)
+        }
+        Ok(admission) => {
+            // Its check takes long. The session's next packet waits, so that requests start in their order.
+            let scope = Arc::clone(scope);
+            aside(move || scope.infer(admission, infer_request, leased_outputs, cancel, sink)).await.flatten()
+        }
     };
     // After a refusal the sink is never called.
     started.inspect_err(|_| {

@@ -5,10 +5,14 @@ use nerite_request::Status;
 use crate::session::Session;
 
 impl Session {
-    /// As [`nerite_api::Scope::want_model`]. Stops waiting if the client closes the connection or the server stops.
-    pub(crate) async fn want_model(&self, model: &str) -> Result<(), Status> {
+    /// As [`nerite_api::Api::find_or_load`]. Stops waiting if the client closes the connection or the server stops.
+    pub(crate) async fn find_or_load<T>(&self, model: &str, find: impl Fn() -> Result<T, Status>) -> Result<T, Status> {
+        if let Some(found) = self.scope.unless_loadable(model, find())? {
+            return Ok(found);
+        }
         // Boxed, so that the future of every other call does not include the wait.
-        if self.scope.must_wait_for(model) { Box::pin(self.wait_for_model(model)).await } else { Ok(()) }
+        Box::pin(self.wait_for_model(model)).await?;
+        find()
     }
 
     async fn wait_for_model(&self, model: &str) -> Result<(), Status> {
@@ -16,7 +20,7 @@ impl Session {
         let given_up = |why: &str| Err(Status::unavailable(format!("model '{model}' is not loaded yet, and {why}")));
         tokio::select! {
             biased;
-            outcome = self.scope.want_model(model) => outcome,
+            outcome = self.scope.wait_for_model(model) => outcome,
             () = stop.wait() => given_up("the server stops"),
             () = self.socket.hung_up() => given_up("the client has gone"),
         }

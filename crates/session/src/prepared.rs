@@ -41,13 +41,14 @@ impl Session {
         let expected = if expected.is_empty() { None } else { Some(Arc::new(ExpectedResponse::read(expected)?)) };
         let request = read(request, &self.scope)?;
         self.api.note_request(&request);
-        self.want_model(&request.model).await?;
+        let (model, version) = (&request.model, &request.version);
+        let admission = self.find_or_load(model, || self.scope.admit(model, version)).await?;
         let charge = self.api.account().charge(bytes);
         let request = if request.is_light() {
-            self.scope.prepare(request, leased_outputs)?
+            self.scope.prepare(&admission, request, leased_outputs)?
         } else {
             let scope = Arc::clone(&self.scope);
-            aside(move || scope.prepare(request, leased_outputs)).await??
+            aside(move || scope.prepare(&admission, request, leased_outputs)).await??
         };
         let (in_flight, route) = (Arc::clone(&self.in_flight), AnswerRoute::Direct(Arc::clone(&self.outbox)));
         let handle = self.prepared.add(request, Arc::new(Answers { in_flight, route, expected }), charge);

@@ -139,14 +139,13 @@ impl Api {
         cancel: Cancel,
         (numbered, sink): (Option<Numbered>, impl FnMut(Response, Vec<OutputLease>) + Send + 'static),
     ) -> Result<(), Status> {
-        let Admission { model, under_way } = admission;
+        let Admission { model, caller, under_way } = admission;
         let CheckedTensors { inputs, wanted, rows } = tensors;
         let leased_by_own = own.as_ref().is_some_and(|(_, leased)| !leased.is_empty());
         if leased_by_own || outputs.iter().any(|output| output.session.is_some()) {
             self.check_leased_outputs()?;
         }
         let places = Places::of(outputs, own, &self.inner.pools)?;
-        let caller = self.caller();
         let InferRequest { id, priority, timeout_us, sequence, parameters, trace, .. } = infer_request;
         let delivery = Delivery::new(outputs, trace, model.served(), places, under_way, sink);
         let account = model.served().leaves_states().then(|| self.kept().clone());

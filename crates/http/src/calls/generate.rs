@@ -40,8 +40,7 @@ pub async fn generate(
     let clock = api.trace_clock();
     api.note_inference(model, version, "");
     api.check_taking_on()?;
-    api.want_model(model).await?;
-    let (found, inputs) = api.find_with_inputs(model, version)?;
+    let (found, inputs) = api.find_or_load(model, || api.find_with_inputs(model, version)).await?;
     let encoding = parts.headers.get(CONTENT_ENCODING).map(HeaderValue::as_bytes);
     if !matches!(request_encoding(encoding), Ok(None)) {
         return Err(Status::invalid("Unsupported content-encoding, only 'identity' is supported.").into());
@@ -50,9 +49,7 @@ pub async fn generate(
     let mut body = read_body(api, body, bytes_max).await?;
     let mut charge = body.take_charge();
     // The model may have left while the body came: nothing kept it.
-    api.want_model(model).await?;
-    let _under_way = api.take_on()?;
-    let admission = api.admit_found(found, model, version)?;
+    let (_under_way, admission) = api.find_or_load(model, || api.take_on_found(&found, model, version)).await?;
     let read = move |body: Received, model: &str, version: &str| {
         read_generate(&GenerateText { json: body.bytes(), inputs: &inputs, model, version, bytes_max })
     };

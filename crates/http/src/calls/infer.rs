@@ -59,9 +59,8 @@ struct Read {
 async fn read(api: &Api, headers: &HeaderMap, body: Incoming, model: &str, version: &str) -> Result<Read, Failure> {
     let clock = api.trace_clock();
     api.note_inference(model, version, "");
-    // Before the body comes, so that a request that waits holds nothing.
-    api.want_model(model).await.map_err(Failure::plain)?;
-    let found = api.find_single(Protocol::Http, model, version);
+    // Before the body comes, so that a request that waits for its model holds nothing.
+    let found = api.find_or_load(model, || api.find_single(Protocol::Http, model, version)).await;
     let early = found.and_then(|found| api.check_taking_on().map(|()| found)).map_err(Failure::plain);
     let early = early
         .and_then(|found| Ok((found, Framing::of(headers, body.size_hint().exact(), api.http_input_bytes_max())?)));
@@ -76,11 +75,9 @@ async fn read(api: &Api, headers: &HeaderMap, body: Incoming, model: &str, versi
         }
     };
     let received = receive(body, framing.expected(), api.account()).await?;
-    // The model may have left while the body came: nothing kept it.
-    api.want_model(model).await.map_err(Failure::plain)?;
-    // From here on the server waits for nothing from the client.
-    let under_way = api.take_on().map_err(Failure::plain)?;
-    let admission = api.admit_found(found, model, version).map_err(Failure::plain)?;
+    // From here on the server waits for nothing from the client. The model may have left while the body came: nothing kept it.
+    let taken_on = api.find_or_load(model, || api.take_on_found(&found, model, version)).await;
+    let (under_way, admission) = taken_on.map_err(Failure::plain)?;
     let mut received = inflated(api.account(), received, framing).await?;
     let mut charge = received.take_charge();
     let json_len = framing.json_len(received.bytes().len())?;

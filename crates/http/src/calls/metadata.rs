@@ -15,14 +15,13 @@ pub fn server(api: &Api) -> CallResult {
 
 /// A model's metadata.
 pub async fn model(api: &Api, name: &str, version: &str) -> CallResult {
-    api.want_model(name).await?;
-    Ok(json(write_model(&api.model_report(name, version)?)))
+    let report = api.find_or_load(name, || api.model_report(name, version)).await?;
+    Ok(json(write_model(&report)))
 }
 
 /// A model's configuration.
 pub async fn config(api: &Api, name: &str, version: &str) -> CallResult {
-    api.want_model(name).await?;
-    let config = api.model_config(name, version)?;
+    let config = api.find_or_load(name, || api.model_config(name, version)).await?;
     let text = if encoded_bytes(&config) <= INLINE_CONFIG_BYTES_MAX {
         to_json(&config)
     } else {
