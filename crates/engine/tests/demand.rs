@@ -2,21 +2,22 @@
 #![allow(clippy::unwrap_used)]
 #![expect(clippy::disallowed_methods, reason = "the tests look again and again, and are no front end")]
 
-use std::path::Path;
+#[path = "support/test_engine.rs"]
+mod test_engine;
+
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use nerite_backend::Infer;
 use nerite_backend::identity::Identity;
-use nerite_config::HostFacts;
-use nerite_engine::{Engine, Loader, Options, QueueLimits, Runtimes, Services, Waiting};
+use nerite_engine::{Engine, Waiting};
 use nerite_memory::Buffer;
-use nerite_repository::{ControlMode, Store, StoreOptions};
+use nerite_repository::ControlMode;
 use nerite_request::setting::LoadOptions;
 use nerite_request::{Peer, Reply, Request, Response, Status};
-use nerite_tensor::{DataType, Shape, Tensor};
 use tempfile::TempDir;
+use test_engine::{Setup, bytes_model, input};
 
 /// The limit on the bytes of loaded models.
 const ROOM: u64 = 10;
@@ -27,50 +28,24 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a request for the model `slow` runs.
 const SLOW: Duration = Duration::from_millis(500);
 
-fn put(repository: &Path, model: &str, bytes: usize, backend: &str) {
-    let version = repository.join(model).join("1");
-    std::fs::create_dir_all(&version).unwrap();
-    std::fs::write(version.join("weights"), vec![0; bytes]).unwrap();
+fn put(setup: &Setup, model: &str, bytes: usize, backend: &str) {
     let delay = if model == "slow" { SLOW } else { Duration::ZERO };
-    let config = format!(
-        "backend: '{backend}' input [{{ name: 'IN' data_type: TYPE_UINT8 dims: [-1] }}]
-         output [{{ name: 'OUT' data_type: TYPE_UINT8 dims: [-1] }}]
-         parameters {{ key: 'execute_delay_ms' value {{ string_value: '{}' }} }}",
-        delay.as_millis()
-    );
-    std::fs::write(repository.join(model).join("config.pbtxt"), config).unwrap();
+    let delay = format!("parameters {{ key: 'execute_delay_ms' value {{ string_value: '{}' }} }}", delay.as_millis());
+    let version = setup.put(model, &bytes_model(backend, &delay));
+    std::fs::write(version.join("weights"), vec![0; bytes]).unwrap();
 }
 
 /// An engine with these models of so many bytes, and one that no runtime can load.
 fn engine(models: &[(&str, usize)]) -> (Arc<Engine>, TempDir) {
-    let folder = tempfile::tempdir().unwrap();
+    let mut setup = Setup::new([Arc::new(Identity) as _]);
     for (model, bytes) in models {
-        put(folder.path(), model, *bytes, "identity");
+        put(&setup, model, *bytes, "identity");
     }
-    put(folder.path(), "broken", 6, "nobodys");
-    let mut runtimes = Runtimes::default();
-    runtimes.add(Arc::new(Identity));
-    let store =
-        Store::open(StoreOptions { repositories: vec![folder.path().to_owned()], ..StoreOptions::default() }).unwrap();
-    let loader = Loader {
-        runtimes,
-        host: HostFacts::cpu_only(),
-        cores: 1,
-        auto_complete: false,
-        queues: QueueLimits::default(),
-        services: Services::default(),
-        threads: 2,
-    };
-    let options = Options {
-        control: ControlMode::Demand,
-        load_models: Vec::new(),
-        load_threads: 2,
-        load_retries: 0,
-        models_bytes_max: Some(ROOM),
-    };
-    let engine = Engine::new(store, loader, options);
-    assert_eq!(engine.start().unwrap(), Vec::<String>::new());
-    (engine, folder)
+    put(&setup, "broken", 6, "nobodys");
+    setup.options.control = ControlMode::Demand;
+    setup.options.load_threads = 2;
+    setup.options.models_bytes_max = Some(ROOM);
+    setup.start()
 }
 
 fn demand(engine: &Arc<Engine>, model: &str, peer: &Peer) -> (Waiting, Receiver<Result<(), Status>>) {
@@ -88,8 +63,7 @@ fn load(engine: &Arc<Engine>, model: &str, peer: &Peer) -> Result<(), Status> {
 /// Runs a model. Returns the channel of its last response.
 fn infer(engine: &Engine, model: &str) -> Receiver<Response> {
     let (to, from) = channel();
-    let data = Buffer::from(b"here".to_vec());
-    let input = Tensor { name: "IN".into(), datatype: DataType::Uint8, shape: Shape::from_slice(&[4]), data };
+    let input = input(Buffer::from(b"here".to_vec()));
     let reply = Reply::new(move |response| drop(to.send(response)));
     engine.infer(model, None, Request::new(vec![input], Vec::new(), reply));
     from

@@ -5,19 +5,18 @@
 
 #[path = "../../cuda/tests/stand_in/compile.rs"]
 mod stand_in;
+#[path = "support/test_engine.rs"]
+mod test_engine;
 
 use std::sync::{Arc, Mutex, mpsc};
 
 use nerite_backend::{
     Compute, DeviceAccess, InOrder, Instance, InstanceSpec, Job, LoadContext, Model, OutputPlace, Runtime, Times,
 };
-use nerite_config::HostFacts;
 use nerite_cuda::{DeviceMemory, Driver, PinnedPool};
-use nerite_engine::{Engine, Loader, Options, QueueLimits, Runtimes};
 use nerite_memory::{Extent, Place, Reason};
-use nerite_repository::{ControlMode, Store, StoreOptions};
 use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Response, Sequence, Status, Wanted};
-use nerite_tensor::{DataType, Shape, Tensor};
+use test_engine::{Setup, bytes_model, input};
 
 type Seen = Arc<Mutex<Vec<(Place, OutputPlace)>>>;
 
@@ -66,34 +65,12 @@ impl Compute for Noting {
 
 /// Serves a model of a runtime with this device access, sends it a request with all tensors on a device, and returns what the model got.
 fn ask(reach: DeviceAccess) -> (Place, OutputPlace, Vec<u8>) {
-    let models = tempfile::tempdir().unwrap();
-    std::fs::create_dir_all(models.path().join("m/1")).unwrap();
-    let config = "backend: \"noting\" input [{ name: \"IN\" data_type: TYPE_UINT8 dims: [-1] }] \
-                  output [{ name: \"OUT\" data_type: TYPE_UINT8 dims: [-1] }]";
-    std::fs::write(models.path().join("m/config.pbtxt"), config).unwrap();
     let driver = Driver::open(Some(stand_in::library())).unwrap();
     let seen = Seen::default();
-    let mut runtimes = Runtimes::default();
-    runtimes.add(Arc::new(Noting { name: "noting", reach, seen: Arc::clone(&seen) }));
-    runtimes.stage_through(Arc::new(PinnedPool::new(&driver, 1 << 20)));
-    let repositories = vec![models.path().to_owned()];
-    let store = Store::open(StoreOptions { repositories, ..StoreOptions::default() }).unwrap();
-    let loader = Loader {
-        runtimes,
-        host: HostFacts::cpu_only(),
-        cores: 1,
-        auto_complete: false,
-        queues: QueueLimits::default(),
-        services: nerite_engine::Services::default(),
-        threads: 2,
-    };
-    let control = ControlMode::None;
-    let engine = Engine::new(
-        store,
-        loader,
-        Options { control, load_models: Vec::new(), load_threads: 1, load_retries: 0, models_bytes_max: None },
-    );
-    assert_eq!(engine.start().unwrap(), Vec::<String>::new());
+    let runtime = Noting { name: "noting", reach, seen: Arc::clone(&seen) };
+    let mut setup = Setup::new([Arc::new(runtime) as _]).with_model(&bytes_model("noting", ""));
+    setup.runtimes.stage_through(Arc::new(PinnedPool::new(&driver, 1 << 20)));
+    let (engine, _folder) = setup.start();
 
     let memory = DeviceMemory::allocate(&driver.device(1).unwrap(), 8).unwrap();
     memory.slot(Extent::whole(4)).write(0, b"here", Reason::Model).unwrap();
@@ -103,8 +80,7 @@ fn ask(reach: DeviceAccess) -> (Place, OutputPlace, Vec<u8>) {
     engine.admit("m", None).unwrap().submit(AdmittedRequest {
         id: String::new().into(),
         rows: 1,
-        inputs: vec![Tensor { name: "IN".into(), datatype: DataType::Uint8, shape: Shape::from_slice(&[4]), data }]
-            .into(),
+        inputs: vec![input(data)].into(),
         wanted: vec![Wanted { name: "OUT".into(), slot: Some(memory.slot(half(4))) }].into(),
         priority: 0,
         timeout_us: 0,
@@ -117,8 +93,8 @@ fn ask(reach: DeviceAccess) -> (Place, OutputPlace, Vec<u8>) {
     assert!(matches!(&response, Response::Final(made) if made.outputs[0].placed), "{response:?}");
     let mut home = nerite_memory::Slot::heap(4);
     home.fill_from(0, &memory.buffer(half(4)), Reason::Model).unwrap();
-    let (input, output) = seen.lock().unwrap()[0];
-    (input, output, home.filled().into_buffer().private_bytes().unwrap().to_vec())
+    let (place, output) = seen.lock().unwrap()[0];
+    (place, output, home.filled().into_buffer().private_bytes().unwrap().to_vec())
 }
 
 #[test]

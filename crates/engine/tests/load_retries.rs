@@ -1,15 +1,16 @@
 //! Is a load that failed tried again as often as the operator says?
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/test_engine.rs"]
+mod test_engine;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nerite_backend::identity::Identity;
 use nerite_backend::{LoadContext, Model, Runtime};
-use nerite_config::HostFacts;
-use nerite_engine::{Engine, Loader, Options, QueueLimits, Runtimes, Services};
-use nerite_repository::{ControlMode, Store, StoreOptions};
 use nerite_request::Status;
+use test_engine::Setup;
 
 /// Its first loads fail, and those after them succeed.
 struct Failing {
@@ -37,31 +38,10 @@ impl Runtime for Failing {
 /// Checks how often a model is tried whose first loads fail, and whether it is up then.
 #[track_caller]
 fn check(load_retries: usize, failures: usize, expect: (usize, bool)) {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir_all(folder.path().join("m").join("1")).unwrap();
-    std::fs::write(folder.path().join("m").join("config.pbtxt"), "backend: 'failing'").unwrap();
-    let repositories = vec![folder.path().to_owned()];
     let runtime = Arc::new(Failing { failures, loads: AtomicUsize::new(0) });
-    let mut runtimes = Runtimes::default();
-    runtimes.add(Arc::<Failing>::clone(&runtime));
-    let loader = Loader {
-        runtimes,
-        host: HostFacts::cpu_only(),
-        cores: 1,
-        auto_complete: false,
-        queues: QueueLimits::default(),
-        services: Services::default(),
-        threads: 1,
-    };
-    let options = Options {
-        control: ControlMode::None,
-        load_models: Vec::new(),
-        load_threads: 1,
-        load_retries,
-        models_bytes_max: None,
-    };
-    let store = Store::open(StoreOptions { repositories, ..StoreOptions::default() }).unwrap();
-    let failed = Engine::new(store, loader, options).start().unwrap();
+    let mut setup = Setup::new([Arc::<Failing>::clone(&runtime) as _]).with_model("backend: 'failing'");
+    setup.options.load_retries = load_retries;
+    let (_engine, failed, _folder) = setup.try_start();
     let found = (runtime.loads.load(Ordering::Relaxed), failed.is_empty());
     assert_eq!(found, expect, "{load_retries} retries, {failures} failures: {failed:?}");
 }

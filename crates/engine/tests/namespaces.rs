@@ -1,49 +1,28 @@
 //! What does a name mean that a repository's model and an uploaded one have, with `--model-namespacing`?
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/test_engine.rs"]
+mod test_engine;
+
 use std::sync::{Arc, mpsc};
 
 use nerite_backend::identity::Identity;
-use nerite_config::HostFacts;
-use nerite_engine::{Engine, Loader, Options, QueueLimits, Runtimes, Services};
-use nerite_repository::{ControlMode, Store, StoreOptions};
+use nerite_engine::Engine;
+use nerite_repository::ControlMode;
 use nerite_request::setting::LoadOptions;
 use nerite_request::{Code, Peer, Status};
 use tempfile::TempDir;
+use test_engine::{Setup, bytes_model};
 
 const CONFIG: &str = r#"{"backend": "identity", "input": [{"name": "IN", "data_type": "TYPE_UINT8", "dims": [-1]}],
                          "output": [{"name": "OUT", "data_type": "TYPE_UINT8", "dims": [-1]}]}"#;
-const TEXT: &str = "backend: 'identity' input { name: 'IN' data_type: TYPE_UINT8 dims: -1 } \
-                    output { name: 'OUT' data_type: TYPE_UINT8 dims: -1 }";
-
 /// An engine over one repository, which has the model `same`. Nothing is loaded.
 fn engine() -> (Arc<Engine>, TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir_all(folder.path().join("same/1")).unwrap();
-    std::fs::write(folder.path().join("same/config.pbtxt"), TEXT).unwrap();
-    let mut runtimes = Runtimes::default();
-    runtimes.add(Arc::new(Identity));
-    let repositories = vec![folder.path().to_owned()];
-    let store = Store::open(StoreOptions { repositories, namespacing: true, ..StoreOptions::default() }).unwrap();
-    let loader = Loader {
-        runtimes,
-        host: HostFacts::cpu_only(),
-        cores: 1,
-        auto_complete: false,
-        queues: QueueLimits::default(),
-        services: Services::default(),
-        threads: 2,
-    };
-    let options = Options {
-        control: ControlMode::Explicit,
-        load_models: Vec::new(),
-        load_threads: 1,
-        load_retries: 0,
-        models_bytes_max: None,
-    };
-    let engine = Engine::new(store, loader, options);
-    assert_eq!(engine.start().unwrap(), Vec::<String>::new());
-    (engine, folder)
+    let mut setup = Setup::new([Arc::new(Identity) as _]);
+    setup.put("same", &bytes_model("identity", ""));
+    setup.namespacing = true;
+    setup.options.control = ControlMode::Explicit;
+    setup.start()
 }
 
 fn load(engine: &Arc<Engine>, model: &str, options: LoadOptions) {

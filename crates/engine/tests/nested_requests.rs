@@ -1,20 +1,22 @@
 //! Can a model make requests of other models of the same server, and what happens if these are busy?
 #![allow(clippy::unwrap_used)]
 
-use std::sync::{Arc, mpsc};
+#[path = "support/test_engine.rs"]
+mod test_engine;
+
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nerite_backend::identity::Identity;
 use nerite_backend::{
     Compute, InOrder, Infer, Instance, InstanceSpec, Job, LoadContext, Model, Models, Runtime, Times,
 };
-use nerite_config::HostFacts;
-use nerite_engine::{Engine, Loader, Options, QueueLimits, Runtimes};
+use nerite_engine::Engine;
 use nerite_memory::Buffer;
-use nerite_repository::{ControlMode, Store, StoreOptions};
-use nerite_request::{Code, ExactlyOne, InferResponse, Reply, Request, Status, Wanted};
-use nerite_tensor::{DataType, Shape, Tensor};
+use nerite_request::{Code, Request, Status, Wanted};
+use nerite_tensor::Tensor;
 use tempfile::TempDir;
+use test_engine::{Answer, Setup, bytes_model, input, one_reply};
 
 /// How long a model waits for the model that it asks.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -66,56 +68,21 @@ impl Compute for AskingInstance {
 
 /// An engine with these models. Each asks the other one, or is an identity model if that is empty.
 fn engine(models: &[(&str, &str)]) -> (Arc<Engine>, TempDir) {
-    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::new([Arc::new(Identity) as _, Arc::new(Forwarding) as _]);
     for (name, asks) in models {
-        std::fs::create_dir_all(folder.path().join(name).join("1")).unwrap();
         let backend = if asks.is_empty() { "identity" } else { "forwarding" };
-        let config = format!(
-            "backend: '{backend}' input [{{ name: 'IN' data_type: TYPE_UINT8 dims: [-1] }}]
-             output [{{ name: 'OUT' data_type: TYPE_UINT8 dims: [-1] }}]
-             parameters {{ key: 'asks' value {{ string_value: '{asks}' }} }}"
-        );
-        std::fs::write(folder.path().join(name).join("config.pbtxt"), config).unwrap();
+        let asks = format!("parameters {{ key: 'asks' value {{ string_value: '{asks}' }} }}");
+        setup.put(name, &bytes_model(backend, &asks));
     }
-    let mut runtimes = Runtimes::default();
-    runtimes.add(Arc::new(Identity));
-    runtimes.add(Arc::new(Forwarding));
-    let store =
-        Store::open(StoreOptions { repositories: vec![folder.path().to_owned()], ..StoreOptions::default() }).unwrap();
-    let loader = Loader {
-        runtimes,
-        host: HostFacts::cpu_only(),
-        cores: 1,
-        auto_complete: false,
-        queues: QueueLimits::default(),
-        services: nerite_engine::Services::default(),
-        threads: 2,
-    };
-    let options = Options {
-        control: ControlMode::None,
-        load_models: Vec::new(),
-        load_threads: 1,
-        load_retries: 0,
-        models_bytes_max: None,
-    };
-    let engine = Engine::new(store, loader, options);
-    assert_eq!(engine.start().unwrap(), Vec::<String>::new());
-    (engine, folder)
+    setup.start()
 }
 
-fn ask(engine: &Engine, model: &str, input: &str, outputs: &[&str]) -> Result<InferResponse, Status> {
-    let (to, from) = mpsc::channel();
-    let mut one = ExactlyOne::default();
-    let reply = Reply::new(move |response| {
-        if let Some(outcome) = one.take(response) {
-            to.send(outcome).unwrap();
-        }
-    });
-    let data = Buffer::from(b"here".to_vec());
-    let input = Tensor { name: input.into(), datatype: DataType::Uint8, shape: Shape::from_slice(&[4]), data };
+fn ask(engine: &Engine, model: &str, name: &str, outputs: &[&str]) -> Answer {
+    let (reply, from) = one_reply();
+    let input = Tensor { name: name.into(), ..input(Buffer::from(b"here".to_vec())) };
     let wanted = outputs.iter().map(|name| Wanted { name: (*name).into(), slot: None }).collect();
     engine.infer(model, None, Request::new(vec![input], wanted, reply));
-    from.recv().unwrap().unwrap()
+    from.recv().unwrap()
 }
 
 #[track_caller]

@@ -1,57 +1,31 @@
 //! Can a client make others get wrong responses from the response cache?
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/test_engine.rs"]
+mod test_engine;
+
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use nerite_backend::{Compute, InOrder, Instance, InstanceSpec, Job, LoadContext, Model, Runtime, Times};
+use nerite_backend::{Compute, Job, Times};
 use nerite_cache::ResponseCache;
-use nerite_config::HostFacts;
-use nerite_engine::{CheckedTensors, Engine, Loader, Options, Prefix, QueueLimits, Runtimes, Services, Tensors};
+use nerite_engine::{CheckedTensors, Engine, Prefix, Tensors};
 use nerite_memory::{Buffer, Extent, Reason, Slot};
-use nerite_repository::{ControlMode, Store, StoreOptions};
-use nerite_request::{
-    AdmittedRequest, Cancel, ExactlyOne, InferResponse, Parameters, Peer, Reply, Sequence, Status, Wanted,
-};
+use nerite_request::{AdmittedRequest, Cancel, InferResponse, Parameters, Peer, Sequence, Status, Wanted};
 use nerite_shm::{OwnedRegion, Registry};
-use nerite_tensor::{DataType, Shape, Tensor};
+use nerite_tensor::{DataType, Shape};
 use tempfile::TempDir;
+use test_engine::{Computing, Setup, bytes_model, input, one_reply};
 
 /// More input bytes than are hashed on a front thread.
 const LARGE: usize = 1 << 20;
 
 /// Answers each request with the number of requests before it, so a cached answer is recognised by its number. The request called "waits" ends when
 /// the test says so.
-#[derive(Clone, Default)]
-struct Counting {
-    goes_on: Arc<AtomicBool>,
-}
-
 struct CountingInstance {
     asked: AtomicU8,
     goes_on: Arc<AtomicBool>,
-}
-
-impl Runtime for Counting {
-    fn name(&self) -> &'static str {
-        "counting"
-    }
-
-    fn engine(&self) -> String {
-        "a test".into()
-    }
-
-    fn load(&self, _: &LoadContext) -> Result<Arc<dyn Model>, Status> {
-        Ok(Arc::new(self.clone()))
-    }
-}
-
-impl Model for Counting {
-    fn instance(&self, _: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
-        let goes_on = Arc::clone(&self.goes_on);
-        Ok(Box::new(InOrder(CountingInstance { asked: AtomicU8::new(0), goes_on })))
-    }
 }
 
 impl Compute for CountingInstance {
@@ -86,36 +60,15 @@ fn server(name: &str) -> Server {
 
 /// The same, with `more` added to the model's configuration.
 fn server_of(name: &str, more: &str) -> Server {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir_all(folder.path().join("m/1")).unwrap();
-    let config = "backend: 'counting' input [{ name: 'IN' data_type: TYPE_UINT8 dims: [-1] }]
-                  output [{ name: 'OUT' data_type: TYPE_UINT8 dims: [-1] }] response_cache { enable: true }";
-    std::fs::write(folder.path().join("m/config.pbtxt"), format!("{config} {more}")).unwrap();
-    let counting = Counting::default();
-    let goes_on = Arc::clone(&counting.goes_on);
-    let mut runtimes = Runtimes::default();
-    runtimes.add(Arc::new(counting));
-    let store =
-        Store::open(StoreOptions { repositories: vec![folder.path().to_owned()], ..StoreOptions::default() }).unwrap();
+    let goes_on = Arc::<AtomicBool>::default();
+    let of_instance = Arc::clone(&goes_on);
+    let counting =
+        Computing("counting", move || CountingInstance { asked: AtomicU8::new(0), goes_on: Arc::clone(&of_instance) });
     let cache = Arc::new(ResponseCache::new(1 << 20));
-    let loader = Loader {
-        runtimes,
-        host: HostFacts::cpu_only(),
-        cores: 1,
-        auto_complete: false,
-        queues: QueueLimits::default(),
-        threads: 2,
-        services: Services { cache: Some(Arc::clone(&cache)), ..Services::default() },
-    };
-    let options = Options {
-        control: ControlMode::None,
-        load_models: Vec::new(),
-        load_threads: 1,
-        load_retries: 0,
-        models_bytes_max: None,
-    };
-    let engine = Engine::new(store, loader, options);
-    assert_eq!(engine.start().unwrap(), Vec::<String>::new());
+    let mut setup = Setup::new([Arc::new(counting) as _])
+        .with_model(&bytes_model("counting", &format!("response_cache {{ enable: true }} {more}")));
+    setup.services.cache = Some(Arc::clone(&cache));
+    let (engine, folder) = setup.start();
     let key = format!("/nerite-test-cache-{name}-{}", std::process::id());
     let region = OwnedRegion::create(&key, LARGE + 64).unwrap();
     let registry = Registry::new(nerite_shm::Options::default());
@@ -137,18 +90,10 @@ impl Server {
         place: Option<Slot>,
         id: &str,
     ) -> mpsc::Receiver<Result<InferResponse, Status>> {
-        let (to, from) = mpsc::channel();
-        let mut one = ExactlyOne::default();
-        let reply = Reply::new(move |response| {
-            if let Some(outcome) = one.take(response) {
-                to.send(outcome.unwrap()).unwrap();
-            }
-        });
-        let shape = Shape::from_slice(&[data.len() as i64]);
-        let input = Tensor { name: "IN".into(), datatype: DataType::Uint8, shape, data };
+        let (reply, from) = one_reply();
         let wanted = vec![Wanted { name: "OUT".into(), slot: place }];
         let admission = self.engine.admit("m", None).unwrap();
-        let tensors = Tensors { inputs: vec![input].into(), wanted: wanted.into(), is_raw: false };
+        let tensors = Tensors { inputs: vec![input(data)].into(), wanted: wanted.into(), is_raw: false };
         let CheckedTensors { inputs, wanted, rows } = admission.contract().check_all(Prefix(id), tensors).unwrap();
         let admission = match user {
             Some(uid) => admission.of_asker(&Peer::User { uid }),

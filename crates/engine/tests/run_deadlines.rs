@@ -1,18 +1,19 @@
 //! Does a request's timeout end the request, in the queue and in its run, where the model's author asks for it?
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/test_engine.rs"]
+mod test_engine;
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use nerite_backend::{Compute, InOrder, Instance, InstanceSpec, Job, LoadContext, Model, Runtime, Times};
-use nerite_config::HostFacts;
-use nerite_engine::{Engine, Loader, Options, QueueLimits, Runtimes, Services};
+use nerite_backend::{Compute, Job, Times};
+use nerite_engine::Engine;
 use nerite_memory::Buffer;
-use nerite_repository::{ControlMode, Store, StoreOptions};
-use nerite_request::{Code, ExactlyOne, InferResponse, Reply, Request, Status};
-use nerite_tensor::{DataType, Shape, Tensor};
+use nerite_request::{Code, Request, Status};
 use tempfile::TempDir;
+use test_engine::{Answer, Computing, Setup, bytes_model, input, one_reply};
 
 /// No test waits so long.
 const LONG_US: u64 = 600_000_000;
@@ -22,26 +23,6 @@ const LONG_US: u64 = 600_000_000;
 struct Steps {
     running: Arc<AtomicUsize>,
     goes_on: Arc<AtomicBool>,
-}
-
-impl Runtime for Steps {
-    fn name(&self) -> &'static str {
-        "steps"
-    }
-
-    fn engine(&self) -> String {
-        "a test".into()
-    }
-
-    fn load(&self, _: &LoadContext) -> Result<Arc<dyn Model>, Status> {
-        Ok(Arc::new(self.clone()))
-    }
-}
-
-impl Model for Steps {
-    fn instance(&self, _: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
-        Ok(Box::new(InOrder(self.clone())))
-    }
 }
 
 impl Compute for Steps {
@@ -62,53 +43,21 @@ struct Server {
 }
 
 fn server(parameters: &str) -> Server {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir_all(folder.path().join("m/1")).unwrap();
-    let config = "backend: 'steps' input [{ name: 'IN' data_type: TYPE_UINT8 dims: [-1] }]
-                  output [{ name: 'OUT' data_type: TYPE_UINT8 dims: [-1] }] instance_group [{ count: 1 kind: KIND_CPU }]";
-    std::fs::write(folder.path().join("m/config.pbtxt"), format!("{config} {parameters}")).unwrap();
-    let (steps, mut runtimes) = (Steps::default(), Runtimes::default());
-    runtimes.add(Arc::new(steps.clone()));
-    let repositories = vec![folder.path().to_owned()];
-    let store = Store::open(StoreOptions { repositories, ..StoreOptions::default() }).unwrap();
-    let loader = Loader {
-        runtimes,
-        host: HostFacts::cpu_only(),
-        cores: 1,
-        auto_complete: false,
-        queues: QueueLimits::default(),
-        services: Services::default(),
-        threads: 2,
-    };
-    let options = Options {
-        control: ControlMode::None,
-        load_models: Vec::new(),
-        load_threads: 1,
-        load_retries: 0,
-        models_bytes_max: None,
-    };
-    let engine = Engine::new(store, loader, options);
-    assert_eq!(engine.start().unwrap(), Vec::<String>::new());
+    let steps = Steps::default();
+    let of_instance = steps.clone();
+    let runtime = Arc::new(Computing("steps", move || of_instance.clone()));
+    let config = bytes_model("steps", &format!("instance_group [{{ count: 1 kind: KIND_CPU }}] {parameters}"));
+    let (engine, folder) = Setup::new([runtime as _]).with_model(&config).start();
     Server { engine, steps, _folder: folder }
 }
 
 const OPTED_IN: &str = "parameters { key: 'nerite.timeout_ends_runs' value { string_value: 'true' } }";
 
-type Answer = Result<InferResponse, Status>;
-
 impl Server {
     fn begin(&self, elements: usize, timeout_us: u64) -> mpsc::Receiver<Answer> {
-        let (to, from) = mpsc::channel();
-        let mut one = ExactlyOne::default();
-        let reply = Reply::new(move |response| {
-            if let Some(outcome) = one.take(response) {
-                to.send(outcome.unwrap()).unwrap();
-            }
-        });
-        let data = Buffer::from_numbers(vec![7_u8; elements]);
-        let shape = Shape::from_slice(&[elements as i64]);
-        let input = Tensor { name: "IN".into(), datatype: DataType::Uint8, shape, data };
-        let request = Request { timeout_us, ..Request::new(vec![input], Vec::new(), reply) };
+        let (reply, from) = one_reply();
+        let inputs = vec![input(Buffer::from_numbers(vec![7_u8; elements]))];
+        let request = Request { timeout_us, ..Request::new(inputs, Vec::new(), reply) };
         self.engine.admit("m", None).unwrap().ask(request);
         from
     }

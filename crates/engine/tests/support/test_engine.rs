@@ -1,0 +1,139 @@
+//! How does a test get an engine with models of its own?
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+
+use nerite_backend::{Compute, InOrder, Instance, InstanceSpec, LoadContext, Model, Runtime};
+use nerite_config::HostFacts;
+use nerite_engine::{Engine, Loader, Options, QueueLimits, Runtimes, Services};
+use nerite_memory::Buffer;
+use nerite_repository::{ControlMode, Store, StoreOptions};
+use nerite_request::{ExactlyOne, InferResponse, Reply, Status};
+use nerite_tensor::{DataType, Shape, Tensor};
+use tempfile::TempDir;
+
+/// What a request that wants one response gets.
+pub type Answer = Result<InferResponse, Status>;
+
+/// How an engine of a test is set up: one core, loads one at a time, no limits.
+pub struct Setup {
+    pub runtimes: Runtimes,
+    pub services: Services,
+    pub options: Options,
+    /// Whether the same name may stand for a model of each repository.
+    pub namespacing: bool,
+    repository: TempDir,
+}
+
+impl Setup {
+    /// An engine without models, with these runtimes.
+    pub fn new(runtimes: impl IntoIterator<Item = Arc<dyn Runtime>>) -> Setup {
+        let mut all = Runtimes::default();
+        runtimes.into_iter().for_each(|runtime| all.add(runtime));
+        let options = Options {
+            control: ControlMode::None,
+            load_models: Vec::new(),
+            load_threads: 1,
+            load_retries: 0,
+            models_bytes_max: None,
+        };
+        let (services, repository) = (Services::default(), tempfile::tempdir().unwrap());
+        Setup { runtimes: all, services, options, namespacing: false, repository }
+    }
+
+    /// The repository.
+    pub fn path(&self) -> &Path {
+        self.repository.path()
+    }
+
+    /// Adds a model with this configuration. Returns the directory of its version 1.
+    pub fn put(&self, model: &str, config: &str) -> std::path::PathBuf {
+        let version = self.path().join(model).join("1");
+        std::fs::create_dir_all(&version).unwrap();
+        std::fs::write(self.path().join(model).join("config.pbtxt"), config).unwrap();
+        version
+    }
+
+    /// An engine with the model `m` of this configuration.
+    pub fn with_model(self, config: &str) -> Setup {
+        self.put("m", config);
+        self
+    }
+
+    /// The engine, and the directory that is its repository. All models must load that are to be loaded at the start.
+    pub fn start(self) -> (Arc<Engine>, TempDir) {
+        let (engine, failed, repository) = self.try_start();
+        assert_eq!(failed, Vec::<String>::new());
+        (engine, repository)
+    }
+
+    /// As [`Setup::start`], with the models that failed to load.
+    pub fn try_start(self) -> (Arc<Engine>, Vec<String>, TempDir) {
+        let Setup { runtimes, services, options, namespacing, repository } = self;
+        let repositories = vec![repository.path().to_owned()];
+        let store = Store::open(StoreOptions { repositories, namespacing, ..StoreOptions::default() }).unwrap();
+        let loader = Loader {
+            runtimes,
+            host: HostFacts::cpu_only(),
+            cores: 1,
+            auto_complete: false,
+            queues: QueueLimits::default(),
+            services,
+            threads: 2,
+        };
+        let engine = Engine::new(store, loader, options);
+        let failed = engine.start().unwrap();
+        (engine, failed, repository)
+    }
+}
+
+/// The configuration of a model of this backend with an input IN and an output OUT of any number of bytes, and `more`.
+pub fn bytes_model(backend: &str, more: &str) -> String {
+    format!(
+        "backend: '{backend}' input [{{ name: 'IN' data_type: TYPE_UINT8 dims: [-1] }}]
+         output [{{ name: 'OUT' data_type: TYPE_UINT8 dims: [-1] }}] {more}"
+    )
+}
+
+/// The tensor IN with these bytes.
+pub fn input(data: Buffer) -> Tensor {
+    let shape = Shape::from_slice(&[data.len() as i64]);
+    Tensor { name: "IN".into(), datatype: DataType::Uint8, shape, data }
+}
+
+/// A reply of which the only response is received.
+pub fn one_reply() -> (Reply, mpsc::Receiver<Answer>) {
+    let (to, from) = mpsc::channel();
+    let mut one = ExactlyOne::default();
+    let reply = Reply::new(move |response| {
+        if let Some(outcome) = one.take(response) {
+            to.send(outcome.unwrap()).unwrap();
+        }
+    });
+    (reply, from)
+}
+
+/// A runtime of this name. Its models compute by what the function makes for each instance.
+#[derive(Clone)]
+pub struct Computing<F>(pub &'static str, pub F);
+
+impl<F: Fn() -> C + Clone + Send + Sync + 'static, C: Compute + 'static> Runtime for Computing<F> {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    fn engine(&self) -> String {
+        "a test".into()
+    }
+
+    fn load(&self, _: &LoadContext) -> Result<Arc<dyn Model>, Status> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl<F: Fn() -> C + Clone + Send + Sync + 'static, C: Compute + 'static> Model for Computing<F> {
+    fn instance(&self, _: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
+        Ok(Box::new(InOrder((self.1)())))
+    }
+}
