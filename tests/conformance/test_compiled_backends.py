@@ -32,9 +32,9 @@ def compiled_server(request: pytest.FixtureRequest, launcher):
     put(repository, "c_bounded", **{"nerite.cost_bound": "input_sizes"})
     put(repository, "c_add_sub", "add_sub", pairs=2)
     put(repository, "c_tell", "tell")
+    put(repository, "c_count", "count")
+    put(repository, "c_count_too", "count")
     # What a process of its own has not.
-    put(repository, "c_count", "count", isolated="false")
-    put(repository, "c_count_too", "count", isolated="false")
     put(repository, "c_memory", "memory", isolated="false", more="instance_group { kind: KIND_CPU count: 2 }")
     put(repository, "c_fail", "fail")
     put(repository, "c_refuse", "refuse")
@@ -45,7 +45,7 @@ def compiled_server(request: pytest.FixtureRequest, launcher):
     with serving(launcher, name, repository, *flags) as found:
         if not launcher.oracle:
             # One for each instance of the models that are isolated.
-            assert len(workers_of(found)) == (13 if is_isolated else 0)
+            assert len(workers_of(found)) == (15 if is_isolated else 0)
         yield found
 
 

@@ -32,8 +32,7 @@ def sequence_server(request: pytest.FixtureRequest, launcher):
     (folder / "initial_state").mkdir()
     (folder / "initial_state" / "ten").write_bytes(struct.pack("<f", 10))
     put(repository, "c_stateless", "sum", backend="sequences")
-    # A process of its own cannot give a request back.
-    put(repository, "c_again", "again", more=ITERATIVE, backend="sequences", isolated="false")
+    put(repository, "c_again", "again", more=ITERATIVE, backend="sequences")
     put(repository, "c_never_again", "again", backend="sequences")
     with serving(launcher, name, repository, *flags, sources=("sequences",)) as found:
         yield found

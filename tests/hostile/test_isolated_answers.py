@@ -11,7 +11,7 @@ import time
 import grpc
 import numpy as np
 import pytest
-from clients import Asked, Given, fp32, grpc_channel, int32, open_client
+from clients import Asked, Given, Refused, fp32, grpc_channel, http_call, int32, open_client
 from compiled_setup import put, serving, workers_of
 from regions import registered
 from test_copies import copying
@@ -24,16 +24,6 @@ DECOUPLED = "model_transaction_policy { decoupled: true }"
 ONE = "instance_group { kind: KIND_CPU count: 1 }"
 
 
-# What a process of its own has not, and what the load says of it.
-REFUSED = {
-    "counts": ("count", "sample", "", "TRITONSERVER_MetricFamilyNew is not supported where the backend runs in a process of its own"),
-    "again": (
-        "again", "sequences", "sequence_batching { iterative_sequence: true }",
-        "model 'again' is isolated and has iterative sequences (sequence_batching)",
-    ),
-}  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def answering(launcher):
     if launcher.oracle:
@@ -42,10 +32,10 @@ def answering(launcher):
     put(repository, "late", "late", delay_ms=str(LATE_MS), more=ONE)
     put(repository, "repeat", "repeat", datatype="INT32", more=ONE + DECOUPLED)
     put(repository, "well", more=ONE)
+    put(repository, "counts", "count", more=ONE)
     put(repository, "slow", "read_long", delay_ms=str(4 * LATE_MS), more=ONE)
     put(repository, "asking", backend="asking", more=ONE)
-    for name, (mode, backend, more, _) in REFUSED.items():
-        put(repository, name, mode, backend=backend, more=ONE + more)
+    put(repository, "again", "again", backend="sequences", more=ONE + "sequence_batching { iterative_sequence: true }")
     flags = ["--backend-config=isolated=true", "--model-control-mode=explicit", "--load-model=*", "--exit-on-error=false"]
     with serving(launcher, "isolated_answers", repository, *flags, sources=("sample", "asking", "sequences")) as found:
         yield found
@@ -57,12 +47,41 @@ def client(request: pytest.FixtureRequest, answering):
         yield found
 
 
+def workers_with(server, instance: str) -> list[int]:
+    """The processes of that instance, one at most."""
+    found = []
+    for pid in workers_of(server):
+        with contextlib.suppress(OSError):
+            if instance.encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                found.append(pid)
+    return found
+
+
 def process_that_has(server, name: str, model: str) -> int:
     """The process of that model's instance, which has the region mapped."""
     told = f"{model}_0_0".encode()
     having = [pid for pid in workers_of(server) if maps_with(pid, name)]
     (found,) = [pid for pid in having if told in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
     return found
+
+
+def executions(server) -> float | None:
+    """The value of the counter that the backend of `counts` made; None if there is none."""
+    page = http_call(server.metrics, "GET", "/metrics").body.decode().splitlines()
+    lines = [line for line in page if line.startswith('sample_executions{model="counts"}')]
+    return float(lines[0].split()[-1]) if lines else None
+
+
+def test_metrics_of_a_process_are_on_the_servers_page_and_go_with_it(answering, client):
+    before = executions(answering)
+    for _ in range(2):
+        client.infer("counts", [fp32("IN", [1])])
+    assert executions(answering) == before + 2
+    (pid,) = workers_with(answering, "counts_0_0")
+    os.kill(pid, signal.SIGKILL)
+    comes_to(lambda: executions(answering), None)
+    client.infer("counts", [fp32("IN", [1])])
+    assert executions(answering) == 1
 
 
 def test_a_request_that_is_answered_on_another_thread(client):
@@ -124,10 +143,29 @@ def test_a_request_whose_process_is_killed_while_it_asks_is_told(answering, clie
     assert client.infer("asking", [fp32("IN", [1])], parameters={"target": "well"}).outputs["OUT"].raw == fp32("", [1]).raw
 
 
-def test_what_a_process_of_its_own_cannot_do_is_refused_by_name(answering, client):
-    reasons = {one["name"]: (one["state"], one["reason"]) for one in client.index()}
-    for name, (_, _, _, why) in REFUSED.items():
-        assert reasons[name][0] == "UNAVAILABLE" and why in reasons[name][1], reasons[name]
+def test_a_request_that_runs_again_and_again_is_told_when_its_process_is_killed(answering, client):
+    ended = []
+
+    def ask() -> None:
+        try:
+            client.infer("again", [fp32("IN", [1e9])])
+        except Refused as refused:
+            ended.append(refused.text)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    deadline = time.monotonic() + 60
+    # A kill between two runs only makes the next one start another process.
+    while asking.is_alive():
+        assert time.monotonic() < deadline
+        asking.join(0.2)
+        for pid in workers_with(answering, "again_0_0"):
+            os.kill(pid, signal.SIGKILL)
+    (text,) = ended
+    assert "was ended by signal 9 (SIGKILL) while it had this request" in text
+    for runs_wanted in (1, 50):
+        reply = client.infer("again", [fp32("IN", [runs_wanted])])
+        assert np.frombuffer(reply.outputs["OUT"].raw, np.float32).tolist() == [runs_wanted]
 
 
 def test_a_stream_whose_process_is_killed_is_told(answering):

@@ -53,6 +53,35 @@ pub enum MetricChange {
     Observe(f64),
 }
 
+/// Makes metrics, here or in the server that this process works for.
+pub trait MetricMaker: Send + Sync {
+    /// As [`MetricOwner::family`].
+    fn family(&mut self, name: &str, description: &str, kind: MetricKind) -> Result<u64, String>;
+
+    /// As [`MetricOwner::metric`].
+    fn metric(
+        &mut self,
+        family: u64,
+        labels: BTreeMap<String, String>,
+        buckets: Option<Vec<f64>>,
+    ) -> Result<u64, String>;
+
+    /// As [`MetricOwner::change`].
+    fn change(&self, metric: u64, change: MetricChange) -> Result<f64, String>;
+}
+
+/// Where code gets its [`MetricMaker`]s. Dropped, a maker takes all that it made with it.
+pub trait MetricSource: Send + Sync {
+    /// One more maker.
+    fn maker(&self) -> Box<dyn MetricMaker>;
+}
+
+impl MetricSource for Arc<CustomMetrics> {
+    fn maker(&self) -> Box<dyn MetricMaker> {
+        Box::new(self.owner())
+    }
+}
+
 impl CustomMetrics {
     /// What there is now, by name.
     pub fn report(&self) -> Vec<CustomFamily> {
@@ -147,6 +176,20 @@ impl MetricOwner {
         if all.get_mut(&name).is_some_and(|family| family.let_go(metrics.keys())) {
             all.remove(&name);
         }
+    }
+}
+
+impl MetricMaker for MetricOwner {
+    fn family(&mut self, name: &str, description: &str, kind: MetricKind) -> Result<u64, String> {
+        MetricOwner::family(self, name, description, kind)
+    }
+
+    fn metric(&mut self, family: u64, labels: Labels, buckets: Option<Vec<f64>>) -> Result<u64, String> {
+        MetricOwner::metric(self, family, labels, buckets)
+    }
+
+    fn change(&self, metric: u64, change: MetricChange) -> Result<f64, String> {
+        MetricOwner::change(self, metric, change)
     }
 }
 

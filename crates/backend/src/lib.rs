@@ -87,7 +87,7 @@ mod strategy;
 mod traced;
 
 pub use compute::{Compute, InOrder};
-pub use custom_metrics::{CustomMetrics, MetricChange, MetricOwner};
+pub use custom_metrics::{CustomMetrics, MetricChange, MetricMaker, MetricOwner, MetricSource};
 pub use device_access::DeviceAccess;
 pub use elsewhere::{elsewhere, is_elsewhere};
 pub use end_note::EndNote;

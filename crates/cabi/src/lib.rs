@@ -42,6 +42,6 @@ mod strategy;
 mod table;
 
 pub use find::backends_in;
-pub use objects::refuse_metrics;
+pub use objects::make_metrics_by;
 pub use runtime::{CompiledBackend, ModelLibraries, Options};
 pub use server_calls::{ServerCalls, Start, serve_in_process};

@@ -36,8 +36,8 @@ pub use instance::InstanceObject;
 pub use memory_usage::{MemoryOfModel, SaidMemory};
 pub use message::Message;
 pub use metric::{
-    FamilyObject, MetricArgs, MetricObject, count_in, kind_of as metric_kind_of, number_of as metric_kind_number,
-    refuse_metrics,
+    FamilyObject, MetricArgs, MetricObject, count_in, kind_of as metric_kind_of, make_metrics_by,
+    number_of as metric_kind_number,
 };
 pub use metrics_page::MetricsPage;
 pub use model::{ModelObject, ModelParts, ServerObject};

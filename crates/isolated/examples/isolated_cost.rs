@@ -34,7 +34,7 @@ const TICKS: f64 = 100.0;
 fn main() -> Result<ExitCode, Anything> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words.first().is_some_and(|word| word == WORKER) {
-        return Ok(work(engine));
+        return Ok(work(|_| engine()));
     }
     let seconds = words.first().map_or(Ok(3.0), |text| text.parse())?;
     let inner = engine()?;

@@ -14,3 +14,5 @@ pub const LOG_BYTES_PER_S: usize = 64 << 10;
 pub const LINE_BYTES_MAX: usize = 4 << 10;
 /// Bytes of an error's text that a child tells.
 pub const ERROR_BYTES_MAX: usize = 16 << 10;
+/// How long a child waits for the answer to a question about metrics.
+pub const MEASURED_MAX: Duration = Duration::from_secs(10);

@@ -33,6 +33,8 @@ pub(crate) struct Launch {
     pub(crate) captures: bool,
     /// What confines it, if anything does.
     pub(crate) sandbox: Option<Arc<Sandbox>>,
+    /// Whose metrics it may make: those of a compiled backend are the server's.
+    pub(crate) measured: Option<Models>,
     /// Files that it needs there.
     pub(crate) places: Arc<[PathBuf]>,
 }
@@ -57,6 +59,9 @@ impl Launch {
         }
         let mut child = Child::start(&self.supervisor, program, patience, "{}", channels)
             .map_err(|error| failed(format!("the process of instance '{instance}' cannot be started: {error}")))?;
+        if let Some(models) = &self.measured {
+            child.measure(models.metrics().owner());
+        }
         let answer = child.first(command).map_err(|silence| match silence {
             Silence::TimedOut => failed(format!("its process did not answer in {} s", LOAD_MAX.as_secs())),
             other => failed(format!("{other} while it loaded the model")),

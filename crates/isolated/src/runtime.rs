@@ -58,7 +58,9 @@ impl Isolated {
         let (supervisor, start) = (self.host.supervisor()?, Arc::clone(&self.start));
         let of = if self.is_compiled { format!(" of backend '{}'", self.name()) } else { String::new() };
         let named = format!("model '{}'{of}", context.model);
-        Ok(Launch { supervisor, start, named, captures: self.is_compiled, sandbox, places: Arc::clone(&self.places) })
+        let measured = self.is_compiled.then(|| context.models.clone());
+        let places = Arc::clone(&self.places);
+        Ok(Launch { supervisor, start, named, captures: self.is_compiled, sandbox, measured, places })
     }
 
     /// Whether it is isolated. A sandbox confines a process, so who asks for one asks for a process.
@@ -157,7 +159,6 @@ impl Runtime for Isolated {
                 }
             },
         }
-        check_answers(&context.config, self.is_compiled)?;
         let (launch, pools) = (self.launch(context)?, Arc::clone(self.host.pools()));
         let calls = self.is_compiled.then(|| Calls {
             model: context.model.clone(),
@@ -166,18 +167,6 @@ impl Runtime for Isolated {
         });
         Ok(Arc::new(IsolatedModel { launch, pools, context: context::told(context)?, calls }))
     }
-}
-
-/// Refuses models of compiled backends whose requests run several times.
-fn check_answers(config: &ModelConfig, is_compiled: bool) -> Result<(), Status> {
-    if !is_compiled || !config.sequence_batching().is_some_and(|batching| batching.iterative_sequence) {
-        return Ok(());
-    }
-    Err(Status::unsupported(format!(
-        "model '{}' is isolated and has iterative sequences (sequence_batching), and a request cannot be given back to run again by a process of \
-         its own; set its parameter '{SETTING}' to 'false'",
-        config.name
-    )))
 }
 
 /// What the model's author says, else what the operator says; `None` if neither does.

@@ -7,6 +7,7 @@ mod calls;
 mod gone;
 mod logger;
 mod memory;
+mod metrics;
 mod models;
 mod requests;
 mod talk;
@@ -19,7 +20,8 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nerite_backend::{
-    Batch, Infer, Instance, InstanceSpec, LoadContext, Meter, Model, ModelVersion, Models, RequestTimes, Runtime, Times,
+    Batch, Infer, Instance, InstanceSpec, LoadContext, Meter, MetricSource, Model, ModelVersion, Models, RequestTimes,
+    Runtime, Times,
 };
 use nerite_process::packets::{Answer, Command, DONE, Execution, Outcome, Ready};
 use nerite_process::{Channel, Packet};
@@ -32,18 +34,19 @@ use crate::limits::{ERROR_BYTES_MAX, GONE_PATIENCE};
 use asked::{Answered, Asked};
 use calls::Calls;
 use gone::Gone;
+use metrics::ServerMetrics;
 use models::ServerModels;
 use requests::Requests;
 use talk::Talk;
 
 /// What a process does that [`crate::Isolated`] started: it runs one instance of a model on the runtime that `open` gives, until its
-/// server has no use for it. Its standard input is its server's end of the channel.
+/// server has no use for it. `open` gets the way by which the engine makes metrics. Its standard input is its server's end of the channel.
 #[expect(clippy::print_stderr, reason = "the worker is a program; its standard error is the server's log")]
-pub fn work(open: impl FnOnce() -> Result<Arc<dyn Runtime>, String>) -> ExitCode {
+pub fn work(open: impl FnOnce(Arc<dyn MetricSource>) -> Result<Arc<dyn Runtime>, String>) -> ExitCode {
     match begin() {
-        Ok(talk) => Worker {
+        Ok((talk, metrics)) => Worker {
             talk,
-            open: Some(open),
+            open: Some(|| open(Arc::new(metrics))),
             runtime: None,
             model: None,
             completed: None,
@@ -61,7 +64,7 @@ pub fn work(open: impl FnOnce() -> Result<Arc<dyn Runtime>, String>) -> ExitCode
 }
 
 /// Takes the channel, and whatever else a process of a server's needs.
-fn begin() -> io::Result<Arc<Talk>> {
+fn begin() -> io::Result<(Arc<Talk>, ServerMetrics)> {
     // It must not outlive its server, not even in the midst of a long computation. Where the server ended before this call, the channel
     // says so.
     set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -77,8 +80,9 @@ fn begin() -> io::Result<Arc<Talk>> {
     logger::install(Arc::clone(&side));
     let calls = descriptors.next().map(Calls::new);
     let gone = Gone::new(calls.is_none().then_some(GONE_PATIENCE), end_in_vain);
-    gone.listen(side)?;
-    Ok(Arc::new(Talk::new(channel, packet, gone, calls)?))
+    let (metrics, measured) = ServerMetrics::new(&side);
+    gone.listen(side, measured)?;
+    Ok((Arc::new(Talk::new(channel, packet, gone, calls)?), metrics))
 }
 
 /// A run goes on that nobody waits for, and cannot be told to end.
@@ -113,6 +117,8 @@ struct Loaded {
     name: Name,
     version: Name,
     is_decoupled: bool,
+    /// Whether its requests may run again.
+    repeats: bool,
     /// What it reports of its executions, also after a run.
     executions: Arc<Executions>,
     instance: Box<dyn Instance>,
@@ -180,9 +186,10 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
         let model = self.runtime()?.load(&context)?;
         let instance = model.instance(&InstanceSpec { name, index, device: None })?;
         let is_decoupled = context.config.decoupled();
+        let repeats = context.config.sequence_batching().is_some_and(|batching| batching.iterative_sequence);
         let (name, version) = (context.model.into(), context.version.to_string().into());
         let executions = Arc::default();
-        self.model = Some(Loaded { name, version, is_decoupled, executions, instance, _model: model });
+        self.model = Some(Loaded { name, version, is_decoupled, repeats, executions, instance, _model: model });
         Ok(Ready { python: None, numpy: None, guard: true, decides: false }.to_string())
     }
 
@@ -197,7 +204,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
         let requests = Requests::read(&self.talk, command, loaded.is_decoupled);
         let meter = Arc::<Executions>::clone(&loaded.executions);
         let version = ModelVersion::new(loaded.name.clone(), loaded.version.clone(), meter);
-        let jobs = requests.jobs(&version);
+        let jobs = requests.jobs(&version, loaded.repeats);
         if !jobs.is_empty() {
             let batch = Batch { jobs, meter: Arc::<Executions>::clone(&loaded.executions) };
             // Jobs that a panic drops are answered with an error; the instance goes on, as it does within the server.

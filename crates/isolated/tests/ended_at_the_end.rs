@@ -45,7 +45,7 @@ fn child() {
     if std::env::var_os(CHILD).is_none() {
         return;
     }
-    let ended = work(|| Ok(Arc::new(Identity)));
+    let ended = work(|_| Ok(Arc::new(Identity)));
     assert_eq!(format!("{ended:?}"), format!("{:?}", ExitCode::SUCCESS));
 }
 

@@ -44,7 +44,7 @@ fn engine(name: &str) -> Option<Arc<dyn Runtime>> {
 #[test]
 fn child() {
     let Ok(name) = std::env::var(ENGINE) else { return };
-    let ended = work(|| engine(&name).ok_or_else(|| "there is no ONNX Runtime".to_owned()));
+    let ended = work(|_| engine(&name).ok_or_else(|| "there is no ONNX Runtime".to_owned()));
     assert_eq!(format!("{ended:?}"), format!("{:?}", ExitCode::SUCCESS));
 }
 

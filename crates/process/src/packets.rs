@@ -19,14 +19,14 @@ mod side;
 mod tensors;
 
 pub use answer::{Answer, Execution, IsReady, Need, Outcome, Ready, Response, Responses, Said};
-pub use answers_apart::{AskPlace, Released, SendResponse};
+pub use answers_apart::{AskAgain, AskPlace, Released, SendResponse};
 pub use calls::{Answered, Asked, Call, CallSaid, Done, NoPlace, Over, Place, Places, Release, Respond, Unknown};
 pub use command::{
     Command, Complete, Execute, Forget, Greeting, Initialize, Model, NoRoom, OutputSpace, Reap, Request, RequestRead,
 };
 pub use packed::BatchPacket;
 pub use questions::{AskConfig, AskInfer, AskLoad, AskSpace, AskUnload, Cancelling, ConfigTold, Taken};
-pub use side::{Cancelled, Gone, IsCancelled, LetGo, Log, Measured, MetricAsked, SideSaid};
+pub use side::{Cancelled, Gone, IsCancelled, LetGo, Log, Measured, MetricAsked, SideSaid, Unmeasured};
 pub use tensors::{List, PlaceFor, Segment, SegmentOffset, TensorAt};
 
 use serde_json::Value;

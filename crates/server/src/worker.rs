@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
-use nerite_backend::Runtime;
+use nerite_backend::{MetricSource, Runtime};
 use nerite_cabi::{CompiledBackend, ModelLibraries, Options};
 use nerite_isolated::{Isolated, IsolatedLibraries, Starter};
 use tokio::signal::unix::{SignalKind, signal};
@@ -71,7 +71,7 @@ pub fn main(words: &[String]) -> ExitCode {
         [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal)
     });
     panics::install();
-    nerite_isolated::work(|| engine.open())
+    nerite_isolated::work(|metrics| engine.open(metrics))
 }
 
 fn usage() -> ExitCode {
@@ -86,7 +86,7 @@ enum Engine<'a> {
 }
 
 impl Engine<'_> {
-    fn open(self) -> Result<Arc<dyn Runtime>, String> {
+    fn open(self, metrics: Arc<dyn MetricSource>) -> Result<Arc<dyn Runtime>, String> {
         match self {
             Engine::Onnx(EMBEDDED) => Ok(Arc::new(nerite_onnx::Embedded)),
             Engine::Onnx(library) => {
@@ -94,7 +94,7 @@ impl Engine<'_> {
                 Ok(Arc::new(runtime))
             }
             Engine::Compiled { name, library, options } => {
-                nerite_cabi::refuse_metrics();
+                nerite_cabi::make_metrics_by(metrics);
                 Ok(Arc::new(CompiledBackend::new(name, Path::new(library), options)))
             }
         }

@@ -1,13 +1,13 @@
 //! Which metrics do backends make?
 //!
 //! Families and metrics are in the server's registry, together with those of Python models: equal names and labels are one metric. Each object here
-//! has its own [`MetricOwner`], so a metric exists as long as any object for it.
+//! has its own [`MetricMaker`], so a metric exists as long as any object for it.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use nerite_backend::{CustomMetrics, MetricChange, MetricOwner};
+use nerite_backend::{CustomMetrics, MetricChange, MetricMaker, MetricSource};
 use nerite_locks::Mutex;
 use nerite_request::Status;
 use nerite_request::report::MetricKind;
@@ -16,18 +16,15 @@ use super::object;
 use crate::fault::Fault;
 use crate::limits::METRICS_MAX;
 
-/// The registry of the server. It is global, because these functions have no argument for the server.
-static REGISTRY: Mutex<Option<Arc<CustomMetrics>>> = Mutex::new(None);
-
-/// Whether this process has metrics that nobody would see.
-static ARE_REFUSED: AtomicBool = AtomicBool::new(false);
+/// The registry of the server, or the way to it. It is global, because these functions have no argument for the server.
+static REGISTRY: Mutex<Option<Arc<dyn MetricSource>>> = Mutex::new(None);
 
 /// `TRITONSERVER_MetricFamily`.
 pub struct FamilyObject {
     name: String,
     help: String,
     kind: MetricKind,
-    _owner: MetricOwner,
+    _maker: Box<dyn MetricMaker>,
     /// Shared with the metrics that were made with it.
     used: Arc<()>,
 }
@@ -44,7 +41,7 @@ struct Place;
 pub struct MetricObject {
     kind: MetricKind,
     _place: Place,
-    owner: MetricOwner,
+    maker: Box<dyn MetricMaker>,
     number: u64,
     _used: Arc<()>,
 }
@@ -78,26 +75,17 @@ pub fn number_of(kind: MetricKind) -> u32 {
 
 /// Sets the registry for the metrics of backends.
 pub fn count_in(metrics: &Arc<CustomMetrics>) {
-    *lock(&REGISTRY) = Some(Arc::clone(metrics));
+    make_metrics_by(Arc::new(Arc::clone(metrics)));
 }
 
-/// From now on no metrics are made here: nobody would see those of a process of a backend's own.
-pub fn refuse_metrics() {
-    ARE_REFUSED.store(true, Ordering::Relaxed);
+/// From now on the metrics of backends are made so.
+pub fn make_metrics_by(source: Arc<dyn MetricSource>) {
+    *lock(&REGISTRY) = Some(source);
 }
 
-fn check_seen() -> Result<(), Status> {
-    if !ARE_REFUSED.load(Ordering::Relaxed) {
-        return Ok(());
-    }
-    Err(Status::unsupported(
-        "TRITONSERVER_MetricFamilyNew is not supported where the backend runs in a process of its own: the metrics of that process are on no \
-         page; run it in the server's process ('isolated' is 'false')",
-    ))
-}
-
-fn owner() -> MetricOwner {
-    lock(&REGISTRY).get_or_insert_default().owner()
+fn maker() -> Box<dyn MetricMaker> {
+    let source = Arc::clone(lock(&REGISTRY).get_or_insert_with(|| Arc::new(Arc::<CustomMetrics>::default())));
+    source.maker()
 }
 
 impl MetricArgs {
@@ -115,10 +103,9 @@ impl MetricArgs {
 impl FamilyObject {
     /// An object for the family of this name.
     pub fn new(kind: MetricKind, name: String, help: String) -> Result<FamilyObject, Fault> {
-        check_seen()?;
-        let mut owner = owner();
-        owner.family(&name, &help, kind).map_err(Status::invalid)?;
-        Ok(FamilyObject { name, help, kind, _owner: owner, used: Arc::default() })
+        let mut maker = maker();
+        maker.family(&name, &help, kind).map_err(Status::invalid)?;
+        Ok(FamilyObject { name, help, kind, _maker: maker, used: Arc::default() })
     }
 
     /// Its kind.
@@ -134,10 +121,10 @@ impl FamilyObject {
     /// An object for the metric with these labels. Only histograms have `bounds`.
     pub fn metric(&self, labels: BTreeMap<String, String>, bounds: Option<Vec<f64>>) -> Result<MetricObject, Fault> {
         let place = Place::take()?;
-        let mut owner = owner();
-        let family = owner.family(&self.name, &self.help, self.kind).map_err(Status::invalid)?;
-        let number = owner.metric(family, labels, bounds).map_err(Status::invalid)?;
-        Ok(MetricObject { kind: self.kind, _place: place, owner, number, _used: Arc::clone(&self.used) })
+        let mut maker = maker();
+        let family = maker.family(&self.name, &self.help, self.kind).map_err(Status::invalid)?;
+        let number = maker.metric(family, labels, bounds).map_err(Status::invalid)?;
+        Ok(MetricObject { kind: self.kind, _place: place, maker, number, _used: Arc::clone(&self.used) })
     }
 }
 
@@ -177,7 +164,7 @@ impl MetricObject {
 
     /// Changes the metric. Returns its new value.
     pub fn change(&self, change: MetricChange) -> Result<f64, Fault> {
-        self.owner.change(self.number, change).map_err(|why| {
+        self.maker.change(self.number, change).map_err(|why| {
             let is_negative = self.kind == MetricKind::Counter && matches!(change, MetricChange::Increment(_));
             if is_negative { Status::invalid(why).into() } else { Status::unsupported(why).into() }
         })
@@ -196,11 +183,22 @@ mod tests {
     use super::*;
 
     fn family(kind: MetricKind, name: &str) -> FamilyObject {
+        registry();
         FamilyObject::new(kind, name.to_owned(), String::new()).unwrap()
     }
 
+    /// The registry of all tests of this file.
+    fn registry() -> Arc<CustomMetrics> {
+        static OF_TESTS: std::sync::OnceLock<Arc<CustomMetrics>> = std::sync::OnceLock::new();
+        Arc::clone(OF_TESTS.get_or_init(|| {
+            let made = Arc::default();
+            count_in(&made);
+            made
+        }))
+    }
+
     fn shown(name: &str) -> Option<Vec<CustomValue>> {
-        let registry = lock(&REGISTRY).clone().unwrap();
+        let registry = registry();
         let found = registry.report().into_iter().find(|family| family.name == name)?;
         Some(found.metrics.into_iter().map(|(_, value)| value).collect())
     }

@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use nerite_backend::{Job, Reschedule};
 use nerite_memory::{Buffer, Slot};
-use nerite_process::packets::{AskPlace, PlaceFor, Released, SendResponse};
+use nerite_process::packets::{AskAgain, AskPlace, PlaceFor, Released, SendResponse};
 use nerite_request::{Code, Deliver, ExactlyOne, InferResponse, PlaceQuery, Response, Status};
 use nerite_shm::SharedMapping;
 use nerite_tensor::Tensor;
@@ -50,6 +51,8 @@ struct State {
     is_over: bool,
     /// Whether its last response was sent.
     is_ended: bool,
+    /// Whether it runs again, as another request of this process.
+    is_again: bool,
     /// Whether the engine has none of its inputs.
     is_released: bool,
 }
@@ -75,6 +78,9 @@ impl Asked {
 
     /// A response is there.
     pub(super) fn take(&self, response: Response) {
+        if self.state().is_again {
+            return;
+        }
         match self.talk.calls() {
             Some(calls) if self.is_decoupled => self.send(calls, response),
             calls => self.take_one(calls, response),
@@ -167,6 +173,22 @@ impl Asked {
         let response = answered.map(Answered::told);
         let (number, response) = (self.number, response.as_ref());
         SendResponse { call, number, response, is_last, lost: &lost, copied: &copied, unmapped: &unmapped }.to_string()
+    }
+
+    /// The server takes it back, to run it again. It does so before this returns, because the next run may only follow from this one while that goes on.
+    fn run_again(&self, calls: &Calls) {
+        let number = self.number;
+        let told = calls.ask(|call| AskAgain { call, number }.to_string());
+        // If the server cannot be asked, it is gone.
+        let _ = told.and_then(|told| wait(&told));
+        self.talk.gone().ends(number);
+        let mut state = self.state();
+        state.is_ended = true;
+        let is_released = state.is_released;
+        drop(state);
+        if is_released {
+            self.tell_released();
+        }
     }
 
     /// Waits until its client has room for the next response.
@@ -285,6 +307,18 @@ impl Asked {
             return Ok(None);
         }
         Ok(self.space(query.output, query.bytes)?.map(|(_, slot)| slot))
+    }
+}
+
+impl Reschedule for Asked {
+    fn again(self: Arc<Self>, job: Job, _: u64) {
+        let Some(calls) = self.talk.calls() else { return };
+        let mut state = self.state();
+        (state.is_again, state.is_open) = (true, true);
+        drop(state);
+        // The job answers with an error when it is dropped, which is not passed on.
+        drop(job);
+        self.run_again(calls);
     }
 }
 

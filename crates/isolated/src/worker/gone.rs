@@ -6,11 +6,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use nerite_process::packets::SideSaid;
+use nerite_process::packets::{Measured, SideSaid};
 use nerite_process::{Channel, Packet};
 use nerite_request::Cancel;
 
@@ -40,14 +41,18 @@ impl Gone {
         Arc::new(Gone { batch: Mutex::default(), over: Condvar::new(), patience, end: Box::new(end) })
     }
 
-    /// Listens on the side channel, on a thread of its own, until the server closes it.
-    pub fn listen(self: &Arc<Self>, side: Arc<Channel>) -> io::Result<()> {
+    /// Listens on the side channel, on a thread of its own, until the server closes it. Answers about metrics are passed on.
+    pub fn listen(self: &Arc<Self>, side: Arc<Channel>, measured: Sender<Measured>) -> io::Result<()> {
         let gone = Arc::clone(self);
         let listen = move || {
             let mut packet = Packet::default();
             while let Ok(Some(text)) = side.receive(&mut packet) {
-                if let Some(number) = SideSaid::read(text).ok().and_then(|said| said.gone()) {
+                let Ok(said) = SideSaid::read(text) else { continue };
+                if let Some(number) = said.gone() {
                     gone.has_gone(number);
+                } else if let Some(answer) = said.measured() {
+                    // Who has stopped waiting needs no answer.
+                    let _ = measured.send(answer);
                 }
             }
         };

@@ -1,8 +1,8 @@
 //! What are the requests of a batch, as an engine of the server's takes them?
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use nerite_backend::{Job, Jobs, ModelVersion, now_ns};
+use nerite_backend::{Job, Jobs, ModelVersion, Reschedule, now_ns};
 use nerite_memory::Buffer;
 use nerite_process::packets::{Command, PlaceFor, RequestRead, TensorAt};
 use nerite_request::{AdmittedRequest, InferResponse, Name, Reply, Response, Status, Wanted};
@@ -46,12 +46,17 @@ impl Requests {
         Requests { each, unread: Mutex::new(unread) }
     }
 
-    /// Those that could be read, once.
-    pub(super) fn jobs(&self, version: &Arc<ModelVersion>) -> Jobs {
+    /// Those that could be read, once. `repeats` says whether they may run again.
+    pub(super) fn jobs(&self, version: &Arc<ModelVersion>, repeats: bool) -> Jobs {
         let requests = std::mem::take(&mut *self.unread.lock().unwrap_or_else(PoisonError::into_inner));
         let job = |unread| {
             let Unread { asked, request, states } = unread;
             let mut job = Job::new(request, version.begin(), now_ns());
+            if repeats {
+                let whom: Weak<dyn Reschedule> = Arc::<Asked>::downgrade(&asked);
+                // The number of the sequence's state is the server's.
+                job.may_run_again(whom, 0);
+            }
             for state in &states {
                 job.want(state);
             }

@@ -67,6 +67,21 @@ impl Display for AskPlace<'_> {
     }
 }
 
+/// The request with this number is to run again, instead of having an answer. The answer is [`super::Done`].
+#[derive(Clone, Copy, Debug)]
+pub struct AskAgain {
+    /// The call, which the answer repeats.
+    pub call: u64,
+    /// The request's number.
+    pub number: u64,
+}
+
+impl Display for AskAgain {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(f, r#"{{"call":{},"again":[{}]}}"#, self.call, self.number)
+    }
+}
+
 /// The process has dropped the request with this number and its inputs. [`super::Release`]
 #[derive(Clone, Copy, Debug)]
 pub struct Released(pub u64);
@@ -124,6 +139,8 @@ mod tests {
         });
         let Some(Call::Respond(Respond { response, is_last: true, .. })) = said.call() else { panic!("{said:?}") };
         assert_eq!(response.and_then(|response| response.failed()), Some(Status::invalid("why")));
+        let said = read(&AskAgain { call: 3, number: 9 });
+        assert!(matches!(said.call(), Some(Call::Again)) && said.number() == 3 && said.again().eq([9]));
         let said = read(&AskPlace { call: 4, number: 9, name: "a", bytes: 5 });
         assert!(matches!(said.call(), Some(Call::Place { number: 9, name: "a", bytes: 5 })), "{said:?}");
         assert_eq!(read(&Released(6)).release().map(|release| release.number), Some(6));

@@ -68,6 +68,14 @@ impl SideSaid {
         Some(MetricAsked::Change { metric: metric.as_u64()?, change })
     }
 
+    /// The answer to a call about metrics. The server sends it.
+    pub fn measured(&self) -> Option<Measured> {
+        let text = |key: &str| Some(self.0.get(key)?.as_str()?.to_owned());
+        let number = || Some(Measured::Number(self.0.get("number")?.as_u64()?));
+        let value = || Some(Measured::Value(text("value")?.parse().ok()?));
+        number().or_else(value).or_else(|| text("error").map(Measured::Error))
+    }
+
     /// Families of metrics that the model has dropped.
     pub fn unmeasured(&self) -> Option<impl Iterator<Item = u64>> {
         Some(numbers(Some(self.0.get("unmeasured")?)))
@@ -169,6 +177,46 @@ pub enum MetricAsked<'a> {
         /// The change.
         change: MetricChange,
     },
+}
+
+impl Display for MetricAsked<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        match self {
+            MetricAsked::Family { name, description, kind } => {
+                let kind = match kind {
+                    MetricKind::Counter => "COUNTER",
+                    MetricKind::Gauge => "GAUGE",
+                    MetricKind::Histogram => "HISTOGRAM",
+                };
+                write!(f, r#"{{"metric_family":[{},{},"{kind}"]}}"#, Text(name), Text(description))
+            }
+            MetricAsked::Metric { family, labels, buckets } => {
+                let labels = serde_json::json!(labels.as_ref().unwrap_or(&BTreeMap::new()));
+                let buckets = buckets.as_ref().map(|all| all.iter().map(|bound| format!("{bound:?}")).collect());
+                let buckets = buckets.map_or(Value::Null, |all: Vec<String>| all.into());
+                write!(f, r#"{{"metric":[{family},{labels},{buckets}]}}"#)
+            }
+            MetricAsked::Change { metric, change } => {
+                let (what, by) = match change {
+                    MetricChange::Value => return write!(f, r#"{{"measure":[{metric},"value",null]}}"#),
+                    MetricChange::Increment(by) => ("increment", by),
+                    MetricChange::Set(to) => ("set", to),
+                    MetricChange::Observe(seen) => ("observe", seen),
+                };
+                write!(f, r#"{{"measure":[{metric},"{what}","{by:?}"]}}"#)
+            }
+        }
+    }
+}
+
+/// The process has no use for this family of metrics any more.
+#[derive(Clone, Copy, Debug)]
+pub struct Unmeasured(pub u64);
+
+impl Display for Unmeasured {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(f, r#"{{"unmeasured":[{}]}}"#, self.0)
+    }
 }
 
 /// The answer to a call about metrics.

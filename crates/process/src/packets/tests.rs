@@ -380,18 +380,30 @@ fn the_side_channel() {
     let asked = |name: &str| side(name).metric().map(|asked| format!("{asked:?}"));
     let family = MetricAsked::Family { name: "cats", description: "Cats \"seen\"", kind: MetricKind::Counter };
     assert_eq!(asked("metric_family"), Some(format!("{family:?}")));
+    check("metric_family", &family);
     let labels = Ok([("a".to_owned(), "1".to_owned())].into());
     let metric = MetricAsked::Metric { family: 3, labels, buckets: Some(vec![0.1, f64::INFINITY]) };
     assert_eq!(asked("metric"), Some(format!("{metric:?}")));
+    check("metric", &metric);
     let change = MetricAsked::Change { metric: 4, change: MetricChange::Increment(2.5) };
     assert_eq!(asked("measure"), Some(format!("{change:?}")));
+    check("measure", &change);
+    let value = MetricAsked::Change { metric: 4, change: MetricChange::Value };
+    let said = SideSaid::read(value.to_string().as_bytes()).unwrap();
+    assert_eq!(said.metric(), Some(value));
     for broken in [r#"{"measure":[4,"double","1"]}"#, r#"{"measure":[4,"set",1]}"#, r#"{"metric":[3,{},[1]]}"#] {
         assert!(SideSaid::read(broken.as_bytes()).unwrap().metric().is_none(), "{broken}");
     }
     assert!(side("unmeasured").unmeasured().unwrap().eq([3]));
-    check("measured_number", Measured::Number(3));
-    check("measured", Measured::Value(2.5));
-    check("not_measured", Measured::Error("Invalid metric name".to_owned()));
+    check("unmeasured", Unmeasured(3));
+    let refused = Measured::Error("Invalid metric name".to_owned());
+    for (name, answer) in
+        [("measured_number", Measured::Number(3)), ("measured", Measured::Value(2.5)), ("not_measured", refused)]
+    {
+        check(name, &answer);
+        assert_eq!(side(name).measured(), Some(answer));
+    }
+    assert!(side("gone").measured().is_none());
     check("let_go", LetGo(&[6, 7]));
     assert!(side("let_go").let_go().unwrap().eq([6, 7]));
 }
