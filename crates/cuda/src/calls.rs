@@ -60,6 +60,7 @@ calls! {
     device: "cuDeviceGet"(*mut c_int, c_int);
     device_name: "cuDeviceGetName"(*mut c_char, c_int, c_int);
     device_uuid: "cuDeviceGetUuid_v2"(*mut [u8; 16], c_int);
+    device_bus_id: "cuDeviceGetPCIBusId"(*mut c_char, c_int, c_int);
     device_attribute: "cuDeviceGetAttribute"(*mut c_int, c_int, c_int);
     device_bytes: "cuDeviceTotalMem_v2"(*mut usize, c_int);
     context_retain: "cuDevicePrimaryCtxRetain"(*mut Handle, c_int);
@@ -123,6 +124,6 @@ fn words(ask: unsafe extern "C" fn(Code, *mut *const c_char) -> Code, code: Code
 }
 
 /// What the loader said, without the wrapping of libloading.
-fn loader_words(error: &libloading::Error) -> String {
+pub(crate) fn loader_words(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }

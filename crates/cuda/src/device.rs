@@ -1,5 +1,6 @@
 //! What is one device, and how full is it?
 
+use std::ffi::{CStr, CString, c_int};
 use std::sync::Arc;
 
 use crate::calls::{Calls, name};
@@ -34,6 +35,16 @@ impl Device {
         let uuid = &self.slot().facts.uuid;
         let parts = [&uuid[..4], &uuid[4..6], &uuid[6..8], &uuid[8..10], &uuid[10..]].map(hex);
         format!("GPU-{}", parts.join("-"))
+    }
+
+    /// Where its card is on the PCI bus, as `0000:01:00.0`. The instances of a card that is divided have the same place.
+    pub fn pci_bus_id(&self) -> Result<CString, CudaError> {
+        let (calls, raw) = (self.calls(), self.slot().facts.raw);
+        let mut text = [0u8; 32];
+        let room = text.len() as c_int - 1;
+        // SAFETY: `text` has `room` bytes and one more, and `raw` is a device that the driver named.
+        calls.check(name::device_bus_id, unsafe { (calls.device_bus_id)(text.as_mut_ptr().cast(), room, raw) })?;
+        Ok(CStr::from_bytes_until_nul(&text).map(CStr::to_owned).unwrap_or_default())
     }
 
     /// Bytes of memory it has.

@@ -7,6 +7,8 @@
 //!          ├─ DeviceMemory  an allocation of our own, with its handle                      freed when dropped
 //!     ├─ PinnedMemory       page-locked memory, pooled by PinnedPool                       freed when dropped
 //!     └─ PageLock           page-locks memory that is there already                        unlocked when dropped
+//!   Nvml ── libnvidia-ml.so.1, opened at run time
+//!     └─ NvmlDevice          how busy a GPU is, its memory, power and energy
 //! ```
 //!
 //! Nothing here links to CUDA and nothing needs its toolkit: on a host without the driver [`Driver::open`] says so and that
@@ -31,6 +33,7 @@ mod error;
 mod ipc;
 pub mod limits;
 mod lock_budget;
+mod nvml;
 mod owned;
 mod page_lock;
 mod pinned;
@@ -41,6 +44,7 @@ pub use driver::{Driver, LIBRARY};
 pub use error::{Absent, CudaError, OpenError};
 pub use ipc::{IPC_HANDLE_BYTES, IpcHandle, IpcMemory};
 pub use lock_budget::LockError;
+pub use nvml::{GpuMemory, NVML_LIBRARY, Nvml, NvmlAbsent, NvmlDevice, NvmlError};
 pub use owned::DeviceMemory;
 pub use page_lock::PageLock;
 pub use pinned::PinnedMemory;

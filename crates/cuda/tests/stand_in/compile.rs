@@ -1,7 +1,8 @@
 //! How do tests come by a driver on a host without a GPU?
 //!
 //! They compile `stand_in_driver.c`, which has the driver's symbols over host memory and is no CUDA, and open it in place of
-//! the real one: by path in this process, by `NERITE_CUDA_LIBRARY` in a server that they start.
+//! the real one: by path in this process, by `NERITE_CUDA_LIBRARY` in a server that they start. `stand_in_nvml.c` is NVML to the same
+//! devices; a server finds it by `LD_LIBRARY_PATH`.
 #![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
@@ -46,6 +47,12 @@ pub fn provider(real: &Path) -> &'static Path {
         let defined = [define("REAL", real), define("DRIVER", library())];
         compile("../ort/tests/stand_in/stand_in_provider.c", "libstand_in_onnxruntime.so", &defined)
     })
+}
+
+/// The stand-in for NVML, in a file of this name. `defined` says which of its functions fail or hang: see `stand_in_nvml.c`.
+pub fn nvml(file: &str, defined: &[&str]) -> PathBuf {
+    let defined: Vec<String> = defined.iter().map(|one| format!("-D{one}")).collect();
+    compile("../cuda/tests/stand_in/stand_in_nvml.c", file, &defined)
 }
 
 /// Compiles `source` to a library of this name; other programs never meet it half-written.
