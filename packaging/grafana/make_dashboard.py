@@ -48,6 +48,7 @@ class Panel:
     stacked: bool = False
     # Only with a flag of the server; a query without data is no fault.
     needs: str = ""
+    needs_gpu: bool = False
 
 
 def mean_us(name: str) -> str:
@@ -162,6 +163,13 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Memory", "In use, and all", "bytes", (("{{instance}} used", "nv_cpu_memory_used_bytes{at}"), ("{{instance}} all", "nv_cpu_memory_total_bytes{at}"))),
         Panel("Pinned memory", "In use, and all", "bytes", (("{{instance}} used", "nv_pinned_memory_pool_used_bytes{at}"), ("{{instance}} all", "nv_pinned_memory_pool_total_bytes{at}"))),
     ),
+    "GPUs": (
+        Panel("GPU processors", "Share in use", "percentunit", (("{{gpu_uuid}}", "nv_gpu_utilization{at}"),), needs_gpu=True),
+        Panel("GPU memory", "In use, and all", "bytes", (("{{gpu_uuid}} used", "nv_gpu_memory_used_bytes{at}"), ("{{gpu_uuid}} all", "nv_gpu_memory_total_bytes{at}")), needs_gpu=True),
+        Panel("GPU power", "Drawn, and the limit", "watt", (("{{gpu_uuid}} drawn", "nv_gpu_power_usage{at}"), ("{{gpu_uuid}} limit", "nv_gpu_power_limit{at}")), needs_gpu=True),
+        Panel("GPU energy", "Joules in a second: the mean power", "watt", (("{{gpu_uuid}}", "rate(nv_energy_consumption{at}[{rate}])"),), width=12, needs_gpu=True),
+        Panel("Age of these figures", "Grows while the driver does not return", "s", (("{{gpu_uuid}}", "nerite_gpu_metrics_age_seconds{at}"),), width=12, needs_gpu=True),
+    ),
 }
 
 
@@ -181,7 +189,7 @@ def panel(found: Panel, number: int, x: int, y: int) -> dict:
         "id": number,
         "type": "timeseries",
         "title": found.title,
-        "description": found.about + (f". Only with `{found.needs}`." if found.needs else "."),
+        "description": found.about + (f". Only with `{found.needs}`." if found.needs else ". Only with a GPU." if found.needs_gpu else "."),
         "datasource": {"type": "prometheus", "uid": "${datasource}"},
         "gridPos": {"h": HEIGHT, "w": found.width, "x": x, "y": y},
         "fieldConfig": {"defaults": {"unit": found.unit, "min": 0, "custom": custom}, "overrides": []},

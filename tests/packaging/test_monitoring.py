@@ -10,6 +10,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
+import gpus
 import numpy as np
 import pytest
 import servers
@@ -47,10 +48,20 @@ def server(launcher, tmp_path_factory):
     tokens = tmp_path_factory.mktemp("tokens") / "tokens.toml"
     tokens.write_text(TOKENS)
     tokens.chmod(0o600)
-    with serving(launcher, "monitored", caching("kept"), flags=(*FLAGS, f"--access-tokens-file={tokens}")) as found:
+    flags = (*FLAGS, f"--access-tokens-file={tokens}")
+    with gpus.stand_ins(tmp_path_factory.mktemp("gpus")), serving(launcher, "monitored", caching("kept"), flags=flags) as found:
         with http_client.InferenceServerClient(found.http) as client:
             ask(client, 0)
+        wait_for_gpus(found)
         yield found
+
+
+def wait_for_gpus(server) -> None:
+    """Their figures are taken by a thread of their own."""
+    deadline = time.monotonic() + DEADLINE_S
+    while "nv_energy_consumption" not in families(server):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def ask(client, number: float) -> None:

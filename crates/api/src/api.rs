@@ -17,6 +17,7 @@ use regex::Regex;
 
 use crate::access::{Category, Protocol, Refused, Restriction};
 use crate::caller::{Caller, FrontEnd};
+use crate::gpus::GpuFigures;
 use crate::logging::LogSwitches;
 use crate::region_rules::RegionRules;
 
@@ -56,6 +57,7 @@ pub(crate) struct Inner {
     pub stopping: AtomicBool,
     pub under_way: Arc<AtomicUsize>,
     pub host: Mutex<Option<HostMetrics>>,
+    pub gpus: Arc<GpuFigures>,
     pub session_socket: Mutex<Option<SessionSocketMetrics>>,
     pub budgets: Budgets,
     turns: FairQueue,
@@ -133,7 +135,7 @@ impl Api {
         let tracer = Tracer::new(options.trace.clone());
         // Without random bits the server has no id, and reports none.
         let server_id = random_bits().map(|bits| format!("{bits:032x}")).unwrap_or_default();
-        let (under_way, session_socket) = (Arc::default(), Mutex::default());
+        let (under_way, session_socket, gpus) = (Arc::default(), Mutex::default(), Arc::default());
         let budgets = Budgets::new(options.budgets);
         let inner = Inner {
             server_id,
@@ -146,6 +148,7 @@ impl Api {
             stopping,
             under_way,
             host,
+            gpus,
             session_socket,
             budgets,
             turns: FairQueue::default(),

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use nerite_api::{Api, LogSwitches};
 use nerite_backend::{Infer, Models};
 use nerite_cabi::ServerCalls;
+use nerite_cuda::Device;
 use nerite_engine::{Engine, RepositoryChange};
 use nerite_python::Python;
 use nerite_repository::ControlMode;
@@ -25,7 +26,7 @@ use nerite_wire::prometheus::write_metrics;
 use tokio::runtime::Runtime;
 
 use crate::logger::{self, Streams};
-use crate::serve::{Assembled, StartError, assemble, give_back, watch_host};
+use crate::serve::{Assembled, StartError, assemble, give_back, watch_gpus, watch_host};
 use crate::settings::Settings;
 use crate::{flags, panics, place};
 
@@ -71,7 +72,7 @@ impl InProcess {
             log::warn!("{note}");
         }
         let (python, counted) = (Arc::new(Python::default()), Counted::new());
-        let (Assembled { engine, api }, outcome) =
+        let (Assembled { engine, api, gpus }, outcome) =
             assemble(&settings, &python, switches, None).map_err(|error| status_of(&error))?;
         let (exit_timeout_secs, was_stopped) = (AtomicU64::new(settings.exit_timeout_secs), AtomicBool::new(false));
         let control = settings.models.control;
@@ -87,12 +88,12 @@ impl InProcess {
         };
         // From here on the models that are up are unloaded where the start fails.
         outcome.map_err(|error| status_of(&error))?;
-        server.runtime = Some(server.run_beside(&settings)?);
+        server.runtime = Some(server.run_beside(&settings, gpus)?);
         Ok(server)
     }
 
     /// The thread for what is done every so often.
-    fn run_beside(&self, settings: &Settings) -> Result<Runtime, Status> {
+    fn run_beside(&self, settings: &Settings, gpus: Vec<Device>) -> Result<Runtime, Status> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("nerite-beside")
@@ -101,9 +102,14 @@ impl InProcess {
             .map_err(|error| Status::internal(format!("no thread for the server: {error}")))?;
         let keep = give_back(self.api.clone(), Arc::clone(&self.engine));
         runtime.spawn(watched(FrontEnd::Server, keep));
-        if let Some(metrics) = settings.metrics.as_ref().filter(|metrics| metrics.cpu) {
+        if let Some(metrics) = &settings.metrics {
             let every = Duration::from_millis(metrics.interval_ms);
-            runtime.spawn(watched(FrontEnd::Server, watch_host(self.api.clone(), every)));
+            if metrics.cpu {
+                runtime.spawn(watched(FrontEnd::Server, watch_host(self.api.clone(), every)));
+            }
+            if !gpus.is_empty() {
+                runtime.spawn(watched(FrontEnd::Server, watch_gpus(self.api.clone(), gpus, every)));
+            }
         }
         Ok(runtime)
     }

@@ -2,6 +2,7 @@
 
 mod descriptors;
 mod gpu;
+mod gpu_metrics;
 mod host;
 mod listen;
 mod models;
@@ -12,6 +13,7 @@ mod stop;
 mod trim;
 mod watch;
 
+pub(crate) use gpu_metrics::watch as watch_gpus;
 pub(crate) use host::watch as watch_host;
 pub(crate) use trim::give_back;
 
@@ -19,6 +21,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use nerite_api::{Api, LogSwitches, Tokens};
+use nerite_cuda::Device;
 use nerite_engine::Engine;
 use nerite_listen::Peers;
 use nerite_python::Python;
@@ -114,7 +117,7 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
     let certificates = listen::read_certificates(&settings)?;
     let tokens = settings.tokens_file.as_deref().map(Tokens::from_file).transpose();
     let tokens = tokens.map_err(|error| StartError(error.to_string()))?;
-    let (Assembled { engine, api }, outcome) = assemble(&settings, python, switches, tokens)?;
+    let (Assembled { engine, api, gpus }, outcome) = assemble(&settings, python, switches, tokens)?;
     outcome?;
     let turns = api.turns().clone();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -132,7 +135,7 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
     let clean = runtime.block_on(async {
         let signals = stop::Signals::listen(settings.parent_pid)?;
         let fronts = listen::start(&api, &settings, certificates, &Peers::new(connections))?;
-        stop::when_told(signals, fronts, &api, &engine, &settings).await
+        stop::when_told(signals, fronts, &api, &engine, gpus, &settings).await
     })?;
     // Tasks of clients that never finished must not hold the process.
     runtime.shutdown_background();
@@ -145,6 +148,8 @@ pub(crate) struct Assembled {
     pub engine: Arc<Engine>,
     /// The calls over them.
     pub api: Api,
+    /// The GPUs whose metrics are shown.
+    pub gpus: Vec<Device>,
 }
 
 /// Loads the models of the start and prints the tables. Also returns whether the server can start with the outcome.
@@ -158,7 +163,9 @@ pub(crate) fn assemble(
     let (engine, outcome) = models::start(settings, gpu.as_ref(), python)?;
     print_tables(&engine, settings);
     let api = make_api(&engine, switches, settings, tokens, gpu.as_ref().ok());
-    Ok((Assembled { engine, api }, outcome))
+    let shows_gpus = settings.metrics.as_ref().is_some_and(|metrics| metrics.gpu);
+    let gpus = gpu.as_ref().ok().filter(|_| shows_gpus).map(|host| host.devices.clone()).unwrap_or_default();
+    Ok((Assembled { engine, api, gpus }, outcome))
 }
 
 /// The directory of a file that is to be written, if there is none.

@@ -184,7 +184,9 @@ pub struct Metrics {
     pub port: u16,
     /// Whether the processor is shown.
     pub cpu: bool,
-    /// Interval at which it is looked at, in ms.
+    /// Whether GPUs are shown.
+    pub gpu: bool,
+    /// Interval at which both are looked at, in ms.
     pub interval_ms: u64,
     /// Whether the counters of durations are shown.
     pub counter_latencies: bool,

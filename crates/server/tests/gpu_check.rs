@@ -5,6 +5,8 @@
 mod bandwidth;
 #[path = "../examples/gpu_check/checks.rs"]
 mod checks;
+#[path = "../examples/gpu_check/metrics.rs"]
+mod metrics;
 #[path = "../examples/gpu_check/onnx.rs"]
 mod onnx;
 #[path = "../examples/gpu_check/server.rs"]
@@ -21,6 +23,7 @@ async fn every_check_passes_over_the_stand_in() {
     let plan = Plan {
         driver: Driver::open(Some(library)).unwrap(),
         library: Some(library.to_owned()),
+        nvml: Some(stand_in::nvml("libnvidia-ml.so.1", &[])),
         onnxruntime: None,
         nerite: env!("CARGO_BIN_EXE_nerite").into(),
         registrations: 50,
@@ -28,7 +31,7 @@ async fn every_check_passes_over_the_stand_in() {
     };
     let rows = checks::run(&plan).await;
     // No provider runs over the stand-in, so models on the GPU are not checked here.
-    assert_eq!(rows.iter().map(|row| row.skipped).collect::<Vec<_>>(), [&[false; 12][..], &[true]].concat());
+    assert_eq!(rows.iter().map(|row| row.skipped).collect::<Vec<_>>(), [&[false; 13][..], &[true]].concat());
     for row in rows {
         assert!(row.seen.is_ok(), "{}: {:?}", row.name, row.seen);
     }
@@ -45,6 +48,7 @@ async fn an_onnx_model_passes_over_the_stand_ins() {
     let plan = Plan {
         driver: Driver::open(Some(library)).unwrap(),
         library: Some(library.to_owned()),
+        nvml: None,
         onnxruntime: Some(stand_in::provider(&real).to_owned()),
         nerite: env!("CARGO_BIN_EXE_nerite").into(),
         registrations: 0,
@@ -63,6 +67,7 @@ async fn an_onnx_runtime_that_runs_nothing_on_the_device_is_told() {
     let plan = Plan {
         driver: Driver::open(Some(library)).unwrap(),
         library: Some(library.to_owned()),
+        nvml: None,
         // The embedded engine.
         onnxruntime: Some("none".into()),
         nerite: env!("CARGO_BIN_EXE_nerite").into(),
@@ -80,6 +85,7 @@ async fn a_server_that_does_not_start_is_told() {
     let plan = Plan {
         driver: Driver::open(Some(library)).unwrap(),
         library: Some("/nowhere/libcuda.so.1".into()),
+        nvml: None,
         onnxruntime: None,
         nerite: env!("CARGO_BIN_EXE_nerite").into(),
         registrations: 0,

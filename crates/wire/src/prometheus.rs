@@ -7,6 +7,7 @@ mod access;
 mod cache;
 mod custom;
 mod demand;
+mod gpus;
 mod latencies;
 mod page;
 
@@ -19,6 +20,7 @@ use self::page::{Page, Value, escaped};
 pub use self::cache::CacheMetrics;
 
 pub use demand::DemandMetrics;
+pub use gpus::GpuMetrics;
 
 /// Everything that `/metrics` shows.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,6 +33,8 @@ pub struct MetricsReport {
     pub counter_latencies: bool,
     /// The host. `None` to omit it (`--allow-cpu-metrics=false`).
     pub host: Option<HostMetrics>,
+    /// The GPUs that the server sees.
+    pub gpus: Vec<GpuMetrics>,
     /// Size of the pinned memory pool in bytes.
     pub pinned_total_bytes: u64,
     /// Bytes of the pinned memory pool in use.
@@ -181,10 +185,12 @@ pub fn write_metrics(report: &MetricsReport) -> String {
     let mut page = Page { out: String::with_capacity(2048 + 1536 * report.models.len()) };
     write_counters(&mut page, report);
     cache::write_counters(&mut page, report);
+    gpus::write(&mut page, &report.gpus);
     write_gauges(&mut page, report);
     cache::write_gauges(&mut page, report);
     latencies::write(&mut page, report);
     write_own(&mut page, report);
+    gpus::write_own(&mut page, &report.gpus);
     report.access.iter().for_each(|counters| access::write(&mut page, counters));
     report.custom.iter().for_each(|family| custom::write(&mut page, family));
     page.out

@@ -1,6 +1,6 @@
 //! What do the metrics contain?
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use nerite_cache::CacheCounts;
 use nerite_engine::DemandCounts;
@@ -10,7 +10,7 @@ use nerite_wire::prometheus::{
     BusyMetrics, CacheMetrics, DemandMetrics, Histogram, HostMetrics, MetricsReport, ModelMetrics, SessionSocketMetrics,
 };
 
-use crate::Api;
+use crate::{Api, GpuFigures};
 
 impl Api {
     /// Whether the report may be long. Then it is made on another thread than a front thread.
@@ -36,6 +36,7 @@ impl Api {
             gone: Vec::new(),
             counter_latencies: self.inner.options.counter_latencies,
             host: *self.inner.host.lock().unwrap_or_else(PoisonError::into_inner),
+            gpus: self.inner.gpus.report(),
             pinned_total_bytes: pinned.total,
             pinned_used_bytes: pinned.used,
             copied_bytes: Reason::ALL.iter().map(|&reason| (reason.name(), copied_bytes(reason))).collect(),
@@ -66,6 +67,12 @@ impl Api {
     pub fn note_host(&self, host: HostMetrics) {
         *self.inner.host.lock().unwrap_or_else(PoisonError::into_inner) = Some(host);
     }
+
+    /// Where the figures of GPUs are stored. Whoever takes them needs nothing else of the server.
+    pub fn gpu_figures(&self) -> &Arc<GpuFigures> {
+        &self.inner.gpus
+    }
+
     /// Stores whether sessions can be opened.
     pub fn note_session_socket(&self, socket: SessionSocketMetrics) {
         *self.inner.session_socket.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket);

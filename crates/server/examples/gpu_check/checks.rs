@@ -9,7 +9,7 @@ use nerite_memory::{Extent, Reason, Slot};
 use nerite_shm::OwnedRegion;
 
 use crate::server::Server;
-use crate::{bandwidth, onnx};
+use crate::{bandwidth, metrics, onnx};
 
 /// What is to be checked, and how long.
 pub struct Plan {
@@ -17,6 +17,8 @@ pub struct Plan {
     pub driver: Arc<Driver>,
     /// The driver of the server; the system's if it is not said.
     pub library: Option<PathBuf>,
+    /// NVML, for this process and for the server; the system's if it is not said. Its file has NVML's own name.
+    pub nvml: Option<PathBuf>,
     /// The library of an ONNX Runtime that has the CUDA provider.
     pub onnxruntime: Option<PathBuf>,
     /// The server's binary.
@@ -56,7 +58,7 @@ struct Bench<'p> {
 /// Runs all checks.
 pub async fn run(plan: &Plan) -> Vec<Row> {
     let device = plan.driver.devices().swap_remove(0);
-    let server = match Server::start(&plan.nerite, plan.library.as_deref(), None).await {
+    let server = match Server::start(plan, None).await {
         Ok(server) => server,
         Err(why) => return vec![Row { name: "a server starts", seen: Err(why), skipped: false }],
     };
@@ -75,6 +77,7 @@ pub async fn run(plan: &Plan) -> Vec<Row> {
     row("registrations leave nothing behind", bench.many().await);
     row("bandwidth", bandwidth::measure(&bench.device, plan.copy_bytes));
     row("the server is alive at the end", bench.alive());
+    rows.push(metrics::run(plan, &bench.device, &bench.server).await);
     rows.extend(onnx::run(plan, &bench.device).await);
     rows
 }

@@ -9,6 +9,7 @@
 
 mod bandwidth;
 mod checks;
+mod metrics;
 mod onnx;
 mod server;
 
@@ -51,8 +52,9 @@ fn main() -> ExitCode {
             device.uuid()
         );
     }
+    let (nvml, nerite) = (None, nerite());
     let plan =
-        Plan { driver, library, onnxruntime, nerite: nerite(), registrations: REGISTRATIONS, copy_bytes: COPY_BYTES };
+        Plan { driver, library, nvml, onnxruntime, nerite, registrations: REGISTRATIONS, copy_bytes: COPY_BYTES };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let rows = match runtime {
         Ok(runtime) => runtime.block_on(checks::run(&plan)),

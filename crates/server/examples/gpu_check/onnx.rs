@@ -32,7 +32,7 @@ pub async fn run(plan: &Plan, device: &Device) -> Vec<Row> {
         let text = "not checked: name the library of onnxruntime-gpu with --onnxruntime-library";
         return vec![Row { name, seen: Ok(text.into()), skipped: true }];
     };
-    let started = Server::start(&plan.nerite, plan.library.as_deref(), Some(library)).await;
+    let started = Server::start(plan, Some(library)).await;
     let server = match started {
         Ok(server) => server,
         Err(why) => return vec![Row { name, seen: Err(why), skipped: false }],

@@ -8,6 +8,8 @@ use std::time::Duration;
 use nerite_client::{grpc, http};
 use tempfile::TempDir;
 
+use crate::checks::Plan;
+
 const ECHO: &str = r#"
 backend: "identity"
 input [{ name: "IN" data_type: TYPE_UINT8 dims: [-1] }]
@@ -35,20 +37,23 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `nerite`, with `library` as its CUDA driver and `onnxruntime` for ONNX models, and waits until it is ready.
-    pub async fn start(nerite: &Path, library: Option<&Path>, onnxruntime: Option<&Path>) -> Result<Server, String> {
+    /// Starts the server with the libraries of the plan, and `onnxruntime` for ONNX models, and waits until it is ready.
+    pub async fn start(plan: &Plan, onnxruntime: Option<&Path>) -> Result<Server, String> {
         let models = write_models().map_err(|error| error.to_string())?;
         let [http, grpc, metrics] = [free_port()?, free_port()?, free_port()?].map(|port| port.to_string());
-        let mut command = Command::new(nerite);
+        let mut command = Command::new(&plan.nerite);
         command.args(["serve", "--session-socket", "off", "--model-control-mode", "explicit", "--load-model", "echo"]);
         command.arg("--onnxruntime-library").arg(onnxruntime.unwrap_or(Path::new("none")));
         command.arg("--model-repository").arg(models.path());
         command.args(["--http-port", &http, "--grpc-port", &grpc, "--metrics-port", &metrics]);
-        if let Some(library) = library {
+        if let Some(library) = &plan.library {
             command.arg("--cuda-library").arg(library);
         }
+        if let Some(folder) = plan.nvml.as_deref().and_then(Path::parent) {
+            command.env("LD_LIBRARY_PATH", folder);
+        }
         let child = command.stdout(Stdio::null()).spawn();
-        let child = child.map_err(|error| format!("cannot start {}: {error}", nerite.display()))?;
+        let child = child.map_err(|error| format!("cannot start {}: {error}", plan.nerite.display()))?;
         let address = |port: &str| format!("http://127.0.0.1:{port}");
         let client = |port: &str| http::Client::new(&address(port)).map_err(|error| error.to_string());
         let grpc = grpc::Client::new(&address(&grpc)).map_err(|error| error.to_string())?;
@@ -84,11 +89,17 @@ impl Server {
         std::fs::read_to_string(format!("/proc/{}/maps", self.child.id())).map_or(0, |maps| maps.lines().count())
     }
 
-    /// A metric's value, by its name with labels.
+    /// The value of a metric that is a whole number, by its name with labels.
     pub async fn metric(&self, name: &str) -> Result<u64, String> {
+        let value = self.sample(name).await?;
+        value.parse().map_err(|_| format!("metric {name} is {value}"))
+    }
+
+    /// A metric's value, by its name with labels.
+    pub async fn sample(&self, name: &str) -> Result<String, String> {
         let page = self.metrics.page("/metrics").await.map_err(|error| error.to_string())?;
-        let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
-        value.ok_or_else(|| format!("no metric {name}"))
+        let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.map(str::to_owned).ok_or_else(|| format!("no metric {name}"))
     }
 }
 

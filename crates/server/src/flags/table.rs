@@ -185,7 +185,7 @@ flags! {
     }
     "Metrics": {
         "allow-metrics" BOOL, Yes, "Whether to listen for metrics. Default is true.";
-        "allow-gpu-metrics" BOOL, Accepted, "Whether metrics of GPUs are shown.";
+        "allow-gpu-metrics" BOOL, Yes, "Whether metrics of GPUs are shown. Default is true.";
         "allow-cpu-metrics" BOOL, Yes, "Whether metrics of the processor are shown. Default is true.";
         "metrics-address" TEXT, Yes, "Address that metrics listen at. Default is that of HTTP.";
         "metrics-port" INT, Yes, "Port that metrics listen at. Default is 8002.";
@@ -194,7 +194,7 @@ flags! {
         "metrics-server-cert" TEXT, Yes, "File of the server's certificate, PEM. Read again when it changes.";
         "metrics-server-key" TEXT, Yes, "File of the server's private key, PEM. Read again when it changes.";
         "metrics-root-cert" TEXT, Yes, "File of the root certificates that clients are checked against, PEM. Read again when it changes.";
-        "metrics-interval-ms" Takes::Value("<float>"), Yes, "Interval at which processor metrics are taken. Default is 2000.";
+        "metrics-interval-ms" Takes::Value("<float>"), Yes, "Interval in milliseconds at which metrics of the processor and of GPUs are taken. Default is 2000.";
         "metrics-config" Takes::Value("<string>=<string>"), Yes, "A setting of metrics: counter_latencies=false, summary_latencies=true, summary_quantiles=<quantile>:<error>,…, histogram_latencies=true.";
     }
     "Page": {

@@ -19,8 +19,8 @@ pub struct GpuHost {
     pub gpu: Gpu,
     /// For the runtimes.
     pub pool: Arc<PinnedPool>,
-    /// For the models that ask for GPUs.
-    devices: Vec<Device>,
+    /// For the models that ask for GPUs, and for the metrics.
+    pub devices: Vec<Device>,
 }
 
 /// Why no GPU is used.

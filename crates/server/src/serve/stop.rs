@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nerite_api::Api;
+use nerite_cuda::Device;
 use nerite_engine::Engine;
 use nerite_watchdog::{FrontEnd, watched};
 use tokio::time::{sleep, timeout_at};
@@ -19,7 +20,7 @@ use tokio::time::{sleep, timeout_at};
 use super::listen::Fronts;
 use super::parent::Parent;
 use super::signals::EndSignals;
-use super::{StartError, host, trim};
+use super::{StartError, gpu_metrics, host, trim};
 use crate::settings::Settings;
 
 /// Signals this soon after the first are the same one: `timeout` and terminals signal the process and then its group.
@@ -57,13 +58,19 @@ pub async fn when_told(
     fronts: Fronts,
     api: &Api,
     engine: &Arc<Engine>,
+    gpus: Vec<Device>,
     settings: &Settings,
 ) -> Result<bool, StartError> {
     let Signals { end: mut signals, parent } = signals;
     let keeping = tokio::spawn(watched(FrontEnd::Server, trim::keep(api.clone(), Arc::clone(engine))));
-    if let Some(metrics) = settings.metrics.as_ref().filter(|metrics| metrics.cpu) {
+    if let Some(metrics) = &settings.metrics {
         let every = Duration::from_millis(metrics.interval_ms);
-        tokio::spawn(watched(FrontEnd::Server, host::watch(api.clone(), every)));
+        if metrics.cpu {
+            tokio::spawn(watched(FrontEnd::Server, host::watch(api.clone(), every)));
+        }
+        if !gpus.is_empty() {
+            tokio::spawn(watched(FrontEnd::Server, gpu_metrics::watch(api.clone(), gpus, every)));
+        }
     }
     tokio::select! {
         number = signals.next() => log::info!("Signal ({number}) received."),

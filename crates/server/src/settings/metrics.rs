@@ -32,6 +32,7 @@ pub(super) fn metrics(values: &Values<'_>, address: &str) -> Result<Metrics, Set
         address: address.to_owned(),
         port: values.int("metrics-port", 8002)?,
         cpu: values.bool("allow-cpu-metrics", true)?,
+        gpu: values.bool("allow-gpu-metrics", true)?,
         // Below 0 and beyond all numbers it is the nearest that there is.
         interval_ms: values.float("metrics-interval-ms", 2000.0)? as u64,
         counter_latencies: is_on("counter_latencies", true),
