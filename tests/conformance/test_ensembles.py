@@ -452,6 +452,21 @@ def counts(server, *models: str) -> list[list[int]]:
     return found
 
 
+@differs("2.51 counts the responses of no ensemble one by one")
+def test_each_response_of_a_decoupled_ensemble_is_counted(ensembles):
+    client = HttpClient(ensembles.http)
+
+    def each() -> dict[str, list[int]]:
+        found = client.statistics("many")[0]["response_stats"]
+        return {index: [one["success"]["count"], one["empty_response"]["count"]] for index, one in found.items()}
+
+    before = each()
+    assert len(stream_of(ensembles, "many", [1, 2, 3])) == 4
+    expected = {"0": [1, 0], "1": [1, 0], "2": [1, 0], "3": [0, 1]}
+    after = each()
+    assert {index: [now - then for now, then in zip(after[index], before.get(index, [0, 0]))] for index in expected} == expected
+
+
 def test_what_decoupled_steps_count(ensembles):
     names = ("many", "repeat", "plus")
     before = counts(ensembles, *names)

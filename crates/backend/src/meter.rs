@@ -2,6 +2,8 @@
 
 pub use nerite_watchdog::now_ns;
 
+use crate::response_times::ResponseDurations;
+
 /// The four moments of an execution, as Triton's statistics divide it; in ns of [`now_ns`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
@@ -72,6 +74,8 @@ pub trait Meter: Send + Sync {
     fn request(&self, times: &RequestTimes, outcome: Outcome);
     /// A request that was admitted at `arrived` has its first response, which is no error.
     fn first_response(&self, _arrived: u64) {}
+    /// A response ended, of a model that may answer many times. `index` is its position in its request, from 0.
+    fn response(&self, _index: u64, _durations: &ResponseDurations) {}
     /// The runtime executed a batch of `rows`.
     fn batch(&self, rows: u64, times: &Times);
 }

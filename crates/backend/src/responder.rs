@@ -1,5 +1,6 @@
 //! How is one request answered, from whichever thread and however often?
 
+mod each;
 mod end;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use crate::end_note::EndNote;
 use crate::outbox::LastResponse;
 use crate::output_place::too_small;
 use crate::reschedule::{NOT_ITERATIVE, Rest};
+use crate::response_times::{ResponseClock, ResponseOutcome};
 use crate::staged_tensors::StagedTensors;
 use crate::traced;
 use crate::{InFlight, Outcome, OutputPlace, RequestTimes, Times};
@@ -53,6 +55,8 @@ pub struct Responder {
     on_end: OnEnd,
     /// What lasts as long as the request.
     kept: Option<Kept>,
+    /// There where its responses are counted one by one.
+    clock: Option<ResponseClock>,
     /// Where it is traced, if it is.
     trace: Option<Arc<RequestTrace>>,
     /// Where somebody else tells the meter of a success.
@@ -113,6 +117,7 @@ impl Responder {
             staged: None,
             on_end: OnEnd::default(),
             kept: None,
+            clock: None,
             trace,
             noted_apart: None,
             has_run_before: false,
@@ -368,6 +373,7 @@ impl Responder {
         if let Some(staged) = &mut self.staged {
             staged.deliver(&mut self.made, true)?;
         }
+        self.note_response(self.made_outcome());
         let tensors = self.take_tensors();
         self.note_first_response();
         self.reply.send(Response::Part(tensors));
@@ -378,6 +384,7 @@ impl Responder {
     /// Sends an error in the place of outputs; more responses follow.
     pub fn send_error(&mut self, error: Status) {
         self.made.clear();
+        self.note_response(ResponseOutcome::Failed);
         self.reply.send(Response::failed_part(error));
         self.restore_places();
     }
@@ -435,6 +442,11 @@ impl Responder {
             Err(_) => Outcome::Failed,
         };
         self.note(times, outcome);
+        self.note_response(match outcome {
+            Outcome::Success | Outcome::FromCache => self.made_outcome(),
+            Outcome::Cancelled => ResponseOutcome::Cancelled,
+            Outcome::Failed | Outcome::Rejected => ResponseOutcome::Failed,
+        });
         let last = match result {
             Ok(()) => {
                 self.note_first_response();
@@ -451,6 +463,7 @@ impl Responder {
             return self.finish(Err(lost), times);
         }
         self.note(times, Outcome::Success);
+        self.note_response(ResponseOutcome::Empty);
         self.close(Response::End);
     }
 
@@ -462,6 +475,7 @@ impl Responder {
             Err(lost) => (lost, Outcome::Failed),
         };
         self.note(times, outcome);
+        self.note_response(ResponseOutcome::Failed);
         self.close(Response::failed(error));
     }
 

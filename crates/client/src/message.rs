@@ -12,8 +12,8 @@ use proto::model_infer_response::InferOutputTensor;
 use proto::model_repository_parameter::ParameterChoice as RepositoryChoice;
 
 use crate::report::{
-    BatchReport, Duration, IndexEntry, ModelReport, StatisticsReport, SystemRegionReport, TensorReport, datatype,
-    version,
+    BatchReport, Duration, IndexEntry, ModelReport, ResponseReport, StatisticsReport, SystemRegionReport, TensorReport,
+    datatype, version,
 };
 use crate::request::{Input, Request};
 use crate::{Error, Output, Response};
@@ -183,8 +183,26 @@ pub(crate) fn statistics(message: proto::ModelStatistics) -> Result<StatisticsRe
         cache_hit: duration(whole.cache_hit),
         cache_miss: duration(whole.cache_miss),
         batches: message.batch_stats.into_iter().map(batch).collect(),
+        responses: responses(message.response_stats),
         ..StatisticsReport::default()
     })
+}
+
+fn responses(entries: impl IntoIterator<Item = (String, proto::InferResponseStatistics)>) -> Vec<ResponseReport> {
+    let one = |(index, told): (String, proto::InferResponseStatistics)| {
+        Some(ResponseReport {
+            index: index.parse().ok()?,
+            compute_infer: duration(told.compute_infer),
+            compute_output: duration(told.compute_output),
+            success: duration(told.success),
+            fail: duration(told.fail),
+            empty_response: duration(told.empty_response),
+            cancel: duration(told.cancel),
+        })
+    };
+    let mut all: Vec<_> = entries.into_iter().filter_map(one).collect();
+    all.sort_by_key(|one| one.index);
+    all
 }
 
 fn duration(message: Option<proto::StatisticDuration>) -> Duration {

@@ -1,8 +1,8 @@
 //! What does a server tell about itself, and how does its JSON say it?
 
 pub use nerite_request::report::{
-    BatchReport, CudaRegionReport, Duration, ModelReport, ServerReport, StatisticsReport, SystemRegionReport,
-    TensorReport,
+    BatchReport, CudaRegionReport, Duration, ModelReport, ResponseReport, ServerReport, StatisticsReport,
+    SystemRegionReport, TensorReport,
 };
 use nerite_tensor::DataType;
 use serde_json::Value;
@@ -100,6 +100,7 @@ fn one_statistics(value: &Value) -> Result<StatisticsReport, Error> {
         cache_hit: duration(whole, "cache_hit"),
         cache_miss: duration(whole, "cache_miss"),
         batches: items(value, "batch_stats").map(batch).collect(),
+        responses: responses(&value["response_stats"]),
         ..StatisticsReport::default()
     })
 }
@@ -111,6 +112,24 @@ fn batch(value: &Value) -> BatchReport {
         compute_infer: duration(value, "compute_infer"),
         compute_output: duration(value, "compute_output"),
     }
+}
+
+/// By their positions: a JSON object has no order.
+fn responses(value: &Value) -> Vec<ResponseReport> {
+    let one = |(index, value): (&String, &Value)| {
+        Some(ResponseReport {
+            index: index.parse().ok()?,
+            compute_infer: duration(value, "compute_infer"),
+            compute_output: duration(value, "compute_output"),
+            success: duration(value, "success"),
+            fail: duration(value, "fail"),
+            empty_response: duration(value, "empty_response"),
+            cancel: duration(value, "cancel"),
+        })
+    };
+    let mut all: Vec<_> = value.as_object().into_iter().flatten().filter_map(one).collect();
+    all.sort_by_key(|one| one.index);
+    all
 }
 
 fn duration(value: &Value, key: &str) -> Duration {
@@ -160,6 +179,15 @@ mod tests {
         let json = br#"[{"name":"a"},{"name":"b","version":"1","state":"READY"}]"#;
         let entries = index(&parse(json).expect("JSON"));
         assert_eq!((entries[0].state.as_str(), entries[1].state.as_str()), ("", "READY"));
+    }
+
+    #[test]
+    fn responses_are_read_in_the_order_of_their_positions() {
+        let json = br#"{"model_stats":[{"name":"m","version":"1","response_stats":{
+            "10":{"fail":{"count":2,"ns":7}},"2":{"success":{"count":1,"ns":5}},"x":{}}}]}"#;
+        let reports = statistics(&parse(json).expect("JSON")).expect("statistics");
+        let read: Vec<_> = reports[0].responses.iter().map(|one| (one.index, one.success.ns, one.fail.count)).collect();
+        assert_eq!(read, [(2, 5, 0), (10, 0, 2)]);
     }
 
     #[test]

@@ -45,6 +45,9 @@ pub const ORDERED_BYTES_MAX: usize = 256 << 20;
 
 /// Batches of up to this size are counted without a lock.
 pub const BATCH_SIZES_MAX: usize = 4096;
+/// Responses of one request that are counted one by one in the statistics. Each costs 96 bytes for each model version that may answer many times, and
+/// about 250 bytes in an answer about its statistics.
+pub const RESPONSE_INDICES_MAX: usize = 256;
 /// The most threads on which an ensemble starts steps.
 pub const ENSEMBLE_INSTANCES_MAX: usize = 8;
 

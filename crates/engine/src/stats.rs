@@ -3,15 +3,18 @@
 //! Every request writes these numbers, so they are atomics without a lock. A client that has its answer finds its own request in all of them. While
 //! other requests run, the numbers may differ from each other by these requests.
 
+mod responses;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use nerite_backend::{Meter, Outcome, RequestTimes, Times, now_ns};
+use nerite_backend::{Meter, Outcome, RequestTimes, ResponseDurations, Times, now_ns};
 use nerite_locks::Mutex;
 use nerite_request::report::{BatchReport, Duration, Latency, LatencyReport, StatisticsReport};
 
+use self::responses::ResponseStats;
 use crate::latencies::Latencies;
 use crate::limits::BATCH_SIZES_MAX;
 
@@ -36,6 +39,7 @@ pub struct Stats {
     batches: Box<[OnceLock<Box<Phases>>]>,
     /// Batches of more rows than `max_batch_size`: models without batches, whose runtime counts rows in another way.
     larger: Mutex<BTreeMap<u64, BatchReport>>,
+    responses: ResponseStats,
 }
 
 /// Positions in [`StatisticsReport::failures`].
@@ -63,6 +67,7 @@ impl Stats {
             failures: Default::default(),
             batches: (0..=rows_max.clamp(1, BATCH_SIZES_MAX)).map(|_| OnceLock::new()).collect(),
             larger: Mutex::default(),
+            responses: ResponseStats::default(),
         }
     }
 
@@ -89,6 +94,7 @@ impl Stats {
             cache_hit: self.cache_hit.told(),
             cache_miss: self.cache_miss.told(),
             batches: counted.chain(larger.values().copied()).collect(),
+            responses: self.responses.report(),
             memory: Vec::new(),
             pending,
             failures: self.failures.each_ref().map(|count| count.load(Ordering::Relaxed)),
@@ -163,6 +169,10 @@ impl Meter for Stats {
         if !self.latencies.is_empty() {
             self.latencies.note_first_response(now_ns().saturating_sub(arrived));
         }
+    }
+
+    fn response(&self, index: u64, durations: &ResponseDurations) {
+        self.responses.add(index, durations);
     }
 
     #[expect(clippy::disallowed_methods, reason = "statistics tell the date of the last inference")]

@@ -91,7 +91,10 @@ impl Run {
         }
         let sequence = SequenceOfSteps::of(job.sequence());
         let rows = u64::from(job.rows().max(1));
-        let (inputs, responder) = job.divide();
+        let (inputs, mut responder) = job.divide();
+        if plan.is_decoupled {
+            responder.count_responses(times.start);
+        }
         let brought = inputs.into_iter().filter_map(|tensor| {
             let Tensor { name, datatype, shape, data } = tensor;
             Some((plan.tensor(&name)?, Value { datatype, shape, data, placed: false, _permit: None }))

@@ -68,6 +68,8 @@ pub(crate) struct Process {
     pub(crate) blocks: Arc<Blocks>,
     pub(crate) side: Arc<Side>,
     pub(crate) body: Arc<Body>,
+    /// Whether the server counts the responses of each request one by one.
+    pub(crate) counts_responses: bool,
     pub(crate) callees: Callees,
 }
 
@@ -122,7 +124,7 @@ impl Calls {
         }
         let begin = |planned: Planned| {
             let number = planned.number;
-            open.insert(number, Arc::new(Mutex::new(Some(Open::new(planned, times)))));
+            open.insert(number, Arc::new(Mutex::new(Some(Open::new(planned, times, self.process.counts_responses)))));
             number
         };
         Ok(planned.into_iter().map(begin).collect())

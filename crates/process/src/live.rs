@@ -26,6 +26,11 @@ pub trait ProcessLauncher: Send + Sync {
         false
     }
 
+    /// Whether its process reports the responses of a request one by one. Otherwise the server counts those of a decoupled model where it sends them.
+    fn reports_responses(&self) -> bool {
+        false
+    }
+
     /// The error text of a process that does not answer, or does not exist. `why` is a sentence about the reason.
     fn unhealthy(&self, why: &str) -> String;
 
@@ -103,6 +108,7 @@ impl Live {
             blocks: Arc::clone(blocks),
             side: Arc::clone(&self.child.side),
             body: Arc::clone(&self.child.body),
+            counts_responses: !launcher.reports_responses(),
             callees,
         };
         let heard = Calls::new(channel, process, Arc::clone(sizes)).and_then(|calls| {

@@ -127,6 +127,8 @@ pub struct StatisticsReport {
     pub cache_miss: Duration,
     /// One entry per batch size that was executed, ascending.
     pub batches: Vec<BatchReport>,
+    /// One entry for each position of a response, ascending. Only of models that may answer many times.
+    pub responses: Vec<ResponseReport>,
     /// The memory that it has, as its backend says.
     pub memory: Vec<MemoryUsage>,
     /// Requests that wait now.
@@ -200,6 +202,25 @@ pub struct BatchReport {
     pub compute_infer: Duration,
     /// Taking the outputs out.
     pub compute_output: Duration,
+}
+
+/// What the responses of one position in their requests cost: the first of each request, the second, …
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResponseReport {
+    /// The position, from 0.
+    pub index: u64,
+    /// The model's own work, from the response before it.
+    pub compute_infer: Duration,
+    /// Taking its outputs out.
+    pub compute_output: Duration,
+    /// Responses with outputs.
+    pub success: Duration,
+    /// Responses with an error.
+    pub fail: Duration,
+    /// The end of a request, without outputs.
+    pub empty_response: Duration,
+    /// What was not sent, because the client had gone.
+    pub cancel: Duration,
 }
 
 /// A registered system region.

@@ -9,7 +9,7 @@ use nerite_request::{AdmittedRequest, Deliver, Sequence};
 use nerite_shm::{LeaseLimits, OwnedRegion, Pools, Registry};
 
 use super::*;
-use crate::{Job, Meter, ModelVersion, Reschedule};
+use crate::{Job, Meter, ModelVersion, Reschedule, ResponseDurations};
 
 /// What came back, a word for each response, and which places were asked for.
 #[derive(Clone, Default)]
@@ -321,4 +321,58 @@ impl Meter for Outcomes {
     }
 
     fn batch(&self, _: u64, _: &Times) {}
+}
+
+/// Keeps what it is told of responses.
+#[derive(Default)]
+struct EachResponse(Mutex<Vec<(u64, ResponseOutcome)>>);
+
+impl Meter for EachResponse {
+    fn request(&self, _: &RequestTimes, _: Outcome) {}
+
+    fn batch(&self, _: u64, _: &Times) {}
+
+    fn response(&self, index: u64, durations: &ResponseDurations) {
+        assert!(durations.infer_ns.unwrap_or(0) + durations.output_ns.unwrap_or(0) <= durations.total_ns);
+        self.0.lock().unwrap().push((index, durations.outcome));
+    }
+}
+
+#[test]
+fn responses_are_counted_one_by_one_where_that_is_asked_for() {
+    use ResponseOutcome::{Cancelled, Empty, Failed, Success};
+    type Ways = [(fn(Responder), &'static [ResponseOutcome]); 6];
+    let ways: Ways = [
+        (|responder| responder.end(Times::begin()), &[Success, Failed, Empty, Empty]),
+        (|responder| responder.finish(Ok(()), Times::begin()), &[Success, Failed, Empty, Empty]),
+        (|responder| responder.finish(Err(Status::internal("no")), Times::begin()), &[Success, Failed, Empty, Failed]),
+        (
+            |responder| responder.finish(Err(Status::new(Code::Cancelled, "")), Times::begin()),
+            &[Success, Failed, Empty, Cancelled],
+        ),
+        (|responder| responder.answer_error(Status::internal("no"), Times::begin()), &[Success, Failed, Empty, Failed]),
+        (
+            |mut responder| {
+                put(&mut responder, &[8]);
+                responder.finish(Ok(()), Times::begin());
+            },
+            &[Success, Failed, Empty, Success],
+        ),
+    ];
+    for (is_counted, (end, expect)) in ways.into_iter().flat_map(|way| [(true, way), (false, way)]) {
+        let (seen, meter) = (Seen::default(), Arc::new(EachResponse::default()));
+        let version = ModelVersion::new("m", "1", Arc::clone(&meter) as _);
+        let (_inputs, mut responder) = job(&seen, &version, Buffer::empty(), None).divide();
+        if is_counted {
+            responder.count_responses(0);
+        }
+        put(&mut responder, &[7]);
+        responder.output_starts();
+        responder.send().unwrap();
+        responder.send_error(Status::internal("no"));
+        responder.send().unwrap();
+        end(responder);
+        let expect: Vec<_> = (0..).zip(expect.iter().copied()).filter(|_| is_counted).collect();
+        assert_eq!(*meter.0.lock().unwrap(), expect);
+    }
 }

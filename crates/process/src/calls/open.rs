@@ -31,9 +31,12 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    pub(crate) fn new(planned: Planned, times: Times) -> Open {
+    pub(crate) fn new(planned: Planned, times: Times, counts_responses: bool) -> Open {
         let Planned { job, inputs: block, homes, .. } = planned;
-        let (inputs, responder) = Job::divide(job);
+        let (inputs, mut responder) = Job::divide(job);
+        if counts_responses {
+            responder.count_responses(times.input_end);
+        }
         Open { responder, inputs, block, homes, times }
     }
 
@@ -64,6 +67,7 @@ impl Open {
 
     /// Ends it with a response that came with the answer to its batch. `times` are those of its execution.
     fn finish_with_batch(mut self, response: &Response, times: Times, sizes: &Sizes) {
+        self.responder.output_starts();
         let ended = answer::settle(&mut self.responder, &mut self.homes, Some(response), &mut lock(sizes));
         let (responder, _) = self.release();
         match ended {
@@ -154,6 +158,7 @@ impl Calls {
             answer::note_lost_of(&open.inputs, &open.homes, &open.responder, lost);
         }
         let ended = response.map(|response| {
+            open.responder.output_starts();
             answer::settle(&mut open.responder, &mut open.homes, Some(&response), &mut lock(&self.sizes))
         });
         if !is_last {

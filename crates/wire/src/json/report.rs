@@ -1,8 +1,8 @@
 //! How are metadata, statistics, status and settings written as JSON?
 
 use nerite_request::report::{
-    BatchReport, CudaRegionReport, Duration, IndexEntry, MemoryUsage, ModelReport, ServerReport, StatisticsReport,
-    SystemRegionReport, TensorReport,
+    BatchReport, CudaRegionReport, Duration, IndexEntry, MemoryUsage, ModelReport, ResponseReport, ServerReport,
+    StatisticsReport, SystemRegionReport, TensorReport,
 };
 use nerite_request::setting::{LogSettings, TraceSettings};
 
@@ -142,7 +142,7 @@ fn write_model_statistics(w: &mut Writer, model: &StatisticsReport) {
             write_duration(w.key(name), duration);
         }
     });
-    w.key("response_stats").object(|_| {});
+    w.key("response_stats").object(|w| model.responses.iter().for_each(|response| write_response(w, response)));
     w.key("batch_stats").array(|w| model.batches.iter().for_each(|batch| write_batch(w, batch)));
     w.key("memory_usage").array(|w| model.memory.iter().for_each(|usage| write_memory(w, *usage)));
 }
@@ -161,6 +161,21 @@ fn write_batch(w: &mut Writer, batch: &BatchReport) {
         write_duration(w.key("compute_input"), batch.compute_input);
         write_duration(w.key("compute_infer"), batch.compute_infer);
         write_duration(w.key("compute_output"), batch.compute_output);
+    });
+}
+
+fn write_response(w: &mut Writer, response: &ResponseReport) {
+    w.key(&response.index.to_string()).object(|w| {
+        for (name, duration) in [
+            ("compute_infer", response.compute_infer),
+            ("compute_output", response.compute_output),
+            ("success", response.success),
+            ("fail", response.fail),
+            ("empty_response", response.empty_response),
+            ("cancel", response.cancel),
+        ] {
+            write_duration(w.key(name), duration);
+        }
     });
 }
 

@@ -1,8 +1,8 @@
 //! How are reports about the server encoded as gRPC messages?
 
 use nerite_request::report::{
-    self, BatchReport, CudaRegionReport, Duration, IndexEntry, ModelReport, ServerReport, StatisticsReport,
-    SystemRegionReport, TensorReport,
+    self, BatchReport, CudaRegionReport, Duration, IndexEntry, ModelReport, ResponseReport, ServerReport,
+    StatisticsReport, SystemRegionReport, TensorReport,
 };
 use nerite_request::setting::{LogSettings, TraceSettings};
 
@@ -10,10 +10,11 @@ use super::messages::log_settings_response::setting_value::ParameterChoice;
 use super::messages::model_metadata_response::TensorMetadata;
 use super::messages::repository_index_response::ModelIndex;
 use super::messages::{
-    CudaSharedMemoryStatusResponse, InferBatchStatistics, InferStatistics, LogSettingsResponse, MemoryUsage,
-    ModelMetadataResponse, ModelStatistics, ModelStatisticsResponse, RepositoryIndexResponse, ServerMetadataResponse,
-    StatisticDuration, SystemSharedMemoryStatusResponse, TraceSettingResponse, cuda_shared_memory_status_response,
-    log_settings_response, system_shared_memory_status_response, trace_setting_response,
+    CudaSharedMemoryStatusResponse, InferBatchStatistics, InferResponseStatistics, InferStatistics,
+    LogSettingsResponse, MemoryUsage, ModelMetadataResponse, ModelStatistics, ModelStatisticsResponse,
+    RepositoryIndexResponse, ServerMetadataResponse, StatisticDuration, SystemSharedMemoryStatusResponse,
+    TraceSettingResponse, cuda_shared_memory_status_response, log_settings_response,
+    system_shared_memory_status_response, trace_setting_response,
 };
 
 impl From<ServerReport> for ServerMetadataResponse {
@@ -78,7 +79,7 @@ impl From<StatisticsReport> for ModelStatistics {
             }),
             batch_stats: report.batches.into_iter().map(InferBatchStatistics::from).collect(),
             memory_usage: report.memory.into_iter().map(MemoryUsage::from).collect(),
-            ..ModelStatistics::default()
+            response_stats: report.responses.into_iter().map(response_entry).collect(),
         }
     }
 }
@@ -98,6 +99,18 @@ impl From<BatchReport> for InferBatchStatistics {
             compute_output: duration(report.compute_output),
         }
     }
+}
+
+fn response_entry(report: ResponseReport) -> (String, InferResponseStatistics) {
+    let told = InferResponseStatistics {
+        compute_infer: duration(report.compute_infer),
+        compute_output: duration(report.compute_output),
+        success: duration(report.success),
+        fail: duration(report.fail),
+        empty_response: duration(report.empty_response),
+        cancel: duration(report.cancel),
+    };
+    (report.index.to_string(), told)
 }
 
 #[allow(clippy::unnecessary_wraps)] // The generated fields are optional, and a client expects all of them.

@@ -69,6 +69,7 @@ fn pair() -> Pair {
         blocks: Arc::new(Blocks::new(&Pools::new(LeaseLimits::default()))),
         side,
         body: Arc::new(Body::new(Command::new("true").spawn().unwrap())),
+        counts_responses: false,
         callees: Callees { models: Models::of(weak), waiter },
     };
     Pair {

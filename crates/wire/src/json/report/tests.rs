@@ -54,11 +54,23 @@ fn statistics_have_every_duration() {
     model.memory.push(MemoryUsage { kind: "GPU", id: 1, bytes: 9 });
     model.success.add(7);
     model.batches.push(BatchReport { batch_size: 4, ..BatchReport::default() });
+    for index in [0, 10] {
+        let (mut response, [a, b, c, d, e, f]) =
+            (ResponseReport { index, ..ResponseReport::default() }, [1, 2, 3, 4, 5, 6]);
+        response.compute_infer.add(a);
+        response.compute_output.add(b);
+        response.success.add(c);
+        response.fail.add(d);
+        response.empty_response.add(e);
+        response.cancel.add(f);
+        model.responses.push(response);
+    }
+    let response = r#"{"compute_infer":{"count":1,"ns":1},"compute_output":{"count":1,"ns":2},"success":{"count":1,"ns":3},"fail":{"count":1,"ns":4},"empty_response":{"count":1,"ns":5},"cancel":{"count":1,"ns":6}}"#;
     let zero = r#"{"count":0,"ns":0}"#;
     check(
         write_statistics(&[model]),
         &format!(
-            r#"{{"model_stats":[{{"name":"m","version":"2","last_inference":5,"inference_count":0,"execution_count":0,"inference_stats":{{"success":{{"count":1,"ns":7}},"fail":{zero},"queue":{zero},"compute_input":{zero},"compute_infer":{zero},"compute_output":{zero},"cache_hit":{zero},"cache_miss":{zero}}},"response_stats":{{}},"batch_stats":[{{"batch_size":4,"compute_input":{zero},"compute_infer":{zero},"compute_output":{zero}}}],"memory_usage":[{{"type":"GPU","id":1,"byte_size":9}}]}}]}}"#
+            r#"{{"model_stats":[{{"name":"m","version":"2","last_inference":5,"inference_count":0,"execution_count":0,"inference_stats":{{"success":{{"count":1,"ns":7}},"fail":{zero},"queue":{zero},"compute_input":{zero},"compute_infer":{zero},"compute_output":{zero},"cache_hit":{zero},"cache_miss":{zero}}},"response_stats":{{"0":{response},"10":{response}}},"batch_stats":[{{"batch_size":4,"compute_input":{zero},"compute_infer":{zero},"compute_output":{zero}}}],"memory_usage":[{{"type":"GPU","id":1,"byte_size":9}}]}}]}}"#
         ),
     );
 }

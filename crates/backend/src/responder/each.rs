@@ -1,0 +1,37 @@
+//! When does each of a request's responses end, and who is told?
+
+use super::Responder;
+use crate::now_ns;
+use crate::response_times::{ResponseClock, ResponseOutcome};
+
+impl Responder {
+    /// Tells the meter of each response from now on. The model began to work for the next one at `since`, in ns of [`now_ns`]. For models that may answer
+    /// many times; a compiled backend reports its responses itself.
+    pub fn count_responses(&mut self, since: u64) {
+        match &mut self.clock {
+            Some(clock) => clock.starts_again(since),
+            None => self.clock = Some(ResponseClock::starting(since)),
+        }
+    }
+
+    /// The model's own work for the next response is done.
+    pub fn output_starts(&mut self) {
+        if let Some(clock) = &mut self.clock {
+            clock.output_starts(now_ns());
+        }
+    }
+
+    /// The outcome of the response that is being made, if it is no error.
+    pub(super) fn made_outcome(&self) -> ResponseOutcome {
+        if self.made.is_empty() { ResponseOutcome::Empty } else { ResponseOutcome::Success }
+    }
+
+    /// Tells the meter of a response, before it is sent.
+    pub(super) fn note_response(&mut self, outcome: ResponseOutcome) {
+        let (Some(clock), Some(in_flight)) = (&mut self.clock, &self.in_flight) else { return };
+        let (index, times) = clock.ends(now_ns());
+        if let Ok(durations) = times.durations(outcome) {
+            in_flight.meter().response(index, &durations);
+        }
+    }
+}
