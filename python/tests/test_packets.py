@@ -189,6 +189,8 @@ PACKETS = {
     "did": {"call": 7, "done": True},
     # For isolated models.
     "gone": {"gone": 41},
+    "responded": {"responded": [3, "fail", 1700, None, 1900]},
+    "memory": {"memory": [["CPU", 0, 1020], ["GPU", 1, 1023]]},
 }
 
 

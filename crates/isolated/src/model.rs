@@ -8,9 +8,11 @@ use std::sync::Arc;
 use nerite_backend::{CostBound, Instance, InstanceSpec, Model, Models};
 use nerite_process::packets::Said;
 use nerite_process::{
-    Blocks, Callees, Channel, Child, Live, Patience, ProcessInstance, ProcessLauncher, Silence, Supervisor, Waits,
+    Blocks, Callees, Channel, Child, Live, Patience, ProcessInstance, ProcessLauncher, ProcessMemory, Silence,
+    Supervisor, Waits,
 };
 use nerite_request::Status;
+use nerite_request::report::MemoryUsage;
 use nerite_sandbox::Sandbox;
 use nerite_shm::Pools;
 use serde_json::{Value, json};
@@ -81,6 +83,8 @@ pub(crate) struct IsolatedModel {
     pub(crate) context: Value,
     /// For a compiled backend, which may answer requests after their batch.
     pub(crate) calls: Option<Calls>,
+    /// What its processes report of their memory.
+    pub(crate) memory: Arc<ProcessMemory>,
 }
 
 /// What the calls of an instance are for.
@@ -97,11 +101,16 @@ impl Model for IsolatedModel {
         CostBound::Patience
     }
 
+    fn memory_usage(&self) -> Vec<MemoryUsage> {
+        self.memory.report()
+    }
+
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
         let instance = json!({ "name": spec.name, "index": spec.index });
         let command = json!({ "do": "initialize", "context": self.context, "instance": instance }).to_string();
         let (launch, instance) = (self.launch.clone(), spec.name.clone());
-        let launcher = IsolatedLauncher { launch, instance, command, calls: self.calls.clone() };
+        let (calls, memory) = (self.calls.clone(), Arc::clone(&self.memory));
+        let launcher = IsolatedLauncher { launch, instance, command, calls, memory };
         Ok(Box::new(ProcessInstance::start(Box::new(launcher), Blocks::new(&self.pools))?))
     }
 }
@@ -111,6 +120,7 @@ struct IsolatedLauncher {
     instance: String,
     command: String,
     calls: Option<Calls>,
+    memory: Arc<ProcessMemory>,
 }
 
 impl ProcessLauncher for IsolatedLauncher {
@@ -121,6 +131,7 @@ impl ProcessLauncher for IsolatedLauncher {
     fn launch(&self) -> Result<Live, Status> {
         let Some(Calls { model, models, waits }) = &self.calls else {
             let (child, _) = self.launch.first(&self.instance, &self.command, Vec::new())?;
+            self.memory.add(&child);
             return Ok(Live::new(child, true).told_who_has_gone());
         };
         let (calls, theirs) = Channel::pair().map_err(|error| {
@@ -129,11 +140,16 @@ impl ProcessLauncher for IsolatedLauncher {
             )
         })?;
         let (child, _) = self.launch.first(&self.instance, &self.command, vec![theirs])?;
+        self.memory.add(&child);
         let callees = Callees { models: models.clone(), waiter: Arc::new(waits.instance(model)) };
         Ok(Live::new(child, true).told_who_has_gone().calling(calls, &self.launch.supervisor, callees))
     }
 
     fn is_decoupled(&self) -> bool {
+        self.calls.is_some()
+    }
+
+    fn reports_responses(&self) -> bool {
         self.calls.is_some()
     }
 

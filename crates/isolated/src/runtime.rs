@@ -165,7 +165,8 @@ impl Runtime for Isolated {
             models: context.models.clone(),
             waits: Arc::clone(&self.waits),
         });
-        Ok(Arc::new(IsolatedModel { launch, pools, context: context::told(context)?, calls }))
+        let memory = Arc::default();
+        Ok(Arc::new(IsolatedModel { launch, pools, context: context::told(context)?, calls, memory }))
     }
 }
 

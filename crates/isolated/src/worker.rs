@@ -21,10 +21,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nerite_backend::{
     Batch, Infer, Instance, InstanceSpec, LoadContext, Meter, MetricSource, Model, ModelVersion, Models, RequestTimes,
-    Runtime, Times,
+    ResponseDurations, Runtime, Times,
 };
-use nerite_process::packets::{Answer, Command, DONE, Execution, Outcome, Ready};
+use nerite_process::packets::{Answer, Command, DONE, Execution, MemoryReported, Outcome, Ready, Responded};
 use nerite_process::{Channel, Packet};
+use nerite_request::report::MemoryUsage;
 use nerite_request::{Name, Status};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde_json::Value;
@@ -81,8 +82,8 @@ fn begin() -> io::Result<(Arc<Talk>, ServerMetrics)> {
     let calls = descriptors.next().map(Calls::new);
     let gone = Gone::new(calls.is_none().then_some(GONE_PATIENCE), end_in_vain);
     let (metrics, measured) = ServerMetrics::new(&side);
-    gone.listen(side, measured)?;
-    Ok((Arc::new(Talk::new(channel, packet, gone, calls)?), metrics))
+    gone.listen(Arc::clone(&side), measured)?;
+    Ok((Arc::new(Talk::new(channel, side, packet, gone, calls)?), metrics))
 }
 
 /// A run goes on that nobody waits for, and cannot be told to end.
@@ -123,7 +124,9 @@ struct Loaded {
     executions: Arc<Executions>,
     instance: Box<dyn Instance>,
     /// After the instance, because fields drop in order.
-    _model: Arc<dyn Model>,
+    model: Arc<dyn Model>,
+    /// Its memory, as the server was told last.
+    memory: Vec<MemoryUsage>,
 }
 
 impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
@@ -188,8 +191,11 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
         let is_decoupled = context.config.decoupled();
         let repeats = context.config.sequence_batching().is_some_and(|batching| batching.iterative_sequence);
         let (name, version) = (context.model.into(), context.version.to_string().into());
-        let executions = Arc::default();
-        self.model = Some(Loaded { name, version, is_decoupled, repeats, executions, instance, _model: model });
+        let executions = Arc::new(Executions { since: Mutex::default(), talk: Arc::clone(&self.talk) });
+        let memory = Vec::new();
+        let mut loaded = Loaded { name, version, is_decoupled, repeats, executions, instance, model, memory };
+        loaded.tell_memory(&self.talk);
+        self.model = Some(loaded);
         Ok(Ready { python: None, numpy: None, guard: true, decides: false }.to_string())
     }
 
@@ -212,6 +218,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
                 log::error!("model '{}' panicked; its request was answered with an error", loaded.name);
             }
         }
+        loaded.tell_memory(&self.talk);
         let executions = Arc::clone(&loaded.executions);
         let answers = self.answers(&requests);
         let responses: Vec<_> = answers.iter().map(|one| one.as_ref().map_or(Outcome::Later, Answered::told)).collect();
@@ -245,6 +252,17 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
     }
 }
 
+impl Loaded {
+    /// Tells the server of the memory that its backend reports, if that has changed.
+    fn tell_memory(&mut self, talk: &Talk) {
+        let memory = self.model.memory_usage();
+        if memory != self.memory {
+            talk.report(&MemoryReported(&memory));
+            self.memory = memory;
+        }
+    }
+}
+
 fn error(status: Status) -> String {
     Answer { failure: Some(&cut(status)), ..Answer::default() }.to_string()
 }
@@ -255,9 +273,12 @@ fn cut(mut status: Status) -> Status {
     status
 }
 
-/// What the runtime reports of its executions.
-#[derive(Default)]
-struct Executions(Mutex<Vec<(u64, Times)>>);
+/// What the runtime reports of its executions, and of single responses.
+struct Executions {
+    /// Executions since the server was told last.
+    since: Mutex<Vec<(u64, Times)>>,
+    talk: Arc<Talk>,
+}
 
 impl Executions {
     /// Those since the server was told last.
@@ -272,7 +293,7 @@ impl Executions {
                 output_ns: between(infer_end, end),
             }
         };
-        let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let all = std::mem::take(&mut *self.since.lock().unwrap_or_else(PoisonError::into_inner));
         all.iter().map(each).collect()
     }
 }
@@ -281,6 +302,10 @@ impl Meter for Executions {
     fn request(&self, _: &RequestTimes, _: nerite_backend::Outcome) {}
 
     fn batch(&self, rows: u64, times: &Times) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((rows, *times));
+        self.since.lock().unwrap_or_else(PoisonError::into_inner).push((rows, *times));
+    }
+
+    fn response(&self, index: u64, durations: &ResponseDurations) {
+        self.talk.report(&Responded(index, *durations));
     }
 }

@@ -79,6 +79,9 @@ impl ProcessInstance {
     fn ask(&mut self, jobs: Vec<Job>, meter: Arc<dyn Meter>) -> Begun {
         let mut times = jobs.first().map_or_else(Times::begin, Job::begin);
         let Some(live) = &mut self.live else { return Begun::Unasked(jobs, meter) };
+        if self.launcher.reports_responses() {
+            live.child.side.report_to(&meter);
+        }
         let (planned, requests, maps) = plan(live, &self.blocks, &lock(&self.sizes), jobs, times);
         if planned.is_empty() {
             // The packet was not sent, so its segments must be introduced again.

@@ -12,6 +12,8 @@ pub const MAPS_MAX: usize = DESCRIPTORS_MAX - 2;
 pub const LONG_BYTES_MAX: usize = 64 << 20;
 /// The most bytes of a log line or question that is read, because one thread reads those of all processes.
 pub const SIDE_BYTES_MAX: usize = 4 << 20;
+/// Kinds of memory on all devices of which a process may report how much it has.
+pub const MEMORY_USES_MAX: usize = 64;
 /// How often a process may ask for memory for the outputs of one batch before a thread that serves connections leaves it to another one.
 pub const NEEDS_AT_ONCE_MAX: usize = 4;
 /// The most packets that are read of a process's channel after its end. Its socket has fewer, unless another process goes on sending.

@@ -15,6 +15,7 @@ mod calls;
 mod command;
 mod packed;
 mod questions;
+mod reports;
 mod side;
 mod tensors;
 
@@ -26,6 +27,7 @@ pub use command::{
 };
 pub use packed::BatchPacket;
 pub use questions::{AskConfig, AskInfer, AskLoad, AskSpace, AskUnload, Cancelling, ConfigTold, Taken};
+pub use reports::{MemoryReported, Responded};
 pub use side::{Cancelled, Gone, IsCancelled, LetGo, Log, Measured, MetricAsked, SideSaid, Unmeasured};
 pub use tensors::{List, PlaceFor, Segment, SegmentOffset, TensorAt};
 

@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use nerite_backend::MetricOwner;
+use nerite_backend::{Meter, MetricOwner};
 use nerite_locks::Mutex;
 use nerite_memory::Buffer;
 use nerite_request::Cancel;
+use nerite_request::report::MemoryUsage;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -24,7 +25,7 @@ use crate::body::Body;
 use crate::channel::{Channel, Packet, Received};
 use crate::limits::SIDE_BYTES_MAX;
 use crate::measured::measured;
-use crate::packets::{Cancelled, Gone, LetGo, Log, SideSaid};
+use crate::packets::{Cancelled, Gone, LetGo, Log, Responded, SideSaid};
 use crate::spawn::spawn;
 
 /// A handle of the thread.
@@ -65,6 +66,10 @@ pub(crate) struct Side {
     kept: Mutex<HashMap<u64, Buffer>>,
     /// The metrics that the model made. `None` if it may make none.
     metrics: Mutex<Option<MetricOwner>>,
+    /// Who is told of the responses that the process reports. `None` if it may report none.
+    meter: Mutex<Option<Arc<dyn Meter>>>,
+    /// The memory that it has, as it reported last.
+    memory: Mutex<Vec<MemoryUsage>>,
     /// Whether the process reads this channel, and is told when a client has gone.
     tells_gone: AtomicBool,
 }
@@ -79,6 +84,8 @@ impl Side {
                 cancels: Mutex::default(),
                 kept: Mutex::default(),
                 metrics: Mutex::default(),
+                meter: Mutex::default(),
+                memory: Mutex::default(),
                 tells_gone: AtomicBool::new(false),
             }),
             theirs,
@@ -148,6 +155,16 @@ impl Side {
         *self.metrics() = Some(metrics);
     }
 
+    /// Tells this meter of the responses that the process reports.
+    pub(crate) fn report_to(&self, meter: &Arc<dyn Meter>) {
+        *self.meter.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(meter));
+    }
+
+    /// The memory that the process has, as it reported last.
+    pub(crate) fn memory(&self) -> Vec<MemoryUsage> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Releases everything, because the process has ended.
     pub(crate) fn let_all_go(&self) {
         self.kept().clear();
@@ -204,6 +221,13 @@ impl Side {
         }
         if let (Some(families), Some(metrics)) = (said.unmeasured(), self.metrics().as_mut()) {
             families.for_each(|family| metrics.drop_family(family));
+        }
+        if let Some(Responded(index, durations)) = said.responded() {
+            let meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            meter.iter().for_each(|meter| meter.response(index, &durations));
+        }
+        if let Some(memory) = said.memory() {
+            *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = memory;
         }
         Ok(())
     }

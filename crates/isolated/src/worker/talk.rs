@@ -1,5 +1,6 @@
 //! How does a child speak with its server?
 
+use std::fmt::Display;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +18,7 @@ use super::memory::Memory;
 /// space, one at a time.
 pub(super) struct Talk {
     channel: Channel,
+    side: Arc<Channel>,
     packet: Mutex<Packet>,
     memory: Arc<Memory>,
     gone: Arc<Gone>,
@@ -36,6 +38,7 @@ pub(super) struct OutputSpace {
 impl Talk {
     pub(super) fn new(
         channel: Channel,
+        side: Arc<Channel>,
         packet: Packet,
         gone: Arc<Gone>,
         calls: Option<Arc<Calls>>,
@@ -44,12 +47,17 @@ impl Talk {
         if let Some(calls) = &calls {
             calls.listen(Arc::clone(&memory))?;
         }
-        Ok(Talk { channel, packet: Mutex::new(packet), memory, gone, calls, told: Mutex::new(copies()) })
+        Ok(Talk { channel, side, packet: Mutex::new(packet), memory, gone, calls, told: Mutex::new(copies()) })
     }
 
     /// The channel for answers apart from their batch.
     pub(super) fn calls(&self) -> Option<&Arc<Calls>> {
         self.calls.as_ref()
+    }
+
+    /// Sends a report on the side channel. Waits while the server has not read the earlier ones; one that is gone loses it.
+    pub(super) fn report(&self, report: &dyn Display) {
+        let _ = self.side.send(report.to_string(), &[]);
     }
 
     /// What was copied since the server was told last, by reason: it counts that as its own.

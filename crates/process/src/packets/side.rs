@@ -12,7 +12,7 @@ use super::tensors::{List, Text};
 
 /// A packet of the process, as the server reads it.
 #[derive(Clone, Debug)]
-pub struct SideSaid(Value);
+pub struct SideSaid(pub(super) Value);
 
 impl SideSaid {
     /// Parses a packet.

@@ -4,14 +4,15 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use nerite_backend::MetricChange;
+use nerite_backend::{MetricChange, ResponseDurations, ResponseOutcome};
 use nerite_memory::Reason;
-use nerite_request::report::MetricKind;
+use nerite_request::report::{MemoryUsage, MetricKind};
 use nerite_request::{Parameter, Parameters, Sequence, SequenceId, Status, TraceContext};
 use nerite_tensor::{DataType, Shape};
 use serde_json::Value;
 
 use super::*;
+use crate::limits::MEMORY_USES_MAX;
 
 mod packed;
 
@@ -406,4 +407,25 @@ fn the_side_channel() {
     assert!(side("gone").measured().is_none());
     check("let_go", LetGo(&[6, 7]));
     assert!(side("let_go").let_go().unwrap().eq([6, 7]));
+}
+
+#[test]
+fn what_a_compiled_backend_reports() {
+    let durations = |outcome, infer_ns, output_ns| ResponseDurations { outcome, infer_ns, output_ns, total_ns: 1900 };
+    let failed = Responded(3, durations(ResponseOutcome::Failed, Some(1700), None));
+    check("responded", failed);
+    assert_eq!(side("responded").responded(), Some(failed));
+    for outcome in [ResponseOutcome::Success, ResponseOutcome::Empty, ResponseOutcome::Cancelled] {
+        let one = Responded(0, durations(outcome, None, Some(2)));
+        assert_eq!(SideSaid::read(one.to_string().as_bytes()).unwrap().responded(), Some(one));
+    }
+    let broken =
+        [r#"{"responded":[3,"late",1,2,3]}"#, r#"{"responded":[-1,"fail",1,2,3]}"#, r#"{"responded":[3,"fail",1,2]}"#];
+    assert!(broken.iter().all(|text| SideSaid::read(text.as_bytes()).unwrap().responded().is_none()));
+    let used = [MemoryUsage { kind: "CPU", id: 0, bytes: 1020 }, MemoryUsage { kind: "GPU", id: 1, bytes: 1023 }];
+    check("memory", MemoryReported(&used));
+    assert_eq!(side("memory").memory().unwrap(), used);
+    let many = vec![used[0]; 2 * MEMORY_USES_MAX];
+    let read = SideSaid::read(MemoryReported(&many).to_string().as_bytes()).unwrap();
+    assert_eq!(read.memory().unwrap().len(), MEMORY_USES_MAX);
 }
