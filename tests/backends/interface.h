@@ -11,9 +11,9 @@
 #include <stdint.h>
 
 typedef void Error, Message, Backend, Attributes, Model, Instance, Request, Input, Output, Response, Factory, BufferAttributes, MemoryManager,
-    Parameter, Family, Metric, State, Server, Allocator, Asked, Answer, Trace;
+    Parameter, Family, Metric, State, Server, Allocator, Asked, Answer, Trace, ResponseStatistics;
 
-enum { UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS };
+enum { UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED };
 enum { INFO, WARN, ERROR };
 enum { TYPE_INT32 = 8, TYPE_FP32 = 11, TYPE_BYTES = 13 };
 enum { CPU, CPU_PINNED, GPU };
@@ -72,6 +72,16 @@ Error* TRITONBACKEND_ModelInstanceReportStatistics(
     Instance*, Request*, bool success, uint64_t start, uint64_t input_end, uint64_t infer_end, uint64_t end);
 Error* TRITONBACKEND_ModelInstanceReportBatchStatistics(
     Instance*, uint64_t rows, uint64_t start, uint64_t input_end, uint64_t infer_end, uint64_t end);
+
+Error* TRITONBACKEND_ModelInstanceResponseStatisticsNew(ResponseStatistics**);
+Error* TRITONBACKEND_ModelInstanceResponseStatisticsDelete(ResponseStatistics*);
+Error* TRITONBACKEND_ModelInstanceResponseStatisticsSetModelInstance(ResponseStatistics*, Instance*);
+Error* TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseFactory(ResponseStatistics*, Factory*);
+Error* TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseStart(ResponseStatistics*, uint64_t);
+Error* TRITONBACKEND_ModelInstanceResponseStatisticsSetComputeOutputStart(ResponseStatistics*, uint64_t);
+Error* TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseEnd(ResponseStatistics*, uint64_t);
+Error* TRITONBACKEND_ModelInstanceResponseStatisticsSetError(ResponseStatistics*, Error*);
+Error* TRITONBACKEND_ModelInstanceReportResponseStatistics(ResponseStatistics*);
 
 Error* TRITONBACKEND_RequestId(Request*, const char**);
 Error* TRITONBACKEND_RequestCorrelationId(Request*, uint64_t*);

@@ -22,6 +22,7 @@ mod program;
 mod program_models;
 mod request;
 mod response;
+mod response_statistics;
 mod server;
 mod state;
 mod trace;
@@ -90,6 +91,7 @@ pub fn all() -> impl Iterator<Item = Export> {
         program_models::EXPORTS,
         request::EXPORTS,
         response::EXPORTS,
+        response_statistics::EXPORTS,
         server::EXPORTS,
         state::EXPORTS,
         trace::EXPORTS,

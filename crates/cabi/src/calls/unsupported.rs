@@ -28,15 +28,6 @@ fn refuse(name: &str) -> Handle<ErrorObject> {
 }
 
 unsupported![
-    "TRITONBACKEND_ModelInstanceResponseStatisticsNew",
-    "TRITONBACKEND_ModelInstanceResponseStatisticsDelete",
-    "TRITONBACKEND_ModelInstanceResponseStatisticsSetModelInstance",
-    "TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseFactory",
-    "TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseStart",
-    "TRITONBACKEND_ModelInstanceResponseStatisticsSetComputeOutputStart",
-    "TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseEnd",
-    "TRITONBACKEND_ModelInstanceResponseStatisticsSetError",
-    "TRITONBACKEND_ModelInstanceReportResponseStatistics",
     "TRITONSERVER_InferenceTraceNew",
     "TRITONSERVER_InferenceTraceTensorNew",
     "TRITONSERVER_InferenceRequestAddRawInput",

@@ -1,5 +1,6 @@
 //! How are the responses of a request sent, from any thread of a backend?
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,6 +28,8 @@ pub struct ResponsePath {
     responder: Mutex<Option<Responder>>,
     note: Mutex<Option<EndNote>>,
     times: Times,
+    /// Responses that the backend reported.
+    reported: AtomicU64,
     traced: Option<Arc<RequestTrace>>,
     /// What the backend sees of that, made when it first asks.
     trace: Mutex<Handle<TraceObject>>,
@@ -52,6 +55,7 @@ impl ResponsePath {
             responder: Mutex::new(Some(responder)),
             note: Mutex::new(note),
             times,
+            reported: AtomicU64::new(0),
             traced,
             trace: Mutex::default(),
             _counted: counted,
@@ -147,6 +151,11 @@ impl ResponsePath {
         if let Some(note) = note {
             note.note(times, outcome);
         }
+    }
+
+    /// The position of the response that the backend reports now. As in Triton, it counts reports, whichever factory of the request they name.
+    pub fn next_reported(&self) -> u64 {
+        self.reported.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Waits while the response window is full. Other threads of the backend can answer other requests meanwhile.

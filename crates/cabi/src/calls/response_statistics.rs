@@ -1,0 +1,60 @@
+//! How does a backend report its responses one by one?
+
+use std::sync::Arc;
+
+use super::exports;
+use crate::abi::Out;
+use crate::objects::{ErrorObject, Factory, InstanceObject, ResponseStatistics};
+use crate::table::Handle;
+
+type Statistics = Handle<ResponseStatistics>;
+
+exports! {
+    "TRITONBACKEND_ModelInstanceResponseStatisticsNew" = response_statistics_new(statistics: Out<Statistics>) {
+        statistics.put(Handle::to(Arc::<ResponseStatistics>::default())?)?;
+    }
+
+    "TRITONBACKEND_ModelInstanceResponseStatisticsDelete" = response_statistics_delete(statistics: Statistics) {
+        // As in Triton, NULL may be deleted.
+        if !statistics.is_null() {
+            statistics.take()?;
+        }
+    }
+
+    "TRITONBACKEND_ModelInstanceResponseStatisticsSetModelInstance" = set_model_instance(statistics: Statistics, instance: Handle<InstanceObject>) {
+        statistics.get()?.told().instance = instance;
+    }
+
+    "TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseFactory" = set_response_factory(statistics: Statistics, factory: Handle<Factory>) {
+        statistics.get()?.told().factory = factory;
+    }
+
+    "TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseStart" = set_response_start(statistics: Statistics, ns: u64) {
+        statistics.get()?.told().start = ns;
+    }
+
+    "TRITONBACKEND_ModelInstanceResponseStatisticsSetComputeOutputStart" = set_compute_output_start(statistics: Statistics, ns: u64) {
+        statistics.get()?.told().output_start = ns;
+    }
+
+    "TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseEnd" = set_response_end(statistics: Statistics, ns: u64) {
+        statistics.get()?.told().end = ns;
+    }
+
+    "TRITONBACKEND_ModelInstanceResponseStatisticsSetError" = set_error(statistics: Statistics, error: Handle<ErrorObject>) {
+        statistics.get()?.told().error = error;
+    }
+
+    "TRITONBACKEND_ModelInstanceReportResponseStatistics" = report_response_statistics(statistics: Statistics) {
+        // Handles of objects that are gone are detected here, and not when they are set.
+        let told = *statistics.get()?.told();
+        let (instance, factory) = (told.instance.get()?, told.factory.get()?);
+        let error = if told.error.is_null() { None } else { Some(told.error.get()?.code) };
+        // In Triton a report whose times make no sense takes its position all the same.
+        let index = factory.path.next_reported();
+        let durations = told.times().durations(told.outcome(error))?;
+        if let Some(meter) = instance.meter() {
+            meter.response(index, &durations);
+        }
+    }
+}
