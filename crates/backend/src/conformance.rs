@@ -18,7 +18,7 @@ use nerite_memory::Slot;
 use nerite_request::{Code, InferResponse, Status, Wanted};
 use nerite_tensor::Tensor;
 
-use crate::{Instance, InstanceSpec, LoadContext, Models, Runtime};
+use crate::{Instance, InstanceSpec, LoadContext, ModelFiles, Models, Runtime};
 pub use alone::ask;
 pub use initializers::check_initializers;
 use witness::{Asked, Witness};
@@ -214,6 +214,7 @@ pub fn context(model_dir: &std::path::Path, config: nerite_config::ModelConfig) 
         cores: 2,
         instances: 2,
         models: Models::none(),
+        files: ModelFiles::default(),
     }
 }
 

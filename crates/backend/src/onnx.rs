@@ -9,7 +9,7 @@ mod nodes;
 mod ports;
 mod untrusted_inputs;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nerite_config::{ConfigError, ModelConfig, check_onnx, complete_onnx, needs_graph};
 use nerite_memory::{Access, Buffer, Reason};
@@ -41,6 +41,14 @@ pub fn model_file(context: &LoadContext) -> Result<PathBuf, Status> {
         )));
     }
     Ok(path)
+}
+
+/// Notes the files of constants beside a model's file. The engines open these by themselves, and read or map each once.
+pub fn watch_external(context: &LoadContext, model_file: &Path, nodes: &Nodes) {
+    for file in &nodes.external_files {
+        // The engine says it better if the file is not there. A change is noticed again at the end of the load.
+        let _ = context.files.watch(&model_file.with_file_name(file));
+    }
 }
 
 /// Completes the configuration from the graph; `ports` is asked only if there is something to complete.

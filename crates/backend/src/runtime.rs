@@ -13,7 +13,7 @@ use nerite_request::Status;
 use nerite_request::report::MemoryUsage;
 use smallvec::SmallVec;
 
-use crate::{BatchStrategy, CustomMetrics, DeviceAccess, Job, Meter, Models, Readiness};
+use crate::{BatchStrategy, CustomMetrics, DeviceAccess, Job, Meter, ModelFiles, Models, Readiness};
 
 /// A way to run models: ONNX Runtime, the embedded engine, identity. Named in `config.pbtxt` as `backend`.
 pub trait Runtime: Send + Sync {
@@ -100,6 +100,8 @@ pub struct LoadContext {
     pub instances: usize,
     /// The models of this server, for a model that asks others.
     pub models: Models,
+    /// The files that the load looked at.
+    pub files: ModelFiles,
 }
 
 /// What bounds the time that one run keeps the thread that calls [`Instance::begin`]. Said once, when the model is loaded.

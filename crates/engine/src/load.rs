@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nerite_backend::{BatchStrategy, InstanceSpec, LoadContext, Model, Models, Runtime, now_ns};
+use nerite_backend::{BatchStrategy, InstanceSpec, LoadContext, Model, ModelFiles, Models, Runtime, now_ns};
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_config::{
     HostFacts, ModelConfig, check_file_names, normalise, normalise_groups, validate, validate_groups, validate_tensors,
@@ -77,6 +77,7 @@ impl Loader {
         let labels = Arc::new(source.labels(&config)?);
         let sequences = Sequences::load(&config, source.directory.path())?;
         warm_up(&config, source.directory.path(), sequences.as_ref(), &mut instances)?;
+        context.files.end(&context.model)?;
         Ok(Served::new(Parts {
             identity: Identity::of(source),
             version,
@@ -177,6 +178,7 @@ impl Loader {
             instances: 1,
             // Only the parts of an ensemble are resolved here. Other models name the models that they ask in each request.
             models: models.with_meanings(&source.needs),
+            files: ModelFiles::default(),
         }
     }
 

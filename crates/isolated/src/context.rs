@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nerite_backend::{LoadContext, Models};
+use nerite_backend::{LoadContext, ModelFiles, Models};
 use nerite_config::{from_json, to_json};
 use nerite_request::Status;
 use serde_json::{Value, json};
@@ -45,6 +45,7 @@ pub(crate) fn heard(told: &Value) -> Result<LoadContext, Status> {
         cores: count("cores")? as usize,
         instances: count("instances")? as usize,
         models: Models::none(),
+        files: ModelFiles::default(),
     })
 }
 

@@ -188,6 +188,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
         let index = told.get("index").and_then(Value::as_u64).unwrap_or_default() as usize;
         let model = self.runtime()?.load(&context)?;
         let instance = model.instance(&InstanceSpec { name, index, device: None })?;
+        context.files.end(&context.model)?;
         let is_decoupled = context.config.decoupled();
         let repeats = context.config.sequence_batching().is_some_and(|batching| batching.iterative_sequence);
         let (name, version) = (context.model.into(), context.version.to_string().into());

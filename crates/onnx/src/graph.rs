@@ -1,8 +1,6 @@
 //! What does an ONNX file say about its graph?
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::path::Path;
 
 use nerite_backend::onnx::{Dim, Port, Ports};
 use nerite_tensor::DataType;
@@ -19,16 +17,20 @@ pub struct Written {
 }
 
 impl Written {
+    /// Whether the file tells its version of the format. By that the engine knows the bytes of an ONNX file.
+    pub fn tells_version(&self) -> bool {
+        self.around.ir_version.is_some()
+    }
+
     /// The graph as it is now, as a file's bytes.
     pub fn into_bytes(self) -> Result<Vec<u8>, String> {
         ModelProto { graph: Some(self.graph), ..self.around }.write_buf().map_err(|e| e.to_string())
     }
 }
 
-/// Reads a file.
-pub fn read(path: &Path) -> Result<Written, String> {
-    let file = File::open(path).map_err(|e| e.to_string())?;
-    let mut model = ModelProto::parse_file(file).map_err(|e| e.to_string())?;
+/// Reads a file's bytes.
+pub fn read(bytes: &[u8]) -> Result<Written, String> {
+    let mut model = ModelProto::parse_buf(bytes).map_err(|e| e.to_string())?;
     let standard = |domain: &Option<String>| domain.as_deref().is_none_or(|name| name.is_empty() || name == "ai.onnx");
     let opset = model.opset_import.iter().find(|set| standard(&set.domain)).and_then(|set| set.version);
     let graph = model.graph.take().filter(|graph| !graph.output.is_empty());

@@ -1,6 +1,7 @@
 //! How does the embedded engine load a model?
 
-use std::panic::catch_unwind;
+use std::io::Cursor;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -43,24 +44,38 @@ impl Runtime for Embedded {
     }
 
     fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
-        onnx::complete(context, |context| Ok(graph::ports(&read(context, &onnx::model_file(context)?)?)))
+        onnx::complete(context, |context| {
+            let path = onnx::model_file(context)?;
+            Ok(graph::ports(&read(context, &path, &bytes(context, &path)?)?))
+        })
     }
 
     fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
         let path = onnx::model_file(context)?;
-        let mut written = read(context, &path)?;
+        let read_bytes = bytes(context, &path)?;
+        let mut written = read(context, &path, &read_bytes)?;
+        let nodes = Nodes::read(Cursor::new(&read_bytes[..]));
+        let nodes = nodes.map_err(|e| unreadable(context, &path, &e.to_string()))?;
+        drop(read_bytes);
+        onnx::watch_external(context, &path, &nodes);
         let mut ports = graph::ports(&written);
         let opened = onnx::check(context, &mut ports)?;
         check_datatypes(context, &ports)?;
         let defaults = defaults::take(&mut written.graph, &opened).map_err(|why| cannot(context, &why))?;
         let magnitudes = audit::audit(&written).map_err(|why| cannot(context, &why))?;
         let is_rewritten = rewrite::rewrite(&mut written.graph) || !defaults.is_empty();
-        let rewritten = if is_rewritten { Some(bytes(context, written)?) } else { None };
-        let model = load_graph(context, &path, rewritten.as_deref())?;
+        // The graph goes before the engine makes its own: its weights would be there twice.
+        let is_known = nodes.external_files.is_empty() && written.tells_version();
+        let source = if is_rewritten {
+            Source::Rewritten(rewritten(context, written)?)
+        } else {
+            drop(written);
+            if is_known { Source::Read } else { Source::File }
+        };
+        let model = load_graph(context, &path, &source)?;
         let threads = onnx::threads(context)?;
-        let read = Nodes::read(&path).map_err(|e| unreadable(context, &path, &e.to_string()))?;
-        let cost_bound = onnx::cost_bound(&read, &ports);
-        let untrusted_inputs = UntrustedInputs::of(&read.graph);
+        let cost_bound = onnx::cost_bound(&nodes, &ports);
+        let untrusted_inputs = UntrustedInputs::of(&nodes.graph);
         let (nodes, lost) = (PortNodes::of(&model, &ports), AtomicU32::new(0));
         let loaded = Arc::new(Loaded { model, ports, nodes, defaults, untrusted_inputs, magnitudes, lost });
         Ok(Arc::new(EmbeddedModel {
@@ -92,12 +107,26 @@ impl Model for EmbeddedModel {
     }
 }
 
-fn read(context: &LoadContext, path: &Path) -> Result<Written, Status> {
-    graph::read(path).map_err(|why| unreadable(context, path, &why))
+/// Where the engine takes a graph from.
+enum Source {
+    /// The bytes that the load read.
+    Read,
+    /// The same graph, written as the engine gets it right.
+    Rewritten(Vec<u8>),
+    /// The file, whose name ends with `.onnx`. The engine finds external data beside it.
+    File,
+}
+
+fn bytes(context: &LoadContext, path: &Path) -> Result<Arc<Vec<u8>>, Status> {
+    context.files.bytes(path).map_err(|e| unreadable(context, path, &e.to_string()))
+}
+
+fn read(context: &LoadContext, path: &Path, bytes: &[u8]) -> Result<Written, Status> {
+    graph::read(bytes).map_err(|why| unreadable(context, path, &why))
 }
 
 /// The bytes of a graph that was rewritten.
-fn bytes(context: &LoadContext, written: Written) -> Result<Vec<u8>, Status> {
+fn rewritten(context: &LoadContext, written: Written) -> Result<Vec<u8>, Status> {
     if let Some(constant) = rewrite::constant_outside(&written.graph) {
         return Err(cannot(
             context,
@@ -110,16 +139,23 @@ fn bytes(context: &LoadContext, written: Written) -> Result<Vec<u8>, Status> {
     written.into_bytes().map_err(|why| cannot(context, &why))
 }
 
-/// Loads the graph, from its rewritten bytes where there are some, optimised unless the configuration says no. The engine's optimiser trips over some graphs (it panics)
-/// that it runs well as they are; these are loaded again without it.
-fn load_graph(context: &LoadContext, path: &Path, rewritten: Option<&[u8]>) -> Result<rten::Model, Status> {
+/// Loads the graph, optimised unless the configuration says no. The engine's optimiser trips over some graphs (it panics) that it runs well as they
+/// are; these are loaded again without it.
+fn load_graph(context: &LoadContext, path: &Path, source: &Source) -> Result<rten::Model, Status> {
     let level = context.config.optimization.as_ref().and_then(|o| o.graph.as_ref()).map_or(0, |graph| graph.level);
     let mut first_error = None;
     for optimise in [true, false] {
         if optimise && level == NO_OPTIMIZATION {
             continue;
         }
-        match catch_unwind(|| load_once(path, rewritten, optimise)) {
+        // The engine keeps none of these bytes, and no other look follows: a second attempt reads the file again.
+        let bytes = match source {
+            Source::Read => context.files.take_bytes(path).map_err(|e| unreadable(context, path, &e.to_string()))?,
+            Source::Rewritten(bytes) => bytes.clone(),
+            Source::File => Vec::new(),
+        };
+        let is_file = matches!(source, Source::File);
+        match catch_unwind(AssertUnwindSafe(|| load_once((!is_file).then_some(bytes), path, optimise))) {
             Ok(Ok(model)) => return Ok(model),
             Ok(Err(error)) if error.kind() != LoadErrorKind::OptimizeError => {
                 return Err(refused(context, path, &error));
@@ -131,17 +167,13 @@ fn load_graph(context: &LoadContext, path: &Path, rewritten: Option<&[u8]>) -> R
     Err(first_error.unwrap_or_else(|| cannot(context, "it fails in the middle of loading the graph")))
 }
 
-fn load_once(path: &Path, rewritten: Option<&[u8]>, optimise: bool) -> Result<rten::Model, LoadError> {
+fn load_once(bytes: Option<Vec<u8>>, path: &Path, optimise: bool) -> Result<rten::Model, LoadError> {
     let mut options = ModelOptions::with_all_ops();
     options.enable_optimization(optimise);
-    if let Some(bytes) = rewritten {
-        return options.load(bytes.to_vec());
+    match bytes {
+        Some(bytes) => options.load(bytes),
+        None => options.load_file(path),
     }
-    // The engine tells its two formats apart by the file's name, and a model may be called anything.
-    if path.extension().is_some_and(|extension| extension == "onnx") {
-        return options.load_file(path);
-    }
-    std::fs::read(path).map_or_else(|_| options.load_file(path), |bytes| options.load(bytes))
 }
 
 fn refused(context: &LoadContext, path: &Path, error: &LoadError) -> Status {

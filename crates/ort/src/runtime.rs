@@ -1,6 +1,7 @@
 //! How is ONNX Runtime opened, and how does it load a model?
 
 use std::ffi::{CStr, CString};
+use std::io::{self, Cursor};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -106,8 +107,8 @@ impl Runtime for OnnxRuntime {
 
     fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
         onnx::complete(context, |context| {
-            let path = onnx::model_file(context)?;
-            Ok(ports(open_session(&path, context, &Options::to_look(), None)?.session()))
+            let source = Source::of(context)?;
+            Ok(ports(open_session(&source, context, &Options::to_look(), None)?.session()))
         })
     }
 
@@ -120,7 +121,9 @@ impl Runtime for OnnxRuntime {
     }
 
     fn danger(&self, context: &LoadContext) -> Result<Option<String>, Status> {
-        let nodes = read_nodes(&onnx::model_file(context)?, context)?;
+        // Weights are passed over: the model may run in another process.
+        let path = onnx::model_file(context)?;
+        let nodes = context.files.open(&path).and_then(Nodes::read).map_err(|e| unreadable(context, &path, &e))?;
         let operator = fragile(context, &nodes).inside().map(str::to_owned);
         Ok(operator.map(|operator| {
             format!(
@@ -131,11 +134,11 @@ impl Runtime for OnnxRuntime {
     }
 
     fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
-        let path = onnx::model_file(context)?;
+        let source = Source::of(context)?;
         let specs = InstanceSpec::all(&context.config);
         let on_host = specs.iter().filter(|spec| spec.device.is_none()).count();
         let options = Options::of(context, on_host < specs.len())?;
-        let nodes = read_nodes(&path, context);
+        let nodes = source.nodes(context);
         let divides_none = nodes.as_ref().is_ok_and(divides_no_integers);
         let options = match shared(context)?.has_pool {
             true if divides_none => options.on_common_pool(),
@@ -152,7 +155,7 @@ impl Runtime for OnnxRuntime {
         let is_shared = nodes.is_ok() && may_share(&options, divides_none);
         let options = if is_shared { options.shared_by(on_host) } else { options };
         let device = specs.first().and_then(|spec| spec.device);
-        let opened = Arc::new(open_session(&path, context, &options, device)?);
+        let opened = Arc::new(open_session(&source, context, &options, device)?);
         let mut ports = ports(opened.session());
         // Whatever looks at values below takes the inputs of `ports`, those among them, for open.
         onnx::check(context, &mut ports)?;
@@ -164,7 +167,7 @@ impl Runtime for OnnxRuntime {
             traits,
             cost_bound: if on_host == specs.len() { onnx::cost_bound(&nodes, &ports) } else { CostBound::Unknown },
             ports: Arc::new(ports),
-            path,
+            source,
             options,
             context: context.clone(),
             fenced: self.fenced,
@@ -174,9 +177,40 @@ impl Runtime for OnnxRuntime {
     }
 }
 
-fn read_nodes(path: &Path, context: &LoadContext) -> Result<Nodes, Status> {
-    let told = |e| format!("unable to load model '{}': '{}': {e}", context.model, path.display());
-    Nodes::read(path).map_err(|e| Status::internal(told(e)))
+/// Where sessions of a model come from.
+struct Source {
+    path: PathBuf,
+    /// Whether constants are in files beside it. The library finds these only from a path: older versions cannot be told their folder.
+    has_external_files: bool,
+}
+
+impl Source {
+    /// The model's file, which is read.
+    fn of(context: &LoadContext) -> Result<Source, Status> {
+        let path = onnx::model_file(context)?;
+        let source = Source { path, has_external_files: false };
+        // What the library says of a file that is no graph comes first.
+        let Ok(nodes) = source.nodes(context) else { return Ok(source) };
+        onnx::watch_external(context, &source.path, &nodes);
+        Ok(Source { has_external_files: !nodes.external_files.is_empty(), ..source })
+    }
+
+    fn nodes(&self, context: &LoadContext) -> Result<Nodes, Status> {
+        let bytes = context.files.bytes(&self.path);
+        let nodes = bytes.and_then(|bytes| Nodes::read(Cursor::new(&bytes[..])));
+        nodes.map_err(|e| unreadable(context, &self.path, &e))
+    }
+
+    fn bytes(&self, context: &LoadContext) -> Result<Option<Arc<Vec<u8>>>, Status> {
+        if self.has_external_files {
+            return Ok(None);
+        }
+        context.files.bytes(&self.path).map(Some).map_err(|e| unreadable(context, &self.path, &e))
+    }
+}
+
+fn unreadable(context: &LoadContext, path: &Path, why: &io::Error) -> Status {
+    Status::internal(format!("unable to load model '{}': '{}': {why}", context.model, path.display()))
 }
 
 fn fragile(context: &LoadContext, nodes: &Nodes) -> Fragile {
@@ -185,7 +219,7 @@ fn fragile(context: &LoadContext, nodes: &Nodes) -> Fragile {
 }
 
 struct OrtModel {
-    path: PathBuf,
+    source: Source,
     options: Options,
     context: LoadContext,
     ports: Arc<Ports>,
@@ -210,7 +244,7 @@ impl OrtModel {
         if let Some((_, session)) = opened.take_if(|(of, _)| *of == device) {
             return Ok(session);
         }
-        let session = Arc::new(open_session(&self.path, &self.context, &self.options, device)?);
+        let session = Arc::new(open_session(&self.source, &self.context, &self.options, device)?);
         if is_shared {
             *opened = Some((device, Arc::clone(&session)));
         }
@@ -237,7 +271,7 @@ impl Model for OrtModel {
 }
 
 fn open_session(
-    path: &Path,
+    source: &Source,
     context: &LoadContext,
     options: &Options,
     device: Option<u32>,
@@ -255,9 +289,12 @@ fn open_session(
     };
     let builder = options.builder(&shared.environment, device, traps.pool_threads());
     let mut builder = builder.map_err(|error| told(&error, Failure::Provider))?;
-    let before = traps.count();
+    let (before, bytes) = (traps.count(), source.bytes(context)?);
     // What depends on constants alone is computed here.
-    let session = traps.counting(|| builder.commit_from_file(path))?;
+    let session = traps.counting(|| match &bytes {
+        Some(bytes) => builder.commit_from_memory(bytes),
+        None => builder.commit_from_file(&source.path),
+    })?;
     let session = session.map_err(|error| told(&error, Failure::Session))?;
     if traps.count() == before {
         return Ok(SharedSession::new(session, traps));

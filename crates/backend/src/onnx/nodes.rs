@@ -3,10 +3,8 @@
 //! An ONNX file is read for the names that rules about graphs need ([`super::UntrustedInputs`], [`super::cost_bound`]). Weights are skipped,
 //! whatever their size. No library is asked, so the answer is the same for every runtime.
 
-use std::collections::HashSet;
-use std::fs::File;
+use std::collections::{BTreeSet, HashSet};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
-use std::path::Path;
 
 /// A node larger than this carries a constant that is not worth reading for its names.
 const NODE_BYTES_MAX: u64 = 64 << 20;
@@ -24,6 +22,8 @@ pub struct Nodes {
     pub functions: Vec<Node>,
     /// Names of the graph's constants (initialisers).
     pub constants: HashSet<String>,
+    /// Files that hold constants' values (external data), as the model names them: relative to its own folder.
+    pub external_files: BTreeSet<String>,
     /// Whether the graph's nodes are all there is: none was too large to be read, and the model defines no functions.
     pub is_complete: bool,
 }
@@ -44,29 +44,30 @@ pub struct Node {
 }
 
 impl Nodes {
-    /// Of the file at `path`.
-    pub fn read(path: &Path) -> io::Result<Nodes> {
-        let mut file = BufReader::new(File::open(path)?);
-        let end = file.get_ref().metadata()?.len();
+    /// Of an ONNX file, read from here to its end.
+    pub fn read<R: Read + Seek>(mut source: R) -> io::Result<Nodes> {
+        let end = source.seek(SeekFrom::End(0))?;
+        source.rewind()?;
+        let mut file = BufReader::new(source);
         let mut found = Nodes { is_complete: true, ..Nodes::default() };
         walk(&mut file, end, &mut |file, model, len| {
             let end = file.stream_position()? + len;
             match model {
                 MODEL_GRAPH => walk(file, end, &mut |file, field, len| match field {
                     GRAPH_NODE => {
-                        let node = read_node(file, len)?;
+                        let node = read_node(file, len, &mut found.external_files)?;
                         found.is_complete &= node.is_some();
                         found.graph.extend(node);
                         Ok(())
                     }
-                    GRAPH_INITIALIZER => read_name(file, len, &mut found.constants),
+                    GRAPH_INITIALIZER => read_constant(file, len, &mut found),
                     _ => skip(file, len),
                 }),
                 MODEL_FUNCTION => {
                     found.is_complete = false;
                     walk(file, end, &mut |file, field, len| match field {
                         FUNCTION_NODE => {
-                            found.functions.extend(read_node(file, len)?);
+                            found.functions.extend(read_node(file, len, &mut found.external_files)?);
                             Ok(())
                         }
                         _ => skip(file, len),
@@ -79,23 +80,31 @@ impl Nodes {
     }
 }
 
-/// A node of so many bytes; `None` if it is too large.
-fn read_node(file: &mut BufReader<File>, len: u64) -> io::Result<Option<Node>> {
+/// A node of so many bytes; `None` if it is too large. Adds the files of its constants.
+fn read_node<R: Read + Seek>(
+    file: &mut BufReader<R>,
+    len: u64,
+    external_files: &mut BTreeSet<String>,
+) -> io::Result<Option<Node>> {
     if len > NODE_BYTES_MAX {
         return skip(file, len).map(|()| None);
     }
-    let node = Node::parse(&take(file, len)?, DEPTH_MAX);
+    let node = Node::parse(&take(file, len)?, DEPTH_MAX, external_files);
     let too_deep =
         || io::Error::new(io::ErrorKind::InvalidData, format!("it has graphs in graphs deeper than {DEPTH_MAX}"));
     node.ok_or_else(too_deep).map(Some)
 }
 
-/// Adds the name of a tensor of so many bytes.
-fn read_name(file: &mut BufReader<File>, len: u64, names: &mut HashSet<String>) -> io::Result<()> {
+/// Adds the name of a tensor of so many bytes, and the file of its values.
+fn read_constant<R: Read + Seek>(file: &mut BufReader<R>, len: u64, found: &mut Nodes) -> io::Result<()> {
     let end = file.stream_position()? + len;
     walk(file, end, &mut |file, field, len| match field {
         TENSOR_NAME if len <= NAME_BYTES_MAX => {
-            names.insert(text(&take(file, len)?));
+            found.constants.insert(text(&take(file, len)?));
+            Ok(())
+        }
+        TENSOR_EXTERNAL if len <= NAME_BYTES_MAX => {
+            found.external_files.extend(location(&take(file, len)?));
             Ok(())
         }
         _ => skip(file, len),
@@ -104,7 +113,7 @@ fn read_name(file: &mut BufReader<File>, len: u64, names: &mut HashSet<String>) 
 
 impl Node {
     /// `None` if it has graphs in graphs deeper than `depth_max`: reading them would need a deep stack.
-    fn parse(bytes: &[u8], depth_max: usize) -> Option<Node> {
+    fn parse(bytes: &[u8], depth_max: usize, external_files: &mut BTreeSet<String>) -> Option<Node> {
         let mut node = Node::default();
         let mut is_flat = true;
         fields(bytes, &mut |field, value| match field {
@@ -112,16 +121,20 @@ impl Node {
             NODE_OUTPUT => node.outputs.push(text(value)),
             NODE_OP => node.op = text(value),
             NODE_DOMAIN => node.domain = text(value),
-            NODE_ATTRIBUTE => fields(value, &mut |field, value| {
-                if field == ATTRIBUTE_GRAPH || field == ATTRIBUTE_GRAPHS {
-                    fields(value, &mut |field, value| {
-                        if field == GRAPH_NODE && is_flat {
-                            let inner = depth_max.checked_sub(1).and_then(|depth_max| Node::parse(value, depth_max));
-                            is_flat = inner.is_some();
-                            node.inner.extend(inner);
-                        }
-                    });
-                }
+            NODE_ATTRIBUTE => fields(value, &mut |field, value| match field {
+                ATTRIBUTE_TENSOR | ATTRIBUTE_TENSORS => note_files(value, external_files),
+                ATTRIBUTE_GRAPH | ATTRIBUTE_GRAPHS => fields(value, &mut |field, value| {
+                    if field == GRAPH_INITIALIZER {
+                        note_files(value, external_files);
+                    }
+                    if field == GRAPH_NODE && is_flat {
+                        let deeper = depth_max.checked_sub(1);
+                        let inner = deeper.and_then(|depth_max| Node::parse(value, depth_max, external_files));
+                        is_flat = inner.is_some();
+                        node.inner.extend(inner);
+                    }
+                }),
+                _ => {}
             }),
             _ => {}
         });
@@ -134,6 +147,26 @@ impl Node {
     }
 }
 
+/// Adds the files that a tensor in memory names.
+fn note_files(tensor: &[u8], external_files: &mut BTreeSet<String>) {
+    fields(tensor, &mut |field, value| {
+        if field == TENSOR_EXTERNAL && value.len() as u64 <= NAME_BYTES_MAX {
+            external_files.extend(location(value));
+        }
+    });
+}
+
+/// The file that an entry of external data names, if it is the entry that does.
+fn location(entry: &[u8]) -> Option<String> {
+    let (mut key, mut named) = (String::new(), None);
+    fields(entry, &mut |field, value| match field {
+        ENTRY_KEY => key = text(value),
+        ENTRY_VALUE => named = Some(text(value)),
+        _ => {}
+    });
+    named.filter(|_| key == "location")
+}
+
 // Numbers of the fields of onnx.proto that are looked at.
 const MODEL_GRAPH: u64 = 7;
 const MODEL_FUNCTION: u64 = 25;
@@ -141,18 +174,23 @@ const FUNCTION_NODE: u64 = 7;
 const GRAPH_NODE: u64 = 1;
 const GRAPH_INITIALIZER: u64 = 5;
 const TENSOR_NAME: u64 = 8;
+const TENSOR_EXTERNAL: u64 = 13;
+const ENTRY_KEY: u64 = 1;
+const ENTRY_VALUE: u64 = 2;
 const NODE_INPUT: u64 = 1;
 const NODE_OUTPUT: u64 = 2;
 const NODE_OP: u64 = 4;
 const NODE_ATTRIBUTE: u64 = 5;
 const NODE_DOMAIN: u64 = 7;
+const ATTRIBUTE_TENSOR: u64 = 5;
 const ATTRIBUTE_GRAPH: u64 = 6;
+const ATTRIBUTE_TENSORS: u64 = 10;
 const ATTRIBUTE_GRAPHS: u64 = 11;
 
-type Visit<'a> = &'a mut dyn FnMut(&mut BufReader<File>, u64, u64) -> io::Result<()>;
+type Visit<'a, R> = &'a mut dyn FnMut(&mut BufReader<R>, u64, u64) -> io::Result<()>;
 
 /// Visits the fields of a message that ends at `end` of the file. The visitor takes or skips the value's bytes.
-fn walk(file: &mut BufReader<File>, end: u64, visit: Visit<'_>) -> io::Result<()> {
+fn walk<R: Read + Seek>(file: &mut BufReader<R>, end: u64, visit: Visit<'_, R>) -> io::Result<()> {
     while file.stream_position()? < end {
         let tag = varint(&mut || byte(file))?;
         match tag & 7 {
@@ -172,7 +210,7 @@ fn walk(file: &mut BufReader<File>, end: u64, visit: Visit<'_>) -> io::Result<()
     Ok(())
 }
 
-fn skip(file: &mut BufReader<File>, len: u64) -> io::Result<()> {
+fn skip<R: Read + Seek>(file: &mut BufReader<R>, len: u64) -> io::Result<()> {
     match i64::try_from(len) {
         Ok(len) => file.seek_relative(len),
         Err(_) => file.seek(SeekFrom::End(0)).map(drop),
@@ -180,13 +218,13 @@ fn skip(file: &mut BufReader<File>, len: u64) -> io::Result<()> {
 }
 
 /// The next `len` bytes, which the caller has bounded.
-fn take(file: &mut BufReader<File>, len: u64) -> io::Result<Vec<u8>> {
+fn take<R: Read + Seek>(file: &mut BufReader<R>, len: u64) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; len as usize];
     file.read_exact(&mut bytes)?;
     Ok(bytes)
 }
 
-fn byte(file: &mut BufReader<File>) -> io::Result<u8> {
+fn byte<R: Read + Seek>(file: &mut BufReader<R>) -> io::Result<u8> {
     let mut byte = [0];
     file.read_exact(&mut byte)?;
     Ok(byte[0])
@@ -241,7 +279,8 @@ mod tests {
     use super::*;
 
     fn read(name: &str) -> io::Result<Nodes> {
-        Nodes::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/models").join(name))
+        let models = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/models");
+        Nodes::read(std::fs::File::open(models.join(name))?)
     }
 
     #[test]
@@ -250,6 +289,10 @@ mod tests {
         let ops: Vec<&str> = pick.graph.iter().map(|node| node.op.as_str()).collect();
         assert!(ops.contains(&"Gather") && pick.is_complete, "{pick:?}");
         assert!(pick.graph.iter().all(Node::is_standard));
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Node> {
+        Node::parse(bytes, DEPTH_MAX, &mut BTreeSet::new())
     }
 
     /// A message's field of this number.
@@ -266,13 +309,30 @@ mod tests {
     }
 
     #[test]
+    fn files_of_constants_are_found_wherever_a_constant_is() {
+        let entry = |key: &str, value: &str| {
+            let said = [field(ENTRY_KEY, key.as_bytes()), field(ENTRY_VALUE, value.as_bytes())].concat();
+            field(TENSOR_EXTERNAL, &said)
+        };
+        let tensor = |file: &str| [entry("offset", "64"), entry("location", file), entry("length", "8")].concat();
+        let initializer = field(GRAPH_INITIALIZER, &tensor("a.data"));
+        let inner = field(NODE_ATTRIBUTE, &field(ATTRIBUTE_GRAPH, &field(GRAPH_INITIALIZER, &tensor("b.data"))));
+        let constant = field(NODE_ATTRIBUTE, &field(ATTRIBUTE_TENSOR, &tensor("c.data")));
+        let nodes = [field(GRAPH_NODE, &inner), field(GRAPH_NODE, &constant)].concat();
+        let model = field(MODEL_GRAPH, &[initializer, nodes].concat());
+        let found = Nodes::read(io::Cursor::new(model)).unwrap();
+        assert_eq!(found.external_files.into_iter().collect::<Vec<_>>(), ["a.data", "b.data", "c.data"]);
+        assert!(read("pick.onnx").unwrap().external_files.is_empty());
+    }
+
+    #[test]
     fn graphs_in_graphs_are_read_to_a_depth_and_refused_beyond() {
         let mut node = field(NODE_OP, b"Identity");
         for depth in 0..=DEPTH_MAX {
-            assert_eq!(Node::parse(&node, DEPTH_MAX).is_some(), depth <= DEPTH_MAX, "{depth}");
+            assert_eq!(parse(&node).is_some(), depth <= DEPTH_MAX, "{depth}");
             node = field(NODE_ATTRIBUTE, &field(ATTRIBUTE_GRAPH, &field(GRAPH_NODE, &node)));
         }
-        assert!(Node::parse(&node, DEPTH_MAX).is_none());
+        assert!(parse(&node).is_none());
     }
 
     #[test]
@@ -281,7 +341,7 @@ mod tests {
         for len in 0..16 {
             fields(&vec![0xff; len], &mut |_, _| ());
             fields(&vec![0x0a; len], &mut |_, _| ());
-            drop(Node::parse(&vec![0x2a; len], DEPTH_MAX));
+            drop(parse(&vec![0x2a; len]));
         }
     }
 }
