@@ -8,6 +8,7 @@ Each attack of `attacks.py` runs beside three onlookers (`onlooker.py`), who are
 
 import contextlib
 import dataclasses
+import http.client
 import itertools
 import json
 import os
@@ -277,7 +278,7 @@ class AttackedServer:
     def back(self, since: float) -> tuple[float, str]:
         """Seconds until the server holds no more than in quiet times, and what it held last."""
         last = {}
-        while more := Holdings.of(self.server).beyond(self.baseline):
+        while more := self.beyond_baseline():
             self.is_alive()
             assert time.monotonic() < since + STAYS_S, f"more than before, and it stays: {more}"
             last = more
@@ -285,9 +286,27 @@ class AttackedServer:
         return time.monotonic() - since, " ".join(last)
 
 
+    def beyond_baseline(self) -> dict[str, int]:
+        try:
+            return Holdings.of(self.server).beyond(self.baseline)
+        except (OSError, http.client.HTTPException, TypeError) as refused:
+            # Where memory is short the page of metrics may be refused as well.
+            self.is_alive()
+            return {f"no metrics: {refused!r}": 0}
+
+
 def over_budget(server, *states: str) -> int:
     held = sum(metric(server, f'nerite_memory_budget_bytes{{state="{state}"}}') for state in states)
     return held - metric(server, 'nerite_memory_budget_bytes{state="max"}')
+
+
+def waits(seen: dict[str, Seen], quiet: dict[str, Seen]) -> list[str]:
+    """Of whom one answer in a hundred took too long."""
+    return [
+        f"{protocol}: p99 {one.p99_ms:.1f} ms beside it, {quiet[protocol].p99_ms:.1f} ms without"
+        for protocol, one in seen.items()
+        if one.p99_ms > quiet[protocol].p99_ms + DELAY_MS_MAX
+    ]
 
 
 @dataclasses.dataclass
@@ -309,11 +328,7 @@ class Attacked:
 
     def late(self, quiet: dict[str, Seen]) -> list[str]:
         """What took too long."""
-        found = [
-            f"{protocol}: p99 {one.p99_ms:.1f} ms beside it, {quiet[protocol].p99_ms:.1f} ms without"
-            for protocol, one in self.seen.items()
-            if one.p99_ms > quiet[protocol].p99_ms + DELAY_MS_MAX
-        ]
+        found = waits(self.seen, quiet)
         if self.back_s > BASELINE_S_MAX:
             found.append(f"{self.back_s:.1f} s until everything was as before")
         if self.long_polls:
@@ -408,7 +423,10 @@ def test_nobody_else_is_harmed_by_a_crowd(attacked, first):
 
 
 def survives(launcher, tmp_path, *before: str) -> None:
-    """It lives, what it answers is exact, and soon after the attack it answers everybody again."""
+    """It lives, what it answers is exact, its budget holds, and after the attack it answers everybody again and holds no more than before.
+
+    Onlookers may be refused meanwhile. How long those waited that were not, and how soon all is as before, counts where times do.
+    """
     with places(launcher, tmp_path.name) as (repository, flags, session), contextlib.ExitStack() as held:
         server = held.enter_context(confined(launcher, tmp_path, *before, repository=repository, flags=flags))
         server.session = session
@@ -416,18 +434,39 @@ def survives(launcher, tmp_path, *before: str) -> None:
         attackers = held.enter_context(ending(Child("attacks.py", server, ATTACKER)))
         assert attackers.read() == "ready\n"
         attacked = AttackedServer(server, held.enter_context(ending(Onlookers(server, "--patient"))), attackers)
-        for first in itertools.islice(itertools.count(0, CROWD), TRIES):
-            attackers.say(f"{CROWD_S} {' '.join(crowd_from(first))}")
-            done = json.loads(attackers.read())
+        time.sleep(1)
+        attacked.find_quiet()
+        late, can_tell = [], False
+        for first in itertools.islice(itertools.count(0, CROWD), TRIES if TIMES_COUNT else 1):
+            attacked.onlookers.seen()
+            stolen = Stolen()
+            with peak(lambda: over_budget(server, "used"), 0.05) as over:
+                attackers.say(f"{CROWD_S} {' '.join(crowd_from(first))}")
+                done = json.loads(attackers.read())
             ended = time.monotonic()
             during = attacked.onlookers.seen()
             again_s = answered_again(attacked, ended)
-            told = {protocol: f"{one.answers} answers, {one.refused + one.no_lease} refusals" for protocol, one in during.items()}
-            print(f"{before}: {told}, all answered after {again_s:.2f} s, {sum(done['rounds'])} rounds")
+            back_s, last = attacked.back(ended)
+            told = {
+                protocol: f"{one.answers} answers, p99 {one.p99_ms:.1f} ms, {one.refused + one.no_lease} refusals"
+                for protocol, one in during.items()
+            }
+            print(f"{before}: {told}, all answered after {again_s:.2f} s, as before after {back_s:.2f} s {last}, {sum(done['rounds'])} rounds")
             assert done["mistakes"] == "", done["mistakes"]
-            if again_s <= BASELINE_S_MAX:
+            assert not any(one.failure for one in during.values()), during
+            assert over.most <= 0, f"{over.most:,} bytes beside --memory-budget"
+            late = waits(during, attacked.quiet)
+            took_s = {"all were answered": again_s, "all was as before": back_s}
+            late += [f"{seconds:.1f} s until {what}" for what, seconds in took_s.items() if seconds > BASELINE_S_MAX]
+            if not late:
                 return
-        assert not TIMES_COUNT, f"not all are answered after {again_s:.1f} s"
+            can_tell |= stolen.part() <= STOLEN_MAX
+        if not TIMES_COUNT:
+            print(f"too late, which counts with NERITE_ATTACK_TIMES=1: {'; '.join(late)}")
+        elif not can_tell:
+            pytest.skip(f"the hypervisor took too much of the processors' time to tell: {'; '.join(late)}")
+        else:
+            pytest.fail("; ".join(late))
 
 
 def answered_again(attacked: AttackedServer, since: float) -> float:
