@@ -11,9 +11,10 @@ import time
 import graphs
 import make_models
 import numpy as np
+import onnx
 import pytest
 from busy import front_threads_come_back, polls
-from clients import Given, fp32, open_client
+from clients import Given, Refused, fp32, open_client
 from server_setup import onnxruntime_library
 
 QUICK_TIMES = 300
@@ -24,6 +25,8 @@ HEALTH_S_MAX = 3.0
 # Bytes of both sides of the product: 16 KiB, as in [1,2048] by [2048,1].
 LONG = 2048
 WIDE = 8192
+# As many as are done in a fraction of a millisecond if they have results, and in a third of a second if not.
+DIVISIONS = 20_000
 
 
 @pytest.fixture(scope="module", params=["embedded", "onnxruntime"])
@@ -34,11 +37,18 @@ def server(request, launcher):
     repository = launcher.copy_of(name, "identity_fp32")
     make_models.put(repository, "counted_loop", graphs.counted_loop())
     make_models.put(repository, "product_sum", graphs.product_sum())
+    put_remainders(repository)
     library = "none" if request.param == "embedded" else onnxruntime_library()
     # One thread for all connections, as on a machine with two cores.
     flags = [f"--onnxruntime-library={library}", "--http-thread-count=1", "--exit-timeout-secs=1"]
     with launcher.running(name, *flags, repository=repository) as found:
         yield found
+
+
+def put_remainders(repository) -> None:
+    node = onnx.helper.make_node("Mod", ["LEFT", "RIGHT"], ["REST"])
+    inputs = [graphs.value(name, "INT32", [DIVISIONS]) for name in ("LEFT", "RIGHT")]
+    make_models.put(repository, "remainders", graphs.finish("remainders", [node], inputs, [graphs.value("REST", "INT32", [DIVISIONS])]))
 
 
 class Health(threading.Thread):
@@ -132,3 +142,24 @@ def test_what_runs_on_a_front_thread_is_measured(server):
         for _ in range(50):
             client.infer("identity_fp32", [fp32("INPUT0", np.zeros(4, np.float32))])
     assert polls(server).all >= before.all + 50
+
+
+def test_divisions_without_a_result_keep_no_thread_of_others(server):
+    """Each is a fault of the processor. A request of the same sizes was quick, whose divisions all have results."""
+
+    def ask(client, divisor: int):
+        values = ((name, np.full(DIVISIONS, value, np.int32)) for name, value in (("LEFT", np.iinfo(np.int32).min), ("RIGHT", divisor)))
+        return client.infer("remainders", [Given(name, "INT32", [DIVISIONS], value.tobytes()) for name, value in values])
+
+    with open_client("http", server) as client, Health(server) as health:
+        for _ in range(QUICK_TIMES):
+            assert np.frombuffer(ask(client, 7).outputs["REST"].raw, np.int32)[0] == -(1 << 31) % 7
+        before = len(health.seconds)
+        begun = time.monotonic()
+        with front_threads_come_back(server):
+            for _ in range(5):
+                # Other processors than x86-64 do not trap, and answer.
+                with contextlib.suppress(Refused):
+                    ask(client, -1)
+        print(f"5 requests took {time.monotonic() - begun:.2f} s, health at most {1000 * max(health.seconds[before:], default=0):.0f} ms")
+        assert np.frombuffer(ask(client, 7).outputs["REST"].raw, np.int32)[-1] == -(1 << 31) % 7

@@ -4,6 +4,9 @@
 //! a loop does, and so do the repeats of a Tile or the shape of an Expand. Where such a value is a constant or is made of the
 //! shapes of inputs alone (Shape, then Gather, then Concat: most exported nets have that), it is *fixed*: the shapes tell it.
 //!
+//! A division of integers that has no result takes microseconds in place of nanoseconds (`nerite_guard::arithmetic`), so for it the values matter:
+//! by shapes goes a Div or Mod only of floating-point numbers, or of what is fixed.
+//!
 //! The list names operators that are known to be so. An operator that nobody thought of makes the answer "unknown", and the
 //! graph then always runs on a worker.
 
@@ -21,12 +24,12 @@ const BY_SHAPES: &[&str] = &[
     "Abs", "Acos", "Acosh", "Add", "And", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "AveragePool",
     "BatchNormalization", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil",
     "Celu", "Clip", "Concat", "Constant", "Conv", "ConvInteger", "ConvTranspose", "Cos", "Cosh", "CumSum", "DepthToSpace",
-    "DequantizeLinear", "Det", "Div", "Dropout", "DynamicQuantizeLinear", "Einsum", "Elu", "Equal", "Erf", "Exp", "EyeLike", "Flatten",
+    "DequantizeLinear", "Det", "Dropout", "DynamicQuantizeLinear", "Einsum", "Elu", "Equal", "Erf", "Exp", "EyeLike", "Flatten",
     "Floor", "GRU", "Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "GlobalAveragePool", "GlobalLpPool",
     "GlobalMaxPool", "Greater", "GreaterOrEqual", "GridSample", "GroupNormalization", "HardSigmoid", "HardSwish", "Hardmax",
     "Identity", "InstanceNormalization", "IsInf", "IsNaN", "LRN", "LSTM", "LayerNormalization", "LeakyRelu", "Less",
     "LessOrEqual", "Log", "LogSoftmax", "LpNormalization", "LpPool", "MatMul", "MatMulInteger", "Max", "MaxPool", "Mean",
-    "MeanVarianceNormalization", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "QLinearConv",
+    "MeanVarianceNormalization", "Min", "Mish", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "QLinearConv",
     "QLinearMatMul", "QuantizeLinear", "RMSNormalization", "RNN", "Reciprocal", "Relu", "ReverseSequence", "RotaryEmbedding",
     "Round", "ScatterElements", "ScatterND", "Selu", "Shape", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Size", "Softmax",
     "Softplus", "Softsign", "SpaceToDepth", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Transpose",
@@ -45,6 +48,24 @@ const BY_FIXED_VALUES: &[&str] = &["ConstantOfShape", "NonZero", "Range"];
 /// Operators whose output's values follow from shapes, whatever their inputs are.
 const TELLS_SHAPES: &[&str] = &["Shape", "Size"];
 
+/// Operators that are so for floating-point numbers, and for integers if all inputs are fixed.
+const BY_SHAPES_OF_FLOATS: &[&str] = &["Div", "Mod"];
+/// Operators that make floating-point numbers, whatever they are given.
+#[rustfmt::skip]
+const MAKES_FLOATS: &[&str] = &[
+    "AveragePool", "BatchNormalization", "Ceil", "Conv", "Cos", "DequantizeLinear", "Elu", "Erf", "Exp", "Floor", "Gelu",
+    "GlobalAveragePool", "HardSigmoid", "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "Reciprocal",
+    "Round", "Selu", "Sigmoid", "Sin", "Softmax", "Softplus", "Softsign", "Sqrt", "Tanh",
+];
+/// Operators whose first output has floating-point numbers if any of their inputs has.
+#[rustfmt::skip]
+const KEEPS_FLOATS: &[&str] = &[
+    "Abs", "Add", "Clip", "Concat", "Div", "Dropout", "Expand", "Flatten", "Gather", "Gemm", "GlobalMaxPool", "Identity", "MatMul",
+    "Max", "MaxPool", "Mean", "Min", "Mod", "Mul", "Neg", "Pad", "PRelu", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin",
+    "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Slice", "Squeeze", "Sub", "Sum", "Tile", "Transpose", "Unsqueeze",
+    "Where",
+];
+
 /// What bounds a run of this graph. Its inputs and outputs are `ports`.
 pub fn cost_bound(nodes: &Nodes, ports: &Ports) -> CostBound {
     // Elements of BYTES may be of any length: which of them is picked how often decides how much is copied.
@@ -58,16 +79,36 @@ pub fn cost_bound(nodes: &Nodes, ports: &Ports) -> CostBound {
     }
     // What an operator leaves out says nothing.
     fixed.insert("");
-    if nodes.graph.iter().all(|node| follows(node, &mut fixed)) { CostBound::InputSizes } else { CostBound::Unknown }
+    let is_float =
+        |datatype: DataType| matches!(datatype, DataType::Fp16 | DataType::Fp32 | DataType::Fp64 | DataType::Bf16);
+    let floats = ports.inputs.iter().filter(|input| input.datatype.is_some_and(is_float));
+    let mut known = Known { fixed, floats: floats.map(|input| input.name.as_str()).collect() };
+    if nodes.graph.iter().all(|node| follows(node, &mut known)) { CostBound::InputSizes } else { CostBound::Unknown }
 }
 
-/// Whether the operator's work follows from shapes. Its outputs join `fixed` if their values do, too.
-fn follows<'n>(node: &'n Node, fixed: &mut HashSet<&'n str>) -> bool {
+/// What is known of tensors, by their names.
+struct Known<'n> {
+    /// Their values follow from shapes.
+    fixed: HashSet<&'n str>,
+    /// They have floating-point numbers.
+    floats: HashSet<&'n str>,
+}
+
+/// Whether the operator's work follows from shapes. Its outputs become known as far as they follow.
+fn follows<'n>(node: &'n Node, Known { fixed, floats }: &mut Known<'n>) -> bool {
     if !node.is_standard() || !node.inner.is_empty() {
         return false;
     }
     let op = node.op.as_str();
+    let has_floats = node.inputs.iter().any(|input| floats.contains(input.as_str()));
     let free = match op {
+        op if BY_SHAPES_OF_FLOATS.contains(&op) => {
+            if has_floats {
+                node.inputs.len()
+            } else {
+                0
+            }
+        }
         op if BY_SHAPES.contains(&op) => node.inputs.len(),
         op if BY_SHAPES_AND_THE_REST.contains(&op) => 1,
         op if BY_FIXED_VALUES.contains(&op) => 0,
@@ -76,6 +117,9 @@ fn follows<'n>(node: &'n Node, fixed: &mut HashSet<&'n str>) -> bool {
     let is_fixed = |input: &String| fixed.contains(input.as_str());
     if !node.inputs.iter().skip(free).all(is_fixed) {
         return false;
+    }
+    if MAKES_FLOATS.contains(&op) || has_floats && KEEPS_FLOATS.contains(&op) {
+        floats.extend(node.outputs.first().map(String::as_str));
     }
     if TELLS_SHAPES.contains(&op) || node.inputs.iter().all(is_fixed) {
         fixed.extend(node.outputs.iter().map(String::as_str));
@@ -116,6 +160,26 @@ mod tests {
         check(&[("Add", "x y", "z"), ("MatMul", "z c", "out")], InputSizes);
         check(&[("Constant", "", "k"), ("Conv", "x k d", "out")], InputSizes);
         check(&[("Gather", "c x", "out")], InputSizes);
+    }
+
+    #[test]
+    fn a_division_of_integers_takes_as_long_as_its_values_say() {
+        use CostBound::{InputSizes, Unknown};
+        for op in ["Div", "Mod"] {
+            for (datatype, expected) in
+                [(DataType::Fp32, InputSizes), (DataType::Int32, Unknown), (DataType::Int64, Unknown)]
+            {
+                let bound = |nodes: &[(&str, &str, &str)]| cost_bound(&graph(nodes), &ports(datatype));
+                assert_eq!(bound(&[(op, "x y", "out")]), expected, "{op} {datatype}");
+                assert_eq!(bound(&[(op, "x c", "out")]), expected, "the constant may be -1");
+                assert_eq!(bound(&[("Add", "x c", "z"), (op, "c z", "out")]), expected, "{op} {datatype}");
+            }
+            // Integers that are made of values, and of shapes.
+            check(&[("Cast", "x", "z"), (op, "z c", "out")], Unknown);
+            check(&[("ArgMax", "x", "z"), (op, "z c", "out")], Unknown);
+            check(&[("Shape", "x", "z"), ("Gather", "z c", "w"), (op, "w c", "out")], InputSizes);
+            check(&[("Cast", "x", "z"), ("Sqrt", "z", "w"), (op, "z w", "out")], InputSizes);
+        }
     }
 
     #[test]
