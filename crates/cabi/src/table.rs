@@ -102,6 +102,12 @@ impl<T: Object> Handle<T> {
         T::table().get(self)
     }
 
+    /// Looks at the object. Nobody else can use objects of this kind meanwhile, so `look` is short, and uses no other handle of it. Unlike
+    /// [`Handle::get`] it counts no reference.
+    pub fn with<R>(self, look: impl FnOnce(&T) -> Result<R, Fault>) -> Result<R, Fault> {
+        T::table().with(self, look)
+    }
+
     /// Removes the object. The handle is invalid afterwards.
     pub fn take(self) -> Result<Arc<T>, Fault> {
         self.take_when(|_| Ok(()))
@@ -180,6 +186,11 @@ impl<T: Object> Table<T> {
         shard.entry(handle).and_then(|entry| entry.object.clone()).ok_or_else(|| gone::<T>(handle))
     }
 
+    fn with<R>(&self, handle: Handle<T>, look: impl FnOnce(&T) -> Result<R, Fault>) -> Result<R, Fault> {
+        let mut shard = self.shard(handle)?;
+        look(shard.entry(handle).and_then(|entry| entry.object.as_deref()).ok_or_else(|| gone::<T>(handle))?)
+    }
+
     fn take(&self, handle: Handle<T>, check: impl FnOnce(&T) -> Result<(), Fault>) -> Result<Arc<T>, Fault> {
         let mut shard = self.shard(handle)?;
         let entry = shard.entry(handle).ok_or_else(|| gone::<T>(handle))?;
@@ -236,7 +247,8 @@ mod tests {
     fn check_missing(handle: Handle<Apple>, said: &str) {
         let text = |found: Result<Arc<Apple>, Fault>| found.err().unwrap().to_string();
         let (got, taken) = (text(handle.get()), text(handle.take()));
-        assert!(got.contains(said) && taken.contains(said), "{got} / {taken}");
+        let looked = handle.with(|_| Ok(())).unwrap_err().to_string();
+        assert!([&got, &taken, &looked].into_iter().all(|text| text.contains(said)), "{got} / {taken} / {looked}");
     }
 
     #[test]
@@ -245,6 +257,7 @@ mod tests {
         assert!(Apple::table().len() >= 100);
         for (n, handle) in handles.iter().enumerate() {
             assert_eq!(handle.get().unwrap().0, n as u32);
+            assert_eq!(handle.with(|apple| Ok(apple.0)).unwrap(), n as u32);
         }
         for (n, handle) in handles.iter().enumerate() {
             assert_eq!(handle.take().unwrap().0, n as u32);

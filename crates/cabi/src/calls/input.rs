@@ -21,15 +21,16 @@ struct Properties {
 }
 
 fn properties(input: Input, places: &Properties) -> Result<(), Fault> {
-    let input = input.get()?;
-    places.name.put_if_asked(input.name.as_ptr());
-    places.datatype.put_if_asked(input.tensor.datatype as u32);
-    // The shape lives as long as the input's handle.
-    places.shape.put_if_asked(input.tensor.shape.as_ptr());
-    places.dims.put_if_asked(input.tensor.shape.len() as u32);
-    places.bytes.put_if_asked(input.tensor.data.len() as u64);
-    places.buffers.put_if_asked(buffer_count(&input));
-    Ok(())
+    input.with(|input| {
+        // Name and shape live as long as the input's handle.
+        places.name.put_if_asked(input.name.as_ptr());
+        places.datatype.put_if_asked(input.tensor.datatype as u32);
+        places.shape.put_if_asked(input.tensor.shape.as_ptr());
+        places.dims.put_if_asked(input.tensor.shape.len() as u32);
+        places.bytes.put_if_asked(input.tensor.data.len() as u64);
+        places.buffers.put_if_asked(buffer_count(input));
+        Ok(())
+    })
 }
 
 /// An input has one buffer. An input without bytes has none, as in Triton.
@@ -53,14 +54,15 @@ fn buffer(
     memory_type: &Out<u32>,
     memory_id: &Out<i64>,
 ) -> Result<(), Fault> {
-    let input = input.get()?;
-    check_index(&input, index)?;
-    let (kind, id) = memory_of(input.tensor.data.place());
-    // The client's own memory, without a copy.
-    base.put(input.tensor.data.as_ptr().cast())?;
-    bytes.put(input.tensor.data.len() as u64)?;
-    memory_type.put(kind)?;
-    memory_id.put(id)
+    input.with(|input| {
+        check_index(input, index)?;
+        let (kind, id) = memory_of(input.tensor.data.place());
+        // The client's own memory, without a copy.
+        base.put(input.tensor.data.as_ptr().cast())?;
+        bytes.put(input.tensor.data.len() as u64)?;
+        memory_type.put(kind)?;
+        memory_id.put(id)
+    })
 }
 
 exports! {

@@ -68,7 +68,7 @@ exports! {
     }
 
     "TRITONBACKEND_ModelInstanceState" = instance_state(instance: Instance, state: Out<*mut c_void>) {
-        state.put(instance.get()?.state.load(Ordering::Acquire))?;
+        state.put(instance.with(|instance| Ok(instance.state.load(Ordering::Acquire)))?)?;
     }
 
     "TRITONBACKEND_ModelInstanceSetState" = instance_set_state(instance: Instance, state: Opaque) {
@@ -81,7 +81,7 @@ exports! {
 
     "TRITONBACKEND_ModelInstanceReportStatistics" =
         report_statistics(instance: Instance, request: Handle<RequestObject>, is_success: u8, start: u64, input_end: u64, infer_end: u64, end: u64) {
-        instance.get()?;
+        instance.with(|_| Ok(()))?;
         let outcome = if is_success == 0 { Outcome::Failed } else { Outcome::Success };
         request.get()?.path()?.note(Times { start, input_end, infer_end, end }, outcome);
     }

@@ -30,7 +30,7 @@ fn input_at(request: &RequestObject, index: u32) -> Result<&(Handle<InputObject>
 
 exports! {
     "TRITONBACKEND_RequestId" = request_id(request: Request, id: Out<*const c_char>) {
-        id.put(request.get()?.id.as_ptr())?;
+        id.put(request.with(|request| Ok(request.id.as_ptr()))?)?;
     }
 
     "TRITONBACKEND_RequestCorrelationId" = request_correlation_id(request: Request, id: Out<u64>) {
@@ -57,7 +57,7 @@ exports! {
     }
 
     "TRITONBACKEND_RequestIsCancelled" = request_is_cancelled(request: Request, is_cancelled: Out<bool>) {
-        is_cancelled.put(request.get()?.is_cancelled())?;
+        is_cancelled.put(request.with(|request| Ok(request.is_cancelled()))?)?;
     }
 
     "TRITONBACKEND_InferenceRequestTimeoutMicroseconds" = request_timeout(request: Request, timeout_us: Out<u64>) {
@@ -65,7 +65,7 @@ exports! {
     }
 
     "TRITONBACKEND_RequestParameterCount" = request_parameter_count(request: Request, count: Out<u32>) {
-        count.put(request.get()?.parameters.len() as u32)?;
+        count.put(request.with(|request| Ok(request.parameters.len() as u32))?)?;
     }
 
     "TRITONBACKEND_RequestParameter" =
@@ -79,12 +79,12 @@ exports! {
     }
 
     "TRITONBACKEND_RequestInputCount" = request_input_count(request: Request, count: Out<u32>) {
-        count.put(request.get()?.inputs.len() as u32)?;
+        count.put(request.with(|request| Ok(request.inputs.len() as u32))?)?;
     }
 
     "TRITONBACKEND_RequestInputName" = request_input_name(request: Request, index: u32, name: Out<*const c_char>) {
-        let request = request.get()?;
-        name.put(input_at(&request, index)?.1.name.as_ptr())?;
+        // The name lives as long as the request's handle.
+        name.put(request.with(|request| Ok(input_at(request, index)?.1.name.as_ptr()))?)?;
     }
 
     "TRITONBACKEND_RequestInput" = request_input(request: Request, name: Text, input: Out<Handle<InputObject>>) {
@@ -95,18 +95,20 @@ exports! {
     }
 
     "TRITONBACKEND_RequestInputByIndex" = request_input_by_index(request: Request, index: u32, input: Out<Handle<InputObject>>) {
-        let request = request.get()?;
-        input.put(input_at(&request, index)?.0)?;
+        input.put(request.with(|request| Ok(input_at(request, index)?.0))?)?;
     }
 
     "TRITONBACKEND_RequestOutputCount" = request_output_count(request: Request, count: Out<u32>) {
-        count.put(request.get()?.wanted.len() as u32)?;
+        count.put(request.with(|request| Ok(request.wanted.len() as u32))?)?;
     }
 
     "TRITONBACKEND_RequestOutputName" = request_output_name(request: Request, index: u32, name: Out<*const c_char>) {
-        let request = request.get()?;
-        let found = request.wanted.get(index as usize);
-        name.put(found.ok_or_else(|| out_of_bounds("requested outputs", index, request.wanted.len()))?.as_ptr())?;
+        // The name lives as long as the request's handle.
+        let found = request.with(|request| {
+            let found = request.wanted.get(index as usize);
+            Ok(found.ok_or_else(|| out_of_bounds("requested outputs", index, request.wanted.len()))?.as_ptr())
+        });
+        name.put(found?)?;
     }
 
     "TRITONBACKEND_RequestOutputBufferProperties" = request_output_buffer_properties(

@@ -9,6 +9,7 @@ use nerite_config::ModelConfig;
 use nerite_locks::Mutex;
 use nerite_request::{Cancel, Parameters, Sequence, SequenceId, Status};
 use nerite_tensor::{DataType, Shape, Tensor};
+use smallvec::SmallVec;
 
 use super::{
     Counted, InputObject, ModelObject, ResponsePath, StateObject, TraceObject, TraceOf, Value, c_cow, c_text, object,
@@ -30,9 +31,9 @@ pub struct RequestObject {
     /// The client's parameters.
     pub parameters: Vec<(CString, Value)>,
     /// The inputs, in the client's order.
-    pub inputs: Vec<(Handle<InputObject>, Arc<InputObject>)>,
+    pub inputs: SmallVec<[(Handle<InputObject>, Arc<InputObject>); 2]>,
     /// Names of the requested outputs.
-    pub wanted: Vec<Arc<CStr>>,
+    pub wanted: Names,
     way: Way,
     config: Arc<ModelConfig>,
     version: u64,
@@ -41,6 +42,9 @@ pub struct RequestObject {
 }
 
 object!(RequestObject, 12, "request");
+
+/// Names of outputs. Those of two lie in place.
+type Names = SmallVec<[Arc<CStr>; 2]>;
 
 /// Where its responses go.
 enum Way {
@@ -87,7 +91,7 @@ impl RequestObject {
     }
 
     /// A request without its inputs.
-    fn of(said: Said<'_>, timeout_us: u64, wanted: Vec<Arc<CStr>>, way: Way, model: &ModelObject) -> RequestObject {
+    fn of(said: Said<'_>, timeout_us: u64, wanted: Names, way: Way, model: &ModelObject) -> RequestObject {
         let sequence = said.sequence.clone();
         let sequence_text = match &sequence.id {
             SequenceId::Text(text) => c_cow(text),
@@ -99,7 +103,7 @@ impl RequestObject {
             sequence_text,
             timeout_us,
             parameters: said.parameters.iter().map(|(key, value)| (c_text(key), Value::from(value))).collect(),
-            inputs: Vec::new(),
+            inputs: SmallVec::new(),
             wanted,
             way,
             config: model.config(),

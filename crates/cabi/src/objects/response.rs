@@ -1,6 +1,6 @@
 //! What is a response that a backend makes?
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nerite_locks::Mutex;
 use nerite_memory::Slot;
@@ -8,6 +8,7 @@ use nerite_request::{Parameter, Parameters, Status};
 use nerite_tensor::{byte_size, show_shape};
 
 use nerite_backend::Responder;
+use smallvec::SmallVec;
 
 use super::{OutputObject, ResponsePath, object};
 use crate::fault::Fault;
@@ -18,8 +19,15 @@ use crate::table::Handle;
 pub struct ResponseObject {
     /// The response path of its request.
     pub path: Arc<ResponsePath>,
-    outputs: Mutex<Vec<(Handle<OutputObject>, Arc<OutputObject>)>>,
-    said: Mutex<Parameters>,
+    content: Mutex<Content>,
+}
+
+/// What is in it so far.
+#[derive(Default)]
+struct Content {
+    /// Two outputs lie in place.
+    outputs: SmallVec<[(Handle<OutputObject>, Arc<OutputObject>); 2]>,
+    said: Parameters,
 }
 
 object!(ResponseObject, 13, "response");
@@ -27,12 +35,13 @@ object!(ResponseObject, 13, "response");
 impl ResponseObject {
     /// A response without outputs.
     pub fn new(path: Arc<ResponsePath>) -> ResponseObject {
-        ResponseObject { path, outputs: Mutex::default(), said: Mutex::default() }
+        ResponseObject { path, content: Mutex::default() }
     }
 
     /// Adds an output.
     pub fn add(&self, output: OutputObject) -> Result<Handle<OutputObject>, Fault> {
-        let mut outputs = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut content = self.content();
+        let outputs = &mut content.outputs;
         if outputs.len() >= OUTPUTS_MAX {
             return Err(Fault::misuse(format!("a response has at most {OUTPUTS_MAX} outputs")));
         }
@@ -44,24 +53,25 @@ impl ResponseObject {
 
     /// The number of its outputs.
     pub fn output_count(&self) -> usize {
-        self.outputs.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.content().outputs.len()
     }
 
     /// The first output that is so.
     pub fn find(&self, is_so: impl Fn(usize, &OutputObject) -> bool) -> Option<Arc<OutputObject>> {
-        let outputs = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = outputs.iter().enumerate().find(|(at, (_, output))| is_so(*at, output));
+        let content = self.content();
+        let found = content.outputs.iter().enumerate().find(|(at, (_, output))| is_so(*at, output));
         found.map(|(_, (_, output))| Arc::clone(output))
     }
 
     /// Adds a parameter.
     pub fn say(&self, key: String, value: Parameter) {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner).insert(key, value);
+        self.content().said.insert(key, value);
     }
 
     /// Moves its outputs to the response that is sent. Outputs that the client did not request are left out.
     pub fn fill(&self, responder: &mut Responder) -> Result<(), Status> {
-        for (_, output) in self.outputs.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        let mut content = self.content();
+        for (_, output) in &content.outputs {
             let slot = output.take_slot();
             if !responder.wants(&output.name) {
                 continue;
@@ -85,14 +95,18 @@ impl ResponseObject {
             };
             responder.put(&output.name, output.datatype, output.shape.clone(), slot.filled());
         }
-        responder.say(std::mem::take(&mut *self.said.lock().unwrap_or_else(PoisonError::into_inner)));
+        responder.say(std::mem::take(&mut content.said));
         Ok(())
+    }
+
+    fn content(&self) -> MutexGuard<'_, Content> {
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for ResponseObject {
     fn drop(&mut self) {
-        for (handle, _) in self.outputs.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for (handle, _) in self.content.get_mut().unwrap_or_else(PoisonError::into_inner).outputs.drain(..) {
             // The response owns its outputs, so they were not deleted before.
             drop(handle.take());
         }
