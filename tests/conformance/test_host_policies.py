@@ -1,6 +1,9 @@
-"""Do instances run on the cores of their host policy?"""
+"""Do instances run on the cores of their host policy, and does their memory lie on its node?"""
 
+import ctypes
 import os
+import pathlib
+import platform
 
 import catalogue
 import numpy as np
@@ -22,6 +25,19 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", cores)]) for _ in requests]
 '''
 
+# Answers with 1 if the new memory of its process lies on node 0 by choice.
+NODE = '''\
+import numpy
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        with open("/proc/self/numa_maps") as maps:
+            chosen = numpy.array([any(" prefer:0 " in line for line in maps)], dtype=numpy.float32)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", chosen)]) for _ in requests]
+'''
+
 OWN = sorted(os.sched_getaffinity(0))
 
 
@@ -30,17 +46,17 @@ def group(policy: str = "") -> str:
     return f"instance_group [ {{ count: 1 kind: KIND_CPU {named} }} ]\n"
 
 
-def asking_cores(name: str, policy: str = "") -> catalogue.Model:
+def asking(name: str, source: str, policy: str = "") -> catalogue.Model:
     return catalogue.Model(
         name, "python", (catalogue.Tensor("INPUT0", "FP32", (-1,)),), (catalogue.Tensor("OUTPUT0", "FP32", (-1,)),),
-        source=CORES, extra=group(policy),
+        source=source, extra=group(policy),
     )  # fmt: skip
 
 
 def put(launcher, repository, model: catalogue.Model) -> None:
     folder = repository / model.name / "1"
     folder.mkdir(parents=True)
-    (folder / "model.py").write_text(CORES)
+    (folder / "model.py").write_text(model.source)
     (folder.parent / "config.pbtxt").write_text(catalogue.config_text(model, 'backend: "python"', {}))
 
 
@@ -60,10 +76,32 @@ def cores(client, model: str) -> list[int]:
 )
 def test_a_python_model_runs_on_the_cores_of_its_policy(launcher, policy, flag, expected):
     repository = launcher.copy_of(f"policy_{policy or 'cpu'}")
-    put(launcher, repository, asking_cores("cores", policy))
+    put(launcher, repository, asking("cores", CORES, policy))
     with launcher.running("policies", f"--host-policy={flag}", repository=repository) as server:
         with open_client("http", server) as client:
             assert cores(client, "cores") == expected
+
+
+def may_choose_nodes() -> bool:
+    """Whether this system has NUMA nodes, and lets a process choose one: containers often do not."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    numbers = {"x86_64": 239, "aarch64": 236}
+    mode = ctypes.c_int()
+    asked = libc.syscall(numbers.get(platform.machine(), -1), ctypes.byref(mode), None, ctypes.c_ulong(0), None, ctypes.c_ulong(0))
+    return asked == 0 and pathlib.Path("/sys/devices/system/node/node0").exists()
+
+
+@pytest.mark.skipif(not may_choose_nodes(), reason="this system has no NUMA nodes, or lets nobody choose one")
+def test_a_python_models_memory_lies_on_the_node_of_its_policy(launcher):
+    if launcher.oracle:
+        pytest.skip("2.51 binds the memory, where nerite prefers the node")
+    repository = launcher.copy_of("policy_node")
+    put(launcher, repository, asking("chosen", NODE, "near"))
+    put(launcher, repository, asking("left", NODE))
+    with launcher.running("policy_node", "--host-policy=near,numa-node=0", repository=repository) as server:
+        with open_client("http", server) as client:
+            assert cores(client, "chosen") == [1]
+            assert cores(client, "left") == [0]
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

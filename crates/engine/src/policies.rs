@@ -1,15 +1,17 @@
-//! On which cores do the instances of a host policy run?
+//! On which cores do the instances of a host policy run, and on which NUMA node does their memory lie?
 //!
-//! Linux gives a new thread or process the cores of the thread that starts it. So each instance is made and run on a thread that is bound to the
-//! cores of its policy.
+//! Linux gives a new thread or process the cores and the memory policy of the thread that starts it. So each instance is made and run on a thread that
+//! is bound to the cores of its host policy, and prefers the memory of its node.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
 use nerite_config::ModelConfig;
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_locks::RwLock;
+use nerite_memory::MemoryPolicy;
 use nerite_request::Status;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -20,17 +22,23 @@ const NODES: &str = "/sys/devices/system/node";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostPolicies(pub BTreeMap<String, BTreeMap<String, String>>);
 
-/// The settings that a policy may have.
-pub const HOST_POLICY_SETTINGS: [&str; 2] = ["numa-node", "cpu-cores"];
+const NODE: &str = "numa-node";
 
-/// Cores of this host.
+/// The settings that a policy may have.
+pub const HOST_POLICY_SETTINGS: [&str; 2] = [NODE, "cpu-cores"];
+
+/// Cores of this host, and where the new memory of threads on them lies.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Cores(CpuSet);
+pub(crate) struct Cores {
+    set: CpuSet,
+    /// `None` to leave it as it is.
+    memory: Option<MemoryPolicy>,
+}
 
 /// The cores of each instance of a model version; `None` for all that the server may use.
 pub(crate) struct InstanceCores {
     each: RwLock<Vec<Option<Arc<Cores>>>>,
-    /// The cores of the thread that loaded the model.
+    /// The cores of the thread that loaded the model, with its memory policy if any host policy has a `numa-node`.
     all: Cores,
 }
 
@@ -44,19 +52,27 @@ impl HostPolicies {
         if each.iter().all(Option::is_none) {
             return Ok(None);
         }
-        Ok(Some(InstanceCores { each: RwLock::new(each), all: Cores::current()? }))
+        let mut all = Cores::current()?;
+        if self.0.values().any(|settings| settings.contains_key(NODE)) {
+            all.memory = MemoryPolicy::of_thread().ok();
+        }
+        Ok(Some(InstanceCores { each: RwLock::new(each), all }))
     }
 
     fn cores_of(&self, policy: &str) -> Result<Option<Arc<Cores>>, Status> {
         let Some(settings) = self.0.get(policy) else { return Ok(None) };
-        let ranges = match (settings.get("cpu-cores"), settings.get("numa-node")) {
+        let node = settings.get(NODE).map(|node| node_of(node)).transpose()?;
+        let ranges = match (settings.get("cpu-cores"), node) {
             (Some(list), _) => ranges(list)?,
             (None, Some(node)) => ranges_of_node(node)?,
             (None, None) => return Ok(None),
         };
-        let cores = Cores::of(&ranges);
-        // An impossible set is refused at load, and not with the first request.
+        let mut cores = Cores::of(&ranges);
+        // An impossible set is refused at load, and not with the first request. So is an impossible node.
         cores.check()?;
+        if let Some(node) = node {
+            cores.memory = memory_of(node)?;
+        }
         Ok(Some(Arc::new(cores)))
     }
 }
@@ -76,12 +92,12 @@ impl InstanceCores {
         each[at] = cores;
     }
 
-    /// Binds this thread to the cores of that instance.
+    /// Binds this thread to the cores of that instance, and has it prefer the memory of its node.
     pub fn enter(&self, at: usize) {
         let own = self.of(at);
         let cores = own.as_deref().unwrap_or(&self.all);
         // The cores were tried when the model was loaded, so an error here is rare.
-        if let Err(error) = sched_setaffinity(None, &cores.0) {
+        if let Err(error) = cores.apply() {
             log::warn!("an instance cannot run on the cores of its host policy: {error}");
         }
     }
@@ -103,12 +119,12 @@ impl InstanceCores {
     }
 }
 
-/// Binds this thread to these cores when it is dropped, also if the work panics.
+/// Binds this thread to these cores, and gives it their memory policy, when it is dropped, also if the work panics.
 struct Back<'c>(&'c Cores);
 
 impl Drop for Back<'_> {
     fn drop(&mut self) {
-        if let Err(error) = sched_setaffinity(None, &self.0.0) {
+        if let Err(error) = self.0.apply() {
             log::warn!("a thread cannot return to the cores that it ran on: {error}");
         }
     }
@@ -120,19 +136,25 @@ impl Cores {
         for core in ranges.iter().flat_map(|(first, last)| *first..=*last) {
             set.set(core);
         }
-        Cores(set)
+        Cores { set, memory: None }
     }
 
     /// The cores of this thread.
     fn current() -> Result<Cores, Status> {
-        sched_getaffinity(None).map(Cores).map_err(unset)
+        sched_getaffinity(None).map(|set| Cores { set, memory: None }).map_err(unset)
+    }
+
+    /// Binds this thread to the cores and gives it the memory policy.
+    fn apply(&self) -> io::Result<()> {
+        sched_setaffinity(None, &self.set)?;
+        self.memory.as_ref().map_or(Ok(()), MemoryPolicy::apply)
     }
 
     /// Checks that a thread can run on these cores.
     fn check(&self) -> Result<(), Status> {
         let before = Cores::current()?;
-        sched_setaffinity(None, &self.0).map_err(unset)?;
-        sched_setaffinity(None, &before.0).map_err(unset)
+        sched_setaffinity(None, &self.set).map_err(unset)?;
+        sched_setaffinity(None, &before.set).map_err(unset)
     }
 }
 
@@ -174,12 +196,31 @@ fn ranges(list: &str) -> Result<Vec<(usize, usize)>, Status> {
         .collect()
 }
 
+fn node_of(text: &str) -> Result<u32, Status> {
+    let refused = |_| Status::invalid(format!("host policy setting 'numa-node' is the number of a node. Got {text}"));
+    text.trim().parse().map_err(refused)
+}
+
+/// The memory policy that prefers this node, which is tried. `None` if the system lets this process choose none: containers often do not.
+fn memory_of(node: u32) -> Result<Option<MemoryPolicy>, Status> {
+    let told = |error: io::Error| Status::internal(format!("Unable to set NUMA memory policy: {error}; node {node}"));
+    let wanted = MemoryPolicy::prefer(node).ok_or_else(|| told(io::ErrorKind::InvalidInput.into()))?;
+    let tried = MemoryPolicy::of_thread().and_then(|before| wanted.apply().and_then(|()| before.apply()));
+    match tried {
+        Ok(()) => Ok(Some(wanted)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported) => {
+            log::warn!(
+                "host policy setting 'numa-node' chooses cores only, because this process may not choose the node of its memory: \
+                 {error}; a container needs the capability SYS_NICE"
+            );
+            Ok(None)
+        }
+        Err(error) => Err(told(error)),
+    }
+}
+
 /// The cores of a node, from Linux's list: `0-3,8`.
-fn ranges_of_node(node: &str) -> Result<Vec<(usize, usize)>, Status> {
-    let number: u32 = node
-        .trim()
-        .parse()
-        .map_err(|_| Status::invalid(format!("host policy setting 'numa-node' is the number of a node. Got {node}")))?;
+fn ranges_of_node(number: u32) -> Result<Vec<(usize, usize)>, Status> {
     let file = Path::new(NODES).join(format!("node{number}/cpulist"));
     let list = std::fs::read_to_string(&file).map_err(|error| {
         Status::invalid(format!(
@@ -241,7 +282,7 @@ mod tests {
     #[test]
     fn work_for_an_instance_runs_on_its_cores_and_the_thread_goes_back() {
         let before = Cores::current().unwrap();
-        let first = (0..CpuSet::MAX_CPU).find(|core| before.0.is_set(*core)).unwrap();
+        let first = (0..CpuSet::MAX_CPU).find(|core| before.set.is_set(*core)).unwrap();
         let one = format!("{first}-{first}");
         let found = policies(&[("p", "cpu-cores", &one)]);
         let groups = config("instance_group { kind: KIND_CPU } instance_group { kind: KIND_CPU host_policy: 'p' }");
@@ -250,6 +291,23 @@ mod tests {
         let inside =
             cores.within(1, || std::thread::scope(|scope| scope.spawn(Cores::current).join().unwrap())).unwrap();
         assert!(inside == Cores::of(&[(first, first)]) && Cores::current().unwrap() == before);
+    }
+
+    #[test]
+    fn work_for_an_instance_of_a_node_prefers_its_memory_and_the_thread_goes_back() {
+        let groups = config("instance_group { kind: KIND_CPU } instance_group { kind: KIND_CPU host_policy: 'n' }");
+        let before = MemoryPolicy::of_thread();
+        // Where the system has no nodes, or this process may not choose, there is nothing to try.
+        if !Path::new(NODES).join("node0").exists() || memory_of(0).unwrap().is_none() {
+            return;
+        }
+        let cores = policies(&[("n", NODE, "0")]).cores(&groups).unwrap().unwrap();
+        let preferred = MemoryPolicy::prefer(0).unwrap();
+        assert_eq!(cores.within(0, MemoryPolicy::of_thread).unwrap(), *before.as_ref().unwrap());
+        let started =
+            cores.within(1, || std::thread::scope(|scope| scope.spawn(MemoryPolicy::of_thread).join().unwrap()));
+        assert_eq!(started.unwrap(), preferred);
+        assert_eq!(MemoryPolicy::of_thread().unwrap(), before.unwrap());
     }
 
     #[test]

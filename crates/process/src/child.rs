@@ -105,7 +105,7 @@ impl Child {
     }
 
     /// A process that another one has forked, with the other ends of these channels. The server uses it like one that it started. It runs on the
-    /// cores of the calling thread.
+    /// cores of the calling thread. Its memory policy is that of the process that forked it.
     pub fn adopt(
         supervisor: &Supervisor,
         pid: u32,

@@ -8,12 +8,12 @@ use std::sync::{Arc, Condvar, MutexGuard, PoisonError, Weak};
 use nerite_backend::{Readiness, ReadinessDone, now_ns};
 use nerite_locks::Mutex;
 use nerite_request::Status;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::blocks::Blocks;
 use crate::calls::lock;
 use crate::limits::RESTART_PAUSE;
 use crate::live::{Live, ProcessLauncher, Started};
+use crate::placement::Placement;
 use crate::plan::Sizes;
 
 /// The state of an instance's processes, shared by the instance and readiness checks.
@@ -22,8 +22,8 @@ pub(crate) struct Health {
     pub(crate) blocks: Arc<Blocks>,
     /// The size of each output in the last response.
     pub(crate) sizes: Sizes,
-    /// The cores of its processes.
-    cores: Option<CpuSet>,
+    /// The cores and the memory policy of its processes.
+    placement: Placement,
     state: Mutex<State>,
     started: Condvar,
 }
@@ -45,8 +45,8 @@ struct State {
 
 impl Health {
     pub(crate) fn new(launcher: Arc<dyn ProcessLauncher>, blocks: Arc<Blocks>) -> Arc<Health> {
-        let (cores, sizes) = (sched_getaffinity(None).ok(), Sizes::default());
-        Arc::new(Health { launcher, blocks, sizes, cores, state: Mutex::default(), started: Condvar::new() })
+        let (placement, sizes) = (Placement::of_thread(), Sizes::default());
+        Arc::new(Health { launcher, blocks, sizes, placement, state: Mutex::default(), started: Condvar::new() })
     }
 
     /// Starts the first process, or a new one after a death. A new start is attempted at most once in [`RESTART_PAUSE`], because a model that cannot
@@ -118,10 +118,8 @@ impl Health {
 
     /// Starts a process for a readiness check.
     fn revive(&self) {
-        if let Some(cores) = &self.cores {
-            // If this fails, it runs on the cores of the server.
-            let _ = sched_setaffinity(None, cores);
-        }
+        // This thread was made for it and ends with it.
+        self.placement.apply();
         let live = self.launch(false);
         let mut state = self.lock();
         let told = self.settle(&mut state, live.as_ref());

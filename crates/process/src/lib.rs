@@ -37,6 +37,7 @@ pub mod limits;
 mod live;
 mod measured;
 pub mod packets;
+mod placement;
 mod plan;
 mod process_memory;
 mod shares;

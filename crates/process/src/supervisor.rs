@@ -18,7 +18,6 @@ use nerite_memory::Buffer;
 use nerite_request::Cancel;
 use nerite_request::report::MemoryUsage;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::blocks::Block;
 use crate::body::Body;
@@ -26,6 +25,7 @@ use crate::channel::{Channel, Packet, Received};
 use crate::limits::SIDE_BYTES_MAX;
 use crate::measured::measured;
 use crate::packets::{Cancelled, Gone, LetGo, Log, Responded, SideSaid};
+use crate::placement::Placement;
 use crate::spawn::spawn;
 
 /// A handle of the thread.
@@ -36,7 +36,7 @@ pub struct Supervisor {
 }
 
 enum Order {
-    Start { command: Box<Command>, cores: Option<CpuSet>, started: SyncSender<io::Result<Process>> },
+    Start { command: Box<Command>, placement: Box<Placement>, started: SyncSender<io::Result<Process>> },
     Hear(Kept),
 }
 
@@ -272,10 +272,11 @@ impl Supervisor {
         Ok(Supervisor { orders, bell })
     }
 
-    /// Starts a process, which lives no longer than the server. It runs on the cores of the calling thread.
+    /// Starts a process, which lives no longer than the server. It runs on the cores of the calling thread, and prefers memory as that one does.
     pub(crate) fn spawn(&self, command: Command) -> io::Result<Process> {
         let (started, process) = sync_channel(1);
-        self.order(Order::Start { command: Box::new(command), cores: sched_getaffinity(None).ok(), started })?;
+        let placement = Box::new(Placement::of_thread());
+        self.order(Order::Start { command: Box::new(command), placement, started })?;
         process.recv().map_err(|_| gone())?
     }
 
@@ -374,27 +375,14 @@ fn obey(ordered: &Receiver<Order>, all: &mut Vec<Kept>) -> bool {
     use std::sync::mpsc::TryRecvError;
     loop {
         match ordered.try_recv() {
-            Ok(Order::Start { mut command, cores, started }) => {
-                drop(started.send(on_cores(cores.as_ref(), || spawn(&mut command))));
+            Ok(Order::Start { mut command, placement, started }) => {
+                drop(started.send(placement.within(|| spawn(&mut command))));
             }
             Ok(Order::Hear(kept)) => all.push(kept),
             Err(TryRecvError::Empty) => return true,
             Err(TryRecvError::Disconnected) => return false,
         }
     }
-}
-
-/// Does `work` on these cores, so that a process that it starts runs there.
-fn on_cores<T>(cores: Option<&CpuSet>, work: impl FnOnce() -> T) -> T {
-    let own = sched_getaffinity(None).ok();
-    let moved = own.as_ref().zip(cores).filter(|(own, cores)| own != cores);
-    // If this fails, the process runs on the cores of the server.
-    let moved = moved.filter(|(_, cores)| sched_setaffinity(None, cores).is_ok());
-    let done = work();
-    if let Some((own, _)) = moved {
-        let _ = sched_setaffinity(None, own);
-    }
-    done
 }
 
 #[cfg(test)]

@@ -242,7 +242,7 @@ flags! {
         "cache-directory" TEXT, Accepted, "Directory of Triton's cache libraries.";
         "rate-limit" TEXT, Yes, "'off' or 'execution_count': whether instances wait for the resources that their groups name in rate_limiter. Default is 'off'.";
         "rate-limit-resource" Takes::Value("<string>:<integer>:<integer>"), Yes, "How much there is of a resource: <name>:<count>, or <name>:<count>:<device>. Without any, as much as the neediest instance needs.";
-        "host-policy" Takes::Value("<string>,<string>=<string>"), Yes, "Cores of the instances whose group has this host_policy, or of kind cpu or gpu_<id>: <policy>,cpu-cores=<first>-<last>[,…] or <policy>,numa-node=<number>.";
+        "host-policy" Takes::Value("<string>,<string>=<string>"), Yes, "Cores of the instances whose group has this host_policy, or of kind cpu or gpu_<id>: <policy>,cpu-cores=<first>-<last>[,…], or <policy>,numa-node=<number> for the cores and the memory of a node.";
         "enable-peer-access" BOOL, Accepted, "Direct access between GPUs.";
         "cuda-memory-pool-byte-size" TEXT, Accepted, "Bytes of device memory per GPU in Triton; nerite allocates none.";
         "cuda-virtual-address-size" TEXT, Accepted, "Address space per GPU in Triton.";
