@@ -22,7 +22,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "conformance")]
+sys.path[:0] = [str(HERE), *(str(HERE.parent / "tests" / part) for part in ("conformance", "models"))]
 
 from comparison.batch import batch_table  # noqa: E402
 from comparison.cells import CONCURRENCY, SIZES, cells, target_of  # noqa: E402

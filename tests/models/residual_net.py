@@ -17,13 +17,15 @@ SIDE = 32
 
 
 class Writer:
-    def __init__(self):
+    def __init__(self, gain: float = 1.0):
+        """`gain` is the size of weights. With the root of 2, what comes out of a layer is as large as what went in, although Relu drops half of it."""
+        self.gain = gain
         self.nodes, self.constants = [], []
         self.random = np.random.default_rng(1)
 
     def constant(self, *shape: int) -> str:
         name = f"w{len(self.constants)}"
-        values = self.random.standard_normal(shape, dtype=np.float32) * np.float32(np.prod(shape[1:]) ** -0.5)
+        values = self.random.standard_normal(shape, dtype=np.float32) * np.float32(self.gain * np.prod(shape[1:]) ** -0.5)
         self.constants.append(numpy_helper.from_array(values.astype(np.float32), name))
         return name
 
