@@ -312,4 +312,77 @@ proptest! {
         prop_assert_eq!(sent, 1);
         prop_assert!(runs.len() == steps.len() && runs.values().all(|count| *count == 1));
     }
+
+    /// A chain of decoupled steps, each of which takes the tensor before its own and some of those before that one. It answers so many times, and
+    /// ends with its last answer or apart. Answers and ends come in any order. A tensor is the numbers of the answers that led to it.
+    #[test]
+    fn every_answer_of_a_decoupled_step_runs_what_follows_once(
+        steps in prop::collection::vec((0usize..4, any::<bool>(), prop::collection::vec(any::<prop::sample::Index>(), 0..3)), 1..5),
+        order in prop::collection::vec(any::<prop::sample::Index>(), 64),
+    ) {
+        let text = |(number, (_, _, earlier)): (usize, &(usize, bool, Vec<prop::sample::Index>))| {
+            let mut from: std::collections::BTreeSet<usize> = earlier.iter().map(|index| index.index(number + 1)).collect();
+            from.insert(number);
+            let from: Vec<String> = from.into_iter().map(|tensor| format!("t{tensor}")).collect();
+            format!("{} > t{}", from.join(" "), number + 1)
+        };
+        let texts: Vec<String> = steps.iter().enumerate().map(text).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let plan = decoupled("t0", &texts, &format!("t{}", steps.len()));
+        let brought = vec![(plan.inputs[0], Vec::new())];
+        let mut flow: Flow<Vec<usize>> = Flow::begin(Arc::clone(&plan), brought, plan.outputs.clone());
+        let (mut running, mut runs, mut responses) = (Vec::new(), Vec::new(), Vec::new());
+        for turn in 0.. {
+            while let Some(action) = flow.next_action() {
+                match action {
+                    Action::Start { branch, step, inputs } => {
+                        let given: Vec<Vec<usize>> = inputs.into_iter().map(|(_, path)| path).collect();
+                        let path = given.iter().max_by_key(|path| path.len()).expect("an input").clone();
+                        prop_assert_eq!((given.len(), path.len()), (plan.steps[step].inputs.len(), step));
+                        prop_assert!(given.iter().all(|earlier| path.starts_with(earlier)), "{given:?} belong together");
+                        runs.push(path.clone());
+                        running.push((branch, step, path, 0));
+                    }
+                    Action::Send(tensors) => {
+                        prop_assert_eq!(tensors.len(), 1);
+                        responses.extend(tensors.into_iter().map(|(_, path)| path));
+                    }
+                }
+            }
+            if running.is_empty() {
+                break;
+            }
+            prop_assert!(!flow.is_done());
+            let at = order[turn % order.len()].index(running.len());
+            let (branch, step, path, answered) = &mut running[at];
+            let (branch, step, (count, ends_apart, _)) = (*branch, *step, &steps[*step]);
+            let is_over = if *answered == *count {
+                flow.ended(branch, step);
+                true
+            } else {
+                let made = [&path[..], &[*answered]].concat();
+                *answered += 1;
+                let is_last = *answered == *count && !ends_apart;
+                flow.answered(branch, step, vec![(0, made)], is_last, is_last && *answered == 1);
+                is_last
+            };
+            if is_over {
+                running.swap_remove(at);
+            }
+        }
+        let mut paths = vec![Vec::new()];
+        let mut expected_runs = Vec::new();
+        for (count, _, _) in &steps {
+            expected_runs.extend(paths.iter().cloned());
+            paths = paths.iter().flat_map(|path| (0..*count).map(|answer| [&path[..], &[answer]].concat())).collect();
+        }
+        for list in [&mut runs, &mut responses, &mut expected_runs, &mut paths] {
+            list.sort_unstable();
+        }
+        prop_assert_eq!(runs, expected_runs);
+        prop_assert_eq!(flow.sent(), responses.len());
+        prop_assert_eq!(responses, paths);
+        prop_assert!(flow.is_done());
+        prop_assert_eq!(flow.branches.len(), 1, "all others are forgotten");
+    }
 }
