@@ -1,5 +1,6 @@
 """Do models run one after the other, as one model, and is it said what is wrong with an ensemble?"""
 
+import json
 import pathlib
 import signal
 import threading
@@ -342,6 +343,61 @@ def test_an_ensemble_that_does_not_fit_its_models_is_refused(ensembles, model):
             client.load(model)
         # It shows by its name alone, since no version was tried.
         assert [one.get("state", "") for one in client.index() if one["name"] == model] == [""]
+
+
+def json_config(name: str, part: str) -> str:
+    """What a client sends with a load to have `name` made of `part` alone."""
+    step = {"model_name": part, "model_version": -1, "input_map": {"IN": "IN"}, "output_map": {"OUT": "OUT"}}
+    tensor = {"data_type": "TYPE_FP32", "dims": [-1]}
+    return json.dumps({
+        "platform": "ensemble", "input": [{"name": "IN", **tensor}], "output": [{"name": "OUT", **tensor}],
+        "ensemble_scheduling": {"step": [step]},
+    })  # fmt: skip
+
+
+@pytest.fixture
+def own_ensembles(launcher, tmp_path):
+    """A server that a test may load ensembles into: `plus`, `first` over it and `second` over `first`."""
+    put_part(tmp_path, "plus", PARTS["plus"])
+    put_ensemble(tmp_path, "first", "plus IN=IN OUT=OUT")
+    put_ensemble(tmp_path, "second", "first IN=IN OUT=OUT")
+    flags = ["--model-control-mode=explicit", "--load-model=second"]
+    with launcher.running("own_ensembles", *flags, repository=tmp_path) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("model", "part", "last"), [("first", "first", "first"), ("first", "second", "second"), ("plus", "second", "first")]
+)
+def test_a_load_cannot_make_an_ensemble_of_itself(own_ensembles, model, part, last):
+    """Such an ensemble ran until the stack was full, which ended the server."""
+    text = f"load failed for model '{model}': circular dependency between ensembles: {model} -> ... -> {last} -> {model}"
+    with open_client("http", own_ensembles) as client:
+        with refuses("INVALID_ARG", text):
+            client.load(model, {"config": json_config(model, part)})
+        assert numbers(client.infer("second", [row(1)])) == [2]
+
+
+@differs("2.51 has no bound", run=False)
+def test_ensembles_nest_up_to_a_bound(own_ensembles):
+    """`second` stands on `first`, so 30 more may stand on it."""
+    deep = own_ensembles.repository
+    with open_client("http", own_ensembles) as client:
+        below = "second"
+        for at in range(30):
+            put_ensemble(deep, f"deep_{at}", f"{below} IN=IN OUT=OUT")
+            below = f"deep_{at}"
+            client.load(below)
+        assert numbers(client.infer(below, [row(1)])) == [2]
+        put_ensemble(deep, "too_deep", f"{below} IN=IN OUT=OUT")
+        with refuses("INVALID_ARG", "load failed for model 'too_deep': ensemble 'too_deep' would stand in a row of 33 ensembles"):
+            client.load("too_deep")
+        # Nor by a longer way at the bottom.
+        put_ensemble(deep, "beside", "plus IN=IN OUT=OUT")
+        client.load("beside")
+        with refuses("INVALID_ARG", "load failed for model 'first': ensemble 'first' would stand in a row of 33 ensembles"):
+            client.load("first", {"config": json_config("first", "beside")})
+        assert numbers(client.infer(below, [row(1)])) == [2]
 
 
 @differs("2.51 goes on with the steps")

@@ -32,6 +32,7 @@
 mod control;
 mod lifecycle;
 pub mod limits;
+mod nesting;
 mod order;
 pub mod phrase;
 mod residence;

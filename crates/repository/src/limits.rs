@@ -1,4 +1,4 @@
-//! How large may a model's directory be?
+//! How large may a model's directory be, and how deep may ensembles nest?
 
 /// Bytes of a `config.pbtxt`. The largest known ones have a few tens of KiB.
 pub const CONFIG_BYTES_MAX: u64 = 16 << 20;
@@ -11,6 +11,9 @@ pub const MODEL_DEPTH_MAX: usize = 32;
 
 /// Files and folders below a model's directory.
 pub const MODEL_ENTRIES_MAX: usize = 100_000;
+
+/// Ensembles in a row, each made of the next. Each takes some KiB of a thread's stack while a request runs: 2 MiB held more than 200.
+pub const ENSEMBLES_NESTED_MAX: usize = 32;
 
 /// Files in one load request.
 pub use nerite_request::limits::LOAD_FILES_MAX as SENT_FILES_MAX;

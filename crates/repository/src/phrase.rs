@@ -75,8 +75,12 @@ pub fn needs_version(ensemble: &str, model: &str, version: i64) -> String {
 
 /// The reason of a load of an ensemble that needs itself, at last through `last`.
 pub fn circular(ensemble: &str, last: &str) -> String {
-    let through = if last == ensemble { String::new() } else { format!("... -> {last} -> ") };
-    format!("circular dependency between ensembles: {ensemble} -> {through}{ensemble}")
+    format!("circular dependency between ensembles: {ensemble} -> ... -> {last} -> {ensemble}")
+}
+
+/// The reason of a load of an ensemble with which too many would be made of each other.
+pub fn nested_too_deep(ensemble: &str, count: usize, max: usize) -> String {
+    format!("ensemble '{ensemble}' would stand in a row of {count} ensembles, each made of the next; at most {max} may")
 }
 
 /// The reason of a load whose composing models are in no repository, or in several.

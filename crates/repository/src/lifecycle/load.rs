@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nerite_request::Status;
 
 use super::{Generation, Known, Lifecycle, LoadOutcome, LoadPlan, LoadStep, Operation, Record, Running, State};
+use crate::nesting::{Needs, check_nesting};
 use crate::phrase;
 use crate::store::Facts;
 
@@ -13,6 +14,7 @@ impl Lifecycle {
     /// error nothing is loaded, and served versions stay.
     pub fn load_requested(&mut self, model: &str, facts: Facts, explicit: bool) -> Result<LoadStep, Status> {
         self.check_needs(model, &facts.needs)?;
+        check_nesting(model, &facts.needs, &self.all_needs()).map_err(|why| phrase::load_failed(model, &why))?;
         let name: Arc<str> = self.models.get_key_value(model).map_or_else(|| model.into(), |(name, _)| name.clone());
         let known = self.models.entry(name.clone()).or_default();
         if facts.versions.is_empty() {
@@ -46,6 +48,17 @@ impl Lifecycle {
             }
             None => Ok(()),
         }
+    }
+
+    /// What the models are made of that are up or being loaded.
+    fn all_needs(&self) -> Needs<'_> {
+        let up = self.models.iter().map(|(model, known)| (&**model, &known.needs));
+        let loading = self.running.values().map(|running| (&*running.model, &running.needs));
+        let mut all = Needs::new();
+        for (model, needs) in up.chain(loading).filter(|(_, needs)| !needs.is_empty()) {
+            all.entry(model).or_default().extend(needs.iter().map(String::as_str));
+        }
+        all
     }
 
     /// Why no version of a model could be loaded; empty if that was not tried, or they are up.

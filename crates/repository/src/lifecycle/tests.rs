@@ -283,6 +283,26 @@ fn an_ensemble_needs_its_parts() {
 }
 
 #[test]
+fn an_ensemble_that_would_need_itself_is_not_loaded() {
+    check(
+        r"load part 1             -> #1 loads [1]
+          ok #1 1                 -> yes; publish part:1#1
+          load ens 1 needs=part   -> #2 loads [1]
+          ok #2 1                 -> yes; publish ens:1#2
+          load ens 1b needs=ens   -> Invalid argument: load failed for model 'ens': circular dependency between ensembles: ens -> ... -> ens -> ens\n
+          load part 1b needs=ens  -> Invalid argument: load failed for model 'part': circular dependency between ensembles: part -> ... -> ens -> part\n
+          load m 1                -> #3 loads [1]
+          ok #3 1                 -> yes; publish m:1#3
+          load other 1            -> #4 loads [1]
+          ok #4 1                 -> yes; publish other:1#4
+          load m 1b needs=other   -> #5 loads [1]
+          load other 1b needs=m   -> Invalid argument: load failed for model 'other': circular dependency between ensembles: other -> ... -> m -> other\n
+          fail #5 1               -> Invalid argument: load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: broken;\n
+          load other 1b needs=m   -> #6 loads [1]",
+    );
+}
+
+#[test]
 fn an_ensemble_goes_with_a_part() {
     check(
         "load part 1            -> #1 loads [1]
