@@ -77,6 +77,21 @@ BAD_FLAGS = [
     (["--log-format=x"], "invalid argument for --log-format"),
     (["--backend-config=nothing"], "option format is '<backend name>,<setting>=<value>'. Got nothing"),
     (["leftover"], "Unexpected argument: leftover"),
+    (["--", "leftover"], "Unexpected argument: leftover"),
+    # A variable of the shell that is not set must not leave a restriction that everybody meets.
+    (["--http-restricted-api=health:k="], "option format is '<config name>:<setting>=<value>'. Got health:k="),
+    (["--grpc-restricted-protocol=health:=v"], "option format is '<config name>:<setting>=<value>'. Got health:=v"),
+    (["--backend-config=python,key="], "option format is '<backend name>,<setting>=<value>'. Got python,key="),
+    (["--backend-config=,key=value"], "No backend specified. --backend-config option format is "),
+    (["--metrics-config==x"], 'Bad option: "--metrics-config".'),
+    (["--host-policy=,cpu-cores=0"], "option format is '<policy name>,<setting>=<value>'. Got ,cpu-cores=0"),
+    (["--cache-config=,size=1"], "No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got ,size=1"),
+    (["--model-config-name="], 'Bad option: "--model-config-name".'),
+    (["--allow-gpu-metrics=x"], "invalid value for bool option: x"),
+    (["--strict-model-config=x"], "invalid value for bool option: x"),
+    (["--cuda-memory-pool-byte-size=0:x"], "Invalid option value. Got x"),
+    (["--metrics-port=8000"], "The server cannot listen to HTTP requests and metrics requests at the same address and port 0.0.0.0:8000"),
+    (["--grpc-port=8002"], "The server cannot listen to GRPC requests and metrics requests at the same address and port 0.0.0.0:8002"),
 ]
 
 

@@ -10,4 +10,4 @@ pub use origin::Origin;
 pub use parse::{Given, ParseError, parse};
 pub use refusal::Command;
 pub use table::{FLAGS, Flag, Honour, Takes};
-pub use values::{BadValue, Values, bad, bool_of};
+pub use values::{BadValue, Values, bad, bool_of, sides};

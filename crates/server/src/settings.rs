@@ -1,5 +1,6 @@
 //! What did the operator decide?
 
+mod accepted;
 mod access;
 mod backends;
 mod budgets;
@@ -29,7 +30,7 @@ use nerite_repository::ControlMode;
 use nerite_request::setting::LogSettings;
 use regex::{Regex, RegexBuilder};
 
-use crate::flags::{BadValue, Given, Honour, Values};
+use crate::flags::{BadValue, Given, Honour, Values, bad, sides};
 
 pub use connections::Connections;
 pub use gpu::{CudaLibrary, GpuSettings};
@@ -213,19 +214,23 @@ impl Settings {
         let values = Values(given);
         let http = front(&values, &HTTP)?;
         let grpc = front(&values, &GRPC)?;
-        if let (Some(http), Some(grpc)) = (&http, &grpc)
-            && (&http.address, http.port) == (&grpc.address, grpc.port)
-        {
-            return Err(SettingsError::Contradiction(format!(
-                "The server cannot listen to HTTP requests and GRPC requests at the same address and port {}:{}",
-                http.address, http.port
-            )));
-        }
+        accepted::check(&values)?;
         let http_input_bytes_max = values.int("http-max-input-size", 64i64 << 20)?;
         if http_input_bytes_max <= 0 {
             return Err(SettingsError::Contradiction("Error: --http-max-input-size must be greater than 0.".into()));
         }
         let metrics_address = values.text("metrics-address").or(values.text("http-address")).unwrap_or("0.0.0.0");
+        let metrics = match values.bool("allow-metrics", true)? {
+            true => Some(metrics::metrics(&values, metrics_address)?),
+            false => None,
+        };
+        let place = |front: &FrontEndSettings| (front.address.clone(), front.port);
+        let places = [
+            ("HTTP", http.as_ref().map(place)),
+            ("GRPC", grpc.as_ref().map(place)),
+            ("metrics", metrics.as_ref().map(|metrics| (metrics.address.clone(), metrics.port))),
+        ];
+        check_places(&places)?;
         let (trace, trace_notes) = tracing::tracing(&values)?;
         let backend_config = backend_config(&values)?;
         // Those of a directory may stand in the place of built-in ones.
@@ -239,11 +244,7 @@ impl Settings {
             trace,
             models: models(&values)?,
             grpc_tuning: grpc_tuning(&values)?,
-            metrics: if values.bool("allow-metrics", true)? {
-                Some(metrics::metrics(&values, metrics_address)?)
-            } else {
-                None
-            },
+            metrics,
             ui: page::ui(&values, http.as_ref())?,
             connections: connections::connections(&values)?,
             restrictions: access::restrictions(&values)?,
@@ -269,6 +270,20 @@ impl Settings {
             grpc,
         })
     }
+}
+
+/// Refuses two services at one address and port. Port 0 is another one for each of them.
+fn check_places(places: &[(&str, Option<(String, u16)>)]) -> Result<(), SettingsError> {
+    for (at, (name, place)) in places.iter().enumerate() {
+        let Some((address, port)) = place else { continue };
+        let same = places[at + 1..].iter().find(|(_, other)| *port != 0 && other == place);
+        if let Some((other, _)) = same {
+            return Err(SettingsError::Contradiction(format!(
+                "The server cannot listen to {name} requests and {other} requests at the same address and port {address}:{port}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The names of a front end's flags.
@@ -343,7 +358,7 @@ fn log_settings(values: &Values<'_>) -> Result<LogSettings, SettingsError> {
     let format = values.text("log-format").unwrap_or("default");
     if LogFormat::parse(format).is_none() {
         let text = format!("invalid argument for --log-format: it is default, ISO8601 or json. Got {format}");
-        return Err(SettingsError::Contradiction(text));
+        return Err(bad("log-format", text).into());
     }
     // Triton takes a truth value here as well as a number.
     let word = values.text("log-verbose").filter(|word| word.parse::<i64>().is_err());
@@ -365,9 +380,9 @@ fn models(values: &Values<'_>) -> Result<Models, SettingsError> {
     let contradiction = |text: &str| Err(SettingsError::Contradiction(text.to_owned()));
     let word = values.text("model-control-mode").unwrap_or("none");
     let Some(control) = ControlMode::parse(word) else {
-        return contradiction(&format!(
-            "invalid argument for --model-control-mode: it is none, poll, explicit or demand. Got {word}"
-        ));
+        let text =
+            format!("invalid argument for --model-control-mode: it is none, poll, explicit or demand. Got {word}");
+        return Err(bad("model-control-mode", text).into());
     };
     if !matches!(control, ControlMode::Explicit | ControlMode::Demand) && values.has("load-model") {
         return contradiction("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.");
@@ -390,7 +405,7 @@ fn models(values: &Values<'_>) -> Result<Models, SettingsError> {
         );
     }
     if values.text("model-config-name") == Some("") {
-        return contradiction("Error: empty argument for --model-config-name");
+        return Err(bad("model-config-name", "Error: empty argument for --model-config-name").into());
     }
     let stores = values.all("model-repository").chain(values.all("model-store"));
     Ok(Models {
@@ -423,16 +438,14 @@ fn queues_of_environment(values: &Values<'_>) -> Result<QueueLimits, BadValue> {
 fn grpc_tuning(values: &Values<'_>) -> Result<GrpcTuning, SettingsError> {
     let compression = values.text("grpc-infer-response-compression-level").unwrap_or("none").to_ascii_lowercase();
     if !matches!(compression.as_str(), "none" | "low" | "medium" | "high") {
-        return Err(SettingsError::Contradiction(
-            "invalid argument for --grpc_infer_response_compression_level".into(),
-        ));
+        let text = "invalid argument for --grpc_infer_response_compression_level";
+        return Err(bad("grpc-infer-response-compression-level", text).into());
     }
     if let Some(threads) = values.int_if_given::<i64>("grpc-infer-thread-count")?
         && !(2..=128).contains(&threads)
     {
-        return Err(SettingsError::Contradiction(
-            "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.".into(),
-        ));
+        let text = "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.";
+        return Err(bad("grpc-infer-thread-count", text).into());
     }
     Ok(GrpcTuning {
         responses_max: values.int("grpc-max-response-pool-size", i32::MAX as usize)?.max(1),
@@ -449,14 +462,20 @@ fn backend_config(values: &Values<'_>) -> Result<Vec<(String, String, String)>, 
     const FORMAT: &str = "<backend name>,<setting>=<value>";
     let read = |value: &str| {
         let (backend, setting) = value.split_once(',').unwrap_or(("", value));
+        if value.starts_with(',') {
+            let text = format!(
+                "No backend specified. --{FLAG} option format is <backend name>,<setting>=<value> or <setting>=<value>. Got {value}"
+            );
+            return Err(bad(FLAG, text));
+        }
         let wrong = || crate::flags::BadValue {
             flag: FLAG,
             reason: format!("--{FLAG} option format is '{FORMAT}'. Got {value}"),
         };
-        let (key, value) = setting.split_once('=').ok_or_else(wrong)?;
+        let (key, value) = sides(setting, '=').ok_or_else(wrong)?;
         // Of a model that fails for it nobody would learn which flag it was.
         if key == nerite_isolated::SETTING && matches!(backend, "" | "onnxruntime") {
-            let refused = |allowed| crate::flags::bad(FLAG, format!("'{key}' is '{value}'; {allowed}"));
+            let refused = |allowed| bad(FLAG, format!("'{key}' is '{value}'; {allowed}"));
             nerite_isolated::check_setting(value).map_err(refused)?;
         }
         Ok((backend.to_owned(), key.to_owned(), value.to_owned()))

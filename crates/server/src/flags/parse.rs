@@ -56,6 +56,11 @@ pub fn parse(words: &[String]) -> Result<Vec<Given>, ParseError> {
             stray.get_or_insert_with(|| word.clone());
             continue;
         };
+        // Behind it, for getopt, no word is a flag.
+        if text.is_empty() {
+            stray = stray.or_else(|| words.next().cloned());
+            break;
+        }
         let (name, inline) = match text.split_once('=') {
             Some((name, value)) => (name, Some(value.to_owned())),
             None => (text, None),
@@ -118,6 +123,7 @@ mod tests {
         check("--http-port=1 --grpc-port 2", Ok(&[("http-port", "1"), ("grpc-port", "2")]));
         check("--model-rep /m --strict-r false", Ok(&[("model-repository", "/m"), ("strict-readiness", "false")]));
         check("--id --help", Ok(&[("id", "--help")]));
+        check("--id x --", Ok(&[("id", "x")]));
         check("--disable-auto-complete-config", Ok(&[("disable-auto-complete-config", "")]));
     }
 
@@ -133,6 +139,8 @@ mod tests {
             "--disable-auto-complete-config=1",
             Err("option '--disable-auto-complete-config' doesn't allow an argument"),
         );
+        check("--id x -- --id y", Err("Unexpected argument: --id"));
+        check("stray -- other", Err("Unexpected argument: stray"));
         check("stray --id x", Err("Unexpected argument: stray"));
         check(
             "--reuse- 1",

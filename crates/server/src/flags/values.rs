@@ -111,7 +111,7 @@ impl<'g> Values<'g> {
         Ok(seconds)
     }
 
-    /// `{key}{separator}{rest}` for each value of a flag.
+    /// `{key}{separator}{rest}` for each value of a flag. Neither side may be empty.
     pub fn pairs(
         &self,
         name: &'static str,
@@ -120,12 +120,16 @@ impl<'g> Values<'g> {
     ) -> Result<Vec<(&'g str, &'g str)>, BadValue> {
         self.all(name)
             .map(|value| {
-                value
-                    .split_once(separator)
+                sides(value, separator)
                     .ok_or_else(|| bad(name, format!("--{name} option format is '{format}'. Got {value}")))
             })
             .collect()
     }
+}
+
+/// What stands on both sides of the first separator, if neither is empty. A variable of the shell that is not set leaves an empty side.
+pub fn sides(text: &str, separator: char) -> Option<(&str, &str)> {
+    text.split_once(separator).filter(|(left, right)| !left.is_empty() && !right.is_empty())
 }
 
 /// The truth value of a word.

@@ -3,7 +3,7 @@
 use nerite_api::{Category, Protocol, Restriction};
 
 use super::SettingsError;
-use crate::flags::Values;
+use crate::flags::{Values, bad, sides};
 
 /// The rules of both protocols, in the order given.
 pub(super) fn restrictions(values: &Values<'_>) -> Result<Vec<Restriction>, SettingsError> {
@@ -21,9 +21,9 @@ fn read(
     let mut rules: Vec<Restriction> = Vec::new();
     let groups = values.pairs(flag, ':', "<config name>:<setting>=<value>")?;
     for (names, setting) in groups {
-        let (key, value) = setting.split_once('=').ok_or_else(|| {
+        let (key, value) = sides(setting, '=').ok_or_else(|| {
             let reason = format!("--{flag} option format is '<config name>:<setting>=<value>'. Got {names}:{setting}");
-            SettingsError::Value(crate::flags::BadValue { flag, reason })
+            bad(flag, reason)
         })?;
         let header = match protocol {
             Protocol::Http => key.to_ascii_lowercase(),
@@ -32,12 +32,11 @@ fn read(
         for name in names.split(',') {
             let category = Category::ALL.into_iter().find(|category| category.name() == name);
             let Some(category) = category else {
-                return Err(SettingsError::Contradiction(format!("unknown restricted {noun} '{name}' ")));
+                return Err(bad(flag, format!("unknown restricted {noun} '{name}' ")).into());
             };
             if rules.iter().any(|rule| rule.category == category) {
-                return Err(SettingsError::Contradiction(format!(
-                    "restricted {noun} '{name}' can not be specified in multiple config groups"
-                )));
+                let reason = format!("restricted {noun} '{name}' can not be specified in multiple config groups");
+                return Err(bad(flag, reason).into());
             }
             let (header, value) = (header.clone(), value.to_owned());
             rules.push(Restriction { protocol, category, header, value });

@@ -1,6 +1,6 @@
 //! How large is the response cache, if there is one?
 
-use crate::flags::{Values, bad};
+use crate::flags::{Values, bad, sides};
 
 use super::SettingsError;
 
@@ -20,7 +20,7 @@ pub(super) fn response_cache(values: &Values<'_>) -> Result<Option<u64>, Setting
                     .into(),
             ));
         }
-        let Some((name, setting)) = value.split_once(',') else {
+        let Some((name, setting)) = sides(value, ',') else {
             let text =
                 format!("No cache specified. --{FLAG} option format is <cache name>,<setting>=<value>. Got {value}");
             return Err(bad(FLAG, text).into());

@@ -3,7 +3,7 @@
 use nerite_engine::{HOST_POLICY_SETTINGS, HostPolicies};
 
 use super::SettingsError;
-use crate::flags::{Values, bad};
+use crate::flags::{Values, bad, sides};
 
 const FLAG: &str = "host-policy";
 
@@ -11,7 +11,7 @@ const FLAG: &str = "host-policy";
 pub(super) fn policies(values: &Values<'_>) -> Result<HostPolicies, SettingsError> {
     let mut policies = HostPolicies::default();
     for value in values.all(FLAG) {
-        let parts = value.split_once(',').and_then(|(policy, setting)| Some((policy, setting.split_once('=')?)));
+        let parts = sides(value, ',').and_then(|(policy, setting)| Some((policy, sides(setting, '=')?)));
         let Some((policy, (setting, content))) = parts else {
             let text = format!("--{FLAG} option format is '<policy name>,<setting>=<value>'. Got {value}");
             return Err(bad(FLAG, text).into());

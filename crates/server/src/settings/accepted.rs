@@ -1,0 +1,70 @@
+//! Do the flags that do nothing here have values that Triton would take?
+//!
+//! A command line that Triton refuses is mistyped, whatever its flags do here.
+
+use super::SettingsError;
+use crate::flags::{FLAGS, Honour, Takes, Values, bad};
+
+/// Flags whose value is `<device>:<number>`.
+const BY_DEVICE: [&str; 3] = ["cuda-memory-pool-byte-size", "cuda-virtual-address-size", "model-load-gpu-limit"];
+
+/// Refuses a value of another type than the flag's.
+pub(super) fn check(values: &Values<'_>) -> Result<(), SettingsError> {
+    for flag in FLAGS.iter().filter(|flag| flag.honour == Honour::Accepted) {
+        match flag.takes {
+            Takes::Value("<boolean>") => values.bool(flag.name, false).map(|_| ())?,
+            Takes::Value("<integer>") => values.int_if_given::<i64>(flag.name).map(|_| ())?,
+            _ if BY_DEVICE.contains(&flag.name) => check_by_device(values, flag.name)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn check_by_device(values: &Values<'_>, flag: &'static str) -> Result<(), SettingsError> {
+    let Some(value) = values.text(flag) else { return Ok(()) };
+    let Some((device, number)) = value.split_once(':') else {
+        let reason = "Cannot parse pair option due to incorrect number of inputs.--<pair option> argument requires format \
+                      <first>:<second>. Found: ";
+        return Err(bad(flag, format!("{reason}{value}")).into());
+    };
+    let invalid = |part: &str| bad(flag, format!("Invalid option value. Got {part}"));
+    device.trim().parse::<i32>().map_err(|_| invalid(device))?;
+    number.trim().parse::<f64>().map_err(|_| invalid(number))?;
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::flags::parse;
+
+    #[track_caller]
+    fn check_line(flag: &str, expect: Result<(), &str>) {
+        let given = parse(&[flag.to_owned()]).unwrap();
+        let found = check(&Values(&given)).map_err(|error| error.to_string());
+        let name = flag.split('=').next().unwrap();
+        assert_eq!(found, expect.map_err(|text| format!("Bad option: \"{name}\".\n{text}\n")), "{flag}");
+    }
+
+    #[test]
+    fn values_of_another_type_are_refused() {
+        check_line("--allow-gpu-metrics=off", Ok(()));
+        check_line("--allow-gpu-metrics=x", Err("invalid value for bool option: x"));
+        check_line("--strict-model-config=x", Err("invalid value for bool option: x"));
+        check_line("--buffer-manager-thread-count=-1", Ok(()));
+        check_line("--buffer-manager-thread-count=x", Err("Invalid option value. Got x"));
+        check_line("--cuda-memory-pool-byte-size=0:1", Ok(()));
+        check_line("--cuda-memory-pool-byte-size=0:x", Err("Invalid option value. Got x"));
+        check_line(
+            "--cuda-memory-pool-byte-size=x",
+            Err(
+                "Cannot parse pair option due to incorrect number of inputs.--<pair option> argument requires format <first>:<second>. Found: x",
+            ),
+        );
+        check_line("--model-load-gpu-limit=0:0.8", Ok(()));
+        check_line("--model-load-gpu-limit=x:0.8", Err("Invalid option value. Got x"));
+        check_line("--repoagent-directory=/x", Ok(()));
+    }
+}
