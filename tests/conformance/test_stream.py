@@ -89,6 +89,24 @@ def test_errors_do_not_end_the_stream(stream, request_of):
     assert stream.call.code() == grpc.StatusCode.OK
 
 
+@pytest.mark.parametrize("metadata", [(), (("triton_grpc_error", "true"),)])
+def test_a_request_that_no_queue_takes_is_told_by_its_id_and_the_stream_goes_on(server, request_of, metadata):
+    def step(id: str, **parameters):
+        return request_of("sequence_int32", [int32("INPUT0", [[7]])], id=id, parameters=parameters)
+
+    with grpc_channel(server.grpc) as channel:
+        stream = Stream(service_stub(channel), metadata=metadata)
+        # Without a sequence, in one without a start, and a whole one.
+        asked = [step("none"), step("late", sequence_id=9_901), step("whole", sequence_id=9_901, sequence_start=True, sequence_end=True)]
+        found = {one.infer_response.id: one for one in stream.ask(*asked).all()}
+        assert stream.call.code() == grpc.StatusCode.OK
+    assert found["none"].error_message.startswith("inference request to model 'sequence_int32' must specify a non-zero or non-empty correlation ID")
+    assert found["late"].error_message.startswith("inference request for sequence 9901 to model 'sequence_int32' must specify the START flag")
+    for id in ("none", "late"):
+        assert found[id].infer_response == pb.ModelInferResponse(id=id)
+    assert not found["whole"].error_message and final(found["whole"])
+
+
 def test_a_faulty_flag(stream, request_of):
     asked = identity(request_of, 1, "x", triton_enable_empty_final_response=5)
     (found,) = stream.ask(asked).all()

@@ -23,7 +23,7 @@ use http_body::Frame;
 use nerite_api::{Admission, Api, Category, Protocol, Sending, TraceClock, aside, codes};
 use nerite_budget::Charge;
 use nerite_listen::Awaited;
-use nerite_request::{Cancel, InferRequest, InferResponse, Status};
+use nerite_request::{Cancel, InferRequest, InferResponse, Response, Status};
 use nerite_wire::proto::{Chunks, InferMessage, StreamStatus, encode_stream};
 
 use crate::begun::Begun;
@@ -326,13 +326,15 @@ impl StreamBody {
         }
     }
 
-    /// Encodes one response. If the stream is strict, an error ends the stream.
+    /// Encodes one response. If the stream is strict, an error ends the stream, unless no queue took the request: as in Triton the stream then
+    /// goes on.
     fn send(&mut self, item: &Item, response: order::Outcome) {
         if let order::Outcome::Response(response) = &response {
             self.mailbox.sent(response);
         }
         let encoded = match response {
-            order::Outcome::Refused(refusal) => {
+            order::Outcome::Refused(refusal)
+            | order::Outcome::Response(Response::Failed { error: refusal, refused: true, .. }) => {
                 encode_error(InferResponse { id: item.id.clone(), ..InferResponse::default() }, &refusal, None)
             }
             order::Outcome::Response(response) => {

@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn one_response_is_one_wherever_the_end_is_said() {
         let (part, last) = (|| Response::Part(InferResponse::default()), || Response::Final(InferResponse::default()));
-        let failed = |more| Response::Failed { error: Status::internal("no"), more, permit: None };
+        let failed = |more| Response::Failed { error: Status::internal("no"), more, refused: false, permit: None };
         check(vec![last()], Ok(Ok(())));
         check(vec![part(), Response::End], Ok(Ok(())));
         check(vec![failed(false)], Ok(Err("no")));

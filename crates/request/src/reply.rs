@@ -19,7 +19,7 @@ pub trait Deliver: Send {
 
     /// Takes the reason why the request was not accepted. Nothing else comes.
     fn refuse(&mut self, why: Status) {
-        self.deliver(Response::failed(why));
+        self.deliver(Response::refused(why));
     }
 
     /// Whether it calls functions of others, which may wait. Then a thread that serves connections must not run the request.

@@ -23,6 +23,8 @@ pub enum Response {
         error: Status,
         /// Whether more responses follow all the same.
         more: bool,
+        /// Whether no queue took the request: a client is told so in the same form as of a request that names no model.
+        refused: bool,
         /// As in [`InferResponse`].
         permit: Option<Arc<ResponsePermit>>,
     },
@@ -68,12 +70,17 @@ pub struct Output {
 impl Response {
     /// An error in the place of a response; more responses follow.
     pub fn failed_part(error: Status) -> Response {
-        Response::Failed { error, more: true, permit: None }
+        Response::Failed { error, more: true, refused: false, permit: None }
     }
 
     /// A last response that says why there is no result.
     pub fn failed(error: Status) -> Response {
-        Response::Failed { error, more: false, permit: None }
+        Response::Failed { error, more: false, refused: false, permit: None }
+    }
+
+    /// The only response to a request that no queue took.
+    pub fn refused(error: Status) -> Response {
+        Response::Failed { error, more: false, refused: true, permit: None }
     }
 
     /// Whether no further response follows.
