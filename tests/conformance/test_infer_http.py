@@ -64,6 +64,8 @@ FAULTS = [
      "Unable to parse 'data': attempt to access JSON non-boolean as boolean"),
     (one(datatype="BYTES", data=[1, 2]), "INTERNAL",
      "Unable to parse JSON bytes array: attempt to access JSON non-string as string"),
+    (one(parameters={"shared_memory_byte_size": "8"}), "INTERNAL", f"Unable to parse 'shared_memory_byte_size': {NOT_UINT}"),
+    (one(parameters={"shared_memory_offset": -1}), "INTERNAL", f"Unable to parse 'shared_memory_offset': {NOT_UINT}"),
     (one() | {"id": 5}, "INTERNAL", "Unable to parse 'id': attempt to access JSON non-string as string"),
     (one() | {"id": None}, "INTERNAL", "Unable to parse 'id': attempt to access JSON non-string as string"),
     (one() | {"outputs": 5}, "INTERNAL", "Unable to parse 'outputs': attempt to access JSON non-array as array"),

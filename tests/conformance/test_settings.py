@@ -64,11 +64,15 @@ def test_unknown_levels_are_ignored(trace):
 
 TRACE_FAULTS = [
     ({"trace_file": "/tmp/x"}, "UNSUPPORTED", "trace file location can not be updated through network protocol"),
+    ({"trace_file": None}, "UNSUPPORTED", "trace file location can not be updated through network protocol"),
+    ({"trace_file": 5}, "UNSUPPORTED", "trace file location can not be updated through network protocol"),
     ({"trace_level": ["OFF", "TIMESTAMPS"]}, "INVALID_ARG", "Expect only one trace level 'OFF' is specified"),
     ({"trace_rate": "x"}, "INVALID_ARG", "Unable to parse 'trace_rate', got: x"),
     ({"trace_rate": "99999999999999999999"}, "INVALID_ARG",
      "Unable to parse 'trace_rate', value is out of range [ 0, 4294967295 ], got: 99999999999999999999"),
     ({"trace_count": "-2"}, "INVALID_ARG", "Unable to parse 'trace_count'. Expecting value >= -1, got:-2"),
+    ({"trace_count": "99999999999"}, "INVALID_ARG",
+     "Unable to parse 'trace_count', value is out of range [ -1, 2147483647 ], got: 99999999999"),
     ({"trace_rate": 5}, "INTERNAL", "attempt to access JSON non-string as string"),
     ("", "INTERNAL", "failed to parse the request JSON buffer: The document is empty. at 0"),
 ]  # fmt: skip
@@ -87,6 +91,8 @@ def test_trace_settings_of_nobody(server):
 
 GRPC_TRACE_FAULTS = [
     ("trace_rate", ["1", "2"], "expect only 1 value for 'trace_rate'"),
+    ("trace_count", ["-99999999999"],
+     "Unable to parse 'trace_count', value is out of range [ -1, 2147483647 ], got: -99999999999"),
     ("trace_count", ["-2"], "Unable to parse 'trace_count'. Expecting value >= -1, got: -2"),
     ("trace_rate", ["x"], "Unable to parse 'trace_rate', got: x"),
 ]
@@ -97,6 +103,13 @@ def test_faulty_trace_settings_over_grpc(stub, key, values, message):
     request = pb.TraceSettingRequest()
     request.settings[key].value.extend(values)
     with grpc_refuses("INVALID_ARG", message):
+        stub.TraceSetting(request)
+
+
+def test_the_trace_file_stays_where_it_is_over_grpc(stub):
+    request = pb.TraceSettingRequest()
+    request.settings["trace_file"].value.extend([])
+    with grpc_refuses("UNSUPPORTED", "trace file location can not be updated through network protocol"):
         stub.TraceSetting(request)
 
 
@@ -127,6 +140,7 @@ def test_log_settings_over_grpc(stub, log):
 
 LOG_FAULTS = [
     ({"log_file": "/tmp/x"}, "UNSUPPORTED", "log file location can not be updated through network protocol"),
+    ({"log_file": 5}, "UNSUPPORTED", "log file location can not be updated through network protocol"),
     ({"log_format": "x"}, "UNAVAILABLE", "invalid argument for --log_format, got: x"),
     ({"log_info": 1}, "INTERNAL", ""),
     ({"log_verbose_level": -1}, "INTERNAL", ""),

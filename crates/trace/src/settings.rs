@@ -183,7 +183,7 @@ impl OwnSettings {
                 "trace_rate" => next.rate = values.map(|values| number(&key, &values)).transpose()?,
                 "log_frequency" => next.log_frequency = values.map(|values| number(&key, &values)).transpose()?,
                 "trace_count" => next.count = values.map(|values| count(&key, &values)).transpose()?,
-                "trace_file" if values.is_some() => {
+                "trace_file" => {
                     return Err(Status::unsupported("trace file location can not be updated through network protocol"));
                 }
                 // As in Triton, what is no setting has no effect.
@@ -217,10 +217,12 @@ fn number(key: &str, values: &[String]) -> Result<u32, Status> {
 
 fn count(key: &str, values: &[String]) -> Result<i32, Status> {
     let value = only(key, values)?;
-    match bounded(key, value, i64::from(i32::MIN), i64::from(i32::MAX))? {
-        ..-1 => Err(Status::invalid(format!("Unable to parse '{key}'. Expecting value >= -1, got: {value}"))),
-        count => Ok(i32::try_from(count).unwrap_or(-1)),
+    // Triton has a text of its own for a number that is too small and has 32 bits.
+    if (value.parse::<i32>()).is_ok_and(|count| count < -1) {
+        return Err(Status::invalid(format!("Unable to parse '{key}'. Expecting value >= -1, got: {value}")));
     }
+    let count = bounded(key, value, -1, i64::from(i32::MAX))?;
+    Ok(i32::try_from(count).unwrap_or(-1))
 }
 
 /// `None` if there is no level among the words.
@@ -274,6 +276,8 @@ mod tests {
         let text = "Unable to parse 'trace_rate', value is out of range [ 0, 4294967295 ], got: -1";
         check("trace_rate", &["-1"], Err(text));
         check("trace_count", &["7"], Ok("7"));
+        let range = "Unable to parse 'trace_count', value is out of range [ -1, 2147483647 ], got: -99999999999";
+        check("trace_count", &["-99999999999"], Err(range));
         check("trace_count", &["-2"], Err("Unable to parse 'trace_count'. Expecting value >= -1, got: -2"));
         check("trace_rate", &["1", "2"], Err("expect only 1 value for 'trace_rate'"));
         check("trace_file", &["/x"], Err("trace file location can not be updated through network protocol"));

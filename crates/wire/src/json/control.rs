@@ -133,9 +133,12 @@ const TRACE_LEVEL: &str = "trace_level";
 
 /// Reads a change of trace settings. Levels are an array, other values are strings. `null` resets a setting to its default.
 pub fn read_trace_change(text: &[u8]) -> Result<TraceChange, Status> {
+    const TRACE_FILE: usize = 0;
     const NAMES: [&str; 5] = ["trace_file", TRACE_LEVEL, "trace_rate", "trace_count", "log_frequency"];
     let mut seen: [Seen<Option<Vec<String>>>; NAMES.len()] = [const { None }; NAMES.len()];
     document(text, |reader, name| match NAMES.iter().position(|known| known.as_bytes() == name) {
+        // Whatever its value, it is refused.
+        Some(TRACE_FILE) => reader.once(&mut seen[TRACE_FILE], |reader| Ok(reader.skip().map(|()| None)?)),
         Some(at) => reader.once(&mut seen[at], |reader| read_setting(reader, NAMES[at] == TRACE_LEVEL)),
         None => reader.skip(),
     })?;
@@ -149,7 +152,7 @@ pub fn read_log_change(text: &[u8]) -> Result<LogChange, Status> {
     let [mut info, mut warning, mut error]: [Seen<Option<bool>>; 3] = [None, None, None];
     let mut verbose: Seen<Option<u64>> = None;
     document(text, |reader, name| match name {
-        b"log_file" => reader.once(&mut file, |reader| unless_null(reader, Reader::string)),
+        b"log_file" => reader.once(&mut file, |reader| unless_null(reader, ignored)),
         b"log_info" => reader.once(&mut info, |reader| unless_null(reader, Reader::bool)),
         b"log_warning" => reader.once(&mut warning, |reader| unless_null(reader, Reader::bool)),
         b"log_error" => reader.once(&mut error, |reader| unless_null(reader, Reader::bool)),
@@ -165,6 +168,12 @@ pub fn read_log_change(text: &[u8]) -> Result<LogChange, Status> {
         verbose_level: given(verbose, "log_verbose_level")?.flatten().map(verbose_level).transpose()?,
         format: given(format, "log_format")?.flatten(),
     })
+}
+
+/// The value of a setting that is refused, whatever its value.
+fn ignored(reader: &mut Reader<'_>) -> Result<String, Fault> {
+    reader.skip()?;
+    Ok(String::new())
 }
 
 /// Triton silently keeps only the low bits of a level that is too large. Here it is an error.

@@ -121,6 +121,9 @@ fn trace_settings_are_strings_levels_an_array_and_null_the_default() {
             ("trace_count".into(), None),
         ]),
     );
+    for file in ["null", "5", r#""/x""#] {
+        check(read(&format!(r#"{{"trace_file":{file}}}"#)), Ok(vec![("trace_file".into(), None)]));
+    }
     check(read(r#"{"trace_level":"OFF"}"#), Err((INTERNAL, "attempt to access JSON non-array as array")));
     check(read(r#"{"trace_rate":5}"#), Err((INTERNAL, "attempt to access JSON non-string as string")));
     check(read(""), Err((INTERNAL, "failed to parse the request JSON buffer: The document is empty. at 0")));
@@ -129,7 +132,8 @@ fn trace_settings_are_strings_levels_an_array_and_null_the_default() {
 #[test]
 fn log_settings_are_read_by_their_types() {
     let read = |text: &str| read_log_change(text.as_bytes());
-    check(read(r#"{"log_info":null}"#), Ok(LogChange::default()));
+    check(read(r#"{"log_info":null,"log_file":null}"#), Ok(LogChange::default()));
+    check(read(r#"{"log_file":5}"#), Ok(LogChange { file: Some(String::new()), ..LogChange::default() }));
     let change =
         LogChange { info: Some(false), verbose_level: Some(2), format: Some("ISO8601".into()), ..LogChange::default() };
     check(read(r#"{"log_info":false,"log_verbose_level":2,"log_format":"ISO8601"}"#), Ok(change));

@@ -110,10 +110,21 @@ fn judge(draft: Draft<'_>, text: &InferText<'_>, tail: &mut Tail<'_>) -> Result<
     let word = required(draft.datatype, "datatype", owner)?;
     let shape = shape_of(draft.shape, owner)?;
     let claim = Claim { name: &name, datatype: DataType::from_name(&word), shape: &shape, bytes_max: text.bytes_max };
+    let Keys { binary_data_size, region, offset, byte_size, .. } = draft.keys;
+    // Checked even without a region, as in Triton. They have no effect then.
+    let offset = optional(offset, "shared_memory_offset", owner)?.unwrap_or_default();
+    let byte_size = optional(byte_size, "shared_memory_byte_size", owner)?.unwrap_or_default();
     let source = match draft.data {
         Some(Data::Read(data)) => Source::Inline(data?),
         Some(Data::Ahead(mut reader)) => Source::Inline(read_ahead(&mut reader, &claim)?),
-        None => source_elsewhere(draft.keys, text, tail, &name)?,
+        None => match optional(binary_data_size, "binary_data_size", owner)? {
+            Some(size) => Source::Inline(take_binary(size, text, tail, &name)?),
+            None => Source::Region(RegionRef {
+                name: short(required(region, "shared_memory_region", owner)?, "shared_memory_region")?,
+                offset,
+                byte_size,
+            }),
+        },
     };
     let datatype = claim.datatype.ok_or_else(|| Status::invalid(format!("invalid datatype for input {name}")))?;
     Ok(InferInput { name, datatype, shape, source })
@@ -132,22 +143,13 @@ fn read_ahead(reader: &mut Reader<'_>, claim: &Claim<'_>) -> Result<Buffer, Stat
     })
 }
 
-fn source_elsewhere(keys: Keys, text: &InferText<'_>, tail: &mut Tail<'_>, name: &str) -> Result<Source, Status> {
-    let owner = Owner::Named(INPUT, name);
-    if let Some(size) = optional(keys.binary_data_size, "binary_data_size", owner)? {
-        let data = tail.take(size).map_err(|missing| {
-            Status::invalid(format!(
-                "unexpected size for input '{name}', expecting {missing} additional bytes for model '{}'",
-                text.model
-            ))
-        })?;
-        return Ok(Source::Inline(data));
-    }
-    Ok(Source::Region(RegionRef {
-        name: short(required(keys.region, "shared_memory_region", owner)?, "shared_memory_region")?,
-        offset: optional(keys.offset, "shared_memory_offset", owner)?.unwrap_or_default(),
-        byte_size: optional(keys.byte_size, "shared_memory_byte_size", owner)?.unwrap_or_default(),
-    }))
+fn take_binary(size: u64, text: &InferText<'_>, tail: &mut Tail<'_>, name: &str) -> Result<Buffer, Status> {
+    tail.take(size).map_err(|missing| {
+        Status::invalid(format!(
+            "unexpected size for input '{name}', expecting {missing} additional bytes for model '{}'",
+            text.model
+        ))
+    })
 }
 
 /// An input's data is in exactly one place. The values of these members are checked later.

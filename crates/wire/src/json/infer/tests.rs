@@ -193,6 +193,12 @@ fn an_inputs_fields_are_refused_by_name() {
         INTERNAL,
         &format!("Unable to parse 'shared_memory_byte_size': {unsigned}"),
     );
+    // Also where no region is named.
+    let beside =
+        |key: &str| one_input(&format!(r#""datatype":"INT32","shape":[1],"data":[1],"parameters":{{"{key}":"1"}}"#));
+    for key in ["shared_memory_offset", "shared_memory_byte_size"] {
+        refuse(&beside(key), INTERNAL, &format!("Unable to parse '{key}': {unsigned}"));
+    }
     refuse(&shm(r#""binary_data_size":-4"#), INTERNAL, &format!("Unable to parse 'binary_data_size': {unsigned}"));
 }
 
