@@ -43,6 +43,20 @@ def test_no_more_classes_than_elements(client):
     assert [one.split(":")[1] for one in found] == ["1", "3", "0", "2"]
 
 
+def test_odd_numbers_are_written_as_c_writes_them(client):
+    given = fp32("INPUT0", [[-0.0, 0.0, float("-inf"), float("inf")]])
+    shape, found = classes(ask(client, "classes", given, 4))
+    assert found == [f"inf:3:{LABELS[3]}", f"-0.000000:0:{LABELS[0]}", f"0.000000:1:{LABELS[1]}", f"-inf:2:{LABELS[2]}"]
+    given = fp32("INPUT0", [[float("nan")] * 4])
+    assert classes(ask(client, "classes", given, 1))[1][0].split(":")[0] == "nan"
+
+
+@differs("an output of no elements kills 2.51", run=False)
+def test_an_output_without_elements_has_no_classes(client):
+    shape, found = classes(ask(client, "identity_int64", Given("INPUT0", "INT64", [0], b""), 2))
+    assert (shape, found) == ([0], [])
+
+
 def test_whole_numbers_without_labels_and_without_batch(client):
     shape, found = classes(ask(client, "classes_int32", int32("INPUT0", [5, -1, 9, 0]), 3))
     assert (shape, found) == ([3], ["9:2", "5:0", "0:3"])

@@ -100,6 +100,8 @@ impl Values {
         match self {
             Values::Signed(v) => v[a].cmp(&v[b]),
             Values::Unsigned(v) => v[a].cmp(&v[b]),
+            // Both zeros are equal.
+            Values::Float(v) if v[a] == v[b] => std::cmp::Ordering::Equal,
             Values::Float(v) => v[a].total_cmp(&v[b]),
         }
     }
@@ -108,6 +110,8 @@ impl Values {
         match self {
             Values::Signed(v) => v[at].to_string(),
             Values::Unsigned(v) => v[at].to_string(),
+            // As C's printf writes them, which Triton uses.
+            Values::Float(v) if v[at].is_nan() => if v[at].is_sign_negative() { "-nan" } else { "nan" }.to_owned(),
             Values::Float(v) => format!("{:.6}", v[at]),
         }
     }
@@ -137,6 +141,9 @@ mod tests {
         check(&[0.1, 0.7, 0.2], &[1, 3], 2, &[], &["0.700000:1", "0.200000:2"]);
         check(&[1.0, 2.0, 4.0, 3.0], &[2, 2], 1, &["a", "b"], &["2.000000:1:b", "4.000000:0:a"]);
         check(&[1.0, 2.0], &[1, 2], 9, &["a"], &["2.000000:1", "1.000000:0:a"]);
+        check(&[-0.0, 0.0, -1.0], &[1, 3], 2, &[], &["-0.000000:0", "0.000000:1"]);
+        let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -f32::NAN];
+        check(&odd, &[1, 4], 4, &[], &["nan:0", "inf:1", "-inf:2", "-nan:3"]);
         check(&[1.0, 2.0], &[1, 2], 9, &["a", ""], &["2.000000:1", "1.000000:0:a"]);
     }
 }
