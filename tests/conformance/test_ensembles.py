@@ -375,6 +375,13 @@ def test_a_load_cannot_make_an_ensemble_of_itself(own_ensembles, model, part, la
     with open_client("http", own_ensembles) as client:
         with refuses("INVALID_ARG", text):
             client.load(model, {"config": json_config(model, part)})
+
+
+@differs("2.51 takes the ensembles out of service")
+def test_ensembles_stay_up_when_one_cannot_be_made_of_itself(own_ensembles):
+    with open_client("http", own_ensembles) as client:
+        with refuses("INVALID_ARG", "load failed for model 'plus': circular dependency between ensembles: "):
+            client.load("plus", {"config": json_config("plus", "second")})
         assert numbers(client.infer("second", [row(1)])) == [2]
 
 
