@@ -12,23 +12,23 @@ pub struct ModelDir {
     path: PathBuf,
     made: Option<Arc<TempDir>>,
     /// What a client is charged for the configuration or the files that it sent.
-    charge: Option<Arc<PeerCharge>>,
+    _charge: Option<Arc<PeerCharge>>,
 }
 
 impl ModelDir {
     /// A directory of a repository.
     pub(crate) fn of_repository(path: PathBuf) -> ModelDir {
-        ModelDir { path, made: None, charge: None }
+        ModelDir { path, made: None, _charge: None }
     }
 
     /// A temporary directory for one load.
     pub(crate) fn made(folder: TempDir) -> ModelDir {
-        ModelDir { path: folder.path().to_owned(), made: Some(Arc::new(folder)), charge: None }
+        ModelDir { path: folder.path().to_owned(), made: Some(Arc::new(folder)), _charge: None }
     }
 
     /// The same directory, which keeps the charge of the load that it was read for.
     pub(crate) fn charged(self, charge: Option<Arc<PeerCharge>>) -> ModelDir {
-        ModelDir { charge, ..self }
+        ModelDir { _charge: charge, ..self }
     }
 
     /// The directory itself.
