@@ -48,7 +48,20 @@ PARTS = {
     "broken": MODEL.replace("    def execute", '    def initialize(self, args):\n        raise ValueError("no way")\n\n    def execute'),
 }
 
+# Answers with the first input that it ever got.
+KEEPS = """\
+import triton_python_backend_utils as pb_utils
 
+
+class TritonPythonModel:
+    kept = None
+
+    def execute(self, requests):
+        values = [pb_utils.get_input_tensor_by_name(request, "IN").as_numpy() for request in requests]
+        if self.kept is None:
+            self.kept = values[0]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", self.kept.copy())]) for _ in values]
+"""
 REPEAT = """\
 import threading
 import numpy as np
@@ -136,6 +149,8 @@ def repository(launcher) -> pathlib.Path:
     for name, source in PARTS.items():
         put_part(found, name, source)
     put_part(found, "whole", MODEL, datatype="INT32")
+    put_part(found, "keeps", KEEPS)
+    put_ensemble(found, "kept", "plus IN=IN OUT=x", "keeps IN=x OUT=OUT")
     put_part(found, "repeat", REPEAT, extra=DECOUPLED)
     put_ensemble(found, "many", "repeat IN=IN OUT=x", "plus IN=x OUT=OUT")
     put_ensemble(found, "many_of_many", "repeat IN=IN OUT=x", "repeat IN=x OUT=y", "plus IN=y OUT=OUT")
@@ -196,7 +211,7 @@ def ensembles(launcher, repository):
     works = [
         "two", "long", "side_by_side", "both", "nested", "batched", "batched_by_one_that_does_not", "slow_then_plus", "fails",
         "fails_inside", "says_nothing",
-        "lacks_input", "many", "many_of_many", "many_inside", "many_counted", "two_in_flight",
+        "kept", "lacks_input", "many", "many_of_many", "many_inside", "many_counted", "two_in_flight",
         "many_thrice", "many_thrice_one", "many_six", "many_thrice_inside",
     ]  # fmt: skip
     flags = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in works)]
@@ -282,6 +297,43 @@ def test_steps_of_onnx_models_copy_nothing(launcher):
             before = copied(server)
             assert (infer_in_region(client, "three") == 3).all()
             assert copied(server) == before
+
+
+def copied_by_reason(server) -> dict[str, int]:
+    page = http_call(server.metrics, "GET", "/metrics").body.decode()
+    lines = [line for line in page.splitlines() if line.startswith("nerite_copied_bytes_total{")]
+    return {line.split('"')[1]: int(float(line.split()[-1])) for line in lines}
+
+
+def test_steps_of_python_models_pass_on_tensors_where_they_are(launcher, ensembles, asking):
+    if launcher.oracle:
+        pytest.skip("2.51 does not say what it copies")
+    infer_in_region(asking, "long")
+    before = copied_by_reason(ensembles)
+    assert (infer_in_region(asking, "long") == 20).all()
+    after = copied_by_reason(ensembles)
+    # Each model makes an array of its own, and that is copied to the output's place. Nothing is copied from a process or to one.
+    assert {reason: after[reason] - before[reason] for reason in ("model_process", "inline_response", "output_placement")} == {
+        "model_process": 0,
+        "inline_response": 0,
+        "output_placement": 0,
+    }
+
+
+def test_a_step_may_keep_an_input_that_another_step_wrote(asking):
+    """The memory is not reused while the model has an array over it."""
+    for turn in range(8):
+        reply = asking.infer("kept", [row(*[turn] * (1 << 14))])
+        assert set(numbers(reply)) == {1}, turn
+
+
+def test_a_small_tensor_is_copied_to_the_next_step(launcher, ensembles, asking):
+    """The copies are counted: the test above counts those that are spared."""
+    if launcher.oracle:
+        pytest.skip("2.51 does not say what it copies")
+    before = copied_by_reason(ensembles)
+    assert numbers(asking.infer("two", [row(1, 2, 3)])) == [3, 4, 5]
+    assert copied_by_reason(ensembles)["model_process"] > before["model_process"]
 
 
 def copied(server) -> int:

@@ -368,6 +368,49 @@ def test_the_state_of_an_onnx_model_is_not_copied(launcher):
                 assert copied_bytes(server) - before <= 64
 
 
+# Its state is many numbers, all the same.
+WIDE = """\
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            value, state = (pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in ("IN", "SO_FAR"))
+            made = [pb_utils.Tensor("SUM", value + state[:1] + state[-1:] * 0), pb_utils.Tensor("NEW_SUM", state + value[0])]
+            responses.append(pb_utils.InferenceResponse(made))
+        return responses
+"""
+
+
+def test_the_state_of_a_python_model_stays_where_the_model_wrote_it(launcher):
+    if launcher.oracle:
+        pytest.skip("2.51 does not say what it copies")
+    repository = launcher.scratch / "sequences_python"
+    many = 1 << 16
+    put_stateful(repository, "state", dims=many)
+    (repository / "state" / "1" / "model.py").write_text(WIDE)
+    with launcher.running("sequences_python", repository=repository) as server:
+        with open_client("grpc", server) as client:
+            for sequence in (1, 2):
+                for number in range(4):
+                    before = copies(server)
+                    flags = ["start"] if number == 0 else ["end"] if number == 3 else []
+                    assert numbers(step(client, "state", 2, sequence, *flags, batch=False), "SUM") == [2 * (number + 1)]
+                    after = copies(server)
+                    # The number of the request and that of the answer are; the state has 256 KiB, of which the first step gets the initial one.
+                    initial = 4 * many if number == 0 else 0
+                    for reason in ("model_process", "inline_response", "output_placement"):
+                        assert 0 <= after[reason] - before[reason] - (initial if reason == "model_process" else 0) <= 64, (number, reason)
+
+
+def copies(server) -> dict[str, int]:
+    page = http_call(server.metrics, "GET", "/metrics").body.decode()
+    lines = [line for line in page.splitlines() if line.startswith("nerite_copied_bytes_total{")]
+    return {line.split('"')[1]: int(float(line.split()[-1])) for line in lines}
+
+
 def copied_bytes(server) -> int:
     page = http_call(server.metrics, "GET", "/metrics").body.decode()
     return sum(int(float(line.split()[-1])) for line in page.splitlines() if line.startswith("nerite_copied_bytes_total{"))

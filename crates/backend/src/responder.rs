@@ -37,6 +37,8 @@ pub struct Responder {
     arrived: u64,
     cancel: Cancel,
     wanted: WantedOutputs,
+    /// How many of them, at the end, the server alone wants.
+    added: usize,
     /// Places that were written and will be written again, by their position in `wanted`.
     again: Vec<(usize, Slot)>,
     /// Whether responses may follow the next one.
@@ -107,6 +109,7 @@ impl Responder {
             arrived,
             cancel,
             wanted,
+            added: 0,
             again: Vec::new(),
             is_divided: false,
             has_sent: false,
@@ -216,6 +219,12 @@ impl Responder {
     /// Wants one more output.
     pub(crate) fn want(&mut self, name: &Name) {
         self.wanted.push(Wanted { name: name.clone(), slot: None });
+        self.added += 1;
+    }
+
+    /// Whether this output may lie in memory that a process still writes to: another model gets it, or the server alone wants it.
+    pub fn takes_shared(&self, name: &str) -> bool {
+        self.reply.takes_shared() || self.wanted.iter().rev().take(self.added).any(|wanted| wanted.name == name)
     }
 
     /// As [`crate::Job::on_end`].
@@ -423,6 +432,7 @@ impl Responder {
         self.restore_places();
         (self.is_divided, self.has_run_before) = (false, true);
         self.wanted.truncate(rest.own.wanted);
+        self.added = 0;
         whom(rest, inputs, self);
     }
 

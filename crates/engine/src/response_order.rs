@@ -169,6 +169,10 @@ impl Deliver for InTurn {
         self.reply.as_ref().is_some_and(Reply::offers_places)
     }
 
+    fn takes_shared(&self) -> bool {
+        self.reply.as_ref().is_some_and(Reply::takes_shared)
+    }
+
     fn window(&self) -> Option<Arc<ResponseWindow>> {
         self.reply.as_ref().and_then(Reply::window)
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nerite_backend::{Responder, Times};
 use nerite_locks::Mutex;
-use nerite_memory::{Buffer, Reason, Slot};
+use nerite_memory::{Access, Buffer, Reason, Slot};
 use nerite_request::{Parameters, ResponsePermit, Status};
 use nerite_tensor::{DataType, Shape};
 
@@ -107,6 +107,15 @@ impl Outputs {
     }
 }
 
+/// Bytes for the response itself. They must not change while they are sent: the process of a step may still write where its output lies.
+fn own(name: &str, data: Buffer) -> Result<Buffer, Status> {
+    if data.access() == Access::Private || data.is_empty() || !data.place().is_host() {
+        return Ok(data);
+    }
+    let copied = data.try_private(Reason::InlineResponse);
+    copied.map_err(|refused| Status::no_memory(format_args!("output '{name}'"), refused))
+}
+
 /// Puts what a response brings.
 fn put<'n>(
     responder: &mut Responder,
@@ -123,7 +132,7 @@ fn put<'n>(
             None => responder.offered(name, data.len())?,
         };
         let Some(mut slot) = slot else {
-            responder.put_buffer(name, datatype, shape, data);
+            responder.put_buffer(name, datatype, shape, own(name, data)?);
             continue;
         };
         slot.fill_from(0, &data, Reason::OutputPlacement).map_err(|fault| Status::internal(fault.to_string()))?;

@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use nerite_config::ModelConfig;
 use nerite_config::proto::model_ensembling;
 
+/// The platform of an ensemble.
+const ENSEMBLE: &str = "ensemble";
+
 /// A tensor of an ensemble, by its position in [`Plan::tensors`].
 pub type TensorIndex = usize;
 
@@ -21,6 +24,9 @@ pub struct Plan {
     pub outputs: Vec<TensorIndex>,
     /// Whether any step answers several times.
     pub is_decoupled: bool,
+    /// Whether a tensor may lie where a model's process can still write to it. Responses to such tensors are not cached for all, so this is not so where a
+    /// step has a response cache, or is an ensemble, whose steps may have one.
+    pub may_share: bool,
     /// How often a step may be in flight for one request; 0 for any number.
     pub in_flight_max: u32,
     /// The steps that take each tensor.
@@ -81,7 +87,10 @@ impl Plan {
         });
         let steps = steps.collect();
         let is_decoupled = members.iter().any(|member| member.as_ref().decoupled());
-        Plan { tensors: names.list, steps, inputs, outputs, is_decoupled, in_flight_max, ..Plan::default() }.linked()
+        let is_cached = |config: &ModelConfig| config.caches_responses() || config.platform == ENSEMBLE;
+        let may_share = !members.iter().any(|member| is_cached(member.as_ref()));
+        let tensors = names.list;
+        Plan { tensors, steps, inputs, outputs, is_decoupled, may_share, in_flight_max, ..Plan::default() }.linked()
     }
 
     /// The same plan, with what connects its steps.

@@ -368,6 +368,11 @@ impl Deliver for StepReply {
         self.run.outputs.offers_places()
     }
 
+    fn takes_shared(&self) -> bool {
+        // Another step reads it there; `Outputs` copies what goes to the client.
+        self.run.plan.may_share
+    }
+
     fn window(&self) -> Option<Arc<ResponseWindow>> {
         // Nobody waits for a request that has ended.
         self.run.windows.get(self.step).filter(|_| self.run.outputs.is_open()).cloned()

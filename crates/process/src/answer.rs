@@ -9,7 +9,9 @@ use nerite_request::Status;
 use nerite_tensor::{DataType, Shape, Tensor, byte_size, element_count, strings};
 
 use crate::blocks::Blocks;
+use crate::limits::SHARED_BYTES_MIN;
 use crate::packets::{Need, NoRoom, OutputSpace, Response, SegmentOffset, TensorAt};
+use crate::passed_on;
 use crate::plan::{Home, Kind, Planned};
 use crate::shares::{Maps, Shares};
 
@@ -174,7 +176,14 @@ fn take_over(
             let whole = block.buffer();
             let extent = Extent::new(0, bytes, whole.len()).map_err(|error| unreadable(&error.to_string()))?;
             sizes.insert(name.to_owned(), bytes);
-            deliver(responder, name, datatype, shape, &whole.slice(extent))?;
+            let data = whole.slice(extent);
+            let has_place = responder.output_slot(name).is_some();
+            if !has_place && responder.takes_shared(name) && block.may_be_kept() && stays(datatype, bytes) {
+                passed_on::note(&data);
+                responder.put_buffer(name, datatype, shape, data);
+                return Ok(());
+            }
+            deliver(responder, name, datatype, shape, &data)?;
         }
         Kind::Unknown => deliver(responder, name, datatype, shape, &Buffer::empty())?,
     }
@@ -191,8 +200,14 @@ fn keep_state(responder: &mut Responder, homes: &mut Vec<Home>, made: TensorAt<'
         Kind::Block(block) if spot == home.spot && bytes <= home.capacity => {
             let whole = block.buffer();
             let extent = Extent::new(0, bytes, whole.len()).map_err(|error| unreadable(&error.to_string()))?;
-            let own = whole.slice(extent).try_private(Reason::InlineResponse);
-            own.map_err(|refused| Status::no_memory(format_args!("state '{name}'"), refused))?
+            let data = whole.slice(extent);
+            if block.may_be_kept() && stays(datatype, bytes) {
+                passed_on::note(&data);
+                data
+            } else {
+                let own = data.try_private(Reason::InlineResponse);
+                own.map_err(|refused| Status::no_memory(format_args!("state '{name}'"), refused))?
+            }
         }
         _ if bytes == 0 => Buffer::empty(),
         _ => return Err(unreadable(&format!("state '{name}' lies where there was no room for it"))),
@@ -200,6 +215,12 @@ fn keep_state(responder: &mut Responder, homes: &mut Vec<Home>, made: TensorAt<'
     check_strings(name, datatype, &shape, &data)?;
     responder.keep_state(Tensor { name: name.into(), datatype, shape, data });
     Ok(())
+}
+
+/// Whether a tensor is worth keeping where the model wrote it, for another model or for the next request of its sequence. Strings are checked once,
+/// and must be the same afterwards.
+fn stays(datatype: DataType, bytes: usize) -> bool {
+    bytes >= SHARED_BYTES_MIN && datatype.size().is_some()
 }
 
 /// Copies an output from the server's memory to its place: the client's memory that the process could not access, or the response.
@@ -263,8 +284,8 @@ mod tests {
     use std::sync::Mutex;
 
     use nerite_backend::Times;
-    use nerite_memory::{Slot, copied_bytes};
-    use nerite_request::{Code, InferResponse, Parameter, Reply, Response as Given, Wanted};
+    use nerite_memory::{Access, Slot, copied_bytes};
+    use nerite_request::{Code, Deliver, InferResponse, Parameter, Reply, Response as Given, Wanted};
     use nerite_shm::{LeaseLimits, Pools};
     use serde_json::{Value, json};
 
@@ -275,10 +296,21 @@ mod tests {
 
     /// Settles `response`, in which `"S"` means the segment of the output's place.
     fn settled(slot: Option<Slot>, known: Option<usize>, response: &Value) -> (Ended, InferResponse) {
+        settled_through(|reply| reply, slot, known, response)
+    }
+
+    /// The same for a request with another reply.
+    fn settled_through(
+        way: impl FnOnce(Reply) -> Reply,
+        slot: Option<Slot>,
+        known: Option<usize>,
+        response: &Value,
+    ) -> (Ended, InferResponse) {
         let (shares, blocks) = nobody();
         let seen = Arc::new(Mutex::new(None));
         let into = Arc::clone(&seen);
         let reply = Reply::new(move |response: Given| *into.lock().unwrap() = response.into_content());
+        let reply = way(reply);
         let mut sizes: HashMap<String, usize> = known.map(|size| ("x".to_owned(), size)).into_iter().collect();
         let outputs: Vec<Wanted> = vec![wanted("x", slot)];
         let (mut planned, told, _) = plan(job(Vec::new(), outputs, reply), &shares, &blocks, &sizes);
@@ -328,6 +360,43 @@ mod tests {
         let (ended, response) = settled(None, None, &outputs(json!([["x", "INT8", [0], null, 0, 0]])));
         assert!(matches!(ended, Ended::Done), "{ended:?}");
         assert!(response.outputs[0].data.is_empty());
+    }
+
+    /// A reply to another model.
+    struct Onward(Reply);
+
+    impl Deliver for Onward {
+        fn deliver(&mut self, response: Given) {
+            self.0.send(response);
+        }
+
+        fn takes_shared(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn a_large_output_for_another_model_stays_where_the_process_wrote_it() {
+        let onward = |reply| Reply::through(Onward(reply));
+        for (bytes, stays) in [(SHARED_BYTES_MIN, true), (SHARED_BYTES_MIN - 1, false)] {
+            let answer = outputs(json!([["x", "INT8", [bytes], "S", 0, bytes]]));
+            let (ended, response) = settled_through(onward, None, Some(bytes), &answer);
+            assert!(matches!(ended, Ended::Done), "{ended:?}");
+            let data = &response.outputs[0].data;
+            assert_eq!((data.len(), data.access() == Access::Shared), (bytes, stays));
+            assert_eq!(passed_on::number(data).is_some(), stays);
+            let (_, response) = settled(None, Some(bytes), &answer);
+            assert_eq!(response.outputs[0].data.access(), Access::Private, "what is sent does not change");
+        }
+        // Strings are checked, so they are copied first.
+        let bytes = 4 * SHARED_BYTES_MIN;
+        let empty = outputs(json!([["x", "BYTES", [SHARED_BYTES_MIN], "S", 0, bytes]]));
+        let (ended, response) = settled_through(onward, None, Some(bytes), &empty);
+        assert!(matches!(ended, Ended::Done), "{ended:?}");
+        assert_eq!(response.outputs[0].data.access(), Access::Private);
+        // The client's own place comes first.
+        let answer = outputs(json!([["x", "INT8", [4], "S", 64, 4]]));
+        assert!(settled_through(onward, Some(place(10)), None, &answer).1.outputs[0].placed);
     }
 
     #[test]

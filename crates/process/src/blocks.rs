@@ -4,16 +4,19 @@ use std::sync::Arc;
 
 use nerite_memory::{Buffer, Extent, Reason, Share, Slot};
 use nerite_request::Status;
-use nerite_shm::{Account, Lease, LeaseError, Pools};
+use nerite_shm::{Account, LEASES_PER_SESSION_MAX, Lease, LeaseError, Pools};
 
-use crate::limits::TENSOR_ALIGN;
+use crate::limits::{KEPT_SHARE, TENSOR_ALIGN};
 
 /// The memory of one instance. It is reused by later requests, and returned to the system when it is idle.
 pub struct Blocks(Arc<Account>);
 
 /// A block of it. It is free again when this, its clones and all Buffers over it are dropped.
 #[derive(Clone)]
-pub(crate) struct Block(Arc<Lease>);
+pub(crate) struct Block {
+    lease: Arc<Lease>,
+    may_be_kept: bool,
+}
 
 impl Blocks {
     /// No memory yet.
@@ -28,7 +31,10 @@ impl Blocks {
         let lease = self.0.take(bytes.max(1) as u64).map_err(|refused| self.full(bytes, &refused))?;
         // It is put back to the free list at once. The list does not give out memory that is still referenced.
         self.0.put_back(&lease);
-        Ok(Block(lease))
+        let (leases, used) = self.0.used();
+        let may_be_kept =
+            leases <= LEASES_PER_SESSION_MAX as u64 / KEPT_SHARE && used <= self.0.bytes_max() / KEPT_SHARE;
+        Ok(Block { lease, may_be_kept })
     }
 
     fn full(&self, bytes: usize, refused: &LeaseError) -> Status {
@@ -74,26 +80,31 @@ impl Drop for Blocks {
 impl Block {
     /// Its size in bytes.
     pub(crate) fn byte_size(&self) -> usize {
-        self.0.byte_size()
+        self.lease.byte_size()
+    }
+
+    /// Whether an output in it may stay there after its request.
+    pub(crate) fn may_be_kept(&self) -> bool {
+        self.may_be_kept
     }
 
     /// Its number in the model's process.
     pub(crate) fn segment(&self) -> u64 {
-        self.0.mark().number()
+        self.lease.mark().number()
     }
 
     /// The whole block, for reading.
     pub(crate) fn buffer(&self) -> Buffer {
-        self.0.buffer(Extent::whole(self.0.byte_size()))
+        self.lease.buffer(Extent::whole(self.lease.byte_size()))
     }
 
     /// Its first bytes, for writing.
     pub(crate) fn slot_of(&self, bytes: usize) -> Option<Slot> {
-        Some(self.0.slot(Extent::new(0, bytes, self.0.byte_size()).ok()?))
+        Some(self.lease.slot(Extent::new(0, bytes, self.lease.byte_size()).ok()?))
     }
 
     fn slot(&self) -> Slot {
-        self.0.slot(Extent::whole(self.0.byte_size()))
+        self.lease.slot(Extent::whole(self.lease.byte_size()))
     }
 }
 
@@ -121,6 +132,16 @@ mod tests {
         drop((held, second, third));
         let again: Vec<_> = (0..3).map(|_| blocks.take(100).unwrap()).collect();
         assert!(again.iter().any(|block| at(block) == place));
+    }
+
+    #[test]
+    fn most_of_the_memory_is_not_kept() {
+        let pools = Pools::new(LeaseLimits { bytes_max: 1 << 20, session_bytes_max: 1 << 20 });
+        let blocks = Blocks::new(&pools);
+        let held: Vec<Block> = (0..64).map(|_| blocks.take(4096).unwrap()).collect();
+        let kept = held.iter().filter(|block| block.may_be_kept()).count();
+        assert_eq!(kept as u64, (1 << 20) / KEPT_SHARE / 4096, "a share of a mebibyte, in pages");
+        assert!(!held.last().unwrap().may_be_kept());
     }
 
     #[test]

@@ -82,7 +82,8 @@ impl ProcessInstance {
         if self.launcher.reports_responses() {
             live.child.side.report_to(&meter);
         }
-        let (planned, requests, maps) = plan(live, &self.blocks, &lock(&self.sizes), jobs, times);
+        let is_decoupled = self.launcher.is_decoupled();
+        let (planned, requests, maps) = plan(live, &self.blocks, is_decoupled, &lock(&self.sizes), jobs, times);
         if planned.is_empty() {
             // The packet was not sent, so its segments must be introduced again.
             live.shares.disown(maps.segments.into_iter());
@@ -325,12 +326,13 @@ fn refuse(jobs: Vec<Job>, status: &Status) {
 fn plan(
     live: &Live,
     blocks: &Blocks,
+    is_decoupled: bool,
     sizes: &HashMap<String, usize>,
     jobs: Vec<Job>,
     times: Times,
 ) -> (Vec<Planned>, BatchPacket, Maps) {
     let told = BatchPacket::new(live.is_packed);
-    let mut planner = Planner { shares: &live.shares, blocks, sizes, maps: Maps::default(), told };
+    let mut planner = Planner { shares: &live.shares, blocks, sizes, maps: Maps::default(), is_decoupled, told };
     let mut planned = Vec::with_capacity(jobs.len());
     for job in jobs {
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);

@@ -38,6 +38,7 @@ mod live;
 mod measured;
 pub mod packets;
 mod placement;
+mod passed_on;
 mod plan;
 mod process_memory;
 mod shares;

@@ -18,6 +18,11 @@ pub const MEMORY_USES_MAX: usize = 64;
 pub const NEEDS_AT_ONCE_MAX: usize = 4;
 /// The most packets that are read of a process's channel after its end. Its socket has fewer, unless another process goes on sending.
 pub(crate) const LAST_PACKETS_MAX: usize = 1024;
+/// An output of fewer bytes is always copied, also for another model or for the next request of its sequence: kept where it is, it would hold whole
+/// pages and a descriptor.
+pub const SHARED_BYTES_MIN: usize = 16 << 10;
+/// One part in so many of an instance's memory may be kept after its requests, by other models and by sequences. The rest is for the next requests.
+pub const KEPT_SHARE: u64 = 8;
 /// The alignment of tensors in memory that several of them share.
 pub const TENSOR_ALIGN: usize = 64;
 /// The pause after a failed start of a process.

@@ -11,6 +11,7 @@ use nerite_tensor::Tensor;
 
 use crate::blocks::{Block, Blocks};
 use crate::packets::{BatchPacket, PlaceFor, Request, SegmentOffset, TensorAt};
+use crate::passed_on;
 use crate::shares::{Maps, Shares};
 
 /// The size of each output in the last response, by its name.
@@ -84,6 +85,8 @@ pub(crate) struct Planner<'a> {
     /// The size of each output in the last response.
     pub(crate) sizes: &'a HashMap<String, usize>,
     pub(crate) maps: Maps,
+    /// Whether the model may use inputs after it has read the batch.
+    pub(crate) is_decoupled: bool,
     /// The requests so far.
     pub(crate) told: BatchPacket,
 }
@@ -104,8 +107,12 @@ impl Planner<'_> {
 
     /// The place of each input. Inputs that the process cannot access are copied to a block.
     fn inputs(&mut self, inputs: &[Tensor]) -> Result<(Vec<Option<SegmentOffset>>, Option<Block>), Status> {
-        let mut spots: Vec<Option<SegmentOffset>> =
-            inputs.iter().map(|input| self.shares.spot(input.data.share(), &mut self.maps)).collect();
+        let mut spot = |input: &Tensor| {
+            // A decoupled model may use its inputs until it drops the request. So long only memory that was taken for them is held.
+            let is_copied = self.is_decoupled && passed_on::number(&input.data).is_some();
+            if is_copied { None } else { self.shares.spot(input.data.share(), &mut self.maps) }
+        };
+        let mut spots: Vec<Option<SegmentOffset>> = inputs.iter().map(&mut spot).collect();
         let apart = |(spot, input): (&Option<SegmentOffset>, &Tensor)| spot.is_none() && !input.data.is_empty();
         let copied: Vec<usize> =
             spots.iter().zip(inputs).enumerate().filter(|(_, pair)| apart(*pair)).map(|(at, _)| at).collect();
@@ -226,7 +233,8 @@ pub(crate) mod tests {
         blocks: &Blocks,
         sizes: &HashMap<String, usize>,
     ) -> (Planned, Value, usize) {
-        let mut planner = Planner { shares, blocks, sizes, maps: Maps::default(), told: BatchPacket::new(false) };
+        let (maps, told) = (Maps::default(), BatchPacket::new(false));
+        let mut planner = Planner { shares, blocks, sizes, maps, is_decoupled: false, told };
         let planned = planner.add(3, job).map_err(|(_, status)| status).unwrap();
         let BatchPacket::Text(told) = planner.told else { panic!("asked for text") };
         (planned, serde_json::from_str(&told).unwrap(), planner.maps.descriptors.len())

@@ -13,6 +13,7 @@ use crate::child::{Heard, Silence, said_long};
 use crate::limits::NEEDS_AT_ONCE_MAX;
 use crate::live::Live;
 use crate::packets::{Responses, Said};
+use crate::passed_on;
 use crate::plan::Planned;
 use crate::supervisor::Side;
 
@@ -132,6 +133,11 @@ pub(crate) fn keep(side: &Side, planned: &[Planned], said: &Said) {
     for segment in said.held() {
         if let Some(block) = planned.iter().flat_map(Planned::blocks).find(|block| block.segment() == segment) {
             side.keep(block);
+            continue;
+        }
+        let mut inputs = planned.iter().flat_map(|planned| planned.job.inputs());
+        if let Some(input) = inputs.find(|input| passed_on::number(&input.data) == Some(segment)) {
+            side.keep_buffer(segment, input.data.clone());
         }
     }
 }

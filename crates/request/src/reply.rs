@@ -32,6 +32,12 @@ pub trait Deliver: Send {
         false
     }
 
+    /// Whether outputs may lie in memory of the server that the process of a model still writes to. What is sent to a socket, or kept for others, must
+    /// not change.
+    fn takes_shared(&self) -> bool {
+        false
+    }
+
     /// The window of the request, whose model waits while it is full. `None` where responses are taken at once.
     fn window(&self) -> Option<Arc<ResponseWindow>> {
         None
@@ -158,6 +164,11 @@ impl Reply {
     /// Whether it may find a place for an output that the client named no memory for.
     pub fn offers_places(&self) -> bool {
         self.0.as_ref().is_some_and(|way| way.get().offers_places())
+    }
+
+    /// As [`Deliver::takes_shared`].
+    pub fn takes_shared(&self) -> bool {
+        self.0.as_ref().is_some_and(|way| way.get().takes_shared())
     }
 
     /// As [`Deliver::may_wait`].

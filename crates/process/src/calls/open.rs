@@ -197,7 +197,8 @@ impl Calls {
         let mut maps = Maps::default();
         let sizes = lock(&self.sizes);
         let (shares, blocks) = (&self.process.shares, &self.process.blocks);
-        let mut planner = Planner { shares, blocks, sizes: &sizes, maps, told: BatchPacket::new(false) };
+        let mut planner =
+            Planner { shares, blocks, sizes: &sizes, maps, is_decoupled: true, told: BatchPacket::new(false) };
         open.homes = open.responder.wanted().map(|name| planner.home(&open.responder, name)).collect();
         maps = planner.maps;
         drop(sizes);

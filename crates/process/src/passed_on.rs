@@ -1,0 +1,70 @@
+//! Which memory of the server has an output that stays there, as an input of another model or of the next request of its sequence?
+//!
+//! Memory of an instance is reused once nothing holds it. A model in a process may keep an array over its input after it has answered. The server then
+//! holds the memory until the array is gone. Memory of clients is theirs to reuse, so these inputs must be told apart.
+
+use std::collections::HashSet;
+use std::sync::{Arc, LazyLock, MutexGuard, PoisonError, Weak};
+
+use nerite_locks::Mutex;
+use nerite_memory::{Buffer, Forget};
+
+/// That of all instances.
+static PASSED_ON: LazyLock<Arc<PassedOn>> = LazyLock::new(Arc::default);
+
+/// Its numbers.
+#[derive(Default)]
+struct PassedOn(Mutex<HashSet<u64>>);
+
+/// Notes that this output stays where it is.
+pub(crate) fn note(output: &Buffer) {
+    let Some(window) = output.share() else { return };
+    let mark = window.share.mark();
+    if PASSED_ON.lock().insert(mark.number()) {
+        let whole: Weak<dyn Forget> = Arc::downgrade(&(Arc::clone(&PASSED_ON) as Arc<dyn Forget>));
+        mark.tell(whole);
+    }
+}
+
+/// The number of the memory that an input lies in, if an output was left there.
+pub(crate) fn number(input: &Buffer) -> Option<u64> {
+    let number = input.share()?.share.mark().number();
+    PASSED_ON.lock().contains(&number).then_some(number)
+}
+
+impl PassedOn {
+    fn lock(&self) -> MutexGuard<'_, HashSet<u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Forget for PassedOn {
+    fn forget(&self, share: u64) {
+        self.lock().remove(&share);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use nerite_memory::Extent;
+    use nerite_shm::{LeaseLimits, Pools};
+
+    use super::*;
+
+    #[test]
+    fn memory_is_known_until_it_is_released() {
+        let lease = Pools::new(LeaseLimits::default()).open().take(4096).unwrap();
+        let buffer = lease.buffer(Extent::new(64, 8, 4096).unwrap());
+        assert_eq!(number(&buffer), None);
+        note(&buffer);
+        note(&buffer);
+        let whole = lease.buffer(Extent::whole(4096));
+        let known = number(&whole).unwrap();
+        drop((lease, buffer, whole));
+        assert!(!PASSED_ON.lock().contains(&known));
+        note(&Buffer::from(vec![1u8; 3]));
+        assert_eq!(number(&Buffer::from(vec![1u8; 3])), None);
+    }
+}
