@@ -21,7 +21,7 @@ pub struct OutputLease {
     /// The model's name for it.
     pub output: Name,
     /// The lease.
-    pub loan: BorrowedLease,
+    pub borrowed: BorrowedLease,
     /// Bytes of the output.
     pub byte_size: u64,
     account: Arc<Account>,
@@ -30,16 +30,16 @@ pub struct OutputLease {
 impl OutputLease {
     /// Returns the lease, for a response that cannot be sent.
     pub fn cancel(self) {
-        self.account.cancel(self.loan);
+        self.account.cancel(self.borrowed);
     }
 
     /// The notice in the response. The lease is returned if the notice is not sent.
     fn notice(self) -> LeaseNotice {
-        let OutputLease { output, loan, byte_size, account } = self;
-        let region = RegionRef { name: loan.lease.name().to_string().into(), offset: 0, byte_size };
+        let OutputLease { output, borrowed, byte_size, account } = self;
+        let region = RegionRef { name: borrowed.lease.name().to_string().into(), offset: 0, byte_size };
         // Only the name is kept. A lease that is still referenced would not be lent again.
         let name = region.name.clone();
-        drop(loan);
+        drop(borrowed);
         LeaseNotice::new(output, region, move || account.recall(&name))
     }
 }
@@ -108,8 +108,8 @@ impl Places {
     /// A place for `bytes` bytes of `output`. `None` for an output that is sent in the response.
     pub(crate) fn place(&self, output: &str, bytes: usize) -> Result<Option<Slot>, Status> {
         let Some(leased) = self.0.leased_output(output).filter(|_| bytes > 0) else { return Ok(None) };
-        let Some((loan, slot)) = leased.lend(bytes)? else { return Ok(None) };
-        self.0.open.lock().unwrap_or_else(PoisonError::into_inner).push(loan);
+        let Some((borrowed, slot)) = leased.lend(bytes)? else { return Ok(None) };
+        self.0.open.lock().unwrap_or_else(PoisonError::into_inner).push(borrowed);
         Ok(Some(slot))
     }
 
@@ -142,37 +142,37 @@ impl Shared {
         };
         if output.placed {
             let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-            let at = open.iter().position(|loan| loan.lease.starts(&output.data));
+            let at = open.iter().position(|borrowed| borrowed.lease.starts(&output.data));
             return Ok(at.map(|at| leased.placed(output, open.swap_remove(at))));
         }
-        let Some((loan, mut slot)) = leased.lend(output.data.len())? else { return Ok(None) };
+        let Some((borrowed, mut slot)) = leased.lend(output.data.len())? else { return Ok(None) };
         if let Err(fault) = slot.fill_from(0, &output.data, Reason::OutputPlacement) {
-            leased.account.cancel(loan);
+            leased.account.cancel(borrowed);
             return Err(Status::internal(fault.to_string()));
         }
         output.data = slot.filled().into_buffer();
         output.placed = true;
-        Ok(Some(leased.placed(output, loan)))
+        Ok(Some(leased.placed(output, borrowed)))
     }
 }
 
 impl LeasedOutput {
     /// A lease of at least this many bytes. `None` if none is available and the output may be sent in the response.
     fn lend(&self, bytes: usize) -> Result<Option<(BorrowedLease, Slot)>, Status> {
-        let borrowed = match self.way {
+        let outcome = match self.way {
             Way::Packet => self.account.borrow(bytes as u64),
             Way::Response { tag } => {
                 self.account.place(bytes as u64, tag).map(|lease| BorrowedLease { lease, descriptor: None })
             }
         };
-        let loan = match borrowed {
-            Ok(loan) => loan,
+        let borrowed = match outcome {
+            Ok(borrowed) => borrowed,
             Err(error) if self.travels_instead(&error) => return Ok(None),
             Err(error) => return Err(of_lease(error)),
         };
-        let extent = loan.lease.locate(0, bytes as u64).map_err(of_shm)?;
-        let slot = loan.lease.slot(extent);
-        Ok(Some((loan, slot)))
+        let extent = borrowed.lease.locate(0, bytes as u64).map_err(of_shm)?;
+        let slot = borrowed.lease.slot(extent);
+        Ok(Some((borrowed, slot)))
     }
 
     /// Whether an output without a lease is sent in the response. Messages of HTTP and gRPC can have any size, and a session's packet cannot.
@@ -184,9 +184,9 @@ impl LeasedOutput {
         lacks_room && self.way != Way::Packet
     }
 
-    fn placed(&self, output: &Output, loan: BorrowedLease) -> (Way, OutputLease) {
+    fn placed(&self, output: &Output, borrowed: BorrowedLease) -> (Way, OutputLease) {
         let (output, byte_size) = (output.name.clone(), output.data.len() as u64);
-        (self.way, OutputLease { output, loan, byte_size, account: Arc::clone(&self.account) })
+        (self.way, OutputLease { output, borrowed, byte_size, account: Arc::clone(&self.account) })
     }
 }
 
@@ -194,10 +194,10 @@ impl Drop for Shared {
     /// Returns leases that no response reported. A session that was not charged for a lease does not know its name.
     fn drop(&mut self) {
         let open = std::mem::take(self.open.get_mut().unwrap_or_else(PoisonError::into_inner));
-        for loan in open {
-            let name = loan.lease.name().to_string();
+        for borrowed in open {
+            let name = borrowed.lease.name().to_string();
             if let Some(leased) = self.outputs.iter().find(|leased| leased.account.find(&name).is_some()) {
-                leased.account.cancel(loan);
+                leased.account.cancel(borrowed);
             }
         }
     }

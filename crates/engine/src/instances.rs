@@ -27,13 +27,13 @@ pub(crate) struct Maker {
     pub cores: Option<Arc<InstanceCores>>,
 }
 
-type Outcome = Result<Box<dyn Instance>, Status>;
+type InstanceResult = Result<Box<dyn Instance>, Status>;
 
 /// The number of the next instance, and the results so far.
 struct Made {
     next: AtomicUsize,
     is_over: AtomicBool,
-    results: Vec<Mutex<Option<Outcome>>>,
+    results: Vec<Mutex<Option<InstanceResult>>>,
 }
 
 impl Maker {

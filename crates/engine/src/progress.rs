@@ -15,15 +15,15 @@ use crate::timer::{Wake, now_us, timer};
 #[derive(Default)]
 pub(crate) struct Loads(Arc<Mutex<Table>>);
 
-type Table = HashMap<(String, i64), Arc<Step>>;
+type Table = HashMap<(String, i64), Arc<LoadInProgress>>;
 
 /// One of them, until it is dropped.
 pub(crate) struct Progress {
-    step: Arc<Step>,
+    load: Arc<LoadInProgress>,
     loads: Arc<Mutex<Table>>,
 }
 
-struct Step {
+struct LoadInProgress {
     model: String,
     version: i64,
     began_ns: u64,
@@ -34,22 +34,27 @@ struct Step {
 impl Loads {
     /// A load begins.
     pub fn begin(&self, model: &str, version: i64) -> Progress {
-        let step = Arc::new(Step { model: model.to_owned(), version, began_ns: now_ns(), instances: Mutex::new(None) });
-        step.wake_later();
-        lock(&self.0).insert((model.to_owned(), version), Arc::clone(&step));
-        Progress { step, loads: Arc::clone(&self.0) }
+        let load = Arc::new(LoadInProgress {
+            model: model.to_owned(),
+            version,
+            began_ns: now_ns(),
+            instances: Mutex::new(None),
+        });
+        load.wake_later();
+        lock(&self.0).insert((model.to_owned(), version), Arc::clone(&load));
+        Progress { load, loads: Arc::clone(&self.0) }
     }
 
     /// The progress of the load of a version as text, if it is under way.
     pub fn of(&self, model: &str, version: i64) -> Option<String> {
-        lock(&self.0).get(&(model.to_owned(), version)).map(|step| step.words())
+        lock(&self.0).get(&(model.to_owned(), version)).map(|load| load.words())
     }
 }
 
 impl Progress {
     /// Notes that `made` of `all` instances were made.
     pub fn instances(&self, made: usize, all: usize) {
-        let mut known = self.step.instances.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.load.instances.lock().unwrap_or_else(PoisonError::into_inner);
         // Threads may report their counts in another order than they counted.
         let before = known.map_or(0, |(before, _)| before);
         *known = Some((made.max(before), all));
@@ -58,11 +63,11 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        lock(&self.loads).remove(&(self.step.model.clone(), self.step.version));
+        lock(&self.loads).remove(&(self.load.model.clone(), self.load.version));
     }
 }
 
-impl Step {
+impl LoadInProgress {
     fn words(&self) -> String {
         match *self.instances.lock().unwrap_or_else(PoisonError::into_inner) {
             None => "the model is being read".to_owned(),
@@ -78,7 +83,7 @@ impl Step {
     }
 }
 
-impl Wake for Step {
+impl Wake for LoadInProgress {
     fn wake(self: Arc<Self>) {
         let seconds = now_ns().saturating_sub(self.began_ns) / 1_000_000_000;
         log::info!("loading: {}:{} for {seconds} s so far: {}", self.model, self.version, self.words());

@@ -328,16 +328,16 @@ impl StreamBody {
 
     /// Encodes one response. If the stream is strict, an error ends the stream, unless no queue took the request: as in Triton the stream then
     /// goes on.
-    fn send(&mut self, item: &Item, response: order::Outcome) {
-        if let order::Outcome::Response(response) = &response {
+    fn send(&mut self, item: &Item, response: order::StreamAnswer) {
+        if let order::StreamAnswer::Response(response) = &response {
             self.mailbox.sent(response);
         }
         let encoded = match response {
-            order::Outcome::Refused(refusal)
-            | order::Outcome::Response(Response::Failed { error: refusal, refused: true, .. }) => {
+            order::StreamAnswer::Refused(refusal)
+            | order::StreamAnswer::Response(Response::Failed { error: refusal, refused: true, .. }) => {
                 encode_error(InferResponse { id: item.id.clone(), ..InferResponse::default() }, &refusal, None)
             }
-            order::Outcome::Response(response) => {
+            order::StreamAnswer::Response(response) => {
                 let last = response.is_last();
                 // An end without tensors only identifies its request.
                 let response = match response.into_content().unwrap_or_else(|| Ok(item.as_response())) {

@@ -21,7 +21,7 @@ mod tensors;
 
 pub use answer::{Answer, Execution, IsReady, Need, Outcome, Ready, Response, Responses, Said};
 pub use answers_apart::{AskAgain, AskPlace, Released, SendResponse};
-pub use calls::{Answered, Asked, Call, CallSaid, Done, NoPlace, Over, Place, Places, Release, Respond, Unknown};
+pub use calls::{Answered, Asked, Call, CallSaid, Done, NoPlace, Over, PlaceFound, Places, Release, Respond, Unknown};
 pub use command::{
     Command, Complete, Execute, Forget, Greeting, Initialize, Model, NoRoom, OutputSpace, Reap, Request, RequestRead,
 };

@@ -52,8 +52,8 @@ pub(crate) fn base(policy: &Policy) -> Result<Option<PathBuf>, NoGroup> {
     }
     let _one = CHANGE.lock().unwrap_or_else(PoisonError::into_inner);
     let read = |name: &str| fs::read_to_string(Path::new("/proc/self").join(name)).unwrap_or_default();
-    let place = Place::read(&read("cgroup"), &read("mountinfo")).ok_or(NoGroup::Version)?;
-    place.divide(&controllers, is_delegated).map(Some)
+    let path = GroupPath::read(&read("cgroup"), &read("mountinfo")).ok_or(NoGroup::Version)?;
+    path.divide(&controllers, is_delegated).map(Some)
 }
 
 fn controllers(policy: &Policy) -> Vec<&'static str> {
@@ -63,16 +63,16 @@ fn controllers(policy: &Policy) -> Vec<&'static str> {
 
 /// Where a process is among the groups.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct GroupPath {
     /// Where the top is mounted.
     top: PathBuf,
     /// The path of its group, from the top.
     own: String,
 }
 
-impl Place {
+impl GroupPath {
     /// By what proc(5) calls `cgroup` and `mountinfo`.
-    fn read(cgroup: &str, mountinfo: &str) -> Option<Place> {
+    fn read(cgroup: &str, mountinfo: &str) -> Option<GroupPath> {
         let own = cgroup.lines().find_map(|line| line.strip_prefix("0::"))?.to_owned();
         let top = mountinfo.lines().find_map(|line| {
             let (mount, kind) = line.split_once(" - ")?;
@@ -80,7 +80,7 @@ impl Place {
             kind.starts_with("cgroup2 ").then(|| PathBuf::from(top))
         })?;
         // A group outside of the namespace's top.
-        (!own.starts_with("/..")).then_some(Place { top, own })
+        (!own.starts_with("/..")).then_some(GroupPath { top, own })
     }
 
     /// The group that may be divided, with these controllers for those below it.

@@ -20,8 +20,8 @@ mod tuning;
 pub use policy::{BatchPolicy, PriorityLevels, QueuePolicy};
 
 use crate::{Arrival, Batch, Context, Event, InstanceId, Rejection, Scheduler, Slot, Ticket, Wants};
-use forming::{Forming, Step};
-use queue::{Expired, Place, Queue, Waiting};
+use forming::{BatchDecision, Forming};
+use queue::{Expired, Queue, QueuePosition, Waiting};
 use tuning::{Start, Tuning};
 
 /// A scheduler that joins requests in batches.
@@ -84,14 +84,14 @@ impl Batcher {
         } else if is_full(self.policy.requests_max, self.queue.len()) {
             context.reject(ticket, Rejection::Overloaded);
         } else {
-            let place = self.queue.push(arrival, context.now_us);
-            self.changed(place);
+            let position = self.queue.push(arrival, context.now_us);
+            self.changed(position);
         }
     }
 
-    /// A request was added or removed at that place.
-    fn changed(&mut self, place: Place) {
-        if self.forming.covers(place) {
+    /// A request was added or removed at that position.
+    fn changed(&mut self, position: QueuePosition) {
+        if self.forming.covers(position) {
             self.forming = Forming::default();
         }
     }
@@ -99,11 +99,11 @@ impl Batcher {
     fn expire(&mut self, context: &mut Context<'_>) {
         while let Some(expired) = self.queue.expire(context.now_us) {
             match expired {
-                Expired::Rejected(ticket, place) => {
+                Expired::Rejected(ticket, position) => {
                     context.reject(ticket, Rejection::TimedOut);
-                    self.changed(place);
+                    self.changed(position);
                 }
-                Expired::Delayed(place) => self.changed(place),
+                Expired::Delayed(position) => self.changed(position),
             }
         }
     }
@@ -114,17 +114,17 @@ impl Batcher {
             if let Some(tuned) = &self.tuned {
                 self.policy.delay_us = tuned.tuning.delay_us();
             }
-            match self.forming.step(&self.policy, self.stopped, context.now_us) {
-                Step::Idle => {
+            match self.forming.decide(&self.policy, self.stopped, context.now_us) {
+                BatchDecision::Idle => {
                     context.joins.ends();
                     return self.tuned.iter_mut().for_each(|tuned| tuned.waits_since_us = None);
                 }
-                Step::WaitUntil(at_us) => {
+                BatchDecision::WaitUntil(at_us) => {
                     self.tuned.iter_mut().for_each(|tuned| tuned.waits(context.now_us));
                     return context.wake_at(at_us);
                 }
-                Step::AwaitAnswer => return,
-                Step::Run(count) => {
+                BatchDecision::AwaitAnswer => return,
+                BatchDecision::Run(count) => {
                     self.granted.pop();
                     context.joins.ends();
                     let due_us = self.forming.due_us(&self.policy);
@@ -141,15 +141,15 @@ impl Batcher {
 
     /// Extends the forming batch by the next requests of the queue.
     fn look(&mut self, context: &mut Context<'_>) {
-        for (place, waiting) in self.queue.behind(self.forming.last()) {
+        for (position, waiting) in self.queue.behind(self.forming.last()) {
             if self.forming.is_closed() || self.forming.is_asking() {
                 return;
             }
             if self.forming.last().is_none() && !context.joins.begins(waiting.arrival.ticket) {
-                return self.forming.asks_at(place);
+                return self.forming.asks_at(position);
             }
             let may_join = |head: Ticket, next: Ticket| context.joins.may_join(&[head], next);
-            self.forming.look_at(place, waiting, &self.policy, may_join);
+            self.forming.look_at(position, waiting, &self.policy, may_join);
         }
     }
 
@@ -210,9 +210,9 @@ impl Scheduler for Batcher {
             Event::Granted(instance) => self.granted.push(instance),
             Event::Withdrawn(instance) => self.granted.retain(|granted| *granted != instance),
             Event::Cancelled(ticket) => {
-                if let Some((place, _)) = self.queue.remove(ticket) {
+                if let Some((position, _)) = self.queue.remove(ticket) {
                     context.reject(ticket, Rejection::Cancelled);
-                    self.changed(place);
+                    self.changed(position);
                 }
             }
             Event::Stop => self.stopped = true,

@@ -60,8 +60,8 @@ pub(crate) fn failure_packet(status: &Status) -> Packet {
     Packet { bytes: encode_answer(&failure(0, status)), ..Packet::default() }
 }
 
-/// The message about a lease. It includes the descriptor if that is still in `loan`.
-pub(crate) fn lease_message(loan: &nerite_api::BorrowedLease) -> v1::Lease {
-    let (name, byte_size) = (loan.lease.name().to_string(), loan.lease.byte_size() as u64);
-    v1::Lease { name, byte_size, descriptor: loan.descriptor.is_some() }
+/// The message about a lease. It includes the descriptor if that is still in `borrowed`.
+pub(crate) fn lease_message(borrowed: &nerite_api::BorrowedLease) -> v1::Lease {
+    let (name, byte_size) = (borrowed.lease.name().to_string(), borrowed.lease.byte_size() as u64);
+    v1::Lease { name, byte_size, descriptor: borrowed.descriptor.is_some() }
 }

@@ -116,9 +116,9 @@ impl Session {
 }
 
 fn lend(scope: &Scope, byte_size: u64) -> Result<CallOutcome, Status> {
-    let loan = scope.borrow(byte_size)?;
-    let message = lease_message(&loan);
-    Ok(CallOutcome::Answer(Answer::Lease(message), loan.descriptor.into_iter().collect()))
+    let borrowed = scope.borrow(byte_size)?;
+    let message = lease_message(&borrowed);
+    Ok(CallOutcome::Answer(Answer::Lease(message), borrowed.descriptor.into_iter().collect()))
 }
 
 /// Sends all leases or an error. If only some could be sent, the client would not know which.
@@ -130,9 +130,9 @@ fn send_leases(scope: &Scope, names: &[String]) -> Result<CallOutcome, Status> {
         )));
     }
     scope.check_leases(names)?;
-    let mut loans = names.iter().map(|name| scope.fetch(name)).collect::<Result<Vec<_>, Status>>()?;
-    let leases = loans.iter().map(lease_message).collect();
-    let descriptors = loans.iter_mut().filter_map(|loan| loan.descriptor.take()).collect();
+    let mut all = names.iter().map(|name| scope.fetch(name)).collect::<Result<Vec<_>, Status>>()?;
+    let leases = all.iter().map(lease_message).collect();
+    let descriptors = all.iter_mut().filter_map(|borrowed| borrowed.descriptor.take()).collect();
     Ok(CallOutcome::Answer(Answer::Leases(v1::Leases { leases }), descriptors))
 }
 

@@ -98,7 +98,7 @@ fn encode(id: u64, more: bool, response: InferResponse, mut placed: Vec<OutputLe
             return Err(status);
         }
     };
-    let descriptors: Vec<OwnedFd> = placed.iter_mut().filter_map(|one| one.loan.descriptor.take()).collect();
+    let descriptors: Vec<OwnedFd> = placed.iter_mut().filter_map(|one| one.borrowed.descriptor.take()).collect();
     Ok(Packet { bytes: encoded, descriptors, ..Packet::default() })
 }
 
@@ -115,5 +115,5 @@ fn nothing_follows(id: u64) -> Packet {
 
 fn placed_message(placed: &OutputLease) -> v1::OutputLease {
     let (output, byte_size) = (placed.output.clone(), placed.byte_size);
-    v1::OutputLease { output: output.into(), lease: Some(lease_message(&placed.loan)), offset: 0, byte_size }
+    v1::OutputLease { output: output.into(), lease: Some(lease_message(&placed.borrowed)), offset: 0, byte_size }
 }

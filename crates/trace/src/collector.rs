@@ -40,7 +40,7 @@ pub(crate) struct Collector {
 
 /// What became of a post.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum ExportResult {
     /// The collector has it, and may have said something of it.
     Taken { remark: Option<String> },
     /// It will never take it.
@@ -70,7 +70,7 @@ impl Collector {
     }
 
     /// Posts a batch, at most for `patience`.
-    pub(crate) async fn post(&mut self, body: Bytes, patience: Duration) -> Outcome {
+    pub(crate) async fn post(&mut self, body: Bytes, patience: Duration) -> ExportResult {
         match timeout(patience, self.exchange(body)).await {
             Ok(Ok((status, answer))) => read(status, &answer),
             Ok(Err(reason)) => self.give_up(reason),
@@ -79,9 +79,9 @@ impl Collector {
     }
 
     /// A connection of which nobody knows what it will bring is used no more.
-    fn give_up(&mut self, reason: String) -> Outcome {
+    fn give_up(&mut self, reason: String) -> ExportResult {
         self.connection = None;
-        Outcome::Later(reason)
+        ExportResult::Later(reason)
     }
 
     async fn exchange(&mut self, body: Bytes) -> Result<(StatusCode, Bytes), String> {
@@ -161,7 +161,7 @@ fn told(error: impl std::error::Error) -> String {
 }
 
 /// What an answer says. A body that makes no sense says nothing: the status decides.
-fn read(status: StatusCode, answer: &[u8]) -> Outcome {
+fn read(status: StatusCode, answer: &[u8]) -> ExportResult {
     match status {
         _ if status.is_success() => {
             let partial = ExportTraceServiceResponse::decode(answer).ok().and_then(|answer| answer.partial_success);
@@ -169,14 +169,14 @@ fn read(status: StatusCode, answer: &[u8]) -> Outcome {
             let remark = |part: nerite_wire::proto::otlp::ExportTracePartialSuccess| {
                 format!("{} spans were rejected: {}", part.rejected_spans, part.error_message)
             };
-            Outcome::Taken { remark: partial.map(remark) }
+            ExportResult::Taken { remark: partial.map(remark) }
         }
         // As OTLP says.
         StatusCode::TOO_MANY_REQUESTS
         | StatusCode::BAD_GATEWAY
         | StatusCode::SERVICE_UNAVAILABLE
-        | StatusCode::GATEWAY_TIMEOUT => Outcome::Later(format!("it answered {status}")),
-        _ => Outcome::Refused(format!("it answered {status}")),
+        | StatusCode::GATEWAY_TIMEOUT => ExportResult::Later(format!("it answered {status}")),
+        _ => ExportResult::Refused(format!("it answered {status}")),
     }
 }
 
@@ -246,11 +246,11 @@ mod tests {
         };
         let body = ExportTraceServiceResponse { partial_success: Some(partial) }.encode_to_vec();
         let remark = Some("3 spans were rejected: too old".to_owned());
-        assert_eq!(read(StatusCode::OK, &body), Outcome::Taken { remark });
-        assert_eq!(read(StatusCode::OK, b"<html>nonsense"), Outcome::Taken { remark: None });
-        assert_eq!(read(StatusCode::ACCEPTED, b""), Outcome::Taken { remark: None });
-        assert!(matches!(read(StatusCode::SERVICE_UNAVAILABLE, b""), Outcome::Later(_)));
-        assert!(matches!(read(StatusCode::NOT_FOUND, b""), Outcome::Refused(_)));
-        assert!(matches!(read(StatusCode::FOUND, b""), Outcome::Refused(_)));
+        assert_eq!(read(StatusCode::OK, &body), ExportResult::Taken { remark });
+        assert_eq!(read(StatusCode::OK, b"<html>nonsense"), ExportResult::Taken { remark: None });
+        assert_eq!(read(StatusCode::ACCEPTED, b""), ExportResult::Taken { remark: None });
+        assert!(matches!(read(StatusCode::SERVICE_UNAVAILABLE, b""), ExportResult::Later(_)));
+        assert!(matches!(read(StatusCode::NOT_FOUND, b""), ExportResult::Refused(_)));
+        assert!(matches!(read(StatusCode::FOUND, b""), ExportResult::Refused(_)));
     }
 }

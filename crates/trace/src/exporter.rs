@@ -15,7 +15,7 @@ use nerite_wire::proto::otlp::{
 use prost::Message;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::collector::{Collector, Outcome};
+use crate::collector::{Collector, ExportResult};
 use crate::complaints::Complaints;
 use crate::counts::Counts;
 use crate::queue::{Flush, Queue, Work};
@@ -154,15 +154,15 @@ impl Sender {
             let left = self.queue.flush_until().map(|until| until.saturating_duration_since(Instant::now()));
             let patience = left.map_or(self.timeout, |left| left.min(self.timeout));
             match self.runtime.block_on(self.collector.post(body.clone(), patience)) {
-                Outcome::Taken { remark } => {
+                ExportResult::Taken { remark } => {
                     self.complaints.taken(remark);
                     return true;
                 }
-                Outcome::Refused(reason) => {
+                ExportResult::Refused(reason) => {
                     self.complaints.refused(reason);
                     return false;
                 }
-                Outcome::Later(reason) => self.complaints.refused(reason),
+                ExportResult::Later(reason) => self.complaints.refused(reason),
             }
             if left.is_some() {
                 return false;

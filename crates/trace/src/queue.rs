@@ -57,7 +57,7 @@ pub(crate) enum Work {
 
 /// What is to be done with spans that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum SendDecision {
     Send,
     WaitFor(Duration),
     Rest,
@@ -118,10 +118,10 @@ impl Queue {
         let mut waiting = self.lock();
         loop {
             let since = waiting.since.map_or(Duration::ZERO, |since| since.elapsed());
-            match step(&self.limits, waiting.spans, since, waiting.flush.is_some()) {
-                Step::Send => return Work::Send(waiting.take(self.limits.batch_max)),
-                Step::WaitFor(time) => waiting = self.wait(waiting, time),
-                Step::Rest => match waiting.flush.take() {
+            match decide(&self.limits, waiting.spans, since, waiting.flush.is_some()) {
+                SendDecision::Send => return Work::Send(waiting.take(self.limits.batch_max)),
+                SendDecision::WaitFor(time) => waiting = self.wait(waiting, time),
+                SendDecision::Rest => match waiting.flush.take() {
                     Some(flush) => return Work::Flushed(flush),
                     None => waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner),
                 },
@@ -168,13 +168,13 @@ impl Waiting {
 }
 
 /// What to do with so many spans, the first of which has waited for so long.
-fn step(limits: &Limits, spans: usize, since: Duration, is_flushed: bool) -> Step {
+fn decide(limits: &Limits, spans: usize, since: Duration, is_flushed: bool) -> SendDecision {
     if spans == 0 {
-        Step::Rest
+        SendDecision::Rest
     } else if spans >= limits.batch_max || is_flushed || since >= limits.delay {
-        Step::Send
+        SendDecision::Send
     } else {
-        Step::WaitFor(limits.delay.saturating_sub(since))
+        SendDecision::WaitFor(limits.delay.saturating_sub(since))
     }
 }
 
@@ -193,20 +193,20 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(spans: usize, since_ms: u64, is_flushed: bool, expected: Step) {
+    fn check(spans: usize, since_ms: u64, is_flushed: bool, expected: SendDecision) {
         let limits = Limits { spans_max: 100, batch_max: 10, delay: Duration::from_millis(50) };
-        assert_eq!(step(&limits, spans, Duration::from_millis(since_ms), is_flushed), expected);
+        assert_eq!(decide(&limits, spans, Duration::from_millis(since_ms), is_flushed), expected);
     }
 
     #[test]
     fn spans_are_sent_when_they_fill_a_batch_or_have_waited() {
-        check(0, 0, false, Step::Rest);
-        check(0, 90, true, Step::Rest);
-        check(1, 0, false, Step::WaitFor(Duration::from_millis(50)));
-        check(9, 20, false, Step::WaitFor(Duration::from_millis(30)));
-        check(9, 50, false, Step::Send);
-        check(10, 0, false, Step::Send);
-        check(1, 0, true, Step::Send);
+        check(0, 0, false, SendDecision::Rest);
+        check(0, 90, true, SendDecision::Rest);
+        check(1, 0, false, SendDecision::WaitFor(Duration::from_millis(50)));
+        check(9, 20, false, SendDecision::WaitFor(Duration::from_millis(30)));
+        check(9, 50, false, SendDecision::Send);
+        check(10, 0, false, SendDecision::Send);
+        check(1, 0, true, SendDecision::Send);
     }
 
     fn queue(queue_max: u32, batch_max: u32) -> Arc<Queue> {

@@ -20,13 +20,13 @@ fn pools(pages: u64, of_session: u64) -> Arc<Pools> {
 }
 
 fn borrow(account: &Account) -> Option<LeaseName> {
-    account.borrow(PAGE).ok().map(|loan| loan.lease.name())
+    account.borrow(PAGE).ok().map(|borrowed| borrowed.lease.name())
 }
 
-/// What others hold of a lease, by the loan in which they found it.
+/// What others hold of a lease, by the number of the lending in which they found it.
 #[derive(Default)]
 struct Holders {
-    loan: AtomicU64,
+    lending: AtomicU64,
     held: Mutex<Vec<u64>>,
 }
 
@@ -44,13 +44,13 @@ fn a_lease_that_somebody_uses_is_not_lent_again() {
             .collect();
         for _ in 0..2 {
             account.give_back(&name.to_string()).expect("it is lent");
-            let ended = holders.loan.fetch_add(1, Ordering::SeqCst);
+            let ended = holders.lending.fetch_add(1, Ordering::SeqCst);
             // Somebody's use of it leaves no choice but a fresh one.
             if borrow(&account) != Some(name) {
                 break;
             }
             let held = holders.held.lock().expect("no panic");
-            assert!(held.iter().all(|loan| *loan > ended), "lent while it was in use");
+            assert!(held.iter().all(|lending| *lending > ended), "lent while it was in use");
         }
         users.into_iter().for_each(|one| one.join().expect("no panic"));
         drop(account);
@@ -59,18 +59,18 @@ fn a_lease_that_somebody_uses_is_not_lent_again() {
 }
 
 fn use_by_name(pools: &Arc<Pools>, holders: &Holders, name: LeaseName) {
-    let before = holders.loan.load(Ordering::SeqCst);
+    let before = holders.lending.load(Ordering::SeqCst);
     let Some(lease) = pools.find(&name.to_string()) else { return };
     let input = lease.buffer(lease.locate(0, 4).expect("four bytes of a page"));
     drop(lease);
-    // Found in the loan that was when it was asked for, or in a later one; only what is certain is written down.
-    if holders.loan.load(Ordering::SeqCst) != before {
+    // Found in the lending that was when it was asked for, or in a later one; only what is certain is written down.
+    if holders.lending.load(Ordering::SeqCst) != before {
         return;
     }
     holders.held.lock().expect("no panic").push(before);
     thread::yield_now();
     assert_eq!(input.read_u32(0), Some(0));
-    holders.held.lock().expect("no panic").retain(|loan| *loan != before);
+    holders.held.lock().expect("no panic").retain(|lending| *lending != before);
     drop(input);
 }
 
@@ -89,8 +89,8 @@ fn a_session_that_ends_leaves_nothing_whatever_others_do() {
                 let account = Arc::clone(&account);
                 // An output that a model asks a place for while the session ends.
                 thread::spawn(move || {
-                    if let Ok(loan) = account.borrow(PAGE) {
-                        account.cancel(loan);
+                    if let Ok(borrowed) = account.borrow(PAGE) {
+                        account.cancel(borrowed);
                     }
                 })
             },
@@ -152,10 +152,10 @@ fn a_lease_is_forgotten_once_and_never_lent_afterwards() {
         };
         let (mut forgotten, mut fresh) = (Vec::new(), 0u64);
         for _ in 0..3 {
-            let loan = account.borrow(PAGE).expect("there is room");
-            fresh += u64::from(loan.descriptor.is_some());
-            let name = loan.lease.name();
-            drop(loan);
+            let borrowed = account.borrow(PAGE).expect("there is room");
+            fresh += u64::from(borrowed.descriptor.is_some());
+            let name = borrowed.lease.name();
+            drop(borrowed);
             // The session tells its client before the answer that lends.
             forgotten.extend(account.take_forgotten());
             assert!(!forgotten.contains(&name), "lent after it was forgotten");
@@ -218,14 +218,14 @@ fn the_client_gets_each_descriptor_once() {
             thread::spawn(move || {
                 account.recall(&name);
                 got.fetch_add(
-                    u64::from(account.borrow(PAGE).is_ok_and(|loan| loan.descriptor.is_some())),
+                    u64::from(account.borrow(PAGE).is_ok_and(|borrowed| borrowed.descriptor.is_some())),
                     Ordering::SeqCst,
                 );
             })
         };
         let mut had = 0;
         for name in names.iter().chain(&names) {
-            had += u64::from(account.fetch(name).is_ok_and(|loan| loan.descriptor.is_some()));
+            had += u64::from(account.fetch(name).is_ok_and(|borrowed| borrowed.descriptor.is_some()));
         }
         model.join().expect("no panic");
         let sent = had + got.load(Ordering::SeqCst);

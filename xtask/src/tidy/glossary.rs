@@ -1,4 +1,4 @@
-//! Does a type or a file have a name that the glossary has retired?
+//! Does anything have a name that the glossary has retired?
 
 use super::Finding;
 use super::tree::Tree;
@@ -7,7 +7,7 @@ use super::tree::Tree;
 pub const DOCS: &str = "docs/glossary.md";
 const HEADING: &str = "## Retired words";
 
-/// Looks for retired names of types in `skeleton`, and for a retired name of the file itself.
+/// Looks for retired names in `skeleton`, and for a retired name of the file itself.
 pub fn check(tree: &Tree, path: &str, skeleton: &str) -> Vec<Finding> {
     let retired = tree.text(DOCS).map(retired).unwrap_or_default();
     let file = path.rsplit('/').next().unwrap_or(path);
@@ -45,8 +45,7 @@ fn has_word(line: &str, word: &str) -> bool {
 mod tests {
     use super::*;
 
-    const PAGE: &str =
-        "| `Kept` | a word |\n## Retired words\n\n| retired | instead |\n|---|---|\n| `Old`, `old.rs` | `New` |\n";
+    const PAGE: &str = "| `Kept` | a word |\n## Retired words\n\n| retired | instead |\n|---|---|\n| `Old`, `gone`, `old.rs` | `New` |\n";
 
     #[track_caller]
     fn check_lines(path: &str, source: &str, lines: &[usize]) {
@@ -59,6 +58,16 @@ mod tests {
     fn a_retired_name_is_found_as_a_whole_word() {
         check_lines("crates/a/src/b.rs", "struct Old;\nstruct Older;\nfn of(_: &Old) {}\n", &[1, 3]);
         check_lines("crates/a/src/b.rs", "struct Kept;\nstruct MyOld;\n", &[]);
+    }
+
+    #[test]
+    fn a_retired_name_in_small_letters_is_found_in_fields_functions_and_variables() {
+        check_lines(
+            "crates/a/src/b.rs",
+            "struct A {\n    gone: u8,\n}\nfn gone() {\n    let gone = 1;\n}\n",
+            &[2, 4, 5],
+        );
+        check_lines("crates/a/src/b.rs", "fn all_gone(is_gone: bool) {}\nstruct Gone;\n", &[]);
     }
 
     #[test]

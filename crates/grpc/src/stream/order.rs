@@ -27,10 +27,10 @@ impl Item {
     }
 }
 
-/// The outcome of a request.
+/// What the client of a stream is told of one of its requests.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are responses")]
-pub(super) enum Outcome {
+pub(super) enum StreamAnswer {
     /// It was refused before it began.
     Refused(Status),
     /// A response.
@@ -41,7 +41,7 @@ pub(super) enum Outcome {
 #[derive(Debug)]
 pub(super) struct ReadyResponse {
     pub(super) item: Arc<Item>,
-    pub(super) response: Outcome,
+    pub(super) response: StreamAnswer,
 }
 
 /// The requests of a stream whose last response is not there yet, oldest first.
@@ -57,7 +57,7 @@ struct Entry {
     number: u64,
     item: Arc<Item>,
     /// Responses that arrived before those of earlier requests.
-    held: VecDeque<Outcome>,
+    held: VecDeque<StreamAnswer>,
     done: bool,
 }
 
@@ -76,15 +76,15 @@ impl Order {
 
     /// Call this when a request was refused.
     pub(super) fn refuse(&mut self, number: u64, why: Status) {
-        self.take(number, Some(Outcome::Refused(why)), true);
+        self.take(number, Some(StreamAnswer::Refused(why)), true);
     }
 
     /// Call this when a response has arrived. `None` is an end without tensors that is not sent.
     pub(super) fn arrived(&mut self, number: u64, response: Option<Response>, last: bool) {
-        self.take(number, response.map(Outcome::Response), last);
+        self.take(number, response.map(StreamAnswer::Response), last);
     }
 
-    fn take(&mut self, number: u64, outcome: Option<Outcome>, last: bool) {
+    fn take(&mut self, number: u64, outcome: Option<StreamAnswer>, last: bool) {
         // Entries are removed anywhere but added at the end, so they are sorted by number.
         let Ok(at) = self.entries.binary_search_by_key(&number, |entry| entry.number) else { return };
         let entry = &mut self.entries[at];

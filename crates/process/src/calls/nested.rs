@@ -19,7 +19,7 @@ use nerite_tensor::Tensor;
 use super::inputs::part;
 use super::{Calls, lock};
 use crate::blocks::Block;
-use crate::packets::{Answered, Asked, NoPlace, Place, SegmentOffset, TensorAt, Unknown};
+use crate::packets::{Answered, Asked, NoPlace, PlaceFound, SegmentOffset, TensorAt, Unknown};
 use crate::shares::Maps;
 use crate::waits::Waiter;
 
@@ -49,7 +49,7 @@ impl Calls {
         });
         match found {
             Ok((spot, block)) => {
-                let place = Place { call, spot, capacity: block.byte_size(), map: &maps.text }.to_string();
+                let place = PlaceFound { call, spot, capacity: block.byte_size(), map: &maps.text }.to_string();
                 lock(&self.space).insert(block.segment(), block);
                 self.answer(place, maps);
             }

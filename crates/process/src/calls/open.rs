@@ -15,7 +15,9 @@ use nerite_request::{Inputs, Status};
 use super::{Calls, News, lock};
 use crate::answer::{self, Ended};
 use crate::blocks::Block;
-use crate::packets::{BatchPacket, CallSaid, Done, NoPlace, Over, Place, Places, Respond, Response, Responses, Said};
+use crate::packets::{
+    BatchPacket, CallSaid, Done, NoPlace, Over, PlaceFound, Places, Respond, Response, Responses, Said,
+};
 use crate::plan::{Home, Planned, Planner, Sizes};
 use crate::shares::Maps;
 
@@ -216,7 +218,7 @@ impl Calls {
         drop(held);
         match found {
             Ok((spot, capacity)) => {
-                let place = Place { call, spot, capacity, map: &maps.text }.to_string();
+                let place = PlaceFound { call, spot, capacity, map: &maps.text }.to_string();
                 self.answer(place, maps);
             }
             Err(status) => self.answer(NoPlace { call, why: &status.message }, maps),

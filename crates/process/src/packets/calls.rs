@@ -21,7 +21,7 @@ pub struct CallSaid(Value);
 pub enum Call<'a> {
     /// Sends a response, or says that none follows. The answer is [`Places`] or [`Over`], unless it is the last one.
     Respond(Respond),
-    /// Asks for a place for an output of an open request. The answer is [`Place`] or [`NoPlace`].
+    /// Asks for a place for an output of an open request. The answer is [`PlaceFound`] or [`NoPlace`].
     Place {
         /// The request's number.
         number: u64,
@@ -32,7 +32,7 @@ pub enum Call<'a> {
     },
     /// Schedules open requests again ([`CallSaid::again`]). The answer is [`Done`].
     Again,
-    /// Asks for memory for the inputs of a nested request. The answer is [`Place`] or [`NoPlace`].
+    /// Asks for memory for the inputs of a nested request. The answer is [`PlaceFound`] or [`NoPlace`].
     Space(usize),
     /// Sends a nested request. The answer is [`Answered`], or [`Unknown`] if an input is in memory that the server does not know.
     Infer(Asked<'a>),
@@ -273,7 +273,7 @@ impl Display for Over {
 
 /// A place that was found.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct PlaceFound<'a> {
     /// The call that is answered.
     pub call: u64,
     /// Its place.
@@ -284,9 +284,9 @@ pub struct Place<'a> {
     pub map: &'a str,
 }
 
-impl Display for Place<'_> {
+impl Display for PlaceFound<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        let Place { call, spot, capacity, map } = self;
+        let PlaceFound { call, spot, capacity, map } = self;
         write!(f, r#"{{"call":{call},"at":[{},{capacity}],"map":[{map}]}}"#, At(Some(*spot)))
     }
 }

@@ -316,7 +316,7 @@ fn a_response_of_a_decoupled_model() {
     let told = called("place");
     let Some(Call::Place { number, name, bytes }) = told.call() else { panic!("a question for a place") };
     assert_eq!((told.number(), number, name, bytes), (4, 41, "NEW", 5000));
-    check("place_found", Place { call: 4, spot: at(9, 0), capacity: 8192, map: &segment });
+    check("place_found", PlaceFound { call: 4, spot: at(9, 0), capacity: 8192, map: &segment });
     check("no_place", NoPlace { call: 4, why: "output 'OUT': no memory is left" });
     let told = called("release");
     assert_eq!(told.release().map(|release| release.number), Some(41));

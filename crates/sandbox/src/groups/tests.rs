@@ -9,13 +9,13 @@ use super::*;
 const MOUNTED: &str = "25 1 0:22 / /sys rw - sysfs sysfs rw\n30 25 0:26 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
 
 #[test]
-fn the_place_of_a_process_is_read() {
-    let place = |own: &str| Some(Place { top: "/sys/fs/cgroup".into(), own: own.to_owned() });
-    assert_eq!(Place::read("0::/system.slice/nerite.service\n", MOUNTED), place("/system.slice/nerite.service"));
-    assert_eq!(Place::read("4:memory:/a\n0::/\n", MOUNTED), place("/"));
-    assert_eq!(Place::read("4:memory:/a\n", MOUNTED), None);
-    assert_eq!(Place::read("0::/../elsewhere\n", MOUNTED), None);
-    assert_eq!(Place::read("0::/\n", "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"), None);
+fn the_group_of_a_process_is_read() {
+    let path = |own: &str| Some(GroupPath { top: "/sys/fs/cgroup".into(), own: own.to_owned() });
+    assert_eq!(GroupPath::read("0::/system.slice/nerite.service\n", MOUNTED), path("/system.slice/nerite.service"));
+    assert_eq!(GroupPath::read("4:memory:/a\n0::/\n", MOUNTED), path("/"));
+    assert_eq!(GroupPath::read("4:memory:/a\n", MOUNTED), None);
+    assert_eq!(GroupPath::read("0::/../elsewhere\n", MOUNTED), None);
+    assert_eq!(GroupPath::read("0::/\n", "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"), None);
 }
 
 /// A top, with groups that have both controllers, of which those named are enabled for the groups below.
@@ -34,9 +34,9 @@ fn house(groups: &[(&str, &str)]) -> tempfile::TempDir {
 /// The group that a process of `own` divides, and what it wrote into its `cgroup.subtree_control`.
 fn divided(groups: &[(&str, &str)], own: &str, delegated: &str) -> Result<(String, String), String> {
     let top = house(groups);
-    let place = Place { top: top.path().to_owned(), own: own.to_owned() };
+    let path = GroupPath { top: top.path().to_owned(), own: own.to_owned() };
     let marked = top.path().join(delegated.trim_start_matches('/'));
-    let found = place.divide(&["pids", "memory"], |group| !delegated.is_empty() && group == marked);
+    let found = path.divide(&["pids", "memory"], |group| !delegated.is_empty() && group == marked);
     let found = found.map_err(|error| error.to_string())?;
     let enabled = fs::read_to_string(found.join("cgroup.subtree_control")).unwrap();
     Ok((found.strip_prefix(top.path()).unwrap().display().to_string(), enabled))
@@ -65,10 +65,10 @@ fn only_what_is_delegated_is_divided() {
 fn a_controller_that_is_not_there_is_named() {
     let top = house(&[("/", "")]);
     fs::write(top.path().join("cgroup.controllers"), "hugetlb pids").unwrap();
-    let place = Place { top: top.path().to_owned(), own: "/".to_owned() };
-    let refused = place.divide(&["pids", "memory"], |_| false).unwrap_err().to_string();
+    let path = GroupPath { top: top.path().to_owned(), own: "/".to_owned() };
+    let refused = path.divide(&["pids", "memory"], |_| false).unwrap_err().to_string();
     assert!(refused.ends_with("has no controller 'memory' for groups below it"), "{refused}");
-    assert_eq!(place.divide(&["pids"], |_| false).unwrap(), top.path());
+    assert_eq!(path.divide(&["pids"], |_| false).unwrap(), top.path());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! How many of the waiting requests make the next batch, and does it start now?
 
 use super::policy::BatchPolicy;
-use super::queue::{Place, Waiting};
+use super::queue::{QueuePosition, Waiting};
 use crate::event::Ticket;
 
 /// The requests at the head of the queue that may run together, as far as the queue has been looked at.
@@ -9,10 +9,10 @@ use crate::event::Ticket;
 pub(super) struct Forming {
     /// The first of them, with its key of shapes.
     head: Option<(Ticket, u64)>,
-    /// The place of the last of them.
-    last: Option<Place>,
-    /// The place of the request that the model's strategy is asked about.
-    asked: Option<Place>,
+    /// The position of the last of them.
+    last: Option<QueuePosition>,
+    /// The position of the request that the model's strategy is asked about.
+    asked: Option<QueuePosition>,
     count: usize,
     rows: u32,
     /// The arrival of the one that has waited longest.
@@ -25,7 +25,7 @@ pub(super) struct Forming {
 
 /// The decision about the requests of a [`Forming`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum BatchDecision {
     /// There are none.
     Idle,
     /// This many requests from the head run now.
@@ -37,8 +37,8 @@ pub(super) enum Step {
 }
 
 impl Forming {
-    /// The place of the last of them.
-    pub fn last(&self) -> Option<Place> {
+    /// The position of the last of them.
+    pub fn last(&self) -> Option<QueuePosition> {
         self.last
     }
 
@@ -57,20 +57,20 @@ impl Forming {
         self.asked = None;
     }
 
-    /// Whether a change at `place` changes the forming batch.
-    pub fn covers(&self, place: Place) -> bool {
-        self.asked.or(self.last).is_some_and(|last| place <= last) || self.closed
+    /// Whether a change at `position` changes the forming batch.
+    pub fn covers(&self, position: QueuePosition) -> bool {
+        self.asked.or(self.last).is_some_and(|last| position <= last) || self.closed
     }
 
-    /// The first request of the batch is at this place, and it is not yet known whether the batch may begin.
-    pub fn asks_at(&mut self, place: Place) {
-        self.asked = Some(place);
+    /// The first request of the batch is at this position, and it is not yet known whether the batch may begin.
+    pub fn asks_at(&mut self, position: QueuePosition) {
+        self.asked = Some(position);
     }
 
     /// Adds the next request of the queue, if it fits. `may_join` says whether it may share a batch with the first one; `None`: not yet known.
     pub fn look_at(
         &mut self,
-        place: Place,
+        position: QueuePosition,
         waiting: &Waiting,
         policy: &BatchPolicy,
         may_join: impl FnOnce(Ticket, Ticket) -> Option<bool>,
@@ -97,7 +97,7 @@ impl Forming {
             self.head = Some((ticket, waiting.arrival.shapes));
             self.oldest_us = waiting.since_us;
         }
-        (self.last, self.count, self.rows) = (Some(place), self.count + 1, rows_then);
+        (self.last, self.count, self.rows) = (Some(position), self.count + 1, rows_then);
         if policy.preferred.contains(&self.rows) {
             self.best = Some(self.count);
         }
@@ -109,25 +109,25 @@ impl Forming {
     }
 
     /// Whether they run now. `hurry`: the delay does not apply any more.
-    pub fn step(&self, policy: &BatchPolicy, hurry: bool, now_us: u64) -> Step {
+    pub fn decide(&self, policy: &BatchPolicy, hurry: bool, now_us: u64) -> BatchDecision {
         if self.is_asking() {
-            return Step::AwaitAnswer;
+            return BatchDecision::AwaitAnswer;
         }
         if self.count == 0 {
-            return Step::Idle;
+            return BatchDecision::Idle;
         }
         let due_us = self.due_us(policy);
         let is_late = policy.delay_us > 0 && due_us <= now_us;
         if let Some(best) = self.best
             && !is_late
         {
-            return Step::Run(best);
+            return BatchDecision::Run(best);
         }
         let is_full = self.closed || self.rows >= policy.preferred_max();
         if is_full || is_late || hurry || policy.delay_us == 0 {
-            Step::Run(self.count)
+            BatchDecision::Run(self.count)
         } else {
-            Step::WaitUntil(due_us)
+            BatchDecision::WaitUntil(due_us)
         }
     }
 }
@@ -140,7 +140,7 @@ mod tests {
 
     /// `rows` lists requests that came at 0, 1, 2 … µs, each with its number of rows, and behind a dot its key of shapes if that is not 0.
     #[track_caller]
-    fn check(preferred: &[u32], delay_us: u64, rows: &str, now_us: u64, expect: Step) {
+    fn check(preferred: &[u32], delay_us: u64, rows: &str, now_us: u64, expect: BatchDecision) {
         let policy = BatchPolicy { rows_max: 8, preferred: preferred.to_vec(), delay_us, ..BatchPolicy::default() };
         let mut queue = Queue::default();
         for (number, one) in rows.split_whitespace().enumerate() {
@@ -150,17 +150,17 @@ mod tests {
             queue.push(Arrival { shapes, ..Arrival::new(Ticket(number + 1), rows) }, number);
         }
         let mut forming = Forming::default();
-        for (place, waiting) in queue.behind(None) {
+        for (position, waiting) in queue.behind(None) {
             if !forming.closed {
-                forming.look_at(place, waiting, &policy, |_, _| Some(true));
+                forming.look_at(position, waiting, &policy, |_, _| Some(true));
             }
         }
-        assert_eq!(forming.step(&policy, false, now_us), expect, "{preferred:?} {delay_us} {rows} at {now_us}");
+        assert_eq!(forming.decide(&policy, false, now_us), expect, "{preferred:?} {delay_us} {rows} at {now_us}");
     }
 
     #[test]
     fn without_a_delay_a_batch_has_the_largest_preferred_size_that_can_be_filled() {
-        use Step::{Idle, Run};
+        use BatchDecision::{Idle, Run};
         check(&[8], 0, "", 9, Idle);
         check(&[8], 0, "1", 9, Run(1));
         check(&[8], 0, "1 1 1", 9, Run(3));
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_batch_waits_for_the_delay_a_preferred_size_or_until_it_is_full() {
-        use Step::{Run, WaitUntil};
+        use BatchDecision::{Run, WaitUntil};
         check(&[8], 100, "1", 9, WaitUntil(100));
         check(&[8], 100, "1", 100, Run(1));
         check(&[8], 100, "1 1 1", 99, WaitUntil(100));

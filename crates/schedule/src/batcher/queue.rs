@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::event::{Arrival, Ticket, TimeoutAction};
 
-/// The place of a request: ordered by level. Delayed requests are behind the others of their level.
+/// The position of a request: ordered by level. Delayed requests are behind the others of their level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct QueuePosition {
     level: u64,
     /// 0 for requests that were not delayed. Delayed ones keep their order.
     delayed: u64,
@@ -26,8 +26,8 @@ pub(super) struct Waiting {
 /// Requests by level and arrival.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    order: BTreeMap<Place, Waiting>,
-    places: HashMap<Ticket, Place>,
+    order: BTreeMap<QueuePosition, Waiting>,
+    positions: HashMap<Ticket, QueuePosition>,
     deadlines: BTreeSet<(u64, Ticket)>,
     /// The number of waiting requests of each level that has any.
     levels: HashMap<u64, usize>,
@@ -38,9 +38,9 @@ pub(super) struct Queue {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Expired {
     /// It was removed.
-    Rejected(Ticket, Place),
+    Rejected(Ticket, QueuePosition),
     /// It was moved from there behind the others of its level.
-    Delayed(Place),
+    Delayed(QueuePosition),
 }
 
 impl Queue {
@@ -54,55 +54,55 @@ impl Queue {
         self.levels.get(&level).copied().unwrap_or(0)
     }
 
-    /// Adds a request at the end of its level. Returns its place.
-    pub fn push(&mut self, arrival: Arrival, now_us: u64) -> Place {
-        let place = Place { level: arrival.priority, delayed: 0, ticket: arrival.ticket };
+    /// Adds a request at the end of its level. Returns its position.
+    pub fn push(&mut self, arrival: Arrival, now_us: u64) -> QueuePosition {
+        let position = QueuePosition { level: arrival.priority, delayed: 0, ticket: arrival.ticket };
         if let Some(deadline) = arrival.deadline {
             self.deadlines.insert((deadline.at_us, arrival.ticket));
         }
-        *self.levels.entry(place.level).or_default() += 1;
-        self.places.insert(arrival.ticket, place);
-        self.order.insert(place, Waiting { arrival, since_us: now_us });
-        place
+        *self.levels.entry(position.level).or_default() += 1;
+        self.positions.insert(arrival.ticket, position);
+        self.order.insert(position, Waiting { arrival, since_us: now_us });
+        position
     }
 
-    /// Removes a request, if it waits. Returns the place it had.
-    pub fn remove(&mut self, ticket: Ticket) -> Option<(Place, Waiting)> {
-        let place = self.places.remove(&ticket)?;
-        let waiting = self.order.remove(&place)?;
-        self.forget(&waiting, place);
-        Some((place, waiting))
+    /// Removes a request, if it waits. Returns the position it had.
+    pub fn remove(&mut self, ticket: Ticket) -> Option<(QueuePosition, Waiting)> {
+        let position = self.positions.remove(&ticket)?;
+        let waiting = self.order.remove(&position)?;
+        self.forget(&waiting, position);
+        Some((position, waiting))
     }
 
     /// Removes the first `count` requests and returns them in order.
     pub fn take_first(&mut self, count: usize) -> Vec<Waiting> {
         let mut taken = Vec::with_capacity(count);
         while taken.len() < count
-            && let Some((place, waiting)) = self.order.pop_first()
+            && let Some((position, waiting)) = self.order.pop_first()
         {
-            self.places.remove(&place.ticket);
-            self.forget(&waiting, place);
+            self.positions.remove(&position.ticket);
+            self.forget(&waiting, position);
             taken.push(waiting);
         }
         taken
     }
 
-    fn forget(&mut self, waiting: &Waiting, place: Place) {
+    fn forget(&mut self, waiting: &Waiting, position: QueuePosition) {
         if let Some(deadline) = waiting.arrival.deadline {
-            self.deadlines.remove(&(deadline.at_us, place.ticket));
+            self.deadlines.remove(&(deadline.at_us, position.ticket));
         }
-        if let Some(count) = self.levels.get_mut(&place.level) {
+        if let Some(count) = self.levels.get_mut(&position.level) {
             *count -= 1;
             if *count == 0 {
-                self.levels.remove(&place.level);
+                self.levels.remove(&position.level);
             }
         }
     }
 
-    /// The requests behind `place`, or all.
-    pub fn behind(&self, place: Option<Place>) -> impl Iterator<Item = (Place, &Waiting)> {
-        let from = place.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-        self.order.range((from, std::ops::Bound::Unbounded)).map(|(place, waiting)| (*place, waiting))
+    /// The requests behind `position`, or all.
+    pub fn behind(&self, position: Option<QueuePosition>) -> impl Iterator<Item = (QueuePosition, &Waiting)> {
+        let from = position.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
+        self.order.range((from, std::ops::Bound::Unbounded)).map(|(position, waiting)| (*position, waiting))
     }
 
     /// The earliest deadline.
@@ -113,17 +113,17 @@ impl Queue {
     /// Rejects or delays one request whose deadline has passed, by its policy. A request is delayed once only.
     pub fn expire(&mut self, now_us: u64) -> Option<Expired> {
         let (_, ticket) = *self.deadlines.first().filter(|(at_us, _)| *at_us <= now_us)?;
-        let (place, mut waiting) = self.remove(ticket)?;
+        let (position, mut waiting) = self.remove(ticket)?;
         let action = waiting.arrival.deadline.take().map(|deadline| deadline.action)?;
         if action == TimeoutAction::Reject {
-            return Some(Expired::Rejected(ticket, place));
+            return Some(Expired::Rejected(ticket, position));
         }
         self.delayed += 1;
-        let behind = Place { delayed: self.delayed, ..place };
+        let behind = QueuePosition { delayed: self.delayed, ..position };
         *self.levels.entry(behind.level).or_default() += 1;
-        self.places.insert(ticket, behind);
+        self.positions.insert(ticket, behind);
         self.order.insert(behind, waiting);
-        Some(Expired::Delayed(place))
+        Some(Expired::Delayed(position))
     }
 }
 
@@ -174,6 +174,6 @@ mod tests {
         let taken: Vec<u64> = queue.take_first(2).iter().map(|waiting| waiting.arrival.ticket.0).collect();
         assert_eq!((taken, order(&queue)), (vec![1, 3], vec![4]));
         assert!(queue.remove(Ticket(4)).is_some());
-        assert!(queue.places.is_empty() && queue.deadlines.is_empty() && queue.levels.is_empty());
+        assert!(queue.positions.is_empty() && queue.deadlines.is_empty() && queue.levels.is_empty());
     }
 }

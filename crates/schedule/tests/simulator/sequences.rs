@@ -13,7 +13,7 @@ const RUN_US: u64 = 20;
 
 /// One request: its sequence, and whether it is the first or the last.
 #[derive(Clone, Debug)]
-struct Step {
+struct SequenceRequest {
     sequence: u64,
     start: bool,
     end: bool,
@@ -22,7 +22,7 @@ struct Step {
 
 #[derive(Clone, Debug)]
 enum Deed {
-    Send(Step),
+    Send(SequenceRequest),
     Cancel { back: usize },
     Stop,
 }
@@ -41,7 +41,7 @@ struct Play {
     driver: Driver<usize>,
     now_us: u64,
     busy: BTreeMap<InstanceId, (u64, Vec<u64>)>,
-    asked: Vec<Step>,
+    asked: Vec<SequenceRequest>,
     times: Times,
     ran: Vec<Ran>,
     rejected: BTreeMap<usize, Rejection>,
@@ -65,7 +65,7 @@ impl Play {
         }
     }
 
-    fn ask(&mut self, step: &Step) -> Ticket {
+    fn ask(&mut self, step: &SequenceRequest) -> Ticket {
         let number = self.asked.len();
         self.asked.push(step.clone());
         self.times.came_us.push(self.now_us);
@@ -144,7 +144,9 @@ impl Play {
 
 fn deeds() -> impl Strategy<Value = Vec<(u64, Deed)>> {
     let step = (1u64..6, any::<bool>(), 0u32..4, prop::option::of(0u64..500)).prop_map(
-        |(sequence, start, end, patience_us)| Deed::Send(Step { sequence, start, end: end == 0, patience_us }),
+        |(sequence, start, end, patience_us)| {
+            Deed::Send(SequenceRequest { sequence, start, end: end == 0, patience_us })
+        },
     );
     let deed = prop_oneof![10 => step, 2 => (0usize..5).prop_map(|back| Deed::Cancel { back }), 1 => Just(Deed::Stop)];
     prop::collection::vec((0u64..90, deed), 0..60)
@@ -227,7 +229,7 @@ fn check_deadlines(play: &Play, start_us: u64) {
 
 fn ask(play: &mut Play, sequence: u64, flags: &str) {
     let (start, end) = (flags.contains('s'), flags.contains('e'));
-    play.ask(&Step { sequence, start, end, patience_us: None });
+    play.ask(&SequenceRequest { sequence, start, end, patience_us: None });
 }
 
 fn shown(play: &Play) -> Vec<(usize, usize, usize)> {
@@ -284,8 +286,8 @@ fn a_sequence_begins_with_its_start() {
 fn a_request_in_the_backlog_waits_no_longer_than_it_may() {
     let mut play = Play::new(oldest(1, 1, 1, 0), 1, 1);
     ask(&mut play, 1, "s");
-    play.ask(&Step { sequence: 2, start: true, end: false, patience_us: Some(50) });
-    play.ask(&Step { sequence: 2, start: false, end: false, patience_us: None });
+    play.ask(&SequenceRequest { sequence: 2, start: true, end: false, patience_us: Some(50) });
+    play.ask(&SequenceRequest { sequence: 2, start: false, end: false, patience_us: None });
     play.pass_until(49);
     assert!(play.rejected.is_empty());
     play.pass_until(50);
