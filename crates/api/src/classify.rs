@@ -100,9 +100,8 @@ impl Values {
         match self {
             Values::Signed(v) => v[a].cmp(&v[b]),
             Values::Unsigned(v) => v[a].cmp(&v[b]),
-            // Both zeros are equal.
-            Values::Float(v) if v[a] == v[b] => std::cmp::Ordering::Equal,
-            Values::Float(v) => v[a].total_cmp(&v[b]),
+            // Both zeros are equal. NaN has a place in the total order only.
+            Values::Float(v) => v[a].partial_cmp(&v[b]).unwrap_or_else(|| v[a].total_cmp(&v[b])),
         }
     }
 

@@ -40,7 +40,9 @@ impl Api {
         changes: bool,
         header: impl Fn(&str) -> Option<&'h [u8]>,
     ) -> Result<Option<Arc<Caller>>, Refused> {
-        categories.iter().for_each(|category| category.begins());
+        for category in categories {
+            category.begins();
+        }
         let restrictions = &self.inner.options.restrictions;
         let check = |category: &Category| front.check(restrictions, *category, &header);
         let restricted = if restrictions.is_empty() { Ok(()) } else { categories.iter().try_for_each(check) };

@@ -2,22 +2,22 @@
 
 mod each;
 mod end;
+mod output_memory;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nerite_memory::{Access, Buffer, Filled, Place, Slot};
 use nerite_request::{
-    Cancel, Code, InferResponse, Inputs, Name, Output, Outputs, Parameters, PeerAccount, PlaceQuery, Reply,
-    RequestTrace, Response, ResponseWindow, Status, Wanted, WantedOutputs,
+    Cancel, Code, InferResponse, Inputs, Name, Output, Outputs, Parameters, PeerAccount, Reply, RequestTrace, Response,
+    ResponseWindow, Status, Wanted, WantedOutputs,
 };
-use nerite_tensor::{DataType, Shape, Tensor, byte_size};
+use nerite_tensor::{DataType, Shape, Tensor};
 
 use self::end::OnEnd;
 pub use self::end::{Ended, Kept};
 use crate::end_note::EndNote;
 use crate::outbox::LastResponse;
-use crate::output_place::too_small;
 use crate::reschedule::{NOT_ITERATIVE, Rest};
 use crate::response_times::{ResponseClock, ResponseOutcome};
 use crate::staged_tensors::StagedTensors;
@@ -212,10 +212,6 @@ impl Responder {
         self.offered_near(name, size, Place::Host)
     }
 
-    fn offered_near(&mut self, output: &str, bytes: usize, preferred: Place) -> Result<Option<Slot>, Status> {
-        self.reply.place(&PlaceQuery { output, bytes, preferred })
-    }
-
     /// Wants one more output.
     pub(crate) fn want(&mut self, name: &Name) {
         self.wanted.push(Wanted { name: name.clone(), slot: None });
@@ -246,73 +242,6 @@ impl Responder {
     /// Adds a parameter to the response that is being made.
     pub fn say(&mut self, parameters: Parameters) {
         self.said = parameters;
-    }
-
-    /// Memory for an output of a fixed-size datatype: the client's own if it named some or leaves the choice to us, else fresh.
-    /// Fill it, then [`Responder::put`].
-    pub fn output(&mut self, name: &str, datatype: DataType, shape: &[i64]) -> Result<Slot, Status> {
-        let size = byte_size(datatype, shape).map_err(|e| Status::internal(format!("output '{name}': {e}")))?;
-        let size = size.ok_or_else(|| {
-            Status::internal(format!("output '{name}' is BYTES: its size is known only with its elements"))
-        })?;
-        self.output_bytes(name, size)
-    }
-
-    /// Memory for an output of `size` bytes, as [`Responder::output`]; for BYTES, whose size the shape does not tell.
-    pub fn output_bytes(&mut self, name: &str, size: usize) -> Result<Slot, Status> {
-        self.output_near(name, size, Place::Host)
-    }
-
-    /// As [`Responder::output_bytes`], for a runtime that would write the output best at `preferred`. The slot says where it lies: the
-    /// client's own place is where it is, and memory of this process is the host's.
-    pub fn output_near(&mut self, name: &str, size: usize, preferred: Place) -> Result<Slot, Status> {
-        let at = self.wanted.iter().position(|wanted| wanted.name == name);
-        let Some((at, mut slot)) = at.and_then(|at| Some((at, self.wanted.get_mut(at)?.slot.take()?))) else {
-            if let Some(have) = self.staged_capacity(name).filter(|have| *have < size) {
-                return Err(too_small(name, have, size));
-            }
-            return self.measured(name, size, preferred);
-        };
-        if self.is_divided {
-            self.again.extend(slot.again().map(|again| (at, again)));
-        }
-        if slot.len() < size {
-            return Err(too_small(name, slot.len(), size));
-        }
-        slot.truncate(size);
-        Ok(slot)
-    }
-
-    /// Memory for an output that the client named no place for: one that the reply offers, else of this process.
-    pub(crate) fn measured(&mut self, name: &str, size: usize, preferred: Place) -> Result<Slot, Status> {
-        match self.offered_near(name, size, preferred)? {
-            Some(slot) => Ok(slot),
-            None => self.fresh(name, size),
-        }
-    }
-
-    /// Memory of this process for an output.
-    fn fresh(&self, name: &str, size: usize) -> Result<Slot, Status> {
-        match &self.staged {
-            Some(staged) if staged.capacity(name).is_some() => staged.slot(size),
-            _ => Slot::try_heap(size).map_err(|refused| Status::no_memory(format_args!("output '{name}'"), refused)),
-        }
-    }
-
-    fn staged_capacity(&self, name: &str) -> Option<usize> {
-        self.staged.as_ref()?.capacity(name)
-    }
-
-    /// As [`Responder::output_near`], for responses that are made side by side: a place that the client named is given to each of them.
-    pub fn output_beside(&mut self, name: &str, size: usize, preferred: Place) -> Result<Slot, Status> {
-        match self.output_slot(name).and_then(Slot::again) {
-            Some(slot) if slot.len() < size => Err(too_small(name, slot.len(), size)),
-            Some(mut slot) => {
-                slot.truncate(size);
-                Ok(slot)
-            }
-            None => self.output_near(name, size, preferred),
-        }
     }
 
     /// Leaves it to the caller to tell the meter of a success, which may be after the end. `None` if it was asked before.

@@ -1,4 +1,5 @@
 //! Do accounts keep within their budgets in any order of events?
+#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -116,8 +116,8 @@ mod tests {
         let service = Service::default();
         let listener = bind(&Endpoint::Tcp { address: "127.0.0.1".into(), port: 0, reuse_port: false }).unwrap();
         let address = listener.address().unwrap();
-        let (send, mut begun) = mpsc::unbounded_channel();
-        let begin = move |connection, open| send.send((connection, open)).unwrap();
+        let (send, mut begun) = mpsc::channel(1);
+        let begin = move |connection, open| send.try_send((connection, open)).unwrap();
         service.accept("test", Arc::new(listener), None, begin).unwrap();
         let _client = TcpStream::connect(address).unwrap();
         let connection = begun.recv().await.unwrap();

@@ -1,7 +1,6 @@
 //! Where models share one pool of threads, does a division without a result fail its own run alone?
 //!
 //! A process has one environment of ONNX Runtime, whose pool the first model makes. So this is not among the tests of other settings.
-#![expect(clippy::print_stdout, reason = "a test that skips itself says so")]
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;

@@ -224,7 +224,9 @@ impl Side {
         }
         if let Some(Responded(index, durations)) = said.responded() {
             let meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            meter.iter().for_each(|meter| meter.response(index, &durations));
+            if let Some(meter) = meter {
+                meter.response(index, &durations);
+            }
         }
         if let Some(memory) = said.memory() {
             *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = memory;

@@ -23,7 +23,9 @@ pub(crate) fn check_nesting(ensemble: &str, needs: &[String], others: &Needs<'_>
     }
     let mut above = Needs::new();
     for (&model, parts) in &below {
-        parts.iter().for_each(|&part| above.entry(part).or_default().push(model));
+        for &part in parts {
+            above.entry(part).or_default().push(model);
+        }
     }
     // The ensemble itself stands in both rows, and the last model below it is none.
     let row = |needs: &Needs<'_>| longest(ensemble, needs, &mut BTreeMap::new());
@@ -95,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_row_of_ensembles_has_a_bound_wherever_it_grows() {
-        let row = |from: usize, to: usize| (from..to).map(|n| format!("m{n}=m{} ", n + 1)).collect::<String>();
+        let row = |from: usize, to: usize| (from..to).map(|n| format!("m{n}=m{} ", n + 1)).collect::<Vec<_>>().concat();
         let max = ENSEMBLES_NESTED_MAX;
         let refused = format!(
             "ensemble 'e' would stand in a row of {} ensembles, each made of the next; at most {max} may",
@@ -114,7 +116,7 @@ mod tests {
 
     #[test]
     fn many_ways_to_the_same_model_take_no_longer() {
-        let others: String = (0..30).map(|n| format!("a{n}=a{m},b{m} b{n}=a{m},b{m} ", m = n + 1)).collect();
+        let others = (0..30).map(|n| format!("a{n}=a{m},b{m} b{n}=a{m},b{m} ", m = n + 1)).collect::<Vec<_>>().concat();
         check("e", "a0 b0", &others, Ok(()));
     }
 }

@@ -150,12 +150,11 @@ impl<J> Driver<J> {
             Question::MayJoin(ticket) => self.waiting.get(&ticket).map(Question::MayJoin),
             Question::Ends => Some(Question::Ends),
         };
-        match asked {
-            Some(_) => questions.take(),
-            None => {
-                questions.forget();
-                None
-            }
+        if asked.is_some() {
+            questions.take()
+        } else {
+            questions.forget();
+            None
         };
         asked
     }

@@ -220,10 +220,8 @@ impl Settings {
             return Err(SettingsError::Contradiction("Error: --http-max-input-size must be greater than 0.".into()));
         }
         let metrics_address = values.text("metrics-address").or(values.text("http-address")).unwrap_or("0.0.0.0");
-        let metrics = match values.bool("allow-metrics", true)? {
-            true => Some(metrics::metrics(&values, metrics_address)?),
-            false => None,
-        };
+        let metrics =
+            if values.bool("allow-metrics", true)? { Some(metrics::metrics(&values, metrics_address)?) } else { None };
         let place = |front: &FrontEndSettings| (front.address.clone(), front.port);
         let places = [
             ("HTTP", http.as_ref().map(place)),

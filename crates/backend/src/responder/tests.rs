@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 use nerite_memory::Extent;
-use nerite_request::{AdmittedRequest, Deliver, Sequence};
+use nerite_request::{AdmittedRequest, Deliver, PlaceQuery, Sequence};
 use nerite_shm::{LeaseLimits, OwnedRegion, Pools, Registry};
 
 use super::*;

@@ -117,23 +117,25 @@ mod tests {
     fn questions_are_answered_in_their_order_and_what_was_made_goes() {
         let (theirs, child) = Channel::pair().unwrap();
         let (metrics, told) = ServerMetrics::new(&Arc::new(Channel::from(child)));
-        let server = thread::spawn(move || {
-            let (mut packet, mut heard) = (Packet::default(), Vec::new());
-            while let Ok(Some(text)) = theirs.receive(&mut packet) {
-                let said = SideSaid::read(text).unwrap();
-                heard.push(String::from_utf8_lossy(text).into_owned());
-                match said.metric() {
-                    Some(MetricAsked::Family { .. }) => told.send(Measured::Number(1)).unwrap(),
-                    Some(MetricAsked::Metric { .. }) => told.send(Measured::Number(2)).unwrap(),
-                    Some(MetricAsked::Change { change: MetricChange::Set(_), .. }) => {
-                        told.send(Measured::Error("a counter".to_owned())).unwrap();
+        let server = thread::Builder::new()
+            .spawn(move || {
+                let (mut packet, mut heard) = (Packet::default(), Vec::new());
+                while let Ok(Some(text)) = theirs.receive(&mut packet) {
+                    let said = SideSaid::read(text).unwrap();
+                    heard.push(String::from_utf8_lossy(text).into_owned());
+                    match said.metric() {
+                        Some(MetricAsked::Family { .. }) => told.send(Measured::Number(1)).unwrap(),
+                        Some(MetricAsked::Metric { .. }) => told.send(Measured::Number(2)).unwrap(),
+                        Some(MetricAsked::Change { change: MetricChange::Set(_), .. }) => {
+                            told.send(Measured::Error("a counter".to_owned())).unwrap();
+                        }
+                        Some(MetricAsked::Change { .. }) => told.send(Measured::Value(2.5)).unwrap(),
+                        None => {}
                     }
-                    Some(MetricAsked::Change { .. }) => told.send(Measured::Value(2.5)).unwrap(),
-                    None => {}
                 }
-            }
-            heard
-        });
+                heard
+            })
+            .unwrap();
         let mut maker = metrics.maker();
         let family = maker.family("cats", "Cats", MetricKind::Counter).unwrap();
         let metric = maker.metric(family, [("a".to_owned(), "1".to_owned())].into(), None).unwrap();

@@ -90,7 +90,7 @@ impl Forming {
                     self.closed = true;
                     return;
                 }
-                None => return self.asks_at(place),
+                None => return self.asks_at(position),
             }
             self.oldest_us = self.oldest_us.min(waiting.since_us);
         } else {

@@ -263,7 +263,7 @@ mod tests {
         };
         let mut driver = Driver::new(Box::new(Direct::new(policy)));
         driver.grant(InstanceId(0), 0);
-        let mut arrive = |driver: &mut Driver<u64>, id: u64, start: bool, end: bool, at_us: u64| {
+        let arrive = |driver: &mut Driver<u64>, id: u64, start: bool, end: bool, at_us: u64| {
             let step = SequenceStep { id: SequenceId::Number(id), start, end };
             driver.arrive(id, |ticket| Arrival { sequence: Some(step), ..Arrival::new(ticket, 1) }, at_us);
             std::iter::from_fn(|| driver.next_run()).flat_map(|run| run.slots).find_map(|slot| match slot {

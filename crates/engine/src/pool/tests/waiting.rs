@@ -6,7 +6,7 @@ use nerite_schedule::{BatchPolicy, Batcher, PriorityLevels, QueuePolicy, Wants};
 use super::*;
 
 /// Long enough for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A pool whose jobs may wait for so long.
 fn pool_with(instances: usize, timeout_us: u64, strategy: Option<Box<dyn BatchStrategy>>) -> Pool {

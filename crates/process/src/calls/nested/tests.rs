@@ -249,7 +249,9 @@ fn responses_that_were_sent_before_the_process_ended_come_before_the_error() {
             assert!(responses.try_recv().is_err());
             drop(reading);
             let news = std::mem::take(&mut *lock(&pair.calls.news));
-            news.into_iter().for_each(|news| pair.calls.obey(news));
+            for news in news {
+                pair.calls.obey(news);
+            }
         } else {
             pair.calls.end_all(Status::internal("it ended"));
         }
