@@ -205,9 +205,9 @@ mod tests {
         let rate = "nerite.toml:7: exit-timeout-secs: Invalid option value. Got soon".to_owned();
         assert_eq!(read("--http-port=80"), Ok(()));
         assert_eq!(read("--http-port=many --exit-timeout-secs=soon --id=x"), Err(vec![port.clone(), rate]));
-        let empty = "Error: empty argument for --model-config-name";
-        assert_eq!(read("--model-config-name="), Err(vec![empty.to_owned()]));
-        assert_eq!(read("--http-port=many --model-config-name="), Err(vec![port]));
+        let empty = "nerite.toml:7: model-config-name: Error: empty argument for --model-config-name".to_owned();
+        assert_eq!(read("--model-config-name="), Err(vec![empty.clone()]));
+        assert_eq!(read("--http-port=many --model-config-name="), Err(vec![port, empty]));
     }
 
     #[test]

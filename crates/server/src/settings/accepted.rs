@@ -50,8 +50,7 @@ mod tests {
 
     #[test]
     fn values_of_another_type_are_refused() {
-        check_line("--allow-gpu-metrics=off", Ok(()));
-        check_line("--allow-gpu-metrics=x", Err("invalid value for bool option: x"));
+        check_line("--strict-model-config=off", Ok(()));
         check_line("--strict-model-config=x", Err("invalid value for bool option: x"));
         check_line("--buffer-manager-thread-count=-1", Ok(()));
         check_line("--buffer-manager-thread-count=x", Err("Invalid option value. Got x"));
