@@ -139,23 +139,32 @@ impl Calls {
 
     /// Handles what the process sent before it ended, and then ends all open requests with an error.
     pub(crate) fn end_all(self: &Arc<Calls>, status: Status) {
-        let reading = match self.reading.try_lock() {
+        if self.read_rest() {
+            self.fail_all(&status);
+        } else {
+            // The thread that handles a packet does the rest afterwards. It may be this one.
+            self.tell(News::Ended(status));
+        }
+    }
+
+    /// Handles the packets that an ended process left. Returns false if a packet is being handled.
+    fn read_rest(self: &Arc<Calls>) -> bool {
+        let _reading = match self.reading.try_lock() {
             Ok(reading) => reading,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // The thread handles a packet, and does the rest afterwards. This may be that thread.
-            Err(TryLockError::WouldBlock) => return self.tell(News::Ended(status)),
+            Err(TryLockError::WouldBlock) => return false,
         };
-        if !self.channel.has_ended() {
-            let mut packet = Packet::default();
-            // The bound is for processes that the model started: they may have the channel too, and go on sending.
-            for _ in 0..LAST_PACKETS_MAX {
-                if !self.receive(&mut packet).unwrap_or_default() {
-                    break;
-                }
+        if self.channel.has_ended() {
+            return true;
+        }
+        let mut packet = Packet::default();
+        // The bound is for processes that the model started: they may have the channel too, and go on sending.
+        for _ in 0..LAST_PACKETS_MAX {
+            if !self.receive(&mut packet).unwrap_or_default() {
+                break;
             }
         }
-        drop(reading);
-        self.fail_all(&status);
+        true
     }
 
     /// Ends all open requests with an error, because the process has ended.
@@ -172,6 +181,11 @@ impl Calls {
     fn serve(self: &Arc<Calls>) {
         let mut packet = Packet::default();
         while self.turn(&mut packet).is_ok() {}
+        // A packet could not be sent, perhaps, and there are more to read.
+        if !self.read_rest() {
+            // Another thread reads them, and ends all requests.
+            return;
+        }
         self.cancel_all();
         self.end_readiness();
         if lock(&self.open).is_empty() {

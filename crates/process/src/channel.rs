@@ -52,6 +52,15 @@ enum Got {
     Long(LongText),
 }
 
+/// Receives again after ECONNRESET. The kernel reports it once if the peer closed its end with unread packets, before the packets that the peer had
+/// sent itself.
+fn retry_after_reset<T>(mut receive: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    match retry_on_intr(&mut receive) {
+        Err(Errno::CONNRESET) => retry_on_intr(receive),
+        result => result,
+    }
+}
+
 impl Default for Packet {
     fn default() -> Packet {
         Packet { short: vec![0; PACKET_BYTES_MAX].into(), long: Vec::new() }
@@ -88,7 +97,7 @@ impl Channel {
 
     /// Whether the peer has closed it, and all packets were received.
     pub fn has_ended(&self) -> bool {
-        let looked = recv(&self.0, &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        let looked = retry_after_reset(|| recv(&self.0, &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT));
         looked.map_or_else(|error| error != Errno::AGAIN && error != Errno::INTR, |(bytes, _)| bytes == 0)
     }
 
@@ -156,7 +165,7 @@ impl Channel {
     ) -> io::Result<Got> {
         let mut control = RecvAncillaryBuffer::new(space);
         let flags = flags | RecvFlags::CMSG_CLOEXEC;
-        let got = retry_on_intr(|| recvmsg(&self.0, &mut [IoSliceMut::new(short)], &mut control, flags))?;
+        let got = retry_after_reset(|| recvmsg(&self.0, &mut [IoSliceMut::new(short)], &mut control, flags))?;
         if got.flags.contains(ReturnFlags::TRUNC) {
             return Err(invalid(format!("a packet of more than {PACKET_BYTES_MAX} bytes")));
         }
@@ -308,6 +317,19 @@ mod tests {
         check(&"x".repeat(PACKET_BYTES_MAX));
         check(&"x".repeat(PACKET_BYTES_MAX + 1));
         check(&"y".repeat(3 << 20));
+    }
+
+    #[test]
+    fn packets_of_a_peer_that_did_not_read_arrive() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let theirs = Channel(theirs);
+        ours.send("unread", &[]).unwrap();
+        theirs.send("last", &[]).unwrap();
+        drop(theirs);
+        assert!(!ours.has_ended());
+        let mut got = Packet::default();
+        assert_eq!(ours.receive(&mut got).unwrap(), Some(&b"last"[..]));
+        assert!(ours.receive(&mut got).unwrap().is_none());
     }
 
     #[test]

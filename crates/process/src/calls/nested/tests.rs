@@ -241,19 +241,23 @@ fn responses_that_were_sent_before_the_process_ended_come_before_the_error() {
         assert_eq!(begun.ok(), Some(vec![3]));
         let response = json!({ "outputs": [["x", "INT8", [0], null, 0, 0]] });
         let sent = json!({ "call": 1, "respond": 3, "response": response, "final": false });
+        // The process ends without having read this.
+        pair.calls.channel.send("{}", &[]).unwrap();
         pair.theirs.send(sent.to_string(), &[]).unwrap();
+        let Pair { calls, theirs, .. } = pair;
+        drop(theirs);
         if is_handling {
             // Another thread handles a packet when the process ends, and takes the rest over.
-            let reading = lock(&pair.calls.reading);
-            pair.calls.end_all(Status::internal("it ended"));
+            let reading = lock(&calls.reading);
+            calls.end_all(Status::internal("it ended"));
             assert!(responses.try_recv().is_err());
             drop(reading);
-            let news = std::mem::take(&mut *lock(&pair.calls.news));
+            let news = std::mem::take(&mut *lock(&calls.news));
             for news in news {
-                pair.calls.obey(news);
+                calls.obey(news);
             }
         } else {
-            pair.calls.end_all(Status::internal("it ended"));
+            calls.end_all(Status::internal("it ended"));
         }
         let all: Vec<Response> = responses.try_iter().collect();
         let [Response::Part(first), Response::Failed { error, more: false, .. }] = &all[..] else {
