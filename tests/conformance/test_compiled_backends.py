@@ -44,7 +44,7 @@ def compiled_server(request: pytest.FixtureRequest, launcher):
     with serving(launcher, name, repository, *flags) as found:
         if not launcher.oracle:
             # One for each instance of the models that are isolated.
-            assert len(workers_of(found)) == (15 if is_isolated else 0)
+            assert len(workers_of(found)) == (17 if is_isolated else 0)
         yield found
 
 

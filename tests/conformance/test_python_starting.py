@@ -50,9 +50,9 @@ def run(launcher):
         ("shm-default-byte-size=1000", "shm-default-byte-size can't be smaller than 4 MiBs"),
         ("shm-growth-byte-size=0", "shm-growth-byte-size can't be smaller than or equal to zero."),
         ("stub-timeout-seconds=0", "stub-timeout-seconds can't be smaller than or equal to zero."),
-        pytest.param(
-            "shm-region-prefix-name=", "shm-region-prefix-name must at least contain one character.",
-            marks=differs("2.51 finds fault with the flag itself"),
+        (
+            "shm-region-prefix-name=",
+            "--backend-config option format is '<backend name>,<setting>=<value>'. Got python,shm-region-prefix-name=",
         ),
         pytest.param(
             "shm-region-prefix-name=a/b", "Invalid shared memory region name: contains invalid characters",
