@@ -179,7 +179,7 @@ fn take_over(
             let data = whole.slice(extent);
             let has_place = responder.output_slot(name).is_some();
             if !has_place && responder.takes_shared(name) && block.may_be_kept() && stays(datatype, bytes) {
-                passed_on::note(&data);
+                passed_on::note(&data, block.instance());
                 responder.put_buffer(name, datatype, shape, data);
                 return Ok(());
             }
@@ -202,7 +202,7 @@ fn keep_state(responder: &mut Responder, homes: &mut Vec<Home>, made: TensorAt<'
             let extent = Extent::new(0, bytes, whole.len()).map_err(|error| unreadable(&error.to_string()))?;
             let data = whole.slice(extent);
             if block.may_be_kept() && stays(datatype, bytes) {
-                passed_on::note(&data);
+                passed_on::note(&data, block.instance());
                 data
             } else {
                 let own = data.try_private(Reason::InlineResponse);

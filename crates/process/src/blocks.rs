@@ -1,6 +1,7 @@
 //! Which memory do tensors get that are not in a client's memory, so that a model's process can access them?
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nerite_memory::{Buffer, Extent, Reason, Share, Slot};
 use nerite_request::Status;
@@ -9,41 +10,55 @@ use nerite_shm::{Account, LEASES_PER_SESSION_MAX, Lease, LeaseError, Pools};
 use crate::limits::{KEPT_SHARE, TENSOR_ALIGN};
 
 /// The memory of one instance. It is reused by later requests, and returned to the system when it is idle.
-pub struct Blocks(Arc<Account>);
+pub struct Blocks {
+    account: Arc<Account>,
+    /// Another one for each instance.
+    instance: u64,
+}
 
 /// A block of it. It is free again when this, its clones and all Buffers over it are dropped.
 #[derive(Clone)]
 pub(crate) struct Block {
     lease: Arc<Lease>,
     may_be_kept: bool,
+    instance: u64,
 }
 
 impl Blocks {
     /// No memory yet.
     pub fn new(pools: &Arc<Pools>) -> Blocks {
-        Blocks(pools.open())
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Blocks { account: pools.open(), instance: NEXT.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// The number of the instance.
+    pub(crate) fn instance(&self) -> u64 {
+        self.instance
     }
 
     /// A block of at least this many bytes.
     pub(crate) fn take(&self, bytes: usize) -> Result<Block, Status> {
         // The notices are not needed: the memory itself tells the process when it is returned to the system.
-        drop(self.0.take_forgotten());
-        let lease = self.0.take(bytes.max(1) as u64).map_err(|refused| self.full(bytes, &refused))?;
+        drop(self.account.take_forgotten());
+        let lease = self.account.take(bytes.max(1) as u64).map_err(|refused| self.full(bytes, &refused))?;
         // It is put back to the free list at once. The list does not give out memory that is still referenced.
-        self.0.put_back(&lease);
-        let (leases, used) = self.0.used();
+        self.account.put_back(&lease);
+        let (leases, used) = self.account.used();
         let may_be_kept =
-            leases <= LEASES_PER_SESSION_MAX as u64 / KEPT_SHARE && used <= self.0.bytes_max() / KEPT_SHARE;
-        Ok(Block { lease, may_be_kept })
+            leases <= LEASES_PER_SESSION_MAX as u64 / KEPT_SHARE && used <= self.account.bytes_max() / KEPT_SHARE;
+        Ok(Block { lease, may_be_kept, instance: self.instance })
     }
 
     fn full(&self, bytes: usize, refused: &LeaseError) -> Status {
         // The original text is about sessions and their flags, which do not apply here.
-        let (_, used) = self.0.used();
+        let (_, used) = self.account.used();
         let why = match refused {
             LeaseError::System { cause, .. } => cause.clone(),
             _ => {
-                format!("{used} are in use of {}, half of the host's or the control group's memory", self.0.bytes_max())
+                format!(
+                    "{used} are in use of {}, half of the host's or the control group's memory",
+                    self.account.bytes_max()
+                )
             }
         };
         Status::unavailable(format!(
@@ -73,7 +88,7 @@ impl Blocks {
 
 impl Drop for Blocks {
     fn drop(&mut self) {
-        self.0.close();
+        self.account.close();
     }
 }
 
@@ -86,6 +101,11 @@ impl Block {
     /// Whether an output in it may stay there after its request.
     pub(crate) fn may_be_kept(&self) -> bool {
         self.may_be_kept
+    }
+
+    /// The number of the instance that it belongs to.
+    pub(crate) fn instance(&self) -> u64 {
+        self.instance
     }
 
     /// Its number in the model's process.

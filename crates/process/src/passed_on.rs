@@ -1,9 +1,12 @@
-//! Which memory of the server has an output that stays there, as an input of another model or of the next request of its sequence?
+//! Which memory of the server has an output that stays there, as an input of another model or of the next request of its sequence, and whose is it?
 //!
 //! Memory of an instance is reused once nothing holds it. A model in a process may keep an array over its input after it has answered. The server then
 //! holds the memory until the array is gone. Memory of clients is theirs to reuse, so these inputs must be told apart.
+//!
+//! Only processes of the instance itself get such memory as an input. Another process could still read and write it when it is reused for the requests
+//! of other clients.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, MutexGuard, PoisonError, Weak};
 
 use nerite_locks::Mutex;
@@ -12,15 +15,15 @@ use nerite_memory::{Buffer, Forget};
 /// That of all instances.
 static PASSED_ON: LazyLock<Arc<PassedOn>> = LazyLock::new(Arc::default);
 
-/// Its numbers.
+/// The number of the instance that it belongs to, by its own number.
 #[derive(Default)]
-struct PassedOn(Mutex<HashSet<u64>>);
+struct PassedOn(Mutex<HashMap<u64, u64>>);
 
-/// Notes that this output stays where it is.
-pub(crate) fn note(output: &Buffer) {
+/// Notes that this output stays where it is, in memory of that instance ([`crate::blocks::Block::instance`]).
+pub(crate) fn note(output: &Buffer, instance: u64) {
     let Some(window) = output.share() else { return };
     let mark = window.share.mark();
-    if PASSED_ON.lock().insert(mark.number()) {
+    if PASSED_ON.lock().insert(mark.number(), instance).is_none() {
         let whole: Weak<dyn Forget> = Arc::downgrade(&(Arc::clone(&PASSED_ON) as Arc<dyn Forget>));
         mark.tell(whole);
     }
@@ -29,11 +32,17 @@ pub(crate) fn note(output: &Buffer) {
 /// The number of the memory that an input lies in, if an output was left there.
 pub(crate) fn number(input: &Buffer) -> Option<u64> {
     let number = input.share()?.share.mark().number();
-    PASSED_ON.lock().contains(&number).then_some(number)
+    PASSED_ON.lock().contains_key(&number).then_some(number)
+}
+
+/// The instance whose memory an input lies in, if an output was left there.
+pub(crate) fn instance(input: &Buffer) -> Option<u64> {
+    let number = input.share()?.share.mark().number();
+    PASSED_ON.lock().get(&number).copied()
 }
 
 impl PassedOn {
-    fn lock(&self) -> MutexGuard<'_, HashSet<u64>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, u64>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -58,13 +67,14 @@ mod tests {
         let lease = Pools::new(LeaseLimits::default()).open().take(4096).unwrap();
         let buffer = lease.buffer(Extent::new(64, 8, 4096).unwrap());
         assert_eq!(number(&buffer), None);
-        note(&buffer);
-        note(&buffer);
+        note(&buffer, 7);
+        note(&buffer, 7);
         let whole = lease.buffer(Extent::whole(4096));
         let known = number(&whole).unwrap();
+        assert_eq!(instance(&whole), Some(7));
         drop((lease, buffer, whole));
-        assert!(!PASSED_ON.lock().contains(&known));
-        note(&Buffer::from(vec![1u8; 3]));
+        assert!(!PASSED_ON.lock().contains_key(&known));
+        note(&Buffer::from(vec![1u8; 3]), 7);
         assert_eq!(number(&Buffer::from(vec![1u8; 3])), None);
     }
 }

@@ -108,8 +108,10 @@ impl Planner<'_> {
     /// The place of each input. Inputs that the process cannot access are copied to a block.
     fn inputs(&mut self, inputs: &[Tensor]) -> Result<(Vec<Option<SegmentOffset>>, Option<Block>), Status> {
         let mut spot = |input: &Tensor| {
-            // A decoupled model may use its inputs until it drops the request. So long only memory that was taken for them is held.
-            let is_copied = self.is_decoupled && passed_on::number(&input.data).is_some();
+            // Memory of another instance is reused for requests that this process must not see. A decoupled model may use its inputs until it drops
+            // the request. So long only memory that was taken for them is held.
+            let whose = passed_on::instance(&input.data);
+            let is_copied = whose.is_some_and(|instance| self.is_decoupled || instance != self.blocks.instance());
             if is_copied { None } else { self.shares.spot(input.data.share(), &mut self.maps) }
         };
         let mut spots: Vec<Option<SegmentOffset>> = inputs.iter().map(&mut spot).collect();
@@ -280,6 +282,24 @@ pub(crate) mod tests {
         assert_eq!(told, expect);
         assert_eq!(maps, 3, "the lease, the inputs' block and that of the known output");
         planned.job.finish(Ok(()), nerite_backend::Times::begin());
+    }
+
+    #[test]
+    fn a_process_is_lent_no_memory_of_another_instance() {
+        let (shares, blocks) = nobody();
+        let other = Blocks::new(&Pools::new(LeaseLimits::default()));
+        for (whose, is_lent) in [(&blocks, true), (&other, false)] {
+            let block = whose.take(100).unwrap();
+            let data = block.buffer();
+            passed_on::note(&data, block.instance());
+            let shape = Shape::from_slice(&[data.len() as i64]);
+            let input = Tensor { name: "x".into(), datatype: DataType::Uint8, shape, data };
+            let job = job(vec![input], Vec::new(), Reply::new(|_| ()));
+            let (planned, told, _) = plan(job, &shares, &blocks, &HashMap::new());
+            assert_eq!(told["inputs"][0][3] == block.segment(), is_lent);
+            assert_eq!(planned.inputs.is_some(), !is_lent, "it is copied");
+            planned.job.finish(Ok(()), nerite_backend::Times::begin());
+        }
     }
 
     /// A reply that may offer a place for an output once its size is known.
