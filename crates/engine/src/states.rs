@@ -1,7 +1,7 @@
 //! How does a model keep state from one request of a sequence to the next?
 //!
-//! This is Triton's implicit state: an output of one step is an input of the next one. The tensor stays where the model wrote it, without a copy.
-//! It is charged to the client whose request made it.
+//! This is Triton's implicit state: an output of one step is an input of the next one. The tensor stays where the model wrote it, without a copy,
+//! unless it is a small part of that memory, as one sequence's rows of a large batch are. The memory is charged to the client whose request made it.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,6 +12,7 @@ use nerite_config::proto::model_sequence_batching::State;
 use nerite_config::proto::model_sequence_batching::initial_state::StateData;
 use nerite_config::{ModelConfig, tensor_data_type, validate_states};
 use nerite_locks::Mutex;
+use nerite_memory::{Buffer, Reason};
 use nerite_request::{Output, OverShare, PeerAccount, PeerCharge, Status};
 use nerite_schedule::Controls;
 use nerite_tensor::{DataType, Name, Shape, Tensor, element_count};
@@ -24,6 +25,10 @@ const FOLDER: &str = "initial_state";
 const FREED_HERE_BYTES_MAX: usize = 8 << 20;
 /// Charged for the state of a sequence beside its bytes: its entry, and the names and shapes of its tensors.
 const SEQUENCE_BYTES: usize = 512;
+/// A tensor is copied if it would hold more than so many times its bytes.
+const HELD_TIMES_MAX: usize = 2;
+/// A tensor that holds no more than this is not copied.
+const HELD_HERE_BYTES_MAX: usize = 4096;
 /// Strings of an initial state without a file are empty. Each has four bytes, for its length.
 const EMPTY_STRING_BYTES: usize = 4;
 
@@ -44,7 +49,7 @@ struct Spec {
 struct Sequence {
     /// In the order of the specs.
     tensors: Vec<Tensor>,
-    /// The bytes of the tensors. `None` for the initial state, which all sequences share.
+    /// The memory that the tensors hold. `None` for the initial state, which all sequences share.
     charge: Option<Charged>,
 }
 
@@ -158,7 +163,8 @@ impl States {
             let apart = states.iter().position(|state| state.name == spec.output).map(|at| states.swap_remove(at));
             let of_output = |Output { name, datatype, shape, data, .. }| Tensor { name, datatype, shape, data };
             let tensor = apart.or(output.map(of_output));
-            found.push(tensor.map(|tensor| Tensor { name: spec.input.clone(), ..tensor }));
+            let kept = |tensor: Tensor| Tensor { name: spec.input.clone(), data: to_keep(tensor.data), ..tensor };
+            found.push(tensor.map(kept));
         }
         found
     }
@@ -170,7 +176,7 @@ impl States {
 
 impl Sequence {
     fn bytes(&self) -> usize {
-        self.tensors.iter().map(|tensor| tensor.data.len()).sum()
+        self.tensors.iter().map(|tensor| tensor.data.held_bytes()).sum()
     }
 
     /// Takes over a new state, and returns the tensors that it replaces. Err: it is more than the client may keep, and nothing changes.
@@ -184,7 +190,7 @@ impl Sequence {
             found.into_iter().zip(&self.tensors).map(|(found, old)| found.unwrap_or_else(|| old.clone())).collect();
         // What is still the initial tensor is the model's, and no client's.
         let own = tensors.iter().zip(specs).filter(|(tensor, spec)| tensor.data.owner() != spec.initial.data.owner());
-        let bytes = SEQUENCE_BYTES + own.map(|(tensor, _)| tensor.data.len()).sum::<usize>();
+        let bytes = SEQUENCE_BYTES + own.map(|(tensor, _)| tensor.data.held_bytes()).sum::<usize>();
         let mut before = None;
         match (&mut self.charge, account) {
             (Some(charged), Some(account)) if charged.account.is_same(&account) => charged.charge.resize(bytes)?,
@@ -197,6 +203,17 @@ impl Sequence {
         }
         Ok((std::mem::replace(&mut self.tensors, tensors), before))
     }
+}
+
+/// The bytes of a state, copied if they are a small part of the memory that they hold. Without memory for the copy they stay, and all that they hold is
+/// charged.
+fn to_keep(data: Buffer) -> Buffer {
+    let held = data.held_bytes();
+    let is_small = held > HELD_HERE_BYTES_MAX && held > data.len().saturating_mul(HELD_TIMES_MAX);
+    if !is_small || !data.place().is_host() {
+        return data;
+    }
+    data.try_private(Reason::BatchScatter).unwrap_or(data)
 }
 
 /// The input of the first request of a sequence: the value of the configuration, or zeros. A variable dimension is 1 then.
@@ -235,6 +252,7 @@ fn check_length(file: &str, found: u64, datatype: DataType, expected: usize) -> 
 #[allow(clippy::unwrap_used)]
 mod tests {
     use nerite_budget::{Budgets, Limits};
+    use nerite_memory::{Extent, Slot};
 
     use super::*;
 
@@ -293,9 +311,18 @@ mod tests {
         bytes: usize,
         account: &PeerAccount,
     ) -> Result<(), Status> {
-        let (name, data) = ("O".into(), vec![7; bytes].into());
-        let output =
-            Output { name, datatype: DataType::Uint8, shape: Shape::from_slice(&[bytes as i64]), data, placed: false };
+        step_to(states, number, is_last, vec![7; bytes].into(), account)
+    }
+
+    fn step_to(
+        states: &Arc<States>,
+        number: u64,
+        is_last: bool,
+        data: Buffer,
+        account: &PeerAccount,
+    ) -> Result<(), Status> {
+        let shape = Shape::from_slice(&[data.len() as i64]);
+        let output = Output { name: "O".into(), datatype: DataType::Uint8, shape, data, placed: false };
         let mut outputs = vec![output].into();
         let ended = Ended { outputs: Some(&mut outputs), states: Vec::new() };
         let kept = states.keep(number, is_last, &[false], Some(account.clone()), ended);
@@ -305,6 +332,25 @@ mod tests {
 
     fn len_of(states: &States, number: u64) -> usize {
         states.begin(&controls(number, false))[0].data.len()
+    }
+
+    #[test]
+    fn a_state_holds_no_more_than_it_is_charged_for() {
+        const MIB: usize = 1 << 20;
+        let budgets = Budgets::new(Limits::new(0, Some(100 << 20), Some(20 << 20), None));
+        let (one, states) = (budgets.of_peer("one"), states());
+        // Rows of a batch: a quarter is copied, and three quarters hold all of it.
+        for (number, part, held) in [(1, MIB / 4, MIB / 4), (2, MIB / 4 * 3, MIB)] {
+            let batch = Slot::heap(MIB).filled().into_buffer();
+            let before = one.kept();
+            states.begin(&controls(number, true));
+            let rows = batch.slice(Extent::new(MIB / 4, part, MIB).unwrap());
+            assert_eq!(step_to(&states, number, false, rows, &one), Ok(()));
+            let kept = states.begin(&controls(number, false)).swap_remove(0).data;
+            assert_eq!((kept.len(), kept.held_bytes()), (part, held));
+            assert_eq!(kept.owner() == batch.owner(), held == MIB);
+            assert_eq!(one.kept() - before, (held + SEQUENCE_BYTES) as u64);
+        }
     }
 
     #[test]

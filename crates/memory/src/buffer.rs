@@ -68,6 +68,11 @@ impl Buffer {
         self.keep.as_ref().map_or(0, |keep| Arc::as_ptr(keep).cast::<()>().addr())
     }
 
+    /// Bytes of memory that stay in use while this Buffer lives: those of the whole that it is a slice of. Its length, where the owner does not say.
+    pub fn held_bytes(&self) -> usize {
+        self.keep.as_ref().and_then(|keep| keep.held_bytes()).unwrap_or(0).max(self.len)
+    }
+
     /// Number of bytes.
     pub fn len(&self) -> usize {
         self.len
@@ -226,6 +231,14 @@ mod tests {
         let part = whole.slice(Extent::new(16, 4, whole.len()).expect("within"));
         drop(whole);
         assert_eq!(part.private_bytes(), Some(&[16u8, 17, 18, 19][..]));
+    }
+
+    #[test]
+    fn a_slice_holds_as_much_as_the_whole() {
+        let of = |whole: Buffer| whole.slice(Extent::new(0, 8, whole.len()).expect("within")).held_bytes();
+        assert_eq!(of(Slot::heap(1 << 16).filled().into_buffer()), 1 << 16);
+        assert_eq!(of(Buffer::from_numbers(vec![1u32; 100])), 400);
+        assert_eq!(Buffer::empty().held_bytes(), 0);
     }
 
     #[test]

@@ -27,6 +27,11 @@ pub trait Keep: Send + Sync {
         None
     }
 
+    /// How many bytes are held until the last reference is dropped, if it says so.
+    fn held_bytes(&self) -> Option<usize> {
+        None
+    }
+
     /// The block, if this is one. A Slot that is its only user may enlarge it.
     fn block_mut(&mut self) -> Option<&mut Block> {
         None
@@ -34,13 +39,22 @@ pub trait Keep: Send + Sync {
 }
 
 impl Keep for Block {
+    fn held_bytes(&self) -> Option<usize> {
+        Some(self.capacity())
+    }
+
     fn block_mut(&mut self) -> Option<&mut Block> {
         Some(self)
     }
 }
 
 impl Keep for bytes::Bytes {}
-impl<T: crate::Number> Keep for Vec<T> {}
+
+impl<T: crate::Number> Keep for Vec<T> {
+    fn held_bytes(&self) -> Option<usize> {
+        Some(self.capacity() * size_of::<T>())
+    }
+}
 
 /// An IPC handle for device memory, and where the memory that it opens begins.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -183,7 +183,7 @@ impl Value<'static> {
         // SAFETY: the value is alive; the library answers an error if it is no tensor of numbers.
         done(unsafe { (ort::api().GetTensorMutableData)(self.ptr.as_ptr(), &raw mut data) })?;
         let Some(data) = NonNull::new(data.cast::<u8>()).filter(|_| len > 0) else { return Ok(Buffer::empty()) };
-        let keep: Arc<dyn Keep> = Arc::new(Made { _value: self, _session: session });
+        let keep: Arc<dyn Keep> = Arc::new(Made { _value: self, bytes: len, _session: session });
         // SAFETY: the tensor is on this host (asked above) and has `len` bytes (the caller computed them from its own shape and datatype), all computed by
         // the run that made it; `keep` owns the tensor; nobody else has the handle, so nobody writes.
         Ok(unsafe { Buffer::from_raw(data, len, Place::Host, Access::Private, keep) })
@@ -200,10 +200,15 @@ impl Drop for Value<'_> {
 /// A tensor of the library's, and the session whose allocator it came from. Fields drop in this order.
 struct Made {
     _value: Value<'static>,
+    bytes: usize,
     _session: Arc<SharedSessionInner>,
 }
 
-impl Keep for Made {}
+impl Keep for Made {
+    fn held_bytes(&self) -> Option<usize> {
+        Some(self.bytes)
+    }
+}
 
 struct TypeAndShape(*mut sys::OrtTensorTypeAndShapeInfo);
 

@@ -191,6 +191,10 @@ impl Keep for Lease {
         ))
     }
 
+    fn held_bytes(&self) -> Option<usize> {
+        Some(self.byte_size())
+    }
+
     fn share(&self) -> Option<&dyn Share> {
         Some(self)
     }
