@@ -178,7 +178,7 @@ fn take_over(
             sizes.insert(name.to_owned(), bytes);
             let data = whole.slice(extent);
             let has_place = responder.output_slot(name).is_some();
-            if !has_place && responder.takes_shared(name) && block.may_be_kept() && stays(datatype, bytes) {
+            if !has_place && responder.takes_shared(name) && block.may_keep(bytes) && stays(datatype, bytes) {
                 passed_on::note(&data, block.instance());
                 responder.put_buffer(name, datatype, shape, data);
                 return Ok(());
@@ -201,7 +201,7 @@ fn keep_state(responder: &mut Responder, homes: &mut Vec<Home>, made: TensorAt<'
             let whole = block.buffer();
             let extent = Extent::new(0, bytes, whole.len()).map_err(|error| unreadable(&error.to_string()))?;
             let data = whole.slice(extent);
-            if block.may_be_kept() && stays(datatype, bytes) {
+            if block.may_keep(bytes) && stays(datatype, bytes) {
                 passed_on::note(&data, block.instance());
                 data
             } else {
@@ -388,6 +388,10 @@ mod tests {
             let (_, response) = settled(None, Some(bytes), &answer);
             assert_eq!(response.outputs[0].data.access(), Access::Private, "what is sent does not change");
         }
+        // The response before was larger, and so is the place.
+        let answer = outputs(json!([["x", "INT8", [SHARED_BYTES_MIN], "S", 0, SHARED_BYTES_MIN]]));
+        let (_, response) = settled_through(onward, None, Some(4 * SHARED_BYTES_MIN), &answer);
+        assert_eq!(response.outputs[0].data.access(), Access::Private, "it would hold four times its bytes");
         // Strings are checked, so they are copied first.
         let bytes = 4 * SHARED_BYTES_MIN;
         let empty = outputs(json!([["x", "BYTES", [SHARED_BYTES_MIN], "S", 0, bytes]]));

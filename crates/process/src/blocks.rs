@@ -7,7 +7,7 @@ use nerite_memory::{Buffer, Extent, Reason, Share, Slot};
 use nerite_request::Status;
 use nerite_shm::{Account, LEASES_PER_SESSION_MAX, Lease, LeaseError, Pools};
 
-use crate::limits::{KEPT_SHARE, TENSOR_ALIGN};
+use crate::limits::{KEPT_SHARE, KEPT_TIMES_MAX, TENSOR_ALIGN};
 
 /// The memory of one instance. It is reused by later requests, and returned to the system when it is idle.
 pub struct Blocks {
@@ -43,9 +43,9 @@ impl Blocks {
         let lease = self.account.take(bytes.max(1) as u64).map_err(|refused| self.full(bytes, &refused))?;
         // It is put back to the free list at once. The list does not give out memory that is still referenced.
         self.account.put_back(&lease);
-        let (leases, used) = self.account.used();
-        let may_be_kept =
-            leases <= LEASES_PER_SESSION_MAX as u64 / KEPT_SHARE && used <= self.account.bytes_max() / KEPT_SHARE;
+        // All instances take their memory from the same pools.
+        let ((leases, _), (used, bytes_max)) = (self.account.used(), self.account.used_by_all());
+        let may_be_kept = leases <= LEASES_PER_SESSION_MAX as u64 / KEPT_SHARE && used <= bytes_max / KEPT_SHARE;
         Ok(Block { lease, may_be_kept, instance: self.instance })
     }
 
@@ -98,9 +98,9 @@ impl Block {
         self.lease.byte_size()
     }
 
-    /// Whether an output in it may stay there after its request.
-    pub(crate) fn may_be_kept(&self) -> bool {
-        self.may_be_kept
+    /// Whether an output of `bytes` bytes in it may stay there after its request. A small one would hold all of the block.
+    pub(crate) fn may_keep(&self, bytes: usize) -> bool {
+        self.may_be_kept && self.byte_size() <= bytes.saturating_mul(KEPT_TIMES_MAX)
     }
 
     /// The number of the instance that it belongs to.
@@ -159,9 +159,28 @@ mod tests {
         let pools = Pools::new(LeaseLimits { bytes_max: 1 << 20, session_bytes_max: 1 << 20 });
         let blocks = Blocks::new(&pools);
         let held: Vec<Block> = (0..64).map(|_| blocks.take(4096).unwrap()).collect();
-        let kept = held.iter().filter(|block| block.may_be_kept()).count();
+        let kept = held.iter().filter(|block| block.may_keep(4096)).count();
         assert_eq!(kept as u64, (1 << 20) / KEPT_SHARE / 4096, "a share of a mebibyte, in pages");
-        assert!(!held.last().unwrap().may_be_kept());
+        assert!(!held.last().unwrap().may_keep(4096));
+    }
+
+    #[test]
+    fn instances_share_what_may_be_kept() {
+        let pools = Pools::new(LeaseLimits { bytes_max: 1 << 20, session_bytes_max: 1 << 20 });
+        let instances: Vec<Blocks> = (0..4).map(|_| Blocks::new(&pools)).collect();
+        let held: Vec<Block> = (0..64).map(|at| instances[at % 4].take(4096).unwrap()).collect();
+        let kept = held.iter().filter(|block| block.may_keep(4096)).count();
+        assert_eq!(kept as u64, (1 << 20) / KEPT_SHARE / 4096);
+    }
+
+    #[test]
+    fn a_small_part_of_a_block_is_not_kept() {
+        let blocks = Blocks::new(&Pools::new(LeaseLimits::default()));
+        let block = blocks.take(1 << 16).unwrap();
+        let half = block.byte_size() / KEPT_TIMES_MAX;
+        assert!(block.may_keep(half) && !block.may_keep(half - 1));
+        let part = block.buffer().slice(Extent::new(0, half, block.byte_size()).unwrap());
+        assert_eq!(part.held_bytes(), block.byte_size(), "as much is charged for it");
     }
 
     #[test]

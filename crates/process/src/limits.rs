@@ -21,8 +21,11 @@ pub(crate) const LAST_PACKETS_MAX: usize = 1024;
 /// An output of fewer bytes is always copied, also for another model or for the next request of its sequence: kept where it is, it would hold whole
 /// pages and a descriptor.
 pub const SHARED_BYTES_MIN: usize = 16 << 10;
-/// One part in so many of an instance's memory may be kept after its requests, by other models and by sequences. The rest is for the next requests.
+/// One part in so many of the memory of all instances may be in use where an output is kept after its request, by other models and by sequences. The rest
+/// is for the next requests.
 pub const KEPT_SHARE: u64 = 8;
+/// An output is copied if it would hold more than so many times its bytes.
+pub const KEPT_TIMES_MAX: usize = 2;
 /// The alignment of tensors in memory that several of them share.
 pub const TENSOR_ALIGN: usize = 64;
 /// The pause after a failed start of a process.

@@ -196,6 +196,11 @@ impl Account {
         (counts.mapped, counts.mapped_bytes)
     }
 
+    /// The share of all sessions' bytes that is in use, as the bytes in use and the most that may be.
+    pub fn used_by_all(&self) -> (u64, u64) {
+        (self.pools.tally.counts(0).mapped_bytes, self.pools.limits().bytes_max)
+    }
+
     /// All leases that count against this session's limits, by size.
     pub fn leases(&self) -> Vec<LeaseState> {
         let state = self.lock();
