@@ -39,23 +39,34 @@ impl Shared {
 
     fn reject_apart(self: &Arc<Self>, rejected: Vec<(Job, Rejection)>) {
         let mut refusals = self.lock_refusals();
+        // Any of these answers may hang, and so may those that are being sent.
+        let started = rejected.len().min(REFUSING_THREADS_MAX.saturating_sub(refusals.threads));
         refusals.waiting.extend(rejected);
-        // Those that are there may hang.
-        if refusals.threads >= REFUSING_THREADS_MAX {
-            return;
-        }
-        refusals.threads += 1;
+        refusals.threads += started;
         drop(refusals);
-        let shared = Arc::clone(self);
-        let started = std::thread::Builder::new().name("nerite-refuse".to_owned()).spawn(move || shared.refuse());
-        if let Err(error) = started {
+        for number in 0..started {
+            let Err(error) = self.start_refusing() else { continue };
             log::error!(
                 "no thread to answer rejected requests to model '{}': {error}; raise the limit on threads",
                 self.name
             );
-            // Nobody else may come for them.
-            self.refuse();
+            let mut refusals = self.lock_refusals();
+            refusals.threads -= started - number;
+            if refusals.threads == 0 {
+                // Nobody else may come for them.
+                refusals.threads = 1;
+                drop(refusals);
+                self.refuse();
+            }
+            return;
         }
+    }
+
+    fn start_refusing(self: &Arc<Self>) -> std::io::Result<()> {
+        #[cfg(test)]
+        super::tests::check_threads()?;
+        let shared = Arc::clone(self);
+        std::thread::Builder::new().name("nerite-refuse".to_owned()).spawn(move || shared.refuse()).map(drop)
     }
 
     /// Answers jobs until none is left.

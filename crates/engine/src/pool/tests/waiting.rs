@@ -140,6 +140,49 @@ fn code_that_hangs_when_it_hears_of_a_timeout_stops_no_other_timeout() {
     drop((ours, theirs));
 }
 
+/// A job whose answer hangs.
+fn hanging(told: &mpsc::Sender<()>, release: &Arc<Mutex<mpsc::Receiver<()>>>) -> Job {
+    let reply = Reply::through(Hangs(told.clone(), Arc::clone(release)));
+    job_with(0, ModelVersion::unmetered("m").begin(), reply).0
+}
+
+fn waiting(to: &mpsc::Sender<Answer>) -> Job {
+    job_with(1, ModelVersion::unmetered("m").begin(), Reply::through(Waits(to.clone()))).0
+}
+
+#[test]
+fn an_answer_that_hangs_does_not_hold_up_one_that_is_due_at_the_same_time() {
+    let ((told, heard), (held, release), (to, answers)) = (mpsc::channel(), mpsc::channel::<()>(), mpsc::channel());
+    let release = Arc::new(Mutex::new(release));
+    let pool = pool_with(0, 0, None);
+    let late = |job| (job, Rejection::TimedOut);
+    pool.0.reject_all(vec![late(hanging(&told, &release)), late(waiting(&to))]);
+    heard.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(answers.recv_timeout(PATIENCE).unwrap().id, "may wait");
+    drop(held);
+}
+
+#[test]
+fn a_thread_that_the_system_refuses_is_replaced_by_this_one_only_if_there_is_no_other() {
+    let ((told, heard), (held, release), (to, answers)) = (mpsc::channel(), mpsc::channel::<()>(), mpsc::channel());
+    let release = Arc::new(Mutex::new(release));
+    let pool = pool_with(0, 0, None);
+    let reject = |job| pool.0.reject_all(vec![(job, Rejection::TimedOut)]);
+    REFUSES_THREADS.set(true);
+    reject(waiting(&to));
+    assert_eq!(answers.try_recv().unwrap().id, "may wait");
+    REFUSES_THREADS.set(false);
+    reject(hanging(&told, &release));
+    heard.recv_timeout(PATIENCE).unwrap();
+    REFUSES_THREADS.set(true);
+    reject(waiting(&to));
+    REFUSES_THREADS.set(false);
+    // The other thread hangs.
+    assert!(answers.try_recv().is_err());
+    drop(held);
+    assert_eq!(answers.recv_timeout(PATIENCE).unwrap().id, "may wait");
+}
+
 struct Waits(mpsc::Sender<Answer>);
 
 impl nerite_request::Deliver for Waits {
