@@ -91,7 +91,13 @@ impl Batcher {
 
     /// A request was added or removed at that position.
     fn changed(&mut self, position: QueuePosition) {
-        if self.forming.covers(position) {
+        if !self.forming.covers(position) {
+            return;
+        }
+        let first = self.queue.behind(None).next().map(|(_, waiting)| waiting.arrival.ticket);
+        if self.forming.is_cut_by_changes_behind(first) {
+            self.forming.cut(position, self.queue.behind(None), &self.policy);
+        } else {
             self.forming = Forming::default();
         }
     }

@@ -21,6 +21,8 @@ pub(super) struct Forming {
     best: Option<usize>,
     /// The next request does not fit, so the batch cannot grow.
     closed: bool,
+    /// It was closed by a change among its requests, and is not given up for another one.
+    is_cut: bool,
 }
 
 /// The decision about the requests of a [`Forming`].
@@ -60,6 +62,27 @@ impl Forming {
     /// Whether a change at `position` changes the forming batch.
     pub fn covers(&self, position: QueuePosition) -> bool {
         self.asked.or(self.last).is_some_and(|last| position <= last) || self.closed
+    }
+
+    /// Whether a change behind its first request, which is now `first`, is to close it. Otherwise it would form anew at each change while the strategy
+    /// is asked, and might never start.
+    pub fn is_cut_by_changes_behind(&self, first: Option<Ticket>) -> bool {
+        (self.is_asking() || self.is_cut) && self.head.is_some() && self.head.map(|(head, _)| head) == first
+    }
+
+    /// Closes it with those of its requests that are before a change at `position`. `waiting` are all that wait, in the order of the queue.
+    pub fn cut<'a>(
+        &mut self,
+        position: QueuePosition,
+        waiting: impl Iterator<Item = (QueuePosition, &'a Waiting)>,
+        policy: &BatchPolicy,
+    ) {
+        let mut kept = Forming { is_cut: true, ..Forming::default() };
+        for (at, waiting) in waiting.take_while(|(at, _)| *at < position && Some(*at) <= self.last) {
+            kept.look_at(at, waiting, policy, |_, _| Some(true));
+        }
+        // The first one itself may have moved in the queue, because it was delayed.
+        *self = if kept.count > 0 { Forming { closed: true, ..kept } } else { Forming::default() };
     }
 
     /// The first request of the batch is at this position, and it is not yet known whether the batch may begin.

@@ -134,6 +134,39 @@ fn requests_end_at_their_deadlines_while_a_strategy_says_nothing() {
     assert_eq!(play.batches, [(vec![3], 2_000_000)]);
 }
 
+#[test]
+fn requests_that_come_and_go_behind_the_first_do_not_keep_it_from_starting() {
+    let policy = BatchPolicy { rows_max: 8, preferred: vec![8], ..BatchPolicy::default() };
+    let (rule, _) = Rule::new(Says::Volume(8));
+    let mut play = Play::new(Batcher::new(policy), 1, 10, 8).consulting(rule, 100);
+    play.arrive(1, None);
+    let mut other = play.arrive(1, None);
+    // It goes while the strategy is asked about it.
+    for round in 0..20 {
+        let now_us = 150 + 200 * round;
+        play.pass_until(now_us);
+        play.driver.cancel(other, now_us);
+        play.take();
+        other = play.arrive(1, None);
+    }
+    assert_eq!(play.batches.first(), Some(&(vec![0], 150)));
+}
+
+#[test]
+fn requests_that_end_together_close_a_batch_before_the_first_of_them() {
+    let policy = BatchPolicy { rows_max: 8, preferred: vec![8], ..BatchPolicy::default() };
+    let (rule, _) = Rule::new(Says::Volume(8));
+    let mut play = Play::new(Batcher::new(policy), 1, 10, 8).consulting(rule, 100);
+    // The strategy is asked about the fifth when two before it end.
+    for patience_us in [None, None, Some(450), Some(450), None, None] {
+        play.arrive(1, patience_us);
+    }
+    play.pass_until(450);
+    assert_eq!(play.batches, [(vec![0, 1], 450)]);
+    play.pass_until(10_000);
+    assert_eq!(play.batches[1..].iter().map(|(batch, _)| batch.as_slice()).collect::<Vec<_>>(), [[4, 5]]);
+}
+
 /// Checks that the rule heard of each batch, in its order and to its end, and that it was obeyed. A batch that was formed may be put in the order of its
 /// addresses.
 fn check_said(play: &Play, says: Says, by_spans: bool, formed: &[Vec<usize>]) {
