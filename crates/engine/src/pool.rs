@@ -137,6 +137,8 @@ struct Work {
     /// A run that this thread does.
     here: Option<Run>,
     rejected: Vec<(Job, Rejection)>,
+    /// As in [`State`], for the rejected jobs.
+    answers_may_wait: bool,
     /// The number of workers to start.
     workers: usize,
     /// Instances of any model that were granted resources.
@@ -488,6 +490,7 @@ impl Shared {
         }
         let rejected = std::iter::from_fn(|| state.driver.next_rejected());
         work.rejected.extend(rejected.map(|(queued, rejection)| (queued.job, rejection)));
+        work.answers_may_wait = state.answers_may_wait;
         work.turns = state.limited.as_mut().map(Limited::take_turns);
         let over = state.driver.take_over();
         work.over = state.sequences.clone().filter(|_| !over.is_empty()).map(|sequences| (sequences, over));
@@ -531,14 +534,14 @@ impl Shared {
 
     /// Starts workers and answers rejected jobs. Returns the run for this thread.
     fn carry_out(self: &Arc<Self>, work: Work) -> Option<Run> {
-        let Work { here, rejected, workers, turns, over } = work;
+        let Work { here, rejected, answers_may_wait, workers, turns, over } = work;
         for _ in 0..workers {
             match self.start_worker() {
                 Ok(thread) => self.keep_thread(thread),
                 Err(error) => self.without_worker(&error),
             }
         }
-        self.reject_all(rejected);
+        self.reject_all(rejected, answers_may_wait);
         if let Some(turns) = turns {
             turns.tell();
         }

@@ -22,11 +22,12 @@ pub(super) struct Refusals {
 }
 
 impl Shared {
-    /// Answers rejected jobs, here or on another thread.
-    pub(super) fn reject_all(self: &Arc<Self>, rejected: Vec<(Job, Rejection)>) {
+    /// Answers rejected jobs, here or on another thread. `answers_may_wait` as in [`State`](super::State): the end of any of them may send the answer of
+    /// another one.
+    pub(super) fn reject_all(self: &Arc<Self>, rejected: Vec<(Job, Rejection)>, answers_may_wait: bool) {
         let mut apart = Vec::new();
         for (job, rejection) in rejected {
-            if is_late(rejection) && job.may_wait() {
+            if is_late(rejection) && (answers_may_wait || job.may_wait()) {
                 apart.push((job, rejection));
             } else {
                 (self.reject)(job, rejection);

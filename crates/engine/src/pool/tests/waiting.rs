@@ -156,7 +156,7 @@ fn an_answer_that_hangs_does_not_hold_up_one_that_is_due_at_the_same_time() {
     let release = Arc::new(Mutex::new(release));
     let pool = pool_with(0, 0, None);
     let late = |job| (job, Rejection::TimedOut);
-    pool.0.reject_all(vec![late(hanging(&told, &release)), late(waiting(&to))]);
+    pool.0.reject_all(vec![late(hanging(&told, &release)), late(waiting(&to))], false);
     heard.recv_timeout(PATIENCE).unwrap();
     assert_eq!(answers.recv_timeout(PATIENCE).unwrap().id, "may wait");
     drop(held);
@@ -167,7 +167,7 @@ fn a_thread_that_the_system_refuses_is_replaced_by_this_one_only_if_there_is_no_
     let ((told, heard), (held, release), (to, answers)) = (mpsc::channel(), mpsc::channel::<()>(), mpsc::channel());
     let release = Arc::new(Mutex::new(release));
     let pool = pool_with(0, 0, None);
-    let reject = |job| pool.0.reject_all(vec![(job, Rejection::TimedOut)]);
+    let reject = |job| pool.0.reject_all(vec![(job, Rejection::TimedOut)], false);
     REFUSES_THREADS.set(true);
     reject(waiting(&to));
     assert_eq!(answers.try_recv().unwrap().id, "may wait");
@@ -181,6 +181,31 @@ fn a_thread_that_the_system_refuses_is_replaced_by_this_one_only_if_there_is_no_
     assert!(answers.try_recv().is_err());
     drop(held);
     assert_eq!(answers.recv_timeout(PATIENCE).unwrap().id, "may wait");
+}
+
+#[test]
+fn a_timeout_that_sends_the_held_answer_of_another_job_does_not_wait_for_it() {
+    let (to, threads) = mpsc::channel();
+    let (own, answers) = mpsc::channel();
+    let order = ResponseOrder::new(ORDERED);
+    let pool = pool_with(0, 0, None);
+    let shared = &pool.0;
+    let (mut first, _) = job(0, &own);
+    first.answer_by(|reply| order.in_turn(reply));
+    let mut second = job_with(1, ModelVersion::unmetered("m").begin(), Reply::through(Waiting(to))).0;
+    second.answer_by(|reply| order.in_turn(reply));
+    // As it was noted when the second came.
+    let mut state = shared.lock();
+    state.order = Some(order);
+    state.answers_may_wait = true;
+    second.refuse(Status::unavailable("held"));
+    assert!(threads.try_recv().is_err());
+    let mut work = shared.settle(&mut state, false);
+    drop(state);
+    work.rejected.push((first, Rejection::TimedOut));
+    shared.carry_out(work);
+    assert_ne!(threads.recv_timeout(PATIENCE).unwrap(), std::thread::current().id());
+    assert_eq!(answers.recv_timeout(PATIENCE).unwrap().id, "0");
 }
 
 struct Waits(mpsc::Sender<Answer>);
