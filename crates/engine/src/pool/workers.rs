@@ -77,7 +77,9 @@ impl Shared {
         let mut state = self.lock();
         state.serving += 1;
         loop {
-            if let Some(question) = state.take_question() {
+            // A batch that is formed does not wait until the strategy has heard of that.
+            let may_ask = state.driver.has_urgent_question() || state.ready.is_empty();
+            if may_ask && let Some(question) = state.take_question() {
                 drop(state);
                 let says = self.ask(question);
                 state = self.hear(says);

@@ -103,6 +103,20 @@ fn a_job_is_rejected_at_its_time_while_a_strategy_hangs() {
     pool.close();
 }
 
+#[test]
+fn a_batch_that_is_formed_runs_before_the_strategy_hears_of_its_end() {
+    let ((told, asked), (says, to_say), (to, answers)) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
+    let pool = pool_with(1, 0, Some(Box::new(Slow { asked: told, answers: to_say })));
+    pool.submit(job(0, &to).0);
+    assert_eq!(asked.recv_timeout(PATIENCE).unwrap().0, "begins 0");
+    says.send(true).unwrap();
+    assert_eq!(asked.recv_timeout(PATIENCE).unwrap().0, "ends");
+    // It hangs there.
+    assert_eq!(answers.try_recv().unwrap().id, "0");
+    drop(says);
+    pool.close();
+}
+
 /// An answer that does not come back before the other end of this is dropped.
 struct Hangs(mpsc::Sender<()>, Arc<Mutex<mpsc::Receiver<()>>>);
 
