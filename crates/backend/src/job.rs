@@ -9,6 +9,7 @@ use nerite_tensor::{DataType, Name, Shape, Tensor};
 use crate::reschedule::{Own, Rest};
 use crate::responder::{Again, Ended, Kept, Parts, check_memory};
 use crate::staged_tensors::{StagedTensors, StagingPlan};
+use crate::strategy::JobParameters;
 use crate::traced;
 use crate::{DeviceAccess, InFlight, OutputPlace, Responder, Times};
 
@@ -24,7 +25,7 @@ pub trait Reschedule: Send + Sync {
 pub struct Job {
     // Dropped first: a client may unregister its regions the moment it has the answer.
     inputs: Inputs,
-    parameters: Parameters,
+    pub(crate) parameters: JobParameters,
     sequence: Sequence,
     priority: u64,
     timeout_us: u64,
@@ -43,6 +44,7 @@ impl Job {
             traced::begin(trace, &in_flight, &id, arrived, &inputs);
         }
         let responder = Responder::new(Parts { id, rows, arrived, cancel, wanted, reply, in_flight, trace });
+        let parameters = JobParameters::Own(parameters);
         Job { inputs, parameters, sequence, priority, timeout_us, own, responder }
     }
 
@@ -164,6 +166,11 @@ impl Job {
     /// Parameters the client gave for the model.
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
+    }
+
+    /// Prepares the parameters for a [`WaitingRequest`](crate::WaitingRequest), which then shares them.
+    pub fn share_parameters(&mut self) {
+        self.parameters.share();
     }
 
     /// The sequence it belongs to.

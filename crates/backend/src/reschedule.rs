@@ -3,7 +3,9 @@
 //! Triton's `TRITONSERVER_REQUEST_RELEASE_RESCHEDULE`: while its instance runs, a request is given back instead of answered. It becomes the next
 //! request of its sequence, and the same client gets what comes of it.
 
-use nerite_request::{Parameters, Sequence};
+use nerite_request::Sequence;
+
+use crate::strategy::JobParameters;
 
 /// The error of a request whose model does not run iterative sequences.
 pub(crate) const NOT_ITERATIVE: &str = "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to \
@@ -11,7 +13,7 @@ pub(crate) const NOT_ITERATIVE: &str = "Request is released with TRITONSERVER_RE
 
 /// What is of a request beside its inputs and its way back.
 pub(crate) struct Rest {
-    pub(crate) parameters: Parameters,
+    pub(crate) parameters: JobParameters,
     pub(crate) sequence: Sequence,
     pub(crate) priority: u64,
     pub(crate) timeout_us: u64,

@@ -1,5 +1,8 @@
 //! What else decides which requests share a batch?
 
+use std::ops::Deref;
+use std::sync::Arc;
+
 use nerite_request::{Cancel, Inputs, Parameters, Sequence};
 use nerite_tensor::Name;
 
@@ -31,7 +34,7 @@ pub struct WaitingRequest {
     /// The outputs that the client wants.
     pub wanted: Vec<Name>,
     /// Parameters that the client gave for the model.
-    pub parameters: Parameters,
+    pub parameters: Arc<Parameters>,
     /// The sequence it belongs to.
     pub sequence: Sequence,
     /// Longest time in the queue in µs, 0 for the model's default.
@@ -41,16 +44,51 @@ pub struct WaitingRequest {
 }
 
 impl WaitingRequest {
-    /// That of a job.
+    /// That of a job. [`Job::share_parameters`] makes it cheap however much a client's parameters say.
     pub fn of(job: &Job) -> WaitingRequest {
         WaitingRequest {
             id: job.id().into(),
             inputs: job.inputs().iter().cloned().collect(),
             wanted: job.own_wanted().map(Name::from).collect(),
-            parameters: job.parameters().clone(),
+            parameters: job.parameters.shared(),
             sequence: job.sequence().clone(),
             timeout_us: job.timeout_us(),
             cancel: job.cancel().clone(),
+        }
+    }
+}
+
+/// The parameters of a job.
+#[derive(Debug)]
+pub(crate) enum JobParameters {
+    /// Only the job has them. This costs no allocation.
+    Own(Parameters),
+    /// A strategy may have them too.
+    Shared(Arc<Parameters>),
+}
+
+impl JobParameters {
+    pub(crate) fn share(&mut self) {
+        if let JobParameters::Own(own) = self {
+            *self = JobParameters::Shared(Arc::new(std::mem::take(own)));
+        }
+    }
+
+    fn shared(&self) -> Arc<Parameters> {
+        match self {
+            JobParameters::Own(own) => Arc::new(own.clone()),
+            JobParameters::Shared(shared) => Arc::clone(shared),
+        }
+    }
+}
+
+impl Deref for JobParameters {
+    type Target = Parameters;
+
+    fn deref(&self) -> &Parameters {
+        match self {
+            JobParameters::Own(own) => own,
+            JobParameters::Shared(shared) => shared,
         }
     }
 }

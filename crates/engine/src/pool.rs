@@ -65,6 +65,7 @@ struct Shared {
     arrivals: Arc<Arrivals>,
     /// What else decides which requests share a batch. Only the worker that asks a question takes this lock.
     strategy: Mutex<Option<Box<dyn BatchStrategy>>>,
+    has_strategy: bool,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The cores of the instances. `None` for all cores; then jobs may run on front threads too.
     cores: Option<Arc<InstanceCores>>,
@@ -200,6 +201,7 @@ impl Pool {
             refusals: Mutex::default(),
             quickness: Quickness::new(bound).with_padding(arrivals.padding().clone()),
             arrivals,
+            has_strategy: strategy.is_some(),
             strategy: Mutex::new(strategy),
             threads: Mutex::default(),
             cores,
@@ -217,8 +219,12 @@ impl Pool {
     }
 
     /// Runs the job on this thread if it is known to be quick. Otherwise a worker runs it. The job is answered in any case.
-    pub fn submit(&self, job: Job) {
+    pub fn submit(&self, mut job: Job) {
         let shared = &self.0;
+        if shared.has_strategy {
+            // A question to it is put together under the lock, where parameters of any length must not be copied.
+            job.share_parameters();
+        }
         log::debug!("[request id: {}] model '{}': comes to the queue with {} rows", Id(&job), shared.name, job.rows());
         let (may_wait, size) = (job.may_wait(), shared.quickness.size(&job));
         // Another connection's poll may begin it or take it over.

@@ -117,6 +117,32 @@ fn a_batch_that_is_formed_runs_before_the_strategy_hears_of_its_end() {
     pool.close();
 }
 
+/// Says how many have the parameters of the request that it hears of.
+struct Counts(mpsc::Sender<usize>);
+
+impl BatchStrategy for Counts {
+    fn begins(&mut self, first: &WaitingRequest) {
+        self.0.send(Arc::strong_count(&first.parameters)).unwrap();
+    }
+
+    fn may_join(&mut self, _: &WaitingRequest) -> bool {
+        false
+    }
+
+    fn ends(&mut self) {}
+}
+
+#[test]
+fn the_parameters_of_a_request_are_not_copied_for_a_strategy() {
+    let ((told, counts), (to, answers)) = (mpsc::channel(), mpsc::channel());
+    let pool = pool_with(1, 0, Some(Box::new(Counts(told))));
+    pool.submit(job(0, &to).0);
+    // The job has them too.
+    assert_eq!(counts.recv_timeout(PATIENCE).unwrap(), 2);
+    assert!(answers.recv_timeout(PATIENCE).unwrap().error.is_none());
+    pool.close();
+}
+
 /// An answer that does not come back before the other end of this is dropped.
 struct Hangs(mpsc::Sender<()>, Arc<Mutex<mpsc::Receiver<()>>>);
 
