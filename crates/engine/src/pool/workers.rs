@@ -63,7 +63,12 @@ impl Shared {
         }
         let mut work = Work::default();
         self.take_rest(&mut state, &mut work);
+        let others = state.workers > 0;
         drop(state);
+        if others {
+            // Fewer may have been woken than there is work for, because this one was counted on.
+            self.wake.notify_all();
+        }
         // This is done without the lock, because an answer may cause the next request.
         for job in refused {
             let text = format!("no thread to run model '{}': {error}; raise the limit on threads", self.name);

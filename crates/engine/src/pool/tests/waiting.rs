@@ -143,6 +143,30 @@ fn the_parameters_of_a_request_are_not_copied_for_a_strategy() {
     pool.close();
 }
 
+#[test]
+fn work_that_a_refused_thread_was_to_do_wakes_one_that_sleeps() {
+    let (to, answers) = mpsc::channel();
+    let pool = pool_with(1, 0, None);
+    pool.submit(job(0, &to).0);
+    assert_eq!(answers.recv_timeout(PATIENCE).unwrap().id, "0");
+    let begun = Instant::now();
+    while pool.0.lock().sleeping == 0 {
+        assert!(begun.elapsed() < PATIENCE);
+        std::thread::yield_now();
+    }
+    let mut state = pool.0.lock();
+    let queued = Queued { job: job(1, &to).0, number: 1, size: None, flow: None };
+    state.driver.arrive(queued, |ticket| Arrival::new(ticket, 1), now_us());
+    let run = state.next_run().unwrap();
+    state.ready.push_back(run);
+    // The one that is refused.
+    state.workers += 1;
+    drop(state);
+    pool.0.without_worker(&std::io::ErrorKind::WouldBlock.into());
+    assert_eq!(answers.recv_timeout(PATIENCE).unwrap().id, "1");
+    pool.close();
+}
+
 /// An answer that does not come back before the other end of this is dropped.
 struct Hangs(mpsc::Sender<()>, Arc<Mutex<mpsc::Receiver<()>>>);
 
