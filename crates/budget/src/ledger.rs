@@ -156,13 +156,13 @@ impl Ledger {
     pub(crate) fn try_keep(&self, bytes: u64) -> Result<(), OverShare> {
         let limits = self.shared.limits;
         let refused = |of_all, kept, max| OverShare { of_all, peer: self.peer.name.clone(), bytes, kept, max };
-        let max = limits.all.kept_max();
-        take(&self.shared.kept, bytes, max).map_err(|kept| refused(true, kept, max))?;
-        let max = limits.peer.kept_max();
-        let taken = take(&self.held, bytes, max);
-        if let Err(kept) = taken {
-            self.shared.kept.fetch_sub(bytes, Ordering::SeqCst);
-            return Err(refused(false, kept, max));
+        let max = limits.kept_max_of_peer();
+        let own = take(&self.held, bytes, max).map_err(|kept| refused(false, kept, max))?;
+        // Whatever others keep, a peer that keeps little is not refused for it.
+        let max = limits.all.kept_max_beside(own);
+        if let Err(kept) = take(&self.shared.kept, bytes, max) {
+            self.release(bytes);
+            return Err(refused(true, kept, max));
         }
         if self.held() > self.booked() {
             self.update_budgets();
@@ -409,8 +409,8 @@ impl Shared {
     }
 }
 
-/// Adds `bytes` to `sum`. Err: the sum, to which so many bytes cannot be added because it would exceed `max`.
-fn take(sum: &AtomicU64, bytes: u64, max: u64) -> Result<(), u64> {
+/// Adds `bytes` to `sum`, and returns the new sum. Err: the sum, to which so many bytes cannot be added because it would exceed `max`.
+fn take(sum: &AtomicU64, bytes: u64, max: u64) -> Result<u64, u64> {
     let next = |now: u64| now.checked_add(bytes).filter(|sum| *sum <= max);
-    sum.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).map(drop)
+    sum.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).map(|before| before + bytes)
 }

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::limits::{ALL_SHARE, KEPT_SHARE, LIGHT_BYTES_MAX, LOW_SHARE, OTHERS_PART};
+use crate::limits::{ALL_SHARE, KEPT_SHARE, LIGHT_BYTES_MAX, LIGHT_KEPT_SHARE, LOW_SHARE, OTHERS_PART};
 
 /// The two marks of a budget, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,11 @@ impl Marks {
     /// How many bytes of the budget may be kept beyond connections.
     pub fn kept_max(self) -> u64 {
         part(self.high, KEPT_SHARE)
+    }
+
+    /// The same in a budget of all, for a peer that keeps `kept` of it.
+    pub(crate) fn kept_max_beside(self, kept: u64) -> u64 {
+        if kept > LIGHT_BYTES_MAX { self.kept_max() } else { part(self.high, LIGHT_KEPT_SHARE) }
     }
 
     /// A budget that is never exceeded.
@@ -58,6 +63,12 @@ impl Limits {
         let peer = peer.unwrap_or(all - all / OTHERS_PART).clamp(1, all);
         let connection = connection.unwrap_or(peer).clamp(1, peer);
         Limits { all: Marks::of(all), peer: Marks::of(peer), connection: Marks::of(connection) }
+    }
+
+    /// How many bytes one peer may keep beyond its connections. It leaves a part to others, whatever its own budget is.
+    pub(crate) fn kept_max_of_peer(&self) -> u64 {
+        let all = self.all.kept_max();
+        self.peer.kept_max().min(all - all / OTHERS_PART)
     }
 }
 
@@ -177,13 +188,15 @@ pub struct OverShare {
 impl fmt::Display for OverShare {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let OverShare { of_all, peer, bytes, kept, max } = self;
-        let (whose, flag) = match of_all {
-            true => ("all clients: they keep", "--memory-budget"),
-            false => ("a client: what it keeps is", "--memory-budget-per-peer"),
+        let (whose, part) = match of_all {
+            true => ("all clients: they keep", "half of --memory-budget, 5/8 for one that keeps little"),
+            false => {
+                ("a client: what it keeps is", "half of --memory-budget-per-peer, 7/16 of --memory-budget at the most")
+            }
         };
         write!(
             f,
-            "memory budget of {whose} {kept} of {max} bytes beyond requests (half of {flag}), and {peer} asked for {bytes} \
+            "memory budget of {whose} {kept} of {max} bytes beyond requests ({part}), and {peer} asked for {bytes} \
              more; end sequences, unregister regions, or unload models that were sent"
         )
     }
@@ -295,13 +308,13 @@ mod tests {
         assert_eq!(
             over(false),
             format!(
-                "memory budget of a client: what it keeps is 20 of 40 bytes beyond requests (half of --memory-budget-per-peer), {rest}"
+                "memory budget of a client: what it keeps is 20 of 40 bytes beyond requests (half of --memory-budget-per-peer, 7/16 of --memory-budget at the most), {rest}"
             )
         );
         assert_eq!(
             over(true),
             format!(
-                "memory budget of all clients: they keep 20 of 40 bytes beyond requests (half of --memory-budget), {rest}"
+                "memory budget of all clients: they keep 20 of 40 bytes beyond requests (half of --memory-budget, 5/8 for one that keeps little), {rest}"
             )
         );
         assert_eq!(

@@ -265,19 +265,47 @@ fn what_a_peer_keeps_counts_in_its_budget_and_is_refused_beyond_half_of_it() {
 
 #[test]
 fn all_peers_together_keep_half_of_the_whole_budget_at_the_most() {
-    let budgets = budgets(100, 90, 90);
+    let budgets = budgets(100, 80, 80);
     let [a, b] = ["a", "b"].map(|peer| budgets.of_peer(peer));
-    let first = a.charge(45 * MIB).unwrap();
-    let refused = b.charge(6 * MIB).unwrap_err();
-    assert_eq!((refused.of_all, refused.kept, refused.max), (true, 45 << 20, 50 << 20));
-    assert!(b.charge(5 * MIB).is_ok());
+    let first = a.charge(40 * MIB).unwrap();
+    let refused = b.charge(11 * MIB).unwrap_err();
+    assert_eq!((refused.of_all, refused.kept, refused.max), (true, 40 << 20, 50 << 20));
+    assert_eq!(b.kept(), 0, "a refused charge leaves nothing");
+    assert!(b.charge(10 * MIB).is_ok());
     drop(first);
-    assert!(b.charge(45 * MIB).is_ok());
+    assert!(b.charge(40 * MIB).is_ok());
+}
+
+#[test]
+fn peers_that_keep_little_are_not_refused_for_what_others_keep() {
+    let budgets = budgets(100, 80, 80);
+    let light = limits::LIGHT_BYTES_MAX as usize;
+    let [a, b, c] = ["a", "b", "c"].map(|peer| budgets.of_peer(peer));
+    let _kept = (a.charge(40 * MIB).unwrap(), b.charge(10 * MIB).unwrap());
+    assert!(b.charge(1).unwrap_err().of_all, "it keeps much");
+    let little = c.charge(light).unwrap();
+    let refused = c.charge(1).unwrap_err();
+    assert_eq!((refused.of_all, refused.kept, refused.max), (true, (50 << 20) + light as u64, 50 << 20));
+    drop(little);
+    // What is left to such peers has an end, too.
+    let peers: Vec<_> = (0..51).map(|number| budgets.of_peer(&number.to_string())).collect();
+    let little: Vec<_> = peers.iter().map_while(|peer| peer.charge(light).ok()).collect();
+    assert_eq!(little.len(), 50, "5/8 of 100 MiB");
+}
+
+#[test]
+fn one_peer_leaves_a_part_of_what_may_be_kept_to_others() {
+    let budgets = budgets(128, 128, 128);
+    let [a, b] = ["a", "b"].map(|peer| budgets.of_peer(peer));
+    let _first = a.charge(56 * MIB).unwrap();
+    let refused = a.charge(1).unwrap_err();
+    assert_eq!((refused.of_all, refused.max), (false, 56 << 20));
+    assert!(b.charge(8 * MIB).is_ok());
 }
 
 #[test]
 fn many_threads_keep_no_more_than_they_may_and_leave_nothing() {
-    let budgets = budgets(100, 100, 100);
+    let budgets = budgets(128, 100, 100);
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let budgets = &budgets;
