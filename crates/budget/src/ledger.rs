@@ -13,7 +13,7 @@ use nerite_locks::Mutex;
 
 use crate::budget::{Budget, Peer};
 use crate::limits::{LOG_APART_MS, STALL_SHED_APART_MS, STEP_BYTES};
-use crate::marks::{Holder, Limits, Marks, OverShare, Shed, ShedReason, largest};
+use crate::marks::{Holder, LargestFirst, Limits, Marks, OverShare, Shed, ShedReason};
 use crate::waiters::Waiters;
 
 /// A bit of [`Ledger::booked`] that no multiple of a step has.
@@ -352,27 +352,40 @@ impl Shared {
         }
     }
 
+    /// Ends connections, the largest first, until the budget is within its high mark. All ledgers are visited once, however many are ended.
     fn shed_while(&self, reason: ShedReason, budget: &Budget, belongs: impl Fn(&Ledger) -> bool) {
-        while budget.staying() > budget.marks.high && self.shed_one(reason, budget, &belongs) {}
+        if budget.staying() > budget.marks.high {
+            self.shed_some(reason, budget, belongs, || budget.staying() > budget.marks.high);
+        }
     }
 
-    /// Ends the largest connection in `budget`. False if all are ending.
-    fn shed_one(&self, reason: ShedReason, budget: &Budget, belongs: impl Fn(&Ledger) -> bool) -> bool {
+    /// Ends connections in `budget`, the largest first, as long as `goes_on`. What peers keep beyond connections is released by none of them, so it
+    /// does not count in the order.
+    fn shed_some(
+        &self,
+        reason: ShedReason,
+        budget: &Budget,
+        belongs: impl Fn(&Ledger) -> bool,
+        mut goes_on: impl FnMut() -> bool,
+    ) {
         let ledgers = self.ledgers();
-        let staying: Vec<_> = ledgers.iter().filter(|ledger| belongs(ledger) && !ledger.is_ending()).collect();
-        let holders: Vec<_> = staying
-            .iter()
-            .map(|ledger| Holder {
-                id: ledger.number,
-                peer: ledger.peer.number,
-                held: ledger.held(),
-                is_connection: !ledger.is_of_peer,
-            })
-            .collect();
-        let Some(id) = largest(&holders) else { return false };
-        let Some(ledger) = staying.iter().find(|ledger| ledger.number == id) else { return false };
-        self.shed(reason, budget, budget.staying(), ledger);
-        true
+        let may_end = |ledger: &&Arc<Ledger>| belongs(ledger) && !ledger.is_of_peer && !ledger.is_ending();
+        let staying: HashMap<u64, &Arc<Ledger>> =
+            ledgers.iter().filter(may_end).map(|ledger| (ledger.number, ledger)).collect();
+        let holder =
+            |ledger: &&Arc<Ledger>| Holder { id: ledger.number, peer: ledger.peer.number, held: ledger.held() };
+        for ledger in LargestFirst::of(staying.values().map(holder)).filter_map(|id| staying.get(&id)) {
+            if !goes_on() {
+                return;
+            }
+            self.shed(reason, budget, budget.staying(), ledger);
+        }
+    }
+
+    /// Ends the largest connection in `budget`.
+    fn shed_one(&self, reason: ShedReason, budget: &Budget, belongs: impl Fn(&Ledger) -> bool) {
+        let mut is_first = true;
+        self.shed_some(reason, budget, belongs, || std::mem::take(&mut is_first));
     }
 
     fn shed_itself(&self, reason: ShedReason, ledger: &Ledger) {

@@ -2,6 +2,7 @@
 //!
 //! Pure functions over the numbers of one moment.
 
+use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
 
 use crate::limits::{ALL_SHARE, KEPT_SHARE, LIGHT_BYTES_MAX, LIGHT_KEPT_SHARE, LOW_SHARE, OTHERS_PART};
@@ -202,7 +203,7 @@ impl fmt::Display for OverShare {
     }
 }
 
-/// What holds bytes of a peer. A connection is a candidate to be ended.
+/// A connection that may be ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Its number.
@@ -211,19 +212,44 @@ pub struct Holder {
     pub peer: u64,
     /// Bytes it holds.
     pub held: u64,
-    /// Whether it is a connection. Otherwise it is what the peer keeps beyond its connections.
-    pub is_connection: bool,
 }
 
-/// The connection to end among `holders`: the largest one of the peer that holds the most. `None` if there is none.
-pub fn largest(holders: &[Holder]) -> Option<u64> {
-    let mut peers = std::collections::BTreeMap::<u64, u64>::new();
-    for holder in holders {
-        *peers.entry(holder.peer).or_default() += holder.held;
+/// Connections in the order in which they are ended: each is the largest one of the peer whose connections hold the most.
+#[derive(Debug)]
+pub struct LargestFirst {
+    /// Bytes of the connections of each peer, and the peer.
+    peers: BinaryHeap<(u64, u64)>,
+    /// The connections of each peer. The largest one is the last one.
+    connections: HashMap<u64, Vec<Holder>>,
+}
+
+impl LargestFirst {
+    /// The order of these connections. What they hold is taken once.
+    pub fn of(holders: impl IntoIterator<Item = Holder>) -> LargestFirst {
+        let mut connections = HashMap::<u64, Vec<Holder>>::new();
+        for holder in holders {
+            connections.entry(holder.peer).or_default().push(holder);
+        }
+        let mut peers = BinaryHeap::with_capacity(connections.len());
+        for (peer, of_peer) in &mut connections {
+            of_peer.sort_by_key(|holder| holder.held);
+            peers.push((of_peer.iter().map(|holder| holder.held).sum(), *peer));
+        }
+        LargestFirst { peers, connections }
     }
-    let connections = || holders.iter().filter(|holder| holder.is_connection);
-    let peer = connections().map(|holder| holder.peer).max_by_key(|peer| (peers.get(peer), *peer))?;
-    connections().filter(|holder| holder.peer == peer).max_by_key(|holder| holder.held).map(|holder| holder.id)
+}
+
+impl Iterator for LargestFirst {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        loop {
+            let (bytes, peer) = self.peers.pop()?;
+            let Some(largest) = self.connections.get_mut(&peer).and_then(Vec::pop) else { continue };
+            self.peers.push((bytes.saturating_sub(largest.held), peer));
+            return Some(largest.id);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -270,26 +296,19 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_largest(holders: &[(u64, u64, u64)], expect: Option<u64>) {
-        let holder = |&(id, peer, held)| Holder { id, peer, held, is_connection: id != KEPT };
-        let holders: Vec<_> = holders.iter().map(holder).collect();
-        assert_eq!(largest(&holders), expect, "{holders:?}");
+    fn check_order(holders: &[(u64, u64, u64)], expect: &[u64]) {
+        let order = LargestFirst::of(holders.iter().map(|&(id, peer, held)| Holder { id, peer, held }));
+        assert_eq!(order.collect::<Vec<_>>(), expect, "{holders:?}");
     }
 
-    /// The id of what a peer keeps beyond its connections.
-    const KEPT: u64 = 0;
-
     #[test]
-    fn the_largest_connection_of_the_largest_peer_is_ended() {
-        check_largest(&[(1, 1, 51)], Some(1));
+    fn the_largest_connection_of_the_largest_peer_is_ended_first() {
+        check_order(&[(1, 1, 51)], &[1]);
         // One peer's connections together hold more than the other's largest one.
-        check_largest(&[(1, 1, 30), (2, 2, 20), (3, 2, 25)], Some(3));
-        check_largest(&[(2, 1, 31), (3, 2, 20)], Some(2));
-        check_largest(&[], None);
-        // What a peer keeps beyond its connections counts, and cannot be ended.
-        check_largest(&[(1, 1, 30), (2, 2, 20), (KEPT, 2, 25)], Some(2));
-        check_largest(&[(1, 1, 30), (KEPT, 2, 90)], Some(1));
-        check_largest(&[(KEPT, 2, 90)], None);
+        check_order(&[(1, 1, 30), (2, 2, 20), (3, 2, 25)], &[3, 1, 2]);
+        check_order(&[(2, 1, 31), (3, 2, 20)], &[2, 3]);
+        check_order(&[(1, 1, 5), (2, 1, 40), (3, 2, 10), (4, 2, 20), (5, 3, 0)], &[2, 4, 3, 1, 5]);
+        check_order(&[], &[]);
     }
 
     #[test]

@@ -304,6 +304,28 @@ fn one_peer_leaves_a_part_of_what_may_be_kept_to_others() {
 }
 
 #[test]
+fn what_a_peer_keeps_gets_none_of_its_connections_ended_before_larger_ones_of_others() {
+    let budgets = budgets(100, 90, 90);
+    let _kept = budgets.of_peer("a").charge(40 * MIB).unwrap();
+    let (small, large) = (budgets.open("a"), budgets.open("b"));
+    let _charges = (small.charge(15 * MIB), large.charge(46 * MIB));
+    assert_eq!(large.shed().map(|shed| (shed.reason, shed.peer.as_str())), Some((ShedReason::All, "b")));
+    assert!(small.shed().is_none());
+}
+
+#[test]
+fn no_more_connections_are_ended_than_have_to_be() {
+    let budgets = budgets(100, 100, 100);
+    let connections: Vec<_> = (0..9).map(|_| budgets.open("a")).collect();
+    let _charges: Vec<_> = connections.iter().map(|connection| connection.charge(10 * MIB)).collect();
+    // What is added at once is more than the largest two hold.
+    let other = budgets.open("b");
+    let _charge = other.charge(35 * MIB);
+    assert_eq!(connections.iter().filter(|connection| connection.shed().is_some()).count(), 3);
+    assert!(other.shed().is_none());
+}
+
+#[test]
 fn many_threads_keep_no_more_than_they_may_and_leave_nothing() {
     let budgets = budgets(128, 100, 100);
     std::thread::scope(|scope| {
