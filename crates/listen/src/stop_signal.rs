@@ -15,8 +15,26 @@ impl StopSignal {
         }
     }
 
-    /// Whether a stop came since the last call. Takes no lock unless it did.
+    /// Whether a stop came since the last call, or at any time once the service was dropped. Takes no lock as long as the service lives and none came.
     pub(crate) fn has_come(&mut self) -> bool {
-        self.0.has_changed().unwrap_or(false) && *self.0.borrow_and_update()
+        // An error means that the service was dropped. A stop before that may not have been seen yet.
+        self.0.has_changed().unwrap_or(true) && *self.0.borrow_and_update()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_is_seen_after_the_service_was_dropped() {
+        for is_stopped in [true, false] {
+            let (stop, signal) = watch::channel(false);
+            let mut signal = StopSignal(signal);
+            assert!(!signal.has_come());
+            stop.send_replace(is_stopped);
+            drop(stop);
+            assert_eq!(signal.has_come(), is_stopped);
+        }
     }
 }
