@@ -10,6 +10,7 @@ use std::io;
 use std::sync::{Arc, Weak};
 use std::thread;
 
+use rustix::io::Errno;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -61,8 +62,8 @@ fn run(service: &str, listener: &Listener, peers: Option<&Peers>, begin: &impl F
         }
         match accepted {
             Ok(connection) => begin(connection),
-            // No connection waits any more.
-            Err(_) if listener.is_draining() => return,
+            // No connection waits any more. Another error leaves those that wait in the queue, so they are accepted later.
+            Err(error) if listener.is_draining() && tells_of_end(&error) => return,
             // The client closed the connection before it was accepted.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
@@ -71,6 +72,11 @@ fn run(service: &str, listener: &Listener, peers: Option<&Peers>, begin: &impl F
             }
         }
     }
+}
+
+/// Whether this error of an accept means that the socket listens no longer and that nothing waits at it.
+fn tells_of_end(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
 }
 
 /// Closes the listener when the service stops, or when the runtime drops the task that waits for that.
@@ -192,6 +198,20 @@ mod tests {
             assert!(path.exists(), "its owner keeps the file");
             drop(listener);
             assert!(!path.exists());
+        }
+    }
+
+    #[test]
+    fn only_a_listener_that_is_shut_down_and_empty_has_ended() {
+        for passing in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::CONNABORTED, Errno::AGAIN] {
+            assert!(!tells_of_end(&passing.into()), "{passing}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let tcp = Endpoint::Tcp { address: "127.0.0.1".into(), port: 0, reuse_port: false };
+        for endpoint in [tcp, Endpoint::unix(&folder.path().join("socket"))] {
+            let listener = bind(&endpoint).unwrap();
+            listener.drain();
+            assert!(tells_of_end(&listener.accept().unwrap_err()));
         }
     }
 
