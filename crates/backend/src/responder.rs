@@ -375,6 +375,11 @@ impl Responder {
             }
             result = delivered.map(drop);
         }
+        if result.is_ok() {
+            // Before the outcome is noted, because the request may fail by this.
+            let ended = Ended { outputs: Some(&mut self.made), states: std::mem::take(&mut self.states) };
+            result = self.on_end.tell(ended);
+        }
         let outcome = match &result {
             Ok(()) => success,
             Err(error) if error.code == Code::Cancelled || self.cancel.has_timed_out() => Outcome::Cancelled,
@@ -400,6 +405,9 @@ impl Responder {
     pub fn end(mut self, times: Times) {
         if let Err(lost) = self.check_memory() {
             return self.finish(Err(lost), times);
+        }
+        if let Err(status) = self.on_end.tell(Ended { outputs: None, states: std::mem::take(&mut self.states) }) {
+            return self.finish(Err(status), times);
         }
         self.note(times, Outcome::Success);
         self.note_response(ResponseOutcome::Empty);
@@ -492,15 +500,9 @@ impl Responder {
         self.close_by(response, Reply::send);
     }
 
-    fn close_by(&mut self, mut response: Response, send: fn(&mut Reply, Response)) {
-        let outputs = match &mut response {
-            Response::Final(tensors) => Some(&mut tensors.outputs),
-            _ => None,
-        };
-        let told = self.on_end.tell(Ended { outputs, states: std::mem::take(&mut self.states) });
-        if let (Err(status), Response::Final(_) | Response::End) = (told, &response) {
-            response = Response::failed(status);
-        }
+    fn close_by(&mut self, response: Response, send: fn(&mut Reply, Response)) {
+        // Who is told of a request that succeeds was told before, when its outcome was to be known. This one has failed, whatever is said to it.
+        let _ = self.on_end.tell(Ended { outputs: None, states: std::mem::take(&mut self.states) });
         // Released before the answer goes out: a client may unregister its regions the moment it has the answer.
         self.wanted = WantedOutputs::new();
         (self.again, self.made, self.watched) = (Vec::new(), Outputs::new(), Vec::new());

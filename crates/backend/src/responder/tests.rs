@@ -311,6 +311,28 @@ fn a_request_whose_time_is_over_is_told_so_whatever_went_wrong_and_its_result_co
     seen.check(&["failed its process was ended"]);
 }
 
+#[test]
+fn a_request_that_fails_by_who_is_told_of_its_end_counts_as_failed() {
+    type End = fn(Responder);
+    let ends: [(End, Option<usize>); 3] = [
+        (|mut responder| (put(&mut responder, &[7]), responder.finish(Ok(()), Times::begin())).1, Some(1)),
+        (|responder| responder.end(Times::begin()), None),
+        (|responder| responder.finish(Err(Status::internal("too much")), Times::begin()), None),
+    ];
+    for (end, outputs) in ends {
+        let (seen, meter) = (Seen::default(), Arc::new(Outcomes::default()));
+        let version = ModelVersion::new("m", "1", Arc::clone(&meter) as _);
+        let mut job = job(&seen, &version, Buffer::empty(), None);
+        job.on_end(move |ended| {
+            assert_eq!(ended.outputs.map(|outputs| outputs.len()), outputs);
+            Err(Status::internal("too much"))
+        });
+        end(job.divide().1);
+        assert_eq!(seen.0.lock().unwrap().last().map(String::as_str), Some("failed too much"));
+        assert_eq!(meter.0.lock().unwrap().as_slice(), &[Outcome::Failed]);
+    }
+}
+
 /// Keeps how requests ended.
 #[derive(Default)]
 struct Outcomes(Mutex<Vec<Outcome>>);
