@@ -123,18 +123,21 @@ impl States {
         ended: Ended<'_>,
     ) -> Result<(), Status> {
         let found = self.take_found(asked, ended);
-        let mut kept = self.lock();
         if is_last {
-            let over = kept.remove(&number);
-            drop(kept);
+            let over = self.lock().remove(&number);
             drop(over);
             return Ok(());
         }
+        let before = self.lock().get_mut(&number).map(|sequence| (sequence.tensors.clone(), sequence.charge.take()));
         // The sequence may be over before the last request of it has ended.
-        let Some(sequence) = kept.get_mut(&number) else { return Ok(()) };
-        let replaced = sequence.replace(&self.specs, found, account);
-        drop(kept);
-        // The tensors are freed outside of the lock.
+        let Some((old, charge)) = before else { return Ok(()) };
+        // Outside of the lock: a charge may end connections, and the scheduler waits for the lock. What is replaced is freed outside, too.
+        let mut next = Sequence { tensors: old, charge };
+        let replaced = next.replace(&self.specs, found, account);
+        if let Some(sequence) = self.lock().get_mut(&number) {
+            std::mem::swap(sequence, &mut next);
+        }
+        drop(next);
         replaced.map(drop).map_err(|over| Status::unavailable(over.to_string()))
     }
 
@@ -382,5 +385,20 @@ mod tests {
         // What still runs of a sequence that is over leaves nothing.
         assert_eq!(step(&states, 1, false, MIB, &one), Ok(()));
         assert_eq!((one.kept(), states.lock().len()), (0, 0));
+    }
+
+    #[test]
+    fn a_charge_for_a_state_ends_connections_outside_of_the_lock() {
+        const MIB: usize = 1 << 20;
+        let budgets = Budgets::new(Limits::new(0, Some(100 << 20), Some(20 << 20), None));
+        let (kept, connection, states) = (budgets.of_peer("one"), budgets.open("one"), states());
+        let _held = connection.charge(15 * MIB);
+        let (found, seen) = (Arc::new(std::sync::OnceLock::new()), Arc::clone(&states));
+        let told = Arc::clone(&found);
+        connection.on_shed(move || told.set(seen.kept.try_lock().is_ok()).unwrap());
+        states.begin(&controls(1, true));
+        assert_eq!(step(&states, 1, false, 6 * MIB, &kept), Ok(()));
+        assert_eq!(found.get(), Some(&true));
+        assert_eq!((len_of(&states, 1), kept.kept()), (6 * MIB, (6 * MIB + SEQUENCE_BYTES) as u64));
     }
 }
