@@ -28,6 +28,11 @@ impl GpuFigures {
         }
     }
 
+    /// Leaves out a GPU of which no figure is asked for any more.
+    pub fn forget(&self, uuid: &str) {
+        self.each.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, known)| known.uuid != uuid);
+    }
+
     /// The figures of all GPUs, with their age.
     pub(crate) fn report(&self) -> Vec<GpuMetrics> {
         let each = self.each.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,5 +61,15 @@ mod tests {
         assert_eq!(found, [("a".to_owned(), Some(0.3)), ("b".to_owned(), Some(0.4))]);
         assert!(noted(0) > first && noted(1) == second);
         assert!(figures.report().iter().all(|gpu| gpu.age_s >= 0.0));
+    }
+
+    #[test]
+    fn a_gpu_of_which_nothing_is_asked_has_no_age() {
+        let figures = GpuFigures::default();
+        figures.note(gpu("a", 0.1), true);
+        figures.note(gpu("b", 0.2), true);
+        figures.forget("a");
+        figures.forget("c");
+        assert_eq!(figures.report().into_iter().map(|gpu| gpu.uuid).collect::<Vec<_>>(), ["b"]);
     }
 }

@@ -52,7 +52,12 @@ fn observe(figures: &GpuFigures, devices: &[Device], asked: &Receiver<()>) {
     while observed.iter().any(Observed::has_figures) && asked.recv().is_ok() {
         for gpu in &mut observed {
             let answered = gpu.look();
-            figures.note(gpu.metrics(), answered);
+            if gpu.has_figures() {
+                figures.note(gpu.metrics(), answered);
+            } else {
+                // An age that grows would tell of a driver that does not return.
+                figures.forget(gpu.card.uuid());
+            }
         }
     }
 }
