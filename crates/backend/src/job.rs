@@ -6,10 +6,10 @@ use nerite_memory::{Buffer, Filled, Place, Slot};
 use nerite_request::{AdmittedRequest, Cancel, Inputs, Parameters, Reply, Sequence, SequenceId, Status, Wanted};
 use nerite_tensor::{DataType, Name, Shape, Tensor};
 
+use crate::job_parameters::JobParameters;
 use crate::reschedule::{Own, Rest};
 use crate::responder::{Again, Ended, Kept, Parts, check_memory};
 use crate::staged_tensors::{StagedTensors, StagingPlan};
-use crate::strategy::JobParameters;
 use crate::traced;
 use crate::{DeviceAccess, InFlight, OutputPlace, Responder, Times};
 

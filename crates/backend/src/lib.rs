@@ -68,6 +68,7 @@ mod elsewhere;
 mod end_note;
 pub mod identity;
 mod job;
+mod job_parameters;
 pub mod limits;
 mod meter;
 mod model_files;

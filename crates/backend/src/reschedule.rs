@@ -5,7 +5,7 @@
 
 use nerite_request::Sequence;
 
-use crate::strategy::JobParameters;
+use crate::job_parameters::JobParameters;
 
 /// The error of a request whose model does not run iterative sequences.
 pub(crate) const NOT_ITERATIVE: &str = "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to \
