@@ -19,7 +19,7 @@
 #include <string.h>
 
 enum {
-    CREATE_STATUS = 0, CREATE_SESSION = 7, RUN = 9, TENSOR_WITH_DATA = 49, CPU_MEMORY_INFO = 69, MEMORY_NAME = 71,
+    CREATE_STATUS = 0, CREATE_SESSION = 7, SESSION_OF_BYTES = 8, RUN = 9, TENSOR_WITH_DATA = 49, CPU_MEMORY_INFO = 69, MEMORY_NAME = 71,
     MEMORY_ID = 72, RELEASE_VALUE = 96, PROVIDERS = 125, RELEASE_PROVIDERS = 126, BIND_OUTPUT = 137, CLEAR_OUTPUTS = 142,
     SYNCHRONIZE_OUTPUTS = 203, APPEND_CUDA = 204, CREATE_OPTIONS = 205, UPDATE_OPTIONS = 206, RELEASE_OPTIONS = 208,
     TABLE = 276, /* what a library of version 17 has */
@@ -99,15 +99,26 @@ static Status append_cuda(const void *session_options, const int *options) {
     return NULL;
 }
 
-static Status create_session(const void *env, const char *path, const void *options, void **session) {
-    Status status = REAL_CALL(CREATE_SESSION, const void *, const char *, const void *, void **)(env, path, options, session);
+/* A session is on the device that its options name. */
+static void seat_session(const void *options, const void *session) {
     pthread_mutex_lock(&lock);
     /* Options of a session on the host may lie where older ones lay. */
     int device = device_of(options);
     for (Seat *s = seats; s; s = s->next)
         if (s->of == options) s->of = NULL;
-    if (!status) seat(*session, device);
+    if (session) seat(session, device);
     pthread_mutex_unlock(&lock);
+}
+
+static Status create_session(const void *env, const char *path, const void *options, void **session) {
+    Status status = REAL_CALL(CREATE_SESSION, const void *, const char *, const void *, void **)(env, path, options, session);
+    seat_session(options, status ? NULL : *session);
+    return status;
+}
+
+static Status session_of_bytes(const void *env, const void *bytes, size_t len, const void *options, void **session) {
+    Status status = REAL_CALL(SESSION_OF_BYTES, const void *, const void *, size_t, const void *, void **)(env, bytes, len, options, session);
+    seat_session(options, status ? NULL : *session);
     return status;
 }
 
@@ -207,7 +218,7 @@ static void open_both(void) {
     memcpy(table, real, sizeof table);
     REAL_CALL(CPU_MEMORY_INFO, int, int, void **)(0, 0, &cpu);
     struct { int place; void *call; } ours[] = {
-        {CREATE_SESSION, create_session}, {RUN, run}, {TENSOR_WITH_DATA, tensor_with_data}, {RELEASE_VALUE, release_value},
+        {CREATE_SESSION, create_session}, {SESSION_OF_BYTES, session_of_bytes}, {RUN, run}, {TENSOR_WITH_DATA, tensor_with_data}, {RELEASE_VALUE, release_value},
         {PROVIDERS, providers}, {RELEASE_PROVIDERS, release_providers}, {BIND_OUTPUT, bind_output}, {CLEAR_OUTPUTS, clear_outputs},
         {SYNCHRONIZE_OUTPUTS, synchronize_outputs}, {APPEND_CUDA, append_cuda}, {CREATE_OPTIONS, create_options},
         {UPDATE_OPTIONS, update_options}, {RELEASE_OPTIONS, release_options},
