@@ -29,6 +29,7 @@ use self::demand::Demand;
 pub use self::demand::{DemandCounts, Waiting};
 use self::namespaces::{Namespaces, each};
 use self::parts::Reason;
+pub use self::poll::FileChanges;
 use self::poll::PollStop;
 pub use self::repositories::RepositoryChange;
 use self::retire::Retiring;

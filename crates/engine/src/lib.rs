@@ -57,7 +57,7 @@ mod watch;
 
 pub use admission::Admission;
 pub use contract::{CheckedTensors, Contract, Prefix, Tensors, reshaped};
-pub use engine::{DemandCounts, Engine, Options, RepositoryChange, Waiting};
+pub use engine::{DemandCounts, Engine, FileChanges, Options, RepositoryChange, Waiting};
 pub use latencies::LatencyMetrics;
 pub use limits::ADMISSIONS_MAX;
 pub use load::Loader;

@@ -37,6 +37,7 @@ mod order;
 pub mod phrase;
 mod residence;
 mod store;
+mod watch;
 
 pub use control::{ControlMode, Startup, startup};
 pub use lifecycle::{Generation, Lifecycle, LoadOutcome, LoadPlan, LoadStep, Operation, State};
@@ -46,3 +47,4 @@ pub use store::{
     Facts, Fingerprint, Labels, Listing, ModelDir, ModelSource, PollError, Store, StoreError, StoreOptions, Warning,
     check_name,
 };
+pub use watch::{Coverage, RepositoryWatch};

@@ -12,6 +12,9 @@ pub const MODEL_DEPTH_MAX: usize = 32;
 /// Files and folders below a model's directory.
 pub const MODEL_ENTRIES_MAX: usize = 100_000;
 
+/// Folders of all repositories that are watched for changes. The kernel takes about 1 KiB for each.
+pub const WATCHED_FOLDERS_MAX: usize = 50_000;
+
 /// Ensembles in a row, each made of the next. Each takes some KiB of a thread's stack while a request runs: 2 MiB held more than 200.
 pub const ENSEMBLES_NESTED_MAX: usize = 32;
 

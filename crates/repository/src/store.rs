@@ -22,6 +22,7 @@ use crate::phrase;
 
 pub use directory::ModelDir;
 pub use fingerprint::Fingerprint;
+pub(crate) use fingerprint::PYTHON_CACHE;
 pub use labels::Labels;
 pub use listing::Listing;
 use registered::Registered;
@@ -142,6 +143,11 @@ impl Store {
         }
         registered.rename(&mut listing);
         Ok(listing)
+    }
+
+    /// The directories of the repositories, in the order given.
+    pub(crate) fn repositories(&self) -> Vec<PathBuf> {
+        self.registered().repositories().to_vec()
     }
 
     /// Reads a model, by its identifier, from its directory. `options` may replace its configuration or all its files.

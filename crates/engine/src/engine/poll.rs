@@ -1,55 +1,149 @@
 //! How are changes of the repositories followed, in control mode `poll`?
 //!
-//! At an interval the directories are compared with their last state. New and changed models are loaded, removed ones are unloaded. A load that
-//! failed is tried again once the model's files change.
+//! The directories are compared with their last state soon after a file in them changed, and at an interval. New and changed models are loaded, removed
+//! ones are unloaded. A load that failed is tried again once the model's files change.
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Condvar, PoisonError};
-use std::time::Duration;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nerite_locks::Mutex;
-use nerite_repository::Fingerprint;
+use nerite_repository::{Coverage, Fingerprint, RepositoryWatch, Store};
 use nerite_request::setting::LoadOptions;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::parts::Reason;
 use super::{Engine, spawn};
 
+/// How long nothing may have changed before a change leads to a look. A file that is being copied is written to more often than that.
+const QUIET: Duration = Duration::from_millis(200);
+/// How often changes are taken from the kernel while files are written to.
+const BREATHER: Duration = Duration::from_millis(50);
+/// Looks that follow changes take at most one part in so many of a core: a model may write to its own directory all the time.
+const LOOK_SHARE: u32 = 10;
+
 /// Ends the thread that polls.
 #[derive(Debug, Default)]
 pub(crate) struct PollStop {
-    is_stopped: Mutex<bool>,
-    stopped: Condvar,
+    /// An eventfd that becomes readable when the thread is to end. Absent until there is a thread.
+    bell: OnceLock<OwnedFd>,
     /// What was seen when somebody had the repositories looked at by hand.
     seen: Mutex<Seen>,
 }
 
 impl PollStop {
     pub(crate) fn stop(&self) {
-        *self.is_stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.stopped.notify_all();
+        if let Some(bell) = self.bell.get() {
+            // It fails only if the counter is full, and then the descriptor is readable already.
+            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// When to look at the repositories next. `last` is when the last look ended and how long it took, `changed` when a change was last seen since.
+fn next_look((ended, took): (Instant, Duration), changed: Option<Instant>, interval: Duration) -> Instant {
+    let regular = ended + interval;
+    let Some(changed) = changed else { return regular };
+    let quiet = changed + QUIET;
+    let rested = ended + took.saturating_mul(LOOK_SHARE - 1);
+    regular.min(quiet.max(rested))
+}
+
+/// The watch of the repositories, as far as this system has one.
+#[derive(Debug)]
+pub struct FileChanges {
+    /// Absent if the system does not give one.
+    watch: Option<RepositoryWatch>,
+    /// Whether the log has been told that some folders are not watched.
+    told: bool,
+}
+
+impl FileChanges {
+    /// Watches the repositories of `store` from now on. Make it before the models are loaded, so that no change after that is missed.
+    pub fn of(store: &Store) -> FileChanges {
+        let watch = RepositoryWatch::new().inspect_err(|cause| {
+            log::warn!(
+                "changes of the repositories are seen at each interval only, because the system gives no inotify instance: {cause}; raise \
+                 fs.inotify.max_user_instances"
+            );
+        });
+        let mut changes = FileChanges { watch: watch.ok(), told: false };
+        changes.follow(store);
+        changes
     }
 
-    /// Waits for the interval. Returns whether the thread is to end.
-    fn wait(&self, interval: Duration) -> bool {
-        let held = self.is_stopped.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.stopped.wait_timeout_while(held, interval, |is_stopped| !*is_stopped);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
+    fn follow(&mut self, store: &Store) {
+        let Some(watch) = &mut self.watch else { return };
+        if let Coverage::Some { watched } = watch.follow(store)
+            && !std::mem::replace(&mut self.told, true)
+        {
+            log::warn!(
+                "changes in {watched} folders of the repositories are seen at once, and in the others at each interval; raise \
+                 fs.inotify.max_user_watches, or give the repositories fewer than {} folders",
+                nerite_repository::limits::WATCHED_FOLDERS_MAX
+            );
+        }
     }
+
+    /// Waits until the repositories are to be looked at. Returns whether the thread is to end instead.
+    fn wait(&self, bell: &OwnedFd, last: (Instant, Duration), interval: Duration) -> bool {
+        let mut changed = None;
+        loop {
+            let now = Instant::now();
+            let left = next_look(last, changed, interval).saturating_duration_since(now);
+            if left.is_zero() {
+                return false;
+            }
+            // While files are written to, each wait has its time, so that a copy does not wake the thread for each of its pieces.
+            let (left, watch) = match changed {
+                Some(_) if changed.is_some_and(|at| now.duration_since(at) < BREATHER) => (left.min(BREATHER), None),
+                _ => (left, self.watch.as_ref()),
+            };
+            if ready(bell, watch, left) {
+                return true;
+            }
+            if self.watch.as_ref().is_some_and(RepositoryWatch::take_changes) {
+                changed = Some(Instant::now());
+            }
+        }
+    }
+}
+
+/// Waits until the bell rings, something changes, or the time is over. Returns whether the bell rang.
+fn ready(bell: &OwnedFd, watch: Option<&RepositoryWatch>, left: Duration) -> bool {
+    let timeout = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: i64::from(i32::MAX), tv_nsec: 0 });
+    let mut fds = vec![PollFd::new(bell, PollFlags::IN)];
+    fds.extend(watch.map(|watch| PollFd::from_borrowed_fd(watch.as_fd(), PollFlags::IN)));
+    if poll(&mut fds, Some(&timeout)).is_err() {
+        // The system has no memory for it, or a signal came.
+        #[expect(clippy::disallowed_methods, reason = "this thread serves no connection")]
+        thread::sleep(left.min(BREATHER));
+    }
+    fds.first().is_some_and(|bell| !bell.revents().is_empty())
 }
 
 /// The state of each model's files when its load was last tried; `None` if they could not be read.
 type Seen = HashMap<String, Option<Fingerprint>>;
 
 impl Engine {
-    /// Polls the repositories at this interval, on a new thread, until the engine stops.
-    pub fn poll_every(self: &Arc<Self>, interval: Duration) -> io::Result<()> {
+    /// Looks at the repositories after each of their `changes` and at this interval, on a new thread, until the engine stops.
+    pub fn poll_every(self: &Arc<Self>, interval: Duration, mut changes: FileChanges) -> io::Result<()> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (engine, stop) = (Arc::downgrade(self), Arc::clone(&self.poll_stop));
+        stop.bell.set(bell).map_err(|_| io::Error::other("the repositories are polled already"))?;
         spawn("nerite-poll", move || {
+            let Some(bell) = stop.bell.get() else { return };
             let mut seen = Seen::new();
-            while !stop.wait(interval) {
+            let mut last = (Instant::now(), Duration::ZERO);
+            while !changes.wait(bell, last, interval) {
                 let Some(engine) = engine.upgrade() else { return };
+                let began = Instant::now();
+                changes.follow(engine.store());
                 engine.poll_once(&mut seen);
+                last = (Instant::now(), began.elapsed());
             }
         })
     }
@@ -94,6 +188,36 @@ impl Engine {
         let tried = Arc::new(changed.iter().cloned().collect());
         for wave in self.waves(&changed) {
             self.load_wave(&wave, &Reason::asked_for(Arc::clone(&tried)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_leads_to_a_look_when_all_is_quiet_but_not_too_often() {
+        let ended = Instant::now();
+        let at = |millis: u64| Duration::from_millis(millis);
+        let interval = at(15_000);
+        #[rustfmt::skip]
+        let cases = [
+            // the last look took, a change after it, the next look after it
+            (at(10), None, 15_000),
+            (at(10), Some(1_000), 1_200),
+            (at(10), Some(0), 200),
+            // A change that comes again and again moves the look, but not beyond the interval.
+            (at(10), Some(14_700), 14_900),
+            (at(10), Some(14_900), 15_000),
+            // A look that took a second is followed by nine without one.
+            (at(1_000), Some(500), 9_000),
+            (at(1_000), Some(9_500), 9_700),
+            (at(2_000), Some(0), 15_000),
+        ];
+        for (took, changed, expected) in cases {
+            let next = next_look((ended, took), changed.map(|after| ended + at(after)), interval);
+            assert_eq!(next - ended, at(expected), "{took:?}, {changed:?}");
         }
     }
 }

@@ -18,6 +18,9 @@ pub(super) const CONFIG_FILE: &str = "config.pbtxt";
 /// Where the configurations of `--model-config-name` are.
 pub(super) const CONFIG_FOLDER: &str = "configs";
 
+/// The folder that Python writes when it imports a module.
+pub(crate) const PYTHON_CACHE: &str = "__pycache__";
+
 /// A hash of names, sizes and modification times of all files below a model's directory: one for each version, and one for the files that
 /// versions share. The configuration counts as what it says. If two fingerprints are equal, nothing has to be reloaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -140,7 +143,7 @@ fn names(folder: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
-        if name != "__pycache__" {
+        if name != PYTHON_CACHE {
             names.push(name);
         }
     }

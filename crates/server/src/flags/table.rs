@@ -114,8 +114,8 @@ flags! {
         "disable-auto-complete-config" ALONE, Yes, "Serve models exactly as their configuration says, complete nothing.";
         "strict-model-config" BOOL, Accepted, "DEPRECATED: use --disable-auto-complete-config.";
         "strict-readiness" BOOL, Yes, "Ready only when every known model is ready. Default is true.";
-        "model-control-mode" TEXT, Yes, "'none', 'poll', 'explicit' or 'demand': who decides which models are up. With 'poll' the repositories are looked at again and again, and what came, changed or went is loaded or unloaded. With 'demand' a model is loaded by its first request. Default is 'none'.";
-        "repository-poll-secs" INT, Yes, "Seconds between two looks at the repositories in control mode 'poll'. 0: they are not looked at again. Default is 15.";
+        "model-control-mode" TEXT, Yes, "'none', 'poll', 'explicit' or 'demand': who decides which models are up. With 'poll' what came, changed or went in the repositories is loaded or unloaded, soon after the change. With 'demand' a model is loaded by its first request. Default is 'none'.";
+        "repository-poll-secs" INT, Yes, "Seconds between two looks at the repositories in control mode 'poll', beside those that follow a change which the kernel tells of. 0: they are not looked at again. Default is 15.";
         "load-model" TEXT, Yes, "Model to load at start in control mode 'explicit' or 'demand'; '*' for all. In mode 'demand' it stays. May be given several times.";
         "models-max-bytes" BYTES, Yes, "Control mode 'demand': the most bytes that the files of the loaded models may have. The least recently used leaves when another needs its room. Default is no limit.";
         "allow-model-upload" BOOL, Yes, "Whether a load request may bring a model's files; a Python model that is sent runs as code. Default is true in control mode 'explicit', else false.";

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nerite_backend::identity::Identity;
 use nerite_cabi::CompiledBackend;
 use nerite_cache::ResponseCache;
-use nerite_engine::{Engine, Loader, RateLimits, Runtimes, Services};
+use nerite_engine::{Engine, FileChanges, Loader, RateLimits, Runtimes, Services};
 use nerite_ensemble::Ensemble;
 use nerite_isolated::Isolated;
 use nerite_python::Python;
@@ -37,6 +37,8 @@ pub fn start(
         namespacing: models.namespacing,
     })
     .map_err(|error| creating(&error.status()))?;
+    let is_polled = models.control == ControlMode::Poll && !models.poll.is_zero();
+    let changes = is_polled.then(|| FileChanges::of(&store));
     let loader = Loader {
         runtimes: runtimes(settings, gpu.ok(), python)?,
         host: gpu::host_facts(gpu, &settings.gpu),
@@ -67,9 +69,9 @@ pub fn start(
             engine.mark_failed();
         }
     }
-    if models.control == ControlMode::Poll && !models.poll.is_zero() {
+    if let Some(changes) = changes {
         engine
-            .poll_every(models.poll)
+            .poll_every(models.poll, changes)
             .map_err(|error| StartError(format!("no thread to poll repositories: {error}")))?;
     }
     Ok((engine, Ok(())))
