@@ -28,6 +28,8 @@ mod runtime;
 mod settings;
 mod stub;
 mod template;
+mod terminal;
 
 pub use interpreter::{NoPython, PythonFound, find_python};
 pub use runtime::Python;
+pub use terminal::{TerminalRun, TerminalRunError, run_in_terminal};

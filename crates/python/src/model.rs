@@ -187,7 +187,7 @@ fn args(context: &LoadContext, spec: &InstanceSpec) -> [(&'static str, String); 
     ]
 }
 
-fn kind(config: &ModelConfig, spec: &InstanceSpec) -> &'static str {
+pub(crate) fn kind(config: &ModelConfig, spec: &InstanceSpec) -> &'static str {
     let group = config.instance_group.iter().find(|group| {
         spec.name
             .strip_prefix(&group.name)
@@ -200,6 +200,6 @@ fn kind(config: &ModelConfig, spec: &InstanceSpec) -> &'static str {
     }
 }
 
-fn absolute(path: &Path) -> String {
+pub(crate) fn absolute(path: &Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }

@@ -44,8 +44,16 @@ const MODULES: &[(&str, &str)] = &[
     part!("workers"),
 ];
 
+/// The module that runs a model in a terminal. A server does not send it.
+pub(crate) const TRIAL: (&str, &str) = part!("trial");
+
 /// The main module.
 const MAIN: &str = "nerite_model.stub";
+
+/// The modules by their names.
+pub(crate) fn sources() -> impl Iterator<Item = (&'static str, &'static str)> {
+    MODULES.iter().copied()
+}
 
 /// The text of the first packet.
 pub(crate) fn modules() -> &'static str {
@@ -66,7 +74,7 @@ mod tests {
         let mut files: Vec<_> = files.filter_map(|name| name.strip_suffix(".py").map(str::to_owned)).collect();
         let mut sent: Vec<_> =
             MODULES.iter().map(|(name, _)| name.trim_start_matches("nerite_model.").to_owned()).collect();
-        sent.extend(["launch".to_owned(), "__init__".to_owned()]);
+        sent.extend(["launch".to_owned(), "__init__".to_owned(), "trial".to_owned()]);
         sent.retain(|name| name != "nerite_model");
         files.sort();
         sent.sort();

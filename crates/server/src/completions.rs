@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use crate::flags::{FLAGS, Flag, Takes};
-use crate::{config, demo, doctor, ready, shm, top};
+use crate::{config, demo, doctor, model, ready, shm, top};
 
 const USAGE: &str = "Usage: nerite completions bash|zsh|fish";
 const SHELLS: &[&str] = &["bash", "zsh", "fish"];
@@ -45,6 +45,7 @@ fn commands() -> Vec<Command> {
         of_usage("config", config::USAGE),
         of_usage("ready", ready::USAGE),
         of_usage("top", top::USAGE),
+        of_usage("model", model::USAGE),
         plain("completions", SHELLS),
         plain("man", &[]),
         plain("version", &[]),

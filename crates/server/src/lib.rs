@@ -24,6 +24,7 @@ mod flags;
 mod in_process;
 mod logger;
 mod manual;
+mod model;
 mod panics;
 mod place;
 mod plain;
@@ -52,6 +53,7 @@ nerite serves models to programs on the same host through shared memory, and to 
   nerite config check|show                      check a file of settings, or print those in effect; `nerite config --help`
   nerite ready [URL]                            ask a running server whether it is ready; ends with 0 or 1
   nerite top [--url URL] [--once]               watch a running server's models, queues, copies and shared memory
+  nerite model run DIR [options]                run a Python model in the terminal; `nerite model --help`
   nerite completions bash|zsh|fish              print what a shell completes commands and flags by
   nerite man                                    print the manual page
   nerite version                                print the version
@@ -81,6 +83,7 @@ pub fn main() -> ExitCode {
         "config" => config::main(rest),
         "ready" => ready::main(rest),
         "top" => top::main(rest),
+        "model" => model::main(rest),
         "completions" => completions::main(rest),
         "man" => manual::main(rest),
         // Not in the help: servers start it.

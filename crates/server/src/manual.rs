@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use crate::flags::{FLAGS, Takes};
-use crate::{HELP, config, demo, doctor, ready, shm, top};
+use crate::{HELP, config, demo, doctor, model, ready, shm, top};
 
 /// `nerite man`: the page on stdout.
 pub fn main(words: &[String]) -> ExitCode {
@@ -58,6 +58,7 @@ fn page() -> String {
         ("CONFIG", config::USAGE),
         ("READY", ready::USAGE),
         ("TOP", top::USAGE),
+        ("MODEL", model::USAGE),
     ] {
         page.push_str(&format!(".SH NERITE {name}\n"));
         verbatim(&mut page, usage);

@@ -140,10 +140,10 @@ def settled(returned: Any) -> Any:
     return loop.awaited(returned)
 
 
-def _collect(returned: Any, requests: list[InferenceRequest], talk: Conversation) -> None:
-    """Checks the return value and writes the responses."""
+def check_returned(returned: Any, requests: Sequence[InferenceRequest]) -> None:
+    """Checks what ``execute`` returned, by Triton's rules. ``None`` counts as a list of ``None``."""
     if returned is None:
-        returned = [None] * len(requests)
+        return
     if not isinstance(returned, list):
         raise ModelFailed(f"Expected a list in the execute return, found type '{type(returned)}'.")
     if len(returned) != len(requests):
@@ -156,6 +156,13 @@ def _collect(returned: Any, requests: list[InferenceRequest], talk: Conversation
             raise ModelFailed(
                 f"Expected an 'InferenceResponse' object in the execute function return list, found type '{type(response)}'."
             )
+
+
+def _collect(returned: Any, requests: list[InferenceRequest], talk: Conversation) -> None:
+    """Checks the return value and writes the responses."""
+    check_returned(returned, requests)
+    if returned is None:
+        returned = [None] * len(requests)
     pairs = list(zip(requests, returned))
     for request, response in pairs:
         if request._is_again and response is not None:
@@ -199,7 +206,7 @@ def _await_sender(answer: Answer, request: weakref.ref[InferenceRequest], talk: 
     """
     with talk.news:
         while answer.response is None:
-            if (request() is None and answer.sender_if_used() is None) or not _may_be_sent():
+            if (request() is None and answer.sender_if_used() is None) or not may_be_sent():
                 return NO_RESPONSE
             if time.monotonic() > deadline:
                 return LATE_RESPONSE
@@ -207,7 +214,7 @@ def _await_sender(answer: Answer, request: weakref.ref[InferenceRequest], talk: 
     return NO_RESPONSE
 
 
-def _may_be_sent() -> bool:
+def may_be_sent() -> bool:
     """Whether another thread or coroutine of the model runs."""
     names = {one.name for one in threading.enumerate() if one is not threading.main_thread()} - {END_THREAD, READINESS_THREAD}
     if "nerite-loop" in names:
