@@ -417,12 +417,15 @@ def test_ten_times_too_much_is_refused_quickly_and_costs_no_memory(launcher):
             return sorted(sum((one[0] for one in each), [])), sorted(sum((one[1] for one in each), []))
 
         overload(1)
-        before = resident(server.pid)
-        served, refused = overload(4)
-        grown = resident(server.pid) - before
-        # The forty clients share this test's processor time, so the times are printed and not bounded.
-        for what, times in (("served", served), ("refused", refused)):
-            print(f"{len(times)} {what}, median {1000 * times[len(times) // 2]:.0f} ms, longest {1000 * times[-1]:.0f} ms")
-        print(f"{grown} bytes more")
-        assert len(served) > 10 and len(refused) > 4 * len(served)
-        assert grown < 8 << 20
+        growths = []
+        # Memory that is cached once may grow in any one round. A leak grows in each.
+        while len(growths) < 3 and min(growths, default=8 << 20) >= 8 << 20:
+            before = resident(server.pid)
+            served, refused = overload(4)
+            growths.append(resident(server.pid) - before)
+            # The forty clients share this test's processor time, so the times are printed and not bounded.
+            for what, times in (("served", served), ("refused", refused)):
+                print(f"{len(times)} {what}, median {1000 * times[len(times) // 2]:.0f} ms, longest {1000 * times[-1]:.0f} ms")
+            print(f"{growths[-1]} bytes more")
+            assert len(served) > 10 and len(refused) > 4 * len(served)
+        assert min(growths) < 8 << 20, growths
