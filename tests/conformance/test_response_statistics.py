@@ -146,9 +146,10 @@ def test_responses_of_a_decoupled_python_model_are_counted(python_server, python
     for index, wanted in enumerate(more):
         then, now = before.get(str(index), {}), after[str(index)]
         assert {key: now[key] - then.get(key, 0) for key in now if now[key] != then.get(key, 0)} == wanted
-    # The third response took its pause, and no other one did.
+    # The third response took its pause of 50 ms, and no other one did. The server counts from where it handled the response before, which may be a
+    # little after the model began to wait.
     taken = {key: ns - times_before.get(key, 0) for key, ns in times_of_the_third(python_client).items()}
-    assert taken["success"] >= taken["compute_infer"] >= 50_000_000
+    assert taken["success"] >= taken["compute_infer"] >= 40_000_000
 
 
 def test_other_models_have_no_statistics_of_responses(python_client):
