@@ -11,8 +11,8 @@ import pathlib
 import shutil
 import struct
 import subprocess
-import time
 
+import gevent
 import numpy as np
 import pytest
 import tritonclient.grpc
@@ -169,9 +169,12 @@ def test_a_region_that_a_request_uses_stays_until_it_is_answered(cuda_server, de
 
 
 def comes(happens) -> None:
-    """Waits for something. How long it takes is no matter of these tests, only that it comes."""
+    """Waits for something. How long it takes is no matter of these tests, only that it comes.
+
+    It waits as gevent does: tritonclient sends an asynchronous request over HTTP in a greenlet, which runs only while this one waits.
+    """
     for _ in range(6000):
         if happens():
             return
-        time.sleep(0.01)
+        gevent.sleep(0.01)
     raise AssertionError("it never came")
