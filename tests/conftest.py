@@ -13,6 +13,7 @@ import contextlib
 import os
 import pathlib
 import shutil
+import signal
 import sys
 import tempfile
 
@@ -41,6 +42,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # Servers take `python3` from the path for Python models. The interpreter of the tests has numpy, the machine's may not have it.
     os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    # Whoever started the tests in the background may have had these ignored. Servers and clients would inherit that.
+    for number in (signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     suites.check_rows(HERE)
     config.addinivalue_line(
         "markers", "triton_differs(reason, run=True): Triton 2.51 answers otherwise; run=False if it does not survive"

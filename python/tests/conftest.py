@@ -7,6 +7,7 @@ The real Triton 2.51 takes part when its environment is there (TRITON_ORACLE, by
 """
 
 import pathlib
+import signal
 import sys
 
 import pytest
@@ -14,6 +15,13 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from peers import Found, Launcher, shared_objects  # noqa: E402
+
+
+def pytest_configure() -> None:
+    # Whoever started the tests in the background may have had these ignored. Servers and clients would inherit that.
+    for number in (signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
