@@ -181,6 +181,7 @@ impl Calls {
     fn serve(self: &Arc<Calls>) {
         let mut packet = Packet::default();
         while self.turn(&mut packet).is_ok() {}
+        self.process.side.note_ending();
         // A packet could not be sent, perhaps, and there are more to read.
         if !self.read_rest() {
             // Another thread reads them, and ends all requests.
@@ -373,6 +374,7 @@ impl Caller for Calls {
     /// Starts the thread that reads the calls.
     fn wake(self: Arc<Calls>) {
         if self.channel.has_ended() && lock(&self.open).is_empty() {
+            self.process.side.note_ending();
             self.end_readiness();
             return;
         }

@@ -182,6 +182,11 @@ impl Child {
         }
     }
 
+    /// Whether somebody saw that it has ended or is ending, so it must not get further requests.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.side.is_ending() || self.body.is_buried()
+    }
+
     /// Waits for a packet. [`Silence::Unasked`] means that the last packet was never read.
     pub(crate) fn answer(&mut self) -> Result<Said, Silence> {
         let received = self.channel.receive(&mut self.packet);
@@ -266,7 +271,7 @@ fn said(received: io::Result<Option<&[u8]>>) -> Result<Said, Silence> {
             Said::read(text).map_err(|error| Silence::Ended(format!("its answer cannot be read: {error}")))
         }
         Ok(None) => Err(Silence::Closed),
-        // It ended with a packet unread.
+        // It ended and had not read the last packet.
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(Silence::Unasked),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Silence::TimedOut),
         Err(error) => Err(Silence::Ended(format!("its answer cannot be received: {error}"))),

@@ -102,6 +102,9 @@ impl ProcessInstance {
         let Some(Live { child, calls, .. }) = &self.live else {
             return Begun::Silent(unsent.under_way, Silence::Unasked);
         };
+        if child.is_ending() {
+            return Begun::Silent(unsent.under_way, Silence::Unasked);
+        }
         let Unsent { packet, descriptors, under_way } = &mut unsent;
         let tell = || child.try_tell(packet, descriptors);
         let is_sent = match calls {

@@ -72,6 +72,8 @@ pub(crate) struct Side {
     memory: Mutex<Vec<MemoryUsage>>,
     /// Whether the process reads this channel, and is told when a client has gone.
     tells_gone: AtomicBool,
+    /// Whether somebody saw that the process is ending.
+    is_ending: AtomicBool,
 }
 
 impl Side {
@@ -87,6 +89,7 @@ impl Side {
                 meter: Mutex::default(),
                 memory: Mutex::default(),
                 tells_gone: AtomicBool::new(false),
+                is_ending: AtomicBool::new(false),
             }),
             theirs,
         ))
@@ -165,6 +168,17 @@ impl Side {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Notes that the process has closed one of its channels. It gets no further requests: the kernel closes the channels of a process that was killed
+    /// one after another, so the one for requests may still be open.
+    pub(crate) fn note_ending(&self) {
+        self.is_ending.store(true, Ordering::Release);
+    }
+
+    /// Whether somebody saw that the process is ending.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Acquire)
+    }
+
     /// Releases everything, because the process has ended.
     pub(crate) fn let_all_go(&self) {
         self.kept().clear();
@@ -193,7 +207,10 @@ impl Side {
     fn hear(&self, packet: &mut Packet) -> io::Result<()> {
         let long;
         let text = match self.channel.try_receive(packet) {
-            Ok(Received::End) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(Received::End) => {
+                self.note_ending();
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
             Ok(Received::Text(text)) => text,
             Ok(Received::Long(text)) => {
                 // This thread reads for all processes.
@@ -355,7 +372,8 @@ impl Kept {
         [side, self.body.as_ref().map(|(_, end)| end.as_fd()), calls]
     }
 
-    /// Reads its packets. When it has ended, the remaining packets are read before it is reaped.
+    /// Reads its packets. When it has ended, the remaining packets are read before it is reaped. The end is noted before the model's metrics are removed:
+    /// who no longer sees them may send a request at once, and it must not go to this process.
     fn attend(&mut self, [speaks, ended, calls]: [bool; 3], packet: &mut Packet) {
         if let Some(calls) = self.calls.take_if(|_| calls) {
             calls.wake();

@@ -17,16 +17,16 @@ use crate::plan::tests::{job, wanted};
 const NEED: &str = r#"{"need":[0,"x",10]}"#;
 const ANSWER: &str = r#"{"responses":[{"outputs":[["x","INT8",[0],null,0,0]]}]}"#;
 
-/// Launches one process, which does nothing: the test has the other end of its channel.
-struct Once(std::sync::Mutex<Option<Channel>>);
+/// Launches processes that do nothing: the test has the other ends of their channels.
+struct Idle(std::sync::Mutex<Vec<Channel>>);
 
-impl ProcessLauncher for Once {
+impl ProcessLauncher for Idle {
     fn instance(&self) -> &'static str {
         "test_0"
     }
 
     fn launch(&self) -> Result<Live, Status> {
-        let ours = self.0.lock().unwrap().take().unwrap();
+        let ours = self.0.lock().unwrap().pop().unwrap();
         let body = Arc::new(Body::new(Command::new("sleep").arg("1000").spawn().unwrap()));
         let child = Child::of_test(body, ours, Patience { first: Duration::ZERO, last: Duration::from_millis(1) });
         Ok(Live::new(child, false))
@@ -43,10 +43,21 @@ impl ProcessLauncher for Once {
 
 /// An instance, and the other end of its process's channel.
 fn instance() -> (ProcessInstance, Channel) {
-    let (ours, theirs) = Channel::pair().unwrap();
+    let (instance, [theirs]) = instance_of();
+    (instance, theirs)
+}
+
+/// An instance that starts up to `N` processes, one after another, and the other ends of their channels.
+fn instance_of<const N: usize>() -> (ProcessInstance, [Channel; N]) {
+    let pairs = [(); N].map(|()| Channel::pair().unwrap());
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for (one, other) in pairs {
+        ours.insert(0, one);
+        theirs.push(Channel::from(other));
+    }
     let blocks = Blocks::new(&Pools::new(LeaseLimits::default()));
-    let launcher = Once(std::sync::Mutex::new(Some(ours)));
-    (ProcessInstance::start(Box::new(launcher), blocks).unwrap(), Channel::from(theirs))
+    let launcher = Idle(std::sync::Mutex::new(ours));
+    (ProcessInstance::start(Box::new(launcher), blocks).unwrap(), theirs.try_into().unwrap())
 }
 
 /// A batch of one request for the output `x`, and its response.
@@ -164,4 +175,31 @@ fn a_long_answer_is_read_by_a_worker() {
     assert!(responses.try_recv().is_err());
     instance.finish();
     check_answered(&responses);
+}
+
+/// The kernel closes the channels of a killed process one after another, so somebody may know of its end while it can still be sent to.
+#[test]
+fn a_request_after_the_process_was_seen_to_end_is_for_the_next_process() {
+    let supervisor = crate::supervisor::Supervisor::start("nerite-test").unwrap();
+    let seen: [fn(&Child, &crate::supervisor::Supervisor); 2] = [
+        |child, supervisor| {
+            // The test's process has no side channel: its other end is closed.
+            supervisor.hear(Arc::clone(&child.side), None).unwrap();
+            while !child.side.is_ending() {
+                std::thread::yield_now();
+            }
+        },
+        |child, _| drop(child.body.bury()),
+    ];
+    for see in seen {
+        let (mut instance, [first, second]) = instance_of();
+        see(&instance.live.as_ref().unwrap().child, &supervisor);
+        let (batch, responses) = batch();
+        assert!(!instance.begin(batch, Duration::ZERO) && instance.awaited().is_none());
+        [&first, &second].iter().for_each(|theirs| theirs.send(ANSWER, &[]).unwrap());
+        instance.finish();
+        check_answered(&responses);
+        assert_eq!((read_all(&second).len(), first.wait(Duration::ZERO).unwrap()), (1, true));
+        assert_eq!(first.receive(&mut Packet::default()).unwrap(), None, "the first process got no request");
+    }
 }
