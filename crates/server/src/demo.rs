@@ -182,9 +182,8 @@ fn runtime() -> Result<tokio::runtime::Runtime, DemoError> {
 
 async fn demonstrate(exit: bool, examples: Option<PathBuf>) -> Result<(), DemoError> {
     let examples_dir = examples::find(examples)?;
-    let mut server = child::Server::start(&examples_dir)?;
     let whole = async {
-        server.until_ready().await?;
+        let mut server = child::Server::start(&examples_dir).await?;
         println!("nerite serves {} to this client, another process.", examples_dir.join("models").display());
         let options = server.options(examples_dir.clone());
         println!("\n{}", run(&options).await?);
