@@ -1,4 +1,4 @@
-//! How does a runtime that simply computes fit the wider contract?
+//! How does a runtime that answers each job before it returns implement the contract of instances?
 
 use nerite_request::{Code, Status};
 
@@ -6,7 +6,8 @@ use crate::{Batch, Instance, Job, Times};
 
 /// A runtime that answers each job once, in order, before it returns.
 pub trait Compute: Send {
-    /// Reads `job`'s inputs and puts its outputs. Marks on `times` when the inputs were ready and the model's work was done.
+    /// Reads `job`'s inputs and puts its outputs. Marks on `times` when the inputs were ready and when the model's work
+    /// was done.
     fn compute(&mut self, job: &mut Job, times: &mut Times) -> Result<(), Status>;
 }
 

@@ -1,11 +1,13 @@
 //! Does a runtime keep the contract?
 //!
-//! One suite for all runtimes. A runtime's own tests bring a model it can run and what that model computes ([`Fixture`]);
-//! [`check_runtime`] loads it and asks everything a server relies on. It panics at the first promise that is broken.
+//! One suite for all runtimes. A runtime's own tests bring a model it can run and what that model computes
+//! ([`Fixture`]). [`check_runtime`] loads the model and tests each promise that the server relies on. It panics at the
+//! first promise that is broken.
 //!
-//! Held here: every job is answered exactly once and in order; a batch gives what its jobs give alone; only wanted outputs
-//! come; an output goes into the client's memory, exact or larger, and into none that is too small; a cancelled job says
-//! so; an error leaves the instance usable; instances run side by side; inputs are released before the answer; times never go back.
+//! The promises: every job is answered exactly once and in order. A batch gives the same results as its jobs alone.
+//! Only wanted outputs are returned. An output goes into the client's memory if that is large enough, and is an error
+//! otherwise. A cancelled job is answered as cancelled. An error leaves the instance usable. Instances run side by
+//! side. Inputs are released before the answer. Times never go back.
 
 mod alone;
 mod initializers;
@@ -28,9 +30,9 @@ const ROUNDS: usize = 50;
 
 /// A model and what it computes.
 pub struct Fixture {
-    /// Where it lies and how it is configured.
+    /// The model's directory and configuration.
     pub context: LoadContext,
-    /// At least two requests that are answered, best of different rows.
+    /// At least two requests that succeed, preferably with different numbers of rows.
     pub cases: Vec<Case>,
     /// Inputs that the model refuses to compute on, where there are any.
     pub faulty: Option<Vec<Tensor>>,
@@ -141,7 +143,7 @@ fn survives_an_error(instance: &mut dyn Instance, fixture: &Fixture) {
     let bad = || Asked { inputs: faulty.clone(), ..Asked::of(case) };
     let alone = Witness::run(instance, vec![bad()]).only();
     assert!(alone.is_err(), "faulty inputs are refused");
-    // In one batch with others, who must not suffer.
+    // In one batch with others, which must succeed all the same.
     let witness = Witness::run(instance, vec![Asked::of(case), bad(), Asked::of(case)]);
     expect_answer(&witness.responses[0], case, &all_names(case));
     assert!(witness.responses[1].is_err(), "faulty inputs are refused in a batch");
@@ -153,7 +155,7 @@ fn answers_no_jobs_with_silence(instance: &mut dyn Instance) {
     assert!(Witness::run(instance, Vec::new()).responses.is_empty(), "no jobs, no answers");
 }
 
-/// Each on a thread that has not seen it before.
+/// Runs each instance on a thread that has not run it before.
 fn run_side_by_side(first: Box<dyn Instance>, second: Box<dyn Instance>, fixture: &Fixture) {
     std::thread::scope(|scope| {
         let threads = [first, second].map(|mut instance| {

@@ -1,7 +1,8 @@
-//! Which metrics have models made of their own?
+//! Which metrics of their own have models made?
 //!
-//! One registry for the server. Families of one name and metrics of equal labels are one, whoever makes them, as in Triton; they last as long
-//! as somebody has them. Each process of a model has a [`MetricOwner`], with which all that it made goes.
+//! One registry for the server. As in Triton, two families with the same name are the same family, and two metrics in
+//! it with the same labels are the same metric, whoever makes them. They last as long as one of their makers has them.
+//! Each process of a model has a [`MetricOwner`]. When it is dropped, everything that it made is dropped with it.
 
 mod family;
 
@@ -20,16 +21,16 @@ use crate::limits::{
 /// How the names of the server's own families begin.
 const OWN: [&str; 2] = ["nv_", "nerite_"];
 
-/// All of them.
+/// The metrics that all models made.
 #[derive(Debug, Default)]
 pub struct CustomMetrics(Mutex<BTreeMap<String, Family>>);
 
-/// What one process of a model made. Dropped, it goes.
+/// What one process of a model made. Dropping it removes its share.
 #[derive(Debug)]
 pub struct MetricOwner {
     registry: Arc<CustomMetrics>,
     last: u64,
-    /// The names of its families, and its metrics in them, by its numbers.
+    /// The families that it has, by number: their names, and its metrics in them.
     families: BTreeMap<u64, Own>,
     metrics: BTreeMap<u64, (u64, Labels)>,
 }
@@ -43,13 +44,13 @@ struct Own {
 /// What is done to a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MetricChange {
-    /// Its value is asked.
+    /// Only read the value.
     Value,
-    /// So much is added.
+    /// Add this number.
     Increment(f64),
-    /// It is set to that.
+    /// Set the value to this number.
     Set(f64),
-    /// This was observed.
+    /// Observe this value, for a histogram.
     Observe(f64),
 }
 
@@ -70,7 +71,7 @@ pub trait MetricMaker: Send + Sync {
     fn change(&self, metric: u64, change: MetricChange) -> Result<f64, String>;
 }
 
-/// Where code gets its [`MetricMaker`]s. Dropped, a maker takes all that it made with it.
+/// Gives code its [`MetricMaker`]s. A maker that is dropped removes all that it made.
 pub trait MetricSource: Send + Sync {
     /// One more maker.
     fn maker(&self) -> Box<dyn MetricMaker>;
@@ -83,7 +84,7 @@ impl MetricSource for Arc<CustomMetrics> {
 }
 
 impl CustomMetrics {
-    /// What there is now, by name.
+    /// The present families, by name.
     pub fn report(&self) -> Vec<CustomFamily> {
         self.lock().iter().map(|(name, family)| family.report(name)).collect()
     }
@@ -93,7 +94,7 @@ impl CustomMetrics {
         self.lock().is_empty()
     }
 
-    /// Somebody who makes some.
+    /// A new owner, which has made nothing yet.
     pub fn owner(self: &Arc<Self>) -> MetricOwner {
         let (families, metrics) = (BTreeMap::new(), BTreeMap::new());
         MetricOwner { registry: Arc::clone(self), last: 0, families, metrics }
@@ -105,7 +106,7 @@ impl CustomMetrics {
 }
 
 impl MetricOwner {
-    /// Makes a family, or has a part in the one of that name. Its number.
+    /// Makes a family, or joins the existing family of that name. Returns its number.
     pub fn family(&mut self, name: &str, description: &str, kind: MetricKind) -> Result<u64, String> {
         if !is_metric_name(name) {
             return Err("Invalid metric name".to_owned());
@@ -132,7 +133,7 @@ impl MetricOwner {
         Ok(self.last)
     }
 
-    /// Makes a metric in one of its families, or has a part in the one of these labels. Its number.
+    /// Makes a metric in one of its families, or joins the existing metric with these labels. Returns its number.
     pub fn metric(&mut self, family: u64, labels: Labels, buckets: Option<Vec<f64>>) -> Result<u64, String> {
         let Some(own) = self.families.get_mut(&family) else { return Err("there is no such metric family".to_owned()) };
         if let Some(number) = own.metrics.get(&labels) {
@@ -158,7 +159,7 @@ impl MetricOwner {
         Ok(self.last)
     }
 
-    /// Does that to one of its metrics, and gives the value that it has then; of a histogram 0.
+    /// Applies `change` to one of its metrics and returns the new value; 0 for a histogram.
     pub fn change(&self, metric: u64, change: MetricChange) -> Result<f64, String> {
         let gone = || "there is no such metric".to_owned();
         let (family, labels) = self.metrics.get(&metric).ok_or_else(gone)?;
@@ -166,7 +167,7 @@ impl MetricOwner {
         self.registry.lock().get_mut(&own.name).ok_or_else(gone)?.change(labels, change)
     }
 
-    /// It has that family no more, nor metrics in it.
+    /// Gives up a family, and this owner's metrics in it.
     pub fn drop_family(&mut self, family: u64) {
         let Some(Own { name, metrics }) = self.families.remove(&family) else { return };
         for number in metrics.values() {

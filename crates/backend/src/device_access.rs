@@ -5,7 +5,8 @@ use std::sync::Arc;
 use nerite_memory::{Place, Slot};
 use nerite_tensor::Tensor;
 
-/// What an instance can be given besides memory of this host. What it does not take is carried: see [`crate::Staged`].
+/// Which memory an instance can be given besides memory of this host. Tensors in other memory are staged: see
+/// [`crate::Staged`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DeviceAccess {
     /// Nothing: it computes on the host.
@@ -15,9 +16,10 @@ pub enum DeviceAccess {
     Device {
         /// Its number.
         ordinal: u32,
-        /// What addresses must be a multiple of. A kernel that meets another one may take the whole context down with it.
+        /// Addresses must be a multiple of this. A kernel that is given another address may make the whole context
+        /// unusable.
         align: usize,
-        /// Tensors that the instance wants on the host all the same.
+        /// Tensors that the instance wants on the host nevertheless.
         at_home: Arc<[String]>,
     },
     /// Memory of any device.

@@ -1,7 +1,7 @@
-//! Who must not run a model on its own thread?
+//! Which requests must not run on the thread that brings them?
 //!
-//! A request that is known to be quick runs on the thread that brings it. A compiled backend that asks another model may hold a lock that the answer
-//! takes as well, so what it asks runs on another thread.
+//! A request that is known to be quick runs on the thread that brings it. A compiled backend that asks another model
+//! may hold a lock that the answer takes as well. So its requests run on another thread.
 
 use std::cell::Cell;
 
@@ -22,7 +22,7 @@ pub fn is_elsewhere() -> bool {
     IS_ELSEWHERE.get()
 }
 
-/// Puts back what was before, also if the work panics.
+/// Restores the previous state, also if the work panics.
 struct Scope(bool);
 
 impl Drop for Scope {

@@ -1,21 +1,21 @@
-//! Who tells the meter of a request whose runtime knows its times only after the answer?
+//! Who reports a request to the meter if its runtime knows its times only after the answer?
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{ModelVersion, Outcome, RequestTimes, Times};
 
-/// The right to tell the meter of a success, once, at any time. Failures are told by the responder itself.
+/// The right to report a success to the meter, once, at any time. The responder itself reports failures.
 pub struct EndNote {
     pub(crate) version: Arc<ModelVersion>,
     pub(crate) arrived: u64,
     pub(crate) rows: u32,
-    /// Whether the responder told of a failure.
+    /// Whether the responder reported a failure.
     pub(crate) is_noted: Arc<AtomicBool>,
 }
 
 impl EndNote {
-    /// Tells that the request had these times, unless it failed and that was told.
+    /// Reports the times and the outcome of the request, unless a failure was reported already.
     pub fn note(self, times: Times, outcome: Outcome) {
         if !self.is_noted.swap(true, Ordering::AcqRel) {
             let request = RequestTimes { arrived: self.arrived, rows: self.rows, times };

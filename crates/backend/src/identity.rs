@@ -1,8 +1,8 @@
-//! What is the smallest runtime that is still one?
+//! What is the smallest complete runtime?
 //!
-//! Its outputs are its inputs, in the order of the configuration. Tests and benchmarks use it, because whatever time such a
-//! request takes was spent by the server. Parameters as in Triton's backend of that name: `execute_delay_ms` sleeps before
-//! each batch, `instance_wise_delay_multiplier` makes later instances sleep longer.
+//! Its outputs are its inputs, in the order of the configuration. Tests and benchmarks use it, because all time that
+//! such a request takes is the server's. It has the parameters of Triton's backend of that name: `execute_delay_ms`
+//! sleeps before each batch, `instance_wise_delay_multiplier` makes later instances sleep longer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ struct IdentityModel {
 }
 
 impl Model for IdentityModel {
-    /// It copies its inputs. Who wants a delay waits on a worker.
+    /// It copies its inputs. With a delay it runs on a worker.
     fn cost_bound(&self) -> CostBound {
         if self.delay_ms == 0 { CostBound::InputSizes } else { CostBound::Unknown }
     }

@@ -13,14 +13,14 @@ use crate::staged_tensors::{StagedTensors, StagingPlan};
 use crate::traced;
 use crate::{DeviceAccess, InFlight, OutputPlace, Responder, Times};
 
-/// Who schedules requests again.
+/// Schedules requests again.
 pub trait Reschedule: Send + Sync {
-    /// Takes a request back that ran as one of the sequence whose state has this number.
+    /// Takes back a request that ran as part of the sequence whose state has this number.
     fn again(self: Arc<Self>, job: Job, sequence: u64);
 }
 
-/// One request in a runtime's hands: its inputs, and the [`Responder`] that answers it. Dropped unanswered, it answers itself with an
-/// error.
+/// One request in a runtime's hands: its inputs, and the [`Responder`] that answers it. If it is dropped unanswered,
+/// its client gets an error.
 #[derive(Debug)]
 pub struct Job {
     // Dropped first: a client may unregister its regions the moment it has the answer.
@@ -48,7 +48,7 @@ impl Job {
         Job { inputs, parameters, sequence, priority, timeout_us, own, responder }
     }
 
-    /// Separates what the model reads from the way back, for runtimes that release inputs early, answer later or several times.
+    /// Separates the inputs from the responder, for runtimes that release inputs early, answer later or several times.
     pub fn divide(self) -> (Inputs, Responder) {
         let (inputs, mut responder) = self.part();
         responder.divide_from(&inputs);
@@ -69,7 +69,7 @@ impl Job {
         (inputs, responder)
     }
 
-    /// The request may be scheduled again while it runs, as one of the sequence whose state has this number.
+    /// Lets the request be scheduled again while it runs, as part of the sequence whose state has this number.
     pub fn may_run_again(&mut self, whom: Weak<dyn Reschedule>, number: u64) {
         let take = move |rest: Rest, mut inputs: Inputs, responder: Responder| {
             let Rest { parameters, mut sequence, priority, timeout_us, own } = rest;
@@ -90,17 +90,17 @@ impl Job {
         self.own.has_own_sequence = true;
     }
 
-    /// Whether [`Job::begin_own_sequence`] gave it its sequence.
+    /// Whether [`Job::begin_own_sequence`] was called.
     pub fn has_own_sequence(&self) -> bool {
         self.own.has_own_sequence
     }
 
-    /// The way back, to look at.
+    /// The responder, to read.
     pub fn responder(&self) -> &Responder {
         &self.responder
     }
 
-    /// The way back, for code that answers jobs and divided requests alike.
+    /// The responder, for code that answers jobs and divided requests alike.
     pub fn responder_mut(&mut self) -> &mut Responder {
         &mut self.responder
     }
@@ -110,12 +110,13 @@ impl Job {
         self.inputs.push(tensor);
     }
 
-    /// Wants one more output, which travels with the response.
+    /// Adds an output that the server wants. It travels with the response.
     pub fn want(&mut self, name: &Name) {
         self.responder.want(name);
     }
 
-    /// Has `told` called when the request ends, before anybody hears of that. If it returns an error, the request fails with it.
+    /// Has `told` called when the request ends, before the client gets the last response. If it returns an error, the
+    /// request fails with it.
     pub fn on_end(&mut self, told: impl FnOnce(Ended<'_>) -> Result<(), Status> + Send + 'static) {
         self.responder.on_end(told);
     }
@@ -125,7 +126,7 @@ impl Job {
         self.responder.keep(what);
     }
 
-    /// A request of the same inputs whose answer goes nowhere, for a position of a batch that has no request.
+    /// A request with the same inputs whose answer is dropped, for a position of a batch that has no request.
     pub fn unanswered_copy(&self, in_flight: InFlight) -> Job {
         let wanted = self.wanted().map(|name| Wanted { name: name.into(), slot: None }).collect();
         let request = AdmittedRequest {
@@ -173,7 +174,7 @@ impl Job {
         self.parameters.share();
     }
 
-    /// The sequence it belongs to.
+    /// The sequence that the request belongs to.
     pub fn sequence(&self) -> &Sequence {
         &self.sequence
     }
@@ -193,7 +194,7 @@ impl Job {
         self.priority
     }
 
-    /// Has the responses take another way, made of the present one.
+    /// Replaces the reply by one that is made of it.
     pub fn answer_by(&mut self, way: impl FnOnce(Reply) -> Reply) {
         self.responder.answer_by(way);
     }
@@ -213,7 +214,7 @@ impl Job {
         self.responder.wanted()
     }
 
-    /// The same, without what only the server wants.
+    /// Names of the outputs that the client wants, without those that only the server wants.
     pub fn own_wanted(&self) -> impl Iterator<Item = &str> {
         self.responder.wanted().take(self.own.wanted)
     }
@@ -248,7 +249,7 @@ impl Job {
         self.responder.offered(name, size)
     }
 
-    /// Whether all memory that it names is the host's: its inputs, and the places that its client chose for outputs.
+    /// Whether all its inputs, and all memory that its client chose for outputs, lie on the host.
     pub fn is_on_host(&self) -> bool {
         let mut slots = self.responder.wanted_with_slots().iter().filter_map(|wanted| wanted.slot.as_ref());
         self.inputs.iter().all(|input| input.data.place().is_host()) && slots.all(|slot| slot.place().is_host())
@@ -278,13 +279,13 @@ impl Job {
         self.responder.measured(name, size, preferred)
     }
 
-    /// Whether any of its tensors lies on a device that is out of `reach`, or is wanted there.
+    /// Whether any of its inputs lies on a device outside of `reach`, or an output is wanted there.
     pub(crate) fn is_away(&self, reach: &DeviceAccess) -> bool {
         StagedTensors::is(&self.inputs, self.responder.wanted_with_slots(), reach)
     }
 
-    /// Brings its tensors to this host as `carry` says, where that began at `since` and is done for those `brought`. Its
-    /// outputs go back to their devices when it is finished.
+    /// Copies its tensors to this host as `carry` says. That began at `since`, and the tensors in `brought` were copied
+    /// already. The outputs are copied back to their devices when the request ends.
     pub(crate) fn stage_in(
         &mut self,
         since: u64,
@@ -343,7 +344,7 @@ impl Job {
         self.release().0.turn_away(error);
     }
 
-    /// Lets the inputs go, once it is known whether their memory is still there.
+    /// Drops the inputs, after it was checked that no memory under them was lost.
     fn release(self) -> (Responder, Result<(), Status>) {
         let Job { inputs, responder, .. } = self;
         let memory = check_memory(inputs.iter().map(|input| &input.data));

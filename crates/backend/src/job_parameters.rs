@@ -1,4 +1,4 @@
-//! Who has the parameters of a request beside it?
+//! Who else reads the parameters of a request?
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use nerite_request::Parameters;
 pub(crate) enum JobParameters {
     /// Only the job has them. This costs no allocation.
     Own(Parameters),
-    /// A strategy may have them too.
+    /// A batching strategy may read them too.
     Shared(Arc<Parameters>),
 }
 

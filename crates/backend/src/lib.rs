@@ -5,10 +5,13 @@
 //!     one per backend    one per version     one per concurrent execution
 //! ```
 //!
-//! [`Instance::run`] takes its jobs for good. A job divides into its inputs and a [`Responder`], which answers from any thread, with one
-//! response or many, and may outlive the run; the model stays loaded meanwhile ([`InFlight`]). What most runtimes want (answer all, in order, before returning) is [`Compute`] behind
-//! [`InOrder`], or [`Execute`] behind [`Joined`] where the rows of several requests run as one. A job that is dropped unanswered answers itself with an error. [`conformance`] holds every runtime to this.
-//! Runtimes that compute on the host see memory of the host alone: [`Staged`] carries what lies on devices beyond their [`DeviceAccess`].
+//! [`Instance::run`] takes its jobs for good. A job divides into its inputs and a [`Responder`]. The responder answers
+//! from any thread, with one response or many, and may outlive the run; the model stays loaded meanwhile
+//! ([`InFlight`]). Most runtimes answer all jobs in order before they return: they implement [`Compute`] behind
+//! [`InOrder`], or [`Execute`] behind [`Joined`] where the rows of several requests run as one. If a job is dropped
+//! unanswered, its client gets an error. [`conformance`] tests that every runtime keeps this contract. Runtimes that
+//! compute on the host see only memory of the host: [`Staged`] copies tensors from and to devices outside of their
+//! [`DeviceAccess`].
 //!
 //! ```
 //! use std::sync::{Arc, mpsc::channel};

@@ -1,4 +1,4 @@
-//! How large may what models leave with the server become?
+//! How large may the metrics become that models make?
 
 /// Families of metrics that one process of a model has at a time.
 pub const METRIC_FAMILIES_MAX: usize = 256;

@@ -1,10 +1,10 @@
-//! How long did each part of an execution take, and who is told?
+//! How long did each part of an execution take, and who records it?
 
 pub use nerite_watchdog::now_ns;
 
 use crate::response_times::ResponseDurations;
 
-/// The four moments of an execution, as Triton's statistics divide it; in ns of [`now_ns`].
+/// The four moments of an execution as Triton's statistics divide it, in ns of [`now_ns`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     /// The runtime took the batch.
@@ -18,7 +18,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// All four moments now; later ones are moved on as the work goes.
+    /// Sets all four moments to now. Later calls move the later ones.
     pub fn begin() -> Times {
         let now = now_ns();
         Times { start: now, input_end: now, infer_end: now, end: now }
@@ -68,19 +68,20 @@ pub enum Outcome {
     Rejected,
 }
 
-/// Who is told of executions. Called before the answer goes out, so that a client who asks for statistics next sees itself.
+/// Records executions. It is called before the answer is sent, so a client that asks for statistics next finds its own
+/// request in them.
 pub trait Meter: Send + Sync {
     /// A request ended.
     fn request(&self, times: &RequestTimes, outcome: Outcome);
-    /// A request that was admitted at `arrived` has its first response, which is no error.
+    /// The first response of a request that was admitted at `arrived` is about to be sent, and is no error.
     fn first_response(&self, _arrived: u64) {}
-    /// A response ended, of a model that may answer many times. `index` is its position in its request, from 0.
+    /// A response of a model that may answer many times ended. `index` is its position in its request, from 0.
     fn response(&self, _index: u64, _durations: &ResponseDurations) {}
     /// The runtime executed a batch of `rows`.
     fn batch(&self, rows: u64, times: &Times);
 }
 
-/// Tells nobody; for tests.
+/// Records nothing; for tests.
 pub struct NoMeter;
 
 impl Meter for NoMeter {

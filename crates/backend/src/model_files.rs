@@ -1,8 +1,9 @@
-//! Are all parts of a load made of the same bytes of a model's files?
+//! Do all parts of a load see the same bytes of a model's files?
 //!
-//! A load looks at a file several times: to complete the configuration, to check the graph, to make the engine's sessions. Each look takes the bytes
-//! of one read. A file may be replaced or written to meanwhile. Then its length or its time of modification is another at the end of the load, and
-//! the load fails. So what was checked is what is served.
+//! A load looks at a file several times: to complete the configuration, to check the graph, to make the engine's
+//! sessions. All looks share the bytes of one read. A file may be replaced or written to meanwhile. Then its length or
+//! its time of modification has changed by the end of the load, and the load fails. So the bytes that were checked are
+//! the bytes that are served.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
@@ -14,7 +15,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use nerite_locks::Mutex;
 use nerite_request::Status;
 
-/// The files that one load looked at. Clones are of the same load.
+/// The files that one load looked at. Clones belong to the same load.
 #[derive(Clone, Debug, Default)]
 pub struct ModelFiles(Arc<Mutex<Files>>);
 
@@ -31,8 +32,8 @@ struct Seen {
     bytes: Option<Arc<Vec<u8>>>,
 }
 
-/// What changes if a file is replaced or written to: its length, and the seconds and nanoseconds of its last modification. Fingerprints of
-/// model directories compare the same.
+/// What changes if a file is replaced or written to: its length, and the seconds and nanoseconds of its last
+/// modification. Fingerprints of model directories compare the same values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileState(u64, i64, i64);
 
@@ -43,7 +44,7 @@ impl FileState {
 }
 
 impl ModelFiles {
-    /// Opens a file, for a look that takes only parts of it.
+    /// Opens a file, for a caller that reads only parts of it.
     pub fn open(&self, path: &Path) -> io::Result<File> {
         let file = File::open(path)?;
         self.lock().note(path, FileState::of(&file.metadata()?))?;
@@ -56,7 +57,7 @@ impl ModelFiles {
         self.lock().note(path, found).map(drop)
     }
 
-    /// The bytes of a file, which are read once in a load.
+    /// All bytes of a file, which is read once in a load.
     pub fn bytes(&self, path: &Path) -> io::Result<Arc<Vec<u8>>> {
         if let Some(kept) = self.lock().seen.get(path).and_then(|seen| seen.bytes.clone()) {
             return Ok(kept);
@@ -73,7 +74,7 @@ impl ModelFiles {
         Ok(bytes)
     }
 
-    /// The bytes of a file for their last use in a load, without a copy where nobody else has them.
+    /// The bytes of a file for their last use in a load. They are copied only if somebody else still has them.
     pub fn take_bytes(&self, path: &Path) -> io::Result<Vec<u8>> {
         let bytes = self.bytes(path)?;
         if let Some(seen) = self.lock().seen.get_mut(path) {
@@ -82,8 +83,8 @@ impl ModelFiles {
         Ok(Arc::try_unwrap(bytes).unwrap_or_else(|shared| Vec::clone(&shared)))
     }
 
-    /// Ends the load: lets go of all bytes. Refuses if a file is not any more what it was at the first look. Later looks, for further instances,
-    /// are refused in the same way.
+    /// Ends the load and drops all bytes. Fails if a file has changed since the first look. Later looks, for further
+    /// instances, fail in the same way.
     pub fn end(&self, model: &str) -> Result<(), Status> {
         let mut files = self.lock();
         files.is_ended = true;
@@ -106,14 +107,14 @@ impl ModelFiles {
 }
 
 impl Files {
-    /// Notes the state of a file, which must be that of the first look.
+    /// Notes the state of a file, and fails if it differs from that of the first look.
     fn note(&mut self, path: &Path, found: FileState) -> io::Result<&mut Seen> {
         let seen = self.seen.entry(path.to_owned()).or_insert(Seen { state: found, bytes: None });
         if seen.state == found { Ok(seen) } else { Err(changed()) }
     }
 }
 
-/// All bytes of a file that is expected to have so many. One more is asked for, to notice the end.
+/// All bytes of a file. It is expected to have this many; one more is asked for, to notice the end.
 fn read(file: &mut File, expected: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(usize::try_from(expected).map_err(io::Error::other)?).map_err(io::Error::other)?;
@@ -219,7 +220,7 @@ mod tests {
         assert!(bytes.upgrade().is_some());
         files.end("m").unwrap();
         assert!(bytes.upgrade().is_none());
-        // Nor does a look for an instance that is made later.
+        // Bytes that are read for a later instance are not kept either.
         let later = Arc::downgrade(&files.bytes(&path).unwrap());
         assert!(later.upgrade().is_none());
     }

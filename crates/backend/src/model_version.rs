@@ -1,4 +1,4 @@
-//! What do the requests of a model version have in common, and when is none of them in flight any more?
+//! What do the requests of a model version share, and when is none of them in flight any more?
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, PoisonError};
@@ -8,23 +8,23 @@ use nerite_request::Name;
 
 use crate::{Meter, NoMeter};
 
-/// One version of a model as its requests see it. It stays loaded while one of them is in flight, on whichever thread that is.
+/// One version of a model as its requests see it. It stays loaded while one of them is in flight on any thread.
 pub struct ModelVersion {
     name: Name,
     version: Name,
     meter: Arc<dyn Meter>,
     in_flight: AtomicUsize,
-    /// Whether somebody waits for the last. Nobody takes the lock otherwise.
+    /// Whether somebody waits for the last request. Otherwise nobody takes the lock.
     is_awaited: AtomicBool,
     lock: Mutex<()>,
     ended: Condvar,
 }
 
-/// A request is in flight from its admission until nothing is sent for it any more: as long as this lives.
+/// Keeps a request in flight while it lives: from admission until nothing more is sent for the request.
 pub struct InFlight(Arc<ModelVersion>);
 
 impl ModelVersion {
-    /// A version with no request in flight. `meter` is told of each that ends.
+    /// A version with no request in flight. Each request that ends is reported to `meter`.
     pub fn new(name: impl Into<Name>, version: impl Into<Name>, meter: Arc<dyn Meter>) -> Arc<ModelVersion> {
         Arc::new(ModelVersion {
             name: name.into(),
@@ -37,7 +37,7 @@ impl ModelVersion {
         })
     }
 
-    /// Version 1 of a model of that name, whose meter tells nobody; for tests.
+    /// Version 1 of a model of that name whose meter records nothing; for tests.
     pub fn unmetered(name: &str) -> Arc<ModelVersion> {
         ModelVersion::new(name, "1", Arc::new(NoMeter))
     }
@@ -55,7 +55,7 @@ impl ModelVersion {
 
     /// Returns when no request is in flight.
     pub fn wait(&self) {
-        // Who ends the last request either sees this, or has ended it before it is counted below.
+        // The thread that ends the last request either sees this flag, or ended it before the count is read below.
         self.is_awaited.store(true, Ordering::SeqCst);
         let mut held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         while self.in_flight() > 0 {
@@ -73,7 +73,7 @@ impl ModelVersion {
         &self.version
     }
 
-    /// Who is told of its requests.
+    /// Records its requests.
     pub fn meter(&self) -> &Arc<dyn Meter> {
         &self.meter
     }

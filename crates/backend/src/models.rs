@@ -13,11 +13,11 @@ use crate::CustomMetrics;
 
 /// Infers on the models of this server.
 pub trait Infer: Send + Sync {
-    /// Asks that version of a model; without a number the highest. Everything that comes of it, a refusal too, comes through the request's
-    /// reply: on this thread or on another, before this returns or later.
+    /// Asks that version of a model; the highest one without a number. Every result, a refusal too, comes through the
+    /// request's reply: on this thread or on another, before this returns or later.
     fn infer(&self, model: &str, version: Option<i64>, request: Request);
 
-    /// The configuration in force of that version; without a number of the highest.
+    /// The configuration in force of that version; of the highest one without a number.
     fn config(&self, model: &str, version: Option<i64>) -> Result<Arc<ModelConfig>, Status>;
 
     /// Loads or reloads a model, then calls `done`.
@@ -31,28 +31,28 @@ pub trait Infer: Send + Sync {
     }
 }
 
-/// Called once a model was loaded or unloaded, or with the reason why not.
+/// Called once a model was loaded or unloaded, or with the error.
 pub type ModelsDone = Box<dyn FnOnce(Result<(), Status>) + Send>;
 
 /// The models of this server, for a model that asks others. A runtime gets them when it loads a model, and may keep and clone them.
 ///
-/// A model that asks others states no [`CostBound`](crate::CostBound), so it never runs on a thread that serves connections. It waits for
-/// others at its own risk: the one it waits for may be waiting for it.
+/// A model that asks others has no [`CostBound`](crate::CostBound), so it never runs on a thread that serves
+/// connections. It waits for others at its own risk: a model that it waits for may be waiting for it.
 #[derive(Clone)]
 pub struct Models {
     infer: Option<Weak<dyn Infer>>,
     metrics: Arc<CustomMetrics>,
-    /// What some names mean for who asks; other names mean themselves.
+    /// Names that mean another identifier for the asking model. Other names mean themselves.
     meanings: Arc<[(String, String)]>,
 }
 
 impl Models {
-    /// Those that `infer` reaches, as long as it is there.
+    /// The models that `infer` reaches while it exists.
     pub fn of(infer: Weak<dyn Infer>) -> Models {
         Models { infer: Some(infer), metrics: Arc::default(), meanings: Arc::default() }
     }
 
-    /// None, for a process of a model's own and for tests.
+    /// No models, for a model's own process and for tests.
     pub fn none() -> Models {
         Models { infer: None, metrics: Arc::default(), meanings: Arc::default() }
     }
@@ -62,12 +62,13 @@ impl Models {
         self.infer.is_none()
     }
 
-    /// The same, where each of these names means the model with the identifier behind it. Models of several repositories may have the same name.
+    /// The same models, but each name in `meanings` means the model with the identifier behind it. Models of several
+    /// repositories may have the same name.
     pub fn with_meanings(&self, meanings: &[(String, String)]) -> Models {
         Models { meanings: meanings.into(), ..self.clone() }
     }
 
-    /// What a name means for who asks.
+    /// The identifier that a name means for the asking model.
     fn meaning<'a>(&'a self, model: &'a str) -> &'a str {
         self.meanings.iter().find(|(name, _)| name == model).map_or(model, |(_, identifier)| identifier)
     }
@@ -111,8 +112,8 @@ impl Models {
         }
     }
 
-    /// Asks, and waits for the one response, at most for `patience`: after that the request is cancelled, whether it waits for an instance
-    /// (perhaps the one that asks) or runs. `request` makes it from the way back.
+    /// Asks, and waits at most `patience` for the one response. Then the request is cancelled, whether it still waits
+    /// for an instance (perhaps the one that asks) or runs already. `request` makes the request from its reply.
     pub fn infer_one(
         &self,
         model: &str,
@@ -124,7 +125,7 @@ impl Models {
         let mut one = ExactlyOne::default();
         let reply = Reply::new(move |response: Response| {
             if let Some(outcome) = one.take(response) {
-                // Nobody waits any more for what comes too late.
+                // A response that comes too late has no receiver any more.
                 let _ = to.try_send(outcome.unwrap_or_else(|not_one| Err(not_one.into())));
             }
         });

@@ -1,8 +1,8 @@
 //! What do the runtimes for ONNX models have in common?
 //!
-//! Where the model file is, what its graph takes and gives, how the two complete and check a configuration, which shape an
-//! output will have before it is computed, which inputs must not change while it runs, and whether their shapes tell how long
-//! that takes.
+//! Where the model file is. Which inputs and outputs its graph has. How graph and configuration complete and check each
+//! other. Which shape an output will have before it is computed. Which inputs must not change while the model runs.
+//! Whether the inputs' shapes tell how long a run takes.
 
 mod cost;
 mod nodes;
@@ -43,15 +43,15 @@ pub fn model_file(context: &LoadContext) -> Result<PathBuf, Status> {
     Ok(path)
 }
 
-/// Notes the files of constants beside a model's file. The engines open these by themselves, and read or map each once.
+/// Notes the files of constants beside a model's file. The engines open them on their own, and read or map each once.
 pub fn watch_external(context: &LoadContext, model_file: &Path, nodes: &Nodes) {
     for file in &nodes.external_files {
-        // The engine says it better if the file is not there. A change is noticed again at the end of the load.
+        // If the file is missing, the engine's own error is better. A change is noticed at the end of the load.
         let _ = context.files.watch(&model_file.with_file_name(file));
     }
 }
 
-/// Completes the configuration from the graph; `ports` is asked only if there is something to complete.
+/// Completes the configuration from the graph. `ports` is called only if there is something to complete.
 pub fn complete(
     context: &LoadContext,
     ports: impl FnOnce(&LoadContext) -> Result<Ports, Status>,
@@ -72,8 +72,8 @@ pub fn complete(
     complete_onnx(config, &graph, rows_max).map(|done| done.config).map_err(|e| status(&e))
 }
 
-/// Checks that the configuration promises what the graph gives, gives scalars the shapes that it promises, and opens the initializers that
-/// it lists. Gives their names: what is known of their values says nothing of a request's.
+/// Checks the configuration against the graph, gives scalars the shapes that the configuration says, and makes inputs
+/// of the initializers that it lists. Returns the names of these: a request may replace their values.
 pub fn check(context: &LoadContext, ports: &mut Ports) -> Result<Vec<String>, Status> {
     check_onnx(&context.config, &ports.signature()).map_err(|e| status(&e))?;
     ports.shape_scalars(&context.config);
@@ -100,7 +100,7 @@ pub fn threads(context: &LoadContext) -> Result<usize, Status> {
     Ok(usize::try_from(asked).ok().filter(|threads| *threads > 0).unwrap_or(fitted))
 }
 
-/// An input's bytes as a runtime on this host may take them: aligned, and by itself where they must not change under it.
+/// An input's bytes for a runtime on this host: aligned, and copied where they must not change while it reads them.
 pub fn snapshot(input: &Tensor, untrusted_inputs: &UntrustedInputs) -> Result<Buffer, Status> {
     match copy_reason(input, untrusted_inputs)? {
         None => Ok(input.data.clone()),
@@ -108,7 +108,7 @@ pub fn snapshot(input: &Tensor, untrusted_inputs: &UntrustedInputs) -> Result<Bu
     }
 }
 
-/// Why a runtime on this host must not take an input's bytes where they lie; `None` if it may.
+/// Why a runtime on this host needs a copy of an input's bytes; `None` if it may read them where they lie.
 pub fn copy_reason(input: &Tensor, untrusted_inputs: &UntrustedInputs) -> Result<Option<Reason>, Status> {
     if !input.data.place().is_host() {
         return Err(Status::unsupported(format!(
@@ -123,7 +123,7 @@ pub fn copy_reason(input: &Tensor, untrusted_inputs: &UntrustedInputs) -> Result
     Ok((!input.data.is_aligned(input.datatype.align())).then_some(Reason::Unaligned))
 }
 
-/// A copy of an input's bytes, which are on this host, in memory of this process.
+/// A copy of an input's bytes in memory of this process. They must lie on this host.
 pub fn private_copy(input: &Tensor, reason: Reason) -> Result<Buffer, Status> {
     let refuse = |refused| Status::no_memory(format_args!("a copy of input '{}'", input.name), refused);
     input.data.try_private(reason).map_err(refuse)

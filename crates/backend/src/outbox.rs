@@ -1,9 +1,10 @@
 //! When does the last response of a request go out?
 //!
-//! At once, unless the thread is within [`Outbox::around`]: then after that. Whoever runs an instance wraps the run so, gives the
-//! instance back, and then delivers. So a client's thread that asks again as soon as it is answered (a step of an ensemble, say)
-//! finds the instance idle, and nothing recurses into an instance that is still held. Responses that others follow go out at once.
-//! A run that waits for one client does not keep the answers of others: [`Outbox::deliver_apart`].
+//! At once, unless the thread is within [`Outbox::around`]: then after that. Code that runs an instance wraps the run
+//! in it, gives the instance back, and then delivers. So a client's thread that asks again as soon as it has its answer
+//! (for a step of an ensemble, say) finds the instance idle, and no call enters an instance that is still held.
+//! Responses that are not the last go out at once. A run that waits for one client does not delay the answers of
+//! others: [`Outbox::deliver_apart`].
 
 use std::cell::RefCell;
 use std::sync::{Arc, PoisonError};
@@ -23,13 +24,13 @@ thread_local! {
 #[derive(Default)]
 pub struct Outbox(SmallVec<[LastResponse; 1]>);
 
-/// The last response to a request, and its way.
+/// The last response to a request, and the reply that takes it.
 pub struct LastResponse {
     pub(crate) reply: Reply,
     pub(crate) response: Response,
     /// How it is given to the reply.
     pub(crate) send: fn(&mut Reply, Response),
-    /// The model may be unloaded only after the response has gone: dropped last.
+    /// Keeps the model loaded until the response has gone: dropped last.
     pub(crate) in_flight: InFlight,
 }
 
@@ -41,8 +42,9 @@ impl Outbox {
         (done, scope.close())
     }
 
-    /// Delivers what the run of this thread has answered so far, for a run that is about to wait for a client. A thread of its own does it: what
-    /// follows from an answer may run where it is delivered, and here an instance is still held. Without a thread they go out after the run.
+    /// Delivers what the run of this thread has answered so far, for a run that is about to wait for a client. Another
+    /// thread does it: code that continues with an answer runs where the answer is delivered, and this thread still
+    /// holds an instance. If no thread can be started, the answers go out after the run.
     pub fn deliver_apart() -> std::io::Result<()> {
         let taken = OPEN.try_with(|open| open.borrow_mut().as_mut().map(std::mem::take)).ok().flatten();
         let Some(answers) = taken.filter(|answers| !answers.is_empty()) else { return Ok(()) };
@@ -64,14 +66,14 @@ impl Outbox {
         if self.0.is_empty() { None } else { Some(self.0.remove(0)) }
     }
 
-    /// Whether nothing is to be delivered.
+    /// Whether there is nothing to deliver.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
 impl LastResponse {
-    /// Sends it. What the client does next happens on this thread, if it chooses so.
+    /// Sends the response. The client's next request may run on this thread.
     pub fn deliver(self) {
         let LastResponse { mut reply, response, send, in_flight } = self;
         send(&mut reply, response);
@@ -82,7 +84,7 @@ impl LastResponse {
     /// Sends it now, or after the run of this thread.
     pub(crate) fn post(self) {
         let mut unsent = Some(self);
-        // A thread that ends has no outbox any more, and no run.
+        // A thread that is ending has neither an outbox nor a run.
         let _ = OPEN.try_with(|open| {
             if let Some(outbox) = &mut *open.borrow_mut() {
                 outbox.0.extend(unsent.take());
@@ -102,7 +104,7 @@ impl Drop for Outbox {
     }
 }
 
-/// Puts back what was open before, also if the work panics.
+/// Restores the previous outbox, also if the work panics.
 struct Scope {
     outer: Option<Outbox>,
     is_closed: bool,

@@ -1,18 +1,18 @@
-//! Where would an output go, and does it fit there?
+//! In which memory would an output lie, and does it fit there?
 
 use nerite_memory::Place;
 use nerite_request::Status;
 
-/// Where an output would go, asked before it exists.
+/// Where an output would lie, for a runtime that asks before it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputPlace {
-    /// On which side of which bus.
+    /// The host or a device.
     pub place: Place,
-    /// Bytes the client left for it; `None` where memory is made to measure.
+    /// Bytes of the memory that the client named for it; `None` where memory is made in the output's size.
     pub capacity: Option<usize>,
 }
 
-/// The client's place for an output has `have` bytes of the `need` that the result has; in Triton's words.
+/// The error of a client's memory that has `have` bytes for a result of `need`; in Triton's words.
 pub(crate) fn too_small(name: &str, have: usize, need: usize) -> Status {
     Status::internal(format!(
         "shared memory size specified with the request for output '{name}' ({have} bytes) should be at least {need} bytes \

@@ -1,6 +1,7 @@
-//! Can an instance take a request now, and who finds that out?
+//! How is it found out whether an instance can take a request now?
 //!
-//! The instance itself may be running, so it is not asked: it hands out a [`Readiness`], which any thread may ask meanwhile.
+//! The instance itself may be running, so it cannot be asked. It hands out a [`Readiness`], which any thread may ask
+//! meanwhile.
 
 use std::sync::Arc;
 
@@ -9,10 +10,11 @@ use nerite_request::Status;
 /// Called with the answer: `Ok` if the instance can take a request, else the reason why it cannot.
 pub type ReadinessDone = Box<dyn FnOnce(Result<(), Status>) + Send>;
 
-/// What tells whether one instance is ready, for instances that may not be: their process may have died, or their model has a say.
+/// Says whether one instance is ready, for instances that may not be: their process may have died, or their model
+/// decides.
 pub trait Readiness: Send + Sync {
-    /// Finds out, and calls `done` once: on this thread before it returns, or on another one later. Does not wait. Not asked again
-    /// before it has answered.
+    /// Finds out, and calls `done` once: on this thread before it returns, or on another one later. Does not wait. It
+    /// is not called again before it has answered.
     fn ask(self: Arc<Self>, done: ReadinessDone);
 
     /// The reason why the instance cannot take requests, as far as it is known without asking.

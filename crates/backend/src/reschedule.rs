@@ -11,7 +11,7 @@ use crate::job_parameters::JobParameters;
 pub(crate) const NOT_ITERATIVE: &str = "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to \
      handle such a flag.";
 
-/// What is of a request beside its inputs and its way back.
+/// The parts of a request other than its inputs and its responder.
 pub(crate) struct Rest {
     pub(crate) parameters: JobParameters,
     pub(crate) sequence: Sequence,
@@ -20,11 +20,11 @@ pub(crate) struct Rest {
     pub(crate) own: Own,
 }
 
-/// What of a request is the client's: what follows was added by the server for one run.
+/// Which parts of a request came from the client. The server added the others for one run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Own {
     pub(crate) inputs: usize,
     pub(crate) wanted: usize,
-    /// Whether the server gave it its sequence.
+    /// Whether the server chose its sequence.
     pub(crate) has_own_sequence: bool,
 }

@@ -24,12 +24,12 @@ use crate::staged_tensors::StagedTensors;
 use crate::traced;
 use crate::{InFlight, Outcome, OutputPlace, RequestTimes, Times};
 
-/// The way back of one request. It may be sent to another thread, outlive the run that it came with, and answer any number of times;
-/// it keeps the model loaded meanwhile. Dropped before its last response, it answers with an error.
+/// Answers one request. It may be sent to another thread, outlive the run that it came with, and answer any number of
+/// times. It keeps the model loaded meanwhile. If it is dropped before its last response, it answers with an error.
 ///
-/// Outputs are put, then sent: [`Responder::send`] as one of several responses, [`Responder::finish`] as the last. A place that the
-/// client named for an output is written by every response that has the output, as in Triton: a later one overwrites an earlier one. Places
-/// that the server finds (leases of a session) are fresh for each response.
+/// Outputs are put, then sent: [`Responder::send`] as one of several responses, [`Responder::finish`] as the last. If
+/// the client named memory for an output, each response that has the output writes there, as in Triton: a later one
+/// overwrites an earlier one. Memory that the server finds (leases of a session) is fresh for each response.
 #[derive(Debug)]
 pub struct Responder {
     id: Name,
@@ -37,42 +37,43 @@ pub struct Responder {
     arrived: u64,
     cancel: Cancel,
     wanted: WantedOutputs,
-    /// How many of them, at the end, the server alone wants.
+    /// How many of them, at the end, only the server wants.
     added: usize,
-    /// Places that were written and will be written again, by their position in `wanted`.
+    /// Slots of the client that were written and will be written again, by their position in `wanted`.
     again: Vec<(usize, Slot)>,
     /// Whether responses may follow the next one.
     is_divided: bool,
     /// Whether a response with outputs was sent.
     has_sent: bool,
     made: Outputs,
-    /// What the model says beside its outputs.
+    /// The parameters of the response that is being made.
     said: Parameters,
-    /// What it sets apart for the next request of its sequence.
+    /// The states that the model keeps for the next request of its sequence.
     states: Vec<Tensor>,
-    /// Inputs that the runtime took, in memory that their client may take away.
+    /// Inputs that the runtime took, in memory that may be lost: the client can take it away.
     watched: Vec<Buffer>,
-    /// What lies on devices, for a runtime that computes on the host.
+    /// The tensors that lie on devices, for a runtime that computes on the host.
     pub(crate) staged: Option<Box<StagedTensors>>,
     on_end: OnEnd,
-    /// What lasts as long as the request.
+    /// Dropped when the request ends.
     kept: Option<Kept>,
-    /// There where its responses are counted one by one.
+    /// The times of its responses, if they are counted one by one.
     clock: Option<ResponseClock>,
-    /// Where it is traced, if it is.
+    /// The trace of the request, if it has one.
     trace: Option<Arc<RequestTrace>>,
-    /// Where somebody else tells the meter of a success.
+    /// Set if an [`EndNote`] reports a success: whether the responder reported a failure.
     noted_apart: Option<Arc<AtomicBool>>,
     /// Whether it was scheduled again.
     has_run_before: bool,
-    /// There where the request may be scheduled again.
+    /// Set while the request may be scheduled again.
     pub(crate) again_by: Option<Box<Again>>,
-    // In this order: the memory above is released before the client hears of the end, and the model may be unloaded after that.
+    // The order matters: the memory above is released before the client gets the last response, and the model may be
+    // unloaded after that.
     reply: Reply,
     in_flight: Option<InFlight>,
 }
 
-/// What a responder is made of.
+/// The parts that a responder is made of.
 pub(crate) struct Parts {
     pub id: Name,
     pub rows: u32,
@@ -88,7 +89,7 @@ pub(crate) struct Parts {
 pub(crate) struct Again {
     /// Takes it back.
     pub whom: Box<TakeAgain>,
-    /// There once inputs and responder were divided.
+    /// Set once inputs and responder were divided.
     pub rest: Option<Rest>,
 }
 
@@ -165,24 +166,24 @@ impl Responder {
         self.wanted.iter().any(|wanted| wanted.name == name)
     }
 
-    /// Where this output would go, for a runtime that can write it there itself.
+    /// Where this output would lie, for a runtime that can write it there itself.
     pub fn output_place(&self, name: &str) -> OutputPlace {
         let slot = self.output_slot(name);
         let place = slot.map(Slot::place).or_else(|| self.reply.likely_place(name));
         OutputPlace { place: place.unwrap_or_default(), capacity: slot.map(Slot::len) }
     }
 
-    /// The client's own place for this output, if it named one: for a runtime whose model writes there from another process.
+    /// The memory that the client named for this output, for a runtime whose model writes it from another process.
     pub fn output_slot(&self, name: &str) -> Option<&Slot> {
         self.wanted.iter().find(|wanted| wanted.name == name).and_then(|wanted| wanted.slot.as_ref())
     }
 
-    /// Where the request is traced, if it is.
+    /// The trace of the request, if it has one.
     pub fn trace(&self) -> Option<&Arc<RequestTrace>> {
         self.trace.as_ref()
     }
 
-    /// Who is charged for what the request leaves behind. `None` where nobody is.
+    /// The account that memory is charged to which the request leaves behind; `None` if there is none.
     pub fn account(&self) -> Option<PeerAccount> {
         self.reply.account()
     }
@@ -192,27 +193,28 @@ impl Responder {
         self.has_run_before
     }
 
-    /// The window of the request: a model that answers many times waits while it is full. `None` where responses are taken at once.
+    /// The window of the request: a model that answers many times waits while it is full. `None` where each response is
+    /// taken at once.
     pub fn window(&self) -> Option<Arc<ResponseWindow>> {
         self.reply.window()
     }
 
-    /// Whether its answers call functions of others, which may wait.
+    /// Whether its responses are delivered through functions of others, which may wait.
     pub fn may_wait(&self) -> bool {
         self.reply.may_wait()
     }
 
-    /// Whether the place of outputs that the client named no memory for depends on their size: [`Responder::offered`] tells it.
+    /// Whether the memory of outputs without a client's slot depends on their size. [`Responder::offered`] finds it.
     pub fn offers_places(&self) -> bool {
         self.reply.offers_places()
     }
 
-    /// The place that is offered for `size` bytes of such an output; `None` if it may lie anywhere.
+    /// The memory that is offered for `size` bytes of such an output; `None` if it may lie anywhere.
     pub fn offered(&mut self, name: &str, size: usize) -> Result<Option<Slot>, Status> {
         self.offered_near(name, size, Place::Host)
     }
 
-    /// Wants one more output.
+    /// Adds an output that the server wants.
     pub(crate) fn want(&mut self, name: &Name) {
         self.wanted.push(Wanted { name: name.clone(), slot: None });
         self.added += 1;
@@ -233,7 +235,8 @@ impl Responder {
         self.kept = Some(what);
     }
 
-    /// Sets a tensor apart for the next request of the sequence, under the name of the state's output. It counts however this request ends.
+    /// Keeps a tensor for the next request of the sequence, under the name of the state's output. It is kept however
+    /// this request ends.
     pub fn keep_state(&mut self, state: Tensor) {
         self.states.retain(|known| known.name != state.name);
         self.states.push(state);
@@ -244,7 +247,7 @@ impl Responder {
         self.said = parameters;
     }
 
-    /// Leaves it to the caller to tell the meter of a success, which may be after the end. `None` if it was asked before.
+    /// Leaves it to the caller to report a success to the meter, even after the end. `None` if it was called before.
     pub fn note_apart(&mut self) -> Option<EndNote> {
         let in_flight = self.in_flight.as_ref().filter(|_| self.noted_apart.is_none())?;
         let is_noted = Arc::clone(self.noted_apart.insert(Arc::default()));
@@ -252,17 +255,17 @@ impl Responder {
         Some(EndNote { version, arrived: self.arrived, rows: self.rows, is_noted })
     }
 
-    /// The outputs wanted, for staging.
+    /// The outputs wanted, with their slots, for staging.
     pub(crate) fn wanted_slots(&mut self) -> &mut [Wanted] {
         &mut self.wanted
     }
 
-    /// As [`Responder::wanted_slots`], to look at.
+    /// As [`Responder::wanted_slots`], to read.
     pub(crate) fn wanted_with_slots(&self) -> &[Wanted] {
         &self.wanted
     }
 
-    /// The name as the request brought it, of which a copy allocates nothing.
+    /// The name of an output as the request brought it. A copy of that allocates nothing.
     fn name_of(&self, output: &str) -> Name {
         let wanted = self.wanted.iter().find(|wanted| wanted.name == output);
         wanted.map_or_else(|| output.into(), |wanted| wanted.name.clone())
@@ -271,29 +274,31 @@ impl Responder {
     /// Adds a filled output to the response that is being made. `slot` came from [`Responder::output`] or [`Responder::output_bytes`].
     pub fn put(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, slot: Slot<Filled>) {
         let data = slot.into_buffer();
-        // Only client memory is writable by others: what is private was made here and travels in the response.
+        // Only the client's memory is writable by others. Private memory was made here and travels in the response.
         let placed = data.access() == Access::Shared || !data.place().is_host();
         self.made.push(Output { name: self.name_of(name), datatype, shape: shape.into(), data, placed });
     }
 
-    /// Adds an output that lies already where the client looks for it.
+    /// Adds an output that lies already in the memory that the client named.
     pub fn put_placed(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, data: Buffer) {
         self.made.push(Output { name: self.name_of(name), datatype, shape: shape.into(), data, placed: true });
     }
 
-    /// Adds an output that stays where the runtime made it and travels in the response: for outputs the client left no place for.
+    /// Adds an output that stays where the runtime made it and travels in the response. For outputs that the client
+    /// named no memory for.
     pub fn put_buffer(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, data: Buffer) {
         self.made.push(Output { name: self.name_of(name), datatype, shape: shape.into(), data, placed: false });
     }
 
-    /// The times of an execution of this request, or of it and others, that begins now; bringing its tensors here was the beginning
-    /// of it.
+    /// The times of an execution that begins now, of this request or of it and others. If its tensors were staged, the
+    /// execution began with that.
     pub fn begin(&self) -> Times {
         let now = Times::begin();
         Times { start: self.staged.as_ref().map_or(now.start, |staged| staged.since()), ..now }
     }
 
-    /// The responder lives apart from these inputs: responses may follow each other, and the inputs' memory is watched until the last.
+    /// Prepares for a responder apart from these inputs: several responses may follow, and the inputs' memory is
+    /// watched until the last.
     pub(crate) fn divide_from(&mut self, inputs: &[Tensor]) {
         self.is_divided = true;
         let lendable = inputs.iter().filter(|input| input.data.access() == Access::Shared);
@@ -304,8 +309,8 @@ impl Responder {
         self.reply = way(std::mem::replace(&mut self.reply, Reply::closed()));
     }
 
-    /// Sends the outputs put so far; more responses follow. An Err is to be the end of the request: memory was lost under it, or an
-    /// output could not be brought where its client wants it.
+    /// Sends the outputs put so far; more responses follow. The caller must end the request with an Err: memory under
+    /// it was lost, or an output could not be copied to where its client wants it.
     pub fn send(&mut self) -> Result<(), Status> {
         self.check_memory()?;
         if let Some(staged) = &mut self.staged {
@@ -327,7 +332,7 @@ impl Responder {
         self.restore_places();
     }
 
-    /// Ends the request: tells the meter, then sends the outputs put so far as the last response, or the error.
+    /// Ends the request: reports it to the meter, then sends the outputs put so far as the last response, or the error.
     pub fn finish(self, result: Result<(), Status>, times: Times) {
         self.finish_as(result, times, Outcome::Success);
     }
@@ -338,14 +343,14 @@ impl Responder {
         self.finish_as(result, times, Outcome::FromCache);
     }
 
-    /// Whether [`Responder::reschedule`] may be called, for a runtime that tells its model so before.
+    /// Whether [`Responder::reschedule`] may be called, for a runtime that tells its model so in advance.
     pub fn check_reschedule(&self) -> Result<(), Status> {
         if self.again_by.is_some() { Ok(()) } else { Err(Status::invalid(NOT_ITERATIVE)) }
     }
 
-    /// Gives the request back, to run again as the next one of its sequence: the client waits on. `inputs` are those that came with it. Only while its
-    /// instance runs, and only of a model with iterative sequences; otherwise the request ends with an error that says so. What was put and
-    /// not sent is dropped.
+    /// Gives the request back, to run again as the next one of its sequence; the client keeps waiting. `inputs` are
+    /// those that came with it. Works only while its instance runs, and only for a model with iterative sequences;
+    /// otherwise the request ends with an error that says so. Outputs that were put and not sent are dropped.
     pub fn reschedule(mut self, inputs: Inputs, times: Times) {
         let again = self.again_by.take().and_then(|again| Some((again.whom, again.rest?)));
         let Some((whom, rest)) = again else {
@@ -366,7 +371,7 @@ impl Responder {
     }
 
     fn finish_as(mut self, result: Result<(), Status>, mut times: Times, success: Outcome) {
-        // A loss of memory explains whatever else went wrong.
+        // Lost memory explains any other error.
         let mut result = self.check_memory().and(result);
         if let (Ok(()), Some(staged)) = (&result, &mut self.staged) {
             let delivered = staged.deliver(&mut self.made, false);
@@ -376,7 +381,7 @@ impl Responder {
             result = delivered.map(drop);
         }
         if result.is_ok() {
-            // Before the outcome is noted, because the request may fail by this.
+            // Before the outcome is reported, because the request may fail here.
             let ended = Ended { outputs: Some(&mut self.made), states: std::mem::take(&mut self.states) };
             result = self.on_end.tell(ended);
         }
@@ -414,7 +419,8 @@ impl Responder {
         self.close(Response::End);
     }
 
-    /// Ends the request with an error that is the model's own answer: it ran, so it counts as a success, as in Triton.
+    /// Ends the request with an error that is the model's own answer. The request ran, so it counts as a success, as in
+    /// Triton.
     pub fn answer_error(mut self, error: Status, times: Times) {
         let (error, outcome) = match self.check_memory() {
             Ok(()) if self.cancel.has_timed_out() => (self.explained(error), Outcome::Cancelled),
@@ -426,19 +432,19 @@ impl Responder {
         self.close(Response::failed(error));
     }
 
-    /// Ends a request that never ran, for the reason given.
+    /// Ends a request that never ran, with this error.
     pub fn refuse(mut self, error: Status) {
         let error = self.explained(error);
         self.note(Times::begin(), if error.code == Code::Cancelled { Outcome::Cancelled } else { Outcome::Rejected });
         self.close(Response::failed(error));
     }
 
-    /// The error of a request as its client is told it: that its time was over explains whatever else went wrong.
+    /// The error that the client gets. If the request's time was over, that explains any other error.
     fn explained(&self, error: Status) -> Status {
         if self.cancel.has_timed_out() { Status::timed_out() } else { error }
     }
 
-    /// Ends a request that no queue took: Triton counts such requests nowhere.
+    /// Ends a request that no queue took. As in Triton, no statistics count it.
     pub fn turn_away(mut self, error: Status) {
         self.close_by(Response::failed(error), |reply, response| match response {
             Response::Failed { error, .. } => reply.refuse(error),
@@ -446,7 +452,7 @@ impl Responder {
         });
     }
 
-    /// The places that were written, for the next response.
+    /// Takes back the slots that were written, for the next response.
     fn restore_places(&mut self) {
         for (at, slot) in self.again.drain(..) {
             if let Some(wanted) = self.wanted.get_mut(at) {
@@ -461,7 +467,7 @@ impl Responder {
         }
         match &self.noted_apart {
             Some(_) if outcome == Outcome::Success => return,
-            // Who tells of successes may have been sooner.
+            // An `EndNote` may have reported the success before.
             Some(is_noted) if is_noted.swap(true, Ordering::AcqRel) => return,
             _ => {}
         }
@@ -501,7 +507,8 @@ impl Responder {
     }
 
     fn close_by(&mut self, response: Response, send: fn(&mut Reply, Response)) {
-        // Who is told of a request that succeeds was told before, when its outcome was to be known. This one has failed, whatever is said to it.
+        // If the request succeeded, the callback was called before its outcome was noted. Here it has failed, so an
+        // error of the callback changes nothing.
         let _ = self.on_end.tell(Ended { outputs: None, states: std::mem::take(&mut self.states) });
         // Released before the answer goes out: a client may unregister its regions the moment it has the answer.
         self.wanted = WantedOutputs::new();

@@ -1,7 +1,7 @@
 //! How long did one response of a request take, and how did it end?
 //!
-//! Triton's statistics of decoupled models, `response_stats`, are sums of these. A compiled backend reports them itself, and other models' responses are
-//! timed where they are sent ([`crate::Responder::count_responses`]).
+//! Triton's statistics of decoupled models, `response_stats`, are sums of these. A compiled backend reports the times
+//! itself. For other models they are taken where responses are sent ([`crate::Responder::count_responses`]).
 
 use nerite_request::Status;
 
@@ -23,7 +23,7 @@ pub enum ResponseOutcome {
 pub struct ResponseTimes {
     /// The model began to work for it.
     pub start: u64,
-    /// The model's own work was done. `None` if there were no outputs to take out.
+    /// The model's own work was done. `None` if there were no outputs.
     pub output_start: Option<u64>,
     /// The response was ready.
     pub end: u64,
@@ -43,7 +43,7 @@ pub struct ResponseDurations {
 }
 
 impl ResponseTimes {
-    /// What counts, as in Triton 2.51. An error has its words: the moments are not in order.
+    /// The durations that count, as in Triton 2.51. If the moments are not in order, the error has Triton's text.
     pub fn durations(&self, outcome: ResponseOutcome) -> Result<ResponseDurations, Status> {
         let ResponseTimes { start, output_start, end } = *self;
         let between = |from: u64, to: u64, text: &str| to.checked_sub(from).ok_or_else(|| Status::invalid(text));
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(found.map_err(|status| status.message), expect.map_err(str::to_owned));
     }
 
-    /// The rows of Triton's `InferenceStatsAggregator`. An output that starts at 0 has none.
+    /// The cases of Triton's `InferenceStatsAggregator`. 0 stands for no start of outputs.
     #[test]
     fn each_outcome_counts_its_own_durations() {
         use ResponseOutcome::{Cancelled, Empty, Failed, Success};
@@ -151,7 +151,7 @@ mod tests {
         clock.starts_again(50);
         clock.output_starts(40);
         assert_eq!(clock.ends(60), (2, times(50, Some(50), 60)));
-        // A clock of another thread may be ahead.
+        // The clock of another thread may be ahead.
         clock.starts_again(90);
         assert_eq!(clock.ends(80), (3, times(80, None, 80)));
     }

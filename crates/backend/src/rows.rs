@@ -5,8 +5,8 @@
 //!   job 1: 1 row  ─┼─► Work: 4 rows ──┼─► job 1: row  2
 //!   job 2: 1 row  ─┘     Execute      └─► job 2: row  3
 //! ```
-//! Copies happen only where bytes do not already lie right: inputs that follow each other in one region are used as they
-//! are, outputs that travel in a response are slices of the whole.
+//! Copies happen only where bytes do not already lie right: inputs that follow each other in one region are used as
+//! they are, and outputs that travel in a response are slices of the whole.
 
 mod apart;
 mod padded;
@@ -23,7 +23,7 @@ use crate::{Batch, Instance, Job, Jobs, Meter, OutputPlace, StopGuard, Times};
 use apart::{Made, Whole};
 pub use ragged::Ragged;
 
-/// For fewer strings than this it is not asked whether there is room to say where they end.
+/// For fewer strings than this, the memory for their ends is allocated without asking whether there is enough.
 const ROOM_ELEMENTS_MIN: usize = 64 << 10;
 
 /// A runtime that computes whole tensors at once.
@@ -32,7 +32,7 @@ pub trait Execute: Send {
     fn execute(&mut self, work: &mut Work<'_>, times: &mut Times) -> Result<(), Status>;
 }
 
-/// How each job of an execution fared.
+/// How each job of an execution ended.
 type Outcomes = SmallVec<[Result<(), Status>; 1]>;
 
 /// An [`Execute`] as an [`Instance`]: as many jobs per execution as fit together, answered in order.
@@ -40,7 +40,7 @@ pub struct Joined<E> {
     engine: E,
     batching: bool,
     ragged: Ragged,
-    /// Whether this run is known to be short: it is not worth a stop.
+    /// Whether this run is known to be quick. Then it is not worth stopping.
     is_brief: bool,
 }
 
@@ -68,7 +68,7 @@ impl<E: Execute> Joined<E> {
         }
     }
 
-    /// One request's values must not fail its neighbours: those who ran together and failed run again, each alone.
+    /// One request's values must not fail its neighbours: jobs that ran together and failed run again, each alone.
     fn blame(&mut self, jobs: Jobs, error: Option<Status>, mut times: Times, meter: &dyn Meter) {
         if jobs.len() > 1 {
             for job in jobs {
@@ -102,7 +102,7 @@ impl<E: Execute> Instance for Joined<E> {
     }
 
     fn begin(&mut self, batch: Batch, _patience: Duration) -> bool {
-        // What runs on a thread with other work is known to be quick.
+        // Only work that is known to be quick runs on a thread with other work.
         self.is_brief = true;
         self.run_all(batch);
         true
@@ -115,7 +115,7 @@ impl<E: Execute> Joined<E> {
         let mut together = Jobs::new();
         for job in jobs {
             if job.is_cancelled() {
-                // In its turn: answers keep the order of the jobs.
+                // Before the next job, so answers keep the order of the jobs.
                 if !together.is_empty() {
                     self.run_together(std::mem::take(&mut together), &*meter);
                 }
@@ -134,7 +134,7 @@ impl<E: Execute> Joined<E> {
     }
 }
 
-/// Whether two jobs' tensors differ in nothing but their rows, ragged ones apart.
+/// Whether two jobs' tensors differ in nothing but their rows, except for ragged ones.
 fn fit(a: &Job, b: &Job, ragged: &Ragged) -> bool {
     a.inputs().len() == b.inputs().len()
         && a.inputs().iter().all(|x| {
@@ -143,7 +143,7 @@ fn fit(a: &Job, b: &Job, ragged: &Ragged) -> bool {
                     && !x.shape.is_empty()
                     && (x.shape.get(1..) == y.shape.get(1..) || ragged.may_differ(&x.name, &x.shape, &y.shape))
                     && x.data.place() == y.data.place()
-                    // Rows on a device are not gathered, so only what lies end to end runs together.
+                    // Rows on a device are not gathered, so only tensors that lie end to end run together.
                     && (x.data.place().is_host() || Buffer::joined(&[&x.data, &y.data]).is_some())
             })
         })
@@ -157,7 +157,7 @@ pub struct Work<'a> {
     wanted: SmallVec<[Name; 4]>,
     made: SmallVec<[Made; 2]>,
     spare: Vec<(Name, Slot)>,
-    /// Outputs whose slots were made to measure: for another size there will be another.
+    /// Outputs whose slots were made in their size. For another size a new one is made.
     measured: SmallVec<[Name; 2]>,
     is_brief: bool,
 }
@@ -179,7 +179,7 @@ impl<'a> Work<'a> {
         Ok(Work { jobs, ragged, inputs, wanted, made, spare: Vec::new(), measured, is_brief: false })
     }
 
-    /// Has `stop` called, on another thread, if the clients of all its requests go before the guard is dropped.
+    /// Calls `stop` on another thread if the clients of all its requests go away before the guard is dropped.
     pub fn stopping(&self, stop: impl FnOnce() + Send + 'static) -> StopGuard {
         if self.is_brief {
             return StopGuard::none();
@@ -187,7 +187,7 @@ impl<'a> Work<'a> {
         StopGuard::over(self.jobs.iter().map(Job::cancel), Box::new(stop))
     }
 
-    /// The inputs, rows of all jobs one after the other.
+    /// The inputs: the rows of all jobs one after the other.
     pub fn inputs(&self) -> &[Tensor] {
         &self.inputs
     }
@@ -202,9 +202,9 @@ impl<'a> Work<'a> {
         &self.wanted
     }
 
-    /// Memory of at least the output's size to compute into: the client's own if that can be, else fresh. `None` where the
-    /// runtime should rather make its own, because the client's memory is too small, is not aligned for the datatype, is not
-    /// on this host, or is also one of the inputs.
+    /// Memory of at least the output's size to compute into: the client's own if possible, else fresh. `None` where the
+    /// runtime should use memory of its own, because the client's memory is too small, is not aligned for the datatype,
+    /// is not on this host, or is also one of the inputs.
     pub fn slot(&mut self, name: &str, datatype: DataType, shape: &[i64]) -> Result<Option<Slot>, Status> {
         self.slot_on(None, name, datatype, shape)
     }
@@ -219,7 +219,7 @@ impl<'a> Work<'a> {
     ) -> Result<Option<Slot>, Status> {
         let size = byte_size(datatype, shape).map_err(|e| Status::internal(format!("output '{name}': {e}")))?;
         let Some(size) = size else { return Ok(None) };
-        // What is cut back goes to its place once it was cut.
+        // An output that is cut is copied to the client's memory afterwards.
         let (false, [job]) = (self.ragged.is_cut(name), &mut *self.jobs) else {
             let slot = Slot::try_heap(size);
             return slot.map(Some).map_err(|refused| Status::no_memory(format_args!("output '{name}'"), refused));
@@ -232,12 +232,12 @@ impl<'a> Work<'a> {
             let writable = slot.place().is_host() || slot.place() == preferred;
             return Ok(writable.then_some(slot));
         };
-        // Too small for what is expected may still be large enough for what comes.
+        // Memory that is too small for the expected size may still be large enough for the real one.
         let writable = place.place.is_host() || device.is_some_and(|device| place.place == Place::Device(device));
         if !writable || capacity < size {
             return Ok(None);
         }
-        // All of it, so that an output which turns out larger than thought still finds its room.
+        // All of it, so that an output that becomes larger than expected still fits.
         let mut slot = job.output_bytes(name, capacity)?;
         if !slot.is_aligned(datatype.align()) || self.inputs.iter().any(|input| overlap(&mut slot, &input.data)) {
             self.spare.push((name.into(), slot));
@@ -246,7 +246,7 @@ impl<'a> Work<'a> {
         Ok(Some(slot))
     }
 
-    /// Takes back a slot that was not computed into after all.
+    /// Takes back a slot that was not used after all.
     pub fn give_back(&mut self, name: &str, slot: Slot) {
         if !self.measured.iter().any(|measured| measured == name) {
             self.spare.push((name.into(), slot));
@@ -261,13 +261,13 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Adds an output that lies where the runtime made it. It is copied only if the client wants it elsewhere.
+    /// Adds an output that lies where the runtime made it. It is copied only if the client wants it in other memory.
     pub fn put_buffer(&mut self, name: &str, datatype: DataType, shape: &[i64], data: Buffer) {
         self.put(name, datatype, shape, Whole::Buffer(data));
     }
 
-    /// Adds an output of numbers that the runtime made, all of `shape`. Those of a request by itself, whose client named a place on this
-    /// host, are written there; others stay where they are until it is known who wants them.
+    /// Adds an output of numbers that the runtime made, all of `shape`. For a lone request whose client named memory on
+    /// this host they are written there. Otherwise they stay where they are until the rows are handed out.
     pub fn put_numbers<T: Number>(
         &mut self,
         name: &str,
@@ -276,7 +276,7 @@ impl<'a> Work<'a> {
         numbers: Vec<T>,
     ) -> Result<(), Status> {
         let size = size_of_val(numbers.as_slice());
-        // What is cut back goes to its place once it was cut.
+        // An output that is cut is copied to the client's memory afterwards.
         if let (false, [job]) = (self.ragged.is_cut(name), &mut *self.jobs) {
             let OutputPlace { place, capacity } = job.output_place(name);
             if place.is_host() && capacity.is_some_and(|capacity| capacity >= size) {
@@ -300,7 +300,7 @@ impl<'a> Work<'a> {
     ) -> Result<(), Status> {
         let refuse = |refused: NoMemory| Status::no_memory(format_args!("output '{name}'"), refused);
         let count = element_count(shape).map_err(|e| Status::internal(format!("output '{name}': {e}")))?;
-        // Where they end must be known only if several jobs share them.
+        // The ends are needed only if several jobs share the strings.
         let count = if self.jobs.len() > 1 { usize::try_from(count).unwrap_or(usize::MAX) } else { 0 };
         let _reservation = if count < ROOM_ELEMENTS_MIN {
             MemoryReservation::none()
@@ -329,7 +329,7 @@ impl<'a> Work<'a> {
         self.made.push(Made { name, datatype, shape: Shape::from_slice(shape), whole });
     }
 
-    /// Gives every job its rows. An error of one job (its place is too small) is that job's alone.
+    /// Gives every job its rows. An error of one job (its memory is too small) is that job's alone.
     fn hand_out(self) -> Result<Outcomes, Status> {
         let Work { jobs, ragged, made, spare, .. } = self;
         match jobs {

@@ -28,44 +28,45 @@ pub trait Runtime: Send + Sync {
         Ok((*context.config).clone())
     }
 
-    /// Gives memory back to the system that lay unused through `rounds_max` calls of this function. Somebody with a clock calls it.
+    /// Frees memory that lay unused through `rounds_max` calls of this function. It is called at intervals.
     fn trim(&self, _rounds_max: u32) {}
 
-    /// Whether it makes instances on GPUs, or what is missing for that and the cure: `…, but {this}, or use KIND_CPU`.
+    /// Whether it makes instances on GPUs. The error is what is missing and the cure, as part of the sentence `…, but
+    /// {this}, or use KIND_CPU`.
     fn offers_gpus(&self) -> Result<(), String> {
         Err(format!("backend '{}' ({}) computes on the host", self.name(), self.engine()))
     }
 
-    /// What a request may do to this model that ends the process it runs in, as a clause; `None` if nothing is known. Its configuration
-    /// is complete.
+    /// Says, as a clause, how a request to this model may end the process it runs in; `None` if no way is known. The
+    /// configuration is complete.
     fn danger(&self, _context: &LoadContext) -> Result<Option<String>, Status> {
         Ok(None)
     }
 
-    /// Whether a model fits the other models that it asks, which are up. Asked before any version is loaded.
+    /// Whether a model fits the other models that it asks. Those are loaded. Called before any version is loaded.
     fn check_models(&self, _config: &ModelConfig, _models: &Models) -> Result<(), Status> {
         Ok(())
     }
 
-    /// A version whose configuration was completed is not loaded: what was kept for that may go.
+    /// Called if a version whose configuration was completed is not loaded: drop what was kept for it.
     fn give_up(&self, _context: &LoadContext) {}
 
     /// Reads one version of a model, checks it against its configuration and makes it ready for instances.
     fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status>;
 }
 
-/// Finds the code that a model brings along in its own directory.
+/// Finds code in a model's own directory.
 pub trait BroughtAlong: Send + Sync {
-    /// Its runtime, if it does.
+    /// The runtime that the model brings along, if there is one.
     fn find(&self, config: &ModelConfig, model_dir: &Path, version_dir: &Path) -> Option<Arc<dyn Runtime>>;
 
-    /// The library that decides besides the configuration which requests share a batch of this model: where its configuration says, in its directory,
-    /// or in that of its backend.
+    /// The library that decides, beside the configuration, which requests share a batch of this model. It lies where
+    /// the configuration says, in the model's directory, or in that of its backend.
     fn strategy_library(&self, _context: &LoadContext) -> Result<Option<PathBuf>, Status> {
         Ok(None)
     }
 
-    /// What such a library decides for this model; `None` for one that decides nothing.
+    /// The batching strategy of such a library for this model; `None` if it has none.
     fn strategy(
         &self,
         _library: &Path,
@@ -75,7 +76,7 @@ pub trait BroughtAlong: Send + Sync {
         Ok(None)
     }
 
-    /// Tells the registry for what runtimes of that kind count by themselves.
+    /// Gives such runtimes the registry for metrics that they count themselves.
     fn count_in(&self, _metrics: &Arc<CustomMetrics>) {}
 }
 
@@ -104,13 +105,15 @@ pub struct LoadContext {
     pub files: ModelFiles,
 }
 
-/// What bounds the time that one run keeps the thread that calls [`Instance::begin`]. Said once, when the model is loaded.
+/// What bounds how long one run keeps the thread that calls [`Instance::begin`]. It is asked once, when the model is
+/// loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CostBound {
     /// The shapes and bytes of the inputs, and which outputs are wanted. Whatever values a client sends, a run takes about as long
     /// as an earlier one of the same sizes.
     InputSizes,
-    /// The patience: the work is done by somebody else, and who does not wait for its end leaves it to another thread.
+    /// The patience: another thread or process does the work, and a caller whose patience ends leaves the rest to
+    /// another thread.
     Patience,
     /// Nothing that is known before the run.
     #[default]
@@ -119,7 +122,7 @@ pub enum CostBound {
 
 /// One version of a model, ready to be run.
 pub trait Model: Any + Send + Sync {
-    /// What bounds a run. Where nothing does, runs never keep a front end's thread.
+    /// What bounds a run. Where nothing does, runs never happen on a front thread.
     fn cost_bound(&self) -> CostBound {
         CostBound::Unknown
     }
@@ -127,13 +130,13 @@ pub trait Model: Any + Send + Sync {
     /// Makes one instance. Instances of one model run concurrently, each on one thread at a time.
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status>;
 
-    /// The memory that it and its instances have, as far as it knows.
+    /// The memory that the model and its instances use, as far as it is known.
     fn memory_usage(&self) -> Vec<MemoryUsage> {
         Vec::new()
     }
 
-    /// Which tensors this instance takes where they are, on devices too, and which outputs it writes there. All others are
-    /// carried to the host and back.
+    /// Which tensors this instance takes where they are, on devices too, and which outputs it writes there. All others
+    /// are staged on the host.
     fn takes_device_memory(&self, _: &InstanceSpec) -> DeviceAccess {
         DeviceAccess::Host
     }
@@ -144,7 +147,7 @@ pub trait Model: Any + Send + Sync {
 pub struct InstanceSpec {
     /// Its name: `{group}_{index}`.
     pub name: String,
-    /// Position among all instances of the model, from 0.
+    /// Its position among all instances of the model, from 0.
     pub index: usize,
     /// The device it computes on; `None` for the host.
     pub device: Option<u32>,
@@ -171,7 +174,7 @@ impl InstanceSpec {
     }
 }
 
-/// What an instance waits for.
+/// A descriptor that an instance waits for.
 pub type Awaited = Arc<dyn AsFd + Send + Sync>;
 
 /// One concurrent execution of a model. Called by one thread at a time, not always the same.
@@ -179,34 +182,36 @@ pub trait Instance: Send {
     /// Answers every job of the batch, now or later.
     fn run(&mut self, batch: Batch);
 
-    /// As [`Instance::run`], on a thread that has other work: an instance that waits for somebody else (another process, say)
-    /// waits no longer than `patience` and says `false` if the answer is not there by then. Another thread then calls
+    /// As [`Instance::run`], on a thread that has other work. An instance that waits (for another process, say) waits
+    /// no longer than `patience`. It returns `false` if the answer is not there by then. Another thread then calls
     /// [`Instance::finish`].
     fn begin(&mut self, batch: Batch, _patience: Duration) -> bool {
         self.run(batch);
         true
     }
 
-    /// Waits for the rest of what [`Instance::begin`] left.
+    /// Waits for the work that [`Instance::begin`] left.
     fn finish(&mut self) {}
 
-    /// What becomes readable when the rest of what [`Instance::begin`] left can be done; `None` where only a thread can wait for it.
+    /// Becomes readable when the work that [`Instance::begin`] left can be done; `None` where only a thread can wait
+    /// for it.
     fn awaited(&self) -> Option<Awaited> {
         None
     }
 
-    /// As [`Instance::finish`], but waits for nothing: `false` if the rest is not there, or takes a thread that may wait.
+    /// As [`Instance::finish`], but does not wait: returns `false` if the answer is not there, or needs a thread that
+    /// may wait.
     fn go_on(&mut self) -> bool {
         false
     }
 
-    /// Whom to ask whether it can take a request; `None` for an instance that always can.
+    /// Says whether it can take a request; `None` for an instance that always can.
     fn readiness(&self) -> Option<Arc<dyn Readiness>> {
         None
     }
 }
 
-/// Jobs in the order they came. Most often there is one, for which no memory is taken.
+/// Jobs in the order they came. Usually there is one, which needs no allocation.
 pub type Jobs = SmallVec<[Job; 1]>;
 
 /// Jobs that run together.

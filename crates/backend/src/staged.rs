@@ -1,11 +1,12 @@
-//! Which memory of a request can its runtime not reach, and how does it get its bytes?
+//! Which memory of a request can its runtime not use, and how are its bytes staged?
 //!
 //! ```text
 //!   client's region on a device ──► staging (page-locked) ──► runtime on the host ──► staging ──► client's region on a device
 //!                                cross_device, counted                            cross_device, counted
 //! ```
-//! Here, once, for all runtimes. Those that compute on the host see memory of this host alone; one that computes on a device is
-//! given that device's memory as it is ([`DeviceAccess`]), and the rest of it the same way as the others.
+//! This is done here for all runtimes. Those that compute on the host see only memory of this host. A runtime that
+//! computes on a device gets that device's memory as it is ([`DeviceAccess`]), and all other memory in the same way as
+//! the others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,21 +17,21 @@ use nerite_tensor::Name;
 use crate::staged_tensors::StagingPlan;
 use crate::{Awaited, Batch, DeviceAccess, Instance, Job, Jobs, Readiness, Times};
 
-/// An [`Instance`], and what carries memory of devices to it and back that it does not take.
+/// An [`Instance`], with staging for the memory of devices that it does not take.
 pub struct Staged {
     instance: Box<dyn Instance>,
     carry: StagingPlan,
 }
 
 impl Staged {
-    /// `instance` sees tensors of devices in memory of `staging`, those within its `reach` apart.
+    /// `instance` gets tensors of devices in memory of `staging`, except for those within its `reach`.
     pub fn over(instance: Box<dyn Instance>, staging: Arc<dyn Staging>, reach: DeviceAccess) -> Staged {
         Staged { instance, carry: StagingPlan { staging, reach } }
     }
 }
 
 impl Staged {
-    /// The batch as the instance sees it; `None` if nothing of it could be brought.
+    /// The batch as the instance sees it; `None` if no job could be staged.
     fn staged_in(&self, batch: Batch) -> Option<Batch> {
         if !batch.jobs.iter().any(|job| job.is_away(&self.carry.reach)) {
             return Some(batch);
@@ -78,9 +79,9 @@ impl Instance for Staged {
     }
 }
 
-/// Inputs of jobs that run together, carried into one piece of memory in the order of the jobs: a runtime that joins their rows
-/// finds them joined. An input that not all of them have out of reach is left out, and so is one that cannot be carried: alone,
-/// each job will tell whose fault that is.
+/// Copies inputs of jobs that run together into one piece of memory in the order of the jobs. A runtime that joins
+/// their rows finds them joined. An input is left out if not all jobs have it out of reach, or if it cannot be copied:
+/// then each job is staged alone, and the error is that job's.
 fn side_by_side(jobs: &[Job], StagingPlan { staging, reach }: &StagingPlan) -> Vec<(Name, Vec<Buffer>)> {
     let [first, _, ..] = jobs else { return Vec::new() };
     let parts_of = |name: &str| {
@@ -95,7 +96,7 @@ fn side_by_side(jobs: &[Job], StagingPlan { staging, reach }: &StagingPlan) -> V
 
 fn carry(parts: &[Buffer], staging: &dyn Staging) -> Option<Vec<Buffer>> {
     let mut slot = staging.slot(parts.iter().map(Buffer::len).sum()).ok()?;
-    // What lies end to end on the device crosses the bus at once.
+    // Tensors that lie end to end on the device are copied at once.
     let joined = Buffer::joined(&parts.iter().collect::<Vec<_>>()).map(|whole| vec![whole]);
     let mut at = 0;
     for part in joined.as_deref().unwrap_or(parts) {

@@ -1,4 +1,4 @@
-//! What of one request is put aside while its runtime sees memory of the host?
+//! Which parts of a request are replaced while its runtime sees only memory of the host?
 
 use std::sync::Arc;
 
@@ -9,31 +9,31 @@ use nerite_tensor::{Name, Tensor};
 use crate::DeviceAccess;
 use crate::output_place::too_small;
 
-/// What is carried, and through what.
+/// What is staged, and through which memory.
 #[derive(Clone)]
 pub(crate) struct StagingPlan {
     pub staging: Arc<dyn Staging>,
     pub reach: DeviceAccess,
 }
 
-/// What was put aside of a request while its runtime sees memory of the host.
+/// The parts of a request that were replaced while its runtime sees only memory of the host.
 pub(crate) struct StagedTensors {
-    /// When carrying began, in ns of [`crate::now_ns`]: it is part of making the inputs ready, not of the queue.
+    /// When copying began, in ns of [`crate::now_ns`]. It is part of making the inputs ready, not of the queue.
     since: u64,
     staging: Arc<dyn Staging>,
-    /// Not read again, but the client's regions count as used until its request has been answered.
+    /// Not read again. The client's regions count as used until its request has been answered.
     _inputs: Vec<Buffer>,
     outputs: Vec<(Name, Slot)>,
 }
 
 impl StagedTensors {
-    /// Whether any of it lies on a device, out of reach.
+    /// Whether any tensor lies on a device, out of reach.
     pub(crate) fn is(inputs: &[Tensor], wanted: &[Wanted], reach: &DeviceAccess) -> bool {
         let beyond = |wanted: &Wanted| wanted.slot.as_ref().is_some_and(|slot| !reach.writes(&wanted.name, slot));
         inputs.iter().any(|input| !reach.takes(input)) || wanted.iter().any(beyond)
     }
 
-    /// Copies inputs to the host, those apart that are in `brought` already, and puts the places of outputs aside.
+    /// Copies inputs to the host, except for those that are in `brought` already, and sets the slots of outputs aside.
     pub(crate) fn take(
         inputs: &mut [Tensor],
         wanted: &mut [Wanted],
@@ -57,7 +57,7 @@ impl StagedTensors {
         Ok(StagedTensors { since, staging: Arc::clone(staging), _inputs: put_aside, outputs })
     }
 
-    /// When carrying began.
+    /// When copying began.
     pub(crate) fn since(&self) -> u64 {
         self.since
     }
@@ -72,7 +72,8 @@ impl StagedTensors {
         self.staging.slot(size).map_err(|full| Status::unavailable(full.to_string()))
     }
 
-    /// Copies each output to where its client wants it, and keeps its place if `more` responses follow. Whether there was any.
+    /// Copies each output to where its client wants it, and keeps its slot if `more` responses follow. Returns whether
+    /// there was any.
     pub(crate) fn deliver(&mut self, made: &mut [Output], more: bool) -> Result<bool, Status> {
         let any = !self.outputs.is_empty();
         for (name, mut slot) in std::mem::take(&mut self.outputs) {

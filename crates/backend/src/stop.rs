@@ -1,4 +1,4 @@
-//! How does a run end early that nobody waits for any more?
+//! How does a run end early that no client waits for any more?
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use nerite_request::Cancel;
 
 type Stop = Box<dyn FnOnce() + Send>;
 
-/// Ends a run whose clients have all gone. Once it is dropped, the run is not touched any more.
+/// Ends a run whose clients have all gone. After the guard is dropped, the run is not stopped any more.
 pub struct StopGuard(Option<Arc<Watch>>);
 
 struct Watch {
@@ -19,12 +19,12 @@ struct Watch {
 }
 
 impl StopGuard {
-    /// For a run that is over sooner than it could be stopped.
+    /// The guard of a run that ends sooner than it could be stopped.
     pub(crate) fn none() -> StopGuard {
         StopGuard(None)
     }
 
-    /// Has `stop` called, once, when the last of these is cancelled.
+    /// Calls `stop`, once, when the last of these is cancelled.
     pub(crate) fn over<'c>(cancels: impl ExactSizeIterator<Item = &'c Cancel>, stop: Stop) -> StopGuard {
         let left = AtomicUsize::new(cancels.len());
         let watch = Arc::new(Watch { left, stop: Mutex::new(Some(stop)), is_stopped: AtomicBool::new(false) });
@@ -45,7 +45,7 @@ impl StopGuard {
 
 impl Drop for StopGuard {
     fn drop(&mut self) {
-        // A call that is under way holds the lock.
+        // A call that is being made holds the lock.
         drop(self.0.as_ref().map(|watch| watch.lock().take()));
     }
 }
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn a_run_ends_when_the_last_of_its_clients_has_gone() {
         let cancels = [Cancel::new(), Cancel::new(), Cancel::new()];
-        // One went before the run began.
+        // One client had gone before the run began.
         cancels[1].cancel();
         let (calls, stop) = counting();
         let guard = StopGuard::over(cancels.iter(), stop);

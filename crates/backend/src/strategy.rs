@@ -1,4 +1,4 @@
-//! What else decides which requests share a batch?
+//! What decides, beside the configuration, which requests share a batch?
 
 use std::sync::Arc;
 
@@ -7,23 +7,25 @@ use nerite_tensor::Name;
 
 use crate::Job;
 
-/// A model's own part in forming batches, beside its configuration: Triton's custom batching.
+/// The model author's part in forming batches, beside the configuration: Triton's custom batching.
 ///
-/// It hears of each batch in the order in which that forms. It is called by the threads that run the model, one call at a time, and may take long:
-/// meanwhile the model's queue takes requests, and rejects those that have waited too long.
+/// It is called for each batch in the order in which the batches form. The threads that run the model call it, one call
+/// at a time. It may take long: meanwhile the model's queue takes requests, and rejects those that have waited too
+/// long.
 pub trait BatchStrategy: Send {
-    /// A batch forms, and this is its first request, which is in it whatever the strategy says. An earlier batch that did not end was given up, or ends
-    /// now.
+    /// A batch begins to form with its first request, which is in it whatever the strategy says. If an earlier batch
+    /// did not end, it was given up, or it ends now.
     fn begins(&mut self, first: &WaitingRequest);
 
-    /// Whether the next request may join the batch. No closes it.
+    /// Whether the next request may join the batch. `false` closes the batch.
     fn may_join(&mut self, next: &WaitingRequest) -> bool;
 
-    /// The batch is formed, or its requests have gone.
+    /// The batch is complete, or its requests have gone.
     fn ends(&mut self);
 }
 
-/// What a strategy may know of a request that waits. The request itself may end meanwhile; the memory of its inputs stays as long as this.
+/// What a strategy may read of a waiting request. The request itself may end meanwhile. The memory of its inputs is
+/// kept as long as this.
 #[derive(Clone, Debug)]
 pub struct WaitingRequest {
     /// The client's name for it; may be empty.
@@ -43,7 +45,7 @@ pub struct WaitingRequest {
 }
 
 impl WaitingRequest {
-    /// That of a job. [`Job::share_parameters`] makes it cheap however much a client's parameters say.
+    /// Describes a job. After [`Job::share_parameters`] this is cheap, however large the client's parameters are.
     pub fn of(job: &Job) -> WaitingRequest {
         WaitingRequest {
             id: job.id().into(),

@@ -1,4 +1,4 @@
-//! Which points of a request's way does its trace show?
+//! Which points in time of a request does its trace have?
 //!
 //! The names are Triton's, because tools look for them.
 
@@ -7,7 +7,7 @@ use nerite_tensor::Tensor;
 
 use crate::{InFlight, Outcome, Times, now_ns};
 
-/// It was admitted at `arrived`, and comes to the queue.
+/// The request was admitted at `arrived`, and enters the queue.
 pub(crate) fn begin(trace: &RequestTrace, in_flight: &InFlight, id: &Name, arrived: u64, inputs: &[Tensor]) {
     trace.note_begin(in_flight.name(), in_flight.version(), id);
     trace.note("REQUEST_START", arrived);
@@ -17,14 +17,15 @@ pub(crate) fn begin(trace: &RequestTrace, in_flight: &InFlight, id: &Name, arriv
     }
 }
 
-/// A response of these outputs was made.
+/// A response with these outputs was made.
 pub(crate) fn outputs(trace: &RequestTrace, outputs: &[Output]) {
     for Output { name, datatype, shape, data, .. } in outputs {
         trace.note_tensor("TENSOR_BACKEND_OUTPUT", name, *datatype, shape, data);
     }
 }
 
-/// The execution that it was part of. Neither what comes from the cache nor what other models compute has one.
+/// The execution that the request was part of. Responses from the cache, and those that other models compute, have
+/// none.
 pub(crate) fn ran(trace: &RequestTrace, times: &Times, outcome: Outcome) {
     let has_run = match outcome {
         Outcome::Success | Outcome::Failed | Outcome::Cancelled => times.end > times.start,

@@ -1,6 +1,6 @@
-//! Does an instance on a device get that device's memory as it is, and the rest of it on the host?
+//! Does an instance on a device get that device's memory as it is, and other devices' memory on the host?
 //!
-//! Against the stand-in driver, which is no CUDA: nobody computes there, so the runtime only moves bytes.
+//! Uses the stand-in driver, which is no CUDA. Nothing computes there, so the runtime only moves bytes.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../cuda/tests/stand_in/compile.rs"]
@@ -23,8 +23,8 @@ fn alone() -> MutexGuard<'static, ()> {
 
 type Runs = Arc<Mutex<Vec<(Place, Option<Place>)>>>;
 
-/// X to Y on a device, noting where they were. Without `declares` it knows the size of Y only afterwards and makes it on the
-/// host.
+/// X to Y on a device, noting where they were. Without `declares` it knows the size of Y only afterwards and makes it
+/// on the host.
 struct Echo {
     device: u32,
     declares: bool,
@@ -97,7 +97,8 @@ fn run(declares: bool, jobs: Vec<Job>) -> (Vec<(Place, Option<Place>)>, u64) {
     (runs.lock().unwrap().clone(), crossed)
 }
 
-/// One job from `input` of one device to `output` of another: what the runtime saw, and the bytes that crossed.
+/// One job from `input` of one device to `output` of another: checks where the runtime saw them, and the bytes that
+/// crossed.
 #[track_caller]
 fn check(declares: bool, input: (u32, usize), output: (u32, usize), saw: (Place, Option<Place>), crossed: u64) {
     let _alone = alone();
@@ -151,7 +152,7 @@ fn rows_run_together_only_where_they_lie_end_to_end() {
         job(&seen, one.buffer(part(256, 256)), Some(other.slot(part(768, 256)))),
         job(&seen, other.buffer(part(0, 256)), None),
     ];
-    // The rows of the first two come apart on the host, and one half goes to its place.
+    // The rows of the first two are divided on the host, and one half is copied to its device.
     assert_eq!(run(true, jobs), (vec![(HERE, Some(Place::Host)), (HERE, Some(Place::Host))], 256));
     let seen = seen.lock().unwrap();
     assert!(seen.iter().all(Result::is_ok) && seen.len() == 3);

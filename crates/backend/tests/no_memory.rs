@@ -1,6 +1,6 @@
-//! What comes of outputs when all memory is promised to somebody else?
+//! What happens to outputs when all memory is reserved by others?
 //!
-//! One test alone, in a process of its own: beside it nobody would have memory.
+//! This test is alone in a process of its own, because others beside it would get no memory.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use nerite_memory::{Buffer, MemoryReservation};
 use nerite_request::{AdmittedRequest, Cancel, Code, Parameters, Reply, Response, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Tensor};
 
-/// Promises of all there is, down to less than anybody asks for.
+/// Reserves all memory there is, down to less than any request needs.
 fn everything() -> Vec<MemoryReservation> {
     let sizes = (16..48).rev().map(|bits| 1usize << bits);
     sizes.flat_map(|size| std::iter::from_fn(move || MemoryReservation::take(size).ok())).collect()
@@ -31,7 +31,7 @@ impl Execute for Talkative {
     }
 }
 
-/// What jobs that ask for so many strings each hear.
+/// The answers to jobs that ask for this many strings each.
 fn run(counts: &[i32]) -> Vec<Result<usize, Status>> {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let job = |count: &i32| {

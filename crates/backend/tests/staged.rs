@@ -1,6 +1,6 @@
-//! Do runtimes on the host compute with memory of devices, each byte carried once each way?
+//! Do runtimes on the host compute with memory of devices, and is each byte copied once each way?
 //!
-//! Against the stand-in driver, which is no CUDA, whose device addresses nobody can touch but the driver.
+//! Uses the stand-in driver, which is no CUDA. Only the driver can access its device addresses.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../cuda/tests/stand_in/compile.rs"]
@@ -117,7 +117,8 @@ fn check_success(seen: &Seen, count: usize) {
     assert!(seen.iter().flatten().all(|response| response.outputs[0].placed));
 }
 
-/// One job, everything on the device: the result is there, and the bytes were carried once each way, by pinned memory.
+/// One job, everything on the device: the result is there, and the bytes were copied once each way, through pinned
+/// memory.
 #[track_caller]
 fn check_one(instance: impl Instance + 'static) {
     let _alone = alone();
@@ -152,7 +153,7 @@ fn a_runtime_on_the_host_sees_no_device() {
     assert_eq!(*negate.0.lock().unwrap(), [(Place::Host, OutputPlace { place: Place::Host, capacity: None })]);
 }
 
-/// Negates, and tells whether the client's memory was held meanwhile.
+/// Negates, and notes whether the client's memory was held meanwhile.
 struct Watching(Weak<DeviceMemory>);
 
 impl Compute for Watching {
@@ -182,7 +183,7 @@ fn memory_of_devices_is_held_until_the_answer_and_not_longer() {
 
 #[test]
 fn carrying_counts_as_making_the_inputs_ready() {
-    /// Keeps the times it is told.
+    /// Keeps the times that it is given.
     #[derive(Default)]
     struct Kept(Mutex<Vec<Times>>);
     impl Meter for Kept {
@@ -191,7 +192,7 @@ fn carrying_counts_as_making_the_inputs_ready() {
         }
         fn batch(&self, _: u64, _: &Times) {}
     }
-    /// Says when it was asked for memory.
+    /// Notes when it was asked for memory.
     #[derive(Default)]
     struct Asked(Mutex<u64>);
     impl Staging for Asked {

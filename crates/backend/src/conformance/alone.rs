@@ -7,7 +7,7 @@ use nerite_tensor::{Name, Tensor};
 
 use crate::{Batch, Job, ModelVersion, NoMeter};
 
-/// Makes a request of one row with these inputs and outputs, has `run` give it to an instance, and tells what came back.
+/// Makes a request of one row with these inputs and outputs, has `run` give it to an instance, and returns the answer.
 ///
 /// # Panics
 /// If there is no answer by the time `run` returns, or more than one.

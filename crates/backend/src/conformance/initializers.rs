@@ -38,7 +38,7 @@ fn tensor<T: Number>(name: &str, datatype: DataType, values: &[T]) -> Tensor {
     Tensor { name: name.into(), datatype, shape, data: Buffer::from_numbers(values.to_vec()) }
 }
 
-/// `v` = x · w and `q` = a / b, or why there are none.
+/// `v` = x · w and `q` = a / b, or the error.
 #[track_caller]
 fn check(instance: &mut dyn Instance, given: &[(&str, &[i32])], expect: Result<(&[f32], &[i32]), &str>) {
     let one = |(name, values): &(&str, &[i32])| {
@@ -65,8 +65,8 @@ fn check(instance: &mut dyn Instance, given: &[(&str, &[i32])], expect: Result<(
     }
 }
 
-/// Checks all that, on graphs of this folder. A request that divides the smallest integer by -1 is refused with the
-/// text `no_result`, if there is one.
+/// Checks that requests may leave out and replace such inputs, on graphs of this folder. A request that divides the
+/// smallest integer by -1 is refused with the text `no_result`, if there is one.
 ///
 /// # Panics
 /// At the first promise that is broken.
@@ -80,7 +80,7 @@ pub fn check_initializers(runtime: &dyn Runtime, folder: &Path, no_result: Optio
     check(&mut *open, &with(&[("w", &[3])]), Ok((&[3.0, 15.0], &[2, -3])));
     check(&mut *open, &with(&[("b", &[-1])]), Ok((&[2.0, 10.0], &[-7, 9])));
     check(&mut *open, &with(&[("w", &[0]), ("b", &[2])]), Ok((&[0.0, 0.0], &[3, -4])));
-    // What one request replaced is what it was for the next.
+    // The next request does not see what an earlier one replaced.
     check(&mut *open, &plain, Ok((&[2.0, 10.0], &[2, -3])));
     if let Some(why) = no_result {
         check(&mut *open, &[("x", &[1]), ("a", &[i32::MIN]), ("b", &[-1])], Err(why));

@@ -1,4 +1,4 @@
-//! Do a runtime's results agree with answers that were worked out elsewhere?
+//! Do a runtime's results agree with answers that were computed elsewhere?
 //!
 //! The cases are ONNX's own operator tests, written by `tests/models/export_node_tests.py`. A runtime may refuse a model or
 //! a request; what it answers must be right.
@@ -15,21 +15,21 @@ use nerite_tensor::{DataType, Shape, Tensor};
 use super::context;
 use crate::{InstanceSpec, LoadContext, Runtime};
 
-/// Differences that rounding explains: those of ONNX's own test runner.
+/// The differences that ONNX's own test runner accepts as rounding.
 const RELATIVE_MAX: f64 = 1e-3;
 const ABSOLUTE_MAX: f64 = 1e-5;
 
-/// Cases whose answer is drawn by lot.
+/// Cases with random answers.
 const RANDOM: &[&str] = &["bernoulli", "training_dropout"];
 
-/// How the cases went, each with its name and what was said.
+/// How the cases went: the name of each, and the error where there was one.
 #[derive(Debug, Default)]
 pub struct Verdicts {
     /// Right answers.
     pub right: Vec<String>,
-    /// Refused when loaded.
+    /// The runtime refused to load the model.
     pub unloadable: Vec<(String, String)>,
-    /// Refused when asked.
+    /// The runtime refused the request.
     pub refused: Vec<(String, String)>,
     /// Wrong answers.
     pub wrong: Vec<(String, String)>,
@@ -41,7 +41,7 @@ struct Case {
     outputs: Vec<Tensor>,
 }
 
-/// Asks every case of `folder`.
+/// Runs every case of `folder`.
 pub fn ask_all(runtime: &dyn Runtime, folder: &Path) -> std::io::Result<Verdicts> {
     let mut cases: BTreeMap<String, Case> = BTreeMap::new();
     for line in std::fs::read_to_string(folder.join("cases.txt"))?.lines() {
@@ -129,7 +129,8 @@ fn values(datatype: DataType, data: &Buffer) -> Vec<f64> {
         DataType::Uint32 => data.numbers::<u32>().unwrap_or_default().iter().map(|x| f64::from(*x)).collect(),
         DataType::Int16 => data.numbers::<i16>().unwrap_or_default().iter().map(|x| f64::from(*x)).collect(),
         DataType::Int8 => data.numbers::<i8>().unwrap_or_default().iter().map(|x| f64::from(*x)).collect(),
-        // Bit patterns of half floats grow with their values, which is close enough to tell right from wrong.
+        // The bit patterns of half floats grow with their values. Comparing them is exact enough to tell right from
+        // wrong.
         DataType::Uint16 | DataType::Fp16 | DataType::Bf16 => as_words(),
         DataType::Bool | DataType::Uint8 | DataType::Bytes => {
             data.numbers::<u8>().unwrap_or_default().iter().map(|x| f64::from(*x)).collect()

@@ -26,7 +26,7 @@ impl Asked {
     }
 }
 
-/// What came of a batch.
+/// What a batch resulted in.
 pub(super) struct Witness {
     pub responses: Vec<Result<InferResponse, Status>>,
 }
@@ -36,7 +36,7 @@ pub(super) fn id(index: usize) -> String {
     format!("job {index}")
 }
 
-/// Where the answers of a job arrive.
+/// Receives the answers of a job.
 #[derive(Clone, Default)]
 pub(super) struct Seen(Arc<Mutex<Vec<Response>>>);
 
@@ -47,8 +47,8 @@ impl Seen {
 }
 
 impl Witness {
-    /// Runs a batch of these requests and checks what holds for every batch: one answer each, inputs released before it,
-    /// and times that add up.
+    /// Runs a batch of these requests and checks what holds for every batch: each job is answered once, its inputs are
+    /// released before that, and the times are in order.
     pub fn run(instance: &mut dyn Instance, asked: Vec<Asked>) -> Witness {
         let count = asked.len();
         let answers = Seen::default();
@@ -75,7 +75,7 @@ impl Witness {
     }
 }
 
-/// A job of its own, and where its answers arrive.
+/// A job, and the receiver of its answers.
 pub(super) fn job(index: usize, asked: Asked) -> (Job, Seen) {
     let seen = Seen::default();
     (job_to(&seen, &ModelVersion::new("fixture", "1", Arc::new(NoMeter)), index, asked), seen)

@@ -13,7 +13,7 @@ pub type Labels = BTreeMap<String, String>;
 pub(super) struct Family {
     pub(super) kind: MetricKind,
     description: String,
-    /// Who has a part in it.
+    /// How many owners share it.
     pub(super) owners: usize,
     metrics: BTreeMap<Labels, Metric>,
 }
@@ -22,9 +22,9 @@ pub(super) struct Family {
 struct Metric {
     owners: usize,
     value: f64,
-    /// Of a histogram: upper bounds, and values in each that are in none before.
+    /// For a histogram: the upper bound of each bucket, and how many values are in it and in no bucket before it.
     buckets: Vec<(f64, u64)>,
-    /// All values of a histogram; their sum is `value`.
+    /// For a histogram: how many values were observed. Their sum is `value`.
     count: u64,
 }
 
@@ -33,7 +33,7 @@ impl Family {
         Family { kind, description: description.to_owned(), owners: 0, metrics: BTreeMap::new() }
     }
 
-    /// One more has a part in that metric.
+    /// One more owner shares this metric.
     pub(super) fn add(&mut self, labels: &Labels, buckets: Option<Vec<f64>>) -> Result<(), String> {
         let bounds = match (self.kind, buckets) {
             (MetricKind::Histogram, Some(bounds)) => bounds,
@@ -41,7 +41,7 @@ impl Family {
             (MetricKind::Counter | MetricKind::Gauge, None) => Vec::new(),
             (MetricKind::Counter | MetricKind::Gauge, Some(_)) => return Err("Unexpected buckets found.".to_owned()),
         };
-        // Not a number is greater than none.
+        // Comparisons with NaN are false, so a list of one NaN counts as sorted.
         if !bounds.is_sorted_by(|a, b| a < b) || bounds.iter().any(|bound| bound.is_nan()) {
             return Err("Bucket Boundaries must be strictly sorted".to_owned());
         }
@@ -69,7 +69,7 @@ impl Family {
         Ok(if self.kind == MetricKind::Histogram { 0.0 } else { metric.value })
     }
 
-    /// One owner less, who had a part in these metrics. Whether nobody is left.
+    /// Removes an owner that had these metrics. Returns whether no owner is left.
     pub(super) fn let_go<'l>(&mut self, labels: impl Iterator<Item = &'l Labels>) -> bool {
         for labels in labels {
             let Some(metric) = self.metrics.get_mut(labels) else { continue };
@@ -133,14 +133,14 @@ fn triton_kind(kind: MetricKind) -> &'static str {
     }
 }
 
-/// Whether Prometheus takes the name of a family.
+/// Whether Prometheus accepts this name of a family.
 pub(super) fn is_metric_name(name: &str) -> bool {
     !name.starts_with(|first: char| first.is_ascii_digit())
         && !name.is_empty()
         && name.chars().all(|one| one.is_ascii_alphanumeric() || one == '_' || one == ':')
 }
 
-/// Whether Prometheus takes the name of a label.
+/// Refuses a label whose name Prometheus does not accept.
 pub(super) fn check_label(name: &str, kind: MetricKind) -> Result<(), String> {
     let is_taken = name.starts_with("__") || name == "le" && kind == MetricKind::Histogram;
     if is_taken || !is_metric_name(name) || name.contains(':') {

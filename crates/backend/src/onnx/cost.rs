@@ -4,11 +4,12 @@
 //! a loop does, and so do the repeats of a Tile or the shape of an Expand. Where such a value is a constant or is made of the
 //! shapes of inputs alone (Shape, then Gather, then Concat: most exported nets have that), it is *fixed*: the shapes tell it.
 //!
-//! A division of integers that has no result takes microseconds in place of nanoseconds (`nerite_guard::arithmetic`), so for it the values matter:
-//! by shapes goes a Div or Mod only of floating-point numbers, or of what is fixed.
+//! An integer division that has no result takes microseconds in place of nanoseconds (`nerite_guard::arithmetic`), so
+//! its time depends on values. A Div or Mod counts as bounded by shapes only for floating-point numbers, or for fixed
+//! values.
 //!
-//! The list names operators that are known to be so. An operator that nobody thought of makes the answer "unknown", and the
-//! graph then always runs on a worker.
+//! The lists name operators that are known to be bounded. An operator that is in none of them makes the answer
+//! "unknown", and the graph then always runs on a worker.
 
 use std::collections::HashSet;
 
@@ -35,29 +36,29 @@ const BY_SHAPES: &[&str] = &[
     "Softplus", "Softsign", "SpaceToDepth", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Transpose",
     "Where", "Xor",
 ];
-/// Operators that are so if all inputs behind the first are fixed: those say how much, how often or along which axis. (A shape
-/// for Reshape too: what broadcasts afterwards becomes as large as that says.)
+/// Operators whose work follows from shapes if all inputs behind the first are fixed: those inputs say how much, how
+/// often or along which axis. (Reshape needs a fixed shape too, because later broadcasts depend on it.)
 #[rustfmt::skip]
 const BY_SHAPES_AND_THE_REST: &[&str] = &[
     "CenterCropPad", "Expand", "OneHot", "Pad", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax",
     "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Reshape", "Resize", "Slice", "Split",
     "Squeeze", "Tile", "TopK", "Trilu", "Unsqueeze", "Upsample",
 ];
-/// Operators that are so if all inputs are fixed. NonZero over a constant is how exporters count.
+/// Operators whose work follows from shapes if all inputs are fixed. Exporters use NonZero over a constant to count.
 const BY_FIXED_VALUES: &[&str] = &["ConstantOfShape", "NonZero", "Range"];
-/// Operators whose output's values follow from shapes, whatever their inputs are.
+/// Operators whose output values follow from shapes, whatever values their inputs have.
 const TELLS_SHAPES: &[&str] = &["Shape", "Size"];
 
-/// Operators that are so for floating-point numbers, and for integers if all inputs are fixed.
+/// Operators whose work follows from shapes for floating-point numbers, and for integers if all inputs are fixed.
 const BY_SHAPES_OF_FLOATS: &[&str] = &["Div", "Mod"];
-/// Operators that make floating-point numbers, whatever they are given.
+/// Operators whose outputs are floating-point numbers, whatever their inputs are.
 #[rustfmt::skip]
 const MAKES_FLOATS: &[&str] = &[
     "AveragePool", "BatchNormalization", "Ceil", "Conv", "Cos", "DequantizeLinear", "Elu", "Erf", "Exp", "Floor", "Gelu",
     "GlobalAveragePool", "HardSigmoid", "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "Reciprocal",
     "Round", "Selu", "Sigmoid", "Sin", "Softmax", "Softplus", "Softsign", "Sqrt", "Tanh",
 ];
-/// Operators whose first output has floating-point numbers if any of their inputs has.
+/// Operators whose first output is of floating-point numbers if any of their inputs is.
 #[rustfmt::skip]
 const KEEPS_FLOATS: &[&str] = &[
     "Abs", "Add", "Clip", "Concat", "Div", "Dropout", "Expand", "Flatten", "Gather", "Gemm", "GlobalMaxPool", "Identity", "MatMul",
@@ -68,7 +69,7 @@ const KEEPS_FLOATS: &[&str] = &[
 
 /// What bounds a run of this graph. Its inputs and outputs are `ports`.
 pub fn cost_bound(nodes: &Nodes, ports: &Ports) -> CostBound {
-    // Elements of BYTES may be of any length: which of them is picked how often decides how much is copied.
+    // Elements of BYTES have any length: how much is copied depends on which element is picked how often.
     let is_numeric = |datatype: Option<DataType>| datatype.is_some_and(|datatype| datatype != DataType::Bytes);
     if !nodes.is_complete || !ports.inputs.iter().all(|input| is_numeric(input.datatype)) {
         return CostBound::Unknown;
@@ -77,7 +78,7 @@ pub fn cost_bound(nodes: &Nodes, ports: &Ports) -> CostBound {
     for input in &ports.inputs {
         fixed.remove(input.name.as_str());
     }
-    // What an operator leaves out says nothing.
+    // An input that is left out has the empty name, and counts as fixed.
     fixed.insert("");
     let is_float =
         |datatype: DataType| matches!(datatype, DataType::Fp16 | DataType::Fp32 | DataType::Fp64 | DataType::Bf16);
@@ -90,11 +91,11 @@ pub fn cost_bound(nodes: &Nodes, ports: &Ports) -> CostBound {
 struct Known<'n> {
     /// Their values follow from shapes.
     fixed: HashSet<&'n str>,
-    /// They have floating-point numbers.
+    /// They are floating-point numbers.
     floats: HashSet<&'n str>,
 }
 
-/// Whether the operator's work follows from shapes. Its outputs become known as far as they follow.
+/// Whether the operator's work follows from shapes. Notes what is known of its outputs.
 fn follows<'n>(node: &'n Node, Known { fixed, floats }: &mut Known<'n>) -> bool {
     if !node.is_standard() || !node.inner.is_empty() {
         return false;
@@ -189,7 +190,7 @@ mod tests {
             check(&[(op, "x", "out")], Unknown);
             check(&[("Relu", "x", "z"), (op, "z", "out"), ("Relu", "out", "end")], Unknown);
         }
-        // A fixed trip count is not looked for.
+        // The trip count is not examined, even if it is fixed.
         check(&[("Loop", "c", "out")], Unknown);
     }
 

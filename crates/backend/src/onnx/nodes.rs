@@ -1,24 +1,24 @@
 //! Which operators does a graph have, and what do they read and write?
 //!
-//! An ONNX file is read for the names that rules about graphs need ([`super::UntrustedInputs`], [`super::cost_bound`]). Weights are skipped,
-//! whatever their size. No library is asked, so the answer is the same for every runtime.
+//! Reads from an ONNX file the names that rules about graphs need ([`super::UntrustedInputs`], [`super::cost_bound`]).
+//! Weights are skipped, whatever their size. No library is used, so the answer is the same for every runtime.
 
 use std::collections::{BTreeSet, HashSet};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
-/// A node larger than this carries a constant that is not worth reading for its names.
+/// A node larger than this holds a constant. It is not read for its names.
 const NODE_BYTES_MAX: u64 = 64 << 20;
-/// Graphs within operators of graphs within operators, so deep. ONNX Runtime reads no deeper either.
+/// Graphs may lie within operators of other graphs this deep. ONNX Runtime reads no deeper either.
 const DEPTH_MAX: usize = 32;
-/// A longer name of a constant is not read: nothing known refers to it then.
+/// A longer name of a constant is not read. No node refers to it then, as far as is known.
 const NAME_BYTES_MAX: u64 = 64 << 10;
 
 /// The operators of a model, without its weights.
 #[derive(Debug, Default)]
 pub struct Nodes {
-    /// Those of its graph, in the order of the file: each comes after those whose results it reads.
+    /// The operators of its graph, in the order of the file: each comes after those whose results it reads.
     pub graph: Vec<Node>,
-    /// Those of its functions.
+    /// The operators of its functions.
     pub functions: Vec<Node>,
     /// Names of the graph's constants (initialisers).
     pub constants: HashSet<String>,
@@ -33,7 +33,7 @@ pub struct Nodes {
 pub struct Node {
     /// The operator's name.
     pub op: String,
-    /// Its set of operators; empty for the standard's.
+    /// The name of its operator set; empty for the standard's.
     pub domain: String,
     /// Names of the values that it reads. An optional input that is left out has the empty name.
     pub inputs: Vec<String>,
@@ -44,7 +44,7 @@ pub struct Node {
 }
 
 impl Nodes {
-    /// Of an ONNX file, read from here to its end.
+    /// Reads an ONNX file from the present position to its end.
     pub fn read<R: Read + Seek>(mut source: R) -> io::Result<Nodes> {
         let end = source.seek(SeekFrom::End(0))?;
         source.rewind()?;
@@ -80,7 +80,7 @@ impl Nodes {
     }
 }
 
-/// A node of so many bytes; `None` if it is too large. Adds the files of its constants.
+/// Reads a node of `len` bytes; `None` if it is too large. Adds the files of its constants.
 fn read_node<R: Read + Seek>(
     file: &mut BufReader<R>,
     len: u64,
@@ -95,7 +95,7 @@ fn read_node<R: Read + Seek>(
     node.ok_or_else(too_deep).map(Some)
 }
 
-/// Adds the name of a tensor of so many bytes, and the file of its values.
+/// Reads a tensor of `len` bytes: adds its name, and the file of its values.
 fn read_constant<R: Read + Seek>(file: &mut BufReader<R>, len: u64, found: &mut Nodes) -> io::Result<()> {
     let end = file.stream_position()? + len;
     walk(file, end, &mut |file, field, len| match field {
@@ -112,7 +112,8 @@ fn read_constant<R: Read + Seek>(file: &mut BufReader<R>, len: u64, found: &mut 
 }
 
 impl Node {
-    /// `None` if it has graphs in graphs deeper than `depth_max`: reading them would need a deep stack.
+    /// Parses a node. `None` if its graphs are nested deeper than `depth_max`, because reading them would need a deep
+    /// stack.
     fn parse(bytes: &[u8], depth_max: usize, external_files: &mut BTreeSet<String>) -> Option<Node> {
         let mut node = Node::default();
         let mut is_flat = true;
@@ -156,7 +157,7 @@ fn note_files(tensor: &[u8], external_files: &mut BTreeSet<String>) {
     });
 }
 
-/// The file that an entry of external data names, if it is the entry that does.
+/// The file name in an entry of external data, if the entry has it.
 fn location(entry: &[u8]) -> Option<String> {
     let (mut key, mut named) = (String::new(), None);
     fields(entry, &mut |field, value| match field {
@@ -167,7 +168,7 @@ fn location(entry: &[u8]) -> Option<String> {
     named.filter(|_| key == "location")
 }
 
-// Numbers of the fields of onnx.proto that are looked at.
+// Field numbers of onnx.proto.
 const MODEL_GRAPH: u64 = 7;
 const MODEL_FUNCTION: u64 = 25;
 const FUNCTION_NODE: u64 = 7;
@@ -189,7 +190,7 @@ const ATTRIBUTE_GRAPHS: u64 = 11;
 
 type Visit<'a, R> = &'a mut dyn FnMut(&mut BufReader<R>, u64, u64) -> io::Result<()>;
 
-/// Visits the fields of a message that ends at `end` of the file. The visitor takes or skips the value's bytes.
+/// Visits the fields of a message that ends at `end` of the file. The visitor reads or skips the value's bytes.
 fn walk<R: Read + Seek>(file: &mut BufReader<R>, end: u64, visit: Visit<'_, R>) -> io::Result<()> {
     while file.stream_position()? < end {
         let tag = varint(&mut || byte(file))?;
@@ -217,7 +218,7 @@ fn skip<R: Read + Seek>(file: &mut BufReader<R>, len: u64) -> io::Result<()> {
     }
 }
 
-/// The next `len` bytes, which the caller has bounded.
+/// Reads the next `len` bytes. The caller has bounded `len`.
 fn take<R: Read + Seek>(file: &mut BufReader<R>, len: u64) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; len as usize];
     file.read_exact(&mut bytes)?;
@@ -242,7 +243,7 @@ fn varint(next: &mut dyn FnMut() -> io::Result<u8>) -> io::Result<u64> {
     Err(io::ErrorKind::InvalidData.into())
 }
 
-/// Visits the fields of a message in memory that have a length; stops at what is no field.
+/// Visits the fields with a length of a message in memory. Stops at the first bytes that are no field.
 fn fields(mut bytes: &[u8], visit: &mut dyn FnMut(u64, &[u8])) {
     fn number(bytes: &mut &[u8]) -> Option<u64> {
         varint(&mut || {

@@ -1,4 +1,4 @@
-//! What does a graph take and give, and in which shape?
+//! Which inputs and outputs does a graph have, and of which shapes?
 
 use nerite_config::{GraphSignature, ModelConfig, TensorSignature, config_data_type, proto};
 use nerite_tensor::{DataType, Shape, Tensor, element_count};
@@ -6,7 +6,7 @@ use nerite_tensor::{DataType, Shape, Tensor, element_count};
 /// The inputs and outputs of a graph, in its order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
-    /// Without those that have a value of their own, except those that the configuration lists: see [`Ports::open`].
+    /// The inputs without a value of their own, and those that the configuration lists: see [`Ports::open`].
     pub inputs: Vec<Port>,
     /// Inputs that have a value of their own (an initializer), which a request could replace.
     pub initializers: Vec<Port>,
@@ -19,11 +19,12 @@ pub struct Ports {
 pub struct Port {
     /// Its name.
     pub name: String,
-    /// Its datatype; `None` for one that no request can carry.
+    /// Its datatype; `None` for one that no request can have.
     pub datatype: Option<DataType>,
-    /// Its dimensions, the batch's too; none for a scalar, `None` where the graph does not even tell how many.
+    /// Its dimensions with the batch dimension; empty for a scalar, `None` where the graph does not even say how many.
     pub dims: Option<Vec<Dim>>,
-    /// The shape in which clients get it if it is a scalar, all dimensions 1: ONNX has none for it, and a configuration must have one.
+    /// The shape in which clients get a scalar; all its dimensions are 1. A scalar has no shape in ONNX, and a
+    /// configuration must have one.
     pub scalar_shape: Shape,
 }
 
@@ -32,14 +33,14 @@ pub struct Port {
 pub enum Dim {
     /// Always this size.
     Fixed(i64),
-    /// Any size, the same wherever this name stands.
+    /// Any size, the same for all dimensions of this name.
     Named(String),
     /// Any size.
     Open,
 }
 
 impl Ports {
-    /// Takes over what the configuration says of scalar outputs. It was checked against the graph.
+    /// Takes the shapes of scalar outputs from the configuration, which was checked against the graph.
     pub fn shape_scalars(&mut self, config: &ModelConfig) {
         for given in &config.output {
             let dims = given.reshape.as_ref().map_or(&given.dims, |reshape| &reshape.shape);
@@ -50,14 +51,14 @@ impl Ports {
         }
     }
 
-    /// As the configuration's checks want it.
+    /// The ports as the checks of the configuration need them.
     pub fn signature(&self) -> GraphSignature {
         let all = |ports: &[Port]| ports.iter().map(Port::signature).collect();
         GraphSignature { inputs: all(&self.inputs), initializers: all(&self.initializers), outputs: all(&self.outputs) }
     }
 
-    /// Makes inputs of those initializers that the configuration lists: a request may send them from now on, so nothing may rest on their
-    /// values. Gives their names.
+    /// Makes inputs of the initializers that the configuration lists. Requests may send them from now on, so no rule
+    /// may rely on their values. Returns their names.
     pub fn open(&mut self, config: &ModelConfig) -> Vec<String> {
         let is_listed = |port: &Port| config.input.iter().any(|input| input.name == port.name);
         let (listed, others) = std::mem::take(&mut self.initializers).into_iter().partition(is_listed);
@@ -73,8 +74,8 @@ impl Ports {
         self.outputs.iter().find(|port| port.name == name)
     }
 
-    /// The shape that an output will have for these inputs, if the graph's declarations tell: fixed dimensions, named ones
-    /// that an input has too, and rows. They may lie, so whoever relies on it must notice.
+    /// The shape that an output will have for these inputs, if the graph's declarations say it: fixed dimensions, named
+    /// ones that an input has too, and rows. The declarations may be wrong, so a caller must check the real shape.
     pub fn output_shape(&self, output: &Port, inputs: &[Tensor], batching: bool) -> Option<Shape> {
         let rows = batching.then(|| inputs.first()?.shape.first().copied()).flatten();
         let dims = output.dims.as_ref()?.iter().enumerate();
@@ -95,12 +96,12 @@ impl Ports {
 }
 
 impl Port {
-    /// A port of that name. As a scalar it has the shape `[1]` for clients.
+    /// A port of that name. If it is a scalar, clients see the shape `[1]`.
     pub fn new(name: impl Into<String>, datatype: Option<DataType>, dims: Option<Vec<Dim>>) -> Port {
         Port { name: name.into(), datatype, dims, scalar_shape: Shape::from_slice(&[1]) }
     }
 
-    /// The shape in which the graph wants a client's tensor: one element stands for a scalar.
+    /// The shape in which the graph takes a client's tensor. A scalar is a tensor of one element for clients.
     pub fn graph_shape(&self, shape: &Shape) -> Shape {
         if self.is_scalar() && element_count(shape) == Ok(1) { Shape::new() } else { shape.clone() }
     }

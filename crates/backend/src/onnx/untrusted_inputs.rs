@@ -1,18 +1,18 @@
 //! Which inputs must not change while the graph runs?
 //!
-//! An input may lie in memory that its client still writes. For most operators that costs the client its own result and
-//! nobody else anything: whatever number is read, it is only reckoned with. But an index is checked and then used, numbers
-//! are compared and then moved past each other; who changes them in between makes the library read or write outside its
-//! tensors. Inputs that come to such operators are run from a private copy. Indices are small, pictures and vectors are
-//! not among them.
+//! An input may lie in memory that its client still writes. Most operators only compute with the numbers: such a client
+//! spoils its own result and nothing else. But some operators check an index and then use it, or compare numbers and
+//! then move them past each other. A client that changes the numbers in between makes the library read or write outside
+//! its tensors. Inputs of such operators are copied before the run. Indices are small; pictures and vectors rarely come
+//! to such operators.
 //!
-//! The list names what is harmless, so that an operator nobody thought of costs a copy and not a crash.
+//! The list names the harmless operators. So an operator that is not in it costs a copy, not a crash.
 
 use std::collections::HashSet;
 
 use super::nodes::Node;
 
-/// Operators that only reckon with their inputs' numbers, whichever input it is.
+/// Operators that only compute with the numbers of all their inputs.
 #[rustfmt::skip]
 const HARMLESS: &[&str] = &[
     "Abs", "Acos", "Acosh", "Add", "And", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "AveragePool",
@@ -27,16 +27,16 @@ const HARMLESS: &[&str] = &[
     "Sinh", "Size", "Softmax", "Softplus", "Softsign", "SpaceToDepth", "Sqrt", "Sub", "Sum", "Tan", "Tanh",
     "ThresholdedRelu", "Transpose", "Where", "Xor",
 ];
-/// Operators whose first input is of that kind; the others say where, how much or by what.
+/// Operators that only compute with the numbers of their first input. The others say where, how much or by what.
 #[rustfmt::skip]
 const HARMLESS_FIRST: &[&str] = &[
-    // A divisor is looked through for zeros first, and then divided by.
+    // A divisor is first searched for zeros and then divided by.
     "Div", "Mod", "CumSum", "Expand", "Gather", "GatherElements", "GatherND", "GRU", "GridSample", "LSTM", "Pad",
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
     "ReduceSum", "ReduceSumSquare", "Reshape", "Resize", "RNN", "Slice", "Split", "Squeeze", "Tile", "Trilu",
     "Unsqueeze", "Upsample",
 ];
-/// Operators that may give their first input's own memory on.
+/// Operators whose output may share memory with their first input.
 #[rustfmt::skip]
 const ALIASES: &[&str] = &[
     "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Dropout", "Transpose", "Expand", "Slice",
@@ -48,15 +48,15 @@ const ALIASES: &[&str] = &[
 pub struct UntrustedInputs(HashSet<String>);
 
 impl UntrustedInputs {
-    /// Whether the value of this name must not change. That may be an output too, which the graph goes on to use.
+    /// Whether the value of this name must not change. It may also be an output that the graph reads again.
     pub fn contains(&self, value: &str) -> bool {
         self.0.contains(value)
     }
 
-    /// Of the graph with these nodes, in their order.
+    /// The inputs of the graph with these nodes, in their order.
     pub fn of(nodes: &[Node]) -> UntrustedInputs {
         let mut untrusted_inputs = HashSet::new();
-        // Backwards, so that what an alias gives on is known to be exposed before the alias is looked at.
+        // Backwards: a node that reads an alias is looked at before the node that makes the alias.
         for node in nodes.iter().rev() {
             expose(node, &mut untrusted_inputs);
         }

@@ -1,12 +1,12 @@
-//! When does each of a request's responses end, and who is told?
+//! When does each of a request's responses end, and who records it?
 
 use super::Responder;
 use crate::now_ns;
 use crate::response_times::{ResponseClock, ResponseOutcome};
 
 impl Responder {
-    /// Tells the meter of each response from now on. The model began to work for the next one at `since`, in ns of [`now_ns`]. For models that may answer
-    /// many times; a compiled backend reports its responses itself.
+    /// Reports each response to the meter from now on. The model began to work for the next one at `since`, in ns of
+    /// [`now_ns`]. For models that may answer many times; a compiled backend reports its responses itself.
     pub fn count_responses(&mut self, since: u64) {
         match &mut self.clock {
             Some(clock) => clock.starts_again(since),
@@ -26,7 +26,7 @@ impl Responder {
         if self.made.is_empty() { ResponseOutcome::Empty } else { ResponseOutcome::Success }
     }
 
-    /// Tells the meter of a response, before it is sent.
+    /// Reports a response to the meter, before it is sent.
     pub(super) fn note_response(&mut self, outcome: ResponseOutcome) {
         let (Some(clock), Some(in_flight)) = (&mut self.clock, &self.in_flight) else { return };
         let (index, times) = clock.ends(now_ns());

@@ -1,4 +1,4 @@
-//! Who is told of the end of a request, and what ends with it?
+//! Who is told that a request ended, and what is dropped then?
 
 use nerite_request::{Outputs, Status};
 use nerite_tensor::Tensor;
@@ -6,28 +6,28 @@ use nerite_tensor::Tensor;
 /// Something that is dropped when a request ends.
 pub type Kept = Box<dyn std::fmt::Debug + Send + Sync>;
 
-/// Who is told of the end of a request.
+/// The callback for the end of a request.
 #[derive(Default)]
 pub(super) struct OnEnd(Option<Box<EndCallback>>);
 
-/// What is told of the end of a request.
+/// What the callback gets.
 pub struct Ended<'r> {
     /// The outputs of its last response; `None` if it has none.
     pub outputs: Option<&'r mut Outputs>,
-    /// What its model set apart for the next request of its sequence ([`Responder::keep_state`]).
+    /// The tensors that its model kept for the next request of its sequence ([`Responder::keep_state`]).
     pub states: Vec<Tensor>,
 }
 
-/// Err: the request fails with it, if it had not failed.
+/// If it returns an Err, the request fails with it, unless it had failed before.
 type EndCallback = dyn FnOnce(Ended<'_>) -> Result<(), Status> + Send;
 
 impl OnEnd {
-    /// Has `told` called.
+    /// Calls `told` at the end.
     pub fn telling(told: impl FnOnce(Ended<'_>) -> Result<(), Status> + Send + 'static) -> OnEnd {
         OnEnd(Some(Box::new(told)))
     }
 
-    /// Tells it, once. Err: why the request fails.
+    /// Calls the callback, once. Err: why the request fails.
     pub fn tell(&mut self, ended: Ended<'_>) -> Result<(), Status> {
         self.0.take().map_or(Ok(()), |told| told(ended))
     }

@@ -8,8 +8,8 @@ use super::Responder;
 use crate::output_place::too_small;
 
 impl Responder {
-    /// Memory for an output of a fixed-size datatype: the client's own if it named some or leaves the choice to us, else fresh.
-    /// Fill it, then [`Responder::put`].
+    /// Memory for an output of a fixed-size datatype: the client's own if it named some or the reply offers some, else
+    /// fresh. Fill it, then [`Responder::put`].
     pub fn output(&mut self, name: &str, datatype: DataType, shape: &[i64]) -> Result<Slot, Status> {
         let size = byte_size(datatype, shape).map_err(|e| Status::internal(format!("output '{name}': {e}")))?;
         let size = size.ok_or_else(|| {
@@ -23,8 +23,8 @@ impl Responder {
         self.output_near(name, size, Place::Host)
     }
 
-    /// As [`Responder::output_bytes`], for a runtime that would write the output best at `preferred`. The slot says where it lies: the
-    /// client's own place is where it is, and memory of this process is the host's.
+    /// As [`Responder::output_bytes`], for a runtime that prefers to write the output at `preferred`. The slot says
+    /// where it lies: the client's own memory stays where it is, and memory of this process is the host's.
     pub fn output_near(&mut self, name: &str, size: usize, preferred: Place) -> Result<Slot, Status> {
         let at = self.wanted.iter().position(|wanted| wanted.name == name);
         let Some((at, mut slot)) = at.and_then(|at| Some((at, self.wanted.get_mut(at)?.slot.take()?))) else {
@@ -43,7 +43,7 @@ impl Responder {
         Ok(slot)
     }
 
-    /// Memory for an output that the client named no place for: one that the reply offers, else of this process.
+    /// Memory for an output that the client named no memory for: offered by the reply, else of this process.
     pub(crate) fn measured(&mut self, name: &str, size: usize, preferred: Place) -> Result<Slot, Status> {
         match self.offered_near(name, size, preferred)? {
             Some(slot) => Ok(slot),
@@ -63,7 +63,8 @@ impl Responder {
         self.staged.as_ref()?.capacity(name)
     }
 
-    /// As [`Responder::output_near`], for responses that are made side by side: a place that the client named is given to each of them.
+    /// As [`Responder::output_near`], for responses that are made side by side: each of them gets the slot that the
+    /// client named.
     pub fn output_beside(&mut self, name: &str, size: usize, preferred: Place) -> Result<Slot, Status> {
         match self.output_slot(name).and_then(Slot::again) {
             Some(slot) if slot.len() < size => Err(too_small(name, slot.len(), size)),

@@ -1,4 +1,4 @@
-//! Do all responses of a request arrive, from wherever they are sent, and does its memory outlive none of them?
+//! Do all responses of a request arrive from any thread, and is its memory released before the last?
 #![allow(clippy::unwrap_used)]
 
 use std::sync::atomic::AtomicUsize;
@@ -11,7 +11,7 @@ use nerite_shm::{LeaseLimits, OwnedRegion, Pools, Registry};
 use super::*;
 use crate::{Job, Meter, ModelVersion, Reschedule, ResponseDurations};
 
-/// What came back, a word for each response, and which places were asked for.
+/// What came back, a word for each response, and which memory was asked for.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<Vec<String>>>);
 
@@ -157,7 +157,7 @@ fn every_response_is_written_to_the_place_that_the_client_named() {
     put(&mut responder, &[1, 2]);
     responder.send().unwrap();
     assert_eq!(in_place(), [1, 2]);
-    // A shorter one leaves what it does not reach.
+    // A shorter response leaves the bytes behind its end as they are.
     put(&mut responder, &[3]);
     responder.send().unwrap();
     assert_eq!(in_place(), [3, 2]);
@@ -303,7 +303,7 @@ fn a_request_whose_time_is_over_is_told_so_whatever_went_wrong_and_its_result_co
         let told = meter.0.lock().unwrap();
         assert_eq!(told.as_slice(), outcome.as_slice());
     }
-    // Who has gone is told what went wrong, if anything.
+    // If the client has gone, an error is reported all the same.
     let (seen, version) = (Seen::default(), ModelVersion::unmetered("m"));
     let gone = job(&seen, &version, Buffer::from_numbers(vec![1, 2]), None);
     gone.cancel().cancel();

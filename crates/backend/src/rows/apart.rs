@@ -1,4 +1,4 @@
-//! Which part of a whole output is whose?
+//! Which part of a whole output belongs to which job?
 
 use nerite_memory::{Buffer, Extent, Filled, Reason, Slot};
 use nerite_request::Status;
@@ -27,7 +27,7 @@ pub(super) enum Whole {
 }
 
 impl Made {
-    /// The same, its slot turned into a buffer that several jobs can share.
+    /// The same, with its slot turned into a buffer that several jobs can share.
     fn readable(self) -> Made {
         let whole = match self.whole {
             Whole::Slot(slot) => Whole::Buffer(slot.into_buffer()),
@@ -47,7 +47,7 @@ impl Made {
     }
 }
 
-/// Hands a lone job its outputs. `spare` are places that were taken for it and not written.
+/// Hands a lone job its outputs. `spare` are slots that were taken for it and not written.
 pub(super) fn give_whole(
     job: &mut Job,
     made: impl IntoIterator<Item = Made>,
@@ -55,7 +55,8 @@ pub(super) fn give_whole(
     ragged: &Ragged,
 ) -> Result<(), Status> {
     for made in made {
-        // What may be cut was computed into fresh memory: also an output that is whole already has to get to its place.
+        // An output that may be cut was computed into fresh memory. Even one that needs no cut must get to the client's
+        // memory.
         let made = if ragged.is_cut(&made.name) { made.readable() } else { made };
         if let Some(part) = ragged.cut(&made.name, job).filter(|part| *part != made.shape) {
             let taken = spare.iter().position(|(whose, _)| *whose == made.name).map(|at| spare.swap_remove(at).1);
@@ -81,7 +82,7 @@ pub(super) fn give_whole(
     Ok(())
 }
 
-/// Hands each of several jobs its rows of what it wants.
+/// Hands each of several jobs its rows of the outputs that it wants.
 pub(super) fn give_rows(
     jobs: &mut [Job],
     made: impl IntoIterator<Item = Made>,
@@ -110,7 +111,7 @@ pub(super) fn give_rows(
     Ok(results)
 }
 
-/// The shape of each job's part of this output, which together are all of it.
+/// The shape of each job's part of this output. Together the parts must be all of it.
 fn parts(made: &Made, jobs: &[Job], rows: &[i64], ragged: &Ragged) -> Result<Vec<Shape>, Status> {
     let scattered: Option<Vec<Shape>> = jobs.iter().map(|job| ragged.part(&made.name, job)).collect();
     if let Some(parts) = scattered {
@@ -142,7 +143,7 @@ fn check_parts(made: &Made, wanted: u64) -> Result<(), Status> {
     )))
 }
 
-/// Rows by the first dimension of its inputs, which is what the model saw.
+/// The rows of a job as the model saw them: the first dimension of its inputs.
 fn rows_of(job: &Job) -> i64 {
     job.inputs().first().and_then(|input| input.shape.first().copied()).unwrap_or(i64::from(job.rows()))
 }
@@ -158,7 +159,7 @@ fn check_rows(made: &Made, rows: i64) -> Result<(), Status> {
     )))
 }
 
-/// Hands on the elements from `first` on that a part of this shape has.
+/// Hands the job a part of this shape, which begins at the element `first`.
 fn give_part(job: &mut Job, made: &Made, shape: Shape, first: u64) -> Result<(), Status> {
     let (from, to) = (first as usize, first.saturating_add(elements(&shape)?) as usize);
     let (data, from, to) = match &made.whole {
@@ -175,7 +176,7 @@ fn give_part(job: &mut Job, made: &Made, shape: Shape, first: u64) -> Result<(),
     give(job, &made.name, made.datatype, shape, data.slice(extent), None, Reason::BatchScatter)
 }
 
-/// Hands on `data`: as it is if it may travel in the response, copied if the client named a place.
+/// Hands the job `data`: as it is if it may travel in the response, copied if the client named memory.
 fn give(
     job: &mut Job,
     name: &str,
@@ -194,7 +195,7 @@ fn give(
         Some(slot) => slot,
         None => job.output_bytes(name, data.len())?,
     };
-    // Of a runtime that writes to a device itself, such an output is one that it could not place there.
+    // A runtime that writes to a device itself could not write this output there.
     let reason = if slot.place() == data.place() || slot.place().is_host() { reason } else { Reason::CrossDevice };
     slot.truncate(data.len());
     slot.fill_from(0, &data, reason).map_err(|e| Status::internal(e.to_string()))?;

@@ -5,8 +5,8 @@
 //!                   ├─► T [2,4] ─┤         ├─► Y [2,4] ─────┤   (cut back to the shape of T)
 //!   job 1: T [1,2] ─┘            └ d e 0 0 ┘                └─► job 1: Y [1,2]
 //! ```
-//! Both copy runs: stretches that lie in one piece in the small tensor and in the large one. Which inputs are padded to which shapes is
-//! [`nerite_config::Padding`]'s to say.
+//! Both copy runs: stretches that lie in one piece in the small tensor and in the large one. [`nerite_config::Padding`]
+//! says which inputs are padded to which shapes.
 
 use nerite_config::PaddedInput;
 use nerite_memory::{Buffer, Extent, Reason, Slot, SlotError};
@@ -19,7 +19,7 @@ use crate::output_place::too_small;
 /// Bytes of padding that are written at once.
 const FILL_BYTES: usize = 4096;
 
-/// A padded input of all jobs, rows one after the other. The parts fit together: padded they differ in nothing but their rows.
+/// A padded input of all jobs, rows one after the other. Once they are padded, the parts differ only in their rows.
 pub(super) fn join(input: &Tensor, padded: &PaddedInput, parts: &[&Tensor]) -> Result<(Shape, Buffer), Status> {
     let mut shape = padded.padded(&input.shape);
     let rows = parts.iter().filter_map(|part| part.shape.first()).sum();
@@ -68,8 +68,8 @@ pub(super) struct WholeOutput<'a> {
     pub data: &'a Buffer,
 }
 
-/// Hands the job its part of a whole output: of the shape `whole`, from the element `first` on, what the shape `part` leaves of it. `taken`
-/// is the client's place, if it was taken already.
+/// Hands the job its part of a whole output. The part begins at the element `first`, has the shape `whole`, and is cut
+/// to the shape `part`. `taken` is the client's slot, if it was taken already.
 pub(super) fn give_cut(
     job: &mut Job,
     made: &WholeOutput<'_>,
@@ -123,7 +123,7 @@ fn internal(error: impl std::fmt::Display) -> Status {
     Status::internal(error.to_string())
 }
 
-/// Elements of one value, many times.
+/// Writes elements of one value, many times.
 struct Filler(Vec<u8>);
 
 impl Filler {
@@ -131,7 +131,7 @@ impl Filler {
         Filler(element.repeat(FILL_BYTES / element.len().max(1)))
     }
 
-    /// Fills from one byte to another. Between the two are whole elements.
+    /// Fills from one byte to another. There are whole elements between the two.
     fn fill(&mut self, slot: &mut Slot, mut from: usize, to: usize) -> Result<(), SlotError> {
         while from < to {
             let bytes = &self.0[..(to - from).min(self.0.len())];
@@ -152,7 +152,8 @@ struct Run {
 
 /// The stretches of a tensor that lies in the corner of a larger one, in ascending order. Both shapes have as many dimensions.
 struct Runs {
-    /// The dimensions before the innermost one that differs: of the small tensor, and the elements that a step in it passes in the large one.
+    /// The dimensions before the innermost one that differs: its size in the small tensor, and how many elements one
+    /// step in it is in the large one.
     outer: Vec<(usize, usize)>,
     at: Vec<usize>,
     next: Option<Run>,

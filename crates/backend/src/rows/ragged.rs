@@ -5,8 +5,8 @@
 //!                   ├─► the model ◄── ENDS [3,5]   │   (scattered by the shape of X)
 //!   job 1: X [1,2] ─┘       └──────── Y [5] ───────┴─► job 1: Y [1,2]
 //! ```
-//! A ragged input is the elements of all jobs, one after the other, without padding. Batch inputs tell the model where each job's part
-//! is; the server makes them. An output is scattered by the shape of an input.
+//! A ragged input is the elements of all jobs, one after the other, without padding. Batch inputs, which the server
+//! makes, tell the model where each job's part is. An output is scattered by the shape of an input.
 //!
 //! An input may be padded instead ([`Padding`]): see [`super::padded`].
 
@@ -41,12 +41,12 @@ struct BatchTensor {
 struct Scattered {
     name: String,
     source: String,
-    /// With the batch dimension; what is -1 is taken from the input.
+    /// With the batch dimension. A -1 is replaced by the size of the input.
     dims: Vec<i64>,
 }
 
 impl Ragged {
-    /// Of a configuration that is valid.
+    /// Reads them from a valid configuration.
     pub fn of(config: &ModelConfig) -> Ragged {
         let ragged = config.inputs().into_iter().filter(|input| input.ragged);
         let outputs = config.outputs();
@@ -75,7 +75,7 @@ impl Ragged {
         }
     }
 
-    /// Whether the configuration says nothing of the kind.
+    /// Whether the configuration says nothing about unequal shapes.
     pub fn is_empty(&self) -> bool {
         self.inputs.is_empty() && self.batch_inputs.is_empty() && self.scattered.is_empty() && self.padding.is_empty()
     }
@@ -147,7 +147,7 @@ impl Ragged {
     }
 }
 
-/// Shape and values of a batch input; `shapes` are those of the source input in each request, with rows.
+/// Shape and values of a batch input. `shapes` are the shapes of the source input in each request, with rows.
 fn batch_input(kind: Kind, source: &str, shapes: &[&[i64]]) -> Result<(Shape, Vec<u64>), Status> {
     let counts: Vec<u64> = shapes.iter().map(|shape| count(source, shape)).collect::<Result<_, _>>()?;
     let sums = counts.iter().scan(0u64, |sum, count| {
@@ -164,7 +164,7 @@ fn batch_input(kind: Kind, source: &str, shapes: &[&[i64]]) -> Result<(Shape, Ve
         Kind::BatchElementCount => counts,
         Kind::BatchAccumulatedElementCount => sums.collect(),
         Kind::BatchAccumulatedElementCountWithZero => std::iter::once(0).chain(sums).collect(),
-        // Its shape is what it says. Triton leaves the values as they are in memory.
+        // The shape is the information. Triton leaves the values as they are in memory.
         Kind::BatchMaxElementCountAsShape => {
             vec![0; usize::try_from(counts.into_iter().max().unwrap_or(0)).unwrap_or(0)]
         }

@@ -1,4 +1,4 @@
-//! Do the rows of a batch reach whom they belong to, and nobody else?
+//! Does each request of a batch get its own rows, and no others?
 #![allow(clippy::unwrap_used)]
 
 use std::sync::{Arc, Mutex};
@@ -179,7 +179,7 @@ fn rows_that_lie_end_to_end_are_not_gathered() {
     assert_eq!(work.inputs()[0].shape[..], [2, 2]);
 }
 
-/// Takes a place for Y, gives it back, and leaves Y in memory of its own.
+/// Takes a slot for Y, gives it back, and leaves Y in memory of its own.
 struct Undecided;
 
 impl Execute for Undecided {
@@ -192,7 +192,7 @@ impl Execute for Undecided {
     }
 }
 
-/// A reply that finds a place for each output, notes it, and keeps the responses.
+/// A reply that offers memory for each output, notes it, and keeps the responses.
 struct Offering(Seen, Arc<Mutex<Vec<(String, usize, usize)>>>);
 
 impl Deliver for Offering {
@@ -233,7 +233,7 @@ fn a_place_that_the_reply_offers_is_computed_into() {
     }
 }
 
-/// Doubles X and counts how often; wants to know where the requests end.
+/// Doubles X and counts its executions. It asks for the ends of the requests.
 struct Ends;
 
 impl Execute for Ends {
@@ -293,6 +293,6 @@ fn requests_of_unequal_shapes_run_once_and_are_scattered_by_their_inputs() {
     check_ragged(&[&[1, 2, 3], &[4], &[5, 6]], &[Ok(&[13, 23, 33]), Ok(&[43]), Ok(&[53, 63])]);
     let refusal = "output 'Y' has 3 elements, but the requests of the batch want 2 by the shapes of their inputs";
     check_ragged(&[&[-1, 1]], &[Err(refusal)]);
-    // Who ran together and failed runs again alone.
+    // Jobs that ran together and failed run again alone.
     check_ragged(&[&[-1, 1], &[7]], &[Err(refusal), Ok(&[71])]);
 }

@@ -1,4 +1,4 @@
-//! Does every element of a padded tensor reach its place, and find back?
+//! Is every element of a padded tensor at the right place, and is it cut out again?
 #![allow(clippy::unwrap_used)]
 
 use std::sync::{Arc, Mutex};
@@ -99,7 +99,7 @@ fn outputs(response: &Response) -> Vec<(String, Vec<i64>, Vec<i32>)> {
     outputs.map(|one| (one.name.to_string(), one.shape.to_vec(), one.data.numbers::<i32>().unwrap().to_vec())).collect()
 }
 
-/// Runs requests of these rows together. What the model got in each execution, and what each request was answered.
+/// Runs requests of these rows together. Returns what the model got in each execution, and the answer of each request.
 fn run(requests: &[&[&[i32]]], wanted: &[&str]) -> (Got, Vec<Response>) {
     let config = nerite_config::parse_text("", MODEL.as_bytes()).unwrap();
     let (got, seen) = (Got::default(), Arc::new(Mutex::new(Vec::new())));
