@@ -157,9 +157,11 @@ fn shown(shape: &[i64]) -> String {
     format!("[{}]", sizes.join(","))
 }
 
-/// Refuses a step, or an end of the ensemble, that joins answers of different decoupled steps: it is unknown which of them belong together.
+/// Refuses a step, or an output of the ensemble, that joins answers of different decoupled steps: it is unknown which
+/// of them belong together.
 ///
-/// Each decoupled step begins a stream of answers, to which all tensors belong that are made of them. The inputs of the ensemble are stream 0.
+/// Each decoupled step begins a stream of answers. All tensors that are made of these answers belong to it. The inputs
+/// of the ensemble are stream 0.
 fn check_streams(
     config: &ModelConfig,
     steps: &[Step],
@@ -182,7 +184,8 @@ fn check_streams(
                 continue;
             }
             let step = &steps[at];
-            // Triton names the model that it has noted for the output, which is the ensemble for an output of the ensemble.
+            // Triton names the first model that declared the output. For an output of the ensemble that is the
+            // ensemble.
             let output = step.output_map.values().next().and_then(|output| tensors.get(output.as_str()));
             let reader = output.map_or(step.model_name.as_str(), |tensor| tensor.model);
             let mut stream = one_stream(config, reader, step.input_map.values().map(String::as_str), &streams)?;

@@ -20,45 +20,47 @@ pub type Branch = u64;
 #[derive(Debug)]
 pub struct Flow<T> {
     plan: Arc<Plan>,
-    /// Which steps run at all.
+    /// For each step, whether it has to run.
     is_needed: Vec<bool>,
     /// The outputs that are sent.
     wanted: Vec<TensorIndex>,
     branches: BTreeMap<Branch, State<T>>,
     last_branch: Branch,
-    /// Steps whose inputs came and that have not ended: those in flight, and those that wait for one of these to end.
+    /// Steps that have their inputs and have not ended: those in flight, and those that are held back.
     running: usize,
-    /// What is in flight of each step.
+    /// How often each step is in flight.
     in_flight: Vec<u32>,
-    /// Starts of each step that [`Plan::in_flight_max`] holds back.
+    /// Starts of each step that wait because of [`Plan::in_flight_max`].
     held_back: Vec<VecDeque<Action<T>>>,
     sent: usize,
     actions: VecDeque<Action<T>>,
-    /// How often each tensor is still taken by a step. Where no step answers several times, a tensor goes with its last reader.
+    /// How many steps still have to read each tensor. Where no step answers several times, a tensor is dropped after
+    /// its last reader.
     unread: Vec<usize>,
 }
 
 #[derive(Debug)]
 struct State<T> {
     parent: Option<Branch>,
-    /// Branches that came from it and are not forgotten.
+    /// Branches that came from it and still exist.
     children: usize,
     tensors: Vec<Value<T>>,
-    /// How far each step is, as this branch sees it.
+    /// The progress of each step, as this branch sees it.
     progress: Vec<Progress>,
     /// Steps that were started in this very branch and have not ended.
     running: usize,
     is_sent: bool,
 }
 
-/// How far a step is, as one branch sees it.
+/// The progress of a step, as one branch sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     /// It has not been started.
     Waits,
-    /// It was started, here or where the branch came from, and has not answered. An answer that is its only one reaches the branch.
+    /// It was started, here or in the branch that this one came from, and has not answered. If it answers only once,
+    /// this branch gets the answer.
     Runs,
-    /// What it gives to the branch is there. Later answers start other branches.
+    /// This branch has all that it gets from the step. Later answers start other branches.
     Over,
 }
 
@@ -88,7 +90,7 @@ pub enum Action<T> {
 }
 
 impl<T: Clone> Flow<T> {
-    /// A request that brought these tensors and wants those.
+    /// The flow of a request that brought the tensors `brought` and wants the outputs `wanted`.
     pub fn begin(plan: Arc<Plan>, brought: Vec<(TensorIndex, T)>, wanted: Vec<TensorIndex>) -> Flow<T> {
         let is_needed = plan.needed_for(&wanted);
         let mut tensors = vec![Value::Pending; plan.tensors.len()];
@@ -122,18 +124,18 @@ impl<T: Clone> Flow<T> {
         flow
     }
 
-    /// What is to be done next, if there is something.
+    /// What is to be done next, if anything.
     pub fn next_action(&mut self) -> Option<Action<T>> {
         self.actions.pop_front()
     }
 
-    /// A step's model answered with these outputs: positions among the step's outputs, and tensors. Others do not come. `is_last` says
-    /// whether no answer follows, `is_only` whether none came before either.
+    /// A step's model answered with these outputs: positions among the step's outputs, and tensors. Its other outputs
+    /// are absent. `is_last` says whether no answer follows, `is_only` whether none came before either.
     pub fn answered(&mut self, branch: Branch, step: usize, outputs: Vec<(usize, T)>, is_last: bool, is_only: bool) {
         if is_last {
             self.step_ended(branch, step);
         }
-        // Only its first answer changes what it may still give to the branch.
+        // Only the first answer of a step can still reach the branch itself.
         let is_first = self.settle(branch, step);
         let into = if is_only { Some(branch) } else { self.branch_off(branch) };
         let Some(into) = into.filter(|into| self.branches.contains_key(into)) else { return };
@@ -160,7 +162,7 @@ impl<T: Clone> Flow<T> {
         self.forget_within(branch, is_first);
     }
 
-    /// A branch that knows what `parent` knows.
+    /// Makes a branch that has all tensors of `parent`.
     fn branch_off(&mut self, parent: Branch) -> Option<Branch> {
         let state = self.branches.get_mut(&parent)?;
         state.children += 1;
@@ -171,7 +173,8 @@ impl<T: Clone> Flow<T> {
         Some(self.last_branch)
     }
 
-    /// A step answered or ended: the branch and those that came from it wait for it no more. Says whether they did.
+    /// A step answered or ended: the branch and those that came from it no longer wait for it. Returns whether they
+    /// did.
     fn settle(&mut self, branch: Branch, step: usize) -> bool {
         if self.branches.get(&branch).is_none_or(|state| state.progress[step] == Progress::Over) {
             return false;
@@ -184,7 +187,7 @@ impl<T: Clone> Flow<T> {
         true
     }
 
-    /// A step has no more answers: another start of it may go on.
+    /// A step has no more answers: another start of it may proceed.
     fn step_ended(&mut self, branch: Branch, step: usize) {
         if let Some(state) = self.branches.get_mut(&branch) {
             state.running -= 1;
@@ -196,7 +199,7 @@ impl<T: Clone> Flow<T> {
         }
     }
 
-    /// Starts a step, or holds it back while as many of it are in flight as there may be.
+    /// Starts a step, or holds it back while as many of it are in flight as are allowed.
     fn start(&mut self, step: usize, start: Action<T>) {
         let max = self.plan.in_flight_max;
         if max > 0 && self.in_flight[step] >= max {
@@ -262,7 +265,7 @@ impl<T: Clone> Flow<T> {
         }
         self.send_what_is_there(branch);
         self.release(&begun);
-        // Their answers reach the branches that came from this one, which do not run them again.
+        // Branches that came from this one get the answers too, and do not run the steps again.
         for reached in self.descendants(branch).into_iter().skip(1) {
             if let Some(state) = self.branches.get_mut(&reached) {
                 for step in &begun {
@@ -274,7 +277,7 @@ impl<T: Clone> Flow<T> {
         }
     }
 
-    /// Steps were started: drops the tensors that no other step takes.
+    /// After steps were started: drops the tensors that no other step reads.
     fn release(&mut self, begun: &[usize]) {
         if self.plan.is_decoupled {
             return;
@@ -304,7 +307,8 @@ impl<T: Clone> Flow<T> {
         self.actions.push_back(Action::Send(known));
     }
 
-    /// Drops the branch if nobody can need its tensors any more; `is_all` says that those which came from it are to be looked at as well.
+    /// Drops the branch if its tensors are no longer needed. With `is_all`, looks at the branches that came from it as
+    /// well.
     fn forget_within(&mut self, branch: Branch, is_all: bool) {
         if is_all {
             self.descendants(branch).into_iter().skip(1).rev().for_each(|reached| self.forget(reached));
@@ -312,9 +316,9 @@ impl<T: Clone> Flow<T> {
         self.forget(branch);
     }
 
-    /// Drops a branch whose tensors nobody can need any more, and then those that it came from.
+    /// Drops a branch whose tensors are no longer needed, and then those that it came from.
     fn forget(&mut self, mut branch: Branch) {
-        // The root's own tensors are where later answers of its steps begin.
+        // Later answers of the root's steps need the root's tensors.
         while branch != 0
             && let Some(state) = self.branches.get(&branch)
             && !self.is_in_use(state)
@@ -328,12 +332,13 @@ impl<T: Clone> Flow<T> {
         }
     }
 
-    /// Whether anything can still come of a branch: an answer, a start, or a response.
+    /// Whether a branch can still lead to an answer, a start, or a response.
     fn is_in_use(&self, state: &State<T>) -> bool {
         if state.children > 0 || state.running > 0 {
             return true;
         }
-        // A tensor that comes to the branch later is that of a step which runs where the branch came from, or follows from such a one.
+        // A tensor can still come to the branch if its step runs in a branch that this one came from, or depends on
+        // such a step.
         let comes = |tensor: TensorIndex| {
             let writer = self.plan.writers[tensor];
             !matches!(state.tensors[tensor], Value::Pending)
@@ -350,7 +355,8 @@ impl<T: Clone> Flow<T> {
 }
 
 impl<T: Clone> State<T> {
-    /// The inputs of a step that are there, once no other comes. The model says whether it can do without the others.
+    /// The inputs of a step that are there, once none of them is pending. The model decides whether it can run without
+    /// the others.
     fn inputs_of(&self, step: &Step) -> Option<Vec<(usize, T)>> {
         let mut known = Vec::with_capacity(step.inputs.len());
         for (position, input) in step.inputs.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! How do the outputs of an ensemble reach its client?
 //!
-//! The step that makes an output gets the place that the client named for it, or one that the reply offers, so it writes there itself. An
-//! output that lies elsewhere all the same is copied, and counted.
+//! The step that makes an output gets the client's memory for it, or memory that the reply offers, and writes there
+//! itself. If the step leaves an output in other memory, it is copied and the copy is counted.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -20,13 +20,14 @@ pub struct Value {
     pub shape: Shape,
     /// Its bytes.
     pub data: Buffer,
-    /// Whether they lie where the client of the ensemble looks for them.
+    /// Whether they lie in the memory that the client of the ensemble named.
     pub placed: bool,
-    /// Of an answer that others follow: its place in the window of its step, until no step needs it any more.
+    /// For an answer that others follow: its permit in the window of its step, held until no step needs the tensor any
+    /// more.
     pub _permit: Option<Arc<ResponsePermit>>,
 }
 
-/// The way back to the client of one request. Locked alone.
+/// Sends the responses of one request to its client. The lock is held alone.
 pub struct Outputs(Mutex<State>);
 
 struct State {
@@ -35,14 +36,14 @@ struct State {
 }
 
 impl Outputs {
-    /// The way back through this responder.
+    /// Sends through this responder.
     pub fn through(responder: Responder) -> Outputs {
         Outputs(Mutex::new(State { responder: Some(responder) }))
     }
 
-    /// The client's own place for an output, for the step that makes it.
+    /// The client's memory for an output, for the step that makes it.
     pub fn take_place(&self, output: &str) -> Option<Slot> {
-        // The responder keeps the place: what a step leaves elsewhere is copied there.
+        // The responder keeps its slot: an output that the step leaves elsewhere is copied there.
         self.lock().responder.as_ref()?.output_slot(output)?.again()
     }
 
@@ -51,12 +52,12 @@ impl Outputs {
         self.lock().responder.is_some()
     }
 
-    /// Whether there may be a place for an output that the client named no memory for.
+    /// Whether the reply may offer memory for an output that the client named none for.
     pub fn offers_places(&self) -> bool {
         self.lock().responder.as_ref().is_some_and(Responder::offers_places)
     }
 
-    /// A place of `bytes` bytes for an output that the client named no memory for; `None` if it may lie anywhere.
+    /// Memory of `bytes` bytes for an output that the client named none for; `None` if it may lie anywhere.
     pub fn offered(&self, output: &str, bytes: usize) -> Result<Option<Slot>, Status> {
         match &mut self.lock().responder {
             Some(responder) if responder.wants(output) => responder.offered(output, bytes),
@@ -64,7 +65,7 @@ impl Outputs {
         }
     }
 
-    /// Sends one of several responses. An Err is to be the end of the request.
+    /// Sends one of several responses. If this fails, the caller must end the request with the error.
     pub fn send<'n>(
         &self,
         tensors: impl Iterator<Item = (&'n str, Value)>,
@@ -78,7 +79,7 @@ impl Outputs {
 
     /// Sends the last response.
     pub fn finish<'n>(&self, tensors: impl Iterator<Item = (&'n str, Value)>, parameters: Parameters, times: Times) {
-        // Sent without the lock: what the client does next may happen on this thread.
+        // Sent without the lock, because the client's next request may run on this thread.
         let Some(mut responder) = self.take() else { return };
         let result = put(&mut responder, tensors, parameters);
         responder.finish(result, times);
@@ -107,7 +108,8 @@ impl Outputs {
     }
 }
 
-/// Bytes for the response itself. They must not change while they are sent: the process of a step may still write where its output lies.
+/// Bytes for the response itself. They must not change while they are sent, so they are copied if the process of a step
+/// can still write them.
 fn own(name: &str, data: Buffer) -> Result<Buffer, Status> {
     if data.access() == Access::Private || data.is_empty() || !data.place().is_host() {
         return Ok(data);
@@ -116,7 +118,7 @@ fn own(name: &str, data: Buffer) -> Result<Buffer, Status> {
     copied.map_err(|refused| Status::no_memory(format_args!("output '{name}'"), refused))
 }
 
-/// Puts what a response brings.
+/// Puts the outputs of a response.
 fn put<'n>(
     responder: &mut Responder,
     tensors: impl Iterator<Item = (&'n str, Value)>,

@@ -1,4 +1,4 @@
-//! What does an ensemble run, and where does each tensor go?
+//! Which steps does an ensemble run, and which tensors connect them?
 
 use std::collections::BTreeMap;
 
@@ -24,14 +24,15 @@ pub struct Plan {
     pub outputs: Vec<TensorIndex>,
     /// Whether any step answers several times.
     pub is_decoupled: bool,
-    /// Whether a tensor may lie where a model's process can still write to it. Responses to such tensors are not cached for all, so this is not so where a
-    /// step has a response cache, or is an ensemble, whose steps may have one.
+    /// Whether a tensor may lie where a model's process can still write to it. Responses to such tensors are not cached
+    /// in a way that all clients may use. So this is false where a step has a response cache, or is an ensemble, whose
+    /// steps may have one.
     pub may_share: bool,
     /// How often a step may be in flight for one request; 0 for any number.
     pub in_flight_max: u32,
     /// The steps that take each tensor.
     pub readers: Vec<Vec<usize>>,
-    /// The step that gives each tensor; none for those that a request brings.
+    /// The step that makes each tensor; `None` for tensors that a request brings.
     pub writers: Vec<Option<usize>>,
 }
 
@@ -42,9 +43,9 @@ pub struct Step {
     pub model: String,
     /// Its version; `None` for the highest that is ready.
     pub version: Option<i64>,
-    /// What the model takes.
+    /// The tensors that the model takes.
     pub inputs: Vec<StepInput>,
-    /// What the model gives.
+    /// The tensors that the model makes.
     pub outputs: Vec<StepOutput>,
 }
 
@@ -57,7 +58,7 @@ pub struct StepInput {
     pub tensor: TensorIndex,
 }
 
-/// A tensor that a step gives.
+/// A tensor that a step makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepOutput {
     /// The model's name for it.
@@ -93,7 +94,7 @@ impl Plan {
         Plan { tensors, steps, inputs, outputs, is_decoupled, may_share, in_flight_max, ..Plan::default() }.linked()
     }
 
-    /// The same plan, with what connects its steps.
+    /// The same plan, with its readers and writers filled in.
     pub fn linked(self) -> Plan {
         let (mut readers, mut writers) = (vec![Vec::new(); self.tensors.len()], vec![None; self.tensors.len()]);
         for (number, step) in self.steps.iter().enumerate() {

@@ -1,7 +1,8 @@
 //! How does one request go through the steps?
 //!
-//! Each answer of a step is an event. One thread at a time takes the events of a request, and starts the steps that follow from them; a step
-//! that answers before its start returns only adds an event, so a long chain of steps does not grow the stack.
+//! Each answer of a step is an event. One thread at a time takes the events of a request, and starts the steps that
+//! follow from them. A step that answers before its start returns only adds an event, so a long chain of steps does not
+//! grow the stack.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -30,8 +31,8 @@ pub struct Run {
     /// What every step gets.
     shared: Shared,
     outputs: Outputs,
-    /// The window of each step: a step that answers many times waits while its answers wait for the steps after it, or the client has not
-    /// taken the responses. Empty where no step answers several times.
+    /// The window of each step. A step that answers many times waits while the steps after it have not used its
+    /// answers, or the client has not taken the responses. Empty where no step answers several times.
     windows: Vec<Arc<ResponseWindow>>,
     state: Mutex<State>,
 }
@@ -42,11 +43,12 @@ struct Shared {
     priority: u64,
     timeout_us: u64,
     parameters: Parameters,
-    /// Where the request is traced, if it is. Each step is a request of its own there.
+    /// The trace of the request, if it has one. Each step is a request of its own in it.
     trace: Option<Arc<RequestTrace>>,
-    /// Who is charged for what the steps leave behind.
+    /// The account that is charged for what the steps leave behind.
     account: Option<PeerAccount>,
-    /// Whether the answer calls functions of others, which may wait. The last step answers.
+    /// Whether responses are delivered through functions of others, which may wait. The thread of the last step
+    /// delivers them.
     may_wait: bool,
 }
 
@@ -54,9 +56,9 @@ struct State {
     /// `None` once the request has ended.
     flow: Option<Flow<Value>>,
     events: VecDeque<Event>,
-    /// Whether a thread takes the events.
+    /// Whether a thread is taking the events.
     is_driven: bool,
-    /// The steps that run, each with its flag.
+    /// The steps that run, each with its cancel flag.
     running: HashMap<(Branch, usize), Cancel>,
     /// The sequence that the next steps belong to.
     sequence: SequenceOfSteps,
@@ -135,7 +137,7 @@ impl Run {
         run.drive();
     }
 
-    /// Takes an event, now or on the thread that takes the others.
+    /// Adds an event. This thread takes it, unless another one is taking events already.
     fn take(self: &Arc<Run>, event: Event) {
         {
             let mut state = self.lock();
@@ -147,7 +149,7 @@ impl Run {
         self.drive();
     }
 
-    /// Takes events and does what follows from them, until there are none. The caller is the one who drives.
+    /// Takes events and acts on them, until there are none. The caller has set `is_driven`.
     fn drive(self: &Arc<Run>) {
         loop {
             let mut state = self.lock();
@@ -171,7 +173,7 @@ impl Run {
                     if last.is_some() {
                         state.flow = None;
                     }
-                    // Triton says them once for each output.
+                    // Triton repeats the parameters once for each output.
                     let parameters = if outputs.is_empty() { Parameters::new() } else { state.sequence.parameters() };
                     drop(state);
                     self.send(outputs, last, parameters);
@@ -191,7 +193,7 @@ impl Run {
         }
     }
 
-    /// What an event changes. It may end the request.
+    /// Applies an event, which may end the request.
     fn apply(&self, state: &mut State, event: Event) -> Option<Failure> {
         match event {
             Event::Answered { branch, step, answer, is_last, is_only } => {
@@ -282,7 +284,7 @@ impl Run {
         }
     }
 
-    /// Nothing runs any more, and nothing more comes. `sent` responses went out.
+    /// Ends the request: nothing runs any more, and `sent` responses went out.
     fn end(&self, sent: usize, mut times: Times) {
         times.infer_ends();
         self.meter.batch(self.rows, &times);
@@ -298,11 +300,11 @@ impl Run {
         self.outputs.fail(Status::invalid(text), times);
     }
 
-    /// Ends the request with an error, and the steps that still run with it.
+    /// Ends the request with an error, and cancels the steps that still run.
     fn fail(&self, Failure { error, mut times, others }: Failure) {
         times.infer_ends();
         self.outputs.fail(error, times);
-        // A step that waits is answered within this call, so no lock is held.
+        // A step that waits is answered within this call, so no lock may be held.
         others.iter().for_each(Cancel::cancel);
     }
 
@@ -319,13 +321,13 @@ struct Failure {
     others: Vec<Cancel>,
 }
 
-/// What is new with each step.
+/// The new parts of the request to each step.
 struct Begun {
     cancel: Cancel,
     sequence: Sequence,
 }
 
-/// The way back from one step.
+/// Takes the responses of one step.
 struct StepReply {
     run: Arc<Run>,
     branch: Branch,
@@ -369,12 +371,12 @@ impl Deliver for StepReply {
     }
 
     fn takes_shared(&self) -> bool {
-        // Another step reads it there; `Outputs` copies what goes to the client.
+        // Another step reads the output there. `Outputs` copies what goes to the client.
         self.run.plan.may_share
     }
 
     fn window(&self) -> Option<Arc<ResponseWindow>> {
-        // Nobody waits for a request that has ended.
+        // After the end of the request no window is needed.
         self.run.windows.get(self.step).filter(|_| self.run.outputs.is_open()).cloned()
     }
 

@@ -24,7 +24,7 @@ impl Runtime for Ensemble {
         "this server's own models".to_owned()
     }
 
-    /// An ensemble with a decoupled step is decoupled. The configuration says so either way.
+    /// An ensemble is decoupled if one of its steps is, whatever its configuration says.
     fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
         let decoupled = members(&context.config, &context.models)?.iter().any(|member| member.decoupled());
         let policy = ModelTransactionPolicy { decoupled };
@@ -70,7 +70,7 @@ impl Model for EnsembleModel {
     }
 }
 
-/// Starts requests. They go on while it takes the next one.
+/// Starts requests. They continue while it takes the next one.
 struct EnsembleInstance {
     plan: Arc<Plan>,
     name: Arc<str>,

@@ -2,22 +2,22 @@
 
 use nerite_request::{Parameter, Parameters, Sequence, SequenceId};
 
-/// The sequence of the request, or what a step's response said it is for the steps after it.
+/// The sequence of the request. A step's response may change it for the steps after it.
 #[derive(Clone, Debug)]
 pub struct SequenceOfSteps(Sequence);
 
 impl SequenceOfSteps {
-    /// That of the ensemble's own request.
+    /// The sequence of the ensemble's own request.
     pub fn of(sequence: &Sequence) -> SequenceOfSteps {
         SequenceOfSteps(sequence.clone())
     }
 
-    /// What the next step gets.
+    /// The sequence for the next step.
     pub fn get(&self) -> Sequence {
         self.0.clone()
     }
 
-    /// Takes over what a step's response says of it. Parameters of other types mean nothing.
+    /// Takes the sequence from the parameters of a step's response. Parameters of other types are ignored.
     pub fn take_over(&mut self, said: &Parameters) {
         match said.get("sequence_id") {
             Some(Parameter::Int(0)) => self.0.id = SequenceId::None,
@@ -34,7 +34,7 @@ impl SequenceOfSteps {
         }
     }
 
-    /// What the response of the ensemble says of it.
+    /// The parameters with which the ensemble's response names the sequence.
     pub fn parameters(&self) -> Parameters {
         let mut parameters = Parameters::new();
         let id = match &self.0.id {

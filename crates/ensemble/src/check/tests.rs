@@ -1,4 +1,4 @@
-//! Are ensembles that fit their models taken, and all others refused?
+//! Are ensembles that fit their models accepted, and all others refused?
 
 use std::sync::Arc;
 

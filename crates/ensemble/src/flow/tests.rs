@@ -1,4 +1,4 @@
-//! Are steps started once, in time, and answered to the right branch?
+//! Is each step started once and in time, and does its answer reach the right branch?
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ fn planned(inputs: &str, steps: &[&str], outputs: &str, is_decoupled: bool) -> A
     Arc::new(Plan { tensors, steps, inputs, outputs, is_decoupled, ..Plan::default() }.linked())
 }
 
-/// A flow whose tensors are the texts of what made them.
+/// A flow. Each tensor is a text that names the step that made it.
 struct Play {
     plan: Arc<Plan>,
     flow: Flow<String>,
@@ -143,7 +143,7 @@ fn a_step_is_in_flight_as_often_as_it_may_be() {
     play.flow.ended(0, 0);
     assert_eq!(play.shown(), "1@1(b1) 1@2(b2)");
     assert!(!play.flow.is_done());
-    // Each that ends makes room for the one that waits the longest.
+    // Each step that ends lets the one start that waited the longest.
     play.flow.answered(2, 1, vec![(0, "c2".to_owned())], true, true);
     assert_eq!(play.shown(), "1@3(b3) =(c2)");
     play.flow.ended(1, 1);
@@ -169,8 +169,8 @@ fn what_comes_late_reaches_the_branches_and_runs_once() {
     assert!(play.flow.is_done());
 }
 
-/// A request of a decoupled step 0, of which one answer came. `goes_on` says what comes then; the branch of the answer, its tensor and all
-/// that came from it are to be forgotten, while step 0 still runs.
+/// A request with a decoupled step 0, which has answered once. `goes_on` says what happens then. The branch of the
+/// answer, its tensor and all that came from it must be dropped, while step 0 still runs.
 #[track_caller]
 fn check_forgotten(steps: &[&str], outputs: &str, goes_on: impl FnOnce(&mut Flow<Arc<str>>, &Arc<str>)) {
     let plan = decoupled("a", steps, outputs);
@@ -192,7 +192,7 @@ fn one(flow: &mut Flow<Arc<str>>, branch: Branch, step: usize, is_last: bool, is
 #[test]
 fn a_branch_is_forgotten_once_nothing_can_come_of_it() {
     let two = ["a > b", "b > c"];
-    // One answer, one and an end, a last one after another, and none at all.
+    // One answer; an answer and an end; a last answer after another; no answer at all.
     check_forgotten(&two, "c", |flow, _| one(flow, 1, 1, true, true));
     check_forgotten(&two, "c", |flow, tensor| {
         one(flow, 1, 1, false, false);
@@ -205,14 +205,14 @@ fn a_branch_is_forgotten_once_nothing_can_come_of_it() {
         one(flow, 1, 1, true, false);
     });
     check_forgotten(&two, "c", |flow, _| flow.ended(1, 1));
-    // What came of it is forgotten later than its own steps end.
+    // A branch that came from the answer outlives the steps of the answer itself.
     check_forgotten(&["a > b", "b > c", "c > d"], "d", |flow, _| {
         one(flow, 1, 1, false, false);
         flow.ended(1, 1);
         assert_eq!(flow.branches.len(), 3, "step 2 runs");
         one(flow, 2, 2, true, true);
     });
-    // Two steps whose answers never come together.
+    // The outputs of the two steps never meet in one branch, so no response is sent.
     check_forgotten(&["a > b", "b > c", "b > d"], "c d", |flow, _| {
         one(flow, 1, 1, false, false);
         flow.ended(1, 1);
@@ -235,10 +235,10 @@ fn a_branch_that_waits_for_a_step_goes_with_it() {
         assert_eq!(flow.branches.len(), 2, "step 2 runs");
         one(flow, 1, 2, true, true);
     });
-    // Only the response waits.
+    // Only the response still waits.
     check_forgotten(&["a > b", "a > c"], "b c", |flow, _| flow.ended(0, 1));
     check_forgotten(&["a > b", "a > c"], "b c", |flow, _| one(flow, 0, 1, true, true));
-    // It comes by a second step.
+    // The missing tensor comes through a second step.
     check_forgotten(&["a > b", "a > c", "c > e", "b e > d"], "d", |flow, _| {
         one(flow, 0, 1, true, true);
         assert_eq!(flow.branches.len(), 2, "step 2 runs");
@@ -261,7 +261,7 @@ fn a_tensor_goes_with_its_last_reader() {
     assert_eq!(Arc::strong_count(&tensor), 1);
     flow.answered(0, 0, vec![(0, Arc::clone(&tensor))], true, true);
     drop(flow.next_action());
-    // Step 2 takes it as well.
+    // Step 2 reads it as well.
     assert_eq!(Arc::strong_count(&tensor), 2);
     flow.answered(0, 1, vec![(0, Arc::new(()))], true, true);
     drop(flow.next_action());
@@ -313,8 +313,9 @@ proptest! {
         prop_assert!(runs.len() == steps.len() && runs.values().all(|count| *count == 1));
     }
 
-    /// A chain of decoupled steps, each of which takes the tensor before its own and some of those before that one. It answers so many times, and
-    /// ends with its last answer or apart. Answers and ends come in any order. A tensor is the numbers of the answers that led to it.
+    /// A chain of decoupled steps. Each takes the tensor before its own and some of the earlier ones. It answers
+    /// several times, and ends with its last answer or separately. Answers and ends come in any order. A tensor is the
+    /// numbers of the answers that led to it.
     #[test]
     fn every_answer_of_a_decoupled_step_runs_what_follows_once(
         steps in prop::collection::vec((0usize..4, any::<bool>(), prop::collection::vec(any::<prop::sample::Index>(), 0..3)), 1..5),
