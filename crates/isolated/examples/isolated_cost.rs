@@ -3,9 +3,10 @@
 //! ```text
 //! cargo run --release -p nerite-isolated --example isolated_cost [seconds for each row]
 //! ```
-//! Prints, for one client's region to another of 64 bytes, 4 MiB and 64 MiB, the median and the 99th percentile of a request, and its
-//! processor time in server and child together: within the server, and isolated. The graph hands its input on, so it is one copy of the
-//! engine's own. ONNX Runtime where it is found, else the embedded engine.
+//! Prints the median and the 99th percentile of a request from one client's region to another, of 64 bytes, 4 MiB and
+//! 64 MiB, and its processor time in server and child together: once within the server, and once isolated. The graph
+//! returns its input, which is one copy by the engine. It uses ONNX Runtime where that is found, else the embedded
+//! engine.
 #![expect(clippy::print_stdout, reason = "an example prints what it found")]
 
 use std::path::Path;
@@ -24,7 +25,7 @@ use nerite_tensor::{DataType, Shape, Tensor};
 
 type Anything = Box<dyn std::error::Error>;
 
-/// As the engine's: longer, a worker thread waits.
+/// The same as the engine's. After this a worker thread waits.
 const PATIENCE: Duration = Duration::from_micros(250);
 const SIZES: [(usize, &str); 3] = [(64, "64 B"), (4 << 20, "4 MiB"), (64 << 20, "64 MiB")];
 const WORKER: &str = "--worker";
@@ -96,7 +97,7 @@ fn measure(runtime: &Isolated, isolated: &str, size: usize, seconds: f64) -> Res
     Ok(Row { p50_us: at(0.5), p99_us: at(0.99), cpu_us })
 }
 
-/// As the engine does it: on this thread if that is quick, else on one that waits (here the same).
+/// As the engine does it: on this thread if the run is quick, else on a thread that waits (here the same one).
 fn once(instance: &mut dyn Instance, registry: &Registry, size: usize) -> Result<Duration, Anything> {
     let data = registry.locate("r", 0, size as u64)?.into_buffer();
     let shape = Shape::from_slice(&[size as i64 / 4]);

@@ -14,7 +14,7 @@ use crate::runtime::host;
 /// Wraps a runtime, so that its models may ask for processes of their own.
 pub type Wrap = Box<dyn Fn(Arc<dyn Runtime>) -> Isolated + Send + Sync>;
 
-/// Finds what `inner` finds. Its models may ask for processes of their own, which share one thread and memory.
+/// Finds what `inner` finds. Models may ask for processes of their own, which share one supervisor and its memory.
 pub struct IsolatedLibraries {
     inner: Arc<dyn BroughtAlong>,
     wrap: Wrap,

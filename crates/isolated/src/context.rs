@@ -1,4 +1,4 @@
-//! How is a model's place and configuration told to a child?
+//! How does the server send a child its model's directory and configuration?
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use nerite_config::{from_json, to_json};
 use nerite_request::Status;
 use serde_json::{Value, json};
 
-/// As JSON.
+/// The context as JSON.
 pub(crate) fn told(context: &LoadContext) -> Result<Value, Status> {
     let config: Value = serde_json::from_str(&to_json(&context.config))
         .map_err(|error| Status::internal(format!("the configuration of model '{}': {error}", context.model)))?;
@@ -25,7 +25,7 @@ pub(crate) fn told(context: &LoadContext) -> Result<Value, Status> {
     }))
 }
 
-/// From JSON.
+/// The context from JSON.
 pub(crate) fn heard(told: &Value) -> Result<LoadContext, Status> {
     let wrong = |what: &str| Status::internal(format!("the server told no {what} of the model"));
     let text = |key: &str| told.get(key).and_then(Value::as_str).map(str::to_owned).ok_or_else(|| wrong(key));

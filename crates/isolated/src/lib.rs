@@ -1,4 +1,4 @@
-//! How does an engine of the server's run a model in a process of its own?
+//! How does an engine of the server run a model in a process of its own?
 //!
 //! ```text
 //!             server                                             child: this program again, `nerite instance-worker`
@@ -7,10 +7,10 @@
 //!                        how a child starts                                         outputs: Slots over the client's own region
 //! ```
 //!
-//! [`Isolated`] wraps a [`nerite_backend::Runtime`]. A model whose parameter `isolated` is true, or all models of the backend where the
-//! operator's setting of that name is, run in children, one for each instance; the other models run as before. The child opens the same
-//! engine, loads the model, and answers what it is asked ([`work`]). A crash of the engine costs the requests that the child had.
-//! `docs/isolated.md` says what an operator should know.
+//! [`Isolated`] wraps a [`nerite_backend::Runtime`]. A model runs in children, one for each instance, if its parameter
+//! `isolated` is true, or if the operator's setting of that name is true for its backend. Other models run as before.
+//! The child opens the same engine, loads the model, and answers the server's commands ([`work`]). A crash of the
+//! engine fails only the requests that the child had. `docs/isolated.md` says what an operator should know.
 //!
 //! ```
 //! use nerite_isolated::{SETTING, check_setting};

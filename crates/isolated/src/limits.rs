@@ -1,18 +1,19 @@
-//! How long may a child take?
+//! How long may a child take, and how much may it send?
 
 use std::time::Duration;
 
-/// To start and to load its model. A load in the server has no limit; this one only ends what will never answer.
+/// For a child to start and to load its model. A load in the server has no limit; this one ends children that would
+/// never answer.
 pub const LOAD_MAX: Duration = Duration::from_mins(10);
-/// To let go of its model when it is unloaded. A compiled backend may take 10 s of that to release its requests.
+/// For a child to drop its model when it is unloaded. A compiled backend may take 10 s of that to release its requests.
 pub const LEAVE_MAX: Duration = Duration::from_secs(15);
-/// For a run to end once all its clients have gone. After that its process ends.
+/// How long a run may continue after all its clients have gone. Then its process is ended.
 pub const GONE_PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes that a child may write to the log in a second, by its standard output and error.
 pub const LOG_BYTES_PER_S: usize = 64 << 10;
-/// Bytes of one line of that. A longer one becomes several.
+/// Bytes of one such line. A longer one is divided.
 pub const LINE_BYTES_MAX: usize = 4 << 10;
-/// Bytes of an error's text that a child tells.
+/// Bytes of an error's text that a child sends.
 pub const ERROR_BYTES_MAX: usize = 16 << 10;
 /// How long a child waits for the answer to a question about metrics.
 pub const MEASURED_MAX: Duration = Duration::from_secs(10);

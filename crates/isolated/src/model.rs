@@ -1,4 +1,4 @@
-//! How does the process of an isolated instance start, and what is said of one that fails?
+//! How does the process of an isolated instance start, and what does the error of a failed one say?
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 use crate::limits::{LEAVE_MAX, LOAD_MAX};
 use crate::output::capture;
 
-/// What starts a child for the instance of that name: this program, with whatever tells it to call [`crate::work`]. Its standard input
-/// is the channel, so it is set later.
+/// Makes the command that starts a child for the instance of that name: this program, with arguments that make it call
+/// [`crate::work`]. Its standard input is set later, because that is the channel.
 pub type Starter = Arc<dyn Fn(&str) -> Command + Send + Sync>;
 
 /// What a child is started with.
@@ -29,15 +29,15 @@ pub type Starter = Arc<dyn Fn(&str) -> Command + Send + Sync>;
 pub(crate) struct Launch {
     pub(crate) supervisor: Supervisor,
     pub(crate) start: Starter,
-    /// The model, and its backend where that is the operator's, for errors.
+    /// The model, for errors; with its backend if that is a compiled one.
     pub(crate) named: String,
-    /// Whether what it writes to its standard output and error is read. Otherwise these are the server's.
+    /// Whether its standard output and error are read. Otherwise these are the server's.
     pub(crate) captures: bool,
-    /// What confines it, if anything does.
+    /// Its sandbox, if it has one.
     pub(crate) sandbox: Option<Arc<Sandbox>>,
-    /// Whose metrics it may make: those of a compiled backend are the server's.
+    /// Set if it may make metrics in the registry of these models; engines of the server may not.
     pub(crate) measured: Option<Models>,
-    /// Files that it needs there.
+    /// Files that it needs inside its sandbox.
     pub(crate) places: Arc<[PathBuf]>,
 }
 
@@ -50,7 +50,7 @@ impl Launch {
         confined
     }
 
-    /// Starts a child, which gets these channels, and waits for the answer to its first command.
+    /// Starts a child with these channels, and waits for the answer to its first command.
     pub(crate) fn first(&self, instance: &str, command: &str, channels: Vec<OwnedFd>) -> Result<(Child, Said), Status> {
         let patience = Patience { first: LOAD_MAX, last: LEAVE_MAX };
         let failed = |why: String| Status::internal(format!("unable to load {}: {why}", self.named));
@@ -75,19 +75,19 @@ impl Launch {
     }
 }
 
-/// One version. Its files are read in the children alone.
+/// One version of a model. Only the children read its files.
 pub(crate) struct IsolatedModel {
     pub(crate) launch: Launch,
     pub(crate) pools: Arc<Pools>,
-    /// What children are told of it.
+    /// The context that is sent to children.
     pub(crate) context: Value,
     /// For a compiled backend, which may answer requests after their batch.
     pub(crate) calls: Option<Calls>,
-    /// What its processes report of their memory.
+    /// The memory that its processes reported.
     pub(crate) memory: Arc<ProcessMemory>,
 }
 
-/// What the calls of an instance are for.
+/// What the calls of an instance need.
 #[derive(Clone)]
 pub(crate) struct Calls {
     pub(crate) model: String,
@@ -96,7 +96,7 @@ pub(crate) struct Calls {
 }
 
 impl Model for IsolatedModel {
-    /// Its process does the work.
+    /// Its process does the work, so the caller waits only for its patience.
     fn cost_bound(&self) -> CostBound {
         CostBound::Patience
     }

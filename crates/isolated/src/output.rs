@@ -1,7 +1,7 @@
-//! How does what a child writes to its standard output and error come to the server's log, and how much of it?
+//! How do a child's standard output and error reach the server's log, and how much of them?
 //!
-//! Each line is logged with the instance that it is of. A process that writes more than the log takes is slowed down: the pipe fills, and its
-//! next write waits. What it wrote before it crashed is read to the end.
+//! Each line is logged with the name of its instance. A process that writes more than the log takes is slowed down: the
+//! pipe fills, and its next write waits. What a process wrote before it crashed is read to the end.
 
 use std::io::{self, PipeReader, Read};
 use std::process::Command;
@@ -13,12 +13,12 @@ use nerite_backend::now_ns;
 use crate::limits::{LINE_BYTES_MAX, LOG_BYTES_PER_S};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// How long nothing is read once the log takes no more.
+/// How long reading pauses when the log takes no more.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The most bytes that are read at once: what a pipe holds.
 const READ_BYTES: usize = 64 << 10;
 
-/// Has the output of `command` read by a thread of its own, which ends with the process. Lines begin with `whose`.
+/// Has a thread read the output of `command`. The thread ends with the process. Lines begin with `whose`.
 pub(crate) fn capture(command: &mut Command, whose: String) -> io::Result<()> {
     let (ours, theirs) = io::pipe()?;
     command.stdout(theirs.try_clone()?).stderr(theirs);
@@ -73,7 +73,7 @@ impl Budget {
         Budget { left: LOG_BYTES_PER_S, refilled_ns: now_ns, left_out: 0 }
     }
 
-    /// Once a second as much as before may be logged. Returns what was left out until then, if anything was.
+    /// Once a second, allows as many bytes as before. Returns how many were left out until then, if any were.
     fn refill(&mut self, now_ns: u64) -> Option<u64> {
         if now_ns.saturating_sub(self.refilled_ns) < SECOND_NS {
             return None;
@@ -83,7 +83,7 @@ impl Budget {
         (left_out > 0).then_some(left_out)
     }
 
-    /// Whether so many bytes may be logged. They are counted.
+    /// Whether this many bytes may be logged. Counts them.
     fn takes(&mut self, bytes: usize) -> bool {
         let takes = bytes <= self.left;
         if takes {
@@ -95,12 +95,12 @@ impl Budget {
     }
 }
 
-/// The part of a line that was read.
+/// The part of a line that was read so far.
 #[derive(Default)]
 struct Lines(Vec<u8>);
 
 impl Lines {
-    /// Gives each line that is whole now, or longer than lines may be.
+    /// Adds bytes. Passes on each complete line, and each piece of a line that is too long.
     fn add(&mut self, mut chunk: &[u8], mut give: impl FnMut(&[u8])) {
         while !chunk.is_empty() {
             let room = LINE_BYTES_MAX - self.0.len();
@@ -115,7 +115,7 @@ impl Lines {
         }
     }
 
-    /// Gives what is left.
+    /// Passes on the rest.
     fn end(&mut self, mut give: impl FnMut(&[u8])) {
         if !self.0.is_empty() {
             give(&self.0);

@@ -14,10 +14,10 @@ use serde_json::json;
 use crate::context;
 use crate::model::{Calls, IsolatedModel, Launch, Starter};
 
-/// The model's parameter, and the backend's setting, that asks for a process for each instance.
+/// The model's parameter, and the backend's setting, that requests a process for each instance.
 pub const SETTING: &str = "isolated";
 
-/// A runtime, and how its models run in processes of their own where that was asked for.
+/// A runtime whose models run in processes of their own where that was asked for.
 pub struct Isolated {
     inner: Arc<dyn Runtime>,
     start: Starter,
@@ -26,22 +26,22 @@ pub struct Isolated {
     places: Arc<[PathBuf]>,
     /// Whether it is a compiled backend.
     is_compiled: bool,
-    /// Which of its models wait for each other.
+    /// Records which of its models wait for each other.
     waits: Arc<Waits>,
 }
 
 impl Isolated {
-    /// Models that are not isolated run on `inner`; `start` makes a child that has the same runtime.
+    /// Models that are not isolated run on `inner`. `start` makes a child that has the same runtime.
     pub fn over(inner: Arc<dyn Runtime>, start: Starter) -> Isolated {
         Isolated { inner, start, host: Arc::new(host()), places: [].into(), is_compiled: false, waits: Arc::default() }
     }
 
-    /// The runtime is a compiled backend: it completes each configuration itself, and errors name it.
+    /// For a compiled backend: it completes each configuration itself, and errors name it.
     pub fn compiled(self) -> Isolated {
         Isolated { is_compiled: true, ..self }
     }
 
-    /// Its children share a thread and memory with those of other runtimes on this host.
+    /// Its children share a supervisor and memory with those of other runtimes on this host.
     pub(crate) fn on(self, host: &Arc<ProcessHost>) -> Isolated {
         Isolated { host: Arc::clone(host), ..self }
     }
@@ -63,7 +63,7 @@ impl Isolated {
         Ok(Launch { supervisor, start, named, captures: self.is_compiled, sandbox, measured, places })
     }
 
-    /// Whether it is isolated. A sandbox confines a process, so who asks for one asks for a process.
+    /// Whether the model is isolated. A sandbox confines a process, so a model that asks for a sandbox is isolated.
     fn is_isolated(&self, context: &LoadContext) -> Result<Option<bool>, Status> {
         let parameter = |key: &str| context.config.parameter(key);
         let isolated = is_isolated(context)?;
@@ -81,7 +81,7 @@ impl Isolated {
     }
 }
 
-/// A host for children, which has nothing yet.
+/// A host for children, without any yet.
 pub(crate) fn host() -> ProcessHost {
     ProcessHost::new("nerite-isolated")
 }
@@ -104,7 +104,7 @@ impl Runtime for Isolated {
         }
         let command = json!({ "do": "complete", "context": context::told(context)? }).to_string();
         let (mut child, answer) = self.launch(context)?.first(&context.model, &command, Vec::new())?;
-        // It finalizes what it made for that, or is ended.
+        // The child finalizes what it made for the completion, or is ended.
         child.has_model();
         nerite_config::from_json(&answer.config()).map_err(|error| Status::internal(error.to_string()))
     }
@@ -170,7 +170,7 @@ impl Runtime for Isolated {
     }
 }
 
-/// What the model's author says, else what the operator says; `None` if neither does.
+/// The value of the model's parameter, else of the operator's setting; `None` if neither is set.
 fn is_isolated(context: &LoadContext) -> Result<Option<bool>, Status> {
     let Some(text) = knob(context, SETTING) else { return Ok(None) };
     read_choice(text).map_err(|allowed| {
@@ -183,7 +183,7 @@ fn is_isolated(context: &LoadContext) -> Result<Option<bool>, Status> {
     })
 }
 
-/// Whether [`SETTING`] may have this value; Err: which it may have.
+/// Whether [`SETTING`] may have this value. The error says which values are allowed.
 pub fn check_setting(value: &str) -> Result<(), &'static str> {
     read_choice(value.trim()).map(drop)
 }

@@ -40,8 +40,9 @@ use models::ServerModels;
 use requests::Requests;
 use talk::Talk;
 
-/// What a process does that [`crate::Isolated`] started: it runs one instance of a model on the runtime that `open` gives, until its
-/// server has no use for it. `open` gets the way by which the engine makes metrics. Its standard input is its server's end of the channel.
+/// The main function of a process that [`crate::Isolated`] started. It runs one instance of a model on the runtime that
+/// `open` returns, until the server ends it. `open` is given what the engine makes metrics with. The process's standard
+/// input is the server's channel.
 #[expect(clippy::print_stderr, reason = "the worker is a program; its standard error is the server's log")]
 pub fn work(open: impl FnOnce(Arc<dyn MetricSource>) -> Result<Arc<dyn Runtime>, String>) -> ExitCode {
     match begin() {
@@ -64,12 +65,12 @@ pub fn work(open: impl FnOnce(Arc<dyn MetricSource>) -> Result<Arc<dyn Runtime>,
     }
 }
 
-/// Takes the channel, and whatever else a process of a server's needs.
+/// Opens the channel, and prepares the process.
 fn begin() -> io::Result<(Arc<Talk>, ServerMetrics)> {
-    // It must not outlive its server, not even in the midst of a long computation. Where the server ended before this call, the channel
-    // says so.
+    // The process must not outlive its server, even during a long computation. If the server ended before this call,
+    // the channel is closed.
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // What `ps` and `top` call it: "exe" says nothing.
+    // The name that `ps` and `top` show. Without it they would show "exe".
     let _ = rustix::thread::set_name(c"nerite-worker");
     let channel = Channel::from(rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?);
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
@@ -86,7 +87,7 @@ fn begin() -> io::Result<(Arc<Talk>, ServerMetrics)> {
     Ok((Arc::new(Talk::new(channel, side, packet, gone, calls)?), metrics))
 }
 
-/// A run goes on that nobody waits for, and cannot be told to end.
+/// Ends the process: a run continues that no client waits for, and it cannot be stopped.
 #[expect(
     clippy::disallowed_methods,
     reason = "the thread that would return to main computes; the server holds all that outlives the process"
@@ -106,11 +107,11 @@ struct Worker<O> {
     open: Option<O>,
     runtime: Option<Arc<dyn Runtime>>,
     model: Option<Loaded>,
-    /// A model whose configuration was completed here.
+    /// The model whose configuration was completed here.
     completed: Option<LoadContext>,
-    /// The server's models, where its channel for calls reaches them.
+    /// The server's models, if there is a channel for calls to reach them.
     models: Option<Arc<dyn Infer>>,
-    /// Requests of the last batch that calls answer, once the batch itself was answered.
+    /// Requests of the last batch that are answered by calls, after the batch itself was answered.
     later: Vec<Arc<Asked>>,
 }
 
@@ -120,18 +121,18 @@ struct Loaded {
     is_decoupled: bool,
     /// Whether its requests may run again.
     repeats: bool,
-    /// What it reports of its executions, also after a run.
+    /// Its executions, also those that it reports after a run.
     executions: Arc<Executions>,
     instance: Box<dyn Instance>,
-    /// After the instance, because fields drop in order.
+    /// After the instance, because fields are dropped in order.
     model: Arc<dyn Model>,
-    /// Its memory, as the server was told last.
+    /// The memory that the server was told last.
     memory: Vec<MemoryUsage>,
 }
 
 impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
     fn serve(mut self) -> ExitCode {
-        // An error, or nothing more to receive: the server is gone, or has no use for this process.
+        // An error or the end of the channel: the server is gone, or does not need this process any more.
         while let Ok(Some((command, descriptors))) = self.talk.next_command() {
             let Some(name) = command.name() else { continue };
             let answer = match name {
@@ -155,12 +156,12 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
     fn finalize(&mut self) {
         self.model = None;
         if let (Some(runtime), Some(context)) = (&self.runtime, self.completed.take()) {
-            // Another process loads it.
+            // Another process loads the model.
             runtime.give_up(&context);
         }
     }
 
-    /// The engine, opened if it is not.
+    /// The engine. The first call opens it.
     fn runtime(&mut self) -> Result<Arc<dyn Runtime>, Status> {
         if let Some(open) = self.open.take() {
             self.runtime = Some(open().map_err(Status::internal)?);
@@ -214,7 +215,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
         let jobs = requests.jobs(&version, loaded.repeats);
         if !jobs.is_empty() {
             let batch = Batch { jobs, meter: Arc::<Executions>::clone(&loaded.executions) };
-            // Jobs that a panic drops are answered with an error; the instance goes on, as it does within the server.
+            // Jobs that a panic drops are answered with an error. The instance continues, as it does within the server.
             if catch_unwind(AssertUnwindSafe(|| loaded.instance.run(batch))).is_err() {
                 log::error!("model '{}' panicked; its request was answered with an error", loaded.name);
             }
@@ -235,7 +236,8 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
         answer.to_string()
     }
 
-    /// The answer of each request, now that the run has ended; `None` for those that calls answer. Where there are no calls, each is waited for.
+    /// The answer of each request after the run has ended; `None` for those that are answered by calls. Without calls,
+    /// this waits for each answer.
     fn answers(&mut self, requests: &Requests) -> Vec<Option<Answered>> {
         if self.talk.calls().is_none() {
             let answers = requests.answers().map(|(asked, response)| Some(Answered::of(asked, response))).collect();
@@ -254,7 +256,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
 }
 
 impl Loaded {
-    /// Tells the server of the memory that its backend reports, if that has changed.
+    /// Reports the memory of the backend to the server if it has changed.
     fn tell_memory(&mut self, talk: &Talk) {
         let memory = self.model.memory_usage();
         if memory != self.memory {
@@ -268,21 +270,21 @@ fn error(status: Status) -> String {
     Answer { failure: Some(&cut(status)), ..Answer::default() }.to_string()
 }
 
-/// A failure as packets tell it: not too long.
+/// A failure that is short enough for a packet.
 fn cut(mut status: Status) -> Status {
     status.message.truncate(status.message.floor_char_boundary(ERROR_BYTES_MAX));
     status
 }
 
-/// What the runtime reports of its executions, and of single responses.
+/// The executions and single responses that the runtime reports.
 struct Executions {
-    /// Executions since the server was told last.
+    /// Executions since the last report to the server.
     since: Mutex<Vec<(u64, Times)>>,
     talk: Arc<Talk>,
 }
 
 impl Executions {
-    /// Those since the server was told last.
+    /// Takes the executions since the last report to the server.
     fn take(&self) -> Vec<Execution> {
         let each = |(rows, times): &(u64, Times)| {
             let Times { start, input_end, infer_end, end } = *times;

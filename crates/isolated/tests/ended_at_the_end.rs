@@ -1,6 +1,6 @@
-//! What if a run ends at the very moment when its process ends, because nobody waits for the run any more?
+//! What if a run ends at the moment when its process is ended, because no client waits for the run any more?
 //!
-//! The processes are this test's own program, told by a variable to be one.
+//! The processes are this test program itself. An environment variable makes it a child.
 #![allow(clippy::unwrap_used)]
 #![expect(clippy::disallowed_methods, reason = "clients go at moments that are chosen")]
 
@@ -21,11 +21,11 @@ use nerite_tensor::{DataType, Shape, Tensor};
 
 /// A process without this variable is no child.
 const CHILD: &str = "NERITE_TEST_GONE_CHILD";
-/// How long a process lets its run go on after the last client has gone.
+/// How long a process lets its run continue after the last client has gone.
 const PATIENCE_MS: u64 = 5000;
-/// A client that goes so late has its run end with the patience.
+/// When the client goes this late, its run ends at the same time as the patience.
 const GOES_MS: u64 = 1200;
-/// Clients go in each of so many milliseconds before and after, and one each much earlier and later.
+/// Clients go at each of this many milliseconds before and after, and one each much earlier and later.
 const AROUND_MS: u64 = 10;
 const MUCH_MS: u64 = 1000;
 
@@ -39,7 +39,7 @@ impl Meter for NoMeter {
     fn batch(&self, _: u64, _: &Times) {}
 }
 
-/// Not a test of its own: what a child runs.
+/// Not a test of its own: a child runs it.
 #[test]
 fn child() {
     if std::env::var_os(CHILD).is_none() {
@@ -66,7 +66,7 @@ fn instance() -> Box<dyn Instance> {
     Isolated::over(Arc::new(Identity), start).load(&context).unwrap().instance(&spec).unwrap()
 }
 
-/// Runs a request of this number. Each answer that comes, at any time, is in the list.
+/// Runs a request of this number. The list gets each answer, at any time.
 fn ask(instance: &mut dyn Instance, number: i32, cancel: Cancel) -> Answers {
     let answers = Answers::default();
     let into = Arc::clone(&answers);
@@ -95,14 +95,15 @@ fn ask(instance: &mut dyn Instance, number: i32, cancel: Cancel) -> Answers {
     answers
 }
 
-/// Processes that this one has started, and that live.
+/// The living processes that this one has started.
 fn children() -> BTreeSet<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let of = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
     tasks.flat_map(|task| of(task).split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
-/// Has the only client of a run go after so long. Tells whether the process went on, and what the next request was answered.
+/// Lets the only client of a run go after this time. Returns whether the process continued, and the answer of the next
+/// request.
 fn goes_after(instance: &mut dyn Instance, goes_ms: u64) -> bool {
     let cancel = Cancel::new();
     let goes = cancel.clone();
@@ -117,7 +118,7 @@ fn goes_after(instance: &mut dyn Instance, goes_ms: u64) -> bool {
     assert_eq!(next.len(), 1, "the next request, {goes_ms} ms");
     let next = next[0].as_ref().unwrap_or_else(|error| panic!("the next request, {goes_ms} ms: {error}"));
     assert_eq!(next.outputs[0].data.numbers::<i32>().unwrap_or_default(), [8], "{goes_ms} ms");
-    // Only now: a second answer would have come by the time of the next request's.
+    // Looked at only now: a second answer would have come before that of the next request.
     let answers = answers.lock().unwrap();
     assert_eq!(answers.len(), 1, "{goes_ms} ms");
     match &answers[0] {

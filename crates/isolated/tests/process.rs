@@ -1,6 +1,6 @@
-//! Do engines in processes of their own keep the contract, and does nobody else suffer when such a process does?
+//! Do engines in processes of their own keep the contract, and do other requests survive when such a process does not?
 //!
-//! The processes are this test's own program, told by a variable to be one.
+//! The processes are this test program itself. An environment variable makes it a child.
 #![expect(clippy::print_stdout, reason = "a test that skips itself says so")]
 #![allow(clippy::unwrap_used)]
 
@@ -23,7 +23,7 @@ use nerite_shm::{Options, OwnedRegion, Registry};
 use nerite_tensor::{DataType, Shape, Tensor, strings};
 
 const PAGE: usize = 4096;
-/// Which runtime a child has; a process without this variable is none.
+/// Which runtime a child has. A process without this variable is no child.
 const ENGINE: &str = "NERITE_TEST_ENGINE";
 
 /// Tests count copies and children of the whole process, so they take turns.
@@ -40,7 +40,7 @@ fn engine(name: &str) -> Option<Arc<dyn Runtime>> {
     })
 }
 
-/// Not a test of its own: what a child runs.
+/// Not a test of its own: a child runs it.
 #[test]
 fn child() {
     let Ok(name) = std::env::var(ENGINE) else { return };
@@ -73,7 +73,7 @@ fn with_isolation(config: ModelConfig) -> ModelConfig {
     ModelConfig { parameters: config.parameters.into_iter().chain(parameters).collect(), ..config }
 }
 
-/// A graph of crates/onnx/tests/models, its configuration completed from itself, in a process of its own as well.
+/// A graph of crates/onnx/tests/models. Its configuration is completed from the graph, in a process of its own.
 fn loading(runtime: &Isolated, graph: &str, rows_max: i32) -> LoadContext {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/models");
     let config = ModelConfig {
@@ -97,7 +97,7 @@ fn simple() -> LoadContext {
     context(&folder, with_isolation(nerite_config::parse_text("simple/config.pbtxt", &text).unwrap()))
 }
 
-/// A model that hands its input back after so long.
+/// A model that returns its input after this time.
 fn identity(delay_ms: u32) -> LoadContext {
     let text = format!(
         "name: 'm' input {{ name: 'x' data_type: TYPE_INT32 dims: [ -1 ] }} output {{ name: 'y' data_type: TYPE_INT32 dims: [ -1 ] }}
@@ -141,7 +141,7 @@ fn check_echo(instance: &mut dyn Instance, values: &[i32]) {
     assert_eq!(response.outputs[0].data.numbers::<i32>().unwrap_or_default(), values);
 }
 
-/// Children of this process, dead ones included that were not waited for.
+/// Children of this process, including dead ones that were not waited for.
 fn children() -> Vec<i32> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let of = |path: PathBuf| std::fs::read_to_string(path.join("children")).unwrap_or_default();
@@ -218,10 +218,10 @@ fn a_graph_that_refuses_some_rows_and_one_of_strings_keep_the_contract() {
 fn a_process_that_dies_fails_its_request_and_no_other() {
     let _turn = turn();
     let runtime = isolated("identity").unwrap();
-    // A busy machine starts the thread that kills late.
+    // On a busy machine the thread that kills starts late.
     let mut instance = instance(&runtime, &identity(1000));
     check_echo(&mut *instance, &[1]);
-    // Not SIGSEGV: Rust programs pass over one that is sent, and end by one that is real.
+    // Not SIGSEGV: the handler of Rust programs ignores one that is sent, and ends the program only for a real one.
     for (signal, name) in [(9, "SIGKILL"), (8, "SIGFPE"), (6, "SIGABRT")] {
         let first = only_child();
         let killer = std::thread::spawn(move || {
@@ -238,7 +238,7 @@ fn a_process_that_dies_fails_its_request_and_no_other() {
         check_echo(&mut *instance, &[3]);
         assert_ne!(only_child(), first);
     }
-    // One that dies while it has nothing to do costs nobody anything.
+    // A child that dies while it is idle fails no request.
     let idle = only_child();
     kill(idle, "-9");
     while Path::new(&format!("/proc/{idle}")).exists() {
@@ -295,7 +295,7 @@ fn what_cannot_run_isolated_says_why() {
     assert_eq!(children(), [0i32; 0]);
 }
 
-/// A region with two inputs of 1,024 numbers and a place for one output, and what a server makes of it.
+/// A region with two inputs of 1,024 numbers and memory for one output, and its registration in a server.
 struct RegionFixture {
     mine: OwnedRegion,
     registry: Registry,
@@ -346,8 +346,8 @@ fn a_region_is_read_and_written_where_it_lies() {
         let copied = || Reason::ALL.iter().map(|reason| copied_bytes(*reason)).sum::<u64>();
         let before = copied();
         let response = fixture.ask(&mut *instance).unwrap();
-        // What the child copies counts here: the embedded engine takes two inputs out of memory that others can write, and puts its
-        // output in its place.
+        // Copies of the child count here too: the embedded engine copies two inputs out of memory that others can
+        // write, and copies its output into the region.
         assert_eq!(copied() - before, if name == "embedded" { 3 * PAGE as u64 } else { 0 }, "{name}");
         assert!(response.outputs[0].placed);
         let sum = fixture.mine.buffer(Extent::new(2 * PAGE, PAGE, 3 * PAGE).unwrap());

@@ -1,7 +1,8 @@
-//! How is one request answered while the engine has it?
+//! How is one request answered that the engine has?
 //!
-//! By the packet that answers its batch, if all of it is over when the run ends. Otherwise by calls: the requests of decoupled models, those that
-//! the engine answers after the run, and those whose inputs it still reads.
+//! By the packet that answers its batch, if the engine has finished with it when the run ends. Otherwise by calls: this
+//! is so for requests of decoupled models, those that the engine answers after the run, and those whose inputs it still
+//! reads.
 
 mod answers;
 
@@ -39,30 +40,31 @@ struct State {
     used: BTreeMap<u64, SharedMapping>,
     one: ExactlyOne,
     response: Option<Result<InferResponse, Status>>,
-    /// What its model set apart for the next request of its sequence.
+    /// The states that its model kept for the next request of its sequence.
     states: Vec<Tensor>,
-    /// Outputs whose place the engine has: a second response gets memory of its own.
+    /// Outputs whose memory the engine has: a second response gets memory of its own.
     taken: HashSet<String>,
-    /// Whether calls answer it from now on.
+    /// Whether it is answered by calls from now on.
     is_open: bool,
-    /// The answer to its last response: the places of the next one. It comes once the client has room for that.
+    /// The server's answer to the last response: where the outputs of the next one go. It comes when the client has
+    /// room for that.
     next: Option<Receiver<Told>>,
-    /// Whether nobody takes its responses any more.
+    /// Whether its responses are dropped: its client or the server has gone.
     is_over: bool,
     /// Whether its last response was sent.
     is_ended: bool,
     /// Whether it runs again, as another request of this process.
     is_again: bool,
-    /// Whether the engine has none of its inputs.
+    /// Whether the engine has dropped its inputs.
     is_released: bool,
 }
 
-/// Where an output goes.
+/// The memory for an output.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OutputPlace {
-    /// Nowhere yet, if there is none.
+    /// `None` if it has none yet.
     pub(super) space: Option<OutputSpace>,
-    /// Whether it is the client's own, for which there is no other.
+    /// Whether the client named it, so that no other memory may take its place.
     pub(super) fixed: bool,
 }
 
@@ -76,7 +78,7 @@ impl Asked {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A response is there.
+    /// Takes a response of the engine.
     pub(super) fn take(&self, response: Response) {
         if self.state().is_again {
             return;
@@ -100,7 +102,7 @@ impl Asked {
         self.answered.notify_all();
     }
 
-    /// Its answer, which is waited for.
+    /// Waits for its answer.
     pub(super) fn wait(&self) -> Result<InferResponse, Status> {
         let mut state = self.state();
         loop {
@@ -111,7 +113,7 @@ impl Asked {
         }
     }
 
-    /// Its answer, if it is over now that the run has ended. Otherwise calls answer it.
+    /// Its answer after the run, if the request is finished. Otherwise it is answered by calls.
     pub(super) fn settle(&self) -> Option<Result<InferResponse, Status>> {
         let mut state = self.state();
         if state.is_released
@@ -126,7 +128,7 @@ impl Asked {
         None
     }
 
-    /// Sends an answer that was there when the run ended, of a request that was not over.
+    /// Sends an answer that came during the run, of a request that is not finished.
     pub(super) fn go_on(&self) {
         let response = self.state().response.take();
         if let (Some(response), Some(calls)) = (response, self.talk.calls()) {
@@ -152,10 +154,10 @@ impl Asked {
         state.next = sent.ok();
     }
 
-    /// Sends the last response; without one, that there is none.
+    /// Sends the last response, or only that none follows.
     fn send_last(&self, calls: &Arc<Calls>, response: Option<Result<InferResponse, Status>>) {
         let answered = response.map(|response| Answered::of(self, response));
-        // If the server cannot be told, it is gone.
+        // If this fails, the server is gone.
         let _ = calls.tell(&self.packet(0, answered.as_ref(), true));
         self.talk.gone().ends(self.number);
         let mut state = self.state();
@@ -175,11 +177,12 @@ impl Asked {
         SendResponse { call, number, response, is_last, lost: &lost, copied: &copied, unmapped: &unmapped }.to_string()
     }
 
-    /// The server takes it back, to run it again. It does so before this returns, because the next run may only follow from this one while that goes on.
+    /// Returns the request to the server, which runs it again. The server has taken it before this returns, because the
+    /// next run may only follow while this one continues.
     fn run_again(&self, calls: &Calls) {
         let number = self.number;
         let told = calls.ask(|call| AskAgain { call, number }.to_string());
-        // If the server cannot be asked, it is gone.
+        // If this fails, the server is gone.
         let _ = told.and_then(|told| wait(&told));
         self.talk.gone().ends(number);
         let mut state = self.state();
@@ -191,7 +194,7 @@ impl Asked {
         }
     }
 
-    /// Waits until its client has room for the next response.
+    /// Waits until its client can take the next response.
     fn await_places(&self) -> Result<(), Status> {
         let over = || Status::new(Code::Cancelled, "nobody takes further responses of this request");
         let mut state = self.state();
@@ -213,7 +216,7 @@ impl Asked {
         Ok(())
     }
 
-    /// The engine has none of its inputs any more.
+    /// The engine has dropped all of its inputs.
     fn released(&self) {
         let mut state = self.state();
         state.is_released = true;
@@ -226,42 +229,42 @@ impl Asked {
 
     fn tell_released(&self) {
         if let Some(calls) = self.talk.calls() {
-            // If the server cannot be told, it is gone.
+            // If this fails, the server is gone.
             let _ = calls.tell(&Released(self.number).to_string());
         }
     }
 
-    /// Memory that was found missing under what it named, and where.
+    /// Segments whose memory was lost under the request, and the offsets.
     pub(super) fn lost(&self) -> Vec<[u64; 2]> {
         let state = self.state();
         state.used.iter().filter_map(|(segment, one)| Some([*segment, one.lost_at()? as u64])).collect()
     }
 
-    /// The memory of that number, which stays mapped until it has been answered.
+    /// The segment of that number. It stays mapped until the request has been answered.
     pub(super) fn mapping(&self, segment: u64) -> Result<SharedMapping, Status> {
         let mapping = self.talk.memory().get(segment, self.talk.calls().is_some())?;
         self.state().used.insert(segment, mapping.clone());
         Ok(mapping)
     }
 
-    /// What its model set apart.
+    /// Keeps the states of its model.
     pub(super) fn set_states(&self, states: Vec<Tensor>) {
         self.state().states = states;
     }
 
-    /// The same, once.
+    /// Takes the states of its model.
     pub(super) fn take_states(&self) -> Vec<Tensor> {
         std::mem::take(&mut self.state().states)
     }
 
-    /// Notes where an output goes.
+    /// Sets the memory for an output.
     pub(super) fn set_place(&self, output: PlaceFor<'_>) -> OutputPlace {
         let place = OutputPlace::of(output);
         self.state().places.insert(output.name.to_owned(), place);
         place
     }
 
-    /// Where this output goes, as far as it is known.
+    /// The memory for this output, as far as it is known.
     pub(super) fn place(&self, output: &str) -> Option<OutputPlace> {
         self.state().places.get(output).copied()
     }
@@ -271,7 +274,7 @@ impl Asked {
         self.state().used.get(&space.spot.segment).is_some_and(|mapping| mapping.starts(space.spot.offset, data))
     }
 
-    /// Memory for so many bytes of an output that the client named no place for; `None` for no bytes.
+    /// Memory for this many bytes of an output that the client named none for; `None` for no bytes.
     pub(super) fn space(&self, output: &str, bytes: usize) -> Result<Option<(OutputSpace, Slot)>, Status> {
         if bytes == 0 {
             return Ok(None);
@@ -299,8 +302,8 @@ impl Asked {
         OutputSpace::read(&told, bytes)
     }
 
-    /// A place for an output that the engine asks for before it computes. Several responses may be made side by side, of which only one can have
-    /// the place.
+    /// Memory for an output that the engine asks for before it computes. Several responses may be made side by side, of
+    /// which only one can have this memory.
     fn offer(&self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
         let is_compiled = self.talk.calls().is_some();
         if is_compiled && (self.is_decoupled || !self.state().taken.insert(query.output.to_owned())) {
@@ -316,7 +319,7 @@ impl Reschedule for Asked {
         let mut state = self.state();
         (state.is_again, state.is_open) = (true, true);
         drop(state);
-        // The job answers with an error when it is dropped, which is not passed on.
+        // A dropped job answers with an error. That must not be passed on.
         drop(job);
         self.run_again(calls);
     }
@@ -329,7 +332,7 @@ impl OutputPlace {
     }
 }
 
-/// The way back of a request.
+/// Takes the responses of a request from the engine.
 pub(super) struct Way(pub(super) Arc<Asked>);
 
 impl Deliver for Way {

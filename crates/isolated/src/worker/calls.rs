@@ -1,7 +1,7 @@
 //! How does a child answer requests at any time, from any thread of its engine?
 //!
-//! On a channel of its own, beside the one for commands. A call has a number, and its answer says the same one: a thread reads the answers and
-//! passes each to who waits for it.
+//! Calls have a channel of their own, beside the one for commands. A call has a number, and its answer has the same
+//! number. A thread reads the answers and passes each to its caller.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,14 +24,14 @@ pub(super) struct Calls {
     waiting: Mutex<HashMap<u64, Waiting>>,
 }
 
-/// Who waits for answers to a call.
+/// The caller that waits for answers.
 struct Waiting {
     told: Sender<Told>,
     /// Whether further answers may follow the first.
     for_each: bool,
 }
 
-/// An answer, or why its memory cannot be used.
+/// An answer, or the reason why its memory cannot be used.
 pub(super) type Told = Result<Command, Status>;
 
 impl Calls {
@@ -39,7 +39,7 @@ impl Calls {
         Arc::new(Calls { channel: Channel::from(channel), last: AtomicU64::new(0), waiting: Mutex::default() })
     }
 
-    /// Reads answers on a thread of its own, until the server closes the channel.
+    /// Starts a thread that reads answers until the server closes the channel.
     pub fn listen(self: &Arc<Self>, memory: Arc<Memory>) -> io::Result<()> {
         let calls = Arc::clone(self);
         let listen = move || {
@@ -49,17 +49,17 @@ impl Calls {
                 let mapped = memory.map(answer.map(), std::mem::take(&mut descriptors)).map_err(Status::unavailable);
                 let asked = answer.call().and_then(|call| calls.waiting(call, &answer));
                 if let Some(asked) = asked {
-                    // Who has stopped waiting needs no answer.
+                    // If the caller has stopped waiting, the answer is dropped.
                     let _ = asked.send(mapped.map(|()| answer));
                 }
             }
-            // Whoever waits is told that nothing comes.
+            // All callers learn that no answer comes.
             calls.lock().clear();
         };
         thread::Builder::new().name("nerite-answers".to_owned()).spawn(listen).map(drop)
     }
 
-    /// Makes a call. `packet` writes it, with its number. The answer comes later.
+    /// Makes a call. `packet` writes it with its number. The answer comes later.
     pub fn ask(&self, packet: impl FnOnce(u64) -> String) -> Result<Receiver<Told>, Status> {
         self.begin(false, packet).map(|(_, answer)| answer)
     }
@@ -80,7 +80,7 @@ impl Calls {
         Ok((call, answer))
     }
 
-    /// Who waits for this answer. Nobody does any more for a further one, unless it may follow.
+    /// The caller that waits for this answer. It is removed unless another answer may follow.
     fn waiting(&self, call: u64, answer: &Command) -> Option<Sender<Told>> {
         let mut waiting = self.lock();
         match waiting.get(&call) {
@@ -99,7 +99,7 @@ impl Calls {
     }
 }
 
-/// The answer to a call.
+/// Waits for the answer to a call.
 pub(super) fn wait(answer: &Receiver<Told>) -> Told {
     answer.recv().unwrap_or_else(|_| Err(gone(&io::ErrorKind::UnexpectedEof.into())))
 }

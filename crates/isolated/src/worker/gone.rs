@@ -1,8 +1,8 @@
-//! Which requests does nobody wait for any more, and what if a run goes on all the same?
+//! Which requests have lost their clients, and what if their run continues?
 //!
-//! The server tells it over the side channel, which a thread of its own listens to. The engine then ends the run at its next operator, if it
-//! can. The embedded engine cannot, and one operator may take long: a run that goes on for `GONE_PATIENCE` after its last client has gone ends
-//! with this process. The server starts another for the next request.
+//! The server says so over the side channel, which a thread listens to. The engine then ends the run at its next
+//! operator, if it can. The embedded engine cannot, and one operator may take long. If a run continues for
+//! `GONE_PATIENCE` after its last client has gone, this process ends. The server starts another for the next request.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -15,14 +15,15 @@ use nerite_process::packets::{Measured, SideSaid};
 use nerite_process::{Channel, Packet};
 use nerite_request::Cancel;
 
-/// What ends a process whose run goes on in vain.
+/// Ends the process.
 type End = Box<dyn Fn() + Send + Sync>;
 
 /// The requests of the batch that runs, by their numbers.
 pub(super) struct Gone {
     batch: Mutex<Batch>,
     over: Condvar,
-    /// How long a run may go on in vain. A process without a limit goes on: its engine may keep what other requests need.
+    /// How long a run without clients may continue; `None` without a limit, because the engine may keep what other
+    /// requests need.
     patience: Option<Duration>,
     end: End,
 }
@@ -32,7 +33,7 @@ struct Batch {
     /// Counts batches.
     number: u64,
     running: HashMap<u64, Cancel>,
-    /// Requests whose clients went before they came here: the two channels keep no order between them.
+    /// Requests whose clients had gone before the requests came: the two channels are not ordered between them.
     early: BTreeSet<u64>,
 }
 
@@ -41,7 +42,8 @@ impl Gone {
         Arc::new(Gone { batch: Mutex::default(), over: Condvar::new(), patience, end: Box::new(end) })
     }
 
-    /// Listens on the side channel, on a thread of its own, until the server closes it. Answers about metrics are passed on.
+    /// Starts a thread that listens on the side channel until the server closes it. Answers about metrics are passed
+    /// on.
     pub fn listen(self: &Arc<Self>, side: Arc<Channel>, measured: Sender<Measured>) -> io::Result<()> {
         let gone = Arc::clone(self);
         let listen = move || {
@@ -51,7 +53,7 @@ impl Gone {
                 if let Some(number) = said.gone() {
                     gone.has_gone(number);
                 } else if let Some(answer) = said.measured() {
-                    // Who has stopped waiting needs no answer.
+                    // If the asker has stopped waiting, the answer is dropped.
                     let _ = measured.send(answer);
                 }
             }
@@ -59,7 +61,7 @@ impl Gone {
         thread::Builder::new().name("nerite-gone".to_owned()).spawn(listen).map(drop)
     }
 
-    /// A request of the batch that is about to run. What it is cancelled by.
+    /// Adds a request of the batch that is about to run. Returns its cancel flag.
     pub fn comes(&self, number: u64) -> Cancel {
         let cancel = Cancel::new();
         let mut batch = self.lock();
@@ -70,20 +72,20 @@ impl Gone {
         cancel
     }
 
-    /// That request was answered, apart from others of its batch.
+    /// The request was answered, separately from others of its batch.
     pub fn ends(&self, number: u64) {
         let mut batch = self.lock();
         batch.running.remove(&number);
         batch.early.remove(&number);
     }
 
-    /// The requests of a batch have come, of which this is the first. No earlier one comes any more: their numbers are less.
+    /// All requests of a batch have come, and this is the first. Earlier requests, with lower numbers, come no more.
     pub fn have_come(&self, first: u64) {
         let mut batch = self.lock();
         batch.early = batch.early.split_off(&first);
     }
 
-    /// The batch was answered. The numbers of later requests are greater.
+    /// The batch was answered. Later requests have greater numbers.
     pub fn is_over(&self) {
         let mut batch = self.lock();
         batch.number += 1;
@@ -102,16 +104,16 @@ impl Gone {
         };
         let of = batch.number;
         drop(batch);
-        // Without the lock: it stops the engine. The batch may be over before this returns.
+        // Without the lock, because it stops the engine. The batch may be over before this returns.
         cancel.cancel();
         let Some(patience) = self.patience else { return };
         let is_vain = |batch: &Batch| batch.running.values().all(Cancel::is_cancelled);
         let batch = self.lock();
-        // Nobody else is left whose going could be heard of meanwhile.
+        // No other client is left, so this thread may wait here.
         let waited = self.over.wait_timeout_while(batch, patience, |batch| batch.number == of && is_vain(batch));
         let (batch, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if batch.number == of && !batch.running.is_empty() && is_vain(&batch) {
-            // With the lock: the run cannot be answered any more, so no later batch begins in a process that ends.
+            // With the lock: no later batch can begin in a process that is about to end.
             (self.end)();
         }
     }
@@ -127,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// What ends the process is counted.
+    /// Counts how often the process would have ended.
     fn counting(patience: Duration) -> (Arc<Gone>, Arc<AtomicUsize>) {
         let ends = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&ends);
@@ -154,7 +156,7 @@ mod tests {
         let (gone, ends) = counting(Duration::from_mins(10));
         let cancel = gone.comes(1);
         let engine = Arc::clone(&gone);
-        // What an engine does that can be stopped.
+        // The engine of this test can be stopped.
         assert!(cancel.on_cancelled(move || engine.is_over()));
         gone.has_gone(1);
         assert_eq!(ends.load(Ordering::SeqCst), 0);
@@ -165,7 +167,7 @@ mod tests {
     fn a_run_that_ends_as_the_patience_does_is_over_before_the_process_ends_or_not_at_all() {
         const PATIENCE: Duration = Duration::from_micros(300);
         let (mut rounds, mut ended) = (0, 0);
-        // Until both have happened, which takes luck on a busy machine.
+        // Until both orders have happened, which may take many rounds on a busy machine.
         while rounds < 1000 || ((ended == 0 || ended == rounds) && rounds < 100_000) {
             let (gone, ends) = counting(PATIENCE);
             let cancel = gone.comes(1);
@@ -175,7 +177,7 @@ mod tests {
             gone.is_over();
             let before = ends.load(Ordering::SeqCst);
             listener.join().expect("it listens");
-            // Who heard of it only after the run was over cancels nothing, and ends nothing.
+            // A client that went after the run was over cancels nothing, and ends nothing.
             assert!(before == 0 || (before == 1 && cancel.is_cancelled()));
             assert_eq!(ends.load(Ordering::SeqCst), before, "a process ends after its run was over");
             (rounds, ended) = (rounds + 1, ended + before as u64);

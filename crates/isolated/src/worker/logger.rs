@@ -1,4 +1,4 @@
-//! How do lines that are logged in a child come to the server's log?
+//! How do log lines of a child reach the server's log?
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use nerite_process::packets::Log as Line;
 /// Sends them over the side channel.
 struct SideLog(Arc<Channel>);
 
-/// From now on all that is logged here goes to the server over this socket.
+/// Sends all log lines of this process over this socket from now on.
 pub(super) fn install(side: Arc<Channel>) {
-    // Fails if there is a logger already, as in a test: then that one has the lines.
+    // Fails if there is a logger already, as in a test: then that one gets the lines.
     if log::set_boxed_logger(Box::new(SideLog(side))).is_ok() {
         log::set_max_level(LevelFilter::Info);
     }
@@ -33,7 +33,7 @@ impl Log for SideLog {
         };
         let text = record.args().to_string();
         let at = (record.file().unwrap_or_default(), record.line().unwrap_or_default());
-        // A server that is gone, or does not listen, loses a line.
+        // If the server is gone, or reads too slowly, the line is lost.
         let _ = self.0.try_send(&Line { level, text: &text, at }.to_string());
     }
 

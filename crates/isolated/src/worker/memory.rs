@@ -11,7 +11,8 @@ use nerite_process::packets::{Segment, SegmentOffset};
 use nerite_request::Status;
 use nerite_shm::SharedMapping;
 
-/// How long a segment is waited for that another thread is about to map: one channel names what the other introduced.
+/// How long to wait for a segment that another thread is about to map: one channel may name a segment that the other
+/// one brings.
 const ON_ITS_WAY: Duration = Duration::from_secs(10);
 
 /// The segments that are mapped here, by the server's numbers.
@@ -24,12 +25,12 @@ pub(super) struct Memory {
 #[derive(Default)]
 struct State {
     segments: HashMap<u64, SharedMapping>,
-    /// Those that could not be mapped, until the server is told.
+    /// Segments that could not be mapped, until the server is told.
     unmapped: Vec<u64>,
 }
 
 impl Memory {
-    /// Maps each, from one descriptor each.
+    /// Maps each segment from one descriptor.
     pub(super) fn map(&self, wanted: Option<Vec<Segment>>, descriptors: Vec<OwnedFd>) -> Result<(), String> {
         let wanted = wanted.ok_or("the server told of memory in words that make no sense")?;
         let mut failed = Ok(());
@@ -51,7 +52,7 @@ impl Memory {
         failed
     }
 
-    /// Lets go of these. What requests still use stays mapped until they are answered.
+    /// Drops these segments. They stay mapped while requests use them.
     pub(super) fn forget(&self, segments: impl Iterator<Item = u64>) {
         for segment in segments {
             let gone = self.lock().segments.remove(&segment);
@@ -59,12 +60,12 @@ impl Memory {
         }
     }
 
-    /// Those that the server is to be told of, once.
+    /// Takes the segments that could not be mapped, to tell the server.
     pub(super) fn take_unmapped(&self) -> Vec<u64> {
         std::mem::take(&mut self.lock().unmapped)
     }
 
-    /// Where these bytes lie, if the server knows that memory.
+    /// The segment and offset of these bytes, if the server knows that memory.
     pub(super) fn spot_of(&self, data: &Buffer) -> Option<SegmentOffset> {
         let state = self.lock();
         let of = |(segment, mapping): (&u64, &SharedMapping)| {
@@ -73,7 +74,7 @@ impl Memory {
         state.segments.iter().find_map(of).filter(|_| !data.is_empty())
     }
 
-    /// The segment of that number. If it may be `on_its_way` by another channel, it is waited for.
+    /// The segment of that number. If another channel may be bringing it (`on_its_way`), this waits.
     pub(super) fn get(&self, segment: u64, on_its_way: bool) -> Result<SharedMapping, Status> {
         let patience = if on_its_way { ON_ITS_WAY } else { Duration::ZERO };
         let is_missing =
@@ -89,12 +90,12 @@ impl Memory {
     }
 }
 
-/// Part of a mapping, readable.
+/// A part of a mapping, to read.
 pub(super) fn buffer(mapping: &SharedMapping, offset: usize, len: usize) -> Result<Buffer, Status> {
     Ok(mapping.buffer(extent(mapping, offset, len)?))
 }
 
-/// The same, which drops `with` when nobody reads it any more.
+/// The same, which drops `with` after its last reader.
 pub(super) fn buffer_with(
     mapping: &SharedMapping,
     offset: usize,
@@ -104,7 +105,7 @@ pub(super) fn buffer_with(
     Ok(mapping.buffer_with(extent(mapping, offset, len)?, with))
 }
 
-/// Part of a mapping, writable.
+/// A part of a mapping, to write.
 pub(super) fn slot(mapping: &SharedMapping, offset: usize, len: usize) -> Result<Slot, Status> {
     Ok(mapping.slot(extent(mapping, offset, len)?))
 }

@@ -1,7 +1,7 @@
 //! How does a child make metrics that the server shows?
 //!
-//! By questions on the side channel, as Python models do: the registry is the server's. The answers come in the order of the questions. With the process
-//! all that it made goes.
+//! It asks on the side channel, as Python models do, because the registry is the server's. The answers come in the
+//! order of the questions. When the process ends, all that it made is removed.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -19,7 +19,7 @@ pub(super) struct ServerMetrics(Arc<Questions>);
 
 struct Questions {
     side: Arc<Channel>,
-    /// `None` once an answer did not come: a later one would be taken for that of another question.
+    /// `None` once an answer did not come: a later answer would be taken for that of another question.
     answers: Mutex<Option<Receiver<Measured>>>,
 }
 
@@ -30,7 +30,7 @@ struct Made {
 }
 
 impl ServerMetrics {
-    /// Asks on this channel. The answers are put into the sender.
+    /// Asks on this channel. Whoever reads the channel puts the answers into the sender.
     pub fn new(side: &Arc<Channel>) -> (ServerMetrics, Sender<Measured>) {
         let (told, answers) = channel();
         let questions = Questions { side: Arc::clone(side), answers: Mutex::new(Some(answers)) };
@@ -60,7 +60,7 @@ impl Questions {
         }
     }
 
-    /// Asks for a number.
+    /// Asks a question whose answer is a number.
     fn number(&self, question: &MetricAsked<'_>) -> Result<u64, String> {
         match self.ask(question)? {
             Measured::Number(number) => Ok(number),
@@ -96,7 +96,7 @@ impl MetricMaker for Made {
 impl Drop for Made {
     fn drop(&mut self) {
         for family in &self.families {
-            // A server that is gone shows none.
+            // If the server is gone, it shows no metrics.
             let _ = self.questions.side.send(Unmeasured(*family).to_string(), &[]);
         }
     }

@@ -21,16 +21,16 @@ use super::calls::{Calls, Told, wait};
 use super::memory::{buffer, slot};
 use super::talk::{OutputSpace, Talk};
 
-/// The models of the server, as far as its channel for calls reaches.
+/// The models of the server, through the channel for calls.
 pub(super) struct ServerModels(Arc<ModelCalls>);
 
-/// The calls for that.
+/// The calls to these models.
 struct ModelCalls {
     talk: Arc<Talk>,
     calls: Arc<Calls>,
 }
 
-/// A request, without its way back.
+/// A request, without its reply.
 struct Asked {
     model: String,
     version: Option<i64>,
@@ -51,7 +51,7 @@ impl ServerModels {
 }
 
 impl ModelCalls {
-    /// Memory that the server shares, for so many bytes.
+    /// Memory for this many bytes that the server shares.
     fn space(&self, bytes: usize) -> Result<(SegmentOffset, Slot), Status> {
         let told = wait(&self.calls.ask(|call| AskSpace { call, bytes }.to_string())?)?;
         if let Some(status) = told.failure() {
@@ -61,8 +61,8 @@ impl ModelCalls {
         Ok((spot, slot(&self.talk.memory().get(spot.segment, true)?, spot.offset, bytes)?))
     }
 
-    /// Where each input lies. Those that are not in memory of the server or its clients are copied there; all of them, if the server does not
-    /// know where they are.
+    /// The memory of each input. Inputs that lie elsewhere are copied to memory that the server shares. With
+    /// `copies_all` all of them are, because the server does not know where they are.
     fn places(&self, inputs: &[Tensor], copies_all: bool) -> Result<Vec<Option<SegmentOffset>>, Status> {
         let known = |input: &Tensor| if copies_all { None } else { self.talk.memory().spot_of(&input.data) };
         let mut spots: Vec<_> = inputs.iter().map(known).collect();
@@ -85,7 +85,7 @@ impl ModelCalls {
         Ok(spots)
     }
 
-    /// Sends a request. Its number, and its responses.
+    /// Sends a request. Returns its number, and its responses.
     fn ask(&self, asked: &Asked, copies_all: bool) -> Result<(u64, Receiver<Told>), Status> {
         let spots = self.places(&asked.inputs, copies_all)?;
         let inputs: Vec<_> = asked.inputs.iter().zip(spots).map(told).collect();
@@ -112,7 +112,7 @@ impl ModelCalls {
                 let is_last = said.is_final();
                 let (response, segments) = self.response(&said, is_last);
                 reply.send(response);
-                // The engine has copied what it keeps.
+                // The engine has copied the tensors that it keeps.
                 let _ = self.calls.tell(&Taken { call, let_go: &segments }.to_string());
                 if is_last {
                     return Ok(());
@@ -122,7 +122,7 @@ impl ModelCalls {
         }
     }
 
-    /// Tells the server if nobody wants the answer any more.
+    /// Tells the server if the request is cancelled.
     fn end_with(&self, asked: &Asked, call: u64) {
         let calls = Arc::clone(&self.calls);
         let tell = move || drop(calls.tell(&Cancelling(call).to_string()));
@@ -173,7 +173,7 @@ impl ModelCalls {
         (response, segments)
     }
 
-    /// Waits for the answer to a call that is only done or fails.
+    /// Waits for an answer that says only that the call succeeded or failed.
     fn done(answer: Result<Receiver<Told>, Status>) -> Result<(), Status> {
         let told = wait(&answer?)?;
         told.failure().map_or(Ok(()), Err)
@@ -206,7 +206,8 @@ fn told((input, spot): (&Tensor, Option<SegmentOffset>)) -> TensorAt<'_, &[i64]>
 }
 
 impl Infer for ServerModels {
-    /// The responses are passed on by a thread of the request's own: the functions of a backend that they call may wait for other requests.
+    /// A thread for each request passes the responses on, because they may call functions of a backend that wait for
+    /// other requests.
     fn infer(&self, model: &str, version: Option<i64>, request: Request) {
         let Request { id, inputs, wanted, timeout_us, priority, sequence, parameters, cancel, reply } = request;
         let wanted = wanted.iter().map(|wanted| wanted.name.to_string()).collect();

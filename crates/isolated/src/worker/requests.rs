@@ -1,4 +1,4 @@
-//! What are the requests of a batch, as an engine of the server's takes them?
+//! How do the requests of a batch become jobs of an engine?
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -22,7 +22,7 @@ pub(super) struct Requests {
 struct Unread {
     asked: Arc<Asked>,
     request: AdmittedRequest,
-    /// Outputs that the server wants, and not the client: the states of sequences.
+    /// Outputs that only the server wants: the states of sequences.
     states: Vec<Name>,
 }
 
@@ -46,7 +46,7 @@ impl Requests {
         Requests { each, unread: Mutex::new(unread) }
     }
 
-    /// Those that could be read, once. `repeats` says whether they may run again.
+    /// Takes those that could be read. `repeats` says whether they may run again.
     pub(super) fn jobs(&self, version: &Arc<ModelVersion>, repeats: bool) -> Jobs {
         let requests = std::mem::take(&mut *self.unread.lock().unwrap_or_else(PoisonError::into_inner));
         let job = |unread| {
@@ -54,7 +54,7 @@ impl Requests {
             let mut job = Job::new(request, version.begin(), now_ns());
             if repeats {
                 let whom: Weak<dyn Reschedule> = Arc::<Asked>::downgrade(&asked);
-                // The number of the sequence's state is the server's.
+                // The server keeps the number of the sequence's state.
                 job.may_run_again(whom, 0);
             }
             for state in &states {
@@ -71,17 +71,17 @@ impl Requests {
         requests.into_iter().flatten().map(job).collect()
     }
 
-    /// Each of them, with its answer, which is waited for.
+    /// Waits for the answer of each request.
     pub(super) fn answers(&self) -> impl Iterator<Item = (&Asked, Result<InferResponse, Status>)> {
         self.each.iter().map(|asked| (&**asked, asked.wait()))
     }
 
-    /// Each of them, in their order.
+    /// All requests, in their order.
     pub(super) fn each(&self) -> &[Arc<Asked>] {
         &self.each
     }
 
-    /// Memory that was found missing under what the requests named, and where.
+    /// Segments whose memory was lost under the requests, and the offsets.
     pub(super) fn lost(&self) -> Vec<[u64; 2]> {
         self.each.iter().flat_map(|asked| asked.lost()).collect()
     }
@@ -89,7 +89,7 @@ impl Requests {
 
 fn read(talk: &Talk, asked: &Arc<Asked>, told: RequestRead<'_>) -> Result<Unread, Status> {
     let id = told.id();
-    // A process without calls answers its whole batch at once, and nobody asks when the engine lets go of inputs.
+    // A process without calls answers its whole batch at once, and does not report when the engine drops inputs.
     let held = talk.calls().map(|_| Arc::new(InputsHeld(Arc::clone(asked))));
     let inputs = told.inputs().map(|told| input(asked, held.as_ref(), told)).collect::<Result<_, Status>>()?;
     let mut wanted = told.outputs().map(|told| output(asked, told)).collect::<Result<Vec<_>, Status>>()?;

@@ -14,21 +14,21 @@ use super::calls::Calls;
 use super::gone::Gone;
 use super::memory::Memory;
 
-/// The channel, and the memory that came over it. One command at a time is answered; while it is, any thread of the engine may ask for
-/// space, one at a time.
+/// The channel, and the memory that came over it. Commands are answered one at a time. Meanwhile any thread of the
+/// engine may ask for space, one at a time.
 pub(super) struct Talk {
     channel: Channel,
     side: Arc<Channel>,
     packet: Mutex<Packet>,
     memory: Arc<Memory>,
     gone: Arc<Gone>,
-    /// There where requests may be answered apart from their batch.
+    /// `None` where requests are only answered with their batch.
     calls: Option<Arc<Calls>>,
-    /// Bytes that were copied when the server was told last, by reason.
+    /// Bytes that were copied up to the last report to the server, by reason.
     told: Mutex<Vec<u64>>,
 }
 
-/// Space that the server found for an output.
+/// Memory that the server found for an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OutputSpace {
     pub(super) spot: SegmentOffset,
@@ -50,17 +50,18 @@ impl Talk {
         Ok(Talk { channel, side, packet: Mutex::new(packet), memory, gone, calls, told: Mutex::new(copies()) })
     }
 
-    /// The channel for answers apart from their batch.
+    /// The channel for answers that come separately from their batch.
     pub(super) fn calls(&self) -> Option<&Arc<Calls>> {
         self.calls.as_ref()
     }
 
-    /// Sends a report on the side channel. Waits while the server has not read the earlier ones; one that is gone loses it.
+    /// Sends a report on the side channel. Waits while the server has not read the earlier ones. If the server is gone,
+    /// the report is lost.
     pub(super) fn report(&self, report: &dyn Display) {
         let _ = self.side.send(report.to_string(), &[]);
     }
 
-    /// What was copied since the server was told last, by reason: it counts that as its own.
+    /// The bytes that were copied since the last report, by reason. The server counts them as its own.
     pub(super) fn take_copied(&self) -> Vec<(Reason, u64)> {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *told, copies());
@@ -68,7 +69,7 @@ impl Talk {
         more.filter(|(_, bytes)| *bytes > 0).collect()
     }
 
-    /// Whose clients have gone.
+    /// Which requests have lost their clients.
     pub(super) fn gone(&self) -> &Gone {
         &self.gone
     }
@@ -77,7 +78,7 @@ impl Talk {
         &self.memory
     }
 
-    /// The next packet and its descriptors; memory that is no more is let go of. `None` at the end.
+    /// The next packet and its descriptors. Drops memory that is gone. `None` at the end.
     pub(super) fn next_command(&self) -> io::Result<Option<(Command, Vec<OwnedFd>)>> {
         let mut packet = self.packet.lock().unwrap_or_else(PoisonError::into_inner);
         self.receive(&mut packet)
@@ -96,7 +97,7 @@ impl Talk {
         self.channel.send(answer, &[])
     }
 
-    /// Asks for space for so many bytes of an output of the batch's request `index`.
+    /// Asks for memory for this many bytes of an output of the batch's request `index`.
     pub(super) fn ask_for_space(&self, index: usize, output: &str, bytes: usize) -> Result<OutputSpace, Status> {
         let mut packet = self.packet.lock().unwrap_or_else(PoisonError::into_inner);
         let gone = |error: io::Error| Status::unavailable(format!("the server cannot be asked for space: {error}"));
@@ -117,7 +118,7 @@ impl Talk {
 }
 
 impl OutputSpace {
-    /// The space that an answer tells of, which must have so many bytes.
+    /// Reads an answer with memory of this many bytes.
     pub(super) fn read(told: &Command, bytes: usize) -> Result<OutputSpace, Status> {
         let space = told.room().flatten().map(|(spot, capacity)| OutputSpace { spot, capacity });
         let space = space.filter(|space| space.capacity >= bytes);

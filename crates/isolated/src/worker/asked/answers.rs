@@ -1,4 +1,4 @@
-//! How is an engine's response told to the server?
+//! How is an engine's response sent to the server?
 
 use nerite_memory::Reason;
 use nerite_process::packets::{Outcome, SegmentOffset, TensorAt};
@@ -12,7 +12,7 @@ use super::Asked;
 /// A response, and where each of its outputs lies; or the failure.
 pub(in super::super) struct Answered {
     told: Result<Parameters, Status>,
-    /// The outputs; of a failure what its model set apart.
+    /// The outputs; for a failure the states that the model kept.
     outputs: Vec<(Output, Option<SegmentOffset>)>,
 }
 
@@ -30,12 +30,12 @@ impl Answered {
         let place = |output: Output| spot(asked, &output).map(|spot| (output, spot));
         match outputs.into_iter().map(place).collect() {
             Ok(outputs) => Answered { told, outputs },
-            // What failed first is the reason.
+            // The first failure is the reason.
             Err(status) => Answered { told: told.and(Err(cut(status))), outputs: Vec::new() },
         }
     }
 
-    /// As a packet tells it.
+    /// The form in which a packet sends it.
     pub(in super::super) fn told(&self) -> Outcome<'_> {
         let outputs = self.outputs.iter().map(|(output, spot)| {
             let Output { name, datatype, shape, data, .. } = output;
@@ -53,7 +53,7 @@ fn spot(asked: &Asked, output: &Output) -> Result<Option<SegmentOffset>, Status>
     if output.data.is_empty() { Ok(None) } else { Ok(Some(placed(asked, output)?.spot)) }
 }
 
-/// Where the output lies, or is copied to, if the engine left it in memory of its own.
+/// The memory in which the output lies. If the engine left it elsewhere, it is copied.
 fn placed(asked: &Asked, output: &Output) -> Result<OutputSpace, Status> {
     let Output { name, data, .. } = output;
     let place = asked.place(name);
