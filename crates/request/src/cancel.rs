@@ -1,4 +1,4 @@
-//! Has the client stopped caring?
+//! Was a request cancelled?
 
 use std::cell::RefCell;
 use std::fmt;
@@ -7,15 +7,16 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nerite_locks::Mutex;
 
-/// The most flags of ended requests that a thread keeps for its next ones. A thread that serves connections ends most requests before it reads others.
+/// The most flags that a thread keeps for reuse after their requests ended. A thread that serves connections ends most
+/// requests before it reads others.
 const SPARE_MAX: usize = 4;
 
 thread_local! {
-    /// Flags that nobody else has. None of them is set or watched.
+    /// Flags that no request has. None of them is set or watched.
     static SPARE: RefCell<Vec<Arc<State>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One request's flag, shared by whoever may cancel it and whoever may want to know.
+/// One request's flag, shared by all code that may cancel the request or watch for that.
 #[derive(Clone, Debug)]
 pub struct Cancel(Arc<State>);
 
@@ -23,13 +24,13 @@ pub struct Cancel(Arc<State>);
 const CANCELLED: u8 = 1;
 /// The bit of a flag that was set because the request had taken too long.
 const TIMED_OUT: u8 = 4;
-/// The bit of a flag of which somebody wants to be told. It stays.
+/// The bit of a flag with a callback. It is never cleared.
 const WATCHED: u8 = 2;
 
 #[derive(Default)]
 struct State {
     bits: AtomicU8,
-    /// Locked only for a flag that is watched: most requests end without anybody having asked.
+    /// Locked only for a flag with a callback: most requests end without one.
     on_cancelled: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -46,33 +47,34 @@ impl Cancel {
         Cancel(spare.unwrap_or_default())
     }
 
-    /// Sets the flag, for good, and tells whoever wanted to know. A request that waits is answered before this returns, so the caller
-    /// must not hold a lock that its answer takes.
+    /// Sets the flag, for good, and calls the callback. A request that waits is answered before this returns, so the
+    /// caller must not hold a lock that its answer takes.
     pub fn cancel(&self) {
         self.set(CANCELLED);
     }
 
-    /// As [`Cancel::cancel`], because the request's time is over. Its client waits on, and is told so.
+    /// As [`Cancel::cancel`], because the request's time is over. Its client still waits, and gets an error that says
+    /// so.
     pub fn time_out(&self) {
         self.set(CANCELLED | TIMED_OUT);
     }
 
     fn set(&self, bits: u8) {
-        // Called without the lock, because it may want to be told of something else.
+        // Called without the lock, because it may watch another flag.
         if let Some(told) = self.mark(bits) {
             told();
         }
     }
 
-    /// As [`Cancel::cancel`], but leaves it to the caller to tell: by what this returns, on any thread. Dropped, the request ends once its turn
-    /// comes.
+    /// As [`Cancel::cancel`], but the caller calls the returned callback itself, on any thread. If the callback is
+    /// dropped, the request ends when its turn comes.
     pub fn begin_cancel(&self) -> Option<Box<dyn FnOnce() + Send>> {
         self.mark(CANCELLED)
     }
 
-    /// Sets the bits. Whom to tell, if this is the first time.
+    /// Sets the bits. Returns the callback if this is the first time.
     fn mark(&self, bits: u8) -> Option<Box<dyn FnOnce() + Send>> {
-        // Whoever watches from now on sees the flag; whoever watched before is seen here.
+        // A callback that was set before is seen here; one that is set later finds the flag set.
         if self.0.bits.fetch_or(bits, Ordering::AcqRel) & WATCHED == 0 {
             return None;
         }
@@ -89,11 +91,11 @@ impl Cancel {
         self.0.bits.load(Ordering::Acquire) & TIMED_OUT != 0
     }
 
-    /// Has `told` called when the flag is set, on the thread that sets it; only the last one given is called. False: the flag is set
-    /// already, and nothing will be called.
+    /// Has `told` called when the flag is set, on the thread that sets it. It replaces an earlier callback. Returns
+    /// false if the flag is set already: then nothing will be called.
     pub fn on_cancelled(&self, told: impl FnOnce() + Send + 'static) -> bool {
         let mut known = self.0.on_cancelled();
-        // Whoever sets the flag after this takes the lock, and so waits for what is put here.
+        // Code that sets the flag after this takes the lock, and so waits until the callback is here.
         if self.0.bits.fetch_or(WATCHED, Ordering::AcqRel) & CANCELLED != 0 {
             return false;
         }
@@ -109,12 +111,12 @@ impl Default for Cancel {
 }
 
 impl Drop for Cancel {
-    /// The last one who has the flag keeps it for another request.
+    /// The last owner of the flag keeps it for another request.
     fn drop(&mut self) {
         let Some(state) = Arc::get_mut(&mut self.0) else { return };
-        // Dropped here, because what is told may hold a flag of its own.
+        // Dropped here, because the callback may hold a flag of its own.
         drop(std::mem::take(state));
-        // A thread that ends keeps none.
+        // A thread that is ending keeps none.
         let _ = SPARE.try_with(|spare| {
             let mut spare = spare.borrow_mut();
             if spare.len() < SPARE_MAX {

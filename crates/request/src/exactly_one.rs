@@ -1,8 +1,8 @@
-//! What does a caller get who can take one response only?
+//! What does a caller get that can take only one response?
 
 use crate::{InferResponse, Response, Status};
 
-/// Collects the responses of one request for a caller who wants exactly one.
+/// Collects the responses of one request for a caller that wants exactly one.
 #[derive(Debug, Default)]
 pub struct ExactlyOne {
     first: Option<Result<InferResponse, Status>>,
@@ -14,12 +14,13 @@ pub struct ExactlyOne {
 pub struct NotOne {
     /// How many there were.
     pub count: usize,
-    /// Why the first of them brought no tensors, if it did not.
+    /// The error of the first, if it was one.
     pub first_error: Option<Status>,
 }
 
 impl ExactlyOne {
-    /// Takes the next response. With the last one: the only response there was, or that it was not the only one.
+    /// Takes the next response. Returns `Some` with the last one: the only response, or an error if it was not the only
+    /// one.
     pub fn take(&mut self, response: Response) -> Option<Result<Result<InferResponse, Status>, NotOne>> {
         let is_last = response.is_last();
         if let Some(content) = response.into_content() {

@@ -1,4 +1,4 @@
-//! What does a client ask, in its own words?
+//! What does a client's request say, before it is checked against the server?
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::limits::INLINE_WORK_BYTES_MAX;
 use crate::{Parameters, RegionRef, RequestTrace, SessionRef};
 
-/// An inference request as `wire` read it: syntax is settled, meaning is not.
+/// An inference request as `wire` read it: its syntax was checked, its names were not.
 #[derive(Clone, Debug, Default)]
 pub struct InferRequest {
     /// Name of the model.
@@ -28,14 +28,14 @@ pub struct InferRequest {
     pub parameters: Parameters,
     /// Input tensors in the client's order.
     pub inputs: Vec<InferInput>,
-    /// The whole body of a raw binary HTTP request, whose one input the model's configuration names. `inputs` is empty then.
-    /// Seldom there, and so in a box: requests are copied from future to future.
+    /// The whole body of a raw binary HTTP request, whose one input the model's configuration names. `inputs` is empty
+    /// then. It is rarely there, and in a box because requests are copied from future to future.
     pub raw_input: Option<Box<Buffer>>,
     /// The outputs wanted; empty for all.
     pub outputs: RequestedOutputs,
-    /// Whether a stream wants to hear of an end that brings no tensors.
+    /// Whether a stream wants a response for an end that has no tensors.
     pub empty_final: bool,
-    /// Where it is traced, if it is.
+    /// The trace of the request, if it has one.
     pub trace: Option<Arc<RequestTrace>>,
 }
 
@@ -49,8 +49,8 @@ impl InferRequest {
         inputs.sum::<usize>() + self.raw_input.as_ref().map_or(0, |body| body.len())
     }
 
-    /// Whether the thread that serves the connection may check this request against its model: what is read for that, the lengths of
-    /// BYTES elements, is little.
+    /// Whether the thread that serves the connection may check this request against its model. It may if there is
+    /// little to read: the check reads the lengths of BYTES elements.
     pub fn is_light(&self) -> bool {
         let raw = self.raw_input.as_ref().map_or(0, |body| body.len());
         let strings = self.inputs.iter().filter(|input| input.datatype == DataType::Bytes);
@@ -91,7 +91,7 @@ pub enum Source {
     Region(RegionRef),
 }
 
-/// The outputs that a client asks for. Most often there is one, for which no memory is taken.
+/// The outputs that a client asks for. Usually there is one, which needs no allocation.
 pub type RequestedOutputs = SmallVec<[InferRequestedOutput; 1]>;
 
 /// One output wanted.
@@ -99,9 +99,9 @@ pub type RequestedOutputs = SmallVec<[InferRequestedOutput; 1]>;
 pub struct InferRequestedOutput {
     /// The model's name for it.
     pub name: Name,
-    /// Where to put it; `None` to send it inline.
+    /// The shared memory for it; `None` to send it inline.
     pub region: Option<RegionRef>,
-    /// The session at whose expense the server is to choose a place; `region` is `None` then.
+    /// The session whose quota pays for memory that the server chooses; `region` is `None` then.
     pub session: Option<SessionRef>,
     /// How many of the best classes to send in place of the tensor; 0 for the tensor itself.
     pub classes: u64,

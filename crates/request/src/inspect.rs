@@ -1,4 +1,4 @@
-//! What may an operator be told about shared memory?
+//! What may an operator read about shared memory?
 
 /// A region as its server sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct RegionView {
     pub registered: bool,
     /// Tensors of requests that hold it now.
     pub users: u64,
-    /// Offset of the byte that was touched and had no memory: the region takes no more requests.
+    /// The offset of a byte that was accessed and had no memory. The region takes no more requests.
     pub lost_at: Option<u64>,
     /// Bytes its object had when it was registered; 0 where that is not known.
     pub object_bytes: u64,
@@ -48,10 +48,10 @@ impl Default for RegionOrigin {
     }
 }
 
-/// What a region's key leads to now.
+/// The object that a region's key leads to now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ObjectState {
-    /// Nobody can tell.
+    /// It is not known.
     #[default]
     Unknown,
     /// The object that was registered, with so many bytes.
@@ -61,11 +61,11 @@ pub enum ObjectState {
     },
     /// An object that is not the one which was registered.
     Another,
-    /// No object: it was unlinked, which hurts nobody.
+    /// No object: it was unlinked. The region works all the same.
     Gone,
 }
 
-/// What the server lends, as it is now.
+/// The leases of all sessions, and their limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolsView {
     /// Bytes that all sessions together may have.
@@ -89,11 +89,11 @@ pub struct ClassView {
     pub byte_size: u64,
     /// Those that clients have.
     pub lent: u64,
-    /// Those that came back and wait for their session to want them again.
+    /// Those that were given back and are kept for their session's next use.
     pub idle: u64,
-    /// Those that only requests hold, after their session ended or before it was told.
+    /// Those that only requests hold, after their session ended or before it learned of them.
     pub held: u64,
-    /// The most there were at one time.
+    /// The most leases of this size at one time.
     pub peak: u64,
 }
 
@@ -106,7 +106,7 @@ pub struct SessionView {
     pub pid: u32,
     /// Its user.
     pub uid: u32,
-    /// The program's name, as the system kept it when it connected; programs choose it themselves.
+    /// The program's name when it connected, as the system kept it; programs choose it themselves.
     pub command: String,
     /// What the client called itself in Hello; empty before that.
     pub client: String,
@@ -120,14 +120,14 @@ pub struct SessionView {
     pub lease_bytes: u64,
     /// Inferences whose last response has not been sent.
     pub inferences: u64,
-    /// Whether it may only make the operator's calls, because all places were taken.
+    /// Whether it may only make the operator's calls, because the server has as many sessions as it may have.
     pub operator_only: bool,
 }
 
 /// A lease, as its server sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseView {
-    /// The beginning of its name. The whole name would be the right to use it, which even the operator is not given.
+    /// The beginning of its name. The whole name is the right to use the lease, which even the operator does not get.
     pub name: String,
     /// Bytes.
     pub byte_size: u64,
@@ -137,7 +137,7 @@ pub struct LeaseView {
     pub users: u64,
 }
 
-/// What dropping came to.
+/// The result of dropping regions or sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// Regions, or sessions, that were dropped.

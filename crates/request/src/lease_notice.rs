@@ -1,4 +1,4 @@
-//! How does a client have the server choose an output's place, and how does it hear of it?
+//! How does a client let the server choose an output's memory, and how does it learn where that is?
 //!
 //! ```text
 //!   output { shared_memory_region: "session-<32 hex digits>", no size }         what an InferRequest says: a SessionRef
@@ -16,17 +16,17 @@ use crate::RegionRef;
 const PREFIX: &str = "session-";
 const KEY_DIGITS: usize = 32;
 
-/// A session as requests of any protocol name it, to have outputs placed at its expense.
+/// A session as requests of any protocol name it, so that the session's quota pays for the memory of outputs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SessionRef {
     /// The session's secret.
     pub key: u128,
-    /// What the client calls this request, so that it can give up its outputs if no answer comes; 0 for nothing.
+    /// The client's number for this request, with which it gives back the outputs if no answer comes; 0 for none.
     pub tag: u64,
 }
 
 impl SessionRef {
-    /// Reads `session-<32 hexadecimal digits>`, with `-<tag>` behind it or without; exactly one text stands for each.
+    /// Reads `session-<32 hexadecimal digits>`, optionally followed by `-<tag>`. Each session has exactly one text.
     pub fn parse(text: &str) -> Option<SessionRef> {
         let rest = text.strip_prefix(PREFIX)?;
         let (digits, tag) = rest.split_at_checked(KEY_DIGITS)?;
@@ -38,8 +38,8 @@ impl SessionRef {
         (found.to_string() == text).then_some(found)
     }
 
-    /// What an output says of a region, if it means a session: no offset and no size (or 0, which some clients cannot leave
-    /// out), for who knows the size names a place.
+    /// The session that an output names in the place of a region. It has no offset and no size (or 0, which some
+    /// clients cannot leave out). With a size it is the name of a region.
     pub fn wanted(region: &str, offset: u64, byte_size: u64) -> Option<SessionRef> {
         SessionRef::parse(region).filter(|_| offset == 0 && byte_size == 0)
     }
@@ -53,7 +53,7 @@ impl fmt::Display for SessionRef {
 }
 
 impl fmt::Debug for SessionRef {
-    /// Without the key: who knows it may spend the session's quota, and logs are read by many.
+    /// Without the key: it allows to spend the session's quota, and many people read logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SessionRef(tag {})", self.tag)
     }
@@ -70,13 +70,14 @@ pub struct LeaseNotice {
 }
 
 impl LeaseNotice {
-    /// `take_back` runs if every copy of this is dropped without one [`LeaseNotice::told`]: the response was lost before it was written.
+    /// Calls `take_back` if every copy of this is dropped without a call of [`LeaseNotice::told`]: the response was
+    /// lost before it was written.
     pub fn new(output: Name, region: RegionRef, take_back: impl FnOnce() + Send + Sync + 'static) -> LeaseNotice {
         let unseen = Unseen { told: AtomicBool::new(false), take_back: Some(Box::new(take_back)) };
         LeaseNotice { output, region, unseen: Arc::new(unseen) }
     }
 
-    /// The response that names it is on its way: from here on it is the client's.
+    /// The response that names the output is being sent: the output is the client's from now on.
     pub fn told(&self) {
         self.unseen.told.store(true, Ordering::Release);
     }

@@ -5,9 +5,10 @@
 //!            names                          Buffers, Slots              Buffers              classified, in leases
 //! ```
 //!
-//! An [`InferRequest`] still speaks in names (regions, models, versions as text). An [`AdmittedRequest`] holds Buffers and Slots, and the
-//! one edge back to the client: its [`Reply`]. A [`Request`] is the same before it was checked. Everything a client may be told about the server (metadata, statistics, index,
-//! settings) is a plain struct in [`report`], rendered by `wire`; what only its operator may is in [`inspect`].
+//! An [`InferRequest`] still consists of names (regions, models, versions as text). An [`AdmittedRequest`] holds
+//! Buffers and Slots, and its [`Reply`], which is the only way back to the client. A [`Request`] is the same before it
+//! was checked. Everything that clients may read about the server (metadata, statistics, index, settings) is a plain
+//! struct in [`report`], which `wire` writes. What only its operator may read is in [`inspect`].
 //!
 //! ```
 //! use std::sync::mpsc::channel;

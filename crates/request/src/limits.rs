@@ -1,7 +1,8 @@
-//! How much may one request name?
+//! How much may one request have?
 //!
-//! The readers of all three front ends ask here while they read, before anything large is made of what was sent. The numbers are far
-//! above what an honest client sends; a model whose configuration has more inputs or outputs raises its own limit.
+//! The readers of all three front ends check these limits while they read, before they allocate anything large. The
+//! numbers are far above what an honest client sends. A model whose configuration has more inputs or outputs raises its
+//! own limit.
 
 use crate::Status;
 
@@ -31,13 +32,13 @@ pub const WINDOW_BYTES_MAX: usize = 1 << 20;
 pub const LOAD_FILES_MAX: usize = 10_000;
 /// Bytes of a load request that may bring files; over HTTP they are in base64.
 pub const LOAD_BYTES_MAX: u64 = 4 << 30;
-/// Bytes of a load request that may bring none: a configuration whose characters may each be escaped, twice over.
+/// Bytes of a load request without files: room for a configuration all of whose characters are escaped twice.
 pub const LOAD_CONFIG_BYTES_MAX: u64 = 32 << 20;
 /// Bytes of a configuration that a load request brings, as JSON text. It is kept as long as the model, and each request for the
 /// model's configuration writes it again.
 pub const CONFIG_BYTES_MAX: usize = 1 << 20;
-/// Work on a request that is in proportion to fewer bytes than this is done on the thread that serves the connection: it takes less
-/// than a few milliseconds.
+/// Work on fewer bytes of a request than this is done on the thread that serves the connection: it takes less than a
+/// few milliseconds.
 pub const INLINE_WORK_BYTES_MAX: usize = 256 << 10;
 
 const _: () = assert!(TENSOR_PARAMETERS_MAX <= PARAMETERS_MAX);
@@ -65,11 +66,11 @@ impl TensorsMax {
     }
 }
 
-/// Something a request has too many of.
+/// An error: the request has too many of something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a request has at most {max} {what}, got {got}; {}", what.cure())]
 pub struct TooMany {
-    /// What.
+    /// Of what.
     pub what: Counted,
     /// How many it has.
     pub got: usize,

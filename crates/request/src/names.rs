@@ -1,11 +1,11 @@
 //! Which item of a list has this name?
 //!
-//! Few items are compared one by one, which is the fastest way and allocates nothing. Many are found through a table, so that
-//! looking up every name of a request costs time in proportion to their number, not to its square.
+//! Few items are compared one by one, which is fastest and allocates nothing. Many are found through a table, so that
+//! looking up all names of a request takes time in proportion to their number, not to its square.
 
 use std::collections::{HashMap, HashSet};
 
-/// Up to so many items are compared one by one.
+/// Up to this many items are compared one by one.
 const FEW: usize = 16;
 
 /// Items of a list that does not change, by name. Of items with the same name the first is found.
@@ -16,7 +16,7 @@ pub struct ByName<'i, T> {
 }
 
 impl<'i, T> ByName<'i, T> {
-    /// The items, each called what `name` gives.
+    /// A table of the items by the names that `name` returns.
     pub fn new(items: &'i [T], name: fn(&T) -> &str) -> ByName<'i, T> {
         let mut table = HashMap::new();
         if items.len() > FEW {
@@ -56,7 +56,7 @@ impl NameTable {
         NameTable(None)
     }
 
-    /// The index of `name` in `items`, each of which was [`NameTable::added`].
+    /// The index of `name` in `items`. [`NameTable::added`] was called for each item.
     pub fn find<T>(&self, items: &[T], of: impl Fn(&T) -> &str, name: &str) -> Option<usize> {
         match &self.0 {
             None => items.iter().position(|item| of(item) == name),
@@ -64,7 +64,7 @@ impl NameTable {
         }
     }
 
-    /// An item was just put at the end of `items`; its name is new.
+    /// Records the item that was just put at the end of `items`; its name is new.
     pub fn added<T>(&mut self, items: &[T], of: impl Fn(&T) -> &str) {
         if items.len() > FEW {
             let table = self.0.get_or_insert_default();

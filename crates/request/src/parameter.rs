@@ -1,4 +1,4 @@
-//! What may a request or response carry beside tensors?
+//! What may a request or response have beside tensors?
 
 use crate::names::NameTable;
 

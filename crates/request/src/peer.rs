@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::OnceLock;
 
-/// The client of a connection, as the kernel names it. Nothing in it is the client's own word.
+/// The client of a connection, as the kernel identifies it. The client itself cannot choose any of it.
 ///
 /// Quotas are kept per peer, and a peer's rights decide which objects of shared memory it may name. Two connections with
 /// equal peers share their quotas and their regions.
@@ -18,7 +18,7 @@ pub enum Peer {
     },
     /// A process whose user cannot be known: one of another host, or of another network namespace.
     Address(IpAddr),
-    /// A process of which the kernel tells nothing.
+    /// A process that the kernel does not identify.
     Unknown,
 }
 
@@ -42,7 +42,7 @@ impl Peer {
     }
 }
 
-/// The effective user id of this process. It is asked of the system once: every request needs it.
+/// The effective user id of this process. The system is asked once, because every request needs it.
 fn own_uid() -> u32 {
     static OWN: OnceLock<u32> = OnceLock::new();
     *OWN.get_or_init(|| rustix::process::geteuid().as_raw())

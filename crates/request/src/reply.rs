@@ -1,4 +1,4 @@
-//! How does an answer find its way back, exactly once?
+//! How does a response get back to the client, exactly once?
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,82 +8,86 @@ use nerite_memory::{Place, Slot};
 
 use crate::{RequestTrace, Response, ResponseWindow, Status};
 
-/// Where the responses of one request go. Called on the thread that made them, so nothing in it may block for long unless it says so
-/// ([`Deliver::may_wait`]).
+/// Takes the responses of one request. It is called on the thread that made them, so it must not block for long unless
+/// it says so ([`Deliver::may_wait`]).
 pub trait Deliver: Send {
     /// Takes one response. None comes after the last.
     fn deliver(&mut self, response: Response);
 
-    /// Sees a response as soon as it is made, on the thread that made it. It is delivered later, perhaps on another.
+    /// Sees a response when it is made, on the thread that made it. It is delivered later, perhaps on another thread.
     fn made(&mut self, _: &Response) {}
 
-    /// Takes the reason why the request was not accepted. Nothing else comes.
+    /// Takes the error of a request that was not accepted. Nothing else comes.
     fn refuse(&mut self, why: Status) {
         self.deliver(Response::refused(why));
     }
 
-    /// Whether it calls functions of others, which may wait. Then a thread that serves connections must not run the request.
+    /// Whether it calls functions of others, which may wait. Then the request must not run on a thread that serves
+    /// connections.
     fn may_wait(&self) -> bool {
         false
     }
 
-    /// Whether [`Deliver::place`] may find a place.
+    /// Whether [`Deliver::place`] may offer memory.
     fn offers_places(&self) -> bool {
         false
     }
 
-    /// Whether outputs may lie in memory of the server that the process of a model still writes to. What is sent to a socket, or kept for others, must
-    /// not change.
+    /// Whether outputs may lie in memory of the server that a model's process can still write to. What is sent to a
+    /// socket, or kept for others, must not change.
     fn takes_shared(&self) -> bool {
         false
     }
 
-    /// The window of the request, whose model waits while it is full. `None` where responses are taken at once.
+    /// The window of the request, whose model waits while it is full. `None` where each response is taken at once.
     fn window(&self) -> Option<Arc<ResponseWindow>> {
         None
     }
 
-    /// Where the request is traced, if it is.
+    /// The trace of the request, if it has one.
     fn trace(&self) -> Option<Arc<RequestTrace>> {
         None
     }
 
-    /// Who is charged for what the request leaves behind, such as the state of its sequence. `None` where nobody is.
+    /// The account that memory is charged to which the request leaves behind, such as the state of its sequence. `None`
+    /// if there is none.
     fn account(&self) -> Option<PeerAccount> {
         None
     }
 
-    /// Where [`Deliver::place`] would place an output, for a runtime that asks before it computes; `None` if nobody knows.
+    /// The kind of memory that [`Deliver::place`] would offer for an output, for a runtime that asks before it
+    /// computes; `None` if it is not known.
     fn likely_place(&self, _output: &str) -> Option<Place> {
         None
     }
 
-    /// A place for an output that the client named no memory for; `None` if it may lie anywhere.
+    /// Memory for an output that the client named none for; `None` if it may lie anywhere.
     fn place(&mut self, _: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
         Ok(None)
     }
 }
 
-/// Where the responses of many requests go, each of which has a number: what is the same for all of them is made once. Called as [`Deliver`].
+/// Takes the responses of many requests, each of which has a number. So what the requests share is made once. Its
+/// functions are as those of [`Deliver`].
 pub trait DeliverNumbered: Send + Sync {
     /// Takes one response of the request with that number. None comes after the last.
     fn deliver(&self, number: u64, response: Response);
 }
 
-/// The way of one request among many.
+/// One request of a [`DeliverNumbered`].
 pub struct Numbered {
-    /// Where all of them go.
+    /// Takes the responses.
     pub to: Arc<dyn DeliverNumbered>,
-    /// The number of this one.
+    /// The request's number.
     pub number: u64,
 }
 
-/// One of those that a number counts, until it is dropped.
+/// Counts one in a number until it is dropped.
 #[derive(Debug)]
 pub struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
-    /// One more.
+    /// Adds one to `all`.
     pub fn one(all: &Arc<AtomicUsize>) -> Counted {
         all.fetch_add(1, Ordering::AcqRel);
         Counted(Arc::clone(all))
@@ -96,25 +100,25 @@ impl Drop for Counted {
     }
 }
 
-/// An output for which a place is wanted.
+/// An output that needs memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlaceQuery<'q> {
     /// The model's name for it.
     pub output: &'q str,
     /// How large it is.
     pub bytes: usize,
-    /// Where the runtime would write it best. Whoever places it may choose otherwise: the place itself tells where it is.
+    /// The memory that the runtime prefers. The answer may be other memory: the slot says where it lies.
     pub preferred: Place,
 }
 
-/// The one edge back to the client. It takes any number of responses up to the last; dropped before that, it tells the
-/// client so: a lost reply is an error, never a hang.
+/// The only way back to the client. It takes any number of responses up to the last. If it is dropped before that, the
+/// client gets an error: a lost reply never makes a client wait forever.
 pub struct Reply(Option<Way>);
 
 enum Way {
     /// Made for this request.
     Own(Box<dyn Deliver>),
-    /// Shared with others. Its request is counted until the last response was taken.
+    /// Shared with others. The request is counted until its last response was taken.
     Shared { numbered: Numbered, _counted: Counted },
 }
 
@@ -146,7 +150,7 @@ impl Reply {
         Reply::through(Sink(sink))
     }
 
-    /// A reply that may find places for outputs as well.
+    /// A reply that may also offer memory for outputs.
     pub fn through(deliver: impl Deliver + 'static) -> Reply {
         Reply(Some(Way::Own(Box::new(deliver))))
     }
@@ -156,12 +160,12 @@ impl Reply {
         Reply(Some(Way::Shared { numbered, _counted: counted }))
     }
 
-    /// Where nothing can be sent any more.
+    /// A reply after the last response.
     pub fn closed() -> Reply {
         Reply(None)
     }
 
-    /// Whether it may find a place for an output that the client named no memory for.
+    /// Whether it may offer memory for an output that the client named none for.
     pub fn offers_places(&self) -> bool {
         self.0.as_ref().is_some_and(|way| way.get().offers_places())
     }
@@ -191,7 +195,7 @@ impl Reply {
         self.0.as_ref()?.get().account()
     }
 
-    /// A place for an output that the client named no memory for; `None` if it may lie anywhere.
+    /// Memory for an output that the client named none for; `None` if it may lie anywhere.
     pub fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
         self.0.as_mut().map_or(Ok(None), |way| way.get_mut().place(query))
     }
@@ -219,7 +223,7 @@ impl Reply {
         }
     }
 
-    /// Ends a request that its model was not given.
+    /// Ends a request that was not given to its model.
     pub fn refuse(&mut self, why: Status) {
         if let Some(mut way) = self.0.take() {
             way.get_mut().refuse(why);
@@ -236,7 +240,7 @@ impl Reply {
         self.0.is_none()
     }
 
-    /// What a client is told whose request was dropped.
+    /// The error of a request whose reply was dropped.
     pub fn lost() -> Status {
         Status::internal("the model ended its work on this request without a final response")
     }
@@ -256,7 +260,7 @@ impl std::fmt::Debug for Reply {
     }
 }
 
-/// A function to which responses go.
+/// A function that takes responses.
 struct Sink<F>(F);
 
 impl<F: FnMut(Response) + Send> Deliver for Sink<F> {

@@ -1,4 +1,4 @@
-//! What may a client be told about the server and its models?
+//! What may a client read about the server and its models?
 
 use nerite_tensor::DataType;
 
@@ -16,12 +16,12 @@ pub struct ServerReport {
 impl ServerReport {
     const ID: &str = "nerite_server(";
 
-    /// What the server process calls itself among its extensions, if it does; its session socket says the same.
+    /// The id of the server process among its extensions, if there is one. Its session socket has the same.
     pub fn server_id(&self) -> Option<&str> {
         self.extensions.iter().find_map(|one| one.strip_prefix(Self::ID)?.strip_suffix(')'))
     }
 
-    /// How a server says what it calls itself.
+    /// The extension that names the server process.
     pub fn id_extension(id: &str) -> String {
         format!("{}{id})", Self::ID)
     }
@@ -58,7 +58,7 @@ pub struct TensorReport {
 pub struct IndexEntry {
     /// The model's name.
     pub name: String,
-    /// By what the server knows the model: its name, or its repository and its name. Only the page tells it.
+    /// By what the server knows the model: its name, or its repository and its name. Only the status page shows it.
     pub identifier: String,
     /// The version; `None` for a model that was never loaded.
     pub version: Option<i64>,
@@ -129,7 +129,7 @@ pub struct StatisticsReport {
     pub batches: Vec<BatchReport>,
     /// One entry for each position of a response, ascending. Only of models that may answer many times.
     pub responses: Vec<ResponseReport>,
-    /// The memory that it has, as its backend says.
+    /// The memory that its backend reports.
     pub memory: Vec<MemoryUsage>,
     /// Requests that wait now.
     pub pending: u64,
@@ -137,11 +137,11 @@ pub struct StatisticsReport {
     pub failures: [u64; 4],
     /// How long the load took, in ns.
     pub load_ns: u64,
-    /// The repository that it lies in, where models of several may have the same name.
+    /// The repository that it lies in, where models of several repositories may have the same name.
     pub namespace: String,
 }
 
-/// What takes time.
+/// A part of a request whose time is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Latency {
     /// A successful request, arrival to answer.
@@ -156,34 +156,35 @@ pub enum Latency {
     ComputeOutput,
     /// An answer from the response cache.
     CacheHit,
-    /// A look-up in the response cache that found nothing, and keeping the response.
+    /// A look-up in the response cache that found nothing, and storing the response.
     CacheMiss,
 }
 
 /// How the latencies of a model version are distributed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LatencyReport {
-    /// Those that are kept.
+    /// The latencies that are recorded.
     pub summaries: Vec<(Latency, SummaryReport)>,
-    /// The time from a request to its first response, if that is kept.
+    /// The time from a request to its first response, if it is recorded.
     pub first_response: Option<BucketReport>,
 }
 
-/// Times, by their share.
+/// Times as quantiles.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SummaryReport {
-    /// Shares from 0 to 1, each with the time in µs that so many of late were within; `None` if there were none of late.
+    /// Shares from 0 to 1, and the time in µs that this share of the recent requests took at most; `None` if there was
+    /// none recently.
     pub quantiles: Vec<(f64, Option<u64>)>,
-    /// How many there were, ever.
+    /// How many there were since the start.
     pub count: u64,
     /// All added up, in µs.
     pub sum_us: u64,
 }
 
-/// Times, by their length.
+/// Times as a histogram.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BucketReport {
-    /// Upper bounds in ms, ascending, and how many were within each.
+    /// Upper bounds in ms, ascending, and how many times were within each.
     pub buckets: Vec<(f64, u64)>,
     /// How many there were.
     pub count: u64,
@@ -219,7 +220,7 @@ pub struct ResponseReport {
     pub fail: Duration,
     /// The end of a request, without outputs.
     pub empty_response: Duration,
-    /// What was not sent, because the client had gone.
+    /// Responses that were not sent, because the client had gone.
     pub cancel: Duration,
 }
 
@@ -263,18 +264,18 @@ pub struct CustomFamily {
 /// What a metric counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// What only grows.
+    /// A number that only grows.
     Counter,
-    /// What goes up and down.
+    /// A number that goes up and down.
     Gauge,
-    /// How observed values are distributed.
+    /// The distribution of observed values.
     Histogram,
 }
 
 /// The value of such a metric.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CustomValue {
-    /// A counter's, or a gauge's.
+    /// The value of a counter or a gauge.
     Number(f64),
     /// Upper bounds, ascending, and how many values were within each; then how many there were, and their sum.
     Histogram(Vec<(f64, u64)>, u64, f64),

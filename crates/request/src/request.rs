@@ -1,4 +1,4 @@
-//! What does a model get to work on?
+//! What does a model get?
 
 use nerite_memory::Slot;
 use nerite_tensor::{Name, Tensor};
@@ -6,30 +6,30 @@ use smallvec::SmallVec;
 
 use crate::{Cancel, Parameters, Reply, Sequence};
 
-/// A request whose tensors are memory, not yet checked against its model: what one part of the server asks of another.
+/// A request whose tensors are memory, not yet checked against its model. One part of the server sends it to another.
 #[derive(Debug)]
 pub struct Request {
-    /// The asker's own name for the request; may be empty.
+    /// The sender's own name for the request; may be empty.
     pub id: Name,
-    /// Input tensors, in the asker's order.
+    /// Input tensors, in the sender's order.
     pub inputs: Inputs,
     /// Outputs wanted; empty for all.
     pub wanted: Vec<Wanted>,
     /// Priority, 0 for the model's default.
     pub priority: u64,
-    /// Longest time in the queue in µs, 0 for the model's default. Of some models it bounds the run as well.
+    /// Longest time in the queue in µs, 0 for the model's default. For some models it limits the run as well.
     pub timeout_us: u64,
     /// The sequence it belongs to.
     pub sequence: Sequence,
     /// Parameters for the model.
     pub parameters: Parameters,
-    /// Set when nobody wants the answer any more.
+    /// Set when the answer is not needed any more.
     pub cancel: Cancel,
-    /// The way back.
+    /// Takes the responses.
     pub reply: Reply,
 }
 
-/// An admitted request: everything was checked against the model, and names have become memory.
+/// An admitted request: everything was checked against the model, and names were replaced by memory.
 #[derive(Debug)]
 pub struct AdmittedRequest {
     /// The client's own name for the request; may be empty.
@@ -38,11 +38,11 @@ pub struct AdmittedRequest {
     pub rows: u32,
     /// Input tensors, in the client's order.
     pub inputs: Inputs,
-    /// Outputs wanted, each at most once; never empty: "all" was spelled out at admission.
+    /// Outputs wanted, each at most once, and at least one: "all" was replaced by their names.
     pub wanted: WantedOutputs,
     /// Priority, 0 for the model's default.
     pub priority: u64,
-    /// Longest time in the queue in µs, 0 for the model's default. Of some models it bounds the run as well.
+    /// Longest time in the queue in µs, 0 for the model's default. For some models it limits the run as well.
     pub timeout_us: u64,
     /// The sequence it belongs to.
     pub sequence: Sequence,
@@ -50,17 +50,17 @@ pub struct AdmittedRequest {
     pub parameters: Parameters,
     /// Set when the client went away.
     pub cancel: Cancel,
-    /// The way back.
+    /// Takes the responses.
     pub reply: Reply,
 }
 
-/// The tensors that go into a model. One of them takes no memory for the list.
+/// The tensors that go into a model. A list of one needs no allocation.
 pub type Inputs = SmallVec<[Tensor; 1]>;
 
-/// The outputs that a request wants. Most often there is one, for which no memory is taken.
+/// The outputs that a request wants. Usually there is one, which needs no allocation.
 pub type WantedOutputs = SmallVec<[Wanted; 1]>;
 
-/// One output wanted, and where.
+/// One output wanted, and the memory for it.
 #[derive(Debug)]
 pub struct Wanted {
     /// The model's name for it.
@@ -70,7 +70,7 @@ pub struct Wanted {
 }
 
 impl Request {
-    /// A request for these outputs, or all, of the answers to which nothing else is special.
+    /// A request for these outputs, or for all if there are none; everything else has its default.
     pub fn new(inputs: impl Into<Inputs>, wanted: Vec<Wanted>, reply: Reply) -> Request {
         Request {
             id: Name::default(),

@@ -23,14 +23,15 @@ pub enum Response {
         error: Status,
         /// Whether more responses follow all the same.
         more: bool,
-        /// Whether no queue took the request: a client is told so in the same form as of a request that names no model.
+        /// Whether no queue took the request. Its client gets the same form of error as for a model that does not
+        /// exist.
         refused: bool,
         /// As in [`InferResponse`].
         permit: Option<Arc<ResponsePermit>>,
     },
 }
 
-/// What a response brings: tensors, and which model made them for which request.
+/// The content of a response: tensors, and which model made them for which request.
 #[derive(Clone, Debug, Default)]
 pub struct InferResponse {
     /// Name of the model that answered.
@@ -43,13 +44,13 @@ pub struct InferResponse {
     pub parameters: Parameters,
     /// Output tensors in the order the model made them.
     pub outputs: Outputs,
-    /// Those outputs whose place the server chose, for the client to be told where they lie.
+    /// Those outputs whose memory the server chose. They tell the client where the outputs lie.
     pub lease_notices: Vec<LeaseNotice>,
-    /// Its place in the window of its request, while it waits for the client.
+    /// Its permit in the window of its request, while it waits for the client.
     pub permit: Option<Arc<ResponsePermit>>,
 }
 
-/// The outputs of a response. Most often there is one, for which no memory is taken.
+/// The outputs of a response. Usually there is one, which needs no allocation.
 pub type Outputs = SmallVec<[Output; 1]>;
 
 /// One output tensor.
@@ -63,7 +64,7 @@ pub struct Output {
     pub shape: Shape,
     /// Its bytes, wherever they are.
     pub data: Buffer,
-    /// Whether the bytes already lie where the client will look (a region of its own), so that none are sent.
+    /// Whether the bytes already lie in memory that the client named, so that none are sent.
     pub placed: bool,
 }
 
@@ -101,7 +102,7 @@ impl Response {
         }
     }
 
-    /// Takes its permit, for one who keeps something else of it while it waits.
+    /// Takes its permit, for a caller that keeps a part of the response.
     pub fn take_permit(&mut self) -> Option<Arc<ResponsePermit>> {
         match self {
             Response::Part(tensors) | Response::Final(tensors) => tensors.permit.take(),
@@ -120,7 +121,7 @@ impl Response {
 }
 
 impl InferResponse {
-    /// Bytes that are to be sent with it and that its client chose the number of: tensors, and the request's id.
+    /// Bytes that are sent with it and whose number a client or model chooses: tensors, and the request's id.
     pub fn inline_bytes(&self) -> usize {
         let tensors = self.outputs.iter().filter(|output| !output.placed).map(|output| output.data.len());
         tensors.sum::<usize>() + self.id.len()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nerite_budget::PeerCharge;
 
-/// What the log shows. `None` in a change means "as it is".
+/// What the log shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
     /// The log's file; empty for the standard streams. Cannot be changed by a client.
@@ -45,7 +45,7 @@ pub type TraceSettings = Vec<(String, Vec<String>)>;
 /// A change of trace settings: name → new values, or `None` to return to the default.
 pub type TraceChange = Vec<(String, Option<Vec<String>>)>;
 
-/// The content of a file that a load request brings, wherever it lies until it is written.
+/// The content of a file that a load request brings, in memory or elsewhere, until it is written.
 pub trait FileContent: std::fmt::Debug + Send + Sync {
     /// Writes all of it. Called on a thread that may block.
     fn write_to(&self, out: &mut dyn Write) -> io::Result<()>;
@@ -64,6 +64,6 @@ pub struct LoadOptions {
     pub config: Option<String>,
     /// Files by path below the model's directory, in place of the repository's.
     pub files: Vec<(String, Arc<dyn FileContent>)>,
-    /// What the client is charged for both. It is kept as long as the model is served with them.
+    /// The charge to the client for both. It is kept as long as the model is served with them.
     pub charge: Option<Arc<PeerCharge>>,
 }

@@ -7,19 +7,19 @@ use nerite_memory::NoMemory;
 pub enum Code {
     /// Nothing more is known.
     Unknown,
-    /// The server's or a model's own fault.
+    /// A fault of the server or of a model.
     Internal,
     /// A model, version or region that does not exist.
     NotFound,
-    /// The client's fault.
+    /// A fault of the client.
     InvalidArg,
-    /// Not now: stopping, loading, full or too late.
+    /// Not possible now: stopping, loading, full or too late.
     Unavailable,
-    /// Not by this server, model or build.
+    /// Not possible with this server, model or build.
     Unsupported,
-    /// A name that is taken.
+    /// The name is taken.
     AlreadyExists,
-    /// The client went away or said stop.
+    /// The client went away or cancelled the request.
     Cancelled,
     /// The client brought no token, or one that the server does not know.
     Unauthenticated,
@@ -48,7 +48,7 @@ impl Code {
     }
 }
 
-/// A failure as a client is told it: its kind and one sentence.
+/// A failure as a client gets it: its kind and one sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Status {
@@ -84,7 +84,7 @@ impl Status {
         Status::new(Code::Unavailable, message)
     }
 
-    /// A request's timeout is over, in the queue or in a run. The words are Triton's.
+    /// A request's timeout is over, in the queue or in a run. The text is Triton's.
     pub fn timed_out() -> Status {
         Status::unavailable("Request timeout expired")
     }

@@ -1,8 +1,9 @@
-//! What is noted of a request that is traced?
+//! What is recorded of a request that is traced?
 //!
-//! A trace begins with a client's request. Models that ask others add requests of their own, each with an id and the id of the request that
-//! asked. All of them note in one [`Gathered`], which goes to the [`TraceSink`] when the last of them has ended. Every note is paid for from
-//! one [`TraceBudget`]; what it does not allow is left out and counted.
+//! A trace begins with a client's request. Models that ask others add requests of their own, each with an id and the id
+//! of the request that asked. All of them add notes to one [`Gathered`], which goes to the [`TraceSink`] when the last
+//! of them has ended. Every note is counted in one [`TraceBudget`]. Notes beyond it are left out, and the trace says
+//! so.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -15,7 +16,7 @@ use nerite_tensor::{DataType, Name, Shape};
 use crate::limits::{TRACE_BYTES_MAX, TRACED_TENSOR_BYTES_MAX};
 use crate::trace_context::{SpanIds, TraceContext};
 
-/// What a note takes beside its names and tensors.
+/// Bytes of a note beside its names and tensors.
 const NOTE_BYTES: usize = size_of::<Note>();
 
 /// Ids of traced requests. 0 means none.
@@ -25,7 +26,7 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 pub struct RequestTrace {
     id: u64,
     parent: u64,
-    /// Whether other models do its work, so that it has no computation of its own.
+    /// Whether other models do its work, so that it has no execution of its own.
     is_composed: AtomicBool,
     group: Arc<Group>,
 }
@@ -33,15 +34,15 @@ pub struct RequestTrace {
 /// What is traced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceLevels {
-    /// When a request passed which point.
+    /// The times at which a request passed each point.
     pub timestamps: bool,
     /// Its inputs and outputs.
     pub tensors: bool,
 }
 
-/// Who gets a trace that has ended. Called on the thread that ended it, so it must not block.
+/// Takes traces that have ended. It is called on the thread that ended the trace, so it must not block.
 pub trait TraceSink: Send + Sync {
-    /// Takes it.
+    /// Takes a trace.
     fn finished(&self, trace: Gathered);
 }
 
@@ -50,9 +51,9 @@ pub trait TraceSink: Send + Sync {
 pub struct Gathered {
     /// In the order in which they were made.
     pub notes: Vec<Note>,
-    /// Whether notes or bytes of tensors were left out because there was no room for them.
+    /// Whether notes or bytes of tensors were left out because the budget was used up.
     pub is_shortened: bool,
-    /// How its spans are numbered, where it becomes spans.
+    /// The numbers of its spans, if it becomes spans.
     pub ids: Option<SpanIds>,
     paid: Paid,
 }
@@ -69,17 +70,17 @@ pub struct Note {
 /// What is noted of a request.
 #[derive(Debug)]
 pub enum Noted {
-    /// What it asks. `parent` is the id of the request that asked for it, 0 for a client's.
+    /// Its beginning.
     Begin(Box<Begin>),
-    /// It passed a point, at so many ns of a clock that all notes share.
+    /// It passed a point, at this time in ns of a clock that all notes share.
     Passed(&'static str, u64),
-    /// Its model reports a point of its own, at so many ns of that clock.
+    /// Its model reports a point of its own, at this time in ns of that clock.
     Reported(Name, u64),
     /// One of its tensors.
     Tensor(Box<TracedTensor>),
 }
 
-/// What a request asks.
+/// The beginning of a request.
 #[derive(Debug)]
 pub struct Begin {
     /// The model.
@@ -95,7 +96,7 @@ pub struct Begin {
 /// A tensor that is traced.
 #[derive(Debug)]
 pub struct TracedTensor {
-    /// Where it was seen.
+    /// The point at which it was recorded.
     pub activity: &'static str,
     /// Its name.
     pub name: Name,
@@ -105,7 +106,7 @@ pub struct TracedTensor {
     pub shape: Shape,
     /// Its bytes, or the beginning of them.
     pub data: Vec<u8>,
-    /// Bytes that it has.
+    /// Bytes of the whole tensor.
     pub byte_size: usize,
 }
 
@@ -116,7 +117,7 @@ pub struct TraceBudget {
     max: usize,
 }
 
-/// Bytes that are paid for, until this is dropped.
+/// Bytes that are counted in the budget until this is dropped.
 #[derive(Debug)]
 struct Paid {
     budget: Arc<TraceBudget>,
@@ -131,7 +132,7 @@ struct Group {
 }
 
 impl TraceBudget {
-    /// At most so many bytes.
+    /// A budget of `max` bytes.
     pub fn new(max: usize) -> Arc<TraceBudget> {
         Arc::new(TraceBudget { used: AtomicUsize::new(0), max })
     }
@@ -148,7 +149,7 @@ impl TraceBudget {
 }
 
 impl Paid {
-    /// Pays for so many more bytes. False if one trace, or all of them, would hold too many.
+    /// Counts this many more bytes. False if one trace, or all of them, would hold too many.
     fn more(&mut self, bytes: usize) -> bool {
         let is_allowed = self.bytes + bytes <= TRACE_BYTES_MAX && self.budget.take(bytes);
         if is_allowed {
@@ -175,7 +176,7 @@ impl Gathered {
 }
 
 impl RequestTrace {
-    /// The trace of a client's request, with `ids` where it becomes spans. `None` if traces hold as much as they may already.
+    /// The trace of a client's request, with `ids` if it becomes spans. `None` if the budget is used up.
     pub fn begin(
         levels: TraceLevels,
         budget: &Arc<TraceBudget>,
@@ -211,7 +212,7 @@ impl RequestTrace {
         self.parent
     }
 
-    /// Other models do its work.
+    /// Records that other models do its work.
     pub fn composes(&self) {
         self.is_composed.store(true, Ordering::Relaxed);
     }
@@ -221,17 +222,17 @@ impl RequestTrace {
         self.is_composed.load(Ordering::Relaxed)
     }
 
-    /// Its span, below which other systems may put theirs. `None` where it becomes none.
+    /// Its span, below which other systems may put theirs. `None` if the trace becomes no spans.
     pub fn context(&self) -> Option<TraceContext> {
         self.lock().as_ref()?.ids.as_ref().map(|ids| ids.context(self.id))
     }
 
-    /// Whether tensors are noted.
+    /// Whether tensors are recorded.
     pub fn has_tensors(&self) -> bool {
         self.group.levels.tensors
     }
 
-    /// What it asks.
+    /// Records the beginning of the request.
     pub fn note_begin(&self, model: &Name, version: &Name, request_id: &Name) {
         if self.group.levels.timestamps {
             let bytes = model.len() + version.len() + request_id.len() + size_of::<Begin>();
@@ -240,21 +241,21 @@ impl RequestTrace {
         }
     }
 
-    /// It passed this point at so many ns.
+    /// Records that it passed this point at this time.
     pub fn note(&self, point: &'static str, ns: u64) {
         if self.group.levels.timestamps {
             self.add(Noted::Passed(point, ns), 0);
         }
     }
 
-    /// Its model reports a point of its own at so many ns.
+    /// Records a point that its model reports.
     pub fn report(&self, point: &Name, ns: u64) {
         if self.group.levels.timestamps {
             self.add(Noted::Reported(point.clone(), ns), point.len());
         }
     }
 
-    /// One of its tensors: at most [`TRACED_TENSOR_BYTES_MAX`] bytes of it, and none that lie on a device.
+    /// Records one of its tensors: at most [`TRACED_TENSOR_BYTES_MAX`] bytes of it, and none that lie on a device.
     pub fn note_tensor(&self, activity: &'static str, name: &Name, datatype: DataType, shape: &Shape, data: &Buffer) {
         if !self.group.levels.tensors {
             return;
@@ -264,7 +265,7 @@ impl RequestTrace {
         let copied = copied - copied % datatype.size().unwrap_or(1);
         let mut lock = self.lock();
         let Some(gathered) = lock.as_mut() else { return };
-        // The bytes are paid for before they are copied.
+        // The bytes are counted before they are copied.
         let bytes = if gathered.paid.more(copied) { copied } else { 0 };
         let copy = beginning_of(data, bytes);
         gathered.is_shortened |= copy.len() < data.len();
@@ -290,7 +291,7 @@ impl RequestTrace {
     }
 }
 
-/// A copy of the first `bytes` bytes; of none where there is no memory for it.
+/// A copy of the first `bytes` bytes; empty if there is no memory for it.
 fn beginning_of(data: &Buffer, bytes: usize) -> Vec<u8> {
     let mut copy = Vec::new();
     if bytes == 0 || copy.try_reserve_exact(bytes).is_err() {

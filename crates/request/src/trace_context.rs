@@ -1,7 +1,7 @@
 //! Which trace of other systems does a request belong to?
 //!
-//! As [W3C Trace Context](https://www.w3.org/TR/trace-context/) says it: the header `traceparent` is
-//! `<version>-<trace id>-<span id>-<flags>` in hexadecimal digits, and `tracestate` is text that is handed on as it is.
+//! The format is [W3C Trace Context](https://www.w3.org/TR/trace-context/): the header `traceparent` is
+//! `<version>-<trace id>-<span id>-<flags>` in hexadecimal digits, and `tracestate` is text that is passed on as it is.
 
 use std::fmt::Write;
 use std::hash::{BuildHasher, RandomState};
@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nerite_tensor::Name;
 
-/// The header that names the trace and the span of whoever sends a request.
+/// The header that names the trace and the span of the sender.
 pub const TRACEPARENT: &str = "traceparent";
-/// The header of what vendors add to it.
+/// The header with additions of vendors.
 pub const TRACESTATE: &str = "tracestate";
 
-/// A `traceparent` of version 00. Later versions may append to it.
+/// Bytes of a `traceparent` of version 00. Later versions may append to it.
 const TRACEPARENT_BYTES: usize = 55;
-/// More of a `tracestate` need not be handed on.
+/// A longer `tracestate` need not be passed on.
 const TRACESTATE_BYTES_MAX: usize = 512;
 
 /// A span, below which others may be.
@@ -40,12 +40,12 @@ pub struct SpanIds {
     pub parent: Option<[u8; 8]>,
     /// What vendors added; may be empty.
     pub state: Name,
-    /// All numbers follow from it, so that none is kept.
+    /// All numbers are computed from it, so none is stored.
     seed: u64,
 }
 
 impl TraceContext {
-    /// What these headers say. `None` where `traceparent` is not one; a `tracestate` that is none is passed over.
+    /// Reads these headers. `None` if `traceparent` is malformed; a malformed `tracestate` is ignored.
     ///
     /// As in Triton, the flag that says whether the sender records its span has no effect.
     pub fn read(traceparent: &[u8], tracestate: Option<&[u8]>) -> Option<TraceContext> {
@@ -63,7 +63,7 @@ impl TraceContext {
         is_one.then(|| TraceContext { trace_id, span_id, state: tracestate.map(state).unwrap_or_default() })
     }
 
-    /// The header for a request that is made below this span. The flag says that it is recorded.
+    /// The header for a request below this span. Its flag says that the span is recorded.
     pub fn traceparent(&self) -> String {
         let mut text = String::with_capacity(TRACEPARENT_BYTES);
         text.push_str("00-");
@@ -76,7 +76,7 @@ impl TraceContext {
 }
 
 impl SpanIds {
-    /// Numbers for the spans below this one, or of a trace of their own.
+    /// Numbers for the spans below `parent`, or for a new trace.
     pub fn below(parent: Option<TraceContext>) -> SpanIds {
         let [high, low, seed] = [random(), random(), random()];
         if let Some(TraceContext { trace_id, span_id, state }) = parent {
@@ -101,7 +101,7 @@ impl SpanIds {
         self.number(id, part)
     }
 
-    /// What a request below that of this id is told.
+    /// The context for a request below the one with this id.
     pub fn context(&self, id: u64) -> TraceContext {
         TraceContext { trace_id: self.trace_id, span_id: self.request(id), state: self.state.clone() }
     }
@@ -120,14 +120,14 @@ fn mixed(number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
-/// A number that neither this process nor another has had. The keys of the hasher are the system's randomness.
+/// A number that is unique across processes. The keys of the hasher come from the system's randomness.
 fn random() -> u64 {
     static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     static NEXT: AtomicU64 = AtomicU64::new(0);
     KEYS.hash_one(NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The bytes that so many lower-case hexadecimal digits stand for.
+/// The bytes that these lower-case hexadecimal digits stand for.
 fn bytes<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),

@@ -1,10 +1,11 @@
 //! How many responses of one request may wait for its client?
 //!
-//! A model that answers many times may be faster than its client reads. Each of its responses holds a permit until the client's connection
-//! has taken it. When too many are held, the model is made to wait, and no other request is.
+//! A model that answers many times may be faster than its client reads. Each of its responses holds a permit until the
+//! client's connection has taken it. When too many permits are held, the model waits. Other requests do not.
 //!
-//! Each step of an ensemble has a window of its own within that of the ensemble's client. A response to a step holds a place in the step's
-//! window only, so a step waits for those that follow it and for the client, and never for one before it.
+//! Each step of an ensemble has a window of its own within that of the ensemble's client. A response to a step has a
+//! permit of the step's window only. So a step waits for the steps after it and for the client, and never for a step
+//! before it.
 
 use std::fmt;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -13,11 +14,11 @@ use nerite_locks::Mutex;
 
 use crate::limits::{WINDOW_BYTES_MAX, WINDOW_RESPONSES_MAX};
 
-/// The responses of one request that were made and are not taken yet.
+/// The responses of one request that were made and not taken yet.
 #[derive(Default)]
 pub struct ResponseWindow {
     state: Mutex<State>,
-    /// The window that has to have room as well.
+    /// A window that must have room as well.
     outer: Option<Arc<ResponseWindow>>,
 }
 
@@ -28,10 +29,10 @@ struct State {
     waiting: Vec<Told>,
 }
 
-/// Who waits for room, to be called once.
+/// Called once when there is room.
 type Told = Box<dyn FnOnce() + Send>;
 
-/// The place of one response in its window, until it is dropped.
+/// The right of one response to a place in its window, until it is dropped.
 pub struct ResponsePermit {
     window: Arc<ResponseWindow>,
     bytes: usize,
@@ -43,12 +44,13 @@ impl ResponseWindow {
         Arc::default()
     }
 
-    /// An empty window for a step of the request whose window is `outer`. Its responses hold no place there.
+    /// An empty window for a step of the request whose window is `outer`. Its responses have no permit there.
     pub fn within(outer: Option<Arc<ResponseWindow>>) -> Arc<ResponseWindow> {
         Arc::new(ResponseWindow { outer, ..ResponseWindow::default() })
     }
 
-    /// A place for a response of so many bytes. It is given even if the window is full: who makes responses asks before.
+    /// A permit for a response of this many bytes. It is given even if the window is full: a model asks for room before
+    /// it makes a response.
     pub fn permit(self: &Arc<Self>, bytes: usize) -> Arc<ResponsePermit> {
         let mut state = self.lock();
         state.responses += 1;
@@ -56,9 +58,9 @@ impl ResponseWindow {
         Arc::new(ResponsePermit { window: Arc::clone(self), bytes })
     }
 
-    /// Has `told` called when there is room for another response, on the thread that made the room. All who wait are called, and each asks
-    /// again, because another may have filled the window first, or the outer one is full. False: there is room already, and nothing will
-    /// be called.
+    /// Has `told` called when there is room for another response, on the thread that made the room. All callbacks are
+    /// called, and each must ask again, because another response may have filled the window first, or the outer window
+    /// may be full. Returns false if there is room now: then nothing will be called.
     pub fn on_room(&self, told: impl FnOnce() + Send + 'static) -> bool {
         self.wait(Box::new(told))
     }
@@ -92,7 +94,7 @@ impl Drop for ResponsePermit {
             state.bytes -= self.bytes;
             if state.has_room() { std::mem::take(&mut state.waiting) } else { Vec::new() }
         };
-        // Called without the lock, because they may look at the window.
+        // Called without the lock, because the callbacks may ask the window.
         for told in told {
             told();
         }
@@ -118,8 +120,8 @@ mod tests {
 
     use super::*;
 
-    /// Takes permits for responses of so many bytes, asks for room, and gives the permits back one by one; `waits` says after how many
-    /// of them the asker is told, `None` that there was room at once.
+    /// Takes permits for responses of these sizes, asks for room, and gives the permits back one by one. `waits` says
+    /// after how many of them the callback is called; `None` if there was room at once.
     #[track_caller]
     fn check(responses: &[usize], waits: Option<usize>) {
         let window = ResponseWindow::new();
@@ -164,7 +166,7 @@ mod tests {
         assert_eq!(told.load(Ordering::SeqCst), 111);
     }
 
-    /// Whether one who asks for room waits, and whether it has been told at the end.
+    /// Whether asking for room waits, and whether the callback was called at the end.
     #[track_caller]
     fn check_within(own: usize, outer: usize, waits: bool) {
         let client = ResponseWindow::new();
