@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use crate::served::Served;
 
-/// The model versions that are ready, by the identifiers of their models. Read on every request without a lock; replaced whole when a model comes or goes.
+/// The model versions that are ready, by the identifiers of their models. It is read on every request without a lock,
+/// and replaced as a whole when a model is loaded or unloaded.
 #[derive(Clone, Default)]
 pub struct Catalog(HashMap<Arc<str>, Vec<Arc<Served>>>);
 
 impl Catalog {
-    /// A version, or without a number the highest.
+    /// The version of that number; the highest one without a number.
     pub fn find(&self, model: &str, version: Option<i64>) -> Option<&Arc<Served>> {
         let versions = self.0.get(model)?;
         match version {

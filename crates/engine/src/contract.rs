@@ -1,7 +1,7 @@
 //! Does a request fit its model?
 //!
-//! The checks are in Triton's order, so a request with two faults gets the same error as from Triton. For a client's request, `api` has made memory
-//! of the names before. A request from within the server has memory already.
+//! The checks are in Triton's order, so a request with two faults gets the same error as from Triton. `api` has
+//! replaced the names of a client's request by memory before. A request from within the server has memory already.
 
 mod raw;
 mod shape;
@@ -16,16 +16,16 @@ use nerite_tensor::Tensor;
 use shape::check_input;
 pub use shape::reshaped;
 
-/// What a model asks of its requests.
+/// The tensors that a model takes and gives. Requests are checked against it.
 #[derive(Clone, Copy, Debug)]
 pub struct Contract<'m> {
     /// The model's name.
     pub model: &'m str,
     /// Largest batch; 0 for a model without batch dimension.
     pub batch_max: i32,
-    /// What it takes.
+    /// The inputs that the model takes.
     pub inputs: &'m [TensorSpec],
-    /// What it gives.
+    /// The outputs that the model gives.
     pub outputs: &'m [TensorSpec],
 }
 
@@ -34,7 +34,7 @@ pub struct Contract<'m> {
 pub struct Tensors {
     /// Inputs in the client's order.
     pub inputs: Inputs,
-    /// Requested outputs, each with its place. Empty means all outputs.
+    /// Requested outputs, each with its memory. Empty means all outputs.
     pub wanted: WantedOutputs,
     /// Whether the only input came without a name.
     pub is_raw: bool,
@@ -45,7 +45,7 @@ pub struct Tensors {
 pub struct CheckedTensors {
     /// Inputs in the client's order, in the shapes the model sees.
     pub inputs: Inputs,
-    /// Requested outputs, each with its place.
+    /// Requested outputs, each with its memory.
     pub wanted: WantedOutputs,
     /// Rows: the batch dimension, 1 without one.
     pub rows: u32,

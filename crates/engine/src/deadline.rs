@@ -1,7 +1,9 @@
-//! How does a request's timeout end the request, wherever it is?
+//! How does a request's timeout end the request in every part of the server?
 //!
-//! Only for models whose author asks for it: a request of another model waits in its queue as the queue's policy says, and its run goes on. At its time the
-//! request is cancelled as if its client had gone, so every queue, step and runtime that heeds this ends it. Its client waits on, and is told
+//! This is done only for models whose author asks for it. A request of another model waits in its queue as the queue's
+//! policy says, and its run is not stopped. At its time the request is cancelled as if its client had gone, so every
+//! queue, step and runtime that checks for that ends it. Its client still waits, and gets an error which says that the
+//! time was over.
 //! that the time was over.
 
 use std::sync::{Arc, Weak};
@@ -34,7 +36,8 @@ impl Wake for Deadline {
     }
 }
 
-/// A deadline that the timer knows, until the request ends: a client that asks for years leaves nothing behind.
+/// The timer's entry for a deadline. It is removed when the request ends, so a client that asks for years leaves
+/// nothing behind.
 #[derive(Debug)]
 struct Armed {
     _deadline: Arc<Deadline>,

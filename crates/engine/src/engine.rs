@@ -42,7 +42,7 @@ use crate::semaphore::{OnePerModel, Semaphore};
 use crate::served::Served;
 use crate::unsupported;
 
-/// All models of a server: which are served, and how they come and go.
+/// All models of a server: which are served, and how they are loaded and unloaded.
 pub struct Engine {
     store: Store,
     pub(crate) loader: Loader,
@@ -72,7 +72,7 @@ pub struct Engine {
 /// What the operator decided about models.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Who decides which models are up.
+    /// Who decides which models are loaded.
     pub control: ControlMode,
     /// `--load-model`.
     pub load_models: Vec<String>,
@@ -184,7 +184,7 @@ impl Engine {
         self.is_on_demand() || self.lifecycle().strictly_ready()
     }
 
-    /// What the repositories hold and in which state it is.
+    /// The models of the repositories, and the state of each.
     pub fn index(&self, ready_only: bool) -> Result<Vec<IndexEntry>, Status> {
         let listing = self.store.list().map_err(|error| error.status())?;
         let mut index = self.lifecycle().index(&listing, ready_only);
@@ -526,7 +526,7 @@ fn admit(find: impl Fn() -> Result<Arc<Served>, Status>) -> Result<Admission, St
     Err(Status::unavailable("the model is replaced again and again; ask once more"))
 }
 
-/// Does `work` on a new thread and gives the result, or the error if there is no thread, to `done`.
+/// Does `work` on a new thread and passes the result to `done`; an error if there is no thread.
 fn answer_aside(
     name: &str,
     model: &str,

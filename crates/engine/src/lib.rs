@@ -4,7 +4,7 @@
 //!   Engine ─ catalog (read without a lock) ─► Admission to a Served ─► contract ─► Pool ─► Instance
 //!      └── load, unload: threads of its own, decisions by `nerite_repository`
 //! ```
-//! The only home of threads and clocks below the front ends.
+//! Below the front ends, only this crate has threads and clocks.
 //!
 //! ```
 //! use std::sync::Arc;

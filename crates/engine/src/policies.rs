@@ -43,7 +43,8 @@ pub(crate) struct InstanceCores {
 }
 
 impl HostPolicies {
-    /// The cores of each instance, in the order of [`nerite_backend::InstanceSpec::all`]; `None` if no policy says anything about them.
+    /// The cores of each instance, in the order of [`nerite_backend::InstanceSpec::all`]; `None` if no policy sets
+    /// them.
     pub(crate) fn cores(&self, config: &ModelConfig) -> Result<Option<InstanceCores>, Status> {
         if self.0.is_empty() {
             return Ok(None);
@@ -68,7 +69,7 @@ impl HostPolicies {
             (None, None) => return Ok(None),
         };
         let mut cores = Cores::of(&ranges);
-        // An impossible set is refused at load, and not with the first request. So is an impossible node.
+        // A set of cores or a node that does not exist is refused at load, not at the first request.
         cores.check()?;
         if let Some(node) = node {
             cores.memory = memory_of(node)?;
@@ -83,7 +84,7 @@ impl InstanceCores {
         self.each.read().unwrap_or_else(PoisonError::into_inner).get(at).cloned().flatten()
     }
 
-    /// Sets the cores of the instance that has this place from now on.
+    /// Sets the cores of the instance at this position from now on.
     pub fn put(&self, at: usize, cores: Option<Arc<Cores>>) {
         let mut each = self.each.write().unwrap_or_else(PoisonError::into_inner);
         if each.len() <= at {
@@ -119,7 +120,7 @@ impl InstanceCores {
     }
 }
 
-/// Binds this thread to these cores, and gives it their memory policy, when it is dropped, also if the work panics.
+/// When it is dropped, it binds this thread to these cores and gives it their memory policy, also if the work panics.
 struct Back<'c>(&'c Cores);
 
 impl Drop for Back<'_> {
@@ -201,7 +202,8 @@ fn node_of(text: &str) -> Result<u32, Status> {
     text.trim().parse().map_err(refused)
 }
 
-/// The memory policy that prefers this node, which is tried. `None` if the system lets this process choose none: containers often do not.
+/// The memory policy that prefers this node. It is tried out. `None` if the system does not let this process choose
+/// one: containers often do not.
 fn memory_of(node: u32) -> Result<Option<MemoryPolicy>, Status> {
     let told = |error: io::Error| Status::internal(format!("Unable to set NUMA memory policy: {error}; node {node}"));
     let wanted = MemoryPolicy::prefer(node).ok_or_else(|| told(io::ErrorKind::InvalidInput.into()))?;

@@ -7,7 +7,7 @@
 //!   power of two, and the same outputs. The number of bytes does not suffice: `[n,1]` by `[1,n]` makes n² numbers of 2n. Within a class the time
 //!   differs by a factor of two for each dimension that a client may choose. The first requests of a class run on workers. Sizes are those that the model
 //!   gets: of two lengths within a power of two, one may be padded to a small bucket and one to the largest.
-//! - If a run once took [`SLOW_NS`], no request with as many input bytes (in powers of two) or more is quick again until the model is loaded anew.
+//! - If a run once took [`SLOW_NS`], no request with as many input bytes (in powers of two) or more counts as quick until the model is loaded again.
 //!   Runs that are only a little too long raise the mean of their class. The class runs on workers until its mean has come down.
 //!
 //! These are pure decisions over values that are passed in. The clock and the threads are the pool's.
@@ -99,7 +99,8 @@ impl Quickness {
             && Record(place.load(Ordering::Relaxed)).is_quick(size.class)
     }
 
-    /// Whether a front end's thread may give a job of this size to an instance whose work is done elsewhere, and may leave it then.
+    /// Whether a front thread may give a job of this size to an instance whose work is done elsewhere, and leave the
+    /// rest to another thread.
     pub fn is_small(&self, size: Option<Size>) -> bool {
         self.bound == CostBound::Patience && size.is_some_and(|size| size.bytes <= QUICK_BYTES_MAX && size.on_host)
     }
@@ -126,7 +127,7 @@ impl Quickness {
     }
 }
 
-/// The bytes of an input that is padded to that shape. What is too large to be padded is never quick.
+/// The bytes of an input that is padded to that shape. An input that is too large to be padded is never quick.
 fn padded_bytes(input: &Tensor, shape: &[i64]) -> usize {
     byte_size(input.datatype, shape).ok().flatten().unwrap_or(usize::MAX)
 }

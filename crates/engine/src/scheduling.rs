@@ -38,7 +38,7 @@ impl Default for QueueLimits {
 pub(crate) struct Scheduling {
     pub scheduler: Box<dyn Scheduler + Send>,
     pub arrivals: Arrivals,
-    /// What else decides which requests share a batch.
+    /// The batching strategy, if the model has one.
     pub strategy: Option<Box<dyn BatchStrategy>>,
     /// Whether responses are sent in the order of the requests.
     pub preserve_ordering: bool,

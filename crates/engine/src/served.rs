@@ -116,7 +116,7 @@ fn readiness_of(instances: &[Box<dyn Instance>]) -> Vec<Option<Arc<dyn Readiness
     instances.iter().map(|instance| instance.readiness()).collect()
 }
 
-/// What a [`Served`] is made of.
+/// The parts of a [`Served`].
 pub(crate) struct Parts {
     pub identity: Identity,
     pub version: i64,
@@ -366,7 +366,7 @@ impl Served {
         self.cached.is_some()
     }
 
-    /// Whether its requests leave states behind, or those of the models that it is made of may.
+    /// Whether its requests leave states behind, or may leave some in the models that it is made of.
     pub fn leaves_states(&self) -> bool {
         self.sequences.as_ref().is_some_and(|sequences| sequences.has_states()) || self.config.is_ensemble()
     }

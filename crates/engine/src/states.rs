@@ -21,11 +21,12 @@ use crate::model_file::{ModelFile, zeros};
 
 /// The folder, in the model's directory, of the files that initial states name.
 const FOLDER: &str = "initial_state";
-/// More bytes than this are freed on a thread of their own: the system takes 30 ms and more for 256 MiB, and the timer's thread serves all models.
+/// More bytes than this are freed on another thread: the system takes 30 ms and more for 256 MiB, and the timer thread
+/// serves all models.
 const FREED_HERE_BYTES_MAX: usize = 8 << 20;
 /// Charged for the state of a sequence beside its bytes: its entry, and the names and shapes of its tensors.
 const SEQUENCE_BYTES: usize = 512;
-/// A tensor is copied if it would hold more than so many times its bytes.
+/// A tensor is copied if it would hold more than this many times its bytes.
 const HELD_TIMES_MAX: usize = 2;
 /// A tensor that holds no more than this is not copied.
 const HELD_HERE_BYTES_MAX: usize = 4096;
@@ -35,7 +36,8 @@ const EMPTY_STRING_BYTES: usize = 4;
 /// The states of a model version, and the tensors of each sequence.
 pub(crate) struct States {
     specs: Vec<Spec>,
-    /// By the scheduler's number of the sequence, which is never used again. The scheduler tells when a sequence is over.
+    /// By the scheduler's number of the sequence, which is never used again. The scheduler says when a sequence is
+    /// over.
     kept: Mutex<HashMap<u64, Sequence>>,
 }
 
@@ -111,9 +113,10 @@ impl States {
         }
     }
 
-    /// Keeps the state when a request of a sequence ended: with these outputs, or without if it failed. Removes the outputs that only the server
-    /// requested. A state that the model set by itself is used in place of an output of the same name. Err: the client of `account` may not keep so
-    /// much, and the sequence keeps the state that it had.
+    /// Keeps the state when a request of a sequence ended. The outputs are there unless the request failed. Removes the
+    /// outputs that only the server requested. A state that the model set explicitly takes precedence over the output
+    /// of the same name. Err: the client of `account` may not keep this much, and the sequence keeps its previous
+    /// state.
     fn keep(
         &self,
         number: u64,
@@ -129,9 +132,10 @@ impl States {
             return Ok(());
         }
         let before = self.lock().get_mut(&number).map(|sequence| (sequence.tensors.clone(), sequence.charge.take()));
-        // The sequence may be over before the last request of it has ended.
+        // A sequence may be over before its last request has ended.
         let Some((old, charge)) = before else { return Ok(()) };
-        // Outside of the lock: a charge may end connections, and the scheduler waits for the lock. What is replaced is freed outside, too.
+        // Outside of the lock: a charge may end connections, and the scheduler waits for the lock. Replaced tensors are
+        // freed outside, too.
         let mut next = Sequence { tensors: old, charge };
         let replaced = next.replace(&self.specs, found, account);
         if let Some(sequence) = self.lock().get_mut(&number) {
@@ -149,7 +153,7 @@ impl States {
         };
         let bytes: usize = over.iter().map(Sequence::bytes).sum();
         if bytes > FREED_HERE_BYTES_MAX {
-            // Without a thread they are freed here, when the closure is dropped.
+            // If no thread can be started, they are freed here when the closure is dropped.
             drop(std::thread::Builder::new().name("nerite-states".to_owned()).spawn(move || drop(over)));
         }
     }
@@ -182,7 +186,8 @@ impl Sequence {
         self.tensors.iter().map(|tensor| tensor.data.held_bytes()).sum()
     }
 
-    /// Takes over a new state, and returns the tensors that it replaces. Err: it is more than the client may keep, and nothing changes.
+    /// Stores a new state, and returns the tensors that it replaces. Err: it is more than the client may keep, and
+    /// nothing changes.
     fn replace(
         &mut self,
         specs: &[Spec],
@@ -191,7 +196,7 @@ impl Sequence {
     ) -> Result<(Vec<Tensor>, Option<Charged>), OverShare> {
         let tensors: Vec<Tensor> =
             found.into_iter().zip(&self.tensors).map(|(found, old)| found.unwrap_or_else(|| old.clone())).collect();
-        // What is still the initial tensor is the model's, and no client's.
+        // Initial tensors belong to the model, and are charged to no client.
         let own = tensors.iter().zip(specs).filter(|(tensor, spec)| tensor.data.owner() != spec.initial.data.owner());
         let bytes = SEQUENCE_BYTES + own.map(|(tensor, _)| tensor.data.held_bytes()).sum::<usize>();
         let mut before = None;
@@ -201,15 +206,15 @@ impl Sequence {
                 let charge = account.charge(bytes)?;
                 before = charged.replace(Charged { account, charge });
             }
-            // A request of the server's own: a model asked for it.
+            // A model made this request, so there is no client.
             (charged, None) => before = charged.take(),
         }
         Ok((std::mem::replace(&mut self.tensors, tensors), before))
     }
 }
 
-/// The bytes of a state, copied if they are a small part of the memory that they hold. Without memory for the copy they stay, and all that they hold is
-/// charged.
+/// The bytes of a state, copied if they are a small part of the memory that they hold. If there is no memory for the
+/// copy, they are kept as they are and all memory that they hold is charged.
 fn to_keep(data: Buffer) -> Buffer {
     let held = data.held_bytes();
     let is_small = held > HELD_HERE_BYTES_MAX && held > data.len().saturating_mul(HELD_TIMES_MAX);
@@ -306,7 +311,7 @@ mod tests {
         Controls { start, end: false, id: nerite_schedule::SequenceId::Number(number), state: number }
     }
 
-    /// A request of that sequence whose model answers with a state of so many bytes.
+    /// A request of that sequence whose model answers with a state of this many bytes.
     fn step(
         states: &Arc<States>,
         number: u64,
@@ -342,7 +347,7 @@ mod tests {
         const MIB: usize = 1 << 20;
         let budgets = Budgets::new(Limits::new(0, Some(100 << 20), Some(20 << 20), None));
         let (one, states) = (budgets.of_peer("one"), states());
-        // Rows of a batch: a quarter is copied, and three quarters hold all of it.
+        // Rows of a batch. A quarter of it is copied. Three quarters are not copied, and hold all of the batch.
         for (number, part, held) in [(1, MIB / 4, MIB / 4), (2, MIB / 4 * 3, MIB)] {
             let batch = Slot::heap(MIB).filled().into_buffer();
             let before = one.kept();
@@ -372,17 +377,17 @@ mod tests {
             "{refused}"
         );
         assert_eq!((len_of(&states, 1), one.kept()), (6 * MIB, (6 * MIB + SEQUENCE_BYTES) as u64));
-        // Another client goes on with the sequence, and another sequence begins.
+        // Another client continues the sequence, and another sequence begins.
         assert_eq!(step(&states, 1, false, 7 * MIB, &other), Ok(()));
         states.begin(&controls(2, true));
         assert_eq!(step(&states, 2, false, 2 * MIB, &one), Ok(()));
         let charged = |bytes: usize| (bytes + SEQUENCE_BYTES) as u64;
         assert_eq!((one.kept(), other.kept()), (charged(2 * MIB), charged(7 * MIB)));
-        // One is told to be over by the scheduler, the other by its last request.
+        // The scheduler ends one sequence, and the last request of the other one ends that.
         states.over(&[1, 77]);
         assert_eq!(step(&states, 2, true, 5, &one), Ok(()));
         assert_eq!((one.kept(), other.kept(), states.lock().len()), (0, 0, 0));
-        // What still runs of a sequence that is over leaves nothing.
+        // A request that still runs after its sequence was over leaves no state.
         assert_eq!(step(&states, 1, false, MIB, &one), Ok(()));
         assert_eq!((one.kept(), states.lock().len()), (0, 0));
     }

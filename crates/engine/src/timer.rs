@@ -61,7 +61,8 @@ pub(crate) fn timer() -> &'static Timer {
 impl Timer {
     /// Wakes `whom` at that time, if it still exists. Err: the system refuses the timer thread.
     ///
-    /// An entry stays until its time, so an entry whose time a client chose is to be forgotten when nobody needs it any more.
+    /// An entry stays until its time. So if a client chose the time, the caller must forget the entry when it is not
+    /// needed any more.
     pub(crate) fn wake_at(&'static self, at_us: u64, whom: Weak<dyn Wake>) -> std::io::Result<Key> {
         let mut state = self.lock();
         if !state.runs {
@@ -78,12 +79,12 @@ impl Timer {
         Ok(key)
     }
 
-    /// Takes an entry out of the queue. It may be due already, and be woken all the same.
+    /// Removes an entry from the queue. If it is due already, it may still be woken.
     pub(crate) fn forget(&self, key: Key) {
         self.lock().entries.remove(&key);
     }
 
-    /// Entries of these times.
+    /// How many entries have these times.
     #[cfg(test)]
     pub(crate) fn entries_in(&self, times_us: impl std::ops::RangeBounds<u64>) -> usize {
         self.lock().entries.keys().filter(|key| times_us.contains(&key.at_us)).count()

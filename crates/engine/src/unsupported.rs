@@ -6,7 +6,7 @@ use nerite_config::proto::{ModelInstanceGroup, ModelOptimizationPolicy};
 
 use crate::services::Services;
 
-/// Backends that send one response to each request, also if the configuration says decoupled.
+/// Backends that send one response to each request, even if the configuration says decoupled.
 const ANSWER_ONCE: [&str; 2] = ["identity", "onnxruntime"];
 
 /// One warning with all settings of a model that are accepted and have no effect. `None` if there are none.

@@ -6,7 +6,7 @@ use std::fmt::{self, Display};
 
 use nerite_backend::Job;
 
-/// The most requests of a batch that are named. Of the others only the number is logged.
+/// The most requests of a batch that are named. The others are only counted.
 const NAMED_MAX: usize = 16;
 /// The most characters of a request's id that are logged, because a client chooses its length.
 const ID_CHARS_MAX: usize = 64;

@@ -1,4 +1,4 @@
-//! Is a load that failed tried again as often as the operator says?
+//! Is a failed load repeated as often as the operator says?
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/test_engine.rs"]
@@ -35,7 +35,7 @@ impl Runtime for Failing {
     }
 }
 
-/// Checks how often a model is tried whose first loads fail, and whether it is up then.
+/// Checks how often a load is tried if the first ones fail, and whether the model is loaded then.
 #[track_caller]
 fn check(load_retries: usize, failures: usize, expect: (usize, bool)) {
     let runtime = Arc::new(Failing { failures, loads: AtomicUsize::new(0) });

@@ -1,4 +1,4 @@
-//! What does a name mean that a repository's model and an uploaded one have, with `--model-namespacing`?
+//! With `--model-namespacing`, what does a name mean that a repository's model and an uploaded one have?
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/test_engine.rs"]
@@ -42,7 +42,7 @@ fn unload(engine: &Arc<Engine>, model: &str) {
     told.recv().unwrap().unwrap();
 }
 
-/// What the name means: an identifier.
+/// The identifier that the name means.
 fn found(engine: &Engine, name: &str) -> Result<String, Status> {
     engine.find(name, None).map(|served| served.identifier().to_owned())
 }
@@ -70,7 +70,7 @@ fn a_name_of_an_uploaded_model_and_of_a_repositorys_means_neither_until_one_has_
     let up: Vec<_> = engine.all().iter().map(|served| served.identifier().to_owned()).collect();
     assert_eq!(up, [stored.clone(), "same".to_owned()]);
 
-    // The uploaded one has no repository: its identifier is its name, which means it alone now.
+    // The uploaded model has no repository: its identifier is its name, which means only it now.
     unload(&engine, &stored);
     assert_eq!(found(&engine, "same").unwrap(), "same");
     assert_eq!(found(&engine, &stored).unwrap_err().code, Code::NotFound);
@@ -78,7 +78,7 @@ fn a_name_of_an_uploaded_model_and_of_a_repositorys_means_neither_until_one_has_
     load(&engine, &stored, LoadOptions::default());
     check_refused(&engine, "same", Code::InvalidArg, ambiguous);
 
-    // An unload by name unloads all of the name.
+    // An unload by name unloads all models of that name.
     unload(&engine, "same");
     let gone = "Identifier of model 'same' is not found in global map";
     check_refused(&engine, "same", Code::NotFound, gone);

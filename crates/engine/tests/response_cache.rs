@@ -141,7 +141,7 @@ fn a_response_made_of_a_clients_memory_is_cached_for_that_client_only() {
         server.check(Some(3), inline(len), 2);
         // An answer that was made of private memory is valid for all clients.
         server.check(Some(3), server.shared(len), 2);
-        // For an unknown client no such answer is kept.
+        // No such answer is cached for an unknown client.
         server.check(None, server.shared(len), 3);
         server.check(None, server.shared(len), 4);
         server.check(None, inline(len), 2);
@@ -152,7 +152,7 @@ fn a_response_made_of_a_clients_memory_is_cached_for_that_client_only() {
 fn a_response_in_a_clients_memory_is_cached_for_that_client_only() {
     let server = server("outputs");
     let place = || Some(server.registry.locate("r", 8, 1).unwrap().into_slot());
-    // A client may write to its place before the answer is copied. That harms only itself.
+    // A client may write to its memory before the answer is copied. That harms only itself.
     for (user, number) in [(1, 0), (1, 0), (2, 1), (2, 1)] {
         server.region.slot(Extent::new(8, 1, LARGE).unwrap()).write(0, &[77], Reason::Model).unwrap();
         let placed = server.ask(Some(user), inline(4), place(), "").unwrap();

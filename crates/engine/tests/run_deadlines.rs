@@ -1,4 +1,4 @@
-//! Does a request's timeout end the request, in the queue and in its run, where the model's author asks for it?
+//! If the model's author asks for it, does a request's timeout end the request in the queue and in its run?
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/test_engine.rs"]
@@ -15,10 +15,11 @@ use nerite_request::{Code, Request, Status};
 use tempfile::TempDir;
 use test_engine::{Answer, Computing, Setup, bytes_model, input, one_reply};
 
-/// No test waits so long.
+/// Longer than any test waits.
 const LONG_US: u64 = 600_000_000;
 
-/// A model that computes until nobody waits for it, or until the test says so. A request of no elements is answered at once.
+/// A model that computes until its request is cancelled, or until the test says so. A request of no elements is
+/// answered at once.
 #[derive(Clone, Default)]
 struct Steps {
     running: Arc<AtomicUsize>,
@@ -84,7 +85,7 @@ fn a_run_ends_at_its_requests_time_and_the_instance_serves_the_next() {
     assert!(begun.elapsed() >= Duration::from_millis(30));
     assert!(server.begin(0, LONG_US).recv().unwrap().is_ok());
     let served = server.engine.find("m", None).unwrap();
-    // It was cancelled, and is not the backend's fault.
+    // It counts as cancelled, and not as a failure of the backend.
     assert_eq!(served.statistics().failures, [0, 1, 0, 0]);
 }
 

@@ -30,7 +30,7 @@ const LOOK_SHARE: u32 = 10;
 pub(crate) struct PollStop {
     /// An eventfd that becomes readable when the thread is to end. Absent until there is a thread.
     bell: OnceLock<OwnedFd>,
-    /// What was seen when somebody had the repositories looked at by hand.
+    /// What the last look found that was started by hand.
     seen: Mutex<Seen>,
 }
 

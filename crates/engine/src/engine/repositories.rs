@@ -1,4 +1,4 @@
-//! How do repositories come and go while the server runs?
+//! How are repositories added and removed while the server runs?
 
 use std::path::Path;
 
@@ -7,17 +7,17 @@ use nerite_request::Status;
 
 use super::Engine;
 
-/// What becomes of a repository.
+/// A change of the repositories.
 #[derive(Clone, Copy, Debug)]
 pub enum RepositoryChange<'a> {
-    /// It is added, with names for some of its directories, as [`nerite_repository::Store::register`].
+    /// Adds a repository, with names for some of its directories, as [`nerite_repository::Store::register`].
     Register(&'a Path, &'a [(String, String)]),
-    /// It is taken away, as [`nerite_repository::Store::unregister`].
+    /// Removes it, as [`nerite_repository::Store::unregister`].
     Unregister(&'a Path),
 }
 
 impl Engine {
-    /// Adds a repository or takes one away, in control mode `explicit`.
+    /// Adds or removes a repository, in control mode `explicit`.
     pub fn change_repositories(&self, change: RepositoryChange<'_>) -> Result<(), Status> {
         let (word, path) = match change {
             RepositoryChange::Register(path, _) => ("registered", path),

@@ -13,7 +13,7 @@ use nerite_repository::Generation;
 use crate::engine::{Engine, spawn};
 use crate::served::Served;
 
-/// How often it is told who is waited for.
+/// The interval at which the log says who is waited for.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 
 /// The versions that are ending, each with the names of the models that it is made of.
@@ -24,8 +24,8 @@ pub(crate) struct Retiring {
 }
 
 impl Retiring {
-    /// Waits for the last of them, at most until `deadline`. Returns whether all ended in time. Tells every second how many models are left, in
-    /// Triton's words.
+    /// Waits for the last of them, at most until `deadline`. Returns whether all ended in time. Logs every second how
+    /// many models are left, in Triton's words.
     pub(crate) fn wait_for_all(&self, deadline: Instant) -> bool {
         let mut waiting = self.lock();
         let mut tell_at = Instant::now();

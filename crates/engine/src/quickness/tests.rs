@@ -196,7 +196,7 @@ fn a_padded_input_has_the_size_that_the_model_gets() {
     for length in [0, 1, 33] {
         assert_eq!(size(length), size(40), "{length}");
     }
-    // Both lengths are within a power of two, and the model gets 25,000 times as much.
+    // Both lengths are within a power of two, but one of them is padded to 25,000 times as much.
     assert_ne!(size(41).class, size(40).class);
     assert_eq!((size(40).bytes, size(41).bytes), (160, 4_000_000));
     for _ in 0..9 {
@@ -204,7 +204,7 @@ fn a_padded_input_has_the_size_that_the_model_gets() {
         let _ = quickness.note(Some(size(41)), US);
     }
     assert!(quickness.is_quick(Some(size(40))) && !quickness.is_quick(Some(size(41))));
-    // What is not padded has its own size.
+    // An input that is not padded has its own size.
     assert_eq!(size(1_000_001).bytes, 4_000_004);
 }
 

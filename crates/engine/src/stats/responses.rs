@@ -1,7 +1,8 @@
 //! How often was each response of a request sent, the first, the second and so on, and how long did it take?
 //!
-//! Triton keeps such sums for every position that any request ever reached, so a model that answers a request a million times leaves a million of them, in
-//! the server's memory and in each answer about statistics. Here the positions are bounded, and later responses are not counted.
+//! Triton keeps such sums for every position that any request ever reached. So a model that answers a request a million
+//! times leaves a million of them, in the server's memory and in each answer about statistics. Here the positions are
+//! bounded, and later responses are not counted.
 
 use std::sync::OnceLock;
 
@@ -11,7 +12,7 @@ use nerite_request::report::ResponseReport;
 use super::Sum;
 use crate::limits::RESPONSE_INDICES_MAX;
 
-/// The sums of each position. They take memory from the first response on.
+/// The sums of each position. They are allocated with the first response.
 #[derive(Debug, Default)]
 pub(super) struct ResponseStats(OnceLock<Box<[ResponseSums]>>);
 

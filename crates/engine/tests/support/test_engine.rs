@@ -13,10 +13,10 @@ use nerite_request::{ExactlyOne, InferResponse, Reply, Status};
 use nerite_tensor::{DataType, Shape, Tensor};
 use tempfile::TempDir;
 
-/// What a request that wants one response gets.
+/// The answer to a request that wants one response.
 pub type Answer = Result<InferResponse, Status>;
 
-/// How an engine of a test is set up: one core, loads one at a time, no limits.
+/// The settings of a test's engine: one core, loads one at a time, no limits.
 pub struct Setup {
     pub runtimes: Runtimes,
     pub services: Services,
@@ -61,7 +61,7 @@ impl Setup {
         self
     }
 
-    /// The engine, and the directory that is its repository. All models must load that are to be loaded at the start.
+    /// The engine, and the directory of its repository. All models that are loaded at the start must load.
     pub fn start(self) -> (Arc<Engine>, TempDir) {
         let (engine, failed, repository) = self.try_start();
         assert_eq!(failed, Vec::<String>::new());
