@@ -84,9 +84,9 @@ pub struct Restriction {
 /// Why a client may not make a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// What it is told.
+    /// The error that it gets.
     pub status: Status,
-    /// Whole seconds after which it may try again, where time alone changes that.
+    /// The whole seconds after which it may try again, if waiting helps.
     pub retry_after_s: Option<u64>,
 }
 
@@ -130,8 +130,8 @@ pub fn check<'h>(
     }))
 }
 
-/// Whether a call of `category` that came over neither HTTP nor gRPC is allowed. If one of the two protocols requires a header for it, one of these
-/// headers must have its value.
+/// Whether a call of `category` that came over neither HTTP nor gRPC is allowed. If HTTP or gRPC requires a header for
+/// it, one of these headers must have its value.
 pub fn check_any<'h>(
     restrictions: &[Restriction],
     category: Category,

@@ -26,7 +26,7 @@ pub struct Found {
 /// A request's admission to its model.
 pub struct Admission {
     pub(crate) model: nerite_engine::Admission,
-    /// Who makes the call, by whose token the model was reached.
+    /// The client of the call, whose token allowed the model.
     pub(crate) caller: Option<Arc<Caller>>,
     pub(crate) under_way: UnderWay,
 }

@@ -35,7 +35,7 @@ pub(crate) struct Client {
     peer: Peer,
     /// The bytes that the server holds for it.
     account: Account,
-    /// What it makes the server keep beyond its connections. Few clients do.
+    /// The account for what it makes the server keep beyond its connections. Few clients need one.
     kept: OnceLock<PeerAccount>,
     /// Its use of the front threads.
     flow: Flow,
@@ -83,7 +83,7 @@ pub struct Options {
     pub version: String,
     /// Calls that need a header.
     pub restrictions: Vec<Restriction>,
-    /// What clients may do by their tokens; `None` if tokens are not asked for.
+    /// The tokens and what they allow; `None` if the server has no tokens.
     pub tokens: Option<Tokens>,
     /// Whether each request is a line of the log.
     pub log_access: bool,
@@ -212,8 +212,8 @@ impl Api {
         &self.inner.server_id
     }
 
-    /// Whether a call of `category` is allowed, which may change something. `header` looks up a header by its lower-case name. Returns the server for this
-    /// client and its token.
+    /// Whether a call of `category` is allowed, which may change something. `header` looks up a header by its
+    /// lower-case name. Returns the server as this client and its token may use it.
     pub fn allow<'h>(
         &self,
         protocol: Protocol,

@@ -1,7 +1,8 @@
-//! Who changed something of the server, and what came of it?
+//! Who changed something of the server, and did the change succeed?
 //!
-//! Where tokens are asked for, each change is one line of the log: who (token, and the peer as the kernel says), what, and the outcome. Names are quoted, so a
-//! client cannot write a line of its own, and cut.
+//! If the server has tokens, each change is one line of the log: the client (its token, and its peer as the kernel
+//! says), the change, and the outcome. Names are quoted, so that a client cannot write a line of its own, and
+//! shortened.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::access::{Category, Refused};
 use crate::caller::{NAME_BYTES_MAX, cut};
 use crate::logging::LogSwitches;
 
-/// Bytes of the text of a line that tell what was changed, and why it was refused.
+/// The most bytes of the name of what was changed, and of the error.
 const TEXT_BYTES_MAX: usize = 512;
 
 /// The client of a change. The change may end after the client has gone.
@@ -25,7 +26,7 @@ pub(crate) struct Auditor {
 }
 
 impl Auditor {
-    /// Writes the line of a change. `what` is made only if it is written.
+    /// Writes the line of a change. `what` is called only if the line is written.
     pub(crate) fn note<T>(&self, outcome: &Result<T, Status>, what: impl FnOnce() -> String) {
         if self.log.shows(Level::Info) {
             log::info!("{}", self.line(outcome, &what()));
@@ -43,30 +44,30 @@ impl Auditor {
 }
 
 impl Api {
-    /// `None` where no token is asked for.
+    /// `None` if the server has no tokens.
     pub(crate) fn auditor(&self) -> Option<Auditor> {
         self.inner.options.tokens.as_ref()?;
         Some(Auditor { token: self.token(), peer: self.peer().clone(), log: Arc::clone(&self.inner.log) })
     }
 
-    /// Writes the line of a change. `what` is made only if it is written.
+    /// Writes the line of a change. `what` is called only if the line is written.
     pub(crate) fn audit<T>(&self, outcome: &Result<T, Status>, what: impl FnOnce() -> String) {
         if let Some(auditor) = self.auditor() {
             auditor.note(outcome, what);
         }
     }
 
-    /// Writes the line of a change that the client's token did not allow.
+    /// Writes the line of a change that the client's token does not allow.
     pub(crate) fn audit_refusal(&self, token: &Token, category: Category, allowed: &Result<(), Refused>) {
         if let Err(refused) = allowed {
-            // A warning, so that a client that repeats it fills no log.
+            // A warning, so that a client that repeats it does not fill the log.
             let (token, peer, category) = (token.name(), self.peer(), category.name());
             log::warn!("audit: token {token}, {peer}: a change ({category}): refused: {}", refused.status.code.name());
         }
     }
 }
 
-/// A name that a client chose, quoted and cut.
+/// A name that a client chose, quoted and shortened.
 pub(crate) fn quoted(name: &str) -> String {
     format!("{:?}", cut(name, NAME_BYTES_MAX))
 }

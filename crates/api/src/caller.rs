@@ -1,7 +1,7 @@
-//! Who makes a call, and which line of the log tells of it?
+//! Who makes a call, and what does the access log say about it?
 //!
-//! With `--log-access` each request is one line of the log. The line is written when nobody needs what is known of the call any more: its answer was
-//! made, or its client has gone.
+//! With `--log-access` each request is one line of the log. The line is written when the last part of the server drops
+//! what is known of the call: its answer was made, or its client has gone.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, PoisonError};
@@ -15,17 +15,17 @@ use crate::access::{self, Category, Protocol, Refused, Restriction};
 use crate::codes;
 use crate::logging::{LogFormat, LogSwitches};
 
-/// The target of lines about requests. Where lines are JSON, such a message is members of the object, and not text.
+/// The target of lines about requests. In JSON logs such a message consists of members of the object, and is no text.
 pub const ACCESS_TARGET: &str = "nerite_access_line";
-/// Bytes of a name that a client chose which are written.
+/// The most bytes of a name that a client chose.
 pub(crate) const NAME_BYTES_MAX: usize = 128;
 
 /// What is known of the client of a call.
 #[derive(Debug)]
 pub(crate) struct Caller {
-    /// Its token, where tokens are asked for and the call wants one.
+    /// Its token, if the server has tokens and the call needs one.
     pub token: Option<Arc<Token>>,
-    /// The line that tells of the call, if one does.
+    /// The log line of the call, if it has one.
     pub line: Option<Line>,
 }
 
@@ -51,7 +51,7 @@ impl Caller {
     }
 }
 
-/// By what the call came.
+/// How the call came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub(crate) enum FrontEnd {
@@ -73,7 +73,7 @@ pub(crate) struct Line {
     said: Mutex<Said>,
 }
 
-/// What becomes known of a call on its way.
+/// What is noted of a call while it is carried out.
 #[derive(Clone, Debug, Default)]
 struct Said {
     model: String,
@@ -87,7 +87,7 @@ struct Said {
 }
 
 impl Line {
-    /// The line of a call that begins now.
+    /// Begins the line of a call.
     pub(crate) fn begin(
         log: &Arc<LogSwitches>,
         front: FrontEnd,
@@ -106,34 +106,34 @@ impl Line {
         }
     }
 
-    /// The call is this inference.
+    /// Notes that the call is this inference.
     pub(crate) fn note_request(&self, model: &str, version: &str, id: &str) {
         self.note(|said| (said.model, said.version, said.id) = (shortened(model), shortened(version), shortened(id)));
     }
 
-    /// So many bytes of tensors are in the message of the request.
+    /// Notes this many bytes of tensors in the message of the request.
     pub(crate) fn note_bytes_in(&self, bytes: u64) {
         self.note(|said| said.bytes_in += bytes);
     }
 
-    /// The outcome of an inference, as a number of gRPC. Over HTTP the answer has a number of its own.
+    /// Notes the outcome of an inference as a gRPC status. Over HTTP the answer has a status of its own.
     pub(crate) fn note_outcome(&self, code: u32) {
         if self.front != FrontEnd::Http {
             self.note(|said| said.status = said.status.or(Some(code)));
         }
     }
 
-    /// The outcome of the call, in the numbers of its protocol.
+    /// Notes the outcome of the call as a status of its protocol.
     pub(crate) fn note_status(&self, status: u32) {
         self.note(|said| said.status = said.status.or(Some(status)));
     }
 
-    /// Each request of the call has a line of its own.
+    /// Notes that each request of the call has a line of its own.
     pub(crate) fn silence(&self) {
         self.note(|said| said.is_silent = true);
     }
 
-    /// Another line for the next request of the same call.
+    /// A new line for the next request of the same call.
     pub(crate) fn next(&self) -> Line {
         let Line { log, front, call, peer, token, .. } = self;
         let (log, peer, token) = (Arc::clone(log), peer.clone(), token.clone());
@@ -192,7 +192,7 @@ impl FrontEnd {
         }
     }
 
-    /// The number of a refusal in this protocol.
+    /// The status of a refusal in this protocol.
     pub(crate) fn status_of(self, refused: &Refused) -> u32 {
         match self {
             FrontEnd::Http | FrontEnd::Metrics => u32::from(refused.http_status()),
@@ -210,7 +210,7 @@ impl FrontEnd {
     }
 }
 
-/// Named values, as words or as members of JSON.
+/// Named values, as words or as members of a JSON object.
 struct Fields {
     is_json: bool,
     out: String,
@@ -241,7 +241,7 @@ impl Fields {
     }
 }
 
-/// A text as a string of JSON. Whatever is not printable ASCII is escaped.
+/// Writes a text as a string of JSON. All characters but printable ASCII are escaped.
 fn quote(value: &str, out: &mut String) {
     out.push('"');
     for c in value.chars() {
@@ -258,7 +258,7 @@ fn quote(value: &str, out: &mut String) {
     out.push('"');
 }
 
-/// Bytes of the tensors that a message with this response carries.
+/// Bytes of the tensors in the message with this response.
 fn tensor_bytes(response: &Response) -> u64 {
     match response {
         Response::Part(tensors) | Response::Final(tensors) => {

@@ -27,9 +27,9 @@ pub(crate) struct Delivery<S> {
     window: Option<Arc<ResponseWindow>>,
     /// The trace of the request, if it is traced.
     trace: Option<Arc<RequestTrace>>,
-    /// The client whose quota the bytes of the responses count against, and the line that tells of them.
+    /// The client of the request. Its quota is charged for the bytes of the responses, and its log line counts them.
     caller: Option<Arc<Caller>>,
-    /// Who is charged for the states that the request leaves behind. `None` if it leaves none.
+    /// The account that is charged for the states that the request leaves behind. `None` if it leaves none.
     account: Option<PeerAccount>,
     sink: S,
     /// Counts the inference as under way until its last response was sent.
@@ -61,7 +61,8 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
         Delivery { caller, ..self }
     }
 
-    /// The reply that takes these steps. If there are none, responses go to `numbered`, if there is one, and not to the sink.
+    /// The reply that takes these steps. If there are no steps, responses go to `numbered`, if it is given, and not to
+    /// the sink.
     pub(crate) fn into_reply(self, numbered: Option<Numbered>) -> Reply
     where
         S: 'static,
@@ -129,7 +130,7 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Deliver for Delivery<S> {
     }
 
     fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
-        // Leases are memory of the host, whichever place the runtime prefers.
+        // Leases are memory of the host, whatever the runtime prefers.
         self.places.as_ref().map_or(Ok(None), |places| places.place(query.output, query.bytes))
     }
 }

@@ -1,4 +1,4 @@
-//! What was last seen of the GPUs?
+//! What were the last figures of the GPUs?
 
 use std::sync::PoisonError;
 use std::time::Instant;
@@ -28,7 +28,7 @@ impl GpuFigures {
         }
     }
 
-    /// Leaves out a GPU of which no figure is asked for any more.
+    /// Removes a GPU of which no figure is measured any more.
     pub fn forget(&self, uuid: &str) {
         self.each.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, known)| known.uuid != uuid);
     }

@@ -83,7 +83,8 @@ impl Api {
         }
     }
 
-    /// The call that [`Api::allow_session`] allowed was carried out. `None`: it was begun, and its answer will say what came of it.
+    /// Notes that a call which [`Api::allow_session`] allowed was carried out. `None`: it was begun, and its answer
+    /// will have the outcome.
     pub fn end_session_call(&self, outcome: Option<Result<(), &Status>>) {
         if self.inner.options.log_access
             && let Some(line) = self.client.session_caller.swap(None).as_ref().and_then(|caller| caller.line.as_ref())
@@ -210,8 +211,8 @@ impl Scope {
         self.api.admit(model, version)
     }
 
-    /// Runs one request of the session that was admitted. `leased` names outputs that are written to leases that the server chooses. Each response comes with these
-    /// leases. Otherwise as [`Api::infer_stream`].
+    /// Runs one request of the session that was admitted. `leased` names outputs that are written to leases that the
+    /// server chooses. Each response comes with these leases. Otherwise as [`Api::infer_stream`].
     pub fn infer(
         &self,
         admission: Admission,
@@ -235,8 +236,8 @@ impl Scope {
         PreparedRequest::of(infer_request, leased, admission, self)
     }
 
-    /// Runs a request that was prepared in this session. Responses go to `numbered`, if there is one and they can come without leases, and else to
-    /// `sink`. Otherwise as [`Scope::infer`].
+    /// Runs a request that was prepared in this session. Responses go to `numbered`, if it is given and they need no
+    /// leases, and else to `sink`. Otherwise as [`Scope::infer`].
     pub fn call(
         &self,
         prepared: &PreparedRequest,

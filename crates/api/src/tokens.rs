@@ -1,8 +1,9 @@
-//! What may a client do by its token?
+//! What does a client's token allow?
 //!
-//! Each call of a front end goes through `Api::enter` once: by [`Api::allow`], a session's by [`Api::allow_session`], one for metrics by
-//! [`Api::allow_metrics`]. The order is the same for all: headers of restricted categories, the token, its scopes, its quotas. Which models the token
-//! reaches is asked where a model is found, and the request's `Admission` keeps the token.
+//! Each call of a front end passes `Api::enter` once: through [`Api::allow`], for sessions through
+//! [`Api::allow_session`], for metrics through [`Api::allow_metrics`]. The order of the checks is the same for all:
+//! headers of restricted categories, the token, its scopes, its quotas. Whether the token allows a model is checked
+//! where the model is looked up, and the request's `Admission` keeps the token.
 
 use std::sync::Arc;
 
@@ -15,12 +16,12 @@ use crate::api::AUTHORIZATION;
 use crate::caller::{Caller, FrontEnd, Line};
 use crate::{Api, Scope as SessionScope, codes};
 
-/// The scopes of which a token has one to make a call. Empty: everybody may.
+/// The scopes of which a token needs one to make a call. If empty, no token is needed.
 fn scopes(category: Category, changes: bool) -> &'static [Scope] {
     match (category, changes) {
         (Category::Health, _) => &[],
         (Category::Inference, _) => &[Scope::Infer],
-        // Clients read it before their first inference.
+        // Clients read the metadata before their first inference.
         (Category::Metadata, _) => &[Scope::Read, Scope::Infer],
         (Category::SharedMemory, true) => &[Scope::Regions],
         (Category::SharedMemory, false) => &[Scope::Regions, Scope::Read],
@@ -31,8 +32,8 @@ fn scopes(category: Category, changes: bool) -> &'static [Scope] {
 }
 
 impl Api {
-    /// Whether a call of all these categories goes on, which may change something, and what is known of its client from now on; `None` if nothing has
-    /// to be. `header` looks up a header by its lower-case name.
+    /// Checks a call of all these categories, which may change something. Returns what is noted of its client; `None`
+    /// if nothing has to be. `header` looks up a header by its lower-case name.
     pub(crate) fn enter<'h>(
         &self,
         front: FrontEnd,
@@ -62,12 +63,12 @@ impl Api {
         allowed.map(|()| (token.is_some() || line.is_some()).then(|| Arc::new(Caller { token, line })))
     }
 
-    /// Whether something is known of the client of a call: its token, or the line that tells of the call.
+    /// Whether something is noted of the client of a call: its token, or its log line.
     pub(crate) fn knows_callers(&self) -> bool {
         self.inner.options.tokens.is_some() || self.inner.options.log_access
     }
 
-    /// The token of a call, where the call wants one, and whether the token allows it.
+    /// The token of a call, if the call needs one, and whether the token allows it.
     fn by_token(
         &self,
         tokens: &Tokens,
@@ -84,7 +85,7 @@ impl Api {
         };
         let check = |category: &Category| check_scopes(tokens, &token, scopes(*category, changes));
         let allowed = categories.iter().try_for_each(check).and_then(|()| take_request(&token));
-        // An inference changes nothing, whatever memory it takes.
+        // An inference changes nothing, whatever memory it writes.
         let changed = categories.first().filter(|first| changes && scopes(**first, true) != scopes(**first, false));
         if let Some(category) = changed {
             self.audit_refusal(&token, *category, &allowed);
@@ -96,7 +97,7 @@ impl Api {
         Line::begin(&self.inner.log, front, category, self.peer(), token)
     }
 
-    /// Whether a session that says Hello brings a token that is known, or none.
+    /// Checks the token that a session sends with Hello. It may send none.
     pub fn check_session_token(&self, authorization: Option<&[u8]>) -> Result<(), Status> {
         match &self.inner.options.tokens {
             Some(tokens) if authorization.is_some() => Ok(tokens.find(authorization).map(drop).map_err(unknown)?),
@@ -114,8 +115,9 @@ impl Api {
         Ok(())
     }
 
-    /// The server as the client of a call that was allowed sees it for the next request of that call, where that differs, and whether the request may
-    /// be made. Each request of a stream counts against quotas, but for one that was counted with its call (`is_counted`).
+    /// The server as it may be used for the next request of a call that was allowed, if that differs, and whether the
+    /// request is allowed. Each request of a stream counts against quotas, except for one that was counted with its
+    /// call (`is_counted`).
     pub fn allow_next(&self, is_counted: bool) -> (Option<Api>, Result<(), Status>) {
         let Some(caller) = self.caller() else { return (None, Ok(())) };
         let line = caller.line.as_ref().map(Line::next);
@@ -131,7 +133,7 @@ impl Api {
         (Some(self.with_caller(Arc::new(Caller { token, line }))), allowed)
     }
 
-    /// The same client, in this call.
+    /// The same client, in the call of this caller.
     pub(crate) fn with_caller(&self, caller: Arc<Caller>) -> Api {
         Api { inner: Arc::clone(&self.inner), client: Arc::clone(&self.client), caller: Some(caller) }
     }
@@ -145,17 +147,18 @@ impl Api {
         Ok(Some(token))
     }
 
-    /// Each request of the call will have a line of its own in the log.
+    /// Notes that each request of the call has a line of its own in the log.
     pub fn silence_call(&self) {
         self.caller.iter().filter_map(|caller| caller.line.as_ref()).for_each(Line::silence);
     }
 
-    /// Notes how a call over HTTP or gRPC was answered, in the numbers of its protocol.
+    /// Notes the status with which a call over HTTP or gRPC was answered.
     pub fn note_status(&self, status: u32) {
         self.caller.iter().filter_map(|caller| caller.line.as_ref()).for_each(|line| line.note_status(status));
     }
 
-    /// Notes which inference the call is, before it is checked, so that the line of a refused one tells. The id is empty where it is not known yet.
+    /// Notes which inference the call is. This comes before the checks, so that the line of a refused one has it too.
+    /// The id is empty if it is not known yet.
     pub fn note_inference(&self, model: &str, version: &str, id: &str) {
         if self.inner.options.log_access
             && let Some(line) = self.caller().as_ref().and_then(|caller| caller.line.as_ref())
@@ -176,7 +179,7 @@ impl Api {
         }
     }
 
-    /// Whether the client's token reaches this model.
+    /// Whether the client's token allows this model.
     pub(crate) fn check_model(&self, model: &str) -> Result<(), Status> {
         let Some((_, token)) = self.token_now()? else { return Ok(()) };
         if token.reaches(model) {
@@ -186,7 +189,7 @@ impl Api {
         Err(Status::new(Code::Denied, format!("{} does not reach model '{model}'", who(&token))))
     }
 
-    /// Whether the client's token has no list of models, which a change of other models wants.
+    /// Whether the client's token has no list of models. A call that reaches other models needs such a token.
     pub(crate) fn check_reaches_all(&self, what: &str) -> Result<(), Status> {
         let Some((_, token)) = self.token_now()? else { return Ok(()) };
         if !token.has_list() {
@@ -199,34 +202,35 @@ impl Api {
         ))
     }
 
-    /// Whether the client's token has `regions`, where tokens are asked for: its outputs are placed in leases.
+    /// Whether the client's token has the scope `regions`, which it needs to have outputs placed in leases. Without
+    /// tokens it is always allowed.
     pub(crate) fn check_leased_outputs(&self) -> Result<(), Status> {
         let Some((tokens, token)) = self.token_now()? else { return Ok(()) };
         Ok(check_scopes(tokens, &token, scopes(Category::SharedMemory, true))?)
     }
 
-    /// Whether the client may change settings by its token; `None` where tokens are not asked for.
+    /// Whether the client's token allows it to change settings; `None` if the server has no tokens.
     pub(crate) fn may_control(&self, settings: Category) -> Option<Result<(), Status>> {
         let tokens = self.inner.options.tokens.as_ref()?;
         let Some(token) = self.token() else { return Some(Err(without(tokens, &[Scope::Control]).into())) };
         let allowed = check_scopes(tokens, &token, scopes(settings, true));
-        // Over gRPC only the message says that it is a change.
+        // Over gRPC only the message shows that the call is a change.
         self.audit_refusal(&token, settings, &allowed);
         Some(allowed.map_err(Status::from))
     }
 
-    /// The token of the call. `None` where tokens are not asked for, or the call wants none.
+    /// The token of the call. `None` if the server has no tokens, or the call needs none.
     pub(crate) fn token(&self) -> Option<Arc<Token>> {
         self.inner.options.tokens.as_ref()?;
         self.caller()?.token.clone()
     }
 
-    /// What is known of the client of the call; `None` if nothing has to be.
+    /// What is noted of the client of the call; `None` if nothing has to be.
     pub(crate) fn caller(&self) -> Option<Arc<Caller>> {
         self.caller.clone().or_else(|| self.client.session_caller.load_full())
     }
 
-    /// The token of the call as the file says it now: calls may last.
+    /// The token of the call as the token file has it now, because a call may last long.
     fn token_now(&self) -> Result<Option<(&Tokens, Arc<Token>)>, Status> {
         let Some(tokens) = &self.inner.options.tokens else { return Ok(None) };
         let Some(token) = self.token() else { return Ok(None) };
@@ -236,7 +240,7 @@ impl Api {
 }
 
 impl SessionScope {
-    /// As [`Api::allow_next`], for a request of the packet whose first one was counted.
+    /// As [`Api::allow_next`], for a request of a packet whose first one was counted.
     pub fn allow_next(&self) -> Result<(), Status> {
         let (next, allowed) = self.api().allow_next(false);
         if let Some(next) = next {
@@ -282,7 +286,7 @@ fn names(scopes: &[Scope]) -> String {
     format!("scope {}", names.join(" or "))
 }
 
-/// The token, as texts name it.
+/// The name of the token in texts.
 fn who(token: &Token) -> String {
     if token.is_anonymous() { "a request without a token".to_owned() } else { format!("token '{}'", token.name()) }
 }

@@ -83,8 +83,9 @@ impl Api {
         }
     }
 
-    /// The requests after this number that were made lately: of all clients for the operator, of their own for others, and of models that the client's
-    /// token reaches. Requests are noted for a few seconds after each call, so that whoever looks on calls again and again.
+    /// The recent requests with numbers greater than `after`: of all clients for the operator, and of the client itself
+    /// for others. Only models that the client's token allows. Requests are recorded for a few seconds after each call,
+    /// so a viewer must call again and again.
     pub fn recent_requests(&self, after: u64) -> Result<Vec<Arc<RecentRequest>>, Status> {
         self.check_running()?;
         let too_many = |others| {

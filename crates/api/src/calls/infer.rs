@@ -113,7 +113,7 @@ impl Api {
         self.submit_noted(admission, infer_request, regions, own, cancel, sink)
     }
 
-    /// As [`Api::submit`], for a request whose bytes came before and were noted then.
+    /// As [`Api::submit`], for a request whose bytes were noted before.
     pub(crate) fn submit_noted(
         &self,
         admission: Admission,
@@ -128,8 +128,9 @@ impl Api {
         self.submit_checked(admission, infer_request, (tensors, &outputs), own, cancel, (None, sink))
     }
 
-    /// As [`Api::submit`], for a request whose tensors were checked and taken out of it. They are passed with the outputs that the client requested.
-    /// Responses that need no step of the delivery go to the [`Numbered`] way, if there is one, and not to the sink beside it.
+    /// As [`Api::submit`], for a request whose tensors were checked and taken out of it. They are passed with the
+    /// outputs that the client requested. Responses that need no step of the delivery go to `numbered`, if it is given,
+    /// and not to the sink.
     pub(crate) fn submit_checked(
         &self,
         admission: Admission,

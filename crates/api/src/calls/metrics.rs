@@ -68,7 +68,7 @@ impl Api {
         *self.inner.host.lock().unwrap_or_else(PoisonError::into_inner) = Some(host);
     }
 
-    /// Where the figures of GPUs are stored. Whoever takes them needs nothing else of the server.
+    /// The figures of the GPUs. The thread that measures them needs nothing else of the server.
     pub fn gpu_figures(&self) -> &Arc<GpuFigures> {
         &self.inner.gpus
     }

@@ -40,9 +40,10 @@ fn extensions(shared_memory: bool, gpu: bool) -> impl Iterator<Item = &'static s
 
 /// Charged for a model that is served as a client's load request described it, beside the configuration and the files.
 const SENT_MODEL_BYTES: usize = 64 << 10;
-/// Bytes that the server keeps for each byte of a configuration: the text becomes messages, which are kept as sent and as completed.
+/// Bytes that the server keeps for each byte of a configuration: the text becomes messages, which are kept as sent and
+/// as completed.
 const CONFIG_GROWTH: usize = 8;
-/// Charged for a file beside its path: its entries in the model's directory and in what the server knows of it.
+/// Charged for a file beside its path: its entries in the model's directory and in the server's tables.
 const FILE_BYTES: usize = 512;
 
 /// What a user can do if the upload of files is refused.
