@@ -26,8 +26,9 @@ use tuning::{Start, Tuning};
 
 /// A scheduler that joins requests in batches.
 ///
-/// An event costs time in the logarithm of the number of waiting requests, plus the size of a batch if the head of the queue changed. The
-/// model's own rule is asked with the first request of a batch. It hears of the others in the order of the queue.
+/// An event costs time in the logarithm of the number of waiting requests, plus the size of a batch if the head of the
+/// queue changed. The model's own rule is asked with the first request of a batch, and then about the others in the
+/// order of the queue.
 #[derive(Debug)]
 pub struct Batcher {
     policy: BatchPolicy,

@@ -83,8 +83,9 @@ impl<J> Driver<J> {
 
     /// The same driver, for a model with a strategy. A job that the rule lets in joins a batch if the strategy lets it in as well.
     ///
-    /// Only the scheduler [`Batcher`](crate::Batcher) waits for answers. The caller takes the questions by [`Driver::next_question`] and answers them at any later time by [`Driver::answered`]. Meanwhile the other
-    /// calls of the driver go on as always, but no batch starts.
+    /// Only the scheduler [`Batcher`](crate::Batcher) waits for answers. The caller takes the questions by
+    /// [`Driver::next_question`] and answers them at any later time by [`Driver::answered`]. Meanwhile the other calls
+    /// of the driver work as always, but no batch starts.
     pub fn with_questions(mut self) -> Driver<J> {
         self.questions = Some(Questions::default());
         self

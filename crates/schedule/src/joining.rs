@@ -1,8 +1,8 @@
-//! Who else has a say in which requests share a batch?
+//! What else decides which requests share a batch?
 //!
-//! A model may have a rule of its own beside its policy, which answers at once. It may also have a strategy, which takes time: it is asked
-//! [questions](Question), and no batch of the model starts while one is unanswered. Rule and strategy hear of each batch from its first request to its
-//! end, so they may count what is in it:
+//! A model may have a rule of its own beside its policy, which answers at once. It may also have a strategy, which
+//! takes time: it is asked [questions](Question), and no batch of the model starts while one is unanswered. Rule and
+//! strategy are told the first request of each batch, all that may join, and its end. So they may count what is in it:
 //!
 //! ```text
 //!   begins(1)   may_join([1], 2) yes   may_join([1], 3) no   ends()
@@ -14,13 +14,13 @@ use crate::event::Ticket;
 ///
 /// A no closes the batch: it runs as soon as an instance is free. The first job of a batch is always in it, so no rule can keep a job from running.
 pub trait JoinRule<J> {
-    /// A batch forms, and this is its first job. An earlier batch that did not end was given up: its jobs are told again.
+    /// A batch begins to form with this job. If an earlier batch did not end, it was given up, and its jobs come again.
     fn begins(&mut self, _first: &J) {}
 
     /// Whether the next job may join. `batch` has the first job of the batch, and may have the others.
     fn may_join(&mut self, batch: &[&J], next: &J) -> bool;
 
-    /// The batch is formed, or its jobs have gone.
+    /// The batch is complete, or its jobs have gone.
     fn ends(&mut self) {}
 }
 
@@ -30,7 +30,7 @@ impl<J, F: FnMut(&[&J], &J) -> bool> JoinRule<J> for F {
     }
 }
 
-/// What a strategy is asked. The order is that of [`JoinRule`].
+/// A question to a strategy. The order is that of [`JoinRule`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question<J> {
     /// As [`JoinRule::begins`]. The answer has no meaning.

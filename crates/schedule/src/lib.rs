@@ -68,7 +68,7 @@ impl Context<'_> {
         self.actions.list.push(Action::Reject(ticket, rejection));
     }
 
-    /// Tells that these sequences are over.
+    /// Reports that these sequences are over.
     pub fn over(&mut self, numbers: &mut Vec<u64>) {
         self.actions.over.append(numbers);
     }

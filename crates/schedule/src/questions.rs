@@ -1,10 +1,10 @@
-//! Which question is put to a model's strategy next, and which answer still counts?
+//! Which question does a model's strategy get next, and which answer still counts?
 //!
 //! ```text
 //!   the scheduler asks ──► next ──► asked (outside, one at a time) ──► answer ──► the scheduler asks the same again and takes it
 //!                           └─ replaced when the scheduler asks something else
 //! ```
-//! One place is enough for the next question: the beginning of a batch also ends the batch before.
+//! There is at most one next question: the beginning of a batch also ends the batch before.
 
 use crate::event::Ticket;
 use crate::joining::Question;
@@ -34,7 +34,7 @@ impl Questions {
         None
     }
 
-    /// No batch forms any more.
+    /// No batch is forming any more.
     pub fn end(&mut self) {
         self.next = self.is_open.then_some(Question::Ends);
     }
@@ -48,7 +48,7 @@ impl Questions {
     pub fn take(&mut self) -> Option<Question<Ticket>> {
         let question = self.next()?;
         self.next = None;
-        // What was answered before is about a batch that the strategy has given up by now.
+        // Earlier answers are about a batch that the strategy has given up by now.
         self.answer = None;
         self.is_open = question != Question::Ends;
         self.asked = Some(question);
@@ -60,7 +60,7 @@ impl Questions {
         self.next = None;
     }
 
-    /// The question was answered. Returns whether the scheduler is to be told.
+    /// The question was answered. Returns whether the scheduler must be called.
     pub fn answered(&mut self, says: bool) -> bool {
         self.answer = self.asked.take().map(|asked| (asked, says));
         self.answer.is_some_and(|(asked, _)| asked != Question::Ends)
@@ -71,8 +71,8 @@ impl Questions {
 mod tests {
     use super::*;
 
-    /// `b1` begins with request 1, `j2` asks whether 2 may join, `e` ends; `>` takes the next question, `y` and `n` answer it. Each step is followed by
-    /// what it gives: an answer, the question that was taken, or `.` for nothing.
+    /// `b1` begins with request 1, `j2` asks whether 2 may join, `e` ends; `>` takes the next question, `y` and `n`
+    /// answer it. Behind each step is its result: an answer, the question that was taken, or `.` for nothing.
     #[track_caller]
     fn check(steps: &str) {
         let mut questions = Questions::default();
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_batch_that_is_given_up_begins_anew() {
-        // A request with a higher priority comes before the answer, and goes again.
+        // A request with a higher priority comes before the answer, and leaves again.
         check("b1 >=b1 b2 b1 y b1=yes j3 >=j3");
         check("b1 >=b1 b2 y b2 >=b2 y b2=yes");
         check("b1 >=b1 y b1=yes j3 >=j3 b2 y b2 >=b2 y b2=yes j3 >=j3 n j3=no");

@@ -1,4 +1,4 @@
-//! Do requests that run again stay the next of their sequence, in any order of events?
+//! Does a request that runs again stay the next of its sequence, in any order of events?
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, HashMap};
@@ -202,7 +202,7 @@ fn a_request_that_comes_again_after_its_run_is_rejected() {
 }
 
 proptest! {
-    /// Each request runs as often as it should, or is rejected. None waits for ever.
+    /// Each request runs as often as it should, or is rejected. None waits forever.
     #[test]
     fn every_request_ends(
         is_direct: bool, instances in 1usize..3, rows_max in 1usize..4,

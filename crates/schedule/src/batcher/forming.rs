@@ -21,7 +21,7 @@ pub(super) struct Forming {
     best: Option<usize>,
     /// The next request does not fit, so the batch cannot grow.
     closed: bool,
-    /// It was closed by a change among its requests, and is not given up for another one.
+    /// It was closed by a change among its requests, and is not formed anew for another change.
     is_cut: bool,
 }
 
@@ -49,12 +49,12 @@ impl Forming {
         self.closed
     }
 
-    /// Whether nothing more can be said before an answer comes.
+    /// Whether it waits for an answer.
     pub fn is_asking(&self) -> bool {
         self.asked.is_some()
     }
 
-    /// An answer may have come. It is found by asking again.
+    /// Call this when an answer may have come. It is found by asking again.
     pub fn answered(&mut self) {
         self.asked = None;
     }
@@ -64,8 +64,8 @@ impl Forming {
         self.asked.or(self.last).is_some_and(|last| position <= last) || self.closed
     }
 
-    /// Whether a change behind its first request, which is now `first`, is to close it. Otherwise it would form anew at each change while the strategy
-    /// is asked, and might never start.
+    /// Whether a change behind its first request, which is now `first`, closes it. Otherwise the batch would form anew
+    /// at each change while the strategy is asked, and might never start.
     pub fn is_cut_by_changes_behind(&self, first: Option<Ticket>) -> bool {
         (self.is_asking() || self.is_cut) && self.head.is_some() && self.head.map(|(head, _)| head) == first
     }

@@ -39,7 +39,7 @@ pub(super) struct Queue {
 pub(super) enum Expired {
     /// It was removed.
     Rejected(Ticket, QueuePosition),
-    /// It was moved from there behind the others of its level.
+    /// It was moved from this position behind the others of its level.
     Delayed(QueuePosition),
 }
 

@@ -29,7 +29,8 @@ pub struct DirectPolicy {
     pub hold_back: HoldBack,
 }
 
-/// The numbers of requests that must wait before a scheduler of sequences starts for the first time. It is for tests that need all requests there.
+/// The numbers of requests that must wait before a scheduler of sequences starts for the first time. Tests use it to
+/// have all requests there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HoldBack {
     /// Requests of sequences that have a position.
@@ -71,7 +72,7 @@ impl Direct {
         }
     }
 
-    /// Updates a sequence that lost a request, and those that got a slot by that.
+    /// Updates a sequence that lost a request, and those that got a slot through that.
     fn look_again(&mut self, number: SequenceNumber, placed: Vec<SequenceNumber>) {
         if self.table.next_of(number).is_none() {
             self.instances.iter_mut().for_each(|instance| instance.ready.retain(|_, ready| *ready != number));

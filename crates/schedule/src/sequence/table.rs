@@ -61,7 +61,7 @@ pub(super) struct SequenceTable {
     deadlines: BTreeSet<(u64, Ticket)>,
     /// When sequences end that have no waiting or running request.
     idle: BTreeSet<(u64, SequenceNumber)>,
-    /// Sequences that are over, and were not told yet.
+    /// Sequences that are over, and were not reported yet.
     over: Vec<u64>,
 }
 
@@ -84,7 +84,7 @@ impl SequenceTable {
         }
     }
 
-    /// The numbers of sequences that are over and were not told yet.
+    /// The numbers of sequences that are over and were not reported yet.
     pub fn over(&mut self) -> &mut Vec<u64> {
         &mut self.over
     }
@@ -224,7 +224,7 @@ impl SequenceTable {
         }
     }
 
-    /// Removes a request that is not to run. False if it does not wait. Adds the sequence that got a slot by that to `placed`.
+    /// Removes a request that will not run. False if it does not wait. Adds the sequence that got its slot to `placed`.
     pub fn remove(&mut self, ticket: Ticket, now_us: u64, placed: &mut Vec<SequenceNumber>) -> bool {
         let Some(number) = self.tickets.remove(&ticket) else { return false };
         let remove = |sequence: &mut Sequence| {

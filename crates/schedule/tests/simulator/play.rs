@@ -136,7 +136,7 @@ impl Play {
         assert_eq!(*answer, None, "it is asked two questions at a time");
         let says = match question {
             Question::Begins(first) => {
-                // A batch may begin before the end of the last one is told.
+                // A batch may begin before the rule was told the end of the last one.
                 rule.ends();
                 rule.begins(first);
                 true

@@ -9,14 +9,14 @@ use proptest::prelude::*;
 use crate::batcher::{check_ends, policies};
 use crate::play::{End, Job, Play, deeds};
 
-/// What a rule says, and what it heard.
+/// The answers of a rule, and what it was told.
 #[derive(Clone, Copy, Debug)]
 enum Says {
     /// Yes, as long as the rows of a batch do not exceed this number.
     Volume(u32),
     /// No.
     Never,
-    /// Something else at each question.
+    /// Another answer to each question.
     Anything(u64),
 }
 
@@ -43,7 +43,7 @@ impl JoinRule<Job> for Rule {
 
     fn may_join(&mut self, batch: &[&Job], next: &Job) -> bool {
         let forming = self.forming.as_mut().expect("a batch begins before others join it");
-        // A strategy is told the next job only.
+        // A strategy is told only the next job.
         assert!(batch.first().is_none_or(|head| head.number == forming[0]), "the batch has another head");
         let says = match &mut self.says {
             Says::Volume(limit) => self.rows + next.rows <= *limit,
@@ -141,7 +141,7 @@ fn requests_that_come_and_go_behind_the_first_do_not_keep_it_from_starting() {
     let mut play = Play::new(Batcher::new(policy), 1, 10, 8).consulting(rule, 100);
     play.arrive(1, None);
     let mut other = play.arrive(1, None);
-    // It goes while the strategy is asked about it.
+    // It leaves while the strategy is asked about it.
     for round in 0..20 {
         let now_us = 150 + 200 * round;
         play.pass_until(now_us);
@@ -157,7 +157,7 @@ fn requests_that_end_together_close_a_batch_before_the_first_of_them() {
     let policy = BatchPolicy { rows_max: 8, preferred: vec![8], ..BatchPolicy::default() };
     let (rule, _) = Rule::new(Says::Volume(8));
     let mut play = Play::new(Batcher::new(policy), 1, 10, 8).consulting(rule, 100);
-    // The strategy is asked about the fifth when two before it end.
+    // The strategy is asked about the fifth request when two requests before it end.
     for patience_us in [None, None, Some(450), Some(450), None, None] {
         play.arrive(1, patience_us);
     }
@@ -167,13 +167,13 @@ fn requests_that_end_together_close_a_batch_before_the_first_of_them() {
     assert_eq!(play.batches[1..].iter().map(|(batch, _)| batch.as_slice()).collect::<Vec<_>>(), [[4, 5]]);
 }
 
-/// Checks that the rule heard of each batch, in its order and to its end, and that it was obeyed. A batch that was formed may be put in the order of its
-/// addresses.
+/// Checks that the rule was told each batch in its order and to its end, and that its answers were obeyed. The requests
+/// of a complete batch may be sorted by address.
 fn check_said(play: &Play, says: Says, by_spans: bool, formed: &[Vec<usize>]) {
     let same = |first: &[usize], batch: &[usize]| {
         first == batch || by_spans && BTreeSet::from_iter(first) == BTreeSet::from_iter(batch)
     };
-    // A batch that ran may be a preferred size of what was formed. What was formed and given up did not run.
+    // A batch that ran may be a preferred size of a formed one. Batches that were formed and given up did not run.
     let mut formed = formed.iter();
     for (batch, at_us) in &play.batches {
         let is_of = |one: &Vec<usize>| one.get(..batch.len()).is_some_and(|first| same(first, batch));
@@ -209,7 +209,7 @@ fn check(says: Says, rows: &str, expect: &str) {
 fn a_batch_takes_what_the_rule_lets_in() {
     check(Says::Volume(4), "1 2 1 1 4 9 1", "1+2+3 4 5 6 7");
     check(Says::Volume(100), "1 1 1", "1+2+3");
-    // One that no batch has space for runs alone.
+    // A request that fits into no batch runs alone.
     check(Says::Volume(2), "3 3 1 1", "1 2 3+4");
     check(Says::Volume(0), "1 1", "1 2");
 }
