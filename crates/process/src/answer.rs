@@ -47,7 +47,7 @@ pub(crate) fn settle(
         return Ended::Said(error);
     }
     if let Some(failed) = response.failed() {
-        // One that makes no sense leaves the state as it was.
+        // An invalid state is ignored.
         response.states().flatten().for_each(|state| drop(keep_state(responder, homes, state)));
         return Ended::Failed(failed);
     }
@@ -117,7 +117,7 @@ fn room(
     find_place(job.responder_mut(), homes, (name, bytes), shares, blocks, maps)
 }
 
-/// A place for an output of that name and size.
+/// Memory for an output of that name and size.
 pub(crate) fn find_place(
     responder: &mut Responder,
     homes: &mut [Home],
@@ -157,7 +157,7 @@ fn take_over(
     let Home { spot, capacity, kind, .. } = homes.swap_remove(at);
     check_size(name, datatype, &shape, bytes)?;
     if matches!(kind, Kind::Client) && bytes > capacity {
-        // The error has the sizes of the client's place and of the result.
+        // The error has the sizes of the client's memory and of the result.
         return responder.output_bytes(name, bytes).map(drop);
     }
     if bytes > 0 && (said != spot || bytes > capacity) {
@@ -190,7 +190,7 @@ fn take_over(
     Ok(())
 }
 
-/// Keeps what the model set apart for the next request of the sequence.
+/// Keeps a state that the model set for the next request of the sequence.
 fn keep_state(responder: &mut Responder, homes: &mut Vec<Home>, made: TensorAt<'_>) -> Result<(), Status> {
     let TensorAt { name, datatype, shape, spot, bytes } = made;
     let at = homes.iter().position(|home| home.name == name).ok_or_else(|| unreadable("there is no such state"))?;
@@ -217,13 +217,14 @@ fn keep_state(responder: &mut Responder, homes: &mut Vec<Home>, made: TensorAt<'
     Ok(())
 }
 
-/// Whether a tensor is worth keeping where the model wrote it, for another model or for the next request of its sequence. Strings are checked once,
-/// and must be the same afterwards.
+/// Whether a tensor is worth keeping where the model wrote it, for another model or for the next request of its
+/// sequence. Strings are checked once and must not change afterwards, so they are copied.
 fn stays(datatype: DataType, bytes: usize) -> bool {
     bytes >= SHARED_BYTES_MIN && datatype.size().is_some()
 }
 
-/// Copies an output from the server's memory to its place: the client's memory that the process could not access, or the response.
+/// Copies an output from the server's memory to where it belongs: the client's memory that the process could not
+/// access, or the response.
 fn deliver(
     responder: &mut Responder,
     name: &str,
@@ -388,17 +389,17 @@ mod tests {
             let (_, response) = settled(None, Some(bytes), &answer);
             assert_eq!(response.outputs[0].data.access(), Access::Private, "what is sent does not change");
         }
-        // The response before was larger, and so is the place.
+        // The previous response was larger, so there is enough memory.
         let answer = outputs(json!([["x", "INT8", [SHARED_BYTES_MIN], "S", 0, SHARED_BYTES_MIN]]));
         let (_, response) = settled_through(onward, None, Some(4 * SHARED_BYTES_MIN), &answer);
         assert_eq!(response.outputs[0].data.access(), Access::Private, "it would hold four times its bytes");
-        // Strings are checked, so they are copied first.
+        // Strings are checked, so they are copied before.
         let bytes = 4 * SHARED_BYTES_MIN;
         let empty = outputs(json!([["x", "BYTES", [SHARED_BYTES_MIN], "S", 0, bytes]]));
         let (ended, response) = settled_through(onward, None, Some(bytes), &empty);
         assert!(matches!(ended, Ended::Done), "{ended:?}");
         assert_eq!(response.outputs[0].data.access(), Access::Private);
-        // The client's own place comes first.
+        // The client's own memory is preferred.
         let answer = outputs(json!([["x", "INT8", [4], "S", 64, 4]]));
         assert!(settled_through(onward, Some(place(10)), None, &answer).1.outputs[0].placed);
     }

@@ -12,7 +12,7 @@ use crate::limits::{KEPT_SHARE, KEPT_TIMES_MAX, TENSOR_ALIGN};
 /// The memory of one instance. It is reused by later requests, and returned to the system when it is idle.
 pub struct Blocks {
     account: Arc<Account>,
-    /// Another one for each instance.
+    /// The number of the instance, unique in this process.
     instance: u64,
 }
 

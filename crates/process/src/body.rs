@@ -135,7 +135,7 @@ impl Body {
         let ended = match &mut state.process {
             Source::Own(process) => {
                 self.kill_group();
-                // It may have left its group. Without its end, the wait would last as long as it does.
+                // It may have left its group. If it were not killed, the wait would last as long as the process.
                 let _ = process.kill();
                 process.wait().ok()
             }

@@ -107,8 +107,9 @@ impl Calls {
         }))
     }
 
-    /// Opens the requests of a batch and sends it with `tell`. Afterwards its responses may come. Returns the batch if it was not sent; without a reason
-    /// if `tell` says that it could not be sent at once. `tell` must not wait, because the supervisor takes the same lock.
+    /// Opens the requests of a batch and sends it with `tell`. Afterwards its responses may come. Returns the batch if
+    /// it was not sent, with the reason, or without a reason if `tell` could not send it at once. `tell` must not wait,
+    /// because the supervisor takes the same lock.
     pub(crate) fn begin(
         &self,
         planned: Vec<Planned>,
@@ -142,7 +143,7 @@ impl Calls {
         if self.read_rest() {
             self.fail_all(&status);
         } else {
-            // The thread that handles a packet does the rest afterwards. It may be this one.
+            // A thread is handling a packet, perhaps this one. It does the rest afterwards.
             self.tell(News::Ended(status));
         }
     }
@@ -158,7 +159,8 @@ impl Calls {
             return true;
         }
         let mut packet = Packet::default();
-        // The bound is for processes that the model started: they may have the channel too, and go on sending.
+        // The number is limited because processes that the model started may have the channel too, and continue to
+        // send.
         for _ in 0..LAST_PACKETS_MAX {
             if !self.receive(&mut packet).unwrap_or_default() {
                 break;
@@ -182,7 +184,7 @@ impl Calls {
         let mut packet = Packet::default();
         while self.turn(&mut packet).is_ok() {}
         self.process.side.note_ending();
-        // A packet could not be sent, perhaps, and there are more to read.
+        // Either an earlier packet could not be sent, or there are more packets to read.
         if !self.read_rest() {
             // Another thread reads them, and ends all requests.
             return;

@@ -127,15 +127,16 @@ impl Channel {
         Ok(())
     }
 
-    /// The next packet's text. `None` at the end. Only texts are accepted: if the packet says that its text is in a file, the descriptor is read. All
-    /// descriptors are closed.
+    /// The next packet's text. `None` at the end. Only texts are accepted. If the packet says that its text is in a
+    /// file, the text is read from the descriptor. All descriptors are closed.
     pub fn receive<'p>(&self, into: &'p mut Packet) -> io::Result<Option<&'p [u8]>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let got = self.receive_into(&mut into.short, &mut space, None, RecvFlags::empty())?;
         into.text(got)
     }
 
-    /// The same of a packet that is there already; [`io::ErrorKind::WouldBlock`] if there is none. A long text is not read.
+    /// As [`Channel::receive`], for a packet that is there already; [`io::ErrorKind::WouldBlock`] if there is none. A
+    /// long text is not read.
     pub fn try_receive<'p>(&self, into: &'p mut Packet) -> io::Result<Received<'p>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         Ok(match self.receive_into(&mut into.short, &mut space, None, RecvFlags::DONTWAIT)? {
@@ -217,7 +218,7 @@ impl From<OwnedFd> for Channel {
 /// A memory file with these bytes, for another process to read or load.
 pub fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
     let made = match memfd_create("nerite-text", MemfdFlags::CLOEXEC) {
-        // A sandbox that limits memory has none, for the limit does not count them.
+        // A sandbox that limits memory allows no memory files, because the limit does not count them.
         Err(Errno::PERM) => {
             let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
             open(std::env::temp_dir(), flags, Mode::RUSR | Mode::WUSR)

@@ -193,7 +193,7 @@ impl Child {
         said(received)
     }
 
-    /// The same of a packet that is there already; [`Silence::TimedOut`] if there is none.
+    /// As [`Child::answer`], for a packet that is there already; [`Silence::TimedOut`] if there is none.
     pub(crate) fn answer_at_once(&mut self) -> Result<Heard, Silence> {
         let received = match self.channel.try_receive(&mut self.packet) {
             Ok(Received::Long(long)) => return Ok(Heard::Long(long)),
@@ -250,7 +250,7 @@ impl Drop for Child {
     }
 }
 
-/// What a process said in a long text.
+/// Reads what a process sent as a long text.
 pub(crate) fn said_long(long: LongText) -> Result<Said, Silence> {
     let text = long.read();
     said(text.as_deref().map(Some).map_err(|error| io::Error::new(error.kind(), error.to_string())))

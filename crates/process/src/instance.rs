@@ -40,11 +40,11 @@ enum Begun {
     Nothing,
     /// No process has it yet: it must be started first.
     Unasked(Vec<Job>, Arc<dyn Meter>),
-    /// The process has not read enough of the earlier packets, so that it could be sent.
+    /// The batch could not be sent, because the process has not read enough of the earlier packets.
     Unsent(Unsent),
     /// The process has it.
     Asked(UnderWay),
-    /// The process has it, and a thread that may wait goes on.
+    /// The process has it, and a thread that may wait must do the rest.
     Left(UnderWay, Left),
     /// The process has not answered, for this reason.
     Silent(UnderWay, Silence),
@@ -143,8 +143,8 @@ impl ProcessInstance {
         }
     }
 
-    /// Waits for the process's answer, for `patience` at most, and passes it on. Without an answer the batch stays begun. `left` is what an earlier
-    /// thread has left.
+    /// Waits for the process's answer, at most for `patience`, and passes it on. Without an answer the batch stays
+    /// begun. `left` is the work that an earlier thread left.
     fn hear(&mut self, mut under_way: UnderWay, patience: Option<Duration>, left: Option<Left>) -> Begun {
         let Some(live) = &mut self.live else { return Begun::Silent(under_way, Silence::Unasked) };
         let said = match under_way.converse(live, &self.blocks, patience, left) {
@@ -195,8 +195,9 @@ impl ProcessInstance {
         Begun::Nothing
     }
 
-    /// Ends a process that does not answer. The requests that it was working on fail, and those that it did not read are for the next process. The
-    /// instance continues. This may wait for the process's end, so do not call it on a front thread.
+    /// Ends a process that does not answer. The requests that it was working on fail. Requests that it did not read are
+    /// run by the next process. The instance continues. This may wait for the process's end, so it must not be called
+    /// on a front thread.
     fn bury(&mut self, under_way: UnderWay, silence: Silence) -> Begun {
         let UnderWay { planned, times, meter, .. } = under_way;
         let (calls, why) = match self.live.take() {
@@ -281,7 +282,7 @@ impl Instance for ProcessInstance {
     fn go_on(&mut self) -> bool {
         self.begun = match std::mem::replace(&mut self.begun, Begun::Nothing) {
             Begun::Asked(under_way) => self.hear(under_way, Some(Duration::ZERO), None),
-            // A process is to be waited for.
+            // A thread must wait for the process.
             begun => begun,
         };
         matches!(self.begun, Begun::Nothing)

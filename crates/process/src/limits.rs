@@ -14,17 +14,19 @@ pub const LONG_BYTES_MAX: usize = 64 << 20;
 pub const SIDE_BYTES_MAX: usize = 4 << 20;
 /// Kinds of memory on all devices of which a process may report how much it has.
 pub const MEMORY_USES_MAX: usize = 64;
-/// How often a process may ask for memory for the outputs of one batch before a thread that serves connections leaves it to another one.
+/// How often a process may ask for memory for the outputs of one batch before a front thread leaves it to another
+/// thread.
 pub const NEEDS_AT_ONCE_MAX: usize = 4;
-/// The most packets that are read of a process's channel after its end. Its socket has fewer, unless another process goes on sending.
+/// The most packets that are read from a process's channel after its end. Its socket holds fewer, unless another
+/// process continues to send.
 pub(crate) const LAST_PACKETS_MAX: usize = 1024;
-/// An output of fewer bytes is always copied, also for another model or for the next request of its sequence: kept where it is, it would hold whole
-/// pages and a descriptor.
+/// A smaller output is always copied, also for another model or for the next request of its sequence. If it were kept
+/// where it is, it would hold whole pages and a descriptor.
 pub const SHARED_BYTES_MIN: usize = 16 << 10;
-/// One part in so many of the memory of all instances may be in use where an output is kept after its request, by other models and by sequences. The rest
-/// is for the next requests.
+/// An output is kept after its request, for another model or a sequence, only while at most 1 / `KEPT_SHARE` of the
+/// memory of all instances is in use. The rest is for the next requests.
 pub const KEPT_SHARE: u64 = 8;
-/// An output is copied if it would hold more than so many times its bytes.
+/// An output is copied if it would hold more than this many times its bytes.
 pub const KEPT_TIMES_MAX: usize = 2;
 /// The alignment of tensors in memory that several of them share.
 pub const TENSOR_ALIGN: usize = 64;

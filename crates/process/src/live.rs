@@ -21,7 +21,8 @@ pub trait ProcessLauncher: Send + Sync {
     /// Starts a process and initializes the model in it.
     fn launch(&self) -> Result<Live, Status>;
 
-    /// Whether its requests may be answered on the channel for calls: those of a decoupled model are, and of a compiled backend any.
+    /// Whether its requests may be answered on the channel for calls. This is so for requests of decoupled models, and
+    /// for all requests of compiled backends.
     fn is_decoupled(&self) -> bool {
         false
     }
@@ -65,7 +66,7 @@ impl Live {
         Live { called: Some((channel, supervisor.clone(), callees)), ..self }
     }
 
-    /// The same process, which reads its side channel: it is told when the client of a request has gone.
+    /// The same process, which reads its side channel: the server tells it when the client of a request has gone.
     #[must_use]
     pub fn told_who_has_gone(self) -> Live {
         self.child.side.tell_gone();

@@ -1,4 +1,4 @@
-//! How are the calls of a process about its metrics answered?
+//! How are a process's calls about its metrics answered?
 
 use nerite_backend::MetricOwner;
 

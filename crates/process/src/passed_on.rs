@@ -1,10 +1,12 @@
-//! Which memory of the server has an output that stays there, as an input of another model or of the next request of its sequence, and whose is it?
+//! If an output stays in the server's memory as an input of another model or of the next request of its sequence, which
+//! instance does the memory belong to?
 //!
-//! Memory of an instance is reused once nothing holds it. A model in a process may keep an array over its input after it has answered. The server then
-//! holds the memory until the array is gone. Memory of clients is theirs to reuse, so these inputs must be told apart.
+//! The memory of an instance is reused when nothing holds it any more. A model in a process may keep an array over its
+//! input after it has answered. Then the server holds the memory until the array is gone. Clients reuse their memory
+//! themselves, so the two kinds of inputs must be distinguished.
 //!
-//! Only processes of the instance itself get such memory as an input. Another process could still read and write it when it is reused for the requests
-//! of other clients.
+//! Only processes of the instance itself get such memory as an input. Another process could still read and write it
+//! when it is reused for the requests of other clients.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, MutexGuard, PoisonError, Weak};
@@ -12,10 +14,10 @@ use std::sync::{Arc, LazyLock, MutexGuard, PoisonError, Weak};
 use nerite_locks::Mutex;
 use nerite_memory::{Buffer, Forget};
 
-/// That of all instances.
+/// The outputs of all instances that stayed in their memory.
 static PASSED_ON: LazyLock<Arc<PassedOn>> = LazyLock::new(Arc::default);
 
-/// The number of the instance that it belongs to, by its own number.
+/// By the number of the memory: the number of the instance that it belongs to.
 #[derive(Default)]
 struct PassedOn(Mutex<HashMap<u64, u64>>);
 

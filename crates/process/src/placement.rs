@@ -5,7 +5,7 @@
 use nerite_memory::MemoryPolicy;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The cores and the memory policy of a thread. `None` for what the system does not tell.
+/// The cores and the memory policy of a thread. `None` if the system does not report it.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Placement {
     cores: Option<CpuSet>,
@@ -13,12 +13,12 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// Those of this thread.
+    /// The cores and the memory policy of this thread.
     pub fn of_thread() -> Placement {
         Placement { cores: sched_getaffinity(None).ok(), memory: MemoryPolicy::of_thread().ok() }
     }
 
-    /// Gives them to this thread. If that fails, the processes that it starts are like those of the server.
+    /// Sets them for this thread. If that fails, the processes that it starts have those of the server.
     pub fn apply(&self) {
         if let Some(cores) = &self.cores {
             let _ = sched_setaffinity(None, cores);
@@ -28,7 +28,7 @@ impl Placement {
         }
     }
 
-    /// Does `work` on a thread that has them meanwhile, so that a process that it starts has them too.
+    /// Does `work` on a thread that has them, so that a process that it starts has them too.
     pub fn within<T>(&self, work: impl FnOnce() -> T) -> T {
         let own = Placement::of_thread();
         if own == *self {
@@ -51,7 +51,7 @@ mod tests {
         let own = Placement::of_thread();
         let mut one = CpuSet::new();
         one.set((0..CpuSet::MAX_CPU).find(|core| own.cores.as_ref().unwrap().is_set(*core)).unwrap());
-        // Where this process may choose no node, there is nothing to see of the memory.
+        // If this process may not choose a node, the memory policy cannot be tested.
         let node = MemoryPolicy::prefer(0).filter(|node| node.apply().is_ok());
         own.apply();
         let elsewhere = Placement { cores: Some(one), memory: node.or_else(|| own.memory.clone()) };

@@ -17,7 +17,7 @@ use crate::shares::{Maps, Shares};
 /// The size of each output in the last response, by its name.
 pub(crate) type Sizes = Arc<Mutex<HashMap<String, usize>>>;
 
-/// One request that the process has, and the places of its tensors.
+/// One request that the process has, and the memory of its tensors.
 pub(crate) struct Planned {
     /// Its number.
     pub(crate) number: u64,
@@ -38,19 +38,19 @@ impl Planned {
     }
 }
 
-/// The place of an output.
+/// The memory for an output.
 pub(crate) struct Home {
     pub(crate) name: String,
     pub(crate) spot: Option<SegmentOffset>,
     /// Its capacity in bytes.
     pub(crate) capacity: usize,
     pub(crate) kind: Kind,
-    /// Places that it had before, which the process may still write to.
+    /// Memory that it had before, which the process may still write to.
     former: Vec<Kind>,
 }
 
 impl Home {
-    /// It lies there from now on.
+    /// Replaces the memory by this.
     pub(crate) fn replace(&mut self, spot: SegmentOffset, capacity: usize, kind: Kind) {
         let former = std::mem::replace(&mut self.kind, kind);
         if !matches!(former, Kind::Unknown) {
@@ -59,18 +59,18 @@ impl Home {
         (self.spot, self.capacity) = (Some(spot), capacity);
     }
 
-    /// The place in the form for the packet.
+    /// The memory in the form for the packet.
     pub(crate) fn told(&self) -> PlaceFor<'_> {
         let Home { name, spot, capacity, kind, .. } = self;
         PlaceFor { name, spot: *spot, capacity: *capacity, fixed: matches!(kind, Kind::Client) }
     }
 }
 
-/// The owner of a place.
+/// Which memory it is.
 pub(crate) enum Kind {
-    /// The client's memory, which the job has.
+    /// The client's memory, whose slot the job has.
     Client,
-    /// A place that the request's reply offered, once the size was known.
+    /// Memory that the request's reply offered, once the size was known.
     Offered(Slot),
     /// The server's memory. The output is sent or copied from there.
     Block(Block),
@@ -105,11 +105,12 @@ impl Planner<'_> {
         Ok(Planned { number, job, inputs: block, homes })
     }
 
-    /// The place of each input. Inputs that the process cannot access are copied to a block.
+    /// The segment and offset of each input. Inputs that the process cannot access are copied to a block.
     fn inputs(&mut self, inputs: &[Tensor]) -> Result<(Vec<Option<SegmentOffset>>, Option<Block>), Status> {
         let mut spot = |input: &Tensor| {
-            // Memory of another instance is reused for requests that this process must not see. A decoupled model may use its inputs until it drops
-            // the request. So long only memory that was taken for them is held.
+            // Memory of another instance is reused for requests that this process must not see. A decoupled model may
+            // use its inputs until it drops the request. For that long, only memory that was taken for its inputs is
+            // held.
             let whose = passed_on::instance(&input.data);
             let is_copied = whose.is_some_and(|instance| self.is_decoupled || instance != self.blocks.instance());
             if is_copied { None } else { self.shares.spot(input.data.share(), &mut self.maps) }
@@ -142,7 +143,7 @@ impl Planner<'_> {
         })
     }
 
-    /// The client's own place, or a place of the size that was enough last time, or none.
+    /// The client's own memory, or memory of the size that was enough last time, or none.
     pub(crate) fn home(&mut self, responder: &Responder, name: &str) -> Home {
         let named = |spot, capacity, kind| Home { name: name.to_owned(), spot, capacity, kind, former: Vec::new() };
         if let Some(slot) = responder.output_slot(name)
@@ -201,7 +202,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::channel::Channel;
 
-    /// The state of sharing with a process, without a process at the other end.
+    /// What is shared with a process, without a process at the other end.
     pub(crate) fn nobody() -> (Arc<Shares>, Blocks) {
         let (ours, theirs) = Channel::pair().unwrap();
         // Its end stays open. Otherwise every packet would fail.
@@ -302,7 +303,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A reply that may offer a place for an output once its size is known.
+    /// A reply that may offer memory for an output once its size is known.
     struct Offering;
 
     impl Deliver for Offering {

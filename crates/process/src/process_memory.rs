@@ -9,12 +9,12 @@ use nerite_request::report::MemoryUsage;
 use crate::child::Child;
 use crate::supervisor::Side;
 
-/// The processes of one model version. Each has the model and one instance of it, and counts as long as it lives.
+/// The processes of one model version. Each has the model and one instance of it, and is counted as long as it lives.
 #[derive(Default)]
 pub struct ProcessMemory(Mutex<Vec<Weak<Side>>>);
 
 impl ProcessMemory {
-    /// This process counts from now on, with what it has reported already.
+    /// Counts this process from now on, with the memory that it has reported already.
     pub fn add(&self, child: &Child) {
         self.add_side(&child.side);
     }

@@ -1,4 +1,4 @@
-//! Which memory has a model's process mapped, and how is it told of new and removed memory?
+//! Which memory has a model's process mapped, and how does it learn of new and removed memory?
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -24,7 +24,7 @@ pub(crate) struct Shares {
 #[derive(Default)]
 struct State {
     known: HashSet<u64>,
-    /// Removed memory that the process could not be told of at once.
+    /// Removed memory that could not be reported to the process at once.
     untold: Vec<u64>,
 }
 
@@ -43,8 +43,8 @@ impl Shares {
         Arc::new(Shares { channel, guarded, state: Mutex::default() })
     }
 
-    /// The place of these bytes in the process. Memory that it does not know yet is added to `maps`. `None` if it cannot map them: they must be
-    /// copied to memory that it can map.
+    /// The segment and offset of these bytes in the process. Memory that it does not know yet is added to `maps`.
+    /// `None` if it cannot map them: they must be copied to memory that it can map.
     pub(crate) fn spot(self: &Arc<Shares>, window: Option<SharedWindow<'_>>, maps: &mut Maps) -> Option<SegmentOffset> {
         let SharedWindow { share, offset } = window?;
         if !share.is_sealed() && !self.guarded {
@@ -99,7 +99,8 @@ impl Forget for Shares {
         if !state.known.remove(&share) {
             return;
         }
-        // It is sent under the lock, so that no later packet is sent before it. A busy process is told with its next request.
+        // It is sent under the lock, so that no later packet is sent before it. If the process is busy, its next
+        // request says it.
         if self.channel.try_send(&ForgetPacket(&[share]).to_string()).is_err() {
             state.untold.push(share);
         }

@@ -66,11 +66,11 @@ pub(crate) struct Side {
     kept: Mutex<HashMap<u64, Buffer>>,
     /// The metrics that the model made. `None` if it may make none.
     metrics: Mutex<Option<MetricOwner>>,
-    /// Who is told of the responses that the process reports. `None` if it may report none.
+    /// Records the responses that the process reports. `None` if it may report none.
     meter: Mutex<Option<Arc<dyn Meter>>>,
     /// The memory that it has, as it reported last.
     memory: Mutex<Vec<MemoryUsage>>,
-    /// Whether the process reads this channel, and is told when a client has gone.
+    /// Whether the process reads this channel, and learns from it that a client has gone.
     tells_gone: AtomicBool,
     /// Whether somebody saw that the process is ending.
     is_ending: AtomicBool,
@@ -109,7 +109,7 @@ impl Side {
         }
     }
 
-    /// Tells the process from now on when clients go.
+    /// From now on, tells the process when clients have gone.
     pub(crate) fn tell_gone(&self) {
         self.tells_gone.store(true, Ordering::Relaxed);
     }
@@ -158,7 +158,7 @@ impl Side {
         *self.metrics() = Some(metrics);
     }
 
-    /// Tells this meter of the responses that the process reports.
+    /// Reports the responses of the process to this meter.
     pub(crate) fn report_to(&self, meter: &Arc<dyn Meter>) {
         *self.meter.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(meter));
     }
@@ -257,7 +257,7 @@ impl Side {
     }
 }
 
-/// Logs a line of a model, with its place in the model's code, if it has one.
+/// Logs a line of a model, with the line of the model's code, if it is known.
 fn note(line: Log<'_>) {
     let Log { level, text, at } = line;
     let level = match level {
@@ -299,7 +299,8 @@ impl Supervisor {
         process.recv().map_err(|_| gone())?
     }
 
-    /// Watches a process: its side channel is read, and it is reaped when it has ended, even if it is not used then.
+    /// Watches a process: its side channel is read, and it is reaped when it has ended, even if no request uses it
+    /// then.
     pub(crate) fn hear(&self, side: Arc<Side>, body: Option<Arc<Body>>) -> io::Result<()> {
         // If its end cannot be watched, the next request finds out.
         let body = body.and_then(|body| body.watch().ok().map(|end| (body, end)));

@@ -1,4 +1,4 @@
-//! What is known of a batch that a process has, and what does the process ask before it answers?
+//! What is recorded of a batch that a process has, and what does the process ask before it answers?
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::supervisor::Side;
 /// A batch that the process has.
 pub(crate) struct UnderWay {
     pub(crate) planned: Vec<Planned>,
-    /// For a decoupled model: the numbers of the requests, which may go on after the batch.
+    /// For a decoupled model: the numbers of the requests, which may continue after the batch.
     pub(crate) open: Vec<u64>,
     /// Whether the process has asked for memory for one of its outputs, so it has read the batch.
     pub(crate) is_read: bool,
@@ -31,13 +31,13 @@ pub(crate) struct UnderWay {
     pub(crate) meter: Arc<dyn Meter>,
 }
 
-/// What a thread that must not wait leaves to one that may.
+/// The work that a thread that must not wait leaves to one that may.
 pub(crate) enum Left {
     /// The answer to a question, for which the socket has no space: the process reads too little.
     Reply(String, Vec<OwnedFd>),
     /// A long text is to be read.
     Long(LongText),
-    /// The process asks often.
+    /// The process asks very often.
     Needs,
 }
 
@@ -63,8 +63,9 @@ impl UnderWay {
         }
     }
 
-    /// Does what was left, then answers the questions of the process until it answers the command. A limited `patience` means that the thread must
-    /// not wait for the process in any other way. Without patience at most one packet is read: the next one wakes the thread again.
+    /// Does the work that was left, then answers the questions of the process until it answers the command. A limited
+    /// `patience` means that the thread must not wait for the process in any other way. Without patience at most one
+    /// packet is read: the next one wakes the thread again.
     pub(crate) fn converse(
         &mut self,
         live: &mut Live,
@@ -116,7 +117,7 @@ impl UnderWay {
     }
 }
 
-/// What the answer to a batch says.
+/// The result in the answer to a batch.
 pub(crate) fn answer_of(mut said: Said) -> Result<(Answer, Said), Silence> {
     if let Some(error) = said.error() {
         return Ok((Answer::Failed(error.unwrap_or("it does not say why").to_owned()), said));

@@ -29,7 +29,7 @@ pub(crate) fn code_word(code: Code) -> &'static str {
         Code::Internal => "INTERNAL",
         Code::NotFound => "NOT_FOUND",
         Code::InvalidArg => "INVALID_ARG",
-        // Python models know only Triton's words, and none of these for what a client may not do.
+        // Python models know only Triton's codes, and Triton has none for a refused or limited client.
         Code::Unavailable | Code::Unauthenticated | Code::Denied | Code::Exhausted => "UNAVAILABLE",
         Code::Unsupported => "UNSUPPORTED",
         Code::AlreadyExists => "ALREADY_EXISTS",

@@ -1,8 +1,8 @@
 //! How does a model in its own process send requests to another model?
 //!
-//! Inputs in memory that the process shares with the server are not copied, for example tensors of the model's own request. The process copies other
-//! inputs into memory that it asks for. Outputs get places in memory of the process. If the other model writes its outputs there, they are not copied
-//! either.
+//! Inputs in memory that the process shares with the server are not copied, for example tensors of the model's own
+//! request. The process copies other inputs into memory that it asks for. For outputs it gets memory that it shares. If
+//! the other model writes its outputs there, they are not copied either.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ impl Calls {
         let Some(inputs) = self.tensors(asked, &mut used) else {
             return self.answer(Unknown(call), Maps::default());
         };
-        // From now on the request keeps it.
+        // The request keeps this memory from now on.
         lock(&self.space).retain(|segment, _| !used.contains(segment));
         let Callees { models, waiter } = &self.process.callees;
         let (model, version) = (asked.model(), asked.version());
@@ -220,7 +220,7 @@ impl Calls {
         self.answer(text, maps);
     }
 
-    /// The place of an output in the process. The output is kept for the process.
+    /// The segment and offset of an output in the process. The output is kept for the process.
     fn shared(&self, output: &Output, maps: &mut Maps, own: &mut Vec<u64>) -> Result<Option<SegmentOffset>, Status> {
         if output.data.is_empty() {
             return Ok(None);
@@ -258,11 +258,11 @@ struct NestedReply {
     calls: Arc<Calls>,
     call: u64,
     model: String,
-    /// Whether failures are told as they are.
+    /// Whether the process gets the errors unchanged.
     is_plain: bool,
     /// `Some` if one response is expected.
     one: Option<ExactlyOne>,
-    /// `Some` if any number of responses is.
+    /// `Some` if any number of responses is expected.
     window: Option<Arc<ResponseWindow>>,
     /// Memory for the next response that no other request uses.
     own: Vec<u64>,

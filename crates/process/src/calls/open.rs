@@ -27,7 +27,7 @@ pub(crate) struct Open {
     inputs: Inputs,
     /// Inputs that were copied to memory that the process can access.
     block: Option<Block>,
-    /// The places of the outputs of its next response.
+    /// The memory for the outputs of its next response.
     homes: Vec<Home>,
     times: Times,
 }
@@ -42,7 +42,7 @@ impl Open {
         Open { responder, inputs, block, homes, times }
     }
 
-    /// The copies of its inputs that the server made.
+    /// The memory with copies of its inputs that the server made.
     pub(crate) fn inputs_block(&self) -> Option<Block> {
         self.block.clone()
     }
@@ -127,8 +127,8 @@ impl Calls {
         self.answer(Done { call, is: true }, Maps::default());
     }
 
-    /// Passes on the responses that came with the answer to a batch, in its order. Requests without one, or whose response comes later, stay open. The
-    /// process has none of the others' inputs any more.
+    /// Passes on the responses that came with the answer to a batch, in its order. Requests without a response, or with
+    /// a later one, stay open. The process has dropped the inputs of the others.
     pub(crate) fn settle(&self, numbers: &[u64], responses: Responses, said: &Said, times: Times) {
         for (number, response) in numbers.iter().zip(responses) {
             let Some(request) = self.find(*number) else { continue };
@@ -180,7 +180,7 @@ impl Calls {
         }
     }
 
-    /// Answers a response with the places of the next one, now or when the client's window has space for it.
+    /// Answers a response with the memory for the next one, now or when the client's window has space for it.
     pub(crate) fn grant(self: &Arc<Calls>, number: u64, call: u64) {
         let Some(request) = self.find(number) else { return self.over(call, false) };
         let mut held = lock(&request);
@@ -208,7 +208,7 @@ impl Calls {
         self.answer(places, maps);
     }
 
-    /// Finds a place for an output of an open request.
+    /// Finds memory for an output of an open request.
     pub(crate) fn place(&self, call: u64, number: u64, name: &str, bytes: usize) {
         let Some(request) = self.find(number) else { return self.over(call, false) };
         let mut held = lock(&request);
@@ -225,7 +225,7 @@ impl Calls {
         }
     }
 
-    /// Answers that the client takes no further responses. For the last response there is no answer.
+    /// Answers that the client takes no further responses. There is no answer to a last response.
     fn over(&self, call: u64, is_last: bool) {
         if !is_last {
             self.answer(Over(call), Maps::default());

@@ -1,4 +1,4 @@
-//! Does a thread that must not wait leave a process that makes it wait, and is the batch answered nevertheless?
+//! If a process makes a thread wait that must not, does the thread leave it, and is the batch answered nevertheless?
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;
@@ -85,7 +85,7 @@ fn check_left(instance: &mut ProcessInstance) {
     assert!(!instance.go_on() && instance.awaited().is_none(), "it is for a thread that may wait");
 }
 
-/// Reads until the channel is empty; the texts.
+/// Reads until the channel is empty. Returns the texts.
 fn read_all(theirs: &Channel) -> Vec<String> {
     let mut packet = Packet::default();
     let mut all = Vec::new();

@@ -248,7 +248,7 @@ impl Response {
         self.told.get("later").and_then(Value::as_bool).unwrap_or(false)
     }
 
-    /// What the model of a request that failed set apart for the next one of its sequence. `None` for an invalid one.
+    /// The states that the model of a failed request kept for the next one of its sequence. `None` for an invalid one.
     pub fn states(&self) -> impl Iterator<Item = Option<TensorAt<'_>>> {
         self.told.get("states").and_then(Value::as_array).into_iter().flatten().map(TensorAt::read)
     }
@@ -302,7 +302,7 @@ pub enum Outcome<'a> {
     Error(Status),
     /// [`Response::failed`].
     Failed(Status),
-    /// The same, and what the model set apart all the same: [`Response::states`].
+    /// The same, and the states that the model kept nevertheless: [`Response::states`].
     FailedWith(Status, Vec<TensorAt<'a, &'a [i64]>>),
     /// [`Response::is_later`].
     Later,

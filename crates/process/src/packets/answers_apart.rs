@@ -10,13 +10,13 @@ use super::tensors::{List, Text};
 /// A response to an open request, or the end of its responses. [`super::Call::Respond`]
 #[derive(Clone, Copy, Debug)]
 pub struct SendResponse<'a> {
-    /// The call, whose answer has the places of the next response. 0 for the last response, which has no answer.
+    /// The call. Its answer has the memory for the next response. 0 for the last response, which has no answer.
     pub call: u64,
     /// The request's number.
     pub number: u64,
     /// The response, if there is one.
     pub response: Option<&'a Outcome<'a>>,
-    /// Whether none follows.
+    /// Whether it is the last one.
     pub is_last: bool,
     /// [`super::Said::lost`]
     pub lost: &'a [[u64; 2]],
@@ -47,7 +47,7 @@ impl Display for SendResponse<'_> {
     }
 }
 
-/// Asks for a place for an output of an open request. [`super::Call::Place`]
+/// Asks for memory for an output of an open request. [`super::Call::Place`]
 #[derive(Clone, Copy, Debug)]
 pub struct AskPlace<'a> {
     /// The call, which the answer repeats.
@@ -67,7 +67,7 @@ impl Display for AskPlace<'_> {
     }
 }
 
-/// The request with this number is to run again, instead of having an answer. The answer is [`super::Done`].
+/// The request with this number is to run again, and has no response. The answer is [`super::Done`].
 #[derive(Clone, Copy, Debug)]
 pub struct AskAgain {
     /// The call, which the answer repeats.

@@ -21,7 +21,7 @@ pub struct CallSaid(Value);
 pub enum Call<'a> {
     /// Sends a response, or says that none follows. The answer is [`Places`] or [`Over`], unless it is the last one.
     Respond(Respond),
-    /// Asks for a place for an output of an open request. The answer is [`PlaceFound`] or [`NoPlace`].
+    /// Asks for memory for an output of an open request. The answer is [`PlaceFound`] or [`NoPlace`].
     Place {
         /// The request's number.
         number: u64,
@@ -42,7 +42,7 @@ pub enum Call<'a> {
         model: &'a str,
         /// Its configuration in JSON. Empty if there is none.
         config: &'a str,
-        /// Paths, and the places of the files.
+        /// The paths of the files, and the memory in which they lie.
         files: Vec<(&'a str, SegmentOffset, usize)>,
     },
     /// Unloads a model and, if the flag is set, those that it is made of. The answer is [`Done`] or [`NoPlace`].
@@ -51,8 +51,8 @@ pub enum Call<'a> {
     Config(&'a str, Option<i64>),
     /// Asks whether a version of a model is ready. The answer is [`Done`].
     IsReady(&'a str, Option<i64>),
-    /// Waits for a readiness check of the process's own model, and has the answer to the last check, if there was one. The answer is [`Done`], at the
-    /// next check.
+    /// Waits for a readiness check of the process's own model. It has the answer to the last check, if there was one.
+    /// The answer is [`Done`], at the next check.
     Readiness(Option<Result<bool, &'a str>>),
 }
 
@@ -81,7 +81,7 @@ impl<'a> Asked<'a> {
         self.flag("decoupled")
     }
 
-    /// Whether failures are told as they are, and not as Python models know them.
+    /// Whether the process gets failures unchanged, and not as Python models know them.
     pub fn is_plain(self) -> bool {
         self.flag("plain")
     }
@@ -118,7 +118,7 @@ pub struct Respond {
     pub number: u64,
     /// The response, if there is one.
     pub response: Option<Response>,
-    /// Whether none follows.
+    /// Whether it is the last one.
     pub is_last: bool,
 }
 
@@ -243,12 +243,12 @@ fn read_file(told: &Value) -> Option<(&str, SegmentOffset, usize)> {
     Some((path.as_str()?, spot, bytes.as_u64()? as usize))
 }
 
-/// The places of the next response's outputs. `O` iterates over them.
+/// The memory for the next response's outputs. `O` iterates over the outputs.
 #[derive(Clone, Copy, Debug)]
 pub struct Places<'a, O> {
     /// The call that is answered.
     pub call: u64,
-    /// The places.
+    /// The outputs with their memory.
     pub outputs: O,
     /// As in [`super::Execute`].
     pub map: &'a str,
@@ -271,12 +271,12 @@ impl Display for Over {
     }
 }
 
-/// A place that was found.
+/// Memory that was found.
 #[derive(Clone, Copy, Debug)]
 pub struct PlaceFound<'a> {
     /// The call that is answered.
     pub call: u64,
-    /// Its place.
+    /// Where it lies.
     pub spot: SegmentOffset,
     /// Its size in bytes.
     pub capacity: usize,
@@ -291,7 +291,7 @@ impl Display for PlaceFound<'_> {
     }
 }
 
-/// The reason why there is no place, or why another call failed.
+/// The reason why there is no memory, or why another call failed.
 #[derive(Clone, Copy, Debug)]
 pub struct NoPlace<'a> {
     /// The call that is answered.
@@ -315,7 +315,7 @@ pub struct Answered<'a> {
     pub response: Option<Result<(&'a [TensorAt<'a>], &'a Parameters), &'a Status>>,
     /// Whether it is the last one.
     pub is_last: bool,
-    /// Which model made it, and which version of it, for a process that wants to know.
+    /// The model that made it, with its version, for a process that needs them.
     pub from: Option<(&'a str, &'a str)>,
     /// Memory that no other request uses, so the process may write to it.
     pub own: &'a [u64],
@@ -343,7 +343,7 @@ impl Display for Answered<'_> {
     }
 }
 
-/// An input is in memory that the server does not know, so it must be copied.
+/// An input is in memory that the server does not know, so the process must copy it.
 #[derive(Clone, Copy, Debug)]
 pub struct Unknown(pub u64);
 
@@ -353,7 +353,7 @@ impl Display for Unknown {
     }
 }
 
-/// A call was carried out, or its answer is a boolean.
+/// A call was carried out, or has a boolean as its answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
     /// The call that is answered.

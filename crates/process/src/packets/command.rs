@@ -126,7 +126,7 @@ impl Display for Execute<'_> {
     }
 }
 
-/// One request of a batch. `I` and `O` iterate over its inputs and the places of its outputs.
+/// One request of a batch. `I` and `O` iterate over its inputs and over the memory for its outputs.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a, I, O> {
     /// Its number, which is unique in this server.
@@ -145,12 +145,12 @@ pub struct Request<'a, I, O> {
     pub inputs: I,
     /// Its outputs.
     pub outputs: O,
-    /// Whether a decoupled model must ask for places before its first response in this run too, because the client may not have read the responses of
-    /// an earlier run.
+    /// Whether a decoupled model must ask for memory before its first response in this run too, because the client may
+    /// not have read the responses of an earlier run.
     pub asks: bool,
-    /// Its span, where its trace becomes spans.
+    /// Its span, if its trace becomes spans.
     pub trace: Option<&'a TraceContext>,
-    /// How many of its outputs the client wants, where the server wants further ones: the states of sequences follow them.
+    /// How many of its outputs the client wants, if the server wants more: the states of sequences follow them.
     pub own: Option<usize>,
 }
 
@@ -179,7 +179,7 @@ where
     }
 }
 
-/// The member of a request that says its span; nothing for none.
+/// The part of a request that names its span; empty if it has none.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Traced<'a>(pub(super) Option<&'a TraceContext>);
 
@@ -197,7 +197,7 @@ impl Display for Traced<'_> {
 /// The memory for an output. It is the answer to [`super::Need`].
 #[derive(Clone, Copy, Debug)]
 pub struct OutputSpace<'a> {
-    /// Its place.
+    /// Where it lies.
     pub spot: SegmentOffset,
     /// Its size in bytes.
     pub capacity: usize,
@@ -286,7 +286,7 @@ impl Command {
         self.flag("over")
     }
 
-    /// The places of the outputs of that request's next response. `None` for an invalid one.
+    /// The memory for the outputs of that request's next response. `None` for an invalid one.
     pub fn places(&self) -> impl Iterator<Item = Option<PlaceFor<'_>>> {
         self.list("outputs").map(PlaceFor::read)
     }
@@ -322,7 +322,7 @@ impl Command {
         parameters.and_then(Value::as_object).map_or_else(Parameters::new, parameters_of)
     }
 
-    /// Which model made that response, and which version of it.
+    /// The model that made that response, with its version.
     pub fn response_model(&self) -> (&str, &str) {
         let text = |key: &str| self.0.get("response")?.get(key)?.as_str();
         (text("model").unwrap_or_default(), text("version").unwrap_or_default())
@@ -392,7 +392,7 @@ impl<'a> RequestRead<'a> {
         self.list("inputs").map(TensorAt::read)
     }
 
-    /// The places of its outputs. `None` for an invalid one.
+    /// The memory for its outputs. `None` for an invalid one.
     pub fn outputs(self) -> impl Iterator<Item = Option<PlaceFor<'a>>> {
         self.list("outputs").map(PlaceFor::read)
     }

@@ -1,4 +1,4 @@
-//! What does a process of this program ask and want of other models, on the channel for calls?
+//! Which requests to other models does a process of this program send on the channel for calls?
 
 use std::fmt::{Display, Formatter, Result};
 
@@ -23,7 +23,7 @@ impl Display for AskSpace {
     }
 }
 
-/// Sends a nested request, which may have any number of responses and gets failures as they are. [`super::Call::Infer`]
+/// Sends a nested request, which may have any number of responses and gets failures unchanged. [`super::Call::Infer`]
 #[derive(Clone, Copy, Debug)]
 pub struct AskInfer<'a> {
     /// The call, which the answers repeat.
@@ -91,7 +91,7 @@ pub struct AskLoad<'a> {
     pub model: &'a str,
     /// Its configuration in JSON. Empty if there is none.
     pub config: &'a str,
-    /// Paths, and the places of the files.
+    /// The paths of the files, and the memory in which they lie.
     pub files: &'a [(&'a str, SegmentOffset, usize)],
 }
 
@@ -123,7 +123,7 @@ impl Display for AskUnload<'_> {
     }
 }
 
-/// Nobody wants the answer to that nested request any more.
+/// The answer to that nested request is not needed any more.
 #[derive(Clone, Copy, Debug)]
 pub struct Cancelling(pub u64);
 
@@ -153,7 +153,7 @@ impl Display for Taken<'_> {
 pub struct ConfigTold<'a> {
     /// The call that is answered.
     pub call: u64,
-    /// The configuration as JSON, or why there is none.
+    /// The configuration as JSON, or the error.
     pub config: std::result::Result<&'a str, &'a Status>,
 }
 

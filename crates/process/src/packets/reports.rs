@@ -1,4 +1,4 @@
-//! Which packets on the side channel report what a compiled backend says of its responses and of its memory?
+//! Which packets on the side channel report a compiled backend's responses and its memory?
 
 use std::fmt::{Display, Formatter, Result};
 
@@ -18,7 +18,8 @@ const OUTCOMES: [(&str, ResponseOutcome); 4] = [
 ];
 const MEMORY: [&str; 3] = ["CPU", "CPU_PINNED", "GPU"];
 
-/// One response of a request, at its position: `[index, outcome, infer_ns, output_ns, total_ns]`, null for what does not count. There is no answer.
+/// One response of a request, at its position: `[index, outcome, infer_ns, output_ns, total_ns]`; null for a duration
+/// that does not count. There is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Responded(pub u64, pub ResponseDurations);
 
@@ -31,8 +32,8 @@ impl Display for Responded {
     }
 }
 
-/// The memory of the model and its instance: `[kind, device, bytes]` for each kind and device. It takes the place of what was reported before. There is
-/// no answer.
+/// The memory of the model and its instance: `[kind, device, bytes]` for each kind and device. It replaces the earlier
+/// report. There is no answer.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryReported<'a>(pub &'a [MemoryUsage]);
 

@@ -31,7 +31,7 @@ impl SideSaid {
         Some(Log { level, text, at: place().unwrap_or_default() })
     }
 
-    /// The question whether the client has cancelled the request with this number.
+    /// The question whether the request with this number was cancelled.
     pub fn cancelled(&self) -> Option<u64> {
         self.0.get("cancelled")?.as_u64()
     }
@@ -85,7 +85,7 @@ impl SideSaid {
         self.0.get(key)?.as_array()?.as_slice().try_into().ok()
     }
 
-    /// Memory that the model's arrays do not use any more. It is also the question which of it was kept.
+    /// Memory that the model's arrays do not use any more. It also asks which of it was kept.
     pub fn let_go(&self) -> Option<impl Iterator<Item = u64>> {
         Some(numbers(Some(self.0.get("let_go")?)))
     }
@@ -109,7 +109,7 @@ impl Display for Log<'_> {
     }
 }
 
-/// The question whether the client has cancelled the request with this number.
+/// The question whether the request with this number was cancelled.
 #[derive(Clone, Copy, Debug)]
 pub struct IsCancelled(pub u64);
 
@@ -209,7 +209,7 @@ impl Display for MetricAsked<'_> {
     }
 }
 
-/// The process has no use for this family of metrics any more.
+/// The process does not use this family of metrics any more.
 #[derive(Clone, Copy, Debug)]
 pub struct Unmeasured(pub u64);
 

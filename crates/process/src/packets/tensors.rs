@@ -14,7 +14,8 @@ pub struct SegmentOffset {
     pub offset: usize,
 }
 
-/// A tensor and its place. There is no place if it has no bytes, or more than fit there. `[name, datatype, shape, segment, offset, bytes]`
+/// A tensor, and where it lies. That is `None` if it has no bytes, or more bytes than fit there. `[name, datatype,
+/// shape, segment, offset, bytes]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorAt<'a, S = Shape> {
     /// Its name.
@@ -23,7 +24,7 @@ pub struct TensorAt<'a, S = Shape> {
     pub datatype: DataType,
     /// Its dimensions.
     pub shape: S,
-    /// Its place.
+    /// Where it lies.
     pub spot: Option<SegmentOffset>,
     /// Its size in bytes.
     pub bytes: usize,
@@ -53,16 +54,16 @@ impl<S: AsRef<[i64]>> Display for TensorAt<'_, S> {
     }
 }
 
-/// The place of an output. `[name, segment, offset, capacity, fixed]`
+/// The memory for an output. `[name, segment, offset, capacity, fixed]`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlaceFor<'a> {
     /// The output's name.
     pub name: &'a str,
-    /// The place. `None` if it is not known yet.
+    /// Where it lies. `None` if it is not known yet.
     pub spot: Option<SegmentOffset>,
     /// Its capacity in bytes.
     pub capacity: usize,
-    /// Whether it is the client's own place, which cannot be replaced.
+    /// Whether the client named it, so that no other memory may replace it.
     pub fixed: bool,
 }
 

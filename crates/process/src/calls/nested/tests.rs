@@ -1,4 +1,4 @@
-//! What do the other model and the process get of a nested request?
+//! What do the other model and the process get for a nested request?
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -80,7 +80,7 @@ fn pair() -> Pair {
 }
 
 impl Pair {
-    /// The next packet for the process. Null if there is none.
+    /// The next packet for the process; null if there is none.
     fn told(&self) -> Value {
         self.theirs.set_patience(Some(std::time::Duration::from_millis(20))).unwrap();
         let mut packet = Packet::default();
@@ -241,13 +241,13 @@ fn responses_that_were_sent_before_the_process_ended_come_before_the_error() {
         assert_eq!(begun.ok(), Some(vec![3]));
         let response = json!({ "outputs": [["x", "INT8", [0], null, 0, 0]] });
         let sent = json!({ "call": 1, "respond": 3, "response": response, "final": false });
-        // The process ends without having read this.
+        // The process ends before it reads this.
         pair.calls.channel.send("{}", &[]).unwrap();
         pair.theirs.send(sent.to_string(), &[]).unwrap();
         let Pair { calls, theirs, .. } = pair;
         drop(theirs);
         if is_handling {
-            // Another thread handles a packet when the process ends, and takes the rest over.
+            // Another thread handles a packet when the process ends, and does the rest.
             let reading = lock(&calls.reading);
             calls.end_all(Status::internal("it ended"));
             assert!(responses.try_recv().is_err());

@@ -20,8 +20,8 @@ fn the_packed_answer_to_a_batch() {
     assert!(responses.next().is_none() && read.take_responses().is_none());
 }
 
-/// A model's code can write any bytes to the channel. If a packed answer is cut or changed anywhere, reading it ends, and returns no output that is
-/// not in the packet.
+/// A model's code can write any bytes to the channel. If a packed answer is cut or changed anywhere, reading it ends,
+/// and it yields no output that is not in the packet.
 #[test]
 fn a_packed_answer_that_makes_no_sense_is_read_to_its_end() {
     let whole = packed_golden("executed");
