@@ -1,4 +1,4 @@
-//! Which guard library does a model's process load against memory that clients remove?
+//! Which library guards a model's process against memory that clients remove?
 
 /// A shared library for this machine with the four functions of `nerite_guard::library`. Empty if it could not be built (see `build.rs`): then there
 /// is no guard.

@@ -48,9 +48,9 @@ pub(crate) struct Interpreter {
     origin: Origin,
     /// The variables of its environment's activation. Empty for the user's own interpreter.
     variables: Vec<(&'static str, Option<OsString>)>,
-    /// Keeps its files as long as it may be started.
+    /// Keeps the environment's files as long as it may be started.
     unpacked: Option<Arc<environments::Unpacked>>,
-    /// What confines its processes.
+    /// The sandbox of its processes, if they have one.
     sandbox: Option<Arc<Sandbox>>,
 }
 
@@ -102,7 +102,7 @@ impl Interpreter {
         self.command_writing(None)
     }
 
-    /// The same of a process that may also write in this directory, which the server made.
+    /// As [`Interpreter::command`], for a process that may also write in this directory, which the server made.
     fn command_writing(&self, own: Option<&Path>) -> Command {
         if let Some(sandbox) = &self.sandbox {
             let places = places::of(&self.program, self.unpacked.is_some());
@@ -118,7 +118,7 @@ impl Interpreter {
         command
     }
 
-    /// Whether what runs in it may start no other process.
+    /// Whether code that runs in it may start no other process.
     pub(crate) fn forbids_processes(&self) -> bool {
         self.sandbox.as_ref().is_some_and(|sandbox| sandbox.forbids_processes())
     }

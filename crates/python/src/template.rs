@@ -21,7 +21,8 @@ use nerite_request::Status;
 
 use crate::launch::Launch;
 
-/// The time limit of a template's answer that it has reaped a process. It has no other work, but the callers may have.
+/// The time limit of a template's answer that it has reaped a process. The template has no other work, but its callers
+/// may have.
 const REAP_MAX: Duration = Duration::from_millis(100);
 
 /// The template of one version of a model.

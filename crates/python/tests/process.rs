@@ -152,7 +152,7 @@ fn a_slow_or_dead_process_is_left_to_a_worker() {
         let error = begin(&mut *instance, -6, false).unwrap_err();
         assert!(error.message.contains("(its process has closed the channel to the server while it had"), "{error}");
         assert_eq!(begin(&mut *instance, 1, false).map(drop), Ok(()));
-        // It had asked for memory for the request, so the request is not given to the next process.
+        // The process had asked for memory for the request, so the request is not given to the next process.
         let error = begin(&mut *instance, -10, false).unwrap_err();
         assert!(
             error.message.contains("(its process was ended by signal 9 (SIGKILL) while it had this request;"),

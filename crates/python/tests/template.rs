@@ -56,7 +56,7 @@ struct Told {
     parent: i32,
     /// The process in which `initialize` ran.
     initialized_in: i32,
-    /// The last character of the name that `initialize_instance` got.
+    /// The last character of the name that `initialize_instance` was given.
     index: i32,
 }
 

@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-/// A directory with an unpacked environment, which goes with this.
+/// A directory with an unpacked environment. It is removed when this is dropped.
 pub(super) use nerite_sandbox::LockedDirectory as Unpacked;
 use nerite_sandbox::Sandbox;
 

@@ -3,12 +3,12 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// What a Python that was installed below a place of many things has there.
+/// The parts of a Python that is installed in a directory with other programs, such as `/usr`.
 const PARTS: [&str; 3] = ["bin", "lib", "lib64"];
 
-/// Where the interpreter lies, the Python that its environment was made of, and what `PYTHONPATH` and `LD_LIBRARY_PATH` name. Packages elsewhere
-/// (those of a home directory, sources that were installed as links) are for the operator to allow. `is_unpacked`: the environment is the
-/// server's own copy.
+/// The directories of the interpreter, of the Python that its environment was made of, and those in `PYTHONPATH` and
+/// `LD_LIBRARY_PATH`. The operator must allow packages elsewhere (in a home directory, or sources that were installed
+/// as links). `is_unpacked`: the environment is the server's own copy.
 pub(super) fn of(program: &Path, is_unpacked: bool) -> Vec<PathBuf> {
     let mut places = roots(program, is_unpacked);
     for name in ["PYTHONPATH", "LD_LIBRARY_PATH"] {
@@ -19,7 +19,7 @@ pub(super) fn of(program: &Path, is_unpacked: bool) -> Vec<PathBuf> {
 
 fn listed(paths: Option<OsString>) -> Vec<PathBuf> {
     let paths = paths.unwrap_or_default();
-    // An empty entry means the directory that the server was started in, which may be anything.
+    // An empty entry means the directory that the server was started in, which may be any.
     std::env::split_paths(&paths).filter(|path| path.is_absolute() && path.parent().is_some()).collect()
 }
 
@@ -29,7 +29,8 @@ fn roots(program: &Path, is_unpacked: bool) -> Vec<PathBuf> {
     let real = program.canonicalize().ok().and_then(|program| program.parent()?.parent().map(Path::to_path_buf));
     let mut places = Vec::new();
     for (at, root) in [own, made_of, real].into_iter().enumerate() {
-        // A model's environment says of what it was made, and a model's author may say what he likes.
+        // A model's environment names the Python that it was made of. A model's author can write any path there, so it
+        // must be a Python.
         let Some(root) = root.filter(|root| root.parent().is_some() && is_python(root)) else { continue };
         let is_environment =
             (is_unpacked && at == 0) || root.join("pyvenv.cfg").is_file() || root.join("conda-meta").is_dir();
@@ -46,7 +47,7 @@ fn roots(program: &Path, is_unpacked: bool) -> Vec<PathBuf> {
 
 /// Whether a Python is installed there.
 fn is_python(root: &Path) -> bool {
-    // `make altinstall` leaves no name but python3.12.
+    // `make altinstall` installs only the name python3.12.
     let entries = PARTS.iter().flat_map(|part| root.join(part).read_dir()).flatten().flatten();
     entries.map(|entry| entry.file_name()).any(|name| name.as_encoded_bytes().starts_with(b"python"))
 }
