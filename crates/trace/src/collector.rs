@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use crate::settings::SpanConfig;
 use tls::Tls;
 
-/// Bytes of an answer that are read. It says only how many spans were rejected, and why.
+/// Bytes of an answer that are read. It only says how many spans were rejected, and why.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 const PROTOBUF: HeaderValue = HeaderValue::from_static("application/x-protobuf");
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("OTel-OTLP-Exporter-Nerite/", env!("CARGO_PKG_VERSION")));
@@ -38,19 +38,19 @@ pub(crate) struct Collector {
     connection: Option<SendRequest<Full<Bytes>>>,
 }
 
-/// What became of a post.
+/// The result of a post.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ExportResult {
-    /// The collector has it, and may have said something of it.
+    /// The collector accepted it, perhaps with a remark.
     Taken { remark: Option<String> },
-    /// It will never take it.
+    /// The collector will never accept it.
     Refused(String),
-    /// It may take it later.
+    /// The collector may accept it later.
     Later(String),
 }
 
 impl Collector {
-    /// The Err says what is wrong with the settings.
+    /// Reads the settings. The Err says what is wrong with them.
     pub(crate) fn open(config: &SpanConfig) -> Result<Collector, String> {
         config.check()?;
         let Target { is_secret, host, port, authority, path } = target(&config.url)?;
@@ -69,7 +69,7 @@ impl Collector {
         &self.url
     }
 
-    /// Posts a batch, at most for `patience`.
+    /// Posts a batch, within `patience`.
     pub(crate) async fn post(&mut self, body: Bytes, patience: Duration) -> ExportResult {
         match timeout(patience, self.exchange(body)).await {
             Ok(Ok((status, answer))) => read(status, &answer),
@@ -78,14 +78,14 @@ impl Collector {
         }
     }
 
-    /// A connection of which nobody knows what it will bring is used no more.
+    /// Drops a connection whose next bytes are unknown.
     fn give_up(&mut self, reason: String) -> ExportResult {
         self.connection = None;
         ExportResult::Later(reason)
     }
 
     async fn exchange(&mut self, body: Bytes) -> Result<(StatusCode, Bytes), String> {
-        // A connection that was idle may have been closed by the collector.
+        // The collector may have closed a connection that was idle.
         if let Some(connection) = self.connection.take()
             && let Ok(found) = self.ask(connection, body.clone()).await
         {
@@ -104,7 +104,7 @@ impl Collector {
         let response = connection.send_request(self.request(body)).await.map_err(told)?;
         let status = response.status();
         let answer = whole(response).await;
-        // Of an answer that is too long the rest would be taken for the next one.
+        // The rest of an answer that is too long would be taken for the next answer.
         self.connection = answer.is_some().then_some(connection);
         Ok((status, answer.unwrap_or_default()))
     }
@@ -134,13 +134,13 @@ impl Collector {
     }
 }
 
-/// Speaks HTTP over this stream.
+/// Begins to speak HTTP over this stream.
 async fn begin<S>(stream: S) -> Result<SendRequest<Full<Bytes>>, String>
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
     let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(told)?;
-    // It runs while a post is awaited. Its end is seen by the sender.
+    // It runs while a post is awaited. The sender notices its end.
     tokio::spawn(async move { drop(connection.await) });
     Ok(sender)
 }
@@ -160,7 +160,7 @@ fn told(error: impl std::error::Error) -> String {
     text
 }
 
-/// What an answer says. A body that makes no sense says nothing: the status decides.
+/// The result in an answer. If the body is invalid, the status decides.
 fn read(status: StatusCode, answer: &[u8]) -> ExportResult {
     match status {
         _ if status.is_success() => {
@@ -171,7 +171,7 @@ fn read(status: StatusCode, answer: &[u8]) -> ExportResult {
             };
             ExportResult::Taken { remark: partial.map(remark) }
         }
-        // As OTLP says.
+        // The statuses that OTLP names for a later attempt.
         StatusCode::TOO_MANY_REQUESTS
         | StatusCode::BAD_GATEWAY
         | StatusCode::SERVICE_UNAVAILABLE
@@ -180,7 +180,7 @@ fn read(status: StatusCode, answer: &[u8]) -> ExportResult {
     }
 }
 
-/// Where a URL leads.
+/// The server, path and scheme of a URL.
 #[derive(Debug, PartialEq, Eq)]
 struct Target {
     is_secret: bool,
@@ -190,7 +190,7 @@ struct Target {
     path: PathAndQuery,
 }
 
-/// As in Triton, a URL without a scheme is one of `http`.
+/// As in Triton, a URL without a scheme means `http`.
 fn target(url: &str) -> Result<Target, String> {
     let full = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
     let wrong =

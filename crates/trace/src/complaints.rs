@@ -1,41 +1,41 @@
-//! What does the log say of a collector, and how often?
+//! What does the log say about a collector, and how often?
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::counts::Counts;
 
-/// The log says at most once in so long that traces are lost.
+/// The log says at most once in this time that traces are lost.
 const EVERY: Duration = Duration::from_mins(1);
-/// Bytes of a collector's own words that the log repeats.
+/// Bytes of a collector's remark that the log repeats.
 const REMARK_BYTES_MAX: usize = 200;
 
-/// What is to be said.
+/// What the log has to say.
 #[derive(Debug, Default)]
 pub(crate) struct Complaints {
-    /// Why the last post was not taken.
+    /// Why the last post was not accepted.
     reason: Option<String>,
-    /// What the collector said of a post that it took.
+    /// The collector's remark about a post that it accepted.
     remark: Option<String>,
     last: Option<Instant>,
-    /// Lost traces that the log has told of.
+    /// Lost traces that the log has reported.
     told: u64,
-    /// Whether the log said that the collector takes nothing.
+    /// Whether the log said that the collector accepts nothing.
     has_complained: bool,
 }
 
 impl Complaints {
-    /// The collector took a post.
+    /// The collector accepted a post.
     pub(crate) fn taken(&mut self, remark: Option<String>) {
         (self.reason, self.remark) = (None, remark);
     }
 
-    /// It did not.
+    /// The collector did not accept a post.
     pub(crate) fn refused(&mut self, reason: String) {
         self.reason = Some(reason);
     }
 
-    /// Logs what there is to say now.
+    /// Logs what is new.
     pub(crate) fn tell(&mut self, now: Instant, counts: &Counts, url: &str) {
         if let Some((level, text)) = self.due(now, counts.dropped.load(Ordering::Relaxed), url) {
             log::log!(level, "{text}");

@@ -1,15 +1,15 @@
-//! What became of traces?
+//! How many traces were written, and how many were lost?
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What became of traces since the server started.
+/// The numbers of traces since the server started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceCounts {
-    /// They are in a file, or a collector has them.
+    /// Traces that are in a file, or that a collector has.
     pub written: u64,
-    /// Of these, some notes or bytes of tensors were left out.
+    /// Those of them from which notes or bytes of tensors were left out.
     pub shortened: u64,
-    /// There was no room for them, no file could be written, or no collector took them.
+    /// Traces for which there was no memory, no writable file, or no collector that accepted them.
     pub dropped: u64,
     /// Bytes that traces hold in memory.
     pub held_bytes: u64,

@@ -1,4 +1,4 @@
-//! Where do traces go: into files, or to a collector?
+//! Are traces written to files, or sent to a collector?
 
 use std::io;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::exporter::Exporter;
 use crate::settings::TraceConfig;
 use crate::writer::Writer;
 
-/// Decided when the server starts.
+/// The destination of all traces, chosen when the server starts.
 #[derive(Debug)]
 pub(crate) enum Destination {
     File(Writer),
@@ -27,7 +27,7 @@ impl Destination {
         }
     }
 
-    /// What takes the traces of these settings. The Err says why no thread could be started for them.
+    /// A sink for the traces of these settings. The Err says why no thread could be started for it.
     pub(crate) fn sink(&self, config: &TraceConfig) -> io::Result<Arc<dyn TraceSink>> {
         Ok(match self {
             Destination::File(writer) => Arc::new(writer.stream(config)?),
@@ -42,7 +42,7 @@ impl Destination {
         }
     }
 
-    /// Waits until the traces that have ended are where they go, at most for `patience`.
+    /// Waits until all traces that have ended are written or sent, at most for `patience`.
     pub(crate) fn flush(&self, patience: Duration) {
         match self {
             Destination::File(writer) => writer.flush(patience),

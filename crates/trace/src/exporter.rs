@@ -22,16 +22,16 @@ use crate::queue::{Flush, Queue, Work};
 use crate::settings::SpanConfig;
 use crate::spans::{spans, text};
 
-/// What makes the spans, in Triton's words.
+/// The library that makes the spans, in Triton's words.
 const SCOPE: &str = "triton-server";
-/// What the spans come from, where nobody says it.
+/// The service that the spans come from, if the operator names none.
 const SERVICE: &str = "triton-inference-server";
-/// A post is tried again after so long, and then after twice as long.
+/// The pause before the first retry of a post. Each further pause is twice as long.
 const RETRY_MS: u64 = 1000;
 /// How often a post is tried again. New traces fill the queue meanwhile.
 const RETRIES_MAX: u32 = 3;
 
-/// The way to the thread that sends.
+/// The handle of the thread that sends.
 #[derive(Debug)]
 pub(crate) struct Exporter {
     queue: Arc<Queue>,
@@ -47,11 +47,11 @@ impl Exporter {
         Exporter { queue: Arc::new(Queue::new(&config)), config, is_started: Mutex::new(false) }
     }
 
-    /// What takes traces. The thread is started if there is none; the Err says why it cannot be.
+    /// A sink for traces. Starts the thread if there is none; the Err says why it cannot be started.
     pub(crate) fn sink(&self) -> io::Result<impl TraceSink + use<>> {
         let mut is_started = self.is_started.lock().unwrap_or_else(PoisonError::into_inner);
         if !*is_started {
-            // Opened here, so that the start of the server tells what is wrong with the settings.
+            // Opened here, so that the start of the server reports errors of the settings.
             let collector = Collector::open(&self.config).map_err(io::Error::other)?;
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let sender = Sender {
@@ -97,7 +97,7 @@ impl TraceSink for Sink {
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Sender {
     queue: Arc<Queue>,
     collector: Collector,
@@ -112,7 +112,7 @@ impl Sender {
         loop {
             match self.queue.next() {
                 Work::Send(traces) => self.send(traces),
-                // Whoever asked may not wait any more.
+                // The caller may have stopped waiting.
                 Work::Flushed(flush) => drop(flush.done.send(())),
             }
         }
@@ -147,7 +147,7 @@ impl Sender {
         self.complaints.tell(Instant::now(), &self.queue.counts, self.collector.url());
     }
 
-    /// Posts the spans, several times where that may help. Gives whether the collector has them.
+    /// Posts the spans, with retries where these may help. Returns whether the collector has them.
     fn deliver(&mut self, spans: Vec<Span>) -> bool {
         let body = Bytes::from(self.message(spans).encode_to_vec());
         for retry in 0..=RETRIES_MAX {
@@ -184,7 +184,7 @@ impl Sender {
     }
 }
 
-/// What all spans come from. What was given later holds.
+/// The resource of all spans. Of several values with one name the last is used.
 fn resource(given: &[(String, String)]) -> Resource {
     let own = [
         ("service.name", SERVICE),

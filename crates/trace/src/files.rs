@@ -1,14 +1,14 @@
-//! How do traces get into files that are whole JSON at every moment?
+//! How are traces written to files that are complete JSON at every moment?
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Who reads a new file: the server's user. There may be tensors of any client in it.
+/// Only the server's user may read a new file, because it may contain tensors of any client.
 const MODE: u32 = 0o600;
 
-/// A file of traces. It is an array which a trace is added to by one write.
+/// A file of traces. It is a JSON array. Each trace is added to it by one write.
 #[derive(Debug)]
 pub struct TraceFile {
     file: File,
@@ -17,7 +17,7 @@ pub struct TraceFile {
 }
 
 impl TraceFile {
-    /// An empty array, in place of what the file held.
+    /// Makes a file with an empty array. An existing file is overwritten.
     pub fn create(path: &Path) -> io::Result<TraceFile> {
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(MODE).open(path)?;
         file.write_all_at(b"[]", 0)?;

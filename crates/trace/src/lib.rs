@@ -7,10 +7,11 @@
 //!                                                                              (Exporter)
 //! ```
 //!
-//! While nothing is traced a request costs one relaxed load ([`Tracer::is_on`]). A thread of its own writes or posts. What waits for
-//! it, and what requests have noted so far, is bounded by [`TRACES_BYTES_MAX`] bytes in all; beyond that, traces are dropped and counted.
-//! Of spans only as many wait as the settings say ([`SpanConfig`]). While somebody looks at recent requests ([`Tracer::look`]), some of each client are
-//! noted for that as well, whatever the settings say.
+//! While nothing is traced, a request costs one relaxed load ([`Tracer::is_on`]). A separate thread writes or posts.
+//! The traces that wait for it, and the notes of requests in flight, have at most [`TRACES_BYTES_MAX`] bytes. Traces
+//! beyond that are dropped and counted. For spans, the settings limit how many wait ([`SpanConfig`]). While somebody
+//! looks at recent requests ([`Tracer::look`]), some requests of each client are recorded for that as well, whatever
+//! the settings are.
 //!
 //! ```
 //! use nerite_trace::{TraceConfig, Tracer};

@@ -1,7 +1,8 @@
-//! How does a trace look in its file?
+//! What is the format of a trace in its file?
 //!
-//! As Triton's: one JSON object for each note, those of a request together. What Triton writes so that no JSON reader takes it (a quotation
-//! mark in a request id or a string, bytes as characters) is written properly here.
+//! It is Triton's: one JSON object for each note, with the notes of one request together. In some cases Triton writes
+//! invalid JSON (a quotation mark in a request id or a string, bytes as characters). Here they are written as valid
+//! JSON.
 
 use std::fmt::Write;
 
@@ -11,9 +12,9 @@ use nerite_wire::json::Writer;
 
 use crate::number::general;
 
-/// The objects of a trace with commas between them; empty if nothing was noted.
+/// The objects of a trace with commas between them; empty without notes.
 pub fn lines(mut trace: Gathered) -> Vec<u8> {
-    // In the order in which a request made them.
+    // Grouped by request, each in the order in which they were made.
     trace.notes.sort_by_key(|note| note.id);
     let mut out = Writer::with_capacity(64 * trace.notes.len());
     for note in &trace.notes {
@@ -68,7 +69,7 @@ fn write_tensor(out: &mut Writer, tensor: &TracedTensor) {
     }
 }
 
-/// The elements with commas between them. As in Triton there are none of FP16 and BF16.
+/// The elements with commas between them. As in Triton, elements of FP16 and BF16 are left out.
 fn elements(datatype: DataType, data: &[u8]) -> String {
     fn numbers<const N: usize, T: ToString>(data: &[u8], of: impl Fn([u8; N]) -> T) -> String {
         let (elements, _) = data.as_chunks::<N>();

@@ -1,6 +1,6 @@
 //! How does Triton write a number with a fraction?
 //!
-//! As a stream of C++ does: `%g` with six digits.
+//! As a C++ stream does: `%g` with six digits.
 
 /// The text of the number.
 pub fn general(value: f64) -> String {

@@ -1,4 +1,4 @@
-//! Which traces wait for the collector, and when is it time to send them?
+//! Which traces wait for the collector, and when are they sent?
 
 use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
@@ -12,7 +12,7 @@ use crate::counts::Counts;
 use crate::settings::SpanConfig;
 use crate::spans::count;
 
-/// Traces on their way from the requests, which never wait, to the thread that sends them.
+/// The queue between the requests, which never wait, and the thread that sends.
 #[derive(Debug)]
 pub(crate) struct Queue {
     waiting: Mutex<Waiting>,
@@ -38,24 +38,24 @@ struct Waiting {
     flush: Option<Flush>,
 }
 
-/// That all that waits is to be sent.
+/// The request to send everything that waits.
 #[derive(Debug)]
 pub(crate) struct Flush {
-    /// Told, or dropped, when it is.
+    /// Sent to, or dropped, when that is done.
     pub(crate) done: Sender<()>,
-    /// Nobody waits longer.
+    /// The time until which it is waited for.
     pub(crate) until: Instant,
 }
 
-/// What the thread is to do next.
+/// The next work of the thread.
 #[derive(Debug)]
 pub(crate) enum Work {
     Send(Vec<Gathered>),
-    /// Nothing waits, and somebody wants to know.
+    /// Nothing waits any more, and this flush must be answered.
     Flushed(Flush),
 }
 
-/// What is to be done with spans that wait.
+/// The decision about spans that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendDecision {
     Send,
@@ -68,7 +68,7 @@ impl Queue {
         let spans_max = (config.queue_max as usize).max(1);
         let limits = Limits {
             spans_max,
-            // A batch that never fits into the queue would always wait for the whole delay.
+            // A larger batch would never fit into the queue, and would always wait for the whole delay.
             batch_max: (config.batch_max as usize).clamp(1, spans_max),
             delay: Duration::from_millis(config.delay_ms.into()),
         };
@@ -80,7 +80,7 @@ impl Queue {
         self.limits.batch_max
     }
 
-    /// Takes a trace, or drops it where too many spans wait. One trace that alone has more may wait alone.
+    /// Adds a trace, or drops it if too many spans wait. A trace that alone has too many may wait if no other does.
     pub(crate) fn add(&self, trace: Gathered) {
         let spans = count(&trace);
         let mut waiting = self.lock();
@@ -94,7 +94,7 @@ impl Queue {
         waiting.spans += spans;
         waiting.since.get_or_insert_with(Instant::now);
         waiting.traces.push_back(trace);
-        // The thread sleeps until there is a batch, not once for each trace.
+        // The thread sleeps until there is a batch, and is not woken for each trace.
         let wakes = is_first || (!was_due && waiting.spans >= self.limits.batch_max);
         drop(waiting);
         if wakes {
@@ -102,18 +102,18 @@ impl Queue {
         }
     }
 
-    /// Has all that waits sent soon.
+    /// Has everything that waits sent soon.
     pub(crate) fn flush(&self, flush: Flush) {
         self.lock().flush = Some(flush);
         self.changed.notify_one();
     }
 
-    /// Until when a flush waits, if there is one.
+    /// The time until which a flush waits, if there is one.
     pub(crate) fn flush_until(&self) -> Option<Instant> {
         self.lock().flush.as_ref().map(|flush| flush.until)
     }
 
-    /// The next work, once there is some.
+    /// Waits for the next work.
     pub(crate) fn next(&self) -> Work {
         let mut waiting = self.lock();
         loop {
@@ -129,7 +129,7 @@ impl Queue {
         }
     }
 
-    /// Waits for so long, or until there is a flush.
+    /// Waits for this time, or until there is a flush.
     pub(crate) fn pause(&self, time: Duration) {
         let until = Instant::now() + time;
         let mut waiting = self.lock();
@@ -167,7 +167,7 @@ impl Waiting {
     }
 }
 
-/// What to do with so many spans, the first of which has waited for so long.
+/// What to do with this many spans, if the first of them has waited this long.
 fn decide(limits: &Limits, spans: usize, since: Duration, is_flushed: bool) -> SendDecision {
     if spans == 0 {
         SendDecision::Rest

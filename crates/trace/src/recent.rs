@@ -1,8 +1,9 @@
-//! Which requests were made lately, while somebody looks?
+//! Which requests were made recently, while somebody looks?
 //!
-//! Whoever looks asks again and again ([`Recent::look`]). Each time keeps the notes going for [`WATCH_NS`]; while nobody looks, nothing is noted.
-//! While the operator looks, requests of all clients are noted, otherwise only those of clients who look at their own. Of each client only a few
-//! requests a second are noted, so that a busy one neither slows its requests down nor hides those of others.
+//! A viewer asks again and again ([`Recent::look`]). Each look continues the recording for [`WATCH_NS`]; while nobody
+//! looks, nothing is recorded. While the operator looks, requests of all clients are recorded, otherwise only those of
+//! clients who look at their own. Only a few requests a second of each client are recorded, so that a busy client
+//! neither slows down its requests nor hides those of others.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,18 +14,18 @@ use nerite_request::{Gathered, Noted, Peer, TraceBudget, TraceSink};
 use nerite_tensor::Name;
 use nerite_watchdog::now_ns;
 
-/// How long after somebody looked requests are noted.
+/// How long requests are recorded after a look.
 pub const WATCH_NS: u64 = 5_000_000_000;
-/// Requests that are kept, of all clients and of one.
+/// Requests that are kept: of all clients, and of one.
 const REQUESTS_MAX: usize = 256;
 const REQUESTS_PER_PEER_MAX: usize = 64;
 /// Notes of one request that are kept.
 const NOTES_MAX: usize = 400;
-/// Bytes of a name that a client chose.
+/// Bytes that are kept of a name that a client chose.
 const NAME_BYTES_MAX: usize = 128;
-/// Clients that may look at a time.
+/// Clients that may look at the same time.
 const WATCHERS_MAX: usize = 16;
-/// Requests of one client, and clients, that are noted within one window.
+/// Requests of one client, and clients, that are recorded within one window.
 const TAKEN_PER_PEER_MAX: u32 = 4;
 const TAKEN_PEERS_MAX: usize = 16;
 const WINDOW_NS: u64 = 250_000_000;
@@ -32,15 +33,15 @@ const WINDOW_NS: u64 = 250_000_000;
 pub const RECENT_BYTES_MAX: usize = 4 << 20;
 
 const _: () = assert!(REQUESTS_PER_PEER_MAX < REQUESTS_MAX);
-// One client's requests of a second are kept until it is asked for them.
+// One client's requests of a second are kept until the client asks for them.
 const _: () = assert!(TAKEN_PER_PEER_MAX as u64 * (1_000_000_000 / WINDOW_NS) < REQUESTS_PER_PEER_MAX as u64);
 
 /// A request that has ended.
 #[derive(Debug)]
 pub struct RecentRequest {
-    /// Later requests have larger numbers, from 1.
+    /// Its number, from 1. Later requests have larger numbers.
     pub number: u64,
-    /// Whose it was.
+    /// Its client.
     pub owner: Peer,
     /// When its first note was made, in ns of the clock of all notes.
     pub begun_ns: u64,
@@ -48,7 +49,7 @@ pub struct RecentRequest {
     pub ended_ns: u64,
     /// The client's own name for it; may be empty.
     pub request_id: Name,
-    /// What was noted, in this order.
+    /// Its notes, in the order in which they were made.
     pub notes: Vec<RecentNote>,
     /// Whether notes were left out.
     pub is_shortened: bool,
@@ -57,7 +58,7 @@ pub struct RecentRequest {
 /// A note of a request, or of one that a model made for it.
 #[derive(Debug)]
 pub enum RecentNote {
-    /// It asks a model.
+    /// It was sent to a model.
     Begin {
         /// Its id.
         id: u64,
@@ -68,7 +69,7 @@ pub enum RecentNote {
         /// Its version.
         version: Name,
     },
-    /// It passed a point, at so many ns.
+    /// It passed a point at this time.
     Passed {
         /// Its id.
         id: u64,
@@ -81,7 +82,7 @@ pub enum RecentNote {
 
 /// Requests of the last seconds.
 pub struct Recent {
-    /// Until when somebody looks.
+    /// The time until which somebody looks.
     until_ns: AtomicU64,
     state: Mutex<State>,
     budget: Arc<TraceBudget>,
@@ -89,16 +90,16 @@ pub struct Recent {
 
 #[derive(Default)]
 struct State {
-    /// Who looks, and until when.
+    /// The clients that look, and until when.
     watchers: Vec<(Peer, u64)>,
     window: u64,
-    /// How many requests were taken in this window, by client.
+    /// How many requests were recorded in this window, by client.
     taken: Vec<(Peer, u32)>,
     kept: VecDeque<Arc<RecentRequest>>,
     last: u64,
 }
 
-/// Keeps one request, and hands its notes on to whoever else wants them.
+/// Keeps one request, and passes its notes on to another sink.
 struct Sink {
     recent: Arc<Recent>,
     owner: Peer,
@@ -106,7 +107,7 @@ struct Sink {
 }
 
 impl Recent {
-    /// Nothing yet, and nobody looks.
+    /// Without requests, while nobody looks.
     pub fn new() -> Arc<Recent> {
         Arc::new(Recent {
             until_ns: AtomicU64::new(0),
@@ -120,20 +121,20 @@ impl Recent {
         now_ns() < self.until_ns.load(Ordering::Relaxed)
     }
 
-    /// Whether nobody looks any more, and this was not told before.
+    /// Whether nobody looks any more, and this was not reported before.
     pub fn has_just_ended(&self) -> bool {
         let until = self.until_ns.load(Ordering::Relaxed);
         let has_ended = until != 0 && until <= now_ns();
         has_ended && self.until_ns.compare_exchange(until, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// The budget of requests that are noted for nobody else.
+    /// The budget of requests that are recorded only for this.
     pub fn budget(&self) -> &Arc<TraceBudget> {
         &self.budget
     }
 
-    /// The requests after this number that `visitor` may see, oldest first: the operator those of all clients, others their own. Err: so many clients
-    /// look already.
+    /// The requests after this number that `visitor` may see, oldest first: the operator sees those of all clients,
+    /// others their own. Err: this many clients look already.
     pub fn look(&self, visitor: &Peer, after: u64) -> Result<Vec<Arc<RecentRequest>>, usize> {
         let now = now_ns();
         let mut state = self.lock();
@@ -144,7 +145,7 @@ impl Recent {
         Ok(state.kept.iter().filter(|one| one.number > after).filter(may_see).cloned().collect())
     }
 
-    /// Who gets the notes of the next request of `owner`, if it is one that is noted. `next` gets them as well.
+    /// The sink for the next request of `owner`, if that is recorded. `next` gets the notes as well.
     pub fn sink(self: &Arc<Recent>, owner: &Peer, next: Option<Arc<dyn TraceSink>>) -> Option<Arc<dyn TraceSink>> {
         let is_taken = self.lock().takes(owner, now_ns());
         is_taken.then(|| Arc::new(Sink { recent: Arc::clone(self), owner: owner.clone(), next }) as _)
@@ -156,7 +157,7 @@ impl Recent {
 }
 
 impl State {
-    /// Notes that `visitor` looks. The operator always may.
+    /// Records that `visitor` looks. The operator always may.
     fn watch(&mut self, visitor: &Peer, now: u64) -> Result<(), usize> {
         self.watchers.retain(|(peer, until)| now < *until && peer != visitor);
         if self.watchers.len() >= WATCHERS_MAX {
@@ -168,7 +169,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether the next request of `owner` is noted.
+    /// Whether the next request of `owner` is recorded.
     fn takes(&mut self, owner: &Peer, now: u64) -> bool {
         let looks = |(peer, until): &(Peer, u64)| now < *until && (peer.is_operator() || peer == owner);
         if !self.watchers.iter().any(looks) {
@@ -223,7 +224,7 @@ impl RecentRequest {
         now_ns().saturating_sub(self.ended_ns) / 1_000_000
     }
 
-    /// The models that it and requests made for it ask.
+    /// The models that it was sent to, including requests that models made for it.
     pub fn models(&self) -> impl Iterator<Item = &str> {
         self.notes.iter().filter_map(|note| match note {
             RecentNote::Begin { model, .. } => Some(model.as_str()),
@@ -231,7 +232,7 @@ impl RecentRequest {
         })
     }
 
-    /// What is kept of a trace. `None` if no model was found for it.
+    /// The part of a trace that is kept. `None` if no model was found for it.
     fn of(trace: &Gathered, owner: &Peer) -> Option<RecentRequest> {
         let mut request = RecentRequest {
             number: 0,
@@ -251,7 +252,7 @@ impl RecentRequest {
                     if begin.parent == 0 {
                         request.request_id = shortened(&begin.request_id);
                     }
-                    // Names of models that are loaded: file systems bound them.
+                    // They are names of loaded models, whose length the file system limits.
                     let (model, version) = (begin.model.clone(), begin.version.clone());
                     RecentNote::Begin { id, parent: begin.parent, model, version }
                 }
@@ -259,7 +260,7 @@ impl RecentRequest {
                     (request.begun_ns, request.ended_ns) = (request.begun_ns.min(*ns), request.ended_ns.max(*ns));
                     RecentNote::Passed { id, point, ns: *ns }
                 }
-                // The time of a reported point is what a model says.
+                // A model can report any time for its own points, so they are left out.
                 Noted::Reported(..) | Noted::Tensor(_) => continue,
             };
             request.notes.push(kept);

@@ -3,45 +3,45 @@
 use nerite_request::setting::{TraceChange, TraceSettings};
 use nerite_request::{Status, TraceLevels};
 
-/// What the operator decided when the server started. A setting that a client clears returns to it.
+/// The operator's settings at the start of the server. If a client clears a setting, it returns to this.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceConfig {
     /// What is traced.
     pub levels: TraceLevels,
-    /// One of so many requests is traced.
+    /// One of this many requests is traced.
     pub rate: u32,
-    /// How many are traced in all; -1 for no limit.
+    /// How many requests are traced in all; -1 for no limit.
     pub count: i32,
     /// Traces in each numbered file; 0 for one file.
     pub log_frequency: u32,
     /// The file; empty for none.
     pub file: String,
-    /// Where traces become spans for a collector, instead of objects in a file.
+    /// Set if traces are sent to a collector as spans, and not written to a file.
     pub spans: Option<SpanConfig>,
 }
 
-/// How spans reach a collector of OpenTelemetry.
+/// How spans are sent to an OpenTelemetry collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpanConfig {
-    /// Where they are posted.
+    /// The URL that they are posted to.
     pub url: String,
-    /// What they all come from: names and values. Of several values of one name the last holds.
+    /// The attributes of the resource that they come from. Of several values with one name the last is used.
     pub resource: Vec<(String, String)>,
-    /// Spans that wait to be sent; what is beyond is dropped.
+    /// The most spans that wait to be sent; spans beyond that are dropped.
     pub queue_max: u32,
-    /// The longest that they wait.
+    /// The longest time that they wait.
     pub delay_ms: u32,
     /// Spans of one post.
     pub batch_max: u32,
-    /// How long the collector may take.
+    /// The time limit of a post.
     pub timeout_ms: u32,
     /// HTTP headers of each post.
     pub headers: Vec<(String, String)>,
-    /// A file of certificates to believe in place of the system's; empty for none.
+    /// A file of certificates to trust in place of the system's; empty for none.
     pub certificates: String,
 }
 
-/// As in Triton.
+/// Triton's default.
 pub const COLLECTOR_URL: &str = "http://localhost:4318/v1/traces";
 
 impl Default for SpanConfig {
@@ -60,7 +60,8 @@ impl Default for SpanConfig {
 }
 
 impl SpanConfig {
-    /// Refuses a URL with a user's name or password: the log and the trace settings, which clients may see, repeat the URL. The Err does not.
+    /// Refuses a URL with a user's name or password, because the log and the trace settings, which clients may read,
+    /// repeat the URL. The Err does not.
     pub fn check(&self) -> Result<(), String> {
         let rest = self.url.split_once("://").map_or(self.url.as_str(), |(_, rest)| rest);
         if !rest.split(['/', '?', '#']).next().is_some_and(|authority| authority.contains('@')) {
@@ -86,7 +87,7 @@ impl Default for TraceConfig {
 }
 
 impl TraceConfig {
-    /// What holds where these were set.
+    /// These settings, replaced by those that are set in `own`.
     pub(crate) fn with(&self, own: &OwnSettings) -> TraceConfig {
         TraceConfig {
             levels: own.levels.unwrap_or(self.levels),
@@ -98,12 +99,12 @@ impl TraceConfig {
         }
     }
 
-    /// What requests note. Spans have no tensors.
+    /// What requests record. Spans have no tensors.
     pub(crate) fn levels_noted(&self) -> TraceLevels {
         TraceLevels { tensors: self.levels.tensors && self.spans.is_none(), ..self.levels }
     }
 
-    /// Why nothing is traced, in Triton's words; `None` if something is.
+    /// Why nothing is traced, in Triton's words; `None` if requests are traced.
     pub(crate) fn obstacle(&self) -> Option<&'static str> {
         if self.levels == TraceLevels::default() {
             Some("tracing is disabled")
@@ -116,7 +117,7 @@ impl TraceConfig {
         }
     }
 
-    /// An Err where these settings ask for traces and nothing can be traced.
+    /// An Err if these settings ask for traces and nothing can be traced.
     pub(crate) fn check(&self) -> Result<(), Status> {
         match self.obstacle() {
             Some(reason) if self.levels != TraceLevels::default() => {
@@ -126,7 +127,7 @@ impl TraceConfig {
         }
     }
 
-    /// As clients are told, in Triton's order. `left` are the traces that are still to come.
+    /// The settings as clients get them, in Triton's order. `left` is the number of traces that are still to come.
     pub(crate) fn told(&self, left: i32) -> TraceSettings {
         let levels = [(self.levels.timestamps, "TIMESTAMPS"), (self.levels.tensors, "TENSORS")];
         let mut levels: Vec<String> =
@@ -159,7 +160,7 @@ impl TraceConfig {
     }
 }
 
-/// What was set for the server, or for one model. What is `None` follows the next wider setting.
+/// The settings of the server, or of one model. What is `None` follows the next wider setting.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OwnSettings {
     levels: Option<TraceLevels>,
@@ -169,14 +170,14 @@ pub(crate) struct OwnSettings {
 }
 
 impl OwnSettings {
-    /// These with a change, which is taken over whole or not at all.
+    /// These settings after a change, which is applied completely or not at all.
     pub(crate) fn changed(&self, change: TraceChange) -> Result<OwnSettings, Status> {
         let mut next = self.clone();
         for (key, values) in change {
             match key.as_str() {
                 "trace_level" => match values.map(levels).transpose()? {
                     None => next.levels = None,
-                    // As in Triton, words that nobody knows change nothing.
+                    // As in Triton, unknown words change nothing.
                     Some(None) => {}
                     Some(levels) => next.levels = levels,
                 },
@@ -186,7 +187,7 @@ impl OwnSettings {
                 "trace_file" => {
                     return Err(Status::unsupported("trace file location can not be updated through network protocol"));
                 }
-                // As in Triton, what is no setting has no effect.
+                // As in Triton, unknown settings have no effect.
                 _ => {}
             }
         }
@@ -197,7 +198,7 @@ impl OwnSettings {
         *self == OwnSettings::default()
     }
 
-    /// Whether it follows wider settings nowhere.
+    /// Whether no setting follows a wider one.
     pub(crate) fn is_whole(&self) -> bool {
         self.levels.is_some() && self.rate.is_some() && self.count.is_some() && self.log_frequency.is_some()
     }
@@ -217,7 +218,7 @@ fn number(key: &str, values: &[String]) -> Result<u32, Status> {
 
 fn count(key: &str, values: &[String]) -> Result<i32, Status> {
     let value = only(key, values)?;
-    // Triton has a text of its own for a number that is too small and has 32 bits.
+    // Triton has another text for a number that is too small and fits into 32 bits.
     if (value.parse::<i32>()).is_ok_and(|count| count < -1) {
         return Err(Status::invalid(format!("Unable to parse '{key}'. Expecting value >= -1, got: {value}")));
     }
@@ -225,7 +226,7 @@ fn count(key: &str, values: &[String]) -> Result<i32, Status> {
     Ok(i32::try_from(count).unwrap_or(-1))
 }
 
-/// `None` if there is no level among the words.
+/// `None` if none of the words is a level.
 fn levels(values: Vec<String>) -> Result<Option<TraceLevels>, Status> {
     let has = |name: &str| values.iter().any(|level| level == name);
     let is_off = has("OFF");

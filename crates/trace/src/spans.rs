@@ -1,4 +1,4 @@
-//! Which spans is a trace?
+//! Which spans does a trace become?
 //!
 //! ```text
 //!   InferRequest                       the front end's points; below the client's span, if it sent a traceparent
@@ -17,34 +17,34 @@ use nerite_wire::proto::otlp::any_value::Value;
 use nerite_wire::proto::otlp::span::{Event, SpanKind};
 use nerite_wire::proto::otlp::{AnyValue, KeyValue, Span};
 
-/// Points of one span that are told; the others are counted. A stream of answers has many.
+/// The most points of one span that are sent; the others are counted. A stream of answers has many.
 const EVENTS_MAX: usize = 128;
-/// Bytes of a text that a client chose.
+/// Bytes that are sent of a text that a client chose.
 const TEXT_BYTES_MAX: usize = 1024;
-/// The span is recorded, and whether its parent is another system's is known.
+/// Flags: the span is recorded, and it is known whether its parent belongs to another system.
 const FLAGS: u32 = 0x101;
-/// The parent is another system's.
+/// Flag: the parent belongs to another system.
 const IS_REMOTE: u32 = 0x200;
 
 /// Points in time, in ns.
 type Points<'t> = Vec<(&'t str, u64)>;
 
-/// What one request has.
+/// What one request recorded.
 #[derive(Default)]
 struct Request<'t> {
     begin: Option<&'t Begin>,
     own: Points<'t>,
-    /// One for each run of its model.
+    /// One entry for each run of its model.
     runs: Vec<Points<'t>>,
 }
 
-/// How many spans a trace is, before they are made.
+/// How many spans a trace becomes.
 pub fn count(trace: &Gathered) -> usize {
     let is_span = |what: &Noted| matches!(what, Noted::Begin(_) | Noted::Passed("COMPUTE_START", _));
     1 + trace.notes.iter().filter(|note| is_span(&note.what)).count()
 }
 
-/// The spans of a trace. `to_unix_ns` is what its clock lacks to the ns since 1970.
+/// The spans of a trace. `to_unix_ns` is added to its times to get ns since 1970.
 pub fn spans(trace: &Gathered, ids: &SpanIds, to_unix_ns: u64) -> Vec<Span> {
     let (front, requests) = divided(trace);
     let all = || front.iter().chain(requests.values().flat_map(|one| one.own.iter().chain(one.runs.iter().flatten())));
@@ -68,7 +68,7 @@ pub fn spans(trace: &Gathered, ids: &SpanIds, to_unix_ns: u64) -> Vec<Span> {
         make(ids.root(), ids.parent.as_ref().map_or(&[], <[u8; 8]>::as_slice), "InferRequest", &front, (first, last));
     spans.push(Span { flags: if ids.parent.is_some() { FLAGS | IS_REMOTE } else { FLAGS }, ..root });
     for (id, Request { begin, own, runs }) in &requests {
-        // Without its beginning, which had no room, nobody knows what it asked for.
+        // The note of its beginning was left out, so its model is not known.
         let Some(begin) = begin else { continue };
         let parent = if begin.parent == 0 { ids.root() } else { ids.request(begin.parent) };
         let time = bounds(own.iter().chain(runs.iter().flatten())).unwrap_or((first, first));
@@ -82,7 +82,7 @@ pub fn spans(trace: &Gathered, ids: &SpanIds, to_unix_ns: u64) -> Vec<Span> {
     spans
 }
 
-/// The points of the front end, and those of each request.
+/// Divides the notes into the points of the front end and those of each request.
 fn divided(trace: &Gathered) -> (Points<'_>, BTreeMap<u64, Request<'_>>) {
     let mut front = Vec::new();
     let mut requests: BTreeMap<u64, Request<'_>> = BTreeMap::new();
@@ -94,7 +94,7 @@ fn divided(trace: &Gathered) -> (Points<'_>, BTreeMap<u64, Request<'_>>) {
                 "REQUEST_START" | "QUEUE_START" | "REQUEST_END" => request.own.push((point, *ns)),
                 "COMPUTE_START" => request.runs.push(vec![(point, *ns)]),
                 "COMPUTE_INPUT_END" | "COMPUTE_OUTPUT_START" | "COMPUTE_END" => {
-                    // The others of a run that had no room for its beginning are left out with it.
+                    // If the beginning of a run was left out, the other points of the run are left out too.
                     if let Some(run) = request.runs.last_mut() {
                         run.push((point, *ns));
                     }

@@ -15,15 +15,16 @@ use crate::destination::Destination;
 use crate::recent::{Recent, RecentRequest};
 use crate::settings::{OwnSettings, TraceConfig};
 
-/// Bytes that all traces together may hold: of requests in flight, and of those whose traces wait to be written.
+/// Bytes that all traces together may have: those of requests in flight, and those that wait to be written.
 pub const TRACES_BYTES_MAX: usize = 64 << 20;
 
-/// Models that may have trace settings of their own. Settings stay when a model is unloaded, and a change of the server's settings visits all.
+/// Models that may have trace settings of their own. Their settings stay when a model is unloaded, and a change of the
+/// server's settings visits all of them.
 const MODELS_MAX: usize = 4096;
 
 /// Chooses the requests that are traced.
 pub struct Tracer {
-    /// Whether any request might be. Nothing else is looked at while it is false.
+    /// Whether any request may be traced. While it is false, nothing else is read.
     is_on: AtomicBool,
     start: TraceConfig,
     state: Mutex<State>,
@@ -39,14 +40,14 @@ struct State {
     models: BTreeMap<String, (OwnSettings, Active)>,
 }
 
-/// Settings that hold, and how far they got.
+/// The settings in force, and their counters.
 struct Active {
     config: TraceConfig,
     /// Traces that are still to come; -1 for no limit.
     left: i32,
-    /// Requests that might have been traced.
+    /// Requests that could have been traced.
     seen: u64,
-    /// `None` where nothing is traced.
+    /// `None` if nothing is traced.
     sink: Option<Arc<dyn TraceSink>>,
 }
 
@@ -58,12 +59,12 @@ struct Chosen {
 }
 
 impl Active {
-    /// Spans of other systems are continued whatever rate and count say.
+    /// Requests with spans of other systems are always traced, whatever rate and count are.
     fn is_on(&self) -> bool {
         self.sink.is_some() && (self.left != 0 || self.config.spans.is_some())
     }
 
-    /// Whether rate and count choose the next request.
+    /// Whether rate and count select the next request.
     fn takes(&mut self) -> bool {
         self.seen = self.seen.wrapping_add(1);
         let rate = u64::from(self.config.rate);
@@ -76,7 +77,7 @@ impl Active {
 }
 
 impl Tracer {
-    /// A tracer with these settings. Where they ask for traces that cannot be written, it says so in the log and traces nothing.
+    /// A tracer with these settings. If they ask for traces that cannot be written, it logs that and traces nothing.
     pub fn new(start: TraceConfig) -> Tracer {
         let off = Active { config: TraceConfig::default(), left: 0, seen: 0, sink: None };
         let tracer = Tracer {
@@ -100,7 +101,7 @@ impl Tracer {
         tracer
     }
 
-    /// Whether a request might be traced.
+    /// Whether a request may be traced.
     pub fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
     }
@@ -110,8 +111,8 @@ impl Tracer {
         self.start.spans.is_some()
     }
 
-    /// The trace of a request of `owner` for this model, if it is one that is traced. `parent` is the client's span that it belongs to: where traces
-    /// become spans, all requests of such clients are traced. Asked only while [`Tracer::is_on`].
+    /// The trace of a request of `owner` for this model, if it is traced. `parent` is the client's span above it. If
+    /// traces become spans, all requests with a `parent` are traced. Call this only while [`Tracer::is_on`].
     pub fn sample(&self, model: &str, parent: Option<TraceContext>, owner: &Peer) -> Option<Arc<RequestTrace>> {
         let Some(Chosen { levels, sink, has_spans }) = self.choose(model, parent.is_some()) else {
             let levels = TraceLevels { timestamps: true, tensors: false };
@@ -127,7 +128,8 @@ impl Tracer {
         trace
     }
 
-    /// How the next request for this model is traced, if the settings choose it. `is_child` says that its client named a span above it.
+    /// How the next request for this model is traced, if it is selected. `is_child` says that its client named a span
+    /// above it.
     fn choose(&self, model: &str, is_child: bool) -> Option<Chosen> {
         let mut state = self.lock();
         if self.recent.has_just_ended() {
@@ -148,8 +150,8 @@ impl Tracer {
         Some(Chosen { levels, sink, has_spans })
     }
 
-    /// The requests after this number that `visitor` may see: the operator those of all clients, others their own. Requests are noted for it for a
-    /// few seconds more. Err: so many clients look already.
+    /// The requests after this number that `visitor` may see: the operator sees those of all clients, others their own.
+    /// Requests are recorded for a few more seconds. Err: this many clients look already.
     pub fn look(&self, visitor: &Peer, after: u64) -> Result<Vec<Arc<RecentRequest>>, usize> {
         let seen = self.recent.look(visitor, after)?;
         self.note_switch(&self.lock());
@@ -163,7 +165,7 @@ impl Tracer {
         active.config.told(active.left)
     }
 
-    /// Takes a change over, whole or not at all.
+    /// Applies a change, completely or not at all.
     pub fn change(&self, model: &str, change: TraceChange) -> Result<(), Status> {
         let mut state = self.lock();
         if model.is_empty() {
@@ -179,7 +181,7 @@ impl Tracer {
         let own = state.own.changed(change)?;
         let config = self.start.with(&own);
         config.check()?;
-        // Models follow where they have no setting of their own.
+        // Models follow in each setting that they do not have themselves.
         let followers = state.models.iter().filter(|(_, (own, _))| !own.is_whole());
         let followers: Vec<_> = followers.map(|(name, (own, _))| (name.clone(), config.with(own))).collect();
         followers.iter().try_for_each(|(_, config)| config.check())?;
@@ -212,7 +214,7 @@ impl Tracer {
         Ok(())
     }
 
-    /// What became of traces.
+    /// The numbers of written and lost traces.
     pub fn counts(&self) -> TraceCounts {
         let counts = self.destination.counts();
         let [written, shortened, dropped] =
@@ -374,7 +376,7 @@ mod tests {
         set(&tracer, "", "trace_level", Some("TIMESTAMPS"));
         run("m");
         assert_eq!(look(1), [2]);
-        // Times that nobody asked for are in no file.
+        // Timestamps are not recorded, because the settings do not ask for them.
         set(&tracer, "", "trace_level", Some("TENSORS"));
         run("m");
         tracer.flush(Duration::from_secs(20));

@@ -14,17 +14,17 @@ use crate::files::TraceFile;
 use crate::lines::lines;
 use crate::settings::TraceConfig;
 
-/// The way to the thread that writes.
+/// The handle of the thread that writes.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    /// `None` until there is a thread.
+    /// `None` until the thread is started.
     to: Mutex<Option<Sender<Message>>>,
     path: PathBuf,
     pub(crate) counts: Arc<Counts>,
     next_stream: AtomicU64,
 }
 
-/// The traces of one state of the settings, which share files.
+/// The traces of one state of the settings. They share files.
 #[derive(Debug)]
 pub(crate) struct Stream {
     to: Sender<Message>,
@@ -44,9 +44,9 @@ enum Message {
         log_frequency: u32,
         is_numbered: bool,
     },
-    /// No trace of the stream follows.
+    /// No more traces of the stream follow.
     End(u64),
-    /// To tell when all before it is written.
+    /// Send when everything before it is written.
     Flush(Sender<()>),
 }
 
@@ -61,7 +61,7 @@ impl Writer {
         Writer { to: Mutex::default(), path, counts: Arc::default(), next_stream: AtomicU64::new(0) }
     }
 
-    /// What takes the traces of these settings.
+    /// A sink for the traces of these settings.
     pub(crate) fn stream(&self, config: &TraceConfig) -> std::io::Result<Stream> {
         Ok(Stream {
             to: self.way()?,
@@ -72,7 +72,7 @@ impl Writer {
         })
     }
 
-    /// The way to the thread, which is started if there is none. The Err says why there is none.
+    /// A sender to the thread, which is started if there is none. The Err says why it cannot be started.
     fn way(&self) -> std::io::Result<Sender<Message>> {
         let mut lock = self.to.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(to) = &*lock {
@@ -112,12 +112,12 @@ impl TraceSink for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // Without a thread there is nothing to close.
+        // If the thread has ended, there is nothing to close.
         let _ = self.to.send(Message::End(self.number));
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Desk {
     path: PathBuf,
     counts: Arc<Counts>,
@@ -125,11 +125,11 @@ struct Desk {
     /// The number of the next numbered file.
     next_file: u64,
     open: Vec<Numbered>,
-    /// Whether the last write failed. Only the first of a row is logged.
+    /// Whether the last write failed. Of several failures in a row only the first is logged.
     has_failed: bool,
 }
 
-/// A numbered file that takes more traces of its stream.
+/// A numbered file to which more traces of its stream may be added.
 struct Numbered {
     stream: u64,
     file: TraceFile,
@@ -154,7 +154,7 @@ impl Desk {
                     self.count(written, is_shortened);
                 }
                 Message::End(stream) => self.open.retain(|open| open.stream != stream),
-                // Whoever asked may not wait any more.
+                // The caller may have stopped waiting.
                 Message::Flush(told) => drop(told.send(())),
             }
         }

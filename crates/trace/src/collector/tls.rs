@@ -1,4 +1,4 @@
-//! Which collectors are believed over `https://`?
+//! Which collectors are trusted over `https://`?
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// Names a file of certificates to believe in place of the system's, as for OpenSSL.
+/// Names a file of certificates to trust in place of the system's, as for OpenSSL.
 const ROOTS_FILE: &str = "SSL_CERT_FILE";
-/// Where systems keep the certificates that they believe.
+/// Where systems keep the certificates that they trust.
 const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -21,20 +21,20 @@ const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// How connections to one host are encrypted.
+/// Encrypts connections to one host.
 pub(super) struct Tls {
     connector: TlsConnector,
     name: ServerName<'static>,
 }
 
 impl Tls {
-    /// Believes the certificates in this file, or the system's if it is empty.
+    /// Trusts the certificates in this file, or the system's if it is empty.
     pub(super) fn new(host: &str, certificates: &str) -> Result<Tls, String> {
         let path = if certificates.is_empty() { system_roots()? } else { PathBuf::from(certificates) };
         let wrong = |error: &dyn std::fmt::Display| format!("certificates in '{}': {error}", path.display());
         let pem = std::fs::read(&path).map_err(|error| wrong(&error))?;
         let mut roots = RootCertStore::empty();
-        // A system's bundle may have some that are of no use here.
+        // A system's bundle may contain certificates that cannot be used here. They are ignored.
         let (believed, _) = roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&pem).flatten());
         if believed == 0 {
             return Err(wrong(&"there is none; give the authority's in PEM"));

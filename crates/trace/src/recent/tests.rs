@@ -21,7 +21,7 @@ fn owners(seen: Result<Vec<Arc<RecentRequest>>, usize>) -> Vec<Peer> {
     seen.expect("may look").iter().map(|one| one.owner.clone()).collect()
 }
 
-/// Ends the window in which requests were taken.
+/// Ends the window in which requests were recorded.
 fn next_window(recent: &Recent) {
     recent.lock().taken.clear();
 }
@@ -60,7 +60,7 @@ fn the_operator_sees_all_and_others_their_own() {
 fn a_busy_client_is_noted_now_and_then_and_hides_nobody() {
     let recent = Recent::new();
     recent.look(&Peer::own(), 0).expect("may look");
-    // No window ends in between.
+    // The test runs in one window.
     recent.lock().window = now_ns() / WINDOW_NS;
     let noted = (0..1000).filter(|_| run(&recent, &ALICE, "")).count();
     assert!((TAKEN_PER_PEER_MAX as usize..100).contains(&noted), "{noted}");
