@@ -1,10 +1,10 @@
-//! What does a run through the contract cost beyond the library's own?
+//! What does a run through the contract cost in addition to the library's own run?
 //!
 //! ```text
 //! cargo run --release -p nerite-ort --example ort_overhead [model directory] [runs] [settings, as key=value …]
 //! ```
-//! Prints, side by side, wall and processor time per run of ONNX Runtime called directly and of an instance of the
-//! runtime: the same model, options and input, the output in memory of the client's.
+//! Prints wall and processor time per run, side by side: of ONNX Runtime called directly, and of an instance of the
+//! runtime. Both have the same model, options and input, and write the output to the client's memory.
 #![expect(clippy::print_stdout, reason = "an example prints what it found")]
 
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ fn main() -> Result<(), Anything> {
     if directly_only { directly(&context, runs) } else { compare(&context, runs, &arguments) }
 }
 
-/// Alternates with another process, for a process has but one environment of the library's.
+/// Uses a second process, because a process can have only one environment of the library.
 fn compare(context: &LoadContext, runs: usize, arguments: &[String]) -> Result<(), Anything> {
     let begun = Instant::now();
     let library = find_library(None).ok_or("no ONNX Runtime on this host")?;
@@ -126,7 +126,7 @@ fn measure(what: &str, runs: usize, mut run: impl FnMut()) {
 
 fn processor_us() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a clock that every process has, and a place for its answer.
+    // SAFETY: every process has this clock, and `time` is valid for writing.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
 }

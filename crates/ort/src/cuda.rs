@@ -1,6 +1,6 @@
-//! What is said to ONNX Runtime's CUDA provider, and what is said where it is missing?
+//! Which options does ONNX Runtime's CUDA provider get, and what is the error if the provider is missing?
 //!
-//! Decided here, done in `provider`.
+//! The decisions are here, the calls in `provider`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,12 +12,13 @@ use nerite_config::proto::model_optimization_policy::execution_accelerators::Acc
 use nerite_request::Status;
 use nerite_tensor::DataType;
 
-/// Addresses of tensors that are handed over on a device must be multiples of it, as all are that the library allocates there
-/// itself: some kernels read several numbers at once, and one that meets another address takes the context down.
+/// Addresses of tensors on a device must be multiples of this, as those are that the library allocates there itself.
+/// Some kernels read several numbers at once, and a kernel that is given another address makes the whole context
+/// unusable.
 const ALIGN: usize = 256;
 
-/// Options that would make the provider use what is not the author's to name, or remember addresses from one run to the next,
-/// where ours differ from run to run.
+/// Options that a model's author must not set: with them the provider would use what is not the author's, or would
+/// remember addresses between runs, although here they differ from run to run.
 const REFUSED: [&str; 6] = [
     "enable_cuda_graph",
     "gpu_external_alloc",
@@ -30,8 +31,8 @@ const REFUSED: [&str; 6] = [
 /// The provider's options, by its own names; without the device, which differs from instance to instance.
 pub type CudaOptions = BTreeMap<String, String>;
 
-/// What the author says to the provider: as parameters of the accelerator `cuda`, or in Triton's older way as four parameters
-/// of the model, which win.
+/// The author's options for the provider: parameters of the accelerator `cuda`, or in Triton's older way four
+/// parameters of the model, which take precedence.
 pub fn options(context: &LoadContext) -> Result<CudaOptions, Status> {
     let accelerators = context.config.optimization.as_ref().and_then(|o| o.execution_accelerators.as_ref());
     let mut options = CudaOptions::new();
@@ -52,7 +53,7 @@ pub fn options(context: &LoadContext) -> Result<CudaOptions, Status> {
     for (key, value) in &options {
         check_option(context, key, value)?;
     }
-    // Each instance has its own.
+    // Each instance has its own device.
     options.remove("device_id");
     Ok(options)
 }
@@ -79,7 +80,7 @@ fn check_option(context: &LoadContext, key: &str, value: &str) -> Result<(), Sta
     Ok(())
 }
 
-/// The word that a parameter means by its position in `words`.
+/// The word at the position in `words` that a parameter names.
 fn choice(context: &LoadContext, key: &str, words: &[&str]) -> Result<Option<String>, Status> {
     let Some(text) = knob(context, key) else { return Ok(None) };
     let word = text.parse().ok().and_then(|at: usize| words.get(at));
@@ -90,7 +91,7 @@ fn choice(context: &LoadContext, key: &str, words: &[&str]) -> Result<Option<Str
     })
 }
 
-/// What a library without the provider lacks.
+/// The error text for a library without the provider.
 pub fn missing(library: &Path) -> String {
     format!(
         "ONNX Runtime at '{}' has no CUDA provider: install the one that has (pip install onnxruntime-gpu) or name its \
@@ -99,20 +100,20 @@ pub fn missing(library: &Path) -> String {
     )
 }
 
-/// Where a session on a device failed, and why in the library's words.
+/// Which part of making a session on a device failed, with the library's error text.
 pub enum Failure {
-    /// The provider did not come up, or did not take its options.
+    /// The provider did not start, or refused its options.
     Provider(String),
-    /// It came up, and no session was made of the graph on this device.
+    /// The provider started, but no session could be made of the graph on this device.
     Session(String),
 }
 
 impl Failure {
-    /// For whoever asked for the model.
+    /// The error for the client that asked for the model.
     pub fn status(&self, model: &str, device: u32) -> Status {
         let begin = format!("unable to load model '{model}' on device {device}");
         let (Failure::Provider(reason) | Failure::Session(reason)) = self;
-        // Some of the library's sentences end with a new line.
+        // Some of the library's error texts end with a new line.
         let reason = reason.trim_end();
         Status::internal(match self {
             Failure::Provider(_) => format!(
@@ -124,8 +125,9 @@ impl Failure {
     }
 }
 
-/// Which tensors an instance takes where they are. Not from the device: strings, which the library keeps on the host; inputs
-/// that must not change while the graph runs; and what passes through the graph, which no operator could write elsewhere.
+/// Which tensors an instance takes where they are. Not on the device are: strings, which the library keeps on the host;
+/// inputs that must not change while the graph runs; and outputs that are inputs too, which no operator could write
+/// elsewhere.
 pub fn reach(device: Option<u32>, ports: &Ports, untrusted_inputs: &UntrustedInputs) -> DeviceAccess {
     let Some(ordinal) = device else { return DeviceAccess::Host };
     let all = || ports.inputs.iter().chain(&ports.outputs);
@@ -185,7 +187,7 @@ mod tests {
         }
         let both = accelerator("cuda", &[("gpu_mem_limit", "1"), ("use_tf32", "0")]) + &parameter("gpu_mem_limit", "2");
         check(&both, Ok(&[("gpu_mem_limit", "2"), ("use_tf32", "0")]));
-        // What is no option of this provider stays with the others.
+        // Parameters that are no options of this provider are not taken.
         check(&format!("name: 'm'{}", parameter("intra_op_thread_count", "2")), Ok(&[]));
     }
 

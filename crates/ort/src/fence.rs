@@ -1,13 +1,14 @@
-//! When is a device done with what a run was given?
+//! When has a device finished with the tensors of a run?
 //!
-//! Tensors of a device are handed to the plain call `Run`, as those of the host are: the library takes each where it says it
-//! lies, and brings the others itself, in the order of its own streams. (Binding all of them first would start those copies on
-//! a stream of their own; the call that waits for them waits for the thread's current device, which before a run may be another.)
+//! Tensors of a device are passed to the plain call `Run`, like those of the host. The library takes each where its
+//! memory information says, and copies the others itself, in the order of its own streams. (Binding all of them first
+//! would start those copies on a stream of their own. The call that waits for them waits for the thread's current
+//! device, which may be another one before a run.)
 //!
-//! A run waits for its own streams before it returns, unless told not to. That is how the library is made, not what it
-//! promises; what it offers for "the system that allocated the memory operated on a different stream" is to synchronise bound
-//! outputs. So outputs on the device are bound after the run, and waited for: another process may read them the moment it has
-//! the answer, and may free all of its memory.
+//! A run waits for its own streams before it returns, unless it is told not to. That is how the library works, not what
+//! it promises. What it offers for "the system that allocated the memory operated on a different stream" is to
+//! synchronise bound outputs. So outputs on the device are bound after the run, and waited for: another process may
+//! read them as soon as it has the answer, and may free all of its memory.
 
 use std::ffi::CStr;
 use std::ptr::NonNull;
@@ -18,10 +19,10 @@ use ort::{AsPointer, sys};
 
 use crate::value::{Value, done};
 
-/// Waits for the device of one session. Between waits nothing is bound.
+/// Waits for the device of one session. Nothing is bound between waits.
 pub struct Fence {
     ptr: NonNull<sys::OrtIoBinding>,
-    /// The binding refers to its session, so that must outlive us.
+    /// The binding refers to its session, so the session must outlive it.
     _session: Arc<SharedSessionInner>,
 }
 
@@ -29,7 +30,7 @@ pub struct Fence {
 unsafe impl Send for Fence {}
 
 impl Fence {
-    /// For runs of this session.
+    /// A fence for runs of this session.
     pub fn new(session: &Session) -> Result<Fence, ort::Error> {
         let mut made = std::ptr::null_mut();
         // SAFETY: the session is alive, and kept so by `_session`; the library makes bindings beside runs, and changes nothing in the session for
@@ -39,10 +40,10 @@ impl Fence {
         Ok(Fence { ptr, _session: session.inner() })
     }
 
-    /// Returns when the device has done all that was asked of it, for the outputs of a run that has just ended on this thread.
-    /// Outputs of a run that failed may still be written until then.
+    /// Returns when the device has finished all work for the outputs of a run that has just ended on this thread. Until
+    /// then the outputs may still be written, even if the run failed.
     pub fn wait<'v>(&mut self, outputs: impl Iterator<Item = (&'v CStr, &'v Value<'v>)>) -> Result<(), ort::Error> {
-        // However this ends, the library forgets the memory of the request.
+        // However this ends, the library drops the memory of the request.
         let bound = Bound(self.ptr);
         for (name, value) in outputs {
             // SAFETY: the binding is alive and ours alone; a C string; the value outlives `bound`, which forgets it.

@@ -1,9 +1,9 @@
-//! Which graphs does ONNX Runtime not survive if an input has no elements?
+//! Which graphs end the process in ONNX Runtime if an input has no elements?
 //!
-//! A few of its operators end the process, or never end, where a tensor has a dimension of 0: a check of theirs calls
-//! `std::terminate`, or they read what is not there. No handler can mend that. So a request without elements in some input
-//! is refused where the graph has such an operator. `tests/hostile/test_operands.py` runs every operator of ONNX's own
-//! tests without elements; those that end the process are named here.
+//! A few of its operators end the process, or never return, if a tensor has a dimension of 0: one of their checks calls
+//! `std::terminate`, or they read outside of a tensor. No handler can prevent that. So a request without elements in
+//! some input is refused if the graph has such an operator. `tests/hostile/test_operands.py` runs every operator of
+//! ONNX's own tests without elements. Those that end the process are listed here.
 
 use std::collections::HashSet;
 
@@ -15,12 +15,12 @@ use nerite_tensor::Tensor;
 /// Seen in version 1.31: GRU, LSTM and Unique call `std::terminate`, ConvTranspose of three dimensions reads through an
 /// address that is not its own.
 const ENDS_THE_PROCESS: &[&str] = &["ConvTranspose", "GRU", "LSTM", "Unique"];
-/// The same, if a request brings more than their first input. Seen in version 1.31: QLinearConv reads through an address that is not
-/// its own, Conv never ends. Weights that are constants have elements.
+/// Operators that do so only if a request brings more than their first input. Seen in version 1.31: QLinearConv reads
+/// through an address that is not its own, Conv never returns. Weights that are constants have elements.
 const WITH_OPEN_WEIGHTS: &[&str] = &["Conv", "ConvInteger", "QLinearConv"];
 
-/// Operators whose results have elements if all that they read has some. Others may be asked for none: a slice, a selection, a
-/// picture smaller than a window.
+/// Operators whose results have elements if all their inputs have some. Other operators may give none: a slice, a
+/// selection, a picture smaller than a window.
 #[rustfmt::skip]
 const KEEPS_ELEMENTS: &[&str] = &[
     "Abs", "Add", "And", "ArgMax", "ArgMin", "Attention", "BatchNormalization", "BitwiseAnd", "BitwiseNot", "BitwiseOr",
@@ -37,16 +37,17 @@ const KEEPS_ELEMENTS: &[&str] = &[
     "Tan", "Tanh", "ThresholdedRelu", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
 ];
 
-/// The same, if no request chooses the sizes they work on: a window fits or does not, whatever is sent.
+/// Operators that do so only if no request chooses the sizes of their inputs: a window fits or it does not, whatever a
+/// request sends.
 const KEEPS_ELEMENTS_OF_FIXED_SIZES: &[&str] =
     &["AveragePool", "Conv", "ConvInteger", "ConvTranspose", "MaxPool", "Pad", "QLinearConv", "Resize", "Upsample"];
 
-/// What a graph is known not to survive.
+/// Which inputs without elements a graph does not survive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fragile {
-    /// The operator for whose sake the graph's inputs must have elements.
+    /// The operator because of which the graph's inputs must have elements.
     of_inputs: Option<String>,
-    /// An operator that the graph may bring a tensor without elements though all inputs have some.
+    /// An operator that may get a tensor without elements from inside the graph, although all inputs have some.
     inside: Option<String>,
 }
 
@@ -62,14 +63,14 @@ pub enum Sizes {
 /// Names of a graph's values, as far as they have been followed.
 struct Values<'a> {
     sizes: Sizes,
-    /// What depends on a request.
+    /// Values that depend on a request.
     open: HashSet<&'a str>,
-    /// What may have no elements though the inputs have some.
+    /// Values that may have no elements although the inputs have some.
     emptied: HashSet<&'a str>,
 }
 
 impl Sizes {
-    /// Of a model with this configuration, which is complete.
+    /// The sizes of a model with this configuration, which is complete.
     pub fn of(config: &ModelConfig) -> Sizes {
         let rows = usize::from(config.max_batch_size == 0);
         let is_fixed = config.input.iter().all(|input| input.dims.iter().skip(rows).all(|dim| *dim > 0));
@@ -78,7 +79,7 @@ impl Sizes {
 }
 
 impl Fragile {
-    /// Of the graph with these inputs and nodes, in their order, and of its functions' nodes.
+    /// Examines the graph with these inputs and nodes, in their order, and the nodes of its functions.
     pub fn of<'a>(
         inputs: impl IntoIterator<Item = &'a str>,
         sizes: Sizes,
@@ -92,7 +93,7 @@ impl Fragile {
             fragile.see(node, &values);
             values.follow(node);
         }
-        // What a function is given is not followed.
+        // The arguments of a function are not followed.
         fragile.of_inputs = fragile.of_inputs.or_else(|| functions.iter().find_map(named).map(str::to_owned));
         fragile.inside = fragile.inside.or_else(|| functions.iter().find_map(ending).map(str::to_owned));
         fragile
@@ -104,9 +105,9 @@ impl Fragile {
         let has_open_weights = node.inputs.iter().skip(1).any(|weights| values.open.contains(weights.as_str()));
         let is_fragile = ends || WITH_OPEN_WEIGHTS.contains(&op) && has_open_weights;
         let is_emptied = |input: &String| values.emptied.contains(input.as_str());
-        // Inner graphs read what is outside by its name, and what they are fed has names that they choose themselves.
+        // Inner graphs use names of outer values, and have their own names for the values that they are given.
         let of_inputs = if is_fragile { Some(op) } else { node.inner.iter().find_map(named) };
-        // What else they read must fit to that, which they check.
+        // The operator checks that its other inputs fit these.
         let decisive = if ends { 1 } else { 2 };
         let meets = is_fragile && node.inputs.iter().take(decisive).any(is_emptied);
         let inside = if meets { Some(op) } else { node.inner.iter().find_map(ending) };
@@ -114,7 +115,7 @@ impl Fragile {
         self.inside = self.inside.take().or_else(|| inside.map(str::to_owned));
     }
 
-    /// Refuses an input without elements where the graph may not get one.
+    /// Refuses an input without elements if the graph must not get one.
     pub fn check(&self, input: &Tensor) -> Result<(), Status> {
         match &self.of_inputs {
             Some(op) if input.shape.contains(&0) => Err(Status::invalid(format!(
@@ -126,15 +127,15 @@ impl Fragile {
         }
     }
 
-    /// The operator to which a request can bring a tensor without elements all the same. A model with one is safe only in a process of
-    /// its own.
+    /// The operator that may get a tensor without elements from a request all the same. A model with such an operator
+    /// is safe only in a process of its own.
     pub fn inside(&self) -> Option<&str> {
         self.inside.as_deref()
     }
 }
 
 impl<'a> Values<'a> {
-    /// Notes what is known of what a node makes.
+    /// Notes what is known about the outputs of a node.
     fn follow(&mut self, node: &'a Node) {
         let reads = |names: &HashSet<&str>| node.inputs.iter().any(|input| names.contains(input.as_str()));
         let outputs = node.outputs.iter().map(String::as_str);
@@ -146,20 +147,20 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Whether the operator's results have elements if all that it reads has some.
+    /// Whether the operator's results have elements if all its inputs have some.
     fn keeps_elements(&self, op: &str) -> bool {
         KEEPS_ELEMENTS.contains(&op) || self.sizes == Sizes::Fixed && KEEPS_ELEMENTS_OF_FIXED_SIZES.contains(&op)
     }
 }
 
-/// The fragile operator that a node is or has inside, where nothing is known of what it reads.
+/// The fragile operator that a node is or contains, if nothing is known about its inputs.
 fn named(node: &Node) -> Option<&str> {
     let op = node.op.as_str();
     let found = ENDS_THE_PROCESS.contains(&op) || WITH_OPEN_WEIGHTS.contains(&op);
     if found { Some(op) } else { node.inner.iter().find_map(named) }
 }
 
-/// The same, of those that do not need a request's weights for it.
+/// The same for operators that are fragile whatever weights they have.
 fn ending(node: &Node) -> Option<&str> {
     let op = node.op.as_str();
     if ENDS_THE_PROCESS.contains(&op) { Some(op) } else { node.inner.iter().find_map(ending) }

@@ -5,9 +5,10 @@
 //!     flag, environment,   (dlopen)                                            outputs where the client wants them)
 //!     Python, system
 //! ```
-//! Nothing of ONNX Runtime is linked or shipped: the library is opened when it is there, and the embedded engine serves
-//! models when it is not. Inputs are handed over by address and outputs are computed into the memory of their destination
-//! where the model declares shapes that tell their size beforehand. An instance on a GPU takes tensors of that device the same way.
+//! Nothing of ONNX Runtime is linked or shipped: the library is opened if it is found, and otherwise the embedded
+//! engine serves the models. Inputs are passed by address. Outputs are computed into the memory of their destination if
+//! the model declares shapes that tell their size in advance. An instance on a GPU takes tensors of that device in the
+//! same way.
 //!
 //! ```
 //! use nerite_backend::Runtime;

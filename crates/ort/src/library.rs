@@ -1,14 +1,14 @@
 //! Where is ONNX Runtime's shared library on this host?
 //!
-//! Asking Python where its packages are takes longer than the whole start of the server may take, so its folders are
-//! looked through by name.
+//! To ask Python for its packages would take longer than the whole start of the server may take, so its folders are
+//! searched by name.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The library, in this order: `explicit` (the flag), `ORT_DYLIB_PATH`, the Python package `onnxruntime` of the Python that
-/// a shell would start, the system's library folders. What is named by the first two is believed without a look: a
-/// mistake there should be told, not passed over.
+/// The library, in this order: `explicit` (the flag), `ORT_DYLIB_PATH`, the Python package `onnxruntime` of the Python
+/// that a shell would start, the system's library folders. The paths of the first two are not checked, so that a
+/// mistake in them is an error and is not skipped.
 pub fn find_library(explicit: Option<&Path>) -> Option<PathBuf> {
     Surroundings::of_process().find(explicit)
 }
@@ -43,7 +43,7 @@ impl Surroundings {
         )
     }
 
-    /// Folders of installed packages, those of the Python that would be started first.
+    /// Folders of installed packages. Those of the Python that a shell would start come first.
     fn python_packages(&self) -> Vec<PathBuf> {
         let mut found = self.paths("PYTHONPATH");
         if let Some(root) = (self.variable)("VIRTUAL_ENV") {
@@ -60,8 +60,8 @@ impl Surroundings {
         found
     }
 
-    /// Where the Python called `folder/name` is installed: an environment of its own, where its link leads, or, behind a
-    /// shim of pyenv, the versions chosen there.
+    /// Where the Python called `folder/name` is installed: in its own environment, where its link leads, or, behind a
+    /// shim of pyenv, in the versions chosen there.
     fn prefixes(&self, folder: &Path, name: &str) -> Vec<PathBuf> {
         let file = folder.join(name);
         let Ok(real) = file.canonicalize() else { return Vec::new() };
@@ -101,7 +101,8 @@ fn packages_below(prefix: &Path) -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).filter(|path| path.is_dir()).collect()
 }
 
-/// The library of the highest version in a folder. `libonnxruntime_providers_shared.so` and its like are others.
+/// The library with the highest version in a folder. `libonnxruntime_providers_shared.so` and others like it are not
+/// meant.
 fn newest(folder: &Path) -> Option<PathBuf> {
     let versions = names(folder).into_iter().filter_map(|name| {
         let version = name.strip_prefix("libonnxruntime.so")?;
@@ -119,7 +120,7 @@ fn numbers(version: &str) -> Vec<u32> {
     version.split('.').filter_map(|part| part.parse().ok()).collect()
 }
 
-/// The folders the dynamic linker knows, from its configuration's own files.
+/// The folders of the dynamic linker, from its configuration files.
 fn system_folders(configuration: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for name in names(configuration) {

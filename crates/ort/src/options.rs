@@ -1,4 +1,4 @@
-//! Which options of a session does a configuration mean?
+//! Which options of a session does a configuration set?
 
 use nerite_backend::LoadContext;
 use nerite_backend::onnx::{knob, number, threads};
@@ -11,7 +11,7 @@ use crate::cuda::{self, CudaOptions};
 use crate::provider::append_cuda;
 use crate::traps::PoolThreads;
 
-/// What is said to ONNX Runtime when a session is made.
+/// The options of ONNX Runtime for a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Threads within one operator.
@@ -28,14 +28,15 @@ pub struct Options {
     /// `memory.enable_memory_arena_shrinkage`, an option of each run.
     pub arena_shrinkage: Option<String>,
     device_initializers: Option<String>,
-    /// Whether it computes on the threads that all sessions share, if the operator asked for such.
+    /// Whether the session computes on the threads that all sessions share, if the operator asked for them.
     on_common_pool: bool,
     operator_libraries: Vec<std::path::PathBuf>,
     cuda: CudaOptions,
 }
 
 impl Options {
-    /// Reads the model's parameters and the backend's settings; those of the CUDA provider if some instance runs on a GPU.
+    /// Reads the model's parameters and the backend's settings, and those of the CUDA provider if any instance runs on
+    /// a GPU.
     pub fn of(context: &LoadContext, on_gpus: bool) -> Result<Options, Status> {
         let config = &context.config;
         let flag = |key| Ok::<_, Status>(number(context, key)?.is_none_or(|value| value != 0));
@@ -61,17 +62,18 @@ impl Options {
             device_initializers: knob(context, "session.use_device_allocator_for_initializers").map(str::to_owned),
             on_common_pool: false,
             operator_libraries: libraries.iter().map(|file| context.model_dir.join(file)).collect(),
-            // Said to nobody where no instance is on a GPU, so it may be wrong there.
+            // Not read without an instance on a GPU, so mistakes in them are no errors then.
             cuda: if on_gpus { cuda::options(context)? } else { CudaOptions::new() },
         })
     }
 
-    /// The same for a session that so many instances share: its pool has as many threads as theirs would have.
+    /// The same options for a session that this many instances share: its pool has as many threads as theirs would
+    /// have.
     pub fn shared_by(self, instances: usize) -> Options {
         Options { intra_threads: (self.intra_threads - 1) * instances.max(1) + 1, ..self }
     }
 
-    /// The same for a session that computes on the threads that all sessions share.
+    /// The same options for a session that computes on the threads that all sessions share.
     pub fn on_common_pool(self) -> Options {
         Options { on_common_pool: true, ..self }
     }
@@ -86,12 +88,13 @@ impl Options {
         self.intra_threads == 1 && !self.parallel
     }
 
-    /// Whether all operators are the library's own: those that others wrote may not bear to run several times in one session.
+    /// Whether all operators are the library's own. Operators of others may not work if one session runs several times
+    /// at once.
     pub fn has_own_operators_only(&self) -> bool {
         self.operator_libraries.is_empty()
     }
 
-    /// Options for reading what a graph takes and gives, and no more.
+    /// Options for a session that is only asked for the graph's inputs and outputs.
     pub fn to_look() -> Options {
         Options {
             intra_threads: 1,
@@ -109,7 +112,8 @@ impl Options {
         }
     }
 
-    /// A builder with these options, of sessions on `device` or on the host, whose pools have these threads.
+    /// A builder with these options for sessions on `device` or on the host. `threads` makes the threads of their
+    /// pools.
     pub fn builder(
         &self,
         environment: &Environment,

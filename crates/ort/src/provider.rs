@@ -1,4 +1,4 @@
-//! Has the library a CUDA provider, and how does a session get it?
+//! Does the library have a CUDA provider, and how does a session get it?
 
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::NonNull;
@@ -13,7 +13,8 @@ use crate::value::done;
 /// The provider's name, as the library lists it.
 const CUDA: &CStr = c"CUDAExecutionProvider";
 
-/// Whether the library was built with the provider. Whether it starts shows only when a session asks for it.
+/// Whether the library was built with the provider. Whether the provider can start is known only when a session asks
+/// for it.
 pub fn has_cuda() -> Result<bool, ort::Error> {
     let (mut names, mut count) = (std::ptr::null_mut(), 0);
     // SAFETY: `names` is a place for one pointer and `count` for one number.
@@ -33,7 +34,7 @@ pub fn has_cuda() -> Result<bool, ort::Error> {
     Ok(found)
 }
 
-/// Has sessions of `builder` run on `device`: every operator that the provider knows, the others on the host.
+/// Makes sessions of `builder` run on `device`: the operators that the provider knows; the others run on the host.
 pub fn append_cuda(builder: &mut SessionBuilder, options: &CudaOptions, device: u32) -> Result<(), ort::Error> {
     let device = device.to_string();
     let pairs = options.iter().map(|(key, value)| (key.as_str(), value.as_str()));
@@ -44,7 +45,7 @@ pub fn append_cuda(builder: &mut SessionBuilder, options: &CudaOptions, device: 
     done(unsafe { append(builder.ptr_mut(), provider.0.as_ptr()) })
 }
 
-/// `OrtCUDAProviderOptionsV2`, ours.
+/// An `OrtCUDAProviderOptionsV2` that we own.
 struct ProviderOptions(NonNull<sys::OrtCUDAProviderOptionsV2>);
 
 impl ProviderOptions {
@@ -55,7 +56,7 @@ impl ProviderOptions {
         NonNull::new(made).map(ProviderOptions).ok_or_else(|| ort::Error::new("the library made no provider options"))
     }
 
-    /// Sets options by name; the library answers an error for one it does not know.
+    /// Sets options by name. The library returns an error for an unknown one.
     fn update<'o>(&self, pairs: impl Iterator<Item = (&'o str, &'o str)>) -> Result<(), ort::Error> {
         let c_string = |text: &str| CString::new(text).map_err(|_| ort::Error::new("an option has a zero in it"));
         let pairs = pairs.map(|(key, value)| Ok((c_string(key)?, c_string(value)?)));

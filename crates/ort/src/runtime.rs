@@ -25,13 +25,14 @@ use crate::traps::{PoolThreads, SessionTraps};
 
 /// The library of this process: it cannot be closed or exchanged once it is open.
 static OPENED: Mutex<Option<PathBuf>> = Mutex::new(None);
-/// Its environment, made with the settings of the first model and never dropped: sessions may outlive everybody.
+/// Its environment, made with the settings of the first model and never dropped, because sessions may outlive all
+/// owners.
 static ENVIRONMENT: OnceLock<Shared> = OnceLock::new();
 
-/// What all sessions share.
+/// The parts that all sessions share.
 struct Shared {
     environment: Environment,
-    /// Whether that includes the threads they compute on.
+    /// Whether they share the threads they compute on.
     has_pool: bool,
 }
 
@@ -46,21 +47,21 @@ pub struct OnnxRuntime {
 /// Why a library cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// It cannot be opened, is none, or is too old.
+    /// It cannot be opened, is no ONNX Runtime, or is too old.
     #[error(
         "ONNX Runtime cannot be used: {reason}; install a newer one (pip install onnxruntime), name another with \
          --onnxruntime-library, or remove it to use the embedded engine"
     )]
     Unusable {
-        /// What the linker or the library said.
+        /// The error of the linker or of the library.
         reason: String,
     },
     /// This process has another one.
     #[error("ONNX Runtime is already open from '{}', a process cannot have '{}' as well", .first.display(), .second.display())]
     Second {
-        /// The one that is open.
+        /// The library that is open.
         first: PathBuf,
-        /// The one asked for.
+        /// The other library.
         second: PathBuf,
     },
 }
@@ -78,7 +79,8 @@ impl OnnxRuntime {
         Ok(OnnxRuntime { path: path.to_path_buf(), version, fenced: false })
     }
 
-    /// The same, with every instance waiting for its device after a run, as those on GPUs do. For tests on hosts without one.
+    /// As [`OnnxRuntime::open`], but every instance waits for its device after a run, as those on GPUs do. For tests on
+    /// hosts without one.
     #[doc(hidden)]
     #[must_use]
     pub fn fenced(self) -> OnnxRuntime {
@@ -86,7 +88,8 @@ impl OnnxRuntime {
     }
 }
 
-/// What is wrong with a library; of one that does not open, the linker's own words, which its error keeps to itself.
+/// Why a library is refused. If it does not open, this is the linker's error text, which the error itself does not
+/// show.
 fn reason(error: &ort::LoadDynamicError) -> String {
     match error {
         ort::LoadDynamicError::Dlopen { error: linker, .. } => {
@@ -121,7 +124,7 @@ impl Runtime for OnnxRuntime {
     }
 
     fn danger(&self, context: &LoadContext) -> Result<Option<String>, Status> {
-        // Weights are passed over: the model may run in another process.
+        // Weights are skipped, because the model may run in another process.
         let path = onnx::model_file(context)?;
         let nodes = context.files.open(&path).and_then(Nodes::read).map_err(|e| unreadable(context, &path, &e))?;
         let operator = fragile(context, &nodes).inside().map(str::to_owned);
@@ -157,12 +160,12 @@ impl Runtime for OnnxRuntime {
         let device = specs.first().and_then(|spec| spec.device);
         let opened = Arc::new(open_session(&source, context, &options, device)?);
         let mut ports = ports(opened.session());
-        // Whatever looks at values below takes the inputs of `ports`, those among them, for open.
+        // The code below counts the inputs of `ports`, including those that were initializers, as values of a request.
         onnx::check(context, &mut ports)?;
-        // What the library says of a file that is no graph comes first.
+        // For a file that is no graph, the library's error is better.
         let nodes = nodes?;
         let traits = Traits::new(&ports, &nodes, fragile(context, &nodes))?;
-        // A run on a device waits for whatever else that device has to do.
+        // A run on a device waits for the device's other work.
         Ok(Arc::new(OrtModel {
             traits,
             cost_bound: if on_host == specs.len() { onnx::cost_bound(&nodes, &ports) } else { CostBound::Unknown },
@@ -177,19 +180,20 @@ impl Runtime for OnnxRuntime {
     }
 }
 
-/// Where sessions of a model come from.
+/// The bytes or the file that sessions of a model are made of.
 struct Source {
     path: PathBuf,
-    /// Whether constants are in files beside it. The library finds these only from a path: older versions cannot be told their folder.
+    /// Whether constants are in files beside it. The library finds these only if it opens the model's path: older
+    /// versions cannot be told their folder.
     has_external_files: bool,
 }
 
 impl Source {
-    /// The model's file, which is read.
+    /// The source of a model; its file is read here.
     fn of(context: &LoadContext) -> Result<Source, Status> {
         let path = onnx::model_file(context)?;
         let source = Source { path, has_external_files: false };
-        // What the library says of a file that is no graph comes first.
+        // For a file that is no graph, the library's error is better.
         let Ok(nodes) = source.nodes(context) else { return Ok(source) };
         onnx::watch_external(context, &source.path, &nodes);
         Ok(Source { has_external_files: !nodes.external_files.is_empty(), ..source })
@@ -228,7 +232,7 @@ struct OrtModel {
     fenced: bool,
     /// Whether all instances on the host run one session.
     is_shared: bool,
-    /// The session that the load made to look at the graph, and its device. An instance that shares none takes it.
+    /// The session with which the load read the graph, and its device. An instance that shares no session takes it.
     opened: Mutex<Option<(Option<u32>, Arc<SharedSession>)>>,
 }
 
@@ -278,7 +282,7 @@ fn open_session(
 ) -> Result<SharedSession, Status> {
     let shared = shared(context)?;
     let traps = SessionTraps::new(options.is_on_common_pool());
-    // Again for each session: a library of operators may have set a handler since.
+    // Repeated for each session, because a library of operators may have installed its own handler.
     install_traps().map_err(|Errno(number)| {
         let fault = std::io::Error::from_raw_os_error(number);
         Status::unavailable(format!("integer divisions of models cannot be guarded: {fault}"))
@@ -290,7 +294,7 @@ fn open_session(
     let builder = options.builder(&shared.environment, device, traps.pool_threads());
     let mut builder = builder.map_err(|error| told(&error, Failure::Provider))?;
     let (before, bytes) = (traps.count(), source.bytes(context)?);
-    // What depends on constants alone is computed here.
+    // Operators whose inputs are all constants are computed here.
     let session = traps.counting(|| match &bytes {
         Some(bytes) => builder.commit_from_memory(bytes),
         None => builder.commit_from_file(&source.path),
@@ -306,7 +310,7 @@ fn open_session(
 }
 
 fn shared(context: &LoadContext) -> Result<&'static Shared, Status> {
-    // Making one twice is an error in the library, so it is made under the lock that opening takes.
+    // Two threads must not make it at the same time, which is an error in the library. So the lock of opening is taken.
     let _making = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(shared) = ENVIRONMENT.get() {
         return Ok(shared);
@@ -329,12 +333,12 @@ fn make_environment(context: &LoadContext) -> Result<Shared, ort::Error> {
         builder = builder.with_global_thread_pool(pool);
     }
     let environment = builder.build()?;
-    // What goes wrong is told to the client or the log by whoever asked; the library's own lines would tell it again.
+    // The callers report errors to the client or the log. The library's own log would repeat them.
     environment.set_log_level(ort::logging::LogLevel::Fatal);
     Ok(Shared { environment, has_pool })
 }
 
-/// The version that the open library at `path` says it has.
+/// The version that the open library at `path` reports.
 fn version_of(path: &Path) -> Option<String> {
     let name = CString::new(path.as_os_str().as_bytes()).ok()?;
     // SAFETY: a C string; NOLOAD only finds what is already open and runs no initialiser.

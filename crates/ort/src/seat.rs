@@ -1,7 +1,7 @@
 //! What do the instances of a model share?
 //!
-//! On the host: the session, with its graph, its weights and its threads, which exist once however many instances run. Each instance has what
-//! belongs to one run: its options, and what it counts on the thread that calls.
+//! On the host they share the session with its graph, its weights and its threads, which exist once however many
+//! instances run. Each instance has its own run options, and its own count of divisions on the calling thread.
 //!
 //! ```text
 //!  instance 0 ── Run ──┐
@@ -9,9 +9,9 @@
 //!  instance 2 ── Run ──┘
 //! ```
 //!
-//! Which run a thread of the pool worked for is not known. So instances share a session only if it has no pool, or if no operator of the graph
-//! divides integers: a request must not fail for what another one divided. The list names operators that do not divide, so that one that nobody
-//! thought of costs memory and no request.
+//! It is not known which run a thread of the pool worked for. So instances share a session only if it has no pool, or
+//! if no operator of the graph divides integers: a request must not fail because of a division of another request. The
+//! list names the operators that do not divide. So an operator that is not in it costs memory, but fails no request.
 
 use std::sync::Arc;
 
@@ -33,20 +33,21 @@ const DIVIDES_NO_INTEGERS: &[&str] = &[
     "Sign", "Sin", "Softmax", "Softplus", "Softsign", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Transpose", "Unsqueeze", "Where",
 ];
 
-/// Whether several instances may run one session with these options, of a graph that divides no integers or that may.
+/// Whether several instances may run one session with these options. `divides_none` says that its graph divides no
+/// integers.
 pub fn may_share(options: &Options, divides_none: bool) -> bool {
     options.has_own_operators_only() && (options.is_without_pool() || divides_none)
 }
 
-/// Whether no operator of a graph divides integers. Only sessions of such graphs compute on threads that sessions of other models use as well
-/// (`enable-global-threadpool`): for whom those threads work is not known.
+/// Whether no operator of a graph divides integers. Only sessions of such graphs may compute on threads that sessions
+/// of other models use as well (`enable-global-threadpool`), because it is not known for which session a thread works.
 pub fn divides_no_integers(nodes: &Nodes) -> bool {
     let is_known =
         |node: &Node| node.is_standard() && node.inner.is_empty() && DIVIDES_NO_INTEGERS.contains(&node.op.as_str());
     nodes.is_complete && nodes.graph.iter().all(is_known)
 }
 
-/// A session that several instances may run at a time.
+/// A session that several instances may run at the same time.
 pub struct SharedSession {
     session: Session,
     traps: SessionTraps,
@@ -59,12 +60,12 @@ pub struct Seat {
 }
 
 impl SharedSession {
-    /// A session that was opened, and what it counts.
+    /// A new session with its counters.
     pub fn new(session: Session, traps: SessionTraps) -> SharedSession {
         SharedSession { session, traps }
     }
 
-    /// The session, to look at.
+    /// The session, to read.
     pub fn session(&self) -> &Session {
         &self.session
     }
@@ -81,12 +82,12 @@ impl Seat {
         self.session.session.ptr().cast_mut()
     }
 
-    /// The session, to look at.
+    /// The session, to read.
     pub fn session(&self) -> &Session {
         &self.session.session
     }
 
-    /// What this instance counts: divisions on its own calls, and on the pool.
+    /// The divisions that this instance counts: those on its own calls, and those on the pool.
     pub fn traps(&self) -> &SessionTraps {
         &self.traps
     }

@@ -21,7 +21,7 @@ use crate::strings::{self, StringsFault};
 use crate::traps::no_such_number;
 use crate::value::{Memory, Value, done};
 
-/// What all instances of a model know of its graph beyond its ports.
+/// The properties of a model's graph that its instances need, beside its ports.
 pub struct Traits {
     outputs: Vec<Output>,
     pub untrusted_inputs: UntrustedInputs,
@@ -30,15 +30,15 @@ pub struct Traits {
 
 struct Output {
     name: CString,
-    /// Whether its declared shape can be believed. Cleared for good when it once was wrong.
+    /// Whether the declared shape is right as far as is known. Cleared for good once it was wrong.
     bindable: AtomicBool,
 }
 
 impl Traits {
-    /// Of a graph with these ports and nodes.
+    /// The properties of a graph with these ports and nodes.
     pub fn new(ports: &Ports, nodes: &Nodes, fragile: Fragile) -> Result<Arc<Traits>, Status> {
         let outputs = ports.outputs.iter().map(|port| {
-            // An input that is an output too never comes by an operator that could write it elsewhere.
+            // No operator writes an output that is an input too.
             let passes_through = ports.inputs.iter().any(|input| input.name == port.name);
             Ok(Output { name: c_name(&port.name)?, bindable: AtomicBool::new(!passes_through) })
         });
@@ -50,7 +50,7 @@ impl Traits {
     }
 }
 
-/// One run at a time of a session that other instances may run as well.
+/// Runs a session, one run at a time. Other instances may run the same session.
 pub struct OrtInstance {
     seat: Seat,
     ports: Arc<Ports>,
@@ -60,12 +60,12 @@ pub struct OrtInstance {
     memory: Memory,
     /// For runs whose tensors are not all on the host.
     fence: Option<Fence>,
-    /// Whether it waits even if all of them are.
+    /// Whether it waits for the device even if all tensors are on the host.
     fenced: bool,
     run_options: Arc<RunOptions<NoSelectedOutputs>>,
 }
 
-/// A place that an output is computed into: the graph's output of this index, in this shape.
+/// The memory that an output is computed into: the graph's output of this index, in this shape.
 struct Bound {
     slot: Slot,
     shape: Shape,
@@ -74,9 +74,9 @@ struct Bound {
 
 /// Why a run has no outputs.
 enum RunFault {
-    /// In the library's words.
+    /// The library's error.
     Library(ort::Error),
-    /// Known without it: another way to run would not help.
+    /// An error that is not the library's. Another kind of run would not help.
     Request(Status),
 }
 
@@ -100,7 +100,7 @@ impl From<ort::Error> for RunFault {
 pub struct Target {
     /// The device; `None` for the host.
     pub device: Option<u32>,
-    /// Whether it waits for its device after every run, on the host too.
+    /// Whether it waits for its device after every run, even on the host.
     pub fenced: bool,
 }
 
@@ -133,7 +133,7 @@ impl OrtInstance {
         })
     }
 
-    /// Ends the run, at its next operator, if the clients of all its requests go.
+    /// Ends the run at its next operator if the clients of all its requests go away.
     fn stopping(&self, work: &Work<'_>) -> StopGuard {
         let options = Arc::clone(&self.run_options);
         work.stopping(move || {
@@ -143,21 +143,21 @@ impl OrtInstance {
         })
     }
 
-    /// Lets these options run again.
+    /// Allows runs with these options again.
     fn go_on(&self) -> Result<(), Status> {
         let options = self.run_options.ptr().cast_mut();
         // SAFETY: the options are alive; no run uses them, because `execute` has `&mut self`, and its guard is gone, so nobody sets the flag.
         done(unsafe { (ort::api().RunOptionsUnsetTerminate)(options) }).map_err(|error| library_status(&error))
     }
 
-    /// Which of the graph's inputs and outputs the work is about.
+    /// The indices of the graph's outputs that the work wants.
     fn wanted(&self, work: &Work<'_>) -> Result<Vec<usize>, Status> {
         let index = |name: &Name| self.ports.outputs.iter().position(|port| port.name == *name);
         let unknown = |name: &Name| Status::invalid(format!("the model has no output '{name}'"));
         work.wanted().iter().map(|name| index(name).ok_or_else(|| unknown(name))).collect()
     }
 
-    /// Places for the outputs whose shape is told beforehand.
+    /// Memory for the outputs whose size is known in advance.
     fn bind(&self, work: &mut Work<'_>, wanted: &[usize]) -> Result<Vec<Option<Bound>>, Status> {
         wanted.iter().map(|index| self.bind_one(work, *index)).collect()
     }
@@ -173,7 +173,8 @@ impl OrtInstance {
         Ok(slot.map(|slot| Bound { slot, shape, datatype }))
     }
 
-    /// The inputs, aligned, in the order of the request, each with the graph's index and the shape the graph wants.
+    /// The inputs, aligned, in the order of the request, each with the graph's index and the shape that the graph
+    /// takes.
     fn feeds(&self, work: &Work<'_>) -> Result<Vec<Feed>, Status> {
         let feed = |tensor: &Tensor| {
             let index = self.ports.inputs.iter().position(|port| port.name == tensor.name);
@@ -181,7 +182,7 @@ impl OrtInstance {
             self.traits.fragile.check(tensor)?;
             let shape = self.ports.inputs[index].graph_shape(&tensor.shape);
             let data = match tensor.data.place() {
-                // Nothing on a device can change: see `cuda::reach`.
+                // Memory on a device cannot change here: see `cuda::reach`.
                 Place::Device(at) if Some(at) == self.memory.device() => tensor.data.clone(),
                 _ => snapshot(tensor, &self.traits.untrusted_inputs)?,
             };
@@ -190,7 +191,7 @@ impl OrtInstance {
         work.inputs().iter().map(feed).collect()
     }
 
-    /// Runs the graph. Outputs with a place go there; the library makes the others and they are returned.
+    /// Runs the graph. Outputs with memory are written there. The library allocates the others, and they are returned.
     fn run(
         &mut self,
         feeds: &[Value<'_>],
@@ -238,7 +239,7 @@ impl OrtInstance {
         if let Some(fence) = self.fence.as_mut().filter(|_| away || self.fenced) {
             let names = wanted.iter().map(|index| self.traits.outputs[*index].name.as_c_str());
             let placed = names.zip(&places).filter_map(|(name, place)| Some((name, place.as_ref()?)));
-            // After a run that failed, too: some of it may still touch the client's memory.
+            // Also after a failed run, parts of which may still access the client's memory.
             let waited = fence.wait(placed);
             made = made.and_then(|made| waited.map(|()| made));
         }
@@ -248,7 +249,7 @@ impl OrtInstance {
         made.map_err(RunFault::Library)
     }
 
-    /// Puts what a run gave.
+    /// Puts the outputs of a run.
     fn put(
         &self,
         work: &mut Work<'_>,
@@ -284,7 +285,7 @@ impl OrtInstance {
         let client = port.client_shape(&shape);
         if let Some(size) = byte_size(datatype, &shape).map_err(of_shape)? {
             let data = made.into_buffer(size, self.seat.session().inner()).map_err(failed)?;
-            // An input that the graph passes through is still the request's memory, which `data` does not keep alive.
+            // An input that is also an output is still the request's memory, which `data` does not keep alive.
             let borrowed = feeds.iter().any(|feed| overlap(&data, &feed.tensor.data));
             let data = if borrowed { data.try_private(Reason::OutputPlacement).map_err(no_memory)? } else { data };
             work.put_buffer(&port.name, datatype, &client, data);
@@ -300,7 +301,7 @@ impl OrtInstance {
         work.put_strings(&port.name, &client, strings::elements(bytes, &starts))
     }
 
-    /// Forgets the declared shapes that this run showed to be wrong.
+    /// Clears the declared shapes that this run showed to be wrong.
     fn learn(&self, wanted: &[usize], expected: &[Option<Shape>], made: &[Option<Value<'static>>]) {
         for ((index, expected), made) in wanted.iter().zip(expected).zip(made) {
             let actual = made.as_ref().and_then(|made| made.describe().ok()).map(|(_, shape)| shape);
@@ -327,7 +328,8 @@ impl Execute for OrtInstance {
             return Err(Status::new(Code::Cancelled, "every client of this run has gone; it was stopped"));
         }
         if matches!(result, Err(RunFault::Library(_))) && bound.iter().any(Option::is_some) {
-            // Perhaps only because the graph declares a shape that is not so: then the library shall place the outputs.
+            // The reason may only be a wrong declared shape. Then the run is repeated, and the library allocates the
+            // outputs.
             let expected: Vec<_> = bound.iter().map(|b| b.as_ref().map(|b| b.shape.clone())).collect();
             for (index, bound) in wanted.iter().zip(&mut bound) {
                 if let Some(Bound { slot, .. }) = bound.take() {
@@ -346,7 +348,7 @@ impl Execute for OrtInstance {
     }
 }
 
-/// An input on its way.
+/// An input that is about to be passed to the graph.
 struct Feed {
     index: usize,
     tensor: Tensor,

@@ -1,4 +1,4 @@
-//! What do a session's inputs and outputs look like?
+//! Which inputs and outputs does a session have?
 
 use nerite_backend::onnx::{Dim, Port, Ports};
 use nerite_tensor::DataType;
@@ -6,7 +6,7 @@ use ort::session::Session;
 use ort::sys::ONNXTensorElementDataType as Sys;
 use ort::value::{Outlet, TensorElementType as Element, ValueType};
 
-/// Inputs and outputs of a session.
+/// The inputs and outputs of a session.
 pub fn ports(session: &Session) -> Ports {
     let all = |outlets: &[Outlet]| outlets.iter().map(|outlet| port(outlet.name(), outlet.dtype())).collect();
     let initializers = session.overridable_initializers();
@@ -54,7 +54,7 @@ fn datatype(element: Element) -> Option<DataType> {
     })
 }
 
-/// A datatype as the library numbers it.
+/// The library's number of a datatype.
 pub fn to_sys(datatype: DataType) -> Sys {
     match datatype {
         DataType::Bool => Sys::ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL,

@@ -11,16 +11,16 @@ use ort::{AsPointer, memory::Allocator};
 use crate::signature::to_sys;
 use crate::value::{Value, done};
 
-/// What the library takes for a string beside its bytes, those of a short one included.
+/// Memory of a string of the library beside its bytes. The bytes of a short string are within this.
 const STRING_BYTES: usize = 64;
-/// Less is not asked for.
+/// For less than this no memory is reserved.
 const ROOM_BYTES_MIN: usize = 1 << 20;
 
-/// Why strings did not come to the library, or from there.
+/// Why strings could not be passed to the library, or read from it.
 pub enum StringsFault {
     /// The client's bytes are not what its shape says.
     Client(String),
-    /// The library's own.
+    /// The library's error.
     Library(ort::Error),
     /// There is no memory for them.
     NoMemory(NoMemory),
@@ -43,7 +43,7 @@ impl From<NoMemory> for StringsFault {
 pub fn to_value(tensor: &Tensor, shape: &[i64]) -> Result<Value<'static>, StringsFault> {
     let of_client = |text: String| StringsFault::Client(format!("input '{}': {text}", tensor.name));
     let expected = element_count(shape).map_err(|e| of_client(e.to_string()))?;
-    // Lengths may lie in memory that the client still writes: read once here, and only these extents are used.
+    // Lengths may lie in memory that the client still writes. They are read once here, and only these extents are used.
     let extents = strings::extents(&tensor.data, expected).map_err(|e| match e {
         StringsError::NoMemory(refused) => StringsFault::NoMemory(refused),
         other => of_client(other.to_string()),

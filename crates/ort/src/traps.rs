@@ -6,10 +6,11 @@
 //!  threads of the session's pool ─► pool ──┘
 //! ```
 //!
-//! A session computes on the thread that calls it and on those of its pool. We start the pool's threads, so each of them counts
-//! for its session ([`nerite_guard::count_traps`]). What the calling thread counts is its own run's. What a pool's thread counts is
-//! the run's that is alone in the session; several run in one only where none divides ([`crate::seat`]). So it is with the pool that sessions
-//! of several models share (`enable-global-threadpool`). If one of its threads divided all the same, all runs fail that are under way on it.
+//! A session computes on the thread that calls it and on those of its pool. We start the pool's threads, so each of
+//! them counts divisions for its session ([`nerite_guard::count_traps`]). The count of the calling thread belongs to
+//! its own run. The count of a pool's thread belongs to the only run in the session, because several run in one session
+//! only if its graph does not divide ([`crate::seat`]). The same holds for the pool that sessions of several models
+//! share (`enable-global-threadpool`). If one of its threads divided all the same, all runs fail that are using it.
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, LazyLock};
@@ -20,7 +21,7 @@ use nerite_guard::{Errno, Traps, count_traps};
 use nerite_request::Status;
 use ort::environment::ThreadManager;
 
-/// What a thread of ONNX Runtime's own has on most systems. Rust's default would be a quarter.
+/// The stack of ONNX Runtime's own threads on most systems. Rust's default is a quarter of it.
 const STACK_BYTES: usize = 8 << 20;
 
 static SHARED_POOL: LazyLock<Arc<Traps>> = LazyLock::new(Arc::default);
@@ -33,28 +34,28 @@ pub struct SessionTraps {
 }
 
 impl SessionTraps {
-    /// Of a session that may compute on the pool that all share.
+    /// The counters of a session. `shares_pool`: it may compute on the pool that all sessions share.
     pub fn new(shares_pool: bool) -> SessionTraps {
         let pool = if shares_pool { Arc::clone(&SHARED_POOL) } else { Arc::default() };
         SessionTraps { own: Arc::default(), pool }
     }
 
-    /// The same for another instance, whose calls come on other threads.
+    /// The counters for another instance of the session, whose calls come on other threads.
     pub fn of_another_thread(&self) -> SessionTraps {
         SessionTraps { own: Arc::default(), pool: Arc::clone(&self.pool) }
     }
 
-    /// How the session starts the threads of a pool of its own.
+    /// Starts the threads of the session's own pool.
     pub fn pool_threads(&self) -> PoolThreads {
         PoolThreads(Arc::clone(&self.pool))
     }
 
-    /// How many there were.
+    /// The number of divisions so far.
     pub fn count(&self) -> usize {
         self.own.count().wrapping_add(self.pool.count())
     }
 
-    /// Calls the session. An error says that it was not called.
+    /// Makes a call to the session. An error says that it was not made.
     pub fn counting<R>(&self, call: impl FnOnce() -> R) -> Result<R, Status> {
         count_traps(&self.own, call).map_err(|Errno(_)| Status::unavailable(too_many_threads()))
     }
@@ -64,7 +65,7 @@ impl SessionTraps {
 pub struct PoolThreads(Arc<Traps>);
 
 impl PoolThreads {
-    /// Of the pool that all sessions share.
+    /// For the pool that all sessions share.
     pub fn shared() -> PoolThreads {
         PoolThreads(Arc::clone(&SHARED_POOL))
     }
@@ -77,7 +78,7 @@ impl ThreadManager for PoolThreads {
         let traps = Arc::clone(&self.0);
         let (tell, told) = channel();
         let serve = move || {
-            // Where the thread is not counted, `tell` goes unsaid, and the library is told that there is no thread.
+            // If the thread cannot be counted, the library gets an error in place of the thread.
             let _ = count_traps(&traps, move || {
                 if tell.send(()).is_ok() {
                     work();
@@ -99,7 +100,7 @@ fn too_many_threads() -> String {
     format!("{COUNTING_MAX} threads run ONNX Runtime already")
 }
 
-/// A request whose values led to a division without a result.
+/// The error of a request whose values led to a division without a result.
 pub fn no_such_number() -> Status {
     Status::invalid(
         "the model divided an integer by zero, or the smallest integer by -1, with these inputs: there is no result",

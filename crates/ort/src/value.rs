@@ -1,8 +1,8 @@
-//! How are tensors handed to ONNX Runtime and taken back?
+//! How are tensors passed to ONNX Runtime and read from it?
 //!
-//! A [`Value`] is the library's handle on a tensor. Over our memory it borrows that memory, so that the compiler keeps it
-//! alive and unmoved for as long as the library may touch it; made by the library it owns its memory and can become a
-//! [`Buffer`] as it is.
+//! A [`Value`] is the library's handle of a tensor. Over our memory it borrows that memory, so that the compiler keeps
+//! it alive and unmoved for as long as the library may access it. A value that the library made owns its memory and can
+//! become a [`Buffer`] without a copy.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -16,14 +16,14 @@ use ort::{AsPointer, sys};
 
 use crate::signature::to_sys;
 
-/// What lies where a tensor without elements is said to lie. Some operators read the first element of a scale or a size without
-/// asking whether there is one; what lies behind a client's empty range is not theirs to read.
+/// The address of a tensor without elements. Some operators read the first element of a scale or a size without a check
+/// whether there is one. They must not read what lies behind a client's empty range.
 static NO_ELEMENTS: NoElements = NoElements([0; 256]);
 
 #[repr(align(64))]
 struct NoElements([u8; 256]);
 
-/// A tensor in the library's hands.
+/// A tensor that the library can access.
 pub struct Value<'a> {
     ptr: NonNull<sys::OrtValue>,
     on_device: bool,
@@ -70,8 +70,8 @@ impl Memory {
 }
 
 impl<'a> Value<'a> {
-    /// A tensor over the bytes of `buffer`, wherever they lie. The library only reads what it is fed: it counts a
-    /// reference of the caller's on every graph input, so that no operator computes in place there.
+    /// A tensor over the bytes of `buffer`, on the host or on a device. The library only reads its inputs: the caller's
+    /// reference is counted for every graph input, so that no operator computes in place there.
     pub fn over(memory: &Memory, buffer: &'a Buffer, datatype: DataType, shape: &[i64]) -> Result<Self, ort::Error> {
         let info = memory.of(buffer.place())?;
         let is_empty = buffer.is_empty() && buffer.place().is_host();
@@ -145,7 +145,7 @@ impl<'a> Value<'a> {
 }
 
 impl Value<'static> {
-    /// Takes what the library made for us.
+    /// Takes a value that the library made for us.
     ///
     /// Null becomes an error; anything else must be an owned handle, as every `out` of the library's calls is.
     pub(crate) fn from_made(ptr: *mut sys::OrtValue) -> Result<Value<'static>, ort::Error> {
@@ -153,7 +153,7 @@ impl Value<'static> {
         Ok(Value { ptr, on_device: false, memory: PhantomData })
     }
 
-    /// Datatype and shape; `None` for the datatype if no response can carry it, an error for what is no tensor.
+    /// Datatype and shape. The datatype is `None` if no response can have it. A value that is no tensor is an error.
     pub fn describe(&self) -> Result<(Option<DataType>, Shape), ort::Error> {
         let mut info = std::ptr::null_mut();
         // SAFETY: the value is alive; the library answers an error if it is no tensor.

@@ -1,6 +1,7 @@
-//! Where models share one pool of threads, does a division without a result fail its own run alone?
+//! If models share one pool of threads, does a division without a result fail only its own run?
 //!
-//! A process has one environment of ONNX Runtime, whose pool the first model makes. So this is not among the tests of other settings.
+//! A process has one environment of ONNX Runtime, and the first model makes its pool. So this test is not among those
+//! of other settings.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -57,7 +58,7 @@ fn a_model_that_may_divide_has_threads_of_its_own_and_fails_no_run_of_another() 
     assert_eq!(pool_threads(), common, "a graph that divides no integers uses the common pool");
     let (mut faulty, mut right) = (instance(&runtime, "remainders"), instance(&runtime, "remainders"));
     assert!(pool_threads() > common, "a graph that may divide has threads of its own");
-    // Enough that the pool's threads divide, not the caller alone.
+    // Enough elements that the pool's threads divide too, not only the caller.
     let count = 1 << 18;
     let request = |divisor: i32| {
         let of = |name: &str, value: i32| tensor(name, DataType::Int32, &[count as i64, 1], vec![value; count]);

@@ -1,6 +1,6 @@
-//! Does a request whose tensors lie right cost no copy at all?
+//! Does a request cost no copy if its tensors lie where they can be used?
 //!
-//! A file of its own, because the counters are the process's.
+//! This is a file of its own, because the counters belong to the process.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -53,7 +53,7 @@ fn copied_while(act: impl FnOnce()) -> Vec<(&'static str, u64)> {
         .collect()
 }
 
-/// Memory that another process might write, as far as the runtime knows.
+/// Memory that another process could write, as far as the runtime knows.
 fn over(memory: &Arc<Block>, at: usize, len: usize) -> Slot {
     assert!(at + len <= memory.capacity());
     // SAFETY: within the block (asserted).
@@ -71,7 +71,7 @@ fn run(instance: &mut dyn Instance, jobs: Vec<Job>) {
     instance.run(Batch { jobs: jobs.into(), meter: Arc::new(NoMeter) });
 }
 
-/// Run from the one test there is: the counters are the process's.
+/// The only test of this file calls it, because the counters belong to the process.
 fn indices_are_copied_from_where_a_client_may_change_them(runtime: &OnnxRuntime) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/models");
     let config = nerite_config::ModelConfig {
@@ -149,7 +149,8 @@ fn nothing_is_copied_that_lies_right(runtime: &OnnxRuntime) {
     let jobs = apart();
     let gathered = copied_while(|| run(&mut *instance, jobs));
     assert_eq!(gathered, [("batch_gather", 256), ("batch_scatter", 128)], "a batch from here and there");
-    // An output over the input that the other output still needs: made elsewhere, and right.
+    // The client wants an output in the memory of an input that the other output still needs. It is made elsewhere, and
+    // is right.
     let memory = Arc::new(Block::new(128));
     let numbers: Vec<i32> = (0..32).collect();
     let mut whole = over(&memory, 0, 128);

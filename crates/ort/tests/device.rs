@@ -1,6 +1,7 @@
-//! Does each kind of tensor come to an instance on a device, and back, as it should?
+//! Does each kind of tensor get to an instance on a device and back as it should?
 //!
-//! ONNX Runtime of this host computes; in front of it is a stand-in for its CUDA provider, over the stand-in driver. Neither is CUDA.
+//! ONNX Runtime of this host computes. A stand-in for its CUDA provider, over the stand-in driver, is in front of it.
+//! Neither is CUDA.
 #![expect(clippy::print_stdout, reason = "a test that skips itself says so")]
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +22,7 @@ use nerite_ort::{OnnxRuntime, find_library};
 use nerite_request::{InferResponse, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor, strings};
 
-/// Copies are counted for the process, so one test at a time.
+/// Copies are counted for the whole process, so only one test runs at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 const DEVICE: u32 = 1;
 
@@ -86,7 +87,7 @@ fn to_host(data: &Buffer) -> Vec<u8> {
     home.filled().into_buffer().private_bytes().unwrap().to_vec()
 }
 
-/// Asks twice with everything on the device: the outputs expected, and the bytes that cross each time.
+/// Asks twice with everything on the device. Checks the outputs, and the bytes that cross each time.
 #[track_caller]
 fn check(graph: &str, inputs: &[Tensor], outputs: &[Tensor], crossed: [u64; 2]) {
     let _alone = alone();
@@ -107,7 +108,7 @@ fn check(graph: &str, inputs: &[Tensor], outputs: &[Tensor], crossed: [u64; 2]) 
 }
 
 fn ask(instance: &mut dyn Instance, inputs: &[Tensor], outputs: &[Tensor]) -> Result<InferResponse, Status> {
-    // Larger than needed, as clients have it who do not know the size.
+    // Larger than needed, like memory of clients that do not know the size.
     let place = |output: &Tensor| on_device(output.data.len() + 8).slot(Extent::whole(output.data.len() + 8));
     let wanted = outputs.iter().map(|out| Wanted { name: out.name.clone(), slot: Some(place(out)) }).collect();
     conformance::ask(inputs.iter().cloned().map(to_device).collect(), wanted, |batch| instance.run(batch))
@@ -139,7 +140,7 @@ fn strings_go_by_the_host_both_ways() {
 #[test]
 fn an_output_of_unknown_size_is_made_on_the_host() {
     let found = tensor("found", DataType::Int64, &[1, 2], Buffer::from_numbers(vec![1i64, 3]));
-    // So is the input: its numbers are counted first, and written by that count.
+    // The input is copied too: its nonzero numbers are counted first, and written according to that count.
     check("find", &[floats("x", &[4], &[0., 5., 0., 6.])], &[found], [16 + 16, 16 + 16]);
 }
 
@@ -147,7 +148,7 @@ fn an_output_of_unknown_size_is_made_on_the_host() {
 fn an_output_of_another_size_than_declared_is_made_on_the_host_from_then_on() {
     let shape = tensor("shape", DataType::Int64, &[1], Buffer::from_numbers(vec![4i64]));
     let values = [1., 2., 3., 4.];
-    // The shape comes to the host first, and the output goes back.
+    // The shape is copied to the host first, and the output back.
     check("misdeclared", &[floats("x", &[4], &values), shape], &[floats("y", &[4], &values)], [8 + 16, 8 + 16]);
 }
 

@@ -1,4 +1,4 @@
-//! Does ONNX Runtime, where this host has it, keep the contract and every byte?
+//! If this host has ONNX Runtime, does it keep the contract and every byte?
 #![expect(clippy::print_stdout, reason = "a test that skips itself says so")]
 #![allow(clippy::unwrap_used)]
 
@@ -22,13 +22,13 @@ fn runtime() -> Option<OnnxRuntime> {
     Some(OnnxRuntime::open(&path).unwrap_or_else(|e| panic!("{e}")))
 }
 
-/// Both ways to run a session: by a plain call, and with a wait for the device after each run, as on GPUs.
+/// Both ways to run a session: a plain call, and one with a wait for the device after each run, as on GPUs.
 fn runtimes() -> Vec<OnnxRuntime> {
     let fenced = runtime().map(OnnxRuntime::fenced);
     runtime().into_iter().chain(fenced).collect()
 }
 
-/// A graph of crates/onnx/tests/models, its configuration completed from itself.
+/// A graph of crates/onnx/tests/models. Its configuration is completed from the graph.
 fn loading(runtime: &OnnxRuntime, graph: &str, rows_max: i32) -> LoadContext {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/models");
     let config = ModelConfig {
@@ -63,7 +63,7 @@ fn texts(name: &str, shape: &[i64], elements: &[&[u8]]) -> Tensor {
     tensor(name, DataType::Bytes, shape, bytes)
 }
 
-/// Loads a graph and asks it once. Of the outputs wanted, some have a place of so many bytes.
+/// Loads a graph and asks it once. Some of the wanted outputs have memory of the given size.
 fn ask(
     runtime: &OnnxRuntime,
     graph: &str,
@@ -75,7 +75,7 @@ fn ask(
     let wanted = wanted.iter().map(|(name, len)| Wanted { name: (*name).into(), slot: len.map(Slot::heap) }).collect();
     conformance::ask(inputs, wanted, |batch| {
         instance.run(batch);
-        // The session goes first: what it made must outlive it.
+        // The session is dropped first: what it made must outlive it.
         drop((instance, model));
     })
 }
@@ -188,7 +188,7 @@ fn a_wrongly_declared_shape_still_gives_the_right_result() {
         let of_shape = tensor("shape", DataType::Int64, &[shape.len() as i64], Buffer::from_numbers(shape.to_vec()));
         vec![floats("x", &[4], &[1., 2., 3., 4.]), of_shape]
     };
-    // Declared as [n, 2]: four rows of two.
+    // It is declared as [n, 2]: four rows of two.
     for shape in [&[2i64, 2][..], &[4], &[1, 2, 2]] {
         let expected = [floats("y", shape, &[1., 2., 3., 4.])];
         check("misdeclared", input(shape), &[("y", None)], &expected);
@@ -332,7 +332,7 @@ fn a_library_without_the_cuda_provider_offers_no_gpus() {
     let told = "' has no CUDA provider: install the one that has (pip install onnxruntime-gpu) or name its library with \
                 --onnxruntime-library";
     assert!(why.starts_with("ONNX Runtime at '/") && why.ends_with(told), "{why}");
-    // Whoever makes an instance there all the same is told by the library.
+    // If an instance is made there all the same, the library returns an error.
     let context = loading(&runtime, "pick", 8);
     let spec = InstanceSpec { device: Some(0), ..InstanceSpec::default() };
     let error = runtime.load(&context).unwrap().instance(&spec).err().unwrap().message;

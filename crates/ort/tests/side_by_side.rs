@@ -1,4 +1,4 @@
-//! Do the instances of a model share a session, and each its own results and its own end?
+//! Do the instances of a model share a session, and does each have its own results and end by itself?
 #![expect(clippy::print_stdout, reason = "a test that skips itself says so")]
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +19,7 @@ use nerite_request::{
 };
 use nerite_tensor::{DataType, Shape, Tensor};
 
-/// Rounds that take hours.
+/// So many rounds take hours.
 const ENDLESS: i64 = 1 << 40;
 
 /// Two instances of a graph of crates/onnx/tests/models, on several threads.
@@ -55,7 +55,7 @@ fn wanted(name: &str) -> Vec<Wanted> {
 #[test]
 fn a_division_without_a_result_fails_no_run_beside_it() {
     let Some([mut faulty, mut right]) = two_instances("remainders") else { return };
-    // Enough that the pool's threads divide, not the caller alone.
+    // Enough elements that the pool's threads divide too, not only the caller.
     let count = 1 << 18;
     let request = |divisor: i32| {
         let of = |name: &str, value: i32| tensor(name, DataType::Int32, &[count as i64, 1], vec![value; count]);
@@ -81,7 +81,7 @@ fn a_division_without_a_result_fails_no_run_beside_it() {
     });
 }
 
-/// Runs `rounds` and gives the answer, or says that there is none after ten seconds.
+/// Runs `rounds` and returns the answer, or `None` if there is none after ten seconds.
 fn run(instance: &mut dyn Instance, rounds: i64, cancel: &Cancel) -> Option<Result<InferResponse, Status>> {
     let (tell, told) = channel();
     let request = AdmittedRequest {
@@ -125,7 +125,7 @@ fn a_run_ends_when_its_client_goes_and_those_beside_and_after_it_do_not() {
         let ended = going.join().unwrap().unwrap().map(drop);
         assert_eq!(ended.unwrap_err().code, Code::Cancelled);
     });
-    // The same instance again, also when the one before is cancelled late.
+    // The same instance runs again, even if the run before is cancelled late.
     let after = run(&mut *left, 3, &Cancel::new()).unwrap().unwrap();
     cancel.cancel();
     assert_eq!(after.outputs[0].data.numbers::<f32>().unwrap().to_vec(), [4.0, 8.0]);
