@@ -1,4 +1,4 @@
-//! Do ONNX's own operator tests get right answers here?
+//! Are the answers to ONNX's own operator tests right here?
 //!
 //! ```text
 //! python tests/models/export_node_tests.py /tmp/nodes

@@ -93,7 +93,7 @@ fn measure(what: &str, runs: usize, mut run: impl FnMut()) {
     let (wall, processor) = (Instant::now(), processor_ticks());
     (0..runs).for_each(|_| run());
     let wall = wall.elapsed().as_secs_f64() * 1e6 / runs as f64;
-    // A tick is 10 ms everywhere that matters.
+    // A tick is 10 ms on all systems where this runs.
     let processor = (processor_ticks() - processor) as f64 * 1e4 / runs as f64;
     println!("{what:>9}: {wall:8.2} µs wall, {processor:8.2} µs processor per run");
 }

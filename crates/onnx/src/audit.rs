@@ -1,17 +1,18 @@
-//! What would an engine with 32-bit integers and floats falsify?
+//! Which graphs would an engine with 32-bit integers and floats compute wrongly?
 //!
-//! The graph is walked once, in its order, with what is known of each value: its type in ONNX, and whether it is *small*.
-//! Small are constants near zero and what follows from shapes, positions and truth values; the values of a request are not.
-//! Refused are:
+//! The graph is walked once, in its order. Two facts of each value are noted: its type in ONNX, and whether it is *small*.
+//! Small are constants near zero, and values that follow from shapes, positions and truth values. The values of a request
+//! are not small. These are refused:
 //!
-//! - INT64 arithmetic on values that are not small (an overflow of 32 bits would go unseen), unless each request can be
-//!   asked whether its values stay within 32 bits ([`MagnitudeBounds`]); and rounding such values to INT64 from a float. Moving,
-//!   comparing and choosing are exact in 32 bits, and so is arithmetic on sizes: a tensor whose sizes multiply beyond 2^31
-//!   elements is none this engine can hold.
+//! - INT64 arithmetic on values that are not small, because an overflow of 32 bits would not be noticed. It is allowed if
+//!   each request can be checked for values within 32 bits ([`MagnitudeBounds`]). Moving, comparing and choosing are exact
+//!   in 32 bits, and so is arithmetic on sizes: the engine cannot hold a tensor of more than 2^31 elements anyway.
+//! - Rounding values that are not small from a float to INT64.
 //! - FP64 and FP16 arithmetic, and rounding to them. Moving, comparing, choosing and widening are exact.
-//! - Truth values made from numbers: the engine would keep the number.
-//! - What the engine is known to get wrong ([`faults`]).
-//! - INT64 constants beyond 32 bits, except as the ends of slices, which saturate rightly; FP64 constants that are no FP32.
+//! - Truth values made from numbers, because the engine would keep the number.
+//! - Operators that the engine is known to compute wrongly ([`faults`]).
+//! - INT64 constants beyond 32 bits, except as the ends of slices, where saturation is right. FP64 constants that are no
+//!   FP32.
 
 mod constants;
 mod faults;
@@ -33,19 +34,20 @@ use operators::{Kind, data_inputs, gives_small, kind, result_type};
 struct Fact {
     onnx: Option<Onnx>,
     small: bool,
-    /// How far it can get from zero, if that is followed: INT64 values of a request and what is made of them.
+    /// How far the value can be from zero, if that is followed: INT64 values of a request, and values computed from
+    /// them.
     reach: Option<usize>,
 }
 
 const UNKNOWN: Fact = Fact { onnx: None, small: false, reach: None };
 
-/// What is known of the values by name, an outer graph's among them.
+/// What is known of the values by name, including those of an outer graph.
 type Facts = HashMap<String, Fact>;
 
 /// Values that a graph declares, by name.
 type Declared<'a> = HashMap<&'a str, &'a ValueInfoProto>;
 
-/// Where an operator stands.
+/// The surroundings of an operator.
 struct Scope<'a> {
     graph: &'a GraphProto,
     opset: i64,
@@ -53,7 +55,7 @@ struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    /// How many dimensions a value has, where the graph says so.
+    /// How many dimensions a value has, if the graph says it.
     fn rank(&self, name: &str) -> Option<usize> {
         let constant = || self.graph.initializer.iter().find(|constant| constant.name.as_deref() == Some(name));
         let input = || self.graph.input.iter().find(|value| value.name.as_deref() == Some(name));
@@ -62,7 +64,8 @@ impl Scope<'_> {
     }
 }
 
-/// What must be watched when this graph runs, or why it would be falsified: a clause that names the operator or constant.
+/// Bounds that must be checked when this graph runs, or why it is refused: a clause that names the operator or
+/// constant.
 pub fn audit(written: &Written) -> Result<MagnitudeBounds, String> {
     let (mut facts, mut reach) = (Facts::new(), MagnitudeBounds::default());
     for value in &written.graph.input {
@@ -92,7 +95,7 @@ fn walk(graph: &GraphProto, opset: i64, facts: &mut Facts, reach: &mut Magnitude
     Ok(())
 }
 
-/// Judges one operator and says what is known of its outputs.
+/// Checks one operator, and returns what is known of its outputs.
 fn visit(node: &NodeProto, scope: &Scope<'_>, facts: &Facts, reach: &mut MagnitudeBounds) -> Result<Vec<Fact>, String> {
     let graph = scope.graph;
     let op = node.op_type.as_deref().unwrap_or_default();
@@ -127,7 +130,7 @@ fn visit(node: &NodeProto, scope: &Scope<'_>, facts: &Facts, reach: &mut Magnitu
     judge(node, op, kind, &inputs, &results).map(|()| results)
 }
 
-/// How far an operator's INT64 result can get from zero, where its inputs are followed. Arithmetic must fit.
+/// How far an operator's INT64 result can be from zero, if its inputs are followed. The result of arithmetic must fit.
 fn follow(node: &NodeProto, op: &str, inputs: &[Fact], small: bool, reach: &mut MagnitudeBounds) -> Option<usize> {
     if op == "Cast" && inputs.first().is_some_and(|from| from.onnx == Some(Onnx::BOOL)) {
         return Some(reach.note(Magnitude::Constant(1)));
@@ -141,14 +144,14 @@ fn follow(node: &NodeProto, op: &str, inputs: &[Fact], small: bool, reach: &mut 
     };
     let computes = kind(op) == Kind::Computes;
     let number = reach.note(step);
-    // What is made of sizes alone is right by itself, and what it is made of is not always followed.
+    // The result of arithmetic on sizes alone is always right, and its inputs are not always followed.
     if computes && !small {
         reach.must_fit(number, shown(node, op));
     }
     Some(number)
 }
 
-/// The sum of an input of the graph, whose elements a request tells.
+/// The sum over an input of the graph. The number of its elements is known from the request.
 fn total(node: &NodeProto, inputs: &[Fact], reach: &MagnitudeBounds) -> Option<Magnitude> {
     match reach.step(inputs.first()?.reach?)? {
         Magnitude::Input(name) if node.input.first() == Some(name) => Some(Magnitude::Total(name.clone())),
@@ -156,7 +159,8 @@ fn total(node: &NodeProto, inputs: &[Fact], reach: &MagnitudeBounds) -> Option<M
     }
 }
 
-/// A graph within an operator: what it is fed in each round is not known, but for the round's number and a condition.
+/// A graph within an operator. The values that it gets in each round are not known, except for the number of the round
+/// and a condition.
 fn visit_inner(inner: &GraphProto, opset: i64, facts: &Facts, reach: &mut MagnitudeBounds) -> Result<(), String> {
     let mut facts = facts.clone();
     for (index, value) in inner.input.iter().enumerate() {
@@ -170,7 +174,7 @@ fn visit_inner(inner: &GraphProto, opset: i64, facts: &Facts, reach: &mut Magnit
 
 fn judge(node: &NodeProto, op: &str, kind: Kind, inputs: &[Fact], results: &[Fact]) -> Result<(), String> {
     match kind {
-        // What they compute was judged inside them.
+        // Their operators were checked inside them.
         Kind::Graphs => Ok(()),
         Kind::Casts => judge_cast(node, op, inputs.first(), results.first()),
         Kind::Moves | Kind::Positions => Ok(()),
@@ -211,7 +215,7 @@ fn judge_cast(node: &NodeProto, op: &str, from: Option<&Fact>, to: Option<&Fact>
     falsified.map_or(Ok(()), |how| Err(format!("{} {how}", shown(node, op))))
 }
 
-/// Kept as FP32, with more or fewer digits than asked for.
+/// Whether the engine keeps numbers of this type as FP32, with more or fewer digits.
 fn narrowed(onnx: Onnx) -> bool {
     onnx == Onnx::DOUBLE || onnx == Onnx::FLOAT16
 }

@@ -1,4 +1,5 @@
-//! How do a request's numbers become the engine's, and the engine's a response's, without changing?
+//! How do a request's numbers become the engine's, and the engine's numbers a response, without a change of their
+//! values?
 
 use nerite_backend::Work;
 use nerite_memory::{Buffer, Number, Reason, count_copied};
@@ -9,22 +10,22 @@ use smallvec::SmallVec;
 
 use crate::audit::Extremes;
 
-/// Said wherever this engine cannot do what a model needs.
+/// The cure in each error about something that this engine cannot do.
 pub const CURE: &str = "install ONNX Runtime (pip install onnxruntime) or name its library with --onnxruntime-library";
 
-/// Whether the engine can take and give tensors of this datatype.
+/// Whether the engine can read and make tensors of this datatype.
 pub fn is_spoken(datatype: DataType) -> bool {
     use DataType::{Bool, Fp32, Fp64, Int8, Int32, Int64, Uint8};
     matches!(datatype, Fp32 | Int32 | Int8 | Uint8 | Int64 | Fp64 | Bool)
 }
 
-/// Whether FP32 holds this value exactly. Not-a-numbers stay what they are.
+/// Whether FP32 holds this value exactly. NaN stays NaN.
 pub fn is_fp32(value: f64) -> bool {
     value.is_nan() || f64::from(value as f32).to_bits() == value.to_bits()
 }
 
-/// The tensor as the engine takes it, in `shape`: a view where the numbers lie, if they are of a kind that it knows.
-/// `tensor` is on this host, aligned, and nobody else can write it.
+/// The tensor for the engine, in `shape`: a view of its numbers if the engine knows their type, else a copy. `tensor`
+/// is on this host, aligned, and nobody else can write it.
 pub fn to_engine<'a>(tensor: &'a Tensor, shape: &[i64]) -> Result<ValueOrView<'a>, Status> {
     let dims: SmallVec<[usize; 6]> = shape.iter().map(|dim| usize::try_from(*dim).unwrap_or_default()).collect();
     match tensor.datatype {
@@ -41,7 +42,7 @@ pub fn to_engine<'a>(tensor: &'a Tensor, shape: &[i64]) -> Result<ValueOrView<'a
     }
 }
 
-/// Adds what the engine made as the output of this name and datatype.
+/// Adds a result of the engine as the output of this name and datatype.
 pub fn from_engine(
     work: &mut Work<'_>,
     name: &str,
@@ -66,13 +67,13 @@ pub fn from_engine(
     }
 }
 
-/// How far an INT64 input gets from zero, and how many elements it has.
+/// The largest magnitude in an INT64 input, and how many elements it has.
 pub fn extremes(tensor: &Tensor) -> Extremes {
     let data = &tensor.data;
     let elements = (data.len() / size_of::<i64>()) as u64;
     let magnitude = match data.numbers::<i64>() {
         Some(values) => values.iter().map(|value| value.unsigned_abs()).max(),
-        // Not aligned: word by word rather than a copy of all.
+        // They are not aligned, so they are read word by word, which saves a copy of all.
         None => {
             (0..data.len()).step_by(size_of::<i64>()).filter_map(|at| long_at(data, at)).map(i64::unsigned_abs).max()
         }
@@ -140,7 +141,7 @@ fn misfit(tensor: &Tensor) -> Status {
     ))
 }
 
-/// Writes converted numbers straight to where the output belongs.
+/// Writes converted numbers directly to the output's memory.
 fn widen<T: Copy, U: Number>(
     work: &mut Work<'_>,
     name: &str,
@@ -151,7 +152,7 @@ fn widen<T: Copy, U: Number>(
 ) -> Result<(), Status> {
     count_copied(Reason::Convert, numbers.len() * size_of::<U>());
     if let Some(mut slot) = work.slot(name, datatype, shape)? {
-        // The slot may be longer than the output, and of a length that is no multiple of a number.
+        // The slot may be longer than the output, and its length need not be a multiple of a number.
         slot.truncate((slot.len() / size_of::<U>()) * size_of::<U>());
         if let Some(mut place) = slot.cells_mut::<U>().filter(|place| place.len() >= numbers.len()) {
             place.fill_with(numbers.iter().map(|number| convert(*number)));

@@ -1,7 +1,7 @@
-//! Where do the bytes of inputs lie that the engine computes on?
+//! Where are the inputs that the engine computes on?
 //!
-//! Where no peer can write them: the engine computes on slices, which must not change under it. Small copies lie side by side in one
-//! block.
+//! They must be where no peer can write them: the engine computes on slices, which must not change meanwhile. Small
+//! copies share one block.
 
 use nerite_backend::onnx::{UntrustedInputs, copy_reason, private_copy};
 use nerite_memory::{Access, Buffer, Extent, Reason, Slot};
@@ -9,7 +9,8 @@ use nerite_request::Status;
 use nerite_tensor::Tensor;
 use smallvec::SmallVec;
 
-/// Copies that have no more bytes together lie in one block. Each larger one has a block that goes back to the pool by itself.
+/// Copies with at most this many bytes together share one block. Each larger copy has a block that returns to the pool
+/// by itself.
 const JOINED_BYTES_MAX: usize = 64 << 10;
 /// Each copy begins at a multiple of this, as a block does.
 const ALIGN: usize = 64;
@@ -49,7 +50,7 @@ pub fn out_of_reach(inputs: &[Tensor], untrusted: &UntrustedInputs) -> Result<Sm
         .collect()
 }
 
-/// Bytes that the copy of an input takes in a block.
+/// Bytes of an input's copy in a shared block.
 fn padded(input: &Tensor) -> usize {
     input.data.len().checked_next_multiple_of(ALIGN).unwrap_or(usize::MAX)
 }
@@ -61,7 +62,7 @@ mod tests {
 
     use super::*;
 
-    /// An input of so many bytes, which begins so far behind a multiple of 64.
+    /// An input of this many bytes, which begins this far behind a multiple of 64.
     fn input(name: &str, bytes: usize, lead: usize) -> Tensor {
         let mut slot = Slot::heap(lead + bytes);
         let numbers: Vec<u8> = (0..lead + bytes).map(|at| (at + name.len()) as u8).collect();
@@ -72,7 +73,7 @@ mod tests {
         Tensor { name: name.into(), datatype: DataType::Int32, shape, data }
     }
 
-    /// Takes inputs of these lengths and leads out of reach. Gives how many blocks the copies are in.
+    /// Copies inputs of these lengths and leads. Checks how many blocks the copies are in.
     #[track_caller]
     fn check(inputs: &[(usize, usize)]) -> usize {
         let named = |(at, (bytes, lead)): (usize, &(usize, usize))| input(&"x".repeat(at + 1), *bytes, *lead);

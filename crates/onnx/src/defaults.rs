@@ -1,8 +1,8 @@
 //! How does an initializer become an input that a request may leave out?
 //!
-//! The engine reckons with its constants when it loads a graph. A request may replace those that the configuration lists, so they leave the graph
-//! before anything looks at their values: for the audit and for the engine they are inputs like others. What the file said of them is fed where
-//! the request says nothing.
+//! The engine computes with its constants when it loads a graph. A request may replace the initializers that the
+//! configuration lists. So they are taken out of the graph before anything uses their values: for the audit and for the
+//! engine they are inputs like others. If a request leaves one out, the value in the file is used.
 
 use nerite_memory::{Buffer, Slot};
 use nerite_tensor::{Shape, Tensor, byte_size};
@@ -10,7 +10,8 @@ use rten_onnx::onnx::{DataLocation, DataType as Onnx, GraphProto, TensorProto};
 
 use crate::{convert, graph};
 
-/// Takes the initializers of these names out of the graph. Gives their values, or why one cannot be had: a clause.
+/// Takes the initializers of these names out of the graph. Returns their values, or a clause that says why one cannot
+/// be used.
 pub fn take(graph: &mut GraphProto, names: &[String]) -> Result<Vec<Tensor>, String> {
     let is_named = |constant: &TensorProto| constant.name.as_ref().is_some_and(|name| names.contains(name));
     let (named, others): (Vec<_>, Vec<_>) = std::mem::take(&mut graph.initializer).into_iter().partition(is_named);
@@ -34,12 +35,12 @@ fn value(constant: &TensorProto) -> Result<Tensor, String> {
         return Err(fault(format!("has {} bytes, its shape {:?} wants {shown}", data.len(), &shape[..])));
     }
     let tensor = Tensor { name: name.as_str().into(), datatype, shape, data };
-    // A number that the engine cannot keep would refuse every request that leaves the input out.
+    // If the engine cannot represent a number, every request that leaves the input out would be refused.
     let refused = convert::to_engine(&tensor, &tensor.shape).err();
     refused.map_or(Ok(tensor), |status| Err(fault(format!("cannot be kept: {}", status.message))))
 }
 
-/// The numbers as a request would carry them. Protobuf has lists of four types, for all that are not raw.
+/// The numbers in the form of a request. If they are not raw, protobuf has them in a list of one of four types.
 fn bytes(constant: &TensorProto) -> Result<Buffer, String> {
     if let Some(raw) = &constant.raw_data {
         return aligned(&raw.borrow());

@@ -6,23 +6,23 @@ use nerite_backend::onnx::{Dim, Port, Ports};
 use nerite_tensor::DataType;
 use rten_onnx::onnx::{DataType as Onnx, Dimension, GraphProto, ModelProto, ValueInfoProto};
 
-/// A graph and the version of the standard operators it is written in.
+/// A graph, with the version of the standard operators that it uses.
 pub struct Written {
     /// The graph.
     pub graph: GraphProto,
-    /// The version; the newest where none is said, as the engine takes it.
+    /// The version; the newest one if the file has none, as for the engine.
     pub opset: i64,
-    /// What the file says beside the graph.
+    /// The other parts of the file.
     around: ModelProto,
 }
 
 impl Written {
-    /// Whether the file tells its version of the format. By that the engine knows the bytes of an ONNX file.
+    /// Whether the file has its format version. By that the engine recognises the bytes of an ONNX file.
     pub fn tells_version(&self) -> bool {
         self.around.ir_version.is_some()
     }
 
-    /// The graph as it is now, as a file's bytes.
+    /// The present graph as the bytes of a file.
     pub fn into_bytes(self) -> Result<Vec<u8>, String> {
         ModelProto { graph: Some(self.graph), ..self.around }.write_buf().map_err(|e| e.to_string())
     }
@@ -38,15 +38,16 @@ pub fn read(bytes: &[u8]) -> Result<Written, String> {
     Ok(Written { graph, opset: opset.unwrap_or(i64::MAX), around: model })
 }
 
-/// How many dimensions a value is declared with.
+/// How many dimensions a value is declared to have.
 pub fn rank(value: &ValueInfoProto) -> Option<usize> {
     Some(value.r#type.as_ref()?.tensor_type.as_ref()?.shape.as_ref()?.dim.len())
 }
 
-/// The version of the format since which an initializer need not be an input, and one that is can be replaced.
+/// From this version of the format on, an initializer need not be an input, and one that is an input can be replaced.
 const IR_REPLACEABLE: i64 = 4;
 
-/// What the graph takes and gives. Inputs that have an initializer can be replaced, or in old files are constants with a name, as for ONNX Runtime.
+/// The inputs and outputs of the graph. As for ONNX Runtime, an input with an initializer can be replaced, except in
+/// old files, where it is a constant.
 pub fn ports(written: &Written) -> Ports {
     let graph = &written.graph;
     let constants: HashSet<Option<&str>> = graph.initializer.iter().map(|constant| constant.name.as_deref()).collect();
@@ -60,7 +61,7 @@ pub fn ports(written: &Written) -> Ports {
     }
 }
 
-/// The datatype of requests that ONNX calls this.
+/// The datatype of requests for this type of ONNX.
 pub fn datatype(onnx: Onnx) -> Option<DataType> {
     Some(match onnx {
         Onnx::BOOL => DataType::Bool,
@@ -81,7 +82,7 @@ pub fn datatype(onnx: Onnx) -> Option<DataType> {
     })
 }
 
-/// The element type that a value is declared with.
+/// The element type that a value is declared to have.
 pub fn element_type(value: &ValueInfoProto) -> Option<Onnx> {
     value.r#type.as_ref()?.tensor_type.as_ref()?.elem_type
 }

@@ -15,27 +15,27 @@ use crate::copies::out_of_reach;
 use crate::loaded::Loaded;
 use crate::runner::{Lists, RunOutcome, Runner, Task};
 
-/// Threads that one model may lose.
+/// The most threads that one model may lose.
 const LOST_MAX: u32 = 8;
-/// A request may use one part in so many of the memory that the process may have.
+/// A request may use one part in this many of the memory that the process may have.
 const MEMORY_SHARE: u64 = 2;
 
-/// One instance: its threads, and the graph it shares with the others.
+/// One instance: its thread, and the graph that it shares with the others.
 pub struct EmbeddedInstance {
     loaded: Arc<Loaded>,
     threads: usize,
     runner: Option<Runner>,
-    /// Empty, for the next run.
+    /// Kept empty for the next run, so that it allocates none.
     lists: Lists,
 }
 
 impl EmbeddedInstance {
-    /// An instance with `threads` of its own.
+    /// An instance that computes with `threads` threads of its own.
     pub fn new(loaded: &Arc<Loaded>, threads: usize) -> EmbeddedInstance {
         EmbeddedInstance { loaded: Arc::clone(loaded), threads, runner: None, lists: Lists::default() }
     }
 
-    /// What goes into the graph, the defaults of inputs that are left out among them, and what is wanted of it.
+    /// The inputs of the graph, including the defaults of those that are left out, and the wanted outputs.
     fn lists(&mut self, work: &Work<'_>) -> Result<Lists, Status> {
         let (loaded, inputs, mut lists) = (&self.loaded, work.inputs(), std::mem::take(&mut self.lists));
         for (at, (input, data)) in inputs.iter().zip(out_of_reach(inputs, &loaded.untrusted_inputs)?).enumerate() {
@@ -54,7 +54,7 @@ impl EmbeddedInstance {
         Ok(lists)
     }
 
-    /// The graph may compute with INT64 values: refuses those that could leave 32 bits on the way.
+    /// If the graph computes with INT64 values: refuses values that could lead to numbers beyond 32 bits.
     fn check_reach(&self, feeds: &[(NodeId, Tensor)]) -> Result<(), Status> {
         if self.loaded.magnitudes.is_trivial() {
             return Ok(());
@@ -64,7 +64,8 @@ impl EmbeddedInstance {
         checked.map_err(|why| Status::invalid(format!("{why}; {}", convert::CURE)))
     }
 
-    /// Runs the graph on the instance's own thread, which is made when it is first needed, and anew when it was lost.
+    /// Runs the graph on the instance's own thread. The thread is started when it is first needed, and again after it
+    /// was lost.
     fn run(&mut self, lists: Lists) -> Result<Vec<Value>, Status> {
         let lost = self.loaded.lost.load(Ordering::Relaxed);
         if lost >= LOST_MAX {

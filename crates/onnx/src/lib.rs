@@ -1,11 +1,11 @@
-//! How does a bare binary run ONNX models?
+//! How does the server run ONNX models without any library on the host?
 //!
-//! With the engine `rten`, compiled in. It serves the backend `onnxruntime` where no ONNX Runtime is found.
+//! With the engine `rten`, which is compiled in. It serves the backend `onnxruntime` if no ONNX Runtime is found.
 //!
-//! The engine knows four kinds of number: FP32, INT32, INT8 and UINT8. It keeps INT64 and BOOL as INT32, FP64 and FP16 as
-//! FP32. That is right for most models, whose INT64 are indices and shapes, and silently wrong for some. So nothing of it
-//! is left to luck: `audit` refuses graphs that compute what 32 bits would falsify, and `convert` refuses values that
-//! do not fit. Both say what to do about it.
+//! The engine has four types of numbers: FP32, INT32, INT8 and UINT8. It keeps INT64 and BOOL as INT32, and FP64 and
+//! FP16 as FP32. That is right for most models, whose INT64 are indices and shapes, and would be silently wrong for
+//! some. So `audit` refuses graphs whose results would be wrong in 32 bits, and `convert` refuses values that do not
+//! fit. The errors of both say what to do.
 //!
 //! ```
 //! use nerite_backend::Runtime;

@@ -13,28 +13,29 @@ use crate::audit::MagnitudeBounds;
 pub struct Loaded {
     /// The engine's own.
     pub model: Model,
-    /// What the graph takes and gives.
+    /// The inputs and outputs of the graph.
     pub ports: Ports,
-    /// The engine's numbers of all that.
+    /// The engine's ids of these.
     pub nodes: PortNodes,
-    /// What the inputs are that a request may leave out.
+    /// The values of inputs that a request may leave out.
     pub defaults: Vec<Tensor>,
     /// Inputs that must not change while it runs.
     pub untrusted_inputs: UntrustedInputs,
-    /// What its INT64 inputs must not lead to.
+    /// The bounds for its INT64 values.
     pub magnitudes: MagnitudeBounds,
-    /// Threads that ran it and wanted more memory than they may have.
+    /// Threads that were lost because they needed more memory than they may have.
     pub lost: AtomicU32,
 }
 
-/// The engine's numbers of a graph's inputs and outputs, in the order of its [`Ports`]; `None` for what the engine does not know.
+/// The engine's ids of a graph's inputs and outputs, in the order of its [`Ports`]; `None` for those that the engine
+/// does not know.
 pub struct PortNodes {
     inputs: Vec<Option<NodeId>>,
     outputs: Vec<Option<NodeId>>,
 }
 
 impl PortNodes {
-    /// Those of these ports.
+    /// The ids of these ports.
     pub fn of(model: &Model, ports: &Ports) -> PortNodes {
         let all = |ports: &[Port]| ports.iter().map(|port| model.find_node(&port.name)).collect();
         PortNodes { inputs: all(&ports.inputs), outputs: all(&ports.outputs) }
@@ -42,21 +43,21 @@ impl PortNodes {
 }
 
 impl Loaded {
-    /// The input called `name`, which is most often the one at `place`, and its number.
+    /// The input called `name`, which is usually the one at `place`, and its id.
     pub fn input(&self, name: &str, place: usize) -> Result<(&Port, NodeId), Status> {
         let found = find(&self.ports.inputs, &self.nodes.inputs, name, place);
         let (port, node) = found.ok_or_else(|| Status::invalid(format!("the model has no input '{name}'")))?;
         Ok((port, node.ok_or_else(|| unknown(name))?))
     }
 
-    /// The output called `name`, which is most often the one at `place`, and its number.
+    /// The output called `name`, which is usually the one at `place`, and its id.
     pub fn output(&self, name: &str, place: usize) -> Result<(&Port, NodeId), Status> {
         let found = find(&self.ports.outputs, &self.nodes.outputs, name, place);
         found.and_then(|(port, node)| Some((port, node?))).ok_or_else(|| unknown(name))
     }
 }
 
-/// Clients mostly name tensors in the order in which the graph declares them.
+/// Clients usually name tensors in the order in which the graph declares them.
 fn find<'p>(
     ports: &'p [Port],
     nodes: &[Option<NodeId>],

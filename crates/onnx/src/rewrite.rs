@@ -1,4 +1,4 @@
-//! Which operators does the engine get wrong as they are written, and how are they written so that it gets them right?
+//! Which operators does the engine compute wrongly, and into which others are they rewritten?
 //!
 //! `ArgMax` and `ArgMin` choose the first of equal values unless the model says `select_last_index`; this version of the engine
 //! always chooses the last, and refuses the attribute. Its `TopK` does choose the first, so
@@ -9,10 +9,11 @@
 //! ArgMax(x), select_last_index = 1 → y     becomes  ArgMax(x) → y
 //! ```
 //!
-//! A convolution without `kernel_shape` has the shape of its weights; this version of the engine takes it for a convolution of no dimension
-//! and fails at the first run. A pool without `strides` moves by one; the engine fails there, too. Both are written out.
+//! A convolution without `kernel_shape` has the shape of its weights. This version of the engine takes it for a
+//! convolution without dimensions and fails at the first run. A pool without `strides` moves by one. The engine fails
+//! there too. Both attributes are added.
 //!
-//! To be asked again with every new version of the engine.
+//! Check this list with every new version of the engine.
 
 use std::collections::HashMap;
 
@@ -22,7 +23,8 @@ const SELECT_LAST: &str = "select_last_index";
 const KERNEL: &str = "kernel_shape";
 const STRIDES: &str = "strides";
 
-/// Writes the graph's operators, and those of the graphs inside them, as the engine gets them right. Says whether any changed.
+/// Rewrites the graph's operators, and those of its inner graphs, so that the engine computes them right. Returns
+/// whether any changed.
 pub fn rewrite(graph: &mut GraphProto) -> bool {
     let mut changed = false;
     let shapes = shapes(graph);
@@ -49,13 +51,13 @@ pub fn rewrite(graph: &mut GraphProto) -> bool {
     changed
 }
 
-/// A constant whose bytes are in a file beside the model's: such a graph cannot be handed to the engine as changed bytes.
+/// A constant whose bytes are in a file beside the model's. The engine cannot read the changed bytes of such a graph.
 pub fn constant_outside(graph: &GraphProto) -> Option<&str> {
     let outside = graph.initializer.iter().find(|constant| constant.data_location == Some(DataLocation::EXTERNAL));
     outside.map(|constant| constant.name.as_deref().unwrap_or_default())
 }
 
-/// What an ArgMax or ArgMin becomes.
+/// The operators that replace an ArgMax or ArgMin.
 fn choosing(mut node: NodeProto) -> Vec<NodeProto> {
     if number(&node, SELECT_LAST) == Some(1) {
         node.attribute.retain(|attribute| attribute.name.as_deref() != Some(SELECT_LAST));
@@ -89,7 +91,7 @@ fn choosing(mut node: NodeProto) -> Vec<NodeProto> {
     vec![choose, squeeze]
 }
 
-/// The attribute that the engine does not reckon by itself.
+/// The attribute that the engine needs and the graph leaves out.
 fn left_out(node: &NodeProto, shapes: &HashMap<String, Vec<i64>>) -> Option<AttributeProto> {
     match node.op_type.as_deref()? {
         "Conv" | "ConvInteger" | "ConvTranspose" if attribute(node, KERNEL).is_none() => {
@@ -105,7 +107,7 @@ fn left_out(node: &NodeProto, shapes: &HashMap<String, Vec<i64>>) -> Option<Attr
     }
 }
 
-/// The shapes that the graph says, of constants and of values whose dimensions are all fixed.
+/// The shapes in the graph: of constants, and of values whose dimensions are all fixed.
 fn shapes(graph: &GraphProto) -> HashMap<String, Vec<i64>> {
     let declared = graph.input.iter().chain(&graph.value_info).filter_map(|value| {
         let shape = value.r#type.as_ref()?.tensor_type.as_ref()?.shape.as_ref()?;

@@ -1,9 +1,10 @@
 //! On which thread does the engine run, and what if that thread is lost?
 //!
-//! A graph may want any amount of memory: an outer product of two long vectors is enough. The engine cannot be told to stop, and
-//! where an allocation fails Rust ends the process. So the engine runs on an expendable thread ([`nerite_memory::expendable`]),
-//! which takes what it needs along: if it wants too much it sleeps for ever, the request fails, and the next one gets a new
-//! thread. What a lost thread held is lost with it, so a model may lose only a few.
+//! A graph may need any amount of memory: an outer product of two long vectors is enough. The engine cannot be stopped,
+//! and after a failed allocation Rust ends the process. So the engine runs on an expendable thread
+//! ([`nerite_memory::expendable`]), which owns all that it needs. If it needs too much memory, it sleeps forever, the
+//! request fails, and the next request gets a new thread. The memory of a lost thread is lost with it, so a model may
+//! lose only a few.
 //!
 //! The thread is one of the engine's own pool, so that no further change of thread is needed to compute.
 
@@ -20,28 +21,28 @@ use rten::{NodeId, RunOptions, ThreadPool, Value};
 use crate::convert;
 use crate::loaded::Loaded;
 
-/// A graph to run, with all it needs.
+/// A graph to run, with all that the run needs.
 pub struct Task {
     /// The graph.
     pub loaded: Arc<Loaded>,
-    /// What goes in and what is wanted.
+    /// The inputs and the wanted outputs.
     pub lists: Lists,
 }
 
-/// What a run is given. The lists go to the engine's thread and come back, so that the next run makes no others.
+/// The lists of a run. They move to the engine's thread and come back, so that the next run allocates none.
 #[derive(Default)]
 pub struct Lists {
-    /// The graph's inputs, each in the shape that the graph wants.
+    /// The graph's inputs, each in the shape that the graph takes.
     pub feeds: Vec<(NodeId, Tensor)>,
-    /// The outputs that are wanted.
+    /// The wanted outputs.
     pub nodes: Vec<NodeId>,
 }
 
-/// What became of a task.
+/// The result of a task.
 pub enum RunOutcome {
-    /// The outputs, or why there are none, and the lists, emptied.
+    /// The outputs or the error, and the emptied lists.
     Done(Result<Vec<Value>, Status>, Lists),
-    /// The thread wanted more memory than it may have, and is gone.
+    /// The thread needed more memory than it may have, and is lost.
     Lost(Shortage),
 }
 
@@ -52,7 +53,7 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Starts one that computes with `threads` threads and may use `bytes_max` bytes at one time.
+    /// Starts a thread that computes with `threads` threads and may use `bytes_max` bytes at a time.
     pub fn start(threads: usize, bytes_max: usize) -> Result<Runner, Status> {
         let (tasks, inbox) = channel();
         let (tell, outcomes) = channel();
@@ -68,7 +69,7 @@ impl Runner {
         Ok(Runner { tasks, outcomes })
     }
 
-    /// Runs `task` and waits for its end. After [`RunOutcome::Lost`] nothing can be asked of this runner any more.
+    /// Runs `task` and waits for its end. After [`RunOutcome::Lost`] this runner must not be used any more.
     pub fn run(&mut self, task: Task) -> RunOutcome {
         let gone =
             || RunOutcome::Done(Err(Status::internal("the embedded engine's thread has ended")), Lists::default());
@@ -81,10 +82,10 @@ impl Runner {
 
 fn serve(inbox: &Receiver<Task>, tell: &Sender<RunOutcome>, options: &RunOptions, bytes_max: usize) {
     while let Ok(task) = inbox.recv() {
-        // Whoever waited may have gone: then nobody wants the outcome.
+        // If the caller has gone, nobody needs the outcome.
         let lost = |shortage| drop(tell.send(RunOutcome::Lost(shortage)));
         let done = expendable(bytes_max, &lost, || run(&task, options));
-        // The client's memory is let go before the client hears of it.
+        // The client's memory is released before the client gets the answer.
         let Task { loaded, mut lists } = task;
         drop(loaded);
         lists.feeds.clear();
@@ -100,14 +101,14 @@ fn run(task: &Task, options: &RunOptions) -> Result<Vec<Value>, Status> {
     let inputs = lists.feeds.iter().map(|(node, tensor)| Ok((*node, convert::to_engine(tensor, &tensor.shape)?)));
     let inputs: Vec<_> = inputs.collect::<Result<_, Status>>()?;
     let run = || loaded.model.run(inputs, &lists.nodes, Some(options.clone()));
-    // A graph that trips over a mistake of the engine's fails its request, not the server.
+    // If a mistake of the engine makes it panic at a graph, the request fails and the server continues.
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(result) => result.map_err(|e| failed(&e.to_string())),
         Err(_) => Err(failed("it stopped in the middle of its work; support for this graph is not complete")),
     }
 }
 
-/// The engine learns of some things it lacks only when it comes to them.
+/// The engine reports some missing features only when it runs into them.
 fn failed(why: &str) -> Status {
     let lacks = why.contains("support") || why.contains("expected tensor with");
     let cure = if lacks { format!("; {}", convert::CURE) } else { String::new() };

@@ -21,7 +21,7 @@ use crate::{audit, defaults, graph, rewrite};
 /// The engine's version, as in Cargo.lock.
 const VERSION: &str = "0.27.0";
 
-/// `optimization.graph.level` of a model that is to run as it is written.
+/// `optimization.graph.level` for a model that runs as it is written.
 const NO_OPTIMIZATION: i32 = 2;
 
 /// Models of backend `onnxruntime` on the engine that is compiled in.
@@ -64,7 +64,7 @@ impl Runtime for Embedded {
         let defaults = defaults::take(&mut written.graph, &opened).map_err(|why| cannot(context, &why))?;
         let magnitudes = audit::audit(&written).map_err(|why| cannot(context, &why))?;
         let is_rewritten = rewrite::rewrite(&mut written.graph) || !defaults.is_empty();
-        // The graph goes before the engine makes its own: its weights would be there twice.
+        // The graph is dropped before the engine makes its own. Otherwise its weights would be in memory twice.
         let is_known = nodes.external_files.is_empty() && written.tells_version();
         let source = if is_rewritten {
             Source::Rewritten(rewritten(context, written)?)
@@ -107,11 +107,11 @@ impl Model for EmbeddedModel {
     }
 }
 
-/// Where the engine takes a graph from.
+/// What the engine reads a graph from.
 enum Source {
     /// The bytes that the load read.
     Read,
-    /// The same graph, written as the engine gets it right.
+    /// The same graph, rewritten so that the engine computes it right.
     Rewritten(Vec<u8>),
     /// The file, whose name ends with `.onnx`. The engine finds external data beside it.
     File,
@@ -139,8 +139,8 @@ fn rewritten(context: &LoadContext, written: Written) -> Result<Vec<u8>, Status>
     written.into_bytes().map_err(|why| cannot(context, &why))
 }
 
-/// Loads the graph, optimised unless the configuration says no. The engine's optimiser trips over some graphs (it panics) that it runs well as they
-/// are; these are loaded again without it.
+/// Loads the graph, optimised unless the configuration says no. The engine's optimiser panics at some graphs that the
+/// engine runs well without it. These are loaded again without the optimiser.
 fn load_graph(context: &LoadContext, path: &Path, source: &Source) -> Result<rten::Model, Status> {
     let level = context.config.optimization.as_ref().and_then(|o| o.graph.as_ref()).map_or(0, |graph| graph.level);
     let mut first_error = None;
@@ -148,7 +148,7 @@ fn load_graph(context: &LoadContext, path: &Path, source: &Source) -> Result<rte
         if optimise && level == NO_OPTIMIZATION {
             continue;
         }
-        // The engine keeps none of these bytes, and no other look follows: a second attempt reads the file again.
+        // The engine keeps none of these bytes, and no later look needs them. A second attempt reads the file again.
         let bytes = match source {
             Source::Read => context.files.take_bytes(path).map_err(|e| unreadable(context, path, &e.to_string()))?,
             Source::Rewritten(bytes) => bytes.clone(),

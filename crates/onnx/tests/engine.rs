@@ -1,4 +1,4 @@
-//! Does the embedded engine keep the contract, and refuse what it would falsify?
+//! Does the embedded engine keep the contract, and refuse graphs that it would compute wrongly?
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -12,11 +12,11 @@ use nerite_onnx::Embedded;
 use nerite_request::{Code, InferResponse, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
-/// As in the server: without it a shortage of memory ends the process.
+/// As in the server. Without it, a shortage of memory ends the process.
 #[global_allocator]
 static HEAP: nerite_memory::Heap = nerite_memory::Heap;
 
-/// A graph of tests/models, its configuration completed from itself.
+/// A graph of tests/models. Its configuration is completed from the graph.
 fn loading(graph: &str, rows_max: i32) -> LoadContext {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models");
     let config = ModelConfig {
@@ -171,7 +171,7 @@ fn what_fits_32_bits_comes_back_as_it_went() {
         &[tensor("x", DataType::Uint8, &[2], &[255u8, 5])],
         &tensor("y", DataType::Uint8, &[2], &[255u8, 5]),
     );
-    // Any byte but 0 is true, and true is 1.
+    // Any byte but 0 is true, and the result for true is 1.
     check(
         "echo_bool",
         &[tensor("x", DataType::Bool, &[3], &[0u8, 1, 2])],
@@ -203,7 +203,7 @@ fn graphs_that_32_bits_would_falsify_are_refused() {
 
 #[test]
 fn arithmetic_is_judged_by_where_its_numbers_come_from() {
-    // Positions and counts of truth values are small, the values among the top ones are the request's own.
+    // Positions and counts of truth values are small. The top values themselves are the request's own.
     check("mask_positions", &[tensor("x", DataType::Bool, &[3], &[0u8, 1, 0])], &longs("y", &[1, 1, 2]));
     check("topk_values", &[longs("x", &[7, 9, 8])], &longs("y", &[2, 4]));
     check("topk_values", &[longs("x", &[7, 9, 8])], &longs("top", &[9, 8]));
@@ -267,7 +267,7 @@ fn a_request_for_more_memory_than_there_is_fails_alone() {
         assert_eq!(sum.data.private_bytes(), Some(&10_000f32.to_le_bytes()[..]));
     }
     assert_eq!(ask(400_000).unwrap_err().code, Code::Internal);
-    // What lost threads held is held still, so there is an end to it.
+    // The memory of lost threads stays in use, so only a few may be lost.
     let error = ask(100).unwrap_err();
     assert_eq!(error.code, Code::Unavailable);
     check_says(&error, &["ran out of memory 8 times with this model", "load the model again"]);
@@ -367,7 +367,7 @@ fn what_replaces_an_initializer_is_audited_as_an_input() {
     let most = i64::from(i32::MAX);
     let sum = |response: InferResponse| response.outputs[0].data.numbers::<i64>().map(<[i64]>::to_vec);
     assert_eq!(ask(&[longs("x", &[most - 1000])]).map(sum).unwrap(), Some(vec![most]));
-    // Its own value counts where a request leaves it out, and the request's where it does not.
+    // If a request leaves the input out, its default value counts, otherwise the request's value.
     check_says(&ask(&[longs("x", &[most - 999])]).unwrap_err(), &["operator Add ('add_y') could reach 2147483648"]);
     assert_eq!(ask(&[longs("x", &[most - 999]), longs("w", &[999])]).map(sum).unwrap(), Some(vec![most]));
     check_says(&ask(&[longs("x", &[1]), longs("w", &[most])]).unwrap_err(), &["could reach 2147483648"]);

@@ -5,10 +5,11 @@ use rten_onnx::onnx::{AttributeProto, DataLocation, DataType as Onnx, GraphProto
 use super::magnitude::{Magnitude, MagnitudeBounds};
 use super::{Fact, UNKNOWN};
 
-/// INT64 constants up to this size may be reckoned with: what sizes of tensors are multiplied and shifted by.
+/// INT64 constants up to this size may be used in arithmetic: sizes of tensors are multiplied by them and added to
+/// them.
 const SMALL_MAX: u64 = 1 << 16;
 
-/// Judges a constant of the graph.
+/// Checks a constant of the graph.
 pub fn examine(
     constant: &TensorProto,
     name: &str,
@@ -23,7 +24,7 @@ pub fn examine(
     Ok(Fact { onnx: constant.data_type, small: true, reach: None })
 }
 
-/// Judges a `Constant` operator.
+/// Checks a `Constant` operator.
 pub fn of_node(node: &NodeProto, graph: &GraphProto, reach: &mut MagnitudeBounds) -> Result<Fact, String> {
     let name = node.output.first().map(String::as_str).unwrap_or_default();
     let Some(value) = node.attribute.first() else { return Ok(UNKNOWN) };
@@ -37,7 +38,7 @@ pub fn of_node(node: &NodeProto, graph: &GraphProto, reach: &mut MagnitudeBounds
     examine_integers(&list, name, graph, reach)
 }
 
-/// Judges tensors among an operator's attributes: what ConstantOfShape fills with.
+/// Checks tensors among an operator's attributes: the value of ConstantOfShape.
 pub fn check_attributes(node: &NodeProto, graph: &GraphProto) -> Result<(), String> {
     let tensors = node.attribute.iter().filter_map(|attribute: &AttributeProto| attribute.t.as_ref());
     for tensor in tensors {
@@ -77,11 +78,12 @@ fn examine_doubles(values: &[f64], name: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a constant says where slices start and end, and nothing else. Beyond every size is beyond, in 32 bits too.
+/// Whether a constant is only used as the start or end of slices. An end behind every size has the same meaning in 32
+/// bits.
 fn only_bounds_slices(name: &str, graph: &GraphProto) -> bool {
     let mut uses = graph.node.iter().flat_map(|node| node.input.iter().enumerate().map(move |use_| (node, use_)));
     let bounds = |node: &NodeProto, at: usize| node.op_type.as_deref() == Some("Slice") && (at == 1 || at == 2);
-    // Inner graphs see outer names; whether they use this one is not worth a search.
+    // Inner graphs can use outer names. Whether they use this one is not searched.
     let has_inner = graph.node.iter().any(|node| node.attribute.iter().any(|attribute| attribute.g.is_some()));
     let is_output = graph.output.iter().any(|output| output.name.as_deref() == Some(name));
     !has_inner && !is_output && uses.all(|(node, (at, input))| input != name || bounds(node, at))

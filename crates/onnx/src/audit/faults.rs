@@ -1,15 +1,15 @@
-//! Which operators does this version of the engine get wrong, or lack without saying so when it loads them?
+//! Which operators does this version of the engine compute wrongly, or lack without an error when it loads them?
 //!
-//! Found by ONNX's own operator tests (`cargo run -p nerite-onnx --example onnx_oracle`) and by comparison with ONNX
-//! Runtime on whole models; to be asked again with every new version.
+//! They were found by ONNX's own operator tests (`cargo run -p nerite-onnx --example onnx_oracle`) and by comparison
+//! with ONNX Runtime on whole models. Repeat both with every new version.
 
 use rten_onnx::onnx::{AttributeProto, DataType as Onnx, NodeProto};
 
-/// Since this version of the operators, Softmax works on one axis. Before, it took all axes from the given one on as one,
-/// and the given one was 1 if nothing was said; the engine knows only the newer way.
+/// Since this version of the operators, Softmax works on one axis. Before, it worked on all axes from the given one on
+/// as one, and the default axis was 1. The engine knows only the newer rule.
 const SOFTMAX_ONE_AXIS: i64 = 13;
 
-/// What a judgement needs to know beside the operator itself.
+/// What must be known to judge an operator, beside the operator itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances {
     /// Version of the standard operators that the model is written in.
@@ -35,7 +35,7 @@ pub fn fault(node: &NodeProto, op: &str, known: Circumstances) -> Option<&'stati
         "Softmax" | "LogSoftmax" if known.opset < SOFTMAX_ONE_AXIS && !is_last_axis(node, known.rank) => {
             Some("would work on another axis in the engine, which knows it only as it is since opset 13")
         }
-        // Right for a matrix; for more dimensions than two, or where that is not known, wrong.
+        // Right for a matrix. Wrong for more than two dimensions, or if their number is not known.
         "MatMul" if known.second_rank == Some(1) && known.rank.is_none_or(|rank| rank > 1) => {
             Some("multiplies by a vector, whose dimension the engine would keep")
         }
@@ -65,14 +65,14 @@ pub fn fault(node: &NodeProto, op: &str, known: Circumstances) -> Option<&'stati
     }
 }
 
-/// Whether as many places are added before as behind, whatever the input's size: windows of an odd size that move by one.
+/// Whether the padding is equal before and behind, whatever the input's size: windows of an odd size that move by one.
 fn pads_evenly(node: &NodeProto) -> bool {
     let all =
         |name, wanted: fn(i64) -> bool| attribute(node, name).map(|found| found.ints.iter().all(|one| wanted(*one)));
     all("kernel_shape", |size| size % 2 == 1) == Some(true) && all("strides", |stride| stride == 1).unwrap_or(true)
 }
 
-/// Whether the older way comes to the same: the axis is the last one anyhow.
+/// Whether the older rule gives the same result, because the axis is the last one.
 fn is_last_axis(node: &NodeProto, rank: Option<usize>) -> bool {
     match (number(node, "axis"), rank) {
         (Some(-1), _) => true,

@@ -1,26 +1,27 @@
-//! How far from zero can the INT64 values of a request get?
+//! How far from zero can the INT64 values of a request be?
 //!
-//! Sums and products of a request's own INT64 values may leave 32 bits. Whether they can is known once the largest input
-//! value is: the audit notes how each value follows from others ([`Magnitude`]), and [`MagnitudeBounds::check`] reckons with magnitudes
-//! alone, before the engine runs. What could leave 32 bits is refused, whether it would or not.
+//! Sums and products of a request's own INT64 values may exceed 32 bits. Whether they can is known once the largest
+//! input value is known. The audit notes how each value follows from others ([`Magnitude`]). Before the engine runs,
+//! [`MagnitudeBounds::check`] computes with magnitudes alone. A request whose values could exceed 32 bits is refused,
+//! even if they would not.
 
 /// The largest magnitude that 32 bits hold on both sides of zero.
 const MAGNITUDE_MAX: u64 = i32::MAX as u64;
 
-/// How the magnitude of a value follows from those before it.
+/// How the magnitude of a value follows from the magnitudes of earlier values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Magnitude {
-    /// The largest of an input of the graph.
+    /// The largest magnitude in an input of the graph.
     Input(String),
-    /// Known.
+    /// A known number.
     Constant(u64),
-    /// One of these: moved or chosen.
+    /// The largest of these: the value is moved or chosen.
     Max(Vec<usize>),
-    /// Added or subtracted.
+    /// Their sum: the values are added or subtracted.
     Sum(Vec<usize>),
-    /// Multiplied.
+    /// Their product: the values are multiplied.
     Product(Vec<usize>),
-    /// As many of an input added up as it has elements.
+    /// The sum over all elements of an input.
     Total(String),
 }
 
@@ -41,13 +42,13 @@ pub struct Extremes {
 }
 
 impl MagnitudeBounds {
-    /// Notes a step and gives its number.
+    /// Adds a step and returns its number.
     pub fn note(&mut self, step: Magnitude) -> usize {
         self.steps.push(step);
         self.steps.len() - 1
     }
 
-    /// Notes that the result of `step` must fit; `what` names the operator.
+    /// Requires that the result of `step` fits; `what` names the operator.
     pub fn must_fit(&mut self, step: usize, what: String) {
         self.checks.push((step, what));
     }

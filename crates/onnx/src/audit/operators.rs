@@ -1,4 +1,4 @@
-//! What does an operator do to the exactness of its numbers, and which type does it give?
+//! Does an operator compute new numbers, and of which type is its result?
 
 use rten_onnx::onnx::{DataType as Onnx, NodeProto};
 
@@ -7,19 +7,19 @@ use super::Fact;
 /// What an operator does to numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Every number of its results is one of its inputs', or the result of comparing or choosing.
+    /// Each number of its results is one of its inputs', or the result of a comparison or choice.
     Moves,
     /// Sizes, positions and counts: small whatever the input.
     Positions,
-    /// Another type.
+    /// It converts to another type.
     Casts,
-    /// Graphs of its own.
+    /// It contains graphs.
     Graphs,
-    /// New numbers.
+    /// It computes new numbers.
     Computes,
 }
 
-/// Operators whose numbers come from their inputs unchanged.
+/// Operators whose results are unchanged numbers of their inputs.
 #[rustfmt::skip]
 const MOVES: &[&str] = &[
     "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Concat", "Split", "Slice", "Gather", "GatherND",
@@ -31,7 +31,7 @@ const MOVES: &[&str] = &[
     "OptionalGetElement",
 ];
 
-/// Operators that answer sizes, positions or counts.
+/// Operators whose results are sizes, positions or counts.
 const POSITIONS: &[&str] =
     &["Shape", "Size", "NonZero", "ArgMax", "ArgMin", "NonMaxSuppression", "SequenceLength", "TopK", "Unique"];
 
@@ -46,13 +46,13 @@ pub fn kind(op: &str) -> Kind {
     }
 }
 
-/// Whether the output at `index` is small whatever the inputs are. TopK and Unique give values first.
+/// Whether the output at `index` is small whatever the inputs are. The first output of TopK and Unique has values.
 pub fn gives_small(op: &str, index: usize) -> bool {
     let values_first = matches!(op, "TopK" | "Unique" | "MaxPool");
     if index == 0 && values_first { false } else { values_first || kind(op) == Kind::Positions }
 }
 
-/// Which inputs the numbers of the first output come from, for operators that move, choose or change a sign.
+/// The inputs that the numbers of the first output come from, for operators that move, choose or change a sign.
 pub fn data_inputs(node: &NodeProto, op: &str) -> Option<Vec<usize>> {
     let all = || (0..node.input.len()).collect();
     Some(match op {
@@ -65,7 +65,7 @@ pub fn data_inputs(node: &NodeProto, op: &str) -> Option<Vec<usize>> {
     })
 }
 
-/// The type of the output at `index`, where the graph does not declare it.
+/// The type of the output at `index`, if the graph does not declare it.
 pub fn result_type(node: &NodeProto, op: &str, index: usize, inputs: &[Fact]) -> Option<Onnx> {
     let input = |at: usize| inputs.get(at).and_then(|fact| fact.onnx);
     let attribute = |name: &str| {
@@ -100,7 +100,8 @@ pub fn result_type(node: &NodeProto, op: &str, index: usize, inputs: &[Fact]) ->
     }
 }
 
-/// The type that an inner graph declares for its output: a Loop's first is the condition, which stays inside.
+/// The type that an inner graph declares for its output. A Loop's first output is the condition, which is no output of
+/// the Loop.
 fn inner_type(node: &NodeProto, op: &str, index: usize) -> Option<Onnx> {
     let inner = node.attribute.iter().find_map(|attribute| attribute.g.as_ref())?;
     crate::graph::element_type(inner.output.get(index + usize::from(op == "Loop"))?)
