@@ -24,7 +24,7 @@ macro_rules! assets {
     };
 }
 
-/// All of them; the first is the page itself.
+/// All files of the page; the first is the page itself.
 static ASSETS: [Asset; 16] = assets! {
     HTML "index.html";
     CSS "style.css";

@@ -31,7 +31,7 @@ pub struct Refusal {
     pub code: StatusCode,
     /// What is wrong, and what would be right.
     pub text: String,
-    /// Whole seconds after which the client may try again, where time alone changes that.
+    /// The whole seconds after which the client may try again, if waiting helps.
     pub retry_after_s: Option<u64>,
 }
 

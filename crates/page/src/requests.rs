@@ -1,4 +1,4 @@
-//! Which requests were made lately, and where did their time go?
+//! Which requests were made recently, and where did their time go?
 
 use std::sync::Arc;
 
@@ -6,7 +6,8 @@ use nerite_api::{Api, RecentNote, RecentRequest};
 use nerite_request::{Peer, Status};
 use nerite_wire::json::Writer;
 
-/// The requests after this number that the visitor may see, as JSON, oldest first. Asking for them has more of them noted for a few seconds.
+/// The requests after this number that the visitor may see, as JSON, oldest first. Each call continues the recording
+/// for a few seconds.
 pub fn write(api: &Api, after: u64) -> Result<Vec<u8>, Status> {
     Ok(write_seen(api.peer(), &api.recent_requests(after)?, RecentRequest::age_ms))
 }
@@ -33,7 +34,7 @@ fn write_request(out: &mut Writer, request: &RecentRequest, age_ms: u64) {
     });
 }
 
-/// A note as those of the page's own traces are, with times in ns from the first of them.
+/// A note in the form of the page's own traces. Its times are in ns from the first note.
 fn write_note(out: &mut Writer, note: &RecentNote, begun_ns: u64) {
     out.object(|out| match note {
         RecentNote::Begin { id, parent, model, version } => {

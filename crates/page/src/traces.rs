@@ -104,7 +104,7 @@ fn write(trace: &Gathered) -> Vec<u8> {
                         out.key("version").string(begin.version.as_bytes());
                     }),
                     Noted::Passed(point, ns) => write_point(out, note.id, point.as_bytes(), ns - first),
-                    // Its time is what a model says.
+                    // The time of such a point is the one that the model reported.
                     Noted::Reported(point, ns) => write_point(out, note.id, point.as_bytes(), ns.saturating_sub(first)),
                     Noted::Tensor(_) => {}
                 }
