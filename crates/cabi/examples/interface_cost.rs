@@ -3,8 +3,9 @@
 //! ```text
 //! cargo run --release -p nerite-cabi --example interface_cost [requests of a round]
 //! ```
-//! Prints the processor time (user and system) of this thread for a request of one input and output of 64 bytes: an identity in C
-//! (`benches/peer/identity.c`) and the built-in one, by turns. Nobody is woken: what a worker's wake-up costs is measured by `benches/compiled.py`.
+//! Prints the processor time (user and system) of this thread for a request with one input and one output of 64 bytes:
+//! for an identity in C (`benches/peer/identity.c`) and for the built-in one, in turns. No other thread is woken:
+//! `benches/compiled.py` measures what waking a worker costs.
 #![expect(clippy::print_stdout, reason = "an example prints what it found")]
 
 use std::path::Path;

@@ -20,7 +20,7 @@ const ELEMENTS_MAX: u64 = 1 << 20;
 /// The most bytes that a backend may pass at once.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// A pointer to the place of a result: `T*`.
+/// A pointer to which a result is written: `T*`.
 #[repr(transparent)]
 pub struct Out<T>(*mut T);
 
@@ -48,7 +48,7 @@ impl<T> Out<T> {
 }
 
 impl<T: Copy> Out<T> {
-    /// The value that the caller has set, for an argument in both directions.
+    /// The value that the caller has set, for an argument that is both input and output.
     pub fn wished(&self) -> Option<T> {
         if self.0.is_null() {
             return None;
@@ -70,7 +70,7 @@ impl Text {
         self.read_if_given().ok_or_else(|| Fault::misuse("a text is NULL"))
     }
 
-    /// A copy of the text as a name, for which a short one needs no memory.
+    /// A copy of the text as a name. A short name needs no allocation.
     pub fn name(self) -> Result<Name, Fault> {
         if self.0.is_null() {
             return Err(Fault::misuse("a text is NULL"));
@@ -136,7 +136,7 @@ impl Opaque {
     }
 }
 
-/// A copy of so many bytes that a backend left there, and that are there still.
+/// A copy of this many bytes, which a backend has kept at that address.
 pub fn bytes_at(base: Kept, bytes: u64) -> Result<Vec<u8>, Fault> {
     List(base.0.cast_const().cast::<u8>()).read(bytes)
 }

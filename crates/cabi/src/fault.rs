@@ -31,7 +31,7 @@ impl Fault {
         Fault { owner: Some(Arc::clone(owner)), ..self }
     }
 
-    /// The error for the caller. A broken rule is also logged.
+    /// The error for the caller. Misuse is also logged.
     pub fn told(self, call: &str) -> Status {
         if self.is_misuse {
             log::error!("{}: {call}: {}", self.owner.or_else(current).map_or_else(unknown, shown), self.status);

@@ -134,7 +134,7 @@ impl Library {
     }
 }
 
-/// Opens a library that uses the interface, after what it needs for that.
+/// Opens a library that uses the interface. The libraries that it needs for that are opened before.
 pub(crate) fn open_object(path: &Path) -> Result<Object, String> {
     let names = triton_names(path).map_err(|cause| cause.to_string())?;
     stand_in(USUAL_NAME).map_err(|cause| cause.to_string())?;

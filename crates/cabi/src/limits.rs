@@ -10,8 +10,8 @@ pub const OUTPUTS_MAX: usize = 4096;
 pub const REPORT_BYTES_MAX: usize = 4096;
 /// The most metrics of all compiled backends at a time.
 pub const METRICS_MAX: usize = 4096;
-/// The most options of one server that is to be made, and models that it loads at start.
+/// The most options of a server that is being made, and the most models that it loads at start.
 pub const OPTIONS_MAX: usize = 4096;
 
-/// How long an instance that ends waits for requests that were answered and not released.
+/// How long an instance that ends waits for requests that were answered but not released.
 pub const RELEASE_PATIENCE: Duration = Duration::from_secs(10);

@@ -68,7 +68,7 @@ macro_rules! object {
 }
 pub(crate) use object;
 
-/// As [`c_text`]. An empty text needs no memory: most requests have no id and no sequence.
+/// As [`c_text`]. An empty text needs no allocation: most requests have no id and no sequence.
 pub fn c_cow(text: &str) -> std::borrow::Cow<'static, std::ffi::CStr> {
     if text.is_empty() { c"".into() } else { c_text(text).into() }
 }

@@ -1,6 +1,7 @@
-//! What may a thread not do while it asks a batching strategy?
+//! What is a thread not allowed to do while it calls a batching strategy?
 //!
-//! No batch of the strategy's model forms meanwhile. What waits for a request of that model, or for somebody who does, would wait for ever.
+//! Meanwhile no batch of the strategy's model forms. A call that waits for a request of that model, directly or
+//! indirectly, would wait forever.
 
 use std::cell::Cell;
 
@@ -19,7 +20,7 @@ pub fn asking<T>(call: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Refuses what a strategy must not do.
+/// Refuses a call that a strategy must not make.
 pub fn check_not_asking(what: &str) -> Result<(), Fault> {
     if ASKING.get() {
         return Err(Fault::misuse(format!("a batching strategy may look at requests and must not {what}")));

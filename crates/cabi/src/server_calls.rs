@@ -1,4 +1,4 @@
-//! What may a program ask of the server that runs in its own process?
+//! Which calls does a program have for the server in its own process?
 
 use std::sync::{Arc, OnceLock};
 
@@ -6,24 +6,25 @@ use nerite_backend::Models;
 use nerite_request::Status;
 use nerite_request::setting::LoadOptions;
 
-/// A server in the process of the program that asks it. What it answers as JSON is what its clients are answered over HTTP.
+/// A server in the process of the program that calls it. Its JSON answers are the same as over HTTP.
 pub trait ServerCalls: Send + Sync {
     /// Its models, which requests are sent to.
     fn models(&self) -> Models;
 
-    /// Ends what is under way, for as long as the exit timeout says, and unloads all models. Nothing new is taken from now on.
+    /// Ends requests in flight, for as long as the exit timeout says, and unloads all models. New requests are refused
+    /// from now on.
     fn stop(&self) -> Result<(), Status>;
 
-    /// Seconds that what is under way gets at the end.
+    /// Sets the exit timeout: the seconds that requests in flight get at the end.
     fn set_exit_timeout(&self, seconds: u32);
 
     /// Whether it lives.
     fn is_live(&self) -> Result<bool, Status>;
 
-    /// Whether it is ready, and with strict readiness all its models.
+    /// Whether it is ready; with strict readiness, whether all its models are ready too.
     fn is_ready(&self) -> Result<bool, Status>;
 
-    /// Whether that version of a model takes requests; below 0 the highest.
+    /// Whether that version of a model takes requests; the highest one if the number is below 0.
     fn is_model_ready(&self, model: &str, version: i64) -> Result<bool, Status>;
 
     /// Its name, version and extensions, as JSON.
@@ -35,39 +36,40 @@ pub trait ServerCalls: Send + Sync {
     /// Statistics of a model, or of all for an empty name, as JSON.
     fn statistics(&self, model: &str, version: i64) -> Result<Vec<u8>, Status>;
 
-    /// What the repositories hold, as JSON.
+    /// The models in the repositories, as JSON.
     fn index(&self, ready_only: bool) -> Result<Vec<u8>, Status>;
 
     /// Loads or reloads a model, and waits for it.
     fn load(&self, model: &str, options: LoadOptions) -> Result<(), Status>;
 
-    /// Takes a model away from new requests.
+    /// Unloads a model. New requests are refused.
     fn unload(&self, model: &str, dependents: bool) -> Result<(), Status>;
 
     /// Adds a repository, in control mode `explicit`. `names` has pairs of a directory in it and the name of the model there.
     fn register(&self, repository: &str, names: &[(String, String)]) -> Result<(), Status>;
 
-    /// Takes a repository away. What was loaded from it stays.
+    /// Removes a repository. Models that were loaded from it stay.
     fn unregister(&self, repository: &str) -> Result<(), Status>;
 
-    /// Looks at the repositories once, in control mode `poll`.
+    /// Compares the repositories once with their last state, in control mode `poll`.
     fn poll(&self) -> Result<(), Status>;
 
     /// The page of metrics.
     fn metrics(&self) -> Result<String, Status>;
 }
 
-/// Makes a server of these flags, as an operator would type them.
+/// Makes a server with these command-line flags.
 pub type Start = fn(&[String]) -> Result<Arc<dyn ServerCalls>, Status>;
 
 static START: OnceLock<Start> = OnceLock::new();
 
-/// From now on programs in this process can make servers. Without it, as in the server itself, `TRITONSERVER_ServerNew` refuses.
+/// Allows programs in this process to make servers. Without it, as in the server itself, `TRITONSERVER_ServerNew`
+/// returns an error.
 pub fn serve_in_process(start: Start) {
     START.get_or_init(|| start);
 }
 
-/// What makes a server in this process, if that is possible.
+/// The function that makes a server in this process, if there is one.
 pub(crate) fn start() -> Option<Start> {
     START.get().copied()
 }

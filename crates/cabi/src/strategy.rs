@@ -3,7 +3,8 @@
 //! ```text
 //!   ModelBatcherInitialize ─► ( ModelBatchInitialize ─► ModelBatchIncludeRequest … ─► ModelBatchFinalize ) … ─► ModelBatcherFinalize
 //! ```
-//! A library of this kind has these five functions and may be a backend's as well. It may look at a request that waits, and do nothing else with it.
+//! A library of this kind has these five functions. It may be a backend too. It may read a waiting request, and do
+//! nothing else with it.
 
 mod functions;
 
@@ -25,9 +26,9 @@ use functions::Functions;
 
 /// The parameter of a model that names the library.
 const PARAMETER: &str = "TRITON_BATCH_STRATEGY_PATH";
-/// The name of a library that no parameter names.
+/// The file name of a library that no parameter names.
 const FILE_NAME: &str = "batchstrategy.so";
-/// A call that takes longer is logged: all requests of the model wait for it.
+/// A call that takes longer is logged, because all requests of the model wait for it.
 const SLOW: Duration = Duration::from_millis(10);
 /// The most messages of one kind for one model.
 const MESSAGES_MAX: u32 = 10;
@@ -66,7 +67,7 @@ pub(crate) struct LibraryStrategy {
     has_refused_first: bool,
 }
 
-/// The batch that forms.
+/// The batch that is forming.
 #[derive(Clone, Copy)]
 struct Forming {
     /// What `ModelBatchInitialize` made for it; NULL if it failed.
@@ -83,11 +84,11 @@ struct Asked {
     _whose: Whose,
 }
 
-/// Whose object it is.
+/// The owner of the model's object.
 enum Whose {
-    /// That of a compiled backend, which has it too.
+    /// The compiled backend that runs the model.
     Backend { _model: Arc<dyn Model> },
-    /// The strategy's own, for a model of a built-in backend.
+    /// The strategy itself, for a model of a built-in backend.
     Own { backend: Handle<BackendObject>, model: Handle<ModelObject> },
 }
 
@@ -114,7 +115,7 @@ impl LibraryStrategy {
         Ok(Some(made))
     }
 
-    /// `ModelBatchIncludeRequest`. An error counts as no.
+    /// Calls `ModelBatchIncludeRequest`. An error counts as no.
     fn includes(&mut self, userp: Kept, waiting: &WaitingRequest) -> bool {
         let request =
             RequestObject::waiting(waiting, &self.model.object).and_then(|request| Handle::to(Arc::new(request)));
@@ -127,7 +128,7 @@ impl LibraryStrategy {
             }
         };
         let includes = self.timed(|functions| functions.includes(request, userp));
-        // The strategy cannot release it.
+        // The strategy cannot have deleted it.
         drop(request.take());
         includes.unwrap_or_else(|status| {
             self.log_error("include", &status);
@@ -160,7 +161,7 @@ impl LibraryStrategy {
     }
 
     fn finalize(&mut self) {
-        // As in Triton, there is nothing to finalize where nothing was made.
+        // As in Triton, a batch for which the library made nothing is not finalized.
         let made = self.batch.take().map(|batch| batch.userp).filter(|userp| !userp.0.is_null());
         let Some(userp) = made else { return };
         if let Err(status) = self.timed(|functions| functions.batch_finalize(userp)) {
@@ -183,7 +184,7 @@ impl BatchStrategy for LibraryStrategy {
         };
         let is_open = self.includes(userp, first);
         self.batch = Some(Forming { userp, is_open });
-        // In Triton the request would wait for ever.
+        // In Triton the request would wait forever.
         if !is_open && !self.has_refused_first {
             self.has_refused_first = true;
             log::warn!(
@@ -250,13 +251,13 @@ impl Asked {
 impl Drop for Whose {
     fn drop(&mut self) {
         if let Whose::Own { backend, model } = self {
-            // The strategy cannot delete them.
+            // The strategy cannot have deleted them.
             drop((model.take(), backend.take()));
         }
     }
 }
 
-/// A batch as C has it: NULL for none.
+/// No batch: NULL.
 pub(super) const NO_BATCH: *mut c_void = std::ptr::null_mut();
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! How often is memory allocated, and how many locks are taken, for one request through the C interface?
 //!
-//! What the server does before and after the run is not counted: `crates/server/tests/request_cost.rs` has that. `cargo test -p nerite-cabi --test
-//! request_cost -- --nocapture` prints the numbers, by line for locks.
+//! The work of the server before and after the run is not counted: that is in `crates/server/tests/request_cost.rs`.
+//! `cargo test -p nerite-cabi --test request_cost -- --nocapture` prints the numbers; those of locks by line.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 #[path = "support/sample.rs"]
@@ -21,7 +21,7 @@ use sample::{backend, config, floats};
 #[global_allocator]
 static HEAP: nerite_memory::CountingHeap = nerite_memory::CountingHeap;
 
-/// Requests that let everything grow that is kept from one to the next.
+/// Requests after which all memory that is kept between requests has its final size.
 const WARM_UP: usize = 40;
 const COUNTED: usize = 16;
 
@@ -59,7 +59,7 @@ fn locks() -> BTreeMap<String, u64> {
     found
 }
 
-/// What the run of one request costs. The response is delivered after it, which is not counted.
+/// What the run of one request costs. The response is delivered after the run, which is not counted.
 fn cost(instance: &mut dyn Instance, inputs: &[&str]) -> Cost {
     let mut least = Cost { allocations: usize::MAX, locks: BTreeMap::new() };
     for round in 0..WARM_UP + COUNTED {
@@ -108,9 +108,9 @@ fn check(inputs: &[&str], allocations_max: usize, locks_max: u64) {
 
 #[test]
 fn a_request_through_the_c_interface_costs_few_allocations_and_locks() {
-    // Four objects (request, input, response, output), each with a handle, and the way back with its note. Lists of two lie in place. Each call looks
-    // its handle up, which is a lock that no other request takes at the same moment.
+    // Four objects (request, input, response, output), each with a handle, and the response path. Lists of two need no
+    // allocation. Each call looks its handle up, under a lock that no other request takes at the same time.
     check(&["IN"], 8, 31);
-    // What one more input and output cost.
+    // The cost of one more input and output.
     check(&["IN", "IN1"], 13, 48);
 }

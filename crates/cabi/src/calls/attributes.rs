@@ -11,7 +11,7 @@ use crate::table::Handle;
 
 type Attributes = Handle<BufferAttributes>;
 
-/// What a backend says of memory: attributes for each kind.
+/// Stores the memory that a backend reports: attributes for each kind.
 pub(super) fn say_memory(said: &SaidMemory, usage: List<Attributes>, count: u32) -> Result<(), Fault> {
     let all = usage.read(u64::from(count))?.into_iter().map(Handle::get).collect::<Result<Vec<_>, _>>()?;
     said.say(all.iter().map(|attributes| attributes.told()));
@@ -57,7 +57,7 @@ exports! {
     }
 
     "TRITONSERVER_BufferAttributesCudaIpcHandle" = cuda_ipc_handle(attributes: Attributes, handle: Out<*const c_void>) {
-        // It is in a box, which lives until the attributes are deleted or another one is set.
+        // The handle is in a box, which lives until the attributes are deleted or another handle is set.
         let attributes = attributes.get()?;
         let told = attributes.told();
         handle.put(told.ipc.as_ref().map_or(std::ptr::null(), |handle| handle.as_ptr().cast()))?;

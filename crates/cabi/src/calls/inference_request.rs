@@ -20,7 +20,7 @@ const SEQUENCE_END: u32 = 2;
 /// Bytes of a sequence's name, as in Triton.
 const SEQUENCE_NAME_MAX: usize = 128;
 
-/// The version of this number; a negative one leaves the choice to the server.
+/// The version with this number; `None`, which means the highest, for a negative one.
 pub fn version_of(number: i64) -> Option<i64> {
     (number >= 0).then_some(number)
 }
@@ -50,7 +50,7 @@ exports! {
     }
 
     "TRITONSERVER_InferenceRequestId" = id(request: Request, id: Out<*const c_char>) {
-        // The text lives until it is set anew, or the request's handle ends.
+        // The text lives until it is set again, or the request's handle is deleted.
         id.put(request.get()?.asked().id.as_ptr())?;
     }
 

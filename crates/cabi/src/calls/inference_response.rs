@@ -1,4 +1,4 @@
-//! How does a backend read the response of a model that it asked?
+//! How does a backend read another model's response?
 
 use std::ffi::{c_char, c_void};
 
@@ -84,7 +84,7 @@ exports! {
 
 plain_exports! {
     "TRITONSERVER_InferenceResponseError" = error(response: Response) -> Handle<ErrorObject> {
-        // It stays the response's.
+        // The response keeps its error.
         match response.get() {
             Ok(response) => response.error,
             Err(fault) => crate::answer::error(&fault.told("TRITONSERVER_InferenceResponseError")),

@@ -1,4 +1,4 @@
-//! How does a backend say which tensors it asks another model with, and for which?
+//! How does a backend set the inputs of a request to another model, and the outputs that it wants?
 
 use nerite_tensor::{DataType, Shape};
 
@@ -88,7 +88,7 @@ exports! {
 
     "TRITONSERVER_ServerInferAsync" = infer_async(server: Handle<ServerObject>, request: Request, trace: Handle<TraceObject>) {
         server.get()?;
-        // It is the server's, also where the request is refused.
+        // The trace is the server's from now on, even if the request is refused.
         let trace = if trace.is_null() { None } else { Some(trace.take()?) };
         fly(request, trace.map(|trace| trace.traced()))?;
     }

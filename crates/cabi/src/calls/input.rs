@@ -10,7 +10,7 @@ use crate::table::Handle;
 
 type Input = Handle<InputObject>;
 
-/// The places for the properties of an input. Any of them may be NULL.
+/// Where the properties of an input are written. Any of the pointers may be NULL.
 struct Properties {
     name: Out<*const c_char>,
     datatype: Out<u32>,

@@ -1,4 +1,4 @@
-//! How does a program say what the server is to be like that it is about to make?
+//! How does a program set the options of a server that it is about to make?
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crate::table::Handle;
 
 type Options = Handle<ServerOptions>;
 
-/// C's `bool`, any of whose values but 0 is true.
+/// C's `bool`: any value but 0 is true.
 fn truth(value: u8) -> bool {
     value != 0
 }
 
-/// The setting of a response cache: its configuration is JSON, whose values are texts or numbers.
+/// Sets up a response cache. Its configuration is JSON whose values are texts or numbers.
 fn set_cache(options: Options, name: &str, config: &str) -> Result<(), Fault> {
     let told: serde_json::Value = serde_json::from_str(config)
         .map_err(|cause| Status::invalid(format!("failed to parse the configuration of cache '{name}': {cause}")))?;
@@ -29,7 +29,7 @@ fn set_cache(options: Options, name: &str, config: &str) -> Result<(), Fault> {
     options.get()?.set("cache-config", format_args!("{name},size={size}"))
 }
 
-/// The settings of host policies that there are.
+/// The settings that a host policy may have.
 const HOST_POLICY_SETTINGS: [&str; 2] = ["numa-node", "cpu-cores"];
 
 exports! {
@@ -69,7 +69,7 @@ exports! {
 
     "TRITONSERVER_ServerOptionsSetModelConfigName" = set_model_config_name(options: Options, name: Text) {
         let (options, name) = (options.get()?, name.read()?);
-        // As good as not said. The flag refuses it.
+        // An empty name counts as not set, because the flag would refuse it.
         if !name.is_empty() {
             options.set("model-config-name", name)?;
         }
@@ -212,7 +212,7 @@ exports! {
 
     "TRITONSERVER_ServerOptionsSetModelLoadDeviceLimit" =
         set_device_limit(options: Options, kind: u32, device: i32, fraction: f64) {
-        // A GPU, as in Triton.
+        // Only GPUs are accepted, as in Triton.
         if kind != 2 {
             return Err(Status::invalid(format!("given device kind '{kind}' is not supported, only that of a GPU, 2")).into());
         }
@@ -239,7 +239,7 @@ exports! {
         set_metrics_config(options: Options, name: Text, setting: Text, value: Text) {
         let (name, setting, value) = (name.read_if_given().unwrap_or_default(), setting.read()?, value.read()?);
         let options = options.get()?;
-        // Settings of parts of Triton that there are none of here.
+        // Settings of parts of Triton that this server does not have are ignored.
         if name.is_empty() {
             options.set("metrics-config", format_args!("{setting}={value}"))?;
         }

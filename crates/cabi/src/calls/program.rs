@@ -1,4 +1,4 @@
-//! How does a program make a server in its own process, ask how it is, and end it?
+//! How does a program make a server in its own process, ask for its state, and end it?
 
 use std::ffi::c_char;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn new_server(options: &ServerOptions) -> Result<ServerObject, Fault> {
     Ok(ServerObject::of_program(start(&options.flags())?))
 }
 
-/// A message of the server's own, whose JSON it wrote.
+/// Writes a message that the server made.
 pub(super) fn put_message(place: &Out<Handle<Message>>, json: Vec<u8>) -> Result<(), Fault> {
     let json = String::from_utf8(json).map_err(|_| Status::internal("the server wrote JSON that is no UTF-8"))?;
     place.put(Handle::to(Arc::new(Message::new(json)))?)
@@ -40,7 +40,7 @@ exports! {
 
     "TRITONSERVER_ServerDelete" = server_delete(server: Server) {
         let stopped = server.get()?.calls()?.stop();
-        // Whoever deletes it at the same moment finds that it is gone.
+        // Two threads may delete it at the same time. The second one gets an error.
         server.take()?;
         stopped?;
     }

@@ -1,4 +1,4 @@
-//! What may a program ask of the models of the server in its own process?
+//! What may a program ask about the models of the server in its own process?
 
 use nerite_request::Status;
 
@@ -11,10 +11,10 @@ use crate::table::Handle;
 
 type Server = Handle<ServerObject>;
 
-/// A list of the index has only models that are ready.
+/// The flag for an index of models that are ready.
 const INDEX_READY: u32 = 1;
 
-/// Pairs of a directory and the name of the model there, out of parameters as Triton has them.
+/// Reads pairs of a directory and the name of its model from parameters in Triton's form.
 fn names_of(path: &str, parameters: &[Handle<ParameterObject>]) -> Result<Vec<(String, String)>, Fault> {
     let pair = |parameter: &Handle<ParameterObject>| {
         let parameter = parameter.get()?;

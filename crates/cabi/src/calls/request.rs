@@ -16,7 +16,7 @@ type Request = Handle<RequestObject>;
 /// The flags of the first and the last request of a sequence.
 const SEQUENCE_START: u32 = 1;
 const SEQUENCE_END: u32 = 2;
-/// A release for another run, instead of one for good.
+/// The flag of a release that returns the request for another run.
 const RELEASE_RESCHEDULE: u32 = 2;
 
 fn out_of_bounds(what: &str, index: u32, count: usize) -> Fault {
@@ -135,10 +135,10 @@ exports! {
 
     "TRITONBACKEND_RequestRelease" = request_release(request: Request, flags: u32) {
         if flags & RELEASE_RESCHEDULE != 0 {
-            // One that cannot run again stays the backend's.
+            // If it cannot run again, it stays the backend's.
             request.get()?.reschedule()?;
         }
-        // One that waits is not the backend's.
+        // A waiting request is not the backend's, so it cannot be released.
         request.take_when(|request| request.path().map(drop))?;
     }
 

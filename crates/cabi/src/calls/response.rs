@@ -28,7 +28,7 @@ fn add_output(response: Response, name: Name, datatype: u32, shape: Shape) -> Re
     response.add(OutputObject::new(Arc::clone(&response.path), name, datatype, shape))
 }
 
-/// What an output of a response is that was not sent yet.
+/// Writes the properties of an output of a response that was not sent yet.
 fn tell(output: &OutputObject, datatype: &Out<u32>, shape: &Out<*const i64>, dims: &Out<u64>) -> Result<(), Fault> {
     datatype.put(output.datatype as u32)?;
     shape.put(output.shape.as_ptr())?;
@@ -78,7 +78,7 @@ exports! {
         let found = response.find(|at, _| at == index as usize);
         let count = response.output_count();
         let output = found.ok_or_else(|| Fault::misuse(format!("out of bounds index {index}: response has {count} outputs")))?;
-        // Name and shape live as long as the output, which is the response's.
+        // Name and shape live as long as the output, which belongs to the response.
         name.put(output.c_name().as_ptr())?;
         tell(&output, &datatype, &shape, &dims)?;
     }

@@ -46,11 +46,11 @@ exports! {
     }
 
     "TRITONBACKEND_ModelInstanceReportResponseStatistics" = report_response_statistics(statistics: Statistics) {
-        // Handles of objects that are gone are detected here, and not when they are set.
+        // Handles of deleted objects are detected here, not when they are set.
         let told = *statistics.get()?.told();
         let (instance, factory) = (told.instance.get()?, told.factory.get()?);
         let error = if told.error.is_null() { None } else { Some(told.error.get()?.code) };
-        // In Triton a report whose times make no sense takes its position all the same.
+        // As in Triton, a report with invalid times takes its position too.
         let index = factory.path.next_reported();
         let durations = told.times().durations(told.outcome(error))?;
         if let Some(meter) = instance.meter() {

@@ -1,4 +1,4 @@
-//! What may a backend ask of the server about other models, and have it do?
+//! What may a backend ask the server about other models, and which may it load?
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use crate::table::Handle;
 
 type Server = Handle<ServerObject>;
 
-/// Whether a model batches: not by its first dimension, or by it.
+/// How a model batches: in another way than by its first dimension, or by it.
 const BATCH_UNKNOWN: u32 = 1;
 const BATCH_FIRST_DIM: u32 = 2;
-/// Whether a request has one response, or any number.
+/// How many responses a request has: one, or any number.
 const ONE_TO_ONE: u32 = 1;
 const DECOUPLED: u32 = 2;
 /// The only version of configurations that Triton has.
 const CONFIG_VERSION: u32 = 1;
-/// What the name of a file begins with.
+/// The prefix of a parameter that is a file.
 const FILE: &str = "file:";
 
-/// What a load brings beside the model's name, out of parameters as Triton has them.
+/// The options of a load, from parameters in Triton's form.
 fn options(parameters: &[Handle<ParameterObject>]) -> Result<LoadOptions, Fault> {
     let mut options = LoadOptions::default();
     for parameter in parameters {
@@ -60,10 +60,10 @@ fn options(parameters: &[Handle<ParameterObject>]) -> Result<LoadOptions, Fault>
     Ok(options)
 }
 
-/// Waits for what `begin` begins.
+/// Calls `begin`, and waits for its end.
 fn wait(begin: impl FnOnce(nerite_backend::ModelsDone)) -> Result<(), Fault> {
     let (told, outcome) = sync_channel(1);
-    // Nobody waits any more only if this thread panicked.
+    // The receiver is gone only if this thread has panicked.
     begin(Box::new(move |done| drop(told.send(done))));
     let lost = |_| Err(Status::unavailable("the server stops"));
     outcome.recv().unwrap_or_else(lost).map_err(Fault::from)
@@ -91,7 +91,7 @@ exports! {
     "TRITONSERVER_ServerIsLive" = is_live(server: Server, is_live: Out<bool>) {
         is_live.put(false)?;
         let server = server.get()?;
-        // A backend that asks runs in it.
+        // A backend runs in the server, so the server lives.
         is_live.put(server.program().map_or(Ok(true), |calls| calls.is_live())?)?;
     }
 

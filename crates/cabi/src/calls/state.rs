@@ -1,4 +1,4 @@
-//! How does a backend keep something of a sequence for its next request?
+//! How does a backend keep state of a sequence for its next request?
 
 use std::ffi::c_void;
 
@@ -31,7 +31,7 @@ exports! {
 
     "TRITONBACKEND_StateBuffer" =
         state_buffer(state: State, buffer: Out<*mut c_void>, bytes: u64, memory_type: Out<u32>, memory_id: Out<i64>) {
-        // What a sequence keeps lies in the host's memory.
+        // States are kept in the host's memory.
         let bytes = usize::try_from(bytes).map_err(|_| Status::invalid(format!("a state of {bytes} bytes")))?;
         buffer.put(state.get()?.place(bytes)?.cast())?;
         memory_type.put(0)?;

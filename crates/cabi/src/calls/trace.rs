@@ -1,4 +1,4 @@
-//! What may a backend ask of and note in the trace of a request?
+//! How may a backend read and add to the trace of a request?
 
 use std::ffi::c_char;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ exports! {
     }
 
     "TRITONSERVER_InferenceTraceContext" = context(trace: Trace, context: Out<*const c_char>) {
-        // The text lives until it is set anew, or the trace's handle ends.
+        // The text lives until it is set again, or the trace's handle is deleted.
         context.put(trace.get()?.context().as_ptr())?;
     }
 

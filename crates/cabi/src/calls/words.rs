@@ -1,4 +1,4 @@
-//! Which names and numbers has the interface for its types, and how does a backend log?
+//! Which names and numbers does the interface have for its types, and how does a backend log?
 
 use std::ffi::{CStr, c_char};
 

@@ -17,7 +17,8 @@ pub(crate) struct CompiledInstance {
     pub object: Arc<InstanceObject>,
     pub handle: Handle<InstanceObject>,
     pub model: Arc<InitializedModel>,
-    /// The requests of the run, and the list that the backend gets, which it may change. Kept for their memory.
+    /// The handles of the requests of the run. The backend gets this list, and may change it. It is kept so that the
+    /// next run allocates none.
     pub given: Vec<Handle<RequestObject>>,
     pub list: Vec<Handle<RequestObject>>,
 }

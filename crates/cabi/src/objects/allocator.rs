@@ -1,4 +1,4 @@
-//! Where do responses go to requests that a backend makes?
+//! Where are the responses to a backend's own requests written?
 
 use std::ptr::NonNull;
 use std::sync::{Arc, PoisonError};
@@ -12,7 +12,7 @@ use super::object;
 use crate::fault::within;
 use crate::table::Handle;
 
-/// `TRITONSERVER_ResponseAllocator`: functions of a backend's that give memory for outputs, and take it back.
+/// `TRITONSERVER_ResponseAllocator`: a backend's functions that allocate memory for outputs and release it.
 pub struct Allocator {
     allocate: AllocateFn<Allocator>,
     release: ReleaseFn<Allocator>,
@@ -23,28 +23,29 @@ pub struct Allocator {
 
 object!(Allocator, 15, "response allocator");
 
-/// An allocator as one request uses it.
+/// An allocator, as one request uses it.
 #[derive(Clone)]
 pub struct Allocating {
-    /// It.
+    /// The allocator.
     pub allocator: Arc<Allocator>,
     /// Its handle.
     pub handle: Handle<Allocator>,
-    /// What the backend wants back at each call.
+    /// The address that the backend gets at each call.
     pub userp: Kept,
     /// The backend's name, for errors.
     pub owner: Arc<str>,
 }
 
-/// Memory that an allocator gave. It is given back once, when nothing refers to it any more.
+/// Memory that an allocator gave. It is released once, when nothing refers to it any more.
 pub struct Allocated {
-    /// Where it is.
+    /// The address and size.
     pub memory: Memory,
     by: Allocating,
 }
 
 impl Allocator {
-    /// One of these functions; `start` is called once for each response, before its outputs are placed.
+    /// An allocator with these functions. `start` is called once for each response, before memory is allocated for its
+    /// outputs.
     pub fn new(
         allocate: AllocateFn<Allocator>,
         release: ReleaseFn<Allocator>,
@@ -53,32 +54,33 @@ impl Allocator {
         Allocator { allocate, release, start, query: Mutex::default(), describe: Mutex::default() }
     }
 
-    /// Has this function asked where outputs will lie.
+    /// Sets the function that says in which memory outputs will lie.
     pub fn set_query(&self, query: Option<QueryFn<Allocator>>) {
         *self.query.lock().unwrap_or_else(PoisonError::into_inner) = query;
     }
 
-    /// Has this function asked what memory is.
+    /// Sets the function that describes memory.
     pub fn set_describe(&self, describe: Option<DescribeFn<Allocator>>) {
         *self.describe.lock().unwrap_or_else(PoisonError::into_inner) = describe;
     }
 }
 
 impl Allocating {
-    /// The first output of a response is about to be placed.
+    /// Call this before memory is allocated for the first output of a response.
     pub fn start(&self) -> Result<(), Status> {
         let Some(start) = self.allocator.start else { return Ok(()) };
         within(&self.owner, || callbacks::start(start, self.handle, self.userp))
     }
 
-    /// Memory for an output of so many bytes; the backend chooses which, and none for no bytes.
+    /// Allocates memory for an output of this many bytes. The backend chooses the kind of memory, and may give none for
+    /// no bytes.
     pub fn allocate(&self, output: &str, bytes: usize, preferred: Place) -> Result<Arc<Allocated>, Status> {
         let (kind, id) = super::memory_of(preferred);
         let wish = (bytes, kind, id);
         let memory = within(&self.owner, || {
             callbacks::allocate(self.allocator.allocate, self.handle, output, wish, self.userp)
         })?;
-        // From here on it goes back by itself.
+        // From here on it is released when it is dropped.
         let allocated = Arc::new(Allocated { memory, by: self.clone() });
         if bytes > 0 && memory.base.0.is_null() {
             return Err(Status::internal(format!(
@@ -97,7 +99,8 @@ impl Allocating {
         Ok(allocated)
     }
 
-    /// Where the backend would place an output, where that is the host's memory; `None` if it does not say.
+    /// The kind of memory that the backend would allocate for an output, if that is the host's; `None` if it does not
+    /// say.
     pub fn likely_place(&self, output: &str) -> Option<Place> {
         let query = (*self.allocator.query.lock().unwrap_or_else(PoisonError::into_inner))?;
         let said = within(&self.owner, || callbacks::query(query, self.handle, output, (0, 0), self.userp));
@@ -108,7 +111,8 @@ impl Allocating {
         }
     }
 
-    /// Where the backend tells what its memory is, it is asked, as in Triton. The server needs nothing of it.
+    /// Asks the backend to describe its memory, if it has a function for that, as Triton does. The server does not use
+    /// the description.
     fn describe(&self, output: &str, allocated: &Allocated) -> Result<(), Status> {
         let describe = *self.allocator.describe.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(describe) = describe else { return Ok(()) };
@@ -117,14 +121,14 @@ impl Allocating {
         let attributes = Handle::to(Arc::new(attributes)).map_err(told)?;
         let own = (self.userp, allocated.memory.userp);
         let described = within(&self.owner, || callbacks::describe(describe, self.handle, output, attributes, own));
-        // It was made above; only a backend that deletes what is not its own ended it before.
+        // It was made above. It is missing only if the backend deleted an object that is not its own.
         drop(attributes.take());
         described
     }
 }
 
 impl Allocated {
-    /// A place to write to, which keeps the memory. `None` where there are no bytes.
+    /// A slot that keeps the memory. `None` if there are no bytes.
     pub fn slot(self: &Arc<Self>) -> Option<Slot> {
         let base = NonNull::new(self.memory.base.0.cast::<u8>()).filter(|_| self.memory.bytes > 0)?;
         let place = if self.memory.kind == 1 { Place::Pinned } else { Place::Host };
@@ -141,7 +145,7 @@ impl Keep for Allocated {}
 impl Drop for Allocated {
     fn drop(&mut self) {
         let Allocating { allocator, handle, owner, .. } = &self.by;
-        // As in Triton, what is no memory is not given back.
+        // As in Triton, NULL is not released.
         if self.memory.base.0.is_null() {
             return;
         }

@@ -39,7 +39,7 @@ impl BufferAttributes {
     }
 }
 
-/// A place as the interface numbers it: memory type and device.
+/// The interface's numbers for a kind of memory: memory type and device.
 pub fn memory_of(place: Place) -> (u32, i64) {
     match place {
         Place::Host => (0, 0),

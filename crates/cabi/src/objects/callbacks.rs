@@ -1,8 +1,8 @@
 //! How are the functions called that a backend passes?
 //!
-//! Each type below is one kind of function of Triton's interface. A value of it came from a backend, whose part of the contract is that the function
-//! has this signature and may be called until what it was passed for has ended. A function that returns an error gives it to the caller. `A` is the
-//! allocator, and `R` the request or response.
+//! Each type below is one kind of function of Triton's interface. A backend passes values of it. By the contract, the
+//! function has this signature and may be called as long as the object that it was passed for exists. A function that
+//! returns an error gives it to the caller. `A` is the allocator, and `R` the request or response.
 
 use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub type RespondFn<R> = unsafe extern "C" fn(Handle<R>, u32, *mut c_void);
 /// `TRITONSERVER_InferenceRequestReleaseFn_t`.
 pub type RequestReleaseFn<R> = unsafe extern "C" fn(Handle<R>, u32, *mut c_void);
 
-/// An address of a backend's, which is kept and passed back.
+/// An address of a backend, which is stored and passed back.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
 pub struct Kept(pub *mut c_void);
@@ -53,22 +53,22 @@ unsafe impl Send for Kept {}
 // SAFETY: as above.
 unsafe impl Sync for Kept {}
 
-/// Where memory of a backend's lies, and what it is called there.
+/// Memory of a backend, and the address that it has for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
     /// The first byte.
     pub base: Kept,
-    /// What the backend wants back with it.
+    /// The address that the backend gets with it.
     pub userp: Kept,
-    /// How many bytes were asked for.
+    /// How many bytes were requested.
     pub bytes: usize,
     /// 0 for the host, 1 for page-locked memory, 2 for a GPU.
     pub kind: u32,
-    /// Which GPU.
+    /// The number of the GPU.
     pub id: i64,
 }
 
-/// Asks for memory for an output of so many bytes, best of this kind.
+/// Asks for memory for an output of this many bytes, preferably of this kind.
 pub fn allocate<A>(
     function: AllocateFn<A>,
     allocator: Handle<A>,
@@ -98,19 +98,19 @@ pub fn allocate<A>(
     Ok(Memory { base: Kept(base), userp: Kept(own), bytes, kind: actual_kind, id: actual_id })
 }
 
-/// Gives memory back.
+/// Releases memory.
 pub fn release<A>(function: ReleaseFn<A>, allocator: Handle<A>, memory: &Memory) -> Result<(), Status> {
     // SAFETY: the function has this signature (see above), and is called once for memory that the allocator gave, with what it gave.
     read(unsafe { function(allocator, memory.base.0, memory.userp.0, memory.bytes, memory.kind, memory.id) })
 }
 
-/// Says that outputs of one more response will be placed.
+/// Announces the outputs of another response.
 pub fn start<A>(function: StartFn<A>, allocator: Handle<A>, userp: Kept) -> Result<(), Status> {
     // SAFETY: the function has this signature (see above).
     read(unsafe { function(allocator, userp.0) })
 }
 
-/// Asks what memory an output of so many bytes would get, best of this kind.
+/// Asks which kind of memory an output of this many bytes would get, preferably of this kind.
 pub fn query<A>(
     function: QueryFn<A>,
     allocator: Handle<A>,
@@ -125,7 +125,7 @@ pub fn query<A>(
     Ok((kind, id))
 }
 
-/// Has the attributes of memory told that the allocator gave.
+/// Asks for the attributes of memory that the allocator gave.
 pub fn describe<A>(
     function: DescribeFn<A>,
     allocator: Handle<A>,
@@ -138,19 +138,19 @@ pub fn describe<A>(
     read(unsafe { function(allocator, name.as_ptr(), attributes, userp.0, own.0) })
 }
 
-/// Hands a response on, which is the backend's from then on.
+/// Passes a response to the backend, which owns it from then on.
 pub fn respond<R>(owner: &Arc<str>, function: RespondFn<R>, response: Handle<R>, flags: u32, userp: Kept) {
     // SAFETY: the function has this signature (see above).
     within(owner, || unsafe { function(response, flags, userp.0) });
 }
 
-/// Gives a request back.
+/// Returns a request to the backend.
 pub fn give_back<R>(owner: &Arc<str>, function: RequestReleaseFn<R>, request: Handle<R>, flags: u32, userp: Kept) {
     // SAFETY: the function has this signature (see above).
     within(owner, || unsafe { function(request, flags, userp.0) });
 }
 
-/// The error that a function returned, which is ours then.
+/// Reads and deletes the error that a function returned.
 fn read(returned: Returned) -> Result<(), Status> {
     if returned.is_null() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What is an error between a backend and the server?
+//! How are errors passed between a backend and the server?
 
 use std::ffi::CString;
 
@@ -36,7 +36,7 @@ pub fn code_number(code: Code) -> u32 {
         Code::Internal => 1,
         Code::NotFound => 2,
         Code::InvalidArg => 3,
-        // Triton's interface has no numbers for what a client may not do.
+        // Triton's interface has no numbers for a refused or limited client.
         Code::Unavailable | Code::Unauthenticated | Code::Denied | Code::Exhausted => 4,
         Code::Unsupported => 5,
         Code::AlreadyExists => 6,

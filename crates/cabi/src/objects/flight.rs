@@ -1,7 +1,8 @@
-//! Who is told of the answers to a request that a backend made, and of its end?
+//! Which functions of a backend are called for the responses to its own request, and for the request's end?
 //!
-//! The request and the memory of its inputs are the server's from `TRITONSERVER_ServerInferAsync` until nothing refers to them any more. Then the
-//! backend gets them back, by the release function, once. A request that was refused stays the backend's.
+//! The server owns the request and the memory of its inputs from `TRITONSERVER_ServerInferAsync` until nothing refers
+//! to them any more. Then the release function returns them to the backend, once. A refused request stays the
+//! backend's.
 
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,44 +21,44 @@ use crate::table::Handle;
 
 /// No response follows.
 const COMPLETE_FINAL: u32 = 1;
-/// The request is given back for good.
+/// The backend gets the whole request back.
 const RELEASE_ALL: u32 = 1;
 
-/// A request while it is the server's. Kept by the memory of its inputs, and by its way back.
+/// A request while it is the server's. The memory of its inputs and its reply keep it.
 struct Flight {
     request: Arc<InferenceRequest>,
     handle: Handle<InferenceRequest>,
     number: u64,
-    /// Whether it was not accepted, so that it was never the server's.
+    /// Whether it was refused, so that it was never the server's.
     is_refused: AtomicBool,
-    // Dropped last: the backend may end then.
+    // Dropped last, because the backend may end then.
     _counted: Counted,
 }
 
 /// Whether the backend waits for `TRITONSERVER_ServerInferAsync` to return.
 #[derive(Default)]
 enum Submission {
-    /// It does.
+    /// It waits.
     #[default]
     Waits,
-    /// It does, and will hear this.
+    /// It waits, and will get this error.
     Refused(Status),
-    /// It does not any more.
+    /// It waits no more.
     Over,
 }
 
-/// The way back.
+/// The reply of the request.
 struct FlightReply {
     places: Places,
     respond: Respond,
     id: CString,
     submission: Arc<Mutex<Submission>>,
     trace: Option<Arc<RequestTrace>>,
-    // Dropped last: the request goes back after the last response.
+    // Dropped last: the request is returned after the last response.
     flight: Arc<Flight>,
 }
 
-/// Asks the model. An error: the request was not accepted, and stays the backend's.
+/// Sends the request to its model. After an error, the request was not accepted and stays the backend's.
 pub fn fly(handle: Handle<InferenceRequest>, trace: Option<Arc<RequestTrace>>) -> Result<(), Fault> {
     check_not_asking("ask another model")?;
     let request = handle.get()?;
@@ -96,14 +97,15 @@ pub fn fly(handle: Handle<InferenceRequest>, trace: Option<Arc<RequestTrace>>) -
         ..Request::new(inputs, wanted, Reply::through(reply))
     };
     drop((asked, keep));
-    // What is refused within a run of this thread would otherwise be told after it, and the backend may wait for it in that run. Elsewhere: its
-    // functions are not called by this thread, which may hold locks of the backend's.
+    // Within a run of this thread, refusals would be delivered only after the run, and the backend may wait for them in
+    // that run. `elsewhere` keeps this thread from calling the backend's functions, because it may hold locks of the
+    // backend.
     let ((), refusals) = Outbox::around(|| elsewhere(|| models.infer(&request.model, request.version, request_now)));
     drop(refusals);
     let mut submission = submission.lock().unwrap_or_else(PoisonError::into_inner);
     match std::mem::replace(&mut *submission, Submission::Over) {
         Submission::Refused(status) => {
-            // The backend may delete it or send it again at once, whoever still holds memory of its inputs.
+            // The backend may delete it or send it again at once, even if the memory of its inputs is still in use.
             request.land(number);
             Err(status.into())
         }
@@ -112,7 +114,7 @@ pub fn fly(handle: Handle<InferenceRequest>, trace: Option<Arc<RequestTrace>>) -
 }
 
 impl Flight {
-    /// It is the server's.
+    /// Records that the request is the server's.
     fn accept(&self) {
         self.is_refused.store(false, Ordering::Release);
     }
@@ -131,7 +133,7 @@ impl Drop for Flight {
 }
 
 impl FlightReply {
-    /// Hands a response on; none for an end without one.
+    /// Passes a response to the backend; `None` for an end without a response.
     fn hand_on(&self, response: Option<InferenceResponse>, is_last: bool) {
         let owner = &self.flight.request.server.owner;
         let handle = response.map(|response| Handle::to(Arc::new(response)));

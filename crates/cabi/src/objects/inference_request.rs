@@ -1,4 +1,4 @@
-//! What does a backend ask of another model?
+//! What does a backend's request to another model consist of?
 
 use std::ffi::CString;
 use std::ptr::NonNull;
@@ -16,25 +16,25 @@ use crate::fault::Fault;
 
 /// `TRITONSERVER_InferenceRequest`.
 pub struct InferenceRequest {
-    /// The models that it may ask.
+    /// The models that it may be sent to.
     pub server: Arc<ServerObject>,
-    /// Which one it asks.
+    /// The model that it is sent to.
     pub model: String,
-    /// Which version of it; `None` for the highest.
+    /// The version of the model; `None` for the highest.
     pub version: Option<i64>,
     asked: Mutex<Asked>,
-    /// Of its last flight.
+    /// The flag of its last flight.
     cancel: Mutex<Cancel>,
     /// The number of its last flight.
     last_flight: AtomicU64,
-    /// The number of the flight that it is on, while it is the server's. 0 while it is the backend's.
+    /// The number of its present flight, while it is the server's. 0 while it is the backend's.
     flight: AtomicU64,
     _held: Counted,
 }
 
 object!(InferenceRequest, 19, "inference request");
 
-/// What it asks.
+/// The content of such a request.
 #[derive(Default)]
 pub struct Asked {
     /// The backend's own name for it.
@@ -47,26 +47,26 @@ pub struct Asked {
     pub priority: u64,
     /// Longest time in the queue, 0 for the model's default.
     pub timeout_us: u64,
-    /// What it says beside its tensors.
+    /// Its parameters.
     pub parameters: Parameters,
     /// Its inputs, in the backend's order.
     pub inputs: Vec<AskedInput>,
     /// The outputs that it wants; none for all.
     pub wanted: Vec<String>,
-    /// Whom to give it back to.
+    /// The function that returns it to the backend.
     pub release: Option<(RequestReleaseFn<InferenceRequest>, Kept)>,
-    /// Whom to answer.
+    /// The function that gets the responses.
     pub respond: Option<Respond>,
 }
 
-/// Who takes the responses.
+/// The function that gets the responses, and how memory for them is allocated.
 #[derive(Clone)]
 pub struct Respond {
-    /// Where outputs go.
+    /// Allocates the memory of outputs.
     pub allocating: Allocating,
     /// The function.
     pub function: RespondFn<InferenceResponse>,
-    /// What it wants back.
+    /// The address that it gets.
     pub userp: Kept,
 }
 
@@ -81,7 +81,7 @@ pub struct AskedInput {
     parts: Vec<Part>,
 }
 
-/// Bytes of an input, which stay the backend's until it gets the request back.
+/// A part of an input's bytes. It stays the backend's until the request is returned.
 struct Part {
     base: Kept,
     bytes: usize,
@@ -104,7 +104,7 @@ impl InferenceRequest {
         }
     }
 
-    /// What it asks, to read or to change.
+    /// The content, to read or to change.
     pub fn asked(&self) -> MutexGuard<'_, Asked> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -114,7 +114,8 @@ impl InferenceRequest {
         self.cancel.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Cancels its last flight. If that waits, it is answered on a thread of its own: the backend's functions may take a lock that the caller holds.
+    /// Cancels its last flight. If the flight waits, it is answered on another thread, because the backend's functions
+    /// may take a lock that the caller holds.
     pub fn cancel_flight(&self) {
         let Some(tell) = self.cancel().begin_cancel() else { return };
         if let Err(error) = std::thread::Builder::new().name("nerite-cancel".to_owned()).spawn(tell) {
@@ -125,7 +126,7 @@ impl InferenceRequest {
         }
     }
 
-    /// It is the server's from now on; an error if it is already. Returns the flight's number and flag.
+    /// Records that it is the server's from now on; an error if it is already. Returns the flight's number and flag.
     pub fn take_off(&self) -> Result<(u64, Cancel), Fault> {
         let number = self.last_flight.fetch_add(1, Ordering::Relaxed) + 1;
         if self.flight.compare_exchange(0, number, Ordering::AcqRel, Ordering::Relaxed).is_err() {
@@ -136,12 +137,13 @@ impl InferenceRequest {
         Ok((number, new))
     }
 
-    /// It is the backend's again, if it is on this flight. The memory of a flight that was refused may be held when the next one has begun.
+    /// Records that it is the backend's again, if it is on this flight. Memory of a refused flight may still be in use
+    /// when the next flight has begun.
     pub fn land(&self, flight: u64) {
         let _ = self.flight.compare_exchange(flight, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// An error while it is the server's.
+    /// Refuses if it is the server's.
     pub fn check_landed(&self) -> Result<(), Fault> {
         if self.flight.load(Ordering::Acquire) != 0 { Err(self.in_flight()) } else { Ok(()) }
     }
@@ -156,13 +158,13 @@ impl InferenceRequest {
 }
 
 impl Asked {
-    /// Which sequence it belongs to, if that is a text.
+    /// Sets the id of its sequence, if that is a text.
     pub fn set_sequence_text(&mut self, id: String) {
         self.sequence_text = c_text(&id);
         self.sequence.id = if id.is_empty() { SequenceId::None } else { SequenceId::Text(id) };
     }
 
-    /// One more input.
+    /// Adds an input.
     pub fn add_input(&mut self, name: String, datatype: DataType, shape: Shape) -> Result<(), Fault> {
         if self.inputs.iter().any(|input| input.name == name) {
             return Err(Status::invalid(format!("input '{name}' already exists in request")).into());
@@ -177,14 +179,14 @@ impl Asked {
         found.ok_or_else(|| Status::invalid(format!("input '{name}' does not exist in request")).into())
     }
 
-    /// Its inputs as tensors, whose memory lies where the backend left it and is kept by `keep`.
+    /// Its inputs as tensors over the backend's memory, which `keep` keeps.
     pub fn tensors(&self, keep: &Arc<dyn Keep>) -> Result<Vec<Tensor>, Status> {
         self.inputs.iter().map(|input| input.tensor(keep)).collect()
     }
 }
 
 impl AskedInput {
-    /// Bytes that follow those before.
+    /// Appends bytes.
     pub fn append(&mut self, base: Kept, bytes: usize, memory: (u32, i64)) -> Result<(), Fault> {
         let place = match memory.0 {
             0 => Place::Host,
@@ -208,7 +210,7 @@ impl AskedInput {
         Ok(())
     }
 
-    /// It has no bytes any more.
+    /// Removes all bytes.
     pub fn clear(&mut self) {
         self.parts.clear();
     }
@@ -233,7 +235,7 @@ impl Part {
     }
 }
 
-/// Parts one after the other, in memory of ours: a model takes each input as one piece.
+/// Copies the parts to one piece of memory, because a model takes each input as one piece.
 fn joined(name: &str, parts: &[Part], keep: &Arc<dyn Keep>) -> Result<Buffer, Status> {
     let what = format!("input '{name}'");
     let total = parts.iter().try_fold(0usize, |sum, part| sum.checked_add(part.bytes));

@@ -1,4 +1,4 @@
-//! What does a backend hear of a model that it asked?
+//! How does a backend get another model's response?
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use crate::table::Handle;
 
 /// `TRITONSERVER_InferenceResponse`.
 pub struct InferenceResponse {
-    /// Who answered.
+    /// The model that answered.
     pub model: CString,
-    /// Which version of it.
+    /// The version of that model.
     pub version: i64,
     /// The request's own name.
     pub id: CString,
-    /// Why there are no outputs; NULL where there are.
+    /// The error; NULL if there are outputs.
     pub error: Handle<ErrorObject>,
-    /// What the model says beside its outputs.
+    /// The parameters of the response.
     pub parameters: Vec<(CString, Value)>,
     /// Its outputs.
     pub outputs: Vec<ReturnedOutput>,
@@ -40,7 +40,7 @@ pub struct ReturnedOutput {
     pub shape: Shape,
     /// How many bytes it has.
     pub bytes: usize,
-    /// The memory, which is given back when the response is deleted.
+    /// The memory, which is released when the response is deleted.
     pub allocated: Arc<Allocated>,
 }
 
@@ -79,19 +79,19 @@ impl InferenceResponse {
 impl Drop for InferenceResponse {
     fn drop(&mut self) {
         if !self.error.is_null() {
-            // Only a backend that deletes what is not its own ended it before.
+            // It is missing only if the backend deleted an object that is not its own.
             drop(self.error.take());
         }
     }
 }
 
-/// A response whose outputs lie in memory that the backend gave.
+/// A response whose outputs lie in memory that the backend allocated.
 pub struct Returned {
     response: InferResponse,
     outputs: Vec<ReturnedOutput>,
 }
 
-/// Memory that one request's next response got so far.
+/// The memory that was allocated for the next response of one request so far.
 pub struct Places {
     allocating: Allocating,
     has_started: bool,
@@ -99,22 +99,22 @@ pub struct Places {
 }
 
 impl Places {
-    /// None yet.
+    /// Without memory yet.
     pub fn new(allocating: Allocating) -> Places {
         Places { allocating, has_started: false, made: Vec::new() }
     }
 
-    /// Whose memory it is.
+    /// Allocates the memory.
     pub fn allocating(&self) -> &Allocating {
         &self.allocating
     }
 
-    /// There will be a response, with outputs or without.
+    /// Announces a response, with outputs or without.
     pub fn start(&mut self) -> Result<(), Status> {
         if std::mem::replace(&mut self.has_started, true) { Ok(()) } else { self.allocating.start() }
     }
 
-    /// Memory for an output of the next response.
+    /// Allocates memory for an output of the next response.
     pub fn place(&mut self, output: &str, bytes: usize, preferred: Place) -> Result<Arc<Allocated>, Status> {
         self.start()?;
         let allocated = self.allocating.allocate(output, bytes, preferred)?;
@@ -122,14 +122,14 @@ impl Places {
         Ok(allocated)
     }
 
-    /// Brings the outputs of a response to the backend's memory, where the model did not write them there.
+    /// Copies outputs to the backend's memory, unless the model wrote them there.
     pub fn fill(&mut self, mut response: InferResponse) -> Result<Returned, Status> {
         let outputs = std::mem::take(&mut response.outputs);
         let outputs = outputs.into_iter().map(|output| self.fill_one(output)).collect::<Result<_, _>>()?;
         Ok(Returned { response, outputs })
     }
 
-    /// The next response has no memory yet. What the model asked for and did not use goes back.
+    /// Begins the next response. Memory that the model asked for and did not use is released.
     pub fn next(&mut self) {
         (self.has_started, self.made) = (false, Vec::new());
     }

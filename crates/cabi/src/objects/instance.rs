@@ -26,7 +26,7 @@ pub struct InstanceObject {
     pub meter: Mutex<Option<Arc<dyn Meter>>>,
     /// Its requests that the backend has not released.
     pub outstanding: Arc<Outstanding>,
-    /// What the backend says of its memory.
+    /// The memory that the backend reports.
     pub memory: Arc<SaidMemory>,
     /// The backend's own state.
     pub state: AtomicPtr<c_void>,

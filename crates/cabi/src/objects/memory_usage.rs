@@ -1,4 +1,4 @@
-//! How much memory does a model have, as its backend says?
+//! How much memory does a model have, as its backend reports it?
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
@@ -8,7 +8,7 @@ use nerite_request::report::MemoryUsage;
 
 use super::attributes::Told;
 
-/// What a backend said of a model, or of one instance. What it says later takes the place of it.
+/// The memory that a backend reported for a model or for one instance. A later report replaces it.
 #[derive(Default)]
 pub struct SaidMemory(Mutex<Vec<(u32, i64, u64)>>);
 
@@ -28,12 +28,12 @@ pub struct MemoryOfModel {
 }
 
 impl MemoryOfModel {
-    /// What is said of the model itself.
+    /// The report of the model itself.
     pub fn own(&self) -> &SaidMemory {
         &self.own
     }
 
-    /// What is said of a new instance. It counts as long as the instance lives.
+    /// The report of a new instance. It counts as long as the instance lives.
     pub fn of_instance(&self) -> Arc<SaidMemory> {
         let said = Arc::new(SaidMemory::default());
         let mut instances = lock(&self.instances);

@@ -16,7 +16,8 @@ use super::object;
 use crate::fault::Fault;
 use crate::limits::METRICS_MAX;
 
-/// The registry of the server, or the way to it. It is global, because these functions have no argument for the server.
+/// Makes metrics in the server's registry, here or through a channel. It is global, because these functions have no
+/// argument for the server.
 static REGISTRY: Mutex<Option<Arc<dyn MetricSource>>> = Mutex::new(None);
 
 /// `TRITONSERVER_MetricFamily`.
@@ -78,7 +79,7 @@ pub fn count_in(metrics: &Arc<CustomMetrics>) {
     make_metrics_by(Arc::new(Arc::clone(metrics)));
 }
 
-/// From now on the metrics of backends are made so.
+/// Sets how the metrics of backends are made from now on.
 pub fn make_metrics_by(source: Arc<dyn MetricSource>) {
     *lock(&REGISTRY) = Some(source);
 }

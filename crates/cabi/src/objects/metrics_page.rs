@@ -1,14 +1,14 @@
-//! What is a look at a server's metrics?
+//! How does a program get the text of the server's metrics?
 
 use super::object;
 
-/// `TRITONSERVER_Metrics`: the page of metrics as it was when the program asked.
+/// `TRITONSERVER_Metrics`: the page of metrics at the time of the call.
 pub struct MetricsPage(String);
 
 object!(MetricsPage, 25, "metrics object");
 
 impl MetricsPage {
-    /// This page.
+    /// An object with this page.
     pub fn new(text: String) -> MetricsPage {
         MetricsPage(text)
     }

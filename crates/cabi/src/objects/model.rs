@@ -32,12 +32,12 @@ pub struct ModelObject {
     pub is_initializing: AtomicBool,
     /// The models of this server.
     pub server: Handle<ServerObject>,
-    /// The same, for what it asked of them.
+    /// The same as an object. It counts the requests that the model made.
     pub asked: Arc<ServerObject>,
     config: Mutex<Arc<ModelConfig>>,
     settled: OnceLock<Settled>,
     state: AtomicPtr<c_void>,
-    /// What the backend says of its memory.
+    /// The memory that the backend reports.
     pub memory: MemoryOfModel,
 }
 
@@ -116,7 +116,7 @@ impl ModelObject {
         self.settled.get_or_init(|| Settled { config, names });
     }
 
-    /// The name of a tensor for C. One that the configuration has needs no memory.
+    /// The name of a tensor for C. A name in the configuration needs no allocation.
     pub fn c_name(&self, name: &str) -> Arc<CStr> {
         let settled = self.settled.get();
         let at =
@@ -137,7 +137,7 @@ impl Drop for ModelObject {
     }
 }
 
-/// Whose requests they are that a program makes of the server in its own process, for errors.
+/// The name in errors for a program that makes requests to the server in its own process.
 const PROGRAM: &str = "the program itself";
 
 /// `TRITONSERVER_Server`: the models of this server that a model may use.
@@ -146,11 +146,11 @@ pub struct ServerObject {
     pub owner: Arc<str>,
     /// The models.
     models: Models,
-    /// Its requests that are the server's now.
+    /// Its requests that are the server's at present.
     pub flights: Arc<Outstanding>,
-    /// Its requests and responses that it did not delete yet.
+    /// Its requests and responses that it has not deleted.
     pub held: Arc<Outstanding>,
-    /// There for the program that made the server. A model has its server's models only.
+    /// `Some` for the program that made the server. A model has only the server's models.
     program: Option<Arc<dyn ServerCalls>>,
 }
 
@@ -162,12 +162,12 @@ impl ServerObject {
         ServerObject { owner: Arc::clone(owner), models, flights: Arc::default(), held: Arc::default(), program: None }
     }
 
-    /// The server as the program has it that made it.
+    /// The server object for the program that made the server.
     pub fn of_program(calls: Arc<dyn ServerCalls>) -> ServerObject {
         ServerObject { program: Some(Arc::clone(&calls)), ..ServerObject::new(&Arc::from(PROGRAM), calls.models()) }
     }
 
-    /// The models, for this function. Who only completes a configuration in a process of its own cannot ask them.
+    /// The models, for this function. A process that only completes a configuration cannot use them.
     pub fn models(&self, function: &str) -> Result<&Models, Status> {
         if self.models.is_none() {
             return Err(Status::unsupported(format!(
@@ -179,12 +179,12 @@ impl ServerObject {
         Ok(&self.models)
     }
 
-    /// What the program may ask that made the server.
+    /// The calls of the program that made the server.
     pub fn program(&self) -> Option<&Arc<dyn ServerCalls>> {
         self.program.as_ref()
     }
 
-    /// The same where nobody else may ask.
+    /// The same calls; an error for all others.
     pub fn calls(&self) -> Result<&Arc<dyn ServerCalls>, Fault> {
         let refused = || Fault::misuse("the server is not the backend's: only the program that made it may ask this");
         self.program().ok_or_else(refused)

@@ -1,6 +1,6 @@
-//! What does a program say of the server that it is about to make?
+//! Which options does a program set for the server that it is about to make?
 //!
-//! Options are kept as an operator would type them: each is checked, and means, what the flag of that name means.
+//! Options are stored as command-line flags: each is checked as, and means the same as, the flag of that name.
 
 use std::sync::{MutexGuard, PoisonError};
 
@@ -17,7 +17,7 @@ object!(ServerOptions, 24, "server options object");
 
 struct Given {
     flags: Vec<String>,
-    /// Whether configurations are served as they are. So it is in Triton unless a program says otherwise, though not for its operators.
+    /// Whether configurations are used as they are. In Triton this is the default for programs, but not for operators.
     is_strict: bool,
     control: Control,
     startup: Vec<String>,
@@ -28,20 +28,20 @@ struct Given {
 pub enum Control {
     /// Number 0.
     None,
-    /// Number 1, which Triton takes where nothing is said.
+    /// Number 1, which is Triton's default.
     Poll,
     /// Number 2.
     Explicit,
 }
 
 impl ServerOptions {
-    /// What holds where nothing is said.
+    /// The defaults.
     pub fn new() -> ServerOptions {
         let (flags, startup) = (Vec::new(), Vec::new());
         ServerOptions(Mutex::new(Given { flags, is_strict: true, control: Control::Poll, startup }))
     }
 
-    /// Takes over the flag of that name with this value. Of some flags each value counts, of others the last.
+    /// Stores the flag of that name with this value. Some flags may be repeated. For the others the last value is used.
     pub fn set(&self, flag: &str, value: impl std::fmt::Display) -> Result<(), Fault> {
         let mut given = self.lock();
         room(given.flags.len())?;
@@ -49,17 +49,17 @@ impl ServerOptions {
         Ok(())
     }
 
-    /// Whether configurations are served as they are.
+    /// Sets whether configurations are used as they are.
     pub fn set_strict(&self, is_strict: bool) {
         self.lock().is_strict = is_strict;
     }
 
-    /// Who decides which models are up.
+    /// Sets who decides which models are loaded.
     pub fn set_control(&self, control: Control) {
         self.lock().control = control;
     }
 
-    /// A model to load at start.
+    /// Adds a model to load at start.
     pub fn add_startup(&self, model: String) -> Result<(), Fault> {
         let mut given = self.lock();
         room(given.startup.len())?;
@@ -67,7 +67,7 @@ impl ServerOptions {
         Ok(())
     }
 
-    /// All of it, as an operator would type it.
+    /// All options, as command-line flags.
     pub fn flags(&self) -> Vec<String> {
         let given = self.lock();
         let mut flags = given.flags.clone();
@@ -77,7 +77,7 @@ impl ServerOptions {
             Control::Explicit => ("explicit", true),
         };
         flags.push(format!("--model-control-mode={word}"));
-        // In the other modes all models are up, and Triton passes over these.
+        // In the other modes all models are loaded, and Triton ignores these.
         flags.extend(given.startup.iter().filter(|_| loads).map(|model| format!("--load-model={model}")));
         if given.is_strict {
             flags.push("--disable-auto-complete-config".to_owned());

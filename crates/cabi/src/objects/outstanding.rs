@@ -8,12 +8,12 @@ use nerite_locks::Mutex;
 
 /// Counts the requests of one instance of which the backend still holds an object: the request, a response, an output or a factory.
 ///
-/// A request takes no lock for it, unless an instance ends. All accesses are sequentially consistent: of the one who ends the last request and the
-/// one who waits, at least one sees the other.
+/// For this a request takes no lock, unless an instance is ending. All accesses are sequentially consistent: of the
+/// thread that ends the last request and the thread that waits, at least one sees the other.
 #[derive(Default)]
 pub struct Outstanding {
     count: AtomicUsize,
-    /// Whether somebody waits for the last.
+    /// Whether a thread waits for the last one.
     is_awaited: AtomicBool,
     ending: Mutex<()>,
     none: Condvar,
@@ -42,7 +42,7 @@ impl Outstanding {
 impl Drop for Counted {
     fn drop(&mut self) {
         if self.0.count.fetch_sub(1, Ordering::SeqCst) == 1 && self.0.is_awaited.load(Ordering::SeqCst) {
-            // Who waits holds this lock from its look at the count until it sleeps.
+            // A waiting thread holds this lock from its read of the count until it sleeps.
             drop(self.0.ending.lock().unwrap_or_else(PoisonError::into_inner));
             self.0.none.notify_all();
         }

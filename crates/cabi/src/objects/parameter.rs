@@ -57,7 +57,7 @@ pub struct ParameterObject {
     value: Content,
 }
 
-/// What a parameter has.
+/// The content of a parameter.
 pub enum Content {
     /// A value.
     Value(Value),
@@ -84,7 +84,7 @@ impl ParameterObject {
         }
     }
 
-    /// Where its bytes are, and how many, if it has such.
+    /// The address and number of its bytes, if it has bytes.
     pub fn bytes(&self) -> Option<(Kept, u64)> {
         match &self.value {
             Content::Bytes(base, bytes) => Some((*base, *bytes)),

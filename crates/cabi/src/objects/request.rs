@@ -37,24 +37,24 @@ pub struct RequestObject {
     way: Way,
     config: Arc<ModelConfig>,
     version: u64,
-    /// What it sets apart for the next request of its sequence.
+    /// The states that it keeps for the next request of its sequence.
     states: Mutex<Vec<Handle<StateObject>>>,
 }
 
 object!(RequestObject, 12, "request");
 
-/// Names of outputs. Those of two lie in place.
+/// Names of outputs. Up to two need no allocation.
 type Names = SmallVec<[Arc<CStr>; 2]>;
 
-/// Where its responses go.
+/// The state of the request.
 enum Way {
     /// It runs.
     Runs(Arc<ResponsePath>),
-    /// It waits, and a batching strategy looks at it. The flag of its client.
+    /// It waits, and a batching strategy reads it. This is its client's flag.
     Waits(Cancel),
 }
 
-/// What a client says of its request.
+/// The client's values of a request.
 struct Said<'a> {
     id: &'a str,
     sequence: &'a Sequence,
@@ -62,10 +62,11 @@ struct Said<'a> {
 }
 
 impl RequestObject {
-    /// The request of a job, for a run that began at `times`. `None` if there were no handles for it. Its client got an error then.
+    /// The request of a job, for a run that began at `times`. `None` if there were no handles for it. Then its client
+    /// got an error.
     pub fn new(job: Job, model: &ModelObject, counted: Counted, times: Times) -> Option<RequestObject> {
         let wanted = job.own_wanted().map(|name| model.c_name(name)).collect();
-        // Whatever its way is, it is replaced below.
+        // This state is replaced below.
         let way = Way::Waits(job.cancel().clone());
         let said = Said { id: job.id(), sequence: job.sequence(), parameters: job.parameters() };
         let mut request = RequestObject::of(said, job.timeout_us(), wanted, way, model);
@@ -80,7 +81,7 @@ impl RequestObject {
         Some(request)
     }
 
-    /// One that waits, for a batching strategy to look at.
+    /// A waiting request, for a batching strategy to read.
     pub fn waiting(waiting: &WaitingRequest, model: &ModelObject) -> Result<RequestObject, Fault> {
         let wanted = waiting.wanted.iter().map(|name| model.c_name(name)).collect();
         let way = Way::Waits(waiting.cancel.clone());
@@ -144,7 +145,7 @@ impl RequestObject {
         }
     }
 
-    /// The successor of the state whose output has this name.
+    /// Makes the next state in place of the state whose output has this name.
     pub fn state(&self, name: String, datatype: DataType, shape: Shape) -> Result<Handle<StateObject>, Fault> {
         let known = self.config.sequence_batching().map_or(&[][..], |batching| &batching.state);
         if known.is_empty() {
@@ -165,7 +166,7 @@ impl RequestObject {
         Ok(handle)
     }
 
-    /// Where it is traced; NULL if it is not.
+    /// The trace of the request; NULL if it has none.
     pub fn trace(&self) -> Result<Handle<TraceObject>, Fault> {
         self.path()?.trace(|| TraceOf {
             model: c_text(&self.config.name),
@@ -174,7 +175,7 @@ impl RequestObject {
         })
     }
 
-    /// Gives it back, to run again as the next one of its sequence.
+    /// Returns the request, to run again as the next one of its sequence.
     pub fn reschedule(&self) -> Result<(), Fault> {
         self.path()?.reschedule(self.inputs.iter().map(|(_, input)| input.tensor.clone()).collect())
     }
@@ -187,7 +188,7 @@ impl Drop for RequestObject {
             drop(handle.take());
         }
         for handle in self.states.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            // So are its states.
+            // It owns its states too.
             drop(handle.take());
         }
     }

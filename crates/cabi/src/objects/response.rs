@@ -25,7 +25,7 @@ pub struct ResponseObject {
 /// What is in it so far.
 #[derive(Default)]
 struct Content {
-    /// Two outputs lie in place.
+    /// Up to two outputs need no allocation.
     outputs: SmallVec<[(Handle<OutputObject>, Arc<OutputObject>); 2]>,
     said: Parameters,
 }

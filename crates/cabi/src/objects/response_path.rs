@@ -31,7 +31,7 @@ pub struct ResponsePath {
     /// Responses that the backend reported.
     reported: AtomicU64,
     traced: Option<Arc<RequestTrace>>,
-    /// What the backend sees of that, made when it first asks.
+    /// The trace object that the backend sees. It is made when it is first asked for.
     trace: Mutex<Handle<TraceObject>>,
     // Dropped last, because the instance may end then.
     _counted: Counted,
@@ -69,7 +69,7 @@ impl ResponsePath {
         responder.output_beside(name, bytes, preferred).map_err(Fault::from)
     }
 
-    /// The place of an output.
+    /// The kind and size of the memory for an output.
     pub fn output_place(&self, name: &str) -> Option<(Place, Option<usize>)> {
         self.lock().as_ref().map(|responder| responder.output_place(name)).map(|found| (found.place, found.capacity))
     }
@@ -108,19 +108,19 @@ impl ResponsePath {
         Ok(())
     }
 
-    /// Sets a tensor apart for the next request of the sequence.
+    /// Keeps a state for the next request of the sequence.
     pub fn keep_state(&self, state: Tensor) -> Result<(), Fault> {
         let mut way = self.lock();
         way.as_mut().ok_or_else(|| self.over("the update of a state"))?.keep_state(state);
         Ok(())
     }
 
-    /// Gives the request back, to run again as the next one of its sequence.
+    /// Returns the request, to run again as the next one of its sequence.
     pub fn reschedule(&self, inputs: Vec<Tensor>) -> Result<(), Fault> {
         let mut way = self.lock();
         way.as_ref().ok_or_else(|| self.over("a reschedule"))?.check_reschedule()?;
         let responder = way.take().ok_or_else(|| self.over("a reschedule"))?;
-        // It may run again before this returns, so nothing of ours is locked.
+        // It may run again before this returns, so no lock of this crate may be held.
         drop(way);
         let mut times = self.times;
         times.infer_ends();
@@ -153,7 +153,8 @@ impl ResponsePath {
         }
     }
 
-    /// The position of the response that the backend reports now. As in Triton, it counts reports, whichever factory of the request they name.
+    /// The position of the response that the backend reports now. As in Triton, it counts reports, even if they name
+    /// different factories of the request.
     pub fn next_reported(&self) -> u64 {
         self.reported.fetch_add(1, Ordering::Relaxed)
     }
@@ -184,7 +185,7 @@ impl ResponsePath {
         }
     }
 
-    /// Where the request is traced; NULL if it is not. It ends with this way.
+    /// The trace of the request; NULL if it has none. It is deleted with this path.
     pub fn trace(&self, of: impl FnOnce() -> TraceOf) -> Result<Handle<TraceObject>, Fault> {
         let Some(traced) = &self.traced else { return Ok(Handle::NULL) };
         let mut made = self.trace.lock().unwrap_or_else(PoisonError::into_inner);
@@ -207,7 +208,7 @@ impl Drop for ResponsePath {
     fn drop(&mut self) {
         let trace = *self.trace.get_mut().unwrap_or_else(PoisonError::into_inner);
         if !trace.is_null() {
-            // Only a backend that deletes what is not its own ended it before.
+            // It is missing only if the backend deleted an object that is not its own.
             drop(trace.take());
         }
         let Some(responder) = self.responder.get_mut().unwrap_or_else(PoisonError::into_inner).take() else { return };

@@ -1,4 +1,4 @@
-//! What does a backend say of one response before it reports it?
+//! What does a backend set for one response before it reports the response?
 
 use std::sync::{MutexGuard, PoisonError};
 
@@ -15,7 +15,7 @@ pub struct ResponseStatistics(Mutex<ReportedResponse>);
 
 object!(ResponseStatistics, 26, "response statistics object");
 
-/// What was set. 0 and NULL for what was not.
+/// The values that were set. Those that were not set are 0 and NULL.
 #[derive(Clone, Copy, Default)]
 pub struct ReportedResponse {
     /// The instance that made the response.
@@ -24,7 +24,7 @@ pub struct ReportedResponse {
     pub factory: Handle<Factory>,
     /// When the instance began to work for the response.
     pub start: u64,
-    /// When it began to take the outputs out. 0 if there were none.
+    /// When it began to write the outputs. 0 if there were none.
     pub output_start: u64,
     /// When the response was ready.
     pub end: u64,
@@ -33,7 +33,7 @@ pub struct ReportedResponse {
 }
 
 impl ResponseStatistics {
-    /// What was set, to change it.
+    /// The values, to change them.
     pub fn told(&self) -> MutexGuard<'_, ReportedResponse> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

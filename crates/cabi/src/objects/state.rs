@@ -1,4 +1,4 @@
-//! What does a backend keep of a sequence for its next request?
+//! How does a backend write a state for the next request of a sequence?
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -11,7 +11,7 @@ use super::{BufferAttributes, ResponsePath, object};
 use crate::fault::Fault;
 use crate::table::Handle;
 
-/// `TRITONBACKEND_State`: the successor of one state of a sequence.
+/// `TRITONBACKEND_State`: the next value of one state of a sequence.
 pub struct StateObject {
     path: Arc<ResponsePath>,
     name: String,
@@ -29,7 +29,7 @@ impl StateObject {
         StateObject { path, name, datatype, shape, slot: Mutex::default(), attributes: Mutex::default() }
     }
 
-    /// Memory of so many bytes for it, in the place of what it had.
+    /// Allocates this many bytes for it. They replace its earlier memory.
     pub fn place(&self, bytes: usize) -> Result<*mut u8, Fault> {
         let new = Slot::try_heap(bytes);
         let mut new = new.map_err(|refused| Status::no_memory(format_args!("state '{}'", self.name), refused))?;
@@ -42,7 +42,7 @@ impl StateObject {
         Ok(address)
     }
 
-    /// What is told of its memory. It ends with the state.
+    /// The attributes of its memory. They are deleted with the state.
     pub fn attributes(&self) -> Result<Handle<BufferAttributes>, Fault> {
         let bytes = self.slot().as_ref().map(Slot::len).ok_or_else(|| self.without_memory())?;
         let mut made = self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,7 +52,7 @@ impl StateObject {
         Ok(*made)
     }
 
-    /// The next request of the sequence gets what the backend wrote.
+    /// The next request of the sequence gets what the backend has written.
     pub fn update(&self) -> Result<(), Fault> {
         let slot = self.slot().take().ok_or_else(|| self.without_memory())?;
         let expected = byte_size(self.datatype, &self.shape)
@@ -84,7 +84,7 @@ impl Drop for StateObject {
     fn drop(&mut self) {
         let attributes = *self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
         if !attributes.is_null() {
-            // Only a backend that deletes what is not its own ended it before.
+            // It is missing only if the backend deleted an object that is not its own.
             drop(attributes.take());
         }
     }

@@ -56,7 +56,7 @@ pub struct OutputObject {
     /// Its dimensions.
     pub shape: Shape,
     slot: Mutex<Option<Slot>>,
-    /// Whether it has memory, or will have in a moment.
+    /// Whether it has memory, or is about to get some.
     is_placed: AtomicBool,
     attributes: Mutex<Handle<BufferAttributes>>,
 }
@@ -83,8 +83,8 @@ impl OutputObject {
         self.c_name.get_or_init(|| c_text(&self.name))
     }
 
-    /// Memory of this many bytes for it: the client's own place, if it named one. A second call is refused, because the backend may still write to
-    /// the memory of the first one.
+    /// Memory of this many bytes for it: the client's own memory, if it named some. A second call is refused, because
+    /// the backend may still write to the memory of the first one.
     pub fn place(&self, bytes: usize, preferred: Place) -> Result<(*mut u8, Place), Fault> {
         if self.is_placed.swap(true, Ordering::AcqRel) {
             return Err(self.has_memory());

@@ -1,4 +1,4 @@
-//! What does a backend see of where a request is traced?
+//! What does a backend see of the trace of a request?
 
 use std::ffi::CString;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -11,14 +11,14 @@ use super::object;
 /// `TRITONSERVER_InferenceTrace`.
 pub struct TraceObject {
     trace: Arc<RequestTrace>,
-    /// What the request asks.
+    /// The model and the id of the request.
     pub of: TraceOf,
     context: Mutex<CString>,
 }
 
 object!(TraceObject, 21, "inference trace");
 
-/// What a traced request asks; nothing before it was sent.
+/// The model and the id of a traced request. Empty before the request was sent.
 #[derive(Clone, Default)]
 pub struct TraceOf {
     /// The model.
@@ -35,12 +35,12 @@ impl TraceObject {
         TraceObject { trace, of, context: Mutex::default() }
     }
 
-    /// Where its notes go.
+    /// The trace that gets its notes.
     pub fn traced(&self) -> Arc<RequestTrace> {
         Arc::clone(&self.trace)
     }
 
-    /// What a tracer of the backend's own wants kept with it.
+    /// A text that the backend's own tracing code keeps with it.
     pub fn context(&self) -> MutexGuard<'_, CString> {
         self.context.lock().unwrap_or_else(PoisonError::into_inner)
     }

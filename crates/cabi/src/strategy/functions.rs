@@ -33,7 +33,7 @@ pub struct Functions {
 }
 
 impl Functions {
-    /// Those of the library at `path`. `None` if it has none of them.
+    /// The functions of the library at `path`. `None` if it has none of them.
     pub fn open(path: &Path, model: &str) -> Result<Option<Functions>, Status> {
         let object = open_object(path).map_err(|cause| {
             Status::internal(format!(
