@@ -39,6 +39,8 @@ pub struct Batcher {
     /// No batch starts until this many requests wait for the first time.
     hold_back: usize,
     stopped: bool,
+    /// Whether no batch waits for more requests.
+    hurries: bool,
     /// `Some` if the delay adapts to the load.
     tuned: Option<Tuned>,
 }
@@ -71,7 +73,13 @@ impl Batcher {
             forming: Forming::default(),
             granted: Vec::new(),
             stopped: false,
+            hurries: false,
         }
+    }
+
+    /// From the next event on, batches do not wait for more requests. Requests are still taken.
+    pub(crate) fn hurry(&mut self) {
+        self.hurries = true;
     }
 
     fn arrived(&mut self, arrival: Arrival, context: &mut Context<'_>) {
@@ -121,7 +129,7 @@ impl Batcher {
             if let Some(tuned) = &self.tuned {
                 self.policy.delay_us = tuned.tuning.delay_us();
             }
-            match self.forming.decide(&self.policy, self.stopped, context.now_us) {
+            match self.forming.decide(&self.policy, self.hurries, context.now_us) {
                 BatchDecision::Idle => {
                     context.joins.ends();
                     return self.tuned.iter_mut().for_each(|tuned| tuned.waits_since_us = None);
@@ -169,7 +177,7 @@ impl Batcher {
     }
 
     fn is_held_back(&self) -> bool {
-        !self.stopped && self.queue.len() < self.hold_back
+        !self.hurries && self.queue.len() < self.hold_back
     }
 }
 
@@ -222,7 +230,7 @@ impl Scheduler for Batcher {
                     self.changed(position);
                 }
             }
-            Event::Stop => self.stopped = true,
+            Event::Stop => (self.stopped, self.hurries) = (true, true),
             Event::Done(instance) => self.tuned.iter_mut().for_each(|tuned| tuned.ended(instance, context.now_us)),
             Event::Answered => self.forming.answered(),
             Event::Time => {}

@@ -189,7 +189,11 @@ impl Scheduler for Direct {
                     self.look_again(number, placed);
                 }
             }
-            Event::Stop => self.stopped = true,
+            Event::Stop => {
+                self.stopped = true;
+                self.table.end_all(&mut placed);
+                placed.into_iter().for_each(|number| self.look_at(number));
+            }
             Event::Time | Event::Answered => {}
         }
         self.start(context);

@@ -117,6 +117,18 @@ impl Oldest {
         self.offer_all(placed, context);
     }
 
+    /// Takes no more requests of clients. The batchers still take those that wait in the table, so they are not told to stop.
+    fn stop(&mut self, context: &mut Context<'_>) {
+        self.stopped = true;
+        let mut placed = Vec::new();
+        self.table.end_all(&mut placed);
+        self.offer_all(placed, context);
+        for at in 0..self.instances.len() {
+            self.instances[at].batcher.hurry();
+            self.tell(InstanceId(at), Event::Time, context);
+        }
+    }
+
     fn offer_all(&mut self, placed: Vec<SequenceNumber>, context: &mut Context<'_>) {
         for number in placed {
             self.offer(number, context);
@@ -148,7 +160,7 @@ impl Scheduler for Oldest {
                 ran.into_iter().flatten().for_each(|number| self.done(number, context));
             }
             Event::Cancelled(ticket) => self.cancelled(ticket, context),
-            Event::Stop => self.stopped = true,
+            Event::Stop => self.stop(context),
             Event::Answered => {
                 (0..self.instances.len()).for_each(|at| self.tell(InstanceId(at), Event::Answered, context));
             }

@@ -180,6 +180,16 @@ impl SequenceTable {
         }
     }
 
+    /// Ends all sequences, because no more requests come: each is over when its waiting and running requests are done. Those that have none leave
+    /// their slots at once. Adds the sequences that got a slot by that to `placed`.
+    pub fn end_all(&mut self, placed: &mut Vec<SequenceNumber>) {
+        self.open.clear();
+        self.sequences.values_mut().for_each(|sequence| sequence.ended = true);
+        while let Some((_, number)) = self.idle.first().copied() {
+            placed.extend(self.leave(number));
+        }
+    }
+
     /// The sequence of a waiting request.
     pub fn sequence_of(&self, ticket: Ticket) -> Option<SequenceNumber> {
         self.tickets.get(&ticket).copied()

@@ -46,6 +46,7 @@ struct Play {
     ran: Vec<Ran>,
     rejected: BTreeMap<usize, Rejection>,
     rows_max: usize,
+    stopped_us: Option<u64>,
 }
 
 impl Play {
@@ -62,6 +63,7 @@ impl Play {
             ran: Vec::new(),
             rejected,
             rows_max,
+            stopped_us: None,
         }
     }
 
@@ -100,6 +102,12 @@ impl Play {
         }
     }
 
+    fn stop(&mut self) {
+        self.stopped_us.get_or_insert(self.now_us);
+        self.driver.stop(self.now_us);
+        self.take();
+    }
+
     fn pass_until(&mut self, until_us: u64) {
         loop {
             let done = self.busy.iter().map(|(instance, (at_us, _))| (*at_us, Some(*instance))).min();
@@ -133,7 +141,7 @@ impl Play {
                         self.driver.cancel(*ticket, self.now_us);
                     }
                 }
-                Deed::Stop => self.driver.stop(self.now_us),
+                Deed::Stop => self.stop(),
             }
             self.take();
         }
@@ -181,10 +189,12 @@ proptest! {
         play.do_all(&deeds);
         check(&play, true);
         check_deadlines(&play, delay_us + (places as u64 + 1) * RUN_US);
+        check_stop(&play);
         let mut play = Play::new(oldest(instances, places, rows_max, delay_us), instances, rows_max as usize);
         play.do_all(&deeds);
         check(&play, false);
         check_deadlines(&play, delay_us + (places as u64 + 1) * RUN_US);
+        check_stop(&play);
     }
 }
 
@@ -225,6 +235,17 @@ fn check_deadlines(play: &Play, start_us: u64) {
             due_us(*number)
         );
     }
+}
+
+/// Checks that requests that waited at a stop ended as fast as an instance can run them, and that no later ones were taken.
+fn check_stop(play: &Play) {
+    let Some(stopped_us) = play.stopped_us else { return };
+    let waited = play.times.ended_us.iter().filter(|(_, ended_us)| **ended_us > stopped_us).map(|(number, _)| number);
+    let (early, late): (Vec<usize>, Vec<usize>) = waited.partition(|number| play.times.came_us[**number] <= stopped_us);
+    assert!(late.iter().all(|number| play.rejected.get(number) == Some(&Rejection::Stopping)), "taken: {late:?}");
+    let last_us = early.iter().map(|number| play.times.ended_us[number]).max().unwrap_or(stopped_us);
+    let most_us = stopped_us + early.len() as u64 * RUN_US;
+    assert!(last_us <= most_us, "{} waited at {stopped_us}, and the last one until {last_us}", early.len());
 }
 
 fn ask(play: &mut Play, sequence: u64, flags: &str) {
@@ -323,4 +344,36 @@ fn candidates_share_batches_and_their_requests_do_not() {
     assert!(play.ran.len() >= 3, "{:?}", play.ran);
     play.pass_until(100 * IDLE_US);
     assert_eq!(play.ran.len(), 5);
+}
+
+/// Three sequences without END come while one place is free. Checks that all that wait at a stop run at once, and that nothing is left to wait for.
+#[track_caller]
+fn check_stopped(scheduler: impl Scheduler + Send + 'static) {
+    let mut play = Play::new(scheduler, 1, 4);
+    for sequence in [1, 2, 3, 3] {
+        ask(&mut play, sequence, "s");
+    }
+    ask(&mut play, 2, "");
+    play.pass_until(3 * RUN_US);
+    let before = play.ran.len();
+    assert!(before < 5, "the others have no slot, or are held back");
+    play.stop();
+    play.pass_until(3 * RUN_US + 5 * RUN_US);
+    assert_eq!((play.ran.len(), &play.rejected), (5, &BTreeMap::new()), "{before} ran before");
+    assert!(play.driver.is_drained() && play.driver.wake_at_us().is_none());
+}
+
+#[test]
+fn after_a_stop_no_request_waits_for_a_sequence_that_is_idle() {
+    check_stopped(direct(1, 1, 0, 0.0));
+    check_stopped(oldest(1, 1, 1, 0));
+    check_stopped(oldest(1, 1, 4, 300));
+}
+
+#[test]
+fn after_a_stop_no_request_waits_for_others() {
+    check_stopped(direct(1, 4, 1_000_000, 1.0));
+    check_stopped(oldest(1, 4, 4, 1_000_000));
+    let batch = BatchPolicy { rows_max: 4, preferred: vec![4], hold_back: 9, ..BatchPolicy::default() };
+    check_stopped(Oldest::new(OldestPolicy { instances: 1, candidates_max: 2, idle_us: 1_000_000, batch }));
 }
