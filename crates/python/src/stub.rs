@@ -20,6 +20,7 @@ macro_rules! part {
 const MODULES: &[(&str, &str)] = &[
     ("nerite_model", include_str!("../../../python/nerite/model/__init__.py")),
     part!("answer"),
+    part!("arguments"),
     part!("batch"),
     part!("calls"),
     part!("channel"),

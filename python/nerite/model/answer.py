@@ -9,6 +9,7 @@ from typing import Any, Optional, Sequence
 
 import numpy as np
 
+from . import arguments
 from .calls import Calls
 from .channel import Channel, Ended, Side
 from .errors import ERROR_CHARACTERS_MAX, TritonModelException, refused_call
@@ -88,12 +89,17 @@ class Conversation:
 
 def check_send(response: Any, flags: int) -> None:
     """Checks the arguments of a sender by Triton's rules."""
+    if type(flags) is not int or (response is not None and not isinstance(response, InferenceResponse)):
+        try:
+            flags = arguments.unsigned_32(flags)
+            if response is not None:
+                arguments.instance(response, InferenceResponse)
+        except arguments.Unfit:
+            raise refused_call("send", _SEND_SIGNATURE, (response,) if flags == 0 else (response, flags)) from None
     if flags not in (0, FLAG_FINAL):
         raise TritonModelException("Unable to send response. Unsupported flag provided.")
     if response is None and flags == 0:
         raise TritonModelException("Inference Response object must be provided when the response flags is set to zero.")
-    if response is not None and not isinstance(response, InferenceResponse):
-        raise refused_call("send", _SEND_SIGNATURE, (response,) if flags == 0 else (response, flags))
 
 
 class Answer:

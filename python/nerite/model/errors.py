@@ -7,6 +7,8 @@ import sys
 from types import CodeType, FrameType
 from typing import Any, Optional
 
+from . import arguments
+
 # The code objects whose frames end a traceback: the functions that call the model.
 CALLERS: set[CodeType] = set()
 # Longer error texts are cut, because the texts of a whole batch are sent in one packet.
@@ -56,10 +58,12 @@ class TritonError:
     UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = _ErrorCode
 
     def __init__(self, message: str, code: Any = _ErrorCode.INTERNAL) -> None:
-        if not isinstance(message, str) or not isinstance(code, _ErrorCode):
+        try:
+            self._message = arguments.text(message)
+            arguments.instance(code, _ErrorCode)
+        except arguments.Unfit:
             given = (message,) if code is _ErrorCode.INTERNAL else (message, code)
-            raise refused_arguments("TritonError", _ERROR_SIGNATURE, given)
-        self._message = message
+            raise refused_arguments("TritonError", _ERROR_SIGNATURE, given) from None
         self._code = code
 
     def code(self) -> Any:
@@ -76,9 +80,9 @@ def refused_arguments(name: str, signature: str, given: tuple[Any, ...] = (), na
     return _refused("__init__", "constructor", f"c_python_backend_utils.{name}({signature})", given, named)
 
 
-def refused_call(name: str, signature: str, given: tuple[Any, ...]) -> TypeError:
-    """The same for a function."""
-    return _refused(name, "function", f"({signature}) -> None", given, None)
+def refused_call(name: str, signature: str, given: tuple[Any, ...], returns: str = "None") -> TypeError:
+    """The same for a function, which returns a value of this type."""
+    return _refused(name, "function", f"({signature}) -> {returns}", given, None)
 
 
 def _refused(name: str, kind: str, signature: str, given: tuple[Any, ...], named: Optional[dict[str, Any]]) -> TypeError:

@@ -7,11 +7,14 @@ Outputs are read where the other model, or the server, wrote them.
 from __future__ import annotations
 
 import collections
+import re
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
-from .errors import TritonError, TritonModelException
+from . import arguments
+from .arguments import Unfit
+from .errors import TritonError, TritonModelException, refused_call
 from .requests import InferenceRequest, InferenceResponse
 from .tensors import NUMPY_DTYPES, Tensor, decoded, encoded, encoded_bytes, write_elements
 
@@ -19,6 +22,10 @@ if TYPE_CHECKING:
     from .answer import Conversation
 
 _ALIGN = 64
+_LOAD_SIGNATURE = "model_name: str, config: str = '', files: object = None"
+_UNLOAD_SIGNATURE = "model_name: str, unload_dependents: bool = False"
+_READY_SIGNATURE = "model_name: str, model_version: str = ''"
+_READINESS_FAILED = "Failed to check model readiness: "
 ONLY_IN_EXECUTE = "BLS is only supported during the 'execute' function."
 # Set while the model may call the server.
 _talk: "Optional[Conversation]" = None
@@ -208,31 +215,79 @@ def forget_unwanted(talk: "Conversation") -> None:
 
 def load_model(model_name: str, config: str = "", files: "Optional[dict[str, bytes]]" = None) -> None:
     """Loads or reloads a model of the server. With ``files``, from these files and not from its repository."""
+    try:
+        model_name, config = arguments.text(model_name), arguments.text(config)
+    except Unfit:
+        raise refused_call("load_model", _LOAD_SIGNATURE, (model_name, config, files)) from None
+    contents = _contents(model_name, files)
     talk = speaking()
-    files = files or {}
-    total = sum(-(-len(content) // _ALIGN) * _ALIGN for content in files.values())
-    told: list[Any] = []
+    total = sum(-(-len(content) // _ALIGN) * _ALIGN for content in contents.values())
+    segment, at, told = None, 0, []
     if total:
         segment, at = space(talk, total)
-        for path, content in files.items():
+    for path, content in contents.items():
+        # A file without bytes needs no memory.
+        place = (segment, at) if content else (None, 0)
+        if content:
             np.frombuffer(talk.memory[segment], np.uint8)[at : at + len(content)] = np.frombuffer(content, np.uint8)
-            told.append([path.removeprefix("file:"), segment, at, len(content)])
             at += -(-len(content) // _ALIGN) * _ALIGN
-    _done(talk.calls.ask({"load": [model_name, config, told]}))
+        told.append([path.removeprefix("file:"), *place, len(content)])
+    _done("Failed to load model: ", talk.calls.ask({"load": [model_name, config, told]}))
+
+
+def _contents(model_name: str, files: Any) -> "dict[str, bytes]":
+    """The files, after a check of their types."""
+    if files is None:
+        return {}
+    if not isinstance(files, dict):
+        raise TritonModelException(
+            f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
+        )
+    for path, content in files.items():
+        if not isinstance(path, str):
+            raise arguments.uncastable(path)
+        if not isinstance(content, bytes):
+            raise arguments.uncastable(content)
+    return files
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     """Unloads a model of the server."""
-    _done(speaking().calls.ask({"unload": [model_name, bool(unload_dependents)]}))
+    try:
+        model_name, unload_dependents = arguments.text(model_name), arguments.truth(unload_dependents)
+    except Unfit:
+        raise refused_call("unload_model", _UNLOAD_SIGNATURE, (model_name, unload_dependents)) from None
+    _done("Failed to unload model: ", speaking().calls.ask({"unload": [model_name, unload_dependents]}))
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Whether a version of a model is ready. Without a number, the highest one."""
-    version = int(model_version) if model_version else None
-    return bool(_done(speaking().calls.ask({"is_ready": [model_name, version]})))
+    try:
+        model_name, model_version = arguments.text(model_name), arguments.text(model_version)
+    except Unfit:
+        raise refused_call("is_model_ready", _READY_SIGNATURE, (model_name, model_version), "bool") from None
+    talk = speaking()
+    version = _version(model_version)
+    return bool(_done(_READINESS_FAILED, talk.calls.ask({"is_ready": [model_name, version]})))
 
 
-def _done(answer: Any) -> Any:
+def _version(text: str) -> "Optional[int]":
+    """The number of a version. None for an empty text. As C's ``strtol`` does, it ignores what follows the number."""
+    if not text:
+        return None
+    found = re.match(r"[ \t\n\v\f\r]*([+-]?[0-9]+)", text)
+    number = int(found.group(1)) if found else None
+    if number is None or not 0 <= number < 1 << 63:
+        is_stol = number is None or not -(1 << 63) <= number < 1 << 63
+        details = " (details: stol)" if is_stol else ""
+        raise TritonModelException(
+            f"{_READINESS_FAILED}failed to get model version from specified version string '{text}'{details}, "
+            "version should be an integral value > 0"
+        )
+    return number
+
+
+def _done(what: str, answer: Any) -> Any:
     if "error" in answer:
-        raise TritonModelException(answer["error"])
+        raise TritonModelException(what + answer["error"])
     return answer.get("done", False)

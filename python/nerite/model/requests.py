@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, Union
 
 import numpy as np
 
-from .errors import Named, TritonError, TritonModelException, refused_arguments
+from . import arguments
+from .arguments import Unfit
+from .errors import Named, TritonError, TritonModelException, refused_arguments, refused_call
 from .packets import Request, encode
 from .tensors import Tensor
 
@@ -30,8 +32,13 @@ class PreferredMemory:
     __module__ = "c_python_backend_utils"
 
     def __init__(self, preferred_memory_type: Any, preferred_device_id: int = 0) -> None:
-        self.preferred_memory_type = preferred_memory_type
-        self.preferred_device_id = preferred_device_id
+        try:
+            self.preferred_memory_type = arguments.instance(preferred_memory_type, MemoryType)
+            self.preferred_device_id = arguments.signed_64(preferred_device_id)
+        except Unfit:
+            signature = "preferred_memory_type: c_python_backend_utils.MemoryType, preferred_device_id: int = 0"
+            given = (preferred_memory_type,) if preferred_device_id == 0 else (preferred_memory_type, preferred_device_id)
+            raise refused_arguments("PreferredMemory", signature, given) from None
 
 
 class InferenceTrace:
@@ -61,6 +68,38 @@ _REQUEST_SIGNATURE = (
     "preferred_memory: c_python_backend_utils.PreferredMemory, trace: c_python_backend_utils.InferenceTrace, "
     "parameters: object = None"
 )
+_FLAGS_SIGNATURE = "self: c_python_backend_utils.InferenceRequest, arg0: int"
+_EXEC_SIGNATURE = "self: c_python_backend_utils.InferenceRequest, decoupled: bool = False"
+# The value of an argument that was not given and has no value of its own. None is not accepted for such an argument.
+_DEFAULT: Any = type("_Default", (), {})()
+_REQUEST_ARGUMENTS: dict[str, Any] = {
+    "request_id": "",
+    "correlation_id": 0,
+    "inputs": None,
+    "requested_output_names": None,
+    "model_name": None,
+    "model_version": -1,
+    "flags": 0,
+    "timeout": 0,
+    "preferred_memory": _DEFAULT,
+    "trace": _DEFAULT,
+    "parameters": None,
+}
+
+
+def _refused_request(values: tuple[Any, ...]) -> TypeError:
+    named = {name: value for (name, usual), value in zip(_REQUEST_ARGUMENTS.items(), values) if value is not usual}
+    return refused_arguments("InferenceRequest", _REQUEST_SIGNATURE, (), named)
+
+
+def _checked_correlation(correlation_id: Any) -> Union[int, str]:
+    if isinstance(correlation_id, str):
+        return correlation_id
+    if not isinstance(correlation_id, int):
+        raise TritonModelException("Correlation ID must be integer or string")
+    if not 0 <= correlation_id < 1 << 64:
+        raise arguments.uncastable(correlation_id)
+    return int(correlation_id)
 
 
 class InferenceRequest:
@@ -81,17 +120,29 @@ class InferenceRequest:
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
-        preferred_memory: Optional[PreferredMemory] = None,
-        trace: Optional[InferenceTrace] = None,
+        preferred_memory: PreferredMemory = _DEFAULT,
+        trace: InferenceTrace = _DEFAULT,
         parameters: Optional[dict[str, Any]] = None,
     ) -> None:
-        if inputs is None or requested_output_names is None or model_name is None:
-            raise refused_arguments("InferenceRequest", _REQUEST_SIGNATURE)
-        if any(tensor is None for tensor in inputs):
+        try:
+            request_id, model_name = arguments.text(request_id), arguments.text(model_name)
+            inputs = list(arguments.instances(inputs, Tensor))
+            requested_output_names = arguments.texts(requested_output_names)
+            model_version = arguments.signed_64(model_version)
+            flags, timeout = arguments.unsigned_32(flags), arguments.unsigned_64(timeout)
+            if preferred_memory is not _DEFAULT:
+                arguments.instance(preferred_memory, PreferredMemory)
+            trace = None if trace is _DEFAULT else arguments.instance(trace, InferenceTrace)
+        except Unfit:
+            given = (request_id, correlation_id, inputs, requested_output_names, model_name, model_version, flags, timeout)
+            raise _refused_request((*given, preferred_memory, trace, parameters)) from None
+        checked = checked_parameters(parameters, (bool, int, str, float), "bool/int/str/float")
+        correlation_id = _checked_correlation(correlation_id)
+        if None in inputs:
             raise TritonModelException(
                 f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not be empty."
             )
-        if any(not name for name in requested_output_names):
+        if "" in requested_output_names:
             raise TritonModelException(
                 f"Requested output name for request with id '{request_id}' and model name '{model_name}' should not be empty."
             )
@@ -101,10 +152,10 @@ class InferenceRequest:
             "id": request_id,
             "correlation": correlation_id,
             "timeout": timeout,
-            "parameters": checked_parameters(parameters, (bool, int, str, float), "bool/int/str/float"),
+            "parameters": checked,
             "outputs": [[name] for name in requested_output_names],
         }
-        self._inputs = list(inputs)
+        self._inputs = inputs
         self._answer: Optional[Answer] = None
         self._flags = flags
         self._trace = trace
@@ -142,7 +193,10 @@ class InferenceRequest:
 
     def set_flags(self, flags: int) -> None:
         """Changes the sequence flags."""
-        self._flags = flags
+        try:
+            self._flags = arguments.unsigned_32(flags)
+        except Unfit:
+            raise refused_call("set_flags", _FLAGS_SIGNATURE, (self, flags)) from None
 
     def timeout(self) -> int:
         """The request's timeout in µs. 0 for none."""
@@ -175,7 +229,10 @@ class InferenceRequest:
     def set_release_flags(self, flags: int) -> None:
         """Sets what happens to the request when ``execute`` returns. With the flag for rescheduling, the request runs again and is not
         answered."""
-        self._is_again = flags == RELEASE_RESCHEDULE
+        try:
+            self._is_again = arguments.unsigned_32(flags) == RELEASE_RESCHEDULE
+        except Unfit:
+            raise refused_call("set_release_flags", _FLAGS_SIGNATURE, (self, flags)) from None
 
     def output_array(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
         """An array of this shape and dtype over the place of the output ``name``. A result that is computed into it (``out=``) and returned
@@ -188,6 +245,10 @@ class InferenceRequest:
     def exec(self, decoupled: bool = False) -> Any:
         """Sends the request to the model that it names, and waits for the response. If decoupled, returns an iterator over the
         responses."""
+        try:
+            decoupled = arguments.truth(decoupled)
+        except Unfit:
+            raise refused_call("exec", _EXEC_SIGNATURE, (self, decoupled), "object") from None
         if InferenceRequest._exec is None:
             raise TritonModelException("BLS is only supported during the 'execute' function.")
         return InferenceRequest._exec(self, decoupled)
@@ -196,6 +257,10 @@ class InferenceRequest:
         """As :meth:`exec`, for ``await``."""
         import asyncio
 
+        try:
+            decoupled = arguments.truth(decoupled)
+        except Unfit:
+            raise refused_call("async_exec", _EXEC_SIGNATURE, (self, decoupled), "object") from None
         return asyncio.get_running_loop().run_in_executor(None, self.exec, decoupled)
 
 
@@ -211,12 +276,11 @@ class InferenceResponse:
         error: Optional[TritonError] = None,
         parameters: Optional[dict[str, Any]] = None,
     ) -> None:
-        is_list = type(output_tensors) in (list, tuple)
-        if not is_list or (error is not None and not isinstance(error, TritonError)):
-            raise _refused_response(output_tensors, error, parameters)
+        if type(output_tensors) not in (list, tuple) or (error is not None and not isinstance(error, TritonError)):
+            output_tensors = _checked_outputs(output_tensors, error, parameters)
         for tensor in output_tensors:
-            if type(tensor) is not Tensor:
-                if tensor is None:
+            if type(tensor) is not Tensor and not isinstance(tensor, Tensor):
+                if tensor is None and _may_be_none(output_tensors):
                     raise TritonModelException("Output tensor for inference response should not be empty.")
                 raise _refused_response(output_tensors, error, parameters)
         self._outputs = output_tensors
@@ -238,6 +302,20 @@ class InferenceResponse:
     def parameters(self) -> str:
         """The response's parameters, in JSON."""
         return encode(self._parameters or {})
+
+
+def _checked_outputs(outputs: Any, error: Any, parameters: Any) -> Sequence[Tensor]:
+    try:
+        if error is not None:
+            arguments.instance(error, TritonError)
+        return arguments.items(outputs)
+    except Unfit:
+        raise _refused_response(outputs, error, parameters) from None
+
+
+def _may_be_none(outputs: Sequence[Any]) -> bool:
+    """Whether every element has a type that is accepted. The types of all elements are checked before their values."""
+    return all(one is None or isinstance(one, Tensor) for one in outputs)
 
 
 def _refused_response(outputs: Any, error: Any, parameters: Any) -> TypeError:

@@ -10,7 +10,8 @@ from typing import Any, Optional, Sequence
 
 import numpy as np
 
-from .errors import TritonModelException, refused_arguments
+from . import arguments
+from .errors import TritonModelException, refused_arguments, refused_call
 
 LENGTH_BYTES = 4
 _new = object.__new__
@@ -58,8 +59,11 @@ class Tensor:
     _offset: int
 
     def __init__(self, name: str, numpy_array: np.ndarray) -> None:
-        if not isinstance(name, str) or not isinstance(numpy_array, np.ndarray):
-            raise refused_arguments("Tensor", "arg0: str, arg1: numpy.ndarray", (name, numpy_array))
+        if type(name) is not str or not isinstance(numpy_array, np.ndarray):
+            try:
+                name, _ = arguments.text(name), arguments.instance(numpy_array, np.ndarray)
+            except arguments.Unfit:
+                raise refused_arguments("Tensor", "arg0: str, arg1: numpy.ndarray", (name, numpy_array)) from None
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
         datatype = DATATYPES.get(numpy_array.dtype.num)
@@ -143,6 +147,11 @@ class Tensor:
         """A tensor over the memory of a DLPack capsule, or of an object that makes one."""
         from . import dlpack
 
+        try:
+            name = arguments.text(name)
+        except arguments.Unfit:
+            returns = "c_python_backend_utils.Tensor"
+            raise refused_call("from_dlpack", "arg0: str, arg1: object", (name, tensor), returns) from None
         datatype, array = dlpack.imported(tensor)
         return Tensor._of(name, datatype, array)
 
