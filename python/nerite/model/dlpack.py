@@ -1,9 +1,12 @@
 """How are tensors exchanged with other libraries without numpy?
 
-With DLPack's capsules, in the first layout (``DLManagedTensor``), which every library reads. numpy has no BF16 and does not export
-read-only memory, so the structures are made here.
+With DLPack's capsules. Every library reads the first layout (``DLManagedTensor``). The second one (``DLManagedTensorVersioned``) has flags, for
+read-only memory among others. It is made where the consumer asks for it (``max_version``). numpy has no BF16 and exports no read-only memory in
+the first layout, so the structures are made here.
 
-    DLManagedTensor:  data | device type, id | dimensions | code, bits, lanes | shape | strides | byte offset | context | deleter
+    DLTensor:                  data | device type, id | dimensions | code, bits, lanes | shape | strides | byte offset
+    DLManagedTensor:           DLTensor | context | deleter
+    DLManagedTensorVersioned:  major, minor | context | deleter | flags | DLTensor
 """
 
 from __future__ import annotations
@@ -18,7 +21,12 @@ from .tensors import DATATYPES
 
 _NOT_CONTIGUOUS = "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
 _DEVICE_CPU, _DEVICE_CUDA_HOST = 1, 3
+HOST = (_DEVICE_CPU, 0)
 _NAME, _USED_NAME = b"dltensor", b"used_dltensor"
+_VERSIONED_NAME, _USED_VERSIONED_NAME = b"dltensor_versioned", b"used_dltensor_versioned"
+# The version of the second layout. Later minor versions have the same structure.
+_VERSION = (1, 0)
+_FLAG_READ_ONLY, _FLAG_IS_COPIED = 1, 2
 # The datatype's name -> DLPack's code and bits, and numpy's type string.
 _KINDS: dict[str, tuple[int, int, str]] = {
     "BOOL": (6, 8, "|b1"),
@@ -38,25 +46,45 @@ _KINDS: dict[str, tuple[int, int, str]] = {
 _BY_CODE = {(code, bits): (datatype, typestr) for datatype, (code, bits, typestr) in _KINDS.items()}
 
 
+class _Tensor(ctypes.Structure):
+    """DLTensor."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("dimensions", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+# Both layouts have a function of this type. Its argument is the address of the structure.
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
 class _Managed(ctypes.Structure):
     """DLManagedTensor."""
 
+    _fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
 
-_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
-_Managed._fields_ = [
-    ("data", ctypes.c_void_p),
-    ("device_type", ctypes.c_int32),
-    ("device_id", ctypes.c_int32),
-    ("dimensions", ctypes.c_int32),
-    ("code", ctypes.c_uint8),
-    ("bits", ctypes.c_uint8),
-    ("lanes", ctypes.c_uint16),
-    ("shape", ctypes.POINTER(ctypes.c_int64)),
-    ("strides", ctypes.POINTER(ctypes.c_int64)),
-    ("byte_offset", ctypes.c_uint64),
-    ("context", ctypes.c_void_p),
-    ("deleter", _Deleter),
-]
+
+class _Versioned(ctypes.Structure):
+    """DLManagedTensorVersioned."""
+
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", _Deleter),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    ]
+
 
 _new = ctypes.pythonapi.PyCapsule_New
 _new.restype = ctypes.py_object
@@ -74,14 +102,15 @@ _pointer.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
 _lent: dict[int, tuple[Any, ...]] = {}
 
 
-def _give_back(managed: Any) -> None:
-    _lent.pop(ctypes.addressof(managed.contents), None)
+def _give_back(managed: int) -> None:
+    _lent.pop(managed, None)
 
 
 def _destroy(capsule: int) -> None:
     """Called when a capsule is destroyed that was not consumed."""
-    if _is_named(capsule, _NAME):
-        _lent.pop(_pointer(capsule, _NAME), None)
+    for name in (_NAME, _VERSIONED_NAME):
+        if _is_named(capsule, name):
+            _lent.pop(_pointer(capsule, name), None)
 
 
 # The callback for C.
@@ -89,42 +118,66 @@ _deleter = _Deleter(_give_back)
 _destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy)
 
 
-def exported(array: np.ndarray, datatype: str) -> Any:
-    """A capsule over the elements. If they are read-only, over a copy: DLPack's first layout has no flag for read-only memory, and inputs
-    are the client's memory.
+def exported(
+    array: np.ndarray,
+    datatype: str,
+    max_version: Optional[tuple[int, int]] = None,
+    dl_device: Optional[tuple[int, int]] = None,
+    copy: Optional[bool] = None,
+) -> Any:
+    """A capsule over the elements. The last three arguments are those of ``__dlpack__``.
+
+    It is over a copy if one is requested, and if the elements are not contiguous or are read-only, because the consumer may write. If the consumer
+    wants no copy, memory is told to be read-only, where the layout can say that. Raises ``BufferError`` if that cannot be done.
     """
+    if dl_device is not None and tuple(dl_device) != HOST:
+        raise BufferError(f"the tensor is in the host's memory {HOST}, asked for device {tuple(dl_device)}; move it after from_dlpack")
     if datatype == "BYTES":
         raise TritonModelException("DLPack does not have support for string tensors.")
-    if not array.flags.writeable or not array.flags.c_contiguous or not array.dtype.isnative:
+    is_versioned = max_version is not None and max_version[0] >= _VERSION[0]
+    is_fit = array.flags.c_contiguous and array.dtype.isnative
+    is_copied = bool(copy) or not is_fit or not (array.flags.writeable or (copy is False and is_versioned))
+    if is_copied:
+        if copy is False:
+            why = "read-only, which the first layout cannot say; ask with max_version=(1, 0)" if is_fit else "not contiguous"
+            raise BufferError(f"the tensor cannot be exported without a copy: its memory is {why}, or drop copy=False")
         array = array.astype(array.dtype.newbyteorder("="), order="C")
     code, bits, _ = _KINDS[datatype]
     count = array.ndim
     dims = (ctypes.c_int64 * count)(*array.shape)
     strides = (ctypes.c_int64 * count)(*(stride // array.itemsize for stride in array.strides))
     address = array.__array_interface__["data"][0]
-    managed = _Managed(address, _DEVICE_CPU, 0, count, code, bits, 1, dims, strides, 0, None, _deleter)
+    tensor = _Tensor(address, *HOST, count, code, bits, 1, dims, strides, 0)
+    managed: Any
+    if is_versioned:
+        flags = (_FLAG_IS_COPIED if is_copied else 0) | (0 if array.flags.writeable else _FLAG_READ_ONLY)
+        managed = _Versioned(*_VERSION, None, _deleter, flags, tensor)
+    else:
+        managed = _Managed(tensor, None, _deleter)
     at = ctypes.addressof(managed)
     _lent[at] = (managed, dims, strides, array)
-    return _new(at, _NAME, ctypes.cast(_destructor, ctypes.c_void_p))
+    return _new(at, _VERSIONED_NAME if is_versioned else _NAME, ctypes.cast(_destructor, ctypes.c_void_p))
 
 
 class _Borrowed:
     """A tensor of another library. It is released when no array uses it any more."""
 
-    def __init__(self, managed: _Managed, shape: tuple[int, ...], typestr: str, strides: Optional[tuple[int, ...]]) -> None:
+    def __init__(self, managed: Any, shape: tuple[int, ...], typestr: str, strides: Optional[tuple[int, ...]]) -> None:
         self._managed = managed
+        tensor: _Tensor = managed.tensor
+        is_read_only = bool(getattr(managed, "flags", 0) & _FLAG_READ_ONLY)
         self.__array_interface__ = {
             "version": 3,
             "shape": shape,
             "typestr": typestr,
             # In bytes. None if the elements are contiguous.
             "strides": strides,
-            "data": ((managed.data or 0) + managed.byte_offset, False),
+            "data": ((tensor.data or 0) + tensor.byte_offset, is_read_only),
         }
 
     def __del__(self) -> None:
         if self._managed.deleter:
-            self._managed.deleter(ctypes.byref(self._managed))
+            self._managed.deleter(ctypes.addressof(self._managed))
 
 
 def imported(tensor: Any) -> tuple[str, np.ndarray]:
@@ -146,25 +199,40 @@ def _taken(tensor: Any, any_strides: bool) -> tuple[str, np.ndarray]:
                 "`__dlpack_device__` attributes"
             )
         _check_device(int(tensor.__dlpack_device__()[0]))
-        tensor = tensor.__dlpack__()
-    if not _is_named(id(tensor), _NAME):
+        tensor = _capsule(tensor)
+    layout, name, used_name = _Managed, _NAME, _USED_NAME
+    if _is_named(id(tensor), _VERSIONED_NAME):
+        layout, name, used_name = _Versioned, _VERSIONED_NAME, _USED_VERSIONED_NAME
+    elif not _is_named(id(tensor), _NAME):
         raise TritonModelException("The DLPack capsule has been consumed already, or is not one of a tensor.")
-    managed = _Managed.from_address(_pointer(id(tensor), _NAME))
-    _check_device(managed.device_type)
-    found = _BY_CODE.get((managed.code, managed.bits))
-    if found is None or managed.lanes != 1:
+    managed: Any = layout.from_address(_pointer(id(tensor), name))
+    if layout is _Versioned and managed.major != _VERSION[0]:
+        raise TritonModelException(f"DLPack version {managed.major}.{managed.minor} is not supported, only version {_VERSION[0]}.")
+    told: _Tensor = managed.tensor
+    _check_device(told.device_type)
+    found = _BY_CODE.get((told.code, told.bits))
+    if found is None or told.lanes != 1:
         raise TritonModelException("DLPack tensor type is not supported.")
     datatype, typestr = found
-    shape = tuple(managed.shape[: managed.dimensions])
+    shape = tuple(told.shape[: told.dimensions])
     strides = None
-    if not _is_contiguous(managed, shape):
+    if not _is_contiguous(told, shape):
         if not any_strides:
             raise TritonModelException(_NOT_CONTIGUOUS)
-        strides = tuple(stride * managed.bits // 8 for stride in managed.strides[: managed.dimensions])
+        strides = tuple(stride * told.bits // 8 for stride in told.strides[: told.dimensions])
     # From now on this module must release the tensor.
-    _set_name(tensor, _USED_NAME)
+    _set_name(tensor, used_name)
     owner = _Borrowed(managed, shape, typestr, strides)
     return datatype, np.empty(shape, typestr) if 0 in shape else np.asarray(owner)
+
+
+def _capsule(tensor: Any) -> Any:
+    """The capsule of an object: in the second layout, if its library knows it, because libraries refuse to export read-only memory in the first one.
+    """
+    try:
+        return tensor.__dlpack__(max_version=_VERSION)
+    except TypeError:
+        return tensor.__dlpack__()
 
 
 def _of_numpy(array: np.ndarray) -> tuple[str, np.ndarray]:
@@ -179,13 +247,13 @@ def _of_numpy(array: np.ndarray) -> tuple[str, np.ndarray]:
     return datatype, array
 
 
-def _is_contiguous(managed: _Managed, shape: tuple[int, ...]) -> bool:
+def _is_contiguous(told: _Tensor, shape: tuple[int, ...]) -> bool:
     """Whether the elements are contiguous in row-major order. True if there are no elements or no strides."""
-    if not managed.strides or 0 in shape:
+    if not told.strides or 0 in shape:
         return True
     expected = 1
     for axis in reversed(range(len(shape))):
-        if shape[axis] > 1 and managed.strides[axis] != expected:
+        if shape[axis] > 1 and told.strides[axis] != expected:
             return False
         expected *= shape[axis]
     return True

@@ -132,11 +132,13 @@ class Tensor:
         """A DLPack capsule; see :meth:`__dlpack__`."""
         return self.__dlpack__()
 
-    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None) -> Any:
-        """A DLPack capsule over the elements. For an input, over a copy, because the consumer may write."""
+    def __dlpack__(self, stream: Any = None, *, max_version: Any = None, dl_device: Any = None, copy: Any = None) -> Any:
+        """A DLPack capsule over the elements. For an input, over a copy, because the consumer may write. With ``copy=False`` and a version from 1.0
+        on, an input is exported as read-only memory, without a copy. ``stream`` has no meaning for the host.
+        """
         from . import dlpack
 
-        return dlpack.exported(self.array(), self.datatype)
+        return dlpack.exported(self.array(), self.datatype, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's device: the host."""
