@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import python_catalogue
 from clients import Refused, differs, fp32, http_call, open_client, text
+from python_setup import strings
 
 WAIT_S = 20
 
@@ -22,6 +23,7 @@ def repository(launcher):
     made = launcher.copy_of(f"python_readiness_{time.monotonic_ns()}")
     python_catalogue.put(made, python_catalogue.vector("py_say", "has_say"))
     python_catalogue.put(made, python_catalogue.named("py_identity"))
+    python_catalogue.put(made, python_catalogue.named("py_asking"))
     python_catalogue.put(made, python_catalogue.python("py_dying", "dying", *dying))
     return made
 
@@ -187,3 +189,20 @@ def test_a_model_whose_process_cannot_come_back_is_not_ready(server, client, rep
     until(lambda: ready(server, "py_dying"))
     assert index(client)["py_dying"]["state"] == "READY" and metric(server, "py_dying") == "1"
     assert pid_of(client) != pid
+
+
+@differs("2.51 has no is_ready")
+def test_a_model_hears_what_another_says_of_its_readiness(client):
+    def asked(model: str, version: str = "") -> str:
+        code = f"out = refused(pb_utils.is_model_ready, {model!r}, {version!r}) if {version!r} == 'x' else pb_utils.is_model_ready({model!r}, {version!r})"
+        return strings(client.infer("py_asking", [text("CODE", [code.encode()])]).outputs["SAID"].raw)[0]
+
+    assert (asked("py_say"), asked("py_say", "1"), asked("py_say", "2"), asked("nobody")) == ("True", "True", "False", "False")
+    tell(client, 0)
+    assert (asked("py_say"), asked("py_say", "1"), asked("py_identity")) == ("False", "False", "True")
+    tell(client, 1)
+    assert asked("py_say") == "True"
+    # It is asked while it executes.
+    assert asked("py_asking") == "True"
+    refused = "TritonModelException: Failed to check model readiness: failed to get model version from specified version string 'x' (details: stol)"
+    assert asked("py_say", "x").startswith(refused)

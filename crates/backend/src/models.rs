@@ -9,7 +9,7 @@ use nerite_config::ModelConfig;
 use nerite_request::setting::LoadOptions;
 use nerite_request::{Cancel, ExactlyOne, InferResponse, Reply, Request, Response, Status};
 
-use crate::CustomMetrics;
+use crate::{CustomMetrics, ReadinessDone};
 
 /// Infers on the models of this server.
 pub trait Infer: Send + Sync {
@@ -19,6 +19,11 @@ pub trait Infer: Send + Sync {
 
     /// The configuration in force of that version; of the highest one without a number.
     fn config(&self, model: &str, version: Option<i64>) -> Result<Arc<ModelConfig>, Status>;
+
+    /// Finds out whether that version can take requests, and calls `done` once: before this returns, or on another thread later. Does not wait.
+    fn ready(&self, model: &str, version: Option<i64>, done: ReadinessDone) {
+        done(self.config(model, version).map(drop));
+    }
 
     /// Loads or reloads a model, then calls `done`.
     fn load(&self, _model: &str, _options: LoadOptions, done: ModelsDone) {
@@ -83,6 +88,14 @@ impl Models {
         match self.infer.as_ref().map(Weak::upgrade) {
             Some(Some(infer)) => infer.config(self.meaning(model), version),
             _ => Err(Status::unavailable(format!("model '{model}' cannot be asked from here"))),
+        }
+    }
+
+    /// As [`Infer::ready`].
+    pub fn ready(&self, model: &str, version: Option<i64>, done: ReadinessDone) {
+        match self.infer.as_ref().and_then(Weak::upgrade) {
+            Some(infer) => infer.ready(self.meaning(model), version, done),
+            None => done(Err(Status::unavailable(format!("model '{model}' cannot be asked from here")))),
         }
     }
 

@@ -15,7 +15,7 @@ use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use nerite_backend::{Infer, Models, ModelsDone};
+use nerite_backend::{Infer, Models, ModelsDone, ReadinessDone};
 use nerite_config::ModelConfig;
 use nerite_locks::Mutex;
 use nerite_repository::{
@@ -499,6 +499,14 @@ impl Infer for Engine {
 
     fn config(&self, model: &str, version: Option<i64>) -> Result<Arc<ModelConfig>, Status> {
         self.find(model, version).map(|served| Arc::clone(served.config()))
+    }
+
+    fn ready(&self, model: &str, version: Option<i64>, done: ReadinessDone) {
+        match self.find(model, version).map(|served| served.ask_readiness()) {
+            Ok(Some(answer)) => answer.then(done),
+            Ok(None) => done(Ok(())),
+            Err(status) => done(Err(status)),
+        }
     }
 
     fn load(&self, model: &str, options: LoadOptions, done: ModelsDone) {

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use nerite_backend::Readiness;
+use nerite_backend::{Readiness, ReadinessDone};
 use nerite_locks::Mutex;
 use nerite_request::Status;
 
@@ -163,6 +163,36 @@ impl Future for ReadinessAnswer {
     }
 }
 
+impl ReadinessAnswer {
+    /// Calls `done` with the answer: before this returns, or on the thread that has the answer.
+    pub(crate) fn then(self, done: ReadinessDone) {
+        Arc::new(Callback(Mutex::new(Some((self, done))))).poll();
+    }
+}
+
+/// An answer that a callback waits for.
+struct Callback(Mutex<Option<(ReadinessAnswer, ReadinessDone)>>);
+
+impl Callback {
+    fn poll(self: Arc<Self>) {
+        let waker = Waker::from(Arc::clone(&self));
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((answer, _)) = &mut *waiting else { return };
+        let Poll::Ready(answer) = Pin::new(answer).poll(&mut Context::from_waker(&waker)) else { return };
+        let done = waiting.take();
+        drop(waiting);
+        if let Some((_, done)) = done {
+            done(answer);
+        }
+    }
+}
+
+impl std::task::Wake for Callback {
+    fn wake(self: Arc<Self>) {
+        self.poll();
+    }
+}
+
 impl Drop for ReadinessAnswer {
     fn drop(&mut self) {
         self.checks.lock().wakers.remove(&self.number);
@@ -171,8 +201,6 @@ impl Drop for ReadinessAnswer {
 
 #[cfg(test)]
 mod tests {
-    use nerite_backend::ReadinessDone;
-
     use super::*;
 
     /// An instance that answers when the test says so.
@@ -230,6 +258,34 @@ mod tests {
             one.answer(Ok(()));
         }
         assert_eq!((poll(&mut next), checks.last()), (Some(Ok(())), None));
+    }
+
+    #[test]
+    fn a_callback_gets_the_answer_once() {
+        let (checks, slow) = (ReadinessChecks::new("m"), Arc::new(Slow::default()));
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let ask = || {
+            let heard = Arc::clone(&heard);
+            let done = move |answer| heard.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
+            checks.ask(vec![Arc::clone(&slow) as _]).then(Box::new(done));
+        };
+        let told = || std::mem::take(&mut *heard.lock().unwrap_or_else(PoisonError::into_inner));
+        (0..3).for_each(|_| ask());
+        assert!(told().is_empty());
+        let no = Status::unavailable("no");
+        slow.answer(Err(no.clone()));
+        assert_eq!(told(), vec![Err(no); 3]);
+        assert!(checks.lock().wakers.is_empty());
+        ask();
+        slow.answer(Ok(()));
+        assert_eq!(told(), [Ok(())]);
+        ask();
+        checks.lock().asked = Some((now_us(), 1));
+        Arc::clone(&checks).wake();
+        assert_eq!(told(), [Err(checks.too_late())]);
+        // An answer that comes too late is nobody's.
+        slow.answer(Ok(()));
+        assert!(told().is_empty());
     }
 
     #[test]

@@ -57,6 +57,8 @@ class Conversation:
         # Whether execute runs on the main thread. Then requests to other models whose responses are not needed any more.
         self.is_executing = False
         self.unwanted: collections.deque[int] = collections.deque()
+        # The requests to other models whose responses an iterator reads.
+        self.iterators: set[int] = set()
 
     def tell_undeclared(self, name: str, datatype: str) -> None:
         """Warns the operator, once, of an output that differs from the configuration."""

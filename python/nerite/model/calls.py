@@ -16,6 +16,7 @@ from typing import Any
 from .channel import Channel
 from .errors import TritonModelException
 from .memory import Memory, Unmapped
+from .packets import TENSOR_SEGMENT
 
 
 class Calls:
@@ -77,7 +78,8 @@ class Calls:
     def drop(self, number: int) -> None:
         """Notes that the answer is not needed any more."""
         with self._news:
-            self._asked.pop(number, None)
+            for answer in self._asked.pop(number, ()):
+                self.discard(answer)
         # Answers that no thread waits for must not fill the socket.
         while self.read_waiting(0.0):
             pass
@@ -107,6 +109,15 @@ class Calls:
         answers = self._asked.get(answer["call"])
         if answers is not None:
             answers.append(answer)
+        else:
+            self.discard(answer)
+
+    def discard(self, answer: Any) -> None:
+        """Notes that the model will not read this answer. The server keeps the memory of its outputs until it is told so."""
+        told = answer.get("response") or {}
+        for output in told.get("outputs", ()):
+            if output[TENSOR_SEGMENT] is not None:
+                self._memory.hold(output[TENSOR_SEGMENT])
 
     def _receive(self) -> Any:
         answer, descriptors = self._channel.receive()

@@ -6,8 +6,8 @@ Outputs are read where the other model, or the server, wrote them.
 
 from __future__ import annotations
 
-import collections
 import re
+import threading
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
@@ -67,6 +67,7 @@ def execute(request: InferenceRequest, decoupled: bool) -> "Union[InferenceRespo
 
 
 def _ask(talk: "Conversation", request: InferenceRequest, decoupled: bool, is_copied: bool) -> int:
+    forget_unwanted(talk)
     wire = request._wire
     question = {
         "model": wire["model"],
@@ -166,38 +167,72 @@ class ResponseIterator:
     def _of(talk: "Conversation", request: InferenceRequest, number: int) -> "ResponseIterator":
         made = ResponseIterator.__new__(ResponseIterator)
         made._talk, made._request, made._number = talk, request, number
-        made._is_done = made._is_cancelled = False
-        made._first = collections.deque()
-        # The first answer says whether an input must be sent again.
-        answer = talk.calls.next(number)
-        if answer.get("unknown"):
-            talk.calls.drop(number)
-            made._number = _ask(talk, request, True, is_copied=True)
-        else:
-            made._first.append(answer)
+        made._is_done = made._is_cancelled = made._is_closed = False
+        # The first answer may say that the inputs must be sent again.
+        made._is_heard = False
+        # Held by the thread that waits for a response.
+        made._waiting = threading.Lock()
+        talk.iterators.add(number)
         return made
 
     def __iter__(self) -> "ResponseIterator":
         return self
 
     def __next__(self) -> InferenceResponse:
-        if self._is_done:
-            raise StopIteration
+        with self._waiting:
+            if self._is_done:
+                raise StopIteration
+            answer = self._answer()
+            self._is_done = answer.get("final", True)
+            if self._is_closed:
+                # Another thread has closed it meanwhile, and nobody reads the rest.
+                self._talk.calls.discard(answer)
+                self._finish()
+                raise StopIteration
+            response = _response(self._talk, answer)
+            if self._is_done:
+                self._finish()
+            else:
+                self._talk.calls.tell({"taken": self._number, **_let_go(self._talk)})
+            return response
+
+    def _answer(self) -> Any:
+        """The next answer of the server."""
         calls = self._talk.calls
-        answer = self._first.popleft() if self._first else calls.next(self._number)
-        self._is_done = answer.get("final", True)
-        response = _response(self._talk, answer)
-        if self._is_done:
+        answer = calls.next(self._number)
+        if answer.get("unknown") and not self._is_heard:
             calls.drop(self._number)
-        else:
-            calls.tell({"taken": self._number, **_let_go(self._talk)})
-        return response
+            self._talk.iterators.discard(self._number)
+            self._number = _ask(self._talk, self._request, True, is_copied=True)
+            self._talk.iterators.add(self._number)
+            if self._is_cancelled:
+                calls.tell({"cancel": self._number})
+            answer = calls.next(self._number)
+        self._is_heard = True
+        return answer
+
+    def _finish(self) -> None:
+        self._is_done = True
+        self._talk.calls.drop(self._number)
+        self._talk.iterators.discard(self._number)
 
     def cancel(self) -> None:
         """Cancels the request. Responses that were already sent still come."""
         if not self._is_done and not self._is_cancelled:
             self._is_cancelled = True
             self._talk.calls.tell({"cancel": self._number})
+
+    def close(self) -> None:
+        """Cancels the request, and ends the iteration. A thread that waits for a response gets none. Not in Triton."""
+        self._is_closed = True
+        self.cancel()
+        # A thread that waits is woken by the server's answer to the cancellation.
+        if self._waiting.acquire(blocking=False):
+            try:
+                if not self._is_done:
+                    self._finish()
+            finally:
+                self._waiting.release()
 
     def __del__(self) -> None:
         # No lock may be taken here, because a finalizer can run within any other code.
@@ -211,6 +246,7 @@ def forget_unwanted(talk: "Conversation") -> None:
         number = talk.unwanted.popleft()
         talk.calls.tell({"cancel": number})
         talk.calls.drop(number)
+        talk.iterators.discard(number)
 
 
 def load_model(model_name: str, config: str = "", files: "Optional[dict[str, bytes]]" = None) -> None:

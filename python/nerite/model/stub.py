@@ -110,7 +110,7 @@ class Stub:
         never come.
         """
         memory, talk = self._talk.memory, self._talk
-        while (memory.keeps_any() or talk.open_requests or metrics.is_behind()) and not self._channel.wait(_LOOK_S):
+        while (memory.keeps_any() or talk.open_requests or talk.iterators or metrics.is_behind()) and not self._channel.wait(_LOOK_S):
             self._clean_up()
             let_go = memory.let_go()
             if let_go:

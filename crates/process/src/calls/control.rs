@@ -65,10 +65,11 @@ impl Calls {
         self.answer(ConfigTold { call, config }, Maps::default());
     }
 
-    /// Answers whether a version of a model is ready.
-    pub(crate) fn tell_ready(&self, call: u64, model: &str, version: Option<i64>) {
-        let is = self.process.callees.models.config(model, version).is_ok();
-        self.answer(Done { call, is }, Maps::default());
+    /// Answers whether a version of a model is ready, once its instances have said so.
+    pub(crate) fn tell_ready(self: &Arc<Calls>, call: u64, model: &str, version: Option<i64>) {
+        let calls = Arc::clone(self);
+        let done = move |answer: Result<(), Status>| calls.answer(Done { call, is: answer.is_ok() }, Maps::default());
+        self.process.callees.models.ready(model, version, Box::new(done));
     }
 
     fn done(&self, call: u64, outcome: Result<(), Status>) {
