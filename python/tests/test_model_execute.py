@@ -107,7 +107,10 @@ SECOND = "Unable to send response. Non-decoupled model cannot send more than one
 )
 def test_each_request_gets_its_response(start, code, response):  # noqa: F811
     server = start(OBEDIENT)
-    assert obey(server, code)["responses"] == [response]
+    if "error" in response and "mine" not in response["error"][1]:
+        # An error of this package's names the request.
+        response = {"error": [response["error"][0], f"[request id: mine] {response['error'][1]}"]}
+    assert obey(server, code, id="mine")["responses"] == [response]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +148,7 @@ def test_one_request_of_a_batch_may_fail_alone(start):  # noqa: F811
     code = "ret = [text('fine'), pb_utils.InferenceResponse(error=pb_utils.TritonError('mine')), None]"
     responses = obey(server, code, count=3)["responses"]
     assert [list(one) for one in responses] == [["outputs", "parameters"], ["error"], ["error"]]
-    assert responses[2]["error"] == ["INTERNAL", NO_RESPONSE]
+    assert responses[2]["error"] == ["INTERNAL", f"[request id: <id_unknown>] {NO_RESPONSE}"]
 
 
 def test_what_was_sent_before_the_model_failed_stays_sent(start):  # noqa: F811
@@ -254,10 +257,13 @@ def test_lengths_that_do_not_add_up_fail_their_request_alone(start, raw, shape, 
     server = start(IDENTITY)
     memory = server.memory(4096)
     fine = server.request([given(memory, "IN", np.arange(4, dtype=np.float32))], [["OUT", 1, 1024, 64, True]])
-    broken = server.request([["IN", "BYTES", shape, 1, memory.put(raw), len(raw)]], [["OUT", 1, 2048, 64, True]])
-    responses = server.execute(fine, broken)["responses"]
+    broken = server.request([["IN", "BYTES", shape, 1, memory.put(raw), len(raw)]], [["OUT", 1, 2048, 64, True]], id="the second")
+    unnamed = {**broken, "id": ""}
+    responses = server.execute(fine, broken, unnamed)["responses"]
     assert responses[0]["outputs"][0][:2] == ["OUT", "FP32"]
-    assert responses[1] == {"error": ["INVALID_ARG", error.format("inference input 'IN'")]}
+    error = error.format("inference input 'IN'")
+    assert responses[1] == {"error": ["INVALID_ARG", f"[request id: the second] {error}"]}
+    assert responses[2] == {"error": ["INVALID_ARG", f"[request id: <id_unknown>] {error}"]}
     assert server.execute(broken)["responses"] == [responses[1]]
 
 

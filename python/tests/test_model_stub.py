@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from model_server import IDENTITY, INTERPRETER, OBEDIENT, SOURCES, given, obey, placed, read_text, start  # noqa: F401
+from model_server import IDENTITY, INTERPRETER, OBEDIENT, SOURCES, ModelServer, given, obey, placed, read_text, start  # noqa: F401
 
 EMPTY = "class TritonPythonModel:\n"
 FAILING = "from __future__ import annotations\n\ndef deep():\n    raise ValueError('bad')\n\n" + EMPTY
@@ -445,3 +445,19 @@ def test_outputs_that_the_configuration_does_not_have_are_told_once(start):  # n
     server.side.setblocking(False)
     with pytest.raises(BlockingIOError):
         server.side.recv(1)
+
+
+def test_a_python_that_is_too_old_runs_nothing(tmp_path):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.send(json.dumps({"modules": {"old": "raise ValueError('it ran')"}, "main": "old"}).encode())
+    old = "import sys; sys.version_info = (3, 8, 19, 'final', 0)\n"
+    command = [INTERPRETER, "-c", old + (SOURCES / "launch.py").read_text()]
+    done = subprocess.run(command, stdin=theirs, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_file_that_is_gone_at_a_later_start_is_named(tmp_path):
+    with ModelServer(tmp_path, OBEDIENT) as server:
+        file = server.version_dir / "model.py"
+        file.unlink()
+        assert server.initialize() == {"error": f"Python model file not found in '{file}'; put it there again, or load the model anew"}

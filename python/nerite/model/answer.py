@@ -12,7 +12,7 @@ import numpy as np
 from . import arguments
 from .calls import Calls
 from .channel import Channel, Ended, Side
-from .errors import ERROR_CHARACTERS_MAX, TritonModelException, refused_call
+from .errors import ERROR_CHARACTERS_MAX, TritonModelException, of_request, refused_call
 from .memory import Memory, Unmapped
 from .packets import Command, PlaceFor, Request, Response, TensorAt
 from .requests import FLAG_FINAL, InferenceResponse, InferenceResponseSender
@@ -107,12 +107,13 @@ def check_send(response: Any, flags: int) -> None:
 class Answer:
     """Builds the response of one request of a batch."""
 
-    __slots__ = ("_talk", "_index", "_number", "_wanted", "_is_placed", "_sender", "_is_final", "is_closed", "response")
+    __slots__ = ("_talk", "_index", "_number", "_id", "_wanted", "_is_placed", "_sender", "_is_final", "is_closed", "response")
 
     def __init__(self, talk: Conversation, index: int, wire: Request) -> None:
         self._talk = talk
         self._index = index
         self._number: int = wire["number"]
+        self._id: str = wire["id"]
         # By name. When a place is replaced by a larger one, the request's own list changes too.
         outputs = wire["outputs"]
         self._wanted: dict[str, PlaceFor] = (
@@ -171,6 +172,10 @@ class Answer:
         """Answers with an error."""
         self.response = {"error": (code, text[:ERROR_CHARACTERS_MAX])}
 
+    def named(self, text: str) -> str:
+        """An error of this request alone, which names it among those of its batch."""
+        return of_request(self._id, text)
+
     def refuse(self, code: str, text: str) -> None:
         """Answers with an error, before the model has seen the request."""
         self.fail(code, text)
@@ -198,7 +203,8 @@ class Answer:
         except (Refused, Unmapped) as refused:
             self.fail("INTERNAL", str(refused))
         except Exception as broken:  # noqa: BLE001 - an element's own __str__, for one
-            self.fail("INTERNAL", f"output '{tensor._name}' could not be written: {type(broken).__name__}: {broken}")
+            why = f"output '{tensor._name}' could not be written: {type(broken).__name__}: {broken}"
+            self.fail("INTERNAL", self.named(why))
 
     def _put(self, tensor: Tensor, place: PlaceFor) -> TensorAt:
         """Writes one output directly to its place, with a single copy. Returns its description for the server."""

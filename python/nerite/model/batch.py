@@ -116,7 +116,7 @@ def make_requests(wires: list[packets.Request], answers: Sequence[Answer], memor
                 else:
                     inputs.append(Tensor._over(name, datatype, shape, held, offset))
         except BrokenInput as broken:
-            answer.refuse("INVALID_ARG", str(broken))
+            answer.refuse("INVALID_ARG", answer.named(str(broken)))
             continue
         made.append(InferenceRequest._of(wire, inputs, answer))
     return made
@@ -185,7 +185,7 @@ def _collect(returned: Any, requests: list[InferenceRequest], talk: Conversation
             if not is_second:
                 answer.write(response)
         if is_second:
-            talk.side.log("ERROR", SECOND_RESPONSE)
+            talk.side.log("ERROR", answer.named(SECOND_RESPONSE))
     if late:
         # From now on only the model refers to its requests.
         del request, pairs
@@ -196,7 +196,7 @@ def _collect(returned: Any, requests: list[InferenceRequest], talk: Conversation
             with talk.sending:
                 # The sending thread may have ended since.
                 if answer.response is None:
-                    answer.fail("INTERNAL", failure)
+                    answer.fail("INTERNAL", answer.named(failure))
 
 
 def _await_sender(answer: Answer, request: weakref.ref[InferenceRequest], talk: Conversation, deadline: float) -> str:

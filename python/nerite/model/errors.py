@@ -95,6 +95,11 @@ def _refused(name: str, kind: str, signature: str, given: tuple[Any, ...], named
     )
 
 
+def of_request(request_id: str, text: str) -> str:
+    """An error of one request, in the form in which the server names the request."""
+    return f"[request id: {request_id or '<id_unknown>'}] {text}"
+
+
 def told(error: BaseException) -> str:
     """The error in Triton's form: type, message, and traceback, innermost frame first."""
     try:

@@ -31,6 +31,9 @@ first = json.loads(text or sys.exit())
 if "long" in first:
     with open(descriptors.pop(0), "rb") as file:
         first = json.loads(os.pread(file.fileno(), first["long"], 0))
+if sys.version_info < (3, 9):
+    # Before the model's code, whose errors would hide the reason. The server then asks this Python for its version, and says what is wrong.
+    sys.exit()
 sys.meta_path.insert(0, Given(first["modules"]))
 main = __import__(first["main"], fromlist=["run"])
 main.run(channel, socket.socket(fileno=descriptors[0]), *descriptors[1:])

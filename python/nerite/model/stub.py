@@ -123,6 +123,10 @@ class Stub:
         stem, ending = os.path.splitext(model["file"])
         if ending != ".py":
             raise Failed(f"Model name must end with '.py'. Model name is \"{model['file']}\".")
+        path = os.path.join(model["version_dir"], model["file"])
+        if not os.path.isfile(path):
+            # It was there when the model was loaded. Python's error would name the module alone.
+            raise Failed(f"Python model file not found in '{path}'; put it there again, or load the model anew")
         self._names = model
         sys.path += [model["version_dir"], model["model_dir"]]
         utils._model_dir = model["version_dir"]
