@@ -222,5 +222,3 @@ def test_ctrl_c_ends_the_model_and_removes_the_files_of_the_run(model, tmp_path)
         started.kill()
         started.wait()
         started.stdout.close()
-
-

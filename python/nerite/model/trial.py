@@ -402,4 +402,3 @@ def _spread(times: Sequence[float]) -> str:
         return ""
     ordered = sorted(times)
     return f"; the next {len(times)}: median {_time(ordered[len(ordered) // 2])}, longest {_time(ordered[-1])}"
-
