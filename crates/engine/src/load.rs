@@ -101,7 +101,7 @@ impl Loader {
 
     /// The runtime of a model. Ensembles are found by their platform, because they have no backend's name.
     pub fn runtime(&self, config: &ModelConfig) -> Result<Arc<dyn Runtime>, Status> {
-        self.runtimes.get(if config.platform == ENSEMBLE { ENSEMBLE } else { config.backend_name() })
+        if config.platform == ENSEMBLE { self.runtimes.get(ENSEMBLE) } else { self.runtimes.find(config) }
     }
 
     /// The runtime of one version: one in the model's own directory, or else the one that the configuration names. Files that a client sent cannot

@@ -16,6 +16,8 @@ const BUILT_APART: [(&str, &str); 1] = [("tensorflow", "cargo xtask tensorflow")
 #[derive(Default)]
 pub struct Runtimes {
     all: BTreeMap<String, Arc<dyn Runtime>>,
+    /// Those of backends that have several, by the backend's name and the file that a configuration names in `runtime`.
+    by_file: BTreeMap<(String, String), Arc<dyn Runtime>>,
     settings: BTreeMap<String, BTreeMap<String, String>>,
     for_all: BTreeMap<String, String>,
     staging: Option<Arc<dyn Staging>>,
@@ -26,6 +28,13 @@ impl Runtimes {
     /// Adds a runtime under its own name.
     pub fn add(&mut self, runtime: Arc<dyn Runtime>) {
         self.all.insert(runtime.name().to_owned(), runtime);
+    }
+
+    /// Adds a runtime of its backend for configurations that name this file in `runtime`. Without one under its own name, it is that as well.
+    pub fn add_file(&mut self, file: &str, runtime: Arc<dyn Runtime>) {
+        let name = runtime.name().to_owned();
+        self.all.entry(name.clone()).or_insert_with(|| Arc::clone(&runtime));
+        self.by_file.insert((name, file.to_owned()), runtime);
     }
 
     /// Adds one setting of `--backend-config`. An empty backend means all backends.
@@ -84,6 +93,12 @@ impl Runtimes {
         self.staging.as_ref()
     }
 
+    /// The runtime that a configuration names, by its backend and by the file in `runtime`, where the backend has that file.
+    pub fn find(&self, config: &ModelConfig) -> Result<Arc<dyn Runtime>, Status> {
+        let key = (config.backend_name().to_owned(), config.runtime.clone());
+        self.by_file.get(&key).map_or_else(|| self.get(config.backend_name()), |found| Ok(Arc::clone(found)))
+    }
+
     /// The runtime of this name.
     pub fn get(&self, backend: &str) -> Result<Arc<dyn Runtime>, Status> {
         self.all.get(backend).cloned().ok_or_else(|| {
@@ -111,5 +126,50 @@ impl Runtimes {
     /// All runtimes, by name.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Runtime>> {
         self.all.values()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    struct Named(&'static str, &'static str);
+
+    impl Runtime for Named {
+        fn name(&self) -> &str {
+            self.0
+        }
+
+        fn engine(&self) -> String {
+            self.1.to_owned()
+        }
+
+        fn load(&self, _: &LoadContext) -> Result<Arc<dyn Model>, Status> {
+            Err(Status::internal("it loads nothing"))
+        }
+    }
+
+    #[test]
+    fn a_configuration_chooses_among_the_files_of_its_backend() {
+        let mut runtimes = Runtimes::default();
+        runtimes.add(Arc::new(Named("both", "library")));
+        runtimes.add_file("model.py", Arc::new(Named("both", "class")));
+        runtimes.add_file("model.py", Arc::new(Named("class_only", "class")));
+        let cases = [
+            ("both", "", "library"),
+            ("both", "model.py", "class"),
+            // A file that the backend does not have is not looked for elsewhere.
+            ("both", "libtriton_both.so", "library"),
+            ("class_only", "", "class"),
+            ("class_only", "model.py", "class"),
+        ];
+        for (backend, runtime, expected) in cases {
+            let config = ModelConfig { backend: backend.into(), runtime: runtime.into(), ..ModelConfig::default() };
+            assert_eq!(runtimes.find(&config).unwrap().engine(), expected, "{backend}, {runtime}");
+        }
+        let unknown = ModelConfig { backend: "none".into(), runtime: "model.py".into(), ..ModelConfig::default() };
+        assert!(runtimes.find(&unknown).is_err());
     }
 }

@@ -19,6 +19,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod backend;
 mod guard_library;
 mod interpreter;
 mod launch;
@@ -30,6 +31,7 @@ mod stub;
 mod template;
 mod terminal;
 
+pub use backend::{BACKEND_CLASS, PythonBackend, python_backends_in};
 pub use interpreter::{NoPython, PythonFound, find_python};
 pub use runtime::Python;
 pub use terminal::{TerminalRun, TerminalRunError, run_in_terminal};

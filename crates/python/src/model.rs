@@ -1,6 +1,6 @@
 //! How is one version of a Python model checked, and how is an instance of it started?
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,6 +12,7 @@ use nerite_process::{Blocks, Callees, Live, ProcessInstance, ProcessLauncher, Si
 use nerite_request::Status;
 use nerite_shm::Pools;
 
+use crate::backend::BACKEND_CLASS;
 use crate::launch::Launch;
 use crate::template::Template;
 
@@ -22,6 +23,8 @@ pub(crate) struct PythonModel {
     pub(crate) launch: Launch,
     pub(crate) context: LoadContext,
     pub(crate) waits: Arc<Waits>,
+    /// The directory of the backend's class, if the model has no class of its own.
+    pub(crate) class_dir: Option<PathBuf>,
     /// The template that its processes are forked from, if they share the data that `initialize` loads.
     pub(crate) template: Option<Arc<Template>>,
 }
@@ -55,7 +58,7 @@ impl Model for PythonModel {
             )));
         }
         let decoupled = context.config.decoupled();
-        let command = initialize(context, spec, false);
+        let command = initialize(context, spec, self.class_dir.as_deref(), false);
         let (supervisor, launch) = (self.supervisor.clone(), self.launch.clone());
         let instance = spec.name.clone();
         let (models, waiter) = (context.models.clone(), Arc::new(self.waits.instance(&context.model)));
@@ -130,6 +133,7 @@ pub(crate) fn template(
     context: &LoadContext,
     supervisor: &Supervisor,
     launch: &Launch,
+    class_dir: Option<&Path>,
 ) -> Result<Option<Arc<Template>>, Status> {
     match context.config.parameter("SHARE_INITIALIZE") {
         None | Some("no") => Ok(None),
@@ -140,7 +144,7 @@ pub(crate) fn template(
         ))),
         Some("yes") => {
             let spec = InstanceSpec { name: context.model.clone(), ..InstanceSpec::default() };
-            let command = initialize(context, &spec, true);
+            let command = initialize(context, &spec, class_dir, true);
             Ok(Some(Arc::new(Template::new(supervisor.clone(), launch.clone(), &context.model, command))))
         }
         Some(other) => {
@@ -150,19 +154,20 @@ pub(crate) fn template(
 }
 
 /// The command that initializes a process.
-fn initialize(context: &LoadContext, spec: &InstanceSpec, template: bool) -> String {
+fn initialize(context: &LoadContext, spec: &InstanceSpec, class_dir: Option<&Path>, template: bool) -> String {
     let args = args(context, spec);
     let args: Vec<_> = args.iter().map(|(name, text)| (*name, text.as_str())).collect();
-    let (model, decoupled) = (told(context, &spec.name), context.config.decoupled());
+    let (model, decoupled) = (told(context, &spec.name, class_dir), context.config.decoupled());
     Initialize { args: &args, model: &model, decoupled, template }.to_string()
 }
 
-/// The names of the model for each command.
-pub(crate) fn told<'a>(context: &'a LoadContext, instance: &'a str) -> ModelTold<'a> {
+/// The names of the model for each command. `class_dir` is the directory of the backend's class, if the model has no class of its own.
+pub(crate) fn told<'a>(context: &'a LoadContext, instance: &'a str, class_dir: Option<&Path>) -> ModelTold<'a> {
     ModelTold {
         name: &context.model,
         version: context.version.to_string(),
-        file: file_name(&context.config),
+        file: if class_dir.is_some() { BACKEND_CLASS } else { file_name(&context.config) },
+        class_dir: class_dir.map(absolute),
         version_dir: absolute(&context.version_dir),
         model_dir: absolute(&context.model_dir),
         instance,

@@ -11,6 +11,7 @@ use nerite_process::{ProcessHost, Waits};
 use nerite_request::Status;
 use nerite_sandbox::Sandbox;
 
+use crate::backend::{BACKEND_CLASS, environment_in};
 use crate::interpreter::{Environments, Interpreter, NoPython};
 use crate::launch::Launch;
 use crate::model::{PythonModel, file_name, template, told};
@@ -38,40 +39,34 @@ impl Python {
         self.environments.end();
     }
 
-    fn launch(&self, context: &LoadContext) -> Result<Launch, Status> {
+    /// How a process of this model is started. `class_dir` is the directory of the backend's class, if the model has no class of its own.
+    fn launch(&self, context: &LoadContext, class_dir: Option<&Path>) -> Result<Launch, Status> {
         let Settings { interpreter, start_max } = Settings::read(&context.settings)?;
-        let environment = context.config.parameter("EXECUTION_ENV_PATH");
-        let places = [context.model_dir.as_path(), context.version_dir.as_path()];
+        let brought = class_dir.and_then(environment_in).map(|archive| archive.display().to_string());
+        let environment = context.config.parameter("EXECUTION_ENV_PATH").or(brought.as_deref());
+        let mut places = vec![context.model_dir.as_path(), context.version_dir.as_path()];
+        places.extend(class_dir);
         let parameter = |key: &str| context.config.parameter(key);
-        let sandbox = Sandbox::open(self.name(), &context.settings, &context.model, parameter, &places)?;
+        let sandbox =
+            Sandbox::open(context.config.backend_name(), &context.settings, &context.model, parameter, &places)?;
         let (environments, setting) = (&self.environments, interpreter.as_deref());
         let interpreter =
             Interpreter::choose(environments, environment, &context.model_dir, setting, start_max, sandbox.as_ref())
                 .map_err(NoPython::status)?;
         Ok(Launch { interpreter: Arc::new(interpreter), start_max })
     }
-}
 
-impl Runtime for Python {
-    fn name(&self) -> &'static str {
-        "python"
-    }
-
-    fn engine(&self) -> String {
-        "the user's own interpreter".into()
-    }
-
-    fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
-        let file = context.version_dir.join(file_name(&context.config));
-        let source = read(&context.config, &file)?;
+    /// As [`Runtime::complete`], by the class in `class_dir` if the model has none of its own.
+    pub(crate) fn complete_with(&self, context: &LoadContext, class_dir: Option<&Path>) -> Result<ModelConfig, Status> {
+        let source = source(context, class_dir)?;
         if !may_complete(&source) {
             return Ok((*context.config).clone());
         }
-        let launch = self.launch(context)?;
+        let launch = self.launch(context, class_dir)?;
         let began = Instant::now();
         let started = launch.start(&self.host.supervisor()?);
         let (mut child, _) = started.map_err(|error| launch.unstarted(error, began))?;
-        let (config, model) = (to_json(&context.config), told(context, &context.model));
+        let (config, model) = (to_json(&context.config), told(context, &context.model, class_dir));
         let command = Complete { config: &config, model: &model }.to_string();
         let answer = child.first(&command).map_err(|silence| {
             launch.blame(&silence, began).unwrap_or_else(|| {
@@ -88,6 +83,37 @@ impl Runtime for Python {
             .map_err(|error| Status::invalid(format!("auto_complete_config of '{}': {error}", context.model)))
     }
 
+    /// As [`Runtime::load`], with the class in `class_dir` if the model has none of its own.
+    pub(crate) fn load_with(&self, context: &LoadContext, class_dir: Option<&Path>) -> Result<Arc<dyn Model>, Status> {
+        source(context, class_dir)?;
+        let launch = self.launch(context, class_dir)?;
+        let (supervisor, pools) = (self.host.supervisor()?, Arc::clone(self.host.pools()));
+        let template = template(context, &supervisor, &launch, class_dir)?;
+        Ok(Arc::new(PythonModel {
+            class_dir: class_dir.map(Path::to_owned),
+            template,
+            supervisor,
+            pools,
+            launch,
+            context: context.clone(),
+            waits: Arc::clone(&self.waits),
+        }))
+    }
+}
+
+impl Runtime for Python {
+    fn name(&self) -> &'static str {
+        "python"
+    }
+
+    fn engine(&self) -> String {
+        "the user's own interpreter".into()
+    }
+
+    fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
+        self.complete_with(context, None)
+    }
+
     fn trim(&self, rounds_max: u32) {
         self.host.trim(rounds_max);
     }
@@ -98,19 +124,21 @@ impl Runtime for Python {
     }
 
     fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
-        read(&context.config, &context.version_dir.join(file_name(&context.config)))?;
-        let launch = self.launch(context)?;
-        let (supervisor, pools) = (self.host.supervisor()?, Arc::clone(self.host.pools()));
-        let template = template(context, &supervisor, &launch)?;
-        Ok(Arc::new(PythonModel {
-            template,
-            supervisor,
-            pools,
-            launch,
-            context: context.clone(),
-            waits: Arc::clone(&self.waits),
-        }))
+        self.load_with(context, None)
     }
+}
+
+/// The source of a model's class: its own, or that in the directory of its backend.
+fn source(context: &LoadContext, class_dir: Option<&Path>) -> Result<String, Status> {
+    let Some(directory) = class_dir else {
+        return read(&context.config, &context.version_dir.join(file_name(&context.config)));
+    };
+    let file = directory.join(BACKEND_CLASS);
+    let bytes = std::fs::read(&file).map_err(|error| {
+        let backend = context.config.backend_name();
+        Status::internal(format!("the class of backend '{backend}' cannot be read from '{}': {error}", file.display()))
+    })?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The class's source. The error for a missing file says where was searched.

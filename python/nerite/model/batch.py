@@ -126,7 +126,7 @@ def method(model: Any, names: packets.Model) -> Callable[..., Any]:
     """The model's ``execute``."""
     run = getattr(model, "execute", None)
     if run is None:
-        path = os.path.join(names["version_dir"], names["file"])
+        path = packets.class_file(names)
         raise ModelFailed(f"Python model {path} does not implement `execute` method.")
     return run  # type: ignore[no-any-return]
 

@@ -8,6 +8,7 @@ list of the parts that its type names. The server's side is ``crates/process/src
 from __future__ import annotations
 
 import json
+import os
 from typing import Any, Dict, List, Optional, Sequence, Tuple, TypedDict, Union
 
 # [name, datatype, shape, segment, offset, bytes]. The segment is None if the tensor has no bytes, or more than its place.
@@ -23,7 +24,13 @@ Failure = Tuple[str, str]
 TENSOR_SEGMENT, PLACE_SEGMENT = 3, 1
 
 
-class Model(TypedDict):
+class _BackendClass(TypedDict, total=False):
+    """Where the class of a model lies, if it is its backend's and not its version's."""
+
+    class_dir: str
+
+
+class Model(_BackendClass):
     """The names of a model. All are strings."""
 
     name: str
@@ -32,6 +39,11 @@ class Model(TypedDict):
     version_dir: str
     model_dir: str
     instance: str
+
+
+def class_file(model: Model) -> str:
+    """The path of the file with the model's class."""
+    return os.path.join(model.get("class_dir", model["version_dir"]), model["file"])
 
 
 class Request(TypedDict):

@@ -123,7 +123,7 @@ class Stub:
         stem, ending = os.path.splitext(model["file"])
         if ending != ".py":
             raise Failed(f"Model name must end with '.py'. Model name is \"{model['file']}\".")
-        path = os.path.join(model["version_dir"], model["file"])
+        path = packets.class_file(model)
         if not os.path.isfile(path):
             # It was there when the model was loaded. Python's error would name the module alone.
             raise Failed(f"Python model file not found in '{path}'; put it there again, or load the model anew")
@@ -131,6 +131,10 @@ class Stub:
         sys.path += [model["version_dir"], model["model_dir"]]
         utils._model_dir = model["version_dir"]
         module = f"{model['version']}.{stem}"
+        if "class_dir" in model:
+            # A backend's class and the modules beside it, whatever the interpreter has under such names.
+            sys.path.insert(0, model["class_dir"])
+            module = stem
         call(__import__, module)
         self._class = call(getattr, sys.modules[module], "TritonPythonModel")
 

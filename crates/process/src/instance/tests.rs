@@ -189,14 +189,18 @@ fn a_request_after_the_process_was_seen_to_end_is_for_the_next_process() {
                 std::thread::yield_now();
             }
         },
-        |child, _| drop(child.body.bury()),
+        |child, _| {
+            child.body.bury();
+        },
     ];
     for see in seen {
         let (mut instance, [first, second]) = instance_of();
         see(&instance.live.as_ref().unwrap().child, &supervisor);
         let (batch, responses) = batch();
         assert!(!instance.begin(batch, Duration::ZERO) && instance.awaited().is_none());
-        [&first, &second].iter().for_each(|theirs| theirs.send(ANSWER, &[]).unwrap());
+        for theirs in [&first, &second] {
+            theirs.send(ANSWER, &[]).unwrap();
+        }
         instance.finish();
         check_answered(&responses);
         assert_eq!((read_all(&second).len(), first.wait(Duration::ZERO).unwrap()), (1, true));

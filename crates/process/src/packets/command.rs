@@ -43,15 +43,20 @@ pub struct Model<'a> {
     pub version_dir: String,
     /// Its folder.
     pub model_dir: String,
+    /// The folder of the file with its class, if that is its backend's and not its version's.
+    pub class_dir: Option<String>,
     /// The instance's name.
     pub instance: &'a str,
 }
 
 impl Display for Model<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let Model { name, version, file, version_dir, model_dir, instance } = self;
+        let Model { name, version, file, version_dir, model_dir, class_dir, instance } = self;
         let (name, version, file) = (Text(name), Text(version), Text(file));
         write!(f, r#"{{"name":{name},"version":{version},"file":{file},"version_dir":{}"#, Text(version_dir))?;
+        if let Some(class_dir) = class_dir {
+            write!(f, r#","class_dir":{}"#, Text(class_dir))?;
+        }
         write!(f, r#","model_dir":{},"instance":{}}}"#, Text(model_dir), Text(instance))
     }
 }

@@ -192,7 +192,9 @@ impl Scheduler for Direct {
             Event::Stop => {
                 self.stopped = true;
                 self.table.end_all(&mut placed);
-                placed.into_iter().for_each(|number| self.look_at(number));
+                for number in placed {
+                    self.look_at(number);
+                }
             }
             Event::Time | Event::Answered => {}
         }

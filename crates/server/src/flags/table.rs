@@ -226,7 +226,7 @@ flags! {
         "page-lock-client-memory" BOOL, Yes, "Whether system regions and leases are page-locked on a host with a GPU. Default is true.";
     }
     "Backend": {
-        "backend-directory" TEXT, Yes, "Directory of compiled backends, which win over built-in ones of the same name. Default is /opt/tritonserver/backends, where they do not.";
+        "backend-directory" TEXT, Yes, "Directory of backends, compiled or a Python class; compiled ones win over built-in ones of the same name. Default is /opt/tritonserver/backends, where they do not.";
         "backend-config" Takes::Value("<string>,<string>=<string>"), Yes, "A setting of a backend: <backend>,<setting>=<value>.";
         "onnxruntime-library" Takes::Value("<path>"), Yes, "Shared library of ONNX Runtime; 'none' for the embedded engine.";
     }

@@ -9,7 +9,7 @@ use nerite_cache::ResponseCache;
 use nerite_engine::{Engine, FileChanges, Loader, RateLimits, Runtimes, Services};
 use nerite_ensemble::Ensemble;
 use nerite_isolated::Isolated;
-use nerite_python::Python;
+use nerite_python::{BACKEND_CLASS, Python, PythonBackend, python_backends_in};
 use nerite_repository::{ControlMode, Store, StoreOptions};
 use nerite_request::Status;
 
@@ -108,6 +108,7 @@ fn runtimes(settings: &Settings, gpu: Option<&GpuHost>, python: &Arc<Python>) ->
     runtimes.add(Arc::<Python>::clone(python));
     add_onnx(&mut runtimes, settings.onnxruntime_library.as_deref())?;
     add_compiled(&mut runtimes, settings);
+    add_python_backends(&mut runtimes, settings, python);
     Ok(runtimes)
 }
 
@@ -140,6 +141,22 @@ fn add_compiled(runtimes: &mut Runtimes, settings: &Settings) {
         }
     }
     runtimes.look_in_models(Arc::new(isolating_libraries(options)));
+}
+
+/// Backends that are Python classes. Where a backend has a library as well, or is built in, its class is for configurations that name it in `runtime`.
+fn add_python_backends(runtimes: &mut Runtimes, settings: &Settings, python: &Arc<Python>) {
+    let directory = settings.backend_directory.as_deref().unwrap_or(Path::new(BACKEND_DIRECTORY));
+    for (name, path) in python_backends_in(directory) {
+        // Such a backend is run by the backend `python`, so that one's settings hold, and its own win over them.
+        let own =
+            |key: &str| settings.backend_config.iter().any(|(backend, other, _)| *backend == name && other == key);
+        for (_, key, value) in settings.backend_config.iter().filter(|(backend, ..)| backend == "python") {
+            if !own(key) {
+                runtimes.set(&name, key, value);
+            }
+        }
+        runtimes.add_file(BACKEND_CLASS, Arc::new(PythonBackend::new(&name, &path, python)));
+    }
 }
 
 /// A backend in the server's process, or in processes of its own where that is asked for.
