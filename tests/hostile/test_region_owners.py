@@ -10,14 +10,20 @@ import json
 import os
 import pathlib
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from frames import message
+from strangers import call_headers, data, hello
 from users import as_user
+from witness import comes_to
 
 SIZE = 64
+IPV6 = socket.has_dualstack_ipv6()
 ALICE, BOB = 65101, 65102
 
 
@@ -234,7 +240,11 @@ def test_one_user_cannot_take_all_address_space(server, each_over):
 
 @contextlib.contextmanager
 def another_host():
-    """The beginning of a command line that runs on what the server takes for another host, and the address of the server there."""
+    """The beginning of a command line that runs on what the server takes for another host, the address of the server there, and the device to there.
+
+    The other host has the IPv6 addresses fd00:77:1::2, fd00:77:1::3 and fd00:77:2::2 where there is IPv6, the server fd00:77:1::1
+    and fe80::77.
+    """
     space, outside, inside = (f"nerite{os.getpid()}{part}" for part in ("", "o", "i"))
     subnet = f"10.{200 + os.getpid() % 50}.{os.getpid() // 50 % 250}"
     ip = lambda *words: subprocess.run(["ip", *words], capture_output=True, check=False).returncode
@@ -246,7 +256,13 @@ def another_host():
         made = made or ip("-n", space, "addr", "add", f"{subnet}.2/24", "dev", inside[:15])
         if made or ip("-n", space, "link", "set", inside[:15], "up"):
             pytest.skip("needs a pair of network devices")
-        yield ["ip", "netns", "exec", space], f"{subnet}.1"
+        # Without a search for others that have them, so that they can be used at once.
+        ip("addr", "add", "fe80::77/64", "dev", outside[:15], "nodad")
+        for network, hosts in ((1, (2, 3)), (2, (2,))):
+            ip("addr", "add", f"fd00:77:{network}::1/64", "dev", outside[:15], "nodad")
+            for host in hosts:
+                ip("-n", space, "addr", "add", f"fd00:77:{network}::{host}/64", "dev", inside[:15], "nodad")
+        yield ["ip", "netns", "exec", space], f"{subnet}.1", outside[:15]
     finally:
         ip("netns", "del", space)
 
@@ -265,7 +281,7 @@ def test_a_stranger_of_another_host_is_told_neither_owner_nor_size(launcher):
     if launcher.oracle:
         pytest.skip("2.51 lets every client reach everything")
     repository = launcher.copy_of("strangers_regions", "identity_fp32")
-    with another_host() as (there, address), an_object("secret", ALICE, 0o600, 1.0) as (key, _):
+    with another_host() as (there, address, _), an_object("secret", ALICE, 0o600, 1.0) as (key, _):
         flags = ["--http-address=0.0.0.0", "--grpc-address=0.0.0.0"]
         with launcher.running("strangers_regions", *flags, repository=repository) as server:
             port = lambda url: f"{address}:{url.rpartition(':')[2]}"
@@ -301,3 +317,138 @@ def test_the_operator_may_open_what_it_wants(launcher):
             assert '"data":[2.0' in as_user(ALICE, lambda: infer(server.http, "mic"))[1].replace(" ", "")
             assert as_user(ALICE, lambda: unregister(server.http))[0] == 200
             assert names(server.http) == []
+
+
+# ------------------------------------------------------------------------------------ Who is it that connects?
+
+
+def connected(address: str, port: int, device: str = "") -> socket.socket:
+    """A connection from a socket that is bound to the device, where one is named."""
+    family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    one = socket.socket(family, kind, protocol)
+    one.settimeout(60)
+    if device:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
+    one.connect(place)
+    return one
+
+
+def register_over(one: socket.socket, name: str, key: str) -> tuple[int, str]:
+    """Registers an object as a region over that connection, and closes it."""
+    connection = http.client.HTTPConnection("localhost")
+    connection.sock = one
+    connection.request("POST", f"/v2/systemsharedmemory/region/{name}/register", json.dumps({"key": key, "byte_size": SIZE}))
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text
+
+
+@pytest.fixture(scope="module")
+def open_server(launcher):
+    """A server that listens at all addresses, with a line of its log for each request, and the namespace of another host."""
+    if launcher.oracle:
+        pytest.skip("2.51 lets every client reach everything")
+    flags = ["--http-address=::" if IPV6 else "--http-address=0.0.0.0", "--log-access=true"]
+    repository = launcher.copy_of("identified", "identity_fp32")
+    with another_host() as host, launcher.running("identified", *flags, repository=repository) as server:
+        yield server, host
+
+
+@pytest.mark.parametrize("way", ["loopback", "loopback over IPv6", "device", "device over IPv6", "scope", "scope and device"])
+def test_a_client_that_is_bound_to_a_device_has_the_rights_of_its_user(open_server, way):
+    """The kernel finds such a socket by its device only. Without that, the client would count as one of another host, which has more rights."""
+    server, (_, address, device) = open_server
+    if way not in ("loopback", "device") and not IPV6:
+        pytest.skip("needs IPv6")
+    at, bound = {
+        "loopback": ("127.0.0.1", "lo"),
+        "loopback over IPv6": ("::1", "lo"),
+        "device": (address, device),
+        "device over IPv6": ("fd00:77:1::1", device),
+        "scope": (f"fe80::77%{device}", ""),
+        "scope and device": (f"fe80::77%{device}", device),
+    }[way]
+    port = int(server.http.rpartition(":")[2])
+    with an_object("roots", 0, 0o600, 1.0) as (roots, _), an_object("bobs", BOB, 0o600, 2.0) as (bobs, _):
+        ask = lambda name, key: as_user(BOB, lambda: register_over(connected(at, port, bound), name, key))
+        status, text = ask("roots", roots)
+        assert status != 200 and f"user {BOB} asks for an object of user 0" in text, text
+        assert ask("bobs", bobs) == (200, "")
+        assert as_user(BOB, lambda: names(server.http)) == ["bobs"]
+        assert as_user(BOB, lambda: unregister(server.http))[0] == 200
+    assert names(server.http) == []
+
+
+def registration_over_http(name: str, key: str) -> bytes:
+    body = json.dumps({"key": key, "byte_size": SIZE})
+    return f"POST /v2/systemsharedmemory/region/{name}/register HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+def registration_over_grpc(name: str, key: str) -> bytes:
+    texts = [bytes([number << 3 | 2, len(text)]) + text.encode() for number, text in ((1, name), (2, key))]
+    size = bytes([4 << 3, SIZE])
+    return hello() + call_headers("SystemSharedMemoryRegister", 1) + data(1, message(b"".join(texts) + size), end=True)
+
+
+@pytest.mark.parametrize(("protocol", "registration"), [("http", registration_over_http), ("grpc", registration_over_grpc)])
+def test_a_client_that_hides_has_only_what_is_open_to_all(open_server, protocol, registration):
+    """It connects and asks while the server is stopped, and is bound to another device when the server looks for its user."""
+    server, (*_, device) = open_server
+    port = int(getattr(server, protocol).rpartition(":")[2])
+
+    def ask(name: str, key: str) -> socket.socket:
+        one = connected("127.0.0.1", port)
+        one.sendall(registration(name, key))
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
+        return one
+
+    def of_hidden() -> list[str]:
+        """The lines of the log about such calls, of clients without a user."""
+        return [line for line in server.log_text().splitlines() if "call=shared-memory" in line and 'peer="user' not in line]
+
+    before, asked = len(of_hidden()), []
+    with an_object("roots", 0, 0o600, 1.0) as (roots, _), an_object("open", 0, 0o666, 2.0) as (everybodys, _):
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            asked = as_user(BOB, lambda: [ask("roots", roots), ask("open", everybodys)])
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        comes_to(lambda: len(of_hidden()), before + 2)
+        assert names(server.http) == ["open"], of_hidden()
+        assert all('peer="an unidentified client of this host"' in line for line in of_hidden()[before:]), of_hidden()
+        # The operator ends what such a client registered.
+        assert unregister(server.http, "open")[0] == 200
+    for one in asked:
+        one.close()
+    assert names(server.http) == []
+
+
+FROM = """
+import http.client, sys
+connection = http.client.HTTPConnection(sys.argv[1], timeout=60, source_address=(sys.argv[2], 0))
+connection.request(sys.argv[3], sys.argv[4], sys.argv[5] or None)
+answer = connection.getresponse()
+print(answer.status, answer.read().decode())
+"""
+
+
+def test_a_network_of_ipv6_is_one_client(open_server):
+    """One host has all addresses of such a network, so its regions and its bounds are those of the network."""
+    server, (there, *_) = open_server
+    if not IPV6:
+        pytest.skip("needs IPv6")
+    at = f"[fd00:77:1::1]:{server.http.rpartition(':')[2]}"
+
+    def ask(source: str, method: str, path: str, body: str = "") -> str:
+        command = [*there, sys.executable, "-c", FROM, at, source, method, f"/v2/systemsharedmemory/{path}", body]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout.strip()
+
+    with an_object("theirs", ALICE, 0o666, 1.0) as (key, _):
+        document = json.dumps({"key": key, "byte_size": SIZE})
+        assert ask("fd00:77:1::2", "POST", "region/theirs/register", document) == "200"
+        assert '"theirs"' in ask("fd00:77:1::3", "GET", "status")
+        assert ask("fd00:77:2::2", "GET", "status") == "200 []"
+        assert ask("fd00:77:1::3", "POST", "region/theirs/unregister", "{}") == "200"
+        refused = ask("fd00:77:2::2", "GET", "region/theirs/status")
+        assert "network fd00:77:2::/64 reaches" in refused, refused

@@ -63,19 +63,21 @@ impl RegionRules {
             (ShmTrust::Any, _) => Rights::Any,
             _ if is_open => Rights::Any,
             (ShmTrust::Peer, Peer::User { uid }) => Rights::User(*uid),
-            (ShmTrust::Peer, Peer::Address(_) | Peer::Unknown) => Rights::Stranger { who: peer.to_string() },
+            (ShmTrust::Peer, Peer::Address(_)) => Rights::Stranger { who: peer.to_string() },
+            (ShmTrust::Peer, Peer::Unidentified | Peer::Unknown) => Rights::OpenToAll { who: peer.to_string() },
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
-
     use super::*;
 
-    const STRANGER: Peer = Peer::Address(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 7)));
     const USER: Peer = Peer::User { uid: 4_000_000_001 };
+
+    fn stranger() -> Peer {
+        Peer::of_address([10, 0, 0, 7].into())
+    }
 
     #[test]
     fn a_client_reaches_its_own_regions_and_the_operator_all() {
@@ -83,7 +85,9 @@ mod tests {
         assert_eq!(own.reach(&Peer::own()), RegionAccess::Operator);
         assert_eq!(own.reach(&Peer::User { uid: 0 }), RegionAccess::Operator);
         assert_eq!(own.reach(&USER), RegionAccess::Own(&USER));
-        assert_eq!(own.reach(&STRANGER), RegionAccess::Own(&STRANGER));
+        let stranger = stranger();
+        assert_eq!(own.reach(&stranger), RegionAccess::Own(&stranger));
+        assert_eq!(own.reach(&Peer::Unidentified), RegionAccess::Own(&Peer::Unidentified));
         assert_eq!(own.reach(&Peer::Unknown), RegionAccess::Own(&Peer::Unknown));
         assert_eq!(all.reach(&USER), RegionAccess::Shared);
         assert_eq!(all.reach(&Peer::own()), RegionAccess::Shared);
@@ -93,12 +97,16 @@ mod tests {
     fn a_prefix_or_trust_in_any_opens_objects_to_all() {
         let rules = RegionRules { key_prefixes: vec!["/cam_".into(), "mic".into()], ..RegionRules::default() };
         assert_eq!(rules.rights(&USER, "/x"), Rights::User(4_000_000_001));
-        assert_eq!(rules.rights(&STRANGER, "/x"), Rights::Stranger { who: "address 10.0.0.7".into() });
+        assert_eq!(rules.rights(&stranger(), "/x"), Rights::Stranger { who: "address 10.0.0.7".into() });
+        for peer in [Peer::Unidentified, Peer::Unknown] {
+            assert_eq!(rules.rights(&peer, "/x"), Rights::OpenToAll { who: peer.to_string() });
+            assert_eq!(rules.rights(&peer, "/cam_0"), Rights::Any);
+        }
         for key in ["/cam_0", "cam_0", "//cam_", "/mic", "microphone"] {
-            assert_eq!(rules.rights(&STRANGER, key), Rights::Any, "{key}");
+            assert_eq!(rules.rights(&stranger(), key), Rights::Any, "{key}");
         }
         assert_eq!(rules.rights(&USER, "/xcam_0"), Rights::User(4_000_000_001));
         let any = RegionRules { trust: ShmTrust::Any, ..RegionRules::default() };
-        assert_eq!(any.rights(&STRANGER, "/x"), Rights::Any);
+        assert_eq!(any.rights(&stranger(), "/x"), Rights::Any);
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct Cached {
 struct Keys {
     /// The key of responses that were made of private memory only. They are valid for every client.
     of_all: Key,
-    /// The key of responses that were made with memory that the client could change. `None` if the kernel does not identify the client.
+    /// The key of responses that were made with memory that the client could change. `None` if the client is not identified.
     of_asker: Option<Key>,
     /// Whether the client can change the inputs of this request.
     is_shared: bool,
@@ -59,7 +59,7 @@ impl Cached {
 
     /// Answers the request from the cache or runs its model. If the inputs are large, another thread does so.
     pub fn submit(self: &Arc<Self>, model: &Arc<dyn RunJob>, job: Job, asker: Option<&Peer>) {
-        let asker = asker.filter(|peer| **peer != Peer::Unknown).map(Peer::to_string);
+        let asker = asker.filter(|peer| peer.is_identified()).map(Peer::to_string);
         if !may_be_kept(&job, asker.is_some()) {
             return model.run(job);
         }

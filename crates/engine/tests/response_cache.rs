@@ -77,7 +77,7 @@ fn server_of(name: &str, more: &str) -> Server {
 }
 
 impl Server {
-    /// The model's answer to a request of that user, or of an unknown client.
+    /// The model's answer to a request of that user, or of a client that is not identified.
     fn ask(&self, user: Option<u32>, data: Buffer, place: Option<Slot>, id: &str) -> Result<InferResponse, Status> {
         self.begin(user, data, place, id).recv().unwrap()
     }
@@ -97,7 +97,7 @@ impl Server {
         let CheckedTensors { inputs, wanted, rows } = admission.contract().check_all(Prefix(id), tensors).unwrap();
         let admission = match user {
             Some(uid) => admission.of_asker(&Peer::User { uid }),
-            None => admission,
+            None => admission.of_asker(&Peer::Unidentified),
         };
         admission.submit(AdmittedRequest {
             id: id.into(),
@@ -141,7 +141,7 @@ fn a_response_made_of_a_clients_memory_is_cached_for_that_client_only() {
         server.check(Some(3), inline(len), 2);
         // An answer that was made of private memory is valid for all clients.
         server.check(Some(3), server.shared(len), 2);
-        // No such answer is cached for an unknown client.
+        // For clients that are not identified no such answer is kept: they are one peer, and may be several clients.
         server.check(None, server.shared(len), 3);
         server.check(None, server.shared(len), 4);
         server.check(None, inline(len), 2);

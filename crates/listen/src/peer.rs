@@ -6,17 +6,52 @@ use std::os::unix::net::UnixStream;
 use nerite_request::Peer;
 use rustix::net::sockopt::socket_peercred;
 
-use crate::sock_diag::user_of;
+use crate::local_addresses::{Place, place_of};
+use crate::sock_diag::{LOOPBACK_DEVICE, user_of};
 
 /// The client of a TCP connection: its user if the client's socket is in this network namespace, else its address.
 pub fn of_tcp(stream: &TcpStream, address: SocketAddr) -> Peer {
-    // An IPv6 listener reports IPv4 clients with mapped addresses. The kernel's table has the plain IPv4 address.
-    let client = SocketAddr::new(address.ip().to_canonical(), address.port());
-    let uid = stream.local_addr().ok().and_then(|own| {
-        let server = SocketAddr::new(own.ip().to_canonical(), own.port());
-        user_of(client, server)
-    });
-    uid.map_or(Peer::Address(client.ip()), |uid| Peer::User { uid })
+    let Ok(server) = stream.local_addr() else { return Peer::Unidentified };
+    let (client, server) = (canonical(address), canonical(server));
+    let peer = find(client, server);
+    // A reset connection has given up its addresses, so the socket that was found may be a later one of another user.
+    let is_reset = stream.peer_addr().is_err();
+    if is_reset && peer.uid().is_some() { Peer::Unidentified } else { peer }
+}
+
+/// A client may bind its socket to a network device, and is found by that device only. The kernel carries a connection within this host over the loopback
+/// device, or over the device that has the address. A client that is bound to yet another device got there after it connected: it hides.
+fn find(client: SocketAddr, server: SocketAddr) -> Peer {
+    let scope = scope(client).or(scope(server));
+    let device = scope.unwrap_or(LOOPBACK_DEVICE);
+    if let Some(uid) = user_of(client, server, device) {
+        return Peer::User { uid };
+    }
+    let has_own_address = client.ip() == server.ip() || client.ip().is_loopback();
+    let of_address = match place_of(client, scope.unwrap_or_default()) {
+        Place::Here { device } => device,
+        Place::Elsewhere if has_own_address => None,
+        Place::Elsewhere => return Peer::of_address(client.ip()),
+    };
+    let other = of_address.filter(|other| *other != device);
+    let uid = other.and_then(|device| user_of(client, server, device));
+    uid.map_or(Peer::Unidentified, |uid| Peer::User { uid })
+}
+
+/// An IPv6 listener reports IPv4 clients with mapped addresses. The kernel's table has the plain IPv4 address.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        ip if ip.is_ipv4() => SocketAddr::new(ip, address.port()),
+        _ => address,
+    }
+}
+
+/// The index of the device of a link-local address. Both sockets of such a connection are bound to it.
+fn scope(address: SocketAddr) -> Option<u32> {
+    match address {
+        SocketAddr::V6(address) => Some(address.scope_id()).filter(|device| *device != 0),
+        SocketAddr::V4(_) => None,
+    }
 }
 
 /// The client of a connection over a Unix socket.
@@ -28,8 +63,10 @@ pub fn of_unix(stream: &UnixStream) -> Peer {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::net::{Ipv4Addr, TcpListener};
+    use std::time::Duration;
 
-    use rustix::net::{AddressFamily, SocketType, connect, socket};
+    use rustix::net::sockopt::{set_socket_linger, set_socket_reuseaddr};
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
     use super::*;
 
@@ -64,11 +101,40 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_closed_is_identified_by_its_address() {
+    fn a_client_that_closed_is_not_identified() {
+        for address in ["127.0.0.1", "::1"] {
+            let Ok(listener) = TcpListener::bind((address, 0)) else { continue };
+            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (stream, address) = listener.accept().unwrap();
+            drop(client);
+            assert_eq!(of_tcp(&stream, address), Peer::Unidentified, "{address}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_was_reset_is_not_taken_for_a_later_one_with_its_address() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let server = listener.local_addr().unwrap();
+        let first = TcpStream::connect(server).unwrap();
         let (stream, address) = listener.accept().unwrap();
-        drop(client);
-        assert_eq!(of_tcp(&stream, address), Peer::Address(address.ip()));
+        set_socket_linger(&first, Some(Duration::ZERO)).unwrap();
+        drop(first);
+        let second = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        set_socket_reuseaddr(&second, true).unwrap();
+        bind(&second, &address).unwrap();
+        connect(&second, &server).unwrap();
+        assert_eq!(of_tcp(&stream, address), Peer::Unidentified);
+        let (stream, again) = listener.accept().unwrap();
+        assert_eq!((again, of_tcp(&stream, again)), (address, Peer::own()));
+    }
+
+    #[test]
+    fn a_client_of_another_host_is_identified_by_its_address() {
+        let at = |address: &str| SocketAddr::new(address.parse().unwrap(), 40_000);
+        for (client, server) in [("203.0.113.7", "127.0.0.1"), ("2001:db8::7", "::1")] {
+            assert_eq!(find(at(client), at(server)), Peer::of_address(at(client).ip()));
+        }
+        // The addresses of one host are not those of another, whatever the table of routes says.
+        assert_eq!(find(at("203.0.113.7"), at("203.0.113.7")), Peer::Unidentified);
     }
 }

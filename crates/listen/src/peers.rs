@@ -6,7 +6,6 @@
 mod admit;
 mod table;
 
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -83,7 +82,7 @@ impl Peers {
     /// Admits a connection of `peer`. If a limit is reached, a connection that waits for a request is evicted for it. If there is no such connection,
     /// the new connection is refused.
     pub fn admit(self: &Arc<Peers>, peer: &Peer) -> Result<ConnectionPermit, Full> {
-        let outcome = self.lock().admit(&self.limits, owner(peer));
+        let outcome = self.lock().admit(&self.limits, peer.clone());
         match outcome {
             Ok((connection, shed)) => {
                 if let Some(shed) = shed {
@@ -191,17 +190,6 @@ impl OpenConnection {
             at_once: AtomicBool::new(false),
             evicted: Notify::new(),
         }
-    }
-}
-
-/// The peer that a connection counts for. One host may have all addresses of a /64 network of IPv6, so such a network counts as one peer.
-fn owner(peer: &Peer) -> Peer {
-    match peer {
-        Peer::Address(IpAddr::V6(address)) => {
-            let network = u128::from(*address) >> 64 << 64;
-            Peer::Address(IpAddr::V6(Ipv6Addr::from(network)))
-        }
-        _ => peer.clone(),
     }
 }
 
@@ -328,7 +316,7 @@ mod tests {
     #[test]
     fn a_network_of_ipv6_is_one_peer() {
         let peers = Peers::new(LIMITS);
-        let of = |text: &str| Peer::Address(text.parse().unwrap());
+        let of = |text: &str| Peer::of_address(text.parse().unwrap());
         let permits = ["2001:db8::1", "2001:db8::2:0:0:1", "2001:db8:0:1::1", "192.0.2.1", "192.0.2.2"];
         let _places = permits.map(|text| peers.admit(&of(text)).unwrap());
         assert_eq!((peers.counts().open, peers.counts().peers), (5, 4));

@@ -1,29 +1,24 @@
 //! Which user owns the other end of a TCP connection within this host?
 //!
 //! The kernel answers over netlink (`sock_diag(7)`) with one exact lookup in its table of connections, without listing sockets. It knows
-//! only the network namespace of this process.
+//! only the network namespace of this process. A lookup names a network device. It finds sockets that are bound to that device, and those that are bound
+//! to none.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
-use std::sync::PoisonError;
 
-use nerite_locks::Mutex;
-use rustix::net::netlink::{self, SocketAddrNetlink};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
+use rustix::net::{AddressFamily, netlink};
+
+use crate::netlink::{Channel, HEADER, family_of, write_address, write_header};
 
 /// `SOCK_DIAG_BY_FAMILY`, the type of both messages.
 const BY_FAMILY: u16 = 20;
-/// `NLM_F_REQUEST`.
-const REQUEST: u16 = 1;
 /// `IPPROTO_TCP`.
 const TCP: u8 = 6;
 /// `TCP_LISTEN`: the kernel falls back to a listening socket of the same port.
 const LISTENING: u8 = 10;
-/// Bytes of `struct nlmsghdr`, and of `struct inet_diag_req_v2` after it.
-const HEADER: usize = 16;
+/// Bytes of a message with `struct inet_diag_req_v2`.
 const REQUEST_BYTES: usize = HEADER + 56;
-/// Bytes of `struct nlmsghdr` and `struct inet_diag_msg`.
+/// Bytes of a message with `struct inet_diag_msg`.
 const ANSWER_BYTES: usize = HEADER + 72;
 /// Offset of `struct inet_diag_sockid` in requests and in answers.
 const REQUEST_ID: usize = HEADER + 8;
@@ -32,48 +27,28 @@ const ANSWER_ID: usize = HEADER + 4;
 const ANSWER_UID: usize = ANSWER_ID + 48 + 12;
 const ANSWER_INODE: usize = ANSWER_UID + 4;
 
-/// The effective user that created the socket of `client`, which is connected to `server`. `None` if no such socket is open in this network
-/// namespace, or if the kernel does not answer.
-pub fn user_of(client: SocketAddr, server: SocketAddr) -> Option<u32> {
-    let request = request(client, server)?;
+/// The index of the loopback device, which is the first in each network namespace (`LOOPBACK_IFINDEX`).
+pub const LOOPBACK_DEVICE: u32 = 1;
+
+static CHANNEL: Channel = Channel::new(Some(netlink::SOCK_DIAG));
+
+/// The effective user that created the socket of `client`, which is connected to `server` and bound to no network device but the one with the index
+/// `device`. `None` if no such socket is open in this network namespace, or if the kernel does not answer.
+pub fn user_of(client: SocketAddr, server: SocketAddr, device: u32) -> Option<u32> {
+    let request = request(client, server, device)?;
     let mut answer = [0; ANSWER_BYTES];
-    ask(&request, &mut answer).ok()?;
+    CHANNEL.ask(&request, &mut answer).ok()?;
     read(&answer, client, server)
 }
 
-/// The netlink socket. It is kept open, so that users can be identified even when connections use all descriptors.
-static SOCKET: Mutex<Option<OwnedFd>> = Mutex::new(None);
-
-fn ask(request: &[u8], answer: &mut [u8]) -> io::Result<()> {
-    let mut kept = SOCKET.lock().unwrap_or_else(PoisonError::into_inner);
-    // After an error it is not put back. The next request then uses a new socket, which cannot receive a late answer to this one.
-    let socket = match kept.take() {
-        Some(socket) => socket,
-        None => open()?,
-    };
-    sendto(&socket, request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
-    // The kernel answers within the call above, so this does not wait.
-    recv(&socket, answer, RecvFlags::DONTWAIT)?;
-    *kept = Some(socket);
-    Ok(())
-}
-
-fn open() -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(netlink::SOCK_DIAG))?)
-}
-
 /// The bytes of a request for one socket. `None` if the addresses are of different families.
-fn request(client: SocketAddr, server: SocketAddr) -> Option<[u8; REQUEST_BYTES]> {
-    let family = if client.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+fn request(client: SocketAddr, server: SocketAddr, device: u32) -> Option<[u8; REQUEST_BYTES]> {
     if client.is_ipv4() != server.is_ipv4() {
         return None;
     }
     let mut bytes = [0; REQUEST_BYTES];
-    bytes[..4].copy_from_slice(&(REQUEST_BYTES as u32).to_ne_bytes());
-    bytes[4..6].copy_from_slice(&BY_FAMILY.to_ne_bytes());
-    bytes[6..8].copy_from_slice(&REQUEST.to_ne_bytes());
-    bytes[HEADER] = family.as_raw() as u8;
+    write_header(&mut bytes, BY_FAMILY);
+    bytes[HEADER] = family_of(client.ip());
     bytes[HEADER + 1] = TCP;
     // All states.
     bytes[HEADER + 4..HEADER + 8].copy_from_slice(&u32::MAX.to_ne_bytes());
@@ -82,18 +57,10 @@ fn request(client: SocketAddr, server: SocketAddr) -> Option<[u8; REQUEST_BYTES]
     id[2..4].copy_from_slice(&server.port().to_be_bytes());
     write_address(&mut id[4..20], client.ip());
     write_address(&mut id[20..36], server.ip());
-    let interface = if let SocketAddr::V6(client) = client { client.scope_id() } else { 0 };
-    id[36..40].copy_from_slice(&interface.to_ne_bytes());
+    id[36..40].copy_from_slice(&device.to_ne_bytes());
     // No cookie: the connection is identified by its addresses alone.
     id[40..48].fill(0xff);
     Some(bytes)
-}
-
-fn write_address(to: &mut [u8], address: IpAddr) {
-    match address {
-        IpAddr::V4(address) => to[..4].copy_from_slice(&address.octets()),
-        IpAddr::V6(address) => to.copy_from_slice(&address.octets()),
-    }
 }
 
 /// The user in an answer about the connection from `client` to `server`.
@@ -128,7 +95,7 @@ mod tests {
 
     #[track_caller]
     fn check(change: impl FnOnce(&mut [u8; ANSWER_BYTES]), expect: Option<u32>) {
-        let request = request(CLIENT, SERVER).expect("both are of one family");
+        let request = request(CLIENT, SERVER, 1).expect("both are of one family");
         let id = &request[REQUEST_ID..][..36];
         let mut answer = [0; ANSWER_BYTES];
         answer[4..6].copy_from_slice(&BY_FAMILY.to_ne_bytes());
@@ -165,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_missing_socket_has_no_user() {
-        assert_eq!(user_of(SocketAddr::new(CLIENT.ip(), 1), SocketAddr::new(SERVER.ip(), 2)), None);
-        assert_eq!(user_of(CLIENT, "[::1]:8000".parse().expect("an address")), None);
+        assert_eq!(user_of(SocketAddr::new(CLIENT.ip(), 1), SocketAddr::new(SERVER.ip(), 2), 1), None);
+        assert_eq!(user_of(CLIENT, "[::1]:8000".parse().expect("an address"), 1), None);
     }
 }

@@ -56,7 +56,8 @@ mod tests {
     fn the_setting_decides_which_clients_may_call() {
         check(&Peer::own(), [true, true, true]);
         check(&Peer::User { uid: 4_000_000_001 }, [false, true, true]);
-        check(&Peer::Address([192, 0, 2, 1].into()), [false, false, true]);
+        check(&Peer::of_address([192, 0, 2, 1].into()), [false, false, true]);
+        check(&Peer::Unidentified, [false, false, true]);
         check(&Peer::Unknown, [false, false, true]);
     }
 }

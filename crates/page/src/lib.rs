@@ -18,7 +18,7 @@
 //! // Any site can make its own name point here (DNS rebinding), so unknown names are refused.
 //! assert!(!hosts.knows("evil.example:8002"));
 //! assert!(Callers::Operator.admit(&Peer::own()));
-//! assert!(!Callers::Host.admit(&Peer::Address([192, 0, 2, 1].into())));
+//! assert!(!Callers::Host.admit(&Peer::of_address([192, 0, 2, 1].into())));
 //! ```
 #![forbid(unsafe_code)]
 

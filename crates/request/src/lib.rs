@@ -54,7 +54,7 @@ pub use lease_notice::{LeaseNotice, SessionRef};
 pub use nerite_budget::{OverShare, PeerAccount, PeerCharge};
 pub use nerite_tensor::Name;
 pub use parameter::{Parameter, Parameters};
-pub use peer::Peer;
+pub use peer::{Network, Peer};
 pub use region_ref::RegionRef;
 pub use reply::{Counted, Deliver, DeliverNumbered, Numbered, PlaceQuery, Reply};
 pub use request::{AdmittedRequest, Inputs, Request, Wanted, WantedOutputs};

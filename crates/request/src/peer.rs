@@ -1,7 +1,7 @@
 //! Who is at the other end of a connection?
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::OnceLock;
 
 /// The client of a connection, as the kernel identifies it. The client itself cannot choose any of it.
@@ -16,11 +16,22 @@ pub enum Peer {
         /// The effective user id when the process made its socket.
         uid: u32,
     },
-    /// A process whose user cannot be known: one of another host, or of another network namespace.
-    Address(IpAddr),
-    /// A process that the kernel does not identify.
+    /// A process of another host, or of another network namespace, whose user cannot be known. [`Peer::of_address`] makes it.
+    Address(Network),
+    /// A process of this network namespace whose socket the kernel did not find: it is closed already, or bound to another network device. All such
+    /// processes are one peer, which has the fewest rights.
+    Unidentified,
+    /// A process of which the kernel tells nothing.
     Unknown,
 }
+
+/// The addresses that count as one peer: one address of IPv4, or a network of IPv6 with a prefix of 64 bits. One host may have all addresses of such a
+/// network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Network(IpAddr);
+
+/// The bits of an IPv6 address that name the network.
+const NETWORK_BITS: u32 = 64;
 
 impl Peer {
     /// The user who runs this process.
@@ -28,11 +39,31 @@ impl Peer {
         Peer::User { uid: own_uid() }
     }
 
+    /// The peer with this address on another host. An IPv4 address that is mapped to IPv6 is the IPv4 address.
+    pub fn of_address(address: IpAddr) -> Peer {
+        Peer::Address(Network(match address.to_canonical() {
+            IpAddr::V4(address) => IpAddr::V4(address),
+            IpAddr::V6(address) => {
+                let host_bits = u128::BITS - NETWORK_BITS;
+                IpAddr::V6(Ipv6Addr::from(u128::from(address) >> host_bits << host_bits))
+            }
+        }))
+    }
+
     /// The user's id, where the user is known.
     pub fn uid(&self) -> Option<u32> {
         match self {
             Peer::User { uid } => Some(*uid),
-            Peer::Address(_) | Peer::Unknown => None,
+            Peer::Address(_) | Peer::Unidentified | Peer::Unknown => None,
+        }
+    }
+
+    /// Whether two connections with this peer are of one client: of one user, or of one network. Otherwise nothing that was made of one client's memory
+    /// may be given to this peer.
+    pub fn is_identified(&self) -> bool {
+        match self {
+            Peer::User { .. } | Peer::Address(_) => true,
+            Peer::Unidentified | Peer::Unknown => false,
         }
     }
 
@@ -52,7 +83,9 @@ impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Peer::User { uid } => write!(f, "user {uid}"),
-            Peer::Address(address) => write!(f, "address {address}"),
+            Peer::Address(Network(address @ IpAddr::V4(_))) => write!(f, "address {address}"),
+            Peer::Address(Network(address @ IpAddr::V6(_))) => write!(f, "network {address}/{NETWORK_BITS}"),
+            Peer::Unidentified => f.write_str("an unidentified client of this host"),
             Peer::Unknown => f.write_str("an unknown user"),
         }
     }
@@ -62,19 +95,46 @@ impl fmt::Display for Peer {
 mod tests {
     use super::*;
 
-    #[test]
-    fn root_and_the_own_user_are_operators() {
-        assert!(Peer::own().is_operator());
-        assert!(Peer::User { uid: 0 }.is_operator());
-        assert!(!Peer::User { uid: own_uid().wrapping_add(4711) }.is_operator());
-        assert!(!Peer::Address(IpAddr::from([127, 0, 0, 1])).is_operator());
-        assert!(!Peer::Unknown.is_operator());
+    fn of(address: &str) -> Peer {
+        Peer::of_address(address.parse().expect("an address"))
+    }
+
+    #[track_caller]
+    fn check(peer: &Peer, shown: &str, uid: Option<u32>, [is_identified, is_operator]: [bool; 2]) {
+        assert_eq!(peer.to_string(), shown);
+        assert_eq!((peer.uid(), peer.is_identified(), peer.is_operator()), (uid, is_identified, is_operator), "{peer}");
     }
 
     #[test]
-    fn a_peer_is_shown_by_what_is_known_of_it() {
-        assert_eq!(Peer::User { uid: 1000 }.to_string(), "user 1000");
-        assert_eq!(Peer::Address(IpAddr::from([10, 0, 0, 7])).to_string(), "address 10.0.0.7");
-        assert_eq!(Peer::Unknown.to_string(), "an unknown user");
+    fn a_peer_is_what_the_kernel_tells_of_it() {
+        let own = own_uid();
+        check(&Peer::own(), &format!("user {own}"), Some(own), [true, true]);
+        check(&Peer::User { uid: 0 }, "user 0", Some(0), [true, true]);
+        let other = own.wrapping_add(4711);
+        check(&Peer::User { uid: other }, &format!("user {other}"), Some(other), [true, false]);
+        check(&of("127.0.0.1"), "address 127.0.0.1", None, [true, false]);
+        check(&of("::ffff:10.0.0.7"), "address 10.0.0.7", None, [true, false]);
+        check(&of("2001:db8:0:1::7"), "network 2001:db8:0:1::/64", None, [true, false]);
+        check(&of("::1"), "network ::/64", None, [true, false]);
+        check(&Peer::Unidentified, "an unidentified client of this host", None, [false, false]);
+        check(&Peer::Unknown, "an unknown user", None, [false, false]);
+    }
+
+    #[track_caller]
+    fn check_same(one: &str, other: &str, is_same: bool) {
+        assert_eq!(of(one) == of(other), is_same, "{one} {other}");
+        assert_eq!(of(one).to_string() == of(other).to_string(), is_same, "{one} {other}");
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_peer_and_an_address_of_ipv4_is_one() {
+        check_same("2001:db8::1", "2001:db8::ffff:ffff:ffff:ffff", true);
+        check_same("2001:db8::1", "2001:db8:0:1::1", false);
+        check_same("fe80::1", "fe80::2", true);
+        check_same("192.0.2.1", "192.0.2.1", true);
+        check_same("192.0.2.1", "192.0.2.2", false);
+        check_same("::ffff:192.0.2.1", "192.0.2.1", true);
+        check_same("::ffff:192.0.2.1", "::ffff:192.0.2.2", false);
+        check_same("::ffff:192.0.2.1", "::1", false);
     }
 }

@@ -88,6 +88,7 @@ mod tests {
         check(&stranger, 4_000_000_001, true);
         check(&stranger, 4_000_000_002, false);
         check(&Peer::Unknown, 0, false);
-        check(&Peer::Address([127, 0, 0, 1].into()), 0, false);
+        check(&Peer::Unidentified, 0, false);
+        check(&Peer::of_address([127, 0, 0, 1].into()), 0, false);
     }
 }

@@ -20,6 +20,11 @@ pub enum Rights {
         /// The client's name in error texts.
         who: String,
     },
+    /// To objects that all users may read and write.
+    OpenToAll {
+        /// The client's name in error texts.
+        who: String,
+    },
 }
 
 /// Who may open an object, as its inode says.
@@ -38,6 +43,7 @@ const READ_WRITE: u32 = 0o6;
 pub(crate) enum Refused {
     User { uid: u32, access: Access },
     Stranger { who: String },
+    OpenToAll { who: String },
 }
 
 impl fmt::Display for Refused {
@@ -58,6 +64,10 @@ impl fmt::Display for Refused {
                 )?;
                 write!(f, "nor open to all; ")?;
             }
+            Refused::OpenToAll { who } => {
+                write!(f, "{who} asks, whose user is not known, and the object is not open to all; ")?;
+                write!(f, "keep the connection open until it is answered, do not bind it to a network device, or ")?;
+            }
         }
         f.write_str("start the server with --shm-key-prefix or --shm-trust=any, or use a session's leases")
     }
@@ -71,11 +81,13 @@ impl Rights {
             // The kernel checked the rights of the server's own user when the object was opened.
             Rights::User(uid) => *uid == own_uid || may_open(*uid, access, || groups::of(*uid)),
             Rights::Stranger { .. } => access.uid == own_uid || may_others(access),
+            Rights::OpenToAll { .. } => may_others(access),
         };
         match (permitted, self) {
             (true, _) | (_, Rights::Any) => Ok(()),
             (false, Rights::User(uid)) => Err(Refused::User { uid: *uid, access }),
             (false, Rights::Stranger { who }) => Err(Refused::Stranger { who: who.clone() }),
+            (false, Rights::OpenToAll { who }) => Err(Refused::OpenToAll { who: who.clone() }),
         }
     }
 }
@@ -153,6 +165,21 @@ mod tests {
         assert!(stranger.check(access(OWNER, 0o606), 7).is_err());
         let text = stranger.check(access(OWNER, 0o600), 7).expect_err("it is another's").to_string();
         assert!(text.starts_with("address 10.0.0.7 asks") && !text.contains("1000") && !text.contains("600"), "{text}");
+    }
+
+    #[test]
+    fn who_is_not_identified_may_map_only_what_is_open_to_all() {
+        let rights = Rights::OpenToAll { who: "an unidentified client of this host".into() };
+        let access = |uid, mode| Access { uid, gid: GROUP, mode };
+        for uid in [0, 7, OWNER] {
+            assert_eq!(rights.check(access(uid, 0o666), 7), Ok(()), "{uid}");
+            for mode in [0o600, 0o660, 0o606, 0o644, 0o066] {
+                assert!(rights.check(access(uid, mode), 7).is_err(), "{uid} {mode:04o}");
+            }
+        }
+        let text = rights.check(access(OWNER, 0o600), 7).expect_err("it is another's").to_string();
+        assert!(text.starts_with("an unidentified client of this host asks") && !text.contains("1000"), "{text}");
+        assert!(text.contains("keep the connection open") && text.contains("--shm-key-prefix"), "{text}");
     }
 
     #[test]

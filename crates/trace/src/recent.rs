@@ -133,15 +133,16 @@ impl Recent {
         &self.budget
     }
 
-    /// The requests after this number that `visitor` may see, oldest first: the operator sees those of all clients,
-    /// others their own. Err: this many clients look already.
+    /// The requests after this number that `visitor` may see, oldest first: the operator those of all clients, others their own, and clients that are not
+    /// identified none. Err: so many clients look already.
     pub fn look(&self, visitor: &Peer, after: u64) -> Result<Vec<Arc<RecentRequest>>, usize> {
         let now = now_ns();
         let mut state = self.lock();
         state.watch(visitor, now)?;
         let until = state.watchers.iter().map(|(_, until)| *until).max().unwrap_or(0);
         self.until_ns.store(until, Ordering::Relaxed);
-        let may_see = |one: &&Arc<RecentRequest>| visitor.is_operator() || one.owner == *visitor;
+        let is_own = |owner: &Peer| visitor.is_identified() && owner == visitor;
+        let may_see = |one: &&Arc<RecentRequest>| visitor.is_operator() || is_own(&one.owner);
         Ok(state.kept.iter().filter(|one| one.number > after).filter(may_see).cloned().collect())
     }
 

@@ -57,6 +57,15 @@ fn the_operator_sees_all_and_others_their_own() {
 }
 
 #[test]
+fn clients_that_are_not_identified_see_nothing_of_one_another() {
+    let recent = Recent::new();
+    recent.look(&Peer::own(), 0).expect("may look");
+    assert!(run(&recent, &Peer::Unidentified, ""));
+    assert_eq!(owners(recent.look(&Peer::Unidentified, 0)), []);
+    assert_eq!(owners(recent.look(&Peer::own(), 0)), [Peer::Unidentified]);
+}
+
+#[test]
 fn a_busy_client_is_noted_now_and_then_and_hides_nobody() {
     let recent = Recent::new();
     recent.look(&Peer::own(), 0).expect("may look");

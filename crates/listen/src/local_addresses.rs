@@ -1,0 +1,158 @@
+//! Is an address one of this host, and which network device has it?
+//!
+//! The kernel's routing table answers over netlink (`rtnetlink(7)`) with one exact lookup.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use crate::netlink::{Channel, HEADER, family_of, write_address, write_header};
+
+/// `RTM_NEWROUTE`, the type of answers, and `RTM_GETROUTE`.
+const ROUTE: u16 = 24;
+const GET_ROUTE: u16 = 26;
+/// `RTM_F_FIB_MATCH`: the kernel answers with the entry of its table. That entry names the device that has a local address. Older kernels name the
+/// loopback device.
+const ENTRY: u32 = 0x2000;
+/// `RTN_LOCAL`.
+const LOCAL: u8 = 2;
+/// `RTA_DST` and `RTA_OIF`.
+const DESTINATION: u16 = 1;
+const DEVICE: u16 = 4;
+/// Bytes of a message with `struct rtmsg`, after which attributes follow.
+const FIXED: usize = HEADER + 12;
+/// Offset of the type of the route in it.
+const KIND: usize = HEADER + 7;
+/// Bytes of the head of an attribute.
+const ATTRIBUTE: usize = 4;
+/// Bytes of an answer that are read. Those of a local address have some 120.
+const ANSWER_BYTES: usize = 512;
+
+static CHANNEL: Channel = Channel::new(None);
+
+/// Whether the address belongs to this network namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It does. The index of the device that has it, where the kernel tells.
+    Here { device: Option<u32> },
+    /// It belongs to another host or namespace.
+    Elsewhere,
+}
+
+/// Where the address of a client is. `device` is the index of the device that the address is meant for, or 0.
+pub(crate) fn place_of(client: SocketAddr, device: u32) -> Place {
+    let mut answer = [0; ANSWER_BYTES];
+    let asked = CHANNEL.ask(&request(client.ip(), device), &mut answer).ok();
+    let told = asked.and_then(|bytes| read(answer.get(..bytes)?));
+    told.unwrap_or_else(|| place_by_binding(client))
+}
+
+/// The answer where the kernel has no table of routes for us: a socket can be bound to an address of this host only. If it is not clear, the address
+/// counts as one of this host, because that gives the client fewer rights.
+fn place_by_binding(mut client: SocketAddr) -> Place {
+    client.set_port(0);
+    match UdpSocket::bind(client) {
+        Err(error) if error.kind() == ErrorKind::AddrNotAvailable => Place::Elsewhere,
+        _ => Place::Here { device: None },
+    }
+}
+
+/// The bytes of a request for the route to an address.
+fn request(address: IpAddr, device: u32) -> Vec<u8> {
+    let address_bytes = if address.is_ipv4() { 4 } else { 16 };
+    let mut bytes = vec![0; FIXED + ATTRIBUTE + address_bytes];
+    bytes[HEADER] = family_of(address);
+    bytes[HEADER + 1] = 8 * address_bytes as u8;
+    bytes[HEADER + 8..FIXED].copy_from_slice(&ENTRY.to_ne_bytes());
+    write_attribute_head(&mut bytes[FIXED..], DESTINATION);
+    write_address(&mut bytes[FIXED + ATTRIBUTE..], address);
+    if device != 0 {
+        let at = bytes.len();
+        bytes.resize(at + ATTRIBUTE + 4, 0);
+        write_attribute_head(&mut bytes[at..], DEVICE);
+        bytes[at + ATTRIBUTE..].copy_from_slice(&device.to_ne_bytes());
+    }
+    write_header(&mut bytes, GET_ROUTE);
+    bytes
+}
+
+/// Writes the head of an attribute of `bytes` that fills them.
+fn write_attribute_head(bytes: &mut [u8], kind: u16) {
+    let length = bytes.len() as u16;
+    bytes[..2].copy_from_slice(&length.to_ne_bytes());
+    bytes[2..4].copy_from_slice(&kind.to_ne_bytes());
+}
+
+/// What an answer says. `None` if it is not about a route.
+fn read(answer: &[u8]) -> Option<Place> {
+    let kind = u16::from_ne_bytes(*answer.get(4..)?.first_chunk()?);
+    if kind != ROUTE {
+        return None;
+    }
+    if *answer.get(KIND)? != LOCAL {
+        return Some(Place::Elsewhere);
+    }
+    Some(Place::Here { device: device(answer.get(FIXED..)?) })
+}
+
+/// The device that the attributes of a route name.
+fn device(mut attributes: &[u8]) -> Option<u32> {
+    loop {
+        let number = |at: usize| attributes.get(at..)?.first_chunk().copied().map(u16::from_ne_bytes);
+        let (length, kind) = (usize::from(number(0)?), number(2)?);
+        if kind == DEVICE {
+            return attributes.get(ATTRIBUTE..)?.first_chunk().copied().map(u32::from_ne_bytes);
+        }
+        // Each attribute begins at a multiple of four. A length of zero would never end.
+        attributes = attributes.get(length.max(ATTRIBUTE).next_multiple_of(4)..)?;
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::sock_diag::LOOPBACK_DEVICE;
+
+    #[track_caller]
+    fn check(address: &str, expect: Place) {
+        let client = SocketAddr::new(address.parse().unwrap(), 40_000);
+        assert_eq!(place_of(client, 0), expect, "{address}");
+        let Place::Here { .. } = expect else { return assert_eq!(place_by_binding(client), expect, "{address}") };
+        assert_eq!(place_by_binding(client), Place::Here { device: None }, "{address}");
+    }
+
+    #[test]
+    fn the_kernel_tells_which_addresses_are_of_this_host() {
+        let loopback = Place::Here { device: Some(LOOPBACK_DEVICE) };
+        check("127.0.0.1", loopback);
+        check("127.1.2.3", loopback);
+        check("203.0.113.7", Place::Elsewhere);
+        if UdpSocket::bind("[::1]:0").is_ok() {
+            check("::1", loopback);
+            check("2001:db8::7", Place::Elsewhere);
+        }
+    }
+
+    #[track_caller]
+    fn check_read(change: impl FnOnce(&mut Vec<u8>), expect: Option<Place>) {
+        let mut answer = request("192.0.2.7".parse().unwrap(), 7);
+        answer[4..6].copy_from_slice(&ROUTE.to_ne_bytes());
+        answer[KIND] = LOCAL;
+        change(&mut answer);
+        assert_eq!(read(&answer), expect);
+    }
+
+    #[test]
+    fn an_answer_that_is_cut_or_of_another_kind_tells_nothing() {
+        check_read(|_| (), Some(Place::Here { device: Some(7) }));
+        check_read(|answer| answer[KIND] = 1, Some(Place::Elsewhere));
+        check_read(|answer| answer[4..6].copy_from_slice(&2u16.to_ne_bytes()), None);
+        check_read(|answer| answer.truncate(HEADER + 1), None);
+        check_read(Vec::clear, None);
+        let unknown = Some(Place::Here { device: None });
+        check_read(|answer| answer.truncate(FIXED + 3), unknown);
+        check_read(|answer| answer.truncate(FIXED + 12), unknown);
+        check_read(|answer| answer[FIXED..FIXED + 2].fill(0), unknown);
+        check_read(|answer| answer[FIXED..FIXED + 2].fill(0xff), unknown);
+    }
+}
