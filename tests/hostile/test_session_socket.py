@@ -8,11 +8,11 @@ import contextlib
 import os
 import pathlib
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 
 import pytest
@@ -69,6 +69,16 @@ def metric(server, name: str) -> int:
 
 def is_up(server) -> int:
     return metric(server, "nerite_session_socket_up")
+
+
+@contextlib.contextmanager
+def stopped(server):
+    """The server does nothing meanwhile, so it does not make anew what is half removed."""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
 
 
 def serves_sessions(server, path) -> None:
@@ -174,21 +184,13 @@ def test_a_path_that_was_named_and_is_taken_ends_the_start(place, launcher):
 # ---------------------------------------------------------------------------------------------- its file
 
 
-def remove_all(directory) -> None:
-    """The server may make its socket anew while this is at it."""
-    while True:
-        try:
-            return shutil.rmtree(directory)
-        except OSError:
-            time.sleep(0.01)
-
-
 def test_a_socket_that_is_removed_is_made_anew_and_sessions_go_on(place, running):
     with running() as server, open_session(place) as before:
 
         def has_another(remove):
             times = metric(server, "nerite_session_socket_reopened_total")
-            remove()
+            with stopped(server):
+                remove()
             comes_to(lambda: metric(server, "nerite_session_socket_reopened_total") > times, True)
             comes_to(lambda: is_up(server), 1)
             assert stat.S_IMODE(place.lstat().st_mode) == 0o600
@@ -197,7 +199,7 @@ def test_a_socket_that_is_removed_is_made_anew_and_sessions_go_on(place, running
 
         has_another(place.unlink)
         has_another(lambda: place.rename(place.parent.parent / "moved"))
-        has_another(lambda: remove_all(place.parent))
+        has_another(lambda: shutil.rmtree(place.parent))
         assert stat.S_IMODE(place.parent.lstat().st_mode) == 0o700
         has_another(lambda: place.parent.rename(place.parent.parent / "elsewhere"))
         assert "was removed or replaced; it is made anew" in server.log_text()
@@ -207,12 +209,20 @@ def test_a_socket_that_is_removed_is_made_anew_and_sessions_go_on(place, running
 
 def test_a_directory_that_another_user_takes_in_between_is_not_used(place, running):
     with running() as server:
-        place.parent.rename(place.parent.parent / "moved")
-        # It is the server's again at once, unless somebody was quicker; both may happen.
-        with contextlib.suppress(subprocess.CalledProcessError):
-            by_another_user(place.parent)
-        comes_to(lambda: is_up(server) == (place.parent.lstat().st_uid == 0), True)
+        with stopped(server):
+            place.parent.rename(place.parent.parent / "moved")
+            by_another_user_with_a_socket(place.parent)
+        comes_to(lambda: is_up(server), 0)
+        assert "belongs to user 65534, and the server is user 0" in server.log_text()
+        assert place.parent.lstat().st_uid == NOBODY
+        assert [each.lstat().st_uid for each in place.parent.iterdir()] == [NOBODY], "the server left nothing there"
         serves_http(server)
+        # The place is the server's again once it is free.
+        with stopped(server):
+            shutil.rmtree(place.parent)
+        comes_to(lambda: is_up(server), 1)
+        assert place.parent.lstat().st_uid == 0
+        serves_sessions(server, place)
 
 
 # ---------------------------------------------------------------------------------------------- who waits there for tensors
