@@ -24,7 +24,7 @@ parameters { key: "isolated" value { string_value: "true" } }
 
 
 def divide():
-    """INPUT0 / INPUT1, of whole numbers: where the second is zero, the processor ends the process."""
+    """INPUT0 / INPUT1, of whole numbers. By zero there is no result, nor of the smallest number by -1, which the processor reports as a fault."""
     given = [graphs.value(name, "INT32", ["n"]) for name in ("INPUT0", "INPUT1")]
     nodes = [helper.make_node("Div", ["INPUT0", "INPUT1"], ["OUTPUT0"])]
     return graphs.finish("divide", nodes, given, [graphs.value("OUTPUT0", "INT32", ["n"])])
