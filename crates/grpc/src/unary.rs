@@ -123,7 +123,11 @@ async fn describe(api: &Api, call: Call, message: Chain) -> Result<Chunks, Failu
         }
         _ => {
             let request: ModelStatisticsRequest = read(message)?;
-            framed(&ModelStatisticsResponse::from(api.statistics(&request.name, &request.version)?))
+            let (api, is_one) = (api.clone(), !request.name.is_empty());
+            let write =
+                move || framed(&ModelStatisticsResponse::from(api.statistics(&request.name, &request.version)?));
+            // There may be many models.
+            if is_one { write() } else { aside(write).await? }
         }
     }
 }
@@ -134,7 +138,8 @@ async fn repository(api: &Api, call: Call, message: Chain) -> Result<Chunks, Fai
             let request: RepositoryIndexRequest = read(message)?;
             check_repository(&request.repository_name)?;
             let api = api.clone();
-            framed(&RepositoryIndexResponse::from(on_disk(move || api.index(request.ready)).await??))
+            let write = move || framed(&RepositoryIndexResponse::from(api.index(request.ready)?));
+            on_disk(write).await?
         }
         Call::RepositoryModelLoad => {
             let (model, options) = if message.len() <= INLINE_WORK_BYTES_MAX {

@@ -42,7 +42,7 @@ pub async fn dispatch(api: &Api, request: Request<Incoming>) -> Response<Outgoin
             ModelCall::Statistics => metadata::statistics(api, name, version),
             _ => Box::pin(metadata::model(api, name, version)).await,
         },
-        Route::AllStatistics => metadata::statistics(api, "", ""),
+        Route::AllStatistics => Box::pin(metadata::all_statistics(api)).await,
         Route::Index => Box::pin(control::index(api, body)).await,
         Route::Control { repository: true, .. } => Err(control::no_repository()),
         Route::Control { name, load: true, .. } => Box::pin(control::load(api, body, name)).await,

@@ -53,8 +53,10 @@ struct Peers {
     known: HashMap<String, Weak<Peer>>,
     /// How many were in use at the last cleanup.
     in_use: usize,
-    last_number: u64,
 }
+
+/// Numbers of peers. They are unique over all queues, because these may share a [`crate::FairSemaphore`]. 0 is no peer.
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 /// The tasks of one connection. A clone is the same flow.
 #[derive(Clone, Debug)]
@@ -173,8 +175,7 @@ impl Peers {
             self.known.retain(|_, peer| peer.strong_count() > 0);
             self.in_use = self.known.len();
         }
-        self.last_number += 1;
-        let peer = Arc::new(Peer::new(self.last_number));
+        let peer = Arc::new(Peer::new(NUMBERS.fetch_add(1, Ordering::Relaxed)));
         self.known.insert(name.to_owned(), Arc::downgrade(&peer));
         peer
     }
@@ -199,6 +200,11 @@ impl Flow {
     /// Thread time in ns that was charged to it, and to the others of its peer before it was opened.
     pub fn served_ns(&self) -> u64 {
         self.0.served.get()
+    }
+
+    /// The number of its peer, unique in this process while the peer has a flow.
+    pub(crate) fn peer_number(&self) -> u64 {
+        self.0.peer.number()
     }
 
     fn is_urgent(&self) -> bool {

@@ -10,6 +10,8 @@
 //! of a front end is [`watched`]: each of its polls is timed. Tasks of connections are [`fair`] as well. A poll that takes more than
 //! [`LATE_NS`] is logged with what ran: when it ends, and by the watchdog's own thread ([`start`]) while it still runs.
 //!
+//! Work that does not run on these threads, because it takes long, shares a [`FairSemaphore`].
+//!
 //! Timing a poll reads the clock twice and stores a few numbers that no other thread writes. The watchdog's thread sleeps while no front
 //! thread works.
 //!
@@ -27,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 mod fair;
+mod fair_semaphore;
 mod histogram;
 mod late_log;
 mod monitor;
@@ -39,6 +42,7 @@ mod wait_queue;
 use std::future::{Future, poll_fn};
 
 pub use fair::{FairQueue, Flow};
+pub use fair_semaphore::{Acquire, FairPermit, FairSemaphore};
 pub use histogram::{BOUNDS_NS, Counts};
 pub use late_log::LATE_NS;
 pub use monitor::start;

@@ -49,6 +49,10 @@ impl Peer {
         Peer { number, ..Peer::default() }
     }
 
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// The service that a new flow starts with. It gets no credit, else a client could gain time by opening connections.
     pub(crate) fn initial_service(&self) -> Served {
         Served::new(self.virtual_time_ns.load(Ordering::Relaxed))

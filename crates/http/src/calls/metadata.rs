@@ -30,7 +30,13 @@ pub async fn config(api: &Api, name: &str, version: &str) -> CallResult {
     Ok(json(text.into_bytes()))
 }
 
-/// Statistics of one version, of one model, or of all models if the name is empty.
+/// Statistics of one version, or of all versions of one model.
 pub fn statistics(api: &Api, name: &str, version: &str) -> CallResult {
     Ok(json(write_statistics(&api.statistics(name, version)?)))
+}
+
+/// Statistics of all models. There may be many.
+pub async fn all_statistics(api: &Api) -> CallResult {
+    let api = api.clone();
+    Ok(json(aside(move || api.statistics("", "").map(|all| write_statistics(&all))).await??))
 }

@@ -1,0 +1,139 @@
+//! Who works next, where only so many may work at once?
+//!
+//! A semaphore whose waiters are queued per peer:
+//!
+//! ```text
+//!   acquire ── a permit is free? ── yes ──► FairPermit ── drop ──► time is charged to the peer
+//!                 │ no                          ▲                            │
+//!                 ▼                             │                            ▼
+//!          the peer's queue ── the peer with the least service first, and of its waiters the one that came first
+//! ```
+//! [`Permits`] decides. A client that asks for a lot at once delays only itself: a peer that begins to ask gets the permit that is given back next.
+//! A waiter takes a ticket and a waker. One that is dropped leaves the queue, and passes on the permit if it was already given one.
+
+mod permits;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use nerite_locks::Mutex;
+
+use crate::fair::Flow;
+use crate::slot::now_ns;
+use permits::{Permits, Ticket};
+
+/// A number of permits that peers share fairly. A clone has the same permits.
+#[derive(Clone, Debug)]
+pub struct FairSemaphore(Arc<Mutex<Permits<Waker>>>);
+
+/// A permit. When this is dropped, the permit goes to the next waiter.
+#[derive(Debug)]
+pub struct FairPermit {
+    semaphore: FairSemaphore,
+    asker: Asker,
+    since_ns: u64,
+}
+
+/// Waits for a permit.
+#[derive(Debug)]
+pub struct Acquire {
+    semaphore: FairSemaphore,
+    asker: Asker,
+    state: State,
+}
+
+/// Whose work it is. The flow keeps the peer's number: as long as its work runs, a client that connects again is the same peer.
+#[derive(Clone, Debug)]
+struct Asker(Option<Flow>);
+
+#[derive(Debug)]
+enum State {
+    New,
+    /// In the queue, or given a permit since the last poll.
+    Queued(Ticket),
+    Done,
+}
+
+impl FairSemaphore {
+    /// With that many permits.
+    pub fn new(permits: usize) -> FairSemaphore {
+        FairSemaphore(Arc::new(Mutex::new(Permits::new(permits))))
+    }
+
+    /// Waits for a permit, as the peer of this flow. All work without a flow, which is the server's own, is that of one peer.
+    pub fn acquire(&self, flow: Option<Flow>) -> Acquire {
+        Acquire { semaphore: self.clone(), asker: Asker(flow), state: State::New }
+    }
+
+    /// Permits that nobody has.
+    pub fn available(&self) -> usize {
+        self.permits().free()
+    }
+
+    fn permits(&self) -> MutexGuard<'_, Permits<Waker>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Asker {
+    fn number(&self) -> u64 {
+        self.0.as_ref().map_or(0, Flow::peer_number)
+    }
+}
+
+impl Acquire {
+    fn permit(&mut self) -> FairPermit {
+        self.state = State::Done;
+        FairPermit { semaphore: self.semaphore.clone(), asker: self.asker.clone(), since_ns: now_ns() }
+    }
+}
+
+impl Future for Acquire {
+    type Output = FairPermit;
+
+    /// After the permit was given, it is pending for ever.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<FairPermit> {
+        let peer = self.asker.number();
+        let mut permits = self.semaphore.permits();
+        let queued = match self.state {
+            State::New if permits.take(peer) => None,
+            State::New => Some(permits.wait(peer, cx.waker().clone())),
+            State::Queued(ticket) => permits.waiter(peer, ticket).map(|waker| {
+                waker.clone_from(cx.waker());
+                ticket
+            }),
+            State::Done => return Poll::Pending,
+        };
+        drop(permits);
+        match queued {
+            Some(ticket) => self.state = State::Queued(ticket),
+            None => return Poll::Ready(self.permit()),
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Acquire {
+    fn drop(&mut self) {
+        let State::Queued(ticket) = self.state else { return };
+        let left = self.semaphore.permits().leave(self.asker.number(), ticket);
+        if left.is_none() {
+            drop(self.permit());
+        }
+    }
+}
+
+impl Drop for FairPermit {
+    fn drop(&mut self) {
+        let spent_ns = now_ns().saturating_sub(self.since_ns);
+        let next = self.semaphore.permits().give_back(self.asker.number(), spent_ns);
+        if let Some(waker) = next {
+            waker.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
