@@ -326,15 +326,15 @@ def half_requests(server) -> list[socket.socket]:
 
 
 @contextlib.contextmanager
-def patient(launcher, name: str):
-    """A server with sessions that would wait for minutes for each kind of client, and for its exit."""
+def patient(launcher, name: str, *more: str, exit_s: int = PATIENT_S):
+    """A server with sessions that would wait for minutes for each kind of client, and that long for its exit."""
     limits = ["http-header", "http-idle", "grpc-idle", "grpc-handshake", "body-progress", "write"]
     flags = [f"--{limit}-timeout={PATIENT_S}" for limit in limits]
     with tempfile.TemporaryDirectory(prefix="nerite-stop-") as folder:
         os.chmod(folder, 0o755)
         session = f"{folder}/session"
         flags += [f"--session-socket={session}", f"--session-allow-uid={STRANGER}"]
-        with running(launcher, name, *flags, f"--exit-timeout-secs={PATIENT_S}", lives=False) as server:
+        with running(launcher, name, *flags, *more, f"--exit-timeout-secs={exit_s}", lives=False) as server:
             server.session = session
             yield server
 
@@ -366,10 +366,16 @@ def unread_sessions(server) -> list[Raw]:
     return held
 
 
+def unread_pages(url: str) -> list[socket.socket]:
+    """Connections on which many pages of metrics wait that nobody reads."""
+    return connections_of(STRANGER, url, 3, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+
+
 HOLDERS = {
     "half requests": half_requests,
     "unread answers": lambda server: [unread(server, kind) for kind in ("http", "unary", "stream")],
     "unread answers of sessions": unread_sessions,
+    "unread metrics": lambda server: unread_pages(server.metrics),
 }
 
 
@@ -380,6 +386,39 @@ def test_a_stop_waits_for_nobody_who_keeps_the_server_waiting(launcher, holder):
         time.sleep(2)
         print(f"{holder}: {stops(server):.2f} s")
         close_all(held)
+
+
+def reads_slowly(one: socket.socket) -> None:
+    """Goes on reading until the server closes the connection, at a rate at which its answer of 32 MB takes 3 s or more.
+
+    The kernel lets the server write on once a third of what it holds was read: a slower one would be ended as one that does not read.
+    """
+    with contextlib.suppress(OSError):
+        while one.recv(256 << 10):
+            time.sleep(0.03)
+
+
+def test_a_stop_closes_all_front_ends_by_one_deadline(launcher):
+    """Without an exit timeout it has 2 s for all of them. A client that reads slowly would take longer, and its connection is cut."""
+    own_page = f"127.0.0.1:{servers.free_ports(1)[0]}"
+    with patient(launcher, "one_deadline", f"--ui-port={own_page.rpartition(':')[2]}", exit_s=0) as server:
+        held = [unread(server, kind) for kind in ("http", "unary", "stream")] + unread_sessions(server)
+        held += unread_pages(server.metrics) + unread_pages(own_page)
+        slow = [unread(server, "http") for _ in range(2)]
+        reading = [threading.Thread(target=reads_slowly, args=(one,)) for one in slow]
+        time.sleep(2)
+        begun = time.monotonic()
+        for one in reading:
+            one.start()
+        server.process.terminate()
+        assert server.process.wait(STOP_S) == 0, server.log_text()[-2000:]
+        print(f"{time.monotonic() - begun:.2f} s")
+        (told,) = [line for line in server.log_text().splitlines() if "Exit timeout expired" in line]
+        print(told)
+        assert "open connections are closed: " in told and "2 of HTTP" in told and "--exit-timeout-secs" in told
+        for one in reading:
+            one.join()
+        close_all(held + slow)
 
 
 def test_a_stop_answers_whole_requests_and_refuses_half_ones(launcher):

@@ -43,6 +43,11 @@ impl Handle {
         self.service.connections()
     }
 
+    /// Its listeners and connections.
+    pub fn service(&self) -> Service {
+        self.service.clone()
+    }
+
     /// Stops serving. Listeners close, complete requests are answered, and connections without one end. The future is ready when the last connection
     /// has ended. Dropping it changes nothing.
     pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {

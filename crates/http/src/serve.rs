@@ -127,6 +127,11 @@ impl Handle {
         self.0.service.connections()
     }
 
+    /// Its listeners and connections.
+    pub fn service(&self) -> Service {
+        self.0.service.clone()
+    }
+
     /// Stops listening. Connections without a complete request are closed now, and the others after their answer. The future resolves when all are
     /// closed.
     pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {

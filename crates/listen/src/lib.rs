@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod closing;
 mod forward;
 mod gate;
 pub mod limits;
@@ -31,6 +32,7 @@ mod timed;
 mod tls;
 mod unix;
 
+pub use closing::{Cut, NamedService, close_all};
 pub use gate::{Gate, shed, until_shed};
 pub use limits::{BACKLOG, HANDSHAKE_MAX};
 pub use listener::{BindError, Connection, Endpoint, Listener, Stream, bind};

@@ -33,6 +33,11 @@ const LEAVE_MAX: Duration = Duration::from_secs(5);
 pub struct Handle(Service);
 
 impl Handle {
+    /// Its listeners and connections.
+    pub fn service(&self) -> Service {
+        self.0.clone()
+    }
+
     /// Stops listening. Connections without a complete request are closed now, and the others after their answer. The future resolves when all are
     /// closed.
     pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {

@@ -50,6 +50,11 @@ impl Handle {
         self.inspector.clone()
     }
 
+    /// Its listeners and connections.
+    pub fn service(&self) -> Service {
+        self.service.clone()
+    }
+
     /// Stops serving. The socket is removed, and each session ends when its inferences in flight are answered. The future is ready when the last
     /// session has ended. Dropping it changes nothing.
     pub fn stop(&self) -> impl Future<Output = ()> + Send + use<> {

@@ -1,10 +1,13 @@
 //! Where does the server listen?
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nerite_api::Api;
-use nerite_listen::{ApplicationProtocol, BindError, Endpoint, Listener, Peers, Rules, Tls, TlsFiles, bind};
+use nerite_listen::{
+    ApplicationProtocol, BindError, Cut, Endpoint, Listener, NamedService, Peers, Rules, Service, Tls, TlsFiles, bind,
+    close_all,
+};
 use nerite_page::{Hosts, Page};
 
 use super::StartError;
@@ -21,24 +24,20 @@ pub struct Fronts {
 
 impl Fronts {
     /// Stops accepting; resolves when the last whole request has been answered, and the client has taken the answer or stopped taking
-    /// it. Metrics are there to the end.
-    pub async fn stop(&self) {
-        // All are told before any is waited for.
-        let sessions = self.sessions.as_ref().map(nerite_session::Handle::stop);
-        let http = self.http.as_ref().map(nerite_http::Handle::stop);
-        let grpc = self.grpc.as_ref().map(nerite_grpc::Handle::stop);
-        if let Some(http) = http {
-            http.await;
-        }
-        if let Some(grpc) = grpc {
-            grpc.await;
-        }
-        if let Some(sessions) = sessions {
-            sessions.await;
-        }
-        for metrics in self.metrics.iter().chain(&self.page) {
-            metrics.stop().await;
-        }
+    /// it, and at the deadline at the latest. Metrics are there to the end. Gives what was cut at the deadline.
+    pub async fn stop(&self, deadline: Instant) -> Vec<Cut> {
+        let named = |name, service: Option<Service>| service.map(|service| NamedService { name, service });
+        let first = [
+            named("sessions", self.sessions.as_ref().map(nerite_session::Handle::service)),
+            named("HTTP", self.http.as_ref().map(nerite_http::Handle::service)),
+            named("GRPC", self.grpc.as_ref().map(nerite_grpc::Handle::service)),
+        ];
+        let last = [
+            named("Metrics", self.metrics.as_ref().map(nerite_metrics::Handle::service)),
+            named("Page", self.page.as_ref().map(nerite_metrics::Handle::service)),
+        ];
+        let [first, last] = [&first[..], &last].map(|these| these.iter().flatten().cloned().collect::<Vec<_>>());
+        close_all(&first, &last, deadline.into()).await
     }
 }
 

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use nerite_api::Api;
 use nerite_cuda::Device;
 use nerite_engine::Engine;
+use nerite_listen::Cut;
 use nerite_watchdog::{FrontEnd, watched};
-use tokio::time::{sleep, timeout_at};
+use tokio::time::sleep;
 
 use super::listen::Fronts;
 use super::parent::Parent;
@@ -30,7 +31,8 @@ const UNDER_WAY_POLL_MS: u64 = 5;
 /// How often it is told what is waited for, and of how many model versions.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 const TOLD_MAX: usize = 20;
-/// With nothing under way closing takes a moment only, which it gets even of an exit timeout of 0.
+/// With nothing under way closing takes a moment only, which it gets even of an exit timeout of 0. All connections of all front ends share it. Then the models
+/// have as long.
 const CLOSING_MS_MIN: u64 = 2000;
 /// How long the last traces may take to be written.
 const TRACES_PATIENCE: Duration = Duration::from_secs(2);
@@ -114,9 +116,12 @@ async fn end(fronts: Fronts, api: &Api, engine: &Arc<Engine>, deadline: Instant)
         return false;
     }
     let deadline = deadline.max(Instant::now() + Duration::from_millis(CLOSING_MS_MIN));
-    if timeout_at(deadline.into(), fronts.stop()).await.is_err() {
-        log::warn!("Exit timeout expired before all clients had taken their answers; their connections are closed.");
+    let cut = fronts.stop(deadline).await;
+    if !cut.is_empty() {
+        log::warn!("{}", told_cut(&cut));
     }
+    // Clients that did not take their answers are no reason to give models up.
+    let deadline = deadline.max(Instant::now() + Duration::from_millis(CLOSING_MS_MIN));
     let engine = Arc::clone(engine);
     let api = api.clone();
     let last = move || {
@@ -126,6 +131,16 @@ async fn end(fronts: Fronts, api: &Api, engine: &Arc<Engine>, deadline: Instant)
         is_clean
     };
     tokio::task::spawn_blocking(last).await.unwrap_or(false)
+}
+
+/// What was cut, for the log.
+fn told_cut(cut: &[Cut]) -> String {
+    let each: Vec<_> = cut.iter().map(ToString::to_string).collect();
+    format!(
+        "Exit timeout expired before all clients had taken their answers; open connections are closed: {}. A longer \
+         --exit-timeout-secs gives them more time.",
+        each.join(", ")
+    )
 }
 
 /// Waits, at most until `deadline`, for the end of the last inference. Gives whether it came. Tells every second what it waits for.
@@ -165,6 +180,13 @@ mod tests {
     #[track_caller]
     fn check(since_first_ms: u64, another: bool) {
         assert_eq!(is_another(Duration::from_millis(since_first_ms)), another, "{since_first_ms} ms");
+    }
+
+    #[test]
+    fn what_was_cut_is_told_by_front_end() {
+        let cut = [Cut { name: "HTTP", connections: 3 }, Cut { name: "Page", connections: 1 }];
+        let told = told_cut(&cut);
+        assert!(told.contains("open connections are closed: 3 of HTTP, 1 of Page. "), "{told}");
     }
 
     #[test]
