@@ -1,6 +1,7 @@
 //! How are models loaded and retired while requests are served?
 
 mod demand;
+mod dependents;
 mod eviction;
 mod namespaces;
 mod parts;
@@ -19,7 +20,7 @@ use nerite_backend::{Infer, Models, ModelsDone, ReadinessDone};
 use nerite_config::ModelConfig;
 use nerite_locks::Mutex;
 use nerite_repository::{
-    ControlMode, Generation, Lifecycle, LoadOutcome, LoadStep, ModelSource, State, Store, startup,
+    ControlMode, Facts, Generation, Lifecycle, LoadOutcome, LoadStep, ModelSource, State, Store, startup,
 };
 use nerite_request::report::{CustomFamily, IndexEntry};
 use nerite_request::setting::LoadOptions;
@@ -27,6 +28,7 @@ use nerite_request::{Peer, Request, Status};
 
 use self::demand::Demand;
 pub use self::demand::{DemandCounts, Waiting};
+use self::dependents::Ensembles;
 use self::namespaces::{Namespaces, each};
 use self::parts::Reason;
 pub use self::poll::FileChanges;
@@ -56,6 +58,7 @@ pub struct Engine {
     generations: Mutex<HashMap<Generation, Arc<Served>>>,
     semaphore: Semaphore,
     one_per_model: OnePerModel,
+    ensembles: Ensembles,
     retiring: Retiring,
     loads: Loads,
     /// `Some` with `--model-namespacing`.
@@ -105,6 +108,7 @@ impl Engine {
                 generations: Mutex::default(),
                 semaphore,
                 one_per_model: OnePerModel::default(),
+                ensembles: Ensembles::default(),
                 retiring: Retiring::default(),
                 loads: Loads::default(),
                 demand,
@@ -167,7 +171,7 @@ impl Engine {
     }
 
     /// As [`Lifecycle::check_needs`].
-    pub(crate) fn check_needs(&self, model: &str, needs: &[String]) -> Result<(), Status> {
+    pub(crate) fn check_needs(&self, model: &str, needs: &[String]) -> Result<(), String> {
         self.lifecycle().check_needs(model, needs)
     }
 
@@ -325,6 +329,7 @@ impl Engine {
         let _claim = self.one_per_model.claim(model);
         let mut lifecycle = self.lifecycle();
         let retire = lifecycle.unload_requested(model, dependents);
+        retire.iter().map(|generation| &*generation.model).chain([model]).for_each(|gone| self.ensembles.forget(gone));
         self.withdraw(&lifecycle, &retire);
         let answer = lifecycle.check_unloaded(model);
         drop(lifecycle);
@@ -339,13 +344,22 @@ impl Engine {
         }
     }
 
-    /// Loads a model. The models that it is made of are loaded first.
+    /// Loads a model. The models that it is made of are loaded first, and the ensembles that are made of it follow what has changed.
     pub(crate) fn load_for(
         self: &Arc<Self>,
         model: &str,
         options: &LoadOptions,
         reason: &Reason,
     ) -> Result<(), Status> {
+        let before = self.lifecycle().serving(model);
+        let outcome = self.load_with_parts(model, options, reason);
+        if self.lifecycle().serving(model) != before {
+            self.renew_users(model);
+        }
+        outcome
+    }
+
+    fn load_with_parts(self: &Arc<Self>, model: &str, options: &LoadOptions, reason: &Reason) -> Result<(), Status> {
         let parts = {
             let _claim = self.one_per_model.claim(model);
             let _turn = self.semaphore.enter();
@@ -379,7 +393,7 @@ impl Engine {
         self.check_parts(source).inspect_err(|error| log::error!("{error}"))?;
         let step = self
             .lifecycle()
-            .load_requested(model, source.facts(), reason.is_explicit())
+            .load_requested(model, Facts { anew: reason.is_anew(), ..source.facts() }, reason.is_explicit())
             .inspect_err(|e| log::error!("{e}"))?;
         self.note_names(&self.lifecycle());
         match step {

@@ -17,6 +17,8 @@ pub(crate) struct Reason {
     is_part: bool,
     /// Whether a request needs it, in control mode `demand`.
     is_demand: bool,
+    /// Whether it is loaded although its own files did not change.
+    is_anew: bool,
     /// Models whose loads were already tried for the same reason, successful or not. They are not tried again.
     tried: Arc<BTreeSet<String>>,
 }
@@ -24,12 +26,22 @@ pub(crate) struct Reason {
 impl Reason {
     /// The model itself is to be loaded. The loads of the models in `tried` were tried before.
     pub(crate) fn asked_for(tried: Arc<BTreeSet<String>>) -> Reason {
-        Reason { is_part: false, is_demand: false, tried }
+        Reason { tried, ..Reason::default() }
     }
 
     /// A request needs the model.
     pub(crate) fn demanded() -> Reason {
         Reason { is_demand: true, ..Reason::default() }
+    }
+
+    /// A model that it is made of has changed.
+    pub(crate) fn changed_part() -> Reason {
+        Reason { is_part: true, is_anew: true, ..Reason::default() }
+    }
+
+    /// Whether it is loaded although its own files did not change.
+    pub(crate) fn is_anew(&self) -> bool {
+        self.is_anew
     }
 
     /// Whether a request needs the model, or an ensemble that is made of it.
@@ -44,7 +56,7 @@ impl Reason {
 
     /// The reason of the load of a part, if its ensemble is loaded for this reason.
     fn of_part(&self) -> Reason {
-        Reason { is_part: true, is_demand: self.is_demand, tried: Arc::clone(&self.tried) }
+        Reason { is_part: true, is_anew: false, ..self.clone() }
     }
 }
 
@@ -94,24 +106,28 @@ impl Engine {
 
     /// Checks that the parts of an ensemble are loaded, and that the ensemble fits them.
     pub(crate) fn check_parts(&self, source: &ModelSource) -> Result<(), Status> {
+        self.check_fit(source).map_err(|why| phrase::load_failed(&source.identifier, &why))
+    }
+
+    /// As [`Engine::check_parts`], with the reason alone.
+    pub(crate) fn check_fit(&self, source: &ModelSource) -> Result<(), String> {
         let (model, needs) = (&source.identifier, source.needs());
         if needs.is_empty() {
             return Ok(());
         }
         let unknown: Vec<&str> = needs.iter().map(String::as_str).filter(|need| !self.is_known(need)).collect();
         if !unknown.is_empty() {
-            return Err(phrase::load_failed(model, &phrase::needs_unknown(model, &unknown)));
+            return Err(phrase::needs_unknown(model, &unknown));
         }
         self.check_needs(model, &needs)?;
         for step in source.config.ensemble_scheduling().map_or(&[][..], |ensemble| &ensemble.step) {
             let version = Some(step.model_version).filter(|version| *version != -1);
             let need = source.needs.iter().find(|(name, _)| *name == step.model_name).map_or("", |(_, need)| need);
             if let Some(version) = version.filter(|version| self.find(need, Some(*version)).is_err()) {
-                let why = phrase::needs_version(model, &step.model_name, version);
-                return Err(phrase::load_failed(model, &why));
+                return Err(phrase::needs_version(model, &step.model_name, version));
             }
         }
-        self.check_models(source).map_err(|status| phrase::load_failed(model, &status.message))
+        self.check_models(source).map_err(|status| status.message)
     }
 
     /// The models to load at the start, in groups. The parts of an ensemble are in an earlier group than the ensemble.

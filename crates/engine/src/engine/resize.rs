@@ -64,13 +64,13 @@ impl Engine {
         reason: &Reason,
     ) -> Result<(), Status> {
         for _ in 1..CHANGED_LOADS_MAX {
-            let outcome = self.load_alone(model, &source, reason);
+            let outcome = self.load_noted(model, &source, reason);
             if outcome.is_ok() || source.overridden || self.is_current(&source) {
                 return outcome;
             }
             log::warn!("the files of model '{model}' changed while it was loaded; loading it again");
             source = self.read(model, options)?;
         }
-        self.load_alone(model, &source, reason)
+        self.load_noted(model, &source, reason)
     }
 }

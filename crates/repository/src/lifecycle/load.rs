@@ -13,7 +13,7 @@ impl Lifecycle {
     /// Requests to load a model as `facts` describe it: by name (`explicit`), or only because an ensemble needs it, which is loaded after it. On an
     /// error nothing is loaded, and served versions stay.
     pub fn load_requested(&mut self, model: &str, facts: Facts, explicit: bool) -> Result<LoadStep, Status> {
-        self.check_needs(model, &facts.needs)?;
+        self.check_needs(model, &facts.needs).map_err(|why| phrase::load_failed(model, &why))?;
         check_nesting(model, &facts.needs, &self.all_needs()).map_err(|why| phrase::load_failed(model, &why))?;
         let name: Arc<str> = self.models.get_key_value(model).map_or_else(|| model.into(), |(name, _)| name.clone());
         let known = self.models.entry(name.clone()).or_default();
@@ -39,13 +39,10 @@ impl Lifecycle {
         }
     }
 
-    /// Whether the models that an ensemble is made of are up.
-    pub fn check_needs(&self, model: &str, needs: &[String]) -> Result<(), Status> {
+    /// Whether the models that an ensemble is made of are up. Err: why not.
+    pub fn check_needs(&self, model: &str, needs: &[String]) -> Result<(), String> {
         match needs.iter().find(|need| self.ready_versions(need).is_empty()) {
-            Some(need) => {
-                let why = phrase::needs_unloaded(model, need, &self.failures(need));
-                Err(phrase::load_failed(model, &why))
-            }
+            Some(need) => Err(phrase::needs_unloaded(model, need, &self.failures(need))),
             None => Ok(()),
         }
     }
@@ -69,16 +66,6 @@ impl Lifecycle {
             _ => None,
         });
         failed.collect()
-    }
-
-    /// The model whose unfinished load an operation on `model` (made of `needs`) should wait for: it is the same model, or one is made of the other. An
-    /// operation that does not wait replaces that load.
-    pub fn conflict(&self, model: &str, needs: &[String]) -> Option<&str> {
-        let related = |running: &&Running| {
-            let other = &*running.model;
-            other == model || needs.iter().any(|need| need == other) || running.needs.iter().any(|need| need == model)
-        };
-        self.running.values().find(related).map(|running| &*running.model)
     }
 
     /// One version of an operation was loaded, or failed. The last version returns the outcome of the whole operation.
@@ -150,7 +137,7 @@ impl Lifecycle {
 
 /// The versions that are served already with the files that `facts` describe.
 fn kept(known: &Known, facts: &Facts) -> Vec<i64> {
-    let Some(origin) = known.origin.as_ref().filter(|_| !facts.overridden) else { return Vec::new() };
+    let Some(origin) = known.origin.as_ref().filter(|_| !facts.overridden && !facts.anew) else { return Vec::new() };
     let same = |version: &i64| known.is_ready(*version) && origin.same_version(&facts.fingerprint, *version);
     facts.versions.iter().copied().filter(same).collect()
 }

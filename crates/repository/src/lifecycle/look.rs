@@ -22,6 +22,12 @@ impl Lifecycle {
         }
     }
 
+    /// The generations of a model that take requests, by their versions.
+    pub fn serving(&self, model: &str) -> Vec<Generation> {
+        let Some((name, known)) = self.models.get_key_value(model) else { return Vec::new() };
+        known.ready().map(|(version, operation)| Generation { model: name.clone(), version, operation }).collect()
+    }
+
     /// The versions of a model that take requests, ascending.
     pub fn ready_versions(&self, model: &str) -> Vec<i64> {
         self.models.get(model).map_or_else(Vec::new, |known| known.ready().map(|(version, _)| version).collect())

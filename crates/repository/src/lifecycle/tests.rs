@@ -318,6 +318,44 @@ fn an_ensemble_goes_with_a_part() {
 }
 
 #[test]
+fn an_ensemble_is_loaded_anew_though_its_files_are_the_same() {
+    check(
+        "load part 1                 -> #1 loads [1]
+         ok #1 1                     -> yes; publish part:1#1
+         load ens 1 needs=part       -> #2 loads [1]
+         ok #2 1                     -> yes; publish ens:1#2
+         load ens 1 needs=part       -> settled
+         load ens 1 needs=part anew  -> #3 loads [1]
+         index                       -> ens:1 READY, part:1 READY
+         ok #3 1                     -> yes; publish ens:1#3; retire ens:1#2",
+    );
+}
+
+#[test]
+fn an_ensemble_that_does_not_fit_its_parts_says_why_until_it_is_loaded_again() {
+    check(
+        r"load part 1                -> #1 loads [1]
+          ok #1 1                    -> yes; publish part:1#1
+          load ens 1,2 needs=part    -> #2 loads [1, 2]
+          ok #2 1                    -> wait
+          ok #2 2                    -> yes; publish ens:1#2 ens:2#2
+          misfits ens                -> retire ens:1#2 ens:2#2
+          drained ens:1#2            ->
+          index                      -> ens:1 UNAVAILABLE (it does not fit), ens:2 UNAVAILABLE (it does not fit), part:1 READY
+          ready                      -> false
+          ask ens                    -> Not found: Request for unknown model: 'ens' has no available versions
+          misfits ens                ->
+          load m 1 needs=ens         -> Invalid argument: load failed for model 'm': ensemble 'm' depends on 'ens' which has no loaded version. Model 'ens' loading failed with error: version 1 is at UNAVAILABLE state: it does not fit;version 2 is at UNAVAILABLE state: it does not fit;\n
+          load ens 1,2 needs=part    -> #3 loads [1, 2]
+          ok #3 1                    -> wait
+          ok #3 2                    -> yes; publish ens:1#3 ens:2#3
+          drained ens:2#2            ->
+          index                      -> ens:1 READY, ens:2 READY, part:1 READY
+          misfits other              ->",
+    );
+}
+
+#[test]
 fn parts_go_with_their_ensemble_unless_somebody_else_wants_them() {
     check(
         "load part 1 part             -> #1 loads [1]
@@ -394,22 +432,6 @@ fn the_index_lists_directories_by_name() {
         ]
     );
     assert_eq!(lines(true), [twice]);
-}
-
-#[test]
-fn related_models_wait_for_each_other() {
-    check(
-        "conflict m             ->
-         load part 1            -> #1 loads [1]
-         conflict part          -> part
-         conflict m             ->
-         conflict ens part      -> part
-         ok #1 1                -> yes; publish part:1#1
-         conflict ens part      ->
-         load ens 1 needs=part  -> #2 loads [1]
-         conflict part          -> ens
-         conflict other part    ->",
-    );
 }
 
 #[test]

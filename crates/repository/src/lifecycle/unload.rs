@@ -32,6 +32,25 @@ impl Lifecycle {
         retire
     }
 
+    /// Takes an ensemble out of service that does not fit the models it is made of any more. `reason` stays in the index until it is loaded again. Returns
+    /// the generations that take no requests from now on.
+    pub fn misfits(&mut self, model: &str, reason: &str) -> Vec<Generation> {
+        let mut retire = Vec::new();
+        let Some((name, _)) = self.models.get_key_value(model) else { return retire };
+        let name = name.clone();
+        for (&version, record) in self.models.get_mut(model).into_iter().flat_map(|known| &mut known.versions) {
+            match record.state {
+                State::Ready => {
+                    retire.push(Generation { model: name.clone(), version, operation: record.operation });
+                }
+                State::Failed(_) => {}
+                State::Loading | State::Unloading | State::Unloaded => continue,
+            }
+            record.state = State::Failed(reason.to_owned());
+        }
+        retire
+    }
+
     /// The last reference to a retired generation was dropped.
     pub fn drained(&mut self, generation: &Generation) {
         let Some(known) = self.models.get_mut(&generation.model) else { return };

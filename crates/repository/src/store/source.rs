@@ -43,6 +43,8 @@ pub struct Facts {
     pub fingerprint: Fingerprint,
     /// Whether the configuration or the files came with the request.
     pub overridden: bool,
+    /// Whether all versions are loaded, those too that are served with the same files.
+    pub anew: bool,
     /// The models that an ensemble is made of, each once, in the order of its steps.
     pub needs: Vec<String>,
 }
@@ -60,6 +62,7 @@ impl ModelSource {
             versions: self.versions.clone(),
             fingerprint: self.fingerprint.clone(),
             overridden: self.overridden,
+            anew: false,
             needs: self.needs(),
         }
     }

@@ -8,7 +8,7 @@
 //! ok #1 2     fail #1 2                          a version of operation 1 was loaded, or not
 //! unload m    unload m dependents    stop        drained m:2#1
 //! index       index ready    ask m    ask m 2    ready    vanished
-//! conflict ens part                              does anything under way stand in the way of `ens`, made of `part`?
+//! load m 1 anew    misfits ens                   though nothing changed; `ens` does not fit what it is made of any more
 //! ```
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -55,6 +55,7 @@ pub fn happen(lifecycle: &mut Lifecycle, words: &[&str]) -> String {
         ["unload", model, rest @ ..] => {
             listed("retire", &lifecycle.unload_requested(model, rest.contains(&"dependents")))
         }
+        ["misfits", model] => listed("retire", &lifecycle.misfits(model, "it does not fit")),
         ["stop"] => listed("retire", &lifecycle.unload_all()),
         ["drained", generation] => {
             lifecycle.drained(&edition_of(generation));
@@ -66,10 +67,6 @@ pub fn happen(lifecycle: &mut Lifecycle, words: &[&str]) -> String {
             Err(status) => said(&status),
         },
         ["ready"] => lifecycle.strictly_ready().to_string(),
-        ["conflict", model, rest @ ..] => {
-            let needs: Vec<String> = rest.iter().map(|&need| need.to_owned()).collect();
-            lifecycle.conflict(model, &needs).unwrap_or_default().to_owned()
-        }
         ["vanished"] => lifecycle.vanished(&listing()).join(", "),
         _ => panic!("no such event: {words:?}"),
     }
@@ -82,7 +79,7 @@ fn listing() -> Listing {
 
 fn facts(versions: &str, rest: &[&str]) -> Facts {
     let value = |key: &str| rest.iter().find_map(|word| word.strip_prefix(key));
-    let mut facts = Facts { overridden: rest.contains(&"override"), ..Facts::default() };
+    let mut facts = Facts { overridden: rest.contains(&"override"), anew: rest.contains(&"anew"), ..Facts::default() };
     facts.fingerprint.shared = letter(value("shared=").unwrap_or("a"));
     facts.fingerprint.served = letter(value("served=").unwrap_or("a"));
     facts.needs = value("needs=").map_or_else(Vec::new, |needs| needs.split(',').map(str::to_owned).collect());

@@ -1,0 +1,160 @@
+//! What happens to ensembles when a model that they are made of changes?
+//!
+//! As in Triton they are loaded anew: whether an ensemble is decoupled, and where its tensors may lie, follows from its parts. An ensemble that does not
+//! fit its parts any more takes no requests until it fits them again. The index says why.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use nerite_locks::Mutex;
+use nerite_repository::{ModelSource, phrase};
+use nerite_request::Status;
+use nerite_request::setting::LoadOptions;
+
+use super::Engine;
+use super::parts::Reason;
+
+/// What each ensemble was loaded from, by its identifier: those that are up, those that are being loaded, and those that do not fit their parts.
+#[derive(Default)]
+pub(super) struct Ensembles(Mutex<BTreeMap<String, Arc<ModelSource>>>);
+
+impl Ensembles {
+    /// Notes what a model is loaded from, before its parts are looked at. Returns the source that was noted before.
+    fn put(&self, model: &str, source: Option<Arc<ModelSource>>) -> Option<Arc<ModelSource>> {
+        let mut all = self.lock();
+        match source {
+            Some(source) => all.insert(model.to_owned(), source),
+            None => all.remove(model),
+        }
+    }
+
+    /// Forgets an ensemble that was unloaded.
+    pub fn forget(&self, model: &str) {
+        self.lock().remove(model);
+    }
+
+    fn get(&self, model: &str) -> Option<Arc<ModelSource>> {
+        self.lock().get(model).cloned()
+    }
+
+    /// The ensembles that are made of this model, directly or through others. Each comes after those that it is made of.
+    fn users(&self, model: &str) -> Vec<String> {
+        let needs: BTreeMap<String, Vec<String>> =
+            self.lock().iter().map(|(ensemble, source)| (ensemble.clone(), source.needs())).collect();
+        users(&needs, model)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<ModelSource>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Engine {
+    /// As [`Engine::load_alone`]. If the model is an ensemble, what it is loaded from is noted for as long as it is up.
+    pub(super) fn load_noted(
+        self: &Arc<Self>,
+        model: &str,
+        source: &ModelSource,
+        reason: &Reason,
+    ) -> Result<(), Status> {
+        let noted = (!source.needs.is_empty()).then(|| Arc::new(source.clone()));
+        let before = self.ensembles.put(model, noted.clone());
+        let outcome = self.load_alone(model, source, reason);
+        if outcome.is_err() {
+            let mut all = self.ensembles.lock();
+            let is_same = all.get(model).map(Arc::as_ptr) == noted.as_ref().map(Arc::as_ptr);
+            // Otherwise the model was unloaded meanwhile.
+            if is_same {
+                match before {
+                    Some(before) => drop(all.insert(model.to_owned(), before)),
+                    None => drop(all.remove(model)),
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Loads the ensembles anew that are made of a model whose versions have changed.
+    pub(super) fn renew_users(self: &Arc<Self>, model: &str) {
+        let mut changed = BTreeSet::from([model.to_owned()]);
+        for user in self.ensembles.users(model) {
+            if self.renew(&user, &changed) {
+                changed.insert(user);
+            }
+        }
+    }
+
+    /// Loads an ensemble anew if one of these models is a part of it. Returns whether other generations of it take requests now.
+    fn renew(self: &Arc<Self>, ensemble: &str, changed: &BTreeSet<String>) -> bool {
+        let _claim = self.one_per_model.claim(ensemble);
+        let _turn = self.semaphore.enter();
+        // A load that was under way has ended, and may have failed.
+        let Some(source) = self.ensembles.get(ensemble) else { return false };
+        if !source.needs().iter().any(|need| changed.contains(need)) {
+            return false;
+        }
+        let before = self.lifecycle().serving(ensemble);
+        match self.check_fit(&source) {
+            Ok(()) => {
+                log::info!("ensemble '{ensemble}' is loaded anew: a model that it is made of has changed");
+                let source = ModelSource::clone(&source);
+                // An error was logged by the load. The ensemble stays as it was.
+                drop(self.load_as_it_is(ensemble, &LoadOptions::default(), source, &Reason::changed_part()));
+            }
+            Err(why) => self.take_out(ensemble, &why),
+        }
+        self.lifecycle().serving(ensemble) != before
+    }
+
+    /// Takes an ensemble out of service that does not fit its parts, until it is loaded again.
+    fn take_out(self: &Arc<Self>, ensemble: &str, why: &str) {
+        log::error!("ensemble '{ensemble}' takes no requests until it fits its models again: {why}");
+        let mut lifecycle = self.lifecycle();
+        let retire = lifecycle.misfits(ensemble, &phrase::coded(&Status::invalid(why)));
+        self.withdraw(&lifecycle, &retire);
+        drop(lifecycle);
+        self.retire(retire);
+    }
+}
+
+/// The models that are made of this one by `needs`, directly or through others. Each comes after those that it is made of.
+fn users(needs: &BTreeMap<String, Vec<String>>, model: &str) -> Vec<String> {
+    let mut left = BTreeSet::new();
+    let mut open = vec![model];
+    while let Some(part) = open.pop() {
+        let of_part = needs.iter().filter(|(_, parts)| parts.iter().any(|one| one == part));
+        open.extend(of_part.filter(|(user, _)| left.insert(user.as_str())).map(|(user, _)| user.as_str()));
+    }
+    let mut ordered = Vec::with_capacity(left.len());
+    while let Some(first) = left.first().copied() {
+        let is_next = |user: &&str| needs[*user].iter().all(|part| part == user || !left.contains(part.as_str()));
+        // Ensembles that need each other are never loaded.
+        let next = left.iter().copied().find(is_next).unwrap_or(first);
+        left.remove(next);
+        ordered.push(next.to_owned());
+    }
+    ordered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `needs` as `a=b,c d=e`.
+    #[track_caller]
+    fn check(needs: &str, model: &str, expect: &[&str]) {
+        let each = needs.split_whitespace().filter_map(|one| one.split_once('='));
+        let needs =
+            each.map(|(user, parts)| (user.to_owned(), parts.split(',').map(str::to_owned).collect())).collect();
+        assert_eq!(users(&needs, model), expect);
+    }
+
+    #[test]
+    fn users_come_after_what_they_are_made_of() {
+        check("e=a,b f=b", "a", &["e"]);
+        check("e=a,b f=b", "b", &["e", "f"]);
+        check("e=a,b f=b", "c", &[]);
+        check("a=z b=a,c c=a", "z", &["a", "c", "b"]);
+        check("a=b b=a", "b", &["a", "b"]);
+    }
+}

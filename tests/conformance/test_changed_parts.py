@@ -1,0 +1,137 @@
+"""What becomes of an ensemble when a model that it is made of is reloaded as another one?"""
+
+import time
+
+import pytest
+from clients import differs, fp32, http_call, int32, open_client, refuses
+
+PART = """\
+backend: "identity"
+input [ { name: "INPUT0" data_type: TYPE_%(datatype)s dims: [ %(dims)s ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_%(datatype)s dims: [ %(dims)s ] } ]
+"""
+DECOUPLED = "model_transaction_policy { decoupled: true }\n"
+ENSEMBLE = """\
+platform: "ensemble"
+input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 2 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 2 ] } ]
+ensemble_scheduling { step [ {
+  model_name: "%s" model_version: -1
+  input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "OUTPUT0" }
+} ] }
+"""
+MISFIT = "in ensemble inner, ensemble tensor INPUT0: inconsistent "
+TYPES = MISFIT + "data type: TYPE_FP32 is inferred from model inner while TYPE_INT32 is inferred from model part"
+SHAPES = MISFIT + "shape: [2] is inferred from model inner while [3] is inferred from model part"
+
+
+def part(datatype: str = "FP32", dims: str = "2", more: str = "") -> str:
+    return PART % {"datatype": datatype, "dims": dims} + more
+
+
+def put(repository, model: str, config: str) -> None:
+    (repository / model / "1").mkdir(parents=True, exist_ok=True)
+    (repository / model / "config.pbtxt").write_text(config)
+
+
+class Changing:
+    """A server with a model, an ensemble of it, and an ensemble of that one."""
+
+    def __init__(self, server, client, repository, explicit: bool):
+        self.server, self.client, self.repository, self.explicit = server, client, repository, explicit
+
+    def ready(self) -> bool:
+        return http_call(self.server.http, "GET", "/v2/health/ready").status == 200
+
+    def change(self, config: str) -> None:
+        """Has the part reloaded. Polling takes a moment."""
+        put(self.repository, "part", config)
+        if self.explicit:
+            self.client.load("part")
+
+    def states(self) -> dict:
+        return {one["name"]: (one.get("state", ""), one.get("reason", "")) for one in self.client.index()}
+
+    def until(self, condition) -> None:
+        end = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < end, self.states()
+            time.sleep(0.02)
+
+    def serves(self) -> None:
+        self.until(lambda: all(state == ("READY", "") for state in self.states().values()))
+        for ensemble in ("inner", "outer"):
+            assert self.client.infer(ensemble, [fp32("INPUT0", [1, 2])]).outputs["OUTPUT0"].raw == fp32("", [1, 2]).raw
+        assert self.ready()
+
+    def misfits(self, reason: str) -> None:
+        self.until(lambda: self.states()["inner"] == ("UNAVAILABLE", f"Invalid argument: {reason}"))
+        self.until(lambda: self.states()["outer"][0] == "UNAVAILABLE")
+        assert "ensemble 'outer' depends on 'inner' which has no loaded version" in self.states()["outer"][1]
+        assert self.states()["part"] == ("READY", "")
+        for ensemble in ("inner", "outer"):
+            with refuses("NOT_FOUND", f"Request for unknown model: '{ensemble}' has no available versions"):
+                self.client.infer(ensemble, [fp32("INPUT0", [1, 2])])
+        assert not self.ready()
+
+
+@pytest.fixture(params=["explicit", "poll"])
+def changing(request, launcher):
+    repository = launcher.copy_of(f"changing_{request.param}")
+    put(repository, "part", part())
+    put(repository, "inner", ENSEMBLE % "part")
+    put(repository, "outer", ENSEMBLE % "inner")
+    flags = {
+        "explicit": ["--model-control-mode=explicit", "--load-model=*"],
+        "poll": ["--model-control-mode=poll", "--repository-poll-secs=1"],
+    }[request.param]
+    with launcher.running(f"changing_{request.param}", *flags, repository=repository) as server:
+        with open_client("http", server) as client:
+            yield Changing(server, client, repository, request.param == "explicit")
+
+
+@differs("2.51 says `unloaded`, and the reason in the log alone", run=False)
+def test_an_ensemble_that_fits_no_more_says_why_and_comes_back(changing):
+    changing.serves()
+    changing.change(part(datatype="INT32"))
+    changing.misfits(TYPES)
+    assert changing.client.infer("part", [int32("INPUT0", [1, 2])]).model == "part"
+    changing.change(part(dims="3"))
+    changing.misfits(SHAPES)
+    changing.change(part())
+    changing.serves()
+
+
+def test_an_ensemble_is_decoupled_as_soon_as_its_part_is(changing):
+    changing.serves()
+    decoupled = lambda model: changing.client.config(model)["model_transaction_policy"]["decoupled"]  # noqa: E731
+    assert not decoupled("outer")
+    changing.change(part(more=DECOUPLED))
+    changing.until(lambda: decoupled("inner") and decoupled("outer"))
+    with refuses("UNSUPPORTED", "HTTP end point doesn't support models with decoupled transaction policy"):
+        changing.client.infer("outer", [fp32("INPUT0", [1, 2])])
+    changing.change(part())
+    changing.until(lambda: not decoupled("inner") and not decoupled("outer"))
+    changing.serves()
+
+
+def test_a_reload_that_fails_leaves_the_ensembles(changing):
+    if not changing.explicit:
+        pytest.skip("the log alone says when the server has polled")
+    changing.serves()
+    with refuses("INVALID_ARG", "load failed for model 'part'"):
+        changing.change(part(datatype="INT32").replace("identity", "nobody"))
+    changing.serves()
+
+
+@differs("2.51 says `unloaded`, and the reason in the log alone", run=False)
+def test_an_ensemble_that_was_unloaded_stays_away(changing):
+    if not changing.explicit:
+        pytest.skip("clients unload nothing where the server polls")
+    changing.change(part(datatype="INT32"))
+    changing.misfits(TYPES)
+    changing.client.unload("inner")
+    changing.change(part())
+    assert changing.states()["inner"][0] == changing.states()["outer"][0] == "UNAVAILABLE"
+    changing.client.load("outer")
+    changing.serves()
