@@ -43,12 +43,16 @@ impl Api {
         }
     }
 
-    /// Loads a model that is not loaded, in control mode `demand`. Dropping the future ends the wait.
+    /// Loads a model that is not loaded, in control mode `demand`. Dropping the future ends the wait. A stop of the server ends it too: the call is refused as
+    /// one that comes then.
     pub async fn wait_for_model(&self, model: &str) -> Result<(), Status> {
+        self.check_taking_on()?;
         self.check_started()?;
         self.check_model(model)?;
         let (tell, told) = oneshot::channel();
         let _waiting = self.inner.engine.demand(model, self.peer(), move |outcome| drop(tell.send(outcome)))?;
-        told.await.unwrap_or_else(|_| Err(Status::internal(format!("the load of '{model}' was abandoned"))))
+        told.await.unwrap_or_else(|_| Err(Status::internal(format!("the load of '{model}' was abandoned"))))?;
+        // The load may have ended at the moment of the stop.
+        self.check_taking_on()
     }
 }

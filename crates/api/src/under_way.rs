@@ -8,7 +8,8 @@ use nerite_request::{Counted, Status};
 use crate::Api;
 
 /// The text of Triton's schedulers when the server is stopping. Clients match on it.
-const STOPPING: &str = "Server is stopping, scheduler for model has stopped accepting new inference requests";
+pub(crate) const STOPPING: &str =
+    "Server is stopping, scheduler for model has stopped accepting new inference requests";
 
 /// Counts an inference that the server has accepted, until it is dropped.
 #[derive(Debug)]

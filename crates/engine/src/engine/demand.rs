@@ -47,6 +47,8 @@ struct Queue {
     loading: HashSet<String>,
     /// Models that clients are loading by name now, and the number of such loads of each.
     explicit: HashMap<String, usize>,
+    /// `Some` once no request may wait: the refusal of those that would.
+    refusal: Option<Status>,
 }
 
 struct Waiter {
@@ -132,6 +134,9 @@ impl Demand {
     /// Queues a request. Returns its number, and whether the caller must start a thread for the client's queue.
     fn line_up(&self, model: &str, peer: &Peer, done: Done) -> Result<(u64, bool), Status> {
         let mut queue = self.queue();
+        if let Some(refusal) = &queue.refusal {
+            return Err(refusal.clone());
+        }
         let waiting = queue.per_peer.entry(peer.clone()).or_default();
         if *waiting >= DEMANDS_PER_PEER_MAX {
             return Err(Status::unavailable(format!(
@@ -175,6 +180,21 @@ impl Demand {
         drop(queue);
         for waiter in waiters {
             (waiter.done)(outcome.clone());
+        }
+    }
+
+    /// Refuses all requests that wait, and all that would from now on. Loads that have begun end by themselves.
+    fn refuse_all(&self, refusal: &Status) {
+        let mut queue = self.queue();
+        queue.refusal = Some(refusal.clone());
+        let waiters: Vec<Waiter> = queue.waiters.drain().flat_map(|(_, waiters)| waiters).collect();
+        queue.lines.clear();
+        queue.per_peer.clear();
+        drop(queue);
+        // A load that waits for space finds that nobody waits for its model.
+        self.changed.notify_all();
+        for waiter in waiters {
+            (waiter.done)(Err(refusal.clone()));
         }
     }
 
@@ -296,6 +316,13 @@ impl Engine {
             }
         }
         Ok(waiting)
+    }
+
+    /// Refuses requests that wait for a model, now and from now on, because the server stops.
+    pub fn refuse_waiting(&self, refusal: &Status) {
+        if let Some(demand) = &self.demand {
+            demand.refuse_all(refusal);
+        }
     }
 
     /// Loads a model that a client names. It first waits for space, as the load for a request does.

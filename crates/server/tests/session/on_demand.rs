@@ -91,6 +91,33 @@ async fn a_server_that_stops_waits_for_no_model() {
     server.late.let_load();
 }
 
+/// The load of `late` does not end before the test says so. So a request that waited for it would not either.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_waits_for_a_model_is_refused_when_the_server_begins_to_stop() {
+    const STOPPING: &str = "Server is stopping, scheduler for model has stopped accepting new inference requests";
+    let server = TestServer::on_demand();
+    let sessions = waiting(&server);
+    let (http, grpc) = server.clients();
+    let request = Request::new("late");
+    let (over_http, over_grpc) = (http.infer(&request), grpc.infer(&request));
+    let stop = async {
+        while count(&server) < sessions.len() + 2 {
+            tokio::task::yield_now().await;
+        }
+        server.api.begin_stopping();
+    };
+    let (over_http, over_grpc, ()) = tokio::join!(over_http, over_grpc, stop);
+    for refused in [over_http.err(), over_grpc.err(), http.infer(&request).await.err()] {
+        let refused = refused.expect("it is refused").to_string();
+        assert!(refused.contains(STOPPING), "{refused}");
+    }
+    for session in &sessions {
+        assert_eq!(session.refusal(), STOPPING);
+    }
+    assert_eq!(count(&server), 0);
+    server.late.let_load();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_ends_a_session_that_waits_for_a_model() {
     let server = TestServer::on_demand();

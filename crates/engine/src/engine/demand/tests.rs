@@ -39,3 +39,20 @@ fn a_model_that_two_clients_ask_for_is_loaded_once() {
     assert!(begins);
     assert_eq!(demand.next_in_line(&y).as_deref(), Some("model"));
 }
+
+#[test]
+fn nobody_waits_once_the_server_stops() {
+    let demand = Demand::new(None);
+    let [x, y] = BOTH;
+    let (of_x, _) = ask(&demand, "model", &x);
+    assert_eq!(demand.next_in_line(&x).as_deref(), Some("model"));
+    let (of_y, _) = ask(&demand, "other", &y);
+    let refusal = Status::unavailable("the server stops");
+    demand.refuse_all(&refusal);
+    let refused = Ok(Err(refusal.clone()));
+    assert_eq!((of_x.try_recv(), of_y.try_recv(), demand.counts().waiting), (refused.clone(), refused, 0));
+    assert_eq!(demand.line_up("model", &y, Box::new(|_| ())).err(), Some(refusal));
+    // The load that has begun ends, and no other one begins.
+    demand.finish("model", &Ok(()));
+    assert_eq!((demand.next_in_line(&x), demand.next_in_line(&y)), (None, None));
+}
