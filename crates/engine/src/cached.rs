@@ -60,11 +60,13 @@ impl Cached {
     /// Answers the request from the cache or runs its model. If the inputs are large, another thread does so.
     pub fn submit(self: &Arc<Self>, model: &Arc<dyn RunJob>, job: Job, asker: Option<&Peer>) {
         let asker = asker.filter(|peer| peer.is_identified()).map(Peer::to_string);
+        // A request must not overtake those that came before it and are being looked up.
+        let is_behind = model.keeps_order() && self.lookups.is_busy();
         if !may_be_kept(&job, asker.is_some()) {
-            return model.run(job);
+            return if is_behind { self.aside(model, job, |model, job| model.run(job)) } else { model.run(job) };
         }
         let bytes: usize = job.inputs().iter().map(|input| input.data.len()).sum();
-        if bytes <= INLINE_WORK_BYTES_MAX {
+        if bytes <= INLINE_WORK_BYTES_MAX && !is_behind {
             return self.look_up(model, job, asker.as_deref(), true);
         }
         let cached = Arc::clone(self);
@@ -81,7 +83,7 @@ impl Cached {
         }
     }
 
-    fn look_up(&self, model: &Arc<dyn RunJob>, mut job: Job, asker: Option<&str>, may_be_front: bool) {
+    fn look_up(self: &Arc<Self>, model: &Arc<dyn RunJob>, job: Job, asker: Option<&str>, may_be_front: bool) {
         let begun = now_ns();
         let keys = self.keys(&job, asker);
         if job.is_cancelled() {
@@ -95,25 +97,47 @@ impl Cached {
         let lookup_ns = now_ns().saturating_sub(begun);
         self.cache.note_lookup(lookup_ns);
         log::debug!("model '{}': response cache {}", self.model, if found.is_some() { "hit" } else { "miss" });
-        match found {
-            Some(stored) if may_be_front && stored.output_bytes() > INLINE_WORK_BYTES_MAX => {
-                self.aside(model, job, move |_, job| answer(job, &stored, begun));
+        let Some(stored) = found else { return self.run(model, job, keys, lookup_ns) };
+        let is_long = stored.output_bytes() > INLINE_WORK_BYTES_MAX;
+        if model.keeps_order() {
+            let (cached, whom) = (Arc::clone(self), Arc::clone(model));
+            // It may be any thread that answers when it is the turn of this request.
+            let answer = move |job| {
+                if is_long { cached.answer_aside(&whom, job, &stored, begun) } else { answer(job, &stored, begun) }
+            };
+            if let Some(job) = model.answer_in_turn(job, Box::new(answer)) {
+                self.run(model, job, keys, lookup_ns);
             }
-            Some(stored) => answer(job, &stored, begun),
-            None => {
-                let insertion = Insertion {
-                    cache: Arc::clone(&self.cache),
-                    stats: Arc::clone(&self.stats),
-                    model: Arc::clone(&self.model),
-                    keys,
-                    lookup_ns,
-                    is_kept: false,
-                    reply: Reply::closed(),
-                };
-                job.answer_by(|reply| Reply::through(Insertion { reply, ..insertion }));
-                model.run(job);
-            }
+        } else if may_be_front && is_long {
+            self.aside(model, job, move |_, job| answer(job, &stored, begun));
+        } else {
+            answer(job, &stored, begun);
         }
+    }
+
+    /// Answers a request on the thread of large look-ups, or here if that takes no more.
+    fn answer_aside(&self, model: &Arc<dyn RunJob>, job: Job, stored: &Arc<Stored>, begun: u64) {
+        let copied = Arc::clone(stored);
+        let work = move |_: &Arc<dyn RunJob>, job| answer(job, &copied, begun);
+        match self.lookups.push(Lookup { model: Arc::clone(model), job, work: Box::new(work) }) {
+            Ok(()) => {}
+            Err(NotTaken::Full(job) | NotTaken::NoThread(job)) => answer(*job, stored, begun),
+        }
+    }
+
+    /// Runs the model. Its response is kept.
+    fn run(&self, model: &Arc<dyn RunJob>, mut job: Job, keys: Keys, lookup_ns: u64) {
+        let insertion = Insertion {
+            cache: Arc::clone(&self.cache),
+            stats: Arc::clone(&self.stats),
+            model: Arc::clone(&self.model),
+            keys,
+            lookup_ns,
+            is_kept: false,
+            reply: Reply::closed(),
+        };
+        job.answer_by(|reply| Reply::through(Insertion { reply, ..insertion }));
+        model.run(job);
     }
 
     fn keys(&self, job: &Job, asker: Option<&str>) -> Keys {

@@ -11,12 +11,23 @@ use nerite_backend::Job;
 use nerite_locks::Mutex;
 use nerite_schedule::Rejection;
 
+use crate::pool::Answer;
+
 /// The model version that a request is for.
 pub(crate) trait RunJob: Send + Sync {
     /// Runs the job, now or as soon as an instance is free.
     fn run(&self, job: Job);
     /// Answers a job that is not run.
     fn reject(&self, job: Job, rejection: Rejection);
+    /// Whether responses are sent in the order of the requests.
+    fn keeps_order(&self) -> bool {
+        false
+    }
+    /// Answers a job whose response was found, in its turn among the others. Returns the job if it is to run instead.
+    fn answer_in_turn(&self, job: Job, answer: Answer) -> Option<Job> {
+        answer(job);
+        None
+    }
 }
 
 /// The queue of look-ups of one model version.
@@ -67,6 +78,11 @@ impl Lookups {
     /// Requests that wait.
     pub fn waiting(&self) -> usize {
         self.lock().waiting.len()
+    }
+
+    /// Whether a request waits or is being looked up.
+    pub fn is_busy(&self) -> bool {
+        self.lock().is_busy
     }
 
     /// Queues a request, unless the queue is full or there is no thread.

@@ -12,6 +12,7 @@
 
 mod again;
 mod awaited;
+mod found;
 mod joining;
 mod limited;
 mod refusals;
@@ -27,6 +28,8 @@ use nerite_locks::Mutex;
 use nerite_schedule::{Arrival, Driver, InstanceId, Rejection, RunSlot, Ticket};
 use nerite_watchdog::Flow;
 
+pub(crate) use self::found::Answer;
+use self::found::Line;
 use self::joining::JoinRules;
 use self::limited::Limited;
 use self::refusals::Refusals;
@@ -66,6 +69,8 @@ struct Shared {
     /// What else decides which requests share a batch. Only the worker that asks a question takes this lock.
     strategy: Mutex<Option<Box<dyn BatchStrategy>>>,
     has_strategy: bool,
+    /// Whether responses are sent in the order of the requests.
+    keeps_order: bool,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The cores of the instances. `None` for all cores; then jobs may run on front threads too.
     cores: Option<Arc<InstanceCores>>,
@@ -83,6 +88,8 @@ struct State {
     arrived: u64,
     /// The order of the responses, if they are sent in the order of the requests.
     order: Option<ResponseOrder>,
+    /// The jobs that have no turn in that order yet.
+    line: Line,
     /// Whether the end of a request may send another one's response, which may wait. Then only workers run requests.
     answers_may_wait: bool,
     /// `Some` if the instances share resources with those of other models.
@@ -138,6 +145,8 @@ struct Work {
     /// A run that this thread does.
     here: Option<Run>,
     rejected: Vec<(Job, Rejection)>,
+    /// Jobs that are answered from the response cache, in their turn.
+    due: Vec<(Job, Answer)>,
     /// As in [`State`], for the rejected jobs.
     answers_may_wait: bool,
     /// The number of workers to start.
@@ -175,6 +184,7 @@ impl Pool {
             requests_max,
             arrived: 0,
             order: preserve_ordering.then(|| ResponseOrder::new(ORDERED)),
+            line: Line::default(),
             answers_may_wait: false,
             limited: claims.map(|claims| Limited::new(claims, Arc::clone(&arrivals))),
             instances: instances.into_iter().map(Some).collect(),
@@ -203,6 +213,7 @@ impl Pool {
             arrivals,
             has_strategy: strategy.is_some(),
             strategy: Mutex::new(strategy),
+            keeps_order: preserve_ordering,
             threads: Mutex::default(),
             cores,
         });
@@ -238,6 +249,9 @@ impl Pool {
         }
         let (number, now_us) = (state.arrived, now_us());
         state.arrived += 1;
+        if state.order.is_some() {
+            state.line.came(number);
+        }
         // A run that the scheduler starts at once may still wait for resources.
         let limited = state.limited.is_some().then(|| job.cancel().clone());
         let ticket =
@@ -269,7 +283,7 @@ impl Pool {
     /// Jobs that wait for an instance.
     pub fn waiting(&self) -> usize {
         let state = self.0.lock();
-        state.driver.waiting() + state.limited.as_ref().map_or(0, Limited::waiting)
+        state.driver.waiting() + state.line.len() + state.limited.as_ref().map_or(0, Limited::waiting)
     }
 
     /// Takes no more jobs. Jobs that wait are still run. Returns when no request of the model version is in flight. A responder may outlive its run
@@ -388,9 +402,7 @@ impl State {
                 RunSlot::Empty => jobs.extend(empty.next()),
             }
         }
-        if let Some(order) = &self.order {
-            keep_order(order, &numbers, &mut jobs);
-        }
+        self.keep_order(&numbers, &mut jobs);
         let instance = self.instances.get_mut(at.0).and_then(Option::take);
         let instance = instance.expect("the scheduler names instances that it was granted");
         Some(Run { at, instance, jobs, size, flow, begun: None })
@@ -433,17 +445,6 @@ impl State {
         }
         if self.limited.as_mut().is_none_or(|limited| limited.may_grant(at)) {
             self.driver.grant(at, now_us);
-        }
-    }
-}
-
-/// Makes the jobs of a batch be answered in the order in which they were submitted, and not in the order of their rows.
-fn keep_order(order: &ResponseOrder, numbers: &[u64], jobs: &mut [Job]) {
-    let mut positions: Vec<usize> = (0..jobs.len()).collect();
-    positions.sort_unstable_by_key(|at| numbers.get(*at).copied());
-    for at in positions {
-        if let Some(job) = jobs.get_mut(at) {
-            job.answer_by(|reply| order.in_turn(reply));
         }
     }
 }
@@ -494,8 +495,11 @@ impl Shared {
         if state.closed && state.driver.is_drained() {
             self.wake.notify_all();
         }
-        let rejected = std::iter::from_fn(|| state.driver.next_rejected());
-        work.rejected.extend(rejected.map(|(queued, rejection)| (queued.job, rejection)));
+        while let Some((queued, rejection)) = state.driver.next_rejected() {
+            state.line.left(queued.number);
+            work.rejected.push((queued.job, rejection));
+        }
+        work.due = state.take_due();
         work.answers_may_wait = state.answers_may_wait;
         work.turns = state.limited.as_mut().map(Limited::take_turns);
         let over = state.driver.take_over();
@@ -540,7 +544,7 @@ impl Shared {
 
     /// Starts workers and answers rejected jobs. Returns the run for this thread.
     fn carry_out(self: &Arc<Self>, work: Work) -> Option<Run> {
-        let Work { here, rejected, answers_may_wait, workers, turns, over } = work;
+        let Work { here, rejected, due, answers_may_wait, workers, turns, over } = work;
         for _ in 0..workers {
             match self.start_worker() {
                 Ok(thread) => self.keep_thread(thread),
@@ -548,6 +552,7 @@ impl Shared {
             }
         }
         self.reject_all(rejected, answers_may_wait);
+        self.answer_due(due, answers_may_wait);
         if let Some(turns) = turns {
             turns.tell();
         }

@@ -18,7 +18,7 @@ use crate::latencies::{FIRST_RESPONSE_MS, Latencies};
 use crate::limits::LEAVING_INSTANCES_MAX;
 use crate::lookups::RunJob;
 use crate::policies::InstanceCores;
-use crate::pool::Pool;
+use crate::pool::{Answer, Pool};
 use crate::rates::Claims;
 use crate::readiness::{ReadinessAnswer, ReadinessChecks};
 use crate::scheduling::{QueueLimits, Scheduling};
@@ -398,6 +398,14 @@ impl Served {
 impl RunJob for Served {
     fn reject(&self, job: Job, rejection: Rejection) {
         self.pool.reject(job, rejection);
+    }
+
+    fn keeps_order(&self) -> bool {
+        self.pool.keeps_order()
+    }
+
+    fn answer_in_turn(&self, job: Job, answer: Answer) -> Option<Job> {
+        self.pool.answer_in_turn(job, answer)
     }
 
     fn run(&self, mut job: Job) {

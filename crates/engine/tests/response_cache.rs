@@ -12,7 +12,9 @@ use nerite_backend::{Compute, Job, Times};
 use nerite_cache::ResponseCache;
 use nerite_engine::{CheckedTensors, Engine, Prefix, Tensors};
 use nerite_memory::{Buffer, Extent, Reason, Slot};
-use nerite_request::{AdmittedRequest, Cancel, InferResponse, Parameters, Peer, Sequence, Status, Wanted};
+use nerite_request::{
+    AdmittedRequest, Cancel, InferResponse, Parameters, Peer, Reply, Response, Sequence, Status, Wanted,
+};
 use nerite_shm::{OwnedRegion, Registry};
 use nerite_tensor::{DataType, Shape};
 use tempfile::TempDir;
@@ -91,6 +93,13 @@ impl Server {
         id: &str,
     ) -> mpsc::Receiver<Result<InferResponse, Status>> {
         let (reply, from) = one_reply();
+        self.begin_with(user, data, place, id, reply);
+        from
+    }
+
+    /// The same, for an answer that comes by this reply. Returns what cancels the request.
+    fn begin_with(&self, user: Option<u32>, data: Buffer, place: Option<Slot>, id: &str, reply: Reply) -> Cancel {
+        let cancel = Cancel::new();
         let wanted = vec![Wanted { name: "OUT".into(), slot: place }];
         let admission = self.engine.admit("m", None).unwrap();
         let tensors = Tensors { inputs: vec![input(data)].into(), wanted: wanted.into(), is_raw: false };
@@ -108,10 +117,10 @@ impl Server {
             timeout_us: 0,
             sequence: Sequence::default(),
             parameters: Parameters::new(),
-            cancel: Cancel::new(),
+            cancel: cancel.clone(),
             reply,
         });
-        from
+        cancel
     }
 
     #[track_caller]
@@ -216,4 +225,60 @@ fn a_response_is_kept_when_it_is_made_and_not_when_its_turn_comes() {
     server.goes_on.store(true, Ordering::Release);
     assert!(first.recv().unwrap().is_ok() && second.recv().unwrap().is_ok());
     assert_eq!(server.cache.counts().entries, 2);
+}
+
+/// The server keeps the response to one byte. Then each word asks: `waits` for a run that ends when the test says so, `hit` with that byte again, a
+/// number with as many bytes, and `gone` for a client that leaves. Checks that answers come in the order of the words, and none before the first run ends.
+#[track_caller]
+fn check_order(instances: usize, words: &str) {
+    let more = format!(
+        "dynamic_batching {{ preserve_ordering: true }} instance_group {{ count: {instances} kind: KIND_CPU }}"
+    );
+    let server = server_of(&format!("order-{instances}-{}", words.replace(' ', "-")), &more);
+    server.check(Some(1), inline(1), 0);
+    let (to, answers) = mpsc::channel();
+    for (number, word) in words.split_whitespace().enumerate() {
+        let to = to.clone();
+        let reply = Reply::new(move |response: Response| {
+            if response.is_last() {
+                // The test may have failed.
+                let _ = to.send(number);
+            }
+        });
+        let data = match word {
+            "waits" => inline(2),
+            "hit" => inline(1),
+            "gone" => inline(3),
+            len => inline(len.parse().unwrap()),
+        };
+        let cancel = server.begin_with(Some(1), data, None, if word == "waits" { "waits" } else { "" }, reply);
+        if word == "gone" {
+            cancel.cancel();
+            assert_eq!(answers.recv_timeout(Duration::from_secs(20)), Ok(number), "it is not waited for");
+        }
+    }
+    assert_eq!(answers.try_recv(), Err(mpsc::TryRecvError::Empty), "somebody has overtaken the first one: {words}");
+    server.goes_on.store(true, Ordering::Release);
+    let expect: Vec<usize> =
+        (0..).zip(words.split_whitespace()).filter(|(_, word)| *word != "gone").map(|(n, _)| n).collect();
+    let found: Vec<usize> =
+        expect.iter().map(|_| answers.recv_timeout(Duration::from_secs(20)).expect("all are answered")).collect();
+    assert_eq!(found, expect, "{instances} instances: {words}");
+    let hits = words.matches("hit").count() as u64;
+    assert!(server.cache.counts().hits >= hits, "{:?}", server.cache.counts());
+    assert!(server.engine.stop(Instant::now() + Duration::from_mins(1)));
+}
+
+#[test]
+fn a_response_from_the_cache_takes_its_turn() {
+    // Behind a run.
+    check_order(2, "waits hit");
+    check_order(2, "waits hit hit 5 hit");
+    // Behind requests that wait for an instance, and before those that come later.
+    check_order(1, "waits 5 hit 6 hit hit 7");
+    check_order(1, "waits gone hit");
+    check_order(1, "waits 5 gone hit gone 6 hit");
+    // Behind large requests, which another thread looks up.
+    check_order(1, "waits 1048576 hit 5");
+    check_order(2, "waits 1048576 hit 1048577 hit hit");
 }
