@@ -206,3 +206,46 @@ def test_a_model_hears_what_another_says_of_its_readiness(client):
     assert asked("py_asking") == "True"
     refused = "TritonModelException: Failed to check model readiness: failed to get model version from specified version string 'x' (details: stol)"
     assert asked("py_say", "x").startswith(refused)
+
+
+DIES_EARLY = """
+import os, signal, threading, time
+
+class TritonPythonModel:
+    def initialize(self, args):
+        with open({starts!r}, "a") as file:
+            file.write("started\\n")
+        threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGKILL]).start()
+
+    def execute(self, requests):
+        return None
+"""
+
+
+@differs("2.51 starts a process that died no more", run=False)
+def test_a_process_that_dies_at_each_start_is_started_ever_more_rarely(launcher, tmp_path):
+    if any(launcher.urls):
+        pytest.skip("needs a server of its own")
+    starts = tmp_path / "starts"
+    repository = launcher.copy_of(f"python_dies_early_{time.monotonic_ns()}")
+    python_catalogue.put(repository, python_catalogue.named("py_identity"))
+    python_catalogue.put(repository, python_catalogue.vector("py_dies_early", "identity"))
+    (repository / "py_dies_early" / "1" / "model.py").write_text(DIES_EARLY.format(starts=str(starts)))
+    with launcher.running(repository.name, repository=repository) as server, open_client("http", server) as client:
+        began = time.monotonic()
+
+        def count():
+            return len(starts.read_text().splitlines())
+
+        def look():
+            ready(server, "py_dies_early")
+            return count() >= 4
+
+        until(look)
+        # The load, the first start after an early death, and two with pauses of 1 s and 2 s. What is late makes them fewer.
+        assert count() <= 4 or time.monotonic() - began >= 7
+        assert time.monotonic() - began >= 3
+        until(lambda: not ready(server, "py_dies_early"))
+        with pytest.raises(Refused, match="its process ended before it was used; the next one is started in"):
+            until(lambda: client.infer("py_dies_early", [fp32("INPUT0", [1])]) and False)
+        assert ready(server, "py_identity")

@@ -3,10 +3,11 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Child as Process, ExitStatus};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use nerite_backend::now_ns;
 use nerite_locks::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
@@ -35,6 +36,8 @@ pub(crate) struct Body {
     state: Mutex<State>,
     /// Whether it was reaped, for callers that must not wait for the lock.
     is_buried: AtomicBool,
+    /// The time in ns at which it was reaped. 0 before.
+    ended_ns: AtomicU64,
     /// The text for the log if it ends unexpectedly.
     end_message: OnceLock<String>,
 }
@@ -76,7 +79,8 @@ impl Body {
 
     fn of(pid: u32, process: Source) -> Body {
         let state = Mutex::new(State { process, ended: None });
-        Body { pid: number_of(pid), state, is_buried: AtomicBool::new(false), end_message: OnceLock::new() }
+        let (is_buried, ended_ns) = (AtomicBool::new(false), AtomicU64::new(0));
+        Body { pid: number_of(pid), state, is_buried, ended_ns, end_message: OnceLock::new() }
     }
 
     /// Its process ID.
@@ -151,6 +155,7 @@ impl Body {
             }
         };
         state.ended = Some(ended);
+        self.ended_ns.store(now_ns(), Ordering::Relaxed);
         self.is_buried.store(true, Ordering::Release);
         ended
     }
@@ -176,6 +181,11 @@ impl Body {
     /// Sets the text for the log if it ends unexpectedly.
     pub(crate) fn says_when_it_ends(&self, text: String) {
         let _ = self.end_message.set(text);
+    }
+
+    /// The time in ns at which it was reaped. `None` before. Takes no lock.
+    pub(crate) fn ended_ns(&self) -> Option<u64> {
+        self.is_buried().then(|| self.ended_ns.load(Ordering::Relaxed))
     }
 
     /// Whether it was reaped. Takes no lock.

@@ -3,15 +3,16 @@
 //! The instance starts it when a request needs it. Clients may send no requests to a model that is not ready, so a readiness check starts it too: on
 //! a separate thread, one at a time.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError, Weak};
 
 use nerite_backend::{Readiness, ReadinessDone, now_ns};
 use nerite_locks::Mutex;
 use nerite_request::Status;
 
+use crate::backoff::{Backoff, Life};
 use crate::blocks::Blocks;
 use crate::calls::lock;
-use crate::limits::RESTART_PAUSE;
 use crate::live::{Live, ProcessLauncher, Started};
 use crate::placement::Placement;
 use crate::plan::Sizes;
@@ -26,14 +27,19 @@ pub(crate) struct Health {
     placement: Placement,
     state: Mutex<State>,
     started: Condvar,
+    /// Whether the last process was given a batch. Requests note it without the lock.
+    is_used: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
-    /// The last process that was started.
-    process: Option<Started>,
-    /// The time and the error of a failed start.
-    failed: Option<(u64, Status)>,
+    /// The last process that was started, and the time in ns.
+    process: Option<(Started, u64)>,
+    /// The error of the last failure, if there was no good process since.
+    failed: Option<Status>,
+    backoff: Backoff,
+    /// Whether the end of the last process was taken into account.
+    is_end_noted: bool,
     is_starting: bool,
     /// A process that a readiness check started. The instance uses it for the next request.
     next: Option<Live>,
@@ -46,11 +52,12 @@ struct State {
 impl Health {
     pub(crate) fn new(launcher: Arc<dyn ProcessLauncher>, blocks: Arc<Blocks>) -> Arc<Health> {
         let (placement, sizes) = (Placement::of_thread(), Sizes::default());
-        Arc::new(Health { launcher, blocks, sizes, placement, state: Mutex::default(), started: Condvar::new() })
+        let (state, started, is_used) = (Mutex::default(), Condvar::new(), AtomicBool::new(false));
+        Arc::new(Health { launcher, blocks, sizes, placement, state, started, is_used })
     }
 
-    /// Starts the first process, or a new one after a death. A new start is attempted at most once in [`RESTART_PAUSE`], because a model that cannot
-    /// start must not keep the machine busy. This may wait, so do not call it on a front thread.
+    /// Starts the first process, or a new one after a death. After failures there is a pause before the next start ([`Backoff`]), and until then the
+    /// answer is the last error. This may wait, so do not call it on a front thread.
     pub(crate) fn start(&self) -> Result<Live, Status> {
         let mut state = self.lock();
         while state.is_starting {
@@ -59,13 +66,13 @@ impl Health {
         if let Some(live) = state.next.take() {
             return Ok(live);
         }
-        if let Some(status) = state.recent_failure() {
+        if let Some(status) = self.refusal(&mut state) {
             return Err(status);
         }
         state.is_starting = true;
-        let is_first = state.process.is_none();
+        let (is_first, backoff) = (state.process.is_none(), state.backoff);
         drop(state);
-        let live = self.launch(is_first);
+        let live = self.launch(is_first, backoff);
         let mut state = self.lock();
         let told = self.settle(&mut state, live.as_ref());
         drop(state);
@@ -82,7 +89,36 @@ impl Health {
         drop(next);
     }
 
-    fn launch(&self, is_first: bool) -> Result<Live, Status> {
+    /// Notes that the last process was given a batch.
+    pub(crate) fn note_used(&self) {
+        if !self.is_used.load(Ordering::Relaxed) {
+            self.is_used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The error of the last failure, while the pause before the next start lasts.
+    fn refusal(&self, state: &mut State) -> Option<Status> {
+        self.note_end(state);
+        let wait_ns = state.backoff.wait_ns(now_ns());
+        state.failed.clone().filter(|_| wait_ns > 0)
+    }
+
+    /// Takes the end of the last process into account, once.
+    fn note_end(&self, state: &mut State) {
+        let Some((process, started_ns)) = &state.process else { return };
+        let Some(ended_ns) = process.body.ended_ns().filter(|_| !state.is_end_noted) else { return };
+        let life = Life { started_ns: *started_ns, ended_ns, is_used: self.is_used.load(Ordering::Relaxed) };
+        state.is_end_noted = true;
+        state.backoff.ended(life);
+        let pause_ns = state.backoff.pause_ns();
+        state.failed = (pause_ns > 0).then(|| {
+            let why =
+                format!("its process ended before it was used; the next one is started in {} s", seconds(pause_ns));
+            Status::unavailable(self.launcher.unhealthy(&why))
+        });
+    }
+
+    fn launch(&self, is_first: bool, backoff: Backoff) -> Result<Live, Status> {
         if !is_first {
             log::warn!("starting the process of model instance '{}' anew", self.launcher.instance());
         }
@@ -97,7 +133,7 @@ impl Health {
             let why = format!(
                 "its process ended and could not be started anew: {}; it is tried again with the next request after {} s",
                 status.message,
-                RESTART_PAUSE.as_secs()
+                seconds(backoff.after_failure(now_ns()).pause_ns())
             );
             Status::new(status.code, self.launcher.unhealthy(&why))
         })
@@ -107,8 +143,15 @@ impl Health {
     fn settle(&self, state: &mut State, started: Result<&Live, &Status>) -> impl FnOnce() + use<> {
         state.is_starting = false;
         match started {
-            Ok(live) => (state.process, state.failed) = (Some(live.started()), None),
-            Err(status) => state.failed = Some((now_ns(), status.clone())),
+            Ok(live) => {
+                (state.process, state.failed) = (Some((live.started(), now_ns())), None);
+                state.is_end_noted = false;
+                self.is_used.store(false, Ordering::Relaxed);
+            }
+            Err(status) => {
+                state.backoff.start_failed(now_ns());
+                state.failed = Some(status.clone());
+            }
         }
         self.started.notify_all();
         let waiting = std::mem::take(&mut state.waiting);
@@ -117,10 +160,10 @@ impl Health {
     }
 
     /// Starts a process for a readiness check.
-    fn revive(&self) {
+    fn revive(&self, backoff: Backoff) {
         // This thread was made for it and ends with it.
         self.placement.apply();
-        let live = self.launch(false);
+        let live = self.launch(false, backoff);
         let mut state = self.lock();
         let told = self.settle(&mut state, live.as_ref());
         let spare = if state.is_over { live.ok() } else { std::mem::replace(&mut state.next, live.ok()) };
@@ -134,17 +177,15 @@ impl Health {
     }
 }
 
-impl State {
-    fn recent_failure(&self) -> Option<Status> {
-        let (at, status) = self.failed.as_ref()?;
-        (now_ns().saturating_sub(*at) < RESTART_PAUSE.as_nanos() as u64).then(|| status.clone())
-    }
+/// Whole seconds, rounded up.
+fn seconds(ns: u64) -> u64 {
+    ns.div_ceil(1_000_000_000)
 }
 
 impl Readiness for Health {
     fn ask(self: Arc<Self>, done: ReadinessDone) {
         let mut state = self.lock();
-        if let Some(process) = state.process.as_ref().filter(|process| !process.body.is_buried()) {
+        if let Some((process, _)) = state.process.as_ref().filter(|(process, _)| !process.body.is_buried()) {
             let decides = process.decides.as_ref().map(Weak::upgrade);
             drop(state);
             return match decides {
@@ -154,17 +195,19 @@ impl Readiness for Health {
                 None => done(Ok(())),
             };
         }
-        if let Some(status) = state.recent_failure() {
+        if let Some(status) = self.refusal(&mut state) {
             drop(state);
             return done(Err(status));
         }
+        let backoff = state.backoff;
         state.waiting.push(done);
         if std::mem::replace(&mut state.is_starting, true) {
             return;
         }
         drop(state);
         let health = Arc::clone(&self);
-        let started = std::thread::Builder::new().name("nerite-revive".to_owned()).spawn(move || health.revive());
+        let started =
+            std::thread::Builder::new().name("nerite-revive".to_owned()).spawn(move || health.revive(backoff));
         if let Err(error) = started {
             let why = format!("no thread to start its process anew: {error}; raise the limit on threads");
             let status = Status::unavailable(self.launcher.unhealthy(&why));
@@ -174,8 +217,9 @@ impl Readiness for Health {
     }
 
     fn fault(&self) -> Option<Status> {
-        let state = self.lock();
-        let is_gone = state.process.as_ref().is_some_and(|process| process.body.is_buried());
-        state.failed.as_ref().filter(|_| is_gone).map(|(_, status)| status.clone())
+        let mut state = self.lock();
+        self.note_end(&mut state);
+        let is_gone = state.process.as_ref().is_some_and(|(process, _)| process.body.is_buried());
+        state.failed.clone().filter(|_| is_gone)
     }
 }

@@ -128,7 +128,10 @@ impl ProcessInstance {
             None => tell(),
         };
         match is_sent {
-            Ok(true) => Begun::Asked(unsent.under_way),
+            Ok(true) => {
+                self.health.note_used();
+                Begun::Asked(unsent.under_way)
+            }
             Ok(false) => Begun::Unsent(unsent),
             Err(silence) => Begun::Silent(unsent.under_way, silence),
         }

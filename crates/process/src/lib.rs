@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod backoff;
 mod blocks;
 mod body;
 mod calls;

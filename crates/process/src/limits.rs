@@ -30,9 +30,14 @@ pub const KEPT_SHARE: u64 = 8;
 pub const KEPT_TIMES_MAX: usize = 2;
 /// The alignment of tensors in memory that several of them share.
 pub const TENSOR_ALIGN: usize = 64;
-/// The pause after a failed start of a process.
+/// The pause after a failed start of a process. Each further failure doubles it.
 pub const RESTART_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause after failed starts.
+pub const RESTART_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// A process that lived for so long was started well, even if nobody used it.
+pub const GOOD_LIFE: Duration = Duration::from_secs(10);
 /// How long a process that has closed its channel may take to end before it is killed.
 pub const CLOSED_MAX: Duration = Duration::from_secs(1);
 
+const _: () = assert!(RESTART_PAUSE.as_nanos() < RESTART_PAUSE_MAX.as_nanos());
 const _: () = assert!(DESCRIPTORS_MAX < 253, "Linux passes no more at once");
