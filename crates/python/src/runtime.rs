@@ -15,7 +15,7 @@ use crate::backend::{BACKEND_CLASS, environment_in};
 use crate::interpreter::{Environments, Interpreter, NoPython};
 use crate::launch::Launch;
 use crate::model::{PythonModel, file_name, template, told};
-use crate::settings::Settings;
+use crate::settings::{Settings, check_input_memory};
 
 /// The runtime called `python`.
 pub struct Python {
@@ -86,6 +86,7 @@ impl Python {
     /// As [`Runtime::load`], with the class in `class_dir` if the model has none of its own.
     pub(crate) fn load_with(&self, context: &LoadContext, class_dir: Option<&Path>) -> Result<Arc<dyn Model>, Status> {
         source(context, class_dir)?;
+        check_input_memory(context.config.parameter("FORCE_CPU_ONLY_INPUT_TENSORS"))?;
         let launch = self.launch(context, class_dir)?;
         let (supervisor, pools) = (self.host.supervisor()?, Arc::clone(self.host.pools()));
         let template = template(context, &supervisor, &launch, class_dir)?;

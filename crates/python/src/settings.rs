@@ -41,6 +41,17 @@ impl Settings {
     }
 }
 
+/// The model's parameter `FORCE_CPU_ONLY_INPUT_TENSORS`. Inputs are in the host's memory whatever it says, but other values are refused, with Triton's
+/// text.
+pub(crate) fn check_input_memory(value: Option<&str>) -> Result<(), Status> {
+    match value {
+        None | Some("yes" | "no") => Ok(()),
+        Some(other) => Err(Status::unsupported(format!(
+            "Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: {other}'; expected 'yes' or 'no'"
+        ))),
+    }
+}
+
 fn check_prefix(prefix: Option<&str>) -> Result<(), Status> {
     match prefix {
         Some("") => Err(Status::invalid("shm-region-prefix-name must at least contain one character.")),
@@ -65,6 +76,21 @@ mod tests {
         let settings = BTreeMap::from([(key.to_owned(), value.to_owned())]);
         let found = Settings::read(&settings).map_err(|status| status.message).err();
         assert_eq!(found.as_deref(), refused, "{key}={value}");
+    }
+
+    #[test]
+    fn inputs_are_forced_to_the_host_or_not() {
+        for (value, refused) in [
+            (None, None),
+            (Some("yes"), None),
+            (Some("no"), None),
+            (Some("Yes"), Some("Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: Yes'; expected 'yes' or 'no'")),
+            (Some(""), Some("Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: '; expected 'yes' or 'no'")),
+        ] {
+            let found = check_input_memory(value).err();
+            assert_eq!(found.as_ref().map(|status| status.message.as_str()), refused, "{value:?}");
+            assert!(found.is_none_or(|status| status.code == nerite_request::Code::Unsupported), "{value:?}");
+        }
     }
 
     #[test]
