@@ -1,6 +1,7 @@
 """Does a model's process outlive a client that takes its memory away, and does it say what was lost?"""
 
 import os
+import time
 
 import numpy as np
 import pytest
@@ -87,6 +88,33 @@ def test_a_region_that_is_forgotten_is_unmapped_with_the_last_array(guarded):
     assert mapped() == 1
     obey(server, "self.kept = None", outputs=[])
     assert mapped() == 0
+
+
+def test_the_system_ends_the_whole_group_of_a_guarded_process(guarded):
+    server = guarded(OBEDIENT)
+    get = "import ctypes; n = ctypes.c_int(); ctypes.CDLL(None).prctl(2, ctypes.byref(n)); out = n.value"  # PR_GET_PDEATHSIG
+    number = int(read_text(server, obey(server, get)))
+    assert number == 64
+    started = int(read_text(server, obey(server, "import subprocess; out = subprocess.Popen(['sleep', '600']).pid")))
+    forked = int(read_text(server, obey(server, "out = os.fork() or time.sleep(600)")))
+    # A process that the model forked has the handler too. It ends alone.
+    os.kill(forked, number)
+    assert read_text(server, obey(server, f"_, status = os.waitpid({forked}, 0); out = os.waitstatus_to_exitcode(status)")) == "-9"
+    assert os.path.exists(f"/proc/{started}")
+    os.kill(server.process.pid, number)
+    assert server.process.wait(60) == -9
+    deadline = time.monotonic() + 60
+    while os.path.exists(f"/proc/{started}") and state_of(started) not in "ZX":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def state_of(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return "X"
 
 
 def test_a_guard_that_cannot_be_loaded_is_not_there(start, tmp_path):  # noqa: F811

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -204,12 +205,28 @@ def test_threads_that_a_model_left_behind_do_not_keep_the_process(start):  # noq
 @pytest.mark.parametrize("state", ["new", "idle", "executing"])
 def test_the_process_ends_when_the_server_is_gone(start, state):  # noqa: F811
     server = start(OBEDIENT, ready=state != "new")
+    started = None
+    if state != "new":
+        started = int(read_text(server, obey(server, "import subprocess; out = subprocess.Popen(['sleep', '600']).pid")))
     if state == "executing":
         server.send({"do": "execute", "requests": [server.request(parameters={"code": "time.sleep(600)"})]})
         time.sleep(0.1)
     server.channel.close()
     server.side.close()
-    assert server.process.wait(ENDS_S) == 0
+    # It ends its whole group.
+    assert server.process.wait(ENDS_S) == -signal.SIGKILL
+    deadline = time.monotonic() + ENDS_S
+    while started and is_running(started):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rsplit(")", 1)[1].split()[0] not in "ZX"
 
 
 def test_the_system_ends_a_process_without_its_server_even_in_compiled_code(start):  # noqa: F811

@@ -16,9 +16,11 @@ import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-FUNCTIONS = {f"nerite_guard_{name}" for name in ("install", "map", "unmap", "lost_at")}
+FUNCTIONS = {f"nerite_guard_{name}" for name in ("install", "map", "unmap", "lost_at", "end_with_parent")}
 # What the C library is asked for. `abort` is what a panic would call: there is none left in it.
-ASKED = {"__errno_location", "memcpy", "memset", "mmap", "munmap", "raise", "sched_yield", "sigaction", "sysconf"}
+ASKED = {
+    "__errno_location", "getpgrp", "getpid", "kill", "memcpy", "memset", "mmap", "munmap", "prctl", "raise", "sched_yield", "sigaction", "sysconf",
+}  # fmt: skip
 # What the linker's start files ask for, if it is there. None of it is.
 START_FILES = {"_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable", "__cxa_finalize", "__gmon_start__"}
 BYTES_MAX = 64 << 10

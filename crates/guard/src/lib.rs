@@ -15,7 +15,7 @@
 //!
 //! Divisions by integers of a peer that a library does not check: [`arithmetic`].
 //!
-//! The crate is used in two ways. The server calls [`watch`] and [`count_traps`]. The processes of Python models load it as a library of four C
+//! The crate is used in two ways. The server calls [`watch`] and [`count_traps`]. The processes of Python models load it as a library of five C
 //! functions ([`library`]). It has no `std` for their sake: a library in a foreign process should be small, allocate nothing and start no thread.
 //!
 //! ```
@@ -41,6 +41,7 @@ pub mod arithmetic;
 mod division;
 mod fault;
 pub mod library;
+mod parent;
 mod signal;
 mod table;
 #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! Which four C functions does the guard offer as a shared library?
+//! Which five C functions does the guard offer as a shared library?
 //!
 //! They are exported only if the crate is built as a shared library (`--cfg nerite_guard_library`, see `crates/python/build.rs`). The server does
 //! not call them. All may be called from any thread. None allocates, and none panics.
@@ -7,7 +7,7 @@ use core::ptr;
 
 use libc::{c_int, c_void};
 
-use crate::{Errno, TABLE, fault, signal};
+use crate::{Errno, TABLE, fault, parent, signal};
 
 /// Makes the kernel call the guard first for a SIGBUS. Returns 0 or an errno. It may be called again at any time: if another handler was installed
 /// since, the guard is called before it from then on.
@@ -57,6 +57,15 @@ pub extern "C" fn nerite_guard_lost_at(start: *const c_void) -> isize {
     let found = TABLE.find(start.addr());
     let lost = found.filter(|(_, first, _)| *first == start.addr()).and_then(|(entry, ..)| entry.lost_at());
     lost.and_then(|at| isize::try_from(at).ok()).unwrap_or(-1)
+}
+
+/// Has the kernel end this process, and its group if it leads one, when the thread that started it ends. Returns 0 or an errno.
+#[cfg_attr(nerite_guard_library, unsafe(no_mangle))]
+pub extern "C" fn nerite_guard_end_with_parent() -> c_int {
+    match parent::end_with_parent() {
+        Ok(()) => 0,
+        Err(Errno(number)) => number,
+    }
 }
 
 fn map(fd: c_int, file_offset: usize, len: usize) -> Result<*mut c_void, Errno> {

@@ -28,7 +28,8 @@ class Unmapped(Exception):
 
 
 class Guard:
-    """The server's guard against memory that clients remove, loaded from a descriptor."""
+    """The server's guard against memory that clients remove, loaded from a descriptor. It also ends the process with its group when the server has
+    ended."""
 
     def __init__(self, descriptor: int) -> None:
         import ctypes
@@ -43,9 +44,10 @@ class Guard:
         self.lost_at = library.nerite_guard_lost_at
         self.lost_at.restype = ctypes.c_ssize_t
         self.lost_at.argtypes = (ctypes.c_void_p,)
-        code = library.nerite_guard_install()
-        if code:
-            raise OSError(code, os.strerror(code))
+        for begun in (library.nerite_guard_install, library.nerite_guard_end_with_parent):
+            code = begun()
+            if code:
+                raise OSError(code, os.strerror(code))
 
     def map(self, descriptor: int, file_offset: int, length: int) -> int:
         """Maps a part of a file under the guard. Returns its address."""

@@ -301,11 +301,24 @@ def _leave_with(end: socket.socket) -> None:
     events.register(end, 0)
     while not events.poll():
         pass
+    _leave()
+
+
+def _leave() -> None:
+    """Ends the process because the server has ended, and with it the processes that the model started, as far as they are in its group."""
+    try:
+        # A process that is not the leader would end the group of others.
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+    except OSError:
+        # A sandbox forbids it.
+        pass
     os._exit(0)
 
 
 def _end_with_the_server() -> None:
-    """Makes the kernel end this process with the thread that started it, even within compiled code."""
+    """Makes the kernel end this process with the thread that started it, even within compiled code. The guard, if there is one, has it end
+    the whole group (:class:`Guard`)."""
     try:
         import ctypes
 
@@ -349,7 +362,7 @@ def run(channel: socket.socket, side: socket.socket, calls: int, guard: Optional
             fork.inherit(stub)
             stub = fork
         except Ended:
-            os._exit(0)
+            _leave()
     try:
         # Runs only the functions that the model registered for the exit. A normal exit would also wait for threads that the model left
         # behind.
