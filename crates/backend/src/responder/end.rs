@@ -14,7 +14,7 @@ pub(super) struct OnEnd(Option<Box<EndCallback>>);
 pub struct Ended<'r> {
     /// The outputs of its last response; `None` if it has none.
     pub outputs: Option<&'r mut Outputs>,
-    /// The tensors that its model kept for the next request of its sequence ([`Responder::keep_state`]).
+    /// The tensors that its model kept for the next request of its sequence ([`super::Responder::keep_state`]).
     pub states: Vec<Tensor>,
 }
 
