@@ -32,7 +32,7 @@ pub use callbacks::{AllocateFn, DescribeFn, Kept, QueryFn, ReleaseFn, RequestRel
 pub use error::{ErrorObject, code_number, code_of};
 pub use flight::fly;
 pub use inference_request::{InferenceRequest, Respond};
-pub use inference_response::{InferenceResponse, Places, ReturnedOutput};
+pub use inference_response::{InferenceResponse, OutputAllocations, ReturnedOutput};
 pub use instance::InstanceObject;
 pub use memory_usage::{MemoryOfModel, SaidMemory};
 pub use message::Message;

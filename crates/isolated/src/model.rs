@@ -38,14 +38,14 @@ pub(crate) struct Launch {
     /// Set if it may make metrics in the registry of these models; engines of the server may not.
     pub(crate) measured: Option<Models>,
     /// Files that it needs inside its sandbox.
-    pub(crate) places: Arc<[PathBuf]>,
+    pub(crate) readable: Arc<[PathBuf]>,
 }
 
 impl Launch {
     fn command(&self, instance: &str) -> Command {
         let worker = (self.start)(instance);
         let Some(sandbox) = &self.sandbox else { return worker };
-        let mut confined = sandbox.command(worker.get_program(), &[], &self.places, None);
+        let mut confined = sandbox.command(worker.get_program(), &[], &self.readable, None);
         confined.args(worker.get_args());
         confined
     }

@@ -23,7 +23,7 @@ pub struct Isolated {
     start: Starter,
     host: Arc<ProcessHost>,
     /// Files that a child needs, beside those of its model.
-    places: Arc<[PathBuf]>,
+    readable: Arc<[PathBuf]>,
     /// Whether it is a compiled backend.
     is_compiled: bool,
     /// Records which of its models wait for each other.
@@ -33,7 +33,14 @@ pub struct Isolated {
 impl Isolated {
     /// Models that are not isolated run on `inner`. `start` makes a child that has the same runtime.
     pub fn over(inner: Arc<dyn Runtime>, start: Starter) -> Isolated {
-        Isolated { inner, start, host: Arc::new(host()), places: [].into(), is_compiled: false, waits: Arc::default() }
+        Isolated {
+            inner,
+            start,
+            host: Arc::new(host()),
+            readable: [].into(),
+            is_compiled: false,
+            waits: Arc::default(),
+        }
     }
 
     /// For a compiled backend: it completes each configuration itself, and errors name it.
@@ -47,20 +54,20 @@ impl Isolated {
     }
 
     /// Children in a sandbox may read these files and folders.
-    pub fn reading(self, places: impl IntoIterator<Item = PathBuf>) -> Isolated {
-        Isolated { places: places.into_iter().collect(), ..self }
+    pub fn reading(self, readable: impl IntoIterator<Item = PathBuf>) -> Isolated {
+        Isolated { readable: readable.into_iter().collect(), ..self }
     }
 
     fn launch(&self, context: &LoadContext) -> Result<Launch, Status> {
-        let places = [context.model_dir.as_path(), context.version_dir.as_path()];
+        let directories = [context.model_dir.as_path(), context.version_dir.as_path()];
         let parameter = |key: &str| context.config.parameter(key);
-        let sandbox = Sandbox::open(self.name(), &context.settings, &context.model, parameter, &places)?;
+        let sandbox = Sandbox::open(self.name(), &context.settings, &context.model, parameter, &directories)?;
         let (supervisor, start) = (self.host.supervisor()?, Arc::clone(&self.start));
         let of = if self.is_compiled { format!(" of backend '{}'", self.name()) } else { String::new() };
         let named = format!("model '{}'{of}", context.model);
         let measured = self.is_compiled.then(|| context.models.clone());
-        let places = Arc::clone(&self.places);
-        Ok(Launch { supervisor, start, named, captures: self.is_compiled, sandbox, measured, places })
+        let readable = Arc::clone(&self.readable);
+        Ok(Launch { supervisor, start, named, captures: self.is_compiled, sandbox, measured, readable })
     }
 
     /// Whether the model is isolated. A sandbox confines a process, so a model that asks for a sandbox is isolated.

@@ -23,7 +23,7 @@ use nerite_backend::{
     Batch, Infer, Instance, InstanceSpec, LoadContext, Meter, MetricSource, Model, ModelVersion, Models, RequestTimes,
     ResponseDurations, Runtime, Times,
 };
-use nerite_process::packets::{Answer, Command, DONE, Execution, MemoryReported, Outcome, Ready, Responded};
+use nerite_process::packets::{Answer, Command, DONE, Execution, MemoryReported, Ready, Responded, WrittenResponse};
 use nerite_process::{Channel, Packet};
 use nerite_request::report::MemoryUsage;
 use nerite_request::{Name, Status};
@@ -223,7 +223,8 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
         loaded.tell_memory(&self.talk);
         let executions = Arc::clone(&loaded.executions);
         let answers = self.answers(&requests);
-        let responses: Vec<_> = answers.iter().map(|one| one.as_ref().map_or(Outcome::Later, Answered::told)).collect();
+        let responses: Vec<_> =
+            answers.iter().map(|one| one.as_ref().map_or(WrittenResponse::Later, Answered::told)).collect();
         let (executions, lost) = (executions.take(), requests.lost());
         let answer = Answer {
             responses: Some(&responses),

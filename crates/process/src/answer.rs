@@ -10,7 +10,7 @@ use nerite_tensor::{DataType, Shape, Tensor, byte_size, element_count, strings};
 
 use crate::blocks::Blocks;
 use crate::limits::SHARED_BYTES_MIN;
-use crate::packets::{Need, NoRoom, OutputSpace, Response, SegmentOffset, TensorAt};
+use crate::packets::{Need, NoMemoryFound, OutputSpace, Response, SegmentOffset, TensorAt};
 use crate::passed_on;
 use crate::plan::{Home, Kind, Planned};
 use crate::shares::{Maps, Shares};
@@ -90,21 +90,21 @@ pub(crate) fn note_lost_of(inputs: &[Tensor], homes: &[Home], responder: &Respon
 }
 
 /// Finds memory for an output whose size the process has just computed. Returns the answer to its question.
-pub(crate) fn find_room(
+pub(crate) fn find_space(
     planned: &mut [Planned],
     need: Option<Need<'_>>,
     shares: &Arc<Shares>,
     blocks: &Blocks,
 ) -> (String, Maps) {
     let mut maps = Maps::default();
-    let text = match room(planned, need, shares, blocks, &mut maps) {
-        Ok((spot, capacity)) => OutputSpace { spot, capacity, map: &maps.text }.to_string(),
-        Err(status) => NoRoom(&status.message).to_string(),
+    let text = match space(planned, need, shares, blocks, &mut maps) {
+        Ok((location, capacity)) => OutputSpace { location, capacity, map: &maps.text }.to_string(),
+        Err(status) => NoMemoryFound(&status.message).to_string(),
     };
     (text, maps)
 }
 
-fn room(
+fn space(
     planned: &mut [Planned],
     need: Option<Need<'_>>,
     shares: &Arc<Shares>,
@@ -134,15 +134,15 @@ pub(crate) fn find_place(
     if responder.output_slot(name).is_none()
         && let Some(slot) = responder.offered(name, bytes)?
     {
-        let spot = shares.spot(slot.share(), maps).ok_or_else(|| unreachable_place(name))?;
+        let location = shares.location(slot.share(), maps).ok_or_else(|| unreachable_memory(name))?;
         let capacity = slot.len();
-        home.replace(spot, capacity, Kind::Offered(slot));
-        return Ok((spot, capacity));
+        home.replace(location, capacity, Kind::Offered(slot));
+        return Ok((location, capacity));
     }
     let block = blocks.take(bytes).map_err(|full| Status::new(full.code, format!("output '{name}': {full}")))?;
-    let spot = shares.spot(block.buffer().share(), maps).ok_or_else(|| unreachable_place(name))?;
-    home.replace(spot, block.byte_size(), Kind::Block(block));
-    Ok((spot, home.capacity))
+    let location = shares.location(block.buffer().share(), maps).ok_or_else(|| unreachable_memory(name))?;
+    home.replace(location, block.byte_size(), Kind::Block(block));
+    Ok((location, home.capacity))
 }
 
 fn take_over(
@@ -151,16 +151,16 @@ fn take_over(
     made: TensorAt<'_>,
     sizes: &mut HashMap<String, usize>,
 ) -> Result<(), Status> {
-    let TensorAt { name, datatype, shape, spot: said, bytes } = made;
+    let TensorAt { name, datatype, shape, location: said, bytes } = made;
     // Outputs that were not requested, or come twice, are ignored.
     let Some(at) = homes.iter().position(|home| home.name == name) else { return Ok(()) };
-    let Home { spot, capacity, kind, .. } = homes.swap_remove(at);
+    let Home { location, capacity, kind, .. } = homes.swap_remove(at);
     check_size(name, datatype, &shape, bytes)?;
     if matches!(kind, Kind::Client) && bytes > capacity {
         // The error has the sizes of the client's memory and of the result.
         return responder.output_bytes(name, bytes).map(drop);
     }
-    if bytes > 0 && (said != spot || bytes > capacity) {
+    if bytes > 0 && (said != location || bytes > capacity) {
         return Err(unreadable(&format!("output '{name}' lies where there was no room for it")));
     }
     match kind {
@@ -192,12 +192,12 @@ fn take_over(
 
 /// Keeps a state that the model set for the next request of the sequence.
 fn keep_state(responder: &mut Responder, homes: &mut Vec<Home>, made: TensorAt<'_>) -> Result<(), Status> {
-    let TensorAt { name, datatype, shape, spot, bytes } = made;
+    let TensorAt { name, datatype, shape, location, bytes } = made;
     let at = homes.iter().position(|home| home.name == name).ok_or_else(|| unreadable("there is no such state"))?;
     let home = homes.swap_remove(at);
     check_size(name, datatype, &shape, bytes)?;
     let data = match home.kind {
-        Kind::Block(block) if spot == home.spot && bytes <= home.capacity => {
+        Kind::Block(block) if location == home.location && bytes <= home.capacity => {
             let whole = block.buffer();
             let extent = Extent::new(0, bytes, whole.len()).map_err(|error| unreadable(&error.to_string()))?;
             let data = whole.slice(extent);
@@ -267,7 +267,7 @@ fn check_strings(name: &str, datatype: DataType, shape: &[i64], data: &Buffer) -
     strings::extents(data, elements).map(drop).map_err(|error| wrong(error.to_string()))
 }
 
-fn unreachable_place(name: &str) -> Status {
+fn unreachable_memory(name: &str) -> Status {
     Status::unavailable(format!(
         "the place for output '{name}' cannot be given to the model's process: the server has no descriptor left; raise its \
          limit on open files"
@@ -473,7 +473,7 @@ mod tests {
         let mut planned = [planned];
         let mut ask = |need: Value| {
             let said = Said::read(json!({ "need": need }).to_string().as_bytes()).unwrap();
-            let (text, _) = find_room(&mut planned, said.need().unwrap(), &shares, &blocks);
+            let (text, _) = find_space(&mut planned, said.need().unwrap(), &shares, &blocks);
             serde_json::from_str::<Value>(&text).unwrap()
         };
         assert_eq!(ask(json!([0, "x", 5000]))["at"][2].as_u64().map(|capacity| capacity >= 5000), Some(true));

@@ -19,17 +19,20 @@ mod reports;
 mod side;
 mod tensors;
 
-pub use answer::{Answer, Execution, IsReady, Need, Outcome, Ready, Response, Responses, Said};
-pub use answers_apart::{AskAgain, AskPlace, Released, SendResponse};
-pub use calls::{Answered, Asked, Call, CallSaid, Done, NoPlace, Over, PlaceFound, Places, Release, Respond, Unknown};
+pub use answer::{Answer, Execution, IsReady, Need, Ready, Response, Responses, Said, WrittenResponse};
+pub use answers_apart::{AskAgain, AskMemory, Released, SendResponse};
+pub use calls::{
+    Answered, Asked, Call, CallFailed, CallSaid, Done, MemoryFound, NextOutputMemory, Over, Release, Respond, Unknown,
+};
 pub use command::{
-    Command, Complete, Execute, Forget, Greeting, Initialize, Model, NoRoom, OutputSpace, Reap, Request, RequestRead,
+    Command, Complete, Execute, Forget, Greeting, Initialize, Model, NoMemoryFound, OutputSpace, Reap, Request,
+    RequestRead,
 };
 pub use packed::BatchPacket;
 pub use questions::{AskConfig, AskInfer, AskLoad, AskSpace, AskUnload, Cancelling, ConfigTold, Taken};
 pub use reports::{MemoryReported, Responded};
 pub use side::{Cancelled, Gone, IsCancelled, LetGo, Log, Measured, MetricAsked, SideSaid, Unmeasured};
-pub use tensors::{List, PlaceFor, Segment, SegmentOffset, TensorAt};
+pub use tensors::{List, OutputMemory, Segment, SegmentOffset, TensorAt};
 
 use serde_json::Value;
 

@@ -10,7 +10,7 @@ use nerite_request::Status;
 use nerite_tensor::Tensor;
 
 use crate::blocks::{Block, Blocks};
-use crate::packets::{BatchPacket, PlaceFor, Request, SegmentOffset, TensorAt};
+use crate::packets::{BatchPacket, OutputMemory, Request, SegmentOffset, TensorAt};
 use crate::passed_on;
 use crate::shares::{Maps, Shares};
 
@@ -41,7 +41,7 @@ impl Planned {
 /// The memory for an output.
 pub(crate) struct Home {
     pub(crate) name: String,
-    pub(crate) spot: Option<SegmentOffset>,
+    pub(crate) location: Option<SegmentOffset>,
     /// Its capacity in bytes.
     pub(crate) capacity: usize,
     pub(crate) kind: Kind,
@@ -51,18 +51,18 @@ pub(crate) struct Home {
 
 impl Home {
     /// Replaces the memory by this.
-    pub(crate) fn replace(&mut self, spot: SegmentOffset, capacity: usize, kind: Kind) {
+    pub(crate) fn replace(&mut self, location: SegmentOffset, capacity: usize, kind: Kind) {
         let former = std::mem::replace(&mut self.kind, kind);
         if !matches!(former, Kind::Unknown) {
             self.former.push(former);
         }
-        (self.spot, self.capacity) = (Some(spot), capacity);
+        (self.location, self.capacity) = (Some(location), capacity);
     }
 
     /// The memory in the form for the packet.
-    pub(crate) fn told(&self) -> PlaceFor<'_> {
-        let Home { name, spot, capacity, kind, .. } = self;
-        PlaceFor { name, spot: *spot, capacity: *capacity, fixed: matches!(kind, Kind::Client) }
+    pub(crate) fn told(&self) -> OutputMemory<'_> {
+        let Home { name, location, capacity, kind, .. } = self;
+        OutputMemory { name, location: *location, capacity: *capacity, fixed: matches!(kind, Kind::Client) }
     }
 }
 
@@ -107,35 +107,35 @@ impl Planner<'_> {
 
     /// The segment and offset of each input. Inputs that the process cannot access are copied to a block.
     fn inputs(&mut self, inputs: &[Tensor]) -> Result<(Vec<Option<SegmentOffset>>, Option<Block>), Status> {
-        let mut spot = |input: &Tensor| {
+        let mut location = |input: &Tensor| {
             // Memory of another instance is reused for requests that this process must not see. A decoupled model may
             // use its inputs until it drops the request. For that long, only memory that was taken for its inputs is
             // held.
             let whose = passed_on::instance(&input.data);
             let is_copied = whose.is_some_and(|instance| self.is_decoupled || instance != self.blocks.instance());
-            if is_copied { None } else { self.shares.spot(input.data.share(), &mut self.maps) }
+            if is_copied { None } else { self.shares.location(input.data.share(), &mut self.maps) }
         };
-        let mut spots: Vec<Option<SegmentOffset>> = inputs.iter().map(&mut spot).collect();
-        let apart = |(spot, input): (&Option<SegmentOffset>, &Tensor)| spot.is_none() && !input.data.is_empty();
+        let mut locations: Vec<Option<SegmentOffset>> = inputs.iter().map(&mut location).collect();
+        let apart = |(location, input): (&Option<SegmentOffset>, &Tensor)| location.is_none() && !input.data.is_empty();
         let copied: Vec<usize> =
-            spots.iter().zip(inputs).enumerate().filter(|(_, pair)| apart(*pair)).map(|(at, _)| at).collect();
+            locations.iter().zip(inputs).enumerate().filter(|(_, pair)| apart(*pair)).map(|(at, _)| at).collect();
         if copied.is_empty() {
-            return Ok((spots, None));
+            return Ok((locations, None));
         }
         let buffers: Vec<&Buffer> = copied.iter().filter_map(|at| inputs.get(*at)).map(|input| &input.data).collect();
         let (block, offsets) = self.blocks.gather(&buffers)?;
-        let base = self.block_spot(&block)?;
+        let base = self.block_location(&block)?;
         for (at, offset) in copied.into_iter().zip(offsets) {
-            if let Some(spot) = spots.get_mut(at) {
-                *spot = Some(SegmentOffset { offset: base.offset + offset, ..base });
+            if let Some(location) = locations.get_mut(at) {
+                *location = Some(SegmentOffset { offset: base.offset + offset, ..base });
             }
         }
-        Ok((spots, Some(block)))
+        Ok((locations, Some(block)))
     }
 
-    fn block_spot(&mut self, block: &Block) -> Result<SegmentOffset, Status> {
-        let spot = self.shares.spot(block.buffer().share(), &mut self.maps);
-        spot.ok_or_else(|| {
+    fn block_location(&mut self, block: &Block) -> Result<SegmentOffset, Status> {
+        let location = self.shares.location(block.buffer().share(), &mut self.maps);
+        location.ok_or_else(|| {
             Status::unavailable(
                 "the model's process cannot be given more memory: the server has no descriptor left; \
                                  raise its limit on open files",
@@ -145,28 +145,29 @@ impl Planner<'_> {
 
     /// The client's own memory, or memory of the size that was enough last time, or none.
     pub(crate) fn home(&mut self, responder: &Responder, name: &str) -> Home {
-        let named = |spot, capacity, kind| Home { name: name.to_owned(), spot, capacity, kind, former: Vec::new() };
+        let named =
+            |location, capacity, kind| Home { name: name.to_owned(), location, capacity, kind, former: Vec::new() };
         if let Some(slot) = responder.output_slot(name)
-            && let Some(spot) = self.shares.spot(slot.share(), &mut self.maps)
+            && let Some(location) = self.shares.location(slot.share(), &mut self.maps)
         {
-            return named(Some(spot), slot.len(), Kind::Client);
+            return named(Some(location), slot.len(), Kind::Client);
         }
         // If the process cannot access the client's memory, a block is used instead.
         if (responder.output_slot(name).is_some() || !responder.offers_places())
             && let Some(size) = self.sizes.get(name)
             && let Ok(block) = self.blocks.take(*size)
-            && let Ok(spot) = self.block_spot(&block)
+            && let Ok(location) = self.block_location(&block)
         {
-            return named(Some(spot), block.byte_size(), Kind::Block(block));
+            return named(Some(location), block.byte_size(), Kind::Block(block));
         }
         named(None, 0, Kind::Unknown)
     }
 
     /// Writes the request.
-    fn tell(&mut self, number: u64, job: &Job, spots: &[Option<SegmentOffset>], homes: &[Home]) {
-        let inputs = job.inputs().iter().zip(spots).map(|(input, spot)| {
+    fn tell(&mut self, number: u64, job: &Job, locations: &[Option<SegmentOffset>], homes: &[Home]) {
+        let inputs = job.inputs().iter().zip(locations).map(|(input, location)| {
             let Tensor { name, datatype, shape, data } = input;
-            TensorAt { name, datatype: *datatype, shape: shape.as_slice(), spot: *spot, bytes: data.len() }
+            TensorAt { name, datatype: *datatype, shape: shape.as_slice(), location: *location, bytes: data.len() }
         });
         let trace = job.responder().trace().and_then(|trace| trace.context());
         let request = Request {

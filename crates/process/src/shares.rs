@@ -45,7 +45,11 @@ impl Shares {
 
     /// The segment and offset of these bytes in the process. Memory that it does not know yet is added to `maps`.
     /// `None` if it cannot map them: they must be copied to memory that it can map.
-    pub(crate) fn spot(self: &Arc<Shares>, window: Option<SharedWindow<'_>>, maps: &mut Maps) -> Option<SegmentOffset> {
+    pub(crate) fn location(
+        self: &Arc<Shares>,
+        window: Option<SharedWindow<'_>>,
+        maps: &mut Maps,
+    ) -> Option<SegmentOffset> {
         let SharedWindow { share, offset } = window?;
         if !share.is_sealed() && !self.guarded {
             return None;
@@ -151,11 +155,11 @@ mod tests {
         let buffer = lease();
         let number = buffer.share().unwrap().share.mark().number();
         let mut maps = Maps::default();
-        let spot = shares.spot(buffer.share(), &mut maps);
-        assert_eq!(spot, Some(SegmentOffset { segment: number, offset: 128 }));
+        let location = shares.location(buffer.share(), &mut maps);
+        assert_eq!(location, Some(SegmentOffset { segment: number, offset: 128 }));
         assert_eq!((maps.text, maps.descriptors.len()), (format!("[{number},4096,0,false]"), 1));
         let mut again = Maps::default();
-        assert_eq!(shares.spot(buffer.share(), &mut again), spot);
+        assert_eq!(shares.location(buffer.share(), &mut again), location);
         assert_eq!((again.text.as_str(), again.descriptors.len(), read(&theirs).as_str()), ("", 0, ""));
         drop(buffer);
         assert_eq!(read(&theirs), format!(r#"{{"forget":[{number}]}}"#));
@@ -171,10 +175,13 @@ mod tests {
         for (guarded, text) in [(false, ""), (true, "4096,4096,true]")] {
             let shares = Shares::new(pair().0, guarded);
             let mut maps = Maps::default();
-            assert_eq!(shares.spot(buffer.share(), &mut maps).map(|spot| spot.offset), guarded.then_some(64));
+            assert_eq!(
+                shares.location(buffer.share(), &mut maps).map(|location| location.offset),
+                guarded.then_some(64)
+            );
             assert!(maps.text.ends_with(text) && maps.text.is_empty() != guarded, "{}", maps.text);
         }
-        assert_eq!(Shares::new(pair().0, true).spot(Buffer::from(vec![1u8]).share(), &mut Maps::default()), None);
+        assert_eq!(Shares::new(pair().0, true).location(Buffer::from(vec![1u8]).share(), &mut Maps::default()), None);
     }
 
     #[test]
@@ -182,10 +189,10 @@ mod tests {
         let (ours, _theirs) = pair();
         let shares = Shares::new(ours, false);
         let (buffer, mut maps) = (lease(), Maps::default());
-        shares.spot(buffer.share(), &mut maps);
+        shares.location(buffer.share(), &mut maps);
         shares.disown(maps.segments.drain(..));
         let mut again = Maps::default();
-        shares.spot(buffer.share(), &mut again);
+        shares.location(buffer.share(), &mut again);
         assert_eq!((again.text, again.descriptors.len()), (maps.text, 1));
     }
 
@@ -194,7 +201,7 @@ mod tests {
         let (ours, theirs) = pair();
         let shares = Shares::new(Arc::clone(&ours), false);
         let buffer = lease();
-        shares.spot(buffer.share(), &mut Maps::default());
+        shares.location(buffer.share(), &mut Maps::default());
         while ours.try_send("{}").is_ok() {}
         let number = buffer.share().unwrap().share.mark().number();
         drop(buffer);

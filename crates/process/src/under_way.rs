@@ -99,7 +99,7 @@ impl UnderWay {
                 return Ok(said);
             };
             (self.is_read, self.needs) = (true, self.needs.saturating_add(1));
-            let (text, maps) = answer::find_room(&mut self.planned, need, &live.shares, blocks);
+            let (text, maps) = answer::find_space(&mut self.planned, need, &live.shares, blocks);
             if patience.is_none() {
                 live.child.tell(&text, &maps.descriptors).map_err(|error| silence(self, error))?;
                 continue;

@@ -15,8 +15,8 @@ mod bounded;
 mod environments;
 mod look;
 mod no_python;
-mod places;
 mod probe;
+mod readable_paths;
 mod search;
 
 use std::borrow::Cow;
@@ -105,8 +105,8 @@ impl Interpreter {
     /// As [`Interpreter::command`], for a process that may also write in this directory, which the server made.
     fn command_writing(&self, own: Option<&Path>) -> Command {
         if let Some(sandbox) = &self.sandbox {
-            let places = places::of(&self.program, self.unpacked.is_some());
-            return sandbox.command(self.program.as_os_str(), &self.variables, &places, own);
+            let paths = readable_paths::of(&self.program, self.unpacked.is_some());
+            return sandbox.command(self.program.as_os_str(), &self.variables, &paths, own);
         }
         let mut command = Command::new(&self.program);
         for (name, value) in &self.variables {

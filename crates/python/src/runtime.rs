@@ -44,11 +44,11 @@ impl Python {
         let Settings { interpreter, start_max } = Settings::read(&context.settings)?;
         let brought = class_dir.and_then(environment_in).map(|archive| archive.display().to_string());
         let environment = context.config.parameter("EXECUTION_ENV_PATH").or(brought.as_deref());
-        let mut places = vec![context.model_dir.as_path(), context.version_dir.as_path()];
-        places.extend(class_dir);
+        let mut directories = vec![context.model_dir.as_path(), context.version_dir.as_path()];
+        directories.extend(class_dir);
         let parameter = |key: &str| context.config.parameter(key);
         let sandbox =
-            Sandbox::open(context.config.backend_name(), &context.settings, &context.model, parameter, &places)?;
+            Sandbox::open(context.config.backend_name(), &context.settings, &context.model, parameter, &directories)?;
         let (environments, setting) = (&self.environments, interpreter.as_deref());
         let interpreter =
             Interpreter::choose(environments, environment, &context.model_dir, setting, start_max, sandbox.as_ref())

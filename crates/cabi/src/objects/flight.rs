@@ -14,7 +14,7 @@ use nerite_memory::{Keep, Place, Slot};
 use nerite_request::{Deliver, PlaceQuery, Reply, Request, RequestTrace, Response, Status, Wanted};
 
 use super::callbacks;
-use super::{Counted, InferenceRequest, InferenceResponse, Places, Respond};
+use super::{Counted, InferenceRequest, InferenceResponse, OutputAllocations, Respond};
 use crate::fault::Fault;
 use crate::reentry::check_not_asking;
 use crate::table::Handle;
@@ -49,7 +49,7 @@ enum Submission {
 
 /// The reply of the request.
 struct FlightReply {
-    places: Places,
+    places: OutputAllocations,
     respond: Respond,
     id: CString,
     submission: Arc<Mutex<Submission>>,
@@ -79,7 +79,7 @@ pub fn fly(handle: Handle<InferenceRequest>, trace: Option<Arc<RequestTrace>>) -
     };
     let inputs = asked.tensors(&keep)?;
     let reply = FlightReply {
-        places: Places::new(respond.allocating.clone()),
+        places: OutputAllocations::new(respond.allocating.clone()),
         respond,
         id: asked.id.clone(),
         submission: Arc::clone(&submission),

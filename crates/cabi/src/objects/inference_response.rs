@@ -92,16 +92,16 @@ pub struct Returned {
 }
 
 /// The memory that was allocated for the next response of one request so far.
-pub struct Places {
+pub struct OutputAllocations {
     allocating: Allocating,
     has_started: bool,
     made: Vec<Arc<Allocated>>,
 }
 
-impl Places {
+impl OutputAllocations {
     /// Without memory yet.
-    pub fn new(allocating: Allocating) -> Places {
-        Places { allocating, has_started: false, made: Vec::new() }
+    pub fn new(allocating: Allocating) -> OutputAllocations {
+        OutputAllocations { allocating, has_started: false, made: Vec::new() }
     }
 
     /// Allocates the memory.

@@ -36,12 +36,12 @@ object!(FamilyObject, 16, "metric family");
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// Counts one metric object, until it is dropped.
-struct Place;
+struct MetricPermit;
 
 /// `TRITONSERVER_Metric`.
 pub struct MetricObject {
     kind: MetricKind,
-    _place: Place,
+    _permit: MetricPermit,
     maker: Box<dyn MetricMaker>,
     number: u64,
     _used: Arc<()>,
@@ -121,27 +121,27 @@ impl FamilyObject {
 
     /// An object for the metric with these labels. Only histograms have `bounds`.
     pub fn metric(&self, labels: BTreeMap<String, String>, bounds: Option<Vec<f64>>) -> Result<MetricObject, Fault> {
-        let place = Place::take()?;
+        let permit = MetricPermit::take()?;
         let mut maker = maker();
         let family = maker.family(&self.name, &self.help, self.kind).map_err(Status::invalid)?;
         let number = maker.metric(family, labels, bounds).map_err(Status::invalid)?;
-        Ok(MetricObject { kind: self.kind, _place: place, maker, number, _used: Arc::clone(&self.used) })
+        Ok(MetricObject { kind: self.kind, _permit: permit, maker, number, _used: Arc::clone(&self.used) })
     }
 }
 
-impl Place {
-    fn take() -> Result<Place, Fault> {
+impl MetricPermit {
+    fn take() -> Result<MetricPermit, Fault> {
         let present = LIVE.fetch_add(1, Ordering::Relaxed);
-        let place = Place;
+        let permit = MetricPermit;
         if present < METRICS_MAX {
-            return Ok(place);
+            return Ok(permit);
         }
         let text = format!("compiled backends have {METRICS_MAX} metrics, the most there may be: delete some first");
         Err(Status::unavailable(text).into())
     }
 }
 
-impl Drop for Place {
+impl Drop for MetricPermit {
     fn drop(&mut self) {
         LIVE.fetch_sub(1, Ordering::Relaxed);
     }

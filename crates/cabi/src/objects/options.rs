@@ -44,7 +44,7 @@ impl ServerOptions {
     /// Stores the flag of that name with this value. Some flags may be repeated. For the others the last value is used.
     pub fn set(&self, flag: &str, value: impl std::fmt::Display) -> Result<(), Fault> {
         let mut given = self.lock();
-        room(given.flags.len())?;
+        check_count(given.flags.len())?;
         given.flags.push(format!("--{flag}={value}"));
         Ok(())
     }
@@ -62,7 +62,7 @@ impl ServerOptions {
     /// Adds a model to load at start.
     pub fn add_startup(&self, model: String) -> Result<(), Fault> {
         let mut given = self.lock();
-        room(given.startup.len())?;
+        check_count(given.startup.len())?;
         given.startup.push(model);
         Ok(())
     }
@@ -90,7 +90,7 @@ impl ServerOptions {
     }
 }
 
-fn room(present: usize) -> Result<(), Fault> {
+fn check_count(present: usize) -> Result<(), Fault> {
     if present < OPTIONS_MAX {
         Ok(())
     } else {

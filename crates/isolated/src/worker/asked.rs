@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use nerite_backend::{Job, Reschedule};
 use nerite_memory::{Buffer, Slot};
-use nerite_process::packets::{AskAgain, AskPlace, PlaceFor, Released, SendResponse};
+use nerite_process::packets::{AskAgain, AskMemory, OutputMemory, Released, SendResponse};
 use nerite_request::{Code, Deliver, ExactlyOne, InferResponse, PlaceQuery, Response, Status};
 use nerite_shm::SharedMapping;
 use nerite_tensor::Tensor;
@@ -35,7 +35,7 @@ pub(super) struct Asked {
 
 #[derive(Default)]
 struct State {
-    places: HashMap<String, OutputPlace>,
+    places: HashMap<String, OutputTarget>,
     /// The memory in which its tensors lie.
     used: BTreeMap<u64, SharedMapping>,
     one: ExactlyOne,
@@ -61,7 +61,7 @@ struct State {
 
 /// The memory for an output.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct OutputPlace {
+pub(super) struct OutputTarget {
     /// `None` if it has none yet.
     pub(super) space: Option<OutputSpace>,
     /// Whether the client named it, so that no other memory may take its place.
@@ -211,7 +211,7 @@ impl Asked {
             return Err(over());
         };
         for place in told.places().flatten() {
-            state.places.insert(place.name.to_owned(), OutputPlace::of(place));
+            state.places.insert(place.name.to_owned(), OutputTarget::of(place));
         }
         Ok(())
     }
@@ -258,20 +258,23 @@ impl Asked {
     }
 
     /// Sets the memory for an output.
-    pub(super) fn set_place(&self, output: PlaceFor<'_>) -> OutputPlace {
-        let place = OutputPlace::of(output);
+    pub(super) fn set_place(&self, output: OutputMemory<'_>) -> OutputTarget {
+        let place = OutputTarget::of(output);
         self.state().places.insert(output.name.to_owned(), place);
         place
     }
 
     /// The memory for this output, as far as it is known.
-    pub(super) fn place(&self, output: &str) -> Option<OutputPlace> {
+    pub(super) fn place(&self, output: &str) -> Option<OutputTarget> {
         self.state().places.get(output).copied()
     }
 
     /// Whether `data` begins where the space is.
     pub(super) fn lies_in(&self, space: OutputSpace, data: &Buffer) -> bool {
-        self.state().used.get(&space.spot.segment).is_some_and(|mapping| mapping.starts(space.spot.offset, data))
+        self.state()
+            .used
+            .get(&space.location.segment)
+            .is_some_and(|mapping| mapping.starts(space.location.offset, data))
     }
 
     /// Memory for this many bytes of an output that the client named none for; `None` for no bytes.
@@ -285,14 +288,14 @@ impl Asked {
             (None, None) => self.talk.ask_for_space(self.index, output, bytes)?,
             (None, Some(calls)) => self.ask_for_space(calls, output, bytes)?,
         };
-        let slot = slot(&self.mapping(space.spot.segment)?, space.spot.offset, bytes)?;
-        self.state().places.insert(output.to_owned(), OutputPlace { space: Some(space), fixed: false });
+        let slot = slot(&self.mapping(space.location.segment)?, space.location.offset, bytes)?;
+        self.state().places.insert(output.to_owned(), OutputTarget { space: Some(space), fixed: false });
         Ok(Some((space, slot)))
     }
 
     fn ask_for_space(&self, calls: &Calls, name: &str, bytes: usize) -> Result<OutputSpace, Status> {
         let number = self.number;
-        let told = wait(&calls.ask(|call| AskPlace { call, number, name, bytes }.to_string())?)?;
+        let told = wait(&calls.ask(|call| AskMemory { call, number, name, bytes }.to_string())?)?;
         if let Some(error) = told.error() {
             return Err(Status::unavailable(error));
         }
@@ -325,10 +328,10 @@ impl Reschedule for Asked {
     }
 }
 
-impl OutputPlace {
-    fn of(told: PlaceFor<'_>) -> OutputPlace {
-        let PlaceFor { spot, capacity, fixed, .. } = told;
-        OutputPlace { space: spot.map(|spot| OutputSpace { spot, capacity }), fixed }
+impl OutputTarget {
+    fn of(told: OutputMemory<'_>) -> OutputTarget {
+        let OutputMemory { location, capacity, fixed, .. } = told;
+        OutputTarget { space: location.map(|location| OutputSpace { location, capacity }), fixed }
     }
 }
 

@@ -66,7 +66,7 @@ impl Memory {
     }
 
     /// The segment and offset of these bytes, if the server knows that memory.
-    pub(super) fn spot_of(&self, data: &Buffer) -> Option<SegmentOffset> {
+    pub(super) fn location_of(&self, data: &Buffer) -> Option<SegmentOffset> {
         let state = self.lock();
         let of = |(segment, mapping): (&u64, &SharedMapping)| {
             mapping.offset_of(data).map(|offset| SegmentOffset { segment: *segment, offset })

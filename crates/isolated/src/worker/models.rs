@@ -57,38 +57,39 @@ impl ModelCalls {
         if let Some(status) = told.failure() {
             return Err(status);
         }
-        let OutputSpace { spot, .. } = OutputSpace::read(&told, bytes)?;
-        Ok((spot, slot(&self.talk.memory().get(spot.segment, true)?, spot.offset, bytes)?))
+        let OutputSpace { location, .. } = OutputSpace::read(&told, bytes)?;
+        Ok((location, slot(&self.talk.memory().get(location.segment, true)?, location.offset, bytes)?))
     }
 
     /// The memory of each input. Inputs that lie elsewhere are copied to memory that the server shares. With
     /// `copies_all` all of them are, because the server does not know where they are.
     fn places(&self, inputs: &[Tensor], copies_all: bool) -> Result<Vec<Option<SegmentOffset>>, Status> {
-        let known = |input: &Tensor| if copies_all { None } else { self.talk.memory().spot_of(&input.data) };
-        let mut spots: Vec<_> = inputs.iter().map(known).collect();
-        let is_copied = |(spot, input): &(&Option<SegmentOffset>, &Tensor)| spot.is_none() && !input.data.is_empty();
-        let sizes = spots.iter().zip(inputs).filter(is_copied).map(|(_, input)| input.data.len());
+        let known = |input: &Tensor| if copies_all { None } else { self.talk.memory().location_of(&input.data) };
+        let mut locations: Vec<_> = inputs.iter().map(known).collect();
+        let is_copied =
+            |(location, input): &(&Option<SegmentOffset>, &Tensor)| location.is_none() && !input.data.is_empty();
+        let sizes = locations.iter().zip(inputs).filter(is_copied).map(|(_, input)| input.data.len());
         let bytes: usize = sizes.map(|bytes| bytes.next_multiple_of(TENSOR_ALIGN)).sum();
         if bytes == 0 {
-            return Ok(spots);
+            return Ok(locations);
         }
         let (base, mut slot) = self.space(bytes)?;
         let mut at = 0;
-        for (spot, input) in
-            spots.iter_mut().zip(inputs).filter(|(spot, input)| spot.is_none() && !input.data.is_empty())
+        for (location, input) in
+            locations.iter_mut().zip(inputs).filter(|(location, input)| location.is_none() && !input.data.is_empty())
         {
             let copied = slot.fill_from(at, &input.data, Reason::ModelProcess);
             copied.map_err(|error| Status::internal(format!("input '{}': {error}", input.name)))?;
-            *spot = Some(SegmentOffset { offset: base.offset + at, ..base });
+            *location = Some(SegmentOffset { offset: base.offset + at, ..base });
             at += input.data.len().next_multiple_of(TENSOR_ALIGN);
         }
-        Ok(spots)
+        Ok(locations)
     }
 
     /// Sends a request. Returns its number, and its responses.
     fn ask(&self, asked: &Asked, copies_all: bool) -> Result<(u64, Receiver<Told>), Status> {
-        let spots = self.places(&asked.inputs, copies_all)?;
-        let inputs: Vec<_> = asked.inputs.iter().zip(spots).map(told).collect();
+        let locations = self.places(&asked.inputs, copies_all)?;
+        let inputs: Vec<_> = asked.inputs.iter().zip(locations).map(told).collect();
         let Asked { model, version, id, wanted, sequence, parameters, .. } = asked;
         let (version, timeout_us, priority) = (version.unwrap_or(-1), asked.timeout_us, asked.priority);
         self.calls.ask_each(|call| {
@@ -144,13 +145,13 @@ impl ModelCalls {
             return (response, segments);
         };
         let output = |told: Option<TensorAt<'_>>| {
-            let TensorAt { name, datatype, shape, spot, bytes } =
+            let TensorAt { name, datatype, shape, location, bytes } =
                 told.ok_or_else(|| Status::internal("the server told of an output in words that make no sense"))?;
-            let data = match spot {
+            let data = match location {
                 None => Buffer::empty(),
-                Some(spot) => {
-                    segments.push(spot.segment);
-                    buffer(&self.talk.memory().get(spot.segment, true)?, spot.offset, bytes)?
+                Some(location) => {
+                    segments.push(location.segment);
+                    buffer(&self.talk.memory().get(location.segment, true)?, location.offset, bytes)?
                 }
             };
             Ok(Output { name: name.into(), datatype, shape, data, placed: false })
@@ -185,24 +186,24 @@ impl ModelCalls {
             let mut bytes = Vec::new();
             let failed = |why: String| Status::internal(format!("file '{path}' of model '{model}': {why}"));
             content.write_to(&mut bytes).map_err(|error| failed(error.to_string()))?;
-            let (spot, len) = match bytes.len() {
+            let (location, len) = match bytes.len() {
                 0 => (SegmentOffset { segment: 0, offset: 0 }, 0),
                 len => {
-                    let (spot, mut slot) = self.space(len)?;
+                    let (location, mut slot) = self.space(len)?;
                     slot.write(0, &bytes, Reason::Model).map_err(|error| failed(error.to_string()))?;
-                    (spot, len)
+                    (location, len)
                 }
             };
-            files.push((path.as_str(), spot, len));
+            files.push((path.as_str(), location, len));
         }
         let config = options.config.as_deref().unwrap_or_default();
         ModelCalls::done(self.calls.ask(|call| AskLoad { call, model, config, files: &files }.to_string()))
     }
 }
 
-fn told((input, spot): (&Tensor, Option<SegmentOffset>)) -> TensorAt<'_, &[i64]> {
+fn told((input, location): (&Tensor, Option<SegmentOffset>)) -> TensorAt<'_, &[i64]> {
     let Tensor { name, datatype, shape, data } = input;
-    TensorAt { name, datatype: *datatype, shape: shape.as_slice(), spot, bytes: data.len() }
+    TensorAt { name, datatype: *datatype, shape: shape.as_slice(), location, bytes: data.len() }
 }
 
 impl Infer for ServerModels {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nerite_backend::{Job, Jobs, ModelVersion, Reschedule, now_ns};
 use nerite_memory::Buffer;
-use nerite_process::packets::{Command, PlaceFor, RequestRead, TensorAt};
+use nerite_process::packets::{Command, OutputMemory, RequestRead, TensorAt};
 use nerite_request::{AdmittedRequest, InferResponse, Name, Reply, Response, Status, Wanted};
 use nerite_tensor::Tensor;
 
@@ -112,24 +112,25 @@ fn read(talk: &Talk, asked: &Arc<Asked>, told: RequestRead<'_>) -> Result<Unread
 }
 
 fn input(asked: &Asked, held: Option<&Arc<InputsHeld>>, told: Option<TensorAt<'_>>) -> Result<Tensor, Status> {
-    let TensorAt { name, datatype, shape, spot, bytes } = told.ok_or_else(senseless)?;
-    let data = match (spot, held) {
-        (Some(spot), Some(held)) => {
-            buffer_with(&asked.mapping(spot.segment)?, spot.offset, bytes, Arc::<InputsHeld>::clone(held))?
+    let TensorAt { name, datatype, shape, location, bytes } = told.ok_or_else(senseless)?;
+    let data = match (location, held) {
+        (Some(location), Some(held)) => {
+            buffer_with(&asked.mapping(location.segment)?, location.offset, bytes, Arc::<InputsHeld>::clone(held))?
         }
-        (Some(spot), None) => buffer(&asked.mapping(spot.segment)?, spot.offset, bytes)?,
+        (Some(location), None) => buffer(&asked.mapping(location.segment)?, location.offset, bytes)?,
         (None, _) if bytes == 0 => Buffer::empty(),
         (None, _) => return Err(senseless()),
     };
     Ok(Tensor { name: name.into(), datatype, shape, data })
 }
 
-fn output(asked: &Asked, told: Option<PlaceFor<'_>>) -> Result<Wanted, Status> {
+fn output(asked: &Asked, told: Option<OutputMemory<'_>>) -> Result<Wanted, Status> {
     let told = told.ok_or_else(senseless)?;
     let place = asked.set_place(told);
     let own = place.space.filter(|_| place.fixed);
-    let slot =
-        own.map(|space| slot(&asked.mapping(space.spot.segment)?, space.spot.offset, space.capacity)).transpose()?;
+    let slot = own
+        .map(|space| slot(&asked.mapping(space.location.segment)?, space.location.offset, space.capacity))
+        .transpose()?;
     Ok(Wanted { name: told.name.into(), slot })
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Talk {
 /// Memory that the server found for an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OutputSpace {
-    pub(super) spot: SegmentOffset,
+    pub(super) location: SegmentOffset,
     pub(super) capacity: usize,
 }
 
@@ -108,7 +108,7 @@ impl Talk {
             if let Some(error) = said.error() {
                 return Err(Status::unavailable(error));
             }
-            if said.room().is_none() {
+            if said.space().is_none() {
                 continue;
             }
             self.memory().map(said.map(), descriptors).map_err(Status::unavailable)?;
@@ -120,7 +120,7 @@ impl Talk {
 impl OutputSpace {
     /// Reads an answer with memory of this many bytes.
     pub(super) fn read(told: &Command, bytes: usize) -> Result<OutputSpace, Status> {
-        let space = told.room().flatten().map(|(spot, capacity)| OutputSpace { spot, capacity });
+        let space = told.space().flatten().map(|(location, capacity)| OutputSpace { location, capacity });
         let space = space.filter(|space| space.capacity >= bytes);
         space.ok_or_else(|| Status::internal("the server found space that is none"))
     }

@@ -9,7 +9,7 @@ use nerite_request::Status;
 use nerite_request::setting::{FileContent, LoadOptions};
 
 use super::Calls;
-use crate::packets::{ConfigTold, Done, NoPlace, SegmentOffset};
+use crate::packets::{CallFailed, ConfigTold, Done, SegmentOffset};
 use crate::shares::Maps;
 
 /// A file in memory that is shared with the process.
@@ -37,13 +37,13 @@ impl Calls {
         config: &str,
         files: Vec<(&str, SegmentOffset, usize)>,
     ) {
-        let found = files.into_iter().map(|(path, spot, bytes)| {
-            let content = if bytes == 0 { Buffer::empty() } else { self.bytes_at(spot, bytes)? };
+        let found = files.into_iter().map(|(path, location, bytes)| {
+            let content = if bytes == 0 { Buffer::empty() } else { self.bytes_at(location, bytes)? };
             let content: Arc<dyn FileContent> = Arc::new(SharedFile(content));
             Some((path.to_owned(), content))
         });
         let Some(files) = found.collect() else {
-            return self.answer(NoPlace { call, why: "a file lies nowhere" }, Maps::default());
+            return self.answer(CallFailed { call, why: "a file lies nowhere" }, Maps::default());
         };
         let config = (!config.is_empty()).then(|| config.to_owned());
         let calls = Arc::clone(self);
@@ -75,7 +75,7 @@ impl Calls {
     fn done(&self, call: u64, outcome: Result<(), Status>) {
         match outcome {
             Ok(()) => self.answer(Done { call, is: true }, Maps::default()),
-            Err(status) => self.answer(NoPlace { call, why: &status.message }, Maps::default()),
+            Err(status) => self.answer(CallFailed { call, why: &status.message }, Maps::default()),
         }
     }
 }

@@ -79,17 +79,17 @@ impl BatchInputs {
     }
 
     /// Bytes within one of the inputs.
-    pub(crate) fn find(&self, spot: SegmentOffset, bytes: usize) -> Option<Buffer> {
-        lock(&self.tensors).values().flatten().find_map(|buffer| part(buffer, spot, bytes))
+    pub(crate) fn find(&self, location: SegmentOffset, bytes: usize) -> Option<Buffer> {
+        lock(&self.tensors).values().flatten().find_map(|buffer| part(buffer, location, bytes))
     }
 }
 
 /// The bytes at that offset, if they lie within this memory.
-pub(crate) fn part(whole: &Buffer, spot: SegmentOffset, bytes: usize) -> Option<Buffer> {
+pub(crate) fn part(whole: &Buffer, location: SegmentOffset, bytes: usize) -> Option<Buffer> {
     let window = whole.share()?;
-    if window.share.mark().number() != spot.segment {
+    if window.share.mark().number() != location.segment {
         return None;
     }
-    let extent = Extent::new(spot.offset.checked_sub(window.offset)?, bytes, whole.len()).ok()?;
+    let extent = Extent::new(location.offset.checked_sub(window.offset)?, bytes, whole.len()).ok()?;
     Some(whole.slice(extent))
 }

@@ -19,7 +19,7 @@ use nerite_tensor::Tensor;
 use super::inputs::part;
 use super::{Calls, lock};
 use crate::blocks::Block;
-use crate::packets::{Answered, Asked, NoPlace, PlaceFound, SegmentOffset, TensorAt, Unknown};
+use crate::packets::{Answered, Asked, CallFailed, MemoryFound, SegmentOffset, TensorAt, Unknown};
 use crate::shares::Maps;
 use crate::waits::Waiter;
 
@@ -44,16 +44,18 @@ impl Calls {
     pub(crate) fn space(&self, call: u64, bytes: usize) {
         let mut maps = Maps::default();
         let found = self.process.blocks.take(bytes).and_then(|block| {
-            let spot = self.process.shares.spot(block.buffer().share(), &mut maps);
-            spot.map(|spot| (spot, block)).ok_or_else(|| Status::unavailable("the server has no descriptor left"))
+            let location = self.process.shares.location(block.buffer().share(), &mut maps);
+            location
+                .map(|location| (location, block))
+                .ok_or_else(|| Status::unavailable("the server has no descriptor left"))
         });
         match found {
-            Ok((spot, block)) => {
-                let place = PlaceFound { call, spot, capacity: block.byte_size(), map: &maps.text }.to_string();
+            Ok((location, block)) => {
+                let place = MemoryFound { call, location, capacity: block.byte_size(), map: &maps.text }.to_string();
                 lock(&self.space).insert(block.segment(), block);
                 self.answer(place, maps);
             }
-            Err(status) => self.answer(NoPlace { call, why: &status.message }, maps),
+            Err(status) => self.answer(CallFailed { call, why: &status.message }, maps),
         }
     }
 
@@ -165,11 +167,11 @@ impl Calls {
 
     fn tensors(&self, asked: Asked<'_>, used: &mut Vec<u64>) -> Option<Vec<Tensor>> {
         let tensor = |told: Option<TensorAt<'_>>| {
-            let TensorAt { name, datatype, shape, spot, bytes } = told?;
-            let data = match spot {
-                Some(spot) => {
-                    used.push(spot.segment);
-                    self.bytes_at(spot, bytes)?
+            let TensorAt { name, datatype, shape, location, bytes } = told?;
+            let data = match location {
+                Some(location) => {
+                    used.push(location.segment);
+                    self.bytes_at(location, bytes)?
                 }
                 None => Buffer::empty(),
             };
@@ -179,11 +181,11 @@ impl Calls {
     }
 
     /// The bytes that the process named: in memory that it asked for, or in one of its inputs or outputs.
-    pub(crate) fn bytes_at(&self, spot: SegmentOffset, bytes: usize) -> Option<Buffer> {
-        let of_space = lock(&self.space).get(&spot.segment).map(Block::buffer);
-        let of_kept = || self.process.side.kept_buffer(spot.segment);
-        let own = of_space.or_else(of_kept).and_then(|whole| part(&whole, spot, bytes));
-        own.or_else(|| self.batch_inputs.find(spot, bytes))
+    pub(crate) fn bytes_at(&self, location: SegmentOffset, bytes: usize) -> Option<Buffer> {
+        let of_space = lock(&self.space).get(&location.segment).map(Block::buffer);
+        let of_kept = || self.process.side.kept_buffer(location.segment);
+        let own = of_space.or_else(of_kept).and_then(|whole| part(&whole, location, bytes));
+        own.or_else(|| self.batch_inputs.find(location, bytes))
     }
 
     /// Sends a response, or the end, to the process.
@@ -195,11 +197,11 @@ impl Calls {
             self.process.callees.waiter.end(call);
         }
         let mut maps = Maps::default();
-        let mut spots = Vec::new();
+        let mut locations = Vec::new();
         let response = response.map(|response| {
             let response = response?;
             for output in &response.outputs {
-                spots.push(self.shared(output, &mut maps, &mut own)?);
+                locations.push(self.shared(output, &mut maps, &mut own)?);
             }
             Ok(response)
         });
@@ -208,7 +210,7 @@ impl Calls {
             _ => None,
         };
         let tensors: Vec<_> = match &response {
-            Some(Ok(response)) => response.outputs.iter().zip(spots).map(told).collect(),
+            Some(Ok(response)) => response.outputs.iter().zip(locations).map(told).collect(),
             _ => Vec::new(),
         };
         let response = response.as_ref().map(|response| match response {
@@ -226,27 +228,27 @@ impl Calls {
             return Ok(None);
         }
         let process = &self.process;
-        if let Some(spot) = process.shares.spot(output.data.share(), maps) {
-            process.side.keep_buffer(spot.segment, output.data.clone());
-            return Ok(Some(spot));
+        if let Some(location) = process.shares.location(output.data.share(), maps) {
+            process.side.keep_buffer(location.segment, output.data.clone());
+            return Ok(Some(location));
         }
         let block = process.blocks.take(output.data.len())?;
-        let spot = process.shares.spot(block.buffer().share(), maps);
+        let location = process.shares.location(block.buffer().share(), maps);
         let slot = block.slot_of(output.data.len());
-        let (Some(spot), Some(mut slot)) = (spot, slot) else {
+        let (Some(location), Some(mut slot)) = (location, slot) else {
             return Err(Status::unavailable("the server has no descriptor left; raise its limit on open files"));
         };
         let copied = slot.fill_from(0, &output.data, Reason::ModelProcess);
         copied.map_err(|error| Status::internal(format!("output '{}': {error}", output.name)))?;
-        own.push(spot.segment);
+        own.push(location.segment);
         process.side.keep(&block);
-        Ok(Some(spot))
+        Ok(Some(location))
     }
 }
 
-fn told((output, spot): (&Output, Option<SegmentOffset>)) -> TensorAt<'_> {
+fn told((output, location): (&Output, Option<SegmentOffset>)) -> TensorAt<'_> {
     let Output { name, datatype, shape, data, .. } = output;
-    TensorAt { name, datatype: *datatype, shape: shape.clone(), spot, bytes: data.len() }
+    TensorAt { name, datatype: *datatype, shape: shape.clone(), location, bytes: data.len() }
 }
 
 fn wrapped(model: &str, text: &str) -> String {

@@ -16,7 +16,7 @@ use super::{Calls, News, lock};
 use crate::answer::{self, Ended};
 use crate::blocks::Block;
 use crate::packets::{
-    BatchPacket, CallSaid, Done, NoPlace, Over, PlaceFound, Places, Respond, Response, Responses, Said,
+    BatchPacket, CallFailed, CallSaid, Done, MemoryFound, NextOutputMemory, Over, Respond, Response, Responses, Said,
 };
 use crate::plan::{Home, Planned, Planner, Sizes};
 use crate::shares::Maps;
@@ -204,7 +204,7 @@ impl Calls {
         open.homes = open.responder.wanted().map(|name| planner.home(&open.responder, name)).collect();
         maps = planner.maps;
         drop(sizes);
-        let places = Places { call, outputs: open.homes.iter().map(Home::told), map: &maps.text }.to_string();
+        let places = NextOutputMemory { call, outputs: open.homes.iter().map(Home::told), map: &maps.text }.to_string();
         self.answer(places, maps);
     }
 
@@ -217,11 +217,11 @@ impl Calls {
         let found = answer::find_place(&mut open.responder, &mut open.homes, (name, bytes), shares, blocks, &mut maps);
         drop(held);
         match found {
-            Ok((spot, capacity)) => {
-                let place = PlaceFound { call, spot, capacity, map: &maps.text }.to_string();
+            Ok((location, capacity)) => {
+                let place = MemoryFound { call, location, capacity, map: &maps.text }.to_string();
                 self.answer(place, maps);
             }
-            Err(status) => self.answer(NoPlace { call, why: &status.message }, maps),
+            Err(status) => self.answer(CallFailed { call, why: &status.message }, maps),
         }
     }
 

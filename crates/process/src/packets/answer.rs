@@ -295,7 +295,7 @@ impl Display for Execution {
 
 /// The response of one request, as the process writes it.
 #[derive(Clone, Debug)]
-pub enum Outcome<'a> {
+pub enum WrittenResponse<'a> {
     /// Its outputs and parameters.
     Outputs(Vec<TensorAt<'a, &'a [i64]>>, &'a Parameters),
     /// [`Response::error`].
@@ -308,18 +308,18 @@ pub enum Outcome<'a> {
     Later,
 }
 
-impl Display for Outcome<'_> {
+impl Display for WrittenResponse<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
-            Outcome::Outputs(outputs, parameters) => {
+            WrittenResponse::Outputs(outputs, parameters) => {
                 write!(f, r#"{{"outputs":{},"parameters":{}}}"#, List(outputs.iter()), parameters_text(parameters))
             }
-            Outcome::Error(status) => write!(f, r#"{{"error":{}}}"#, Failure(status)),
-            Outcome::Failed(status) => write!(f, r#"{{"failed":{}}}"#, Failure(status)),
-            Outcome::FailedWith(status, states) => {
+            WrittenResponse::Error(status) => write!(f, r#"{{"error":{}}}"#, Failure(status)),
+            WrittenResponse::Failed(status) => write!(f, r#"{{"failed":{}}}"#, Failure(status)),
+            WrittenResponse::FailedWith(status, states) => {
                 write!(f, r#"{{"failed":{},"states":{}}}"#, Failure(status), List(states.iter()))
             }
-            Outcome::Later => f.write_str(r#"{"later":true}"#),
+            WrittenResponse::Later => f.write_str(r#"{"later":true}"#),
         }
     }
 }
@@ -343,7 +343,7 @@ pub struct Answer<'a> {
     /// The answer to `complete`.
     pub config: Option<&'a Value>,
     /// The answer to `execute`.
-    pub responses: Option<&'a [Outcome<'a>]>,
+    pub responses: Option<&'a [WrittenResponse<'a>]>,
     /// [`Said::lost`]
     pub lost: Option<&'a [[u64; 2]]>,
     /// [`Said::executions`]

@@ -4,7 +4,7 @@ use std::fmt::{Display, Formatter, Result};
 
 use nerite_memory::Reason;
 
-use super::answer::{Copied, Outcome};
+use super::answer::{Copied, WrittenResponse};
 use super::tensors::{List, Text};
 
 /// A response to an open request, or the end of its responses. [`super::Call::Respond`]
@@ -15,7 +15,7 @@ pub struct SendResponse<'a> {
     /// The request's number.
     pub number: u64,
     /// The response, if there is one.
-    pub response: Option<&'a Outcome<'a>>,
+    pub response: Option<&'a WrittenResponse<'a>>,
     /// Whether it is the last one.
     pub is_last: bool,
     /// [`super::Said::lost`]
@@ -49,7 +49,7 @@ impl Display for SendResponse<'_> {
 
 /// Asks for memory for an output of an open request. [`super::Call::Place`]
 #[derive(Clone, Copy, Debug)]
-pub struct AskPlace<'a> {
+pub struct AskMemory<'a> {
     /// The call, which the answer repeats.
     pub call: u64,
     /// The request's number.
@@ -60,9 +60,9 @@ pub struct AskPlace<'a> {
     pub bytes: usize,
 }
 
-impl Display for AskPlace<'_> {
+impl Display for AskMemory<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let AskPlace { call, number, name, bytes } = self;
+        let AskMemory { call, number, name, bytes } = self;
         write!(f, r#"{{"call":{call},"place":[{number},{},{bytes}]}}"#, Text(name))
     }
 }
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn the_server_reads_what_a_process_of_this_program_says() {
         let parameters = Parameters::new();
-        let outputs = Outcome::Outputs(Vec::new(), &parameters);
+        let outputs = WrittenResponse::Outputs(Vec::new(), &parameters);
         let lost = [[7, 4096]];
         let copied = [(Reason::ModelProcess, 12)];
         let packet = SendResponse {
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(said.lost().collect::<Vec<_>>(), [(7, 4096)]);
         assert_eq!(said.copied().collect::<Vec<_>>(), copied);
         assert_eq!(said.unmapped().collect::<Vec<_>>(), [5]);
-        let failed = Outcome::Failed(Status::invalid("why"));
+        let failed = WrittenResponse::Failed(Status::invalid("why"));
         let said = read(&SendResponse {
             call: 0,
             number: 9,
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(response.and_then(|response| response.failed()), Some(Status::invalid("why")));
         let said = read(&AskAgain { call: 3, number: 9 });
         assert!(matches!(said.call(), Some(Call::Again)) && said.number() == 3 && said.again().eq([9]));
-        let said = read(&AskPlace { call: 4, number: 9, name: "a", bytes: 5 });
+        let said = read(&AskMemory { call: 4, number: 9, name: "a", bytes: 5 });
         assert!(matches!(said.call(), Some(Call::Place { number: 9, name: "a", bytes: 5 })), "{said:?}");
         assert_eq!(read(&Released(6)).release().map(|release| release.number), Some(6));
     }

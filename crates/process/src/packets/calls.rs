@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::answer::{Failure, Response, copied};
 use super::command::RequestRead;
 use super::numbers;
-use super::tensors::{At, List, PlaceFor, SegmentOffset, TensorAt, Text};
+use super::tensors::{At, List, OutputMemory, SegmentOffset, TensorAt, Text};
 use crate::words::parameters_text;
 
 /// A packet of the process, as the server reads it.
@@ -19,9 +19,9 @@ pub struct CallSaid(Value);
 /// The kinds of calls.
 #[derive(Clone, Debug)]
 pub enum Call<'a> {
-    /// Sends a response, or says that none follows. The answer is [`Places`] or [`Over`], unless it is the last one.
+    /// Sends a response, or says that none follows. The answer is [`NextOutputMemory`] or [`Over`], unless it is the last one.
     Respond(Respond),
-    /// Asks for memory for an output of an open request. The answer is [`PlaceFound`] or [`NoPlace`].
+    /// Asks for memory for an output of an open request. The answer is [`MemoryFound`] or [`CallFailed`].
     Place {
         /// The request's number.
         number: u64,
@@ -32,11 +32,11 @@ pub enum Call<'a> {
     },
     /// Schedules open requests again ([`CallSaid::again`]). The answer is [`Done`].
     Again,
-    /// Asks for memory for the inputs of a nested request. The answer is [`PlaceFound`] or [`NoPlace`].
+    /// Asks for memory for the inputs of a nested request. The answer is [`MemoryFound`] or [`CallFailed`].
     Space(usize),
     /// Sends a nested request. The answer is [`Answered`], or [`Unknown`] if an input is in memory that the server does not know.
     Infer(Asked<'a>),
-    /// Loads a model. Files are in shared memory, like inputs. The answer is [`Done`] or [`NoPlace`].
+    /// Loads a model. Files are in shared memory, like inputs. The answer is [`Done`] or [`CallFailed`].
     Load {
         /// Its name.
         model: &'a str,
@@ -45,7 +45,7 @@ pub enum Call<'a> {
         /// The paths of the files, and the memory in which they lie.
         files: Vec<(&'a str, SegmentOffset, usize)>,
     },
-    /// Unloads a model and, if the flag is set, those that it is made of. The answer is [`Done`] or [`NoPlace`].
+    /// Unloads a model and, if the flag is set, those that it is made of. The answer is [`Done`] or [`CallFailed`].
     Unload(&'a str, bool),
     /// Asks for the configuration of a version of a model. The answer is [`super::ConfigTold`].
     Config(&'a str, Option<i64>),
@@ -239,13 +239,13 @@ impl CallSaid {
 
 fn read_file(told: &Value) -> Option<(&str, SegmentOffset, usize)> {
     let [path, segment, offset, bytes] = told.as_array()?.as_slice() else { return None };
-    let spot = SegmentOffset { segment: segment.as_u64()?, offset: offset.as_u64()? as usize };
-    Some((path.as_str()?, spot, bytes.as_u64()? as usize))
+    let location = SegmentOffset { segment: segment.as_u64()?, offset: offset.as_u64()? as usize };
+    Some((path.as_str()?, location, bytes.as_u64()? as usize))
 }
 
 /// The memory for the next response's outputs. `O` iterates over the outputs.
 #[derive(Clone, Copy, Debug)]
-pub struct Places<'a, O> {
+pub struct NextOutputMemory<'a, O> {
     /// The call that is answered.
     pub call: u64,
     /// The outputs with their memory.
@@ -254,9 +254,9 @@ pub struct Places<'a, O> {
     pub map: &'a str,
 }
 
-impl<'p, O: Iterator<Item = PlaceFor<'p>> + Clone> Display for Places<'_, O> {
+impl<'p, O: Iterator<Item = OutputMemory<'p>> + Clone> Display for NextOutputMemory<'_, O> {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        let Places { call, outputs, map } = self;
+        let NextOutputMemory { call, outputs, map } = self;
         write!(f, r#"{{"call":{call},"outputs":{},"map":[{map}]}}"#, List(outputs.clone()))
     }
 }
@@ -273,34 +273,34 @@ impl Display for Over {
 
 /// Memory that was found.
 #[derive(Clone, Copy, Debug)]
-pub struct PlaceFound<'a> {
+pub struct MemoryFound<'a> {
     /// The call that is answered.
     pub call: u64,
     /// Where it lies.
-    pub spot: SegmentOffset,
+    pub location: SegmentOffset,
     /// Its size in bytes.
     pub capacity: usize,
     /// As in [`super::Execute`].
     pub map: &'a str,
 }
 
-impl Display for PlaceFound<'_> {
+impl Display for MemoryFound<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        let PlaceFound { call, spot, capacity, map } = self;
-        write!(f, r#"{{"call":{call},"at":[{},{capacity}],"map":[{map}]}}"#, At(Some(*spot)))
+        let MemoryFound { call, location, capacity, map } = self;
+        write!(f, r#"{{"call":{call},"at":[{},{capacity}],"map":[{map}]}}"#, At(Some(*location)))
     }
 }
 
 /// The reason why there is no memory, or why another call failed.
 #[derive(Clone, Copy, Debug)]
-pub struct NoPlace<'a> {
+pub struct CallFailed<'a> {
     /// The call that is answered.
     pub call: u64,
     /// The reason.
     pub why: &'a str,
 }
 
-impl Display for NoPlace<'_> {
+impl Display for CallFailed<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         write!(f, r#"{{"call":{},"error":{}}}"#, self.call, Text(self.why))
     }

@@ -7,7 +7,7 @@ use nerite_request::{Parameters, Sequence, SequenceId, Status, TraceContext};
 use serde_json::Value;
 
 use super::numbers;
-use super::tensors::{At, List, PlaceFor, Segment, SegmentOffset, TensorAt, Text};
+use super::tensors::{At, List, OutputMemory, Segment, SegmentOffset, TensorAt, Text};
 use crate::words::{parameters_of, parameters_text, status_of};
 
 /// The first packet to an interpreter: the modules that it imports, and the main one.
@@ -203,7 +203,7 @@ impl Display for Traced<'_> {
 #[derive(Clone, Copy, Debug)]
 pub struct OutputSpace<'a> {
     /// Where it lies.
-    pub spot: SegmentOffset,
+    pub location: SegmentOffset,
     /// Its size in bytes.
     pub capacity: usize,
     /// As in [`Execute`].
@@ -212,15 +212,15 @@ pub struct OutputSpace<'a> {
 
 impl Display for OutputSpace<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        write!(f, r#"{{"at":[{},{}],"map":[{}]}}"#, At(Some(self.spot)), self.capacity, self.map)
+        write!(f, r#"{{"at":[{},{}],"map":[{}]}}"#, At(Some(self.location)), self.capacity, self.map)
     }
 }
 
 /// The reason why there is no memory. It is an answer to [`super::Need`] too.
 #[derive(Clone, Copy, Debug)]
-pub struct NoRoom<'a>(pub &'a str);
+pub struct NoMemoryFound<'a>(pub &'a str);
 
-impl Display for NoRoom<'_> {
+impl Display for NoMemoryFound<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         write!(f, r#"{{"error":{}}}"#, Text(self.0))
     }
@@ -272,12 +272,13 @@ impl Command {
     }
 
     /// The memory that was asked for, and its size. The inner `None` means that it is invalid.
-    pub fn room(&self) -> Option<Option<(SegmentOffset, usize)>> {
+    pub fn space(&self) -> Option<Option<(SegmentOffset, usize)>> {
         let at = self.0.get("at")?.as_array()?;
         let number = |index: usize| at.get(index).and_then(Value::as_u64);
-        let room = number(0).zip(number(1)).zip(number(2));
+        let space = number(0).zip(number(1)).zip(number(2));
         Some(
-            room.map(|((segment, offset), bytes)| (SegmentOffset { segment, offset: offset as usize }, bytes as usize)),
+            space
+                .map(|((segment, offset), bytes)| (SegmentOffset { segment, offset: offset as usize }, bytes as usize)),
         )
     }
 
@@ -292,8 +293,8 @@ impl Command {
     }
 
     /// The memory for the outputs of that request's next response. `None` for an invalid one.
-    pub fn places(&self) -> impl Iterator<Item = Option<PlaceFor<'_>>> {
-        self.list("outputs").map(PlaceFor::read)
+    pub fn places(&self) -> impl Iterator<Item = Option<OutputMemory<'_>>> {
+        self.list("outputs").map(OutputMemory::read)
     }
 
     /// Why a call failed: a code and a text, or only a text.
@@ -398,8 +399,8 @@ impl<'a> RequestRead<'a> {
     }
 
     /// The memory for its outputs. `None` for an invalid one.
-    pub fn outputs(self) -> impl Iterator<Item = Option<PlaceFor<'a>>> {
-        self.list("outputs").map(PlaceFor::read)
+    pub fn outputs(self) -> impl Iterator<Item = Option<OutputMemory<'a>>> {
+        self.list("outputs").map(OutputMemory::read)
     }
 
     /// How many of its outputs the client wants. `None` for all.

@@ -24,7 +24,7 @@ use nerite_request::SequenceId;
 use nerite_tensor::{DataType, Shape};
 
 use super::command::{Execute, Request, Traced};
-use super::tensors::{List, PlaceFor, SegmentOffset, TensorAt, Text};
+use super::tensors::{List, OutputMemory, SegmentOffset, TensorAt, Text};
 use crate::words::parameters_text;
 
 /// The first byte of the command to execute a batch.
@@ -58,7 +58,7 @@ impl BatchPacket {
     pub fn add<'a, I, O>(&mut self, request: &Request<'_, I, O>)
     where
         I: Iterator<Item = TensorAt<'a, &'a [i64]>> + Clone,
-        O: Iterator<Item = PlaceFor<'a>> + Clone,
+        O: Iterator<Item = OutputMemory<'a>> + Clone,
     {
         match self {
             BatchPacket::Text(text) => {
@@ -96,7 +96,7 @@ impl BatchPacket {
 fn add_packed<'a, I, O>(out: &mut Vec<u8>, request: &Request<'_, I, O>)
 where
     I: Iterator<Item = TensorAt<'a, &'a [i64]>> + Clone,
-    O: Iterator<Item = PlaceFor<'a>> + Clone,
+    O: Iterator<Item = OutputMemory<'a>> + Clone,
 {
     let Request { number, id, rows, sequence, timeout_us, parameters, inputs, outputs, asks, trace, own: _ } = request;
     let (correlation, text) = match &sequence.id {
@@ -113,16 +113,16 @@ where
     for TensorAt { name, datatype, shape, .. } in inputs.clone() {
         put_head(out, name, datatype, shape);
     }
-    for PlaceFor { name, fixed, .. } in outputs.clone() {
+    for OutputMemory { name, fixed, .. } in outputs.clone() {
         put(out, [length(name.len()), u32::from(fixed)]);
         out.extend_from_slice(name.as_bytes());
     }
     let layout_end = out.len();
-    for TensorAt { spot, bytes, .. } in inputs.clone() {
-        put_place(out, spot, bytes);
+    for TensorAt { location, bytes, .. } in inputs.clone() {
+        put_place(out, location, bytes);
     }
-    for PlaceFor { spot, capacity, .. } in outputs.clone() {
-        put_place(out, spot, capacity);
+    for OutputMemory { location, capacity, .. } in outputs.clone() {
+        put_place(out, location, capacity);
     }
     let text_at = out.len();
     if !id.is_empty() || text.is_some() || parameters.iter().next().is_some() || trace.is_some() {
@@ -147,8 +147,8 @@ fn put_head(out: &mut Vec<u8>, name: &str, datatype: DataType, shape: &[i64]) {
     out.extend_from_slice(datatype.as_bytes());
 }
 
-fn put_place(out: &mut Vec<u8>, spot: Option<SegmentOffset>, bytes: usize) {
-    let (segment, offset) = spot.map_or((0, 0), |spot| (spot.segment, spot.offset as u64));
+fn put_place(out: &mut Vec<u8>, location: Option<SegmentOffset>, bytes: usize) {
+    let (segment, offset) = location.map_or((0, 0), |location| (location.segment, location.offset as u64));
     put_long(out, [segment, offset, bytes as u64]);
 }
 
@@ -275,7 +275,7 @@ impl<'a> Cursor<'a> {
         let shape: Shape = dims.as_chunks::<8>().0.iter().map(|dim| i64::from_le_bytes(*dim)).collect();
         let (name, datatype) = (self.text(name)?, DataType::from_name(self.text(datatype)?)?);
         let (segment, offset, bytes) = (self.long()?, self.long()? as usize, self.long()? as usize);
-        let spot = (segment > 0).then_some(SegmentOffset { segment, offset });
-        Some(TensorAt { name, datatype, shape, spot, bytes })
+        let location = (segment > 0).then_some(SegmentOffset { segment, offset });
+        Some(TensorAt { name, datatype, shape, location, bytes })
     }
 }

@@ -98,8 +98,8 @@ pub struct AskLoad<'a> {
 impl Display for AskLoad<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let AskLoad { call, model, config, files } = self;
-        let file = |(path, spot, bytes): &(&str, SegmentOffset, usize)| {
-            let SegmentOffset { segment, offset } = spot;
+        let file = |(path, location, bytes): &(&str, SegmentOffset, usize)| {
+            let SegmentOffset { segment, offset } = location;
             format!("[{},{segment},{offset},{bytes}]", Text(path))
         };
         write!(f, r#"{{"call":{call},"load":[{},{},{}]}}"#, Text(model), Text(config), List(files.iter().map(file)))
@@ -181,8 +181,8 @@ mod tests {
 
     #[test]
     fn the_server_reads_what_is_asked_and_the_process_what_is_answered() {
-        let spot = Some(SegmentOffset { segment: 5, offset: 64 });
-        let input = TensorAt { name: "IN", datatype: DataType::Fp32, shape: &[2i64, 3][..], spot, bytes: 24 };
+        let location = Some(SegmentOffset { segment: 5, offset: 64 });
+        let input = TensorAt { name: "IN", datatype: DataType::Fp32, shape: &[2i64, 3][..], location, bytes: 24 };
         let sequence = Sequence { id: SequenceId::Text("s".to_owned()), start: true, end: false };
         let asked = AskInfer {
             call: 6,
@@ -202,7 +202,7 @@ mod tests {
         assert!(asked.is_decoupled() && asked.is_plain() && !asked.is_waited_for());
         assert_eq!(asked.wanted().collect::<Vec<_>>(), ["OUT"]);
         assert_eq!((asked.request().id(), asked.request().sequence()), ("mine", sequence));
-        assert_eq!(asked.request().inputs().flatten().map(|input| input.spot).collect::<Vec<_>>(), [spot]);
+        assert_eq!(asked.request().inputs().flatten().map(|input| input.location).collect::<Vec<_>>(), [location]);
         assert!(matches!(read(&AskSpace { call: 1, bytes: 9 }).call(), Some(Call::Space(9))));
         let said = read(&AskConfig { call: 1, model: "m", version: 3 });
         assert!(matches!(said.call(), Some(Call::Config("m", Some(3)))), "{said:?}");

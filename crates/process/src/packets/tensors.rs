@@ -25,7 +25,7 @@ pub struct TensorAt<'a, S = Shape> {
     /// Its dimensions.
     pub shape: S,
     /// Where it lies.
-    pub spot: Option<SegmentOffset>,
+    pub location: Option<SegmentOffset>,
     /// Its size in bytes.
     pub bytes: usize,
 }
@@ -35,12 +35,12 @@ impl<'a> TensorAt<'a> {
     pub fn read(told: &'a Value) -> Option<TensorAt<'a>> {
         let [name, datatype, shape, segment, offset, bytes] = told.as_array()?.as_slice() else { return None };
         let shape: Option<Shape> = shape.as_array()?.iter().map(Value::as_i64).collect();
-        let spot = segment.as_u64().zip(offset.as_u64());
+        let location = segment.as_u64().zip(offset.as_u64());
         Some(TensorAt {
             name: name.as_str()?,
             datatype: DataType::from_name(datatype.as_str()?)?,
             shape: shape?,
-            spot: spot.map(|(segment, offset)| SegmentOffset { segment, offset: offset as usize }),
+            location: location.map(|(segment, offset)| SegmentOffset { segment, offset: offset as usize }),
             bytes: bytes.as_u64()? as usize,
         })
     }
@@ -48,39 +48,39 @@ impl<'a> TensorAt<'a> {
 
 impl<S: AsRef<[i64]>> Display for TensorAt<'_, S> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let TensorAt { name, datatype, shape, spot, bytes } = self;
+        let TensorAt { name, datatype, shape, location, bytes } = self;
         let (name, shape) = (Text(name), List(shape.as_ref().iter()));
-        write!(f, r#"[{name},"{}",{shape},{},{bytes}]"#, datatype.name(), At(*spot))
+        write!(f, r#"[{name},"{}",{shape},{},{bytes}]"#, datatype.name(), At(*location))
     }
 }
 
 /// The memory for an output. `[name, segment, offset, capacity, fixed]`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlaceFor<'a> {
+pub struct OutputMemory<'a> {
     /// The output's name.
     pub name: &'a str,
     /// Where it lies. `None` if it is not known yet.
-    pub spot: Option<SegmentOffset>,
+    pub location: Option<SegmentOffset>,
     /// Its capacity in bytes.
     pub capacity: usize,
     /// Whether the client named it, so that no other memory may replace it.
     pub fixed: bool,
 }
 
-impl<'a> PlaceFor<'a> {
+impl<'a> OutputMemory<'a> {
     /// Parses JSON. `None` if it is invalid.
-    pub fn read(told: &'a Value) -> Option<PlaceFor<'a>> {
+    pub fn read(told: &'a Value) -> Option<OutputMemory<'a>> {
         let [name, segment, offset, capacity, fixed] = told.as_array()?.as_slice() else { return None };
         let (offset, capacity) = (offset.as_u64()? as usize, capacity.as_u64()? as usize);
-        let spot = segment.as_u64().map(|segment| SegmentOffset { segment, offset });
-        Some(PlaceFor { name: name.as_str()?, spot, capacity, fixed: fixed.as_bool()? })
+        let location = segment.as_u64().map(|segment| SegmentOffset { segment, offset });
+        Some(OutputMemory { name: name.as_str()?, location, capacity, fixed: fixed.as_bool()? })
     }
 }
 
-impl Display for PlaceFor<'_> {
+impl Display for OutputMemory<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let PlaceFor { name, spot, capacity, fixed } = self;
-        write!(f, "[{},{},{capacity},{fixed}]", Text(name), At(*spot))
+        let OutputMemory { name, location, capacity, fixed } = self;
+        write!(f, "[{},{},{capacity},{fixed}]", Text(name), At(*location))
     }
 }
 

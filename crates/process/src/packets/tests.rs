@@ -51,15 +51,15 @@ fn tensor<'a>(
     name: &'a str,
     datatype: DataType,
     shape: &'a [i64],
-    spot: impl Into<Option<SegmentOffset>>,
+    location: impl Into<Option<SegmentOffset>>,
     bytes: usize,
 ) -> TensorAt<'a, &'a [i64]> {
-    TensorAt { name, datatype, shape, spot: spot.into(), bytes }
+    TensorAt { name, datatype, shape, location: location.into(), bytes }
 }
 
 fn as_read<'a>(told: &TensorAt<'a, &[i64]>) -> TensorAt<'a> {
-    let TensorAt { name, datatype, shape, spot, bytes } = *told;
-    TensorAt { name, datatype, shape: Shape::from_slice(shape), spot, bytes }
+    let TensorAt { name, datatype, shape, location, bytes } = *told;
+    TensorAt { name, datatype, shape: Shape::from_slice(shape), location, bytes }
 }
 
 fn model(instance: &str) -> Model<'_> {
@@ -152,7 +152,7 @@ fn a_batch() {
         tensor("TEXT", DataType::Bytes, &[1], at(6, 0), 9),
         tensor("NONE", DataType::Uint8, &[0], None, 0),
     ];
-    let place = |name, spot, capacity, fixed| PlaceFor { name, spot, capacity, fixed };
+    let place = |name, location, capacity, fixed| OutputMemory { name, location, capacity, fixed };
     let outputs = [
         place("OUT", Some(at(5, 128)), 24, true),
         place("KNOWN", Some(at(6, 0)), 4096, false),
@@ -221,7 +221,7 @@ fn a_batch_of_a_request_whose_trace_becomes_spans() {
         timeout_us: 0,
         parameters: &Parameters::new(),
         inputs: std::iter::empty::<TensorAt<'_, &[i64]>>(),
-        outputs: std::iter::empty::<PlaceFor<'_>>(),
+        outputs: std::iter::empty::<OutputMemory<'_>>(),
         asks: false,
         trace: Some(&span),
         own: None,
@@ -239,7 +239,7 @@ fn the_answer_to_a_batch() {
     let outputs =
         [tensor("OUT", DataType::Fp32, &[2, 3], at(5, 128), 24), tensor("NONE", DataType::Uint8, &[0], None, 0)];
     let gone = Status::new(nerite_request::Code::NotFound, "gone");
-    let responses = [Outcome::Outputs(outputs.to_vec(), &parameters), Outcome::Error(gone.clone())];
+    let responses = [WrittenResponse::Outputs(outputs.to_vec(), &parameters), WrittenResponse::Error(gone.clone())];
     let lost = [[5, 4096]];
     let responses = Some(&responses[..]);
     let answer =
@@ -262,7 +262,7 @@ fn the_answer_to_a_batch() {
 #[test]
 fn the_answer_of_an_isolated_model_to_a_batch() {
     let failed = Status::unavailable("no memory");
-    let responses = [Outcome::Failed(failed.clone())];
+    let responses = [WrittenResponse::Failed(failed.clone())];
     let executions = [Execution { rows: 1, input_ns: 10, infer_ns: 200, output_ns: 30 }];
     let copied = [(Reason::Convert, 12)];
     let (told, spent) = (Some(&responses[..]), Some(&executions[..]));
@@ -274,15 +274,15 @@ fn the_answer_of_an_isolated_model_to_a_batch() {
 }
 
 #[test]
-fn room_for_an_output() {
+fn memory_for_an_output() {
     let need = Need { index: 1, name: "NEW", bytes: 5000 };
     check("need", need);
     assert_eq!(said("need").need(), Some(Some(need)));
     let segment = Segment { number: 9, bytes: 8192, file_offset: 0, is_region: false };
-    let spot = at(9, 0);
-    check("room", OutputSpace { spot, capacity: 8192, map: &segment.to_string() });
-    assert_eq!((command("room").room(), command("room").map()), (Some(Some((spot, 8192))), Some(vec![segment])));
-    check("no_room", NoRoom("output 'OUT': no memory is left"));
+    let location = at(9, 0);
+    check("room", OutputSpace { location, capacity: 8192, map: &segment.to_string() });
+    assert_eq!((command("room").space(), command("room").map()), (Some(Some((location, 8192))), Some(vec![segment])));
+    check("no_room", NoMemoryFound("output 'OUT': no memory is left"));
     assert_eq!(command("no_room").error(), Some("output 'OUT': no memory is left"));
     check("forget", Forget(&[5]));
     assert!(command("forget").forget().eq([5]));
@@ -308,16 +308,16 @@ fn a_response_of_a_decoupled_model() {
 
     let segment = Segment { number: 9, bytes: 8192, file_offset: 0, is_region: false }.to_string();
     let outputs = [
-        PlaceFor { name: "OUT", spot: Some(at(5, 128)), capacity: 24, fixed: true },
-        PlaceFor { name: "NEW", spot: None, capacity: 0, fixed: false },
+        OutputMemory { name: "OUT", location: Some(at(5, 128)), capacity: 24, fixed: true },
+        OutputMemory { name: "NEW", location: None, capacity: 0, fixed: false },
     ];
-    check("places", Places { call: 3, outputs: outputs.into_iter(), map: &segment });
+    check("places", NextOutputMemory { call: 3, outputs: outputs.into_iter(), map: &segment });
     check("over", Over(3));
     let told = called("place");
     let Some(Call::Place { number, name, bytes }) = told.call() else { panic!("a question for a place") };
     assert_eq!((told.number(), number, name, bytes), (4, 41, "NEW", 5000));
-    check("place_found", PlaceFound { call: 4, spot: at(9, 0), capacity: 8192, map: &segment });
-    check("no_place", NoPlace { call: 4, why: "output 'OUT': no memory is left" });
+    check("place_found", MemoryFound { call: 4, location: at(9, 0), capacity: 8192, map: &segment });
+    check("no_place", CallFailed { call: 4, why: "output 'OUT': no memory is left" });
     let told = called("release");
     assert_eq!(told.release().map(|release| release.number), Some(41));
     assert!(told.held().eq([6]) && told.let_go().eq([7]) && told.call().is_none());

@@ -1,7 +1,7 @@
 //! How is an engine's response sent to the server?
 
 use nerite_memory::Reason;
-use nerite_process::packets::{Outcome, SegmentOffset, TensorAt};
+use nerite_process::packets::{SegmentOffset, TensorAt, WrittenResponse};
 use nerite_request::{InferResponse, Output, Outputs, Parameters, Status};
 use nerite_tensor::Tensor;
 
@@ -27,7 +27,7 @@ impl Answered {
                 outputs.push(Output { name, datatype, shape, data, placed: false });
             }
         }
-        let place = |output: Output| spot(asked, &output).map(|spot| (output, spot));
+        let place = |output: Output| location(asked, &output).map(|location| (output, location));
         match outputs.into_iter().map(place).collect() {
             Ok(outputs) => Answered { told, outputs },
             // The first failure is the reason.
@@ -36,21 +36,21 @@ impl Answered {
     }
 
     /// The form in which a packet sends it.
-    pub(in super::super) fn told(&self) -> Outcome<'_> {
-        let outputs = self.outputs.iter().map(|(output, spot)| {
+    pub(in super::super) fn told(&self) -> WrittenResponse<'_> {
+        let outputs = self.outputs.iter().map(|(output, location)| {
             let Output { name, datatype, shape, data, .. } = output;
-            TensorAt { name, datatype: *datatype, shape: shape.as_slice(), spot: *spot, bytes: data.len() }
+            TensorAt { name, datatype: *datatype, shape: shape.as_slice(), location: *location, bytes: data.len() }
         });
         match &self.told {
-            Ok(parameters) => Outcome::Outputs(outputs.collect(), parameters),
-            Err(status) if self.outputs.is_empty() => Outcome::Failed(status.clone()),
-            Err(status) => Outcome::FailedWith(status.clone(), outputs.collect()),
+            Ok(parameters) => WrittenResponse::Outputs(outputs.collect(), parameters),
+            Err(status) if self.outputs.is_empty() => WrittenResponse::Failed(status.clone()),
+            Err(status) => WrittenResponse::FailedWith(status.clone(), outputs.collect()),
         }
     }
 }
 
-fn spot(asked: &Asked, output: &Output) -> Result<Option<SegmentOffset>, Status> {
-    if output.data.is_empty() { Ok(None) } else { Ok(Some(placed(asked, output)?.spot)) }
+fn location(asked: &Asked, output: &Output) -> Result<Option<SegmentOffset>, Status> {
+    if output.data.is_empty() { Ok(None) } else { Ok(Some(placed(asked, output)?.location)) }
 }
 
 /// The memory in which the output lies. If the engine left it elsewhere, it is copied.

@@ -10,11 +10,11 @@ const PARTS: [&str; 3] = ["bin", "lib", "lib64"];
 /// `LD_LIBRARY_PATH`. The operator must allow packages elsewhere (in a home directory, or sources that were installed
 /// as links). `is_unpacked`: the environment is the server's own copy.
 pub(super) fn of(program: &Path, is_unpacked: bool) -> Vec<PathBuf> {
-    let mut places = roots(program, is_unpacked);
+    let mut paths = roots(program, is_unpacked);
     for name in ["PYTHONPATH", "LD_LIBRARY_PATH"] {
-        places.extend(listed(std::env::var_os(name)));
+        paths.extend(listed(std::env::var_os(name)));
     }
-    places
+    paths
 }
 
 fn listed(paths: Option<OsString>) -> Vec<PathBuf> {
@@ -27,7 +27,7 @@ fn roots(program: &Path, is_unpacked: bool) -> Vec<PathBuf> {
     let own = program.parent().and_then(Path::parent).map(Path::to_path_buf);
     let made_of = own.as_deref().and_then(home).and_then(|bin| bin.parent().map(Path::to_path_buf));
     let real = program.canonicalize().ok().and_then(|program| program.parent()?.parent().map(Path::to_path_buf));
-    let mut places = Vec::new();
+    let mut paths = Vec::new();
     for (at, root) in [own, made_of, real].into_iter().enumerate() {
         // A model's environment names the Python that it was made of. A model's author can write any path there, so it
         // must be a Python.
@@ -35,14 +35,14 @@ fn roots(program: &Path, is_unpacked: bool) -> Vec<PathBuf> {
         let is_environment =
             (is_unpacked && at == 0) || root.join("pyvenv.cfg").is_file() || root.join("conda-meta").is_dir();
         if is_environment {
-            places.push(root);
+            paths.push(root);
         } else {
-            places.extend(PARTS.iter().map(|part| root.join(part)));
+            paths.extend(PARTS.iter().map(|part| root.join(part)));
         }
     }
     // The program itself may lie anywhere.
-    places.push(program.to_owned());
-    places
+    paths.push(program.to_owned());
+    paths
 }
 
 /// Whether a Python is installed there.
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_places_has_no_root_in_it() {
+    fn a_list_of_paths_has_no_root_in_it() {
         assert_eq!(listed(Some("/a/b:relative::/:/c".into())), [PathBuf::from("/a/b"), PathBuf::from("/c")]);
         assert_eq!(listed(None), [] as [PathBuf; 0]);
     }
