@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Callable, Optional, Sequence, TypeVar
 
 from nerite._buffers import wants_place
-from nerite._managed import Flight, ManagedClient
+from nerite._managed import ManagedClient, PendingRequest
 from nerite._session import server_id_among
 
 # The longest time that a call about buffers without ``await`` may block the loop, if the server does not answer.
@@ -54,14 +54,14 @@ class AsideClient(ManagedClient):
         sizes = [one.byte_size() for one in outputs or () if wants_place(one)]
         return not sizes or self._lender().is_at_hand(sizes)
 
-    async def _flight_aside(self, inputs: Any, outputs: Optional[Sequence[Any]]) -> Flight:
-        return await aside(partial(self._flight, inputs, outputs), self._at_hand(outputs))
+    async def _pending_aside(self, inputs: Any, outputs: Optional[Sequence[Any]]) -> PendingRequest:
+        return await aside(partial(self._pending_request, inputs, outputs), self._at_hand(outputs))
 
-    async def _land_aside(self, kind: Any, result: Any, flight: Flight) -> Any:
+    async def _settle_aside(self, kind: Any, result: Any, pending: PendingRequest) -> Any:
         made = kind.unsettled(result)
         try:
-            made._placed = await aside(partial(flight.settle, made), not flight.is_missing(made))
+            made._placed = await aside(partial(pending.settle, made), not pending.is_missing(made))
         except BaseException:
-            flight.give_up()
+            pending.give_up()
             raise
         return made

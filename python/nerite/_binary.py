@@ -29,7 +29,7 @@ def binary() -> pathlib.Path:
     if named:
         # If the variable is set, no other program may be used instead.
         if not _is_program(named):
-            raise ServerMissing(f"NERITE_BIN is '{named}', where no program is")
+            raise ServerMissing(f"NERITE_BIN is '{named}', which is not an executable program")
         return pathlib.Path(named)
     for candidate in _candidates():
         if _is_program(candidate):

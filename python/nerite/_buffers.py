@@ -16,7 +16,7 @@ ALIGNMENT_BYTES = 64
 Input = TypeVar("Input", bound="ManagedInput")
 
 
-class Lender(Protocol):
+class BufferSource(Protocol):
     """The source of buffers. Each client has one."""
 
     def lend(self, byte_size: int) -> Block:
@@ -65,12 +65,12 @@ class TensorBuffer(ArrayProtocols):
     left.
     """
 
-    def __init__(self, lender: Lender, shape: Sequence[int], datatype: str, byte_size: Optional[int] = None):
+    def __init__(self, lender: BufferSource, shape: Sequence[int], datatype: str, byte_size: Optional[int] = None):
         self._lender = lender
         self._datatype = _datatypes.check_datatype(datatype)
         self._shape = _datatypes.check_shape(shape)
         if any(dim < 0 for dim in self._shape):
-            raise InferenceServerException(f"a buffer needs every dimension, got shape {list(self._shape)}")
+            raise InferenceServerException(f"the shape of a buffer must not have unknown dimensions, got {list(self._shape)}")
         fixed = _datatypes.fixed_byte_size(self._shape, datatype)
         byte_size = _datatypes.check_byte_size(byte_size, self._shape, datatype)
         # A BYTES tensor has no size before it is written. A buffer of zeros is a tensor of empty elements.

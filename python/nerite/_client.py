@@ -14,10 +14,10 @@ import numpy as np
 from tritonclient.utils import InferenceServerException
 
 from nerite import _trust
-from nerite._lane import Lane, Lost
+from nerite._connection import Lost, SessionConnection
 from nerite._messages import Spec
 from nerite._model import Model
-from nerite._plain_lane import PlainLane
+from nerite._plain_connection import PlainConnection
 from nerite._pool import Block
 from nerite._response import Response
 from nerite._session import Untrusted, is_server_of, server_id_among
@@ -25,7 +25,7 @@ from nerite._transports import Refused
 
 T = TypeVar("T")
 # The most connections of one client. Further threads wait for one.
-LANES_MAX = 16
+CONNECTIONS_MAX = 16
 THREADS_MAX = 16
 HTTP_DEFAULT = "http://localhost:8000"
 # The protocol for each scheme of an address, and whether it uses TLS.
@@ -58,12 +58,12 @@ class Client:
     @property
     def transport(self) -> str:
         """How tensors reach the server: ``session``, or over HTTP or gRPC ``lease``, ``region`` or ``inline``."""
-        return "session" if self._session_path is not None else self.run(lambda lane: lane.transport)
+        return "session" if self._session_path is not None else self.run(lambda connection: connection.transport)
 
     @property
     def copied_bytes(self) -> int:
         """Bytes of inputs that this client has copied so far. An input that was written to a buffer of ``model.input`` is not copied."""
-        return sum(lane.copied_bytes for lane in list(self._all))
+        return sum(connection.copied_bytes for connection in list(self._all))
 
     def model(self, name: str, version: Any = "", batch: bool = True) -> Model:
         """A model that can be called as a function. With ``batch=False`` its calls take single rows, without the batch dimension."""
@@ -74,8 +74,8 @@ class Client:
         self._closed = True
         if self._executor is not None:
             self._executor.shutdown(wait=True)
-        for lane in list(self._all):
-            lane.close()
+        for connection in list(self._all):
+            connection.close()
 
     def __enter__(self) -> Client:
         return self
@@ -92,17 +92,17 @@ class Client:
     def quick(self, key: Any, arrays: Sequence[np.ndarray], whole: Callable[[Any], Any]) -> Optional[Response]:
         """Runs one inference over a session, if a prepared plan for it exists. An exception affects only its connection."""
         try:
-            lane = self._free.pop()
+            connection = self._free.pop()
         except IndexError:
             return None
         try:
-            if lane._timeout is not None:
-                lane.set_timeout(None)
-            response = lane.quick(key, arrays, whole)
+            if connection._timeout is not None:
+                connection.set_timeout(None)
+            response = connection.quick(key, arrays, whole)
         except BaseException:
-            self._put(lane)
+            self._put(connection)
             raise
-        self._free.append(lane)
+        self._free.append(connection)
         if self._waiting or self._closed:
             self._put(self._free.pop())
         return response
@@ -110,9 +110,9 @@ class Client:
     def run(self, ask: Callable[[Any], T]) -> T:
         """Calls ``ask`` with a connection that no other thread uses meanwhile. If the server was restarted, connects again."""
         for is_last in (False, True):
-            lane = self._take()
+            connection = self._take()
             try:
-                return ask(lane)
+                return ask(connection)
             except Lost as lost:
                 # A request that was sent may have been run. It is sent again only if the program allowed that.
                 if is_last or (lost.sent and not self._repeat_lost):
@@ -121,7 +121,7 @@ class Client:
                 while self._free:
                     self._drop(self._free.pop())
             finally:
-                self._put(lane)
+                self._put(connection)
         raise AssertionError("the second try returned or raised")
 
     def repeats_lost(self) -> bool:
@@ -130,11 +130,11 @@ class Client:
 
     def stream(self, ask: Callable[[Any], Iterator[T]]) -> Iterator[T]:
         """As :meth:`run`, for any number of responses."""
-        lane = self._take()
+        connection = self._take()
         try:
-            yield from ask(lane)
+            yield from ask(connection)
         finally:
-            self._put(lane)
+            self._put(connection)
 
     def lend(self, spec: Spec) -> Optional[Block]:
         """Memory for an input, which the server knows by name. None if there is no session."""
@@ -142,7 +142,7 @@ class Client:
             return None
         from nerite._datatypes import fixed_byte_size
 
-        return self.run(lambda lane: lane.pool.acquire(max(fixed_byte_size(spec.shape, spec.datatype) or 0, 1)))
+        return self.run(lambda connection: connection.pool.acquire(max(fixed_byte_size(spec.shape, spec.datatype) or 0, 1)))
 
     def executor(self) -> concurrent.futures.ThreadPoolExecutor:
         """The threads for asynchronous calls."""
@@ -168,7 +168,7 @@ class Client:
         """Tries to open a session, and keeps its connection."""
         path = self._socket_path or _trust.default_path()
         try:
-            lane = Lane(path, self._server_uid, self._token)
+            connection = SessionConnection(path, self._server_uid, self._token)
         except Refused as refusal:
             if self._scheme == "unix":
                 raise ConnectionError(str(refusal)) from None
@@ -178,39 +178,39 @@ class Client:
                 self._scheme, self._address = HTTP_DEFAULT.split("://")
                 if not _is_live(self._plain()):
                     raise ConnectionError(
-                        f"no server was found: {refusal}, and nobody answers at {HTTP_DEFAULT}; start one with `nerite serve`, or "
+                        f"no server was found: {refusal}, and no server answers at {HTTP_DEFAULT}; start one with `nerite serve`, or "
                         f"name its address"
                     ) from None
             return
-        if self._scheme in ("http", "grpc") and self._socket_path is None and not self._is_same(lane):
-            lane.close()
+        if self._scheme in ("http", "grpc") and self._socket_path is None and not self._is_same(connection):
+            connection.close()
             return
         self._session_path = path
         self._open += 1
-        self._all.add(lane)
-        self._free.append(lane)
+        self._all.add(connection)
+        self._free.append(connection)
 
-    def _is_same(self, lane: Lane) -> bool:
+    def _is_same(self, connection: SessionConnection) -> bool:
         """Whether the session's server is the server that the program named."""
         try:
             plain = self._plain()
             server_id = server_id_among(plain.client._extensions())
         except Exception:  # noqa: BLE001 - restricted, or no server answers: other signs decide
             server_id = None
-        return is_server_of(lane, self._address, server_id)
+        return is_server_of(connection, self._address, server_id)
 
-    def _plain(self) -> PlainLane:
+    def _plain(self) -> PlainConnection:
         """This thread's client for HTTP or gRPC. An HTTP client can be used only by the thread that made it."""
-        lane = getattr(self._thread, "plain", None)
-        if lane is None:
+        connection = getattr(self._thread, "plain", None)
+        if connection is None:
             options = dict(self._options)
             if self._socket_path is not None:
                 options["session_socket"] = self._socket_path
             if self._server_uid is not None:
                 options["server_uid"] = self._server_uid
-            lane = self._thread.plain = PlainLane(self._scheme, self._address, options, self._token)
-            self._all.add(lane)
-        return lane
+            connection = self._thread.plain = PlainConnection(self._scheme, self._address, options, self._token)
+            self._all.add(connection)
+        return connection
 
     def _take(self) -> Any:
         if self._closed:
@@ -226,7 +226,7 @@ class Client:
     def _open_another(self) -> Any:
         """A new connection. If the limit is reached, waits for one that is given back."""
         with self._lock:
-            while self._open >= LANES_MAX:
+            while self._open >= CONNECTIONS_MAX:
                 self._waiting += 1
                 try:
                     if self._free or self._came_back.wait():
@@ -237,22 +237,22 @@ class Client:
                     self._waiting -= 1
             self._open += 1
         try:
-            lane = Lane(self._session_path or "", self._server_uid, self._token)
+            connection = SessionConnection(self._session_path or "", self._server_uid, self._token)
         except BaseException as error:
             self._closed_one()
             if isinstance(error, Refused):
                 raise ConnectionError(str(error)) from None
             raise
-        self._all.add(lane)
-        return lane
+        self._all.add(connection)
+        return connection
 
-    def _put(self, lane: Any) -> None:
+    def _put(self, connection: Any) -> None:
         if self._session_path is None:
             return
-        if lane.broken or self._closed:
-            self._drop(lane)
+        if connection.broken or self._closed:
+            self._drop(connection)
             return
-        self._free.append(lane)
+        self._free.append(connection)
         # A thread that began to wait after this check finds the connection, which was put back before.
         if self._waiting:
             with self._lock:
@@ -263,11 +263,11 @@ class Client:
             self._open -= 1
             self._came_back.notify()
 
-    def _drop(self, lane: Any) -> None:
+    def _drop(self, connection: Any) -> None:
         """Closes a broken connection."""
-        if lane in self._all:
-            self._all.discard(lane)
-            lane.close()
+        if connection in self._all:
+            self._all.discard(connection)
+            connection.close()
             self._closed_one()
 
 
@@ -328,9 +328,9 @@ def _parts(url: Optional[str]) -> tuple[str, str, bool]:
     return protocol, place, is_secured
 
 
-def _is_live(lane: PlainLane) -> bool:
+def _is_live(connection: PlainConnection) -> bool:
     try:
-        return bool(lane.client.is_server_live())
+        return bool(connection.client.is_server_live())
     except Exception:  # noqa: BLE001 - any error of the client's library if no server answers
         return False
 

@@ -56,7 +56,7 @@ def _converted(given: Any, datatype: str, depth: int) -> np.ndarray:
     if isinstance(given, AnySequence) and not isinstance(given, (str, bytes)):
         return _of_sequence(given, datatype, depth)
     raise InferenceServerException(
-        f"expected an array (of numpy, or what speaks DLPack, __array__ or the buffer protocol), nested lists of numbers or "
+        f"expected an array (of numpy, or an object with DLPack, __array__ or the buffer protocol), nested lists of numbers or "
         f"texts, or bytes, got {type(given).__name__}"
     )
 

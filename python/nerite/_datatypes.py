@@ -106,7 +106,7 @@ def numpy_dtype(datatype: str) -> np.dtype[Any]:
     """The numpy dtype of the datatype. BF16 is as in tritonclient."""
     found = triton_to_np_dtype(datatype)
     if found is None:
-        raise InferenceServerException(f"datatype '{datatype}' has no numpy form here")
+        raise InferenceServerException(f"datatype '{datatype}' has no numpy dtype in the installed tritonclient")
     dtype = np.dtype(found)
     if dtype.itemsize != ELEMENT_BYTES.get(datatype, dtype.itemsize):
         # Older versions of tritonclient use float32 for BF16, which cannot be a view of the bytes.

@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 from nerite import _buffers
 from nerite._buffers import ManagedInput, ManagedOutput, TensorBuffer, wants_place
 from nerite._pool import Block, Pool
-from nerite._session import ANSWER_S, Holding, LeaseTransport, Session, Untrusted, server_id_among
+from nerite._session import ANSWER_S, HeldLease, LeaseTransport, Session, Untrusted, server_id_among
 from nerite._transports import WAYS, Refused, RegionTransport, Transport
 from nerite._trust import default_path
 
@@ -28,7 +28,7 @@ REGION_LOST = "Unable to find shared memory region"
 Makers = Mapping[str, Callable[[], Transport]]
 
 
-class Way:
+class TransportPool:
     """One way of sending buffers. It is not tried yet, open, or refused permanently."""
 
     def __init__(self, name: str, make: Callable[[], Transport]):
@@ -124,7 +124,7 @@ class Buffers:
 
     def _start_afresh(self) -> None:
         self._pid = os.getpid()
-        self._ways = [Way(name, self._makers[name]) for name in self._names if name != "inline"]
+        self._ways = [TransportPool(name, self._makers[name]) for name in self._names if name != "inline"]
 
     def lend(self, byte_size: int) -> Block:
         """A shared block, or one on the heap if sharing is not possible."""
@@ -218,14 +218,14 @@ def chosen_ways(buffers: str, offered: tuple[str, ...]) -> tuple[str, ...]:
     raise InferenceServerException(f"buffers must be 'auto' or one of {', '.join(offered)}, got '{buffers}'")
 
 
-class Placing:
+class LeasedOutputs:
     """Outputs that the server places in leases: the outputs of one request, or of all requests of a stream."""
 
     def __init__(self, session: Session):
         self.session = session
         self.key, self._tag = session.new_key()
         self.asked: set[str] = set()
-        self._held: set[Holding] = set()
+        self._held: set[HeldLease] = set()
         self._ending = threading.Lock()
         self._given_up = False
 
@@ -241,13 +241,13 @@ class Placing:
             with self._ending:
                 # After `give_up` the server may have lent the leases again already.
                 if leases and self._given_up:
-                    raise InferenceServerException("the response came after its outputs were given up")
+                    raise InferenceServerException("the response came after its request was given up")
                 return {
                     output: self.session.placed(name, offset, byte_size, self._held)
                     for output, name, offset, byte_size in leases
                 }
         except Refused as refusal:
-            raise InferenceServerException(f"outputs lie in leases that cannot be had: {refusal}") from refusal
+            raise InferenceServerException(f"the leases with the outputs cannot be fetched: {refusal}") from refusal
 
     def give_up(self) -> None:
         """Notes that no further response will be read."""
@@ -270,7 +270,7 @@ def check_names(outputs: Sequence[Any]) -> None:
         seen.add(output.name())
 
 
-class Flight:
+class PendingRequest:
     """The memory that a request keeps until it has ended, and the places of its outputs.
 
     The server writes an output of known size to a block of this client. For other outputs, it chooses leases of the session.
@@ -283,7 +283,7 @@ class Flight:
         # The blocks are kept, because their handle may be released or take a larger block during the request.
         self.inputs = [one._managed_block() for one in inputs if isinstance(one, ManagedInput)]
         self.placed: dict[str, Block] = {}
-        self.placing: Optional[Placing] = None
+        self.placing: Optional[LeasedOutputs] = None
         self.outputs = outputs
         if outputs is not None and any(isinstance(one, ManagedOutput) for one in outputs):
             check_names(outputs)
@@ -348,12 +348,12 @@ class Flight:
             error._msg = f"the session that lent the request's memory has ended: {why}; its buffers are lost, make new ones"
 
 
-def placing_for(buffers: Buffers, before: Optional[Placing]) -> Optional[Placing]:
+def placing_for(buffers: Buffers, before: Optional[LeasedOutputs]) -> Optional[LeasedOutputs]:
     """The placing for further outputs. None if outputs come inside the response."""
     if before is not None and before.session.is_alive():
         return before
     session = buffers.placing_session()
-    return None if session is None else Placing(session)
+    return None if session is None else LeasedOutputs(session)
 
 
 class PlacedResult:
@@ -369,10 +369,10 @@ class PlacedResult:
         return made
 
     @classmethod
-    def of(cls, result: Any, flight: Flight) -> Any:
+    def of(cls, result: Any, pending: PendingRequest) -> Any:
         """Makes a ``tritonclient`` result one of this class, with the places of its outputs."""
         made = cls.unsettled(result)
-        made._placed = flight.settle(made)
+        made._placed = pending.settle(made)
         return made
 
     def _named_places(self) -> list[tuple[str, str, int, int]]:
@@ -396,7 +396,7 @@ class PlacedResult:
         raise NotImplementedError
 
 
-class Door:
+class WeakClient:
     """The client for its buffers. The reference is weak, because the client holds the buffers, except while the client is closed."""
 
     def __init__(self, client: Any):
@@ -439,7 +439,7 @@ class ManagedClient:
     """The part of an ``InferenceServerClient`` that both protocols share."""
 
     _buffers: Optional[Buffers] = None
-    _door: Door
+    _weak_client: WeakClient
     # Whether a session socket exists, if the client was made after the server was started.
     _may_have_session = False
     # The ways that this client supports.
@@ -494,14 +494,14 @@ class ManagedClient:
         self, url: str, ways: Sequence[str], session_socket: Optional[str], server_uid: Optional[int]
     ) -> None:
         self._may_have_session = "lease" in ways and os.path.exists(session_socket or default_path())
-        self._door = Door(self)
-        door, answer_s = self._door, self._answer_s
+        self._weak_client = WeakClient(self)
+        weak_client, answer_s = self._weak_client, self._answer_s
         makers: Makers = {
             "lease": lambda: LeaseTransport(
-                session_socket or default_path(), url, session_socket is not None, door.server_id, answer_s, server_uid,
+                session_socket or default_path(), url, session_socket is not None, weak_client.server_id, answer_s, server_uid,
                 getattr(self, "_token", None),
             ),  # fmt: skip
-            "region": lambda: RegionTransport(url, door.register, door.unregister, door.server_is_away),
+            "region": lambda: RegionTransport(url, weak_client.register, weak_client.unregister, weak_client.server_is_away),
         }
         self._buffers = Buffers(ways, makers)
 
@@ -510,8 +510,8 @@ class ManagedClient:
             raise InferenceServerException("the client is closed")
         return self._buffers
 
-    def _flight(self, inputs: Iterable[Any], outputs: Optional[Sequence[Any]]) -> Flight:
-        return Flight(inputs, outputs, self._lender())
+    def _pending_request(self, inputs: Iterable[Any], outputs: Optional[Sequence[Any]]) -> PendingRequest:
+        return PendingRequest(inputs, outputs, self._lender())
 
     def _extensions(self) -> Sequence[str]:
         """The extensions in the server's metadata."""
@@ -526,4 +526,4 @@ class ManagedClient:
     def _close_buffers(self) -> None:
         # The attribute is missing if tritonclient's constructor failed.
         if self._buffers is not None:
-            self._door.leave(self, self._buffers)
+            self._weak_client.leave(self, self._buffers)

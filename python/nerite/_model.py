@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 
 from nerite import _convert, _datatypes
 from nerite._buffers import heap_block
-from nerite._lane import CALLS_MAX, Call, Input, Lost, Stale, element_dtype
+from nerite._connection import CALLS_MAX, Call, Input, Lost, Stale, element_dtype
 from nerite._messages import Metadata, Spec
 from nerite._pool import Block
 from nerite._response import Response
@@ -71,7 +71,7 @@ class Model:
         if len(arrays) == 1 and type(arrays[0]) is dict:
             named, arrays = {**arrays[0], **named}, ()
         given = (arrays, named, outputs, parameters, id, sequence)
-        return self._finish(self._client.run(lambda lane: self._ask(lane, given, timeout)))
+        return self._finish(self._client.run(lambda connection: self._ask(connection, given, timeout)))
 
     def submit(self, *arrays: Any, **named: Any) -> concurrent.futures.Future[Response]:
         """As a call, but returns at once with a future of the response. Do not change the inputs before the future is done. Buffers of
@@ -99,7 +99,7 @@ class Model:
         outcomes: list[Any] = []
         for first in range(0, len(todo), CALLS_MAX):
             part = todo[first : first + CALLS_MAX]
-            outcomes += self._client.run(lambda lane, part=part: self._ask_many(lane, part, outputs, timeout))
+            outcomes += self._client.run(lambda connection, part=part: self._ask_many(connection, part, outputs, timeout))
         for one in outcomes:
             if isinstance(one, Exception) and not return_errors:
                 raise one
@@ -112,7 +112,7 @@ class Model:
     def stream(self, *arrays: Any, outputs: Optional[Sequence[str]] = None, **named: Any) -> Iterator[Response]:
         """The responses of a decoupled model, which sends any number of them."""
         given = (arrays, named, outputs, None, "", None)
-        yield from (self._finish(one) for one in self._client.stream(lambda lane: lane.stream(self._call(lane, given))))
+        yield from (self._finish(one) for one in self._client.stream(lambda connection: connection.stream(self._call(connection, given))))
 
     async def aio_stream(self, *arrays: Any, **named: Any) -> AsyncIterator[Response]:
         """As :meth:`stream`, for ``async for``."""
@@ -131,7 +131,7 @@ class Model:
         if spec is None or spec.datatype == "BYTES":
             raise InferenceServerException(f"model '{self.name}' has no input '{name}' of a fixed element size")
         dims = tuple(abs(dim) for dim in spec.shape) if shape is None else _datatypes.check_shape(shape)
-        lent = _Lent(self._client.lend(Spec(name, spec.datatype, dims)), Spec(name, spec.datatype, dims))
+        lent = _InputBuffer(self._client.lend(Spec(name, spec.datatype, dims)), Spec(name, spec.datatype, dims))
         self._lent()[name] = lent
         return lent.array
 
@@ -164,9 +164,9 @@ class Model:
 
     # Internal steps.
 
-    def _described(self, lane: Any = None) -> Metadata:
+    def _described(self, connection: Any = None) -> Metadata:
         if self._metadata is None:
-            ask = self._client.run if lane is None else lambda question: question(lane)
+            ask = self._client.run if connection is None else lambda question: question(connection)
             found = ask(lambda one: one.describe(self.name, self.version))
             self._dtypes = {spec.name: None if spec.datatype == "BYTES" else element_dtype(spec.datatype) for spec in found.inputs}
             # The quick path is only for arrays that need no change.
@@ -182,7 +182,7 @@ class Model:
             return None
         key, arrays = found
         try:
-            return self._client.quick(key, arrays, lambda lane: self._call(lane, (arrays, {}, None, None, "", None)))
+            return self._client.quick(key, arrays, lambda connection: self._call(connection, (arrays, {}, None, None, "", None)))
         except Stale:
             self._metadata, self._wanted = None, ()
         except Lost as lost:
@@ -208,49 +208,49 @@ class Model:
             places.append((name, array.shape, _NO_BLOCK))
         return (self.name, self.version, (), tuple(places)), arrays
 
-    def _ask(self, lane: Any, given: Any, timeout: Optional[float]) -> Response:
-        lane.set_timeout(timeout)
+    def _ask(self, connection: Any, given: Any, timeout: Optional[float]) -> Response:
+        connection.set_timeout(timeout)
         for left in reversed(range(TRIES_MAX)):
-            call = self._call(lane, given)
+            call = self._call(connection, given)
             try:
-                return lane.call(call, self._key(call))
+                return connection.call(call, self._key(call))
             except Stale:
                 # The request was not run. The model may have been reloaded with other tensors.
                 self._metadata, self._wanted = None, ()
                 if not left:
-                    raise InferenceServerException(f"model '{self.name}' changes all the time") from None
+                    raise InferenceServerException(f"model '{self.name}' was loaded anew during each of {TRIES_MAX} attempts; try again later") from None
         raise AssertionError("the last try raised")
 
-    def _ask_many(self, lane: Any, requests: Sequence[Any], outputs: Any, timeout: Optional[float]) -> list[Any]:
-        lane.set_timeout(timeout)
+    def _ask_many(self, connection: Any, requests: Sequence[Any], outputs: Any, timeout: Optional[float]) -> list[Any]:
+        connection.set_timeout(timeout)
         split = [((), one) if isinstance(one, dict) else (one, {}) for one in requests]
         if outputs is None:
             quick = [self._as_they_are(arrays, named) for arrays, named in split]
-            if None not in quick and (found := lane.quick_many(*zip(*quick))) is not None:
-                return [self._looked_at(lane, one, split[index], timeout) for index, one in enumerate(found)]
-        calls = [self._call(lane, (arrays, named, outputs, None, "", None)) for arrays, named in split]
-        outcomes = lane.call_many(calls, self._key)
-        return [self._unless_stale(lane, one, split[index], outputs, timeout) for index, one in enumerate(outcomes)]
+            if None not in quick and (found := connection.quick_many(*zip(*quick))) is not None:
+                return [self._looked_at(connection, one, split[index], timeout) for index, one in enumerate(found)]
+        calls = [self._call(connection, (arrays, named, outputs, None, "", None)) for arrays, named in split]
+        outcomes = connection.call_many(calls, self._key)
+        return [self._unless_stale(connection, one, split[index], outputs, timeout) for index, one in enumerate(outcomes)]
 
-    def _looked_at(self, lane: Any, found: Any, request: Any, timeout: Optional[float]) -> Any:
+    def _looked_at(self, connection: Any, found: Any, request: Any, timeout: Optional[float]) -> Any:
         """The result of one of many calls."""
         if type(found) is not tuple:
             return found
         slot, answer = found
-        call = self._call(lane, (*request, None, None, "", None))
-        outcome = lane._caught(lane._settle, slot, call, self._key(call), answer)
-        return self._unless_stale(lane, outcome, request, None, timeout)
+        call = self._call(connection, (*request, None, None, "", None))
+        outcome = connection._caught(connection._settle, slot, call, self._key(call), answer)
+        return self._unless_stale(connection, outcome, request, None, timeout)
 
-    def _unless_stale(self, lane: Any, outcome: Any, request: Any, outputs: Any, timeout: Optional[float]) -> Any:
+    def _unless_stale(self, connection: Any, outcome: Any, request: Any, outputs: Any, timeout: Optional[float]) -> Any:
         """The result, or that of another attempt if the request was not run."""
         if not isinstance(outcome, Stale):
             return outcome
         self._metadata, self._wanted = None, ()
-        return lane._caught(self._ask, lane, (*request, outputs, None, "", None), timeout)
+        return connection._caught(self._ask, connection, (*request, outputs, None, "", None), timeout)
 
-    def _call(self, lane: Any, given: Any) -> Call:
+    def _call(self, connection: Any, given: Any) -> Call:
         arrays, named, outputs, parameters, id, sequence = given
-        metadata = self._described(lane)
+        metadata = self._described(connection)
         specs = metadata.inputs
         if len(arrays) > len(specs):
             raise TypeError(f"model '{self.name}' takes {len(specs)} inputs, {len(arrays)} were given")
@@ -301,14 +301,14 @@ class Model:
                     arrays[name] = array[0] if array.ndim > 1 or array.dtype != np.object_ else array
         return response
 
-    def _lent(self) -> dict[str, _Lent]:
+    def _lent(self) -> dict[str, _InputBuffer]:
         try:
             return self._local.lent
         except AttributeError:
             self._local.lent = {}
             return self._local.lent
 
-    def _with(self, lent: dict[str, _Lent]) -> Any:
+    def _with(self, lent: dict[str, _InputBuffer]) -> Any:
         """A function that runs the call in another thread, with the buffers of this thread."""
         given = dict(lent)
 
@@ -322,7 +322,7 @@ class Model:
         return call
 
 
-class _Lent:
+class _InputBuffer:
     """The buffer of a thread for an input."""
 
     def __init__(self, block: Optional[Block], spec: Spec):

@@ -91,7 +91,7 @@ class Block:
         return np.asarray(self)
 
 
-class Returns:
+class ReturnedBlocks:
     """The list of returned blocks. Finalizers run anywhere, also under the pool's lock, so they only append, which is atomic."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class Pool:
         self._lock = threading.Lock()
         self._slabs: set[Slab] = set()
         self._free: dict[int, list[tuple[Slab, int]]] = {}
-        self._returns = Returns()
+        self._returns = ReturnedBlocks()
 
     def acquire(self, byte_size: int) -> Block:
         """A block of at least ``byte_size`` bytes. Its content is undefined. Raises what ``make`` raises."""

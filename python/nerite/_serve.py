@@ -158,7 +158,7 @@ class Server:
         #: The path of its session socket. None if it has none.
         self.session_socket: Optional[str] = None if asked_socket == "off" else asked_socket
         if self.session_socket is None and self._taken(given, self.http):
-            raise ServerError(f"somebody listens at {self.http} already; choose another http_port")
+            raise ServerError(f"another program listens at {self.http} already; choose another http_port")
         self._has_http = _is_on(given.get("allow-http", True))
         self._may_be_unready = not _is_on(given.get("exit-on-error", True))
         given.setdefault("parent-pid", os.getpid())

@@ -47,7 +47,7 @@ LEASE_NAME, LEASE_BYTE_SIZE, LEASE_DESCRIPTOR = 1, 2, 3
 # The prefix of an entry in the extensions of a server's metadata. 32 hexadecimal digits and a bracket follow.
 SERVER_EXTENSION = "nerite_server("
 # A lease that a request holds: its name, and a number, because it may be lent to the same request again.
-Holding = Tuple[str, int]
+HeldLease = Tuple[str, int]
 # gRPC status codes after which a retry is useless.
 FINAL_CODES = {7: "permission denied", 12: "unimplemented", 16: "unauthenticated"}
 
@@ -95,7 +95,7 @@ class Session:
         # Mappings by name, because a lease that is lent again comes without its descriptor.
         self._mappings: dict[str, np.ndarray] = {}
         # Leases to return, each with the set of leases that its request holds.
-        self._returns: collections.deque[tuple[Holding, set[Holding]]] = collections.deque()
+        self._returns: collections.deque[tuple[HeldLease, set[HeldLease]]] = collections.deque()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._socket.settimeout(answer_s)
@@ -138,19 +138,19 @@ class Session:
         for first in range(0, len(missing), DESCRIPTORS_MAX):
             self._fetch(missing[first : first + DESCRIPTORS_MAX])
 
-    def placed(self, name: str, offset: int, byte_size: int, held: set[Holding]) -> Block:
+    def placed(self, name: str, offset: int, byte_size: int, held: set[HeldLease]) -> Block:
         """A block for an output in a fetched lease. The lease is returned when no array refers to the block any more. Until then it is in
         ``held``."""
         self._drain()
         memory = self._mappings.get(name)
         if memory is None or offset < 0 or byte_size < 0 or offset + byte_size > memory.nbytes:
-            raise SessionLost(f"an output of {byte_size} bytes was placed at {offset} of a lease that is not that large")
+            raise SessionLost(f"the server placed an output of {byte_size} bytes at offset {offset} of a lease that ends before")
         slab = Slab(name, memory[offset : offset + byte_size], keeper=self)
         slab.lent = 1
         block = Block(slab, 0, byte_size)
-        holding = name, next(self._holdings)
-        held.add(holding)
-        weakref.finalize(block, self._let_go, holding, held).atexit = False
+        held_lease = name, next(self._holdings)
+        held.add(held_lease)
+        weakref.finalize(block, self._let_go, held_lease, held).atexit = False
         return block
 
     def new_key(self) -> tuple[str, int]:
@@ -158,7 +158,7 @@ class Session:
         tag = next(self._tags)
         return f"{self.key}-{tag}", tag
 
-    def abandon(self, tag: int, held: Iterable[Holding] = ()) -> None:
+    def abandon(self, tag: int, held: Iterable[HeldLease] = ()) -> None:
         """Tells the server that no further response of this tag will be read. It takes back the leases that were or will be placed for
         them, except those in ``held``. Does not block."""
         call = (CLIENT_ABANDON, _protobuf.encode([(ABANDON_TAG, tag), *((ABANDON_KEPT, name) for name, _ in held)]))
@@ -216,10 +216,10 @@ class Session:
         if why is not None:
             raise Untrusted(path, why)
 
-    def _let_go(self, holding: Holding, held: set[Holding]) -> None:
+    def _let_go(self, held_lease: HeldLease, held: set[HeldLease]) -> None:
         """Notes that a placed output is not used any more. It is a finalizer, which may run anywhere, so it takes no lock and does not
         block."""
-        self._returns.append((holding, held))
+        self._returns.append((held_lease, held))
         self._return_held()
 
     def _return_held(self) -> None:
@@ -241,8 +241,8 @@ class Session:
             # The session has ended, so the server has all leases.
             pass
         # The entries are removed only now. Otherwise `abandon` could return a lease a second time, when it is lent again already.
-        for holding, held in going:
-            held.discard(holding)
+        for held_lease, held in going:
+            held.discard(held_lease)
 
     def _send_now(self, packet: bytes) -> None:
         # The socket's own `send` would block. A packet is sent completely or not at all, so no lock is needed.
@@ -337,7 +337,7 @@ class Session:
             fields = list(_protobuf.decode(packet))
         except _protobuf.DecodeError as error:
             self._socket.close()
-            raise SessionLost(f"not a session: {error}") from error
+            raise SessionLost(f"the answer is not one of a session socket: {error}") from error
         for number, value in fields:
             if number == SERVER_FORGOTTEN and isinstance(value, bytes):
                 self._mappings.pop(value.decode("utf-8", "replace"), None)
@@ -374,7 +374,7 @@ class Session:
                 os.close(descriptor)
         memory = self._mappings.get(name)
         if memory is None or memory.nbytes < byte_size:
-            raise SessionLost("a lease was lent that was never seen here")
+            raise SessionLost("the server lent a lease again that this client does not have")
         return name, memory[:byte_size]
 
 

@@ -83,7 +83,7 @@ def named_uid() -> Optional[int]:
     if not text:
         return None
     if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"NERITE_SERVER_UID is '{text}', which is no user's number")
+        raise ValueError(f"NERITE_SERVER_UID is '{text}', which is not the number of a user")
     return int(text)
 
 

@@ -18,7 +18,7 @@ from session_server import SessionServer
 from tritonclient.utils import InferenceServerException
 
 import nerite
-from nerite import _lane, _messages, _protobuf
+from nerite import _connection, _messages, _protobuf
 
 WAYS = ["session", "lease", "region", "inline"]
 NUMBERS = ["BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "BF16", "FP32", "FP64"]
@@ -73,7 +73,7 @@ def test_a_model_is_called_with_arrays_by_name_and_in_order(any_client):
 @pytest.mark.parametrize("datatype", NUMBERS)
 def test_numbers_of_each_datatype_come_back_as_they_were(any_client, datatype):
     identity = any_client.model(f"identity_{datatype.lower()}")
-    dtype = _lane.element_dtype(datatype)
+    dtype = _connection.element_dtype(datatype)
     raw = np.random.default_rng(3).integers(0, 256, 40 * dtype.itemsize, dtype=np.uint8)
     array = (raw % 2).astype(bool) if datatype == "BOOL" else raw.view(dtype)
     for size in (40, 40, 40, 7, 40, 1):
@@ -101,7 +101,7 @@ def test_lists_and_numbers_are_converted_where_nothing_is_lost(any_client):
         any_client.model("identity_int32")([1.5])
 
 
-def test_what_is_wrong_is_said_and_the_client_goes_on(any_client):
+def test_errors_name_the_mistake_and_the_client_stays_usable(any_client):
     simple = any_client.model("simple")
     ones = np.ones((1, 16), np.int32)
     with pytest.raises(TypeError, match="no input 'INPUT9', it takes INPUT0, INPUT1"):
@@ -245,12 +245,12 @@ def test_more_outputs_are_kept_than_the_server_prepares(client):
     identity = client.model("identity_int32")
     kept = [identity(np.full(16, number, np.int32)).OUTPUT0 for number in range(600)]
     assert [int(one[0]) for one in kept] == list(range(600))
-    (lane,) = client._all
-    assert lane.slots <= _lane.SLOTS_MAX
+    (connection,) = client._all
+    assert connection.slots <= _connection.SLOTS_MAX
     for shape in range(1, 150):
         identity(np.ones(shape, np.int32))
         identity(np.ones(shape, np.int32))
-    assert lane.slots <= _lane.SLOTS_MAX and len(lane.plans) <= _lane.PLANS_MAX
+    assert connection.slots <= _connection.SLOTS_MAX and len(connection.plans) <= _connection.PLANS_MAX
     assert [int(one[-1]) for one in kept] == list(range(600))
     assert identity([5]).OUTPUT0[0] == 5
 
@@ -260,9 +260,9 @@ def test_memory_is_used_again_when_nobody_refers_to_it(client):
     array = np.ones(1 << 18, np.int32)
     for _ in range(200):
         identity(array)
-    (lane,) = client._all
-    assert lane.pool.census()["bytes"] <= 12 << 20
-    assert lane.slots <= 3
+    (connection,) = client._all
+    assert connection.pool.census()["bytes"] <= 12 << 20
+    assert connection.slots <= 3
 
 
 def test_a_call_is_one_packet_of_six_bytes_and_one_of_four(client):
@@ -270,16 +270,16 @@ def test_a_call_is_one_packet_of_six_bytes_and_one_of_four(client):
     array = np.ones(16, np.float32)
     for _ in range(3):
         identity(array)
-    (lane,) = client._all
+    (connection,) = client._all
     sent, received = [], []
-    send, receive = lane.send_packet, lane.receive_packet
-    lane.send_packet = lambda packet: (sent.append(len(packet)), send(packet))[1]
+    send, receive = connection.send_packet, connection.receive_packet
+    connection.send_packet = lambda packet: (sent.append(len(packet)), send(packet))[1]
 
     def counted(buffer):
         received.append(receive(buffer))
         return received[-1]
 
-    lane.receive_packet = counted
+    connection.receive_packet = counted
     before = client.copied_bytes
     for _ in range(50):
         identity(array)

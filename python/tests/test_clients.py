@@ -139,7 +139,7 @@ def test_larger_and_smaller_outputs_than_expected(client, protocol, way):
         client.infer("identity_fp32", [given], outputs=small)
 
 
-def test_an_output_has_one_place(client, protocol, way):
+def test_an_output_that_is_requested_twice_is_refused(client, protocol, way):
     m = module(protocol)
     given, _ = managed(client, protocol, np.arange(4, dtype=np.float32), "FP32")
     with pytest.raises(InferenceServerException, match="output 'OUTPUT0' already exists in request"):
@@ -383,7 +383,7 @@ def test_asyncio_clients_register_no_regions():
         (lambda c, h: c.copy_to_shared_memory(h, [1, 2]), r"unexpected list shape \[2\], expected \[2, 3\]"),
         (lambda c, h: h.set_byte_size(3), "follows from its shape"),
         (lambda c, h: c.register_input_tensor_with_shared_memory([2], "FLOAT"), "unknown datatype 'FLOAT'"),
-        (lambda c, h: c.register_input_tensor_with_shared_memory([-1], "FP32"), "needs every dimension"),
+        (lambda c, h: c.register_input_tensor_with_shared_memory([-1], "FP32"), "must not have unknown dimensions"),
         (lambda c, h: c.register_input_tensor_with_shared_memory([2], "FP32", 9), "takes 8 bytes, not the 9"),
         (lambda c, h: nerite.http.InferInput("X", [2, 3], "INT32").set_shared_memory_request(h), "input 'X' is"),
         (lambda c, h: nerite.grpc.InferInput("X", [3, 2], "FP32").set_shared_memory_request(h), "input 'X' is"),
@@ -600,7 +600,7 @@ def test_the_session_socket_is_found_and_only_used_for_its_own_server(launcher, 
         assert ended.stdout == "lease None\n"
 
 
-def test_without_quota_left_other_ways_are_taken(launcher, protocol):
+def test_buffers_are_sent_in_another_way_when_the_quota_is_used_up(launcher, protocol):
     server = launcher.get("nerite", "--lease-max-bytes=1048576", "--session-max-bytes=524288")
     with server.client(protocol, session_socket=server.session_socket) as client:
         handles = [client.register_input_tensor_with_shared_memory([70_000], "FP32") for _ in range(3)]
@@ -654,7 +654,7 @@ def test_new_buffers_work_after_the_server_was_restarted(launcher, protocol):
         assert client.infer("identity_fp32", [again]).as_numpy("OUTPUT0").tolist() == list(range(10))
 
 
-def test_what_killed_processes_left_is_swept_and_nothing_else():
+def test_objects_of_killed_processes_are_removed_and_no_others():
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     old, prefix = time.time() - 3600, _transports.POOL_PREFIX
@@ -692,6 +692,6 @@ def test_a_server_that_dies_is_an_error_and_a_new_one_is_used(launcher, protocol
         assert kept.tolist() == list(range(10))
 
 
-def test_what_is_shared_leaves_no_trace_here():
+def test_no_shared_object_is_left_after_the_tests():
     gc.collect()
     assert shared_objects() == set()

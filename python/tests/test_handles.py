@@ -93,7 +93,7 @@ class OnDemand(Asked):
 
 
 @pytest.mark.parametrize("datatype", FIXED)
-def test_what_others_make_of_a_handle_is_its_memory(make, datatype):
+def test_arrays_that_other_libraries_make_of_a_handle_share_its_memory(make, datatype):
     handle = make([2, 3], datatype)
     handle.as_memory()[:] = 0
     seen = np.asarray(handle)
@@ -181,7 +181,7 @@ def test_a_handle_is_true_whatever_its_shape(make):
     assert np.from_dlpack(make([0, 3], "FP32")).shape == (0, 3)
 
 
-def test_what_others_made_keeps_the_memory(make):
+def test_arrays_of_other_libraries_keep_the_memory(make):
     handle = make([4], "INT64")
     handle[:] = 5
     views = [np.asarray(handle), np.from_dlpack(handle), np.asarray(handle.__buffer__(0)), dlpack.borrowed(handle)[1]]
@@ -339,7 +339,7 @@ def nested(depth: int):
         ("INT64", np.zeros(2, "m8[s]"), "unexpected datatype timedelta64.* expected INT64"),
     ],
 )
-def test_what_would_be_lost_is_refused_and_nothing_is_written(client, make, datatype, given, text):
+def test_a_conversion_that_loses_values_is_refused_and_writes_nothing(client, make, datatype, given, text):
     handle = make([2], datatype)
     before = handle.as_memory().tobytes()
     with pytest.raises(InferenceServerException, match=text):

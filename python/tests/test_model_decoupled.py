@@ -63,7 +63,7 @@ def output(at, words):
     return [["OUT", "BYTES", [1], 1, at, len(words) + 4]]
 
 
-def test_each_response_is_told_at_once_and_the_next_waits_for_its_places(talk):
+def test_each_response_is_sent_at_once_and_the_next_waits_for_its_memory(talk):
     number = talk.execute("send(text('first')); send(text('second')); send(flags=1)")
     first = talk.hear()
     assert first == {"call": 1, "respond": number, "final": False, "response": {"outputs": output(0, "first"), "parameters": {}}}
@@ -87,7 +87,7 @@ def test_a_last_response_is_not_answered(talk):
     assert told == {"respond": number, "final": True, "response": {"outputs": output(0, "only"), "parameters": {}}}
 
 
-def test_nobody_is_told_more_once_the_request_is_over(talk):
+def test_responses_after_the_end_of_a_request_are_not_sent(talk):
     number = talk.execute("send(text('a')); send(text('b')); send(text('c')); send(flags=1)")
     assert talk.hear()["call"] == 1
     talk.server.calls.send(b'{"call":1,"over":true}')
@@ -124,7 +124,7 @@ def test_an_error_of_execute_ends_the_request(talk):
     assert talk.server.receive() == {"responses": []}
 
 
-def test_a_place_that_is_too_small_is_exchanged(talk):
+def test_memory_that_is_too_small_is_replaced(talk):
     number = talk.execute("send(text('x' * 5000), 1)")
     assert talk.hear() == {"call": 1, "place": [number, "OUT", 5004]}
     larger = talk.server.memory(8192)
@@ -137,7 +137,7 @@ def test_a_place_that_is_too_small_is_exchanged(talk):
     assert made == ["OUT", "BYTES", [1], larger.segment, 64, 5004]
 
 
-def test_a_request_that_runs_again_is_told_before_the_batch_is_answered(talk):
+def test_a_request_that_runs_again_is_returned_before_the_batch_is_answered(talk):
     number = talk.execute("request.set_release_flags(2); send(text('first')); self.kept.append(send)")
     assert (talk.hear()["call"], talk.hear()) == (1, {"call": 2, "again": [number]})
     talk.server.channel.settimeout(0.2)
@@ -152,7 +152,7 @@ def test_a_request_that_runs_again_is_told_before_the_batch_is_answered(talk):
     assert {"release": number} in told
 
 
-def test_the_places_of_a_later_run_are_asked_for(talk):
+def test_a_later_run_asks_for_the_memory_of_its_outputs(talk):
     request = talk.server.request((), [], parameters={"code": "send(text('second'), 1)"}, asks=True)
     talk.server.send({"do": "execute", "requests": [request], "map": [], "forget": []})
     assert talk.hear() == {"call": 1, "respond": request["number"], "final": False}

@@ -198,7 +198,7 @@ def test_tensors_of_every_datatype_and_shape_go_through(start):  # noqa: F811
             assert (placed(server, output, dtype) == array).all()
 
 
-def test_places_that_are_not_aligned_serve_as_well(start):  # noqa: F811
+def test_memory_that_is_not_aligned_works_too(start):  # noqa: F811
     server = start(IDENTITY)
     memory = server.memory(1000)
     array = np.arange(8, dtype=np.float64)
@@ -310,7 +310,7 @@ def test_a_model_that_writes_to_its_inputs_is_told_the_cure_and_can_have_copies(
     assert error == {"error": "Incorrect value for PRIVATE_INPUTS: maybe, expected 'yes' or 'no'"}
 
 
-def test_a_place_that_is_too_small_is_exchanged(start):  # noqa: F811
+def test_memory_that_is_too_small_is_replaced(start):  # noqa: F811
     server = start(IDENTITY)
     memory = server.memory(1 << 16)
     asked = []
@@ -332,7 +332,7 @@ def test_a_place_that_is_too_small_is_exchanged(start):  # noqa: F811
         assert (placed(server, one["outputs"][0]) == array).all()
 
 
-def test_a_place_of_the_clients_that_is_too_small_is_told(start):  # noqa: F811
+def test_client_memory_that_is_too_small_is_reported(start):  # noqa: F811
     server = start(IDENTITY)
     memory = server.memory(1 << 16)
     one = server.request([given(memory, "IN", np.zeros(100, np.float32))], [["OUT", 1, 4096, 399, True]])
@@ -343,7 +343,7 @@ def test_a_place_of_the_clients_that_is_too_small_is_told(start):  # noqa: F811
     assert memory.get(4096, 400) == b"\0" * 400
 
 
-def test_a_place_that_cannot_be_had_fails_its_request_alone(start):  # noqa: F811
+def test_a_request_whose_output_gets_no_memory_fails_alone(start):  # noqa: F811
     server = start(IDENTITY)
     memory = server.memory(4096)
     inputs = [given(memory, "IN", np.zeros(10, np.float32))]
@@ -369,7 +369,7 @@ def test_a_message_to_forget_may_come_before_an_answer(start):  # noqa: F811
 
 
 @pytest.mark.parametrize("place", [[1, 2048, 64, True], [1, 2048, 64, False], [1, 2048, 8, False]])
-def test_a_model_computes_straight_into_the_place_of_its_output(start, place):  # noqa: F811
+def test_a_model_computes_directly_into_the_memory_of_its_output(start, place):  # noqa: F811
     server = start(OBEDIENT)
     memory = server.memory(4096)
     server.on_need = lambda *_: {"at": [1, 1024, 512]}

@@ -35,7 +35,7 @@ def test_a_region_serves_as_memory_of_the_servers_does(guarded):
     assert (placed(server, answer["responses"][0]["outputs"][0]) == array).all()
 
 
-def test_an_input_that_was_taken_away_is_told_and_the_process_lives(guarded):
+def test_an_input_whose_memory_was_lost_is_reported_and_the_process_lives(guarded):
     server = guarded(IDENTITY)
     region, own = server.memory(1 << 16, is_region=True), server.memory(1 << 16)
     region.used = 3 * PAGE
@@ -50,7 +50,7 @@ def test_an_input_that_was_taken_away_is_told_and_the_process_lives(guarded):
     assert not server.execute(fine).get("lost")
 
 
-def test_an_output_whose_place_was_taken_away_is_told(guarded):
+def test_an_output_whose_memory_was_lost_is_reported(guarded):
     server = guarded(IDENTITY)
     region, own = server.memory(1 << 16, is_region=True), server.memory(1 << 16)
     one = server.request([given(own, "IN", np.ones(100, np.float32))], [["OUT", region.segment, 2 * PAGE, 400, True]])
@@ -60,7 +60,7 @@ def test_an_output_whose_place_was_taken_away_is_told(guarded):
     assert segment == region.segment and 2 * PAGE <= offset < 2 * PAGE + 400
 
 
-def test_strings_that_were_taken_away_fail_their_request(guarded):
+def test_strings_whose_memory_was_lost_fail_their_request(guarded):
     server = guarded(IDENTITY)
     region, own = server.memory(1 << 16, is_region=True), server.memory(1 << 16)
     os.truncate(region.descriptor, PAGE)

@@ -24,7 +24,7 @@ def maps(server) -> str:
         return file.read()
 
 
-def test_an_identity_model_writes_its_input_to_the_place_of_its_output(start):  # noqa: F811
+def test_an_identity_model_writes_its_input_to_the_memory_of_its_output(start):  # noqa: F811
     server = start(IDENTITY, ready=False)
     ready = server.initialize()["ready"]
     assert ready == {"python": VERSION, "numpy": ready["numpy"], "guard": False}
@@ -300,7 +300,7 @@ def test_texts_that_are_not_unicode_are_told_all_the_same(start):  # noqa: F811
     assert obey(server, "raise OSError('caf\\udce9 \\U0001f600 ü')")["error"].startswith("OSError: caf? \U0001f600 ü\n")
 
 
-def test_lines_of_each_level_go_to_the_servers_log_with_their_place(start):  # noqa: F811
+def test_lines_of_each_level_go_to_the_servers_log_with_file_and_line(start):  # noqa: F811
     server = start(OBEDIENT)
     calls = ["log('a')", "log('b', L.WARNING)", "log_error('c')", "log_verbose('d')", "log_info('e')", "log_warn('f')"]
     obey(server, "\n".join(["L = pb_utils.Logger", *(f"L.{call}" for call in calls)]))
@@ -352,7 +352,7 @@ KEPT = ["request.inputs()[0].as_numpy()", "request.inputs()[0].as_numpy()[1:2].v
 
 
 @pytest.mark.parametrize("kept", KEPT)
-def test_memory_that_a_model_keeps_is_told_and_no_other(start, kept):  # noqa: F811
+def test_only_memory_that_a_model_keeps_is_reported(start, kept):  # noqa: F811
     server = start(OBEDIENT)
     memory = server.memory(1 << 16)
     for code, expect in [
@@ -366,7 +366,7 @@ def test_memory_that_a_model_keeps_is_told_and_no_other(start, kept):  # noqa: F
         assert {key: answer[key] for key in ("held", "let_go") if key in answer} == expect, code
 
 
-def test_the_place_of_an_output_that_a_model_keeps_is_told(start):  # noqa: F811
+def test_the_memory_of_an_output_that_a_model_keeps_is_reported(start):  # noqa: F811
     server = start(OBEDIENT)
     code = "self.kept = request.output_array('OUT', (4,), 'f4'); ret = [pb_utils.InferenceResponse([pb_utils.Tensor('OUT', self.kept)])]"
     answer = obey(server, code)
@@ -447,7 +447,7 @@ class TritonPythonModel:
 """
 
 
-def test_outputs_that_the_configuration_does_not_have_are_told_once(start):  # noqa: F811
+def test_outputs_that_the_configuration_does_not_have_are_reported_once(start):  # noqa: F811
     server = start(ANY_OUTPUT, ready=False)
     names = [("OUT", "TYPE_FP32"), ("TYPED", "TYPE_FP32"), ("TEXT", "TYPE_STRING")]
     assert "ready" in server.initialize({"output": [{"name": name, "data_type": datatype} for name, datatype in names]})

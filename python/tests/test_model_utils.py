@@ -227,7 +227,7 @@ class Exports:
         (lambda: pb_utils.Tensor.from_dlpack("", np.zeros(2)), "Tensor name cannot be an empty string."),
     ],
 )
-def test_what_cannot_be_is_refused_in_tritons_words(run, error):
+def test_impossible_arguments_are_refused_with_tritons_text(run, error):
     with pytest.raises(pb_utils.TritonModelException) as raised:
         run()
     assert str(raised.value) == error

@@ -57,7 +57,7 @@ def test_every_method_has_the_same_parameters(name, kind):
         assert all(kind == inspect.Parameter.KEYWORD_ONLY for name, kind, _ in made if name in more)
 
 
-def test_what_is_our_own_is_typed():
+def test_the_packages_own_functions_have_type_hints():
     # A `with` block around an untyped __enter__ makes a client of type Any.
     aio = importlib.import_module("nerite.grpc.aio")
     for client, enter in ((nerite.http, "__enter__"), (nerite.grpc, "__enter__"), (aio, "__aenter__")):

@@ -204,7 +204,7 @@ def test_a_packet_is_read_and_written_as_it_is_there(name):
     assert packets.written(PACKETS[name]) == golden(name)
 
 
-def test_every_packet_is_tried():
+def test_every_packet_of_the_folder_has_a_test():
     assert {one.stem for one in FOLDER.glob("*.json")} == set(PACKETS)
     assert {one.stem for one in FOLDER.glob("*.bin")} == {"execute", "execute_again", "execute_traced", "executed"}
 
@@ -248,7 +248,7 @@ def test_the_channel_sends_and_receives_these_bytes():
         assert Channel(ours).receive() == (packed.read(packed_golden("execute")), [])
 
 
-def test_the_parts_that_are_looked_at_are_where_they_are_said_to_be():
+def test_the_parts_of_a_packet_are_at_their_positions():
     assert FIRST["inputs"][0][packets.TENSOR_SEGMENT] == FIRST["outputs"][0][packets.PLACE_SEGMENT] == 5
     assert packets.long_bytes(packets.read(golden("long"))) == 70000
     assert packets.long_bytes(packets.read(golden("done"))) is None

@@ -222,7 +222,7 @@ def test_an_empty_output_needs_no_lease(client, protocol):
     assert result.as_numpy("OUTPUT0").shape == (0,)
 
 
-def test_what_a_lost_response_named_comes_back(server, protocol):
+def test_leases_of_a_lost_response_are_returned(server, protocol):
     options = {"network_timeout": 0.6} if protocol == "http" else {}
     late = {} if protocol == "http" else {"client_timeout": 0.6}
     with server.client(protocol, buffers="lease", **options) as client:
@@ -235,7 +235,7 @@ def test_what_a_lost_response_named_comes_back(server, protocol):
         assert client._buffers.placing_session().is_alive()
 
 
-def test_results_that_nobody_takes_come_back(server, protocol, client):
+def test_leases_of_results_that_are_never_read_are_returned(server, protocol, client):
     m, given = module(protocol), large(client, protocol)
     before, seen = lent_at_rest(server), queue.Queue()
     for _ in range(4):
@@ -273,7 +273,7 @@ def test_many_threads_share_a_client(server):
         wait_until(lambda: lent_bytes(server) <= before + 6 * 98304)
 
 
-def test_without_room_the_output_comes_with_the_response(launcher, protocol):
+def test_an_output_without_a_free_lease_comes_with_the_response(launcher, protocol):
     server, m = launcher.get("nerite", "--lease-max-bytes=1048576", "--session-max-bytes=524288"), module(protocol)
     with server.client(protocol, session_socket=server.session_socket) as client:
         given = m.InferInput("INPUT0", [60_000], "FP32")
@@ -315,7 +315,7 @@ def ask_plainly(client, protocol, key, count=COUNT):
     return client.infer("identity_fp32", [given], outputs=[output])
 
 
-def test_a_plain_client_can_ask_for_it_too(server, protocol):
+def test_a_client_of_triton_can_have_outputs_placed_too(server, protocol):
     session = Session(server.session_socket)
     with plain(protocol).InferenceServerClient(server.url(protocol)) as client:
         said = told(ask_plainly(client, protocol, session.key), protocol)
@@ -357,7 +357,7 @@ def test_a_session_fetches_its_own_leases_only(server):
         session.close()
 
 
-def test_an_abandoned_request_places_nothing_more(server):
+def test_an_abandoned_request_gets_no_more_leases(server):
     session = Session(server.session_socket)
     key, tag = session.new_key()
     with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
@@ -639,7 +639,7 @@ def m_input(protocol):
     return given
 
 
-def test_news_of_forgotten_leases_does_not_pile_up(server, client, protocol):
+def test_notices_of_freed_leases_do_not_accumulate(server, client, protocol):
     m, given = module(protocol), m_input(protocol)
     session = None
     for _ in range(3):

@@ -48,7 +48,7 @@ def pool(maker):
         (150_528 * 4, 655360),
     ],
 )
-def test_a_class_holds_what_was_asked_and_wastes_little(asked, given):
+def test_a_size_class_is_large_enough_and_not_much_larger(asked, given):
     assert _pool.size_class(asked) == given
     assert _pool.size_class(given) == given
     assert given >= asked
@@ -152,7 +152,7 @@ def test_threads_get_blocks_of_their_own(pool):
     assert pool.census()["lent"] == 0
 
 
-def test_a_forked_child_is_lent_nothing_of_its_parents(pool, maker):
+def test_a_forked_child_gets_no_memory_of_its_parent(pool, maker):
     kept = pool.acquire(300)
     del_me = pool.acquire(300)
     child = os.fork()

@@ -47,5 +47,5 @@ def test_the_first_example_of_the_project_runs(launcher):
     assert "takes image: FP32 [-1, 64]" in ended.stdout and ended.stdout.strip()[-1].isdigit()
 
 
-def test_there_are_seven():
+def test_the_page_has_seven_examples():
     assert len(EXAMPLES) == 7

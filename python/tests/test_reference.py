@@ -23,7 +23,7 @@ def test_a_changed_docstring_changes_the_page(monkeypatch):
     assert "Parameters:\n\n- `url : str`: Where, and how.\n" in page
 
 
-def test_what_others_made_is_not_listed():
+def test_names_of_other_packages_are_not_listed():
     import nerite.http
 
     names = make_reference.own_names(nerite.http)

@@ -41,7 +41,7 @@ def ends(pid: int) -> bool:
     return not is_there(pid)
 
 
-def test_it_serves_and_stops_with_the_block():
+def test_a_server_serves_in_its_with_block_and_stops_at_its_end():
     with nerite.serve(EXAMPLES, id="block") as server:
         with server.connect() as client:
             assert client.transport == "session"
@@ -187,7 +187,7 @@ def test_without_a_server_the_cure_is_said(monkeypatch, tmp_path):
         nerite.serve(EXAMPLES)
 
 
-def test_a_server_of_another_version_is_told(monkeypatch):
+def test_a_server_of_another_version_is_reported(monkeypatch):
     monkeypatch.setattr(_binary.importlib.metadata, "version", lambda name: "0.0.1")
     with pytest.warns(RuntimeWarning, match="the server is nerite 0.0.1, and its clients are nerite-client"):
         _binary.warn_of_other_version()

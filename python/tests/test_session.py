@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 
 from nerite import _protobuf
 from nerite._buffers import view
-from nerite._managed import Buffers, Flight
+from nerite._managed import Buffers, PendingRequest
 from nerite._session import LeaseTransport, Session, listens
 from nerite._transports import Refused
 
@@ -93,7 +93,7 @@ def test_closing_ends_the_session_when_the_last_array_is_gone(server, buffers):
 
 
 @pytest.mark.filterwarnings("error")
-def test_the_end_of_a_session_is_no_reason_to_warn(server):
+def test_the_end_of_a_session_causes_no_warning(server):
     buffers = Buffers(["lease"], {"lease": lambda: LeaseTransport(server.path, "", is_certain=True)})
     array = view(buffers.lend_shared(1000), [1000], "UINT8")
     buffers.close()
@@ -155,22 +155,22 @@ def test_the_servers_last_word_is_kept(server, buffers):
         assert session.why_ended() == "the operator has ended this session"
 
 
-def test_a_request_that_uses_what_an_ended_session_lent_says_so(server, buffers):
+def test_a_request_with_memory_of_an_ended_session_says_so(server, buffers):
     block = buffers.lend_shared(100)
     server.end_all(14, "the operator has ended this session")
     server.wait(lambda: server.ended == 1)
-    flight = Flight([], None, buffers)
+    pending = PendingRequest([], None, buffers)
     # With an input that has no block, for its bytes travel in the request.
-    flight.inputs = [None, block]
+    pending.inputs = [None, block]
     unknown = "Unable to find shared memory region: 'lease-1'; register it before the request"
     error = InferenceServerException(unknown, status="404")
-    flight.lost(error, lambda _: True)
+    pending.lost(error, lambda _: True)
     assert error.message().startswith("the session that lent the request's memory has ended: the operator has ended")
     assert error.status() == "404"
     # Where the session goes on, the server knows better.
-    flight.inputs = [buffers.lend_shared(100)]
+    pending.inputs = [buffers.lend_shared(100)]
     error = InferenceServerException(unknown)
-    flight.lost(error, lambda _: True)
+    pending.lost(error, lambda _: True)
     assert error.message() == unknown
 
 
@@ -200,7 +200,7 @@ def test_refused_leases_leave_no_descriptor(server):
     assert len(os.listdir("/proc/self/fd")) == before + 20
 
 
-def test_a_server_that_has_no_place_is_not_asked_again_at_once(server, buffers, monkeypatch):
+def test_a_server_without_free_sessions_is_not_asked_again_at_once(server, buffers, monkeypatch):
     server.refuse = (8, "256 sessions are open")
     for _ in range(5):
         with pytest.raises(Exception, match="256 sessions are open"):
@@ -236,7 +236,7 @@ def test_the_listener_of_a_port_is_found():
     assert not listens(os.getpid(), "unix:/some/path")
 
 
-def test_a_forked_child_lets_go_of_the_session(server, buffers):
+def test_a_forked_child_closes_the_session_of_its_parent(server, buffers):
     block = buffers.lend_shared(1000)
     child = os.fork()
     if child == 0:
@@ -272,7 +272,7 @@ def test_numbers_survive_the_wire(value):
 
 
 @pytest.mark.parametrize("packet", [b"\x08", b"\x0a\x05ab", b"\x0b", b"\x0d\0\0", b"\xff" * 11])
-def test_half_messages_are_errors(packet):
+def test_incomplete_messages_are_errors(packet):
     with pytest.raises(_protobuf.DecodeError):
         list(_protobuf.decode(packet))
 

@@ -108,7 +108,7 @@ def test_more_than_the_file_system_has_is_an_error_and_leaves_nothing(key):
     assert not exists(key)
 
 
-def test_an_object_of_another_user_is_told_with_both_users(key, monkeypatch):
+def test_the_error_of_an_object_of_another_user_names_both_users(key, monkeypatch):
     def refuse(*_):
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -119,7 +119,7 @@ def test_an_object_of_another_user_is_told_with_both_users(key, monkeypatch):
         monkeypatch.undo()
 
 
-def test_an_object_without_bytes_yet_is_told(key):
+def test_an_object_without_bytes_is_an_error(key):
     os.close(os.open(f"/dev/shm{key}", os.O_CREAT | os.O_RDWR))
     with pytest.raises(RegionError, match="has 0 bytes; attach when its maker"):
         Region.attach(key)
@@ -163,7 +163,7 @@ def test_a_forked_child_never_unlinks(key):
         assert exists(key)
 
 
-def test_a_name_that_somebody_else_took_over_is_theirs(key):
+def test_a_name_that_another_process_took_over_is_left_alone(key):
     region = Region.create(key, 4096)
     os.unlink(shm.path_of(key))
     with Region.create(key, 4096):

@@ -140,11 +140,11 @@ def test_regions_can_be_cleaned_up_without_a_server():
         (([np.array(["x"])], [], ["a"], None), "no datatype"),
         (([X], ["OUT"], ["a", "b"], None), "pair of its name and its byte size, got 'OUT'"),
         (([X], [("OUT", 2.5)], ["a", "b"], None), r"pair of its name and its byte size, got \('OUT', 2.5\)"),
-        (([X], [("OUT", -4)], ["a", "b"], None), "output 'OUT' is to have -4 bytes"),
+        (([X], [("OUT", -4)], ["a", "b"], None), "output 'OUT' cannot have -4 bytes"),
         (([X], OUTPUTS[:1], "ab", None), "a list of strings, got the string 'ab'"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_made(arguments, text):
+def test_mistakes_are_reported_before_anything_is_made(arguments, text):
     client = Client()
     with pytest.raises(ValueError, match=text):
         shm_util.create_set_shm_regions(*arguments, client, "http")

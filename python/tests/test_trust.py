@@ -41,12 +41,12 @@ OWN, OTHER = 7, 8
         ((OWN, 0o777, False), OWN, None, "'/d', made by user 7, is no directory or a link to one"),
     ],
 )
-def test_whom_a_client_talks_to(directory, peer, named, reason):
+def test_which_sockets_a_client_trusts(directory, peer, named, reason):
     found = why_not(OWN, named, Directory("/d", *directory) if directory else None, peer)
     assert (found or "").split("; ")[0] == (reason or "")
 
 
-def test_the_cure_is_said():
+def test_the_refusal_of_a_socket_names_the_cure():
     assert why_not(OWN, None, None, OTHER).endswith("name its user: server_uid=8 or NERITE_SERVER_UID=8")
     assert "remove '/d'" in why_not(OWN, None, Directory("/d", OTHER, 0o700, True), None)
 
@@ -76,7 +76,7 @@ def received(process) -> str:
     return told
 
 
-def test_a_stranger_gets_no_byte(stranger):
+def test_the_socket_of_another_user_gets_no_byte(stranger):
     process, path = stranger
     with pytest.raises(Untrusted, match="the server there is user 65534, and this is user 0"):
         Session(path)
@@ -96,7 +96,7 @@ def test_other_ways_are_taken_with_a_warning(stranger):
 
 
 @pytest.mark.parametrize("by", ["argument", "environment"])
-def test_a_user_who_was_named_is_talked_to(stranger, monkeypatch, by):
+def test_the_socket_of_a_named_user_is_used(stranger, monkeypatch, by):
     process, path = stranger
     options = {"server_uid": 65534} if by == "argument" else {}
     if by == "environment":
@@ -107,13 +107,13 @@ def test_a_user_who_was_named_is_talked_to(stranger, monkeypatch, by):
     assert "0 bytes" not in received(process)
 
 
-def test_a_user_who_has_no_number_is_nobody(tmp_path, monkeypatch):
+def test_a_name_in_place_of_a_user_number_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("NERITE_SERVER_UID", "root")
-    with pytest.raises(Untrusted, match="NERITE_SERVER_UID is 'root', which is no user's number"):
+    with pytest.raises(Untrusted, match="NERITE_SERVER_UID is 'root', which is not the number of a user"):
         Session(str(tmp_path / "s"))
 
 
-def test_the_default_directory_is_looked_at_before_anybody_is_connected_to(tmp_path, monkeypatch):
+def test_the_default_directory_is_checked_before_a_connection_is_made(tmp_path, monkeypatch):
     monkeypatch.delenv("NERITE_SESSION_SOCKET", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert _trust.default_path() == str(tmp_path / "nerite" / "session.sock")

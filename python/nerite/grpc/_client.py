@@ -10,7 +10,7 @@ from tritonclient.utils import InferenceServerException
 
 from nerite import _managed, _names
 from nerite._buffers import wants_place
-from nerite._managed import Buffers, Flight, ManagedClient, Placing, placing_for
+from nerite._managed import Buffers, LeasedOutputs, ManagedClient, PendingRequest, placing_for
 from nerite._transports import GOODBYE_S
 from nerite.grpc._tensors import InferResult
 
@@ -44,16 +44,16 @@ class Stream:
         # Released at the end, with all objects that it refers to, because the library's own objects for a stream are a reference cycle.
         self._callback = callback
         self._lock = threading.Lock()
-        self._flights: dict[str, list[Flight]] = {}
+        self._pending: dict[str, list[PendingRequest]] = {}
         # More than one only if the session was lost and opened again.
-        self._placings: list[Placing] = []
+        self._placings: list[LeasedOutputs] = []
 
     def begin(self, inputs: Any, outputs: Any, request_id: str) -> Any:
         """The outputs for a request."""
-        flight = Flight(inputs, None, self._buffers)
-        if any(block is not None for block in flight.inputs):
+        pending = PendingRequest(inputs, None, self._buffers)
+        if any(block is not None for block in pending.inputs):
             with self._lock:
-                self._flights.setdefault(request_id, []).append(flight)
+                self._pending.setdefault(request_id, []).append(pending)
         if outputs is None or not any(wants_place(one) for one in outputs):
             return outputs
         placing = placing_for(self._buffers, self._placings[-1] if self._placings else None)
@@ -90,7 +90,7 @@ class Stream:
     def end(self) -> None:
         """Notes that no further response will be read."""
         self._callback = None
-        self._flights = {}
+        self._pending = {}
         placings, self._placings = self._placings, []
         for placing in placings:
             placing.give_up()
@@ -99,11 +99,11 @@ class Stream:
         """A response without a mark is the final one."""
         parameter = response.parameters.get("triton_final_response")
         with self._lock:
-            flights = self._flights.get(response.id) if response.id else None
-            if flights and (parameter is None or parameter.bool_param):
-                flights.pop(0)
-                if not flights:
-                    del self._flights[response.id]
+            waiting = self._pending.get(response.id) if response.id else None
+            if waiting and (parameter is None or parameter.bool_param):
+                waiting.pop(0)
+                if not waiting:
+                    del self._pending[response.id]
 
 
 class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
@@ -157,13 +157,13 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
         self, model_name: str, inputs: Any, model_version: str = "", outputs: Any = None, *args: Any, **kwargs: Any
     ) -> InferResult:
         """As tritonclient's; ``outputs`` may hold ``InferOutput`` objects."""
-        flight = self._flight(inputs, outputs)
+        pending = self._pending_request(inputs, outputs)
         try:
-            result = super().infer(model_name, inputs, model_version, flight.outputs, *args, **kwargs)
+            result = super().infer(model_name, inputs, model_version, pending.outputs, *args, **kwargs)
         except BaseException as error:
-            flight.lost(error, is_answer)
+            pending.lost(error, is_answer)
             raise
-        return InferResult.of(result, flight)
+        return InferResult.of(result, pending)
 
     @_names.passing(origin.InferenceServerClient.async_infer)
     def async_infer(
@@ -177,19 +177,19 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
         **kwargs: Any,
     ) -> Any:
         """As tritonclient's; ``outputs`` may hold ``InferOutput`` objects."""
-        flight = self._flight(inputs, outputs)
+        pending = self._pending_request(inputs, outputs)
 
         def placed(result: Any, error: Any) -> None:
             if error is not None:
-                flight.lost(error, is_answer)
+                pending.lost(error, is_answer)
             else:
                 try:
-                    result = InferResult.of(result, flight)
+                    result = InferResult.of(result, pending)
                 except InferenceServerException as failure:
                     result, error = None, failure
             callback(result=result, error=error)
 
-        return super().async_infer(model_name, inputs, placed, model_version, flight.outputs, *args, **kwargs)
+        return super().async_infer(model_name, inputs, placed, model_version, pending.outputs, *args, **kwargs)
 
     @_names.passing(origin.InferenceServerClient.start_stream)
     def start_stream(self, callback: Callback, *args: Any, **kwargs: Any) -> None:

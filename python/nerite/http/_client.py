@@ -10,7 +10,7 @@ import tritonclient.http as origin
 from tritonclient.utils import InferenceServerException
 
 from nerite import _managed, _names
-from nerite._managed import Flight, ManagedClient
+from nerite._managed import ManagedClient, PendingRequest
 from nerite._transports import GOODBYE_S
 from nerite.http._tensors import InferResult
 
@@ -26,15 +26,15 @@ def is_answer(error: BaseException) -> bool:
 class InferAsyncRequest(origin.InferAsyncRequest):
     """``tritonclient.http.InferAsyncRequest`` whose result has the places of its outputs."""
 
-    def __init__(self, request: origin.InferAsyncRequest, flight: Flight):
+    def __init__(self, request: origin.InferAsyncRequest, pending: PendingRequest):
         super().__init__(request._greenlet, request._verbose)
-        self._flight = flight
+        self._pending = pending
         self._result: Optional[InferResult] = None
         # If the result is never requested, the leases of its outputs are returned.
-        self._unasked = weakref.finalize(self, flight.give_up)
+        self._unasked = weakref.finalize(self, pending.give_up)
         self._unasked.atexit = False
         # The greenlet keeps the buffers if the caller drops this object before the request has ended.
-        self._greenlet.rawlink(lambda _, held=flight: None)
+        self._greenlet.rawlink(lambda _, held=pending: None)
 
     def get_result(self, block: bool = True, timeout: Optional[float] = None) -> InferResult:
         """As tritonclient's."""
@@ -43,10 +43,10 @@ class InferAsyncRequest(origin.InferAsyncRequest):
                 result = super().get_result(block, timeout)
             except Exception as error:
                 if self._greenlet.ready():
-                    self._flight.lost(error, is_answer)
+                    self._pending.lost(error, is_answer)
                 raise
             self._unasked.detach()
-            self._result = InferResult.of(result, self._flight)
+            self._result = InferResult.of(result, self._pending)
         return self._result
 
 
@@ -95,26 +95,26 @@ class InferenceServerClient(ManagedClient, origin.InferenceServerClient):
         self, model_name: str, inputs: Any, model_version: str = "", outputs: Any = None, *args: Any, **kwargs: Any
     ) -> InferResult:
         """As tritonclient's; ``outputs`` may hold ``InferOutput`` objects."""
-        flight = self._flight(inputs, outputs)
+        pending = self._pending_request(inputs, outputs)
         try:
-            result = super().infer(model_name, inputs, model_version, flight.outputs, *args, **kwargs)
+            result = super().infer(model_name, inputs, model_version, pending.outputs, *args, **kwargs)
         except BaseException as error:
-            flight.lost(error, is_answer)
+            pending.lost(error, is_answer)
             raise
-        return InferResult.of(result, flight)
+        return InferResult.of(result, pending)
 
     @_names.passing(origin.InferenceServerClient.async_infer)
     def async_infer(
         self, model_name: str, inputs: Any, model_version: str = "", outputs: Any = None, *args: Any, **kwargs: Any
     ) -> InferAsyncRequest:
         """As tritonclient's; ``outputs`` may hold ``InferOutput`` objects."""
-        flight = self._flight(inputs, outputs)
+        pending = self._pending_request(inputs, outputs)
         try:
-            request = super().async_infer(model_name, inputs, model_version, flight.outputs, *args, **kwargs)
+            request = super().async_infer(model_name, inputs, model_version, pending.outputs, *args, **kwargs)
         except BaseException as error:
-            flight.lost(error, is_answer)
+            pending.lost(error, is_answer)
             raise
-        return InferAsyncRequest(request, flight)
+        return InferAsyncRequest(request, pending)
 
     def _unregister_soon(self, name: str) -> None:
         with gevent.Timeout(GOODBYE_S, TimeoutError):

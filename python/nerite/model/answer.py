@@ -11,7 +11,7 @@ import numpy as np
 
 from . import arguments
 from .calls import Calls
-from .channel import Channel, Ended, Side
+from .channel import Channel, Ended, SideChannel
 from .errors import ERROR_CHARACTERS_MAX, TritonModelException, of_request, refused_call
 from .memory import Memory, Unmapped
 from .packets import Command, PlaceFor, Request, Response, TensorAt
@@ -32,10 +32,10 @@ class Refused(Exception):
     """The server has no memory for an output."""
 
 
-class Conversation:
+class ModelChannel:
     """The channel for the threads of a model while a batch runs: one call at a time, and none after the batch."""
 
-    def __init__(self, channel: Channel, side: Side, calls: Calls) -> None:
+    def __init__(self, channel: Channel, side: SideChannel, calls: Calls) -> None:
         self.channel = channel
         self.side = side
         self.calls = calls
@@ -107,10 +107,10 @@ def check_send(response: Any, flags: int) -> None:
 class Answer:
     """Builds the response of one request of a batch."""
 
-    __slots__ = ("_talk", "_index", "_number", "_id", "_wanted", "_is_placed", "_sender", "_is_final", "is_closed", "response")
+    __slots__ = ("_model_channel", "_index", "_number", "_id", "_wanted", "_is_placed", "_sender", "_is_final", "is_closed", "response")
 
-    def __init__(self, talk: Conversation, index: int, wire: Request) -> None:
-        self._talk = talk
+    def __init__(self, model_channel: ModelChannel, index: int, wire: Request) -> None:
+        self._model_channel = model_channel
         self._index = index
         self._number: int = wire["number"]
         self._id: str = wire["id"]
@@ -129,7 +129,7 @@ class Answer:
 
     def is_cancelled(self) -> bool:
         """Whether the client cancelled the request."""
-        return self._talk.side.is_cancelled(self._number)
+        return self._model_channel.side.is_cancelled(self._number)
 
     def sender(self) -> InferenceResponseSender:
         """The only sender of this request."""
@@ -146,7 +146,7 @@ class Answer:
     def send(self, response: Optional[InferenceResponse], flags: int) -> None:
         """Sends a response. The rules and their texts are Triton's."""
         check_send(response, flags)
-        with self._talk.sending:
+        with self._model_channel.sending:
             if response is None and self.response is None:
                 raise TritonModelException(
                     "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
@@ -158,12 +158,12 @@ class Answer:
             if response is not None:
                 self.write(response)
             self._is_final = flags == FLAG_FINAL
-        with self._talk.news:
-            self._talk.news.notify_all()
+        with self._model_channel.news:
+            self._model_channel.news.notify_all()
 
     def run_again(self) -> None:
         """Schedules the request again, unless it has been answered."""
-        with self._talk.sending:
+        with self._model_channel.sending:
             if self.response is None:
                 self.response = {"again": True}
                 self._is_final = True
@@ -189,11 +189,11 @@ class Answer:
         try:
             # If two outputs have the same name, the last one is used, as in Triton.
             outputs = {}
-            declared, wanted = self._talk.declared, self._wanted
+            declared, wanted = self._model_channel.declared, self._wanted
             for tensor in response._outputs:
                 name = tensor._name
                 if declared.get(name) != tensor.datatype:
-                    self._talk.tell_undeclared(name, tensor.datatype)
+                    self._model_channel.tell_undeclared(name, tensor.datatype)
                 place = wanted.get(name)
                 if place is not None:
                     outputs[name] = self._put(tensor, place)
@@ -219,7 +219,7 @@ class Answer:
                 return name, datatype, shape, None, 0, byte_size
             self._enlarge(place, byte_size)
             _, segment, offset, _, _ = place
-        view = np.ndarray(shape, NUMPY_DTYPES[datatype], self._talk.memory[segment], offset)
+        view = np.ndarray(shape, NUMPY_DTYPES[datatype], self._model_channel.memory[segment], offset)
         if not ((self._is_placed or byte_size >= _IN_PLACE_BYTES_MIN) and _is_there(array, view)):
             view[...] = array
         return name, datatype, shape, segment, offset, byte_size
@@ -231,12 +231,12 @@ class Answer:
             if place[4] or not byte_size:
                 return name, "BYTES", array.shape, None, 0, byte_size
             self._enlarge(place, byte_size)
-        write_elements(elements, self._talk.memory[place[1]], place[2])
+        write_elements(elements, self._model_channel.memory[place[1]], place[2])
         return name, "BYTES", array.shape, place[1], place[2], byte_size
 
     def _enlarge(self, place: PlaceFor, byte_size: int) -> None:
         """Replaces a place of a guessed size by one that is large enough."""
-        place[1:4] = self._talk.ask_place(self._index, place[0], byte_size)
+        place[1:4] = self._model_channel.ask_place(self._index, place[0], byte_size)
 
     def output_array(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
         """An array over the place of an output. An ordinary array if no place fits."""
@@ -244,7 +244,7 @@ class Answer:
         datatype = DATATYPES.get(dtype.num)
         if datatype is None or datatype == "BYTES" or not dtype.isnative:
             raise TritonModelException(f"Output '{name}' of dtype {dtype} cannot be computed in place.")
-        with self._talk.sending:
+        with self._model_channel.sending:
             return self._place(name, shape, dtype)
 
     def _place(self, name: str, shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
@@ -257,7 +257,7 @@ class Answer:
         if place[1] is None or byte_size > place[3]:
             self._enlarge(place, byte_size)
         self._is_placed = True
-        return np.ndarray(shape, dtype, self._talk.memory[place[1]], place[2])
+        return np.ndarray(shape, dtype, self._model_channel.memory[place[1]], place[2])
 
 
 def _is_there(array: np.ndarray, view: np.ndarray) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional, Sequence
 import numpy as np
 
 from . import packets
-from .answer import Answer, Conversation
+from .answer import Answer, ModelChannel
 from .channel import Ended
 from .errors import CALLERS, told
 from .memory import Memory, Unmapped
@@ -53,20 +53,20 @@ class ModelFailed(Exception):
     """The model broke a rule. The text is for the client."""
 
 
-def execute(model: Any, names: packets.Model, talk: Conversation, command: packets.Command) -> packets.Answer:
+def execute(model: Any, names: packets.Model, model_channel: ModelChannel, command: packets.Command) -> packets.Answer:
     """Answers the command ``execute``: runs the batch and writes its outputs."""
     wires = command["requests"]
-    answers = [Answer(talk, index, wire) for index, wire in enumerate(wires)]
+    answers = [Answer(model_channel, index, wire) for index, wire in enumerate(wires)]
     failure = None
     try:
-        requests = make_requests(wires, answers, talk.memory)
+        requests = make_requests(wires, answers, model_channel.memory)
         if requests:
             # The list is the model's; ours stays as it is. A coroutine is waited for.
             returned = settled(call(method(model, names), requests[:]))
             if os.getpid() != _PID:
                 # This is a child that the model forked, and that returned from execute. Its parent sends the answer.
                 os._exit(0)
-            _collect(returned, requests, talk)
+            _collect(returned, requests, model_channel)
     except Ended:
         raise
     except (ModelFailed, Unmapped) as failed:
@@ -74,14 +74,14 @@ def execute(model: Any, names: packets.Model, talk: Conversation, command: packe
     except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt, too, fail the batch alone
         failure = told(error)
         if isinstance(error, ValueError) and "read-only" in failure:
-            talk.side.log("WARNING", f"model '{names['name']}': {READ_ONLY}")
-    with talk.sending:
+            model_channel.side.log("WARNING", f"model '{names['name']}': {READ_ONLY}")
+    with model_channel.sending:
         for answer in answers:
             answer.is_closed = True
     message: packets.Answer = {"responses": _responses(answers)} if failure is None else _failure(failure, answers, names)
-    if talk.memory.has_regions():
+    if model_channel.memory.has_regions():
         inputs, outputs = segments(wires)
-        lost = talk.memory.lost({*inputs, *outputs})
+        lost = model_channel.memory.lost({*inputs, *outputs})
         if lost:
             message["lost"] = lost
     return message
@@ -158,7 +158,7 @@ def check_returned(returned: Any, requests: Sequence[InferenceRequest]) -> None:
             )
 
 
-def _collect(returned: Any, requests: list[InferenceRequest], talk: Conversation) -> None:
+def _collect(returned: Any, requests: list[InferenceRequest], model_channel: ModelChannel) -> None:
     """Checks the return value and writes the responses."""
     check_returned(returned, requests)
     if returned is None:
@@ -180,37 +180,37 @@ def _collect(returned: Any, requests: list[InferenceRequest], talk: Conversation
         if response is None:
             late.append((answer, weakref.ref(request)))
             continue
-        with talk.sending:
+        with model_channel.sending:
             is_second = answer.response is not None
             if not is_second:
                 answer.write(response)
         if is_second:
-            talk.side.log("ERROR", answer.named(SECOND_RESPONSE))
+            model_channel.side.log("ERROR", answer.named(SECOND_RESPONSE))
     if late:
         # From now on only the model refers to its requests.
         del request, pairs
         requests.clear()
         deadline = time.monotonic() + LATE_RESPONSE_S
         for answer, kept in late:
-            failure = _await_sender(answer, kept, talk, deadline)
-            with talk.sending:
+            failure = _await_sender(answer, kept, model_channel, deadline)
+            with model_channel.sending:
                 # The sending thread may have ended since.
                 if answer.response is None:
                     answer.fail("INTERNAL", answer.named(failure))
 
 
-def _await_sender(answer: Answer, request: weakref.ref[InferenceRequest], talk: Conversation, deadline: float) -> str:
+def _await_sender(answer: Answer, request: weakref.ref[InferenceRequest], model_channel: ModelChannel, deadline: float) -> str:
     """Waits for a response while it may still be sent: while the model holds the request or its sender, and has a thread.
 
     Returns the error of the request if there is no response.
     """
-    with talk.news:
+    with model_channel.news:
         while answer.response is None:
             if (request() is None and answer.sender_if_used() is None) or not may_be_sent():
                 return NO_RESPONSE
             if time.monotonic() > deadline:
                 return LATE_RESPONSE
-            talk.news.wait(_LOOK_AGAIN_S)
+            model_channel.news.wait(_LOOK_AGAIN_S)
     return NO_RESPONSE
 
 

@@ -41,7 +41,7 @@ class Calls:
     def begin(self, question: Any) -> int:
         """Sends a call, and returns the number of its answer."""
         if os.getpid() != self._pid:
-            raise TritonModelException("A process that the model forked cannot speak to the server.")
+            raise TritonModelException("A process that the model forked cannot communicate with the server.")
         number = next(self._numbers)
         with self._news:
             self._asked[number] = collections.deque()

@@ -106,7 +106,7 @@ def memory_file(name: str) -> int:
         return os.open(os.environ.get("TMPDIR", "/tmp"), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
 
-class Side:
+class SideChannel:
     """The side channel, on which any thread may send at any time."""
 
     def __init__(self, end: socket.socket) -> None:

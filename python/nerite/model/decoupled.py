@@ -15,7 +15,7 @@ from typing import Any, Optional, Sequence
 import numpy as np
 
 from . import packets
-from .answer import Answer, Conversation, Refused, check_send
+from .answer import Answer, ModelChannel, Refused, check_send
 from .batch import ModelFailed, call, make_requests, method
 from .channel import Ended
 from .errors import ERROR_CHARACTERS_MAX, TritonModelException, told
@@ -31,8 +31,8 @@ class Responses(Answer):
 
     __slots__ = ("_sending", "_granted", "_asks", "_inputs")
 
-    def __init__(self, talk: Conversation, index: int, wire: packets.Request) -> None:
-        super().__init__(talk, index, wire)
+    def __init__(self, model_channel: ModelChannel, index: int, wire: packets.Request) -> None:
+        super().__init__(model_channel, index, wire)
         # Held while a response is written and sent. The model's code may run meanwhile, and send another response.
         self._sending = threading.RLock()
         # The number of the pending call for the next places. 0 if they are known.
@@ -43,7 +43,7 @@ class Responses(Answer):
 
     def __del__(self) -> None:
         # No lock may be taken here, because a finalizer can run within any other code.
-        self._talk.released.append((self._number, self._granted, self._inputs))
+        self._model_channel.released.append((self._number, self._granted, self._inputs))
 
     def send(self, response: Optional[InferenceResponse], flags: int) -> None:
         """Sends a response. The rules and their texts are Triton's."""
@@ -55,7 +55,7 @@ class Responses(Answer):
             if response is not None and self._await_places():
                 self.write(response)
             self._tell()
-        release(self._talk)
+        release(self._model_channel)
 
     def refuse(self, code: str, text: str) -> None:
         """Ends the request with an error, before the model has seen it."""
@@ -86,29 +86,29 @@ class Responses(Answer):
         message: Any = {"respond": self._number, "final": self._is_final}
         if self.response is not None:
             message["response"] = self.response
-        if self._talk.memory.has_regions():
+        if self._model_channel.memory.has_regions():
             outputs = (place[packets.PLACE_SEGMENT] for place in self._wanted.values())
-            message["lost"] = self._talk.memory.lost({*self._inputs, *outputs})
+            message["lost"] = self._model_channel.memory.lost({*self._inputs, *outputs})
         self.response = None
         if self._is_final:
-            self._talk.calls.tell(message)
+            self._model_channel.calls.tell(message)
         elif not self.is_closed:
-            self._granted = self._talk.calls.begin(message)
+            self._granted = self._model_channel.calls.begin(message)
 
     def _await_places(self) -> bool:
         """Waits for the places of the outputs. False if the client does not read responses any more."""
         number, self._granted = self._granted, 0
         if self._asks:
             self._asks = False
-            number = self._talk.calls.begin({"respond": self._number, "final": False})
+            number = self._model_channel.calls.begin({"respond": self._number, "final": False})
         if number:
-            answer = self._talk.calls.wait(number)
+            answer = self._model_channel.calls.wait(number)
             self.is_closed = answer.get("over", False)
             self._wanted = {output[0]: output for output in answer.get("outputs", ())} or self._wanted
         return not self.is_closed
 
     def _enlarge(self, place: packets.PlaceFor, byte_size: int) -> None:
-        answer = self._talk.calls.ask({"place": (self._number, place[0], byte_size)})
+        answer = self._model_channel.calls.ask({"place": (self._number, place[0], byte_size)})
         if "at" not in answer:
             raise Refused(answer.get("error", "the request has ended"))
         place[1:4] = answer["at"]
@@ -125,12 +125,12 @@ class Responses(Answer):
             return super().output_array(name, shape, dtype)
 
 
-def execute(model: Any, names: packets.Model, talk: Conversation, command: packets.Command) -> packets.Answer:
+def execute(model: Any, names: packets.Model, model_channel: ModelChannel, command: packets.Command) -> packets.Answer:
     """Answers the command ``execute`` for a decoupled model, whose responses are sent separately."""
-    answers = [Responses(talk, index, wire) for index, wire in enumerate(command["requests"])]
+    answers = [Responses(model_channel, index, wire) for index, wire in enumerate(command["requests"])]
     failure = None
     try:
-        _run(model, names, talk, command["requests"], answers)
+        _run(model, names, model_channel, command["requests"], answers)
     except Ended:
         raise
     except (ModelFailed, Unmapped) as failed:
@@ -146,26 +146,26 @@ def execute(model: Any, names: packets.Model, talk: Conversation, command: packe
     return {"responses": []}
 
 
-def _run(model: Any, names: packets.Model, talk: Conversation, wires: "list[packets.Request]", answers: "list[Responses]") -> None:
-    requests = make_requests(wires, answers, talk.memory)
+def _run(model: Any, names: packets.Model, model_channel: ModelChannel, wires: "list[packets.Request]", answers: "list[Responses]") -> None:
+    requests = make_requests(wires, answers, model_channel.memory)
     if not requests:
         return
     run = method(model, names)
     returned = call(run, requests[:])
-    _run_again(requests, talk)
+    _run_again(requests, model_channel)
     # From now on only the model refers to them.
     requests = []
     if hasattr(returned, "__await__"):
         from . import loop
 
-        loop.begun(returned).add_done_callback(lambda done: _note(done, names, talk))
+        loop.begun(returned).add_done_callback(lambda done: _note(done, names, model_channel))
     elif returned is not None:
         raise ModelFailed(
             f"Python model '{names['instance']}' is using the decoupled mode and the execute function must return None."
         )
 
 
-def _run_again(requests: "list[InferenceRequest]", talk: Conversation) -> None:
+def _run_again(requests: "list[InferenceRequest]", model_channel: ModelChannel) -> None:
     """Schedules requests again that the model released with the flag for it. The server is told before the batch is answered."""
     numbers = []
     for request in requests:
@@ -173,35 +173,35 @@ def _run_again(requests: "list[InferenceRequest]", talk: Conversation) -> None:
         if request._is_again and isinstance(answer, Responses) and answer.close():
             numbers.append(answer.number())
     if numbers:
-        talk.calls.ask({"again": numbers})
+        model_channel.calls.ask({"again": numbers})
 
 
-def _note(done: "concurrent.futures.Future[Any]", names: packets.Model, talk: Conversation) -> None:
+def _note(done: "concurrent.futures.Future[Any]", names: packets.Model, model_channel: ModelChannel) -> None:
     """Called when a coroutine has ended. Its requests without a final response are given up when they are collected."""
     if done.cancelled():
         return
     error = done.exception()
     if error is not None:
-        talk.side.log("ERROR", f"model '{names['name']}', execute: {told(error)}")
+        model_channel.side.log("ERROR", f"model '{names['name']}', execute: {told(error)}")
 
 
-def release(talk: Conversation) -> None:
+def release(model_channel: ModelChannel) -> None:
     """Tells the server which requests cannot be answered any more, because no sender is left."""
-    while talk.released:
+    while model_channel.released:
         try:
-            number, granted, inputs = talk.released.popleft()
+            number, granted, inputs = model_channel.released.popleft()
         except IndexError:
             return
         if granted:
-            talk.calls.drop(granted)
-        held, let_go, _ = talk.memory.kept(inputs, ())
+            model_channel.calls.drop(granted)
+        held, let_go, _ = model_channel.memory.kept(inputs, ())
         message: Any = {"release": number}
         if held:
             message["held"] = held
         if let_go:
             message["let_go"] = let_go
-        talk.calls.tell(message)
-        with talk.news:
-            talk.open_requests -= 1
+        model_channel.calls.tell(message)
+        with model_channel.news:
+            model_channel.open_requests -= 1
 
 

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 
-class Given:
+class SentModules:
     """Imports the modules that the server sent, and provides their lines for tracebacks."""
 
     def __init__(self, sources: "dict[str, str]") -> None:
@@ -34,6 +34,6 @@ if "long" in first:
 if sys.version_info < (3, 9):
     # Before the model's code, whose errors would hide the reason. The server then asks this Python for its version, and says what is wrong.
     sys.exit()
-sys.meta_path.insert(0, Given(first["modules"]))
+sys.meta_path.insert(0, SentModules(first["modules"]))
 main = __import__(first["main"], fromlist=["run"])
 main.run(channel, socket.socket(fileno=descriptors[0]), *descriptors[1:])

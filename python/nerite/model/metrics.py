@@ -10,7 +10,7 @@ import collections
 import weakref
 from typing import Any, Deque, Optional
 
-from .channel import Ended, Side
+from .channel import Ended, SideChannel
 from .errors import Named, TritonModelException, refused_arguments, refused_call
 
 _SIGNATURE = "name: str, description: str, kind: c_python_backend_utils.MetricKind"
@@ -18,13 +18,13 @@ _ORPHAN = (
     "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' object should be deleted AFTER "
     "its corresponding 'Metric' objects have been deleted."
 )
-_side: Optional[Side] = None
+_side: Optional[SideChannel] = None
 _instance = ""
 # Families that the model has dropped, and that the server was not told of yet.
 _gone: Deque[int] = collections.deque()
 
 
-def connect(side: Side, instance: str) -> None:
+def connect(side: SideChannel, instance: str) -> None:
     """Sets the channel to the server."""
     global _side, _instance
     _side, _instance = side, instance

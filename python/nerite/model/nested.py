@@ -19,7 +19,7 @@ from .requests import InferenceRequest, InferenceResponse
 from .tensors import NUMPY_DTYPES, Tensor, decoded, encoded, encoded_bytes, write_elements
 
 if TYPE_CHECKING:
-    from .answer import Conversation
+    from .answer import ModelChannel
 
 _ALIGN = 64
 _LOAD_SIGNATURE = "model_name: str, config: str = '', files: object = None"
@@ -28,13 +28,13 @@ _READY_SIGNATURE = "model_name: str, model_version: str = ''"
 _READINESS_FAILED = "Failed to check model readiness: "
 ONLY_IN_EXECUTE = "BLS is only supported during the 'execute' function."
 # Set while the model may call the server.
-_talk: "Optional[Conversation]" = None
+_model_channel: "Optional[ModelChannel]" = None
 
 
-def connect(talk: "Conversation") -> None:
+def connect(model_channel: "ModelChannel") -> None:
     """Allows the model to load other models."""
-    global _talk
-    _talk = talk
+    global _model_channel
+    _model_channel = model_channel
 
 
 def begin() -> None:
@@ -47,27 +47,27 @@ def end() -> None:
     InferenceRequest._exec = None
 
 
-def speaking() -> "Conversation":
+def speaking() -> "ModelChannel":
     """The conversation with the server."""
-    if _talk is None:
+    if _model_channel is None:
         raise TritonModelException(ONLY_IN_EXECUTE)
-    return _talk
+    return _model_channel
 
 
 def execute(request: InferenceRequest, decoupled: bool) -> "Union[InferenceResponse, ResponseIterator]":
     """Sends a request, and waits for its only response. If decoupled, returns an iterator over all responses."""
-    talk = speaking()
-    number = _ask(talk, request, decoupled, is_copied=False)
+    model_channel = speaking()
+    number = _ask(model_channel, request, decoupled, is_copied=False)
     if decoupled:
-        return ResponseIterator._of(talk, request, number)
-    answer = talk.calls.wait(number)
+        return ResponseIterator._of(model_channel, request, number)
+    answer = model_channel.calls.wait(number)
     if answer.get("unknown"):
-        answer = talk.calls.wait(_ask(talk, request, decoupled, is_copied=True))
-    return _response(talk, answer)
+        answer = model_channel.calls.wait(_ask(model_channel, request, decoupled, is_copied=True))
+    return _response(model_channel, answer)
 
 
-def _ask(talk: "Conversation", request: InferenceRequest, decoupled: bool, is_copied: bool) -> int:
-    forget_unwanted(talk)
+def _ask(model_channel: "ModelChannel", request: InferenceRequest, decoupled: bool, is_copied: bool) -> int:
+    forget_unwanted(model_channel)
     wire = request._wire
     question = {
         "model": wire["model"],
@@ -77,30 +77,30 @@ def _ask(talk: "Conversation", request: InferenceRequest, decoupled: bool, is_co
         "flags": request._flags,
         "timeout": wire["timeout"],
         "parameters": wire["parameters"],
-        "inputs": _inputs(talk, request._inputs, is_copied),
+        "inputs": _inputs(model_channel, request._inputs, is_copied),
         "wanted": [output[0] for output in wire["outputs"]],
         "decoupled": decoupled,
-        "waits": talk.is_executing,
+        "waits": model_channel.is_executing,
     }
     if request._trace is not None and request._trace._number is not None:
         question["trace"] = request._trace._number
-    return talk.calls.begin({"infer": question, **_let_go(talk)})
+    return model_channel.calls.begin({"infer": question, **_let_go(model_channel)})
 
 
-def _let_go(talk: "Conversation") -> dict[str, Any]:
+def _let_go(model_channel: "ModelChannel") -> dict[str, Any]:
     """The memory of earlier answers that the model does not use any more. Without this, a loop of requests would hold the memory of all
     answers."""
-    let_go = talk.memory.let_go()
-    talk.memory.given_back(let_go)
+    let_go = model_channel.memory.let_go()
+    model_channel.memory.given_back(let_go)
     return {"let_go": let_go} if let_go else {}
 
 
-def _inputs(talk: "Conversation", inputs: "list[Tensor]", is_copied: bool) -> list[Any]:
+def _inputs(model_channel: "ModelChannel", inputs: "list[Tensor]", is_copied: bool) -> list[Any]:
     """The place of each input. Inputs that the server cannot access are copied."""
     told, copies, total = [], [], 0
     for tensor in inputs:
         array = tensor.array()
-        spot = None if is_copied or tensor.datatype == "BYTES" else talk.memory.find(array)
+        spot = None if is_copied or tensor.datatype == "BYTES" else model_channel.memory.find(array)
         elements = encoded(array) if tensor.datatype == "BYTES" else None
         byte_size = array.nbytes if elements is None else encoded_bytes(elements)
         one = [tensor._name, tensor.datatype, array.shape, *(spot or (None, 0)), byte_size]
@@ -109,8 +109,8 @@ def _inputs(talk: "Conversation", inputs: "list[Tensor]", is_copied: bool) -> li
             copies.append((one, array, elements, total))
             total += -(-byte_size // _ALIGN) * _ALIGN
     if copies:
-        segment, base = space(talk, total)
-        memory = talk.memory[segment]
+        segment, base = space(model_channel, total)
+        memory = model_channel.memory[segment]
         for one, array, elements, at in copies:
             one[3:5] = segment, base + at
             if elements is None:
@@ -120,16 +120,16 @@ def _inputs(talk: "Conversation", inputs: "list[Tensor]", is_copied: bool) -> li
     return told
 
 
-def space(talk: "Conversation", byte_size: int) -> tuple[int, int]:
+def space(model_channel: "ModelChannel", byte_size: int) -> tuple[int, int]:
     """Memory of the server for this many bytes: segment and offset."""
-    answer = talk.calls.ask({"space": byte_size})
+    answer = model_channel.calls.ask({"space": byte_size})
     if "at" not in answer:
         raise TritonModelException(answer.get("error", "the server has no memory"))
     segment, offset, _ = answer["at"]
     return segment, offset
 
 
-def _response(talk: "Conversation", answer: Any) -> InferenceResponse:
+def _response(model_channel: "ModelChannel", answer: Any) -> InferenceResponse:
     """The server's answer as a response for the model."""
     told = answer.get("response")
     if told is None:
@@ -139,7 +139,7 @@ def _response(talk: "Conversation", answer: Any) -> InferenceResponse:
     own = answer.get("own", ())
     outputs = []
     for name, datatype, shape, segment, offset, byte_size in told["outputs"]:
-        memory = talk.memory[segment] if segment is not None else _NOTHING
+        memory = model_channel.memory[segment] if segment is not None else _NOTHING
         if datatype == "BYTES":
             tensor = Tensor._of(name, datatype, decoded(memory, offset, byte_size, shape, name))
         else:
@@ -148,7 +148,7 @@ def _response(talk: "Conversation", answer: Any) -> InferenceResponse:
                 tensor._array = np.ndarray(shape, NUMPY_DTYPES[datatype], memory, offset)
         outputs.append(tensor)
         if segment is not None:
-            talk.memory.hold(segment)
+            model_channel.memory.hold(segment)
     return InferenceResponse(outputs, None, told.get("parameters") or None)
 
 
@@ -164,15 +164,15 @@ class ResponseIterator:
         raise TypeError("c_python_backend_utils.ResponseIterator: No constructor defined!")
 
     @staticmethod
-    def _of(talk: "Conversation", request: InferenceRequest, number: int) -> "ResponseIterator":
+    def _of(model_channel: "ModelChannel", request: InferenceRequest, number: int) -> "ResponseIterator":
         made = ResponseIterator.__new__(ResponseIterator)
-        made._talk, made._request, made._number = talk, request, number
+        made._model_channel, made._request, made._number = model_channel, request, number
         made._is_done = made._is_cancelled = made._is_closed = False
         # The first answer may say that the inputs must be sent again.
         made._is_heard = False
         # Held by the thread that waits for a response.
         made._waiting = threading.Lock()
-        talk.iterators.add(number)
+        model_channel.iterators.add(number)
         return made
 
     def __iter__(self) -> "ResponseIterator":
@@ -186,25 +186,25 @@ class ResponseIterator:
             self._is_done = answer.get("final", True)
             if self._is_closed:
                 # Another thread has closed it meanwhile, and nobody reads the rest.
-                self._talk.calls.discard(answer)
+                self._model_channel.calls.discard(answer)
                 self._finish()
                 raise StopIteration
-            response = _response(self._talk, answer)
+            response = _response(self._model_channel, answer)
             if self._is_done:
                 self._finish()
             else:
-                self._talk.calls.tell({"taken": self._number, **_let_go(self._talk)})
+                self._model_channel.calls.tell({"taken": self._number, **_let_go(self._model_channel)})
             return response
 
     def _answer(self) -> Any:
         """The next answer of the server."""
-        calls = self._talk.calls
+        calls = self._model_channel.calls
         answer = calls.next(self._number)
         if answer.get("unknown") and not self._is_heard:
             calls.drop(self._number)
-            self._talk.iterators.discard(self._number)
-            self._number = _ask(self._talk, self._request, True, is_copied=True)
-            self._talk.iterators.add(self._number)
+            self._model_channel.iterators.discard(self._number)
+            self._number = _ask(self._model_channel, self._request, True, is_copied=True)
+            self._model_channel.iterators.add(self._number)
             if self._is_cancelled:
                 calls.tell({"cancel": self._number})
             answer = calls.next(self._number)
@@ -213,14 +213,14 @@ class ResponseIterator:
 
     def _finish(self) -> None:
         self._is_done = True
-        self._talk.calls.drop(self._number)
-        self._talk.iterators.discard(self._number)
+        self._model_channel.calls.drop(self._number)
+        self._model_channel.iterators.discard(self._number)
 
     def cancel(self) -> None:
         """Cancels the request. Responses that were already sent still come."""
         if not self._is_done and not self._is_cancelled:
             self._is_cancelled = True
-            self._talk.calls.tell({"cancel": self._number})
+            self._model_channel.calls.tell({"cancel": self._number})
 
     def close(self) -> None:
         """Cancels the request, and ends the iteration. A thread that waits for a response gets none. Not in Triton."""
@@ -237,16 +237,16 @@ class ResponseIterator:
     def __del__(self) -> None:
         # No lock may be taken here, because a finalizer can run within any other code.
         if not self.__dict__.get("_is_done", True):
-            self._talk.unwanted.append(self._number)
+            self._model_channel.unwanted.append(self._number)
 
 
-def forget_unwanted(talk: "Conversation") -> None:
+def forget_unwanted(model_channel: "ModelChannel") -> None:
     """Cancels the requests of iterators that were collected."""
-    while talk.unwanted:
-        number = talk.unwanted.popleft()
-        talk.calls.tell({"cancel": number})
-        talk.calls.drop(number)
-        talk.iterators.discard(number)
+    while model_channel.unwanted:
+        number = model_channel.unwanted.popleft()
+        model_channel.calls.tell({"cancel": number})
+        model_channel.calls.drop(number)
+        model_channel.iterators.discard(number)
 
 
 def load_model(model_name: str, config: str = "", files: "Optional[dict[str, bytes]]" = None) -> None:
@@ -256,19 +256,19 @@ def load_model(model_name: str, config: str = "", files: "Optional[dict[str, byt
     except Unfit:
         raise refused_call("load_model", _LOAD_SIGNATURE, (model_name, config, files)) from None
     contents = _contents(model_name, files)
-    talk = speaking()
+    model_channel = speaking()
     total = sum(-(-len(content) // _ALIGN) * _ALIGN for content in contents.values())
     segment, at, told = None, 0, []
     if total:
-        segment, at = space(talk, total)
+        segment, at = space(model_channel, total)
     for path, content in contents.items():
         # A file without bytes needs no memory.
         place = (segment, at) if content else (None, 0)
         if content:
-            np.frombuffer(talk.memory[segment], np.uint8)[at : at + len(content)] = np.frombuffer(content, np.uint8)
+            np.frombuffer(model_channel.memory[segment], np.uint8)[at : at + len(content)] = np.frombuffer(content, np.uint8)
             at += -(-len(content) // _ALIGN) * _ALIGN
         told.append([path.removeprefix("file:"), *place, len(content)])
-    _done("Failed to load model: ", talk.calls.ask({"load": [model_name, config, told]}))
+    _done("Failed to load model: ", model_channel.calls.ask({"load": [model_name, config, told]}))
 
 
 def _contents(model_name: str, files: Any) -> "dict[str, bytes]":
@@ -302,9 +302,9 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
         model_name, model_version = arguments.text(model_name), arguments.text(model_version)
     except Unfit:
         raise refused_call("is_model_ready", _READY_SIGNATURE, (model_name, model_version), "bool") from None
-    talk = speaking()
+    model_channel = speaking()
     version = _version(model_version)
-    return bool(_done(_READINESS_FAILED, talk.calls.ask({"is_ready": [model_name, version]})))
+    return bool(_done(_READINESS_FAILED, model_channel.calls.ask({"is_ready": [model_name, version]})))
 
 
 def _version(text: str) -> "Optional[int]":

@@ -18,10 +18,10 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from . import batch, decoupled, metrics, nested, packed, packets, readiness, template, utils, workers
-from .answer import Conversation
+from .answer import ModelChannel
 from .batch import call
 from .calls import Calls
-from .channel import Channel, Ended, Side
+from .channel import Channel, Ended, SideChannel
 from .errors import CALLERS, told
 from .logger import Logger
 from .memory import Guard, Memory, Unmapped
@@ -44,11 +44,11 @@ class Failed(Exception):
 class Stub:
     """One instance of a model, and its state."""
 
-    def __init__(self, channel: Channel, side: Side, calls: Calls, guard: Optional[int]) -> None:
+    def __init__(self, channel: Channel, side: SideChannel, calls: Calls, guard: Optional[int]) -> None:
         self._channel = channel
         self._side = side
         self._guard_descriptor = guard
-        self._talk = Conversation(channel, side, calls)
+        self._model_channel = ModelChannel(channel, side, calls)
         self._is_decoupled = False
         self._class: Any = None
         self._model: Any = None
@@ -76,7 +76,7 @@ class Stub:
             received, descriptors = channel.receive()
             message: packets.Command = received
             if message.get("forget"):
-                self._talk.memory.forget(message["forget"])
+                self._model_channel.memory.forget(message["forget"])
             name = message.get("do")
             if name is None:
                 continue
@@ -85,7 +85,7 @@ class Stub:
                 continue
             try:
                 if message.get("map"):
-                    self._talk.memory.map(message["map"], descriptors)
+                    self._model_channel.memory.map(message["map"], descriptors)
                 answer: packets.Answer = self._commands[name](message)
             except (Failed, Unmapped) as failed:
                 answer = {"error": str(failed)}
@@ -95,8 +95,8 @@ class Stub:
                 answer = {"error": told(error)}
             if name == "execute" and not self._is_decoupled:
                 self._tell_kept(message, answer)
-            if self._talk.memory.unmapped:
-                answer["unmapped"], self._talk.memory.unmapped = self._talk.memory.unmapped, []
+            if self._model_channel.memory.unmapped:
+                answer["unmapped"], self._model_channel.memory.unmapped = self._model_channel.memory.unmapped, []
             if name == "execute" and "responses" in answer:
                 channel.send_packet(packed.executed(answer))
             else:
@@ -109,8 +109,8 @@ class Stub:
         """Waits for the next command. Meanwhile memory that the model stops using is returned to the server, because the next command may
         never come.
         """
-        memory, talk = self._talk.memory, self._talk
-        while (memory.keeps_any() or talk.open_requests or talk.iterators or metrics.is_behind()) and not self._channel.wait(_LOOK_S):
+        memory, model_channel = self._model_channel.memory, self._model_channel
+        while (memory.keeps_any() or model_channel.open_requests or model_channel.iterators or metrics.is_behind()) and not self._channel.wait(_LOOK_S):
             self._clean_up()
             let_go = memory.let_go()
             if let_go:
@@ -155,14 +155,14 @@ class Stub:
     def _initialize(self, command: packets.Command) -> packets.Answer:
         self._is_decoupled = command.get("decoupled", False)
         guard = self._guard_loaded = self._guard()
-        self._talk.memory = Memory(guard)
-        self._talk.calls.share(self._talk.memory)
-        self._talk.model = command["model"]["name"]
-        self._talk.declared = _declared(command["args"]["model_config"])
+        self._model_channel.memory = Memory(guard)
+        self._model_channel.calls.share(self._model_channel.memory)
+        self._model_channel.model = command["model"]["name"]
+        self._model_channel.declared = _declared(command["args"]["model_config"])
         Logger._write = staticmethod(self._side.log)
         metrics.connect(self._side, command["model"]["instance"])
         Tensor.private_inputs = _private_inputs(command["args"]["model_config"])
-        nested.connect(self._talk)
+        nested.connect(self._model_channel)
         self._make(command)
         nested.begin()
         python = "{}.{}.{}".format(*sys.version_info[:3])
@@ -170,7 +170,7 @@ class Stub:
         if command.get("template"):
             return {"ready": ready}
         if hasattr(self._model, "is_ready"):
-            self._readiness = readiness.ReadinessAnswers(self._model, self._talk.calls)
+            self._readiness = readiness.ReadinessAnswers(self._model, self._model_channel.calls)
             ready["decides"] = True
         return {"ready": ready}
 
@@ -224,7 +224,7 @@ class Stub:
     def _tell_kept(self, command: packets.Command, answer: packets.Answer) -> None:
         """Tells the server which memory the model's arrays still use."""
         inputs, outputs = batch.segments(command["requests"])
-        held, let_go, keeps_region = self._talk.memory.kept(inputs, outputs)
+        held, let_go, keeps_region = self._model_channel.memory.kept(inputs, outputs)
         if held:
             answer["held"] = held
         if let_go:
@@ -234,23 +234,23 @@ class Stub:
             self._side.log("WARNING", f"model '{self._names['name']}': {KEPT}")
 
     def _execute(self, command: packets.Command) -> packets.Answer:
-        talk = self._talk
+        model_channel = self._model_channel
         run = batch.execute
         if self._is_decoupled:
             run = decoupled.execute
-            with talk.news:
-                talk.open_requests += len(command["requests"])
-        talk.is_executing = True
-        answer = run(self._model, self._names, talk, command)
-        talk.is_executing = False
-        if talk.released or talk.unwanted or metrics.is_behind():
+            with model_channel.news:
+                model_channel.open_requests += len(command["requests"])
+        model_channel.is_executing = True
+        answer = run(self._model, self._names, model_channel, command)
+        model_channel.is_executing = False
+        if model_channel.released or model_channel.unwanted or metrics.is_behind():
             self._clean_up()
         return answer
 
     def _clean_up(self) -> None:
         """Tells the server which objects and memory the model has dropped."""
-        decoupled.release(self._talk)
-        nested.forget_unwanted(self._talk)
+        decoupled.release(self._model_channel)
+        nested.forget_unwanted(self._model_channel)
         metrics.forget_gone()
 
     def _ready(self, command: packets.Command) -> packets.Answer:
@@ -334,7 +334,7 @@ def _stub(channel: socket.socket, side: socket.socket, calls: socket.socket, gua
     for end in (channel, side, calls):
         os.register_at_fork(after_in_child=end.close)
     threading.Thread(target=_leave_with, args=(side,), name=batch.END_THREAD, daemon=True).start()
-    return Stub(Channel(channel), Side(side), Calls(calls), guard)
+    return Stub(Channel(channel), SideChannel(side), Calls(calls), guard)
 
 
 def run(channel: socket.socket, side: socket.socket, calls: int, guard: Optional[int] = None) -> None:

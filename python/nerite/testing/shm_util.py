@@ -296,7 +296,7 @@ def _output_byte_size(output: Any) -> int:
     except (TypeError, ValueError):
         raise ValueError(f"an output is a pair of its name and its byte size, got {output!r}") from None
     if byte_size < 0:
-        raise ValueError(f"output '{name}' is to have {byte_size} bytes")
+        raise ValueError(f"output '{name}' cannot have {byte_size} bytes")
     return byte_size
 
 

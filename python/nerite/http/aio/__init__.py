@@ -60,13 +60,13 @@ class InferenceServerClient(AsideClient, _origin.InferenceServerClient):
         self, model_name: str, inputs: Any, model_version: str = "", outputs: Any = None, *args: Any, **kwargs: Any
     ) -> InferResult:
         """As tritonclient's; ``outputs`` may hold ``InferOutput`` objects."""
-        flight = await self._flight_aside(inputs, outputs)
+        pending = await self._pending_aside(inputs, outputs)
         try:
-            result = await super().infer(model_name, inputs, model_version, flight.outputs, *args, **kwargs)
+            result = await super().infer(model_name, inputs, model_version, pending.outputs, *args, **kwargs)
         except BaseException as error:
-            flight.lost(error, is_answer)
+            pending.lost(error, is_answer)
             raise
-        return await self._land_aside(InferResult, result, flight)
+        return await self._settle_aside(InferResult, result, pending)
 
 _names.adopt(globals(), _origin)
 __getattr__ = _names.fallback(__name__, _origin)

@@ -13,7 +13,7 @@ import numpy as np
 from tritonclient.utils import InferenceServerException
 
 from nerite import _datatypes
-from nerite._lane import Call
+from nerite._connection import Call
 from nerite._messages import Metadata, Spec
 from nerite._response import Head, Response
 from nerite._session import bearer
@@ -29,7 +29,7 @@ class _Bearer:
         request.headers["authorization"] = self._header
 
 
-class PlainLane:
+class PlainConnection:
     """One client of either protocol, ``"http"`` or ``"grpc"``."""
 
     def __init__(self, protocol: str, address: str, options: dict[str, Any], token: Optional[str] = None):

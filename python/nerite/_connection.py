@@ -22,7 +22,7 @@ from nerite import _datatypes, _messages, _protobuf
 from nerite._messages import Answer, Metadata, Spec, Window
 from nerite._pool import Block, Pool, Slab
 from nerite._response import Head, Response
-from nerite._session import PACKET_BYTES_MAX, Holding, Session, SessionLost, _close_all
+from nerite._session import PACKET_BYTES_MAX, HeldLease, Session, SessionLost, _close_all
 from nerite._transports import Refused
 
 # Fields of session.proto that are used here.
@@ -100,16 +100,16 @@ class Slot:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The outputs. The slot is in use until no array refers to them."""
-        turn = self.memory.view(_Turn)
+        turn = self.memory.view(_SlotUse)
         turn.slot = self
         arrays = {}
         for name, offset, shape, dtype, _ in self.places:
             arrays[name] = _ndarray(shape, dtype, turn, offset)
         return arrays
 
-    def turn(self) -> _Turn:
+    def turn(self) -> _SlotUse:
         """Begins another use of the outputs."""
-        turn = self.memory.view(_Turn)
+        turn = self.memory.view(_SlotUse)
         turn.slot = self
         return turn
 
@@ -119,7 +119,7 @@ class Slot:
             self.plan.free.append(self)
 
 
-class _Area(np.ndarray):
+class _SlotMemory(np.ndarray):
     """The memory of a slot's outputs.
 
     An array keeps a reference to the array that it is a view on (its base). numpy skips bases whose own base has the type of the new array.
@@ -127,7 +127,7 @@ class _Area(np.ndarray):
     """
 
 
-class _Turn(np.ndarray):
+class _SlotUse(np.ndarray):
     """One use of a slot's outputs: a view on their memory. It ends with the last array that refers to it."""
 
     slot: Optional[Slot] = None
@@ -137,7 +137,7 @@ class _Turn(np.ndarray):
             self.slot.give_back()
 
 
-class Lane(Session):
+class SessionConnection(Session):
     """A session that one thread at a time uses."""
 
     def __init__(self, path: str, server_uid: Optional[int] = None, token: Optional[str] = None):
@@ -153,7 +153,7 @@ class Lane(Session):
         self.receive_packet = self._socket.recv_into
         self.pool = Pool(self._make_slab, self._drop_slab)
         self.plans: collections.OrderedDict[Any, Plan] = collections.OrderedDict()
-        self.held: set[Holding] = set()
+        self.held: set[HeldLease] = set()
         self.slots = 0
         self.copied_bytes = 0
 
@@ -339,7 +339,7 @@ class Lane(Session):
             slot.places.append((spec.name, end, spec.shape, element_dtype(spec.datatype), size))
             end += -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         outputs = self.pool.acquire(max(end, 1))
-        slot.memory = outputs.array().view(_Area)
+        slot.memory = outputs.array().view(_SlotMemory)
         slot.head = Head(plan.answer.model, plan.answer.version, plan.answer.id)
         request = _messages.request(
             call.model,
@@ -534,9 +534,9 @@ class Lane(Session):
         except BlockingIOError:
             raise TimeoutError(f"no answer within {self._timeout} s; the request was given up") from None
         except OSError as error:
-            raise Lost(f"the server has gone before it answered: {error.strerror or error}", sent=True) from error
+            raise Lost(f"the server closed the connection before it answered: {error.strerror or error}", sent=True) from error
         if not size:
-            raise Lost("the server has gone before it answered", sent=True)
+            raise Lost("the server closed the connection before it answered", sent=True)
         return size
 
     def _await(self, size: int, asked: int) -> tuple[dict[int, Any], list[int]]:
@@ -573,10 +573,10 @@ class Lane(Session):
             except BlockingIOError:
                 raise TimeoutError(f"no answer within {self._timeout} s; the request was given up") from None
             except OSError as error:
-                raise Lost(f"the server has gone before it answered: {error.strerror or error}", sent=True) from error
+                raise Lost(f"the server closed the connection before it answered: {error.strerror or error}", sent=True) from error
             if not packet or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                 _close_all(list(descriptors))
-                raise Lost("the server has gone before it answered", sent=True)
+                raise Lost("the server closed the connection before it answered", sent=True)
             fields = self._fields(packet)
             if fields.get(SERVER_ID, 0) == asked:
                 return fields, list(descriptors)
