@@ -1,5 +1,4 @@
-//! How do a request's numbers become the engine's, and the engine's numbers a response, without a change of their
-//! values?
+//! How are a request's numbers passed to the engine, and its results to a response, with the same values?
 
 use nerite_backend::Work;
 use nerite_memory::{Buffer, Number, Reason, count_copied};

@@ -1,5 +1,6 @@
-//! If an output stays in the server's memory as an input of another model or of the next request of its sequence, which
-//! instance does the memory belong to?
+//! If an output stays in the server's memory for another request, which instance does the memory belong to?
+//!
+//! It is then an input of another model, or of the next request of its sequence.
 //!
 //! The memory of an instance is reused when nothing holds it any more. A model in a process may keep an array over its
 //! input after it has answered. Then the server holds the memory until the array is gone. Clients reuse their memory
