@@ -3,11 +3,13 @@
 Pages run in an empty directory, against the program under test (`documents.py` says how).
 """
 
+import json
 import pathlib
 import re
 import shutil
 import subprocess
 import tempfile
+import tomllib
 
 import documents
 import pytest
@@ -113,3 +115,20 @@ def test_flags_that_flags_md_calls_new_are_named_as_such():
     for group in ("Connections", "Memory"):
         new += re.findall(r"^\| `--([a-z0-9-]+)`", groups[group], re.M)
     assert new and set(new) <= set(flags_of_row("of nerite's own"))
+
+
+def test_links_out_of_docs_lead_to_the_repository_in_the_site():
+    settings = tomllib.loads((ROOT / "book.toml").read_text())["preprocessor"]["book_links"]
+    page = "[a](gpu.md) [b](../python/README.md#models-as-functions) [c](../docs/gpu.md) [d](https://x/../y)"
+    chapter = {"Chapter": {"name": "P", "path": "p.md", "content": page, "sub_items": []}}
+    book = json.dumps([{"config": {"preprocessor": {"book_links": settings}}}, {"sections": [chapter]}])
+    run = subprocess.run(settings["command"].split(), cwd=ROOT, input=book, capture_output=True, text=True, check=True)
+    found = json.loads(run.stdout)["sections"][0]["Chapter"]["content"]
+    expected = page.replace("../python", settings["repository"] + "/python")
+    assert found == expected
+
+
+def test_every_link_out_of_docs_leads_to_a_file_of_the_repository():
+    links = [(page, link) for page in (ROOT / "docs").glob("*.md") for link in re.findall(r"\]\((\.\./[^)\s#]*)", page.read_text())]
+    assert links
+    assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
