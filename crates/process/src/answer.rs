@@ -12,7 +12,7 @@ use crate::blocks::Blocks;
 use crate::limits::SHARED_BYTES_MIN;
 use crate::packets::{Need, NoMemoryFound, OutputSpace, Response, SegmentOffset, TensorAt};
 use crate::passed_on;
-use crate::plan::{Home, Kind, Planned};
+use crate::plan::{Kind, OutputTarget, Planned};
 use crate::shares::{Maps, Shares};
 
 /// How one request ended.
@@ -38,7 +38,7 @@ pub(crate) fn note_copied(copied: impl Iterator<Item = (Reason, u64)>) {
 /// Moves one response to its request. `sizes` gets the sizes of outputs that were placed in the server's memory.
 pub(crate) fn settle(
     responder: &mut Responder,
-    homes: &mut Vec<Home>,
+    targets: &mut Vec<OutputTarget>,
     response: Option<&Response>,
     sizes: &mut HashMap<String, usize>,
 ) -> Ended {
@@ -48,7 +48,7 @@ pub(crate) fn settle(
     }
     if let Some(failed) = response.failed() {
         // An invalid state is ignored.
-        response.states().flatten().for_each(|state| drop(keep_state(responder, homes, state)));
+        response.states().flatten().for_each(|state| drop(keep_state(responder, targets, state)));
         return Ended::Failed(failed);
     }
     if response.is_again() {
@@ -62,7 +62,7 @@ pub(crate) fn settle(
     }
     for output in response.outputs() {
         let output = output.ok_or_else(|| unreadable("an output is told in words that make no sense"));
-        if let Err(status) = output.and_then(|output| take_over(responder, homes, output, sizes)) {
+        if let Err(status) = output.and_then(|output| take_over(responder, targets, output, sizes)) {
             return Ended::Failed(status);
         }
     }
@@ -72,18 +72,23 @@ pub(crate) fn settle(
 /// Marks memory as lost that the process found missing, so that the requests that use it fail.
 pub(crate) fn note_lost(planned: &[Planned], lost: impl Iterator<Item = (u64, usize)>) {
     for lost in lost {
-        for Planned { job, homes, .. } in planned {
-            note_lost_of(job.inputs(), homes, job.responder(), lost);
+        for Planned { job, targets, .. } in planned {
+            note_lost_of(job.inputs(), targets, job.responder(), lost);
         }
     }
 }
 
 /// The same for one request: a segment, and an offset in it.
-pub(crate) fn note_lost_of(inputs: &[Tensor], homes: &[Home], responder: &Responder, (segment, at): (u64, usize)) {
+pub(crate) fn note_lost_of(
+    inputs: &[Tensor],
+    targets: &[OutputTarget],
+    responder: &Responder,
+    (segment, at): (u64, usize),
+) {
     let inputs = inputs.iter().filter_map(|input| input.data.share());
-    let outputs = homes.iter().filter_map(|home| match &home.kind {
+    let outputs = targets.iter().filter_map(|target| match &target.kind {
         Kind::Offered(slot) => slot.share(),
-        _ => responder.output_slot(&home.name)?.share(),
+        _ => responder.output_slot(&target.name)?.share(),
     });
     let is_it = |window: &SharedWindow<'_>| window.share.mark().number() == segment;
     inputs.chain(outputs).filter(is_it).for_each(|window| window.share.lose(at));
@@ -113,22 +118,22 @@ fn space(
 ) -> Result<(SegmentOffset, usize), Status> {
     let need = need.ok_or_else(|| unreadable("it asks for room in words that make no sense"))?;
     let Need { index, name, bytes } = need;
-    let Planned { job, homes, .. } = planned.get_mut(index).ok_or_else(|| unreadable("no request has that index"))?;
-    find_place(job.responder_mut(), homes, (name, bytes), shares, blocks, maps)
+    let Planned { job, targets, .. } = planned.get_mut(index).ok_or_else(|| unreadable("no request has that index"))?;
+    find_output_memory(job.responder_mut(), targets, (name, bytes), shares, blocks, maps)
 }
 
 /// Memory for an output of that name and size.
-pub(crate) fn find_place(
+pub(crate) fn find_output_memory(
     responder: &mut Responder,
-    homes: &mut [Home],
+    targets: &mut [OutputTarget],
     (name, bytes): (&str, usize),
     shares: &Arc<Shares>,
     blocks: &Blocks,
     maps: &mut Maps,
 ) -> Result<(SegmentOffset, usize), Status> {
-    let home = homes.iter_mut().find(|home| home.name == name);
-    let home = home.ok_or_else(|| unreadable("nobody wants that output"))?;
-    if matches!(home.kind, Kind::Client) {
+    let target = targets.iter_mut().find(|target| target.name == name);
+    let target = target.ok_or_else(|| unreadable("nobody wants that output"))?;
+    if matches!(target.kind, Kind::Client) {
         return Err(unreadable("the client has its own place for that output"));
     }
     if responder.output_slot(name).is_none()
@@ -136,25 +141,25 @@ pub(crate) fn find_place(
     {
         let location = shares.location(slot.share(), maps).ok_or_else(|| unreachable_memory(name))?;
         let capacity = slot.len();
-        home.replace(location, capacity, Kind::Offered(slot));
+        target.replace(location, capacity, Kind::Offered(slot));
         return Ok((location, capacity));
     }
     let block = blocks.take(bytes).map_err(|full| Status::new(full.code, format!("output '{name}': {full}")))?;
     let location = shares.location(block.buffer().share(), maps).ok_or_else(|| unreachable_memory(name))?;
-    home.replace(location, block.byte_size(), Kind::Block(block));
-    Ok((location, home.capacity))
+    target.replace(location, block.byte_size(), Kind::Block(block));
+    Ok((location, target.capacity))
 }
 
 fn take_over(
     responder: &mut Responder,
-    homes: &mut Vec<Home>,
+    targets: &mut Vec<OutputTarget>,
     made: TensorAt<'_>,
     sizes: &mut HashMap<String, usize>,
 ) -> Result<(), Status> {
     let TensorAt { name, datatype, shape, location: said, bytes } = made;
     // Outputs that were not requested, or come twice, are ignored.
-    let Some(at) = homes.iter().position(|home| home.name == name) else { return Ok(()) };
-    let Home { location, capacity, kind, .. } = homes.swap_remove(at);
+    let Some(at) = targets.iter().position(|target| target.name == name) else { return Ok(()) };
+    let OutputTarget { location, capacity, kind, .. } = targets.swap_remove(at);
     check_size(name, datatype, &shape, bytes)?;
     if matches!(kind, Kind::Client) && bytes > capacity {
         // The error has the sizes of the client's memory and of the result.
@@ -191,13 +196,14 @@ fn take_over(
 }
 
 /// Keeps a state that the model set for the next request of the sequence.
-fn keep_state(responder: &mut Responder, homes: &mut Vec<Home>, made: TensorAt<'_>) -> Result<(), Status> {
+fn keep_state(responder: &mut Responder, targets: &mut Vec<OutputTarget>, made: TensorAt<'_>) -> Result<(), Status> {
     let TensorAt { name, datatype, shape, location, bytes } = made;
-    let at = homes.iter().position(|home| home.name == name).ok_or_else(|| unreadable("there is no such state"))?;
-    let home = homes.swap_remove(at);
+    let at =
+        targets.iter().position(|target| target.name == name).ok_or_else(|| unreadable("there is no such state"))?;
+    let target = targets.swap_remove(at);
     check_size(name, datatype, &shape, bytes)?;
-    let data = match home.kind {
-        Kind::Block(block) if location == home.location && bytes <= home.capacity => {
+    let data = match target.kind {
+        Kind::Block(block) if location == target.location && bytes <= target.capacity => {
             let whole = block.buffer();
             let extent = Extent::new(0, bytes, whole.len()).map_err(|error| unreadable(&error.to_string()))?;
             let data = whole.slice(extent);
@@ -318,8 +324,8 @@ mod tests {
         let segment = &told["outputs"][0][1];
         let response: Value =
             serde_json::from_str(&response.to_string().replace("\"S\"", &segment.to_string())).unwrap();
-        let Planned { job, homes, .. } = &mut planned;
-        let ended = settle(job.responder_mut(), homes, Some(&Response::new(response)), &mut sizes);
+        let Planned { job, targets, .. } = &mut planned;
+        let ended = settle(job.responder_mut(), targets, Some(&Response::new(response)), &mut sizes);
         let result = if matches!(ended, Ended::Done) { Ok(()) } else { Err(Status::internal("see the other")) };
         planned.job.finish(result, Times::begin());
         let content = seen.lock().unwrap().take().unwrap();
@@ -419,8 +425,8 @@ mod tests {
         let (shares, blocks) = nobody();
         let (mut planned, _, _) =
             plan(job(Vec::new(), vec![wanted("x", None)], Reply::new(|_| ())), &shares, &blocks, &HashMap::new());
-        let Planned { job, homes, .. } = &mut planned;
-        let ended = settle(job.responder_mut(), homes, None, &mut HashMap::new());
+        let Planned { job, targets, .. } = &mut planned;
+        let ended = settle(job.responder_mut(), targets, None, &mut HashMap::new());
         assert!(matches!(ended, Ended::Failed(_)));
     }
 

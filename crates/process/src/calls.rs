@@ -261,7 +261,7 @@ impl Calls {
         answer::note_copied(said.copied());
         match said.call() {
             Some(Call::Respond(respond)) => self.respond(said, respond),
-            Some(Call::Place { number, name, bytes }) => self.place(said.number(), number, name, bytes),
+            Some(Call::OutputMemory { number, name, bytes }) => self.output_memory(said.number(), number, name, bytes),
             Some(Call::Again) => self.again(said.number(), said.again()),
             Some(Call::Space(bytes)) => self.space(said.number(), bytes),
             Some(Call::Infer(asked)) => self.infer(said.number(), asked),

@@ -237,7 +237,7 @@ impl ProcessInstance {
         let each = |mut one: Planned| {
             let response = responses.next();
             let ended =
-                answer::settle(one.job.responder_mut(), &mut one.homes, response.as_ref(), &mut lock(&self.sizes));
+                answer::settle(one.job.responder_mut(), &mut one.targets, response.as_ref(), &mut lock(&self.sizes));
             (one.job, ended)
         };
         planned.into_iter().map(each).collect()

@@ -24,22 +24,22 @@ pub(crate) struct Planned {
     pub(crate) job: Job,
     /// Inputs that were copied to memory that the process can access.
     pub(crate) inputs: Option<Block>,
-    pub(crate) homes: Vec<Home>,
+    pub(crate) targets: Vec<OutputTarget>,
 }
 
 impl Planned {
     /// Memory of the server with tensors of the request.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = &Block> {
-        let of_home = |home| match home {
-            &Home { kind: Kind::Block(ref block), .. } => Some(block),
+        let of_target = |target| match target {
+            &OutputTarget { kind: Kind::Block(ref block), .. } => Some(block),
             _ => None,
         };
-        self.inputs.iter().chain(self.homes.iter().filter_map(of_home))
+        self.inputs.iter().chain(self.targets.iter().filter_map(of_target))
     }
 }
 
 /// The memory for an output.
-pub(crate) struct Home {
+pub(crate) struct OutputTarget {
     pub(crate) name: String,
     pub(crate) location: Option<SegmentOffset>,
     /// Its capacity in bytes.
@@ -49,7 +49,7 @@ pub(crate) struct Home {
     former: Vec<Kind>,
 }
 
-impl Home {
+impl OutputTarget {
     /// Replaces the memory by this.
     pub(crate) fn replace(&mut self, location: SegmentOffset, capacity: usize, kind: Kind) {
         let former = std::mem::replace(&mut self.kind, kind);
@@ -61,7 +61,7 @@ impl Home {
 
     /// The memory in the form for the packet.
     pub(crate) fn told(&self) -> OutputMemory<'_> {
-        let Home { name, location, capacity, kind, .. } = self;
+        let OutputTarget { name, location, capacity, kind, .. } = self;
         OutputMemory { name, location: *location, capacity: *capacity, fixed: matches!(kind, Kind::Client) }
     }
 }
@@ -100,9 +100,9 @@ impl Planner<'_> {
             Ok(placed) => placed,
             Err(status) => return Err((job, status)),
         };
-        let homes: Vec<Home> = job.wanted().map(|name| self.home(job.responder(), name)).collect();
-        self.tell(number, &job, &inputs, &homes);
-        Ok(Planned { number, job, inputs: block, homes })
+        let targets: Vec<OutputTarget> = job.wanted().map(|name| self.target(job.responder(), name)).collect();
+        self.tell(number, &job, &inputs, &targets);
+        Ok(Planned { number, job, inputs: block, targets })
     }
 
     /// The segment and offset of each input. Inputs that the process cannot access are copied to a block.
@@ -144,9 +144,14 @@ impl Planner<'_> {
     }
 
     /// The client's own memory, or memory of the size that was enough last time, or none.
-    pub(crate) fn home(&mut self, responder: &Responder, name: &str) -> Home {
-        let named =
-            |location, capacity, kind| Home { name: name.to_owned(), location, capacity, kind, former: Vec::new() };
+    pub(crate) fn target(&mut self, responder: &Responder, name: &str) -> OutputTarget {
+        let named = |location, capacity, kind| OutputTarget {
+            name: name.to_owned(),
+            location,
+            capacity,
+            kind,
+            former: Vec::new(),
+        };
         if let Some(slot) = responder.output_slot(name)
             && let Some(location) = self.shares.location(slot.share(), &mut self.maps)
         {
@@ -164,7 +169,7 @@ impl Planner<'_> {
     }
 
     /// Writes the request.
-    fn tell(&mut self, number: u64, job: &Job, locations: &[Option<SegmentOffset>], homes: &[Home]) {
+    fn tell(&mut self, number: u64, job: &Job, locations: &[Option<SegmentOffset>], targets: &[OutputTarget]) {
         let inputs = job.inputs().iter().zip(locations).map(|(input, location)| {
             let Tensor { name, datatype, shape, data } = input;
             TensorAt { name, datatype: *datatype, shape: shape.as_slice(), location: *location, bytes: data.len() }
@@ -178,10 +183,10 @@ impl Planner<'_> {
             timeout_us: job.timeout_us(),
             parameters: job.parameters(),
             inputs,
-            outputs: homes.iter().map(Home::told),
+            outputs: targets.iter().map(OutputTarget::told),
             asks: job.responder().has_run_before(),
             trace: trace.as_ref(),
-            own: Some(job.own_wanted().count()).filter(|own| *own < homes.len()),
+            own: Some(job.own_wanted().count()).filter(|own| *own < targets.len()),
         };
         self.told.add(&request);
     }

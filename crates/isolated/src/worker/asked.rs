@@ -35,7 +35,7 @@ pub(super) struct Asked {
 
 #[derive(Default)]
 struct State {
-    places: HashMap<String, OutputTarget>,
+    targets: HashMap<String, OutputTarget>,
     /// The memory in which its tensors lie.
     used: BTreeMap<u64, SharedMapping>,
     one: ExactlyOne,
@@ -140,7 +140,7 @@ impl Asked {
     fn send(&self, calls: &Arc<Calls>, response: Response) {
         let is_last = response.is_last();
         let content = response.into_content();
-        if content.is_some() && self.await_places().is_err() && !is_last {
+        if content.is_some() && self.await_targets().is_err() && !is_last {
             return;
         }
         if is_last {
@@ -195,7 +195,7 @@ impl Asked {
     }
 
     /// Waits until its client can take the next response.
-    fn await_places(&self) -> Result<(), Status> {
+    fn await_targets(&self) -> Result<(), Status> {
         let over = || Status::new(Code::Cancelled, "nobody takes further responses of this request");
         let mut state = self.state();
         let next = state.next.take();
@@ -210,8 +210,8 @@ impl Asked {
             state.is_over = true;
             return Err(over());
         };
-        for place in told.places().flatten() {
-            state.places.insert(place.name.to_owned(), OutputTarget::of(place));
+        for memory in told.output_memory().flatten() {
+            state.targets.insert(memory.name.to_owned(), OutputTarget::of(memory));
         }
         Ok(())
     }
@@ -258,15 +258,15 @@ impl Asked {
     }
 
     /// Sets the memory for an output.
-    pub(super) fn set_place(&self, output: OutputMemory<'_>) -> OutputTarget {
-        let place = OutputTarget::of(output);
-        self.state().places.insert(output.name.to_owned(), place);
-        place
+    pub(super) fn set_target(&self, output: OutputMemory<'_>) -> OutputTarget {
+        let target = OutputTarget::of(output);
+        self.state().targets.insert(output.name.to_owned(), target);
+        target
     }
 
     /// The memory for this output, as far as it is known.
-    pub(super) fn place(&self, output: &str) -> Option<OutputTarget> {
-        self.state().places.get(output).copied()
+    pub(super) fn target(&self, output: &str) -> Option<OutputTarget> {
+        self.state().targets.get(output).copied()
     }
 
     /// Whether `data` begins where the space is.
@@ -282,14 +282,14 @@ impl Asked {
         if bytes == 0 {
             return Ok(None);
         }
-        let guess = self.place(output).and_then(|place| place.space).filter(|space| space.capacity >= bytes);
+        let guess = self.target(output).and_then(|target| target.space).filter(|space| space.capacity >= bytes);
         let space = match (guess, self.talk.calls()) {
             (Some(space), _) => space,
             (None, None) => self.talk.ask_for_space(self.index, output, bytes)?,
             (None, Some(calls)) => self.ask_for_space(calls, output, bytes)?,
         };
         let slot = slot(&self.mapping(space.location.segment)?, space.location.offset, bytes)?;
-        self.state().places.insert(output.to_owned(), OutputTarget { space: Some(space), fixed: false });
+        self.state().targets.insert(output.to_owned(), OutputTarget { space: Some(space), fixed: false });
         Ok(Some((space, slot)))
     }
 

@@ -63,7 +63,7 @@ impl ModelCalls {
 
     /// The memory of each input. Inputs that lie elsewhere are copied to memory that the server shares. With
     /// `copies_all` all of them are, because the server does not know where they are.
-    fn places(&self, inputs: &[Tensor], copies_all: bool) -> Result<Vec<Option<SegmentOffset>>, Status> {
+    fn locations(&self, inputs: &[Tensor], copies_all: bool) -> Result<Vec<Option<SegmentOffset>>, Status> {
         let known = |input: &Tensor| if copies_all { None } else { self.talk.memory().location_of(&input.data) };
         let mut locations: Vec<_> = inputs.iter().map(known).collect();
         let is_copied =
@@ -88,7 +88,7 @@ impl ModelCalls {
 
     /// Sends a request. Returns its number, and its responses.
     fn ask(&self, asked: &Asked, copies_all: bool) -> Result<(u64, Receiver<Told>), Status> {
-        let locations = self.places(&asked.inputs, copies_all)?;
+        let locations = self.locations(&asked.inputs, copies_all)?;
         let inputs: Vec<_> = asked.inputs.iter().zip(locations).map(told).collect();
         let Asked { model, version, id, wanted, sequence, parameters, .. } = asked;
         let (version, timeout_us, priority) = (version.unwrap_or(-1), asked.timeout_us, asked.priority);

@@ -126,8 +126,8 @@ fn input(asked: &Asked, held: Option<&Arc<InputsHeld>>, told: Option<TensorAt<'_
 
 fn output(asked: &Asked, told: Option<OutputMemory<'_>>) -> Result<Wanted, Status> {
     let told = told.ok_or_else(senseless)?;
-    let place = asked.set_place(told);
-    let own = place.space.filter(|_| place.fixed);
+    let target = asked.set_target(told);
+    let own = target.space.filter(|_| target.fixed);
     let slot = own
         .map(|space| slot(&asked.mapping(space.location.segment)?, space.location.offset, space.capacity))
         .transpose()?;

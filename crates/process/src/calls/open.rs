@@ -1,10 +1,10 @@
 //! How is an open request of a decoupled model answered?
 //!
 //! ```text
-//!   process ── respond: outputs at their places ──► passed on to the client ── space in its window? ──► places of the next response ──► process
+//!   process ── respond: outputs in their memory ──► passed on to the client ── space in its window? ──► memory for the next one ──► process
 //! ```
 //!
-//! The answer to a response has the places of the next one. It is sent once the client's window has space. So a model that sends faster than its
+//! The answer to a response has the memory for the next one. It is sent once the client's window has space. So a model that sends faster than its
 //! client reads has to wait, and the number of waiting responses is bounded.
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::blocks::Block;
 use crate::packets::{
     BatchPacket, CallFailed, CallSaid, Done, MemoryFound, NextOutputMemory, Over, Respond, Response, Responses, Said,
 };
-use crate::plan::{Home, Planned, Planner, Sizes};
+use crate::plan::{OutputTarget, Planned, Planner, Sizes};
 use crate::shares::Maps;
 
 /// A request in the process that has not ended.
@@ -28,18 +28,18 @@ pub(crate) struct Open {
     /// Inputs that were copied to memory that the process can access.
     block: Option<Block>,
     /// The memory for the outputs of its next response.
-    homes: Vec<Home>,
+    targets: Vec<OutputTarget>,
     times: Times,
 }
 
 impl Open {
     pub(crate) fn new(planned: Planned, times: Times, counts_responses: bool) -> Open {
-        let Planned { job, inputs: block, homes, .. } = planned;
+        let Planned { job, inputs: block, targets, .. } = planned;
         let (inputs, mut responder) = Job::divide(job);
         if counts_responses {
             responder.count_responses(times.input_end);
         }
-        Open { responder, inputs, block, homes, times }
+        Open { responder, inputs, block, targets, times }
     }
 
     /// The memory with copies of its inputs that the server made.
@@ -62,15 +62,15 @@ impl Open {
 
     /// Gives it back to run again.
     pub(crate) fn reschedule(self) {
-        let Open { responder, inputs, block, homes, times } = self;
-        drop((block, homes));
+        let Open { responder, inputs, block, targets, times } = self;
+        drop((block, targets));
         responder.reschedule(inputs, times);
     }
 
     /// Ends it with a response that came with the answer to its batch. `times` are those of its execution.
     fn finish_with_batch(mut self, response: &Response, times: Times, sizes: &Sizes) {
         self.responder.output_starts();
-        let ended = answer::settle(&mut self.responder, &mut self.homes, Some(response), &mut lock(sizes));
+        let ended = answer::settle(&mut self.responder, &mut self.targets, Some(response), &mut lock(sizes));
         let (responder, _) = self.release();
         match ended {
             Ended::Done => responder.finish(Ok(()), times),
@@ -106,8 +106,8 @@ impl Open {
 
     /// Releases its memory, before the client gets the end: the client may unregister a region as soon as it has it.
     fn release(self) -> (Responder, Times) {
-        let Open { responder, inputs, block, homes, mut times } = self;
-        drop((inputs, block, homes));
+        let Open { responder, inputs, block, targets, mut times } = self;
+        drop((inputs, block, targets));
         times.infer_ends();
         times.ends();
         (responder, times)
@@ -135,7 +135,7 @@ impl Calls {
             let mut held = lock(&request);
             let Some(open) = held.as_ref() else { continue };
             for lost in said.lost() {
-                answer::note_lost_of(&open.inputs, &open.homes, &open.responder, lost);
+                answer::note_lost_of(&open.inputs, &open.targets, &open.responder, lost);
             }
             if response.is_later() {
                 continue;
@@ -157,11 +157,11 @@ impl Calls {
         let mut held = lock(&request);
         let Some(open) = held.as_mut() else { return self.over(said.number(), is_last) };
         for lost in said.lost() {
-            answer::note_lost_of(&open.inputs, &open.homes, &open.responder, lost);
+            answer::note_lost_of(&open.inputs, &open.targets, &open.responder, lost);
         }
         let ended = response.map(|response| {
             open.responder.output_starts();
-            answer::settle(&mut open.responder, &mut open.homes, Some(&response), &mut lock(&self.sizes))
+            answer::settle(&mut open.responder, &mut open.targets, Some(&response), &mut lock(&self.sizes))
         });
         if !is_last {
             let sent = ended.map_or(Ok(()), |ended| open.send(ended));
@@ -201,25 +201,33 @@ impl Calls {
         let (shares, blocks) = (&self.process.shares, &self.process.blocks);
         let mut planner =
             Planner { shares, blocks, sizes: &sizes, maps, is_decoupled: true, told: BatchPacket::new(false) };
-        open.homes = open.responder.wanted().map(|name| planner.home(&open.responder, name)).collect();
+        open.targets = open.responder.wanted().map(|name| planner.target(&open.responder, name)).collect();
         maps = planner.maps;
         drop(sizes);
-        let places = NextOutputMemory { call, outputs: open.homes.iter().map(Home::told), map: &maps.text }.to_string();
-        self.answer(places, maps);
+        let memory = NextOutputMemory { call, outputs: open.targets.iter().map(OutputTarget::told), map: &maps.text }
+            .to_string();
+        self.answer(memory, maps);
     }
 
     /// Finds memory for an output of an open request.
-    pub(crate) fn place(&self, call: u64, number: u64, name: &str, bytes: usize) {
+    pub(crate) fn output_memory(&self, call: u64, number: u64, name: &str, bytes: usize) {
         let Some(request) = self.find(number) else { return self.over(call, false) };
         let mut held = lock(&request);
         let Some(open) = held.as_mut() else { return self.over(call, false) };
         let (shares, blocks, mut maps) = (&self.process.shares, &self.process.blocks, Maps::default());
-        let found = answer::find_place(&mut open.responder, &mut open.homes, (name, bytes), shares, blocks, &mut maps);
+        let found = answer::find_output_memory(
+            &mut open.responder,
+            &mut open.targets,
+            (name, bytes),
+            shares,
+            blocks,
+            &mut maps,
+        );
         drop(held);
         match found {
             Ok((location, capacity)) => {
-                let place = MemoryFound { call, location, capacity, map: &maps.text }.to_string();
-                self.answer(place, maps);
+                let found = MemoryFound { call, location, capacity, map: &maps.text }.to_string();
+                self.answer(found, maps);
             }
             Err(status) => self.answer(CallFailed { call, why: &status.message }, maps),
         }

@@ -47,7 +47,7 @@ impl Display for SendResponse<'_> {
     }
 }
 
-/// Asks for memory for an output of an open request. [`super::Call::Place`]
+/// Asks for memory for an output of an open request. [`super::Call::OutputMemory`]
 #[derive(Clone, Copy, Debug)]
 pub struct AskMemory<'a> {
     /// The call, which the answer repeats.
@@ -142,7 +142,7 @@ mod tests {
         let said = read(&AskAgain { call: 3, number: 9 });
         assert!(matches!(said.call(), Some(Call::Again)) && said.number() == 3 && said.again().eq([9]));
         let said = read(&AskMemory { call: 4, number: 9, name: "a", bytes: 5 });
-        assert!(matches!(said.call(), Some(Call::Place { number: 9, name: "a", bytes: 5 })), "{said:?}");
+        assert!(matches!(said.call(), Some(Call::OutputMemory { number: 9, name: "a", bytes: 5 })), "{said:?}");
         assert_eq!(read(&Released(6)).release().map(|release| release.number), Some(6));
     }
 }

@@ -22,7 +22,7 @@ pub enum Call<'a> {
     /// Sends a response, or says that none follows. The answer is [`NextOutputMemory`] or [`Over`], unless it is the last one.
     Respond(Respond),
     /// Asks for memory for an output of an open request. The answer is [`MemoryFound`] or [`CallFailed`].
-    Place {
+    OutputMemory {
         /// The request's number.
         number: u64,
         /// The output's name.
@@ -156,12 +156,12 @@ impl CallSaid {
         if let Some(bytes) = self.0.get("space") {
             return Some(Call::Space(bytes.as_u64()? as usize));
         }
-        self.place().or_else(|| self.control())
+        self.output_memory().or_else(|| self.control())
     }
 
-    fn place(&self) -> Option<Call<'_>> {
+    fn output_memory(&self) -> Option<Call<'_>> {
         let [number, name, bytes] = self.0.get("place")?.as_array()?.as_slice() else { return None };
-        Some(Call::Place { number: number.as_u64()?, name: name.as_str()?, bytes: bytes.as_u64()? as usize })
+        Some(Call::OutputMemory { number: number.as_u64()?, name: name.as_str()?, bytes: bytes.as_u64()? as usize })
     }
 
     fn control(&self) -> Option<Call<'_>> {

@@ -293,7 +293,7 @@ impl Command {
     }
 
     /// The memory for the outputs of that request's next response. `None` for an invalid one.
-    pub fn places(&self) -> impl Iterator<Item = Option<OutputMemory<'_>>> {
+    pub fn output_memory(&self) -> impl Iterator<Item = Option<OutputMemory<'_>>> {
         self.list("outputs").map(OutputMemory::read)
     }
 

@@ -314,7 +314,7 @@ fn a_response_of_a_decoupled_model() {
     check("places", NextOutputMemory { call: 3, outputs: outputs.into_iter(), map: &segment });
     check("over", Over(3));
     let told = called("place");
-    let Some(Call::Place { number, name, bytes }) = told.call() else { panic!("a question for a place") };
+    let Some(Call::OutputMemory { number, name, bytes }) = told.call() else { panic!("a question for a place") };
     assert_eq!((told.number(), number, name, bytes), (4, 41, "NEW", 5000));
     check("place_found", MemoryFound { call: 4, location: at(9, 0), capacity: 8192, map: &segment });
     check("no_place", CallFailed { call: 4, why: "output 'OUT': no memory is left" });

@@ -56,15 +56,15 @@ fn location(asked: &Asked, output: &Output) -> Result<Option<SegmentOffset>, Sta
 /// The memory in which the output lies. If the engine left it elsewhere, it is copied.
 fn placed(asked: &Asked, output: &Output) -> Result<OutputSpace, Status> {
     let Output { name, data, .. } = output;
-    let place = asked.place(name);
-    if let Some(space) = place.and_then(|place| place.space).filter(|space| asked.lies_in(*space, data)) {
+    let target = asked.target(name);
+    if let Some(space) = target.and_then(|target| target.space).filter(|space| asked.lies_in(*space, data)) {
         return Ok(space);
     }
-    if place.is_some_and(|place| place.fixed) {
-        return Err(Status::internal(format!("output '{name}' was not left in the client's place")));
+    if target.is_some_and(|target| target.fixed) {
+        return Err(Status::internal(format!("output '{name}' was not left in the client's memory")));
     }
     let found = asked.space(name, data.len())?;
-    let (space, mut slot) = found.ok_or_else(|| Status::internal(format!("output '{name}' has no place")))?;
+    let (space, mut slot) = found.ok_or_else(|| Status::internal(format!("output '{name}' has no memory")))?;
     let filled = slot.fill_from(0, data, Reason::ModelProcess);
     filled.map_err(|error| Status::internal(format!("output '{name}': {error}")))?;
     Ok(space)
