@@ -143,7 +143,7 @@ fn survives_an_error(instance: &mut dyn Instance, fixture: &Fixture) {
     let bad = || Asked { inputs: faulty.clone(), ..Asked::of(case) };
     let alone = Witness::run(instance, vec![bad()]).only();
     assert!(alone.is_err(), "faulty inputs are refused");
-    // In one batch with others, which must succeed all the same.
+    // In one batch with others, which must still succeed.
     let witness = Witness::run(instance, vec![Asked::of(case), bad(), Asked::of(case)]);
     expect_answer(&witness.responses[0], case, &all_names(case));
     assert!(witness.responses[1].is_err(), "faulty inputs are refused in a batch");

@@ -127,7 +127,7 @@ impl Fragile {
         }
     }
 
-    /// The operator that may get a tensor without elements from a request all the same. A model with such an operator
+    /// The operator that may get a tensor without elements from a request nevertheless. A model with such an operator
     /// is safe only in a process of its own.
     pub fn inside(&self) -> Option<&str> {
         self.inside.as_deref()

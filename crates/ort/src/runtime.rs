@@ -346,7 +346,7 @@ fn version_of(path: &Path) -> Option<String> {
     if handle.is_null() {
         return None;
     }
-    // SAFETY: a handle from dlopen, kept open for ever by `ort`, and a C string.
+    // SAFETY: a handle from dlopen, kept open forever by `ort`, and a C string.
     let symbol = unsafe { libc::dlsym(handle, c"OrtGetApiBase".as_ptr()) };
     if symbol.is_null() {
         return None;

@@ -10,7 +10,7 @@
 //! them counts divisions for its session ([`nerite_guard::count_traps`]). The count of the calling thread belongs to
 //! its own run. The count of a pool's thread belongs to the only run in the session, because several run in one session
 //! only if its graph does not divide ([`crate::seat`]). The same holds for the pool that sessions of several models
-//! share (`enable-global-threadpool`). If one of its threads divided all the same, all runs fail that are using it.
+//! share (`enable-global-threadpool`). If one of its threads still divides without a result, all runs that use it fail.
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, LazyLock};

@@ -332,7 +332,7 @@ fn a_library_without_the_cuda_provider_offers_no_gpus() {
     let told = "' has no CUDA provider: install the one that has (pip install onnxruntime-gpu) or name its library with \
                 --onnxruntime-library";
     assert!(why.starts_with("ONNX Runtime at '/") && why.ends_with(told), "{why}");
-    // If an instance is made there all the same, the library returns an error.
+    // If an instance is still made there, the library returns an error.
     let context = loading(&runtime, "pick", 8);
     let spec = InstanceSpec { device: Some(0), ..InstanceSpec::default() };
     let error = runtime.load(&context).unwrap().instance(&spec).err().unwrap().message;

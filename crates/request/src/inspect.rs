@@ -54,14 +54,14 @@ pub enum ObjectState {
     /// It is not known.
     #[default]
     Unknown,
-    /// The object that was registered, with so many bytes.
+    /// The object that was registered.
     Same {
         /// Bytes it has now.
         byte_size: u64,
     },
     /// An object that is not the one which was registered.
     Another,
-    /// No object: it was unlinked. The region works all the same.
+    /// No object: it was unlinked. The region can still be used.
     Gone,
 }
 

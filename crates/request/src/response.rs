@@ -21,7 +21,7 @@ pub enum Response {
     Failed {
         /// Why there are none.
         error: Status,
-        /// Whether more responses follow all the same.
+        /// Whether more responses follow nevertheless.
         more: bool,
         /// Whether no queue took the request. Its client gets the same form of error as for a model that does not
         /// exist.

@@ -303,7 +303,7 @@ fn a_request_whose_time_is_over_is_told_so_whatever_went_wrong_and_its_result_co
         let told = meter.0.lock().unwrap();
         assert_eq!(told.as_slice(), outcome.as_slice());
     }
-    // If the client has gone, an error is reported all the same.
+    // If the client has gone, an error is still reported.
     let (seen, version) = (Seen::default(), ModelVersion::unmetered("m"));
     let gone = job(&seen, &version, Buffer::from_numbers(vec![1, 2]), None);
     gone.cancel().cancel();
