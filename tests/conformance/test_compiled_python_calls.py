@@ -20,7 +20,7 @@ from test_python_calls import (  # noqa: F401
     test_coroutines_that_ask,
     test_large_tensors,
     test_many_requests_side_by_side,
-    test_what_a_model_hears_of_another,
+    test_what_a_model_gets_from_another_model,
     test_what_is_kept_of_a_response_stays_as_it_was,
     test_what_nested_requests_count,
     test_what_the_other_model_sees_of_the_request,

@@ -106,7 +106,7 @@ def test_a_sequence_of_the_clients_is_over_with_the_request(client, model):
 
 
 @pytest.mark.parametrize("model", ITERATIVE)
-def test_what_a_model_must_not_do_with_it(client, model):
+def test_wrong_uses_of_rescheduling_are_refused(client, model):
     text = refused(client, model, 3, "keep")
     assert text.endswith(
         "Expected a None object in the execute function return list for reschduled request, found type "
@@ -172,14 +172,14 @@ def test_a_decoupled_model_answers_in_each_run(stream):
 
 @differs("2.51 lets the client wait for ever", run=False)
 @pytest.mark.parametrize("model", ["plain", "sequences"])
-def test_other_models_may_not_want_it(client, model):
+def test_models_without_iterative_sequences_cannot_reschedule(client, model):
     more = {"sequence_id": 5, "sequence_start": True} if model == "sequences" else {}
     assert NOT_CONFIGURED in refused(client, model, 2, **more)
     assert NOT_CONFIGURED in refused(client, model, 4, **more), "the model goes on"
 
 
 @differs("2.51 lets the client wait for ever", run=False)
-def test_nor_may_decoupled_ones(stream):
+def test_decoupled_models_without_iterative_sequences_cannot_reschedule(stream):
     said = stream.ask("plain_decoupled", 2)
     assert said[0] == "1" and NOT_CONFIGURED in said[1]
 

@@ -94,7 +94,7 @@ def test_the_lines_that_raised_are_named(python_client):
 
 @differs("2.51 lets the client wait for ever", run=False)
 @pytest.mark.parametrize(("model", "deed"), [("py_deeds", "none"), ("py_senders", "never")])
-def test_who_answers_nothing(python_client, model, deed):
+def test_a_model_that_returns_no_response_fails_the_request(python_client, model, deed):
     with pytest.raises(Refused) as caught:
         do(python_client, model, deed)
     assert caught.value.status == CODES["INTERNAL"][python_client.protocol == "grpc"]
@@ -143,7 +143,7 @@ def test_outputs_as_the_model_makes_them(python_client, deed, asked, expected):
     assert outputs(python_client, deed, *asked) == expected
 
 
-def test_what_is_in_odd_outputs(python_client):
+def test_strided_and_text_outputs_arrive_whole(python_client):
     assert do(python_client, "py_deeds", "strided_output").outputs["MORE"].raw == fp32("", [0, 4, 8, 12, 16]).raw
     assert said(do(python_client, "py_deeds", "text_output")) == "grün, 緑"
 

@@ -62,7 +62,7 @@ ASKED = [
 
 
 @pytest.mark.parametrize(("code", "expected"), ASKED)
-def test_what_a_model_hears_of_another(asking, code, expected):
+def test_what_a_model_gets_from_another_model(asking, code, expected):
     found = asking(code)
     # Errors may go on with where they were raised, or with a cure.
     if "rror: " in expected:

@@ -286,5 +286,5 @@ def test_a_model_that_prints_much(python_server, python_client):
     wait_for(lambda: python_server.log_text().count(last) == 2)
 
 
-def test_a_model_that_says_what_is_no_text(python_client):
+def test_control_characters_in_a_models_log_lines_do_no_harm(python_client):
     say(python_client, "INFO", "two\nlines, a \x00, \x1b[31m and grün")

@@ -99,7 +99,7 @@ def test_numbers_that_json_does_not_know(server, client):
 
 
 @differs("2.51 dies when one of them lets go of it", run=False)
-def test_what_two_models_make_under_one_name_is_one(server, client):
+def test_metrics_of_two_models_with_the_same_name_are_shared(server, client):
     make = ('f = kept["f"] = Family("both", "Both", Family.COUNTER)', 'm = f.Metric({"x": "1"})', "m.increment(2)", "out = m.value()")
     assert [do(client, *make), do(client, *make, model="py_others")] == ["2.0", "4.0"]
     do(client, "kept.clear()")
@@ -153,7 +153,7 @@ def test_what_is_refused(client, code, message):
 
 @differs("2.51 dies of it now and then", run=False)
 @pytest.mark.parametrize(("kind", "code", "verb", "message"), DEADLY)
-def test_what_a_kind_does_not_do(client, kind, code, verb, message):
+def test_a_metric_refuses_operations_that_its_kind_lacks(client, kind, code, verb, message):
     buckets = "buckets=[1]" if kind == "HISTOGRAM" else ""
     found = do(client, f'f = Family("deadly", "d", Family.{kind})', f"f.Metric({buckets}).{code}")
     assert found == FAILED.format(f"Failed to {verb} metric value") + message
@@ -183,7 +183,7 @@ def test_a_model_has_no_more_than_its_share(server, client):
 
 @differs("2.51 does not start the process of a model again that ended", run=False)
 @pytest.mark.parametrize("how", ["unload", "kill"])
-def test_what_a_model_counted_goes_with_it(server, client, how):
+def test_metrics_of_a_model_are_removed_with_it(server, client, how):
     do(client, 'f = kept["f"] = Family("passing", "d", Family.COUNTER)', "f.Metric().increment(1)", model="py_others")
     assert shown(server, "passing")
     if how == "unload":

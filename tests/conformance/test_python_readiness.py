@@ -88,7 +88,7 @@ def index(client) -> dict:
         (3, "is_ready() must return a boolean value"),
     ],
 )
-def test_what_is_no_yes_is_a_no(server, client, answer, why):
+def test_a_readiness_answer_other_than_true_means_not_ready(server, client, answer, why):
     assert ready(server, "py_say") and status(server, "/v2/health/ready") == 200
     tell(client, answer)
     assert not ready(server, "py_say") and status(server, "/v2/health/ready") == 400
@@ -99,7 +99,7 @@ def test_what_is_no_yes_is_a_no(server, client, answer, why):
 
 
 @differs("2.51 does not ask models", run=False)
-def test_many_who_ask_share_one_question_and_hold_nobody_up(server, client):
+def test_concurrent_readiness_checks_share_one_question_and_block_no_request(server, client):
     host, port = server.http.split(":")
     tell(client, 1, 100)
     asked_before, _ = counted(client)
@@ -136,7 +136,7 @@ def test_many_who_ask_share_one_question_and_hold_nobody_up(server, client):
 
 
 @differs("2.51 does not ask models", run=False)
-def test_a_model_that_never_says_is_not_ready_and_still_answers(server, client):
+def test_a_model_with_a_late_readiness_answer_is_not_ready_and_still_serves(server, client):
     tell(client, 1, 8000)
     start = time.monotonic()
     assert not ready(server, "py_say")
@@ -161,7 +161,7 @@ def kill(pid: int) -> None:
 
 
 @differs("2.51 does not start processes anew", run=False)
-def test_a_process_that_died_is_started_by_those_who_ask(server, client):
+def test_a_readiness_check_starts_a_process_that_died(server, client):
     first = pid_of(client)
     kill(first)
     until(lambda: ready(server, "py_dying"))

@@ -55,6 +55,6 @@ def test_a_model_that_looks_ends_in_time_and_its_client_hears_why(server, protoc
         assert client.infer("timed", [fp32("IN", [0])], parameters={"timeout": 60_000_000}).outputs["OUT"].raw == fp32("", [0]).raw
 
 
-def test_a_timeout_is_of_the_queue_where_nobody_asks(server):
+def test_by_default_a_timeout_bounds_only_the_wait_in_the_queue(server):
     with open_client("http", server) as client:
         assert client.infer("untimed", [fp32("IN", [0.5])], parameters={"timeout": 1}).outputs["OUT"].raw == fp32("", [0.5]).raw

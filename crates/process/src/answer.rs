@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_found_once_the_size_is_known() {
+    fn memory_is_found_once_the_size_is_known() {
         let (shares, blocks) = nobody();
         let (planned, _, _) =
             plan(job(Vec::new(), vec![wanted("x", None)], Reply::new(|_| ())), &shares, &blocks, &HashMap::new());

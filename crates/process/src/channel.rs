@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_at_once_is_left() {
+    fn work_that_would_wait_is_left_to_another_thread() {
         let (ours, theirs) = Channel::pair().unwrap();
         let theirs = Channel(theirs);
         theirs.send("y".repeat(PACKET_BYTES_MAX + 1), &[]).unwrap();

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_that_can_be_answered_may_wait() {
+    fn an_instance_whose_answer_can_come_may_wait() {
         check("a b", "0>b");
         check("a", "0>b 0>c");
         check("a a", "0>a");

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_and_parameters_arrive_as_they_were_told() {
+    fn failures_and_parameters_are_decoded_as_they_were_encoded() {
         for code in [
             Code::Unknown,
             Code::Internal,

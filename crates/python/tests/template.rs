@@ -108,7 +108,7 @@ fn another_instance_needs_no_copy_of_the_weights() {
 }
 
 #[test]
-fn without_it_each_instance_has_its_own() {
+fn without_share_initialize_each_instance_initializes_itself() {
     for parameters in [&[][..], &[("SHARE_INITIALIZE", "no")]] {
         with_model(parameters, |runtime, context| {
             let model = runtime.load(&context).unwrap();

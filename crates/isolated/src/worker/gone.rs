@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_before_the_request_comes_is_known_and_nobody_is_remembered_for_long() {
+    fn a_client_that_goes_before_its_request_comes_is_remembered_until_later_requests_come() {
         let (gone, ends) = counting(Duration::ZERO);
         gone.has_gone(7);
         gone.has_gone(9);

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn questions_are_answered_in_their_order_and_what_was_made_goes() {
+    fn questions_are_answered_in_order_and_metrics_end_with_their_object() {
         let (theirs, child) = Channel::pair().unwrap();
         let (metrics, told) = ServerMetrics::new(&Arc::new(Channel::from(child)));
         let server = thread::Builder::new()

@@ -213,7 +213,7 @@ fn gzipped(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn gzipped_or_not_is_seen_by_the_bytes() {
+fn gzip_is_detected_by_the_first_bytes() {
     let tar = packed(&[('0', "a", &"x".repeat(1000))]);
     check_bytes(&tar, Ok(()));
     check_bytes(&gzipped(&tar), Ok(()));
