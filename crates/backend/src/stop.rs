@@ -41,12 +41,22 @@ impl StopGuard {
     pub fn is_stopped(&self) -> bool {
         self.0.as_ref().is_some_and(|watch| watch.is_stopped.load(Ordering::Acquire))
     }
+
+    /// Ends the watch when the run is over. Whether the run was told to end; from now on it is not.
+    pub fn end(self) -> bool {
+        self.forget();
+        self.is_stopped()
+    }
+
+    fn forget(&self) {
+        // A call that is under way holds the lock.
+        drop(self.0.as_ref().map(|watch| watch.lock().take()));
+    }
 }
 
 impl Drop for StopGuard {
     fn drop(&mut self) {
-        // A call that is being made holds the lock.
-        drop(self.0.as_ref().map(|watch| watch.lock().take()));
+        self.forget();
     }
 }
 
@@ -100,6 +110,22 @@ mod tests {
         drop(StopGuard::over([&cancel].into_iter(), stop));
         cancel.cancel();
         assert_eq!(calls.load(Ordering::SeqCst), 0);
-        assert!(!StopGuard::none().is_stopped());
+        assert!(!StopGuard::none().is_stopped() && !StopGuard::none().end());
+    }
+
+    #[test]
+    fn who_ends_the_watch_is_told_of_a_client_that_went_since_the_run_was_over() {
+        let cancels = [Cancel::new(), Cancel::new()];
+        for (cancel, goes) in cancels.iter().zip([true, false]) {
+            let (calls, stop) = counting();
+            let guard = StopGuard::over([cancel].into_iter(), stop);
+            assert!(!guard.is_stopped());
+            if goes {
+                cancel.cancel();
+            }
+            assert_eq!(guard.end(), goes);
+            cancel.cancel();
+            assert_eq!(calls.load(Ordering::SeqCst), usize::from(goes), "nobody is told after the end");
+        }
     }
 }

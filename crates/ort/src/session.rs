@@ -322,12 +322,8 @@ impl Execute for OrtInstance {
         times.input_ends();
         let stopping = self.stopping(work);
         let mut result = self.run(&values, &indices, &wanted, &mut bound);
-        if stopping.is_stopped() {
-            drop(stopping);
-            self.go_on()?;
-            return Err(Status::new(Code::Cancelled, "every client of this run has gone; it was stopped"));
-        }
-        if matches!(result, Err(RunFault::Library(_))) && bound.iter().any(Option::is_some) {
+        let may_run_again = !stopping.is_stopped() && bound.iter().any(Option::is_some);
+        if may_run_again && matches!(result, Err(RunFault::Library(_))) {
             // The reason may only be a wrong declared shape. Then the run is repeated, and the library allocates the
             // outputs.
             let expected: Vec<_> = bound.iter().map(|b| b.as_ref().map(|b| b.shape.clone())).collect();
@@ -340,6 +336,11 @@ impl Execute for OrtInstance {
             if let Ok(made) = &result {
                 self.learn(&wanted, &expected, made);
             }
+        }
+        // Its clients may go until the watch ends. Then the flag is set, with which no later run would begin.
+        if stopping.end() {
+            self.go_on()?;
+            return Err(Status::new(Code::Cancelled, "every client of this run has gone; it was stopped"));
         }
         times.infer_ends();
         let made = result.map_err(RunFault::status)?;
