@@ -56,6 +56,8 @@ pub struct Served {
     timeout_ends_runs: bool,
     /// If a load request brought the files, they are removed when the last request of the version has ended.
     directory: ModelDir,
+    /// The GPU that all its instances compute on; empty if there is none.
+    gpu_uuid: String,
 }
 
 /// The names of a model.
@@ -158,6 +160,8 @@ impl Served {
         } = parts;
         let name = identity.name.clone();
         let sequences = sequences.map(Arc::new);
+        // Instances that come or go later leave the devices as they are: the model is loaded anew for others.
+        let gpu_uuid = services.gpu_uuid(specs.iter().map(|spec| spec.device)).unwrap_or_default().to_owned();
         let cache = services.cache.filter(|_| config.caches_responses());
         let latencies = Latencies::new(&services.latencies, config.caches_responses(), &first_response_ms(&config));
         let rows_max = usize::try_from(config.max_batch_size).unwrap_or(0);
@@ -193,6 +197,7 @@ impl Served {
             is_retired: Arc::default(),
             timeout_ends_runs,
             directory,
+            gpu_uuid,
         }
     }
 
@@ -255,6 +260,7 @@ impl Served {
             is_retired: Arc::clone(&self.is_retired),
             timeout_ends_runs: self.timeout_ends_runs,
             directory: self.directory.clone(),
+            gpu_uuid: self.gpu_uuid.clone(),
         })
     }
 
@@ -312,7 +318,8 @@ impl Served {
         let lookups = self.cached.as_ref().map_or(0, |cached| cached.waiting());
         let report = self.stats.report((self.pool.waiting() + lookups) as u64);
         let memory = self.maker.model.memory_usage();
-        StatisticsReport { namespace: self.identity.namespace.clone(), memory, ..report }
+        let gpu_uuid = self.gpu_uuid.clone();
+        StatisticsReport { namespace: self.identity.namespace.clone(), memory, gpu_uuid, ..report }
     }
 
     /// The distribution of its latencies, as far as it is measured.

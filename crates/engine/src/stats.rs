@@ -100,6 +100,7 @@ impl Stats {
             failures: self.failures.each_ref().map(|count| count.load(Ordering::Relaxed)),
             load_ns: self.load_ns,
             namespace: String::new(),
+            gpu_uuid: String::new(),
         }
     }
 

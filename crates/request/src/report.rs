@@ -139,6 +139,8 @@ pub struct StatisticsReport {
     pub load_ns: u64,
     /// The repository that it lies in, where models of several repositories may have the same name.
     pub namespace: String,
+    /// The GPU that all its instances compute on; empty if they compute on the host, or on several devices.
+    pub gpu_uuid: String,
 }
 
 /// A part of a request whose time is recorded.

@@ -8,6 +8,8 @@ mod ports;
 #[path = "../../cuda/tests/stand_in/compile.rs"]
 mod stand_in;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -17,6 +19,7 @@ use nerite_client::{Request, Tensor, http};
 struct Server {
     child: Child,
     http: http::Client,
+    metrics: String,
 }
 
 impl Server {
@@ -43,7 +46,7 @@ impl Server {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        Server { child, http: client }
+        Server { child, http: client, metrics }
     }
 
     /// Loads a model of the examples with these instance groups: the group that it then has, or why it is not loaded.
@@ -63,6 +66,17 @@ impl Server {
         let config = self.http.model_config(model, None).await.unwrap();
         let group = config.split_once("\"instance_group\":").unwrap().1;
         Ok(group.split_inclusive(']').next().unwrap().to_owned())
+    }
+}
+
+impl Server {
+    /// The line of the page of metrics that begins with this.
+    fn metrics_line(&self, begin: &str) -> String {
+        let mut stream = TcpStream::connect(format!("127.0.0.1:{}", self.metrics)).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).unwrap();
+        page.lines().find(|line| line.starts_with(begin)).unwrap_or_else(|| panic!("{page}")).to_owned()
     }
 }
 
@@ -162,6 +176,13 @@ async fn a_model_runs_on_each_of_its_gpus() {
             let answered = server.http.infer(&request).await.unwrap();
             assert_eq!(answered.output("OUTPUT0").unwrap().as_slice::<i32>().unwrap(), [2 * turn; 16]);
         }
+        // Triton counts for each device. Here a model has a GPU's label if all its instances are there.
+        let count = server.metrics_line("nv_inference_count{");
+        assert_eq!(
+            count.contains("{gpu_uuid=\"GPU-"),
+            groups.starts_with(r#"[{"kind": "KIND_GPU", "gpus": [1]}"#),
+            "{count}"
+        );
     }
     let accelerated = r#"{"backend": "onnxruntime", "instance_group": [{"kind": "KIND_GPU"}], "optimization": {
         "execution_accelerators": {"gpu_execution_accelerator": [{"name": "tensorrt"}]}}}"#;

@@ -382,6 +382,9 @@ impl ModelMetrics {
         for (name, value) in tags {
             let _ = write!(out, "_{name}=\"{}\",", escaped(value));
         }
+        if !self.statistics.gpu_uuid.is_empty() {
+            let _ = write!(out, "gpu_uuid=\"{}\",", escaped(&self.statistics.gpu_uuid));
+        }
         let _ = write!(out, "model=\"{}\",", escaped(&self.statistics.name));
         if !self.statistics.namespace.is_empty() {
             let _ = write!(out, "namespace=\"{}\",", escaped(&self.statistics.namespace));
@@ -517,6 +520,15 @@ mod tests {
         let of = "model=\"m\",namespace=\"/models/a\"";
         check(&report, &format!("nv_inference_count{{{of},version=\"1\"}} 0"), true);
         check(&report, &format!("nv_inference_request_failure{{{of},reason=\"OTHER\",version=\"1\"}} 0"), true);
+    }
+
+    #[test]
+    fn the_gpu_of_a_model_is_a_label() {
+        let tags = vec![("b".into(), "1".into())];
+        let mut placed = ModelMetrics { tags, ..model("m") };
+        placed.statistics.gpu_uuid = "GPU-1".to_owned();
+        let report = MetricsReport { models: vec![placed], ..MetricsReport::default() };
+        check(&report, "nv_inference_count{_b=\"1\",gpu_uuid=\"GPU-1\",model=\"m\",version=\"1\"} 0", true);
     }
 
     #[test]

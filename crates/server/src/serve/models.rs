@@ -45,7 +45,7 @@ pub fn start(
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         auto_complete: models.auto_complete,
         queues: models.queues,
-        services: services(settings),
+        services: services(settings, gpu.ok()),
         threads: models.instance_threads,
     };
     let options = nerite_engine::Options {
@@ -77,7 +77,7 @@ pub fn start(
     Ok((engine, Ok(())))
 }
 
-fn services(settings: &Settings) -> Services {
+fn services(settings: &Settings, gpu: Option<&GpuHost>) -> Services {
     let cache = settings.response_cache.map(|bytes| Arc::new(ResponseCache::new(bytes)));
     let memory = nerite_memory::allocatable_bytes();
     if let Some(bytes) = settings.response_cache.filter(|bytes| *bytes > memory) {
@@ -87,7 +87,9 @@ fn services(settings: &Settings) -> Services {
     }
     let latencies = settings.metrics.as_ref().map(|metrics| metrics.latencies.clone()).unwrap_or_default();
     let rates = settings.rates.clone().map(|resources| Arc::new(RateLimits::new(resources)));
-    Services { cache, rates, policies: settings.policies.clone(), latencies }
+    let devices = gpu.map_or(&[][..], |gpu| &gpu.devices);
+    let gpu_uuids = Arc::new(devices.iter().map(|device| (device.ordinal(), device.uuid())).collect());
+    Services { cache, rates, policies: settings.policies.clone(), latencies, gpu_uuids }
 }
 
 fn creating(status: &Status) -> StartError {
