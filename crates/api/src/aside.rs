@@ -1,11 +1,13 @@
 //! Where is work done that would delay other connections?
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::LazyLock;
+use std::task::Poll;
 
 use nerite_request::Status;
-use nerite_watchdog::{FairSemaphore, current_flow};
+use nerite_watchdog::{FairPermit, FairSemaphore, FrontEnd, current_flow, watched};
+use tokio::task::JoinHandle;
 
 /// The least number of workers for large messages, if there are few cores.
 const WORKERS_MIN: usize = 2;
@@ -24,15 +26,36 @@ pub type Aside<T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>;
 /// The future is boxed. Otherwise the captured values of the work would be part of the future of each request, and be copied with it, also for
 /// requests that are handled on the front thread.
 pub fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
-    let permit = WORKERS.acquire(current_flow());
+    within(&WORKERS, work)
+}
+
+fn within<T: Send + 'static>(workers: &FairSemaphore, work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
+    let mut permit = workers.acquire(current_flow());
     Box::pin(async move {
-        let place = permit.await;
-        let work = move || {
-            let _until_it_is_done = place;
-            work()
-        };
-        on_disk(work).await
+        if let Poll::Ready(permit) = poll_fn(|cx| Poll::Ready(Pin::new(&mut permit).poll(cx))).await {
+            return with_permit(permit, work).await;
+        }
+        // A task of its own waits: a call whose client reads no answers is not polled, and must not keep a permit that it is given meanwhile.
+        let waits = async move { with_permit(permit.await, work).await };
+        let mut task = Task(tokio::spawn(watched(FrontEnd::Server, waits)));
+        (&mut task.0).await.map_err(unfinished)?
     })
+}
+
+fn with_permit<T: Send + 'static>(permit: FairPermit, work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
+    on_disk(move || {
+        let _until_it_is_done = permit;
+        work()
+    })
+}
+
+/// A task that is aborted when this is dropped.
+struct Task<T>(JoinHandle<T>);
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// As [`aside`], for work that mostly waits for a disk.
@@ -78,6 +101,30 @@ mod tests {
             let panics = || -> usize { panic!("the work's own") };
             assert!(aside(panics).await.is_err());
             assert_eq!(WORKERS.available(), places);
+        });
+    }
+
+    async fn is_pending(future: &mut Aside<u32>) -> bool {
+        poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_pending())).await
+    }
+
+    #[test]
+    fn work_that_is_not_polled_keeps_no_permit_and_work_that_is_dropped_is_not_begun() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers");
+        runtime.block_on(async {
+            let workers = FairSemaphore::new(1);
+            let (go_on, waits) = std::sync::mpsc::channel::<()>();
+            let mut first = within(&workers, move || waits.recv().map_or(0, |()| 1));
+            let (mut left_alone, mut dropped) = (within(&workers, || 2), within(&workers, || panic!("it was dropped")));
+            assert!(
+                is_pending(&mut first).await && is_pending(&mut left_alone).await && is_pending(&mut dropped).await
+            );
+            drop(dropped);
+            go_on.send(()).expect("it waits");
+            assert_eq!(first.await, Ok(1));
+            // Nobody polls the second one, but its work is done, and the next one has the permit.
+            assert_eq!(within(&workers, || 3).await, Ok(3));
+            assert_eq!((left_alone.await, workers.available()), (Ok(2), 1));
         });
     }
 }
