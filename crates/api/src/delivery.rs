@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use nerite_budget::Charge;
 use nerite_engine::{Served, reshaped};
 use nerite_memory::Slot;
 use nerite_request::names::ByName;
@@ -31,6 +32,8 @@ pub(crate) struct Delivery<S> {
     caller: Option<Arc<Caller>>,
     /// The account that is charged for the states that the request leaves behind. `None` if it leaves none.
     account: Option<PeerAccount>,
+    /// The charge for what the strings of the request take, until the last response.
+    strings: Option<Charge>,
     sink: S,
     /// Counts the inference as under way until its last response was sent.
     under_way: UnderWay,
@@ -48,12 +51,17 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
     ) -> Delivery<S> {
         let shown = Shown::of(outputs, served);
         let window = served.config().decoupled().then(ResponseWindow::new);
-        Delivery { shown, places, window, trace, caller: None, account: None, sink, under_way }
+        Delivery { shown, places, window, trace, caller: None, account: None, strings: None, sink, under_way }
     }
 
     /// The same, charging this account for states that the request leaves behind.
     pub(crate) fn charging(self, account: Option<PeerAccount>) -> Delivery<S> {
         Delivery { account, ..self }
+    }
+
+    /// The same, holding the charge for the request's strings.
+    pub(crate) fn holding(self, strings: Option<Charge>) -> Delivery<S> {
+        Delivery { strings, ..self }
     }
 
     /// The same for this client.
@@ -67,7 +75,16 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Delivery<S> {
     where
         S: 'static,
     {
-        let Delivery { shown: None, places: None, window: None, trace: None, caller: None, account: None, .. } = &self
+        let Delivery {
+            shown: None,
+            places: None,
+            window: None,
+            trace: None,
+            caller: None,
+            account: None,
+            strings: None,
+            ..
+        } = &self
         else {
             return Reply::through(self);
         };
@@ -109,6 +126,9 @@ impl<S: FnMut(Response, Vec<OutputLease>) + Send> Deliver for Delivery<S> {
         }
         if let Some(trace) = &self.trace {
             trace.note("INFER_RESPONSE_COMPLETE", now_ns());
+        }
+        if response.is_last() {
+            self.strings = None;
         }
         (self.sink)(response, leases);
     }

@@ -59,7 +59,7 @@ impl PreparedRequest {
         regions: &dyn Regions,
     ) -> Result<PreparedRequest, Status> {
         let contract = admission.model.contract();
-        let CheckedTensors { inputs, wanted, rows } = admit(&mut request.clone(), &contract, regions)?;
+        let CheckedTensors { inputs, wanted, rows, .. } = admit(&mut request.clone(), &contract, regions)?;
         let changes = inputs.iter().any(|input| input.datatype == DataType::Bytes);
         let checked = (!changes).then(|| Checked {
             shapes: inputs.into_iter().map(|input| input.shape).collect(),
@@ -125,7 +125,8 @@ impl PreparedRequest {
             Ok(Wanted { name: name.clone(), slot })
         });
         let wanted = wanted.collect::<Result<_, Status>>()?;
-        Ok(CheckedTensors { inputs, wanted, rows: checked.rows })
+        // None of them is of strings.
+        Ok(CheckedTensors { inputs, wanted, rows: checked.rows, string_bytes: 0 })
     }
 
     fn without_tensors(&self) -> InferRequest {

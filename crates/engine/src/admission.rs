@@ -67,7 +67,7 @@ impl Admission {
         let Request { id, inputs, wanted, priority, timeout_us, sequence, parameters, cancel, mut reply } = request;
         let tensors = Tensors { inputs, wanted: wanted.into(), is_raw: false };
         match self.contract().check_all(Prefix(&id), tensors) {
-            Ok(CheckedTensors { inputs, wanted, rows }) => {
+            Ok(CheckedTensors { inputs, wanted, rows, .. }) => {
                 self.submit(AdmittedRequest {
                     id,
                     rows,

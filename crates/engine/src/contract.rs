@@ -5,6 +5,7 @@
 
 mod raw;
 mod shape;
+mod string_count;
 
 use nerite_config::TensorSpec;
 use nerite_memory::Buffer;
@@ -15,6 +16,7 @@ use nerite_tensor::Tensor;
 
 use shape::check_input;
 pub use shape::reshaped;
+use string_count::string_bytes;
 
 /// The tensors that a model takes and gives. Requests are checked against it.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +51,8 @@ pub struct CheckedTensors {
     pub wanted: WantedOutputs,
     /// Rows: the batch dimension, 1 without one.
     pub rows: u32,
+    /// Bytes that the strings of all BYTES inputs may take beside their own bytes.
+    pub string_bytes: usize,
 }
 
 /// `[request id: x] `, with which Triton begins the texts of these checks.
@@ -86,11 +90,12 @@ impl Contract<'_> {
         let specs = ByName::new(self.inputs, |spec| &spec.name);
         check_inputs(request, &inputs, self)?;
         let rows = check_batch(request, &inputs, &specs, self)?;
+        let string_bytes = string_bytes(&inputs, self)?;
         for input in &mut inputs {
             let spec = specs.find(&input.name).ok_or_else(|| unexpected_input(&input.name, self))?;
             check_input(request, input, spec, self, is_raw)?;
         }
-        Ok(CheckedTensors { inputs, wanted, rows })
+        Ok(CheckedTensors { inputs, wanted, rows, string_bytes })
     }
 
     /// As [`Contract::check`], for tensors of which nothing was checked before.

@@ -103,7 +103,7 @@ impl Server {
         let wanted = vec![Wanted { name: "OUT".into(), slot: place }];
         let admission = self.engine.admit("m", None).unwrap();
         let tensors = Tensors { inputs: vec![input(data)].into(), wanted: wanted.into(), is_raw: false };
-        let CheckedTensors { inputs, wanted, rows } = admission.contract().check_all(Prefix(id), tensors).unwrap();
+        let CheckedTensors { inputs, wanted, rows, .. } = admission.contract().check_all(Prefix(id), tensors).unwrap();
         let admission = match user {
             Some(uid) => admission.of_asker(&Peer::User { uid }),
             None => admission.of_asker(&Peer::Unidentified),

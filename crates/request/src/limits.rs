@@ -20,6 +20,12 @@ pub const PARAMETERS_MAX: usize = 4096;
 pub const TENSOR_PARAMETERS_MAX: usize = 256;
 /// Dimensions of one shape; runtimes take far fewer.
 pub const DIMS_MAX: usize = 4096;
+/// Strings in all BYTES inputs of one request, unless the model has more.
+pub const STRINGS_MAX: usize = 4 << 20;
+/// Bytes that a string takes in a runtime beside its own bytes, those of a short string included.
+pub const STRING_BYTES: usize = 64;
+/// Bytes of strings that are not charged to the client: as many as other small things that a request is made of.
+pub const STRINGS_UNCHARGED_BYTES: usize = 256 << 10;
 /// Bytes of a name of a model, a tensor, a region or a request. Names are repeated in answers and errors.
 pub const NAME_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a list of names in an error; the names beyond are counted.
@@ -43,6 +49,7 @@ pub const INLINE_WORK_BYTES_MAX: usize = 256 << 10;
 
 const _: () = assert!(TENSOR_PARAMETERS_MAX <= PARAMETERS_MAX);
 const _: () = assert!(LISTED_BYTES_MAX < NAME_BYTES_MAX);
+const _: () = assert!(STRINGS_UNCHARGED_BYTES < STRINGS_MAX * STRING_BYTES);
 
 /// How many inputs and outputs a request may name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +97,7 @@ pub enum Counted {
     Dims,
     Members,
     LoadParameters,
+    Strings,
 }
 
 impl Counted {
@@ -101,6 +109,7 @@ impl Counted {
             Counted::Dims => "send the shape that the model's configuration describes",
             Counted::Members => "send many values as one array",
             Counted::LoadParameters => "put the model into the repository",
+            Counted::Strings => "send fewer strings at once, or longer ones",
         }
     }
 }
@@ -116,6 +125,7 @@ impl std::fmt::Display for Counted {
             Counted::Dims => "dimensions in one shape",
             Counted::Members => "members",
             Counted::LoadParameters => "load parameters",
+            Counted::Strings => "strings",
         })
     }
 }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use nerite_budget::Charge;
 use nerite_engine::CheckedTensors;
+use nerite_request::limits::{STRING_BYTES, STRINGS_UNCHARGED_BYTES};
 use nerite_request::{
     AdmittedRequest, Cancel, ExactlyOne, InferRequest, InferRequestedOutput, InferResponse, Numbered, Response, Status,
 };
@@ -141,7 +143,8 @@ impl Api {
         (numbered, sink): (Option<Numbered>, impl FnMut(Response, Vec<OutputLease>) + Send + 'static),
     ) -> Result<(), Status> {
         let Admission { model, caller, under_way } = admission;
-        let CheckedTensors { inputs, wanted, rows } = tensors;
+        let CheckedTensors { inputs, wanted, rows, string_bytes } = tensors;
+        let strings = self.charge_strings(string_bytes)?;
         let leased_by_own = own.as_ref().is_some_and(|(_, leased)| !leased.is_empty());
         if leased_by_own || outputs.iter().any(|output| output.session.is_some()) {
             self.check_leased_outputs()?;
@@ -150,7 +153,7 @@ impl Api {
         let InferRequest { id, priority, timeout_us, sequence, parameters, trace, .. } = infer_request;
         let delivery = Delivery::new(outputs, trace, model.served(), places, under_way, sink);
         let account = model.served().leaves_states().then(|| self.kept().clone());
-        let reply = delivery.of_caller(caller).charging(account).into_reply(numbered);
+        let reply = delivery.of_caller(caller).charging(account).holding(strings).into_reply(numbered);
         model.of_asker(self.peer()).submit(AdmittedRequest {
             id,
             rows,
@@ -164,6 +167,24 @@ impl Api {
             reply,
         });
         Ok(())
+    }
+}
+
+impl Api {
+    /// Charges the client for what the strings of a request may take in a runtime. Few of them are not charged.
+    fn charge_strings(&self, bytes: usize) -> Result<Option<Charge>, Status> {
+        if bytes <= STRINGS_UNCHARGED_BYTES {
+            return Ok(None);
+        }
+        self.account().check_announced(bytes as u64).map_err(|over| {
+            Status::unavailable(format!(
+                "the {} strings of the request may take {bytes} bytes, of {} that a connection may hold \
+                 (--memory-budget-per-connection); send fewer strings at once",
+                bytes / STRING_BYTES,
+                over.max
+            ))
+        })?;
+        Ok(Some(self.account().charge(bytes)))
     }
 }
 
