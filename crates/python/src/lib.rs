@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+mod backend_class;
 mod guard_library;
 mod interpreter;
 mod launch;
@@ -31,7 +32,8 @@ mod stub;
 mod template;
 mod terminal;
 
-pub use backend::{BACKEND_CLASS, PythonBackend, python_backends_in};
+pub use backend::PythonBackend;
+pub use backend_class::{BACKEND_CLASS, python_backends_in};
 pub use interpreter::{NoPython, PythonFound, find_python};
 pub use runtime::Python;
 pub use terminal::{TerminalRun, TerminalRunError, run_in_terminal};

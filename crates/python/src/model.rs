@@ -12,7 +12,7 @@ use nerite_process::{Blocks, Callees, Live, ProcessInstance, ProcessLauncher, Si
 use nerite_request::Status;
 use nerite_shm::Pools;
 
-use crate::backend::BACKEND_CLASS;
+use crate::backend_class::BACKEND_CLASS;
 use crate::launch::Launch;
 use crate::template::Template;
 

@@ -11,7 +11,7 @@ use nerite_process::{ProcessHost, Waits};
 use nerite_request::Status;
 use nerite_sandbox::Sandbox;
 
-use crate::backend::{BACKEND_CLASS, environment_in};
+use crate::backend_class::{BACKEND_CLASS, environment_in};
 use crate::interpreter::{Environments, Interpreter, NoPython};
 use crate::launch::Launch;
 use crate::model::{PythonModel, file_name, template, told};
