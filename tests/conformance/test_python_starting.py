@@ -12,7 +12,7 @@ import pytest
 import python_catalogue
 import servers
 import triton
-from clients import differs, fp32, http_call, open_client
+from clients import Refused, differs, fp32, http_call, open_client
 from python_setup import strings
 
 START_S = 200
@@ -85,6 +85,64 @@ def test_an_interpreter_without_numpy(run, tmp_path):
     found = run(environment={"PATH": path})
     assert "numpy" in found and str(tmp_path / "bare" / "bin" / "python3") in found
     assert "pip install numpy" in found
+
+
+DIES = """
+import os, sys
+
+for n in range(30):
+    print("line", n, file=sys.stderr)
+os.write(2, b"the last one has no end")
+os.abort()
+"""
+DIES_LATER = """
+import os, sys
+import triton_python_backend_utils as pb_utils
+
+print("of the first start" if not os.path.exists({flag!r}) else "of the second start", file=sys.stderr)
+if os.path.exists({flag!r}):
+    os.abort()
+
+class TritonPythonModel:
+    def execute(self, requests):
+        with open({flag!r}, "w"):
+            print("of a request", file=sys.stderr)
+        os.abort()
+"""
+
+
+@differs("2.51 keeps what it prints to itself", run=False)
+def test_the_last_words_of_a_process_that_dies_at_its_start(launcher):
+    repository = launcher.copy_of(f"python_last_words_{time.monotonic_ns()}")
+    python_catalogue.put(repository, python_catalogue.named("py_identity"))
+    python_catalogue.put(repository, python_catalogue.vector("py_dies", "identity"))
+    (repository / "py_dies" / "1" / "model.py").write_text(DIES)
+    flags = ["--model-control-mode=explicit", "--load-model=py_identity"]
+    with launcher.running(repository.name, *flags, repository=repository) as found, open_client("http", found) as client:
+        with pytest.raises(Refused) as refused:
+            client.load("py_dies")
+        said = refused.value.text
+        assert "was ended by signal 6 (SIGABRT)" in said and "line 11\n  line 12\n" in said and "line 10" not in said, said
+        assert "line 29\n  the last one has no end" in said, said
+        assert "line 0" in found.log_text(), "the operator gets all lines as before"
+
+
+@differs("2.51 starts a process that died no more", run=False)
+def test_what_a_request_printed_is_in_no_error(launcher, tmp_path):
+    repository = launcher.copy_of(f"python_printed_{time.monotonic_ns()}")
+    python_catalogue.put(repository, python_catalogue.named("py_identity"))
+    python_catalogue.put(repository, python_catalogue.vector("py_dies", "identity"))
+    (repository / "py_dies" / "1" / "model.py").write_text(DIES_LATER.format(flag=str(tmp_path / "flag")))
+    with launcher.running(repository.name, repository=repository) as found, open_client("http", found) as client:
+        told = []
+        for _ in range(2):
+            with pytest.raises(Refused) as refused:
+                client.infer("py_dies", [fp32("INPUT0", [1])])
+            told.append(refused.value.text)
+        assert "was ended by signal 6 (SIGABRT) while it had this request" in told[0] and "It printed" not in told[0]
+        assert "could not be started anew" in told[1] and "It printed last:\n  of the second start" in told[1], told[1]
+        assert not any("of a request" in one or "of the first start" in one for one in told)
+        assert all(line in found.log_text() for line in ("of the first start", "of a request", "of the second start"))
 
 
 @differs("2.51 brings a stub with an interpreter inside", run=False)

@@ -26,6 +26,7 @@ mod interpreter;
 mod launch;
 mod limits;
 mod model;
+mod printed;
 mod runtime;
 mod settings;
 mod stub;

@@ -1,5 +1,13 @@
 //! What are the limits of an interpreter's output and of packed environments?
 
+use std::time::Duration;
+
+/// The most lines that are kept of what a process prints at its start.
+pub const PRINTED_LINES_MAX: usize = 20;
+/// The most bytes that are kept of such a line.
+pub const PRINTED_LINE_BYTES_MAX: usize = 512;
+/// How long the rest of what a dead process printed is waited for.
+pub const LAST_WORDS_MAX: Duration = Duration::from_millis(200);
 /// The most bytes that are kept of the output of an interpreter that is asked for its versions.
 pub const SAID_BYTES_MAX: usize = 64 << 10;
 /// The most entries of a packed environment. The largest ones in use have a quarter of that.

@@ -14,6 +14,7 @@ use nerite_shm::Pools;
 
 use crate::backend_class::BACKEND_CLASS;
 use crate::launch::Launch;
+use crate::printed::Printed;
 use crate::template::Template;
 
 /// One version, checked as far as possible without running it.
@@ -88,14 +89,17 @@ impl ProcessLauncher for PythonLauncher {
 
     fn launch(&self) -> Result<Live, Status> {
         let began = Instant::now();
-        let (mut child, calls) = if let Some(template) = &self.template {
-            template.fork()?
+        let (mut child, calls, printed) = if let Some(template) = &self.template {
+            let (child, calls) = template.fork()?;
+            (child, calls, None)
         } else {
             let started = self.launch.start(&self.supervisor);
-            started.map_err(|error| self.launch.unstarted(error, began))?
+            let (child, calls, printed) = started.map_err(|error| self.launch.unstarted(error, began))?;
+            (child, calls, Some(printed))
         };
         child.measure(self.models.metrics().owner());
-        let answer = child.first(&self.command).map_err(|silence| self.silent(&silence, began))?;
+        let last_words = || printed.as_ref().map(Printed::last_words).unwrap_or_default();
+        let answer = child.first(&self.command).map_err(|silence| self.silent(&silence, began, &last_words()))?;
         if let Some(Some(error)) = answer.error() {
             return Err(Status::internal(error));
         }
@@ -110,18 +114,18 @@ impl ProcessLauncher for PythonLauncher {
 }
 
 impl PythonLauncher {
-    fn silent(&self, silence: &Silence, began: Instant) -> Status {
+    fn silent(&self, silence: &Silence, began: Instant, last_words: &str) -> Status {
         let (instance, interpreter) = (&self.instance, &self.launch.interpreter);
         match silence {
             Silence::TimedOut => Status::internal(format!(
                 "Timed out occurred while waiting for the stub process. Failed to initialize model instance {instance} (it had {} \
-                 seconds, with interpreter {interpreter}; --backend-config=python,stub-timeout-seconds gives it more)",
+                 seconds, with interpreter {interpreter}; --backend-config=python,stub-timeout-seconds gives it more){last_words}",
                 self.launch.start_max.as_secs()
             )),
             Silence::Unasked | Silence::Closed | Silence::Ended(_) => {
                 self.launch.blame(silence, began).unwrap_or_else(|| {
                     let why = format!("{silence} while it initialized the model, with interpreter {interpreter}");
-                    Status::internal(self.unhealthy(&why))
+                    Status::internal(self.unhealthy(&why) + last_words)
                 })
             }
         }

@@ -72,12 +72,13 @@ impl Template {
     fn start(&self) -> Result<Process, Status> {
         let began = Instant::now();
         let started = self.launch.start(&self.supervisor);
-        let (mut child, calls) = started.map_err(|error| self.launch.unstarted(error, began))?;
+        let (mut child, calls, printed) = started.map_err(|error| self.launch.unstarted(error, began))?;
         child
             .says_when_it_ends(self.unusable("its process ended; its instances live on, and the next one has another"));
         let answer = child.first(&self.command).map_err(|silence| {
             let why = format!("{silence} while it initialized the model, with interpreter {}", self.launch.interpreter);
-            self.launch.blame(&silence, began).unwrap_or_else(|| Status::internal(self.unusable(&why)))
+            let blame = self.launch.blame(&silence, began);
+            blame.unwrap_or_else(|| Status::internal(self.unusable(&why) + &printed.last_words()))
         })?;
         if let Some(Some(error)) = answer.error() {
             return Err(Status::internal(error));

@@ -44,10 +44,11 @@ class Failed(Exception):
 class Stub:
     """One instance of a model, and its state."""
 
-    def __init__(self, channel: Channel, side: SideChannel, calls: Calls, guard: Optional[int]) -> None:
+    def __init__(self, channel: Channel, side: SideChannel, calls: Calls, guard: Optional[int], stderr: Optional[int] = None) -> None:
         self._channel = channel
         self._side = side
         self._guard_descriptor = guard
+        self._stderr = stderr
         self._model_channel = ModelChannel(channel, side, calls)
         self._is_decoupled = False
         self._class: Any = None
@@ -167,12 +168,23 @@ class Stub:
         nested.begin()
         python = "{}.{}.{}".format(*sys.version_info[:3])
         ready: packets.Ready = {"python": python, "numpy": np.__version__, "guard": guard is not None}
+        self._restore_stderr()
         if command.get("template"):
             return {"ready": ready}
         if hasattr(self._model, "is_ready"):
             self._readiness = readiness.ReadinessAnswers(self._model, self._model_channel.calls)
             ready["decides"] = True
         return {"ready": ready}
+
+    def _restore_stderr(self) -> None:
+        """Replaces standard error by the server's own. Until now it was a pipe whose last lines are part of the error if this process dies at
+        its start."""
+        if self._stderr is not None:
+            if sys.stderr is not None:
+                sys.stderr.flush()
+            os.dup2(self._stderr, 2)
+            os.close(self._stderr)
+            self._stderr = None
 
     def _make(self, command: packets.Command) -> None:
         """Makes the model: loaded here, or by the template."""
@@ -328,18 +340,20 @@ def _end_with_the_server() -> None:
         pass
 
 
-def _stub(channel: socket.socket, side: socket.socket, calls: socket.socket, guard: Optional[int] = None) -> Stub:
+def _stub(
+    channel: socket.socket, side: socket.socket, calls: socket.socket, stderr: Optional[int] = None, guard: Optional[int] = None
+) -> Stub:
     """Makes the stub for these channels."""
     # If a process that the model forks kept these sockets, the server could not see that this process has ended.
     for end in (channel, side, calls):
         os.register_at_fork(after_in_child=end.close)
     threading.Thread(target=_leave_with, args=(side,), name=batch.END_THREAD, daemon=True).start()
-    return Stub(Channel(channel), SideChannel(side), Calls(calls), guard)
+    return Stub(Channel(channel), SideChannel(side), Calls(calls), guard, stderr)
 
 
-def run(channel: socket.socket, side: socket.socket, calls: int, guard: Optional[int] = None) -> None:
-    """The entry point for the launcher. ``channel`` and ``side`` are connected sockets. ``calls`` and ``guard`` are the descriptors of
-    another socket and of the guard library.
+def run(channel: socket.socket, side: socket.socket, calls: int, stderr: int, guard: Optional[int] = None) -> None:
+    """The entry point for the launcher. ``channel`` and ``side`` are connected sockets. The others are descriptors: of another socket, of the
+    server's standard error, and of the guard library.
     """
     # As in Triton, whose process embeds the interpreter.
     sys.argv[:] = [""]
@@ -352,7 +366,7 @@ def run(channel: socket.socket, side: socket.socket, calls: int, guard: Optional
     workers.name_as_tritons()
     if sources := getattr(__spec__ and __spec__.loader, "sources", None):
         workers.put_on_path(sources)
-    stub = _stub(channel, side, socket.socket(fileno=calls), guard)
+    stub = _stub(channel, side, socket.socket(fileno=calls), stderr, guard)
     while True:
         try:
             stub.serve()
