@@ -20,7 +20,6 @@ use crate::caller::{Caller, FrontEnd};
 use crate::gpus::GpuFigures;
 use crate::logging::LogSwitches;
 use crate::region_rules::RegionRules;
-use crate::under_way::STOPPING;
 
 /// The server's calls, for one client. Cheap to clone.
 #[derive(Clone)]
@@ -268,13 +267,6 @@ impl Api {
             Protocol::Http => self.inner.options.http_forward.as_ref(),
             Protocol::Grpc => self.inner.options.grpc_forward.as_ref(),
         }
-    }
-
-    /// Begins the stop of the server: it is not ready any more, and only requests under way are completed. Requests that wait for a model to be loaded are
-    /// refused.
-    pub fn begin_stopping(&self) {
-        self.inner.stopping.store(true, Ordering::Release);
-        self.inner.engine.refuse_waiting(&Status::unavailable(STOPPING));
     }
 
     /// Whether the server is stopping, and takes no new work.

@@ -8,8 +8,7 @@ use nerite_request::{Counted, Status};
 use crate::Api;
 
 /// The text of Triton's schedulers when the server is stopping. Clients match on it.
-pub(crate) const STOPPING: &str =
-    "Server is stopping, scheduler for model has stopped accepting new inference requests";
+const STOPPING: &str = "Server is stopping, scheduler for model has stopped accepting new inference requests";
 
 /// Counts an inference that the server has accepted, until it is dropped.
 #[derive(Debug)]
@@ -22,6 +21,13 @@ impl UnderWay {
 }
 
 impl Api {
+    /// Begins the stop of the server: it is not ready any more, and only requests under way are completed. Requests that wait for a model to be loaded are
+    /// refused.
+    pub fn begin_stopping(&self) {
+        self.inner.stopping.store(true, Ordering::Release);
+        self.inner.engine.refuse_waiting(&Status::unavailable(STOPPING));
+    }
+
     /// Whether an inference that begins to arrive may be accepted when it is complete. Err when the server stops: the client need not send the rest.
     pub fn check_taking_on(&self) -> Result<(), Status> {
         if self.stopping() { Err(Status::unavailable(STOPPING)) } else { Ok(()) }

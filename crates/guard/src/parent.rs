@@ -34,13 +34,14 @@ pub(crate) fn end_with_parent() -> Result<(), Errno> {
 
 /// The handler. A process that this one forked may have it too, and is not the leader of the group: it ends alone.
 extern "C" fn end_group(_: c_int) {
-    // SAFETY: these calls have no precondition, and a signal handler may make them.
-    unsafe {
-        let own = libc::getpid();
-        if libc::getpgrp() == own {
-            // By 0 the group of the caller is meant. It fails in a sandbox.
-            libc::kill(0, libc::SIGKILL);
-        }
-        libc::kill(own, libc::SIGKILL);
+    // SAFETY: it has no precondition, and a signal handler may call it.
+    let own = unsafe { libc::getpid() };
+    // SAFETY: as above.
+    if unsafe { libc::getpgrp() } == own {
+        // By 0 the group of the caller is meant. It fails in a sandbox.
+        // SAFETY: it takes numbers only, and a signal handler may call it.
+        unsafe { libc::kill(0, libc::SIGKILL) };
     }
+    // SAFETY: as above.
+    unsafe { libc::kill(own, libc::SIGKILL) };
 }

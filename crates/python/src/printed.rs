@@ -125,7 +125,9 @@ mod tests {
     #[track_caller]
     fn check(pieces: &[&str], expect: &[&str]) {
         let mut tail = Tail::default();
-        pieces.iter().for_each(|piece| tail.add(piece.as_bytes()));
+        for piece in pieces {
+            tail.add(piece.as_bytes());
+        }
         let expect =
             if expect.is_empty() { String::new() } else { format!("\n\nIt printed last:\n  {}", expect.join("\n  ")) };
         assert_eq!(tail.told(), expect, "{pieces:?}");
@@ -143,7 +145,7 @@ mod tests {
 
     #[test]
     fn lines_and_their_lengths_are_bounded() {
-        let many: String = (0..100).map(|n| format!("{n}\n")).collect();
+        let many = (0..100).fold(String::new(), |text, number| format!("{text}{number}\n"));
         let last: Vec<String> = (100 - PRINTED_LINES_MAX..100).map(|n| n.to_string()).collect();
         check(&[&many], &last.iter().map(String::as_str).collect::<Vec<_>>());
         let long = "x".repeat(3 * PRINTED_LINE_BYTES_MAX);
