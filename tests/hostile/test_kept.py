@@ -216,3 +216,19 @@ def test_configurations_that_are_sent_are_charged_to_who_sent_them(server):
     finally:
         for model in MODELS:
             load_again(model)
+
+
+def test_registrations_and_loads_that_fail_leave_nothing_charged(server):
+    """Each brings a long key or a long configuration. So many of them would be beyond the client's budget."""
+    sent = {"parameters": {"padding": {"string_value": "x" * 900_000}}, "backend": "no such backend"}
+    body = {"key": "/" * 200_000 + "nerite-nowhere", "offset": 0, "byte_size": 4096}
+    with all_comes_back(server):
+        before = used(server)
+        for _ in range(2 * KEPT // 400_000):
+            refused = as_user(GREEDY, lambda: http_call(server.http, "POST", "/v2/systemsharedmemory/region/nowhere/register", body))
+            assert refused.status != 200 and b"nerite-nowhere" in refused.body and b"beyond requests" not in refused.body, refused.body[:500]
+        for _ in range(2 * KEPT // (8 * 900_000)):
+            load = {"parameters": {"config": json.dumps(sent)}}
+            refused = as_user(GREEDY, lambda: http_call(server.http, "POST", "/v2/repository/models/identity_fp32/load", load))
+            assert refused.status != 200 and b"beyond requests" not in refused.body, refused.body[:500]
+        falls_to(lambda: used(server), before + SPARE)
