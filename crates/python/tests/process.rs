@@ -76,8 +76,10 @@ fn process(instance: &mut dyn Instance) -> i32 {
     response.outputs[0].data.numbers::<i32>().unwrap()[0]
 }
 
+/// Whether one of the process's threads may still have its files. The first thread is a zombie from its end to that of the last one.
 fn lives(process: i32) -> bool {
-    std::fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count);
+    threads > 1 || std::fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
 /// Kills a process and waits until its files are closed.
