@@ -110,7 +110,7 @@ def test_a_thread_that_waits_for_a_response_ends_when_another_closes_the_iterato
 
 def test_the_memory_of_responses_that_nobody_reads_is_let_go(talk):
     # The response has come before the iterator is closed, and nobody has read it.
-    call = talk.run("responses._talk.calls._channel.wait(60); responses.close()")
+    call = talk.run("responses._model_channel.calls._channel.wait(60); responses.close()")
     talk.respond(call)
     assert talk.hear() == {"cancel": call}
     assert talk.server.receive()["let_go"] == [talk.output.segment]

@@ -288,3 +288,10 @@ def test_a_tensor_of_torch_goes_both_ways():
     tensor = pb_utils.Tensor.from_dlpack("a", given)
     assert tensor.datatype == "BF16"
     assert torch.equal(torch.from_dlpack(tensor), given)
+
+
+def test_a_response_keeps_its_tensors_when_the_model_uses_its_list_again():
+    outputs = [pb_utils.Tensor("A", np.zeros(1, np.float32))]
+    response = pb_utils.InferenceResponse(outputs)
+    outputs[0] = pb_utils.Tensor("B", np.zeros(1, np.float32))
+    assert [tensor.name() for tensor in response.output_tensors()] == ["A"]

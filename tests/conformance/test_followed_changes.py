@@ -145,3 +145,20 @@ def test_a_model_that_writes_to_its_own_directory_does_not_keep_the_server_looki
         assert server.log_text().count("loading: scale:1") <= 5
         with open_client("http", server) as client:
             assert answer(client) == 2
+
+
+def test_a_model_that_is_still_being_copied_is_waited_for(followed):
+    server, client = followed
+    put(server.repository.parent / "copied_from", "later", 7)
+    source, copy = server.repository.parent / "copied_from" / "later", server.repository / "later"
+    (copy / "1").mkdir(parents=True)
+    with (copy / "1" / "weights").open("wb") as file:
+        for _ in range(20):
+            file.write(bytes(1000))
+            file.flush()
+            time.sleep(0.05)
+    for name in ("1/helper.py", "1/model.py", "config.pbtxt"):
+        (copy / name).write_text((source / name).read_text())
+    waits_for(lambda: is_ready(server, "later"), True)
+    assert answer(client, "later") == 7
+    assert "Poll failed" not in server.log_text() and "failed to load" not in server.log_text()

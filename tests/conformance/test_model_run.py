@@ -94,12 +94,22 @@ def test_samples_are_made_and_outputs_and_times_printed(model):
 
 
 def test_inputs_are_given_as_json_and_as_files(model, tmp_path):
-    np.save(tmp_path / "in.npy", np.array([[1, 2, 3]], np.float32))
+    np.save(tmp_path / "in.npy", np.array([[1, 2, 3]], np.float64))
     for given in ("[[1, 2, 3]]", f"@{tmp_path / 'in.npy'}"):
         status, said = run(model(), "--input", f"IN={given}", "--input", "TEXT=[[\"hello\"]]")
         assert status == 0, said
         assert "input   TEXT BYTES [1, 1]: [[b'hello']]" in said
         assert "output  OUT FP32 [1, 3]: [[2., 4., 6.]]" in said
+
+
+def test_fractions_are_rounded_and_long_values_taken(model):
+    status, said = run(model(), "--input=IN=[[0.1]]")
+    assert status == 0 and "output  OUT FP32 [1, 1]: [[0.2]]" in said, said
+    # More than one argument of a program may have.
+    status, said = run(model(), f"--input=IN=[{[1] * 40_000}]")
+    assert status == 0 and "output  OUT FP32 [1, 40000]" in said, said
+    status, said = run(model(), "--input=IN=[[1e39]]")
+    assert status == 2 and "elements that are no FP32" in said, said
 
 
 def test_a_decoupled_model_sends_its_responses(model):

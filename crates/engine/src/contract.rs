@@ -77,20 +77,34 @@ impl Prefix<'_> {
     }
 }
 
+/// Who made the tensors of a request.
+#[derive(Clone, Copy)]
+enum Sender {
+    Client,
+    Server,
+}
+
 impl Contract<'_> {
     /// The model's one input, with `body` as its data, for a request that says nothing about its tensors.
     pub fn raw_input(&self, request: Prefix<'_>, body: Buffer) -> Result<InferInput, Status> {
         raw::input_of(request, body, self)
     }
 
-    /// Checks tensors of which none is named twice.
+    /// Checks tensors that a client sent, of which none is named twice.
     pub fn check(&self, request: Prefix<'_>, tensors: Tensors) -> Result<CheckedTensors, Status> {
+        self.check_from(request, tensors, Sender::Client)
+    }
+
+    fn check_from(&self, request: Prefix<'_>, tensors: Tensors, sender: Sender) -> Result<CheckedTensors, Status> {
         let Tensors { mut inputs, wanted, is_raw } = tensors;
         let wanted = self.check_wanted(wanted)?;
         let specs = ByName::new(self.inputs, |spec| &spec.name);
         check_inputs(request, &inputs, self)?;
         let rows = check_batch(request, &inputs, &specs, self)?;
-        let string_bytes = string_bytes(&inputs, self)?;
+        let string_bytes = match sender {
+            Sender::Client => string_bytes(&inputs, self)?,
+            Sender::Server => 0,
+        };
         for input in &mut inputs {
             let spec = specs.find(&input.name).ok_or_else(|| unexpected_input(&input.name, self))?;
             check_input(request, input, spec, self, is_raw)?;
@@ -98,7 +112,8 @@ impl Contract<'_> {
         Ok(CheckedTensors { inputs, wanted, rows, string_bytes })
     }
 
-    /// As [`Contract::check`], for tensors of which nothing was checked before.
+    /// As [`Contract::check`], for tensors of the server and its models, of which nothing was checked before. Their strings are not limited: a model
+    /// may have made more of what a client sent, and the client could not send fewer.
     pub fn check_all(&self, request: Prefix<'_>, tensors: Tensors) -> Result<CheckedTensors, Status> {
         let (inputs, wanted) = (&tensors.inputs, &tensors.wanted);
         if let Some(input) = first_repeated(inputs, |input| &input.name).and_then(|at| inputs.get(at)) {
@@ -107,7 +122,7 @@ impl Contract<'_> {
         if let Some(output) = first_repeated(wanted, |wanted| &wanted.name).and_then(|at| wanted.get(at)) {
             return Err(request.repeated_output(&output.name));
         }
-        self.check(request, tensors)
+        self.check_from(request, tensors, Sender::Server)
     }
 
     /// An empty list means all outputs.

@@ -13,8 +13,10 @@ const GET_ROUTE: u16 = 26;
 /// `RTM_F_FIB_MATCH`: the kernel answers with the entry of its table. That entry names the device that has a local address. Older kernels name the
 /// loopback device.
 const ENTRY: u32 = 0x2000;
-/// `RTN_LOCAL`.
+/// `RTN_LOCAL`, `RTN_BROADCAST` and `RTN_ANYCAST`: what is sent to such an address is delivered on this host, so a program of this host may have it.
 const LOCAL: u8 = 2;
+const BROADCAST: u8 = 3;
+const ANYCAST: u8 = 4;
 /// `RTA_DST` and `RTA_OIF`.
 const DESTINATION: u16 = 1;
 const DEVICE: u16 = 4;
@@ -88,7 +90,7 @@ fn read(answer: &[u8]) -> Option<Place> {
     if kind != ROUTE {
         return None;
     }
-    if *answer.get(KIND)? != LOCAL {
+    if !matches!(*answer.get(KIND)?, LOCAL | BROADCAST | ANYCAST) {
         return Some(Place::Elsewhere);
     }
     Some(Place::Here { device: device(answer.get(FIXED..)?) })

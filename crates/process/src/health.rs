@@ -110,7 +110,8 @@ impl Health {
         let life = Life { started_ns: *started_ns, ended_ns, is_used: self.is_used.load(Ordering::Relaxed) };
         state.is_end_noted = true;
         state.backoff.ended(life);
-        let pause_ns = state.backoff.pause_ns();
+        // The first end of this kind costs no pause, even after a start that failed.
+        let pause_ns = state.backoff.wait_ns(now_ns());
         state.failed = (pause_ns > 0).then(|| {
             let why =
                 format!("its process ended before it was used; the next one is started in {} s", seconds(pause_ns));

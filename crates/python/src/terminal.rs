@@ -82,7 +82,10 @@ pub fn run_in_terminal(asked: &TerminalRun<'_>) -> Result<ExitStatus, TerminalRu
             .map_err(TerminalRunError::NoPython)?;
     let modules = write_modules().map_err(TerminalRunError::Files)?;
     let mut command = interpreter.command();
-    command.args(["-u", "-c", &interpreter.text(PROGRAM)]).arg(modules.path()).arg(described(asked));
+    // In a file, because one argument of a program has 128 KiB at most.
+    let told = modules.path().join("run.json");
+    fs::write(&told, described(asked)).map_err(TerminalRunError::Files)?;
+    command.args(["-u", "-c", &interpreter.text(PROGRAM)]).arg(modules.path()).arg(told);
     let status =
         command.status().map_err(|cause| TerminalRunError::Start { interpreter: interpreter.to_string(), cause });
     environments.end();

@@ -47,4 +47,4 @@ pub use store::{
     Facts, Fingerprint, Labels, Listing, ModelDir, ModelSource, PollError, Store, StoreError, StoreOptions, Warning,
     check_name,
 };
-pub use watch::{Coverage, RepositoryWatch};
+pub use watch::{Changed, Coverage, RepositoryWatch};

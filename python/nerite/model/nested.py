@@ -189,12 +189,14 @@ class ResponseIterator:
                 self._model_channel.calls.discard(answer)
                 self._finish()
                 raise StopIteration
-            response = _response(self._model_channel, answer)
-            if self._is_done:
-                self._finish()
-            else:
-                self._model_channel.calls.tell({"taken": self._number, **_let_go(self._model_channel)})
-            return response
+            try:
+                return _response(self._model_channel, answer)
+            finally:
+                # A response that cannot be read was taken as well.
+                if self._is_done:
+                    self._finish()
+                else:
+                    self._model_channel.calls.tell({"taken": self._number, **_let_go(self._model_channel)})
 
     def _answer(self) -> Any:
         """The next answer of the server."""

@@ -283,7 +283,8 @@ class InferenceResponse:
                 if tensor is None and _may_be_none(output_tensors):
                     raise TritonModelException("Output tensor for inference response should not be empty.")
                 raise _refused_response(output_tensors, error, parameters)
-        self._outputs = output_tensors
+        # A list of its own, as in compiled code: the model may use the given one again.
+        self._outputs = list(output_tensors)
         self._error = error
         self._parameters = checked_parameters(parameters, (bool, int, str), "bool/int/str") if parameters is not None else None
 

@@ -6,6 +6,7 @@ One after another, on the main thread. A second thread ends the process when the
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import select
@@ -49,6 +50,7 @@ class Stub:
         self._side = side
         self._guard_descriptor = guard
         self._stderr = stderr
+        self._stderr_pipe = _file_at(2) if stderr is not None else None
         self._model_channel = ModelChannel(channel, side, calls)
         self._is_decoupled = False
         self._class: Any = None
@@ -179,12 +181,16 @@ class Stub:
     def _restore_stderr(self) -> None:
         """Replaces standard error by the server's own. Until now it was a pipe whose last lines are part of the error if this process dies at
         its start."""
-        if self._stderr is not None:
-            if sys.stderr is not None:
-                sys.stderr.flush()
+        if self._stderr is None:
+            return
+        # A model may have closed it, or put its own object there.
+        with contextlib.suppress(Exception):
+            sys.stderr.flush()
+        # A model may have put a file of its own at the descriptor.
+        if self._stderr_pipe is not None and _file_at(2) == self._stderr_pipe:
             os.dup2(self._stderr, 2)
-            os.close(self._stderr)
-            self._stderr = None
+        os.close(self._stderr)
+        self._stderr = None
 
     def _make(self, command: packets.Command) -> None:
         """Makes the model: loaded here, or by the template."""
@@ -300,6 +306,15 @@ def _declared(model_config: str) -> "dict[str, str]":
     outputs = json.loads(model_config).get("output", [])
     names = {one.get("name", ""): one.get("data_type", "").replace("TYPE_", "", 1) for one in outputs}
     return {name: "BYTES" if datatype == "STRING" else datatype for name, datatype in names.items()}
+
+
+def _file_at(descriptor: int) -> "Optional[tuple[int, int]]":
+    """What identifies the open file: its device and its number there. None if there is none."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 # Errors of this package have no frames that a client should see.

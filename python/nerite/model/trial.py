@@ -22,7 +22,7 @@ import numpy as np
 from . import batch, metrics, packets, template, utils, workers
 from .errors import TritonModelException
 from .requests import FLAG_FINAL, InferenceRequest, InferenceResponse, InferenceResponseSender
-from .tensors import DATATYPES, NUMPY_DTYPES, Tensor
+from .tensors import NUMPY_DTYPES, Tensor
 
 # How long the responses of a decoupled model, and those of its threads, may take, in seconds.
 _RESPONSES_S = 60.0
@@ -121,10 +121,11 @@ class _NoServer:
         pass
 
 
-def run(text: str) -> None:
-    """The entry point. ``text`` is JSON: what ``nerite model run`` knows of the model, and what was asked for. Ends the process: with 0, with
+def run(path: str) -> None:
+    """The entry point. The file has JSON: what ``nerite model run`` knows of the model, and what was asked for. Ends the process: with 0, with
     1 if the model failed, with 2 if it cannot be run as asked."""
-    asked = json.loads(text)
+    with open(path) as file:
+        asked = json.load(file)
     workers.name_as_tritons()
     metrics.connect(_NoServer(), asked["model"]["name"])  # type: ignore[arg-type]
     InferenceRequest._exec = staticmethod(_refuse_call)
@@ -240,7 +241,8 @@ class _Trial:
             text = given.pop(name, None)
             if text is None and one.get("optional"):
                 continue
-            dims = [int(dim) for dim in one.get("dims", [])]
+            # A model that reshapes gets the reshaped array from a server.
+            dims = [int(dim) for dim in one.get("reshape", {}).get("shape", one.get("dims", []))]
             shape = ([self._asked["batch"]] if batches else []) + [_OPEN_DIMENSION if dim < 0 else dim for dim in dims]
             found[name] = (datatype, _sample(datatype, shape, random) if text is None else _given(name, datatype, text))
         if given:
@@ -345,8 +347,7 @@ def _sample(datatype: str, shape: Sequence[int], random: np.random.Generator) ->
     if datatype == "BYTES":
         return np.full(shape, _SAMPLE_STRING, np.object_)
     if datatype == "BF16":
-        # The upper half of a float.
-        return (random.random(shape, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        return _upper_half(random.random(shape, np.float32))
     if dtype.kind == "f":
         return random.random(shape).astype(dtype)
     return random.integers(0, 2 if dtype.kind == "b" else 10, shape).astype(dtype)
@@ -362,12 +363,28 @@ def _given(name: str, datatype: str, text: str) -> np.ndarray:
             array = np.empty(len(elements), np.object_)
             array[:] = elements
             return array.reshape(found.shape)
-        converted = found.astype(dtype)
+        if datatype == "BF16" and found.dtype != dtype:
+            return _upper_half(found.astype(np.float32))
+        with np.errstate(all="ignore"):
+            converted = found.astype(dtype)
+            fits = _fits(found, converted)
     except (OSError, ValueError, TypeError) as error:
         raise Refused(f"input '{name}' is not an array of {datatype}: {error}") from error
-    if DATATYPES.get(found.dtype.num) != datatype and not np.array_equal(converted.astype(found.dtype), found):
+    if not fits:
         raise Refused(f"input '{name}' has elements that are no {datatype}: {_elements(found)}")
     return np.asarray(converted)
+
+
+def _fits(found: np.ndarray, converted: np.ndarray) -> bool:
+    """Whether the conversion lost nothing but digits of fractions."""
+    if found.dtype.kind == "f" and converted.dtype.kind == "f":
+        return bool((np.isfinite(converted) == np.isfinite(found)).all())
+    return bool(np.array_equal(converted.astype(found.dtype), found))
+
+
+def _upper_half(floats: np.ndarray) -> np.ndarray:
+    """The elements of BF16, which are the upper halves of floats, as ``uint16``."""
+    return (np.ascontiguousarray(floats).view(np.uint32) >> 16).astype(np.uint16)
 
 
 def _print_responses(responses: Sequence[InferenceResponse]) -> bool:

@@ -90,4 +90,28 @@ mod tests {
         check(&[input()], &[STRINGS_MAX as i64], 2, Ok(more * STRING_BYTES));
         check(&[input()], &[STRINGS_MAX as i64], 1, Err(more));
     }
+
+    #[test]
+    fn what_a_model_sends_is_not_limited() {
+        use crate::contract::{Prefix, Tensors};
+        let spec = |name: &str| TensorSpec {
+            name: name.into(),
+            data_type: Some(DataType::Bytes),
+            dims: vec![-1],
+            reshape: None,
+            optional: false,
+            ragged: false,
+            label_filename: String::new(),
+        };
+        let (inputs, outputs) = ([spec("IN")], [spec("OUT")]);
+        let contract = Contract { model: "m", batch_max: 0, inputs: &inputs, outputs: &outputs };
+        let more = STRINGS_MAX + 1;
+        let tensors = || Tensors {
+            inputs: std::iter::once(strings(&[more as i64], 4 * more)).collect(),
+            wanted: Vec::new().into(),
+            is_raw: false,
+        };
+        assert!(contract.check(Prefix(""), tensors()).is_err());
+        assert!(contract.check_all(Prefix(""), tensors()).is_ok());
+    }
 }

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nerite_locks::Mutex;
-use nerite_repository::{Coverage, Fingerprint, RepositoryWatch, Store};
+use nerite_repository::{Changed, Coverage, Fingerprint, RepositoryWatch, Store};
 use nerite_request::setting::LoadOptions;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -43,13 +43,32 @@ impl PollStop {
     }
 }
 
-/// When to look at the repositories next. `last` is when the last look ended and how long it took, `changed` when a change was last seen since.
-fn next_look((ended, took): (Instant, Duration), changed: Option<Instant>, interval: Duration) -> Instant {
-    let regular = ended + interval;
-    let Some(changed) = changed else { return regular };
-    let quiet = changed + QUIET;
-    let rested = ended + took.saturating_mul(LOOK_SHARE - 1);
-    regular.min(quiet.max(rested))
+/// The last look at the repositories.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    /// When it and the loads that followed from it ended.
+    ended: Instant,
+    /// How long it took, and how long the loads took.
+    looked: Duration,
+    loaded: Duration,
+}
+
+/// A change since the last look.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    /// When the last one was seen.
+    seen: Instant,
+    /// Whether all of them were seen while models were loaded. A model may write to its own directory when it is loaded, so such changes count less.
+    is_of_load: bool,
+}
+
+/// When to look at the repositories next.
+fn next_look(last: Look, change: Option<Change>, interval: Duration) -> Instant {
+    let regular = last.ended + interval;
+    let Some(Change { seen, is_of_load }) = change else { return regular };
+    let busy = if is_of_load { last.looked + last.loaded } else { last.looked };
+    let rested = last.ended + busy.saturating_mul(LOOK_SHARE - 1);
+    regular.min(rested.max(seen + QUIET))
 }
 
 /// The watch of the repositories, as far as this system has one.
@@ -57,8 +76,11 @@ fn next_look((ended, took): (Instant, Duration), changed: Option<Instant>, inter
 pub struct FileChanges {
     /// Absent if the system does not give one.
     watch: Option<RepositoryWatch>,
+    store: Store,
     /// Whether the log has been told that some folders are not watched.
     told: bool,
+    /// New folders are not watched before this time, so that their walks take at most a tenth of one core.
+    follow_after: Instant,
 }
 
 impl FileChanges {
@@ -70,14 +92,19 @@ impl FileChanges {
                  fs.inotify.max_user_instances"
             );
         });
-        let mut changes = FileChanges { watch: watch.ok(), told: false };
-        changes.follow(store);
+        let mut changes =
+            FileChanges { watch: watch.ok(), store: store.clone(), told: false, follow_after: Instant::now() };
+        changes.follow();
         changes
     }
 
-    fn follow(&mut self, store: &Store) {
+    /// Watches the folders that there are now.
+    fn follow(&mut self) {
         let Some(watch) = &mut self.watch else { return };
-        if let Coverage::Some { watched } = watch.follow(store)
+        let began = Instant::now();
+        let coverage = watch.follow(&self.store);
+        self.follow_after = Instant::now() + began.elapsed().saturating_mul(LOOK_SHARE - 1);
+        if let Coverage::Some { watched } = coverage
             && !std::mem::replace(&mut self.told, true)
         {
             log::warn!(
@@ -88,25 +115,32 @@ impl FileChanges {
         }
     }
 
+    /// Takes the changes since the last call. New folders are watched at once: a model that is being copied is still written to in them.
+    fn take(&mut self) -> bool {
+        let changed = self.watch.as_ref().map_or(Changed::Nothing, RepositoryWatch::take_changes);
+        if changed == Changed::Folders && Instant::now() >= self.follow_after {
+            self.follow();
+        }
+        changed != Changed::Nothing
+    }
+
     /// Waits until the repositories are to be looked at. Returns whether the thread is to end instead.
-    fn wait(&self, bell: &OwnedFd, last: (Instant, Duration), interval: Duration) -> bool {
-        let mut changed = None;
+    fn wait(&mut self, bell: &OwnedFd, last: Look, interval: Duration) -> bool {
+        let mut change = self.take().then_some(Change { seen: last.ended, is_of_load: true });
         loop {
             let now = Instant::now();
-            let left = next_look(last, changed, interval).saturating_duration_since(now);
+            let left = next_look(last, change, interval).saturating_duration_since(now);
             if left.is_zero() {
                 return false;
             }
             // While files are written to, each wait has its time, so that a copy does not wake the thread for each of its pieces.
-            let (left, watch) = match changed {
-                Some(_) if changed.is_some_and(|at| now.duration_since(at) < BREATHER) => (left.min(BREATHER), None),
-                _ => (left, self.watch.as_ref()),
-            };
+            let is_fresh = change.is_some_and(|change| now.duration_since(change.seen) < BREATHER);
+            let (left, watch) = if is_fresh { (left.min(BREATHER), None) } else { (left, self.watch.as_ref()) };
             if ready(bell, watch, left) {
                 return true;
             }
-            if self.watch.as_ref().is_some_and(RepositoryWatch::take_changes) {
-                changed = Some(Instant::now());
+            if self.take() {
+                change = Some(Change { seen: Instant::now(), is_of_load: false });
             }
         }
     }
@@ -137,13 +171,13 @@ impl Engine {
         spawn("nerite-poll", move || {
             let Some(bell) = stop.bell.get() else { return };
             let mut seen = Seen::new();
-            let mut last = (Instant::now(), Duration::ZERO);
+            let mut last = Look { ended: Instant::now(), looked: Duration::ZERO, loaded: Duration::ZERO };
             while !changes.wait(bell, last, interval) {
                 let Some(engine) = engine.upgrade() else { return };
                 let began = Instant::now();
-                changes.follow(engine.store());
-                engine.poll_once(&mut seen);
-                last = (Instant::now(), began.elapsed());
+                changes.follow();
+                let looked = engine.poll_once(&mut seen).saturating_duration_since(began);
+                last = Look { ended: Instant::now(), looked, loaded: began.elapsed().saturating_sub(looked) };
             }
         })
     }
@@ -154,10 +188,14 @@ impl Engine {
         self.poll_once(&mut seen);
     }
 
-    fn poll_once(self: &Arc<Self>, seen: &mut Seen) {
+    /// Looks at the repositories, and loads and unloads what changed. Returns when the look was over and the loads began.
+    fn poll_once(self: &Arc<Self>, seen: &mut Seen) -> Instant {
         let listing = match self.store().list() {
             Ok(listing) => listing,
-            Err(error) => return log::error!("the repositories cannot be polled: {error}"),
+            Err(error) => {
+                log::error!("the repositories cannot be polled: {error}");
+                return Instant::now();
+            }
         };
         let gone = self.lifecycle().vanished(&listing);
         for model in &gone {
@@ -178,8 +216,9 @@ impl Engine {
                 changed.push(model.to_owned());
             }
         }
+        let looked = Instant::now();
         if changed.is_empty() && gone.is_empty() {
-            return;
+            return looked;
         }
         // The missing part of an ensemble may be among the changed models.
         changed.extend(ensembles.into_iter().filter(|model| self.served(model).is_empty()));
@@ -189,6 +228,7 @@ impl Engine {
         for wave in self.waves(&changed) {
             self.load_wave(&wave, &Reason::asked_for(Arc::clone(&tried)));
         }
+        looked
     }
 }
 
@@ -203,21 +243,34 @@ mod tests {
         let interval = at(15_000);
         #[rustfmt::skip]
         let cases = [
-            // the last look took, a change after it, the next look after it
-            (at(10), None, 15_000),
-            (at(10), Some(1_000), 1_200),
-            (at(10), Some(0), 200),
+            // the look took, its loads took, a change after their end, the next look after their end
+            (at(10), at(0), None, 15_000),
+            (at(10), at(0), Some(1_000), 1_200),
+            (at(10), at(0), Some(0), 200),
             // A change that comes again and again moves the look, but not beyond the interval.
-            (at(10), Some(14_700), 14_900),
-            (at(10), Some(14_900), 15_000),
+            (at(10), at(0), Some(14_700), 14_900),
+            (at(10), at(0), Some(14_900), 15_000),
             // A look that took a second is followed by nine without one.
-            (at(1_000), Some(500), 9_000),
-            (at(1_000), Some(9_500), 9_700),
-            (at(2_000), Some(0), 15_000),
+            (at(1_000), at(0), Some(500), 9_000),
+            (at(1_000), at(0), Some(9_500), 9_700),
+            (at(2_000), at(0), Some(0), 15_000),
+            // The loads are not part of the look.
+            (at(10), at(60_000), Some(1_000), 1_200),
         ];
-        for (took, changed, expected) in cases {
-            let next = next_look((ended, took), changed.map(|after| ended + at(after)), interval);
-            assert_eq!(next - ended, at(expected), "{took:?}, {changed:?}");
+        for (looked, loaded, changed, expected) in cases {
+            let change = changed.map(|after| Change { seen: ended + at(after), is_of_load: false });
+            let next = next_look(Look { ended, looked, loaded }, change, interval);
+            assert_eq!(next - ended, at(expected), "{looked:?}, {loaded:?}, {changed:?}");
+        }
+    }
+
+    #[test]
+    fn a_model_that_writes_to_its_directory_when_it_is_loaded_is_not_loaded_all_the_time() {
+        let (ended, at) = (Instant::now(), Duration::from_millis);
+        for (loaded, expected) in [(at(100), at(990)), (at(1_000), at(9_090)), (at(60_000), at(15_000))] {
+            let change = Some(Change { seen: ended, is_of_load: true });
+            let next = next_look(Look { ended, looked: at(10), loaded }, change, at(15_000));
+            assert_eq!(next - ended, expected, "{loaded:?}");
         }
     }
 }

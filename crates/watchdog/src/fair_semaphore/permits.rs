@@ -3,8 +3,9 @@
 //! The peer with the least service goes first, which is the time that it had permits for. Among peers with the same, it is the one that holds fewer
 //! permits, and then the one whose waiter came first. Within a peer, waiters go in the order in which they came.
 //!
-//! A peer is known as long as it waits for a permit or has one. One that comes counts as having had as much service as the peer that was given a
-//! permit last (start-time fair queueing). So it goes before the peers that used permits since, and no time is owed to it that it did not ask for.
+//! A peer is known as long as it waits for a permit or has one. One that begins to wait counts as having had at least as much service as the peer that
+//! was given a permit last (start-time fair queueing). So it goes before the peers that used permits since, and no time is owed to it that it did not
+//! ask for.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -54,7 +55,8 @@ impl<W> Permits<W> {
             return false;
         }
         self.free -= 1;
-        self.grant(peer, |_| ());
+        let now_ns = self.virtual_time_ns;
+        self.grant(peer, |peer| peer.begin_to_ask(now_ns));
         true
     }
 
@@ -63,7 +65,11 @@ impl<W> Permits<W> {
         assert_eq!(self.free, 0, "nobody waits while a permit is free");
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
-        self.change(peer, |peer| peer.waiting.insert(ticket, waiter));
+        let now_ns = self.virtual_time_ns;
+        self.change(peer, |peer| {
+            peer.begin_to_ask(now_ns);
+            peer.waiting.insert(ticket, waiter);
+        });
         ticket
     }
 
@@ -94,7 +100,8 @@ impl<W> Permits<W> {
     fn grant<T>(&mut self, peer: u64, change: impl FnOnce(&mut Peer<W>) -> T) -> T {
         let (served_ns, changed) = self.change(peer, |peer| {
             peer.holds += 1;
-            (peer.served_ns, change(peer))
+            let changed = change(peer);
+            (peer.served_ns, changed)
         });
         self.virtual_time_ns = self.virtual_time_ns.max(served_ns);
         changed
@@ -118,6 +125,13 @@ impl<W> Permits<W> {
 }
 
 impl<W> Peer<W> {
+    /// A peer that did not wait until now is owed no time, whether it has permits or not.
+    fn begin_to_ask(&mut self, virtual_time_ns: u64) {
+        if self.waiting.is_empty() {
+            self.served_ns = self.served_ns.max(virtual_time_ns);
+        }
+    }
+
     /// `None` if it does not wait.
     fn rank(&self) -> Option<Rank> {
         let (first, _) = self.waiting.first_key_value()?;
@@ -197,6 +211,12 @@ mod tests {
     fn who_comes_back_is_owed_no_time() {
         // `b` was away while `a` used 20 ns. It goes first once, and then who had less.
         check(1, "b1 -b1 a1 a2 a3 a4 a5 -a10 -a10 b2 b3 b4 -a10 -b11 -a5", "b1 a1 a2 a3 b2 a4 b3");
+        // `b` has a permit all the time, and asks for no other one while `a` uses 40 ns. Then each of them gets every other permit.
+        check(
+            2,
+            "b1 a1 a2 a3 a4 a5 a6 a7 -a10 -a10 -a10 -a10 b2 b3 b4 -a10 -b10 -a10 -b10",
+            "b1 a1 a2 a3 a4 a5 b2 a6 b3 a7",
+        );
     }
 
     #[test]
