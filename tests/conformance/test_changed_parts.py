@@ -1,5 +1,6 @@
 """What becomes of an ensemble when a model that it is made of is reloaded as another one?"""
 
+import shutil
 import time
 
 import pytest
@@ -131,7 +132,21 @@ def test_an_ensemble_that_was_unloaded_stays_away(changing):
     changing.change(part(datatype="INT32"))
     changing.misfits(TYPES)
     changing.client.unload("inner")
+    changing.until(changing.ready)
     changing.change(part())
     assert changing.states()["inner"][0] == changing.states()["outer"][0] == "UNAVAILABLE"
     changing.client.load("outer")
     changing.serves()
+
+
+@differs("2.51 says `unloaded`, and the reason in the log alone", run=False)
+def test_an_ensemble_that_fits_no_more_goes_with_its_directory(changing):
+    if changing.explicit:
+        pytest.skip("the server looks at directories only where it polls")
+    changing.serves()
+    changing.change(part(datatype="INT32"))
+    changing.misfits(TYPES)
+    for ensemble in ("outer", "inner"):
+        shutil.rmtree(changing.repository / ensemble)
+    changing.until(changing.ready)
+    assert changing.states() == {"part": ("READY", "")}

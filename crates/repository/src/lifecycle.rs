@@ -9,6 +9,8 @@
 //!                                └───────────────────────────────────────────────┘ (those that loaded well)
 //! ```
 //!
+//! A ready ensemble that does not fit its parts any more becomes `Misfit`, and by a load or an unload `Ready` or `Unloaded`.
+//!
 //! A version stays ready while its successor loads. Only the operation knows the successor, which replaces the version when all versions of the
 //! operation are loaded. Each function is one event, and returns what the driver must do.
 
@@ -52,6 +54,8 @@ pub enum State {
     Unloaded,
     /// Could not be loaded, for this reason.
     Failed(String),
+    /// A version of an ensemble that was loaded and takes no requests, because it does not fit the models it is made of any more. This is why.
+    Misfit(String),
 }
 
 impl State {
@@ -62,7 +66,7 @@ impl State {
             State::Ready => ("READY", ""),
             State::Unloading => ("UNLOADING", ""),
             State::Unloaded => ("UNAVAILABLE", phrase::UNLOADED),
-            State::Failed(reason) => ("UNAVAILABLE", reason),
+            State::Failed(reason) | State::Misfit(reason) => ("UNAVAILABLE", reason),
         }
     }
 }
@@ -133,6 +137,23 @@ struct Record {
     state: State,
     /// The operation whose generation this is.
     operation: Operation,
+}
+
+impl Record {
+    /// Takes the version out of service on purpose. Returns whether it took requests, so that its generation has to be retired.
+    fn withdraw(&mut self) -> bool {
+        match self.state {
+            State::Ready => {
+                self.state = State::Unloading;
+                true
+            }
+            State::Misfit(_) => {
+                self.state = State::Unloaded;
+                false
+            }
+            State::Loading | State::Unloading | State::Unloaded | State::Failed(_) => false,
+        }
+    }
 }
 
 /// A load operation that has not ended.

@@ -62,7 +62,7 @@ impl Lifecycle {
     fn failures(&self, model: &str) -> String {
         let versions = self.models.get(model).into_iter().flat_map(|known| &known.versions);
         let failed = versions.filter_map(|(&version, record)| match &record.state {
-            State::Failed(reason) => Some(phrase::version_failed(version, reason)),
+            State::Failed(reason) | State::Misfit(reason) => Some(phrase::version_failed(version, reason)),
             _ => None,
         });
         failed.collect()
@@ -172,12 +172,11 @@ fn succeed(known: &mut Known, operation: Operation, running: Running) -> LoadOut
     LoadOutcome { answer: Ok(()), publish, retire }
 }
 
-/// Takes all ready versions out of service, except those to keep.
+/// Takes all ready versions out of service, except those to keep. Misfits of versions that are not there any more are unloaded.
 fn retire_others(model: &Arc<str>, known: &mut Known, keep: &[i64]) -> Vec<Generation> {
     let mut retire = Vec::new();
     for (&version, record) in &mut known.versions {
-        if record.state == State::Ready && !keep.contains(&version) {
-            record.state = State::Unloading;
+        if !keep.contains(&version) && record.withdraw() {
             retire.push(Generation { model: model.clone(), version, operation: record.operation });
         }
     }

@@ -3,7 +3,7 @@
 use nerite_request::Status;
 use nerite_request::report::IndexEntry;
 
-use super::{Generation, Lifecycle, State};
+use super::{Generation, Lifecycle, Record, State};
 use crate::phrase;
 use crate::store::Listing;
 
@@ -96,9 +96,10 @@ impl Lifecycle {
         index
     }
 
-    /// The served models that are no longer in exactly one repository. Polling unloads them.
+    /// The models that are served, or would be if they fitted their parts, and that are no longer in exactly one repository. Polling unloads them.
     pub fn vanished(&self, listing: &Listing) -> Vec<String> {
-        let up = self.models.iter().filter(|(_, known)| known.ready().next().is_some() && known.origin.is_some());
+        let is_up = |record: &Record| matches!(record.state, State::Ready | State::Misfit(_));
+        let up = self.models.iter().filter(|(_, known)| known.versions.values().any(is_up) && known.origin.is_some());
         up.map(|(model, _)| model.to_string()).filter(|model| listing.places(model).len() != 1).collect()
     }
 }

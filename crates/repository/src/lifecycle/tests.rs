@@ -356,6 +356,51 @@ fn an_ensemble_that_does_not_fit_its_parts_says_why_until_it_is_loaded_again() {
 }
 
 #[test]
+fn an_ensemble_that_does_not_fit_its_parts_can_be_unloaded() {
+    let up = "load part 1                -> #1 loads [1]
+              ok #1 1                    -> yes; publish part:1#1
+              load ens 1 needs=part      -> #2 loads [1]
+              ok #2 1                    -> yes; publish ens:1#2
+              misfits ens                -> retire ens:1#2
+              drained ens:1#2            ->
+              ready                      -> false
+              ";
+    let by_name = "unload ens                 ->
+                   index                      -> ens:1 UNAVAILABLE (unloaded), part:1 READY
+                   ready                      -> true
+                   misfits ens                ->
+                   ready                      -> true";
+    let with_its_part = "unload part                -> retire part:1#1
+                         drained part:1#1           ->
+                         index                      -> ens:1 UNAVAILABLE (unloaded), part:1 UNAVAILABLE (unloaded)
+                         ready                      -> true";
+    let by_a_stop = "stop                       -> retire part:1#1
+                     drained part:1#1           ->
+                     ready                      -> true";
+    let by_another_version = "load ens 2 needs=part      -> #3 loads [2]
+                              ok #3 2                    -> yes; publish ens:2#3
+                              index                      -> ens:1 UNAVAILABLE (unloaded), ens:2 READY, part:1 READY
+                              ready                      -> true";
+    for rest in [by_name, with_its_part, by_a_stop, by_another_version] {
+        check(&format!("{up}{rest}"));
+    }
+}
+
+#[test]
+fn an_ensemble_that_does_not_fit_its_parts_hides_no_failed_load() {
+    check(
+        r"load part 1                -> #1 loads [1]
+          ok #1 1                    -> yes; publish part:1#1
+          load ens 1 needs=part      -> #2 loads [1]
+          ok #2 1                    -> yes; publish ens:1#2
+          load ens 1,2 needs=part    -> #3 loads [2]
+          fail #3 2                  -> Invalid argument: load failed for model 'ens': version 2 is at UNAVAILABLE state: Internal: broken;\n
+          misfits ens                -> retire ens:1#2
+          index                      -> ens:1 UNAVAILABLE (it does not fit), ens:2 UNAVAILABLE (Internal: broken), part:1 READY",
+    );
+}
+
+#[test]
 fn parts_go_with_their_ensemble_unless_somebody_else_wants_them() {
     check(
         "load part 1 part             -> #1 loads [1]
@@ -408,7 +453,11 @@ fn polling_misses_what_is_gone_or_there_twice() {
          ok #3 1             -> yes; publish m:1#3
          vanished            -> gone, twin
          unload gone         -> retire gone:1#1
-         vanished            -> twin",
+         vanished            -> twin
+         misfits twin        -> retire twin:1#2
+         vanished            -> twin
+         unload twin         ->
+         vanished            ->",
     );
 }
 

@@ -32,8 +32,8 @@ impl Lifecycle {
         retire
     }
 
-    /// Takes an ensemble out of service that does not fit the models it is made of any more. `reason` stays in the index until it is loaded again. Returns
-    /// the generations that take no requests from now on.
+    /// Takes an ensemble out of service that does not fit the models it is made of any more. `reason` stays in the index until it is loaded again or
+    /// unloaded. Returns the generations that take no requests from now on.
     pub fn misfits(&mut self, model: &str, reason: &str) -> Vec<Generation> {
         let mut retire = Vec::new();
         let Some((name, _)) = self.models.get_key_value(model) else { return retire };
@@ -43,10 +43,10 @@ impl Lifecycle {
                 State::Ready => {
                     retire.push(Generation { model: name.clone(), version, operation: record.operation });
                 }
-                State::Failed(_) => {}
-                State::Loading | State::Unloading | State::Unloaded => continue,
+                State::Misfit(_) => {}
+                State::Loading | State::Unloading | State::Unloaded | State::Failed(_) => continue,
             }
-            record.state = State::Failed(reason.to_owned());
+            record.state = State::Misfit(reason.to_owned());
         }
         retire
     }
@@ -77,8 +77,7 @@ impl Lifecycle {
         known.explicit = false;
         let parts = std::mem::take(&mut known.needs);
         for (&version, record) in &mut known.versions {
-            if record.state == State::Ready {
-                record.state = State::Unloading;
+            if record.withdraw() {
                 retire.push(Generation { model: model.clone(), version, operation: record.operation });
             }
         }
