@@ -318,7 +318,7 @@ impl Engine {
     pub fn stop(self: &Arc<Self>, deadline: Instant) -> bool {
         self.poll_stop.stop();
         let mut lifecycle = self.lifecycle();
-        let retire = lifecycle.unload_all();
+        let retire = lifecycle.unload_all().retire;
         self.withdraw(&lifecycle, &retire);
         drop(lifecycle);
         self.retire(retire);
@@ -328,12 +328,12 @@ impl Engine {
     fn unload_now(self: &Arc<Self>, model: &str, dependents: bool) -> Result<(), Status> {
         let _claim = self.one_per_model.claim(model);
         let mut lifecycle = self.lifecycle();
-        let retire = lifecycle.unload_requested(model, dependents);
-        retire.iter().map(|generation| &*generation.model).chain([model]).for_each(|gone| self.ensembles.forget(gone));
-        self.withdraw(&lifecycle, &retire);
+        let gone = lifecycle.unload_requested(model, dependents);
+        gone.models.iter().map(|gone| &**gone).chain([model]).for_each(|gone| self.ensembles.forget(gone));
+        self.withdraw(&lifecycle, &gone.retire);
         let answer = lifecycle.check_unloaded(model);
         drop(lifecycle);
-        self.retire(retire);
+        self.retire(gone.retire);
         answer
     }
 

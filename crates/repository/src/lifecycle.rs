@@ -109,6 +109,15 @@ pub struct LoadOutcome {
     pub retire: Vec<Generation>,
 }
 
+/// What an unload takes out of service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Withdrawn {
+    /// The models that are unloaded, those included that took no requests. A model may be there twice.
+    pub models: Vec<Arc<str>>,
+    /// Generations that take no requests from now on. [`Lifecycle::drained`] must be called for each.
+    pub retire: Vec<Generation>,
+}
+
 /// The models that were ever asked for, and the unfinished operations.
 #[derive(Clone, Debug, Default)]
 pub struct Lifecycle {

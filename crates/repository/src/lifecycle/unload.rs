@@ -4,32 +4,31 @@ use std::sync::Arc;
 
 use nerite_request::Status;
 
-use super::{Generation, Lifecycle, State};
+use super::{Generation, Lifecycle, State, Withdrawn};
 use crate::phrase;
 
 impl Lifecycle {
     /// Unloads a model and the ensembles that need it. With `dependents`, the models that it is made of are unloaded too, unless they were loaded by name or
-    /// another model needs them. Returns the generations that take no requests from now on: none for an unknown model. An unfinished load is
-    /// replaced.
-    pub fn unload_requested(&mut self, model: &str, dependents: bool) -> Vec<Generation> {
-        let mut retire = Vec::new();
-        let Some((name, _)) = self.models.get_key_value(model) else { return retire };
+    /// another model needs them. For an unknown model nothing is unloaded. An unfinished load is replaced.
+    pub fn unload_requested(&mut self, model: &str, dependents: bool) -> Withdrawn {
+        let mut gone = Withdrawn::default();
+        let Some((name, _)) = self.models.get_key_value(model) else { return gone };
         let name = name.clone();
-        let parts = self.withdraw(&name, &mut retire);
+        let parts = self.withdraw(&name, &mut gone);
         if dependents {
-            self.withdraw_parts(parts, &mut retire);
+            self.withdraw_parts(parts, &mut gone);
         }
-        retire
+        gone
     }
 
     /// Unloads everything, because the server stops.
-    pub fn unload_all(&mut self) -> Vec<Generation> {
+    pub fn unload_all(&mut self) -> Withdrawn {
         let names: Vec<Arc<str>> = self.models.keys().cloned().collect();
-        let mut retire = Vec::new();
+        let mut gone = Withdrawn::default();
         for name in names {
-            self.withdraw(&name, &mut retire);
+            self.withdraw(&name, &mut gone);
         }
-        retire
+        gone
     }
 
     /// Takes an ensemble out of service that does not fit the models it is made of any more. `reason` stays in the index until it is loaded again or
@@ -69,16 +68,17 @@ impl Lifecycle {
     }
 
     /// Takes a model, and the ensembles that need it, out of service. Returns what it was made of.
-    fn withdraw(&mut self, model: &Arc<str>, retire: &mut Vec<Generation>) -> Vec<String> {
+    fn withdraw(&mut self, model: &Arc<str>, gone: &mut Withdrawn) -> Vec<String> {
         let operation = self.next_operation();
         let Some(known) = self.models.get_mut(model) else { return Vec::new() };
         known.latest = operation;
         known.origin = None;
         known.explicit = false;
         let parts = std::mem::take(&mut known.needs);
+        gone.models.push(model.clone());
         for (&version, record) in &mut known.versions {
             if record.withdraw() {
-                retire.push(Generation { model: model.clone(), version, operation: record.operation });
+                gone.retire.push(Generation { model: model.clone(), version, operation: record.operation });
             }
         }
         // Its needs are cleared above, so a cycle of ensembles ends here.
@@ -89,12 +89,12 @@ impl Lifecycle {
             .map(|(name, _)| name.clone())
             .collect();
         for user in users {
-            self.withdraw(&user, retire);
+            self.withdraw(&user, gone);
         }
         parts
     }
 
-    fn withdraw_parts(&mut self, parts: Vec<String>, retire: &mut Vec<Generation>) {
+    fn withdraw_parts(&mut self, parts: Vec<String>, gone: &mut Withdrawn) {
         for part in parts {
             let Some((name, known)) = self.models.get_key_value(part.as_str()) else { continue };
             let needed = self.models.values().any(|other| other.needs.contains(&part));
@@ -102,8 +102,8 @@ impl Lifecycle {
                 continue;
             }
             let name = name.clone();
-            let inner = self.withdraw(&name, retire);
-            self.withdraw_parts(inner, retire);
+            let inner = self.withdraw(&name, gone);
+            self.withdraw_parts(inner, gone);
         }
     }
 }

@@ -53,10 +53,10 @@ pub fn happen(lifecycle: &mut Lifecycle, words: &[&str]) -> String {
             String::new()
         }
         ["unload", model, rest @ ..] => {
-            listed("retire", &lifecycle.unload_requested(model, rest.contains(&"dependents")))
+            listed("retire", &lifecycle.unload_requested(model, rest.contains(&"dependents")).retire)
         }
         ["misfits", model] => listed("retire", &lifecycle.misfits(model, "it does not fit")),
-        ["stop"] => listed("retire", &lifecycle.unload_all()),
+        ["stop"] => listed("retire", &lifecycle.unload_all().retire),
         ["drained", generation] => {
             lifecycle.drained(&edition_of(generation));
             String::new()

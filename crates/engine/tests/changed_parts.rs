@@ -1,0 +1,130 @@
+//! What does the engine remember of an ensemble whose models have changed and were unloaded?
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/test_engine.rs"]
+mod test_engine;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use nerite_backend::identity::Identity;
+use nerite_backend::{LoadContext, Model, Models, Runtime};
+use nerite_config::ModelConfig;
+use nerite_engine::Engine;
+use nerite_repository::ControlMode;
+use nerite_request::setting::LoadOptions;
+use nerite_request::{Peer, Status};
+use tempfile::TempDir;
+use test_engine::{Setup, bytes_model};
+
+/// The most that a test waits.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A runtime of the ensemble, which fits its part or not as the test says.
+#[derive(Default)]
+struct Fitting(AtomicBool);
+
+impl Runtime for Fitting {
+    fn name(&self) -> &'static str {
+        "ensemble"
+    }
+
+    fn engine(&self) -> String {
+        "a test".into()
+    }
+
+    fn check_models(&self, _: &ModelConfig, _: &Models) -> Result<(), Status> {
+        if self.0.load(Ordering::Relaxed) { Ok(()) } else { Err(Status::invalid("it does not fit")) }
+    }
+
+    fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
+        Identity.load(context)
+    }
+}
+
+/// A runtime of the part. It says when a load begins, and a load ends when the test says so, if the test has set both.
+#[derive(Default)]
+struct Held(Mutex<Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>>);
+
+impl Runtime for Held {
+    fn name(&self) -> &'static str {
+        "held"
+    }
+
+    fn engine(&self) -> String {
+        "a test".into()
+    }
+
+    fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
+        if let Some((begins, ends)) = self.0.lock().unwrap().take() {
+            begins.send(()).unwrap();
+            ends.recv_timeout(PATIENCE).unwrap();
+        }
+        Identity.load(context)
+    }
+}
+
+/// An engine with the model `part` and an ensemble of it.
+struct Server {
+    engine: Arc<Engine>,
+    folder: TempDir,
+    fitting: Arc<Fitting>,
+    held: Arc<Held>,
+}
+
+fn server(ensemble: &str) -> Server {
+    let (fitting, held) = (Arc::new(Fitting(true.into())), Arc::<Held>::default());
+    let mut setup = Setup::new([Arc::<Fitting>::clone(&fitting) as Arc<dyn Runtime>, Arc::<Held>::clone(&held) as _]);
+    setup.options.control = ControlMode::Explicit;
+    setup.options.load_models = vec![ensemble.to_owned()];
+    setup.put("part", &bytes_model("held", ""));
+    let steps = "platform: 'ensemble' ensemble_scheduling { step [{
+        model_name: 'part' model_version: -1 input_map { key: 'IN' value: 'IN' } output_map { key: 'OUT' value: 'OUT' }
+    }] }";
+    setup.put(ensemble, &bytes_model("", steps));
+    let (engine, folder) = setup.start();
+    assert_eq!(engine.served(ensemble).len(), 1);
+    Server { engine, folder, fitting, held }
+}
+
+impl Server {
+    /// Begins a load of the part, whose files are others than before if `more` is.
+    fn begin_load(&self, more: &str) -> mpsc::Receiver<Result<(), Status>> {
+        std::fs::write(self.folder.path().join("part/config.pbtxt"), bytes_model("held", more)).unwrap();
+        let (to, done) = mpsc::channel();
+        self.engine.load("part", LoadOptions::default(), &Peer::User { uid: 1 }, move |end| to.send(end).unwrap());
+        done
+    }
+
+    fn load(&self, more: &str) {
+        self.begin_load(more).recv_timeout(PATIENCE).unwrap().unwrap();
+    }
+
+    fn unload(&self, model: &str) {
+        let (to, done) = mpsc::channel();
+        self.engine.unload(model, false, move |end| to.send(end).unwrap());
+        done.recv_timeout(PATIENCE).unwrap().unwrap();
+    }
+}
+
+/// An ensemble whose part was unloaded is not loaded with the part, whether it fitted the part before or not.
+#[track_caller]
+fn check_forgotten(fits: bool) {
+    let server = server("ens");
+    server.fitting.0.store(fits, Ordering::Relaxed);
+    server.load("max_batch_size: 2");
+    assert_eq!(server.engine.served("ens").len(), usize::from(fits));
+    assert_eq!(server.engine.is_ready(), fits);
+    server.unload("part");
+    server.fitting.0.store(true, Ordering::Relaxed);
+    server.load("max_batch_size: 3");
+    assert_eq!(server.engine.served("part").len(), 1);
+    assert_eq!(server.engine.served("ens").len(), 0, "fits: {fits}");
+}
+
+#[test]
+fn an_ensemble_that_went_with_its_part_does_not_come_with_it() {
+    check_forgotten(true);
+    check_forgotten(false);
+}
