@@ -318,6 +318,8 @@ impl Engine {
     pub fn stop(self: &Arc<Self>, deadline: Instant) -> bool {
         self.poll_stop.stop();
         let mut lifecycle = self.lifecycle();
+        // A load that ends after this finds other generations than before it. It must not check ensembles that the stop unloads.
+        self.ensembles.clear();
         let retire = lifecycle.unload_all().retire;
         self.withdraw(&lifecycle, &retire);
         drop(lifecycle);

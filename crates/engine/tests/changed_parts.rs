@@ -5,8 +5,8 @@
 mod test_engine;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::time::{Duration, Instant};
 
 use nerite_backend::identity::Identity;
 use nerite_backend::{LoadContext, Model, Models, Runtime};
@@ -127,4 +127,45 @@ fn check_forgotten(fits: bool) {
 fn an_ensemble_that_went_with_its_part_does_not_come_with_it() {
     check_forgotten(true);
     check_forgotten(false);
+}
+
+/// The errors in the log.
+struct Errors(Mutex<Vec<String>>);
+
+impl log::Log for Errors {
+    fn enabled(&self, of: &log::Metadata<'_>) -> bool {
+        of.level() == log::Level::Error
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if self.enabled(record.metadata()) {
+            self.0.lock().unwrap().push(record.args().to_string());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// The log of all tests here.
+fn errors() -> &'static Errors {
+    static ERRORS: OnceLock<Errors> = OnceLock::new();
+    ERRORS.get_or_init(|| Errors(Mutex::default()))
+}
+
+#[test]
+fn a_stop_during_a_load_of_a_part_says_nothing_of_its_ensembles() {
+    log::set_logger(errors()).unwrap();
+    log::set_max_level(log::LevelFilter::Error);
+    let server = server("stopped");
+    let (begins, begun) = mpsc::channel();
+    let (ends, end) = mpsc::channel();
+    *server.held.0.lock().unwrap() = Some((begins, end));
+    let done = server.begin_load("max_batch_size: 2");
+    begun.recv_timeout(PATIENCE).unwrap();
+    assert!(server.engine.stop(Instant::now() + PATIENCE));
+    ends.send(()).unwrap();
+    assert!(done.recv_timeout(PATIENCE).unwrap().is_err(), "the stop came after the load began");
+    let errors = errors().0.lock().unwrap().clone();
+    let of_ensemble: Vec<_> = errors.iter().filter(|error| error.contains("'stopped'")).collect();
+    assert!(of_ensemble.is_empty(), "{of_ensemble:?}");
 }

@@ -33,6 +33,11 @@ impl Ensembles {
         self.lock().remove(model);
     }
 
+    /// Forgets all ensembles.
+    pub fn clear(&self) {
+        self.lock().clear();
+    }
+
     fn get(&self, model: &str) -> Option<Arc<ModelSource>> {
         self.lock().get(model).cloned()
     }
