@@ -103,25 +103,29 @@ impl Cached {
             let (cached, whom) = (Arc::clone(self), Arc::clone(model));
             // It may be any thread that answers when it is the turn of this request.
             let answer = move |job| {
-                if is_long { cached.answer_aside(&whom, job, &stored, begun) } else { answer(job, &stored, begun) }
+                if is_long {
+                    cached.answer_aside(&whom, job, &stored, lookup_ns);
+                } else {
+                    answer(job, &stored, lookup_ns);
+                }
             };
             if let Some(job) = model.answer_in_turn(job, Box::new(answer)) {
                 self.run(model, job, keys, lookup_ns);
             }
         } else if may_be_front && is_long {
-            self.aside(model, job, move |_, job| answer(job, &stored, begun));
+            self.aside(model, job, move |_, job| answer(job, &stored, lookup_ns));
         } else {
-            answer(job, &stored, begun);
+            answer(job, &stored, lookup_ns);
         }
     }
 
     /// Answers a request on the thread of large look-ups, or here if that takes no more.
-    fn answer_aside(&self, model: &Arc<dyn RunJob>, job: Job, stored: &Arc<Stored>, begun: u64) {
+    fn answer_aside(&self, model: &Arc<dyn RunJob>, job: Job, stored: &Arc<Stored>, lookup_ns: u64) {
         let copied = Arc::clone(stored);
-        let work = move |_: &Arc<dyn RunJob>, job| answer(job, &copied, begun);
+        let work = move |_: &Arc<dyn RunJob>, job| answer(job, &copied, lookup_ns);
         match self.lookups.push(Lookup { model: Arc::clone(model), job, work: Box::new(work) }) {
             Ok(()) => {}
-            Err(NotTaken::Full(job) | NotTaken::NoThread(job)) => answer(*job, stored, begun),
+            Err(NotTaken::Full(job) | NotTaken::NoThread(job)) => answer(*job, stored, lookup_ns),
         }
     }
 
@@ -174,9 +178,11 @@ fn has_places(job: &Job) -> bool {
     job.offers_places() || job.wanted().any(|name| job.output_slot(name).is_some())
 }
 
-/// Answers with the stored response. Whether memory of the inputs was lost is checked as after a run.
-fn answer(mut job: Job, stored: &Stored, begun: u64) {
-    let times = Times { start: begun, ..Times::begin() };
+/// Answers with the stored response. Whether memory of the inputs was lost is checked as after a run. A wait between the look-up and this, for the request's
+/// turn or for a thread, counts as time in the queue, so the hit takes as long as the look-up and the copy of the outputs.
+fn answer(mut job: Job, stored: &Stored, lookup_ns: u64) {
+    let mut times = Times::begin();
+    times.start = times.start.saturating_sub(lookup_ns);
     let placed = place(&mut job, stored);
     job.finish_from_cache(placed, times);
 }
@@ -273,10 +279,12 @@ mod tests {
     use std::sync::mpsc;
 
     use nerite_backend::ModelVersion;
+    use nerite_locks::Mutex;
     use nerite_request::{AdmittedRequest, Cancel, Parameters, Sequence};
 
     use super::*;
     use crate::latencies::{Latencies, LatencyMetrics};
+    use crate::pool::Answer;
 
     /// A model whose queue is full.
     struct Full;
@@ -304,11 +312,12 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_refusal_of_the_model_stays_one() {
-        let stats = Arc::new(Stats::new("m", 1, 0, 1, Latencies::new(&LatencyMetrics::default(), true, &[])));
-        let cached = Arc::new(Cached::new(Arc::new(ResponseCache::new(1 << 20)), "m", stats, 8));
-        let (to, ends) = mpsc::channel();
+    fn stats() -> Arc<Stats> {
+        Arc::new(Stats::new("m", 1, 0, 1, Latencies::new(&LatencyMetrics::default(), true, &[])))
+    }
+
+    /// A request without inputs that arrives now.
+    fn job(version: &Arc<ModelVersion>, reply: Reply) -> Job {
         let request = AdmittedRequest {
             id: "1".into(),
             rows: 1,
@@ -319,10 +328,70 @@ mod tests {
             sequence: Sequence::default(),
             parameters: Parameters::new(),
             cancel: Cancel::new(),
-            reply: Reply::through(Ends(to)),
+            reply,
         };
+        Job::new(request, version.begin(), now_ns())
+    }
+
+    #[test]
+    fn a_refusal_of_the_model_stays_one() {
+        let cached = Arc::new(Cached::new(Arc::new(ResponseCache::new(1 << 20)), "m", stats(), 8));
+        let (to, ends) = mpsc::channel();
         let model: Arc<dyn RunJob> = Arc::new(Full);
-        cached.submit(&model, Job::new(request, ModelVersion::unmetered("m").begin(), now_ns()), None);
+        cached.submit(&model, job(&ModelVersion::unmetered("m"), Reply::through(Ends(to))), None);
         assert_eq!(ends.try_iter().collect::<Vec<_>>(), ["refused: full"]);
+    }
+
+    /// A model that keeps the order of its responses. The test says when it is the turn of a response that was found.
+    struct Ordered(Mutex<Vec<(Job, Answer)>>);
+
+    impl RunJob for Ordered {
+        fn reject(&self, _: Job, _: Rejection) {
+            panic!("there is room for all");
+        }
+
+        fn run(&self, job: Job) {
+            job.finish(Ok(()), Times::begin());
+        }
+
+        fn keeps_order(&self) -> bool {
+            true
+        }
+
+        fn answer_in_turn(&self, job: Job, answer: Answer) -> Option<Job> {
+            self.0.lock().expect("no test panics with it").push((job, answer));
+            None
+        }
+    }
+
+    #[test]
+    fn the_wait_for_the_turn_is_time_in_the_queue_and_not_of_the_hit() {
+        let stats = stats();
+        let version = ModelVersion::new("m", "1", Arc::<Stats>::clone(&stats));
+        let cached = Arc::new(Cached::new(Arc::new(ResponseCache::new(1 << 20)), "m", Arc::clone(&stats), 8));
+        let ordered = Arc::new(Ordered(Mutex::default()));
+        let model: Arc<dyn RunJob> = Arc::<Ordered>::clone(&ordered);
+        let (to, ends) = mpsc::channel();
+        cached.submit(&model, job(&version, Reply::through(Ends(to.clone()))), None);
+        assert_eq!(ends.try_iter().count(), 1, "it is not in the cache yet");
+        let queued_before = stats.report(0).queue.ns;
+
+        let submitted = now_ns();
+        cached.submit(&model, job(&version, Reply::through(Ends(to))), None);
+        let (found, answer) = ordered.0.lock().expect("no test panics with it").pop().expect("it is in the cache");
+        let waits = now_ns();
+        while now_ns() - waits < 20_000_000 {
+            std::thread::yield_now();
+        }
+        let turn = now_ns();
+        answer(found);
+        let answered = now_ns();
+        assert_eq!(ends.try_iter().count(), 1);
+        let report = stats.report(0);
+        let queued = report.queue.ns - queued_before;
+        assert_eq!(report.cache_hit.count, 1);
+        // The time before the wait and the time after it bound the hit, however slow this machine is.
+        assert!(report.cache_hit.ns <= (waits - submitted) + (answered - turn), "{report:?}");
+        assert!(queued >= turn - waits, "{queued} ns, {report:?}");
     }
 }
