@@ -35,6 +35,8 @@ CLIENTS = 8
 INSTANCES = 4
 # Beside the strings themselves: the messages and regions of all clients, and what the allocator keeps.
 SLACK = 96 * MIB
+# The run of a client that was ended goes on to its next operator. Until then the runtime has its inputs and its outputs, and copies of both.
+RUNS = INSTANCES * 4 * SOME * STRING_BYTES
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +132,7 @@ def test_the_memory_of_a_client_with_tiny_strings_is_bounded(server):
     assert {status for status, _ in told} <= {0, 200, 503}, told
     falls_to(lambda: used(server), before + MIB)
     assert server.process.poll() is None
-    assert most.most - resident_before < PER_PEER + SLACK, f"{(most.most - resident_before) / MIB:.0f} MiB"
+    assert most.most - resident_before < PER_PEER + RUNS + SLACK, f"{(most.most - resident_before) / MIB:.0f} MiB"
 
 
 def test_a_client_that_goes_at_any_moment_leaves_all_instances_able_to_run(server):

@@ -13,6 +13,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, acceptfrom_with, socke
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::limits::{self, BACKLOG};
+use crate::local_addresses;
 use crate::peer;
 use crate::unix::{OWNER_ONLY, SocketFile, bind_unix, may_be_socket};
 
@@ -249,6 +250,7 @@ fn bind_tcp(address: &str, port: u16, reuse_port: bool) -> io::Result<net::TcpLi
     keep_alive(&socket);
     rustix::net::bind(&socket, &at)?;
     rustix::net::listen(&socket, BACKLOG.cast_signed())?;
+    local_addresses::prepare();
     Ok(net::TcpListener::from(socket))
 }
 

@@ -40,6 +40,11 @@ pub(crate) enum Place {
     Elsewhere,
 }
 
+/// Makes ready to ask, so that neither the first client that is not found nor a server without free descriptors changes what is open.
+pub(crate) fn prepare() {
+    CHANNEL.prepare();
+}
+
 /// Where the address of a client is. `device` is the index of the device that the address is meant for, or 0.
 pub(crate) fn place_of(client: SocketAddr, device: u32) -> Place {
     let mut answer = [0; ANSWER_BYTES];

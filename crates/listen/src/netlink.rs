@@ -28,6 +28,15 @@ impl Channel {
         Channel { protocol, kept: Mutex::new(None) }
     }
 
+    /// Opens its socket if it is not open, while there are descriptors.
+    pub(crate) fn prepare(&self) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.is_none() {
+            // Without a socket now, a later question tries again.
+            *kept = self.open().ok();
+        }
+    }
+
     /// Sends a message, and stores the beginning of the kernel's answer. Returns the bytes stored.
     pub(crate) fn ask(&self, request: &[u8], answer: &mut [u8]) -> io::Result<usize> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
