@@ -115,13 +115,17 @@ mod tests {
     fn a_client_that_was_reset_is_not_taken_for_a_later_one_with_its_address() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = listener.local_addr().unwrap();
-        let first = TcpStream::connect(server).unwrap();
-        let (stream, address) = listener.accept().unwrap();
-        set_socket_linger(&first, Some(Duration::ZERO)).unwrap();
-        drop(first);
-        let second = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        set_socket_reuseaddr(&second, true).unwrap();
-        bind(&second, &address).unwrap();
+        let again = || {
+            let first = TcpStream::connect(server).unwrap();
+            let (stream, address) = listener.accept().unwrap();
+            set_socket_linger(&first, Some(Duration::ZERO)).unwrap();
+            drop(first);
+            let second = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+            set_socket_reuseaddr(&second, true).unwrap();
+            bind(&second, &address).ok().map(|()| (stream, address, second))
+        };
+        // A connection of another program may have the same port at its end.
+        let (stream, address, second) = (0..1000).find_map(|_| again()).unwrap();
         connect(&second, &server).unwrap();
         assert_eq!(of_tcp(&stream, address), Peer::Unidentified);
         let (stream, again) = listener.accept().unwrap();
