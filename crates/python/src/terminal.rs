@@ -37,8 +37,6 @@ pub struct TerminalRun<'a> {
     pub model_dir: &'a Path,
     /// The configuration, before the model completes it.
     pub config: &'a ModelConfig,
-    /// Whether the model's `auto_complete_config` is called.
-    pub completes: bool,
     /// The interpreter, as `--backend-config=python,interpreter` names one.
     pub interpreter: Option<&'a Path>,
     /// Values of inputs by name: JSON, or `@` and the path of a `.npy` file. The others get samples.
@@ -133,7 +131,6 @@ fn described(asked: &TerminalRun<'_>) -> String {
         },
         "config": config,
         "args": args,
-        "completes": asked.completes,
         "inputs": asked.inputs.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
         "batch": asked.batch,
         "runs": asked.runs,

@@ -124,7 +124,6 @@ fn run(asked: &Asked) -> Result<ExitCode, String> {
         version,
         model_dir: source.directory.path(),
         config: &source.config,
-        completes: true,
         interpreter: asked.python.as_deref(),
         inputs: &asked.inputs,
         batch: asked.batch,

@@ -210,7 +210,7 @@ class _Trial:
         __import__(module)
         made = sys.modules[module].TritonPythonModel
         complete = getattr(made, "auto_complete_config", None)
-        if complete is not None and self._asked["completes"]:
+        if complete is not None:
             config = complete(utils.ModelConfig(packets.encode(self._config)))
             if not isinstance(config, utils.ModelConfig):
                 raise TypeError(
