@@ -15,6 +15,7 @@ use tokio::net::{TcpStream, UnixStream};
 use crate::limits::{self, BACKLOG};
 use crate::local_addresses;
 use crate::peer;
+use crate::sock_diag;
 use crate::unix::{OWNER_ONLY, SocketFile, bind_unix, may_be_socket};
 
 /// Where to listen.
@@ -250,8 +251,10 @@ fn bind_tcp(address: &str, port: u16, reuse_port: bool) -> io::Result<net::TcpLi
     keep_alive(&socket);
     rustix::net::bind(&socket, &at)?;
     rustix::net::listen(&socket, BACKLOG.cast_signed())?;
+    let listener = net::TcpListener::from(socket);
     local_addresses::prepare();
-    Ok(net::TcpListener::from(socket))
+    sock_diag::prepare(listener.local_addr()?);
+    Ok(listener)
 }
 
 fn bind_path(path: &Path, mode: u32, packets: bool) -> io::Result<Socket> {

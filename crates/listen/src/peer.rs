@@ -7,7 +7,7 @@ use nerite_request::Peer;
 use rustix::net::sockopt::socket_peercred;
 
 use crate::local_addresses::{Place, place_of};
-use crate::sock_diag::{LOOPBACK_DEVICE, user_of};
+use crate::sock_diag::{LOOPBACK_DEVICE, is_supported, user_of};
 
 /// The client of a TCP connection: its user if the client's socket is in this network namespace, else its address.
 pub fn of_tcp(stream: &TcpStream, address: SocketAddr) -> Peer {
@@ -22,6 +22,10 @@ pub fn of_tcp(stream: &TcpStream, address: SocketAddr) -> Peer {
 /// A client may bind its socket to a network device, and is found by that device only. The kernel carries a connection within this host over the loopback
 /// device, or over the device that has the address. A client that is bound to yet another device got there after it connected: it hides.
 fn find(client: SocketAddr, server: SocketAddr) -> Peer {
+    if !is_supported() {
+        // A client that hides cannot be told from the others.
+        return Peer::of_address(client.ip());
+    }
     let scope = scope(client).or(scope(server));
     let device = scope.unwrap_or(LOOPBACK_DEVICE);
     if let Some(uid) = user_of(client, server, device) {

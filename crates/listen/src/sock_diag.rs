@@ -4,8 +4,10 @@
 //! only the network namespace of this process. A lookup names a network device. It finds sockets that are bound to that device, and those that are bound
 //! to none.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, netlink};
 
 use crate::netlink::{Channel, HEADER, family_of, write_address, write_header};
@@ -31,6 +33,49 @@ const ANSWER_INODE: usize = ANSWER_UID + 4;
 pub const LOOPBACK_DEVICE: u32 = 1;
 
 static CHANNEL: Channel = Channel::new(Some(netlink::SOCK_DIAG));
+
+/// False once the kernel did not find a listener that is there: it lacks `inet_diag`, or a container forbids this kind of socket.
+static IS_SUPPORTED: AtomicBool = AtomicBool::new(true);
+
+/// Finds out whether the kernel answers such questions, by asking it for a listener that is bound to this address.
+pub fn prepare(listener: SocketAddr) {
+    if !finds(listener) && IS_SUPPORTED.swap(false, Ordering::Relaxed) {
+        log::warn!(
+            "this kernel does not tell whose a local TCP connection is (sock_diag): clients of this host over TCP count as one client, which reaches \
+             the shared memory of the server's own user and what is open to all; use Unix sockets (--http-socket, --grpc-socket) to have users told \
+             apart, or --shm-trust=any to trust all clients"
+        );
+    }
+}
+
+/// Whether the kernel knows the users of TCP connections, as far as `prepare` could find out.
+pub fn is_supported() -> bool {
+    IS_SUPPORTED.load(Ordering::Relaxed)
+}
+
+/// Whether the kernel finds this listener. True where there is no descriptor or memory to ask.
+fn finds(listener: SocketAddr) -> bool {
+    let loopback: IpAddr = if listener.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
+    let bound = if listener.ip().is_unspecified() { SocketAddr::new(loopback, listener.port()) } else { listener };
+    // No client has port 0, so the kernel finds no connection, and falls back to the listener.
+    let device = match listener {
+        SocketAddr::V6(listener) if listener.scope_id() != 0 => listener.scope_id(),
+        _ => LOOPBACK_DEVICE,
+    };
+    let Some(request) = request(bound, SocketAddr::new(loopback, 0), device) else { return false };
+    let mut answer = [0; ANSWER_BYTES];
+    match CHANNEL.ask(&request, &mut answer) {
+        Ok(_) => is_listener(&answer),
+        Err(error) => {
+            let errno = Errno::from_io_error(&error);
+            matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS))
+        }
+    }
+}
+
+fn is_listener(answer: &[u8; ANSWER_BYTES]) -> bool {
+    u16::from_ne_bytes([answer[4], answer[5]]) == BY_FAMILY && answer[HEADER + 1] == LISTENING
+}
 
 /// The effective user that created the socket of `client`, which is connected to `server` and bound to no network device but the one with the index
 /// `device`. `None` if no such socket is open in this network namespace, or if the kernel does not answer.
@@ -128,6 +173,17 @@ mod tests {
             }
         };
         check(mapped, Some(1000));
+    }
+
+    #[test]
+    fn a_listener_is_found_and_no_other_port() {
+        for address in ["127.0.0.1:0", "0.0.0.0:0", "[::1]:0", "[::]:0"] {
+            let Ok(listener) = std::net::TcpListener::bind(address) else { continue };
+            let address = listener.local_addr().expect("it is bound");
+            assert!(finds(address), "{address}");
+            drop(listener);
+            assert!(!finds(address), "{address}");
+        }
     }
 
     #[test]
