@@ -8,6 +8,10 @@ use std::path::{Path, PathBuf};
 
 /// Bytes of the host's memory.
 pub fn host_bytes() -> u64 {
+    if cfg!(miri) {
+        // Miri does not know the host's memory.
+        return 1 << 34;
+    }
     // SAFETY: asks for a number; no pointers are involved.
     let ask = |what| u64::try_from(unsafe { libc::sysconf(what) }).unwrap_or_default();
     ask(libc::_SC_PHYS_PAGES).saturating_mul(ask(libc::_SC_PAGESIZE))
@@ -35,6 +39,9 @@ pub fn group() -> Option<Group> {
 
 /// The limit on the process's address space, in bytes. `None` if there is none.
 pub(crate) fn address_space_limit() -> Option<u64> {
+    if cfg!(miri) {
+        return None;
+    }
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: writes to the place for one limit that it is given.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) } == 0;

@@ -148,6 +148,7 @@ mod tests {
         assert_eq!((tally.counts(0).mapped, tally.counts(0).mapped_bytes), (0, 0));
     }
     #[test]
+    #[cfg_attr(miri, ignore = "thousands of regions take Miri minutes, and nothing here is unsafe")]
     fn the_last_regions_are_reserved_for_owners_with_few() {
         let total = Arc::default();
         let owners = [Tally::within(&total), Tally::within(&total), Tally::within(&total)];
