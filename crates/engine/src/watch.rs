@@ -12,7 +12,7 @@ pub trait Watch: Send + Sync {
     /// Whether the calling thread is a front thread.
     fn is_here(&self) -> bool;
 
-    /// Has a front thread call `then` once `what` is readable. If that is impossible, `then` is dropped.
+    /// Has a front thread call `then` once `what` is readable. If that is impossible, `then` is dropped. Any thread may call this.
     fn when_readable(&self, what: Awaited, then: Box<dyn FnOnce() + Send>);
 }
 
@@ -23,7 +23,12 @@ pub fn watch_by(watch: Box<dyn Watch>) {
     let _ = WATCH.set(watch);
 }
 
+/// The [`Watch`], if there are front threads.
+pub(crate) fn watch() -> Option<&'static dyn Watch> {
+    WATCH.get().map(Box::as_ref)
+}
+
 /// The [`Watch`], if the calling thread is a front thread.
 pub(crate) fn watch_here() -> Option<&'static dyn Watch> {
-    WATCH.get().map(Box::as_ref).filter(|watch| watch.is_here())
+    watch().filter(|watch| watch.is_here())
 }

@@ -131,7 +131,7 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
     if let Err(error) = nerite_watchdog::start() {
         log::warn!("no thread to watch the front ends: {error}; what keeps them is told when it has ended");
     }
-    nerite_engine::watch_by(Box::new(watch::OnFrontThreads));
+    nerite_engine::watch_by(Box::new(watch::OnFrontThreads(runtime.handle().clone())));
     let clean = runtime.block_on(async {
         let signals = stop::Signals::listen(settings.parent_pid)?;
         let fronts = listen::start(&api, &settings, certificates, &Peers::new(connections))?;

@@ -2,18 +2,21 @@
 //!
 //! ```text
 //!   a front thread gives the work to the instance ──► it serves other connections ──► the answer is readable: a front thread takes it over
-//!                                                                                       └─ the next run begins there
+//!                                                                                       ├─ the next run begins there
+//!                                                                                       └─ then the answer is sent
 //! ```
-//! What took long, and what a thread may have to wait for, goes to a worker.
+//! What took long, and what a thread may have to wait for, goes to a worker. After a run that was fast, the worker begins the next one and leaves it to
+//! the front threads again. Otherwise a queue that is never empty would keep the worker, which costs two wake-ups more for each request.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nerite_backend::{Jobs, Outbox, now_ns};
 
 use super::workers::Answers;
 use super::{Run, Shared, Work};
 use crate::limits::TAKEN_OVER_NS_MAX;
-use crate::watch::watch_here;
+use crate::watch::{Watch, watch, watch_here};
 
 /// A run that is begun. Dropped, it goes on on a worker.
 struct Begun {
@@ -30,13 +33,29 @@ impl Drop for Begun {
 }
 
 impl Shared {
-    /// Has a run that was begun go on when its instance is ready.
-    pub(super) fn leave(self: &Arc<Self>, run: Run) {
+    /// Has a run that was begun go on when its instance is ready: on a front thread, if there is a `watch`.
+    pub(super) fn leave(self: &Arc<Self>, run: Run, watch: Option<&'static dyn Watch>) {
         let awaited = run.instance.awaited();
         let begun = Begun { shared: Arc::clone(self), run: Some(run) };
-        if let (Some(what), Some(watch)) = (awaited, watch_here()) {
+        if let (Some(what), Some(watch)) = (awaited, watch) {
             watch.when_readable(what, Box::new(move || begun.go_on()));
         }
+    }
+
+    /// Whether any thread may begin this run and leave the rest to a front thread.
+    pub(super) fn may_leave(&self, run: &Run) -> bool {
+        run.begun.is_none() && self.cores.is_none() && self.quickness.is_small(run.size) && watch().is_some()
+    }
+
+    /// Begins a run that [`Shared::may_leave`], and leaves it. If it is done at once, its instance and its answers are returned.
+    pub(super) fn begin_and_leave(self: &Arc<Self>, run: Run) -> Option<(Run, Answers)> {
+        let (run, answers) = self.begin(run, Duration::ZERO);
+        if run.begun.is_none() {
+            return Some((run, answers));
+        }
+        self.answer(answers);
+        self.leave(run, watch());
+        None
     }
 
     /// Takes over what a run has made. Returns the next one if this thread may begin it.
@@ -49,7 +68,7 @@ impl Shared {
             return self.give_back_here(run, answers, self.cores.is_none());
         }
         self.answer(answers);
-        self.leave(run);
+        self.leave(run, watch_here());
         None
     }
 

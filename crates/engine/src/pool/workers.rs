@@ -11,7 +11,7 @@ use nerite_request::{Code, Status};
 use nerite_schedule::InstanceId;
 
 use super::{Run, Shared, State, Work};
-use crate::limits::{NESTED_RUNS_MAX, QUICK_PATIENCE, QUICK_RUNS_IN_A_ROW};
+use crate::limits::{NESTED_RUNS_MAX, QUICK_PATIENCE, QUICK_RUNS_IN_A_ROW, TAKEN_OVER_NS_MAX};
 use crate::quickness::Size;
 use crate::timer::now_us;
 use crate::verbose::Requests;
@@ -81,6 +81,8 @@ impl Shared {
     pub(super) fn work(self: &Arc<Self>) {
         let mut state = self.lock();
         state.serving += 1;
+        // Whether the last run was so fast that a front thread may take over the next one.
+        let mut was_fast = false;
         loop {
             // A batch that is formed does not wait until the strategy has heard of that.
             let may_ask = state.driver.has_urgent_question() || state.ready.is_empty();
@@ -89,9 +91,16 @@ impl Shared {
                 let says = self.ask(question);
                 state = self.hear(says);
             } else if let Some(run) = state.ready.pop_front() {
+                let is_left = was_fast && !state.answers_may_wait && self.may_leave(&run);
                 drop(state);
-                let (run, answers) = self.run(run);
-                state = self.give_back(run, answers);
+                let ended = if is_left { self.begin_and_leave(run) } else { Some(self.run(run)) };
+                state = match ended {
+                    Some((run, answers)) => {
+                        was_fast = answers.ns.is_some_and(|ns| ns < TAKEN_OVER_NS_MAX);
+                        self.give_back(run, answers)
+                    }
+                    None => self.lock(),
+                };
             } else if state.closed && state.driver.is_drained() || Shared::is_spare(&state) {
                 state.workers -= 1;
                 state.serving -= 1;
@@ -133,10 +142,12 @@ impl Shared {
         let mut next = Some(run);
         let mut turn = 1;
         while let Some(run) = next {
-            let (run, answers) = self.begin(run);
+            // A thread that waits for nothing serves its other clients meanwhile.
+            let is_left = self.may_begin_here(&run);
+            let (run, answers) = self.begin(run, if is_left { Duration::ZERO } else { QUICK_PATIENCE });
             if run.begun.is_some() {
                 self.answer(answers);
-                return self.leave(run);
+                return self.leave(run, watch_here());
             }
             next = self.give_back_here(run, answers, turn < QUICK_RUNS_IN_A_ROW);
             turn += 1;
@@ -149,7 +160,14 @@ impl Shared {
         state.give_back(run.at, run.instance);
         let work = self.settle(&mut state, may_be_here);
         drop(state);
-        let next = self.carry_out(work);
+        let mut next = self.carry_out(work);
+        if let Some(run) = next.take_if(|run| self.may_begin_here(run)) {
+            // Its process works while this thread sends the answers.
+            if let Some((run, answers)) = self.begin_and_leave(run) {
+                // Its clients have gone.
+                self.give_back_here(run, answers, false);
+            }
+        }
         self.answer(answers);
         next
     }
@@ -179,13 +197,11 @@ impl Shared {
         (Run { at, instance, jobs: Jobs::new(), size, flow, begun: None }, Answers { outbox, size, ns })
     }
 
-    /// Does a run on a front thread. If it takes longer than such a thread may wait, or if another process does the work, it is returned as begun.
-    fn begin(&self, run: Run) -> (Run, Answers) {
+    /// Does a run on a thread that has other work. If it takes longer than that thread may wait, or if another process does the work, it is returned as
+    /// begun.
+    pub(super) fn begin(&self, run: Run, patience: Duration) -> (Run, Answers) {
         let Run { at, mut instance, jobs, size, flow, .. } = run;
         let start = now_ns();
-        // Who waits for nothing has the thread's other clients served meanwhile.
-        let is_left = self.quickness.is_small(size) && watch_here().is_some();
-        let patience = if is_left { Duration::ZERO } else { QUICK_PATIENCE };
         let work = || {
             let batch = self.batch(at, jobs);
             if batch.jobs.is_empty() {

@@ -9,8 +9,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 
-/// By the runtime of the calling thread.
-pub struct OnFrontThreads;
+/// By the runtime of the front threads.
+pub struct OnFrontThreads(pub Handle);
 
 impl Watch for OnFrontThreads {
     fn is_here(&self) -> bool {
@@ -22,10 +22,10 @@ impl Watch for OnFrontThreads {
         reason = "what follows it is unsafe for types that could name a descriptor that is not theirs; this one holds what it names"
     )]
     fn when_readable(&self, what: Awaited, then: Box<dyn FnOnce() + Send>) {
-        let Ok(runtime) = Handle::try_current() else { return };
+        let _entered = self.0.enter();
         // Fails where the system watches no more descriptors.
         let Ok(watching) = AsyncFd::with_interest(Watched(what), Interest::READABLE) else { return };
-        runtime.spawn(watched(FrontEnd::Server, async move {
+        tokio::spawn(watched(FrontEnd::Server, async move {
             // An error is for whoever reads.
             let _ = watching.readable().await.map(drop);
             // It may be watched again at once.

@@ -1,6 +1,9 @@
 //! Does a run that nobody waits for end where its answer arrives, and in any case?
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::pin::pin;
 use std::task::{Context, Waker};
 use std::thread::ThreadId;
@@ -12,6 +15,9 @@ use super::*;
 use crate::watch::{Watch, watch_by};
 
 type Then = Box<dyn FnOnce() + Send>;
+
+/// What other threads leave, by the descriptor that is awaited, for tests that look for it.
+static LEFT: Mutex<BTreeMap<RawFd, Vec<Then>>> = Mutex::new(BTreeMap::new());
 
 thread_local! {
     /// Of a thread that waits for sockets: what it is to do when they are readable.
@@ -25,8 +31,13 @@ impl Watch for ByHand {
         THENS.with_borrow(Option::is_some)
     }
 
-    fn when_readable(&self, _: Awaited, then: Then) {
-        THENS.with_borrow_mut(|thens| thens.as_mut().unwrap().push(then));
+    fn when_readable(&self, what: Awaited, then: Then) {
+        let mut then = Some(then);
+        THENS.with_borrow_mut(|thens| thens.iter_mut().for_each(|thens| thens.extend(then.take())));
+        let mut left = LEFT.lock().unwrap();
+        left.entry(what.as_fd().as_raw_fd()).and_modify(|thens| thens.extend(then.take()));
+        // It is dropped without the lock, because a worker goes on then.
+        drop(left);
     }
 }
 
@@ -38,6 +49,16 @@ fn take_thens() -> Vec<Then> {
 struct Process {
     begun: Option<Batch>,
     took_over: Arc<Mutex<Vec<ThreadId>>>,
+    socket: Arc<File>,
+    /// Hears of each run that is begun, if the test asks.
+    begins: Option<mpsc::Sender<String>>,
+}
+
+impl Process {
+    fn new(took_over: &Arc<Mutex<Vec<ThreadId>>>) -> Process {
+        let socket = Arc::new(File::open("/dev/null").unwrap());
+        Process { begun: None, took_over: Arc::clone(took_over), socket, begins: None }
+    }
 }
 
 impl Instance for Process {
@@ -48,6 +69,9 @@ impl Instance for Process {
 
     fn begin(&mut self, batch: Batch, patience: Duration) -> bool {
         assert_eq!(patience, Duration::ZERO);
+        if let Some(begins) = &self.begins {
+            begins.send("begun".to_owned()).unwrap();
+        }
         self.begun = Some(batch);
         false
     }
@@ -60,7 +84,7 @@ impl Instance for Process {
     }
 
     fn awaited(&self) -> Option<Awaited> {
-        Some(Arc::new(std::io::stdin()))
+        Some(Arc::clone(&self.socket) as Awaited)
     }
 
     fn go_on(&mut self) -> bool {
@@ -74,7 +98,7 @@ fn new_pool_of_process() -> (Pool, Arc<Mutex<Vec<ThreadId>>>) {
     watch_by(Box::new(ByHand));
     THENS.set(Some(Vec::new()));
     let took_over = Arc::default();
-    let instance = Box::new(Process { begun: None, took_over: Arc::clone(&took_over) }) as Box<dyn Instance>;
+    let instance = Box::new(Process::new(&took_over)) as Box<dyn Instance>;
     (pool_of(vec![instance], CostBound::Patience, Box::new(Fifo::new())), took_over)
 }
 
@@ -107,6 +131,67 @@ fn the_thread_that_sees_the_answer_takes_it_over_and_begins_the_next_run() {
         took_over.iter().all(|thread| *thread == std::thread::current().id())
     });
     assert!(all_here, "a worker was woken each time");
+}
+
+#[test]
+fn a_worker_leaves_the_next_run_to_front_threads_after_a_fast_one() {
+    watch_by(Box::new(ByHand));
+    // On a busy machine the worker's first run may take long, and it does the others itself.
+    let was_left = (0..50).any(|_| {
+        let took_over = Arc::default();
+        let process = Process::new(&took_over);
+        let (socket, (to, answers)) = (Arc::clone(&process.socket), mpsc::channel());
+        let descriptor = socket.as_raw_fd();
+        LEFT.lock().unwrap().insert(descriptor, Vec::new());
+        let pool = pool_of(vec![Box::new(process)], CostBound::Patience, Box::new(Fifo::new()));
+        // This thread waits for no sockets, so a worker has the first run, and the others wait for it.
+        (0..3).for_each(|id| pool.submit(job(id, &to).0));
+        let mut left = None;
+        let answered = (0..3).take_while(|_| {
+            let answer = answers.recv_timeout(Duration::from_mins(1)).unwrap();
+            let until = Instant::now() + Duration::from_millis(20);
+            while left.is_none() && answer.id == "0" && Instant::now() < until {
+                left = LEFT.lock().unwrap().get_mut(&descriptor).and_then(Vec::pop);
+            }
+            left.is_none()
+        });
+        answered.count();
+        LEFT.lock().unwrap().remove(&descriptor);
+        // Dropped, it goes on on the worker, which does the last one as well.
+        let was_left = left.take().is_some();
+        pool.close();
+        assert_eq!(took_over.lock().unwrap().len(), 3, "each request is run once");
+        was_left
+    });
+    assert!(was_left, "the worker kept the queue each time");
+}
+
+#[test]
+fn the_next_run_is_begun_before_the_last_one_is_answered() {
+    // On a busy machine this thread may be late, and a worker ends the run.
+    let was_first = (0..50).any(|_| {
+        watch_by(Box::new(ByHand));
+        THENS.set(Some(Vec::new()));
+        let (to, happened) = mpsc::channel();
+        let process = Process { begins: Some(to.clone()), ..Process::new(&Arc::default()) };
+        let pool = pool_of(vec![Box::new(process)], CostBound::Patience, Box::new(Fifo::new()));
+        let submit = |id: usize| {
+            let to = to.clone();
+            pool.submit(job_to(id, move |_| drop(to.send(format!("answered {id}")))).0);
+        };
+        let next = || happened.recv_timeout(Duration::from_mins(1)).unwrap();
+        // A worker does this one.
+        submit(0);
+        assert_eq!(next(), "answered 0");
+        submit(1);
+        submit(2);
+        (0..2).for_each(|_| take_thens().into_iter().for_each(|then| then()));
+        pool.close();
+        let all: Vec<String> = happened.try_iter().collect();
+        assert_eq!(all.iter().filter(|one| one.starts_with("answered")).count(), 2, "{all:?}");
+        all == ["begun", "begun", "answered 1", "answered 2"]
+    });
+    assert!(was_first, "each answer was sent before the next run was begun");
 }
 
 #[test]
@@ -157,7 +242,7 @@ fn without_threads_no_run_is_begun_whose_answer_another_request_could_get() {
 #[test]
 fn late_runs_end_on_the_workers_that_there_are_once_the_system_refuses_threads() {
     let (pool, took_over) = pool_of_process();
-    pool.add(vec![Box::new(Process { begun: None, took_over: Arc::clone(&took_over) })], vec![None]);
+    pool.add(vec![Box::new(Process::new(&took_over))], vec![None]);
     let (to, answers) = mpsc::channel();
     (0..2).for_each(|id| pool.submit(job(id, &to).0));
     REFUSES_THREADS.set(true);
