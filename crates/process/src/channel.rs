@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,7 +20,17 @@ use crate::packets::Long;
 
 /// The server's end of a pair of packet sockets. Any thread may send. One thread at a time may receive.
 #[derive(Debug)]
-pub struct Channel(OwnedFd);
+pub struct Channel {
+    socket: OwnedFd,
+    /// Whether the peer closed its end with unread packets.
+    left_unread: AtomicBool,
+    /// How many notices ([`Channel::try_notice`]) were begun, and how many of them are over.
+    notices_begun: AtomicU64,
+    notices_over: AtomicU64,
+}
+
+/// The number of notices when a packet was sent. `None` if one was being sent at that time.
+pub(crate) type Mark = Option<u64>;
 
 /// The buffer for received packets.
 pub struct Packet {
@@ -52,15 +63,6 @@ enum Got {
     Long(LongText),
 }
 
-/// Receives again after ECONNRESET. The kernel reports it once if the peer closed its end with unread packets, before the packets that the peer had
-/// sent itself.
-fn retry_after_reset<T>(mut receive: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
-    match retry_on_intr(&mut receive) {
-        Err(Errno::CONNRESET) => retry_on_intr(receive),
-        result => result,
-    }
-}
-
 impl Default for Packet {
     fn default() -> Packet {
         Packet { short: vec![0; PACKET_BYTES_MAX].into(), long: Vec::new() }
@@ -72,7 +74,39 @@ impl Channel {
     pub fn pair() -> io::Result<(Channel, OwnedFd)> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(io::Error::from)?;
-        Ok((Channel(ours), theirs))
+        Ok((Channel::from(ours), theirs))
+    }
+
+    /// Receives again after ECONNRESET. The kernel reports it once, to a sender or a receiver, if the peer closed its end with unread packets, before the
+    /// packets that the peer had sent itself.
+    fn retry_after_reset<T>(&self, mut receive: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+        match retry_on_intr(&mut receive) {
+            Err(Errno::CONNRESET) => {
+                self.left_unread.store(true, Ordering::Release);
+                retry_on_intr(receive)
+            }
+            result => result,
+        }
+    }
+
+    /// Sends a packet that belongs to no request, if that can be done at once.
+    pub(crate) fn try_notice(&self, text: &str) -> io::Result<()> {
+        self.notices_begun.fetch_add(1, Ordering::SeqCst);
+        let sent = self.try_send(text);
+        self.notices_over.fetch_add(1, Ordering::SeqCst);
+        sent
+    }
+
+    /// For a packet that is sent next by this thread: a mark for [`Channel::left_last_unread`].
+    pub(crate) fn mark(&self) -> Mark {
+        let begun = self.notices_begun.load(Ordering::SeqCst);
+        (self.notices_over.load(Ordering::SeqCst) == begun).then_some(begun)
+    }
+
+    /// Whether the peer has closed its end, and had not read the packet that was sent after this mark. Packets are read in order, so the last one was
+    /// unread if any was. After a later notice nobody knows.
+    pub(crate) fn left_last_unread(&self, mark: Mark) -> bool {
+        self.left_unread.load(Ordering::Acquire) && mark == Some(self.notices_begun.load(Ordering::SeqCst))
     }
 
     /// Sends a packet. Waits if the peer has not read enough of the earlier ones.
@@ -92,19 +126,20 @@ impl Channel {
 
     /// Waits until a packet can be sent, or the peer has closed the channel.
     pub fn wait_for_space(&self) -> io::Result<()> {
-        Ok(retry_on_intr(|| poll(&mut [PollFd::new(&self.0, PollFlags::OUT)], None)).map(drop)?)
+        Ok(retry_on_intr(|| poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], None)).map(drop)?)
     }
 
     /// Whether the peer has closed it, and all packets were received.
     pub fn has_ended(&self) -> bool {
-        let looked = retry_after_reset(|| recv(&self.0, &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT));
+        let looked =
+            self.retry_after_reset(|| recv(&self.socket, &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT));
         looked.map_or_else(|error| error != Errno::AGAIN && error != Errno::INTR, |(bytes, _)| bytes == 0)
     }
 
     /// Closes it, even if other references exist.
     pub fn end(&self) {
         // This fails if the peer has closed it first.
-        let _ = shutdown(&self.0, Shutdown::Both);
+        let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
     fn send_with(&self, packet: &[u8], descriptors: &[OwnedFd], flags: SendFlags) -> io::Result<()> {
@@ -123,7 +158,11 @@ impl Channel {
         if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        retry_on_intr(|| sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, flags))?;
+        let sent = retry_on_intr(|| sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags));
+        if sent == Err(Errno::CONNRESET) {
+            self.left_unread.store(true, Ordering::Release);
+        }
+        sent?;
         Ok(())
     }
 
@@ -166,7 +205,8 @@ impl Channel {
     ) -> io::Result<Got> {
         let mut control = RecvAncillaryBuffer::new(space);
         let flags = flags | RecvFlags::CMSG_CLOEXEC;
-        let got = retry_after_reset(|| recvmsg(&self.0, &mut [IoSliceMut::new(short)], &mut control, flags))?;
+        let got =
+            self.retry_after_reset(|| recvmsg(&self.socket, &mut [IoSliceMut::new(short)], &mut control, flags))?;
         if got.flags.contains(ReturnFlags::TRUNC) {
             return Err(invalid(format!("a packet of more than {PACKET_BYTES_MAX} bytes")));
         }
@@ -187,7 +227,7 @@ impl Channel {
     /// Whether a packet arrives within that time. It is more precise than [`Channel::set_patience`], which has the resolution of the kernel's ticks.
     pub fn wait(&self, at_most: Duration) -> io::Result<bool> {
         let at_most = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
-        let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
+        let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
         match poll(&mut polled, Some(&at_most)) {
             Ok(count) => Ok(count > 0),
             // It was interrupted. The caller has other work anyway.
@@ -199,19 +239,20 @@ impl Channel {
     /// Sets the longest wait for a packet. `None` has no limit.
     pub fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
         use rustix::net::sockopt::{Timeout, set_socket_timeout};
-        Ok(set_socket_timeout(&self.0, Timeout::Recv, patience)?)
+        Ok(set_socket_timeout(&self.socket, Timeout::Recv, patience)?)
     }
 }
 
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }
 
 impl From<OwnedFd> for Channel {
     fn from(socket: OwnedFd) -> Channel {
-        Channel(socket)
+        let (notices_begun, notices_over) = (AtomicU64::new(0), AtomicU64::new(0));
+        Channel { socket, left_unread: AtomicBool::new(false), notices_begun, notices_over }
     }
 }
 
@@ -303,7 +344,7 @@ mod tests {
         let (ours, theirs) = Channel::pair().unwrap();
         ours.send(text, &[]).unwrap();
         let mut packet = Packet::default();
-        let got = Channel(theirs).receive(&mut packet).unwrap().unwrap().len();
+        let got = Channel::from(theirs).receive(&mut packet).unwrap().unwrap().len();
         assert!(
             packet.short.starts_with(text.as_bytes()) || packet.long == text.as_bytes(),
             "{got} of {} bytes",
@@ -323,7 +364,7 @@ mod tests {
     #[test]
     fn packets_of_a_peer_that_did_not_read_arrive() {
         let (ours, theirs) = Channel::pair().unwrap();
-        let theirs = Channel(theirs);
+        let theirs = Channel::from(theirs);
         ours.send("unread", &[]).unwrap();
         theirs.send("last", &[]).unwrap();
         drop(theirs);
@@ -338,7 +379,7 @@ mod tests {
         let (ours, theirs) = Channel::pair().unwrap();
         ours.send("{}", &[]).unwrap();
         drop(ours);
-        let theirs = Channel(theirs);
+        let theirs = Channel::from(theirs);
         let mut got = Packet::default();
         assert!(theirs.receive(&mut got).unwrap().is_some());
         assert!(theirs.receive(&mut got).unwrap().is_none());
@@ -350,7 +391,7 @@ mod tests {
         let (ours, theirs) = Channel::pair().unwrap();
         let file = memory_file(file).unwrap();
         ours.send_packet(packet.as_bytes(), &[file.as_fd()], SendFlags::empty()).unwrap();
-        let error = Channel(theirs).receive(&mut Packet::default()).unwrap_err().to_string();
+        let error = Channel::from(theirs).receive(&mut Packet::default()).unwrap_err().to_string();
         assert_eq!(error, words);
     }
 
@@ -371,20 +412,20 @@ mod tests {
         for (descriptor, words) in [(counter, no_file), (pipe, no_file), (process, elsewhere)] {
             let (ours, theirs) = Channel::pair().unwrap();
             ours.send_packet(br#"{"long":10}"#, &[descriptor.as_fd()], SendFlags::empty()).unwrap();
-            let error = Channel(theirs).receive(&mut Packet::default()).unwrap_err();
+            let error = Channel::from(theirs).receive(&mut Packet::default()).unwrap_err();
             assert_eq!(error.to_string(), words);
         }
         let (ours, theirs) = Channel::pair().unwrap();
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"0123456789").unwrap();
         ours.send_packet(br#"{"long":10}"#, &[file.as_fd()], SendFlags::empty()).unwrap();
-        assert_eq!(Channel(theirs).receive(&mut Packet::default()).unwrap(), Some(&b"0123456789"[..]));
+        assert_eq!(Channel::from(theirs).receive(&mut Packet::default()).unwrap(), Some(&b"0123456789"[..]));
     }
 
     #[test]
     fn work_that_would_wait_is_left_to_another_thread() {
         let (ours, theirs) = Channel::pair().unwrap();
-        let theirs = Channel(theirs);
+        let theirs = Channel::from(theirs);
         theirs.send("y".repeat(PACKET_BYTES_MAX + 1), &[]).unwrap();
         let mut packet = Packet::default();
         let Ok(Received::Long(long)) = ours.try_receive(&mut packet) else { panic!("it is not read") };

@@ -93,7 +93,8 @@ impl ProcessInstance {
         let packet = requests.finish(&maps.text, &forget);
         times.input_ends();
         let rows = planned.iter().map(|planned| u64::from(planned.job.rows().max(1))).sum();
-        let under_way = UnderWay { planned, open: Vec::new(), is_read: false, needs: 0, rows, times, meter };
+        let under_way =
+            UnderWay { planned, open: Vec::new(), is_read: false, mark: None, needs: 0, rows, times, meter };
         self.send(Unsent { packet, descriptors: maps.descriptors, under_way })
     }
 
@@ -106,6 +107,7 @@ impl ProcessInstance {
             return Begun::Silent(unsent.under_way, Silence::Unasked);
         }
         let Unsent { packet, descriptors, under_way } = &mut unsent;
+        under_way.mark = child.channel.mark();
         let tell = || child.try_tell(packet, descriptors);
         let is_sent = match calls {
             Some(calls) if self.launcher.is_decoupled() => {

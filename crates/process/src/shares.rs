@@ -105,7 +105,7 @@ impl Forget for Shares {
         }
         // It is sent under the lock, so that no later packet is sent before it. If the process is busy, its next
         // request says it.
-        if self.channel.try_send(&ForgetPacket(&[share]).to_string()).is_err() {
+        if self.channel.try_notice(&ForgetPacket(&[share]).to_string()).is_err() {
             state.untold.push(share);
         }
     }

@@ -8,7 +8,7 @@ use nerite_backend::{Meter, Times};
 
 use crate::answer;
 use crate::blocks::Blocks;
-use crate::channel::LongText;
+use crate::channel::{LongText, Mark};
 use crate::child::{Heard, Silence, said_long};
 use crate::limits::NEEDS_AT_ONCE_MAX;
 use crate::live::Live;
@@ -24,6 +24,8 @@ pub(crate) struct UnderWay {
     pub(crate) open: Vec<u64>,
     /// Whether the process has asked for memory for one of its outputs, so it has read the batch.
     pub(crate) is_read: bool,
+    /// Taken before it was sent.
+    pub(crate) mark: Mark,
     /// How often it has asked for memory.
     pub(crate) needs: usize,
     pub(crate) rows: u64,
@@ -55,12 +57,18 @@ pub(crate) enum Answer {
 }
 
 impl UnderWay {
-    /// The process may end with an unread packet after it asked for memory. It had read the batch nevertheless.
-    fn silence(&self, silence: Silence) -> Silence {
+    /// The process may end with an unread packet after it asked for memory. It had read the batch nevertheless. Of another process the kernel tells
+    /// whether the last packet was unread: then nothing of the batch was executed.
+    fn silence(&self, live: &Live, silence: Silence) -> Silence {
         match silence {
             Silence::Unasked if self.is_read => Silence::Closed,
+            Silence::Closed if !self.is_read && live.child.channel.left_last_unread(self.mark) => Silence::Unasked,
             other => other,
         }
+    }
+
+    fn unheard(&self, live: &Live, silence: Silence) -> Unheard {
+        Unheard::Silence(self.silence(live, silence))
     }
 
     /// Does the work that was left, then answers the questions of the process until it answers the command. A limited
@@ -73,12 +81,11 @@ impl UnderWay {
         patience: Option<Duration>,
         left: Option<Left>,
     ) -> Result<Said, Unheard> {
-        let silence = |this: &UnderWay, silence| Unheard::Silence(this.silence(silence));
         let mut known = match left {
             None | Some(Left::Needs) => None,
             Some(Left::Long(long)) => Some(said_long(long)),
             Some(Left::Reply(text, descriptors)) => {
-                live.child.tell(&text, &descriptors).map_err(|error| silence(self, error))?;
+                live.child.tell(&text, &descriptors).map_err(|error| self.unheard(live, error))?;
                 None
             }
         };
@@ -89,7 +96,7 @@ impl UnderWay {
                 (None, Some(patience)) => live.child.wait(patience).and_then(|()| live.child.answer_at_once()),
                 (None, None) => live.child.answer().map(Heard::Said),
             };
-            let said = match heard.map_err(|error| silence(self, error))? {
+            let said = match heard.map_err(|error| self.unheard(live, error))? {
                 Heard::Said(said) => said,
                 Heard::Long(long) => return Err(Unheard::Left(Left::Long(long))),
             };
@@ -101,10 +108,10 @@ impl UnderWay {
             (self.is_read, self.needs) = (true, self.needs.saturating_add(1));
             let (text, maps) = answer::find_space(&mut self.planned, need, &live.shares, blocks);
             if patience.is_none() {
-                live.child.tell(&text, &maps.descriptors).map_err(|error| silence(self, error))?;
+                live.child.tell(&text, &maps.descriptors).map_err(|error| self.unheard(live, error))?;
                 continue;
             }
-            if !live.child.try_tell(&text, &maps.descriptors).map_err(|error| silence(self, error))? {
+            if !live.child.try_tell(&text, &maps.descriptors).map_err(|error| self.unheard(live, error))? {
                 return Err(Unheard::Left(Left::Reply(text, maps.descriptors)));
             }
             if self.needs >= NEEDS_AT_ONCE_MAX {
