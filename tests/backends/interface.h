@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 typedef void Error, Message, Backend, Attributes, Model, Instance, Request, Input, Output, Response, Factory, BufferAttributes, MemoryManager,
-    Parameter, Family, Metric, State, Server, Allocator, Asked, Answer, Trace, ResponseStatistics;
+    Parameter, Family, MetricArgs, Metric, State, Server, Allocator, Asked, Answer, Trace, ResponseStatistics;
 
 enum { UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED };
 enum { INFO, WARN, ERROR };
@@ -28,14 +28,25 @@ const char* TRITONSERVER_ErrorMessage(Error*);
 Error* TRITONSERVER_LogMessage(uint32_t level, const char* file, int line, const char* text);
 const char* TRITONSERVER_DataTypeString(uint32_t);
 uint32_t TRITONSERVER_DataTypeByteSize(uint32_t);
+uint32_t TRITONSERVER_StringToDataType(const char*);
+const char* TRITONSERVER_MemoryTypeString(uint32_t);
+const char* TRITONSERVER_InstanceGroupKindString(uint32_t);
+bool TRITONSERVER_LogIsEnabled(uint32_t level);
 Error* TRITONSERVER_MessageSerializeToJson(Message*, const char** base, size_t* bytes);
 Error* TRITONSERVER_MessageNewFromSerializedJson(Message**, const char* base, size_t bytes);
 Error* TRITONSERVER_MessageDelete(Message*);
 
 Parameter* TRITONSERVER_ParameterNew(const char* name, uint32_t type, const void* value);
+Parameter* TRITONSERVER_ParameterBytesNew(const char* name, const void*, uint64_t bytes);
 void TRITONSERVER_ParameterDelete(Parameter*);
 Error* TRITONSERVER_MetricFamilyNew(Family**, uint32_t kind, const char* name, const char* description);
 Error* TRITONSERVER_MetricFamilyDelete(Family*);
+Error* TRITONSERVER_GetMetricFamilyKind(Family*, uint32_t*);
+Error* TRITONSERVER_MetricArgsNew(MetricArgs**);
+Error* TRITONSERVER_MetricArgsSetHistogram(MetricArgs*, const double* bounds, uint64_t count);
+Error* TRITONSERVER_MetricArgsDelete(MetricArgs*);
+Error* TRITONSERVER_MetricNewWithArgs(Metric**, Family*, const Parameter** labels, uint64_t count, const MetricArgs*);
+Error* TRITONSERVER_MetricObserve(Metric*, double);
 Error* TRITONSERVER_MetricNew(Metric**, Family*, const Parameter** labels, uint64_t count);
 Error* TRITONSERVER_MetricDelete(Metric*);
 Error* TRITONSERVER_MetricIncrement(Metric*, double);
@@ -47,10 +58,12 @@ Error* TRITONBACKEND_BackendName(Backend*, const char**);
 Error* TRITONBACKEND_BackendConfig(Backend*, Message**);
 Error* TRITONBACKEND_BackendSetState(Backend*, void*);
 Error* TRITONBACKEND_BackendState(Backend*, void**);
+Error* TRITONBACKEND_BackendArtifacts(Backend*, uint32_t* kind, const char** folder);
 Error* TRITONBACKEND_BackendMemoryManager(Backend*, MemoryManager**);
 Error* TRITONBACKEND_MemoryManagerAllocate(MemoryManager*, void**, uint32_t kind, int64_t id, uint64_t bytes);
 Error* TRITONBACKEND_MemoryManagerFree(MemoryManager*, void*, uint32_t kind, int64_t id);
 Error* TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(Attributes*, bool);
+Error* TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(Attributes*, uint32_t kind, uint64_t count, const uint64_t* ids, uint64_t id_count);
 
 Error* TRITONBACKEND_ModelName(Model*, const char**);
 Error* TRITONBACKEND_ModelVersion(Model*, uint64_t*);
@@ -65,6 +78,7 @@ Error* TRITONBACKEND_ModelState(Model*, void**);
 Error* TRITONBACKEND_ModelInstanceName(Instance*, const char**);
 Error* TRITONBACKEND_ModelInstanceKind(Instance*, uint32_t*);
 Error* TRITONBACKEND_ModelInstanceDeviceId(Instance*, int32_t*);
+Error* TRITONBACKEND_ModelInstanceHostPolicy(Instance*, Message**);
 Error* TRITONBACKEND_ModelInstanceModel(Instance*, Model**);
 Error* TRITONBACKEND_ModelInstanceSetState(Instance*, void*);
 Error* TRITONBACKEND_ModelInstanceState(Instance*, void**);
@@ -88,6 +102,7 @@ Error* TRITONBACKEND_RequestCorrelationId(Request*, uint64_t*);
 Error* TRITONBACKEND_RequestCorrelationIdString(Request*, const char**);
 Error* TRITONBACKEND_RequestFlags(Request*, uint32_t*);
 Error* TRITONBACKEND_RequestIsCancelled(Request*, bool*);
+Error* TRITONBACKEND_InferenceRequestTimeoutMicroseconds(Request*, uint64_t*);
 Error* TRITONBACKEND_RequestParameterCount(Request*, uint32_t*);
 Error* TRITONBACKEND_RequestParameter(Request*, uint32_t, const char** key, uint32_t* type, const void** value);
 Error* TRITONBACKEND_RequestInputCount(Request*, uint32_t*);
@@ -100,8 +115,13 @@ Error* TRITONBACKEND_RequestRelease(Request*, uint32_t flags);
 Error* TRITONBACKEND_InputProperties(
     Input*, const char** name, uint32_t* type, const int64_t** shape, uint32_t* dims, uint64_t* bytes, uint32_t* buffers);
 Error* TRITONBACKEND_InputBuffer(Input*, uint32_t, const void**, uint64_t* bytes, uint32_t* kind, int64_t* id);
+Error* TRITONBACKEND_InputPropertiesForHostPolicy(Input*, const char* policy, const char** name, uint32_t* type, const int64_t** shape,
+                                                  uint32_t* dims, uint64_t* bytes, uint32_t* buffers);
+Error* TRITONBACKEND_InputBufferForHostPolicy(
+    Input*, const char* policy, uint32_t, const void**, uint64_t* bytes, uint32_t* kind, int64_t* id);
 Error* TRITONBACKEND_InputBufferAttributes(Input*, uint32_t, const void**, BufferAttributes**);
 Error* TRITONSERVER_BufferAttributesByteSize(BufferAttributes*, size_t*);
+Error* TRITONSERVER_BufferAttributesCudaIpcHandle(BufferAttributes*, void**);
 Error* TRITONSERVER_BufferAttributesNew(BufferAttributes**);
 Error* TRITONSERVER_BufferAttributesDelete(BufferAttributes*);
 Error* TRITONSERVER_BufferAttributesSetMemoryType(BufferAttributes*, uint32_t);
@@ -117,10 +137,12 @@ Error* TRITONBACKEND_ResponseOutput(Response*, Output**, const char* name, uint3
 Error* TRITONBACKEND_InferenceResponseOutput(Response*, uint32_t, const char**, uint32_t* type, const int64_t** shape, uint64_t* dims);
 Error* TRITONBACKEND_InferenceResponseOutputByName(Response*, const char*, uint32_t* type, const int64_t** shape, uint64_t* dims);
 Error* TRITONBACKEND_OutputBuffer(Output*, void**, uint64_t bytes, uint32_t* kind, int64_t* id);
+Error* TRITONBACKEND_OutputBufferAttributes(Output*, BufferAttributes**);
 Error* TRITONBACKEND_ResponseSend(Response*, uint32_t flags, Error*);
 Error* TRITONBACKEND_ResponseSetStringParameter(Response*, const char*, const char*);
 Error* TRITONBACKEND_ResponseSetIntParameter(Response*, const char*, int64_t);
 Error* TRITONBACKEND_ResponseSetBoolParameter(Response*, const char*, bool);
+Error* TRITONBACKEND_ResponseSetDoubleParameter(Response*, const char*, double);
 Error* TRITONBACKEND_ResponseFactoryNew(Factory**, Request*);
 Error* TRITONBACKEND_ResponseFactoryDelete(Factory*);
 Error* TRITONBACKEND_ResponseFactorySendFlags(Factory*, uint32_t);
@@ -149,6 +171,7 @@ Error* TRITONSERVER_InferenceRequestFlags(Asked*, uint32_t*);
 Error* TRITONSERVER_InferenceRequestSetFlags(Asked*, uint32_t);
 Error* TRITONSERVER_InferenceRequestCorrelationId(Asked*, uint64_t*);
 Error* TRITONSERVER_InferenceRequestSetCorrelationId(Asked*, uint64_t);
+Error* TRITONSERVER_InferenceRequestSetCorrelationIdString(Asked*, const char*);
 Error* TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(Asked*, uint64_t);
 Error* TRITONSERVER_InferenceRequestSetPriorityUInt64(Asked*, uint64_t);
 Error* TRITONSERVER_InferenceRequestPriority(Asked*, uint32_t*);
@@ -187,6 +210,7 @@ Error* TRITONSERVER_ServerModelBatchProperties(Server*, const char* model, int64
 Error* TRITONSERVER_ServerLoadModel(Server*, const char* model);
 Error* TRITONSERVER_ServerLoadModelWithParameters(Server*, const char* model, const Parameter** parameters, uint64_t count);
 Error* TRITONSERVER_ServerUnloadModel(Server*, const char* model);
+Error* TRITONSERVER_ServerUnloadModelAndDependents(Server*, const char* model);
 
 /* States of sequences. */
 Error* TRITONBACKEND_StateNew(State**, Request*, const char* name, uint32_t type, const int64_t* shape, uint32_t dims);
