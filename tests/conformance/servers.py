@@ -123,9 +123,9 @@ def start_once(command: list[str], environment: dict[str, str], flags: list[str]
         pid=process.pid, log=log, process=process, **facts,
     )
     deadline = time.monotonic() + START_LIMIT_S
-    # A port with TLS may want a certificate of its clients.
-    asked = server.metrics if any(flag.startswith("--http-use-ssl") for flag in flags) else server.http
-    while not is_up(asked):
+    # A port with TLS may want a certificate of its clients. Where both have it, the log says that both listen.
+    plain = [port for port in ("http", "metrics") if not any(flag.startswith(f"--{port}-use-ssl") for flag in flags)]
+    while not (is_up(getattr(server, plain[0])) if plain else "Started Metrics Service" in server.log_text()):
         if process.poll() is not None:
             raise RuntimeError(f"the server ended with status {process.returncode}:\n{server.log_text()[-4000:]}")
         if time.monotonic() > deadline:

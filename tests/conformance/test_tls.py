@@ -1,4 +1,4 @@
-"""Are HTTP, gRPC and metrics secured by the operator's certificates, also by those that replace them while the server runs?"""
+"""Are HTTP, gRPC, metrics and the page secured by the operator's certificates, also by those that replace them while the server runs?"""
 
 import hashlib
 import os
@@ -14,6 +14,7 @@ import pytest
 import servers
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
+from clients import pb, service_stub
 from tritonclient.utils import InferenceServerException
 
 trustme = pytest.importorskip("trustme", reason="python3 tests/setup_venv.py installs it")
@@ -296,3 +297,68 @@ def test_a_renewed_certificate_is_shown_at_the_metrics_port(secured_metrics, pap
         assert time.monotonic() < deadline
         time.sleep(0.2)
     assert b"nv_inference_request_success" in metrics(secured_metrics, papers)
+
+
+# ------------------------------------------------------------------------------------------ all ports alike
+
+PORTS = ["http", "grpc", "metrics", "page"]
+
+
+@pytest.fixture(scope="module")
+def walled(launcher, tmp_path_factory):
+    """A server that asks for a client's certificate at each of its ports, with an authority of its own."""
+    if launcher.oracle:
+        pytest.skip("2.51 has no TLS over HTTP")
+    own = Papers(tmp_path_factory.mktemp("walled"))
+    [port] = servers.free_ports(1)
+    flags = [flag for protocol in ("http", "grpc", "metrics") for flag in own.flags(protocol, mutual=True)]
+    with launcher.running("walled", *flags, f"--ui-port={port}", repository=launcher.copy_of("walled", "identity_fp32")) as found:
+        found.papers, found.page = own, f"127.0.0.1:{port}"
+        yield found
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory):
+    """Somebody with a certificate of another authority."""
+    return Papers(tmp_path_factory.mktemp("stranger"))
+
+
+def admits(server, at: str, who: Papers) -> bool:
+    """Whether one call at this port is answered for a client that shows the certificate of `who`."""
+    paths = [server.papers.path("root.pem"), who.path("client.key"), who.path("client.pem")]
+    if at == "grpc":
+        texts = [open(path, "rb").read() for path in paths]
+        with grpc.secure_channel(f"{HOST}:{server.grpc.rpartition(':')[2]}", grpc.ssl_channel_credentials(*texts)) as channel:
+            try:
+                return service_stub(channel).ServerLive(pb.ServerLiveRequest(), timeout=5).live
+            except grpc.RpcError:
+                return False
+    context = ssl.create_default_context(cafile=paths[0])
+    context.load_cert_chain(paths[2], paths[1])
+    path = {"http": "/v2/health/live", "metrics": "/metrics", "page": "/ui/api/models"}[at]
+    port = getattr(server, at).rpartition(":")[2]
+    try:
+        with urllib.request.urlopen(f"https://{HOST}:{port}{path}", timeout=10, context=context) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("at", PORTS)
+def test_a_certificate_of_another_authority_is_refused_at_each_port(walled, stranger, at):
+    assert admits(walled, at, walled.papers)
+    assert not admits(walled, at, stranger)
+
+
+def test_the_roots_of_clients_are_read_again_when_they_change(walled, stranger):
+    own = open(walled.papers.path("root.pem"), "rb").read()
+    added = open(stranger.path("root.pem"), "rb").read()
+    ports = set(PORTS)
+    # For the client the server's own root stays the one to believe: it is the first of the file, and the second does no harm.
+    for roots, admitted in ((own + added, ports), (own, set())):
+        walled.papers.put("root.pem", roots)
+        deadline = time.monotonic() + DEADLINE_S
+        while (found := {at for at in PORTS if admits(walled, at, stranger)}) != admitted:
+            assert time.monotonic() < deadline, (admitted, found)
+            time.sleep(0.3)
+        assert {at for at in PORTS if admits(walled, at, walled.papers)} == ports

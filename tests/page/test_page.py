@@ -49,13 +49,25 @@ def test_the_page_shows_models_and_moving_plots(page):
     try:
         page.sees(".tile", "Requests per second")
         page.until(lambda: page.text(".legend b") not in ("–", "0"), "requests are counted")
-        before = page.find(".line.c0").get_attribute("d")
-        page.until(lambda: page.find(".line.c0").get_attribute("d").count("L") > before.count("L") + 5, "the line grows")
+        for title in ("Requests per second", "Mean time of a request"):
+            line = f'[aria-label="{title}"] .line.c0'
+            before = page.find(line).get_attribute("d")
+            page.until(lambda: page.find(line).get_attribute("d").count("L") > before.count("L") + 2, "the line grows")
         page.sees(".bars", "Compute")
+        page.sees(".bars", "unaligned")
     finally:
         ended.set()
         asking.join()
     page.take_picture("overview")
+
+
+def test_a_model_has_its_versions_and_the_configuration_in_force(page):
+    go_to_model(page, "simple")
+    page.sees("main .head", "Version 1 ready")
+    page.until(lambda: page.find("details:has(pre.config) summary").is_displayed(), "the configuration in force")
+    page.find("details:has(pre.config) summary").click()
+    page.until(lambda: json.loads(page.text("pre.config"))["max_batch_size"] == 8, "the configuration")
+    page.sees(".facts", "Largest batch")
 
 
 @pytest.mark.parametrize("digit", HANDWRITTEN)

@@ -33,6 +33,9 @@ def test_a_call_behind_a_header_asks_for_its_value(launcher, browser, pictures):
         hands.press("simple", "main")
         hands.press("Run", "form")
         hands.sees('[data-output="OUTPUT1"]', "0  0")
+        # Loads are off in this control mode, and nothing invites to them.
+        hands.sees("main .head", "Loads are off")
+        assert not hands.all("main .head button")
         # Who comes to a model first is asked there, and need not come again.
         hands.driver.execute_script("sessionStorage.clear(); location.reload()")
         hands.until(lambda: hands.find(".notice input").is_displayed(), "the key is asked for")

@@ -219,6 +219,16 @@ impl Api {
         Some(allowed.map_err(Status::from))
     }
 
+    /// Whether the client's token has the scope for loads. Nothing is counted or logged, because nothing was tried.
+    pub fn has_scope_for_loads(&self) -> Result<(), Status> {
+        let Some((_, token)) = self.token_now()? else { return Ok(()) };
+        let wanted = scopes(Category::ModelRepository, true);
+        if token.has_any(wanted) {
+            return Ok(());
+        }
+        Err(Status::new(Code::Denied, format!("{} has no scope for loads, which want {}", who(&token), names(wanted))))
+    }
+
     /// The token of the call. `None` if the server has no tokens, or the call needs none.
     pub(crate) fn token(&self) -> Option<Arc<Token>> {
         self.inner.options.tokens.as_ref()?;

@@ -72,10 +72,18 @@ function askForKey({ header, message }) {
   const submit = (event) => {
     event.preventDefault();
     server.setKey(header, field.value);
+    // With another key the visitor may do other things.
+    state.visitor = null;
+    state.modelsAt = -Infinity;
     dismiss("key");
     refresh();
   };
-  notice("key", "warn", el("p", { text: `${message}.` }), el("form", { class: "row", on: { submit } }, field, el("button", { type: "submit", text: "Use this key" })));
+  // What follows tells programs how to send it.
+  const [wanted] = message.split(": send the header");
+  const text = header === server.TOKEN ? `${capital(wanted)}. Its secret is kept while this tab is open.` : `${message}.`;
+  status.textContent = "waiting for a key";
+  status.className = "status";
+  notice("key", "warn", el("p", { text }), el("form", { class: "row", on: { submit } }, field, el("button", { type: "submit", text: "Use this key" })));
 }
 
 async function refreshShared() {
@@ -120,6 +128,7 @@ async function refresh() {
 
 function tellVisitor() {
   const { visitor } = state;
+  document.getElementById("forget").hidden = !server.hasKeys();
   if (!visitor) return;
   document.getElementById("server").textContent = `nerite ${visitor.version} · ${visitor.name}`;
   document.getElementById("visitor").textContent = `You are ${visitor.you}${visitor.is_operator ? ", the operator" : ""}`;
@@ -156,6 +165,10 @@ function setTheme(theme) {
 document.getElementById("theme").addEventListener("click", () => {
   const all = Object.keys(THEMES);
   setTheme(all[(all.indexOf(localStorage.getItem("nerite-theme") || "") + 1) % all.length]);
+});
+document.getElementById("forget").addEventListener("click", () => {
+  server.forgetKeys();
+  location.reload();
 });
 const kept = localStorage.getItem("nerite-theme") || "";
 setTheme(kept in THEMES ? kept : "");

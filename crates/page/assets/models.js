@@ -118,7 +118,8 @@ export function modelPage(state, name) {
     const isUp = versions.some((entry) => entry.state === "READY");
     if (!visitor?.may_load) {
       // A text instead of buttons that would always be refused.
-      show(actions, visitor?.why_no_loads ? el("span", { class: "hint", text: "Loads are off (--model-control-mode=explicit lets clients load)", title: visitor.why_no_loads }) : "");
+      const text = visitor?.token_lacks_scope ? "Your token may not load models (scope control)" : "Loads are off (--model-control-mode=explicit lets clients load)";
+      show(actions, visitor?.why_no_loads ? el("span", { class: "hint", text, title: visitor.why_no_loads }) : "");
     } else {
       show(actions);
       const button = (label, kind, does) => el("button", { type: "button", class: kind, disabled: busy !== null, text: label, on: { click: does } });

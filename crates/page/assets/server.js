@@ -3,7 +3,7 @@
 // Headers that the operator requires for calls. They are kept as long as this tab is open, and are sent to this server only.
 const KEYS = "nerite-keys";
 // The header of a token, where the operator asks for tokens.
-const TOKEN = "authorization";
+export const TOKEN = "authorization";
 
 function keys() {
   try {
@@ -12,6 +12,9 @@ function keys() {
     return {};
   }
 }
+
+export const hasKeys = () => Object.keys(keys()).length > 0;
+export const forgetKeys = () => sessionStorage.removeItem(KEYS);
 
 export function setKey(header, value) {
   sessionStorage.setItem(KEYS, JSON.stringify({ ...keys(), [header]: header === TOKEN ? `Bearer ${value}` : value }));

@@ -145,12 +145,12 @@ impl Page {
             if !may_call {
                 out.key("why_no_calls").string(callers.refusal(peer).as_bytes());
             }
-            match api.load_bytes_max() {
-                Ok(_) => out.key("may_load").bool(may_call),
-                Err(status) => {
-                    out.key("may_load").bool(false);
-                    out.key("why_no_loads").string(status.message.as_bytes());
-                }
+            let is_loading = api.load_bytes_max().map(drop);
+            let by_token = api.has_scope_for_loads();
+            out.key("may_load").bool(may_call && is_loading.is_ok() && by_token.is_ok());
+            out.key("token_lacks_scope").bool(is_loading.is_ok() && by_token.is_err());
+            if let Err(status) = is_loading.and(by_token) {
+                out.key("why_no_loads").string(status.message.as_bytes());
             }
         });
         Ok(out.into_bytes())

@@ -189,7 +189,7 @@ flags! {
         "allow-cpu-metrics" BOOL, Yes, "Whether metrics of the processor are shown. Default is true.";
         "metrics-address" TEXT, Yes, "Address that metrics listen at. Default is that of HTTP.";
         "metrics-port" INT, Yes, "Port that metrics listen at. Default is 8002.";
-        "metrics-use-ssl" BOOL, Yes, "Whether the metrics port uses TLS (https), and the page there. Default is false.";
+        "metrics-use-ssl" BOOL, Yes, "Whether the metrics port uses TLS (https), and the page at whichever port it is. Default is false.";
         "metrics-use-ssl-mutual" BOOL, Yes, "Whether the metrics port uses TLS and asks clients for a certificate. Default is false.";
         "metrics-server-cert" TEXT, Yes, "File of the server's certificate, PEM. Read again when it changes.";
         "metrics-server-key" TEXT, Yes, "File of the server's private key, PEM. Read again when it changes.";

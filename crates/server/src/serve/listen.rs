@@ -46,6 +46,7 @@ pub struct Certificates {
     http: Option<Tls>,
     grpc: Option<Tls>,
     metrics: Option<Tls>,
+    page: Option<Tls>,
 }
 
 /// Reads the certificates, if the operator wants any. Called before models are loaded, because that may take long.
@@ -56,10 +57,12 @@ pub fn read_certificates(settings: &Settings) -> Result<Certificates, StartError
     };
     let of_front = |front: &Option<FrontEndSettings>| front.as_ref().and_then(|front| front.tls.clone());
     let of_metrics = settings.metrics.as_ref().and_then(|metrics| metrics.tls.clone());
+    let of_page = settings.ui.as_ref().and_then(|ui| ui.own_tls.clone());
     Ok(Certificates {
         http: read("HTTP", of_front(&settings.http), ApplicationProtocol::Http1)?,
         grpc: read("GRPC", of_front(&settings.grpc), ApplicationProtocol::Http2)?,
         metrics: read("Metrics", of_metrics, ApplicationProtocol::Http1)?,
+        page: read("Page", of_page, ApplicationProtocol::Http1)?,
     })
 }
 
@@ -97,13 +100,15 @@ pub fn start(
     let page = settings.ui.as_ref().map(|ui| Page::new(page_options(ui)));
     // The page is at one port: its own, if it has one.
     let beside = page.clone().filter(|_| page_port.is_none());
-    let metrics_options =
-        nerite_metrics::Options { tls: certificates.metrics, handshake_max: settings.connections.http_handshake };
+    let secured_by = |tls| nerite_metrics::Options { tls, handshake_max: settings.connections.http_handshake };
+    let metrics_options = secured_by(certificates.metrics);
     let metrics = metrics
         .map(|(metrics, at)| start_metrics(api, metrics, metrics_options, rules(http_times), at, beside))
         .transpose()?;
     let own_page = settings.ui.as_ref().zip(page.clone()).zip(page_port);
-    let own_page = own_page.map(|((ui, page), at)| start_page(api, ui, rules(http_times), at, page)).transpose()?;
+    let own_options = secured_by(certificates.page);
+    let own_page =
+        own_page.map(|((ui, page), at)| start_page(api, ui, own_options, rules(http_times), at, page)).transpose()?;
     let sessions = sessions.map(|at| super::sessions::start(api, &settings.sessions, at));
     if let Some((page, sessions)) = page.zip(sessions.as_ref()) {
         page.show_sessions(sessions.inspector());
@@ -168,12 +173,12 @@ fn bind_at(address: &str, port: u16) -> Result<Listener, BindError> {
 fn start_page(
     api: &Api,
     ui: &Ui,
+    options: nerite_metrics::Options,
     rules: Rules,
     listener: Listener,
     page: Page,
 ) -> Result<nerite_metrics::Handle, StartError> {
-    let handle =
-        nerite_metrics::serve(api.clone(), nerite_metrics::Options::default(), rules, listener, Some(Arc::new(page)));
+    let handle = nerite_metrics::serve(api.clone(), options, rules, listener, Some(Arc::new(page)));
     let handle = handle.map_err(|error| not_started("Page", &error))?;
     if let Some((address, port)) = &ui.own_port {
         log::info!("Started the page for browsers at {address}:{port}");

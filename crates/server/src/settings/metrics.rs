@@ -1,6 +1,7 @@
 //! What do metrics show, and where?
 
 use nerite_engine::LatencyMetrics;
+use nerite_listen::TlsFiles;
 
 use super::tls::{TlsFlags, tls_files};
 use super::{Metrics, SettingsError};
@@ -40,8 +41,13 @@ pub(super) fn metrics(values: &Values<'_>, address: &str) -> Result<Metrics, Set
             quantiles: is_on("summary_latencies", false).then_some(quantiles),
             first_response: is_on("histogram_latencies", false),
         },
-        tls: tls_files(values, &TLS)?,
+        tls: tls(values)?,
     })
+}
+
+/// The files that secure the metrics port, and the page at whichever port it is.
+pub(super) fn tls(values: &Values<'_>) -> Result<Option<TlsFiles>, SettingsError> {
+    tls_files(values, &TLS)
 }
 
 /// `0.5:0.05,0.9:0.01`. The errors are Triton's to keep: what is kept here is as exact for every quantile.

@@ -1,5 +1,6 @@
 //! Where is the page for browsers, and whose calls does it take?
 
+use nerite_listen::TlsFiles;
 use nerite_page::Callers;
 
 use super::{FrontEndSettings, SettingsError};
@@ -11,10 +12,12 @@ const ADDRESS: &str = "127.0.0.1";
 const PORT: u16 = 8003;
 
 /// The page for browsers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Ui {
     /// A port of its own; `None` for that of the metrics.
     pub own_port: Option<(String, u16)>,
+    /// What secures the port of its own: the files of the metrics port, also where there is none.
+    pub own_tls: Option<TlsFiles>,
     /// Names under which it is opened.
     pub hosts: Vec<String>,
     /// Whose calls it takes.
@@ -38,6 +41,7 @@ pub(super) fn ui(values: &Values<'_>, http: Option<&FrontEndSettings>) -> Result
     } else {
         None
     };
+    let own_tls = if has_own { super::metrics::tls(values)? } else { None };
     let asks_for_certificates =
         |front: &FrontEndSettings| front.tls.as_ref().is_some_and(|tls| tls.client_roots.is_some());
     let is_http_for_all = http.is_some_and(|front| !asks_for_certificates(front));
@@ -46,7 +50,7 @@ pub(super) fn ui(values: &Values<'_>, http: Option<&FrontEndSettings>) -> Result
         (None, true) => Callers::Host,
         (None, false) => Callers::Operator,
     };
-    Ok(Some(Ui { own_port, hosts: values.all("ui-host").map(str::to_owned).collect(), callers }))
+    Ok(Some(Ui { own_port, own_tls, hosts: values.all("ui-host").map(str::to_owned).collect(), callers }))
 }
 
 #[cfg(test)]
@@ -81,6 +85,19 @@ mod tests {
             Some((Some(("127.0.0.1", 9000)), Callers::All)),
         );
         check("--ui-port=9000 --ui=false", None);
+    }
+
+    #[test]
+    fn a_port_of_its_own_is_secured_by_the_files_of_the_metrics_port() {
+        let read = |line: &str| {
+            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            Settings::read(&parse(&words).unwrap()).unwrap().ui.unwrap().own_tls
+        };
+        let files = "--metrics-use-ssl=true --metrics-server-cert=c --metrics-server-key=k";
+        assert!(read(files).is_none(), "it is at the metrics port");
+        assert!(read("--ui-port=9000").is_none());
+        assert_eq!(read(&format!("--ui-port=9000 {files}")).unwrap().certificate, std::path::Path::new("c"));
+        assert!(read(&format!("--ui-port=9000 --allow-metrics=false {files}")).is_some());
     }
 
     #[test]
