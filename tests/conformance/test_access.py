@@ -575,7 +575,10 @@ def test_each_request_is_one_line(launcher):
             # The client prepares the inference, and calls it three times.
             wanted = 4 if "call=inference" in expected and "protocol=session" in expected else 1
             assert len(times) == wanted, (begun, found)
-            assert all(line[len(begun) :].isdigit() for line in times)
+            assert all(re.fullmatch(r"\d+( request=.+)?", line[len(begun) :]) for line in times)
+        # What was asked for, without the query.
+        asked = {line.partition(" request=")[2] for line in found}
+        assert {'"POST /v2/models/identity_fp32/infer"', "ModelInfer", "ModelStreamInfer", '"GET /metrics"', ""} <= asked
 
 
 def test_a_stale_inference_has_a_line(launcher):
@@ -610,6 +613,43 @@ def test_without_tokens_there_are_lines_as_well(launcher):
     with launcher.running("tokenless_lines", *flags, repository=launcher.copy_of("tokenless_lines", "identity_fp32")) as server:
         http_infer(server.http, "identity_fp32", ONE).ok()
         eventually(lambda: "token=- call=inference model=identity_fp32 status=200 bytes_in=4 bytes_out=4" in server.log_text())
+
+
+def test_a_verbose_log_has_the_lines_as_long_as_it_is_that_verbose(launcher):
+    if launcher.oracle:
+        pytest.skip("2.51 has no such lines")
+    socket = launcher.scratch / "verbose_lines.sock"
+    flags = ["--log-verbose=2", f"--session-socket={socket}"]
+    with launcher.running("verbose_lines", *flags, repository=launcher.copy_of("verbose_lines", "identity_fp32")) as server:
+        def ask(name: str) -> None:
+            http_infer(server.http, "identity_fp32", {**ONE, "id": f"{name}-http"}).ok()
+            with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
+                given = tritonclient.grpc.InferInput("INPUT0", [1], "FP32")
+                given.set_data_from_numpy(np.ones(1, np.float32))
+                client.infer("identity_fp32", [given], request_id=f"{name}-grpc")
+
+        def lines() -> list[str]:
+            return [line.partition("access: ")[2] for line in server.log_text().splitlines() if "] access: " in line]
+
+        with nerite.connect(f"unix:{socket}") as client:
+            client.model("identity_fp32")(np.ones(1, np.float32))
+            ask("first")
+            eventually(lambda: any("request_id=first-grpc" in line for line in lines()))
+            by_id = {line.split("request_id=")[1].split()[0]: line for line in lines() if "request_id=" in line}
+            assert by_id["first-http"].endswith(' request="POST /v2/models/identity_fp32/infer"')
+            assert by_id["first-grpc"].endswith(" request=ModelInfer")
+            assert any(line.startswith("protocol=session") for line in lines())
+            http_call(server.http, "POST", "/v2/logging", json.dumps({"log_verbose_level": 1})).ok()
+            count = len(lines())
+            client.model("identity_fp32")(np.ones(1, np.float32))
+            ask("second")
+            http_call(server.http, "POST", "/v2/logging", json.dumps({"log_verbose_level": 2, "log_format": "json"})).ok()
+            ask("third")
+            eventually(lambda: '"request_id":"third-grpc"' in server.log_text())
+        # Nothing but the end of the change itself, whose line was begun before it.
+        assert "second-" not in "".join(lines()) and len(lines()) <= count + 1
+        [third] = [json.loads(line) for line in server.log_text().splitlines() if line.startswith("{") and "third-http" in line and '"us"' in line]
+        assert third["request"] == "POST /v2/models/identity_fp32/infer" and third["status"] == 200
 
 
 def test_a_log_that_nobody_reads_keeps_no_request(launcher, tmp_path):

@@ -212,20 +212,21 @@ impl Api {
         &self.inner.server_id
     }
 
-    /// Whether a call of `category` is allowed, which may change something. `header` looks up a header by its
-    /// lower-case name. Returns the server as this client and its token may use it.
+    /// Whether a call of `category` is allowed, which may change something. `named` says for the log what the client
+    /// asked for: a method and a path, or an RPC. `header` looks up a header by its lower-case name. Returns the server as this client and its token may use it.
     pub fn allow<'h>(
         &self,
         protocol: Protocol,
         category: Category,
         changes: bool,
+        named: impl FnOnce() -> String,
         header: impl Fn(&str) -> Option<&'h [u8]>,
     ) -> Result<Option<Api>, Refused> {
         let front = match protocol {
             Protocol::Http => FrontEnd::Http,
             Protocol::Grpc => FrontEnd::Grpc,
         };
-        let caller = self.enter(front, &[category], changes, header)?;
+        let caller = self.enter(front, &[category], changes, named, header)?;
         Ok(caller.map(|caller| self.with_caller(caller)))
     }
 

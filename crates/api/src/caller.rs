@@ -1,6 +1,6 @@
 //! Who makes a call, and what does the access log say about it?
 //!
-//! With `--log-access` each request is one line of the log. The line is written when the last part of the server drops
+//! With `--log-access`, or `--log-verbose=2`, each request is one line of the log. The line is written when the last part of the server drops
 //! what is known of the call: its answer was made, or its client has gone.
 
 use std::fmt::Write as _;
@@ -67,6 +67,8 @@ pub(crate) struct Line {
     log: Arc<LogSwitches>,
     front: FrontEnd,
     call: &'static str,
+    /// What the client asked for: a method and a path, or an RPC. It may be empty.
+    named: String,
     peer: Peer,
     token: Option<Arc<Token>>,
     begun_ns: u64,
@@ -92,6 +94,7 @@ impl Line {
         log: &Arc<LogSwitches>,
         front: FrontEnd,
         call: Category,
+        named: String,
         peer: &Peer,
         token: Option<&Arc<Token>>,
     ) -> Line {
@@ -99,6 +102,7 @@ impl Line {
             log: Arc::clone(log),
             front,
             call: call.name(),
+            named,
             peer: peer.clone(),
             token: token.cloned(),
             begun_ns: now_ns(),
@@ -135,9 +139,9 @@ impl Line {
 
     /// A new line for the next request of the same call.
     pub(crate) fn next(&self) -> Line {
-        let Line { log, front, call, peer, token, .. } = self;
-        let (log, peer, token) = (Arc::clone(log), peer.clone(), token.clone());
-        Line { log, front: *front, call, peer, token, begun_ns: now_ns(), said: Mutex::default() }
+        let Line { log, front, call, named, peer, token, .. } = self;
+        let (log, named, peer, token) = (Arc::clone(log), named.clone(), peer.clone(), token.clone());
+        Line { log, front: *front, call, named, peer, token, begun_ns: now_ns(), said: Mutex::default() }
     }
 
     fn note(&self, change: impl FnOnce(&mut Said)) {
@@ -162,6 +166,10 @@ impl Line {
         fields.number("bytes_in", *bytes_in);
         fields.number("bytes_out", *bytes_out);
         fields.number("us", now_ns.saturating_sub(self.begun_ns) / 1000);
+        // Last, because it is the longest.
+        if !self.named.is_empty() {
+            fields.word("request", cut(&self.named, NAME_BYTES_MAX));
+        }
         fields.out
     }
 }
@@ -293,7 +301,9 @@ mod tests {
             verbose_level: 0,
             format: "default".into(),
         };
-        Line::begin(&Arc::new(LogSwitches::new(settings)), front, Category::Inference, &Peer::User { uid: 7 }, None)
+        let named = if front == FrontEnd::Http { "POST /v2/models/a/infer" } else { "" };
+        let log = Arc::new(LogSwitches::new(settings));
+        Line::begin(&log, front, Category::Inference, named.to_owned(), &Peer::User { uid: 7 }, None)
     }
 
     #[test]
@@ -355,5 +365,6 @@ mod tests {
         line.note_status(404);
         let said = line.said.lock().expect("nobody panicked").clone();
         assert_eq!((said.model.len(), said.status), (NAME_BYTES_MAX, Some(404)));
+        assert!(line.text(&said, false, line.begun_ns).ends_with(" us=0 request=\"POST /v2/models/a/infer\""));
     }
 }

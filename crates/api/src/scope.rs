@@ -62,8 +62,9 @@ impl Api {
         changes: bool,
         header: impl Fn(&str) -> Option<&'h [u8]>,
     ) -> Result<(), Refused> {
-        let caller = self.enter(FrontEnd::Session, categories, changes, header)?;
-        if self.knows_callers() {
+        let caller = self.enter(FrontEnd::Session, categories, changes, String::new, header)?;
+        // There may be one from before the log was made less verbose.
+        if caller.is_some() || self.client.session_caller.load().is_some() {
             self.client.session_caller.store(caller);
         }
         Ok(())
@@ -76,7 +77,7 @@ impl Api {
 
     /// As [`Api::note_session_refusal`], with the number that the client gets.
     pub fn note_session_code(&self, code: u32) {
-        if self.inner.options.log_access
+        if self.logs_requests()
             && let Some(line) = self.client.session_caller.load_full().as_ref().and_then(|caller| caller.line.as_ref())
         {
             line.note_status(code);
@@ -86,7 +87,7 @@ impl Api {
     /// Notes that a call which [`Api::allow_session`] allowed was carried out. `None`: it was begun, and its answer
     /// will have the outcome.
     pub fn end_session_call(&self, outcome: Option<Result<(), &Status>>) {
-        if self.inner.options.log_access
+        if self.logs_requests()
             && let Some(line) = self.client.session_caller.swap(None).as_ref().and_then(|caller| caller.line.as_ref())
             && let Some(outcome) = outcome
         {

@@ -33,12 +33,14 @@ fn scopes(category: Category, changes: bool) -> &'static [Scope] {
 
 impl Api {
     /// Checks a call of all these categories, which may change something. Returns what is noted of its client; `None`
-    /// if nothing has to be. `header` looks up a header by its lower-case name.
+    /// if nothing has to be. `named` says for the log what the client asked for: a method and a path, or an RPC.
+    /// `header` looks up a header by its lower-case name.
     pub(crate) fn enter<'h>(
         &self,
         front: FrontEnd,
         categories: &[Category],
         changes: bool,
+        named: impl FnOnce() -> String,
         header: impl Fn(&str) -> Option<&'h [u8]>,
     ) -> Result<Option<Arc<Caller>>, Refused> {
         for category in categories {
@@ -56,7 +58,7 @@ impl Api {
             (None, Ok(())) => (None, Ok(())),
             (Some(tokens), Ok(())) => self.by_token(tokens, categories, changes, authorization),
         };
-        let line = self.inner.options.log_access.then(|| self.line(front, *first, token.as_ref()));
+        let line = self.logs_requests().then(|| self.line(front, *first, named(), token.as_ref()));
         if let (Err(refused), Some(line)) = (&allowed, &line) {
             line.note_status(front.status_of(refused));
         }
@@ -65,7 +67,12 @@ impl Api {
 
     /// Whether something is noted of the client of a call: its token, or its log line.
     pub(crate) fn knows_callers(&self) -> bool {
-        self.inner.options.tokens.is_some() || self.inner.options.log_access
+        self.inner.options.tokens.is_some() || self.logs_requests()
+    }
+
+    /// Whether each request is a line of the log: always, or because the log is that verbose now.
+    pub(crate) fn logs_requests(&self) -> bool {
+        self.inner.options.log_access || self.inner.log.shows(log::Level::Trace)
     }
 
     /// The token of a call, if the call needs one, and whether the token allows it.
@@ -93,8 +100,8 @@ impl Api {
         (Some(token), allowed)
     }
 
-    fn line(&self, front: FrontEnd, category: Category, token: Option<&Arc<Token>>) -> Line {
-        Line::begin(&self.inner.log, front, category, self.peer(), token)
+    fn line(&self, front: FrontEnd, category: Category, named: String, token: Option<&Arc<Token>>) -> Line {
+        Line::begin(&self.inner.log, front, category, named, self.peer(), token)
     }
 
     /// Checks the token that a session sends with Hello. It may send none.
@@ -108,7 +115,8 @@ impl Api {
     /// Whether a client may see the metrics.
     pub fn allow_metrics(&self, authorization: Option<&[u8]>) -> Result<(), Refused> {
         let header = |name: &str| authorization.filter(|_| name == AUTHORIZATION);
-        let caller = self.enter(FrontEnd::Metrics, &[Category::Statistics], false, header)?;
+        let caller =
+            self.enter(FrontEnd::Metrics, &[Category::Statistics], false, || "GET /metrics".to_owned(), header)?;
         if let Some(line) = caller.as_ref().and_then(|caller| caller.line.as_ref()) {
             line.note_status(200);
         }
@@ -160,7 +168,7 @@ impl Api {
     /// Notes which inference the call is. This comes before the checks, so that the line of a refused one has it too.
     /// The id is empty if it is not known yet.
     pub fn note_inference(&self, model: &str, version: &str, id: &str) {
-        if self.inner.options.log_access
+        if self.logs_requests()
             && let Some(line) = self.caller().as_ref().and_then(|caller| caller.line.as_ref())
         {
             line.note_request(model, version, id);

@@ -55,8 +55,9 @@ async fn call(
     let (head, body) = request.into_parts();
     let call = Call::from_path(head.uri.path()).ok_or(Failure::UNKNOWN_CALL)?;
     let header = |name: &str| head.headers.get(name).map(HeaderValue::as_bytes);
+    let named = || format!("{call:?}");
     let server =
-        match server.api.allow(Protocol::Grpc, call.category(), call.changes(), header).map_err(Status::from)? {
+        match server.api.allow(Protocol::Grpc, call.category(), call.changes(), named, header).map_err(Status::from)? {
             Some(api) => server.by_token(api),
             None => server,
         };

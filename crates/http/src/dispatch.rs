@@ -14,7 +14,8 @@ pub async fn dispatch(api: &Api, request: Request<Incoming>) -> Response<Outgoin
     let (mut parts, body) = request.into_parts();
     let Some(route) = Route::of(parts.uri.path()) else { return not_found() };
     let header = |name: &str| parts.headers.get(name).map(http::HeaderValue::as_bytes);
-    let by_token = match api.allow(Protocol::Http, route.category(), route.changes(&parts.method), header) {
+    let named = || format!("{} {}", parts.method, parts.uri.path());
+    let by_token = match api.allow(Protocol::Http, route.category(), route.changes(&parts.method), named, header) {
         Ok(by_token) => by_token,
         Err(refused) => return forbidden(&refused),
     };

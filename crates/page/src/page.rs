@@ -61,7 +61,10 @@ impl Page {
                 return self.pass_on(api, request, &path, progress).await;
             }
             Ok(Route::Asset(asset)) => Ok(reply::asset(asset, request.headers())),
-            Ok(route) => self.tell(&api, route, request.headers()).await.map(|text| reply::json(api.account(), text)),
+            Ok(route) => self
+                .tell(&api, route, request.uri().path(), request.headers())
+                .await
+                .map(|text| reply::json(api.account(), text)),
             Err(refusal) => Err(refusal),
         };
         // A body that no call reads is not read at all: the connection closes after the response.
@@ -92,10 +95,10 @@ impl Page {
     }
 
     /// The answer to a request that only the page makes.
-    async fn tell(&self, api: &Api, route: Route<'_>, headers: &HeaderMap) -> Result<Vec<u8>, Refusal> {
+    async fn tell(&self, api: &Api, route: Route<'_>, path: &str, headers: &HeaderMap) -> Result<Vec<u8>, Refusal> {
         let allow = |category| -> Result<Api, Refusal> {
             let header = |name: &str| headers.get(name).map(http::HeaderValue::as_bytes);
-            let allowed = api.allow(Protocol::Http, category, false, header);
+            let allowed = api.allow(Protocol::Http, category, false, || format!("GET {path}"), header);
             Ok(allowed.map_err(Refusal::from)?.unwrap_or_else(|| api.clone()))
         };
         let (api, told) = match route {

@@ -99,7 +99,7 @@ flags! {
         "parent-pid" INT, Yes, "Process that started this server; when it ends, the server stops as at SIGTERM.";
     }
     "Logging": {
-        "log-verbose" INT, Yes, "Verbose logging level; 0 (the default) is off.";
+        "log-verbose" INT, Yes, "Verbose logging level; 0 (the default) is off. From 2 on each request is a line, as with --log-access.";
         "log-info" BOOL, Yes, "Whether informational lines are written. Default is true.";
         "log-warning" BOOL, Yes, "Whether warnings are written. Default is true.";
         "log-error" BOOL, Yes, "Whether errors are written. Default is true.";
