@@ -9,7 +9,7 @@
 //! cargo xtask tensorflow  the backend of TensorFlow's frozen graphs, beside the release build of the server
 //! cargo xtask miri    tests of unsafe code that Miri can interpret (needs a nightly toolchain)
 //! cargo xtask aarch64  does everything compile for aarch64 too? (needs Rust's standard library and a C compiler for it)
-//! cargo xtask release  the packages for users, in target/dist: tarball, wheels, Debian package, bill of materials, checksums
+//! cargo xtask release  the packages for users, of a tagged commit, in target/dist: tarball, wheels, Debian package, bill of materials, checksums
 //! cargo xtask gpu-check  does the server work with the GPU of this machine?
 //! ```
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program prints")]
@@ -30,7 +30,9 @@ mod tidy;
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask <tidy | deny | test [quick | full | long] | ci | fuzz SECONDS | tensorflow | miri [if-possible] | aarch64 [if-possible] | release [--binary PATH] | gpu-check [--onnxruntime-library PATH]>";
+use release::Source;
+
+const USAGE: &str = "usage: cargo xtask <tidy | deny | test [quick | full | long] | ci | fuzz SECONDS | tensorflow | miri [if-possible] | aarch64 [if-possible] | release [--snapshot | --binary PATH] | gpu-check [--onnxruntime-library PATH]>";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -49,8 +51,9 @@ fn main() -> ExitCode {
         ["miri", "if-possible"] => miri::run_if_possible(root),
         ["aarch64"] => aarch64::run(root, false),
         ["aarch64", "if-possible"] => aarch64::run(root, true),
-        ["release"] => release::run(root, None),
-        ["release", "--binary", path] => release::run(root, Some(path)),
+        ["release"] => release::run(root, Source::Tag),
+        ["release", "--snapshot"] => release::run(root, Source::Snapshot),
+        ["release", "--binary", path] => release::run(root, Source::Binary(path)),
         ["gpu-check", ref more @ ..] => match gpu_check::run(root, more) {
             Ok(code) => return code,
             Err(reason) => Err(reason),

@@ -6,6 +6,9 @@
 //!   Cargo.lock ─► bill of materials of its crates (packaging/sbom.py)   ─┘
 //! ```
 //!
+//! A release is made of a commit that has the tag of its version, and of nothing else. Without a tag, or with changes that no commit has, `--snapshot` makes
+//! the same packages.
+//!
 //! Files are sorted, owned by root and dated by the last commit, so the same program gives the same bytes each time. Paths of the build machine are
 //! replaced in the program, except where the demo names the sources.
 
@@ -45,11 +48,28 @@ const PRINTED: [(&str, &str); 4] = [
     ("completions fish", "share/fish/vendor_completions.d/nerite.fish"),
 ];
 
-/// Makes all packages, with the program at `binary` if one is given.
-pub fn run(root: &Path, binary: Option<&str>) -> Result<(), String> {
+/// What the packages are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source<'a> {
+    /// The tagged commit of this version, without changes.
+    Tag,
+    /// What lies here.
+    Snapshot,
+    /// What lies here, and the program at this path, which may be of anything.
+    Binary(&'a str),
+}
+
+/// Makes all packages.
+pub fn run(root: &Path, source: Source<'_>) -> Result<(), String> {
+    if source == Source::Tag {
+        check_tagged(root, &version_of(root)?)?;
+    }
     let epoch = output(Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(root))?;
     let epoch = epoch.trim();
-    let binary = binary.map_or_else(|| build(root), |given| Ok(PathBuf::from(given)))?;
+    let binary = match source {
+        Source::Binary(given) => PathBuf::from(given),
+        Source::Tag | Source::Snapshot => build(root)?,
+    };
     let binary = binary.canonicalize().map_err(|cause| format!("{}: {cause}", binary.display()))?;
     let dist = root.join(DIST);
     anew(&dist)?;
@@ -64,6 +84,34 @@ pub fn run(root: &Path, binary: Option<&str>) -> Result<(), String> {
     wheels(root, &binary, epoch)?;
     debian(root, epoch)?;
     sums(&dist)
+}
+
+/// The version of all crates.
+fn version_of(root: &Path) -> Result<String, String> {
+    let manifest = root.join("Cargo.toml");
+    let text = fs::read_to_string(&manifest).map_err(|cause| format!("{}: {cause}", manifest.display()))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("version = \"")?.strip_suffix('"'));
+    line.map(str::to_owned).ok_or_else(|| format!("{} has no line 'version = \"…\"'", manifest.display()))
+}
+
+/// Whether the tree is that of the tag of this version. Files that git ignores do not count.
+fn check_tagged(root: &Path, version: &str) -> Result<(), String> {
+    const CURE: &str = "`cargo xtask release --snapshot` makes packages of what lies here";
+    let git = |words: &[&str]| output(Command::new("git").args(words).current_dir(root));
+    let changes = git(&["status", "--porcelain"])?;
+    if let Some(first) = changes.lines().next() {
+        let count = changes.lines().count();
+        return Err(format!("{count} changes are in no commit, the first is '{}': commit them; {CURE}", first.trim()));
+    }
+    let (tag, head) = (format!("v{version}"), git(&["rev-parse", "HEAD"])?);
+    let Ok(tagged) = git(&["rev-parse", "--quiet", "--verify", &format!("refs/tags/{tag}^{{commit}}")]) else {
+        return Err(format!("there is no tag '{tag}' of the version in Cargo.toml: `git tag {tag}`; {CURE}"));
+    };
+    if tagged != head {
+        let [tagged, head] = [&tagged, &head].map(|hash| &hash[..hash.len().min(12)]);
+        return Err(format!("tag '{tag}' is commit {tagged}, and the tree is of {head}: `git checkout {tag}`; {CURE}"));
+    }
+    Ok(())
 }
 
 fn build(root: &Path) -> Result<PathBuf, String> {
@@ -232,6 +280,59 @@ fn output(command: &mut Command) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A repository with one commit, in a folder of this name.
+    fn repository(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("nerite-release-{}-{name}", std::process::id()));
+        anew(&folder).expect("a folder for scratch");
+        write(&folder.join("Cargo.toml"), b"[workspace.package]\nversion = \"1.2.3\"\n").expect("a file");
+        git(&folder, &["init", "--quiet"]);
+        git(&folder, &["add", "."]);
+        commit(&folder);
+        folder
+    }
+
+    fn git(folder: &Path, words: &[&str]) {
+        let identity = ["-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false"];
+        output(Command::new("git").args(identity).args(words).current_dir(folder)).expect("git does it");
+    }
+
+    fn commit(folder: &Path) {
+        git(folder, &["commit", "--quiet", "--allow-empty", "-m", "x"]);
+    }
+
+    #[track_caller]
+    fn check_refused(folder: &Path, expect: Option<&str>) {
+        let version = version_of(folder).expect("a version");
+        assert_eq!(version, "1.2.3");
+        match (check_tagged(folder, &version), expect) {
+            (Ok(()), None) => {}
+            (Err(why), Some(part)) => assert!(why.contains(part) && why.contains("--snapshot"), "{why}"),
+            (found, expect) => panic!("{found:?}, {expect:?}"),
+        }
+    }
+
+    #[test]
+    fn only_the_tagged_commit_without_changes_is_released() {
+        let folder = repository("tagged");
+        check_refused(&folder, Some("there is no tag 'v1.2.3'"));
+        git(&folder, &["tag", "v1.2.3"]);
+        check_refused(&folder, None);
+        write(&folder.join("new.rs"), b"").expect("a file");
+        check_refused(&folder, Some("1 changes are in no commit, the first is '?? new.rs'"));
+        git(&folder, &["add", "."]);
+        check_refused(&folder, Some("the first is 'A  new.rs'"));
+        commit(&folder);
+        check_refused(&folder, Some("tag 'v1.2.3' is commit "));
+        git(&folder, &["tag", "--force", "-a", "-m", "y", "v1.2.3"]);
+        check_refused(&folder, None);
+        fs::remove_dir_all(&folder).expect("the folder goes");
+    }
+
+    #[test]
+    fn this_workspace_has_a_version() {
+        assert_eq!(version_of(crate::root()).expect("a version"), env!("CARGO_PKG_VERSION"));
+    }
 
     #[test]
     fn the_debian_package_installs_all_staged_files() {
