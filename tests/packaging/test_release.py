@@ -69,6 +69,25 @@ def test_the_tarball_runs_where_it_is_unpacked(made, tmp_path):
         assert (top / path).stat().st_size > 0, path
 
 
+# An image is at most this large. Its base, glibc and libgcc without a shell, has less than 26 MB unpacked.
+IMAGE_BYTES_MAX = 60_000_000
+BASE_BYTES = 26_000_000
+
+
+def test_what_goes_into_the_image_keeps_it_small(made, program):
+    """What the stage `server` of the Dockerfile copies. Without a container engine the base is a number."""
+    text = (ROOT / "packaging" / "container" / "Dockerfile").read_text()
+    server = text.partition("cc-debian12:nonroot AS server")[2]
+    copied = re.findall(r"^COPY --from=unpacked /opt/nerite/(\S+) ", server, re.M)
+    assert copied == ["bin/nerite", "share/nerite"]
+    sources = [ROOT / "target" / "package" / one for one in copied]
+    files = [file for source in sources for file in ([source] if source.is_file() else source.rglob("*")) if file.is_file()]
+    total = BASE_BYTES + sum(file.stat().st_size for file in files)
+    if "debug" in program.parts:
+        pytest.skip("a development build is larger than what users get")
+    assert total <= IMAGE_BYTES_MAX, f"{total} bytes, {IMAGE_BYTES_MAX} are allowed"
+
+
 def test_the_tarball_has_the_library_for_programs(made, stripped, tmp_path):
     """`cargo xtask release` has looked at its name and functions, and has run a program in C with it."""
     if not stripped.with_name("libtritonserver.so").exists():

