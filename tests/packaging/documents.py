@@ -6,7 +6,8 @@ A page is a list of fenced blocks, which run in order, in one shell, in an empty
   if the page shows that. ``…`` stands for any text of a line, a line of it alone for any lines. A command must end with 0.
 * a block of any other language whose first line is ``# name``, a path with an ending: that file is written.
 * ```` ```python ```` without a name: that program is run.
-* a block below ``<!-- not run: reason -->`` is passed over; ```` ```text ```` is no command.
+* a block below ``<!-- not run: reason -->`` is passed over; ```` ```text ```` is no command, and neither is a part of a file of settings without a name
+  (`PARTS`).
 
 Anything else would be shown and never run, which is an error.
 """
@@ -23,11 +24,13 @@ import sys
 import servers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-# What pages write, and the free port that stands in for it. Three for one server, three for another beside it.
-PORTS = (8000, 8001, 8002, 9000, 9001, 9002)
+# What pages write, and the free port that stands in for it. Three for one server, three for another beside it, one for its page.
+PORTS = (8000, 8001, 8002, 9000, 9001, 9002, 8003)
 # The objects in /dev/shm that pages make. Each shell has others, because tests of several checkouts may run on one host.
 OBJECTS = ("in", "quick", "both", "short", "left")
 ANY = "…"
+# The languages of settings.
+PARTS = ("protobuf", "toml", "ini")
 
 
 @dataclasses.dataclass
@@ -66,6 +69,11 @@ def steps(page: str) -> list[Step]:
     return found
 
 
+def parts(page: str, language: str) -> list[str]:
+    """The parts of files of this language, named or not."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.M | re.S)
+
+
 def steps_of(language: str, lines: list[str], first: int) -> list[Step]:
     if language == "console":
         return console(lines, first)
@@ -76,6 +84,8 @@ def steps_of(language: str, lines: list[str], first: int) -> list[Step]:
         return [Step(first, name=named.group(1), text="\n".join(lines) + "\n")]
     if language == "python":
         return [Step(first, command="python -c " + quoted("\n".join(lines)))]
+    if language in PARTS:
+        return []
     raise Unclear(f"line {first - 1}: a block of '{language}' without a file's name in its first line")
 
 
@@ -131,6 +141,10 @@ class Shell:
             **{f"NERITE_{name}_ADDRESS": "127.0.0.1" for name in ("HTTP", "GRPC")},
             **{f"NERITE_{name}_PORT": self.ports[str(port)] for name, port in zip(("HTTP", "GRPC", "METRICS"), PORTS)},
         }
+
+    def link(self, name: str, place: pathlib.Path) -> None:
+        """Puts something of the sources where the reader of a page has it."""
+        (self.work / name).symlink_to(place)
 
     def moved(self, text: str) -> str:
         """The text with the ports and objects of this shell, and with the program under test where it would be built."""
