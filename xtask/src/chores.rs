@@ -68,6 +68,10 @@ pub fn ci() -> Vec<Step> {
             "cargo clippy -p nerite-client --all-targets --all-features --locked -- -D warnings",
         ),
     ];
+    steps.push(step(
+        "the reference of the Rust client",
+        "cargo rustdoc -p nerite-client --all-features --locked -- -D warnings",
+    ));
     steps.push(step("all crates for aarch64", "xtask aarch64 if-possible"));
     steps.extend(test());
     steps.push(step("fuzzing, briefly", "xtask fuzz 5"));
