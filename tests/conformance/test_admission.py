@@ -4,7 +4,7 @@ import concurrent.futures
 import math
 
 import pytest
-from clients import NO_ID, Asked, Given, differs, fp32, int32, refuses, text
+from clients import NO_ID, Asked, Given, differs, fp32, grpc_refuses, http_infer, int32, pb, refuses, text
 
 NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
@@ -93,8 +93,6 @@ def test_unequal_batches_are_told_apart_from_other_shapes(client):
 
 @pytest.mark.parametrize("shape", [[-1], [2, -1], [-(2**63)]])
 def test_a_negative_dimension_over_grpc(stub, shape):
-    from clients import grpc_refuses, pb
-
     request = pb.ModelInferRequest(model_name="identity_fp32", raw_input_contents=[bytes(8)])
     request.inputs.add(name="INPUT0", datatype="FP32", shape=shape)
     with grpc_refuses("INVALID_ARG", ""):
@@ -143,6 +141,37 @@ def test_an_output_asked_twice(client):
 def test_versions_nobody_serves(client, version, code, message):
     with refuses(code, message):
         client.infer("identity_fp32", [fp32("INPUT0", [1])], version=version)
+
+
+# ---------------------------------------------------------------------------------------------- two faults
+
+UNKNOWN = "Request for unknown model: 'nothing' is not found"
+
+
+@pytest.mark.parametrize("path", ["infer", "generate", "generate_stream"])
+def test_over_http_an_unknown_model_is_told_before_its_body_is_read(server, path):
+    http_infer(server.http, "nothing", b'{"inputs": [', path=path).refused("NOT_FOUND", UNKNOWN)
+
+
+def unreadable(model: str, version: str = ""):
+    """A request whose input has a datatype that does not exist, and no contents."""
+    request = pb.ModelInferRequest(model_name=model, model_version=version)
+    request.inputs.add(name="INPUT0", datatype="FP31", shape=[2])
+    return request
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (unreadable("nothing"), UNKNOWN),
+        (unreadable("identity_fp32", "7"), "Request for unknown model: 'identity_fp32' version 7 is not found"),
+    ],
+)
+def test_over_grpc_and_in_a_stream_an_unknown_model_is_told_before_what_is_wrong_with_its_tensors(stub, request_, message):
+    with grpc_refuses("NOT_FOUND", message):
+        stub.ModelInfer(request_)
+    (answer,) = stub.ModelStreamInfer(iter([request_]))
+    assert answer.error_message.startswith(message), answer.error_message
 
 
 # ---------------------------------------------------------------------------------------------- sequences

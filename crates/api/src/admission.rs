@@ -1,7 +1,16 @@
-//! Which model version does a request go to?
+//! In which order is an inference admitted, and to which model version?
 //!
-//! Every front end takes the same steps. It checks whether the call is allowed (`tokens`), registers the inference when it has arrived completely, and
-//! admits it to its model. An admitted request has the token of its call, is counted until its last response, and keeps its model loaded.
+//! Every front end takes these steps, in this order. So a request with two faults gets the same error over every protocol.
+//!
+//! 1. Its client may call: headers of restricted categories, token, scopes, quotas (`tokens`).
+//! 2. The server takes on inferences: it is not stopping (`under_way`). A request that has arrived completely is counted here.
+//! 3. The server's start has not failed, the token allows the model, the version is a number, the model version exists and is ready, and the call can
+//!    carry its responses. The model is looked up once. If requests load models, the request waits here, and begins again with step 2.
+//! 4. The model version counts it as in flight, and stays loaded.
+//! 5. What the message says of tensors and parameters has the right form.
+//! 6. Names of memory are known, and the tensors fit the model (`admit`).
+//!
+//! Faults of a message before its model's name can be read come before step 2 or 3, because nothing is known of the model then.
 
 use std::sync::{Arc, Weak};
 
@@ -16,12 +25,40 @@ use crate::caller::Caller;
 use crate::tensor_reports::input_reports;
 use crate::under_way::UnderWay;
 
-/// A model version that was found before the request had arrived completely. It does not keep the version loaded, so a slow sender delays no unload.
-pub struct Found {
-    /// The protocol of a call with one response. `None` for a call with any number of responses.
-    single: Option<Protocol>,
-    served: Weak<Served>,
+/// The model version that an inference names.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// The name of the model.
+    pub model: &'a str,
+    /// The version as the client sent it; empty for the highest one.
+    pub version: &'a str,
+    /// What its call can carry.
+    pub responses: Responses,
 }
+
+/// How many responses a call can carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Responses {
+    /// One. A decoupled model is refused in the words of the protocol.
+    One(Protocol),
+    /// Any number.
+    Any,
+}
+
+impl<'a> Target<'a> {
+    /// The target of a call with one response.
+    pub fn of_one(protocol: Protocol, model: &'a str, version: &'a str) -> Target<'a> {
+        Target { model, version, responses: Responses::One(protocol) }
+    }
+
+    /// The target of a call with any number of responses.
+    pub fn of_any(model: &'a str, version: &'a str) -> Target<'a> {
+        Target { model, version, responses: Responses::Any }
+    }
+}
+
+/// A model version that was found before the request had arrived completely. It does not keep the version loaded, so a slow sender delays no unload.
+pub struct Found(Weak<Served>);
 
 /// A request's admission to its model.
 pub struct Admission {
@@ -32,23 +69,36 @@ pub struct Admission {
 }
 
 impl Api {
-    /// The checks of an inference before its body is read: the model version exists and is ready, and a call with one response can serve it. A
-    /// decoupled model is refused in each protocol's own words.
-    pub fn find_single(&self, protocol: Protocol, model: &str, version: &str) -> Result<Found, Status> {
-        let served = Arc::downgrade(&self.single(protocol, model, version)?);
-        Ok(Found { single: Some(protocol), served })
+    /// The checks of an inference before its body is read, if the model's name is known before.
+    pub fn find(&self, target: Target<'_>) -> Result<Found, Status> {
+        self.check_taking_on()?;
+        Ok(Found(Arc::downgrade(&self.look_up(target)?)))
     }
 
-    /// As [`Api::find_single`], for a call with any number of responses. Also returns the inputs as a client must send them.
-    pub fn find_with_inputs(&self, model: &str, version: &str) -> Result<(Found, Vec<TensorReport>), Status> {
-        self.check_running()?;
-        let served = self.served(model, version)?;
-        let inputs = input_reports(&served);
-        Ok((Found { single: None, served: Arc::downgrade(&served) }, inputs))
+    /// Admits a request that was taken on. If the model was found before, that version is used, unless it was unloaded or replaced meanwhile.
+    pub fn admit(&self, _: &UnderWay, target: Target<'_>, found: Option<&Found>) -> Result<Admission, Status> {
+        let found = found.and_then(|found| found.0.upgrade());
+        let mut served = found.map_or_else(|| self.look_up(target), Ok)?;
+        for _ in 0..ADMISSIONS_MAX {
+            if let Some(model) = nerite_engine::Admission::to(&served) {
+                self.inner.engine.note_use(served.name(), self.peer());
+                let under_way = UnderWay::count(&self.inner.under_way);
+                return Ok(Admission { model, caller: self.caller(), under_way });
+            }
+            served = self.look_up(target)?;
+        }
+        Err(Status::unavailable(format!("model '{}' is replaced again and again; ask once more", served.name())))
     }
 
-    fn single(&self, protocol: Protocol, model: &str, version: &str) -> Result<Arc<Served>, Status> {
-        let served = self.served(model, version)?;
+    /// Takes on and admits a request whose model's name came with it.
+    pub fn accept(&self, target: Target<'_>) -> Result<Admission, Status> {
+        self.admit(&self.take_on()?, target, None)
+    }
+
+    /// Step 3 of an admission.
+    fn look_up(&self, target: Target<'_>) -> Result<Arc<Served>, Status> {
+        let served = self.served(target.model, target.version)?;
+        let Responses::One(protocol) = target.responses else { return Ok(served) };
         if !served.config().decoupled() {
             return Ok(served);
         }
@@ -58,49 +108,12 @@ impl Api {
         }))
     }
 
-    /// Accepts and admits a request that has arrived completely, whose model was found before. If that version was unloaded or replaced meanwhile, the
-    /// present one is used.
-    pub fn take_on_found(&self, found: &Found, model: &str, version: &str) -> Result<(UnderWay, Admission), Status> {
-        let under_way = self.take_on()?;
-        let find = || match found.single {
-            Some(protocol) => self.single(protocol, model, version),
-            None => self.served(model, version),
-        };
-        let admission = self.admit_to(found.served.upgrade().map_or_else(find, Ok)?, find)?;
-        Ok((under_way, admission))
-    }
-
-    /// Admits a request to the version of the model that it names.
-    pub fn admit(&self, model: &str, version: &str) -> Result<Admission, Status> {
-        self.admit_to(self.served(model, version)?, || self.served(model, version))
-    }
-
-    /// As [`Api::admit`], for a call with one response.
-    pub fn admit_single(&self, protocol: Protocol, model: &str, version: &str) -> Result<Admission, Status> {
-        let find = || self.single(protocol, model, version);
-        self.admit_to(find()?, find)
-    }
-
-    /// Admits a request to this version, or to the present one if this has ended.
-    fn admit_to(
-        &self,
-        mut served: Arc<Served>,
-        find: impl Fn() -> Result<Arc<Served>, Status>,
-    ) -> Result<Admission, Status> {
-        for _ in 0..ADMISSIONS_MAX {
-            if let Some(model) = nerite_engine::Admission::to(&served) {
-                self.inner.engine.note_use(served.name(), self.peer());
-                let under_way = UnderWay::count(&self.inner.under_way);
-                return Ok(Admission { model, caller: self.caller(), under_way });
-            }
-            served = find()?;
-        }
-        Err(Status::unavailable(format!("model '{}' is replaced again and again; ask once more", served.name())))
-    }
-
-    /// How many inputs and outputs a request for this model may name. For an unknown model, the limit of any model.
-    pub fn tensors_max(&self, model: &str, version: &str) -> TensorsMax {
-        self.served(model, version).map_or_else(|_| TensorsMax::default(), |served| tensors_max(&served))
+    /// How many inputs and outputs a request for this model may name. Err: it will not be admitted. A model that the request will load has the limit of
+    /// any model.
+    pub fn tensors_max(&self, target: Target<'_>) -> Result<TensorsMax, Status> {
+        let found = self.check_taking_on().and_then(|()| self.look_up(target));
+        let found = self.unless_loadable(target.model, found)?;
+        Ok(found.map_or_else(TensorsMax::default, |served| tensors_max(&served)))
     }
 }
 
@@ -113,6 +126,11 @@ impl Admission {
     /// How many inputs and outputs a request for the model may name.
     pub fn tensors_max(&self) -> TensorsMax {
         tensors_max(self.model.served())
+    }
+
+    /// The inputs of the model, as a client must send them.
+    pub fn input_reports(&self) -> Vec<TensorReport> {
+        input_reports(self.model.served())
     }
 }
 

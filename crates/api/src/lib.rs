@@ -46,7 +46,7 @@ mod upload;
 mod version;
 
 pub use access::{Category, Protocol, Refused, Restriction};
-pub use admission::{Admission, Found};
+pub use admission::{Admission, Found, Responses, Target};
 pub use api::{Api, Options};
 pub use aside::{Aside, aside, on_disk};
 pub use caller::ACCESS_TARGET;

@@ -13,7 +13,7 @@ use nerite_shm::Account;
 use nerite_tensor::{DataType, Name, Shape, Tensor};
 
 use crate::Api;
-use crate::admission::Admission;
+use crate::admission::{Admission, Target};
 use crate::admit::{Regions, admit};
 use crate::places::OutputLease;
 
@@ -91,7 +91,9 @@ impl PreparedRequest {
     ) -> Result<(), CallError> {
         api.note_request(&self.request);
         let (model, version) = (&self.request.model, &self.request.version);
-        let admission = api.admit(model, version).map_err(|status| CallError::Stale(status.message))?;
+        let under_way = api.take_on()?;
+        let admission = api.admit(&under_way, Target::of_any(model, version), None);
+        let admission = admission.map_err(|status| CallError::Stale(status.message))?;
         if !self.version.is_of(admission.model.served()) {
             return Err(CallError::Stale(format!("model '{model}' was loaded anew")));
         }

@@ -10,7 +10,6 @@
 use std::sync::{Arc, OnceLock};
 
 use nerite_memory::{Buffer, Slot};
-use nerite_request::limits::TensorsMax;
 use nerite_request::report::SystemRegionReport;
 use nerite_request::{Cancel, InferRequest, Numbered, RegionRef, Response, SessionRef, Status};
 use nerite_shm::limits::{MAPPED_BYTES_MAX, REGIONS_MAX, WATCHED_MAX};
@@ -186,32 +185,6 @@ impl Scope {
         Ok(found.into_iter().map(crate::calls::system_report).collect())
     }
 
-    /// As [`Api::tensors_max`].
-    pub fn tensors_max(&self, model: &str, version: &str) -> TensorsMax {
-        self.api.tensors_max(model, version)
-    }
-
-    /// As [`Api::unless_loadable`].
-    pub fn unless_loadable<T>(&self, model: &str, found: Result<T, Status>) -> Result<Option<T>, Status> {
-        self.api.unless_loadable(model, found)
-    }
-
-    /// As [`Api::wait_for_model`].
-    pub async fn wait_for_model(&self, model: &str) -> Result<(), Status> {
-        self.api.wait_for_model(model).await
-    }
-
-    /// Accepts and admits a request of the session.
-    pub fn take_on(&self, model: &str, version: &str) -> Result<Admission, Status> {
-        let _until_it_is_counted = self.api.take_on()?;
-        self.api.admit(model, version)
-    }
-
-    /// Admits a request of the session to its model, to check it.
-    pub fn admit(&self, model: &str, version: &str) -> Result<Admission, Status> {
-        self.api.admit(model, version)
-    }
-
     /// Runs one request of the session that was admitted. `leased` names outputs that are written to leases that the
     /// server chooses. Each response comes with these leases. Otherwise as [`Api::infer_stream`].
     pub fn infer(
@@ -246,7 +219,6 @@ impl Scope {
         numbered: Option<Numbered>,
         sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
     ) -> Result<(), CallError> {
-        let _until_it_is_counted = self.api.take_on()?;
         prepared.submit(&self.api, self, &self.account, cancel, numbered, sink)
     }
 

@@ -18,6 +18,12 @@ impl UnderWay {
     pub(crate) fn count(all: &Arc<AtomicUsize>) -> UnderWay {
         UnderWay(Counted::one(all))
     }
+
+    /// Counts the same inference once more, for work on another thread that may outlive the call.
+    #[must_use]
+    pub fn again(&self) -> UnderWay {
+        UnderWay(self.0.again())
+    }
 }
 
 impl Api {

@@ -140,9 +140,9 @@ async fn unary(
     };
     let came = messages.only(on_complete).await;
     drop(messages);
-    let (_until_it_is_answered, message) = came?;
-    if is_infer {
-        return infer::model_infer(server, forwarded, message, compression, clock).await;
+    let (taken_on, message) = came?;
+    if let Some(under_way) = taken_on {
+        return infer::model_infer(server, under_way, forwarded, message, compression, clock).await;
     }
     // The futures of rare calls are large. They are boxed, so that they do not enlarge the future of every inference.
     let Message { chain, charge: _until_it_is_answered } = message;

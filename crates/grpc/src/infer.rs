@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nerite_api::{Admission, Protocol, Sending, TraceClock, aside};
+use nerite_api::{Admission, Protocol, Sending, Target, TraceClock, UnderWay, aside};
 use nerite_request::{InferRequest, InferResponse};
 use nerite_wire::proto::{Chain, Chunks, InferMessage, encode_unary};
 
@@ -16,6 +16,7 @@ use crate::serve::ServerState;
 /// ModelInfer: one request and one response.
 pub(crate) async fn model_infer(
     server: &Arc<ServerState>,
+    under_way: UnderWay,
     forwarded: Forwarded,
     message: Message,
     compression: Option<Compression>,
@@ -23,14 +24,15 @@ pub(crate) async fn model_infer(
 ) -> Result<Chunks, Failure> {
     let Message { chain, charge } = message;
     let read = if chain.is_light() {
-        read(server, forwarded, chain, clock)?
+        read(server, &under_way, forwarded, chain, clock)?
     } else {
-        let server = Arc::clone(server);
-        aside(move || read(&server, forwarded, chain, clock)).await??
+        let (server, under_way) = (Arc::clone(server), under_way.again());
+        // Boxed, so that the future of every other inference does not include it.
+        Box::pin(aside(move || read(&server, &under_way, forwarded, chain, clock))).await??
     };
     let (admission, infer_request) = match read {
         Read::Done(admission, infer_request) => (admission, infer_request),
-        Read::Waits(waits) => Box::pin(waits.up(server)).await?,
+        Read::Waits(waits) => Box::pin(waits.up(server, &under_way)).await?,
     };
     let (infer_request, sending) = Sending::of(infer_request, Protocol::Grpc);
     let response =
@@ -73,23 +75,39 @@ struct Waits {
 
 impl Waits {
     /// The request, once its model is loaded.
-    async fn up(self: Box<Self>, server: &ServerState) -> Result<(Admission, InferRequest), Failure> {
+    async fn up(
+        self: Box<Self>,
+        server: &ServerState,
+        under_way: &UnderWay,
+    ) -> Result<(Admission, InferRequest), Failure> {
         let Waits { message, forwarded, clock } = *self;
         server.api.wait_for_model(&message.model).await?;
-        let admission = server.api.admit_single(Protocol::Grpc, &message.model, &message.version)?;
+        let admission = server.api.admit(under_way, target(&message.model, &message.version), None)?;
         Ok((admission, traced(server, &forwarded, message, clock)?))
     }
 }
 
-fn read(server: &ServerState, forwarded: Forwarded, message: Chain, clock: TraceClock) -> Result<Read, Failure> {
+fn target<'a>(model: &'a str, version: &'a str) -> Target<'a> {
+    Target::of_one(Protocol::Grpc, model, version)
+}
+
+fn read(
+    server: &ServerState,
+    under_way: &UnderWay,
+    forwarded: Forwarded,
+    message: Chain,
+    clock: TraceClock,
+) -> Result<Read, Failure> {
     let message = {
         // The decoded message has its own references to the pieces, so the chain is dropped.
         let chain = message;
-        InferMessage::read_for(&chain, |model, version| server.api.tensors_max(model, version))?
+        InferMessage::read_for(&chain, |model, version| {
+            server.api.tensors_max(target(model, version)).map_err(Failure::from)
+        })?
     };
     server.api.note_inference(&message.model, &message.version, &message.id);
-    let found = server.api.admit_single(Protocol::Grpc, &message.model, &message.version);
-    let Some(admission) = server.api.unless_loadable(&message.model, found)? else {
+    let admitted = server.api.admit(under_way, target(&message.model, &message.version), None);
+    let Some(admission) = server.api.unless_loadable(&message.model, admitted)? else {
         return Ok(Read::Waits(Box::new(Waits { message, forwarded, clock })));
     };
     Ok(Read::Done(admission, traced(server, &forwarded, message, clock)?))

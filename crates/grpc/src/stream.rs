@@ -20,7 +20,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::Frame;
-use nerite_api::{Admission, Api, Category, Protocol, Sending, TraceClock, aside, codes};
+use nerite_api::{Admission, Api, Category, Protocol, Sending, Target, TraceClock, aside, codes};
 use nerite_budget::Charge;
 use nerite_listen::Awaited;
 use nerite_request::{Cancel, InferRequest, InferResponse, Response, Status};
@@ -96,7 +96,7 @@ impl Incoming {
     /// The request after the load of its model has ended with the result `loaded`.
     fn admitted_again(self, api: &Api, loaded: Result<(), Status>) -> Incoming {
         let Item { id, model, version, cancel, trace, .. } = &*self.item;
-        let admission = loaded.and_then(|()| api.admit(model, version));
+        let admission = loaded.and_then(|()| api.accept(Target::of_any(model, version)));
         let item = Arc::new(Item {
             id: id.clone(),
             model: model.clone(),
@@ -117,13 +117,14 @@ impl Incoming {
     ) -> Result<Incoming, Failure> {
         let Message { chain, charge } = message;
         let api = own.as_ref().unwrap_or(&server.api);
-        let message = InferMessage::read_for(&chain, |model, version| api.tensors_max(model, version))
-            .map_err(Failure::from)
-            .inspect_err(|failure| api.note_status(failure.code()))?;
+        let tensors_max = |model: &str, version: &str| api.tensors_max(Target::of_any(model, version));
+        let message =
+            InferMessage::read_for(&chain, |model, version| tensors_max(model, version).map_err(Failure::from))
+                .inspect_err(|failure| api.note_status(failure.code()))?;
         drop(chain);
         api.note_inference(&message.model, &message.version, &message.id);
         let has_waited = allowed.is_err();
-        let admission = allowed.and_then(|()| api.admit(&message.model, &message.version));
+        let admission = allowed.and_then(|()| api.accept(Target::of_any(&message.model, &message.version)));
         let (id, model, version) = (message.id.clone(), message.model.clone(), message.version.clone());
         let mut infer_request = to_infer_request(api, forwarded, message);
         // A request for a model that is not available is not traced.
@@ -299,11 +300,9 @@ impl StreamBody {
     fn admit_now(&mut self, Incoming { item, admission, infer_request, charge, own, .. }: Incoming) {
         let api = own.unwrap_or_else(|| self.server.api.clone());
         let number = self.order.admit(Arc::clone(&item));
-        let taken = infer_request.and_then(|infer_request| {
-            let until_it_is_counted = self.server.api.take_on()?;
-            Ok((admission?, infer_request, until_it_is_counted))
-        });
-        let begun = taken.and_then(|(admission, infer_request, until_it_is_counted)| {
+        // What is wrong with its tensors counts only if the request is admitted.
+        let admitted = admission.and_then(|admission| Ok((admission, infer_request?)));
+        let begun = admitted.and_then(|(admission, infer_request)| {
             let sink = self.mailbox.sink(number, infer_request.empty_final, charge);
             let cancel = item.cancel.clone();
             if infer_request.is_light() {
@@ -311,7 +310,6 @@ impl StreamBody {
             }
             let api = api.clone();
             self.beginning = Some(Box::pin(async move {
-                let _until_it_is_counted = until_it_is_counted;
                 let begun = api.begin(admission, infer_request, cancel, sink).await;
                 if let Err(refusal) = &begun {
                     api.note_status(codes::grpc_status(refusal.code));

@@ -92,6 +92,12 @@ impl Counted {
         all.fetch_add(1, Ordering::AcqRel);
         Counted(Arc::clone(all))
     }
+
+    /// Adds one more to the same count.
+    #[must_use]
+    pub fn again(&self) -> Counted {
+        Counted::one(&self.0)
+    }
 }
 
 impl Drop for Counted {

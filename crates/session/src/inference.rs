@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nerite_api::{Scope, aside};
-use nerite_request::{InferRequest, Status};
+use nerite_api::{Api, Target, aside};
+use nerite_request::Status;
 use nerite_wire::proto::session::v1;
 use nerite_wire::proto::{Chain, InferMessage, Malformed};
 
@@ -27,19 +27,20 @@ pub(crate) async fn infer(id: u64, call: v1::Infer, session: &Session) -> Result
     }
     // A packet that is not small keeps the whole buffer in which it arrived.
     let packet_bytes = if request.len() > SHORT_BYTES_MAX { PACKET_BYTES_MAX } else { request.len() };
-    let infer_request = read(request, scope)?;
-    session.api.note_request(&infer_request);
+    let message = read(request, &session.api)?;
     let cancel = in_flight.begin(id, packet_bytes)?;
     let route = AnswerRoute::Direct(Arc::clone(outbox));
     let answers = Answers { in_flight: Arc::clone(in_flight), route, expected: None };
     let sink = move |response, placed| answers.send(id, response, placed);
-    let (model, version) = (&infer_request.model, &infer_request.version);
-    let started = match session.find_or_load(model, || scope.take_on(model, version)).await {
+    let target = Target::of_any(&message.model, &message.version);
+    let admitted = session.find_or_load(&message.model, || session.api.accept(target)).await;
+    let admitted = admitted.and_then(|admission| Ok((admission, message.into_infer_request(|_| Ok(()))?)));
+    let started = match admitted {
         Err(refused) => Err(refused),
-        Ok(admission) if infer_request.is_light() => {
+        Ok((admission, infer_request)) if infer_request.is_light() => {
             scope.infer(admission, infer_request, leased_outputs, cancel, sink)
         }
-        Ok(admission) => {
+        Ok((admission, infer_request)) => {
             // Its check takes long. The session's next packet waits, so that requests start in their order.
             let scope = Arc::clone(scope);
             aside(move || scope.infer(admission, infer_request, leased_outputs, cancel, sink)).await.flatten()
@@ -52,12 +53,22 @@ pub(crate) async fn infer(id: u64, call: v1::Infer, session: &Session) -> Result
     })
 }
 
-/// Decodes the request inside a packet.
-pub(crate) fn read(request: Bytes, scope: &Scope) -> Result<InferRequest, Status> {
-    let message = InferMessage::read_for(&Chain::from(request), |model, version| scope.tensors_max(model, version))
-        .map_err(|error| match error {
+/// Decodes the request inside a packet. What it says of its tensors is not checked yet.
+pub(crate) fn read(request: Bytes, api: &Api) -> Result<InferMessage, Status> {
+    let tensors_max = |model: &str, version: &str| api.tensors_max(Target::of_any(model, version)).map_err(NotRead);
+    let message = InferMessage::read_for(&Chain::from(request), tensors_max).map_err(|NotRead(status)| status)?;
+    api.note_inference(&message.model, &message.version, &message.id);
+    Ok(message)
+}
+
+/// Why a request inside a packet was not decoded.
+struct NotRead(Status);
+
+impl From<Malformed> for NotRead {
+    fn from(fault: Malformed) -> NotRead {
+        NotRead(match fault {
             Malformed::TooMany(refused) => refused.into(),
-            error => Status::invalid(format!("the inference request is not understood: {error}")),
-        })?;
-    message.into_infer_request(|_| Ok(()))
+            fault => Status::invalid(format!("the inference request is not understood: {fault}")),
+        })
+    }
 }

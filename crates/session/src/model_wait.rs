@@ -7,7 +7,7 @@ use crate::session::Session;
 impl Session {
     /// As [`nerite_api::Api::find_or_load`]. Stops waiting if the client closes the connection or the server stops.
     pub(crate) async fn find_or_load<T>(&self, model: &str, find: impl Fn() -> Result<T, Status>) -> Result<T, Status> {
-        if let Some(found) = self.scope.unless_loadable(model, find())? {
+        if let Some(found) = self.api.unless_loadable(model, find())? {
             return Ok(found);
         }
         // Boxed, so that the future of every other call does not include the wait.
@@ -20,7 +20,7 @@ impl Session {
         let given_up = |why: &str| Err(Status::unavailable(format!("model '{model}' is not loaded yet, and {why}")));
         tokio::select! {
             biased;
-            outcome = self.scope.wait_for_model(model) => outcome,
+            outcome = self.api.wait_for_model(model) => outcome,
             () = stop.wait() => given_up("the server stops"),
             () = self.socket.hung_up() => given_up("the client has gone"),
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use nerite_api::{CallError, aside};
+use nerite_api::{CallError, Target, aside};
 use nerite_request::{Numbered, Status};
 use nerite_wire::proto::ExpectedResponse;
 use nerite_wire::proto::session::v1;
@@ -39,10 +39,10 @@ impl Session {
         // The names of a request take more memory than their bytes in the packet.
         let bytes = PREPARED_BYTES + 4 * (request.len() + expected.len());
         let expected = if expected.is_empty() { None } else { Some(Arc::new(ExpectedResponse::read(expected)?)) };
-        let request = read(request, &self.scope)?;
-        self.api.note_request(&request);
-        let (model, version) = (&request.model, &request.version);
-        let admission = self.find_or_load(model, || self.scope.admit(model, version)).await?;
+        let message = read(request, &self.api)?;
+        let target = Target::of_any(&message.model, &message.version);
+        let admission = self.find_or_load(&message.model, || self.api.accept(target)).await?;
+        let request = message.into_infer_request(|_| Ok(()))?;
         let charge = self.api.account().charge(bytes);
         let request = if request.is_light() {
             self.scope.prepare(&admission, request, leased_outputs)?

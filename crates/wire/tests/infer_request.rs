@@ -8,7 +8,7 @@ use nerite_tensor::DataType;
 use nerite_wire::proto::messages::infer_parameter::ParameterChoice;
 use nerite_wire::proto::messages::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
 use nerite_wire::proto::messages::{InferParameter, InferTensorContents, ModelInferRequest};
-use nerite_wire::proto::{Chain, Gather, InferMessage};
+use nerite_wire::proto::{Chain, Gather, InferMessage, Malformed};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use prost::Message;
@@ -393,14 +393,17 @@ fn a_request_with_too_many_items_is_refused() {
 fn a_model_with_more_inputs_accepts_more_if_it_is_named_first() {
     let message = many(5000, 1, 0, 5000).encode_to_vec();
     let of_model = |model: &str, _: &str| match model {
-        "m" => TensorsMax::of_model(5000, 1),
-        _ => TensorsMax::default(),
+        "m" => Ok::<_, Malformed>(TensorsMax::of_model(5000, 1)),
+        _ => Err(Malformed::Contents),
     };
     let read = InferMessage::read_for(&chain(&message, &[]), of_model).unwrap();
     assert_eq!(read.into_infer_request(|_| Ok(())).unwrap().inputs.len(), 5000);
     let more = many(5001, 1, 0, 0).encode_to_vec();
     let refused = InferMessage::read_for(&chain(&more, &[]), of_model).map(drop).unwrap_err().to_string();
     assert!(refused.starts_with("a request has at most 5000 inputs, got 5001; "), "{refused}");
+    // A model that cannot be asked ends the decoding.
+    let of_none = |_: &str, _: &str| Err(Malformed::Contents);
+    assert_eq!(InferMessage::read_for(&chain(&more, &[]), of_none).map(drop), Err(Malformed::Contents));
 }
 
 #[test]

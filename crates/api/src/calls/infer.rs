@@ -12,7 +12,7 @@ use nerite_shm::Account;
 use tokio::sync::oneshot;
 
 use crate::Api;
-use crate::admission::Admission;
+use crate::admission::{Admission, Target};
 use crate::admit::{Regions, admit};
 use crate::aside::aside;
 use crate::delivery::Delivery;
@@ -24,7 +24,7 @@ impl Api {
         &self,
         infer_request: InferRequest,
     ) -> impl Future<Output = Result<InferResponse, Status>> + Send + use<> {
-        let admission = self.admit(&infer_request.model, &infer_request.version);
+        let admission = self.accept(Target::of_any(&infer_request.model, &infer_request.version));
         let begun = admission.map(|admission| self.infer_holding(admission, infer_request, ()));
         async move { begun?.await }
     }

@@ -6,7 +6,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use http::{Response, StatusCode};
 use nerite_api::codes::http_status;
-use nerite_api::{Api, Protocol, aside};
+use nerite_api::{Api, Protocol, Target, aside};
 use nerite_request::{Cancel, ExactlyOne, Status};
 use nerite_wire::json::{GenerateText, read_generate};
 use tokio::sync::mpsc;
@@ -39,8 +39,8 @@ pub async fn generate(
 ) -> CallResult {
     let clock = api.trace_clock();
     api.note_inference(model, version, "");
-    api.check_taking_on()?;
-    let (found, inputs) = api.find_or_load(model, || api.find_with_inputs(model, version)).await?;
+    let target = Target::of_any(model, version);
+    let found = api.find_or_load(model, || api.find(target)).await?;
     let encoding = parts.headers.get(CONTENT_ENCODING).map(HeaderValue::as_bytes);
     if !matches!(request_encoding(encoding), Ok(None)) {
         return Err(Status::invalid("Unsupported content-encoding, only 'identity' is supported.").into());
@@ -49,7 +49,9 @@ pub async fn generate(
     let mut body = read_body(api, body, bytes_max).await?;
     let mut charge = body.take_charge();
     // The model may have left while the body came: nothing kept it.
-    let (_under_way, admission) = api.find_or_load(model, || api.take_on_found(&found, model, version)).await?;
+    let under_way = api.take_on()?;
+    let admission = api.find_or_load(model, || api.admit(&under_way, target, Some(&found))).await?;
+    let inputs = admission.input_reports();
     let read = move |body: Received, model: &str, version: &str| {
         read_generate(&GenerateText { json: body.bytes(), inputs: &inputs, model, version, bytes_max })
     };

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use hyper::body::Body;
-use nerite_api::{Admission, Api, Protocol, Sending, TraceContext, UnderWay, aside};
+use nerite_api::{Admission, Api, Protocol, Sending, Target, TraceContext, UnderWay, aside};
 use nerite_budget::{Account, Charge};
 use nerite_request::limits::TensorsMax;
 use nerite_request::{InferRequest, InferResponse, Parameter, Status};
@@ -60,8 +60,8 @@ async fn read(api: &Api, headers: &HeaderMap, body: Incoming, model: &str, versi
     let clock = api.trace_clock();
     api.note_inference(model, version, "");
     // Before the body comes, so that a request that waits for its model holds nothing.
-    let found = api.find_or_load(model, || api.find_single(Protocol::Http, model, version)).await;
-    let early = found.and_then(|found| api.check_taking_on().map(|()| found)).map_err(Failure::plain);
+    let target = Target::of_one(Protocol::Http, model, version);
+    let early = api.find_or_load(model, || api.find(target)).await.map_err(Failure::plain);
     let early = early
         .and_then(|found| Ok((found, Framing::of(headers, body.size_hint().exact(), api.http_input_bytes_max())?)));
     let (found, framing) = match early {
@@ -76,8 +76,9 @@ async fn read(api: &Api, headers: &HeaderMap, body: Incoming, model: &str, versi
     };
     let received = receive(body, framing.expected(), api.account()).await?;
     // From here on the server waits for nothing from the client. The model may have left while the body came: nothing kept it.
-    let taken_on = api.find_or_load(model, || api.take_on_found(&found, model, version)).await;
-    let (under_way, admission) = taken_on.map_err(Failure::plain)?;
+    let under_way = api.take_on().map_err(Failure::plain)?;
+    let admission = api.find_or_load(model, || api.admit(&under_way, target, Some(&found))).await;
+    let admission = admission.map_err(Failure::plain)?;
     let mut received = inflated(api.account(), received, framing).await?;
     let mut charge = received.take_charge();
     let json_len = framing.json_len(received.bytes().len())?;

@@ -2,6 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "tests wait for their server, and looking again is how")]
 #![allow(clippy::unwrap_used)]
 
+mod admission;
 mod hostile;
 mod inference;
 mod names;

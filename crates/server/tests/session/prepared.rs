@@ -1,5 +1,6 @@
 //! Is a prepared inference what an inference is, for less?
 
+use nerite_api::Target;
 use nerite_client::{DataType, Error, Lease, Prepared, Request, Session, Tensor};
 use nerite_request::setting::LoadOptions;
 use nerite_request::{Cancel, InferInput, InferRequest, Response, Source};
@@ -179,7 +180,7 @@ async fn instances_that_come_and_go_make_no_inference_stale() {
         source: Source::Inline(nerite_memory::Buffer::from(vec![7, 0, 0, 0])),
     };
     let request = InferRequest { model: "echo".into(), inputs: vec![input], ..InferRequest::default() };
-    let prepared = scope.prepare(&scope.admit("echo", "").unwrap(), request, Vec::new()).unwrap();
+    let prepared = scope.prepare(&server.api.accept(Target::of_any("echo", "")).unwrap(), request, Vec::new()).unwrap();
     for (before, after) in [("count: 4", "count: 6"), ("count: 6", "count: 1")] {
         server.configure("echo", before, after);
         server.api.load("echo", LoadOptions::default()).await.unwrap();

@@ -76,8 +76,13 @@ impl TestServer {
 
     /// As [`TestServer::new`], with models that can be loaded and unloaded.
     pub fn explicit() -> TestServer {
+        TestServer::explicit_with(nerite_api::Options::default())
+    }
+
+    /// As [`TestServer::explicit`], with options. Only `echo` is loaded.
+    pub fn explicit_with(options: nerite_api::Options) -> TestServer {
         let limits = LeaseLimits { bytes_max: 64 << 20, session_bytes_max: 16 << 20 };
-        TestServer::started(limits, nerite_api::Options::default(), ControlMode::Explicit)
+        TestServer::started(limits, options, ControlMode::Explicit)
     }
 
     /// As [`TestServer::new`], with models that requests load, and one more, `late`, which is loaded once a test says so.

@@ -9,7 +9,7 @@ use prost::Message as _;
 use smallvec::SmallVec;
 
 use super::Chain;
-use super::chain::Run;
+use super::chain::{Cursor, Run};
 use super::choice::{Choice, read_entry};
 use super::contents;
 use super::messages::InferTensorContents;
@@ -59,12 +59,15 @@ pub(super) struct OutputMessage {
 impl InferMessage {
     /// Reads a message with the default limits. Unknown fields are skipped.
     pub fn read(chain: &Chain) -> Result<InferMessage, Malformed> {
-        InferMessage::read_for(chain, |_, _| TensorsMax::default())
+        InferMessage::read_for(chain, |_, _| Ok(TensorsMax::default()))
     }
 
     /// As [`InferMessage::read`]. `tensors_max` gives the limits for the model of that name and version. It is called only if the message exceeds the
-    /// limits that all models have. Items beyond a limit are counted, but not kept.
-    pub fn read_for(chain: &Chain, tensors_max: impl Fn(&str, &str) -> TensorsMax) -> Result<InferMessage, Malformed> {
+    /// limits that all models have. Its error ends the decoding. Items beyond a limit are counted, but not kept.
+    pub fn read_for<E: From<Malformed>>(
+        chain: &Chain,
+        tensors_max: impl Fn(&str, &str) -> Result<TensorsMax, E>,
+    ) -> Result<InferMessage, E> {
         let (mut cursor, mut message) = (chain.cursor(), InferMessage::default());
         let mut counts = Counts::default();
         let mut names = NameTable::new();
@@ -74,33 +77,45 @@ impl InferMessage {
                 continue;
             }
             let len = cursor.length()?;
-            if !counts.take(number, &message, &tensors_max) {
+            if !counts.take(number, &message, &tensors_max)? {
                 cursor.skip(len)?;
                 continue;
             }
-            message.budget.need(ITEM_BYTES)?;
-            if number == 7 {
-                message.raw.push(cursor.run(len)?);
-                continue;
-            }
-            let bytes = cursor.contiguous(len)?;
-            match number {
-                1 => message.model = name(&bytes, "model_name")?,
-                2 => message.version = name(&bytes, "model_version")?,
-                3 => message.id = name(&bytes, "id")?,
-                4 => {
-                    message.budget.need(len)?;
-                    message.take_parameter(&bytes, &mut names)?;
-                }
-                5 => message.inputs.push(InputMessage::read(&bytes, &mut message.budget)?),
-                _ => {
-                    message.budget.need(len)?;
-                    message.outputs.push(OutputMessage::read(&bytes)?);
-                }
-            }
+            message.take_field(number, len, &mut cursor, &mut names)?;
         }
         counts.check()?;
         Ok(message)
+    }
+
+    /// Reads the field of that number and length, at which the cursor is.
+    fn take_field(
+        &mut self,
+        number: u32,
+        len: usize,
+        cursor: &mut Cursor<'_>,
+        names: &mut NameTable,
+    ) -> Result<(), Malformed> {
+        self.budget.need(ITEM_BYTES)?;
+        if number == 7 {
+            self.raw.push(cursor.run(len)?);
+            return Ok(());
+        }
+        let bytes = cursor.contiguous(len)?;
+        match number {
+            1 => self.model = name(&bytes, "model_name")?,
+            2 => self.version = name(&bytes, "model_version")?,
+            3 => self.id = name(&bytes, "id")?,
+            4 => {
+                self.budget.need(len)?;
+                self.take_parameter(&bytes, names)?;
+            }
+            5 => self.inputs.push(InputMessage::read(&bytes, &mut self.budget)?),
+            _ => {
+                self.budget.need(len)?;
+                self.outputs.push(OutputMessage::read(&bytes)?);
+            }
+        }
+        Ok(())
     }
 
     /// The first input whose datatype does not exist. This layer does not know the model's datatype.
@@ -133,28 +148,35 @@ struct Counts {
 
 impl Counts {
     /// Counts a field of that number. Returns whether it is to be kept.
-    fn take(&mut self, number: u32, message: &InferMessage, tensors_max: impl Fn(&str, &str) -> TensorsMax) -> bool {
+    fn take<E>(
+        &mut self,
+        number: u32,
+        message: &InferMessage,
+        tensors_max: impl Fn(&str, &str) -> Result<TensorsMax, E>,
+    ) -> Result<bool, E> {
         let (count, max) = match number {
             4 => (&mut self.parameters, PARAMETERS_MAX),
             5 => (&mut self.inputs, self.max.inputs),
             6 => (&mut self.outputs, self.max.outputs),
             7 => (&mut self.raw, self.max.inputs),
-            _ => return true,
+            _ => return Ok(true),
         };
         *count += 1;
         if *count <= max {
-            return true;
+            return Ok(true);
         }
         if number == 4 || *count > max + 1 {
-            return false;
+            return Ok(false);
         }
         // The first item beyond the limit. Encoders usually write the model's name first, so it is known by now.
-        self.max = tensors_max(&message.model, &message.version);
-        match number {
+        if !message.model.is_empty() {
+            self.max = tensors_max(&message.model, &message.version)?;
+        }
+        Ok(match number {
             5 => self.inputs <= self.max.inputs,
             6 => self.outputs <= self.max.outputs,
             _ => self.raw <= self.max.inputs,
-        }
+        })
     }
 
     fn check(&self) -> Result<(), Malformed> {
