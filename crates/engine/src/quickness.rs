@@ -7,7 +7,10 @@
 //!   power of two, and the same outputs. The number of bytes does not suffice: `[n,1]` by `[1,n]` makes n² numbers of 2n. Within a class the time
 //!   differs by a factor of two for each dimension that a client may choose. The first requests of a class run on workers. Sizes are those that the model
 //!   gets: of two lengths within a power of two, one may be padded to a small bucket and one to the largest.
-//! - If a run once took [`SLOW_NS`], no request with as many input bytes (in powers of two) or more counts as quick until the model is loaded again.
+//! - After a run that took [`SLOW_NS`], no request with as many input bytes (in powers of two) or more counts as quick. They run on workers, until
+//!   [`RECOVERY_RUNS_MIN`] of them in a row were quick there: a busy machine makes a run look slow now and then. After each further slow run they need
+//!   twice as many, at most [`RECOVERY_RUNS_MAX`]. The processor time of the thread would not tell such a run from a slow one, because most engines
+//!   compute on threads of their own while this one waits.
 //!   Runs that are only a little too long raise the mean of their class. The class runs on workers until its mean has come down.
 //!
 //! These are pure decisions over values that are passed in. The clock and the threads are the pool's.
@@ -20,7 +23,9 @@ use nerite_backend::{CostBound, Job};
 use nerite_config::Padding;
 use nerite_tensor::{Tensor, byte_size};
 
-use crate::limits::{QUICK_BYTES_MAX, QUICK_NS_MAX, QUICK_RUNS_MIN, SIZE_CLASSES, SLOW_NS};
+use crate::limits::{
+    QUICK_BYTES_MAX, QUICK_NS_MAX, QUICK_RUNS_MIN, RECOVERY_RUNS_MAX, RECOVERY_RUNS_MIN, SIZE_CLASSES, SLOW_NS,
+};
 
 /// What was measured of the runs of one model version.
 pub struct Quickness {
@@ -29,8 +34,12 @@ pub struct Quickness {
     keys: RandomState,
     /// One [`Record`] for each place. The hash of a class chooses its place. The place holds the class that ran there last.
     classes: Box<[AtomicU64]>,
-    /// The smallest class of input bytes (see [`class_of`]) that had a slow run.
+    /// The smallest class of input bytes (see [`class_of`]) that had a slow run and has not recovered; `u32::MAX` if none.
     slow_from: AtomicU32,
+    /// Runs of these classes in a row that were quick.
+    recovered_runs: AtomicU32,
+    /// How many of them it takes.
+    recovery_runs: AtomicU32,
 }
 
 /// The properties of a request that determine the time of its run.
@@ -44,11 +53,13 @@ pub struct Size {
     on_host: bool,
 }
 
-/// Reported for the first slow run of that many bytes.
+/// What a run changes for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slow {
-    /// Requests with this many input bytes or more do not count as quick any more.
-    pub bytes_min: u64,
+pub enum Change {
+    /// It was slow. Requests with this many input bytes or more do not count as quick any more.
+    Slow { bytes_min: u64 },
+    /// It was the last of many quick ones. Requests with this many input bytes or more are judged by their own runs again.
+    Recovered { bytes_min: u64 },
 }
 
 impl Quickness {
@@ -61,6 +72,8 @@ impl Quickness {
             keys: RandomState::default(),
             classes: (0..places).map(|_| AtomicU64::new(0)).collect(),
             slow_from: AtomicU32::new(u32::MAX),
+            recovered_runs: AtomicU32::new(0),
+            recovery_runs: AtomicU32::new(RECOVERY_RUNS_MIN),
         }
     }
 
@@ -105,21 +118,40 @@ impl Quickness {
         self.bound == CostBound::Patience && size.is_some_and(|size| size.bytes <= QUICK_BYTES_MAX && size.on_host)
     }
 
-    /// Adds the time of a run of this size. Returns `Slow` if it is the first slow run of its bytes or fewer.
-    pub fn note(&self, size: Option<Size>, ns: u64) -> Option<Slow> {
+    /// Adds the time of a run of this size. Returns what it changes for others of its bytes.
+    pub fn note(&self, size: Option<Size>, ns: u64) -> Option<Change> {
         let size = size?;
         let place = self.place(size)?;
         // Two threads may overwrite each other's record, so a run can be lost. That is harmless for a mean and for a count up to three.
         let before = Record(place.load(Ordering::Relaxed)).of(size.class);
         place.store(before.after(ns).0, Ordering::Relaxed);
+        let class = class_of(size.bytes as u64);
         // A first run fills caches and allocates memory for later ones, so it does not count as slow. With `CostBound::Patience` a front thread never
         // waits longer than [`crate::limits::QUICK_PATIENCE`], so no run counts as slow.
         if ns < SLOW_NS || before.runs() == 0 || self.bound == CostBound::Patience {
+            return if ns <= QUICK_NS_MAX { self.note_recovery(class) } else { None };
+        }
+        self.recovered_runs.store(0, Ordering::Relaxed);
+        let was = self.slow_from.fetch_min(class, Ordering::Relaxed);
+        (class < was).then(|| Change::Slow { bytes_min: least_of(class) })
+    }
+
+    /// Counts a quick run of this class of bytes, if a run of as many or fewer was slow. A count that two threads write at a time may be one too low.
+    fn note_recovery(&self, class: u32) -> Option<Change> {
+        let slow_from = self.slow_from.load(Ordering::Relaxed);
+        if class < slow_from {
             return None;
         }
-        let class = class_of(size.bytes as u64);
-        let was = self.slow_from.fetch_min(class, Ordering::Relaxed);
-        (class < was).then(|| Slow { bytes_min: least_of(class) })
+        let (runs, wanted) =
+            (self.recovered_runs.load(Ordering::Relaxed) + 1, self.recovery_runs.load(Ordering::Relaxed));
+        self.recovered_runs.store(if runs < wanted { runs } else { 0 }, Ordering::Relaxed);
+        let is_over = runs >= wanted
+            && self.slow_from.compare_exchange(slow_from, u32::MAX, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if !is_over {
+            return None;
+        }
+        self.recovery_runs.store((2 * wanted).min(RECOVERY_RUNS_MAX), Ordering::Relaxed);
+        Some(Change::Recovered { bytes_min: least_of(slow_from) })
     }
 
     fn place(&self, size: Size) -> Option<&AtomicU64> {

@@ -12,7 +12,7 @@ use nerite_schedule::InstanceId;
 
 use super::{Run, Shared, State, Work};
 use crate::limits::{NESTED_RUNS_MAX, QUICK_PATIENCE, QUICK_RUNS_IN_A_ROW, TAKEN_OVER_NS_MAX};
-use crate::quickness::Size;
+use crate::quickness::{Change, Size};
 use crate::timer::now_us;
 use crate::verbose::Requests;
 use crate::watch::watch_here;
@@ -234,13 +234,20 @@ impl Shared {
 
     fn note(&self, size: Option<Size>, ns: u64) {
         log::debug!("model '{}': ran and answered in {} µs", self.name, ns / 1000);
-        if let Some(slow) = self.quickness.note(size, ns) {
-            log::info!(
-                "model '{}': a run took {} ms; requests with {} input bytes or more run on workers from now on",
+        match self.quickness.note(size, ns) {
+            Some(Change::Slow { bytes_min }) => log::info!(
+                "model '{}': a run took {} ms; requests with {bytes_min} input bytes or more run on workers from now on, until many in a \
+                 row were quick",
                 self.name,
                 ns / 1_000_000,
-                slow.bytes_min
-            );
+            ),
+            Some(Change::Recovered { bytes_min }) => {
+                log::info!(
+                    "model '{}': requests with {bytes_min} input bytes or more were quick many times in a row",
+                    self.name
+                );
+            }
+            None => {}
         }
     }
 

@@ -81,18 +81,52 @@ fn runs_that_are_a_little_too_long_go_to_workers_until_the_mean_is_down() {
 }
 
 #[test]
-fn a_size_that_was_slow_once_is_never_quick_again_nor_is_a_larger_one() {
+fn a_size_that_was_slow_is_not_quick_for_many_runs_nor_is_a_larger_one() {
     let runs = [times(300, (1, 64, US)), times(300, (2, 4096, US)), times(1, (1, 64, SLOW_NS))].concat();
-    let runs = [runs, times(100_000, (1, 64, US)), times(3, (3, 63, US)), times(3, (4, 32, US))].concat();
+    let runs = [runs, times(200, (1, 64, US)), times(3, (3, 63, US)), times(100_000, (4, 32, US))].concat();
     for (class, bytes, quick) in [(1, 64, false), (2, 4096, false), (3, 63, false), (4, 32, true)] {
         check(CostBound::InputSizes, &runs, (class, bytes), quick);
     }
 }
 
 #[test]
+fn a_size_that_looked_slow_recovers_by_quick_runs_of_it_and_each_time_later() {
+    let quickness = Quickness::new(CostBound::InputSizes);
+    let one = size(1, 64);
+    let run = |count: u32, ns| (0..count).filter_map(|_| quickness.note(one, ns)).collect::<Vec<_>>();
+    assert_eq!(run(9, US), []);
+    let mut wanted = RECOVERY_RUNS_MIN;
+    while wanted < RECOVERY_RUNS_MAX {
+        assert_eq!(run(1, SLOW_NS), [Change::Slow { bytes_min: 33 }]);
+        assert_eq!(run(wanted - 1, US), []);
+        assert!(!quickness.is_quick(one), "after {} of {wanted}", wanted - 1);
+        assert_eq!(run(1, US), [Change::Recovered { bytes_min: 33 }]);
+        assert!(quickness.is_quick(one), "after {wanted}");
+        wanted *= 2;
+    }
+    for _ in 0..2 {
+        assert_eq!(run(1, SLOW_NS).len(), 1);
+        assert_eq!(run(RECOVERY_RUNS_MAX - 1, US).len(), 0);
+        assert_eq!(run(1, US).len(), 1, "it does not take more and more");
+    }
+}
+
+#[test]
+fn another_slow_run_begins_the_recovery_again_and_a_middling_one_does_not_count() {
+    let quickness = Quickness::new(CostBound::InputSizes);
+    let run = |count: u32, ns| (0..count).filter_map(|_| quickness.note(size(1, 64), ns)).count();
+    assert_eq!((run(9, US), run(1, SLOW_NS)), (0, 1));
+    assert_eq!((run(RECOVERY_RUNS_MIN - 1, US), run(1, SLOW_NS), run(RECOVERY_RUNS_MIN - 1, US)), (0, 0, 0));
+    assert_eq!((run(9, MS), run(1, US)), (0, 1));
+}
+
+#[test]
 fn a_slow_run_is_reported_once_for_its_bytes_and_again_for_fewer() {
     let quickness = Quickness::new(CostBound::InputSizes);
-    let run = |class, bytes, ns| quickness.note(size(class, bytes), ns).map(|slow| slow.bytes_min);
+    let run = |class, bytes, ns| match quickness.note(size(class, bytes), ns)? {
+        Change::Slow { bytes_min } => Some(bytes_min),
+        Change::Recovered { .. } => None,
+    };
     assert_eq!(run(1, 4096, 900 * MS), None, "the first of a size");
     assert_eq!(run(1, 4096, 900 * MS), Some(2049));
     assert_eq!(run(1, 4096, 900 * MS), None);
