@@ -35,10 +35,11 @@ output [{ name: "y" data_type: TYPE_FP32 dims: [ -1 ] }]
 TIMED = 'parameters { key: "nerite.timeout_ends_runs" value { string_value: "true" } }'
 
 
-# ONNX Runtime ends a run at its next operator, and is told so in a process of its own as well. The embedded engine cannot be told: isolated, its run
-# ends with its process, some seconds later.
+# ONNX Runtime ends a run at its next operator, and the embedded engine after the present round of a loop. Both are told so in a process of their own as
+# well.
 ENGINES = {
     "server": [servers.onnxruntime_flag()],
+    "embedded": ["--onnxruntime-library=none"],
     "isolated": [servers.onnxruntime_flag(), "--backend-config=onnxruntime,isolated=true"],
     "isolated_embedded": ["--onnxruntime-library=none", "--backend-config=onnxruntime,isolated=true"],
 }

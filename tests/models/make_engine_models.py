@@ -72,7 +72,33 @@ def shapes():
         [value("i", INT64), value("go", BOOL), value("sum", FP32, "n")], [value("on", BOOL), value("next", FP32, "n")])
     write("rounds", [helper.make_node("Loop", ["rounds", "", "x"], ["y"], name="loop_y", body=body)],
           [value("x", FP32, "n"), value("rounds", INT64)], [value("y", FP32, "n")])
+    nested_rounds()
     write("scalar", [node("Neg", "x", "y")], [value("x", FP32)], [value("y", FP32)])
+
+
+def nested_rounds():
+    """A loop in a loop, a list of what the rounds made, constants and values of the outer graph, and a loop in a branch."""
+    twice = helper.make_graph(
+        [node("Identity", "g", "g_on"), node("Add", "s s", "s_next")], "twice",
+        [value("j", INT64), value("g", BOOL), value("s", FP32, "n")], [value("g_on", BOOL), value("s_next", FP32, "n")])
+    body = helper.make_graph(
+        [helper.make_node("Loop", ["two", "go", "sum"], ["doubled"], name="inner", body=twice), node("Add", "doubled x", "plus"),
+         node("Mul", "plus one", "next"), node("Identity", "next", "shown"), node("Identity", "go", "on")], "round",
+        [value("i", INT64), value("go", BOOL), value("sum", FP32, "n")],
+        [value("on", BOOL), value("next", FP32, "n"), value("shown", FP32, "n")])
+    add = helper.make_graph(
+        [node("Identity", "h", "h_on"), node("Add", "t one", "t_next")], "add",
+        [value("k", INT64), value("h", BOOL), value("t", FP32, "n")], [value("h_on", BOOL), value("t_next", FP32, "n")])
+    more = helper.make_graph([helper.make_node("Loop", ["rounds", "", "last"], ["more"], name="loop_more", body=add)], "more_rounds",
+                             [], [value("more", FP32, "n")])
+    same = helper.make_graph([node("Identity", "last", "same")], "same_rounds", [], [value("same", FP32, "n")])
+    write("nested_rounds",
+          [node("Add", "x one", "first"),
+           helper.make_node("Loop", ["rounds", "", "first"], ["last", "list"], name="outer", body=body),
+           helper.make_node("If", ["pick"], ["chosen"], name="if_chosen", then_branch=more, else_branch=same),
+           node("Neg", "chosen", "y")],
+          [value("x", FP32, "n"), value("rounds", INT64), value("pick", BOOL)], [value("y", FP32, "n"), value("list", FP32, "r", "n")],
+          [constant("one", [1], np.float32), constant("two", 2, np.int64)])
 
 
 def types():

@@ -22,6 +22,14 @@ impl Written {
         self.around.ir_version.is_some()
     }
 
+    /// A piece of the graph as the bytes of a file. A version of the format is stated, by which the engine recognises it.
+    pub fn piece_bytes(&self, piece: GraphProto) -> Result<Vec<u8>, String> {
+        let ModelProto { opset_import, ir_version, .. } = &self.around;
+        let (ir_version, opset_import) = (ir_version.or(Some(IR_REPLACEABLE)), opset_import.clone());
+        let model = ModelProto { ir_version, graph: Some(piece), opset_import, ..ModelProto::default() };
+        model.write_buf().map_err(|e| e.to_string())
+    }
+
     /// The present graph as the bytes of a file.
     pub fn into_bytes(self) -> Result<Vec<u8>, String> {
         ModelProto { graph: Some(self.graph), ..self.around }.write_buf().map_err(|e| e.to_string())

@@ -1,13 +1,13 @@
 //! How does the embedded engine run a batch?
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use nerite_backend::{Execute, Times, Work};
+use nerite_backend::{Execute, StopGuard, Times, Work};
 use nerite_memory::{Shortage, allowed_bytes};
 use nerite_request::Status;
 use nerite_tensor::{Shape, Tensor};
-use rten::{NodeId, Value};
+use rten::Value;
 use rten_tensor::Layout;
 
 use crate::convert;
@@ -27,21 +27,31 @@ pub struct EmbeddedInstance {
     runner: Option<Runner>,
     /// Kept empty for the next run, so that it allocates none.
     lists: Lists,
+    /// Whether the present run is to end.
+    is_over: Arc<AtomicBool>,
 }
 
 impl EmbeddedInstance {
     /// An instance that computes with `threads` threads of its own.
     pub fn new(loaded: &Arc<Loaded>, threads: usize) -> EmbeddedInstance {
-        EmbeddedInstance { loaded: Arc::clone(loaded), threads, runner: None, lists: Lists::default() }
+        let (loaded, is_over) = (Arc::clone(loaded), Arc::new(AtomicBool::new(false)));
+        EmbeddedInstance { loaded, threads, runner: None, lists: Lists::default(), is_over }
+    }
+
+    /// Ends the run after its present piece, or round of a loop, if the clients of all its requests go away.
+    fn stopping(&self, work: &Work<'_>) -> Option<StopGuard> {
+        self.is_over.store(false, Ordering::Relaxed);
+        let is_over = Arc::clone(&self.is_over);
+        self.loaded.graph.can_be_ended().then(|| work.stopping(move || is_over.store(true, Ordering::Relaxed)))
     }
 
     /// The inputs of the graph, including the defaults of those that are left out, and the wanted outputs.
     fn lists(&mut self, work: &Work<'_>) -> Result<Lists, Status> {
         let (loaded, inputs, mut lists) = (&self.loaded, work.inputs(), std::mem::take(&mut self.lists));
         for (at, (input, data)) in inputs.iter().zip(out_of_reach(inputs, &loaded.untrusted_inputs)?).enumerate() {
-            let (port, node) = loaded.input(&input.name, at)?;
+            let (port, index) = loaded.input(&input.name, at)?;
             let (name, shape) = (input.name.clone(), port.graph_shape(&input.shape));
-            lists.feeds.push((node, Tensor { name, datatype: input.datatype, shape, data }));
+            lists.feeds.push((index, Tensor { name, datatype: input.datatype, shape, data }));
         }
         let left_out = loaded.defaults.iter().filter(|default| work.input(&default.name).is_none());
         for (at, default) in left_out.enumerate() {
@@ -49,13 +59,13 @@ impl EmbeddedInstance {
         }
         self.check_reach(&lists.feeds)?;
         for (at, name) in work.wanted().iter().enumerate() {
-            lists.nodes.push(self.loaded.output(name, at)?.1);
+            lists.wanted.push(self.loaded.output(name, at)?.1);
         }
         Ok(lists)
     }
 
     /// If the graph computes with INT64 values: refuses values that could lead to numbers beyond 32 bits.
-    fn check_reach(&self, feeds: &[(NodeId, Tensor)]) -> Result<(), Status> {
+    fn check_reach(&self, feeds: &[(usize, Tensor)]) -> Result<(), Status> {
         if self.loaded.magnitudes.is_trivial() {
             return Ok(());
         }
@@ -79,7 +89,7 @@ impl EmbeddedInstance {
             Some(runner) => runner,
             None => Runner::start(self.threads, usize::try_from(allowed_bytes() / MEMORY_SHARE).unwrap_or(usize::MAX))?,
         };
-        match runner.run(Task { loaded: Arc::clone(&self.loaded), lists }) {
+        match runner.run(Task { loaded: Arc::clone(&self.loaded), lists, is_over: Arc::clone(&self.is_over) }) {
             RunOutcome::Done(done, lists) => {
                 (self.runner, self.lists) = (Some(runner), lists);
                 done
@@ -102,7 +112,9 @@ impl Execute for EmbeddedInstance {
     fn execute(&mut self, work: &mut Work<'_>, times: &mut Times) -> Result<(), Status> {
         let lists = self.lists(work)?;
         times.input_ends();
+        let stopping = self.stopping(work);
         let values = self.run(lists)?;
+        drop(stopping);
         times.infer_ends();
         for (at, value) in values.into_iter().enumerate() {
             let Some(name) = work.wanted().get(at).cloned() else { break };

@@ -20,10 +20,12 @@
 mod audit;
 mod convert;
 mod copies;
+mod cut;
 mod defaults;
 mod graph;
 mod instance;
 mod loaded;
+mod program;
 mod rewrite;
 mod runner;
 mod runtime;

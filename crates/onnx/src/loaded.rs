@@ -8,15 +8,15 @@ use nerite_tensor::Tensor;
 use rten::{Model, NodeId};
 
 use crate::audit::MagnitudeBounds;
+use crate::cut::Program;
+use crate::program::Compiled;
 
 /// A graph in the engine, shared by all instances.
 pub struct Loaded {
-    /// The engine's own.
-    pub model: Model,
+    /// The graph.
+    pub graph: Graph,
     /// The inputs and outputs of the graph.
     pub ports: Ports,
-    /// The engine's ids of these.
-    pub nodes: PortNodes,
     /// The values of inputs that a request may leave out.
     pub defaults: Vec<Tensor>,
     /// Inputs that must not change while it runs.
@@ -27,46 +27,92 @@ pub struct Loaded {
     pub lost: AtomicU32,
 }
 
-/// The engine's ids of a graph's inputs and outputs, in the order of its [`Ports`]; `None` for those that the engine
-/// does not know.
-pub struct PortNodes {
-    inputs: Vec<Option<NodeId>>,
-    outputs: Vec<Option<NodeId>>,
+/// A graph in the engine.
+pub enum Graph {
+    /// As one piece, which runs to its end, with the engine's ids of its inputs and outputs.
+    Whole(Model, PortIds<NodeId>),
+    /// In pieces, between which a run can be ended, with the indices of the program's inputs and outputs.
+    Cut(Program<Compiled>, PortIds<usize>),
 }
 
-impl PortNodes {
-    /// The ids of these ports.
-    pub fn of(model: &Model, ports: &Ports) -> PortNodes {
+/// The ids of a graph's inputs and outputs, in the order of its [`Ports`]; `None` for those that it does not know.
+pub struct PortIds<I> {
+    /// The inputs.
+    pub inputs: Vec<Option<I>>,
+    /// The outputs.
+    pub outputs: Vec<Option<I>>,
+}
+
+impl Graph {
+    /// A graph in one piece.
+    pub fn whole(model: Model, ports: &Ports) -> Graph {
         let all = |ports: &[Port]| ports.iter().map(|port| model.find_node(&port.name)).collect();
-        PortNodes { inputs: all(&ports.inputs), outputs: all(&ports.outputs) }
+        let ids = PortIds { inputs: all(&ports.inputs), outputs: all(&ports.outputs) };
+        Graph::Whole(model, ids)
+    }
+
+    /// A graph in pieces.
+    pub fn cut(program: Program<Compiled>, ports: &Ports) -> Graph {
+        let all = |ports: &[Port], known: &[(String, usize)]| {
+            ports.iter().map(|port| known.iter().position(|(name, _)| *name == port.name)).collect()
+        };
+        let inputs = all(&ports.inputs, &program.inputs);
+        let ids = PortIds { inputs, outputs: all(&ports.outputs, &program.outputs) };
+        Graph::Cut(program, ids)
+    }
+
+    /// Whether its runs can be ended.
+    pub fn can_be_ended(&self) -> bool {
+        matches!(self, Graph::Cut(..))
+    }
+
+    fn knows_input(&self, index: usize) -> bool {
+        match self {
+            Graph::Whole(_, ids) => ids.input(index).is_some(),
+            Graph::Cut(_, ids) => ids.input(index).is_some(),
+        }
+    }
+
+    fn knows_output(&self, index: usize) -> bool {
+        match self {
+            Graph::Whole(_, ids) => ids.output(index).is_some(),
+            Graph::Cut(_, ids) => ids.output(index).is_some(),
+        }
+    }
+}
+
+impl<I: Copy> PortIds<I> {
+    /// The id of an input.
+    pub fn input(&self, index: usize) -> Option<I> {
+        self.inputs.get(index).copied().flatten()
+    }
+
+    /// The id of an output.
+    pub fn output(&self, index: usize) -> Option<I> {
+        self.outputs.get(index).copied().flatten()
     }
 }
 
 impl Loaded {
-    /// The input called `name`, which is usually the one at `place`, and its id.
-    pub fn input(&self, name: &str, place: usize) -> Result<(&Port, NodeId), Status> {
-        let found = find(&self.ports.inputs, &self.nodes.inputs, name, place);
-        let (port, node) = found.ok_or_else(|| Status::invalid(format!("the model has no input '{name}'")))?;
-        Ok((port, node.ok_or_else(|| unknown(name))?))
+    /// The input called `name`, which is usually the one at `place`, and its index.
+    pub fn input(&self, name: &str, place: usize) -> Result<(&Port, usize), Status> {
+        let found = find(&self.ports.inputs, name, place);
+        let (port, index) = found.ok_or_else(|| Status::invalid(format!("the model has no input '{name}'")))?;
+        if self.graph.knows_input(index) { Ok((port, index)) } else { Err(unknown(name)) }
     }
 
-    /// The output called `name`, which is usually the one at `place`, and its id.
-    pub fn output(&self, name: &str, place: usize) -> Result<(&Port, NodeId), Status> {
-        let found = find(&self.ports.outputs, &self.nodes.outputs, name, place);
-        found.and_then(|(port, node)| Some((port, node?))).ok_or_else(|| unknown(name))
+    /// The output called `name`, which is usually the one at `place`, and its index.
+    pub fn output(&self, name: &str, place: usize) -> Result<(&Port, usize), Status> {
+        let found = find(&self.ports.outputs, name, place);
+        found.filter(|(_, index)| self.graph.knows_output(*index)).ok_or_else(|| unknown(name))
     }
 }
 
 /// Clients usually name tensors in the order in which the graph declares them.
-fn find<'p>(
-    ports: &'p [Port],
-    nodes: &[Option<NodeId>],
-    name: &str,
-    place: usize,
-) -> Option<(&'p Port, Option<NodeId>)> {
+fn find<'p>(ports: &'p [Port], name: &str, place: usize) -> Option<(&'p Port, usize)> {
     let is_named = |at: &usize| ports.get(*at).is_some_and(|port| port.name == name);
     let at = Some(place).filter(is_named).or_else(|| ports.iter().position(|port| port.name == name))?;
-    Some((ports.get(at)?, nodes.get(at).copied().flatten()))
+    Some((ports.get(at)?, at))
 }
 
 fn unknown(name: &str) -> Status {

@@ -1,6 +1,6 @@
 //! On which thread does the engine run, and what if that thread is lost?
 //!
-//! A graph may need any amount of memory: an outer product of two long vectors is enough. The engine cannot be stopped,
+//! A graph may need any amount of memory: an outer product of two long vectors is enough. An operator cannot be stopped,
 //! and after a failed allocation Rust ends the process. So the engine runs on an expendable thread
 //! ([`nerite_memory::expendable`]), which owns all that it needs. If it needs too much memory, it sleeps forever, the
 //! request fails, and the next request gets a new thread. The memory of a lost thread is lost with it, so a model may
@@ -10,16 +10,18 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use nerite_memory::{Shortage, expendable};
-use nerite_request::Status;
+use nerite_request::{Code, Status};
 use nerite_tensor::Tensor;
-use rten::{NodeId, RunOptions, ThreadPool, Value};
+use rten::{NodeId, RunOptions, ThreadPool, Value, ValueOrView};
 
 use crate::convert;
-use crate::loaded::Loaded;
+use crate::loaded::{Graph, Loaded};
+use crate::program::{Conditions, Fault};
 
 /// A graph to run, with all that the run needs.
 pub struct Task {
@@ -27,15 +29,17 @@ pub struct Task {
     pub loaded: Arc<Loaded>,
     /// The inputs and the wanted outputs.
     pub lists: Lists,
+    /// Set by another thread if the run is to end.
+    pub is_over: Arc<AtomicBool>,
 }
 
 /// The lists of a run. They move to the engine's thread and come back, so that the next run allocates none.
 #[derive(Default)]
 pub struct Lists {
-    /// The graph's inputs, each in the shape that the graph takes.
-    pub feeds: Vec<(NodeId, Tensor)>,
-    /// The wanted outputs.
-    pub nodes: Vec<NodeId>,
+    /// The indices of inputs, with their values in the shape that the graph takes.
+    pub feeds: Vec<(usize, Tensor)>,
+    /// The indices of the wanted outputs.
+    pub wanted: Vec<usize>,
 }
 
 /// The result of a task.
@@ -86,10 +90,10 @@ fn serve(inbox: &Receiver<Task>, tell: &Sender<RunOutcome>, options: &RunOptions
         let lost = |shortage| drop(tell.send(RunOutcome::Lost(shortage)));
         let done = expendable(bytes_max, &lost, || run(&task, options));
         // The client's memory is released before the client gets the answer.
-        let Task { loaded, mut lists } = task;
+        let Task { loaded, mut lists, .. } = task;
         drop(loaded);
         lists.feeds.clear();
-        lists.nodes.clear();
+        lists.wanted.clear();
         if tell.send(RunOutcome::Done(done, lists)).is_err() {
             return;
         }
@@ -97,14 +101,50 @@ fn serve(inbox: &Receiver<Task>, tell: &Sender<RunOutcome>, options: &RunOptions
 }
 
 fn run(task: &Task, options: &RunOptions) -> Result<Vec<Value>, Status> {
-    let Task { loaded, lists } = task;
-    let inputs = lists.feeds.iter().map(|(node, tensor)| Ok((*node, convert::to_engine(tensor, &tensor.shape)?)));
+    let Task { loaded, lists, is_over } = task;
+    let inputs = lists.feeds.iter().map(|(at, tensor)| Ok((*at, convert::to_engine(tensor, &tensor.shape)?)));
     let inputs: Vec<_> = inputs.collect::<Result<_, Status>>()?;
-    let run = || loaded.model.run(inputs, &lists.nodes, Some(options.clone()));
+    let conditions = Conditions { options, is_over };
     // If a mistake of the engine makes it panic at a graph, the request fails and the server continues.
-    match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(result) => result.map_err(|e| failed(&e.to_string())),
+    match catch_unwind(AssertUnwindSafe(|| run_graph(&loaded.graph, inputs, &lists.wanted, &conditions))) {
+        Ok(Ok(values)) => Ok(values),
+        Ok(Err(Fault::Stopped)) => Err(Status::new(Code::Cancelled, "the run was ended: nobody waits for it any more")),
+        Ok(Err(Fault::Failed(why))) => Err(failed(&why)),
         Err(_) => Err(failed("it stopped in the middle of its work; support for this graph is not complete")),
+    }
+}
+
+fn run_graph(
+    graph: &Graph,
+    inputs: Vec<(usize, ValueOrView<'_>)>,
+    wanted: &[usize],
+    conditions: &Conditions<'_>,
+) -> Result<Vec<Value>, Fault> {
+    let unknown = || Fault::Failed("the graph has no such input or output".into());
+    match graph {
+        Graph::Whole(model, ids) => {
+            let named = inputs.into_iter().map(|(at, value)| Some((ids.input(at)?, value)));
+            let named: Vec<(NodeId, ValueOrView<'_>)> = named.collect::<Option<_>>().ok_or_else(unknown)?;
+            let nodes: Option<Vec<NodeId>> = wanted.iter().map(|at| ids.output(*at)).collect();
+            let done = model.run(named, &nodes.ok_or_else(unknown)?, Some(conditions.options.clone()));
+            done.map_err(|error| Fault::Failed(error.to_string()))
+        }
+        Graph::Cut(program, ids) => {
+            let mut given: Vec<Option<ValueOrView<'_>>> = Vec::new();
+            given.resize_with(program.inputs.len(), || None);
+            for (at, value) in inputs {
+                *ids.input(at).and_then(|at| given.get_mut(at)).ok_or_else(unknown)? = Some(value);
+            }
+            for (value, (name, _)) in given.iter().zip(&program.inputs) {
+                if value.is_none() {
+                    return Err(Fault::Failed(format!("missing input '{name}'")));
+                }
+            }
+            let mut made: Vec<Option<Value>> =
+                program.run(given.into_iter().flatten(), conditions)?.into_iter().map(Some).collect();
+            let take = |at: &usize| made.get_mut(ids.output(*at)?)?.take();
+            wanted.iter().map(take).collect::<Option<_>>().ok_or_else(unknown)
+        }
     }
 }
 

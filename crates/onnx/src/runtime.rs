@@ -15,8 +15,8 @@ use rten::{LoadError, LoadErrorKind, ModelOptions};
 use crate::convert::{CURE, is_spoken};
 use crate::graph::Written;
 use crate::instance::EmbeddedInstance;
-use crate::loaded::{Loaded, PortNodes};
-use crate::{audit, defaults, graph, rewrite};
+use crate::loaded::{Graph, Loaded};
+use crate::{audit, cut, defaults, graph, rewrite};
 
 /// The engine's version, as in Cargo.lock.
 const VERSION: &str = "0.27.0";
@@ -64,20 +64,21 @@ impl Runtime for Embedded {
         let defaults = defaults::take(&mut written.graph, &opened).map_err(|why| cannot(context, &why))?;
         let magnitudes = audit::audit(&written).map_err(|why| cannot(context, &why))?;
         let is_rewritten = rewrite::rewrite(&mut written.graph) || !defaults.is_empty();
-        // The graph is dropped before the engine makes its own. Otherwise its weights would be in memory twice.
-        let is_known = nodes.external_files.is_empty() && written.tells_version();
-        let source = if is_rewritten {
-            Source::Rewritten(rewritten(context, written)?)
-        } else {
-            drop(written);
-            if is_known { Source::Read } else { Source::File }
+        let graph = match cut::cut(&written.graph) {
+            Some(program) => {
+                let mut load = |piece| {
+                    let bytes = written.piece_bytes(piece).map_err(|why| cannot(context, &why))?;
+                    load_graph(context, &path, &Source::Rewritten(bytes))
+                };
+                Graph::cut(program.compile(&mut load)?, &ports)
+            }
+            None => Graph::whole(load_whole(context, &path, &nodes, written, is_rewritten)?, &ports),
         };
-        let model = load_graph(context, &path, &source)?;
         let threads = onnx::threads(context)?;
         let cost_bound = onnx::cost_bound(&nodes, &ports);
         let untrusted_inputs = UntrustedInputs::of(&nodes.graph);
-        let (nodes, lost) = (PortNodes::of(&model, &ports), AtomicU32::new(0));
-        let loaded = Arc::new(Loaded { model, ports, nodes, defaults, untrusted_inputs, magnitudes, lost });
+        let lost = AtomicU32::new(0);
+        let loaded = Arc::new(Loaded { graph, ports, defaults, untrusted_inputs, magnitudes, lost });
         Ok(Arc::new(EmbeddedModel {
             loaded,
             threads,
@@ -137,6 +138,24 @@ fn rewritten(context: &LoadContext, written: Written) -> Result<Vec<u8>, Status>
         ));
     }
     written.into_bytes().map_err(|why| cannot(context, &why))
+}
+
+/// Loads the graph in one piece. It is dropped before the engine makes its own. Otherwise its weights would be in memory twice.
+fn load_whole(
+    context: &LoadContext,
+    path: &Path,
+    nodes: &Nodes,
+    written: Written,
+    is_rewritten: bool,
+) -> Result<rten::Model, Status> {
+    let is_known = nodes.external_files.is_empty() && written.tells_version();
+    let source = if is_rewritten {
+        Source::Rewritten(rewritten(context, written)?)
+    } else {
+        drop(written);
+        if is_known { Source::Read } else { Source::File }
+    };
+    load_graph(context, path, &source)
 }
 
 /// Loads the graph, optimised unless the configuration says no. The engine's optimiser panics at some graphs that the

@@ -1,0 +1,409 @@
+//! Where is a graph cut, so that its run can be ended in between?
+//!
+//! The engine runs a graph to its end and cannot be told to stop. Only loops make a run endless, because a request can choose the number of their rounds.
+//! So a graph is cut before and after each `Loop`. The pieces between loops and the bodies of loops become graphs of their own, and the server does the
+//! rounds ([`crate::program`]). An `If` with a loop in one of its branches is cut in the same way.
+//!
+//! ```text
+//!   x ─► Plain ─► Loop ─► Plain ─► y          each value has a place, by which the pieces pass it on
+//!                  └─ body: Plain ─► Loop ─► Plain
+//! ```
+
+use std::collections::{HashMap, HashSet};
+
+use rten_onnx::onnx::{AttributeProto, DataLocation, GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto};
+
+/// A graph in pieces, which run one after the other. `G` is a piece without loops: as it is written, or in the engine.
+#[derive(Debug)]
+pub struct Program<G> {
+    /// The number of values that the pieces pass on. Each has a place below this number.
+    pub values: usize,
+    /// The names and places of the given values: the graph's inputs, then what it takes from the graph around it.
+    pub inputs: Vec<(String, usize)>,
+    /// The pieces, in the order of their runs.
+    pub pieces: Vec<Piece<G>>,
+    /// The names and places of the results.
+    pub outputs: Vec<(String, usize)>,
+}
+
+/// A part of a graph.
+#[derive(Debug)]
+pub enum Piece<G> {
+    /// Operators without loops.
+    Plain {
+        /// The operators.
+        graph: G,
+        /// What they read, in the order of the graph's inputs.
+        inputs: Vec<Use>,
+        /// The places of what they make, in the order of the graph's outputs.
+        outputs: Vec<usize>,
+    },
+    /// A `Loop`.
+    Loop(LoopPiece<G>),
+    /// An `If` with a loop in one of its branches.
+    If {
+        /// The condition.
+        condition: usize,
+        /// What the branches take from this graph, first that of `then`.
+        captured: [Vec<usize>; 2],
+        /// The branches `then` and `else`.
+        branches: Box<[Program<G>; 2]>,
+        /// The places of the results, as far as the graph has names for them.
+        outputs: Vec<Option<usize>>,
+    },
+}
+
+/// A `Loop`.
+#[derive(Debug)]
+pub struct LoopPiece<G> {
+    /// The number of rounds.
+    pub rounds: Option<usize>,
+    /// The first condition.
+    pub condition: Option<usize>,
+    /// What the first round gets and each round passes to the next.
+    pub carried: Vec<Use>,
+    /// What the body takes from this graph.
+    pub captured: Vec<usize>,
+    /// A round.
+    pub body: Program<G>,
+    /// The places of the results, as far as the graph has names for them.
+    pub outputs: Vec<Option<usize>>,
+}
+
+/// A piece reads a value.
+#[derive(Clone, Copy, Debug)]
+pub struct Use {
+    /// The value's place.
+    pub place: usize,
+    /// Whether no later piece reads it, so this piece may have its memory.
+    pub is_last: bool,
+}
+
+/// The pieces of a graph with loops. `None` if it has none, or if a constant in another file or an unknown value keeps it from being cut.
+pub fn cut(graph: &GraphProto) -> Option<Program<GraphProto>> {
+    let can_be_cut = graph.node.iter().any(has_loop) && !has_constant_outside(graph);
+    if can_be_cut { Cutter::new(graph, &[], &HashMap::new(), true)?.program() } else { None }
+}
+
+fn is_standard(node: &NodeProto, op: &str) -> bool {
+    node.op_type.as_deref() == Some(op)
+        && node.domain.as_deref().is_none_or(|domain| domain.is_empty() || domain == "ai.onnx")
+}
+
+fn has_loop(node: &NodeProto) -> bool {
+    is_standard(node, "Loop") || is_standard(node, "If") && inner(node).any(|graph| graph.node.iter().any(has_loop))
+}
+
+fn has_constant_outside(graph: &GraphProto) -> bool {
+    let is_outside = |constant: &TensorProto| constant.data_location == Some(DataLocation::EXTERNAL);
+    let attributes = || graph.node.iter().flat_map(|node| &node.attribute);
+    graph.initializer.iter().any(is_outside)
+        || attributes()
+            .any(|one| one.t.as_ref().is_some_and(is_outside) || one.g.as_ref().is_some_and(has_constant_outside))
+}
+
+fn inner(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
+    node.attribute.iter().filter_map(|attribute| attribute.g.as_ref())
+}
+
+fn branch<'g>(node: &'g NodeProto, name: &str) -> Option<&'g GraphProto> {
+    let is_it = |attribute: &&AttributeProto| attribute.name.as_deref() == Some(name);
+    node.attribute.iter().find(is_it)?.g.as_ref()
+}
+
+fn names(values: &[ValueInfoProto]) -> impl Iterator<Item = &str> {
+    values.iter().filter_map(|value| value.name.as_deref())
+}
+
+/// The names that a node reads, also inside its inner graphs.
+fn reads<'g>(node: &'g NodeProto, found: &mut Vec<&'g str>) {
+    found.extend(node.input.iter().map(String::as_str).filter(|name| !name.is_empty()));
+    inner(node).for_each(|graph| captures(graph, found));
+}
+
+/// The names that a graph takes from the one around it.
+fn captures<'g>(graph: &'g GraphProto, found: &mut Vec<&'g str>) {
+    let mut read = Vec::new();
+    graph.node.iter().for_each(|node| reads(node, &mut read));
+    read.extend(names(&graph.output));
+    let constants = graph.initializer.iter().filter_map(|constant| constant.name.as_deref());
+    let made = graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str));
+    let own: HashSet<&str> = names(&graph.input).chain(constants).chain(made).collect();
+    found.extend(read.into_iter().filter(|name| !own.contains(name)));
+}
+
+/// A value that the graph states. Each piece that reads it has a copy.
+#[derive(Clone, Copy)]
+enum Constant<'g> {
+    Initializer(&'g TensorProto),
+    Node(&'g NodeProto),
+}
+
+/// The nodes of a piece, before it is known what other pieces read of it.
+enum Step<'g> {
+    Plain(Vec<NodeProto>),
+    Cut(&'g NodeProto),
+}
+
+struct Cutter<'g> {
+    graph: &'g GraphProto,
+    is_outermost: bool,
+    constants: HashMap<&'g str, Constant<'g>>,
+    places: HashMap<String, usize>,
+    inputs: Vec<String>,
+    outputs: Vec<String>,
+    steps: Vec<Step<'g>>,
+    /// What each step reads of others, each name once.
+    read: Vec<Vec<String>>,
+}
+
+impl<'g> Cutter<'g> {
+    fn new(
+        graph: &'g GraphProto,
+        captured: &[String],
+        outer: &HashMap<&'g str, Constant<'g>>,
+        is_outermost: bool,
+    ) -> Option<Cutter<'g>> {
+        let mut constants = outer.clone();
+        for made in names(&graph.input).chain(graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str)))
+        {
+            constants.remove(made);
+        }
+        constants.extend(
+            graph.initializer.iter().filter_map(|one| Some((one.name.as_deref()?, Constant::Initializer(one)))),
+        );
+        let stated = graph.node.iter().filter(|node| is_standard(node, "Constant"));
+        constants.extend(stated.filter_map(|node| Some((node.output.first()?.as_str(), Constant::Node(node)))));
+        let given = names(&graph.input).filter(|name| !constants.contains_key(name)).map(str::to_owned);
+        let inputs: Vec<String> = given.chain(captured.iter().cloned()).collect();
+        let outputs = names(&graph.output).map(str::to_owned).collect();
+        let (places, steps, read) = (HashMap::new(), Vec::new(), Vec::new());
+        let mut cutter = Cutter { graph, is_outermost, constants, places, inputs, outputs, steps, read };
+        cutter.take_steps();
+        cutter.give_places()?;
+        Some(cutter)
+    }
+
+    /// Divides the nodes. Where a loop or the caller needs a constant as a value, an operator makes it one.
+    fn take_steps(&mut self) {
+        let mut plain = Vec::new();
+        for node in self.graph.node.iter().filter(|node| !is_standard(node, "Constant")) {
+            if !has_loop(node) {
+                plain.push(node.clone());
+                continue;
+            }
+            let wanted = node.input.iter().filter(|name| self.constants.contains_key(name.as_str()));
+            plain.extend(wanted.map(|name| as_value(name)));
+            self.steps.push(Step::Plain(std::mem::take(&mut plain)));
+            self.steps.push(Step::Cut(node));
+        }
+        for output in &mut self.outputs {
+            if self.constants.contains_key(output.as_str()) {
+                plain.push(as_value(output));
+                *output = value_of(output);
+            }
+        }
+        self.steps.push(Step::Plain(plain));
+        self.steps.retain(|step| !matches!(step, Step::Plain(nodes) if nodes.is_empty()));
+        let mut made = HashSet::new();
+        for step in &mut self.steps {
+            if let Step::Plain(nodes) = step {
+                // Two loops may need the same constant.
+                nodes.retain(|node| node.output.iter().any(String::is_empty) || made.insert(node.output.clone()));
+            }
+        }
+    }
+
+    /// Gives each value a place. `None` if a value is read that nothing makes.
+    fn give_places(&mut self) -> Option<()> {
+        let made = self.steps.iter().flat_map(|step| match step {
+            Step::Plain(nodes) => nodes.iter().flat_map(|node| node.output.clone()).collect::<Vec<_>>(),
+            Step::Cut(node) => node.output.clone(),
+        });
+        for name in self.inputs.clone().into_iter().chain(made).filter(|name| !name.is_empty()) {
+            let next = self.places.len();
+            self.places.entry(name).or_insert(next);
+        }
+        for step in &self.steps {
+            let (mut read, mut own) = (Vec::new(), HashSet::new());
+            match step {
+                Step::Plain(nodes) => {
+                    nodes.iter().for_each(|node| reads(node, &mut read));
+                    own.extend(nodes.iter().flat_map(|node| node.output.iter().map(String::as_str)));
+                }
+                Step::Cut(node) => reads(node, &mut read),
+            }
+            let is_cut = matches!(step, Step::Cut(_));
+            let mut names: Vec<String> = Vec::new();
+            for name in read.into_iter().filter(|name| !own.contains(name)) {
+                let name = match self.constants.contains_key(name) {
+                    true if is_cut && self.places.contains_key(&value_of(name)) => value_of(name),
+                    true => continue,
+                    false => name.to_owned(),
+                };
+                self.places.get(&name)?;
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+            self.read.push(names);
+        }
+        self.outputs.iter().all(|name| self.places.contains_key(name)).then_some(())
+    }
+
+    fn program(self) -> Option<Program<GraphProto>> {
+        let mut pieces = Vec::with_capacity(self.steps.len());
+        for (at, step) in self.steps.iter().enumerate() {
+            pieces.push(match step {
+                Step::Plain(nodes) => self.plain(at, nodes),
+                Step::Cut(node) if is_standard(node, "Loop") => self.rounds(at, node)?,
+                Step::Cut(node) => self.choice(node)?,
+            });
+        }
+        let placed =
+            |names: &[String]| names.iter().map(|name| Some((name.clone(), *self.places.get(name)?))).collect();
+        let outputs: Option<Vec<_>> = placed(&self.outputs);
+        // The caller knows an output by the name that the graph has for it.
+        let named = names(&self.graph.output).map(str::to_owned).zip(outputs?).map(|(name, (_, place))| (name, place));
+        Some(Program { values: self.places.len(), inputs: placed(&self.inputs)?, outputs: named.collect(), pieces })
+    }
+
+    fn is_read_after(&self, at: usize, name: &String) -> bool {
+        self.outputs.contains(name) || self.read.iter().skip(at + 1).any(|names| names.contains(name))
+    }
+
+    fn plain(&self, at: usize, nodes: &[NodeProto]) -> Piece<GraphProto> {
+        let read = self.read.get(at).map(Vec::as_slice).unwrap_or_default();
+        let made: Vec<&String> = nodes.iter().flat_map(|node| &node.output).collect();
+        let kept: Vec<&String> = made.iter().copied().filter(|name| self.is_read_after(at, name)).collect();
+        let mut stated: Vec<&str> = Vec::new();
+        nodes.iter().for_each(|node| reads(node, &mut stated));
+        let stated: HashSet<&str> = stated.into_iter().collect();
+        let mut graph = GraphProto {
+            input: read.iter().map(|name| self.declared(name)).collect(),
+            output: kept.iter().map(|name| untyped(name)).collect(),
+            value_info: self.graph.value_info.clone(),
+            ..GraphProto::default()
+        };
+        graph.value_info.retain(|value| value.name.as_ref().is_some_and(|name| made.contains(&name)));
+        for constant in stated.iter().filter_map(|name| self.constants.get(name)) {
+            match constant {
+                Constant::Initializer(constant) => graph.initializer.push((*constant).clone()),
+                Constant::Node(node) => graph.node.push((*node).clone()),
+            }
+        }
+        graph.node.extend(nodes.iter().cloned());
+        let inputs = read.iter().filter_map(|name| self.used(at, name)).collect();
+        Piece::Plain { graph, inputs, outputs: kept.iter().filter_map(|name| self.place(name)).collect() }
+    }
+
+    fn rounds(&self, at: usize, node: &'g NodeProto) -> Option<Piece<GraphProto>> {
+        let graph = branch(node, "body")?;
+        let inputs: Vec<Option<String>> = node.input.iter().map(|name| self.value(name)).collect();
+        let place = |index: usize| inputs.get(index)?.as_ref().and_then(|name| self.place(name));
+        let names: Vec<&String> = inputs.iter().skip(2).map(Option::as_ref).collect::<Option<_>>()?;
+        let captured = self.captured(graph);
+        let body = Cutter::new(graph, &captured, &self.constants, false)?.program()?;
+        if body.inputs.len() != 2 + names.len() + captured.len() || body.outputs.len() < 1 + names.len() {
+            return None;
+        }
+        let is_shared = |name: &String| {
+            captured.contains(name) || inputs.iter().filter(|input| input.as_ref() == Some(name)).count() > 1
+        };
+        let carried = names.iter().map(|name| {
+            let used = self.used(at, name)?;
+            Some(Use { is_last: used.is_last && !is_shared(name), ..used })
+        });
+        Some(Piece::Loop(LoopPiece {
+            rounds: place(0),
+            condition: place(1),
+            carried: carried.collect::<Option<_>>()?,
+            captured: captured.iter().filter_map(|name| self.place(name)).collect(),
+            body,
+            outputs: node.output.iter().map(|name| self.place(name)).collect(),
+        }))
+    }
+
+    fn choice(&self, node: &'g NodeProto) -> Option<Piece<GraphProto>> {
+        let one = |name: &str| {
+            let graph = branch(node, name)?;
+            let captured = self.captured(graph);
+            let program = Cutter::new(graph, &captured, &self.constants, false)?.program()?;
+            let places = captured.iter().filter_map(|name| self.place(name)).collect();
+            (program.outputs.len() >= node.output.len()).then_some((places, program))
+        };
+        let ((then_places, then_program), (else_places, else_program)) = (one("then_branch")?, one("else_branch")?);
+        Some(Piece::If {
+            condition: self.place(&self.value(node.input.first()?)?)?,
+            captured: [then_places, else_places],
+            branches: Box::new([then_program, else_program]),
+            outputs: node.output.iter().map(|name| self.place(name)).collect(),
+        })
+    }
+
+    /// What an inner graph takes from this one, except constants, of which it has copies.
+    fn captured(&self, graph: &GraphProto) -> Vec<String> {
+        let mut found = Vec::new();
+        captures(graph, &mut found);
+        let mut captured: Vec<String> = Vec::new();
+        for name in found.into_iter().filter(|name| !self.constants.contains_key(name)) {
+            if !captured.iter().any(|had| had == name) {
+                captured.push(name.to_owned());
+            }
+        }
+        captured
+    }
+
+    /// The name of the value that is read by this name; `None` for an input that is left out.
+    fn value(&self, name: &str) -> Option<String> {
+        let named = if self.constants.contains_key(name) { value_of(name) } else { name.to_owned() };
+        (!name.is_empty()).then_some(named)
+    }
+
+    fn place(&self, name: &str) -> Option<usize> {
+        self.places.get(name).copied()
+    }
+
+    fn used(&self, at: usize, name: &String) -> Option<Use> {
+        Some(Use { place: self.place(name)?, is_last: !self.is_read_after(at, name) })
+    }
+
+    /// A piece's input. Shapes that are declared inside loops need not hold in every round, so only an outermost input keeps its own.
+    fn declared(&self, name: &str) -> ValueInfoProto {
+        let values = self.graph.input.iter().chain(&self.graph.value_info);
+        let found = values.into_iter().find(|value| value.name.as_deref() == Some(name));
+        let is_whole = self.is_outermost && names(&self.graph.input).any(|input| input == name);
+        match found {
+            Some(value) if is_whole => value.clone(),
+            Some(value) => ValueInfoProto { r#type: value.r#type.as_ref().map(shapeless), ..value.clone() },
+            None => untyped(name),
+        }
+    }
+}
+
+fn shapeless(declared: &TypeProto) -> TypeProto {
+    let mut declared = declared.clone();
+    declared.tensor_type.iter_mut().for_each(|tensor| tensor.shape = None);
+    declared
+}
+
+fn untyped(name: &str) -> ValueInfoProto {
+    ValueInfoProto { name: Some(name.to_owned()), r#type: None }
+}
+
+fn value_of(constant: &str) -> String {
+    format!("{constant}/value")
+}
+
+fn as_value(constant: &str) -> NodeProto {
+    NodeProto {
+        op_type: Some("Identity".into()),
+        name: Some(value_of(constant)),
+        input: vec![constant.to_owned()],
+        output: vec![value_of(constant)],
+        ..NodeProto::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

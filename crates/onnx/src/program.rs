@@ -1,0 +1,243 @@
+//! How does a graph with loops run, so that it can be ended after each round?
+//!
+//! The engine runs the pieces between loops ([`crate::cut`]). The rounds of a loop are done here, in the way of the engine's own `Loop`, and before each
+//! piece and each round the flag of the run is read. A piece without loops runs to its end.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nerite_request::Status;
+use rten::{Model, NodeId, RunOptions, Value, ValueOrView};
+use rten_onnx::onnx::GraphProto;
+use rten_tensor::prelude::*;
+use rten_tensor::{Tensor, TensorView};
+
+use crate::cut::{LoopPiece, Piece, Program, Use};
+
+/// A piece in the engine.
+pub struct Compiled {
+    model: Model,
+    inputs: Vec<NodeId>,
+    outputs: Vec<NodeId>,
+}
+
+/// Why a run has no results.
+#[derive(Debug)]
+pub enum Fault {
+    /// It was told to end.
+    Stopped,
+    /// It failed.
+    Failed(String),
+}
+
+/// What all pieces of a run have in common.
+pub struct Conditions<'r> {
+    /// The engine's options.
+    pub options: &'r RunOptions,
+    /// Whether the run is to end.
+    pub is_over: &'r AtomicBool,
+}
+
+impl Conditions<'_> {
+    /// An error if the run is to end.
+    pub fn check(&self) -> Result<(), Fault> {
+        if self.is_over.load(Ordering::Relaxed) { Err(Fault::Stopped) } else { Ok(()) }
+    }
+}
+
+/// The values of a run by their places.
+type Values<'v> = Vec<Option<ValueOrView<'v>>>;
+
+impl Program<GraphProto> {
+    /// The same pieces in the engine. `load` gets each graph once.
+    pub fn compile(
+        self,
+        load: &mut dyn FnMut(GraphProto) -> Result<Model, Status>,
+    ) -> Result<Program<Compiled>, Status> {
+        let Program { values, inputs, pieces, outputs } = self;
+        let pieces = pieces.into_iter().map(|piece| piece.compile(load)).collect::<Result<_, _>>()?;
+        Ok(Program { values, inputs, pieces, outputs })
+    }
+}
+
+impl Piece<GraphProto> {
+    fn compile(self, load: &mut dyn FnMut(GraphProto) -> Result<Model, Status>) -> Result<Piece<Compiled>, Status> {
+        Ok(match self {
+            Piece::Plain { graph, inputs, outputs } => {
+                let model = load(graph)?;
+                let (input_ids, output_ids) = (model.input_ids().to_vec(), model.output_ids().to_vec());
+                let graph = Compiled { model, inputs: input_ids, outputs: output_ids };
+                Piece::Plain { graph, inputs, outputs }
+            }
+            Piece::Loop(LoopPiece { rounds, condition, carried, captured, body, outputs }) => {
+                let body = body.compile(load)?;
+                Piece::Loop(LoopPiece { rounds, condition, carried, captured, body, outputs })
+            }
+            Piece::If { condition, captured, branches, outputs } => {
+                let [then, other] = *branches;
+                let branches = Box::new([then.compile(load)?, other.compile(load)?]);
+                Piece::If { condition, captured, branches, outputs }
+            }
+        })
+    }
+}
+
+impl Program<Compiled> {
+    /// The results for these values, which are in the order of the program's inputs.
+    pub fn run<'v>(
+        &self,
+        given: impl IntoIterator<Item = ValueOrView<'v>>,
+        conditions: &Conditions<'_>,
+    ) -> Result<Vec<Value>, Fault> {
+        let mut values: Values<'v> = std::iter::repeat_with(|| None).take(self.values).collect();
+        for ((_, place), value) in self.inputs.iter().zip(given) {
+            put(&mut values, Some(*place), value);
+        }
+        for piece in &self.pieces {
+            conditions.check()?;
+            piece.run(&mut values, conditions)?;
+        }
+        let mut results = Vec::with_capacity(self.outputs.len());
+        for (at, (_, place)) in self.outputs.iter().enumerate() {
+            let is_wanted_again = self.outputs.iter().skip(at + 1).any(|(_, other)| other == place);
+            results.push(take_or_copy(&mut values, Use { place: *place, is_last: !is_wanted_again })?.into_owned());
+        }
+        Ok(results)
+    }
+}
+
+impl Piece<Compiled> {
+    fn run(&self, values: &mut Values<'_>, conditions: &Conditions<'_>) -> Result<(), Fault> {
+        let (places, results): (Vec<Option<usize>>, _) = match self {
+            Piece::Plain { graph, inputs, outputs } => {
+                (outputs.iter().copied().map(Some).collect(), graph.run(values, inputs, conditions)?)
+            }
+            Piece::Loop(piece) => (piece.outputs.clone(), piece.run(values, conditions)?),
+            Piece::If { condition, captured, branches, outputs } => {
+                let is_chosen = number(values, *condition, "the condition of an If")? != 0;
+                let ([then, other], [then_takes, other_takes]) = (&**branches, captured);
+                let (branch, takes) = if is_chosen { (then, then_takes) } else { (other, other_takes) };
+                let given = takes.iter().map(|place| view(values, *place)).collect::<Result<Vec<_>, _>>()?;
+                (outputs.clone(), branch.run(given, conditions)?)
+            }
+        };
+        let named = places.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        if named > results.len() {
+            let made = results.len();
+            return Err(Fault::Failed(format!("an operator returned {made} outputs but the graph names {named}")));
+        }
+        places.into_iter().zip(results).for_each(|(place, value)| put(values, place, value.into()));
+        Ok(())
+    }
+}
+
+impl Compiled {
+    fn run(&self, values: &mut Values<'_>, uses: &[Use], conditions: &Conditions<'_>) -> Result<Vec<Value>, Fault> {
+        // A value that is not read again is passed with its memory, so that the engine can write its result there.
+        let mut taken: Vec<Option<ValueOrView<'_>>> = uses
+            .iter()
+            .map(|used| if used.is_last { values.get_mut(used.place).and_then(Option::take) } else { None })
+            .collect();
+        let mut inputs = Vec::with_capacity(uses.len());
+        for ((used, taken), id) in uses.iter().zip(&mut taken).zip(&self.inputs) {
+            let value = if used.is_last { taken.take().ok_or_else(missing)? } else { view(values, used.place)? };
+            inputs.push((*id, value));
+        }
+        let run = self.model.run(inputs, &self.outputs, Some(conditions.options.clone()));
+        run.map_err(|error| Fault::Failed(error.to_string()))
+    }
+}
+
+impl LoopPiece<Compiled> {
+    fn run(&self, values: &mut Values<'_>, conditions: &Conditions<'_>) -> Result<Vec<Value>, Fault> {
+        let rounds = self.rounds.map(|place| number(values, place, "the number of rounds of a Loop")).transpose()?;
+        let condition = self.condition.map(|place| number(values, place, "the condition of a Loop")).transpose()?;
+        let (rounds, mut goes_on) = (rounds.unwrap_or(i32::MAX), condition.unwrap_or(1));
+        let mut carried = Vec::with_capacity(self.carried.len());
+        for used in &self.carried {
+            carried.push(take_or_copy(values, *used)?);
+        }
+        let captured = self.captured.iter().map(|place| view(values, *place)).collect::<Result<Vec<_>, _>>()?;
+        let mut lists: Vec<Vec<Value>> = Vec::new();
+        lists.resize_with(self.body.outputs.len().saturating_sub(1 + carried.len()), Vec::new);
+        let mut round = 0;
+        while round < rounds && goes_on != 0 {
+            conditions.check()?;
+            let first = [Tensor::from(round).into(), Tensor::from(goes_on).into()];
+            let given = first.into_iter().chain(std::mem::take(&mut carried)).chain(captured.iter().cloned());
+            let mut results = self.body.run(given, conditions)?.into_iter();
+            goes_on = results.next().as_ref().and_then(whole).ok_or_else(|| not_one("the condition of a Loop"))?;
+            carried.extend(results.by_ref().take(self.carried.len()).map(ValueOrView::Value));
+            lists.iter_mut().zip(results).for_each(|(list, value)| list.push(value));
+            round += 1;
+        }
+        let mut results: Vec<Value> = carried.into_iter().map(ValueOrView::into_owned).collect();
+        for list in lists.into_iter().filter(|list| !list.is_empty()) {
+            conditions.check()?;
+            results.push(joined(list)?);
+        }
+        Ok(results)
+    }
+}
+
+/// The values of all rounds in one, with the rounds as its first dimension.
+fn joined(list: Vec<Value>) -> Result<Value, Fault> {
+    match list.first() {
+        Some(Value::FloatTensor(_)) => joined_of::<f32>(list),
+        Some(Value::Int32Tensor(_)) => joined_of::<i32>(list),
+        Some(Value::Int8Tensor(_)) => joined_of::<i8>(list),
+        Some(Value::UInt8Tensor(_)) => joined_of::<u8>(list),
+        _ => Err(Fault::Failed("the rounds of a Loop have made what cannot be joined".into())),
+    }
+}
+
+fn joined_of<T: Copy>(list: Vec<Value>) -> Result<Value, Fault>
+where
+    Tensor<T>: TryFrom<Value>,
+    Value: From<Tensor<T>>,
+{
+    let differ = || Fault::Failed("the rounds of a Loop have made tensors of different types or shapes".into());
+    let rounds = list.len();
+    let mut all: Option<Tensor<T>> = None;
+    for value in list {
+        let mut tensor: Tensor<T> = value.try_into().map_err(|_| differ())?;
+        let shape: Vec<usize> = std::iter::once(rounds).chain(tensor.shape().iter().copied()).collect();
+        tensor.insert_axis(0);
+        all.get_or_insert_with(|| Tensor::with_capacity(&shape, 0)).append(0, &tensor).map_err(|_| differ())?;
+    }
+    all.map(Value::from).ok_or_else(differ)
+}
+
+fn put<'v>(values: &mut Values<'v>, place: Option<usize>, value: ValueOrView<'v>) {
+    if let Some(at) = place.and_then(|place| values.get_mut(place)) {
+        *at = Some(value);
+    }
+}
+
+fn view<'s>(values: &'s Values<'_>, place: usize) -> Result<ValueOrView<'s>, Fault> {
+    values.get(place).and_then(Option::as_ref).map(|value| ValueOrView::View(value.as_view())).ok_or_else(missing)
+}
+
+fn take_or_copy<'v>(values: &mut Values<'v>, used: Use) -> Result<ValueOrView<'v>, Fault> {
+    let at = values.get_mut(used.place).ok_or_else(missing)?;
+    if used.is_last { at.take() } else { at.clone() }.ok_or_else(missing)
+}
+
+fn number(values: &Values<'_>, place: usize, what: &str) -> Result<i32, Fault> {
+    let ValueOrView::View(view) = view(values, place)? else { return Err(missing()) };
+    let tensor: Option<TensorView<'_, i32>> = view.try_into().ok();
+    tensor.and_then(|tensor| tensor.item().copied()).ok_or_else(|| not_one(what))
+}
+
+fn whole(value: &Value) -> Option<i32> {
+    let Value::Int32Tensor(tensor) = value else { return None };
+    tensor.item().copied()
+}
+
+fn not_one(what: &str) -> Fault {
+    Fault::Failed(format!("{what} is not one number of 32 bits"))
+}
+
+/// Only an input that the request leaves out.
+fn missing() -> Fault {
+    Fault::Failed("an input of the graph is missing".into())
+}

@@ -1,0 +1,121 @@
+//! Are loops computed as written, and does a run with a loop end with its client?
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use nerite_backend::conformance::context;
+use nerite_backend::{Batch, Instance, InstanceSpec, Job, LoadContext, ModelVersion, NoMeter, Runtime};
+use nerite_config::ModelConfig;
+use nerite_memory::{Buffer, Number};
+use nerite_onnx::Embedded;
+use nerite_request::{
+    AdmittedRequest, Cancel, Code, InferResponse, Parameters, Reply, Response, Sequence, Status, Wanted,
+};
+use nerite_tensor::{DataType, Name, Shape, Tensor};
+
+#[global_allocator]
+static HEAP: nerite_memory::Heap = nerite_memory::Heap;
+
+/// Rounds that take hours.
+const ENDLESS: i64 = (1 << 31) - 1;
+
+fn instance(graph: &str) -> Box<dyn Instance> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models");
+    let config = ModelConfig {
+        name: graph.into(),
+        backend: "onnxruntime".into(),
+        default_model_filename: format!("{graph}.onnx"),
+        ..ModelConfig::default()
+    };
+    let mut context = context(&folder, config);
+    context.version_dir.clone_from(&context.model_dir);
+    context.settings.insert("default-max-batch-size".into(), "0".into());
+    let config = Embedded.complete(&context).unwrap();
+    let context = LoadContext { config: Arc::new(config), ..context };
+    Embedded.load(&context).unwrap().instance(&InstanceSpec::default()).unwrap()
+}
+
+fn tensor<T: Number>(name: &str, datatype: DataType, shape: &[i64], values: Vec<T>) -> Tensor {
+    let data = Buffer::from_numbers(values);
+    Tensor { name: name.into(), datatype, shape: Shape::from_slice(shape), data }
+}
+
+/// `None` if there is no answer after ten seconds.
+fn run(
+    instance: &mut dyn Instance,
+    inputs: Vec<Tensor>,
+    wanted: &[&str],
+    cancel: &Cancel,
+) -> Option<Result<InferResponse, Status>> {
+    let (tell, told) = channel();
+    let wanted: Vec<Wanted> = wanted.iter().map(|name| Wanted { name: (*name).into(), slot: None }).collect();
+    let request = AdmittedRequest {
+        id: Name::default(),
+        rows: 1,
+        inputs: inputs.into(),
+        wanted: wanted.into(),
+        priority: 0,
+        timeout_us: 0,
+        sequence: Sequence::default(),
+        parameters: Parameters::new(),
+        cancel: cancel.clone(),
+        reply: Reply::new(move |response| drop(tell.send(response))),
+    };
+    let job = Job::new(request, ModelVersion::unmetered("m").begin(), 1);
+    instance.run(Batch { jobs: vec![job].into(), meter: Arc::new(NoMeter) });
+    match told.recv_timeout(Duration::from_secs(10)).ok()? {
+        Response::Final(answer) => Some(Ok(answer)),
+        Response::Failed { error, .. } => Some(Err(error)),
+        _ => None,
+    }
+}
+
+fn rounds(count: i64) -> Vec<Tensor> {
+    vec![tensor("x", DataType::Fp32, &[2], vec![1.0f32, 2.0]), tensor("rounds", DataType::Int64, &[], vec![count])]
+}
+
+fn numbers(answer: &InferResponse, name: &str) -> (Vec<i64>, Vec<f32>) {
+    let output = answer.outputs.iter().find(|output| *output.name == *name).unwrap();
+    (output.shape.to_vec(), output.data.numbers::<f32>().unwrap().to_vec())
+}
+
+#[test]
+fn a_run_ends_when_its_client_goes_and_the_instance_serves_the_next() {
+    let mut instance = instance("rounds");
+    let cancel = Cancel::new();
+    std::thread::scope(|scope| {
+        let going = scope.spawn(|| run(&mut *instance, rounds(ENDLESS), &["y"], &cancel));
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!going.is_finished(), "it runs for hours");
+        cancel.cancel();
+        assert_eq!(going.join().unwrap().unwrap().unwrap_err().code, Code::Cancelled);
+    });
+    let cancel = Cancel::new();
+    let after = run(&mut *instance, rounds(3), &["y"], &cancel).unwrap().unwrap();
+    cancel.cancel();
+    assert_eq!(numbers(&after, "y"), (vec![2], vec![4.0, 8.0]));
+    assert_eq!(run(&mut *instance, rounds(0), &["y"], &Cancel::new()).unwrap().unwrap().outputs.len(), 1);
+}
+
+/// The numbers are those of ONNX Runtime.
+#[test]
+fn loops_in_loops_and_branches_are_computed_as_written() {
+    let mut instance = instance("nested_rounds");
+    for (pick, expect) in [(true, [-39.0, -60.0]), (false, [-37.0, -58.0])] {
+        let inputs = rounds(2).into_iter().chain([tensor("pick", DataType::Bool, &[], vec![u8::from(pick)])]);
+        let answer = run(&mut *instance, inputs.collect(), &["list", "y"], &Cancel::new()).unwrap().unwrap();
+        assert_eq!(numbers(&answer, "y"), (vec![2], expect.to_vec()));
+        assert_eq!(numbers(&answer, "list"), (vec![2, 2], vec![9.0, 14.0, 37.0, 58.0]));
+    }
+    let inputs = rounds(ENDLESS).into_iter().chain([tensor("pick", DataType::Bool, &[], vec![0u8])]).collect();
+    let cancel = Cancel::new();
+    std::thread::scope(|scope| {
+        let going = scope.spawn(|| run(&mut *instance, inputs, &["y"], &cancel));
+        std::thread::sleep(Duration::from_millis(100));
+        cancel.cancel();
+        assert_eq!(going.join().unwrap().unwrap().unwrap_err().code, Code::Cancelled);
+    });
+}
