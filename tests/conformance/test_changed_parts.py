@@ -116,6 +116,20 @@ def test_an_ensemble_is_decoupled_as_soon_as_its_part_is(changing):
     changing.serves()
 
 
+def test_a_part_that_changes_brings_no_edits_of_its_ensembles(changing):
+    if not changing.explicit:
+        pytest.skip("where the server polls, it loads what was edited")
+    changing.serves()
+    put(changing.repository, "inner", ENSEMBLE % "part" + 'metric_tags { key: "edited" value: "yes" }\n')
+    changing.change(part(more=DECOUPLED))
+    changing.until(lambda: changing.client.config("outer")["model_transaction_policy"]["decoupled"])
+    assert "edited" not in changing.client.config("inner").get("metric_tags", {})
+    changing.change(part())
+    changing.client.load("inner")
+    assert changing.client.config("inner")["metric_tags"] == {"edited": "yes"}
+    changing.serves()
+
+
 def test_a_reload_that_fails_leaves_the_ensembles(changing):
     if not changing.explicit:
         pytest.skip("the log alone says when the server has polled")

@@ -408,7 +408,7 @@ impl Engine {
                 let mut outcome = None;
                 for &version in &plan.versions {
                     let result = self.load_version(source, version).and_then(|served| {
-                        self.check_unchanged(source)?;
+                        self.check_unchanged(source, reason)?;
                         Ok(served)
                     });
                     outcome = self.take_over(&plan, version, result).or(outcome);

@@ -40,8 +40,8 @@ impl Engine {
     }
 
     /// Refuses a load if the files have changed since its source was read. The loaded model could be a mix of both.
-    pub(super) fn check_unchanged(&self, source: &ModelSource) -> Result<(), Status> {
-        if source.overridden || self.is_current(source) {
+    pub(super) fn check_unchanged(&self, source: &ModelSource, reason: &Reason) -> Result<(), Status> {
+        if !is_of_files(source, reason) || self.is_current(source) {
             return Ok(());
         }
         Err(Status::unavailable(format!(
@@ -65,7 +65,7 @@ impl Engine {
     ) -> Result<(), Status> {
         for _ in 1..CHANGED_LOADS_MAX {
             let outcome = self.load_noted(model, &source, reason);
-            if outcome.is_ok() || source.overridden || self.is_current(&source) {
+            if outcome.is_ok() || !is_of_files(&source, reason) || self.is_current(&source) {
                 return outcome;
             }
             log::warn!("the files of model '{model}' changed while it was loaded; loading it again");
@@ -73,4 +73,10 @@ impl Engine {
         }
         self.load_noted(model, &source, reason)
     }
+}
+
+/// Whether a load takes the model's files as they are now. A configuration that came with a request counts instead of them, and an ensemble that is loaded
+/// anew because a part of it changed stays as it was loaded: nobody asked for what was edited since.
+fn is_of_files(source: &ModelSource, reason: &Reason) -> bool {
+    !source.overridden && !reason.is_anew()
 }
