@@ -1,6 +1,6 @@
 """How are a program's values converted to the elements of a datatype, without loss?
 
-* An array (numpy, or an object with DLPack, ``__array__`` or the buffer protocol) has a datatype. It is converted if every value of its
+* An array (numpy, or an object with DLPack, ``__array__``, the buffer protocol or Arrow's C data interface) has a datatype. It is converted if every value of its
   datatype exists in the wanted datatype (INT8 to INT32, FP16 to FP32), and refused otherwise.
 * Python's numbers have no datatype, so their values decide. An integer datatype accepts integers in its range, a floating-point datatype
   accepts numbers and rounds them, BOOL accepts True and False, BYTES accepts ``str`` and ``bytes``.
@@ -43,6 +43,12 @@ def _converted(given: Any, datatype: str, depth: int) -> np.ndarray:
         return _of_sequence(given, datatype, depth)
     if type(given) in (bool, int, float, str, bytes):
         return _of_values([given], datatype).reshape(())
+    if hasattr(given, "__arrow_c_array__"):
+        # Before the other protocols of these libraries, which turn nulls into NaN.
+        from nerite import _arrow
+
+        if (found := _arrow.array_of(given)) is not None:
+            return _checked(found, datatype, type(given).__name__)
     if hasattr(given, "__dlpack__") and hasattr(given, "__dlpack_device__"):
         return _of_dlpack(given, datatype, depth)
     if hasattr(given, "__array__") or hasattr(given, "__array_interface__"):
@@ -56,8 +62,8 @@ def _converted(given: Any, datatype: str, depth: int) -> np.ndarray:
     if isinstance(given, AnySequence) and not isinstance(given, (str, bytes)):
         return _of_sequence(given, datatype, depth)
     raise InferenceServerException(
-        f"expected an array (of numpy, or an object with DLPack, __array__ or the buffer protocol), nested lists of numbers or "
-        f"texts, or bytes, got {type(given).__name__}"
+        f"expected an array (of numpy, or an object with DLPack, __array__, the buffer protocol, or an array of Arrow with elements of a fixed "
+        f"size or texts), nested lists of numbers or texts, or bytes, got {type(given).__name__}"
     )
 
 
@@ -72,16 +78,12 @@ def _asked(given: Any) -> np.ndarray:
 def _of_dlpack(given: Any, datatype: str, depth: int) -> np.ndarray:
     name = type(given).__name__
     kind = int(given.__dlpack_device__()[0])
-    if kind not in _HOST_KINDS:
-        raise InferenceServerException(
-            f"a {name} in the memory of a device (DLPack's kind {kind}) cannot be copied from here; bring it to the host "
-            f"first, with .cpu() in PyTorch or numpy.asarray in JAX"
-        )
+    source = given if kind in _HOST_KINDS else _on_host(given, name, kind)
     try:
         # Imported at first use, because it needs ctypes with callbacks, which some systems forbid.
         from nerite.model import dlpack
 
-        found, array = dlpack.borrowed(given)
+        found, array = dlpack.borrowed(source)
     except Exception as error:
         # DLPack does not support every dtype, and some libraries export fewer dtypes with it than with `__array__`.
         if hasattr(given, "__array__"):
@@ -92,6 +94,17 @@ def _of_dlpack(given: Any, datatype: str, depth: int) -> np.ndarray:
             return array
         array = array.view(_datatypes.numpy_dtype("BF16"))
     return _checked(array, datatype, name)
+
+
+def _on_host(given: Any, name: str, kind: int) -> Any:
+    """A capsule over a copy on the host, which libraries with DLPack 1.0 make."""
+    try:
+        return given.__dlpack__(dl_device=(_HOST_KINDS[0], 0), copy=True, max_version=(1, 0))
+    except Exception as error:
+        raise InferenceServerException(
+            f"a {name} in the memory of a device (DLPack's kind {kind}) cannot be copied from here; bring it to the host "
+            f"first, with .cpu() in PyTorch, .get() in CuPy or numpy.asarray in JAX"
+        ) from error
 
 
 def _checked(array: np.ndarray, datatype: str, name: str) -> np.ndarray:

@@ -53,7 +53,9 @@ class Exporter:
     def __dlpack_device__(self):
         return self.kind, 0
 
-    def __dlpack__(self, **_):
+    def __dlpack__(self, dl_device=None, **_):
+        if dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError("this library copies to no other device")
         return dlpack.exported(self.values, self.datatype)
 
 
