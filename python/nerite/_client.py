@@ -6,6 +6,7 @@ import collections
 import concurrent.futures
 import os
 import threading
+import time
 import warnings
 import weakref
 from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar
@@ -20,13 +21,19 @@ from nerite._model import Model
 from nerite._plain_connection import PlainConnection
 from nerite._pool import Block
 from nerite._response import Response
-from nerite._session import Untrusted, is_server_of, server_id_among
+from nerite._session import SessionLost, Untrusted, is_server_of, server_id_among
 from nerite._transports import Refused
 
 T = TypeVar("T")
-# The most connections of one client. Further threads wait for one.
-CONNECTIONS_MAX = 16
+# The most threads for asynchronous calls.
 THREADS_MAX = 16
+# The most connections of one client. Further threads wait for one. There are more than threads for asynchronous calls, so that slow ones leave
+# some for the program's own threads.
+CONNECTIONS_MAX = 2 * THREADS_MAX
+# The server is not asked for another session for this time after it had no room for one.
+FULL_S = 5.0
+# The most idle clients of gRPC that are kept for streams.
+IDLE_STREAMS_MAX = 4
 HTTP_DEFAULT = "http://localhost:8000"
 # The protocol for each scheme of an address, and whether it uses TLS.
 _SCHEMES = {"http": ("http", False), "https": ("http", True), "grpc": ("grpc", False), "grpcs": ("grpc", True)}
@@ -63,7 +70,7 @@ class Client:
     @property
     def copied_bytes(self) -> int:
         """Bytes of inputs that this client has copied so far. An input that was written to a buffer of ``model.input`` is not copied."""
-        return sum(connection.copied_bytes for connection in list(self._all))
+        return self._copied_before + sum(connection.copied_bytes for connection in list(self._all))
 
     def model(self, name: str, version: Any = "", batch: bool = True) -> Model:
         """A model that can be called as a function. With ``batch=False`` its calls take single rows, without the batch dimension."""
@@ -117,9 +124,7 @@ class Client:
                 # A request that was sent may have been run. It is sent again only if the program allowed that.
                 if is_last or (lost.sent and not self._repeat_lost):
                     raise
-                # The other connections to the same server are closed too.
-                while self._free:
-                    self._drop(self._free.pop())
+                self._drop_free()
             finally:
                 self._put(connection)
         raise AssertionError("the second try returned or raised")
@@ -129,12 +134,22 @@ class Client:
         return self._repeat_lost
 
     def stream(self, ask: Callable[[Any], Iterator[T]]) -> Iterator[T]:
-        """As :meth:`run`, for any number of responses."""
-        connection = self._take()
-        try:
-            yield from ask(connection)
-        finally:
-            self._put(connection)
+        """As :meth:`run`, for any number of responses. What was sent is never sent again, because responses may have come before."""
+        if self._session_path is None:
+            yield from self._stream_plain(ask)
+            return
+        for is_last in (False, True):
+            connection = self._take()
+            try:
+                connection.set_timeout(None)
+                yield from ask(connection)
+                return
+            except Lost as lost:
+                if is_last or lost.sent:
+                    raise
+                self._drop_free()
+            finally:
+                self._put(connection)
 
     def lend(self, spec: Spec) -> Optional[Block]:
         """Memory for an input, which the server knows by name. None if there is no session."""
@@ -142,7 +157,8 @@ class Client:
             return None
         from nerite._datatypes import fixed_byte_size
 
-        return self.run(lambda connection: connection.pool.acquire(max(fixed_byte_size(spec.shape, spec.datatype) or 0, 1)))
+        byte_size = max(fixed_byte_size(spec.shape, spec.datatype) or 0, 1)
+        return self.run(lambda connection: connection.lend(byte_size))
 
     def executor(self) -> concurrent.futures.ThreadPoolExecutor:
         """The threads for asynchronous calls."""
@@ -160,6 +176,11 @@ class Client:
         self._waiting = 0
         self._came_back = threading.Condition(self._lock)
         self._open = 0
+        # The most connections until that time, because the server refused another one.
+        self._open_max, self._full_until = CONNECTIONS_MAX, 0.0
+        self._idle_streams: collections.deque[PlainConnection] = collections.deque()
+        # What connections copied that are closed.
+        self._copied_before = 0
         self._executor: Optional[concurrent.futures.ThreadPoolExecutor] = None
         self._thread = threading.local()
         self._closed = False
@@ -203,14 +224,45 @@ class Client:
         """This thread's client for HTTP or gRPC. An HTTP client can be used only by the thread that made it."""
         connection = getattr(self._thread, "plain", None)
         if connection is None:
-            options = dict(self._options)
-            if self._socket_path is not None:
-                options["session_socket"] = self._socket_path
-            if self._server_uid is not None:
-                options["server_uid"] = self._server_uid
-            connection = self._thread.plain = PlainConnection(self._scheme, self._address, options, self._token)
-            self._all.add(connection)
+            connection = self._thread.plain = self._new_plain()
         return connection
+
+    def _new_plain(self) -> PlainConnection:
+        options = dict(self._options)
+        if self._socket_path is not None:
+            options["session_socket"] = self._socket_path
+        if self._server_uid is not None:
+            options["server_uid"] = self._server_uid
+        connection = PlainConnection(self._scheme, self._address, options, self._token)
+        self._all.add(connection)
+        return connection
+
+    def _stream_plain(self, ask: Callable[[Any], Iterator[T]]) -> Iterator[T]:
+        """The responses over a client of its own: a client of gRPC has one stream, and several threads may read these responses."""
+        if self._closed:
+            raise InferenceServerException("the client is closed")
+        if self._scheme != "grpc":
+            # It says so before a client is made.
+            yield from ask(self._plain())
+            return
+        try:
+            connection = self._idle_streams.pop()
+        except IndexError:
+            connection = self._new_plain()
+        try:
+            yield from ask(connection)
+        except BaseException:
+            self._forget_plain(connection)
+            raise
+        if self._closed or len(self._idle_streams) >= IDLE_STREAMS_MAX:
+            self._forget_plain(connection)
+        else:
+            self._idle_streams.append(connection)
+
+    def _forget_plain(self, connection: PlainConnection) -> None:
+        self._copied_before += connection.copied_bytes
+        self._all.discard(connection)
+        connection.close()
 
     def _take(self) -> Any:
         if self._closed:
@@ -225,26 +277,34 @@ class Client:
 
     def _open_another(self) -> Any:
         """A new connection. If the limit is reached, waits for one that is given back."""
-        with self._lock:
-            while self._open >= CONNECTIONS_MAX:
-                self._waiting += 1
-                try:
-                    if self._free or self._came_back.wait():
-                        return self._free.pop()
-                except IndexError:
+        while True:
+            with self._lock:
+                while self._open >= (self._open_max if time.monotonic() < self._full_until else CONNECTIONS_MAX):
+                    self._waiting += 1
+                    try:
+                        if self._free or self._came_back.wait():
+                            return self._free.pop()
+                    except IndexError:
+                        continue
+                    finally:
+                        self._waiting -= 1
+                self._open += 1
+            try:
+                connection = SessionConnection(self._session_path or "", self._server_uid, self._token)
+            except BaseException as error:
+                self._closed_one()
+                if not isinstance(error, Refused):
+                    raise
+                # The server has no room for another session now. The sessions that this client has are enough, one after the other.
+                with self._lock:
+                    is_full = not error.final and not isinstance(error, SessionLost) and self._open > 0
+                    if is_full:
+                        self._open_max, self._full_until = self._open, time.monotonic() + FULL_S
+                if is_full:
                     continue
-                finally:
-                    self._waiting -= 1
-            self._open += 1
-        try:
-            connection = SessionConnection(self._session_path or "", self._server_uid, self._token)
-        except BaseException as error:
-            self._closed_one()
-            if isinstance(error, Refused):
                 raise ConnectionError(str(error)) from None
-            raise
-        self._all.add(connection)
-        return connection
+            self._all.add(connection)
+            return connection
 
     def _put(self, connection: Any) -> None:
         if self._session_path is None:
@@ -265,10 +325,21 @@ class Client:
 
     def _drop(self, connection: Any) -> None:
         """Closes a broken connection."""
-        if connection in self._all:
+        with self._lock:
+            if connection not in self._all:
+                return
             self._all.discard(connection)
-            connection.close()
-            self._closed_one()
+            self._copied_before += connection.copied_bytes
+        connection.close()
+        self._closed_one()
+
+    def _drop_free(self) -> None:
+        """Closes the other connections to a server that has gone."""
+        while self._free:
+            try:
+                self._drop(self._free.pop())
+            except IndexError:
+                return
 
 
 def connect(

@@ -2,7 +2,7 @@
 
 A *plan* is a request with known shapes: a model, its inputs and the requested outputs. Each of its *slots* has memory for the inputs,
 memory for the outputs, and a handle of the server (``Prepare`` in docs/session.md). A call takes a free slot, writes the inputs, sends six
-bytes and receives four. A slot is free again when no array refers to its outputs any more.
+bytes and receives four. A slot is used again when no array refers to its outputs any more, which the count of references tells.
 
 The first call of a plan is a plain request (``Infer``), because its answer contains the sizes of the outputs. Calls are always plain if the
 size of an output cannot be known beforehand (BYTES, or shapes that depend on values), or if they have more than tensors.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import socket
 import struct
+import sys
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -35,6 +36,8 @@ PLACED_OUTPUT, PLACED_LEASE, PLACED_OFFSET, PLACED_BYTE_SIZE = 1, 2, 3, 4
 STALE = 9
 # The most calls of one packet, slots of one session (the server's limit of handles less some in exchange) and plans.
 CALLS_MAX, SLOTS_MAX, PLANS_MAX = 32, 240, 64
+# The most slots that are looked at for one that is idle.
+LOOKS_MAX = 8
 ALIGNMENT_BYTES = 64
 # The server's error text for an output that does not fit into its memory.
 TOO_SMALL = "to hold the results"
@@ -66,7 +69,8 @@ class Input(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A request. ``is_plain``: it consists of tensors only, so it can be prepared."""
+    """A request. ``is_plain``: it consists of tensors only, so it can be prepared. ``is_row``: inputs got a first dimension of 1, which outputs
+    lose again."""
 
     model: str
     version: str
@@ -75,16 +79,21 @@ class Call(NamedTuple):
     outputs: tuple[str, ...]
     id: str = ""
     parameters: Any = None
+    is_row: bool = False
 
     def is_plain(self) -> bool:
         return not (self.id or self.parameters)
 
 
 _ndarray = np.ndarray
+_references = sys.getrefcount
 
 
 class Plan:
-    """Calls with the same shapes. ``answer`` is the server's answer to the first one. None if the sizes of outputs are not known."""
+    """Calls with the same shapes. ``answer`` is the server's answer to the first one. None if the sizes of outputs are not known.
+
+    ``free`` has the slots that no call uses. Arrays may still refer to their outputs; those given back first are the most likely to be idle.
+    """
 
     def __init__(self, answer: Optional[Answer]):
         self.answer = answer
@@ -92,29 +101,32 @@ class Plan:
         self.slots: list[Slot] = []
         self.retired = False
 
+    def idle(self) -> Optional[Slot]:
+        """Takes a slot whose outputs nobody refers to. None if there is none among the first ones."""
+        for _ in range(min(len(self.free), LOOKS_MAX)):
+            slot = self.free.popleft()
+            if slot.is_idle():
+                return slot
+            self.free.append(slot)
+        return None
+
 
 class Slot:
     """Memory for the inputs and outputs of one call, and the server's handle for it."""
 
-    __slots__ = ("plan", "handle", "varint", "packet", "views", "blocks", "memory", "places", "head")
+    __slots__ = ("plan", "handle", "varint", "packet", "views", "input_bytes", "blocks", "memory", "idle_references", "places", "sizes", "head")
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The outputs. The slot is in use until no array refers to them."""
-        turn = self.memory.view(_SlotUse)
-        turn.slot = self
-        arrays = {}
-        for name, offset, shape, dtype, _ in self.places:
-            arrays[name] = _ndarray(shape, dtype, turn, offset)
-        return arrays
+    def response(self) -> Response:
+        """The expected response. The slot is in use until no array refers to its outputs."""
+        memory = self.memory
+        return Response({name: _ndarray(shape, dtype, memory, offset) for name, offset, shape, dtype in self.places}, self.head)
 
-    def turn(self) -> _SlotUse:
-        """Begins another use of the outputs."""
-        turn = self.memory.view(_SlotUse)
-        turn.slot = self
-        return turn
+    def is_idle(self) -> bool:
+        """Whether no array refers to its outputs any more. Only those arrays refer to the memory, besides the slot."""
+        return _references(self.memory) <= self.idle_references
 
     def give_back(self) -> None:
-        """Frees the slot, because no array refers to its outputs any more. May be called from any thread."""
+        """Puts the slot behind the others of its plan, after a call."""
         if not self.plan.retired:
             self.plan.free.append(self)
 
@@ -123,18 +135,8 @@ class _SlotMemory(np.ndarray):
     """The memory of a slot's outputs.
 
     An array keeps a reference to the array that it is a view on (its base). numpy skips bases whose own base has the type of the new array.
-    An output (an ndarray) that is a view on a turn keeps the turn, because the turn's base is not a plain ndarray.
+    Therefore the memory is a view on a view of this type: an output, which is an ndarray, keeps the memory itself.
     """
-
-
-class _SlotUse(np.ndarray):
-    """One use of a slot's outputs: a view on their memory. It ends with the last array that refers to it."""
-
-    slot: Optional[Slot] = None
-
-    def __del__(self) -> None:
-        if self.slot is not None:
-            self.slot.give_back()
 
 
 class SessionConnection(Session):
@@ -163,6 +165,13 @@ class SessionConnection(Session):
         described, _ = self._asked(CLIENT_DESCRIBE, content, SERVER_DESCRIBED)
         return _messages.read_metadata(_field(described, 1))
 
+    def lend(self, byte_size: int) -> Block:
+        """Memory for an input, which the server knows by name as long as this session is open."""
+        if not self.is_alive():
+            raise self._lost_here("the server has gone", sent=False)
+        self.set_timeout(None)
+        return self.pool.acquire(byte_size)
+
     def set_timeout(self, seconds: Optional[float]) -> None:
         """Sets the timeout of an answer."""
         if seconds != self._timeout:
@@ -185,19 +194,25 @@ class SessionConnection(Session):
             self._break()
             raise
         if size == CALLED_BYTES and self._buffer.startswith(CALLED):
-            return _response_of(slot)
+            return self._expected(slot)
         return self._settle(slot, call, key, self._await(size, CALL_ID))
 
     def quick(self, key: Any, arrays: Sequence[np.ndarray], whole: Callable[[Any], Call]) -> Optional[Response]:
         """As :meth:`call`, for a plan that has a free slot, and arrays of exactly its shapes and datatypes. None if there is none.
         ``whole`` makes the call itself, which is needed only if the answer is not the expected one."""
         try:
-            slot = self.plans[key].free.pop()
+            free = self.plans[key].free
+            slot = free.popleft()
         except (KeyError, IndexError):
             return None
+        if _references(slot.memory) > slot.idle_references:
+            free.append(slot)
+            slot = self.plans[key].idle()
+            if slot is None:
+                return None
         for view, array in zip(slot.views, arrays):
             view[...] = array
-            self.copied_bytes += view.nbytes
+        self.copied_bytes += slot.input_bytes
         try:
             self.send_packet(slot.packet)
             size = self.receive_packet(self._buffer)
@@ -208,37 +223,62 @@ class SessionConnection(Session):
                 raise Lost(f"the server has gone: {error.strerror or error}", sent=not isinstance(error, BrokenPipeError)) from error
             raise
         if size == CALLED_BYTES and self._buffer.startswith(CALLED):
-            return Response(slot.arrays(), slot.head)
+            free.append(slot)
+            return slot.response()
         return self._settle(slot, whole(self), key, self._await(size, CALL_ID))
 
     def quick_many(self, keys: Sequence[Any], all_arrays: Sequence[Sequence[np.ndarray]]) -> Optional[list[Any]]:
         """As :meth:`quick`, for up to 32 calls in one packet. None if one of them has no slot. If an answer is not the expected one, the
         list has ``(slot, answer)`` in its place."""
-        plans = self.plans
-        slots: list[Slot] = []
-        try:
-            for key in keys:
-                slots.append(plans[key].free.pop())
-        except (KeyError, IndexError):
-            for slot in slots:
-                slot.give_back()
+        slots = self._idle_slots(keys)
+        if slots is None:
             return None
         copied = 0
         for slot, arrays in zip(slots, all_arrays):
             for view, array in zip(slot.views, arrays):
                 view[...] = array
-                copied += view.nbytes
+            copied += slot.input_bytes
         self.copied_bytes += copied
+        expected = _CALLED_TOGETHER[len(slots)]
         try:
             self._transmit(_together(slots))
             size = self._receive_into()
-            if size == len(_CALLED_TOGETHER[len(slots)]) and self._buffer.startswith(_CALLED_TOGETHER[len(slots)]):
-                return [_response_of(slot) for slot in slots]
-            answers = self._await_many(len(slots), size)
+            is_expected = size == len(expected) and self._buffer.startswith(expected)
+            answers = None if is_expected else self._await_many(len(slots), size)
         except BaseException:
             self._break()
             raise
-        return [_response_of(slot) if answer is None else (slot, answer) for slot, answer in zip(slots, answers)]
+        if answers is None:
+            for slot in slots:
+                slot.plan.free.append(slot)
+            return [slot.response() for slot in slots]
+        return [self._expected(slot) if answer is None else (slot, answer) for slot, answer in zip(slots, answers)]
+
+    def _idle_slots(self, keys: Sequence[Any]) -> Optional[list[Slot]]:
+        """An idle slot for each key. None if one of them has none."""
+        slots: list[Slot] = []
+        last, plan = None, None
+        for key in keys:
+            if key is not last:
+                last, plan = key, self.plans.get(key)
+            try:
+                slot = plan.free.popleft()  # type: ignore[union-attr]
+                if _references(slot.memory) > slot.idle_references:
+                    plan.free.append(slot)  # type: ignore[union-attr]
+                    slot = plan.idle()  # type: ignore[union-attr, assignment]
+            except (AttributeError, IndexError):
+                slot = None  # type: ignore[assignment]
+            if slot is None:
+                for taken in slots:
+                    taken.give_back()
+                return None
+            slots.append(slot)
+        return slots
+
+    def _expected(self, slot: Slot) -> Response:
+        """The response that was expected."""
+        slot.give_back()
+        return slot.response()
 
     def call_many(self, calls: Sequence[Call], key_of: Any) -> list[Any]:
         """Runs up to 32 inferences with one packet. Returns a response or an exception for each."""
@@ -264,7 +304,7 @@ class SessionConnection(Session):
         for index, (slot, call) in enumerate(zip(slots, calls)):
             answer = answers[index]
             if answer is None:
-                outcomes.append(_response_of(slot))
+                outcomes.append(self._expected(slot))
             else:
                 outcomes.append(self._caught(self._settle, slot, call, key_of(call), answer))
         return outcomes
@@ -313,10 +353,8 @@ class SessionConnection(Session):
         """A free slot. None if the call must be a plain request."""
         if plan.answer is None:
             return None
-        try:
-            return plan.free.pop()
-        except IndexError:
-            pass
+        if (slot := plan.idle()) is not None:
+            return slot
         if self.slots >= SLOTS_MAX:
             self._retire_some(plan)
         return None if self.slots >= SLOTS_MAX else self._prepare(plan, call)
@@ -332,20 +370,21 @@ class SessionConnection(Session):
             None if one.block is not None else _array(block, one.spec.shape, one.spec.datatype)
             for one, block in zip(call.inputs, slot.blocks)
         ]
-        specs = plan.answer.outputs
-        slot.places, end = [], 0
-        for spec in specs:
-            size = _byte_size(spec)
-            slot.places.append((spec.name, end, spec.shape, element_dtype(spec.datatype), size))
-            end += -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        slot.input_bytes = sum(view.nbytes for view in slot.views if view is not None)
+        slot.places, slot.sizes, end = [], {}, 0
+        for spec in plan.answer.outputs:
+            slot.places.append((spec.name, end, spec.shape, element_dtype(spec.datatype)))
+            slot.sizes[spec.name] = _byte_size(spec)
+            end += -(-slot.sizes[spec.name] // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         outputs = self.pool.acquire(max(end, 1))
-        slot.memory = outputs.array().view(_SlotMemory)
+        slot.memory = outputs.array().view(_SlotMemory).view(_SlotMemory)
+        slot.idle_references = _references(slot.memory)
         slot.head = Head(plan.answer.model, plan.answer.version, plan.answer.id)
         request = _messages.request(
             call.model,
             call.version,
             [(one.spec, _window(block, size)) for one, block, size in zip(call.inputs, slot.blocks, sizes)],
-            [(name, Window(outputs.slab.name, outputs.offset + at, size)) for name, at, _, _, size in slot.places],
+            [(name, Window(outputs.slab.name, outputs.offset + at, slot.sizes[name])) for name, at, _, _ in slot.places],
         )
         infer = _protobuf.encode([(1, request)])
         content = _protobuf.encode([(1, infer), (2, _messages.expected(plan.answer))])
@@ -361,14 +400,14 @@ class SessionConnection(Session):
         for view, one in zip(slot.views, call.inputs):
             if view is not None:
                 view[...] = one.array
-                self.copied_bytes += view.nbytes
+        self.copied_bytes += slot.input_bytes
 
     def _settle(self, slot: Slot, call: Call, key: Any, answer: Any) -> Response:
         """Handles an answer that is not the expected one."""
         fields, descriptors = answer
         _close_all(descriptors)
         if SERVER_CALLED in fields:
-            return _response_of(slot)
+            return self._expected(slot)
         if SERVER_ERROR in fields:
             code = dict(_protobuf.decode(fields[SERVER_ERROR])).get(1, 0)
             if code == STALE:
@@ -383,15 +422,16 @@ class SessionConnection(Session):
                 return self._learn(call, key)
             raise failure
         read = _messages.read_response(_field(fields[SERVER_INFERENCE], INFERENCE_RESPONSE))
-        turn, arrays = slot.turn(), {}
-        places = {name: (at, size) for name, at, _, _, size in slot.places}
+        arrays = {}
+        places = {name: (at, slot.sizes[name]) for name, at, _, _ in slot.places}
         for index, spec in enumerate(read.outputs):
             raw = read.raw[index] if index < len(read.raw) else b""
             at, size = places.get(spec.name, (0, 0))
             if raw or not 0 < _byte_size(spec) <= size:
                 arrays[spec.name] = _inline(raw, spec)
             else:
-                arrays[spec.name] = np.ndarray(spec.shape, element_dtype(spec.datatype), turn, at)
+                arrays[spec.name] = np.ndarray(spec.shape, element_dtype(spec.datatype), slot.memory, at)
+        slot.give_back()
         return Response(arrays, Head(read.model, read.version, read.id, read.parameters))
 
     def _learn(self, call: Call, key: Any) -> Response:
@@ -497,7 +537,11 @@ class SessionConnection(Session):
 
     def _asked(self, call: int, content: bytes, expected: int) -> tuple[bytes, list[int]]:
         """Sends one call and waits for its answer."""
-        answer, descriptors = self._asked_more(call, content, expected)
+        try:
+            answer, descriptors = self._asked_more(call, content, expected)
+        except Lost as lost:
+            # Only inferences must not be repeated.
+            raise Lost(str(lost), sent=False) from lost
         _close_all(descriptors)
         return answer, []
 
@@ -526,7 +570,7 @@ class SessionConnection(Session):
         try:
             self.send_packet(packet)
         except OSError as error:
-            raise Lost(f"the server has gone: {error.strerror or error}", sent=False) from error
+            raise self._lost_here(f"the server has gone: {error.strerror or error}", sent=False) from error
 
     def _receive_into(self) -> int:
         try:
@@ -534,9 +578,9 @@ class SessionConnection(Session):
         except BlockingIOError:
             raise TimeoutError(f"no answer within {self._timeout} s; the request was given up") from None
         except OSError as error:
-            raise Lost(f"the server closed the connection before it answered: {error.strerror or error}", sent=True) from error
+            raise self._lost_here(f"the server closed the connection before it answered: {error.strerror or error}", sent=True) from error
         if not size:
-            raise Lost("the server closed the connection before it answered", sent=True)
+            raise self._lost_here("the server closed the connection before it answered", sent=True)
         return size
 
     def _await(self, size: int, asked: int) -> tuple[dict[int, Any], list[int]]:
@@ -573,10 +617,10 @@ class SessionConnection(Session):
             except BlockingIOError:
                 raise TimeoutError(f"no answer within {self._timeout} s; the request was given up") from None
             except OSError as error:
-                raise Lost(f"the server closed the connection before it answered: {error.strerror or error}", sent=True) from error
+                raise self._lost_here(f"the server closed the connection before it answered: {error.strerror or error}", sent=True) from error
             if not packet or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                 _close_all(list(descriptors))
-                raise Lost("the server closed the connection before it answered", sent=True)
+                raise self._lost_here("the server closed the connection before it answered", sent=True)
             fields = self._fields(packet)
             if fields.get(SERVER_ID, 0) == asked:
                 return fields, list(descriptors)
@@ -588,14 +632,21 @@ class SessionConnection(Session):
             self._read(packet, -1, -1)
             return dict(_protobuf.decode(packet))
         except (Refused, _protobuf.DecodeError) as error:
-            raise Lost(f"the session has ended: {error}", sent=True) from error
+            raise self._lost_here(f"the session has ended: {error}", sent=True) from error
 
     def _break(self) -> None:
         """Closes the session, because further messages would be taken for the next answer. The server cancels requests in flight."""
         self.broken = True
-        for plan in self.plans.values():
+        for plan in list(self.plans.values()):
+            # An array or a lent buffer may keep this object for long. It must not keep the memory of other calls.
             plan.retired = True
+            plan.answer, plan.slots = None, []
+            plan.free.clear()
         self._socket.close()
+
+    def _lost_here(self, why: str, sent: bool) -> Lost:
+        self._break()
+        return Lost(why, sent)
 
     def close(self) -> None:
         """Closes the session. Arrays over its memory stay valid."""
@@ -604,9 +655,9 @@ class SessionConnection(Session):
     def _make_slab(self, byte_size: int) -> Slab:
         try:
             name, memory = self.borrow(byte_size)
-        except SessionLost as error:
-            raise Lost(str(error), sent=False) from error
         except Refused as error:
+            if isinstance(error, SessionLost) or self._last_word is not None:
+                raise self._lost_here(f"the server has gone: {error}", sent=False) from error
             raise InferenceServerException(f"the server lends no memory: {error}") from error
         return Slab(name, memory, keeper=self)
 
@@ -639,11 +690,6 @@ def _called_together(count: int) -> bytes:
 
 
 _CALLED_TOGETHER = [_called_together(count) for count in range(CALLS_MAX + 1)]
-
-
-def _response_of(slot: Slot) -> Response:
-    """The expected response, over the slot's outputs."""
-    return Response(slot.arrays(), slot.head)
 
 
 def _known(call: Call, answer: Answer) -> Optional[Answer]:

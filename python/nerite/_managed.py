@@ -24,6 +24,8 @@ from nerite._trust import default_path
 AGAIN_S = 5.0
 # The text with which Triton's servers say that a region does not exist.
 REGION_LOST = "Unable to find shared memory region"
+# The text of this client, if that region was a lease of a session that has ended.
+LENDER_ENDED = "the session that lent the request's memory has ended"
 
 Makers = Mapping[str, Callable[[], Transport]]
 
@@ -345,7 +347,7 @@ class PendingRequest:
             sessions.append(self.placing.session)
         why = next((why for one in sessions if isinstance(one, Session) and (why := one.why_ended()) is not None), None)
         if why is not None and isinstance(error, InferenceServerException):
-            error._msg = f"the session that lent the request's memory has ended: {why}; its buffers are lost, make new ones"
+            error._msg = f"{LENDER_ENDED}: {why}; its buffers are lost, make new ones"
 
 
 def placing_for(buffers: Buffers, before: Optional[LeasedOutputs]) -> Optional[LeasedOutputs]:

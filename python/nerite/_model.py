@@ -19,6 +19,9 @@ from nerite._response import Response
 
 # The most attempts of an inference, if the model changes each time.
 TRIES_MAX = 3
+# The most shapes whose keys are kept.
+KEYS_MAX = 256
+_ndarray = np.ndarray
 # In the key of a plan: an input that is copied to the memory of the plan's slot.
 _NO_BLOCK = 0
 
@@ -26,12 +29,13 @@ _NO_BLOCK = 0
 class Model:
     """A model of the server, which is called like a function. See :func:`nerite.connect`.
 
-    ``model(array)`` and ``model(name=array)`` return a :class:`Response`. Inputs are numpy arrays, or objects with DLPack (on the host),
-    ``__array__`` or the buffer protocol (PyTorch, JAX, pandas, pyarrow, memoryview), or (nested) lists and numbers. They are converted to
-    the model's datatype if no value can be lost. Strings (``str`` and ``bytes``) are for BYTES.
+    ``model(array)`` and ``model(name=array)`` return a :class:`Response`. Inputs are numpy arrays, or objects with DLPack,
+    ``__array__``, the buffer protocol or Arrow's C data interface (PyTorch, JAX, CuPy, pandas, pyarrow, memoryview), or (nested) lists and
+    numbers. Arrays on a device are taken if their library copies them to the host (DLPack 1.0). They are converted to the model's datatype if
+    no value can be lost. Strings (``str`` and ``bytes``) are for BYTES.
 
-    With ``batch=False`` the model takes single rows: inputs with one dimension less than the model's get a first dimension of 1, and it is
-    removed from outputs.
+    With ``batch=False`` the model takes single rows: inputs with one dimension less than the model's get a first dimension of 1, and the
+    outputs lose theirs again. A call whose inputs have all dimensions already is as without it.
     """
 
     def __init__(self, client: Any, name: str, version: str = "", batch: bool = True):
@@ -40,9 +44,13 @@ class Model:
         self.version = version
         self._batch = batch
         self._metadata: Optional[Metadata] = None
+        # The server that described it. Another one, after a restart, is asked again.
+        self._described_by = ""
         self._dtypes: dict[str, Any] = {}
         # Names and dtypes of the inputs, for calls without conversion.
         self._wanted: tuple[tuple[str, Any], ...] = ()
+        # The keys of plans by the inputs' shapes, so that they need not be made anew.
+        self._keys: dict[Any, Any] = {}
         self._local = threading.local()
 
     def __call__(
@@ -71,7 +79,7 @@ class Model:
         if len(arrays) == 1 and type(arrays[0]) is dict:
             named, arrays = {**arrays[0], **named}, ()
         given = (arrays, named, outputs, parameters, id, sequence)
-        return self._finish(self._client.run(lambda connection: self._ask(connection, given, timeout)))
+        return self._client.run(lambda connection: self._ask(connection, given, timeout))
 
     def submit(self, *arrays: Any, **named: Any) -> concurrent.futures.Future[Response]:
         """As a call, but returns at once with a future of the response. Do not change the inputs before the future is done. Buffers of
@@ -79,7 +87,12 @@ class Model:
         lent = [lender for lender in self._lent().values()]
         for one in lent:
             one.freeze()
-        future = self._client.executor().submit(self._with(self._lent()), *arrays, **named)
+        try:
+            future = self._client.executor().submit(self._with(self._lent()), *arrays, **named)
+        except BaseException:
+            for one in lent:
+                one.thaw()
+            raise
         future.add_done_callback(lambda _: [one.thaw() for one in lent])
         return future
 
@@ -103,16 +116,25 @@ class Model:
         for one in outcomes:
             if isinstance(one, Exception) and not return_errors:
                 raise one
-        return [one if isinstance(one, Exception) else self._finish(one) for one in outcomes]
+        return outcomes
 
     async def aio(self, *arrays: Any, **named: Any) -> Response:
         """As a call, for asyncio. It waits in a thread."""
         return await asyncio.wrap_future(self.submit(*arrays, **named))
 
     def stream(self, *arrays: Any, outputs: Optional[Sequence[str]] = None, **named: Any) -> Iterator[Response]:
-        """The responses of a decoupled model, which sends any number of them."""
+        """The responses of a decoupled model, which sends any number of them: over a session or gRPC.
+
+        If the server ends meanwhile, the next response is a ConnectionError, and the stream is over. The request is not sent again.
+        """
         given = (arrays, named, outputs, None, "", None)
-        yield from (self._finish(one) for one in self._client.stream(lambda connection: connection.stream(self._call(connection, given))))
+
+        def ask(connection: Any) -> Iterator[Response]:
+            call = self._call(connection, given)
+            for response in connection.stream(call):
+                yield _without_row(call, response)
+
+        yield from self._client.stream(ask)
 
     async def aio_stream(self, *arrays: Any, **named: Any) -> AsyncIterator[Response]:
         """As :meth:`stream`, for ``async for``."""
@@ -126,6 +148,9 @@ class Model:
 
         Without ``shape``, variable dimensions are 1. Each call without this input reads the buffer, until :meth:`input` returns another
         one. It is not for BYTES. While a request is in flight (:meth:`submit`), the array is read-only, but older views of it are not.
+
+        The array stays valid when its connection ends, by a restart of the server or a timeout. Calls read it then as any other array, with a
+        copy, until :meth:`input` returns another one. A process made by ``fork`` shares its elements with its parent, as all shared memory.
         """
         spec = next((one for one in self.inputs if one.name == name), None)
         if spec is None or spec.datatype == "BYTES":
@@ -165,15 +190,23 @@ class Model:
     # Internal steps.
 
     def _described(self, connection: Any = None) -> Metadata:
-        if self._metadata is None:
-            ask = self._client.run if connection is None else lambda question: question(connection)
-            found = ask(lambda one: one.describe(self.name, self.version))
+        if self._metadata is None or (connection is not None and connection.server_id != self._described_by):
+            found, self._described_by = self._client.run(self._ask_metadata) if connection is None else self._described_at(connection)
             self._dtypes = {spec.name: None if spec.datatype == "BYTES" else element_dtype(spec.datatype) for spec in found.inputs}
             # The quick path is only for arrays that need no change.
             quick = self._batch and all(dtype is not None for dtype in self._dtypes.values())
             self._wanted = tuple(self._dtypes.items()) if quick else ()
+            self._keys = {}
             self._metadata = found
         return self._metadata
+
+    def _ask_metadata(self, connection: Any) -> tuple[Metadata, str]:
+        # No call, with a timeout of its own, needs it now.
+        connection.set_timeout(None)
+        return self._described_at(connection)
+
+    def _described_at(self, connection: Any) -> tuple[Metadata, str]:
+        return connection.describe(self.name, self.version), connection.server_id
 
     def _quick(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> Optional[Response]:
         """Runs the call if every input is a numpy array of the model's datatype, in shapes that were used before. None if not."""
@@ -201,19 +234,47 @@ class Model:
                 arrays = [named[name] for name in self._dtypes]
             except KeyError:
                 return None
-        places = []
-        for array, (name, dtype) in zip(arrays, wanted):
-            if type(array) is not np.ndarray or array.dtype != dtype:
+        shapes: Any = ()
+        for array, (_, dtype) in zip(arrays, wanted):
+            if type(array) is not _ndarray or array.dtype != dtype:
                 return None
-            places.append((name, array.shape, _NO_BLOCK))
-        return (self.name, self.version, (), tuple(places)), arrays
+            shapes += (array.shape,)
+        return self._keys.get(shapes) or self._new_key(shapes), arrays
+
+    def _new_key(self, shapes: tuple[tuple[int, ...], ...]) -> Any:
+        """The key of the plan for inputs of these shapes that are copied."""
+        if len(self._keys) >= KEYS_MAX:
+            self._keys.clear()
+        places = tuple((name, shape, _NO_BLOCK) for (name, _), shape in zip(self._wanted, shapes))
+        key = self._keys[shapes] = (self.name, self.version, (), places)
+        return key
+
+    def _all_as_they_are(self, requests: Sequence[Any]) -> Optional[tuple[list[Any], list[Any]]]:
+        """As :meth:`_as_they_are`, for many requests."""
+        if len(self._wanted) != 1:
+            found = [self._as_they_are((), one) if isinstance(one, dict) else self._as_they_are(one, {}) for one in requests]
+            return None if None in found else tuple(map(list, zip(*found)))  # type: ignore[arg-type, return-value]
+        ((name, dtype),) = self._wanted
+        keys, all_arrays = [], []
+        last, key = None, None
+        for one in requests:
+            if isinstance(one, dict):
+                one = (one[name],) if len(one) == 1 and name in one else ()
+            if len(one) != 1 or type(one[0]) is not _ndarray or one[0].dtype != dtype:
+                return None
+            shape = one[0].shape
+            if shape != last:
+                last, key = shape, self._keys.get((shape,)) or self._new_key((shape,))
+            keys.append(key)
+            all_arrays.append(one)
+        return keys, all_arrays
 
     def _ask(self, connection: Any, given: Any, timeout: Optional[float]) -> Response:
         connection.set_timeout(timeout)
         for left in reversed(range(TRIES_MAX)):
             call = self._call(connection, given)
             try:
-                return connection.call(call, self._key(call))
+                return _without_row(call, connection.call(call, self._key(call)))
             except Stale:
                 # The request was not run. The model may have been reloaded with other tensors.
                 self._metadata, self._wanted = None, ()
@@ -223,19 +284,21 @@ class Model:
 
     def _ask_many(self, connection: Any, requests: Sequence[Any], outputs: Any, timeout: Optional[float]) -> list[Any]:
         connection.set_timeout(timeout)
-        split = [((), one) if isinstance(one, dict) else (one, {}) for one in requests]
-        if outputs is None:
-            quick = [self._as_they_are(arrays, named) for arrays, named in split]
-            if None not in quick and (found := connection.quick_many(*zip(*quick))) is not None:
-                return [self._looked_at(connection, one, split[index], timeout) for index, one in enumerate(found)]
+        if outputs is None and (quick := self._all_as_they_are(requests)) is not None:
+            found = connection.quick_many(*quick)
+            if found is not None:
+                return [
+                    self._looked_at(connection, one, _split(requests[index]), timeout) if type(one) is tuple else one
+                    for index, one in enumerate(found)
+                ]
+        split = [_split(one) for one in requests]
         calls = [self._call(connection, (arrays, named, outputs, None, "", None)) for arrays, named in split]
         outcomes = connection.call_many(calls, self._key)
+        outcomes = [one if isinstance(one, Exception) else _without_row(calls[index], one) for index, one in enumerate(outcomes)]
         return [self._unless_stale(connection, one, split[index], outputs, timeout) for index, one in enumerate(outcomes)]
 
     def _looked_at(self, connection: Any, found: Any, request: Any, timeout: Optional[float]) -> Any:
-        """The result of one of many calls."""
-        if type(found) is not tuple:
-            return found
+        """The result of one of many calls, whose answer is not the expected one."""
         slot, answer = found
         call = self._call(connection, (*request, None, None, "", None))
         outcome = connection._caught(connection._settle, slot, call, self._key(call), answer)
@@ -259,12 +322,14 @@ class Model:
             if twice := values.keys() & named.keys():
                 raise TypeError(f"input '{min(twice)}' of model '{self.name}' was given twice")
             values.update(named)
-        inputs = []
+        inputs, is_row = [], False
         for spec in specs:
             if spec.name in values:
-                inputs.append(self._input(spec, values[spec.name]))
+                given_dims, one = self._input(spec, values[spec.name])
+                is_row = is_row or given_dims < len(one.spec.shape)
+                inputs.append(one)
             elif (lent := self._lent().get(spec.name)) is not None:
-                inputs.append(Input(lent.spec, lent.array, lent.block))
+                inputs.append(Input(lent.spec, lent.array, lent.block_at(connection)))
         if len(inputs) < len(values):
             unknown = sorted(set(values) - {spec.name for spec in specs})
             if unknown:
@@ -274,32 +339,26 @@ class Model:
         wanted = () if outputs is None else tuple(outputs)
         if sequence is not None:
             parameters = {**(parameters or {}), **_sequence(sequence)}
-        return Call(self.name, self.version, metadata, inputs, wanted, id, parameters)
+        return Call(self.name, self.version, metadata, inputs, wanted, id, parameters, is_row)
 
-    def _input(self, spec: Spec, value: Any) -> Input:
+    def _input(self, spec: Spec, value: Any) -> tuple[int, Input]:
+        """The number of dimensions that were given, and the input."""
         if type(value) is np.ndarray and value.dtype == self._dtypes[spec.name]:
             array = value
         else:
             array, dtype = _convert.elements(value, spec.datatype)
             if self._dtypes[spec.name] is not None:
                 array = np.asarray(array).astype(dtype, copy=False)
-        if not self._batch and spec.shape[:1] == (-1,) and array.ndim == len(spec.shape) - 1:
+        dims = array.ndim
+        if not self._batch and spec.shape[:1] == (-1,) and dims == len(spec.shape) - 1:
             array = array[None]
         at = Spec(spec.name, spec.datatype, array.shape)
-        return Input(at, _datatypes.encoded_elements(array) if spec.datatype == "BYTES" else array, None)
+        return dims, Input(at, _datatypes.encoded_elements(array) if spec.datatype == "BYTES" else array, None)
 
     def _key(self, call: Call) -> Any:
         if not call.is_plain():
             return None
         return call.model, call.version, call.outputs, tuple((one.spec.name, one.spec.shape, _NO_BLOCK if one.block is None else id(one.block)) for one in call.inputs)
-
-    def _finish(self, response: Response) -> Response:
-        if not self._batch:
-            arrays = response._arrays
-            for name, array in arrays.items():
-                if array.shape[:1] == (1,):
-                    arrays[name] = array[0] if array.ndim > 1 or array.dtype != np.object_ else array
-        return response
 
     def _lent(self) -> dict[str, _InputBuffer]:
         try:
@@ -335,6 +394,16 @@ class _InputBuffer:
         self._in_flight = 0
         self._lock = threading.Lock()
 
+    def block_at(self, connection: Any) -> Optional[Block]:
+        """The memory, if the connection's server can read it where it lies. None if the elements must be copied: a server lends memory only as
+        long as the session is open that borrowed it, and knows nothing of the memory that its predecessor lent."""
+        keeper = None if self.block is None else self.block.slab.keeper
+        if keeper is None or keeper is connection:
+            return self.block
+        if keeper.server_id != connection.server_id or not keeper.is_alive():
+            self.block = None
+        return self.block
+
     def freeze(self) -> None:
         """Makes it read-only, because a request in flight reads it."""
         with self._lock:
@@ -347,6 +416,22 @@ class _InputBuffer:
             self._in_flight -= 1
             if not self._in_flight:
                 self.array.flags.writeable = True
+
+
+def _split(request: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The inputs of one of many requests: in order, and by name."""
+    return ((), request) if isinstance(request, dict) else (request, {})
+
+
+def _without_row(call: Call, response: Response) -> Response:
+    """The response to a call whose inputs got a first dimension of 1, without that dimension."""
+    if call.is_row:
+        arrays = response._arrays
+        for spec in call.metadata.outputs:
+            array = arrays.get(spec.name)
+            if array is not None and spec.shape[:1] == (-1,) and array.shape[:1] == (1,):
+                arrays[spec.name] = array.reshape(array.shape[1:])
+    return response
 
 
 def _sequence(sequence: Any) -> dict[str, Any]:

@@ -6,17 +6,23 @@ otherwise. This works with any server of Triton's protocols.
 
 from __future__ import annotations
 
+import collections
 import importlib
+import queue
 from typing import Any, Iterator, Optional, Sequence
 
 import numpy as np
 from tritonclient.utils import InferenceServerException
 
 from nerite import _datatypes
-from nerite._connection import Call
+from nerite._connection import Call, Lost
+from nerite._managed import LENDER_ENDED, REGION_LOST
 from nerite._messages import Metadata, Spec
 from nerite._response import Head, Response
 from nerite._session import bearer
+
+# The most buffers for inputs that are kept for later calls.
+HANDLES_MAX = 64
 
 
 class _Bearer:
@@ -32,6 +38,9 @@ class _Bearer:
 class PlainConnection:
     """One client of either protocol, ``"http"`` or ``"grpc"``."""
 
+    #: The protocols' addresses do not tell one server from the next.
+    server_id = ""
+
     def __init__(self, protocol: str, address: str, options: dict[str, Any], token: Optional[str] = None):
         self._protocol = protocol
         self._origin = importlib.import_module(f"nerite.{protocol}")
@@ -41,7 +50,8 @@ class PlainConnection:
         if header:
             self.client.register_plugin(_Bearer(header))
         self._timeout: Optional[float] = None
-        self._handles: dict[Any, Any] = {}
+        # The buffer of each input, by name, shape and datatype.
+        self._handles: collections.OrderedDict[Any, Any] = collections.OrderedDict()
         self.broken = False
         self.copied_bytes = 0
 
@@ -65,23 +75,15 @@ class PlainConnection:
         self._timeout = seconds
 
     def call(self, call: Call, key: Any) -> Response:
-        """Runs one inference."""
-        inputs = [self._input(one) for one in call.inputs]
-        names = call.outputs or [spec.name for spec in call.metadata.outputs]
-        outputs = [self._origin.InferOutput(name) for name in names]
-        given = dict(call.parameters or {})
-        options: dict[str, Any] = {"request_id": call.id} if call.id else {}
-        for name in ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout"):
-            if name in given:
-                options[name] = given.pop(name)
-        if given:
-            options["parameters"] = given
-        result = self._infer(call, inputs, outputs, options)
-        arrays = {name: array for name in names if (array := result.as_numpy(name)) is not None}
-        head = result.get_response()
-        if isinstance(head, dict):
-            return Response(arrays, Head(head.get("model_name", ""), head.get("model_version", ""), head.get("id", "")))
-        return Response(arrays, Head(head.model_name, head.model_version, head.id))
+        """Runs one inference. Buffers that the server does not know any more, because it was started anew, are made anew."""
+        try:
+            return self._call(call)
+        except InferenceServerException as error:
+            # The server refused the request before it ran anything.
+            if not self._handles or not str(error.message()).startswith((REGION_LOST, LENDER_ENDED)):
+                raise
+        self._handles.clear()
+        return self._call(call)
 
     def quick_many(self, keys: Sequence[Any], all_arrays: Sequence[Any]) -> None:
         """Does nothing: these protocols have no quick path."""
@@ -97,8 +99,32 @@ class PlainConnection:
         return outcomes
 
     def stream(self, call: Call) -> Iterator[Response]:
-        """Raises an error: responses of decoupled models need a session."""
-        raise InferenceServerException("several responses to a request need a session, or nerite.grpc's start_stream")
+        """The responses of a decoupled model, over gRPC. No other stream may be open on this connection."""
+        if self._protocol != "grpc":
+            raise InferenceServerException(
+                "several responses to a request do not go over HTTP; connect to grpc://host:port, or to the server's session socket"
+            )
+        arrived: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+        self.client.start_stream(lambda result, error: arrived.put((result, error)))
+        try:
+            inputs, outputs, options = self._request(call)
+            self.client.async_stream_infer(call.model, inputs, call.version, outputs, enable_empty_final_response=True, **options)
+            is_last = False
+            while not is_last:
+                result, error = arrived.get()
+                if error is not None:
+                    # Errors of the model have no status.
+                    if error.status() is None:
+                        raise error
+                    raise Lost(f"the server closed the stream before its last response: {error.message()}", sent=True) from error
+                head = result.get_response()
+                final = head.parameters.get("triton_final_response")
+                # Only responses of decoupled models have the parameter.
+                is_last = final is None or final.bool_param
+                if head.outputs or not is_last:
+                    yield self._response(result, [one.name for one in head.outputs])
+        finally:
+            self.client.stop_stream(cancel_requests=True)
 
     def forget(self, model: str) -> None:
         """Does nothing: no state of models is kept here."""
@@ -107,13 +133,42 @@ class PlainConnection:
         """Closes the client."""
         self.client.close()
 
+    def _call(self, call: Call) -> Response:
+        inputs, outputs, options = self._request(call)
+        result = self._infer(call, inputs, outputs, options)
+        return self._response(result, call.outputs or [spec.name for spec in call.metadata.outputs])
+
+    def _request(self, call: Call) -> tuple[list[Any], list[Any], dict[str, Any]]:
+        """The inputs and outputs for tritonclient, and the other arguments."""
+        inputs = [self._input(one) for one in call.inputs]
+        outputs = [self._origin.InferOutput(name) for name in call.outputs or [spec.name for spec in call.metadata.outputs]]
+        given = dict(call.parameters or {})
+        options: dict[str, Any] = {"request_id": call.id} if call.id else {}
+        for name in ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout"):
+            if name in given:
+                options[name] = given.pop(name)
+        if given:
+            options["parameters"] = given
+        return inputs, outputs, options
+
+    def _response(self, result: Any, names: Sequence[str]) -> Response:
+        arrays = {name: array for name in names if (array := result.as_numpy(name)) is not None}
+        head = result.get_response()
+        if isinstance(head, dict):
+            return Response(arrays, Head(head.get("model_name", ""), head.get("model_version", ""), head.get("id", "")))
+        return Response(arrays, Head(head.model_name, head.model_version, head.id))
+
     def _input(self, one: Any) -> Any:
         spec = one.spec
         made = self._origin.InferInput(spec.name, list(spec.shape), spec.datatype)
         key = (spec.name, spec.shape, spec.datatype)
-        if key not in self._handles:
-            self._handles[key] = self.client.register_input_tensor_with_shared_memory(spec.shape, spec.datatype)
-        handle = self._handles[key]
+        handle = self._handles.get(key)
+        if handle is None:
+            handle = self._handles[key] = self.client.register_input_tensor_with_shared_memory(spec.shape, spec.datatype)
+            if len(self._handles) > HANDLES_MAX:
+                self._handles.popitem(last=False)
+        else:
+            self._handles.move_to_end(key)
         if spec.datatype == "BYTES":
             array = np.empty(len(one.array), dtype=np.object_)
             array[:] = one.array

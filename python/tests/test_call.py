@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import gc
+import importlib
 import os
 import shutil
 import signal
@@ -139,6 +140,52 @@ def test_single_rows_lose_nothing_but_the_batch_dimension(any_client):
     for _ in range(2):
         response = simple(np.arange(16, dtype=np.int32), list(range(16)))
         assert response.OUTPUT0.tolist() == list(range(0, 32, 2))
+
+
+def test_a_first_dimension_that_was_given_stays(any_client):
+    simple, identity = any_client.model("simple", batch=False), any_client.model("identity_fp32", batch=False)
+    row, rows = np.arange(16, dtype=np.int32), np.arange(32, dtype=np.int32).reshape(2, 16)
+    for _ in range(3):
+        assert simple(rows, rows).OUTPUT0.tolist() == (2 * rows).tolist()
+        assert simple(rows[:1], rows[:1]).OUTPUT0.shape == (1, 16), "the row came with its dimension"
+        assert simple(row, row).OUTPUT0.shape == (16,)
+        # A model whose only dimension is variable: a number is a row, and an array of shape [1] is all it takes.
+        assert identity([5.0]).OUTPUT0.tolist() == [5]
+        assert identity(5.0).OUTPUT0.tolist() == 5 and identity(5.0).OUTPUT0.shape == ()
+    assert [one.OUTPUT0.shape for one in simple.batch([(row, row), (rows, rows)])] == [(16,), (2, 16)]
+    text = any_client.model("identity_bytes", batch=False)
+    assert (text(["a"]).OUTPUT0.tolist(), text("a").OUTPUT0.tolist()) == ([b"a"], b"a")
+
+
+class OnlyDlpack:
+    """An array of a library that speaks DLPack alone, on a device or on the host."""
+
+    def __init__(self, array, kind=1, can_copy=True):
+        self.array, self.kind, self.can_copy = array, kind, can_copy
+
+    def __dlpack_device__(self):
+        return self.kind, 0
+
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        if self.kind != 1 and (dl_device != (1, 0) or not self.can_copy):
+            raise BufferError("it is on the device")
+        return self.array.__dlpack__()
+
+
+def test_arrays_of_other_libraries_are_taken(any_client):
+    identity = any_client.model("identity_fp32")
+    array = np.arange(6, dtype=np.float32)
+    # Libraries of DLPack 1.0 copy from their device to the host.
+    given = [OnlyDlpack(array), OnlyDlpack(array[::2]), OnlyDlpack(array, kind=2)]
+    for library in ("torch", "jax.numpy"):
+        try:
+            given.append(importlib.import_module(library).asarray(array))
+        except ImportError:
+            pass
+    for one in given:
+        assert identity(one).OUTPUT0.tolist() == np.from_dlpack(OnlyDlpack(one.array) if isinstance(one, OnlyDlpack) else one).tolist()
+    with pytest.raises(InferenceServerException, match="bring it to the host first, with .cpu"):
+        identity(OnlyDlpack(array, kind=2, can_copy=False))
 
 
 def test_an_id_and_parameters_go_with_a_request(any_client):
