@@ -2,7 +2,7 @@
  *
  * Its requests say by their parameters which model is asked and how: `target` (its name), `wait` (within execute), `parts` (each input in so many
  * pieces), `wanted` (one output), `id`, `sequence`, `cancel`, `hang_ms` (when it gets back what it asked), `breaks` (the rules of the interface). All inputs of the request go to the other model from where they lie, and its outputs
- * come back under their own names. A request without a target is told what was counted so far. `control` has models loaded and looked at.
+ * come back under their own names. A request without a target is told what was counted so far. `control` has models loaded and looked at, has the server's reports told, and says what the instance answers that is asked whether it is ready.
  */
 #include "backend.h"
 
@@ -15,6 +15,8 @@ typedef struct {
   pthread_t* threads;
   size_t thread_count;
   atomic_int allocated, freed, started, requests, released, responses, queried;
+  /* What ModelInstanceReady says: `r`eady, `u`nready, or `h`angs for a second. */
+  atomic_char readiness;
 } ModelState;
 
 /* One request on its way: that of the client, and the one that was made of it. */
@@ -322,6 +324,45 @@ static Error* tell_counts(ModelState* state, Response* response) {
   return TRITONBACKEND_ResponseSetIntParameter(response, "responses", atomic_load(&state->responses));
 }
 
+/* A report of the server as a parameter of the response. */
+static Error* tell_message(Response* response, const char* key, Message* message) {
+  const char* json;
+  size_t size;
+  TRY(TRITONSERVER_MessageSerializeToJson(message, &json, &size));
+  char* text = strndup(json, size);
+  Error* error = TRITONBACKEND_ResponseSetStringParameter(response, key, text);
+  free(text);
+  TRY(TRITONSERVER_MessageDelete(message));
+  return error;
+}
+
+static Error* tell_reports(Server* server, const char* model, Response* response) {
+  Message* message;
+  Metrics* metrics;
+  const char* page;
+  size_t size;
+  bool is_ready;
+  TRY(TRITONSERVER_ServerIsReady(server, &is_ready));
+  TRY(TRITONBACKEND_ResponseSetBoolParameter(response, "is_ready", is_ready));
+  TRY(TRITONSERVER_ServerMetadata(server, &message));
+  TRY(tell_message(response, "server", message));
+  TRY(TRITONSERVER_ServerModelMetadata(server, model, -1, &message));
+  TRY(tell_message(response, "model", message));
+  TRY(TRITONSERVER_ServerModelStatistics(server, model, -1, &message));
+  TRY(tell_message(response, "statistics", message));
+  TRY(TRITONSERVER_ServerModelIndex(server, 1, &message));
+  TRY(tell_message(response, "index", message));
+  TRY(TRITONSERVER_ServerModelConfig(server, model, -1, 1, &message));
+  TRY(tell_message(response, "config", message));
+  TRY(TRITONSERVER_ServerMetrics(server, &metrics));
+  TRY(TRITONSERVER_MetricsFormatted(metrics, 0, &page, &size));
+  char* text = strndup(page, size);
+  Error* error = TRITONBACKEND_ResponseSetStringParameter(response, "metrics", text);
+  free(text);
+  TRY(TRITONSERVER_MetricsDelete(metrics));
+  return error;
+}
+
 static Error* control(ModelState* state, const Wish* wish, Response* response) {
   const char *what = wish->control, *target = wish->target;
   if (strcmp(what, "load") == 0) {
@@ -332,6 +373,11 @@ static Error* control(ModelState* state, const Wish* wish, Response* response) {
     return error;
   }
   if (strcmp(what, "unload") == 0) return TRITONSERVER_ServerUnloadModel(state->server, target);
+  if (strcmp(what, "reports") == 0) return tell_reports(state->server, target, response);
+  if (strcmp(what, "readiness") == 0) {
+    atomic_store(&state->readiness, target[0]);
+    return NULL;
+  }
   bool is_ready;
   uint32_t transactions, batches;
   TRY(TRITONSERVER_ServerModelIsReady(state->server, target, -1, &is_ready));
@@ -400,4 +446,14 @@ Error* TRITONBACKEND_ModelInstanceExecute(Instance* instance, Request** requests
     }
   }
   return NULL;
+}
+
+/* Newer servers than 2.51 call it. */
+Error* TRITONBACKEND_ModelInstanceReady(Instance* instance) {
+  void* found;
+  TRY(TRITONBACKEND_ModelInstanceState(instance, &found));
+  ModelState* state = found;
+  char readiness = atomic_load(&state->readiness);
+  if (readiness == 'h') sleep(1);
+  return readiness == 'u' ? TRITONSERVER_ErrorNew(UNAVAILABLE, "the instance is not ready on purpose") : NULL;
 }

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 typedef void Error, Message, Backend, Attributes, Model, Instance, Request, Input, Output, Response, Factory, BufferAttributes, MemoryManager,
-    Parameter, Family, MetricArgs, Metric, State, Server, Allocator, Asked, Answer, Trace, ResponseStatistics;
+    Parameter, Family, MetricArgs, Metric, State, Server, Allocator, Asked, Answer, Trace, ResponseStatistics, Metrics;
 
 enum { UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED };
 enum { INFO, WARN, ERROR };
@@ -207,6 +207,15 @@ Error* TRITONSERVER_InferenceTraceContext(Trace*, const char**);
 Error* TRITONSERVER_ServerModelIsReady(Server*, const char* model, int64_t version, bool*);
 Error* TRITONSERVER_ServerModelTransactionProperties(Server*, const char* model, int64_t version, uint32_t* flags, void**);
 Error* TRITONSERVER_ServerModelBatchProperties(Server*, const char* model, int64_t version, uint32_t* flags, void**);
+Error* TRITONSERVER_ServerIsReady(Server*, bool*);
+Error* TRITONSERVER_ServerMetadata(Server*, Message**);
+Error* TRITONSERVER_ServerModelMetadata(Server*, const char* model, int64_t version, Message**);
+Error* TRITONSERVER_ServerModelStatistics(Server*, const char* model, int64_t version, Message**);
+Error* TRITONSERVER_ServerModelConfig(Server*, const char* model, int64_t version, uint32_t config_version, Message**);
+Error* TRITONSERVER_ServerModelIndex(Server*, uint32_t flags, Message**);
+Error* TRITONSERVER_ServerMetrics(Server*, Metrics**);
+Error* TRITONSERVER_MetricsFormatted(Metrics*, uint32_t format, const char**, size_t*);
+Error* TRITONSERVER_MetricsDelete(Metrics*);
 Error* TRITONSERVER_ServerLoadModel(Server*, const char* model);
 Error* TRITONSERVER_ServerLoadModelWithParameters(Server*, const char* model, const Parameter** parameters, uint64_t count);
 Error* TRITONSERVER_ServerUnloadModel(Server*, const char* model);

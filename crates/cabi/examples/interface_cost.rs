@@ -43,7 +43,11 @@ fn compare(folder: &Path, requests: usize) -> Result<(), Anything> {
         return Err(format!("{source} is not compiled").into());
     }
     let (name, path) = backends_in(folder).pop().ok_or("the backend is not found")?;
-    let compiled = CompiledBackend::new(&name, &path, Options { directory: folder.to_owned(), auto_complete: false });
+    let compiled = CompiledBackend::new(
+        &name,
+        &path,
+        Options { directory: folder.to_owned(), auto_complete: false, reports: None },
+    );
     let config = nerite_config::parse_text("", CONFIG)?;
     let spec = InstanceSpec { name: "m_0".into(), index: 0, device: None };
     let mut in_c = compiled.load(&context(folder, config.clone()))?.instance(&spec)?;

@@ -16,7 +16,7 @@
 //! use nerite_backend::Runtime;
 //! use nerite_cabi::{CompiledBackend, Options, backends_in};
 //!
-//! let options = Options { directory: "/opt/tritonserver/backends".into(), auto_complete: true };
+//! let options = Options { directory: "/opt/tritonserver/backends".into(), auto_complete: true, reports: None };
 //! for (name, library) in backends_in(Path::new("/opt/tritonserver/backends")) {
 //!     // The library is opened when the first model needs it.
 //!     println!("{}", CompiledBackend::new(&name, &library, options.clone()).engine());
@@ -44,4 +44,4 @@ mod table;
 pub use find::backends_in;
 pub use objects::make_metrics_by;
 pub use runtime::{CompiledBackend, ModelLibraries, Options};
-pub use server_calls::{ServerCalls, Start, serve_in_process};
+pub use server_calls::{LateReports, ServerCalls, ServerReports, Start, serve_in_process};

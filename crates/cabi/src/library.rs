@@ -40,6 +40,7 @@ pub struct Library {
     model_finalize: Option<OfModel>,
     instance_initialize: Option<OfInstance>,
     instance_finalize: Option<OfInstance>,
+    instance_ready: Option<OfInstance>,
     execute: Execute,
     // It keeps the code of the functions mapped.
     _object: Object,
@@ -63,6 +64,7 @@ impl Library {
             model_finalize: symbol(&object, "TRITONBACKEND_ModelFinalize"),
             instance_initialize: symbol(&object, "TRITONBACKEND_ModelInstanceInitialize"),
             instance_finalize: symbol(&object, "TRITONBACKEND_ModelInstanceFinalize"),
+            instance_ready: symbol(&object, "TRITONBACKEND_ModelInstanceReady"),
             execute,
             _object: object,
         })
@@ -108,6 +110,17 @@ impl Library {
     pub fn instance_finalize(&self, instance: Handle<InstanceObject>) -> Result<(), Status> {
         // SAFETY: as in `initialize`.
         self.call(|| self.instance_finalize.map(|call| unsafe { call(instance) }))
+    }
+
+    /// Whether it has `TRITONBACKEND_ModelInstanceReady`.
+    pub fn tells_readiness(&self) -> bool {
+        self.instance_ready.is_some()
+    }
+
+    /// `TRITONBACKEND_ModelInstanceReady`. An error says that the instance cannot take requests.
+    pub fn instance_ready(&self, instance: Handle<InstanceObject>) -> Result<(), Status> {
+        // SAFETY: as in `initialize`.
+        self.call(|| self.instance_ready.map(|call| unsafe { call(instance) }))
     }
 
     /// `TRITONBACKEND_ModelInstanceExecute`. The backend may read and write the list during the call.

@@ -1,6 +1,7 @@
 //! How does a compiled backend load and finalise one version of a model?
 
 mod instance;
+mod readiness;
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -17,6 +18,7 @@ use crate::fault::Fault;
 use crate::limits::RELEASE_PATIENCE;
 use crate::loaded::Loaded;
 use crate::objects::{InstanceObject, Message, ModelObject, ModelParts, ServerObject};
+use crate::server_calls::LateReports;
 use crate::table::Handle;
 use instance::CompiledInstance;
 
@@ -34,7 +36,12 @@ struct InitializedModel {
 
 impl CompiledModel {
     /// Calls `ModelInitialize`. If `completes`, the backend may complete the configuration.
-    pub fn initialize(loaded: Arc<Loaded>, context: &LoadContext, completes: bool) -> Result<CompiledModel, Status> {
+    pub fn initialize(
+        loaded: Arc<Loaded>,
+        context: &LoadContext,
+        completes: bool,
+        reports: Option<LateReports>,
+    ) -> Result<CompiledModel, Status> {
         let told = |fault: Fault| fault.told("TRITONBACKEND_ModelInitialize");
         let repository = std::path::absolute(&context.model_dir).unwrap_or_else(|_| context.model_dir.clone());
         let object = ModelObject::new(ModelParts {
@@ -45,7 +52,7 @@ impl CompiledModel {
             repository: &repository.display().to_string(),
             config: Arc::clone(&context.config),
             completes,
-            server: Arc::new(ServerObject::new(&loaded.object.owner, context.models.clone())),
+            server: Arc::new(ServerObject::new(&loaded.object.owner, context.models.clone(), reports)),
         });
         let object = Arc::new(object.map_err(told)?);
         let handle = Handle::to(Arc::clone(&object)).map_err(told)?;
@@ -102,6 +109,7 @@ impl Model for CompiledModel {
             device: spec.device.unwrap_or(0) as i32,
             policy: Handle::to(policy).map_err(told)?,
             meter: Mutex::default(),
+            is_ending: AtomicBool::new(false),
             outstanding: Arc::default(),
             memory: self.0.object.memory.of_instance(),
             state: AtomicPtr::default(),

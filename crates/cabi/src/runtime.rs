@@ -13,6 +13,7 @@ use crate::find::brought_along;
 use crate::loaded::{Loaded, Presence};
 use crate::model::CompiledModel;
 use crate::objects::count_in;
+use crate::server_calls::LateReports;
 use crate::strategy::{LibraryStrategy, library_of};
 
 /// A backend with a library file. The library is opened when the first model needs it, and closed after the last one.
@@ -34,6 +35,8 @@ pub struct Options {
     pub directory: PathBuf,
     /// Whether configurations are completed.
     pub auto_complete: bool,
+    /// What the server reports; `None` where a backend has a process of its own.
+    pub reports: Option<LateReports>,
 }
 
 impl CompiledBackend {
@@ -80,7 +83,7 @@ impl CompiledBackend {
 
     fn begin(&self, context: &LoadContext, completes: bool) -> Result<Arc<CompiledModel>, Status> {
         let loaded = self.open(&context.settings)?;
-        Ok(Arc::new(CompiledModel::initialize(loaded, context, completes)?))
+        Ok(Arc::new(CompiledModel::initialize(loaded, context, completes, self.options.reports.clone())?))
     }
 }
 

@@ -1,13 +1,66 @@
-//! Which calls does a program have for the server in its own process?
+//! Which calls does a program have for the server in its own process, and a backend for the server that it runs in?
 
-use std::sync::{Arc, OnceLock};
+use std::fmt;
+use std::sync::{Arc, OnceLock, Weak};
 
 use nerite_backend::Models;
 use nerite_request::Status;
 use nerite_request::setting::LoadOptions;
 
-/// A server in the process of the program that calls it. Its JSON answers are the same as over HTTP.
-pub trait ServerCalls: Send + Sync {
+/// What a server reports of itself and of its models. The JSON is the same as over HTTP.
+pub trait ServerReports: Send + Sync {
+    /// Whether it is ready; with strict readiness, whether all its models are ready too.
+    fn is_ready(&self) -> Result<bool, Status>;
+
+    /// Its name, version and extensions, as JSON.
+    fn metadata(&self) -> Result<Vec<u8>, Status>;
+
+    /// A model's versions, inputs and outputs, as JSON.
+    fn model_metadata(&self, model: &str, version: i64) -> Result<Vec<u8>, Status>;
+
+    /// Statistics of a model, or of all for an empty name, as JSON.
+    fn statistics(&self, model: &str, version: i64) -> Result<Vec<u8>, Status>;
+
+    /// The models in the repositories, as JSON.
+    fn index(&self, ready_only: bool) -> Result<Vec<u8>, Status>;
+
+    /// The page of metrics.
+    fn metrics(&self) -> Result<String, Status>;
+}
+
+/// The reports of a server that is still being made. Its backends are made before it.
+#[derive(Clone, Default)]
+pub struct LateReports(Arc<OnceLock<Weak<dyn ServerReports>>>);
+
+impl LateReports {
+    /// Sets them, once. They are there as long as `reports` is.
+    pub fn set(&self, reports: &Arc<dyn ServerReports>) {
+        self.0.get_or_init(|| Arc::downgrade(reports));
+    }
+
+    /// The reports, for this function.
+    pub(crate) fn get(&self, function: &str) -> Result<Arc<dyn ServerReports>, Status> {
+        let starts = || {
+            Status::unavailable(format!(
+                "{function}: the server starts; it has reports once its models of the start are loaded"
+            ))
+        };
+        self.0
+            .get()
+            .ok_or_else(starts)?
+            .upgrade()
+            .ok_or_else(|| Status::unavailable(format!("{function}: the server stops")))
+    }
+}
+
+impl fmt::Debug for LateReports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.get().is_some() { "LateReports(set)" } else { "LateReports" })
+    }
+}
+
+/// A server in the process of the program that calls it.
+pub trait ServerCalls: ServerReports {
     /// Its models, which requests are sent to.
     fn models(&self) -> Models;
 
@@ -21,23 +74,8 @@ pub trait ServerCalls: Send + Sync {
     /// Whether it lives.
     fn is_live(&self) -> Result<bool, Status>;
 
-    /// Whether it is ready; with strict readiness, whether all its models are ready too.
-    fn is_ready(&self) -> Result<bool, Status>;
-
     /// Whether that version of a model takes requests; the highest one if the number is below 0.
     fn is_model_ready(&self, model: &str, version: i64) -> Result<bool, Status>;
-
-    /// Its name, version and extensions, as JSON.
-    fn metadata(&self) -> Result<Vec<u8>, Status>;
-
-    /// A model's versions, inputs and outputs, as JSON.
-    fn model_metadata(&self, model: &str, version: i64) -> Result<Vec<u8>, Status>;
-
-    /// Statistics of a model, or of all for an empty name, as JSON.
-    fn statistics(&self, model: &str, version: i64) -> Result<Vec<u8>, Status>;
-
-    /// The models in the repositories, as JSON.
-    fn index(&self, ready_only: bool) -> Result<Vec<u8>, Status>;
 
     /// Loads or reloads a model, and waits for it.
     fn load(&self, model: &str, options: LoadOptions) -> Result<(), Status>;
@@ -53,9 +91,6 @@ pub trait ServerCalls: Send + Sync {
 
     /// Compares the repositories once with their last state, in control mode `poll`.
     fn poll(&self) -> Result<(), Status>;
-
-    /// The page of metrics.
-    fn metrics(&self) -> Result<String, Status>;
 }
 
 /// Makes a server with these command-line flags.

@@ -229,7 +229,7 @@ impl Asked {
         let backend_handle = Handle::to(Arc::clone(&backend))?;
         let repository = std::path::absolute(&context.model_dir).unwrap_or_else(|_| context.model_dir.clone());
         let object = Arc::new(ModelObject::new(ModelParts {
-            server: Arc::new(ServerObject::new(&backend.owner, context.models.clone())),
+            server: Arc::new(ServerObject::new(&backend.owner, context.models.clone(), None)),
             backend,
             backend_handle,
             name: &context.model,

@@ -82,7 +82,7 @@ fn a_library_that_is_none_is_refused_with_the_loaders_reason() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("libtriton_x.so");
     std::fs::write(&path, "no library").unwrap();
-    let options = Options { directory: folder.path().to_owned(), auto_complete: false };
+    let options = Options { directory: folder.path().to_owned(), auto_complete: false, reports: None };
     let backend = CompiledBackend::new("x", &path, options);
     let refused = backend.load(&context(folder.path(), config(""))).err().unwrap();
     assert!(refused.message.contains("unable to load shared library of backend 'x'"), "{refused}");

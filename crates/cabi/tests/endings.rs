@@ -130,7 +130,8 @@ fn a_backend_begins_again_after_its_end() {
 fn a_backend_that_a_model_brings_begins_again_after_its_end() {
     let folder = tempfile::tempdir().unwrap();
     drop(backend(folder.path()));
-    let libraries = ModelLibraries::new(Options { directory: folder.path().to_owned(), auto_complete: false });
+    let libraries =
+        ModelLibraries::new(Options { directory: folder.path().to_owned(), auto_complete: false, reports: None });
     let model_dir = folder.path().join("sample");
     check_begins_after_its_end(folder.path(), || {
         libraries.find(&config(""), &model_dir, &model_dir.join("1")).unwrap()

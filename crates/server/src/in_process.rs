@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nerite_api::{Api, LogSwitches};
 use nerite_backend::{Infer, Models};
-use nerite_cabi::ServerCalls;
+use nerite_cabi::{ServerCalls, ServerReports};
 use nerite_cuda::Device;
 use nerite_engine::{Engine, RepositoryChange};
 use nerite_python::Python;
@@ -21,11 +21,10 @@ use nerite_request::setting::{LoadOptions, LogChange, LogSettings};
 use nerite_request::{Code, Status};
 use nerite_shm::leave_descriptors;
 use nerite_watchdog::{FrontEnd, watched};
-use nerite_wire::json;
-use nerite_wire::prometheus::write_metrics;
 use tokio::runtime::Runtime;
 
 use crate::logger::{self, Streams};
+use crate::reports::text;
 use crate::serve::{Assembled, StartError, assemble, give_back, watch_gpus, watch_host};
 use crate::settings::Settings;
 use crate::{flags, panics, place};
@@ -45,6 +44,8 @@ static LOG: Mutex<Option<Arc<LogSwitches>>> = Mutex::new(None);
 pub struct InProcess {
     engine: Arc<Engine>,
     api: Api,
+    /// What it tells of itself, also to its backends.
+    reports: Arc<dyn ServerReports>,
     python: Arc<Python>,
     /// For what waits, and what is done every so often. There until the end.
     runtime: Option<Runtime>,
@@ -72,13 +73,14 @@ impl InProcess {
             log::warn!("{note}");
         }
         let (python, counted) = (Arc::new(Python::default()), Counted::new());
-        let (Assembled { engine, api, gpus }, outcome) =
+        let (Assembled { engine, api, gpus, reports }, outcome) =
             assemble(&settings, &python, switches, None).map_err(|error| status_of(&error))?;
         let (exit_timeout_secs, was_stopped) = (AtomicU64::new(settings.exit_timeout_secs), AtomicBool::new(false));
         let control = settings.models.control;
         let mut server = InProcess {
             engine,
             api,
+            reports,
             python,
             runtime: None,
             exit_timeout_secs,
@@ -154,34 +156,9 @@ impl ServerCalls for InProcess {
         Ok(self.api.live())
     }
 
-    fn is_ready(&self) -> Result<bool, Status> {
-        self.check_exiting()?;
-        self.wait(self.api.ready())
-    }
-
     fn is_model_ready(&self, model: &str, version: i64) -> Result<bool, Status> {
         self.check_exiting()?;
         self.wait(self.api.model_ready(model, &text(version)))?
-    }
-
-    fn metadata(&self) -> Result<Vec<u8>, Status> {
-        self.check_exiting()?;
-        Ok(json::write_server(&self.api.server_report()?))
-    }
-
-    fn model_metadata(&self, model: &str, version: i64) -> Result<Vec<u8>, Status> {
-        self.check_exiting()?;
-        Ok(json::write_model(&self.api.model_report(model, &text(version))?))
-    }
-
-    fn statistics(&self, model: &str, version: i64) -> Result<Vec<u8>, Status> {
-        self.check_exiting()?;
-        Ok(json::write_statistics(&self.api.statistics(model, &text(version))?))
-    }
-
-    fn index(&self, ready_only: bool) -> Result<Vec<u8>, Status> {
-        self.check_exiting()?;
-        Ok(json::write_index(&self.api.index(ready_only)?))
     }
 
     fn load(&self, model: &str, options: LoadOptions) -> Result<(), Status> {
@@ -212,9 +189,36 @@ impl ServerCalls for InProcess {
         self.engine.poll_now();
         Ok(())
     }
+}
+
+impl ServerReports for InProcess {
+    fn is_ready(&self) -> Result<bool, Status> {
+        self.check_exiting()?;
+        self.wait(self.api.ready())
+    }
+
+    fn metadata(&self) -> Result<Vec<u8>, Status> {
+        self.check_exiting()?;
+        self.reports.metadata()
+    }
+
+    fn model_metadata(&self, model: &str, version: i64) -> Result<Vec<u8>, Status> {
+        self.check_exiting()?;
+        self.reports.model_metadata(model, version)
+    }
+
+    fn statistics(&self, model: &str, version: i64) -> Result<Vec<u8>, Status> {
+        self.check_exiting()?;
+        self.reports.statistics(model, version)
+    }
+
+    fn index(&self, ready_only: bool) -> Result<Vec<u8>, Status> {
+        self.check_exiting()?;
+        self.reports.index(ready_only)
+    }
 
     fn metrics(&self) -> Result<String, Status> {
-        Ok(write_metrics(&self.api.metrics_report()))
+        self.reports.metrics()
     }
 }
 
@@ -257,11 +261,6 @@ impl Drop for InProcess {
         }
         self.python.end();
     }
-}
-
-/// A version as clients write it: none for the highest.
-fn text(version: i64) -> String {
-    if version < 0 { String::new() } else { version.to_string() }
 }
 
 /// The log of the process, which the first server makes. Later ones say what it shows from then on.
@@ -341,11 +340,6 @@ mod tests {
         let begun = Instant::now();
         drop(server);
         assert!(begun.elapsed() < CLOSING_MIN, "{:?}", begun.elapsed());
-    }
-
-    #[test]
-    fn a_negative_version_means_the_highest() {
-        assert_eq!([text(-1), text(0), text(3)], ["", "0", "3"]);
     }
 
     #[test]

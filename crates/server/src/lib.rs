@@ -3,7 +3,7 @@
 //! The program `nerite`, and the same server inside another program ([`InProcess`]), which speaks no protocol:
 //!
 //! ```no_run
-//! use nerite_cabi::ServerCalls;
+//! use nerite_cabi::{ServerCalls, ServerReports};
 //! use nerite_server::InProcess;
 //!
 //! let server = InProcess::start(&["--model-repository=models".to_owned()])?;
@@ -29,6 +29,7 @@ mod panics;
 mod place;
 mod plain;
 mod ready;
+mod reports;
 mod serve;
 mod settings;
 mod shm;

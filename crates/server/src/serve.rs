@@ -21,6 +21,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use nerite_api::{Api, LogSwitches, Tokens};
+use nerite_cabi::{LateReports, ServerReports};
 use nerite_cuda::Device;
 use nerite_engine::Engine;
 use nerite_listen::Peers;
@@ -31,6 +32,7 @@ use crate::config;
 use crate::flags::{self, Command, ParseError};
 use crate::logger::{self, PLAIN, Streams};
 use crate::panics;
+use crate::reports::Reports;
 use crate::settings::Settings;
 use crate::tables::table;
 
@@ -117,7 +119,7 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
     let certificates = listen::read_certificates(&settings)?;
     let tokens = settings.tokens_file.as_deref().map(Tokens::from_file).transpose();
     let tokens = tokens.map_err(|error| StartError(error.to_string()))?;
-    let (Assembled { engine, api, gpus }, outcome) = assemble(&settings, python, switches, tokens)?;
+    let (Assembled { engine, api, gpus, reports: _reports }, outcome) = assemble(&settings, python, switches, tokens)?;
     outcome?;
     let turns = api.turns().clone();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -150,6 +152,8 @@ pub(crate) struct Assembled {
     pub api: Api,
     /// The GPUs whose metrics are shown.
     pub gpus: Vec<Device>,
+    /// What the server tells its backends of itself, as long as this is there.
+    pub reports: Arc<dyn ServerReports>,
 }
 
 /// Loads the models of the start and prints the tables. Also returns whether the server can start with the outcome.
@@ -160,12 +164,15 @@ pub(crate) fn assemble(
     tokens: Option<Tokens>,
 ) -> Result<(Assembled, Result<(), StartError>), StartError> {
     let gpu = gpu::open(&settings.gpu)?;
-    let (engine, outcome) = models::start(settings, gpu.as_ref(), python)?;
+    let late = LateReports::default();
+    let (engine, outcome) = models::start(settings, gpu.as_ref(), python, &late)?;
     print_tables(&engine, settings);
     let api = make_api(&engine, switches, settings, tokens, gpu.as_ref().ok());
     let shows_gpus = settings.metrics.as_ref().is_some_and(|metrics| metrics.gpu);
     let gpus = gpu.as_ref().ok().filter(|_| shows_gpus).map(|host| host.devices.clone()).unwrap_or_default();
-    Ok((Assembled { engine, api, gpus }, outcome))
+    let reports: Arc<dyn ServerReports> = Arc::new(Reports::new(api.clone()));
+    late.set(&reports);
+    Ok((Assembled { engine, api, gpus, reports }, outcome))
 }
 
 /// The directory of a file that is to be written, if there is none.

@@ -59,7 +59,7 @@ pub fn main(words: &[String]) -> ExitCode {
     let engine = match words {
         [_, library] => Engine::Onnx(library),
         [_, library, name, directory, completes] => {
-            let options = Options { directory: directory.into(), auto_complete: completes == "true" };
+            let options = Options { directory: directory.into(), auto_complete: completes == "true", reports: None };
             Engine::Compiled { name, library, options }
         }
         _ => return usage(),

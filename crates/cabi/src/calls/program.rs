@@ -1,4 +1,4 @@
-//! How does a program make a server in its own process, ask for its state, and end it?
+//! How does a program make a server in its own process and end it, and what does the server tell of its state?
 
 use std::ffi::c_char;
 use std::sync::Arc;
@@ -59,16 +59,17 @@ exports! {
 
     "TRITONSERVER_ServerIsReady" = server_is_ready(server: Server, is_ready: Out<bool>) {
         is_ready.put(false)?;
-        is_ready.put(server.get()?.calls()?.is_ready()?)?;
+        is_ready.put(server.get()?.reports("TRITONSERVER_ServerIsReady")?.is_ready()?)?;
     }
 
     "TRITONSERVER_ServerMetadata" = server_metadata(server: Server, message: Out<Handle<Message>>) {
-        put_message(&message, server.get()?.calls()?.metadata()?)?;
+        message.check()?;
+        put_message(&message, server.get()?.reports("TRITONSERVER_ServerMetadata")?.metadata()?)?;
     }
 
     "TRITONSERVER_ServerMetrics" = server_metrics(server: Server, metrics: Out<Handle<MetricsPage>>) {
         metrics.check()?;
-        let page = MetricsPage::new(server.get()?.calls()?.metrics()?);
+        let page = MetricsPage::new(server.get()?.reports("TRITONSERVER_ServerMetrics")?.metrics()?);
         metrics.put(Handle::to(Arc::new(page))?)?;
     }
 

@@ -1,4 +1,4 @@
-//! What may a program ask about the models of the server in its own process?
+//! What may a program or a backend ask about the models of its server?
 
 use nerite_request::Status;
 
@@ -33,7 +33,8 @@ exports! {
     "TRITONSERVER_ServerModelMetadata" =
         model_metadata(server: Server, model: Text, version: i64, message: Out<Handle<Message>>) {
         message.check()?;
-        put_message(&message, server.get()?.calls()?.model_metadata(&model.read()?, version)?)?;
+        let reports = server.get()?.reports("TRITONSERVER_ServerModelMetadata")?;
+        put_message(&message, reports.model_metadata(&model.read()?, version)?)?;
     }
 
     "TRITONSERVER_ServerRegisterModelRepository" =
@@ -50,11 +51,13 @@ exports! {
     "TRITONSERVER_ServerModelStatistics" =
         model_statistics(server: Server, model: Text, version: i64, message: Out<Handle<Message>>) {
         message.check()?;
-        put_message(&message, server.get()?.calls()?.statistics(&model.read()?, version)?)?;
+        let reports = server.get()?.reports("TRITONSERVER_ServerModelStatistics")?;
+        put_message(&message, reports.statistics(&model.read()?, version)?)?;
     }
 
     "TRITONSERVER_ServerModelIndex" = model_index(server: Server, flags: u32, message: Out<Handle<Message>>) {
         message.check()?;
-        put_message(&message, server.get()?.calls()?.index(flags & INDEX_READY != 0)?)?;
+        let reports = server.get()?.reports("TRITONSERVER_ServerModelIndex")?;
+        put_message(&message, reports.index(flags & INDEX_READY != 0)?)?;
     }
 }

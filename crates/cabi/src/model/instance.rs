@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nerite_backend::{Batch, Instance, Job, Times};
+use nerite_backend::{Batch, Instance, Job, Readiness, Times};
 use nerite_request::{Code, Status};
 
 use super::InitializedModel;
+use super::readiness::InstanceReadiness;
 use crate::limits::RELEASE_PATIENCE;
 use crate::objects::{InstanceObject, RequestObject};
 use crate::table::Handle;
@@ -50,6 +51,12 @@ impl Instance for CompiledInstance {
             }
         }
     }
+
+    /// A backend with the function for it is asked.
+    fn readiness(&self) -> Option<Arc<dyn Readiness>> {
+        let has_function = self.model.loaded.library.tells_readiness();
+        has_function.then(|| InstanceReadiness::new(self) as Arc<dyn Readiness>)
+    }
 }
 
 impl CompiledInstance {
@@ -79,6 +86,7 @@ impl Drop for CompiledInstance {
     /// In Triton a request keeps its model until it is released, so this waits for unreleased requests, for a limited time. If the backend does not
     /// release them, its instance, its model and its library stay loaded until the process ends.
     fn drop(&mut self) {
+        self.object.is_ending.store(true, Ordering::SeqCst);
         let is_abandoned = &self.model.is_abandoned;
         let longest = if is_abandoned.load(Ordering::Acquire) { Duration::ZERO } else { RELEASE_PATIENCE };
         let left = self.object.outstanding.wait(longest);

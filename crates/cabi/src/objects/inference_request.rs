@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     fn request() -> InferenceRequest {
-        InferenceRequest::new(Arc::new(ServerObject::new(&Arc::from("b"), Models::none())), "m".to_owned(), None)
+        InferenceRequest::new(Arc::new(ServerObject::new(&Arc::from("b"), Models::none(), None)), "m".to_owned(), None)
     }
 
     #[test]

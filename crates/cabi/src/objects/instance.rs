@@ -1,7 +1,7 @@
 //! What does the handle of an instance stand for?
 
 use std::ffi::{CString, c_void};
-use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::{AtomicBool, AtomicPtr};
 use std::sync::{Arc, PoisonError};
 
 use nerite_backend::Meter;
@@ -24,7 +24,9 @@ pub struct InstanceObject {
     pub policy: Handle<Message>,
     /// The receiver of its statistics. Set by the first execution.
     pub meter: Mutex<Option<Arc<dyn Meter>>>,
-    /// Its requests that the backend has not released.
+    /// Whether it is being finalized. Nothing of it is called any more then.
+    pub is_ending: AtomicBool,
+    /// Its requests that the backend has not released, and questions whether it is ready.
     pub outstanding: Arc<Outstanding>,
     /// The memory that the backend reports.
     pub memory: Arc<SaidMemory>,

@@ -11,7 +11,8 @@ use nerite_request::Status;
 
 use super::{BackendObject, MemoryOfModel, Outstanding, c_text, object};
 use crate::fault::Fault;
-use crate::server_calls::ServerCalls;
+use crate::reentry::check_not_asking;
+use crate::server_calls::{LateReports, ServerCalls, ServerReports};
 use crate::table::Handle;
 
 /// `TRITONBACKEND_Model`: one version of a model.
@@ -146,6 +147,8 @@ pub struct ServerObject {
     pub owner: Arc<str>,
     /// The models.
     models: Models,
+    /// What the server reports to its backends.
+    reports: Option<LateReports>,
     /// Its requests that are the server's at present.
     pub flights: Arc<Outstanding>,
     /// Its requests and responses that it has not deleted.
@@ -158,13 +161,17 @@ object!(ServerObject, 8, "server");
 
 impl ServerObject {
     /// The models of this server, for one whose backend is called `owner`.
-    pub fn new(owner: &Arc<str>, models: Models) -> ServerObject {
-        ServerObject { owner: Arc::clone(owner), models, flights: Arc::default(), held: Arc::default(), program: None }
+    pub fn new(owner: &Arc<str>, models: Models, reports: Option<LateReports>) -> ServerObject {
+        let (flights, held) = (Arc::default(), Arc::default());
+        ServerObject { owner: Arc::clone(owner), models, reports, flights, held, program: None }
     }
 
     /// The server object for the program that made the server.
     pub fn of_program(calls: Arc<dyn ServerCalls>) -> ServerObject {
-        ServerObject { program: Some(Arc::clone(&calls)), ..ServerObject::new(&Arc::from(PROGRAM), calls.models()) }
+        ServerObject {
+            program: Some(Arc::clone(&calls)),
+            ..ServerObject::new(&Arc::from(PROGRAM), calls.models(), None)
+        }
     }
 
     /// The models, for this function. A process that only completes a configuration cannot use them.
@@ -184,7 +191,22 @@ impl ServerObject {
         self.program.as_ref()
     }
 
-    /// The same calls; an error for all others.
+    /// What the server reports, for this function.
+    pub fn reports(&self, function: &str) -> Result<Arc<dyn ServerReports>, Fault> {
+        check_not_asking("ask the server for a report")?;
+        if let Some(calls) = self.program() {
+            return Ok(Arc::<dyn ServerCalls>::clone(calls));
+        }
+        let reports = self.reports.as_ref().ok_or_else(|| {
+            Status::unsupported(format!(
+                "{function} is not supported for '{}' here: a backend in the server's own process may ask it ('isolated' is 'false')",
+                self.owner
+            ))
+        });
+        Ok(reports?.get(function)?)
+    }
+
+    /// The calls of the program that made the server; an error for all others.
     pub fn calls(&self) -> Result<&Arc<dyn ServerCalls>, Fault> {
         let refused = || Fault::misuse("the server is not the backend's: only the program that made it may ask this");
         self.program().ok_or_else(refused)

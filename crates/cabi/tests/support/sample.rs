@@ -22,7 +22,7 @@ fn library(directory: &Path) -> PathBuf {
 pub fn backend(directory: &Path) -> CompiledBackend {
     library(directory);
     let (name, path) = backends_in(directory).pop().unwrap();
-    CompiledBackend::new(&name, &path, Options { directory: directory.to_owned(), auto_complete: true })
+    CompiledBackend::new(&name, &path, Options { directory: directory.to_owned(), auto_complete: true, reports: None })
 }
 
 /// A tensor of one row.

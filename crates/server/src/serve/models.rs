@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nerite_backend::identity::Identity;
-use nerite_cabi::CompiledBackend;
+use nerite_cabi::{CompiledBackend, LateReports};
 use nerite_cache::ResponseCache;
 use nerite_engine::{Engine, FileChanges, Loader, RateLimits, Runtimes, Services};
 use nerite_ensemble::Ensemble;
@@ -27,6 +27,7 @@ pub fn start(
     settings: &Settings,
     gpu: Result<&GpuHost, &NoGpu>,
     python: &Arc<Python>,
+    reports: &LateReports,
 ) -> Result<(Arc<Engine>, Result<(), StartError>), StartError> {
     let models = &settings.models;
     let store = Store::open(StoreOptions {
@@ -40,7 +41,7 @@ pub fn start(
     let is_polled = models.control == ControlMode::Poll && !models.poll.is_zero();
     let changes = is_polled.then(|| FileChanges::of(&store));
     let loader = Loader {
-        runtimes: runtimes(settings, gpu.ok(), python)?,
+        runtimes: runtimes(settings, gpu.ok(), python, reports)?,
         host: gpu::host_facts(gpu, &settings.gpu),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         auto_complete: models.auto_complete,
@@ -96,7 +97,12 @@ fn creating(status: &Status) -> StartError {
     StartError(format!("creating server: {} - {}", status.code.name(), status.message))
 }
 
-fn runtimes(settings: &Settings, gpu: Option<&GpuHost>, python: &Arc<Python>) -> Result<Runtimes, StartError> {
+fn runtimes(
+    settings: &Settings,
+    gpu: Option<&GpuHost>,
+    python: &Arc<Python>,
+    reports: &LateReports,
+) -> Result<Runtimes, StartError> {
     let mut runtimes = Runtimes::default();
     if let Some(gpu) = gpu {
         runtimes.stage_through(Arc::<nerite_cuda::PinnedPool>::clone(&gpu.pool));
@@ -109,20 +115,23 @@ fn runtimes(settings: &Settings, gpu: Option<&GpuHost>, python: &Arc<Python>) ->
     runtimes.add(Arc::new(Identity));
     runtimes.add(Arc::<Python>::clone(python));
     add_onnx(&mut runtimes, settings.onnxruntime_library.as_deref())?;
-    add_compiled(&mut runtimes, settings);
+    add_compiled(&mut runtimes, settings, reports);
     add_python_backends(&mut runtimes, settings, python);
     Ok(runtimes)
 }
 
 /// Compiled backends. Those of a directory that the operator named win over built-in ones; those that lie where Triton's do are added.
-fn add_compiled(runtimes: &mut Runtimes, settings: &Settings) {
+fn add_compiled(runtimes: &mut Runtimes, settings: &Settings, reports: &LateReports) {
     let named = settings.backend_directory.as_deref();
     let directory = named.unwrap_or(Path::new(BACKEND_DIRECTORY));
     if named.is_some() && !directory.is_dir() {
         log::warn!("--backend-directory={} is no directory: no compiled backend is found there", directory.display());
     }
-    let options =
-        nerite_cabi::Options { directory: directory.to_owned(), auto_complete: settings.models.auto_complete };
+    let options = nerite_cabi::Options {
+        directory: directory.to_owned(),
+        auto_complete: settings.models.auto_complete,
+        reports: Some(reports.clone()),
+    };
     for (name, library) in nerite_cabi::backends_in(directory) {
         let is_built_in = runtimes.get(&name).is_ok();
         match named {

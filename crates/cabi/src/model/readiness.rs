@@ -1,0 +1,71 @@
+//! How is a compiled backend asked whether an instance can take requests?
+//!
+//! By `TRITONBACKEND_ModelInstanceReady`, on a thread of its own: the backend may take long, and the instance may be running meanwhile, as in Triton.
+//! The engine asks an instance again only after it has answered, so there is at most one such thread for each instance.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use nerite_backend::{Readiness, ReadinessDone};
+use nerite_request::Status;
+
+use super::InitializedModel;
+use super::instance::CompiledInstance;
+use crate::objects::InstanceObject;
+use crate::table::Handle;
+
+/// Asks one instance. It does not keep the model.
+pub(crate) struct InstanceReadiness {
+    object: Arc<InstanceObject>,
+    handle: Handle<InstanceObject>,
+    model: Weak<InitializedModel>,
+}
+
+impl InstanceReadiness {
+    /// For this instance.
+    pub fn new(instance: &CompiledInstance) -> Arc<InstanceReadiness> {
+        let (object, model) = (Arc::clone(&instance.object), Arc::downgrade(&instance.model));
+        Arc::new(InstanceReadiness { object, handle: instance.handle, model })
+    }
+
+    /// Calls the backend. The instance is finalized only after this has returned: while something is outstanding, its end waits.
+    fn call(&self) -> Result<(), Status> {
+        let outstanding = self.object.outstanding.add();
+        let ended = || Status::unavailable(format!("instance '{}' has ended", self.object.name.to_string_lossy()));
+        // Either this sees that the instance ends, or the thread that ends it sees what is outstanding: all accesses are sequentially consistent.
+        if self.object.is_ending.load(Ordering::SeqCst) {
+            return Err(ended());
+        }
+        let model = self.model.upgrade().ok_or_else(ended)?;
+        let answer = model.loaded.library.instance_ready(self.handle);
+        // The model may be finalized when it is dropped, so what is outstanding is over last.
+        drop(model);
+        drop(outstanding);
+        answer
+    }
+}
+
+impl Readiness for InstanceReadiness {
+    fn ask(self: Arc<Self>, done: ReadinessDone) {
+        let done = Arc::new(nerite_locks::Mutex::new(Some(done)));
+        let told = Arc::clone(&done);
+        let tell = move |answer| {
+            let taken = told.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+            if let Some(done) = taken {
+                done(answer);
+            }
+        };
+        let (asking, tell_here) = (Arc::clone(&self), tell.clone());
+        let spawned = std::thread::Builder::new().name("nerite-is-ready".to_owned()).spawn(move || tell(asking.call()));
+        if let Err(error) = spawned {
+            tell_here(Err(Status::unavailable(format!(
+                "no thread to ask whether instance '{}' is ready: {error}; raise the limit on threads",
+                self.object.name.to_string_lossy()
+            ))));
+        }
+    }
+
+    fn fault(&self) -> Option<Status> {
+        None
+    }
+}
