@@ -87,6 +87,8 @@ def test_the_waterfall_has_all_phases(page):
     page.until(lambda: page.find('[data-phase="Send"]').is_displayed(), "where the time went")
     phases = [row.get_attribute("data-phase") for row in page.all(".fall-row")]
     assert phases == ["Receive", "Queue", "Batch", "Compute", "Output", "Send"]
+    # A request alone makes no line, and is seen all the same.
+    page.until(lambda: page.all('[aria-label="Mean time of a request"] circle.point.c0'), "the request in the plot")
 
 
 def test_the_waterfall_of_an_ensemble_has_its_steps(page):

@@ -49,7 +49,7 @@ export function plot(title, format) {
     }
     for (const line of visible) {
       const path = svg("path", { class: `line ${line.colour}`, d: pathOf(line.points, y) });
-      parts.push(path);
+      parts.push(path, ...alone(line.points).map(([at, value]) => svg("circle", { class: `point ${line.colour}`, cx: x(at), cy: y(value), r: 3 })));
     }
     if (pointed !== null) parts.push(svg("line", { class: "pointer", x1: pointed, x2: pointed, y1: TOP, y2: HEIGHT - BOTTOM }));
     drawing.replaceChildren(...parts);
@@ -69,8 +69,6 @@ export function plot(title, format) {
     for (const [at, value] of points) {
       if (value === null) { isDown = false; continue; }
       path += `${isDown ? "L" : "M"}${x(at).toFixed(1)} ${y(value).toFixed(1)}`;
-      // A single value is drawn as a dot.
-      if (!isDown) path += "h.1";
       isDown = true;
     }
     return path;
@@ -103,6 +101,9 @@ export function plot(title, format) {
     },
   };
 }
+
+// The values without a neighbour, of which no line can be drawn.
+const alone = (points) => points.filter(([, value], at) => value !== null && (points[at - 1]?.[1] ?? null) === null && (points[at + 1]?.[1] ?? null) === null);
 
 const latest = (line) => line.points.findLast(([, value]) => value !== null)?.[1] ?? NaN;
 
