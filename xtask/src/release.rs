@@ -115,9 +115,8 @@ fn check_tagged(root: &Path, version: &str) -> Result<(), String> {
 }
 
 fn build(root: &Path) -> Result<PathBuf, String> {
-    let home = std::env::var_os("CARGO_HOME").map_or_else(|| home().join(".cargo"), PathBuf::from);
-    let remap = |from: &Path, to: &str| format!("--remap-path-prefix={}={to}", from.display());
-    let flags = [remap(root, "/nerite"), remap(&home, "/cargo")].join("\u{1f}");
+    let crates = std::env::var_os("CARGO_HOME").map_or_else(|| home().join(".cargo"), PathBuf::from);
+    let flags = reproducible(root, &crates).join("\u{1f}");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .args([
@@ -134,6 +133,11 @@ fn build(root: &Path) -> Result<PathBuf, String> {
         .current_dir(root);
     run_it(cargo.env("CARGO_ENCODED_RUSTFLAGS", flags))?;
     Ok(root.join(BUILD).join("release/nerite"))
+}
+
+/// The compiler's flags with which the program does not depend on where its sources and the crates from elsewhere lie.
+fn reproducible(root: &Path, crates: &Path) -> [String; 2] {
+    [(root, "/nerite"), (crates, "/cargo")].map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()))
 }
 
 fn home() -> PathBuf {
@@ -327,6 +331,29 @@ mod tests {
         git(&folder, &["tag", "--force", "-a", "-m", "y", "v1.2.3"]);
         check_refused(&folder, None);
         fs::remove_dir_all(&folder).expect("the folder goes");
+    }
+
+    #[test]
+    fn the_same_sources_in_two_folders_give_the_same_program() {
+        let programs = ["first", "second"].map(|name| {
+            let folder = std::env::temp_dir().join(format!("nerite-release-{}-{name}", std::process::id()));
+            anew(&folder).expect("a folder for scratch");
+            // Both folders are in the program without the flags: those of the panics.
+            let source = format!(
+                "#[path = {:?}] mod other; fn main() {{ other::fail(); panic!() }}",
+                folder.join("crates/other.rs")
+            );
+            write(&folder.join("root/main.rs"), source.as_bytes()).expect("a file");
+            write(&folder.join("crates/other.rs"), b"pub fn fail() { panic!() }").expect("a file");
+            let mut compiler = Command::new("rustc");
+            compiler.args(reproducible(&folder.join("root"), &folder.join("crates"))).args(["-O", "--crate-name=same"]);
+            compiler.arg(folder.join("root/main.rs")).arg("-o").arg(folder.join("same"));
+            output(&mut compiler).expect("it compiles");
+            let bytes = fs::read(folder.join("same")).expect("a program");
+            fs::remove_dir_all(&folder).expect("the folder goes");
+            bytes
+        });
+        assert!(programs[0] == programs[1], "the folder is in the program");
     }
 
     #[test]
