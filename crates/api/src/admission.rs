@@ -90,6 +90,13 @@ impl Api {
         Err(Status::unavailable(format!("model '{}' is replaced again and again; ask once more", served.name())))
     }
 
+    /// Takes on and admits a request that has arrived completely, whose model was found before.
+    pub fn accept_found(&self, found: &Found, target: Target<'_>) -> Result<(UnderWay, Admission), Status> {
+        let under_way = self.take_on()?;
+        let admission = self.admit(&under_way, target, Some(found))?;
+        Ok((under_way, admission))
+    }
+
     /// Takes on and admits a request whose model's name came with it.
     pub fn accept(&self, target: Target<'_>) -> Result<Admission, Status> {
         self.admit(&self.take_on()?, target, None)

@@ -49,8 +49,7 @@ pub async fn generate(
     let mut body = read_body(api, body, bytes_max).await?;
     let mut charge = body.take_charge();
     // The model may have left while the body came: nothing kept it.
-    let under_way = api.take_on()?;
-    let admission = api.find_or_load(model, || api.admit(&under_way, target, Some(&found))).await?;
+    let (_under_way, admission) = api.find_or_load(model, || api.accept_found(&found, target)).await?;
     let inputs = admission.input_reports();
     let read = move |body: Received, model: &str, version: &str| {
         read_generate(&GenerateText { json: body.bytes(), inputs: &inputs, model, version, bytes_max })
