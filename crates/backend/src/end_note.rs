@@ -10,6 +10,7 @@ pub struct EndNote {
     pub(crate) version: Arc<ModelVersion>,
     pub(crate) arrived: u64,
     pub(crate) rows: u32,
+    pub(crate) device: u8,
     /// Whether the responder reported a failure.
     pub(crate) is_noted: Arc<AtomicBool>,
 }
@@ -18,7 +19,8 @@ impl EndNote {
     /// Reports the times and the outcome of the request, unless a failure was reported already.
     pub fn note(self, times: Times, outcome: Outcome) {
         if !self.is_noted.swap(true, Ordering::AcqRel) {
-            let request = RequestTimes { arrived: self.arrived, rows: self.rows, times };
+            let EndNote { arrived, rows, device, .. } = self;
+            let request = RequestTimes { arrived, rows, times, device };
             self.version.meter().request(&request, outcome);
         }
     }

@@ -51,6 +51,8 @@ pub struct RequestTimes {
     pub rows: u32,
     /// The execution it was part of.
     pub times: Times,
+    /// The device of that execution, as a number of the model's own ([`crate::Job::runs_on`]); 0 if it was on none of these.
+    pub device: u8,
 }
 
 /// How a request ended.

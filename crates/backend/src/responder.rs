@@ -65,6 +65,8 @@ pub struct Responder {
     noted_apart: Option<Arc<AtomicBool>>,
     /// Whether it was scheduled again.
     has_run_before: bool,
+    /// The device that it runs on, for the meter.
+    pub(crate) device: u8,
     /// Set while the request may be scheduled again.
     pub(crate) again_by: Option<Box<Again>>,
     // The order matters: the memory above is released before the client gets the last response, and the model may be
@@ -125,6 +127,7 @@ impl Responder {
             trace,
             noted_apart: None,
             has_run_before: false,
+            device: 0,
             again_by: None,
             reply,
             in_flight: Some(in_flight),
@@ -252,7 +255,7 @@ impl Responder {
         let in_flight = self.in_flight.as_ref().filter(|_| self.noted_apart.is_none())?;
         let is_noted = Arc::clone(self.noted_apart.insert(Arc::default()));
         let version = Arc::clone(in_flight);
-        Some(EndNote { version, arrived: self.arrived, rows: self.rows, is_noted })
+        Some(EndNote { version, arrived: self.arrived, rows: self.rows, device: self.device, is_noted })
     }
 
     /// The outputs wanted, with their slots, for staging.
@@ -472,7 +475,8 @@ impl Responder {
             _ => {}
         }
         if let Some(in_flight) = &self.in_flight {
-            in_flight.meter().request(&RequestTimes { arrived: self.arrived, rows: self.rows, times }, outcome);
+            let Responder { arrived, rows, device, .. } = *self;
+            in_flight.meter().request(&RequestTimes { arrived, rows, times, device }, outcome);
         }
     }
 

@@ -27,6 +27,7 @@ mod cached;
 mod catalog;
 mod contract;
 mod deadline;
+mod devices;
 mod engine;
 mod instances;
 mod latencies;

@@ -13,6 +13,7 @@ use nerite_request::{Code, Peer, Status};
 use nerite_schedule::Rejection;
 
 use crate::cached::Cached;
+use crate::devices::Devices;
 use crate::instances::{Change, Maker, change};
 use crate::latencies::{FIRST_RESPONSE_MS, Latencies};
 use crate::limits::LEAVING_INSTANCES_MAX;
@@ -58,6 +59,7 @@ pub struct Served {
     directory: ModelDir,
     /// The GPU that all its instances compute on; empty if there is none.
     gpu_uuid: String,
+    devices: Devices,
 }
 
 /// The names of a model.
@@ -162,10 +164,13 @@ impl Served {
         let sequences = sequences.map(Arc::new);
         // Instances that come or go later leave the devices as they are: the model is loaded anew for others.
         let gpu_uuid = services.gpu_uuid(specs.iter().map(|spec| spec.device)).unwrap_or_default().to_owned();
+        let devices = Devices::of(&specs, &services.gpu_uuids);
         let cache = services.cache.filter(|_| config.caches_responses());
         let latencies = Latencies::new(&services.latencies, config.caches_responses(), &first_response_ms(&config));
         let rows_max = usize::try_from(config.max_batch_size).unwrap_or(0);
-        let stats = Arc::new(Stats::new(&name, version, load_ns, rows_max, latencies));
+        let stats = Stats::new(&name, version, load_ns, rows_max, latencies);
+        let stats = Arc::new(if devices.count() > 0 { stats.with_devices(devices.count()) } else { stats });
+        let instances = devices.counting(instances, &specs, &stats);
         let scheduling = Scheduling { strategy, claims, cores, ..Scheduling::of(&config, instances.len(), queues) };
         let cached =
             cache.map(|cache| Arc::new(Cached::new(cache, &name, Arc::clone(&stats), scheduling.requests_max)));
@@ -198,6 +203,7 @@ impl Served {
             timeout_ends_runs,
             directory,
             gpu_uuid,
+            devices,
         }
     }
 
@@ -233,6 +239,7 @@ impl Served {
         );
         let cores = come.iter().map(|spec| cores.as_ref().and_then(|cores| cores.of(spec.index)));
         let readiness = readiness_of(&made);
+        let made = self.devices.counting(made, &come, &self.stats);
         let numbers = self.pool.add(made, cores.collect());
         let of = |places: &[usize]| -> Vec<Member> {
             places.iter().filter_map(|at| self.instances.get(*at).cloned()).collect()
@@ -261,6 +268,7 @@ impl Served {
             timeout_ends_runs: self.timeout_ends_runs,
             directory: self.directory.clone(),
             gpu_uuid: self.gpu_uuid.clone(),
+            devices: self.devices.clone(),
         })
     }
 
@@ -319,7 +327,9 @@ impl Served {
         let report = self.stats.report((self.pool.waiting() + lookups) as u64);
         let memory = self.maker.model.memory_usage();
         let gpu_uuid = self.gpu_uuid.clone();
-        StatisticsReport { namespace: self.identity.namespace.clone(), memory, gpu_uuid, ..report }
+        let mut report = StatisticsReport { namespace: self.identity.namespace.clone(), memory, gpu_uuid, ..report };
+        self.devices.name(&mut report);
+        report
     }
 
     /// The distribution of its latencies, as far as it is measured.

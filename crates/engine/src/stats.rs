@@ -26,6 +26,18 @@ pub struct Stats {
     load_ns: u64,
     latencies: Latencies,
     last_inference_ms: AtomicU64,
+    /// What is counted for each device: first for all that runs on none of the others, and for requests that did not run.
+    devices: Box<[Counters]>,
+    /// Indexed by rows.
+    batches: Box<[OnceLock<Box<Phases>>]>,
+    /// Batches of more rows than `max_batch_size`: models without batches, whose runtime counts rows in another way.
+    larger: Mutex<BTreeMap<u64, BatchReport>>,
+    responses: ResponseStats,
+}
+
+/// What is counted for each device.
+#[derive(Debug, Default)]
+struct Counters {
     inference_count: AtomicU64,
     execution_count: AtomicU64,
     success: Sum,
@@ -35,11 +47,6 @@ pub struct Stats {
     cache_hit: Sum,
     cache_miss: Sum,
     failures: [AtomicU64; 4],
-    /// Indexed by rows.
-    batches: Box<[OnceLock<Box<Phases>>]>,
-    /// Batches of more rows than `max_batch_size`: models without batches, whose runtime counts rows in another way.
-    larger: Mutex<BTreeMap<u64, BatchReport>>,
-    responses: ResponseStats,
 }
 
 /// Positions in [`StatisticsReport::failures`].
@@ -56,52 +63,47 @@ impl Stats {
             load_ns,
             latencies,
             last_inference_ms: AtomicU64::new(0),
-            inference_count: AtomicU64::new(0),
-            execution_count: AtomicU64::new(0),
-            success: Sum::default(),
-            fail: Sum::default(),
-            queue: Sum::default(),
-            compute: Phases::default(),
-            cache_hit: Sum::default(),
-            cache_miss: Sum::default(),
-            failures: Default::default(),
+            devices: Box::new([Counters::default()]),
             batches: (0..=rows_max.clamp(1, BATCH_SIZES_MAX)).map(|_| OnceLock::new()).collect(),
             larger: Mutex::default(),
             responses: ResponseStats::default(),
         }
     }
 
+    /// The same, with counters for each of so many devices: of numbers from 1 on.
+    pub fn with_devices(self, devices: u8) -> Stats {
+        Stats { devices: (0..=devices).map(|_| Counters::default()).collect(), ..self }
+    }
+
+    /// The counters of a device.
+    fn device(&self, device: u8) -> Option<&Counters> {
+        self.devices.get(usize::from(device)).or_else(|| self.devices.first())
+    }
+
     /// The statistics as clients see them. `pending` is the number of waiting requests.
     pub fn report(&self, pending: u64) -> StatisticsReport {
-        let [compute_input, compute_infer, compute_output] = self.compute.told();
         let counted = self.batches.iter().enumerate().filter_map(|(rows, phases)| {
             let [compute_input, compute_infer, compute_output] = phases.get()?.told();
             Some(BatchReport { batch_size: rows as u64, compute_input, compute_infer, compute_output })
         });
         let larger = self.larger.lock().unwrap_or_else(PoisonError::into_inner);
-        StatisticsReport {
+        let mut report = StatisticsReport {
             name: self.name.clone(),
             version: self.version,
             last_inference_ms: self.last_inference_ms.load(Ordering::Relaxed),
-            inference_count: self.inference_count.load(Ordering::Relaxed),
-            execution_count: self.execution_count.load(Ordering::Relaxed),
-            success: self.success.told(),
-            fail: self.fail.told(),
-            queue: self.queue.told(),
-            compute_input,
-            compute_infer,
-            compute_output,
-            cache_hit: self.cache_hit.told(),
-            cache_miss: self.cache_miss.told(),
             batches: counted.chain(larger.values().copied()).collect(),
             responses: self.responses.report(),
-            memory: Vec::new(),
             pending,
-            failures: self.failures.each_ref().map(|count| count.load(Ordering::Relaxed)),
             load_ns: self.load_ns,
-            namespace: String::new(),
-            gpu_uuid: String::new(),
+            ..StatisticsReport::default()
+        };
+        drop(larger);
+        let each: Vec<StatisticsReport> = self.devices.iter().map(Counters::report).collect();
+        each.iter().for_each(|device| add(&mut report, device));
+        if each.len() > 1 {
+            report.by_device = each;
         }
+        report
     }
 
     /// How its latencies are distributed.
@@ -121,28 +123,90 @@ impl Stats {
 
     /// Counts a request that was not found in the response cache and whose response was kept. Both together took `ns`.
     pub fn cache_missed(&self, ns: u64) {
-        self.cache_miss.add(ns);
+        if let Some(counters) = self.device(0) {
+            counters.cache_miss.add(ns);
+        }
         self.note([(Latency::CacheMiss, ns)]);
     }
 
+    /// Counts a batch that ran on this device.
+    #[expect(clippy::disallowed_methods, reason = "statistics tell the date of the last inference")]
+    pub fn batch_on(&self, device: u8, rows: u64, times: &Times) {
+        let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
+        if let Some(counters) = self.device(device) {
+            counters.execution_count.fetch_add(1, Ordering::Relaxed);
+        }
+        self.last_inference_ms.fetch_max(unix_ms, Ordering::Relaxed);
+        if let Some(phases) = usize::try_from(rows).ok().and_then(|rows| self.batches.get(rows)) {
+            return phases.get_or_init(Box::default).add(times);
+        }
+        let mut larger = self.larger.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = larger.entry(rows).or_insert(BatchReport { batch_size: rows, ..BatchReport::default() });
+        let [input, infer, output] = phases_of(times);
+        entry.compute_input.add(input);
+        entry.compute_infer.add(infer);
+        entry.compute_output.add(output);
+    }
+}
+
+impl Counters {
     fn fail(&self, reason: usize, total: u64) {
         self.fail.add(total);
         if let Some(count) = self.failures.get(reason) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
+
+    fn report(&self) -> StatisticsReport {
+        let [compute_input, compute_infer, compute_output] = self.compute.told();
+        StatisticsReport {
+            inference_count: self.inference_count.load(Ordering::Relaxed),
+            execution_count: self.execution_count.load(Ordering::Relaxed),
+            success: self.success.told(),
+            fail: self.fail.told(),
+            queue: self.queue.told(),
+            compute_input,
+            compute_infer,
+            compute_output,
+            cache_hit: self.cache_hit.told(),
+            cache_miss: self.cache_miss.told(),
+            failures: self.failures.each_ref().map(|count| count.load(Ordering::Relaxed)),
+            ..StatisticsReport::default()
+        }
+    }
+}
+
+/// Adds what was counted for a device.
+fn add(report: &mut StatisticsReport, device: &StatisticsReport) {
+    report.inference_count += device.inference_count;
+    report.execution_count += device.execution_count;
+    for (sum, part) in [
+        (&mut report.success, device.success),
+        (&mut report.fail, device.fail),
+        (&mut report.queue, device.queue),
+        (&mut report.compute_input, device.compute_input),
+        (&mut report.compute_infer, device.compute_infer),
+        (&mut report.compute_output, device.compute_output),
+        (&mut report.cache_hit, device.cache_hit),
+        (&mut report.cache_miss, device.cache_miss),
+    ] {
+        sum.count += part.count;
+        sum.ns += part.ns;
+    }
+    report.failures.iter_mut().zip(device.failures).for_each(|(sum, part)| *sum += part);
 }
 
 impl Meter for Stats {
     fn request(&self, request: &RequestTimes, outcome: Outcome) {
-        let RequestTimes { arrived, rows, times } = *request;
+        let RequestTimes { arrived, rows, times, device } = *request;
+        let Some(counters) = self.device(device) else { return };
         let total = now_ns().saturating_sub(arrived);
         let queue = times.start.saturating_sub(arrived);
         match outcome {
             Outcome::Success => {
-                self.success.add(total);
-                self.queue.add(queue);
-                self.compute.add(&times);
+                counters.success.add(total);
+                counters.queue.add(queue);
+                counters.compute.add(&times);
                 let [input, infer, output] = phases_of(&times);
                 self.note([
                     (Latency::Request, total),
@@ -151,18 +215,18 @@ impl Meter for Stats {
                     (Latency::ComputeInfer, infer),
                     (Latency::ComputeOutput, output),
                 ]);
-                self.inference_count.fetch_add(u64::from(rows.max(1)), Ordering::Relaxed);
+                counters.inference_count.fetch_add(u64::from(rows.max(1)), Ordering::Relaxed);
             }
             Outcome::FromCache => {
-                self.success.add(total);
-                self.queue.add(queue);
+                counters.success.add(total);
+                counters.queue.add(queue);
                 let hit = times.end.saturating_sub(times.start);
-                self.cache_hit.add(hit);
+                counters.cache_hit.add(hit);
                 self.note([(Latency::Queue, queue), (Latency::CacheHit, hit)]);
             }
-            Outcome::Failed => self.fail(BACKEND, total),
-            Outcome::Cancelled => self.fail(CANCELLED, total),
-            Outcome::Rejected => self.fail(REJECTED, total),
+            Outcome::Failed => counters.fail(BACKEND, total),
+            Outcome::Cancelled => counters.fail(CANCELLED, total),
+            Outcome::Rejected => counters.fail(REJECTED, total),
         }
     }
 
@@ -176,20 +240,8 @@ impl Meter for Stats {
         self.responses.add(index, durations);
     }
 
-    #[expect(clippy::disallowed_methods, reason = "statistics tell the date of the last inference")]
     fn batch(&self, rows: u64, times: &Times) {
-        let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
-        self.execution_count.fetch_add(1, Ordering::Relaxed);
-        self.last_inference_ms.fetch_max(unix_ms, Ordering::Relaxed);
-        if let Some(phases) = usize::try_from(rows).ok().and_then(|rows| self.batches.get(rows)) {
-            return phases.get_or_init(Box::default).add(times);
-        }
-        let mut larger = self.larger.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = larger.entry(rows).or_insert(BatchReport { batch_size: rows, ..BatchReport::default() });
-        let [input, infer, output] = phases_of(times);
-        entry.compute_input.add(input);
-        entry.compute_infer.add(infer);
-        entry.compute_output.add(output);
+        self.batch_on(0, rows, times);
     }
 }
 
@@ -247,8 +299,8 @@ mod tests {
         let stats = stats(5, 4);
         let times = Times { start: 20, input_end: 30, infer_end: 60, end: 65 };
         stats.batch(4, &times);
-        stats.request(&RequestTimes { arrived: 10, rows: 4, times }, Outcome::Success);
-        stats.request(&RequestTimes { arrived: 10, rows: 1, times }, Outcome::Cancelled);
+        stats.request(&RequestTimes { arrived: 10, rows: 4, times, device: 0 }, Outcome::Success);
+        stats.request(&RequestTimes { arrived: 10, rows: 1, times, device: 0 }, Outcome::Cancelled);
         let report = stats.report(2);
         assert_eq!((report.inference_count, report.execution_count, report.pending), (4, 1, 2));
         assert_eq!((report.queue.ns, report.compute_infer.ns, report.compute_output.ns), (10, 30, 5));
@@ -258,11 +310,32 @@ mod tests {
     }
 
     #[test]
+    fn what_devices_do_is_counted_for_each_and_for_all() {
+        let stats = stats(0, 4).with_devices(2);
+        let times = Times { start: 20, input_end: 30, infer_end: 60, end: 65 };
+        for (device, outcome) in
+            [(1, Outcome::Success), (2, Outcome::Success), (2, Outcome::Failed), (0, Outcome::Rejected)]
+        {
+            stats.request(&RequestTimes { arrived: 10, rows: 3, times, device }, outcome);
+        }
+        stats.batch_on(1, 3, &times);
+        stats.batch_on(2, 3, &times);
+        let report = stats.report(0);
+        let told = |report: &StatisticsReport| {
+            (report.inference_count, report.execution_count, report.success.count, report.failures)
+        };
+        assert_eq!(told(&report), (6, 2, 2, [1, 0, 1, 0]));
+        let each: Vec<_> = report.by_device.iter().map(told).collect();
+        assert_eq!(each, [(0, 0, 0, [1, 0, 0, 0]), (3, 1, 1, [0; 4]), (3, 1, 1, [0, 0, 1, 0])]);
+        assert_eq!((report.compute_infer.ns, report.by_device[1].compute_infer.ns), (60, 30));
+    }
+
+    #[test]
     fn a_response_from_the_cache_counts_as_a_success_without_a_run() {
         let metrics = LatencyMetrics { quantiles: Some(vec![0.5]), first_response: true };
         let stats = Stats::new("m", 1, 0, 1, Latencies::new(&metrics, true, &[1.0]));
         let times = Times { start: 20_000, input_end: 20_000, infer_end: 20_000, end: 27_000 };
-        stats.request(&RequestTimes { arrived: 10_000, rows: 4, times }, Outcome::FromCache);
+        stats.request(&RequestTimes { arrived: 10_000, rows: 4, times, device: 0 }, Outcome::FromCache);
         stats.cache_missed(9_000);
         let report = stats.report(0);
         assert_eq!(

@@ -141,6 +141,9 @@ pub struct StatisticsReport {
     pub namespace: String,
     /// The GPU that all its instances compute on; empty if they compute on the host, or on several devices.
     pub gpu_uuid: String,
+    /// If its instances compute on several devices: what was counted for each GPU, and for all else, without the parts that only the model has. Empty
+    /// otherwise.
+    pub by_device: Vec<StatisticsReport>,
 }
 
 /// A part of a request whose time is recorded.

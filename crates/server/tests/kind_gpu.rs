@@ -70,13 +70,13 @@ impl Server {
 }
 
 impl Server {
-    /// The line of the page of metrics that begins with this.
-    fn metrics_line(&self, begin: &str) -> String {
+    /// The lines of the page of metrics that begin with this.
+    fn metrics_lines(&self, begin: &str) -> Vec<String> {
         let mut stream = TcpStream::connect(format!("127.0.0.1:{}", self.metrics)).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
         let mut page = String::new();
         stream.read_to_string(&mut page).unwrap();
-        page.lines().find(|line| line.starts_with(begin)).unwrap_or_else(|| panic!("{page}")).to_owned()
+        page.lines().filter(|line| line.starts_with(begin)).map(str::to_owned).collect()
     }
 }
 
@@ -85,6 +85,27 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Checks that the model's runs are counted for each GPU that these groups name, and without a GPU for the host.
+#[track_caller]
+fn check_counts(lines: &[String], groups: &str) {
+    let counts = |is_gpu: bool| -> Vec<u64> {
+        let of_kind = lines.iter().filter(|line| line.contains("gpu_uuid=\"GPU-") == is_gpu);
+        of_kind.map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect()
+    };
+    let (gpus, others) = (counts(true), counts(false));
+    let has_one_gpu = groups.contains("\"gpus\": [1]");
+    let has_host = groups.contains("KIND_CPU");
+    assert_eq!(
+        (gpus.len(), others.len()),
+        (if has_one_gpu { 1 } else { 2 }, usize::from(has_host || !has_one_gpu)),
+        "{lines:?}"
+    );
+    // Groups that only have other numbers of instances leave the statistics as they are.
+    let all: u64 = gpus.iter().chain(&others).sum();
+    assert!(all >= 8 && all.is_multiple_of(8), "{lines:?}");
+    assert!(has_host || others.iter().all(|count| *count == 0), "{lines:?}");
 }
 
 const EMBEDDED: &str = "none";
@@ -176,13 +197,7 @@ async fn a_model_runs_on_each_of_its_gpus() {
             let answered = server.http.infer(&request).await.unwrap();
             assert_eq!(answered.output("OUTPUT0").unwrap().as_slice::<i32>().unwrap(), [2 * turn; 16]);
         }
-        // Triton counts for each device. Here a model has a GPU's label if all its instances are there.
-        let count = server.metrics_line("nv_inference_count{");
-        assert_eq!(
-            count.contains("{gpu_uuid=\"GPU-"),
-            groups.starts_with(r#"[{"kind": "KIND_GPU", "gpus": [1]}"#),
-            "{count}"
-        );
+        check_counts(&server.metrics_lines("nv_inference_count{"), groups);
     }
     let accelerated = r#"{"backend": "onnxruntime", "instance_group": [{"kind": "KIND_GPU"}], "optimization": {
         "execution_accelerators": {"gpu_execution_accelerator": [{"name": "tensorrt"}]}}}"#;

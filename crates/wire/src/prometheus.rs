@@ -199,16 +199,11 @@ pub fn write_metrics(report: &MetricsReport) -> String {
 fn write_counters(page: &mut Page, report: &MetricsReport) {
     let models = &report.models;
     let [success, others @ ..] = COUNTS;
-    page.family(
-        success.0,
-        "counter",
-        success.1,
-        models.iter().map(|m| (m.labels(None), Value::Whole(success.2(&m.statistics)))),
-    );
+    page.family(success.0, "counter", success.1, by_device(models, success.2));
     let failed = models.iter().chain(&report.gone);
-    let failures = failed.flat_map(|m| {
-        let by_reason = FAILURES.iter().zip(m.statistics.failures);
-        by_reason.map(|(reason, count)| (m.labels(Some(reason)), Value::Whole(count)))
+    let failures = failed.flat_map(|m| m.parts().map(move |part| (m, part))).flat_map(|(m, part)| {
+        let by_reason = FAILURES.iter().zip(part.failures);
+        by_reason.map(move |(reason, count)| (m.labels_of(part, Some(reason)), Value::Whole(count)))
     });
     page.family(
         "nv_inference_request_failure",
@@ -217,15 +212,22 @@ fn write_counters(page: &mut Page, report: &MetricsReport) {
         failures,
     );
     for (name, help, read) in others {
-        page.family(name, "counter", help, models.iter().map(|m| (m.labels(None), Value::Whole(read(&m.statistics)))));
+        page.family(name, "counter", help, by_device(models, read));
     }
     if !report.counter_latencies {
         return;
     }
     for (name, help, read_ns) in LATENCIES {
-        let sums = models.iter().map(|m| (m.labels(None), Value::Whole(read_ns(&m.statistics) / 1000)));
+        let sums = models.iter().flat_map(|m| m.parts().map(move |part| (m, part)));
+        let sums = sums.map(|(m, part)| (m.labels_of(part, None), Value::Whole(read_ns(part) / 1000)));
         page.family(name, "counter", help, sums);
     }
+}
+
+/// A count of each model, for each of its devices if it has several.
+fn by_device(models: &[ModelMetrics], read: Read) -> impl Iterator<Item = (String, Value)> {
+    let parts = models.iter().flat_map(|m| m.parts().map(move |part| (m, part)));
+    parts.map(move |(m, part)| (m.labels_of(part, None), Value::Whole(read(part))))
 }
 
 fn write_gauges(page: &mut Page, report: &MetricsReport) {
@@ -374,16 +376,26 @@ fn write_connections(page: &mut Page, connections: &ConnectionMetrics) {
 }
 
 impl ModelMetrics {
-    /// Labels in alphabetical order. A tag begins with an underscore, which sorts before all letters.
+    /// The counts of each device; of the model if all its instances are on one.
+    fn parts(&self) -> std::slice::Iter<'_, StatisticsReport> {
+        let StatisticsReport { by_device, .. } = &self.statistics;
+        if by_device.is_empty() { std::slice::from_ref(&self.statistics).iter() } else { by_device.iter() }
+    }
+
     fn labels(&self, reason: Option<&str>) -> String {
+        self.labels_of(&self.statistics, reason)
+    }
+
+    /// Labels in alphabetical order. A tag begins with an underscore, which sorts before all letters.
+    fn labels_of(&self, part: &StatisticsReport, reason: Option<&str>) -> String {
         let mut tags: Vec<_> = self.tags.iter().collect();
         tags.sort();
         let mut out = String::from("{");
         for (name, value) in tags {
             let _ = write!(out, "_{name}=\"{}\",", escaped(value));
         }
-        if !self.statistics.gpu_uuid.is_empty() {
-            let _ = write!(out, "gpu_uuid=\"{}\",", escaped(&self.statistics.gpu_uuid));
+        if !part.gpu_uuid.is_empty() {
+            let _ = write!(out, "gpu_uuid=\"{}\",", escaped(&part.gpu_uuid));
         }
         let _ = write!(out, "model=\"{}\",", escaped(&self.statistics.name));
         if !self.statistics.namespace.is_empty() {
@@ -529,6 +541,26 @@ mod tests {
         placed.statistics.gpu_uuid = "GPU-1".to_owned();
         let report = MetricsReport { models: vec![placed], ..MetricsReport::default() };
         check(&report, "nv_inference_count{_b=\"1\",gpu_uuid=\"GPU-1\",model=\"m\",version=\"1\"} 0", true);
+    }
+
+    #[test]
+    fn a_model_on_several_devices_is_counted_for_each() {
+        let mut placed = model("m");
+        let part = |uuid: &str, inference_count| StatisticsReport {
+            gpu_uuid: uuid.into(),
+            inference_count,
+            failures: [inference_count, 0, 0, 0],
+            ..placed.statistics.clone()
+        };
+        let by_device = vec![part("", 1), part("GPU-1", 2), part("GPU-2", 3)];
+        placed.statistics = StatisticsReport { inference_count: 6, by_device, ..placed.statistics };
+        let report = MetricsReport { models: vec![placed], ..report() };
+        check(&report, "nv_inference_count{model=\"m\",version=\"1\"} 1", true);
+        check(&report, "nv_inference_count{gpu_uuid=\"GPU-2\",model=\"m\",version=\"1\"} 3", true);
+        let of = "gpu_uuid=\"GPU-1\",model=\"m\"";
+        check(&report, &format!("nv_inference_request_failure{{{of},reason=\"REJECTED\",version=\"1\"}} 2"), true);
+        check(&report, &format!("nv_inference_queue_duration_us{{{of},version=\"1\"}} 0"), true);
+        check(&report, "nv_inference_pending_request_count{model=\"m\",version=\"1\"} 0", true);
     }
 
     #[test]
