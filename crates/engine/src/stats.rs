@@ -99,7 +99,9 @@ impl Stats {
         };
         drop(larger);
         let each: Vec<StatisticsReport> = self.devices.iter().map(Counters::report).collect();
-        each.iter().for_each(|device| add(&mut report, device));
+        for device in &each {
+            add(&mut report, device);
+        }
         if each.len() > 1 {
             report.by_device = each;
         }

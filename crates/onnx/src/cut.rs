@@ -118,13 +118,17 @@ fn names(values: &[ValueInfoProto]) -> impl Iterator<Item = &str> {
 /// The names that a node reads, also inside its inner graphs.
 fn reads<'g>(node: &'g NodeProto, found: &mut Vec<&'g str>) {
     found.extend(node.input.iter().map(String::as_str).filter(|name| !name.is_empty()));
-    inner(node).for_each(|graph| captures(graph, found));
+    for graph in inner(node) {
+        captures(graph, found);
+    }
 }
 
 /// The names that a graph takes from the one around it.
 fn captures<'g>(graph: &'g GraphProto, found: &mut Vec<&'g str>) {
     let mut read = Vec::new();
-    graph.node.iter().for_each(|node| reads(node, &mut read));
+    for node in &graph.node {
+        reads(node, &mut read);
+    }
     read.extend(names(&graph.output));
     let constants = graph.initializer.iter().filter_map(|constant| constant.name.as_deref());
     let made = graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str));
@@ -228,7 +232,9 @@ impl<'g> Cutter<'g> {
             let (mut read, mut own) = (Vec::new(), HashSet::new());
             match step {
                 Step::Plain(nodes) => {
-                    nodes.iter().for_each(|node| reads(node, &mut read));
+                    for node in nodes {
+                        reads(node, &mut read);
+                    }
                     own.extend(nodes.iter().flat_map(|node| node.output.iter().map(String::as_str)));
                 }
                 Step::Cut(node) => reads(node, &mut read),
@@ -277,7 +283,9 @@ impl<'g> Cutter<'g> {
         let made: Vec<&String> = nodes.iter().flat_map(|node| &node.output).collect();
         let kept: Vec<&String> = made.iter().copied().filter(|name| self.is_read_after(at, name)).collect();
         let mut stated: Vec<&str> = Vec::new();
-        nodes.iter().for_each(|node| reads(node, &mut stated));
+        for node in nodes {
+            reads(node, &mut stated);
+        }
         let stated: HashSet<&str> = stated.into_iter().collect();
         let mut graph = GraphProto {
             input: read.iter().map(|name| self.declared(name)).collect(),
@@ -383,7 +391,9 @@ impl<'g> Cutter<'g> {
 
 fn shapeless(declared: &TypeProto) -> TypeProto {
     let mut declared = declared.clone();
-    declared.tensor_type.iter_mut().for_each(|tensor| tensor.shape = None);
+    if let Some(tensor) = &mut declared.tensor_type {
+        tensor.shape = None;
+    }
     declared
 }
 

@@ -30,7 +30,7 @@ pub struct Loaded {
 /// A graph in the engine.
 pub enum Graph {
     /// As one piece, which runs to its end, with the engine's ids of its inputs and outputs.
-    Whole(Model, PortIds<NodeId>),
+    Whole(Box<Model>, PortIds<NodeId>),
     /// In pieces, between which a run can be ended, with the indices of the program's inputs and outputs.
     Cut(Program<Compiled>, PortIds<usize>),
 }
@@ -48,7 +48,7 @@ impl Graph {
     pub fn whole(model: Model, ports: &Ports) -> Graph {
         let all = |ports: &[Port]| ports.iter().map(|port| model.find_node(&port.name)).collect();
         let ids = PortIds { inputs: all(&ports.inputs), outputs: all(&ports.outputs) };
-        Graph::Whole(model, ids)
+        Graph::Whole(Box::new(model), ids)
     }
 
     /// A graph in pieces.

@@ -1,5 +1,6 @@
 //! Are loops computed as written, and does a run with a loop end with its client?
 #![allow(clippy::unwrap_used)]
+#![expect(clippy::disallowed_methods, reason = "tests wait on their own threads")]
 
 use std::path::Path;
 use std::sync::Arc;
