@@ -1,6 +1,8 @@
 """What becomes of an ensemble when a model that it is made of is reloaded as another one?"""
 
+import concurrent.futures
 import shutil
+import threading
 import time
 
 import pytest
@@ -100,6 +102,36 @@ def test_an_ensemble_that_fits_no_more_says_why_and_comes_back(changing):
     changing.change(part(dims="3"))
     changing.misfits(SHAPES)
     changing.change(part())
+    changing.serves()
+
+
+def test_requests_during_a_change_are_answered_or_find_no_ensemble(changing):
+    """An ensemble that will not fit goes before its part changes, so no request fails in the middle."""
+    if not changing.explicit or changing.server.oracle:
+        pytest.skip("clients change nothing where the server polls, and 2.51 swaps first")
+    changing.serves()
+    is_over, faults = threading.Event(), []
+
+    def ask() -> None:
+        with open_client("http", changing.server) as client:
+            while not is_over.is_set():
+                try:
+                    client.infer("outer", [fp32("INPUT0", [1, 2])])
+                except Exception as error:  # noqa: BLE001
+                    faults.append(str(error))
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(ask) for _ in range(4)]
+        try:
+            for _ in range(10):
+                changing.change(part(datatype="INT32"))
+                changing.change(part())
+        finally:
+            is_over.set()
+        for one in asked:
+            one.result()
+    others = [fault for fault in faults if "has no available versions" not in fault]
+    assert not others, others[:3]
     changing.serves()
 
 

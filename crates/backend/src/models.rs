@@ -49,17 +49,32 @@ pub struct Models {
     metrics: Arc<CustomMetrics>,
     /// Names that mean another identifier for the asking model. Other names mean themselves.
     meanings: Arc<[(String, String)]>,
+    /// A version that is about to come, for a check before it takes requests.
+    coming: Option<Coming>,
+}
+
+/// A model version that takes no requests yet.
+#[derive(Clone)]
+pub struct Coming {
+    /// The model's identifier.
+    pub model: String,
+    /// The version.
+    pub version: i64,
+    /// Whether who names no version will get this one.
+    pub is_newest: bool,
+    /// Its configuration.
+    pub config: Arc<ModelConfig>,
 }
 
 impl Models {
     /// The models that `infer` reaches while it exists.
     pub fn of(infer: Weak<dyn Infer>) -> Models {
-        Models { infer: Some(infer), metrics: Arc::default(), meanings: Arc::default() }
+        Models { infer: Some(infer), metrics: Arc::default(), meanings: Arc::default(), coming: None }
     }
 
     /// No models, for a model's own process and for tests.
     pub fn none() -> Models {
-        Models { infer: None, metrics: Arc::default(), meanings: Arc::default() }
+        Models { infer: None, metrics: Arc::default(), meanings: Arc::default(), coming: None }
     }
 
     /// Whether it is [`Models::none`].
@@ -71,6 +86,11 @@ impl Models {
     /// repositories may have the same name.
     pub fn with_meanings(&self, meanings: &[(String, String)]) -> Models {
         Models { meanings: meanings.into(), ..self.clone() }
+    }
+
+    /// The same models, as they will be when this version has come.
+    pub fn with_coming(self, coming: Coming) -> Models {
+        Models { coming: Some(coming), ..self }
     }
 
     /// The identifier that a name means for the asking model.
@@ -85,6 +105,12 @@ impl Models {
 
     /// As [`Infer::config`].
     pub fn config(&self, model: &str, version: Option<i64>) -> Result<Arc<ModelConfig>, Status> {
+        let is_it = |coming: &&Coming| {
+            coming.model == self.meaning(model) && version.map_or(coming.is_newest, |version| version == coming.version)
+        };
+        if let Some(coming) = self.coming.as_ref().filter(is_it) {
+            return Ok(Arc::clone(&coming.config));
+        }
         match self.infer.as_ref().map(Weak::upgrade) {
             Some(Some(infer)) => infer.config(self.meaning(model), version),
             _ => Err(Status::unavailable(format!("model '{model}' cannot be asked from here"))),

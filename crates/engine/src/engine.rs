@@ -16,7 +16,7 @@ use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use nerite_backend::{Infer, Models, ModelsDone, ReadinessDone};
+use nerite_backend::{Coming, Infer, Models, ModelsDone, ReadinessDone};
 use nerite_config::ModelConfig;
 use nerite_locks::Mutex;
 use nerite_repository::{
@@ -176,10 +176,15 @@ impl Engine {
     }
 
     /// As [`nerite_backend::Runtime::check_models`], by the runtime of the model.
-    pub(crate) fn check_models(&self, source: &ModelSource) -> Result<(), Status> {
+    pub(crate) fn check_models(&self, source: &ModelSource, coming: Option<Coming>) -> Result<(), Status> {
         let version = source.versions.last().copied().unwrap_or_default();
         let runtime = self.loader.runtime_of(&source.config, &source.directory, version)?;
-        runtime.check_models(&source.config, &self.models.with_meanings(&source.needs))
+        let models = self.models.with_meanings(&source.needs);
+        let models = match coming {
+            Some(coming) => models.with_coming(coming),
+            None => models,
+        };
+        runtime.check_models(&source.config, &models)
     }
 
     /// Whether every known model has a version and every known version is ready or was unloaded.
@@ -355,7 +360,8 @@ impl Engine {
     ) -> Result<(), Status> {
         let before = self.lifecycle().serving(model);
         let outcome = self.load_with_parts(model, options, reason);
-        if self.lifecycle().serving(model) != before {
+        let has_made_way = self.ensembles.has_made_way(model);
+        if has_made_way || self.lifecycle().serving(model) != before {
             self.renew_users(model);
         }
         outcome
@@ -411,6 +417,9 @@ impl Engine {
                         self.check_unchanged(source, reason)?;
                         Ok(served)
                     });
+                    if let Ok(served) = &result {
+                        self.make_way(model, served);
+                    }
                     outcome = self.take_over(&plan, version, result).or(outcome);
                 }
                 let answer = outcome.map_or_else(

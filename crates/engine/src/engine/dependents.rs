@@ -5,18 +5,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Instant;
 
+use nerite_backend::Coming;
 use nerite_locks::Mutex;
-use nerite_repository::{ModelSource, phrase};
+use nerite_repository::{Generation, ModelSource, phrase};
 use nerite_request::Status;
 use nerite_request::setting::LoadOptions;
 
 use super::Engine;
 use super::parts::Reason;
+use crate::limits::MAKE_WAY_MAX;
+use crate::served::Served;
 
 /// What each ensemble was loaded from, by its identifier: those that are up, those that are being loaded, and those that do not fit their parts.
 #[derive(Default)]
-pub(super) struct Ensembles(Mutex<BTreeMap<String, Arc<ModelSource>>>);
+pub(super) struct Ensembles {
+    all: Mutex<BTreeMap<String, Arc<ModelSource>>>,
+    /// Models for whose new versions ensembles were taken out of service.
+    made_way: Mutex<BTreeSet<String>>,
+}
 
 impl Ensembles {
     /// Notes what a model is loaded from, before its parts are looked at. Returns the source that was noted before.
@@ -49,8 +57,13 @@ impl Ensembles {
         users(&needs, model)
     }
 
+    /// Whether ensembles were taken out of service for this model since the last call.
+    pub fn has_made_way(&self, model: &str) -> bool {
+        self.made_way.lock().unwrap_or_else(PoisonError::into_inner).remove(model)
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<ModelSource>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -79,11 +92,50 @@ impl Engine {
         outcome
     }
 
+    /// Takes the ensembles out of service that will not fit a version of a model, before it takes requests, and waits for a while until their requests
+    /// have ended. Otherwise these would fail in the middle until [`Engine::renew_users`] has looked at the ensembles.
+    pub(super) fn make_way(self: &Arc<Self>, model: &str, served: &Served) {
+        let is_newest = self.served(model).last().is_none_or(|newest| newest.version() <= served.version());
+        let config = Arc::clone(served.config());
+        let coming = Coming { model: model.to_owned(), version: served.version(), is_newest, config };
+        let mut out: Vec<(String, String)> = Vec::new();
+        for user in self.ensembles.users(model).into_iter().filter(|user| !self.served(user).is_empty()) {
+            let Some(source) = self.ensembles.get(&user) else { continue };
+            let needs = source.needs();
+            let lost = needs.iter().find(|need| out.iter().any(|(gone, _)| gone == *need));
+            let why = match lost {
+                Some(lost) => Some(phrase::needs_unloaded(&user, lost, "")),
+                None if needs.iter().any(|need| need == model) => {
+                    self.check_models(&source, Some(coming.clone())).err().map(|status| status.message)
+                }
+                None => None,
+            };
+            out.extend(why.map(|why| (user, why)));
+        }
+        if out.is_empty() {
+            return;
+        }
+        self.ensembles.made_way.lock().unwrap_or_else(PoisonError::into_inner).insert(model.to_owned());
+        // The log is written when they are looked at again.
+        let mut lifecycle = self.lifecycle();
+        let retire: Vec<Generation> = out
+            .iter()
+            .flat_map(|(ensemble, why)| lifecycle.misfits(ensemble, &phrase::coded(&Status::invalid(why))))
+            .collect();
+        self.withdraw(&lifecycle, &retire);
+        drop(lifecycle);
+        self.retire(retire.clone());
+        if !self.retiring.wait_for(&retire, Instant::now() + MAKE_WAY_MAX) {
+            log::warn!("requests of ensembles that will not fit '{model}' any more go on and may fail");
+        }
+    }
+
     /// Loads the ensembles anew that are made of a model whose versions have changed.
     pub(super) fn renew_users(self: &Arc<Self>, model: &str) {
         let mut changed = BTreeSet::from([model.to_owned()]);
         for user in self.ensembles.users(model) {
-            if self.renew(&user, &changed) {
+            // One that was taken out of service before the model changed has changed as well.
+            if self.renew(&user, &changed) || self.served(&user).is_empty() {
                 changed.insert(user);
             }
         }

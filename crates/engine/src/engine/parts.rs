@@ -127,7 +127,7 @@ impl Engine {
                 return Err(phrase::needs_version(model, &step.model_name, version));
             }
         }
-        self.check_models(source).map_err(|status| status.message)
+        self.check_models(source, None).map_err(|status| status.message)
     }
 
     /// The models to load at the start, in groups. The parts of an ensemble are in an earlier group than the ensemble.

@@ -49,6 +49,19 @@ impl Retiring {
         }
     }
 
+    /// Waits for these, at most until `deadline`. Returns whether all ended in time.
+    pub(crate) fn wait_for(&self, retired: &[Generation], deadline: Instant) -> bool {
+        let mut waiting = self.lock();
+        while retired.iter().any(|generation| waiting.contains_key(generation)) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            waiting = self.ended.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
     /// Waits until no other ending version is made of `generation`.
     fn wait_for_users(&self, generation: &Generation) {
         let mut waiting = self.lock();
