@@ -118,8 +118,10 @@ class Slot:
 
     def response(self) -> Response:
         """The expected response. The slot is in use until no array refers to its outputs."""
-        memory = self.memory
-        return Response({name: _ndarray(shape, dtype, memory, offset) for name, offset, shape, dtype in self.places}, self.head)
+        memory, arrays = self.memory, {}
+        for name, offset, shape, dtype in self.places:
+            arrays[name] = _ndarray(shape, dtype, memory, offset)
+        return Response(arrays, self.head)
 
     def is_idle(self) -> bool:
         """Whether no array refers to its outputs any more. Only those arrays refer to the memory, besides the slot."""
@@ -233,12 +235,13 @@ class SessionConnection(Session):
         slots = self._idle_slots(keys)
         if slots is None:
             return None
-        copied = 0
         for slot, arrays in zip(slots, all_arrays):
-            for view, array in zip(slot.views, arrays):
-                view[...] = array
-            copied += slot.input_bytes
-        self.copied_bytes += copied
+            if len(arrays) == 1:
+                slot.views[0][...] = arrays[0]
+            else:
+                for view, array in zip(slot.views, arrays):
+                    view[...] = array
+        self.copied_bytes += sum([slot.input_bytes for slot in slots])
         expected = _CALLED_TOGETHER[len(slots)]
         try:
             self._transmit(_together(slots))
@@ -249,9 +252,10 @@ class SessionConnection(Session):
             self._break()
             raise
         if answers is None:
+            responses = [slot.response() for slot in slots]
             for slot in slots:
                 slot.plan.free.append(slot)
-            return [slot.response() for slot in slots]
+            return responses
         return [self._expected(slot) if answer is None else (slot, answer) for slot, answer in zip(slots, answers)]
 
     def _idle_slots(self, keys: Sequence[Any]) -> Optional[list[Slot]]:

@@ -108,13 +108,13 @@ class Model:
         Returns one response for each, in order. The first error is raised when all are done. With ``return_errors``, an error is returned
         in the place of its response.
         """
-        todo = [one if isinstance(one, (dict, tuple)) else (one,) for one in requests]
+        todo = [one if type(one) is not _ndarray and isinstance(one, (dict, tuple)) else (one,) for one in requests]
         outcomes: list[Any] = []
         for first in range(0, len(todo), CALLS_MAX):
             part = todo[first : first + CALLS_MAX]
             outcomes += self._client.run(lambda connection, part=part: self._ask_many(connection, part, outputs, timeout))
         for one in outcomes:
-            if isinstance(one, Exception) and not return_errors:
+            if type(one) is not Response and isinstance(one, Exception) and not return_errors:
                 raise one
         return outcomes
 
@@ -258,11 +258,14 @@ class Model:
         keys, all_arrays = [], []
         last, key = None, None
         for one in requests:
-            if isinstance(one, dict):
+            if type(one) is not tuple and isinstance(one, dict):
                 one = (one[name],) if len(one) == 1 and name in one else ()
-            if len(one) != 1 or type(one[0]) is not _ndarray or one[0].dtype != dtype:
+            if len(one) != 1:
                 return None
-            shape = one[0].shape
+            array = one[0]
+            if type(array) is not _ndarray or array.dtype != dtype:
+                return None
+            shape = array.shape
             if shape != last:
                 last, key = shape, self._keys.get((shape,)) or self._new_key((shape,))
             keys.append(key)

@@ -195,6 +195,20 @@ def test_an_id_and_parameters_go_with_a_request(any_client):
     assert (response.id, response.OUTPUT0[0, 0]) == ("mine", 2)
 
 
+@pytest.mark.parametrize(("way", "protocol"), [("session", ""), ("region", "http"), ("inline", "grpc")])
+def test_a_sequence_is_named_with_its_start_and_end(nerite_server, way, protocol):
+    with connected(nerite_server, way, protocol) as made:
+        model = made.model("sequence_int32")
+        one = np.ones((1, 1), np.int32)
+        number = {"session": 71, "region": 72, "inline": "a name"}[way]
+        with pytest.raises(InferenceServerException, match="(?i)start"):
+            model(one, sequence=number)
+        for marked in ((number, "start"), number, (number, "end"), (number, "start", "end")):
+            assert model(one, sequence=marked).OUTPUT0.tolist() == [[1]]
+        with pytest.raises(ValueError, match="'start' or 'end', not 'begin'"):
+            model(one, sequence=(number, "begin"))
+
+
 def test_many_at_once_are_answered_in_order(any_client):
     identity = any_client.model("identity_int32")
     for _ in range(3):
@@ -337,6 +351,27 @@ def test_a_call_is_one_packet_of_six_bytes_and_one_of_four(client):
     received.clear()
     identity.batch([array] * 32)
     assert (len(sent), len(received)) == (1, 1), "one packet each way for 32 calls"
+
+
+def test_a_call_runs_few_functions_and_one_of_many_fewer(client):
+    identity = client.model("identity_fp32")
+    array = np.ones(16, np.float32)
+    many = [array] * 32
+
+    def functions(ask):
+        for _ in range(4):
+            ask()
+        counted = collections.Counter()
+        sys.setprofile(lambda _frame, event, _argument: counted.update([event]))
+        try:
+            ask()
+        finally:
+            sys.setprofile(None)
+        return counted["call"]
+
+    assert functions(lambda: identity(array)) <= 9
+    # For each: a response and its constructor. They were nine.
+    assert functions(lambda: identity.batch(many)) <= 3.2 * 32
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
