@@ -648,6 +648,14 @@ class SessionConnection(Session):
             plan.free.clear()
         self._socket.close()
 
+    def abort(self) -> None:
+        """Ends the session while another thread waits for an answer. That thread gets :class:`Lost`."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            # It has ended.
+            pass
+
     def _lost_here(self, why: str, sent: bool) -> Lost:
         self._break()
         return Lost(why, sent)

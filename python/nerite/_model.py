@@ -127,21 +127,23 @@ class Model:
 
         If the server ends meanwhile, the next response is a ConnectionError, and the stream is over. The request is not sent again.
         """
-        given = (arrays, named, outputs, None, "", None)
-
-        def ask(connection: Any) -> Iterator[Response]:
-            call = self._call(connection, given)
-            for response in connection.stream(call):
-                yield _without_row(call, response)
-
-        yield from self._client.stream(ask)
+        yield from self._stream((arrays, named, outputs, None, "", None), [])
 
     async def aio_stream(self, *arrays: Any, **named: Any) -> AsyncIterator[Response]:
-        """As :meth:`stream`, for ``async for``."""
-        responses, done = self.stream(*arrays, **named), object()
+        """As :meth:`stream`, for ``async for``. It waits in a thread. If the task is cancelled, the request is cancelled too."""
+        outputs, used, done = named.pop("outputs", None), [], object()
+        responses = self._stream((arrays, named, outputs, None, "", None), used)
         loop, executor = asyncio.get_running_loop(), self._client.executor()
-        while (one := await loop.run_in_executor(executor, next, responses, done)) is not done:
-            yield one  # type: ignore[misc]
+        try:
+            while (one := await loop.run_in_executor(executor, next, responses, done)) is not done:
+                yield one  # type: ignore[misc]
+        finally:
+            try:
+                responses.close()  # type: ignore[attr-defined]
+            except ValueError:
+                # A thread waits for the next response.
+                for connection in used:
+                    connection.abort()
 
     def input(self, name: str, shape: Optional[Sequence[int]] = None) -> np.ndarray:
         """The buffer that this thread's next calls read as the input ``name``. Elements that are written to it are not copied again.
@@ -199,6 +201,17 @@ class Model:
             self._keys = {}
             self._metadata = found
         return self._metadata
+
+    def _stream(self, given: Any, used: list[Any]) -> Iterator[Response]:
+        """As :meth:`stream`. Adds the connections that it uses to ``used``."""
+
+        def ask(connection: Any) -> Iterator[Response]:
+            used.append(connection)
+            call = self._call(connection, given)
+            for response in connection.stream(call):
+                yield _without_row(call, response)
+
+        yield from self._client.stream(ask)
 
     def _ask_metadata(self, connection: Any) -> tuple[Metadata, str]:
         # No call, with a timeout of its own, needs it now.

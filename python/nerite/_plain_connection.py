@@ -52,6 +52,8 @@ class PlainConnection:
         self._timeout: Optional[float] = None
         # The buffer of each input, by name, shape and datatype.
         self._handles: collections.OrderedDict[Any, Any] = collections.OrderedDict()
+        # The responses and errors of the last stream.
+        self._arrived: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
         self.broken = False
         self.copied_bytes = 0
 
@@ -104,7 +106,7 @@ class PlainConnection:
             raise InferenceServerException(
                 "several responses to a request do not go over HTTP; connect to grpc://host:port, or to the server's session socket"
             )
-        arrived: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+        arrived = self._arrived = queue.SimpleQueue()
         self.client.start_stream(lambda result, error: arrived.put((result, error)))
         try:
             inputs, outputs, options = self._request(call)
@@ -125,6 +127,10 @@ class PlainConnection:
                     yield self._response(result, [one.name for one in head.outputs])
         finally:
             self.client.stop_stream(cancel_requests=True)
+
+    def abort(self) -> None:
+        """Ends the stream while another thread waits for a response. That thread gets :class:`Lost`."""
+        self._arrived.put((None, InferenceServerException("it was given up", "cancelled")))
 
     def forget(self, model: str) -> None:
         """Does nothing: no state of models is kept here."""

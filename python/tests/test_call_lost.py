@@ -202,6 +202,16 @@ def test_a_stream_over_grpc_gives_its_responses_and_says_when_it_is_lost(launche
         assert [one.OUTPUT0.tolist() for one in made.model("identity_fp32").stream([3.0])] == [[3]]
         with pytest.raises(InferenceServerException, match="expected 2 inputs"):
             next(repeat.stream(values))
+
+        async def given_up():
+            async for _ in repeat.aio_stream(values, np.array([0, 2000, 0], np.uint32)):
+                pass
+
+        async def timed():
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(given_up(), 0.5)
+
+        asyncio.run(timed())
         responses = repeat.stream(values, np.array([0, 60_000, 0], np.uint32))
         next(responses)
         server.process.process.kill()
@@ -213,6 +223,33 @@ def test_a_stream_over_grpc_gives_its_responses_and_says_when_it_is_lost(launche
 def test_a_stream_over_http_says_where_streams_go(launcher):
     with connected(launcher.get("nerite"), "inline") as made, pytest.raises(InferenceServerException, match="connect to grpc://"):
         next(made.model("identity_fp32").stream([1.0]))
+
+
+class Silent(Counts):
+    """Answers no inference."""
+
+    def infer(self, connection, number, model):
+        pass
+
+
+def test_a_stream_that_is_cancelled_ends_its_request_and_frees_its_thread(made_server):
+    server = made_server(Silent)
+    with nerite.connect(f"unix:{server.path}") as made:
+        counts = made.model("counts")
+
+        async def wait():
+            async for _ in counts.aio_stream([1]):
+                pass
+
+        async def cancelled():
+            waiting = asyncio.ensure_future(wait())
+            await asyncio.get_running_loop().run_in_executor(None, server.wait, lambda: server.asked)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            return waiting.cancelled()
+
+        assert asyncio.run(cancelled())
+        server.wait(lambda: server.ended == 1)
 
 
 class Holds(Counts):
