@@ -6,6 +6,7 @@ use nerite_memory::{Buffer, Filled, Place, Slot};
 use nerite_request::{AdmittedRequest, Cancel, Inputs, Parameters, Reply, Sequence, SequenceId, Status, Wanted};
 use nerite_tensor::{DataType, Name, Shape, Tensor};
 
+use crate::job_body::{JobBody, JobParts};
 use crate::job_parameters::JobParameters;
 use crate::reschedule::{Own, Rest};
 use crate::responder::{Again, Ended, Kept, Parts, check_memory};
@@ -22,16 +23,7 @@ pub trait Reschedule: Send + Sync {
 /// One request in a runtime's hands: its inputs, and the [`Responder`] that answers it. If it is dropped unanswered,
 /// its client gets an error.
 #[derive(Debug)]
-pub struct Job {
-    // Dropped first: a client may unregister its regions the moment it has the answer.
-    inputs: Inputs,
-    pub(crate) parameters: JobParameters,
-    sequence: Sequence,
-    priority: u64,
-    timeout_us: u64,
-    own: Own,
-    responder: Responder,
-}
+pub struct Job(JobBody);
 
 impl Job {
     /// A request that is in flight and was admitted at `arrived` (ns of [`crate::now_ns`]).
@@ -45,7 +37,7 @@ impl Job {
         }
         let responder = Responder::new(Parts { id, rows, arrived, cancel, wanted, reply, in_flight, trace });
         let parameters = JobParameters::Own(parameters);
-        Job { inputs, parameters, sequence, priority, timeout_us, own, responder }
+        Job(JobBody::new(JobParts { inputs, parameters, sequence, priority, timeout_us, own, responder }))
     }
 
     /// Separates the inputs from the responder, for runtimes that release inputs early, answer later or several times.
@@ -62,7 +54,7 @@ impl Job {
     }
 
     fn part(self) -> (Inputs, Responder) {
-        let Job { inputs, parameters, sequence, priority, timeout_us, own, mut responder } = self;
+        let JobParts { inputs, parameters, sequence, priority, timeout_us, own, mut responder } = self.0.take();
         if let Some(again) = &mut responder.again_by {
             again.rest = Some(Rest { parameters, sequence, priority, timeout_us, own });
         }
@@ -75,34 +67,35 @@ impl Job {
             let Rest { parameters, mut sequence, priority, timeout_us, own } = rest;
             inputs.truncate(own.inputs);
             (sequence.start, sequence.end) = (false, false);
-            let job = Job { inputs, parameters, sequence, priority, timeout_us, own, responder };
+            let job =
+                Job(JobBody::new(JobParts { inputs, parameters, sequence, priority, timeout_us, own, responder }));
             match whom.upgrade() {
                 Some(whom) => whom.again(job, number),
                 None => job.finish(Err(Status::unavailable("the model was unloaded")), Times::begin()),
             }
         };
-        self.responder.again_by = Some(Box::new(Again { whom: Box::new(take), rest: None }));
+        self.0.responder.again_by = Some(Box::new(Again { whom: Box::new(take), rest: None }));
     }
 
     /// Makes the request the first of a sequence that the server numbers.
     pub fn begin_own_sequence(&mut self, number: u64) {
-        self.sequence = Sequence { id: SequenceId::Number(number), start: true, end: false };
-        self.own.has_own_sequence = true;
+        self.0.sequence = Sequence { id: SequenceId::Number(number), start: true, end: false };
+        self.0.own.has_own_sequence = true;
     }
 
     /// Whether [`Job::begin_own_sequence`] was called.
     pub fn has_own_sequence(&self) -> bool {
-        self.own.has_own_sequence
+        self.0.own.has_own_sequence
     }
 
     /// The responder, to read.
     pub fn responder(&self) -> &Responder {
-        &self.responder
+        &self.0.responder
     }
 
     /// The responder, for code that answers jobs and divided requests alike.
     pub fn responder_mut(&mut self) -> &mut Responder {
-        &mut self.responder
+        &mut self.0.responder
     }
 
     /// Says for the meter which device it runs on, as a number of the model's own.
@@ -112,23 +105,23 @@ impl Job {
 
     /// Adds a tensor that the server makes, such as one that tells a model of its request's sequence.
     pub fn add_input(&mut self, tensor: Tensor) {
-        self.inputs.push(tensor);
+        self.0.inputs.push(tensor);
     }
 
     /// Adds an output that the server wants. It travels with the response.
     pub fn want(&mut self, name: &Name) {
-        self.responder.want(name);
+        self.0.responder.want(name);
     }
 
     /// Has `told` called when the request ends, before the client gets the last response. If it returns an error, the
     /// request fails with it.
     pub fn on_end(&mut self, told: impl FnOnce(Ended<'_>) -> Result<(), Status> + Send + 'static) {
-        self.responder.on_end(told);
+        self.0.responder.on_end(told);
     }
 
     /// Keeps something as long as the request lasts: it is dropped before the last response is sent.
     pub fn keep(&mut self, what: Kept) {
-        self.responder.keep(what);
+        self.0.responder.keep(what);
     }
 
     /// A request with the same inputs whose answer is dropped, for a position of a batch that has no request.
@@ -137,7 +130,7 @@ impl Job {
         let request = AdmittedRequest {
             id: Name::default(),
             rows: self.rows(),
-            inputs: self.inputs.clone(),
+            inputs: self.0.inputs.clone(),
             wanted,
             priority: 0,
             timeout_us: 0,
@@ -151,142 +144,147 @@ impl Job {
 
     /// The client's own name for the request; may be empty.
     pub fn id(&self) -> &str {
-        self.responder.id()
+        self.0.responder.id()
     }
 
     /// Rows in it: the batch dimension, 1 for models without one.
     pub fn rows(&self) -> u32 {
-        self.responder.rows()
+        self.0.responder.rows()
     }
 
     /// Input tensors, in the client's order.
     pub fn inputs(&self) -> &[Tensor] {
-        &self.inputs
+        &self.0.inputs
     }
 
     /// The input of this name.
     pub fn input(&self, name: &str) -> Option<&Tensor> {
-        self.inputs.iter().find(|input| input.name == name)
+        self.0.inputs.iter().find(|input| input.name == name)
     }
 
     /// Parameters the client gave for the model.
     pub fn parameters(&self) -> &Parameters {
-        &self.parameters
+        &self.0.parameters
     }
 
     /// Prepares the parameters for a [`WaitingRequest`](crate::WaitingRequest), which then shares them.
     pub fn share_parameters(&mut self) {
-        self.parameters.share();
+        self.0.parameters.share();
+    }
+
+    /// The parameters for others to share.
+    pub(crate) fn shared_parameters(&self) -> Arc<Parameters> {
+        self.0.parameters.shared()
     }
 
     /// The sequence that the request belongs to.
     pub fn sequence(&self) -> &Sequence {
-        &self.sequence
+        &self.0.sequence
     }
 
     /// When it was admitted, in ns of [`crate::now_ns`].
     pub fn arrived(&self) -> u64 {
-        self.responder.arrived()
+        self.0.responder.arrived()
     }
 
     /// Longest time in the queue in µs, 0 for the model's default.
     pub fn timeout_us(&self) -> u64 {
-        self.timeout_us
+        self.0.timeout_us
     }
 
     /// Priority, 0 for the model's default.
     pub fn priority(&self) -> u64 {
-        self.priority
+        self.0.priority
     }
 
     /// Replaces the reply by one that is made of it.
     pub fn answer_by(&mut self, way: impl FnOnce(Reply) -> Reply) {
-        self.responder.answer_by(way);
+        self.0.responder.answer_by(way);
     }
 
     /// As [`Responder::is_cancelled`].
     pub fn is_cancelled(&self) -> bool {
-        self.responder.is_cancelled()
+        self.0.responder.is_cancelled()
     }
 
     /// As [`Responder::cancel`].
     pub fn cancel(&self) -> &Cancel {
-        self.responder.cancel()
+        self.0.responder.cancel()
     }
 
     /// Names of the outputs wanted.
     pub fn wanted(&self) -> impl Iterator<Item = &str> {
-        self.responder.wanted()
+        self.0.responder.wanted()
     }
 
     /// Names of the outputs that the client wants, without those that only the server wants.
     pub fn own_wanted(&self) -> impl Iterator<Item = &str> {
-        self.responder.wanted().take(self.own.wanted)
+        self.0.responder.wanted().take(self.0.own.wanted)
     }
 
     /// Whether the client wants this output.
     pub fn wants(&self, name: &str) -> bool {
-        self.responder.wants(name)
+        self.0.responder.wants(name)
     }
 
     /// As [`Responder::output_place`].
     pub fn output_place(&self, name: &str) -> OutputPlace {
-        self.responder.output_place(name)
+        self.0.responder.output_place(name)
     }
 
     /// As [`Responder::output_slot`].
     pub fn output_slot(&self, name: &str) -> Option<&Slot> {
-        self.responder.output_slot(name)
+        self.0.responder.output_slot(name)
     }
 
     /// As [`Responder::may_wait`].
     pub fn may_wait(&self) -> bool {
-        self.responder.may_wait()
+        self.0.responder.may_wait()
     }
 
     /// As [`Responder::offers_places`].
     pub fn offers_places(&self) -> bool {
-        self.responder.offers_places()
+        self.0.responder.offers_places()
     }
 
     /// As [`Responder::offered`].
     pub fn offered(&mut self, name: &str, size: usize) -> Result<Option<Slot>, Status> {
-        self.responder.offered(name, size)
+        self.0.responder.offered(name, size)
     }
 
     /// Whether all its inputs, and all memory that its client chose for outputs, lie on the host.
     pub fn is_on_host(&self) -> bool {
-        let mut slots = self.responder.wanted_with_slots().iter().filter_map(|wanted| wanted.slot.as_ref());
-        self.inputs.iter().all(|input| input.data.place().is_host()) && slots.all(|slot| slot.place().is_host())
+        let mut slots = self.0.responder.wanted_with_slots().iter().filter_map(|wanted| wanted.slot.as_ref());
+        self.0.inputs.iter().all(|input| input.data.place().is_host()) && slots.all(|slot| slot.place().is_host())
     }
 
     /// As [`Responder::say`].
     pub fn say(&mut self, parameters: Parameters) {
-        self.responder.say(parameters);
+        self.0.responder.say(parameters);
     }
 
     /// As [`Responder::output`].
     pub fn output(&mut self, name: &str, datatype: DataType, shape: &[i64]) -> Result<Slot, Status> {
-        self.responder.output(name, datatype, shape)
+        self.0.responder.output(name, datatype, shape)
     }
 
     /// As [`Responder::output_bytes`].
     pub fn output_bytes(&mut self, name: &str, size: usize) -> Result<Slot, Status> {
-        self.responder.output_bytes(name, size)
+        self.0.responder.output_bytes(name, size)
     }
 
     /// As [`Responder::output_near`].
     pub fn output_near(&mut self, name: &str, size: usize, preferred: Place) -> Result<Slot, Status> {
-        self.responder.output_near(name, size, preferred)
+        self.0.responder.output_near(name, size, preferred)
     }
 
     pub(crate) fn measured(&mut self, name: &str, size: usize, preferred: Place) -> Result<Slot, Status> {
-        self.responder.measured(name, size, preferred)
+        self.0.responder.measured(name, size, preferred)
     }
 
     /// Whether any of its inputs lies on a device outside of `reach`, or an output is wanted there.
     pub(crate) fn is_away(&self, reach: &DeviceAccess) -> bool {
-        StagedTensors::is(&self.inputs, self.responder.wanted_with_slots(), reach)
+        StagedTensors::is(&self.0.inputs, self.0.responder.wanted_with_slots(), reach)
     }
 
     /// Copies its tensors to this host as `carry` says. That began at `since`, and the tensors in `brought` were copied
@@ -298,25 +296,26 @@ impl Job {
         brought: Vec<(&str, &Buffer)>,
     ) -> Result<(), Status> {
         if self.is_away(&carry.reach) {
-            let staged = StagedTensors::take(&mut self.inputs, self.responder.wanted_slots(), since, carry, brought)?;
-            self.responder.staged = Some(Box::new(staged));
+            let JobParts { inputs, responder, .. } = &mut *self.0;
+            let staged = StagedTensors::take(inputs, responder.wanted_slots(), since, carry, brought)?;
+            responder.staged = Some(Box::new(staged));
         }
         Ok(())
     }
 
     /// As [`Responder::put`].
     pub fn put(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, slot: Slot<Filled>) {
-        self.responder.put(name, datatype, shape, slot);
+        self.0.responder.put(name, datatype, shape, slot);
     }
 
     /// As [`Responder::put_buffer`].
     pub fn put_buffer(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, data: Buffer) {
-        self.responder.put_buffer(name, datatype, shape, data);
+        self.0.responder.put_buffer(name, datatype, shape, data);
     }
 
     /// As [`Responder::begin`].
     pub fn begin(&self) -> Times {
-        self.responder.begin()
+        self.0.responder.begin()
     }
 
     /// As [`Responder::finish`].
@@ -351,7 +350,7 @@ impl Job {
 
     /// Drops the inputs, after it was checked that no memory under them was lost.
     fn release(self) -> (Responder, Result<(), Status>) {
-        let Job { inputs, responder, .. } = self;
+        let JobParts { inputs, responder, .. } = self.0.take();
         let memory = check_memory(inputs.iter().map(|input| &input.data));
         (responder, memory)
     }

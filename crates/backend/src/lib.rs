@@ -71,6 +71,7 @@ mod elsewhere;
 mod end_note;
 pub mod identity;
 mod job;
+mod job_body;
 mod job_parameters;
 pub mod limits;
 mod meter;

@@ -51,7 +51,7 @@ impl WaitingRequest {
             id: job.id().into(),
             inputs: job.inputs().iter().cloned().collect(),
             wanted: job.own_wanted().map(Name::from).collect(),
-            parameters: job.parameters.shared(),
+            parameters: job.shared_parameters(),
             sequence: job.sequence().clone(),
             timeout_us: job.timeout_us(),
             cancel: job.cancel().clone(),

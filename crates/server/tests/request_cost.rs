@@ -142,10 +142,11 @@ fn check(protocol: &str, asked: Asked<'_>, found: Cost, allocations_max: f64, lo
     for (line, times) in &found.locks {
         println!("    {times:5.2} {line}");
     }
-    // Where the machine is slow or busy, runs of this build are not quick, and a worker's run is one allocation more.
+    // Where the machine is slow or busy, runs of this build are not quick, and a worker's run is two allocations more. One of them is for the
+    // place of the request's parts: the thread that ends a request keeps it for requests that begin there.
     assert!(
-        allocations - on_workers <= allocations_max,
-        "{protocol}, {}: {allocations} allocations per request, {on_workers} of them for runs on workers",
+        allocations - 2.0 * on_workers <= allocations_max,
+        "{protocol}, {}: {allocations} allocations per request, {on_workers} of the requests ran on workers",
         asked.0
     );
     assert!(locks <= locks_max, "{protocol}, {}: {locks} locks per request", asked.0);
