@@ -137,8 +137,12 @@ class _SlotMemory(np.ndarray):
     """The memory of a slot's outputs.
 
     An array keeps a reference to the array that it is a view on (its base). numpy skips bases whose own base has the type of the new array.
-    Therefore the memory is a view on a view of this type: an output, which is an ndarray, keeps the memory itself.
+    Therefore the memory is a view on a view of a third type: an output, which is an ndarray, keeps the memory itself, as does a view on the memory.
     """
+
+
+class _Backing(np.ndarray):
+    """What a slot's memory is a view on."""
 
 
 class SessionConnection(Session):
@@ -381,7 +385,7 @@ class SessionConnection(Session):
             slot.sizes[spec.name] = _byte_size(spec)
             end += -(-slot.sizes[spec.name] // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         outputs = self.pool.acquire(max(end, 1))
-        slot.memory = outputs.array().view(_SlotMemory).view(_SlotMemory)
+        slot.memory = outputs.array().view(_Backing).view(_SlotMemory)
         slot.idle_references = _references(slot.memory)
         slot.head = Head(plan.answer.model, plan.answer.version, plan.answer.id)
         request = _messages.request(

@@ -295,7 +295,14 @@ def test_outputs_live_for_as_long_as_they_are_referred_to(client):
         view = identity(np.full(16, number, np.int32)).OUTPUT0[3:5]
         if number % 10 == 0:
             kept.append((number, view, np.from_dlpack(view)))
+    # Whatever keeps the memory keeps it: a view on the base, and a memoryview.
+    output = identity(np.full(16, 1000, np.int32)).OUTPUT0
+    others = [output.base[:8].view(np.ndarray).view(np.int32), np.frombuffer(memoryview(output), np.int32)]
+    del output
+    for number in range(20):
+        identity(np.full(16, number, np.int32))
     gc.collect()
+    assert all(np.all(one == 1000) for one in others)
     assert all(view.tolist() == [number] * 2 == seen.tolist() for number, view, seen in kept)
     last = kept[-1][1]
     client.close()
