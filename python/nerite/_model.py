@@ -205,13 +205,20 @@ class Model:
     def _stream(self, given: Any, used: list[Any]) -> Iterator[Response]:
         """As :meth:`stream`. Adds the connections that it uses to ``used``."""
 
+        lent = self._lent()
+
         def ask(connection: Any) -> Iterator[Response]:
             used.append(connection)
-            call = self._call(connection, given)
+            # Another thread may run this. The buffers are those of the thread that asked.
+            own, self._local.lent = self._lent(), lent
+            try:
+                call = self._call(connection, given)
+            finally:
+                self._local.lent = own
             for response in connection.stream(call):
                 yield _without_row(call, response)
 
-        yield from self._client.stream(ask)
+        return self._client.stream(ask)
 
     def _ask_metadata(self, connection: Any) -> tuple[Metadata, str]:
         # No call, with a timeout of its own, needs it now.

@@ -21,6 +21,8 @@ class Counts(SessionServer):
     def __init__(self, path):
         super().__init__(path)
         self.asked: list[bytes] = []
+        # The number of inputs of each request.
+        self.inputs: list[int] = []
 
     def _take(self, connection, packet):
         fields = dict(_protobuf.decode(packet))
@@ -30,7 +32,9 @@ class Counts(SessionServer):
             metadata = [(kind, _protobuf.encode([(1, name), *tensor])) for kind, name in ((4, "IN"), (5, "OUT"))]
             self.say(connection, number, (15, _protobuf.encode([(1, _protobuf.encode(metadata))])))
         elif 8 in fields:
-            request = dict(_protobuf.decode(dict(_protobuf.decode(fields[8]))[1]))
+            parts = list(_protobuf.decode(dict(_protobuf.decode(fields[8]))[1]))
+            request = dict(parts)
+            self.inputs.append([field for field, _ in parts].count(5))
             with self.changed:
                 self.asked.append(request[1])
                 self.changed.notify_all()
@@ -223,6 +227,21 @@ def test_a_stream_over_grpc_gives_its_responses_and_says_when_it_is_lost(launche
 def test_a_stream_over_http_says_where_streams_go(launcher):
     with connected(launcher.get("nerite"), "inline") as made, pytest.raises(InferenceServerException, match="connect to grpc://"):
         next(made.model("identity_fp32").stream([1.0]))
+
+
+def test_a_stream_for_asyncio_reads_the_buffers_of_the_thread_that_asked(made_server):
+    server = made_server(HangsUp)
+    server.is_up = True
+    with nerite.connect(f"unix:{server.path}") as made:
+        counts = made.model("counts")
+        counts.input("IN", [4])[:] = 5
+
+        async def gathered():
+            return [int(one.OUT[0]) async for one in counts.aio_stream()]
+
+        assert asyncio.run(gathered()) == [1, 2]
+        assert [int(one.OUT[0]) for one in counts.stream()] == [1, 2]
+    assert server.inputs == [1, 1] and made.copied_bytes == 0
 
 
 class Silent(Counts):
