@@ -24,7 +24,7 @@ DECOUPLED = "model_transaction_policy { decoupled: true }"
 SOURCES = ("sample", "asking", "sequences")
 # A report names the place; leaks of a server that lives on are looked for by the loads below.
 OPTIONS = "detect_leaks=0:halt_on_error=1:exitcode=99:handle_segv=0:handle_sigbus=0:handle_abort=0"
-LOADS = int(os.environ.get("NERITE_LOADS", "1000"))
+LOADS = int(os.environ.get("NERITE_LOADS", "200"))
 
 
 def sanitizer() -> str:

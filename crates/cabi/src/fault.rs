@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use nerite_request::{Code, Status};
 
+use crate::crash::runs;
+
 thread_local! {
     /// The backend whose code runs on this thread.
     static CURRENT: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
@@ -52,10 +54,39 @@ impl fmt::Display for Fault {
     }
 }
 
+/// Ends the process if an exception of C++ leaves a backend's function. Rust cannot catch it, and what it unwound is in no known state.
+struct Thrown<'a>(&'a Arc<str>);
+
+impl Drop for Thrown<'_> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "Rust ends the process anyway when it catches what is no panic; here the log says why"
+    )]
+    fn drop(&mut self) {
+        // A panic of the server's own code is caught further out.
+        if std::thread::panicking() {
+            return;
+        }
+        log::error!(
+            "backend '{}': an exception left one of its functions, which the interface forbids, so the process ends; run the backend in a process of its own \
+             (--backend-config={},isolated=true), where it costs only its own requests",
+            self.0,
+            self.0
+        );
+        log::logger().flush();
+        runs(None);
+        std::process::abort();
+    }
+}
+
 /// Runs code of a backend. Faults of its calls are reported with its name.
 pub fn within<T>(owner: &Arc<str>, work: impl FnOnce() -> T) -> T {
+    runs(Some(owner));
     let outer = CURRENT.replace(Some(Arc::clone(owner)));
+    let thrown = Thrown(owner);
     let done = work();
+    std::mem::forget(thrown);
+    runs(outer.as_ref());
     CURRENT.replace(outer);
     done
 }

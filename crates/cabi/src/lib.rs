@@ -26,6 +26,7 @@
 mod abi;
 mod answer;
 mod calls;
+mod crash;
 mod fault;
 mod find;
 mod image;
@@ -41,6 +42,7 @@ mod server_calls;
 mod strategy;
 mod table;
 
+pub use crash::name_aborting_backends;
 pub use find::backends_in;
 pub use objects::make_metrics_by;
 pub use runtime::{CompiledBackend, ModelLibraries, Options};

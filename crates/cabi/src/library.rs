@@ -24,11 +24,11 @@ use crate::table::Handle;
 const USUAL_NAME: &str = "libtritonserver.so";
 
 type Returned = Handle<ErrorObject>;
-type OfBackend = unsafe extern "C" fn(Handle<BackendObject>) -> Returned;
-type OfAttribute = unsafe extern "C" fn(Handle<BackendObject>, Handle<BackendAttribute>) -> Returned;
-type OfModel = unsafe extern "C" fn(Handle<ModelObject>) -> Returned;
-type OfInstance = unsafe extern "C" fn(Handle<InstanceObject>) -> Returned;
-type Execute = unsafe extern "C" fn(Handle<InstanceObject>, *mut Handle<RequestObject>, u32) -> Returned;
+type OfBackend = unsafe extern "C-unwind" fn(Handle<BackendObject>) -> Returned;
+type OfAttribute = unsafe extern "C-unwind" fn(Handle<BackendObject>, Handle<BackendAttribute>) -> Returned;
+type OfModel = unsafe extern "C-unwind" fn(Handle<ModelObject>) -> Returned;
+type OfInstance = unsafe extern "C-unwind" fn(Handle<InstanceObject>) -> Returned;
+type Execute = unsafe extern "C-unwind" fn(Handle<InstanceObject>, *mut Handle<RequestObject>, u32) -> Returned;
 
 /// A loaded library of a backend, and its functions.
 pub struct Library {

@@ -98,6 +98,7 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
     logger::install(Arc::clone(&switches), file, Streams::Both)
         .map_err(|error| StartError(format!("failed to open log file '{}': {error}", settings.log.file)))?;
     panics::install();
+    nerite_cabi::name_aborting_backends();
     signals::take_meaningless()?;
     for note in &settings.notes {
         log::warn!("{note}");

@@ -71,6 +71,7 @@ pub fn main(words: &[String]) -> ExitCode {
         [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal)
     });
     panics::install();
+    nerite_cabi::name_aborting_backends();
     nerite_isolated::work(|metrics| engine.open(metrics))
 }
 

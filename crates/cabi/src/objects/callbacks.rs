@@ -16,7 +16,7 @@ use crate::table::Handle;
 type Returned = Handle<ErrorObject>;
 
 /// `TRITONSERVER_ResponseAllocatorAllocFn_t`.
-pub type AllocateFn<A> = unsafe extern "C" fn(
+pub type AllocateFn<A> = unsafe extern "C-unwind" fn(
     Handle<A>,
     *const c_char,
     usize,
@@ -29,19 +29,24 @@ pub type AllocateFn<A> = unsafe extern "C" fn(
     *mut i64,
 ) -> Returned;
 /// `TRITONSERVER_ResponseAllocatorReleaseFn_t`.
-pub type ReleaseFn<A> = unsafe extern "C" fn(Handle<A>, *mut c_void, *mut c_void, usize, u32, i64) -> Returned;
+pub type ReleaseFn<A> = unsafe extern "C-unwind" fn(Handle<A>, *mut c_void, *mut c_void, usize, u32, i64) -> Returned;
 /// `TRITONSERVER_ResponseAllocatorStartFn_t`.
-pub type StartFn<A> = unsafe extern "C" fn(Handle<A>, *mut c_void) -> Returned;
+pub type StartFn<A> = unsafe extern "C-unwind" fn(Handle<A>, *mut c_void) -> Returned;
 /// `TRITONSERVER_ResponseAllocatorQueryFn_t`.
 pub type QueryFn<A> =
-    unsafe extern "C" fn(Handle<A>, *mut c_void, *const c_char, *mut usize, *mut u32, *mut i64) -> Returned;
+    unsafe extern "C-unwind" fn(Handle<A>, *mut c_void, *const c_char, *mut usize, *mut u32, *mut i64) -> Returned;
 /// `TRITONSERVER_ResponseAllocatorBufferAttributesFn_t`.
-pub type DescribeFn<A> =
-    unsafe extern "C" fn(Handle<A>, *const c_char, Handle<BufferAttributes>, *mut c_void, *mut c_void) -> Returned;
+pub type DescribeFn<A> = unsafe extern "C-unwind" fn(
+    Handle<A>,
+    *const c_char,
+    Handle<BufferAttributes>,
+    *mut c_void,
+    *mut c_void,
+) -> Returned;
 /// `TRITONSERVER_InferenceResponseCompleteFn_t`.
-pub type RespondFn<R> = unsafe extern "C" fn(Handle<R>, u32, *mut c_void);
+pub type RespondFn<R> = unsafe extern "C-unwind" fn(Handle<R>, u32, *mut c_void);
 /// `TRITONSERVER_InferenceRequestReleaseFn_t`.
-pub type RequestReleaseFn<R> = unsafe extern "C" fn(Handle<R>, u32, *mut c_void);
+pub type RequestReleaseFn<R> = unsafe extern "C-unwind" fn(Handle<R>, u32, *mut c_void);
 
 /// An address of a backend, which is stored and passed back.
 #[repr(transparent)]

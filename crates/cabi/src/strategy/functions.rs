@@ -14,11 +14,11 @@ use crate::objects::{ErrorObject, Kept, ModelObject, RequestObject};
 use crate::table::Handle;
 
 type Returned = Handle<ErrorObject>;
-type BatcherInitialize = unsafe extern "C" fn(*mut *mut c_void, Handle<ModelObject>) -> Returned;
-type BatcherFinalize = unsafe extern "C" fn(*mut c_void) -> Returned;
-type BatchInitialize = unsafe extern "C" fn(*const c_void, *mut *mut c_void) -> Returned;
-type Include = unsafe extern "C" fn(Handle<RequestObject>, *mut c_void, *mut bool) -> Returned;
-type BatchFinalize = unsafe extern "C" fn(*mut c_void) -> Returned;
+type BatcherInitialize = unsafe extern "C-unwind" fn(*mut *mut c_void, Handle<ModelObject>) -> Returned;
+type BatcherFinalize = unsafe extern "C-unwind" fn(*mut c_void) -> Returned;
+type BatchInitialize = unsafe extern "C-unwind" fn(*const c_void, *mut *mut c_void) -> Returned;
+type Include = unsafe extern "C-unwind" fn(Handle<RequestObject>, *mut c_void, *mut bool) -> Returned;
+type BatchFinalize = unsafe extern "C-unwind" fn(*mut c_void) -> Returned;
 
 /// The five functions of a library.
 pub struct Functions {

@@ -1,0 +1,175 @@
+"""Does a compiled backend read and write the memory of its client itself, does it hear that the client has gone, and what if it throws?"""
+
+import concurrent.futures
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from clients import Asked, Given, fp32, grpc_channel, http_call, open_client, refuses, service_stub
+from compiled_setup import SOURCES, put, serving
+from regions import registered
+from servers import ROOT
+from test_copies import copying
+
+COUNT = 1 << 18
+SIZE = 4 * COUNT
+WAITS = 7.0
+KILLS = 5
+
+# A client that asks for a canary that never comes, until it is killed.
+ENDLESS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from clients import Asked, Given, open_client
+from regions import registered
+import types
+server = types.SimpleNamespace(http=sys.argv[2], grpc=sys.argv[3])
+with open_client(sys.argv[4], server) as client, registered(client, 2 * 4096, name=sys.argv[5]) as made:
+    print(made.path, flush=True)
+    client.infer("canary", [Given("IN", "FP32", [1024], region=(made.name, 4096, 0))], [Asked("OUT", (made.name, 4096, 4096))])
+"""
+
+
+@pytest.fixture(scope="module", params=["server", "process"])
+def waiting(request: pytest.FixtureRequest, launcher):
+    """In the server's process, and each instance in a process of its own."""
+    if launcher.oracle:
+        pytest.skip("of this server")
+    name = f"waiting_{request.param}"
+    repository = launcher.scratch / name
+    for mode in ("canary", "request", "factory"):
+        put(repository, mode, mode, backend="waiting")
+    put(repository, "asking", backend="asking")
+    put(repository, "well")
+    flags = ["--backend-config=waiting,isolated=true"] if request.param == "process" else []
+    with serving(launcher, name, repository, *flags, sources=("waiting", "asking", "sample")) as found:
+        yield found
+
+
+def wait_for(is_so, what: str) -> None:
+    deadline = time.monotonic() + 15
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def in_background(call, *arguments, **more):
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        yield pool.submit(call, *arguments, **more).result
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_canary_reaches_the_backend_in_memory_of_the_client(waiting, protocol):
+    values = np.arange(1, COUNT + 1, dtype=np.float32)
+    with open_client(protocol, waiting) as client, registered(client, 2 * SIZE) as made, copying(waiting):
+        given, asked = [Given("IN", "FP32", [COUNT], region=(made.name, SIZE, 0))], [Asked("OUT", (made.name, SIZE, SIZE))]
+        with in_background(client.infer, "canary", given, asked) as reply:
+            wait_for(lambda: np.frombuffer(made.read(4, SIZE), np.float32)[0] == WAITS, "the backend writes into the region")
+            # The request was sent long ago. What is written now reaches the backend only if nobody has copied the input.
+            made.write(values[1:].tobytes(), 4)
+            made.write(values[:1].tobytes())
+            reply()
+        assert made.read(SIZE, SIZE) == values.tobytes()
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_clients_are_killed_while_the_backend_has_their_memory(waiting, protocol):
+    for at in range(KILLS):
+        name = f"killed_{protocol}_{at}"
+        command = [sys.executable, "-c", ENDLESS, str(ROOT / "tests" / "conformance"), waiting.http, waiting.grpc, protocol, name]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+            path = client.stdout.readline().strip()
+
+            def waits() -> bool:
+                with open(path, "rb") as region:
+                    region.seek(4096)
+                    return np.frombuffer(region.read(4), np.float32)[0] == WAITS
+
+            wait_for(waits, "the backend has the request")
+            client.send_signal(signal.SIGKILL)
+        if at % 2:
+            os.truncate(path, 0)
+        os.unlink(path)
+        with open_client("http", waiting) as other:
+            assert other.infer("well", [fp32("IN", [at])]).outputs["OUT"].raw == fp32("", [at]).raw
+    # The one instance is free again: it heard each time that its client had gone.
+    test_a_canary_reaches_the_backend_in_memory_of_the_client(waiting, protocol)
+    with open_client("http", waiting) as other:
+        wait_for(lambda: all_unregistered(other, protocol), "no region of the killed is in use")
+
+
+def all_unregistered(client, protocol: str) -> bool:
+    with contextlib.suppress(Exception):
+        for at in range(KILLS):
+            client.unregister("system", f"killed_{protocol}_{at}")
+        return True
+    return False
+
+
+@pytest.mark.parametrize("model", ["request", "factory"])
+def test_a_backend_hears_that_its_client_has_cancelled(waiting, model):
+    with grpc_channel(waiting.grpc) as channel, open_client("grpc", waiting) as client:
+        future = service_stub(channel).ModelInfer.future(client.request(model, [fp32("IN", [1])], None, id=f"{model}_1"))
+        wait_for(lambda: f"request '{model}_1' waits" in waiting.log_text(), "the backend has the request")
+        assert "cancelled" not in waiting.log_text().partition(f"request '{model}_1' waits")[2]
+        future.cancel()
+        wait_for(lambda: f"request '{model}_1' is cancelled" in waiting.log_text(), "the backend hears of it")
+
+
+@pytest.mark.parametrize("model", ["request", "factory"])
+def test_a_backend_cancels_what_it_asked(waiting, model):
+    with open_client("http", waiting) as client, refuses("CANCELLED", ""):
+        client.infer("asking", [fp32("IN", [1])], parameters={"target": model, "cancel": 1, "wait": 1, "id": f"{model}_asked"})
+    # It runs, or was taken back before it ran.
+    log = waiting.log_text()
+    assert f"request '{model}_asked' waits" not in log or f"request '{model}_asked' is cancelled" in log
+
+
+def throwing(launcher, name: str, *flags: str):
+    repository, backends = launcher.scratch / name, launcher.scratch / f"{name}_backends"
+    put(repository, "throwing", backend="throwing")
+    put(repository, "well")
+    library = backends / "throwing" / "libtriton_throwing.so"
+    library.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["c++", "-fPIC", "-shared", str(SOURCES / "throwing.cc"), "-o", str(library)], check=True)
+    return serving(launcher, name, repository, *flags)
+
+
+def test_an_exception_costs_its_request_in_a_process_of_its_own(launcher):
+    if launcher.oracle:
+        pytest.skip("of this server")
+    with throwing(launcher, "throws_apart", "--backend-config=throwing,isolated=true") as server, open_client("http", server) as client:
+        for _ in range(2):
+            with refuses("INTERNAL", "model 'throwing' of backend 'throwing', isolated instance 'throwing_0': its process was ended by signal 6 (SIGABRT)"):
+                client.infer("throwing", [fp32("IN", [1])])
+            assert client.infer("well", [fp32("IN", [1])]).outputs["OUT"].raw == fp32("", [1]).raw
+        wait_for(lambda: "backend 'throwing': an exception left one of its functions" in server.log_text(), server.log_text())
+        assert http_call(server.http, "GET", "/v2/health/live").status == 200
+
+
+def test_an_exception_ends_the_server_with_the_name_of_the_backend(launcher):
+    if launcher.oracle:
+        pytest.skip("of this server")
+    with throwing(launcher, "throws_here") as server, open_client("http", server) as client:
+        with pytest.raises(Exception):
+            client.infer("throwing", [fp32("IN", [1])])
+        assert server.process.wait(30) == -signal.SIGABRT
+        assert "backend 'throwing': an exception left one of its functions" in server.log_text()
+
+
+def test_a_backend_that_aborts_is_named(launcher):
+    if launcher.oracle:
+        pytest.skip("of this server")
+    repository = launcher.scratch / "aborts"
+    put(repository, "die", "die")
+    with serving(launcher, "aborts", repository) as server, open_client("http", server) as client:
+        with pytest.raises(Exception):
+            client.infer("die", [fp32("IN", [2])])
+        assert server.process.wait(30) == -signal.SIGABRT
+        assert "error: backend 'sample' aborts the process" in server.log_text()
