@@ -28,6 +28,7 @@ const MODULES: &[(&str, &str)] = &[
     part!("decoupled"),
     part!("dlpack"),
     part!("errors"),
+    part!("loading"),
     part!("logger"),
     part!("loop"),
     part!("memory"),

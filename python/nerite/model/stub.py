@@ -18,7 +18,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from . import batch, decoupled, metrics, nested, packed, packets, readiness, template, utils, workers
+from . import batch, decoupled, loading, metrics, nested, packed, packets, readiness, template, workers
 from .answer import ModelChannel
 from .batch import call
 from .calls import Calls
@@ -90,7 +90,7 @@ class Stub:
                 if message.get("map"):
                     self._model_channel.memory.map(message["map"], descriptors)
                 answer: packets.Answer = self._commands[name](message)
-            except (Failed, Unmapped) as failed:
+            except (Failed, loading.NotLoaded, Unmapped) as failed:
                 answer = {"error": str(failed)}
             except Ended:
                 raise
@@ -123,37 +123,13 @@ class Stub:
         """Imports the model's file, once."""
         if self._class is not None:
             return
-        stem, ending = os.path.splitext(model["file"])
-        if ending != ".py":
-            raise Failed(f"Model name must end with '.py'. Model name is \"{model['file']}\".")
-        path = packets.class_file(model)
-        if not os.path.isfile(path):
-            # It was there when the model was loaded. Python's error would name the module alone.
-            raise Failed(f"Python model file not found in '{path}'; put it there again, or load the model anew")
+        module = loading.find(model)
         self._names = model
-        sys.path += [model["version_dir"], model["model_dir"]]
-        utils._model_dir = model["version_dir"]
-        module = f"{model['version']}.{stem}"
-        if "class_dir" in model:
-            # A backend's class and the modules beside it, whatever the interpreter has under such names.
-            sys.path.insert(0, model["class_dir"])
-            module = stem
-        call(__import__, module)
-        self._class = call(getattr, sys.modules[module], "TritonPythonModel")
+        self._class = loading.import_class(module)
 
     def _complete(self, command: packets.Command) -> packets.Answer:
         self._load(command["model"])
-        complete = getattr(self._class, "auto_complete_config", None)
-        if complete is None:
-            return {"config": command["config"]}
-        config = call(complete, utils.ModelConfig(packets.encode(command["config"])))
-        if not isinstance(config, utils.ModelConfig):
-            raise Failed(
-                f"auto_complete_config function in model '{command['model']['name']}' must return a valid pb.ModelConfig object."
-            )
-        # Raises an error of the model if a value is not valid JSON.
-        call(packets.encode, config.as_dict())
-        return {"config": config.as_dict()}
+        return {"config": loading.completed(self._class, command["model"]["name"], command["config"])}
 
     def _initialize(self, command: packets.Command) -> packets.Answer:
         self._is_decoupled = command.get("decoupled", False)

@@ -19,7 +19,7 @@ from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
-from . import batch, metrics, packets, template, utils, workers
+from . import batch, loading, metrics, packets, template, workers
 from .errors import TritonModelException
 from .requests import FLAG_FINAL, InferenceRequest, InferenceResponse, InferenceResponseSender
 from .tensors import NUMPY_DTYPES, Tensor
@@ -201,23 +201,16 @@ class _Trial:
             pdb.post_mortem(error.__traceback__)
 
     def _load(self) -> None:
-        stem, ending = os.path.splitext(self._names["file"])
-        if ending != ".py":
-            raise Refused(f"Model name must end with '.py'. Model name is \"{self._names['file']}\".")
-        sys.path += [self._names["version_dir"], self._names["model_dir"]]
-        utils._model_dir = self._names["version_dir"]
-        module = f"{self._names['version']}.{stem}"
-        __import__(module)
-        made = sys.modules[module].TritonPythonModel
-        complete = getattr(made, "auto_complete_config", None)
-        if complete is not None:
-            config = complete(utils.ModelConfig(packets.encode(self._config)))
-            if not isinstance(config, utils.ModelConfig):
-                raise TypeError(
-                    f"auto_complete_config function in model '{self._names['name']}' must return a valid pb.ModelConfig object."
-                )
-            self._config = config.as_dict()
-            self._args["model_config"] = packets.encode(self._config)
+        try:
+            module = loading.find(self._names)
+        except loading.NotLoaded as why:
+            raise Refused(str(why)) from None
+        made = loading.import_class(module)
+        try:
+            self._config = loading.completed(made, self._names["name"], self._config)
+        except loading.NotLoaded as why:
+            raise Failed(str(why)) from None
+        self._args["model_config"] = packets.encode(self._config)
         self._model = made()
 
     def _initialize(self) -> None:
