@@ -77,6 +77,13 @@ PACKETS = {
         "model": {**MODEL, "instance": "m_0"},
         "decoupled": False,
     },
+    "initialize_debugged": {
+        "do": "initialize",
+        "args": {"model_config": '{"name":"m"}', "model_instance_kind": "CPU"},
+        "model": {**MODEL, "instance": "m_0"},
+        "decoupled": False,
+        "debug": 5678,
+    },
     "execute": {
         "do": "execute",
         "requests": [FIRST, SECOND],

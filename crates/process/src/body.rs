@@ -40,6 +40,8 @@ pub(crate) struct Body {
     ended_ns: AtomicU64,
     /// The text for the log if it ends unexpectedly.
     end_message: OnceLock<String>,
+    /// Why the server killed it, if it did while a request was there.
+    killed_because: OnceLock<String>,
 }
 
 struct State {
@@ -80,7 +82,14 @@ impl Body {
     fn of(pid: u32, process: Source) -> Body {
         let state = Mutex::new(State { process, ended: None });
         let (is_buried, ended_ns) = (AtomicBool::new(false), AtomicU64::new(0));
-        Body { pid: number_of(pid), state, is_buried, ended_ns, end_message: OnceLock::new() }
+        Body {
+            pid: number_of(pid),
+            state,
+            is_buried,
+            ended_ns,
+            end_message: OnceLock::new(),
+            killed_because: OnceLock::new(),
+        }
     }
 
     /// Its process ID.
@@ -158,6 +167,32 @@ impl Body {
         self.ended_ns.store(now_ns(), Ordering::Relaxed);
         self.is_buried.store(true, Ordering::Release);
         ended
+    }
+
+    /// Kills the process and its group, for this reason. It is reaped as if it had ended by itself.
+    pub(crate) fn kill(&self, why: String) {
+        let mut state = self.lock();
+        if state.ended.is_some() {
+            return;
+        }
+        let _ = self.killed_because.set(why);
+        match &mut state.process {
+            Source::Own(process) => {
+                self.kill_group();
+                let _ = process.kill();
+            }
+            Source::Forked(end, parent) => {
+                if parent.is_there() || !ends_within(end, Duration::ZERO) {
+                    self.kill_group();
+                }
+                let _ = pidfd_send_signal(&*end, Signal::KILL);
+            }
+        }
+    }
+
+    /// Why the server killed it, if it did while a request was there.
+    pub(crate) fn killed_because(&self) -> Option<&str> {
+        self.killed_because.get().map(String::as_str)
     }
 
     fn kill_group(&self) {

@@ -282,6 +282,9 @@ fn said(received: io::Result<Option<&[u8]>>) -> Result<Said, Silence> {
 pub(crate) fn how_it_ended(body: &Body) -> String {
     let by_itself = body.ends_within(CLOSED_MAX);
     let status = body.bury();
+    if let Some(why) = body.killed_because() {
+        return why.to_owned();
+    }
     status.filter(|_| by_itself).map_or_else(|| Silence::Closed.to_string(), how)
 }
 

@@ -15,6 +15,7 @@ use crate::calls::lock;
 use crate::child::Silence;
 use crate::health::Health;
 use crate::live::{Live, ProcessLauncher};
+use crate::overtime::Overtime;
 use crate::packets::BatchPacket;
 use crate::plan::{Planned, Planner, Sizes};
 use crate::shares::Maps;
@@ -33,6 +34,8 @@ pub struct ProcessInstance {
     /// The size of each output in the last response.
     sizes: Sizes,
     begun: Begun,
+    /// Ends a process that takes too long, if there is a limit.
+    overtime: Option<Arc<Overtime>>,
 }
 
 /// A batch that was begun and is not done.
@@ -64,7 +67,11 @@ impl ProcessInstance {
         let health = Health::new(Arc::clone(&launcher), Arc::clone(&blocks));
         let live = Some(health.start()?);
         let sizes = Arc::clone(&health.sizes);
-        Ok(ProcessInstance { launcher, blocks, live, health, sizes, begun: Begun::Nothing })
+        let overtime = launcher.execute_limit().map(Overtime::start).transpose().map_err(|error| {
+            let why = format!("no thread that ends a process that hangs: {error}; raise the limit on threads");
+            Status::unavailable(launcher.unhealthy(&why))
+        })?;
+        Ok(ProcessInstance { launcher, blocks, live, health, sizes, begun: Begun::Nothing, overtime })
     }
 
     /// Makes sure that the process lives. Starts a new one if it has died.
@@ -132,6 +139,7 @@ impl ProcessInstance {
         match is_sent {
             Ok(true) => {
                 self.health.note_used();
+                self.overtime.iter().for_each(|overtime| overtime.begins(&child.body, &child.channel));
                 Begun::Asked(unsent.under_way)
             }
             Ok(false) => Begun::Unsent(unsent),
@@ -166,6 +174,7 @@ impl ProcessInstance {
             Err(Silence::TimedOut) => return Begun::Asked(under_way),
             Err(silence) => return Begun::Silent(under_way, silence),
         };
+        self.overtime.iter().for_each(|overtime| overtime.ends());
         let UnderWay { planned, open, rows, mut times, meter, .. } = under_way;
         if open.is_empty() {
             live.child.side.unwatch_all();
@@ -205,6 +214,7 @@ impl ProcessInstance {
     /// on a front thread.
     fn bury(&mut self, under_way: UnderWay, silence: Silence) -> Begun {
         let UnderWay { planned, times, meter, .. } = under_way;
+        self.overtime.iter().for_each(|overtime| overtime.ends());
         let (calls, why) = match self.live.take() {
             Some(Live { child, calls, .. }) => (calls, Some(child.bury())),
             None => (None, None),
@@ -320,6 +330,7 @@ impl Instance for ProcessInstance {
 
 impl Drop for ProcessInstance {
     fn drop(&mut self) {
+        self.overtime.iter().for_each(|overtime| overtime.close());
         self.health.end();
     }
 }

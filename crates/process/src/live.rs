@@ -9,6 +9,7 @@ use crate::body::Body;
 use crate::calls::{Callees, Calls, Process};
 use crate::channel::Channel;
 use crate::child::Child;
+use crate::overtime::ExecuteLimit;
 use crate::plan::Sizes;
 use crate::shares::Shares;
 use crate::supervisor::Supervisor;
@@ -30,6 +31,11 @@ pub trait ProcessLauncher: Send + Sync {
     /// Whether its process reports the responses of a request one by one. Otherwise the server counts those of a decoupled model where it sends them.
     fn reports_responses(&self) -> bool {
         false
+    }
+
+    /// How long its process may take to execute a batch. `None` has no limit.
+    fn execute_limit(&self) -> Option<ExecuteLimit> {
+        None
     }
 
     /// The error text of a process that does not answer, or does not exist. `why` is a sentence about the reason.

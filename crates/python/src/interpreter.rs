@@ -118,6 +118,11 @@ impl Interpreter {
         command
     }
 
+    /// Whether its processes run in a sandbox.
+    pub(crate) fn is_confined(&self) -> bool {
+        self.sandbox.is_some()
+    }
+
     /// Whether code that runs in it may start no other process.
     pub(crate) fn forbids_processes(&self) -> bool {
         self.sandbox.as_ref().is_some_and(|sandbox| sandbox.forbids_processes())

@@ -10,6 +10,7 @@ use nerite_request::Status;
 
 use crate::guard_library;
 use crate::interpreter::Interpreter;
+use crate::limits::DEBUGGED_MAX;
 use crate::printed::Printed;
 use crate::stub;
 
@@ -20,6 +21,8 @@ pub(crate) struct Launch {
     pub(crate) interpreter: Arc<Interpreter>,
     /// The time limit of its first answer.
     pub(crate) start_max: Duration,
+    /// The time limit of `execute`.
+    pub(crate) execute_max: Option<Duration>,
 }
 
 impl Launch {
@@ -36,6 +39,11 @@ impl Launch {
             others.push(memory_file(guard_library::LIBRARY)?);
         }
         Ok((Child::start(supervisor, command, self.patience(), stub::modules(), others)?, calls, printed))
+    }
+
+    /// The same without time limits, for a process that somebody debugs.
+    pub(crate) fn debugged(self) -> Launch {
+        Launch { start_max: DEBUGGED_MAX, execute_max: None, ..self }
     }
 
     /// The time limits of its answers.

@@ -20,3 +20,7 @@ pub const ARCHIVE_NAMES_BYTES_MAX: u64 = 1 << 20;
 pub const ARCHIVE_NAME_BYTES_MAX: usize = 4096;
 /// The deepest path in a packed environment, because removing it takes one descriptor for each directory.
 pub const ARCHIVE_DEPTH_MAX: usize = 128;
+/// The longest limit of the time of `execute`. A longer one would be no limit.
+pub const EXECUTE_MAX: Duration = Duration::from_hours(24);
+/// The time limits of a process that waits for a debugger: a year, so none.
+pub const DEBUGGED_MAX: Duration = Duration::from_hours(24 * 365);

@@ -8,13 +8,16 @@ use nerite_backend::{CostBound, Instance, InstanceSpec, LoadContext, Model, Mode
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_config::{ModelConfig, to_json};
 use nerite_process::packets::{Initialize, Model as ModelTold};
-use nerite_process::{Blocks, Callees, Live, ProcessInstance, ProcessLauncher, Silence, Supervisor, Waiter, Waits};
+use nerite_process::{
+    Blocks, Callees, ExecuteLimit, Live, ProcessInstance, ProcessLauncher, Silence, Supervisor, Waiter, Waits,
+};
 use nerite_request::Status;
 use nerite_shm::Pools;
 
 use crate::backend_class::BACKEND_CLASS;
 use crate::launch::Launch;
 use crate::printed::Printed;
+use crate::settings::Debugged;
 use crate::template::Template;
 
 /// One version, checked as far as possible without running it.
@@ -28,6 +31,8 @@ pub(crate) struct PythonModel {
     pub(crate) class_dir: Option<PathBuf>,
     /// The template that its processes are forked from, if they share the data that `initialize` loads.
     pub(crate) template: Option<Arc<Template>>,
+    /// Where its processes wait for a debugger, if the operator wants that.
+    pub(crate) debug: Option<Debugged>,
 }
 
 /// Starts the process of one instance, and a new one after each end.
@@ -59,7 +64,8 @@ impl Model for PythonModel {
             )));
         }
         let decoupled = context.config.decoupled();
-        let command = initialize(context, spec, self.class_dir.as_deref(), false);
+        let debug = self.debug.as_ref().map(|debug| debug.port_of(spec.index)).transpose()?;
+        let command = initialize(context, spec, self.class_dir.as_deref(), false, debug);
         let (supervisor, launch) = (self.supervisor.clone(), self.launch.clone());
         let instance = spec.name.clone();
         let (models, waiter) = (context.models.clone(), Arc::new(self.waits.instance(&context.model)));
@@ -77,6 +83,11 @@ impl ProcessLauncher for PythonLauncher {
 
     fn is_decoupled(&self) -> bool {
         self.is_decoupled
+    }
+
+    fn execute_limit(&self) -> Option<ExecuteLimit> {
+        let setting = "execute-timeout-seconds or EXECUTE_TIMEOUT_SECONDS";
+        self.launch.execute_max.map(|at_most| ExecuteLimit { at_most, setting })
     }
 
     fn unhealthy(&self, why: &str) -> String {
@@ -148,7 +159,7 @@ pub(crate) fn template(
         ))),
         Some("yes") => {
             let spec = InstanceSpec { name: context.model.clone(), ..InstanceSpec::default() };
-            let command = initialize(context, &spec, class_dir, true);
+            let command = initialize(context, &spec, class_dir, true, None);
             Ok(Some(Arc::new(Template::new(supervisor.clone(), launch.clone(), &context.model, command))))
         }
         Some(other) => {
@@ -158,11 +169,17 @@ pub(crate) fn template(
 }
 
 /// The command that initializes a process.
-fn initialize(context: &LoadContext, spec: &InstanceSpec, class_dir: Option<&Path>, template: bool) -> String {
+fn initialize(
+    context: &LoadContext,
+    spec: &InstanceSpec,
+    class_dir: Option<&Path>,
+    template: bool,
+    debug: Option<u16>,
+) -> String {
     let args = args(context, spec);
     let args: Vec<_> = args.iter().map(|(name, text)| (*name, text.as_str())).collect();
     let (model, decoupled) = (told(context, &spec.name, class_dir), context.config.decoupled());
-    Initialize { args: &args, model: &model, decoupled, template }.to_string()
+    Initialize { args: &args, model: &model, decoupled, template, debug }.to_string()
 }
 
 /// The names of the model for each command. `class_dir` is the directory of the backend's class, if the model has no class of its own.

@@ -15,7 +15,7 @@ use crate::backend_class::{BACKEND_CLASS, environment_in};
 use crate::interpreter::{Environments, Interpreter, NoPython};
 use crate::launch::Launch;
 use crate::model::{PythonModel, file_name, template, told};
-use crate::settings::{Settings, check_input_memory};
+use crate::settings::{self, Settings, check_input_memory};
 
 /// The runtime called `python`.
 pub struct Python {
@@ -41,7 +41,10 @@ impl Python {
 
     /// How a process of this model is started. `class_dir` is the directory of the backend's class, if the model has no class of its own.
     fn launch(&self, context: &LoadContext, class_dir: Option<&Path>) -> Result<Launch, Status> {
-        let Settings { interpreter, start_max } = Settings::read(&context.settings)?;
+        let Settings { interpreter, start_max, mut execute_max, .. } = Settings::read(&context.settings)?;
+        if let Some(value) = context.config.parameter("EXECUTE_TIMEOUT_SECONDS") {
+            execute_max = settings::execute_max("EXECUTE_TIMEOUT_SECONDS", value)?;
+        }
         let brought = class_dir.and_then(environment_in).map(|archive| archive.display().to_string());
         let environment = context.config.parameter("EXECUTION_ENV_PATH").or(brought.as_deref());
         let mut directories = vec![context.model_dir.as_path(), context.version_dir.as_path()];
@@ -53,7 +56,7 @@ impl Python {
         let interpreter =
             Interpreter::choose(environments, environment, &context.model_dir, setting, start_max, sandbox.as_ref())
                 .map_err(NoPython::status)?;
-        Ok(Launch { interpreter: Arc::new(interpreter), start_max })
+        Ok(Launch { interpreter: Arc::new(interpreter), start_max, execute_max })
     }
 
     /// As [`Runtime::complete`], by the class in `class_dir` if the model has none of its own.
@@ -89,7 +92,12 @@ impl Python {
     pub(crate) fn load_with(&self, context: &LoadContext, class_dir: Option<&Path>) -> Result<Arc<dyn Model>, Status> {
         source(context, class_dir)?;
         check_input_memory(context.config.parameter("FORCE_CPU_ONLY_INPUT_TENSORS"))?;
-        let launch = self.launch(context, class_dir)?;
+        let mut launch = self.launch(context, class_dir)?;
+        let debug = Settings::read(&context.settings)?.debug.filter(|debug| debug.model == context.model);
+        if debug.is_some() {
+            check_debugged(context, &launch)?;
+            launch = launch.debugged();
+        }
         let (supervisor, pools) = (self.host.supervisor()?, Arc::clone(self.host.pools()));
         let template = template(context, &supervisor, &launch, class_dir)?;
         Ok(Arc::new(PythonModel {
@@ -100,8 +108,28 @@ impl Python {
             launch,
             context: context.clone(),
             waits: Arc::clone(&self.waits),
+            debug,
         }))
     }
+}
+
+/// Refuses to debug a model whose process no debugger could attach to.
+fn check_debugged(context: &LoadContext, launch: &Launch) -> Result<(), Status> {
+    let refused = |why: &str| {
+        let model = &context.model;
+        Err(Status::invalid(format!("--backend-config=python,debug: model '{model}' cannot be debugged: {why}")))
+    };
+    if context.config.parameter("SHARE_INITIALIZE") == Some("yes") {
+        return refused(
+            "its instances are forks of one process, and a debugger's threads do not survive a fork; leave SHARE_INITIALIZE out",
+        );
+    }
+    if launch.interpreter.is_confined() {
+        return refused(
+            "its sandbox takes the network from it, which a debugger attaches by; switch its sandbox off meanwhile",
+        );
+    }
+    Ok(())
 }
 
 impl Runtime for Python {

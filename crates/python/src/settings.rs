@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use nerite_request::Status;
 
+use crate::limits::EXECUTE_MAX;
+
 /// `--backend-config=python,<key>=<value>`, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
@@ -13,6 +15,18 @@ pub(crate) struct Settings {
     pub(crate) interpreter: Option<PathBuf>,
     /// `stub-timeout-seconds`: how long a model may take to initialize.
     pub(crate) start_max: Duration,
+    /// `execute-timeout-seconds`: how long `execute` may take. `None` has no limit.
+    pub(crate) execute_max: Option<Duration>,
+    /// `debug`: the model whose processes wait for a debugger.
+    pub(crate) debug: Option<Debugged>,
+}
+
+/// `MODEL:PORT`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Debugged {
+    pub(crate) model: String,
+    /// The port of the first instance. Each further one has the next port.
+    pub(crate) port: u16,
 }
 
 /// The smallest pool that Triton's backend accepts. This server has no pool, but refuses the same values.
@@ -37,7 +51,47 @@ impl Settings {
         number(settings, "shm_message_queue_size", 1000)?;
         check_prefix(settings.get("shm-region-prefix-name").map(String::as_str))?;
         let interpreter = settings.get("interpreter").map(PathBuf::from);
-        Ok(Settings { interpreter, start_max: Duration::from_secs(seconds as u64) })
+        let execute_max = match settings.get("execute-timeout-seconds") {
+            Some(value) => execute_max("--backend-config=python,execute-timeout-seconds", value)?,
+            None => None,
+        };
+        let debug = settings.get("debug").map(|value| Debugged::read(value)).transpose()?;
+        Ok(Settings { interpreter, start_max: Duration::from_secs(seconds as u64), execute_max, debug })
+    }
+}
+
+impl Debugged {
+    fn read(value: &str) -> Result<Debugged, Status> {
+        let parts = value.rsplit_once(':').and_then(|(model, port)| Some((model, port.parse().ok()?)));
+        match parts {
+            Some((model, port @ 1..)) if !model.is_empty() => Ok(Debugged { model: model.to_owned(), port }),
+            _ => Err(Status::invalid(format!(
+                "--backend-config=python,debug={value}: expected MODEL:PORT, with a port from 1 to 65535"
+            ))),
+        }
+    }
+
+    /// The port of the model's instance of this number.
+    pub(crate) fn port_of(&self, index: usize) -> Result<u16, Status> {
+        let port = u16::try_from(index).ok().and_then(|index| self.port.checked_add(index));
+        port.ok_or_else(|| {
+            Status::invalid(format!(
+                "--backend-config=python,debug={}:{}: instance {index} would have a port above 65535; choose a lower one",
+                self.model, self.port
+            ))
+        })
+    }
+}
+
+/// A limit of the time of `execute`. 0 is no limit. `key` names the setting or the parameter.
+pub(crate) fn execute_max(key: &str, value: &str) -> Result<Option<Duration>, Status> {
+    let seconds = value.trim().parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    match seconds {
+        Some(at_most) if at_most <= EXECUTE_MAX => Ok(Some(at_most).filter(|at_most| !at_most.is_zero())),
+        _ => Err(Status::invalid(format!(
+            "{key}={value}: expected seconds from 0 (no limit) to {}, such as 30 or 0.5",
+            EXECUTE_MAX.as_secs()
+        ))),
     }
 }
 
@@ -69,6 +123,8 @@ fn number(settings: &BTreeMap<String, String>, key: &str, default: i64) -> Resul
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     #[track_caller]
@@ -107,5 +163,29 @@ mod tests {
         check("shm-region-prefix-name", "a/b", Some("Invalid shared memory region name: contains invalid characters"));
         check("shm-region-prefix-name", "prefix-1", None);
         check("interpreter", "/opt/python/bin/python3", None);
+    }
+
+    #[test]
+    fn a_limit_of_execute_is_in_seconds() {
+        let found = |value: &str| execute_max("KEY", value).map_err(|status| status.message);
+        assert_eq!(found("1.5"), Ok(Some(Duration::from_millis(1500))));
+        assert_eq!(found("0"), Ok(None));
+        for wrong in ["", "x", "-1", "nan", "inf", "1e9"] {
+            let text = format!("KEY={wrong}: expected seconds from 0 (no limit) to 86400, such as 30 or 0.5");
+            assert_eq!(found(wrong), Err(text));
+        }
+        check("execute-timeout-seconds", "5", None);
+    }
+
+    #[test]
+    fn a_debugged_model_has_a_port() {
+        for wrong in ["m", "m:", ":1", "m:0", "m:65536", "m:x"] {
+            let text =
+                format!("--backend-config=python,debug={wrong}: expected MODEL:PORT, with a port from 1 to 65535");
+            check("debug", wrong, Some(&text));
+        }
+        let debug = Debugged::read("a:b:65534").unwrap();
+        assert_eq!(debug, Debugged { model: "a:b".to_owned(), port: 65_534 });
+        assert_eq!((debug.port_of(1).unwrap(), debug.port_of(2).is_err()), (65_535, true));
     }
 }

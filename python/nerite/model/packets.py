@@ -78,8 +78,10 @@ class Command(TypedDict, total=False):
     # Memory that the packet introduces, and memory that was removed. The latter may also come alone.
     map: List[Segment]
     forget: List[int]
-    # initialize: whether other processes are forked from this one. reap: the process that has ended.
+    # initialize: whether other processes are forked from this one, and the port at which a debugger attaches before the model is imported. reap: the
+    # process that has ended.
     template: bool
+    debug: int
     pid: int
     # The answer to a Need: segment, offset, capacity, or the reason why there is no memory.
     at: Tuple[int, int, int]

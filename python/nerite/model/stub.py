@@ -18,7 +18,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from . import batch, decoupled, loading, metrics, nested, packed, packets, readiness, template, workers
+from . import batch, debugger, decoupled, loading, metrics, nested, packed, packets, readiness, template, workers
 from .answer import ModelChannel
 from .batch import call
 from .calls import Calls
@@ -119,12 +119,14 @@ class Stub:
             if let_go:
                 memory.given_back(self._side.let_go(let_go))
 
-    def _load(self, model: packets.Model) -> None:
-        """Imports the model's file, once."""
+    def _load(self, model: packets.Model, debug: Optional[int] = None) -> None:
+        """Imports the model's file, once. ``debug`` is the port at which a debugger attaches before."""
         if self._class is not None:
             return
         module = loading.find(model)
         self._names = model
+        if debug is not None:
+            debugger.wait_for_client(model["name"], model["instance"], debug, self._side.log)
         self._class = loading.import_class(module)
 
     def _complete(self, command: packets.Command) -> packets.Answer:
@@ -176,7 +178,7 @@ class Stub:
             template.initialize_instance(self._model, command["args"])
             return
         before = template.thread_count()
-        self._load(command["model"])
+        self._load(command["model"], command.get("debug"))
         model = call(self._class)
         if hasattr(model, "initialize"):
             call(model.initialize, command["args"])

@@ -87,17 +87,22 @@ pub struct Initialize<'a> {
     pub decoupled: bool,
     /// Whether its process is a template that others are forked from.
     pub template: bool,
+    /// The port at which a debugger attaches before the model is imported.
+    pub debug: Option<u16>,
 }
 
 impl Display for Initialize<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let Initialize { args, model, decoupled, template } = self;
+        let Initialize { args, model, decoupled, template, debug } = self;
         f.write_str(r#"{"do":"initialize","args":{"#)?;
         for (at, (name, text)) in args.iter().enumerate() {
             let comma = if at == 0 { "" } else { "," };
             write!(f, "{comma}{}:{}", Text(name), Text(text))?;
         }
         write!(f, r#"}},"model":{model},"decoupled":{decoupled}"#)?;
+        if let Some(port) = debug {
+            write!(f, r#","debug":{port}"#)?;
+        }
         f.write_str(if *template { r#","template":true}"# } else { "}" })
     }
 }

@@ -88,8 +88,12 @@ fn the_first_packets_of_an_interpreter() {
     let config = r#"{"name":"m","max_batch_size":8}"#;
     check("complete", Complete { config, model: &model("m") });
     let args = [("model_config", r#"{"name":"m"}"#), ("model_instance_kind", "CPU")];
-    check("initialize", Initialize { args: &args, model: &model("m_0"), decoupled: false, template: false });
-    check("initialize_template", Initialize { args: &args, model: &model("m"), decoupled: false, template: true });
+    let (one, whole) = (model("m_0"), model("m"));
+    let initialize = Initialize { args: &args, model: &one, decoupled: false, template: false, debug: None };
+    check("initialize", initialize);
+    check("initialize_template", Initialize { model: &whole, template: true, ..initialize });
+    check("initialize_debugged", Initialize { debug: Some(5678), ..initialize });
+    assert_eq!(command("initialize_debugged").part("debug").as_u64(), Some(5678));
     assert_eq!(command("initialize_template").part("template").as_bool(), Some(true));
     check("fork", FORK);
     assert_eq!((command("fork").name(), said("forked").forked()), (Some("fork"), Some(4711)));

@@ -35,6 +35,8 @@ const KNOWN: [(&str, &[&str]); 2] = [
     (
         "python",
         &[
+            "debug",
+            "execute-timeout-seconds",
             "interpreter",
             "sandbox",
             "sandbox-file-size",
@@ -94,7 +96,7 @@ mod tests {
         check(
             "python",
             "stub-timout-seconds",
-            Some("did you mean 'stub-timeout-seconds'?; it has: interpreter, sandbox"),
+            Some("did you mean 'stub-timeout-seconds'?; it has: debug, execute-timeout-seconds, interpreter, sandbox"),
         );
         check("onnxruntime", "intra_op_threads", Some("backend 'onnxruntime' has no such setting"));
         check("onnxruntime", "default-max-batch-size", None);

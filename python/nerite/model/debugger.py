@@ -1,0 +1,36 @@
+"""How does a model's process wait for a debugger?"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from typing import Callable
+
+from . import batch
+from .loading import NotLoaded
+
+# Only programs of the same host may attach, because a debugger runs any code.
+HOST = "127.0.0.1"
+
+
+def wait_for_client(model: str, instance: str, port: int, log: Callable[[str, str], None]) -> None:
+    """Waits until a debugger has attached. From then on, no time limit of this process ends a request."""
+    setting = f"--backend-config=python,debug={model}"
+    # Its warning about modules without files would be for each start: the server's own modules are such modules.
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+    try:
+        import debugpy
+    except ImportError as error:
+        raise NotLoaded(
+            f"{setting}: instance '{instance}' cannot wait for a debugger, because its Python has no debugpy ({error}); "
+            f"`{sys.executable} -m pip install debugpy`"
+        ) from None
+    try:
+        debugpy.listen((HOST, port))
+    except (OSError, RuntimeError) as error:
+        raise NotLoaded(f"{setting}: instance '{instance}' cannot wait for a debugger at {HOST}:{port}: {error}; choose another port") from None
+    batch.LATE_RESPONSE_S = math.inf
+    log("WARNING", f"model instance '{instance}' waits for a debugger (debugpy) at {HOST}:{port}; its time limits are suspended ({setting})")
+    debugpy.wait_for_client()
+    log("INFO", f"a debugger has attached to model instance '{instance}'")
