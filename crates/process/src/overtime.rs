@@ -85,7 +85,9 @@ impl Overtime {
                 Some(Duration::ZERO) => {
                     let begun = state.begun.take();
                     drop(state);
-                    begun.iter().for_each(|begun| self.kill(begun));
+                    if let Some(begun) = begun {
+                        self.kill(&begun);
+                    }
                     lock(&self.state)
                 }
                 Some(left) => {
