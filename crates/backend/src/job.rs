@@ -100,7 +100,7 @@ impl Job {
 
     /// Says for the meter which device it runs on, as a number of the model's own.
     pub fn runs_on(&mut self, device: u8) {
-        self.responder.device = device;
+        self.0.responder.device = device;
     }
 
     /// Adds a tensor that the server makes, such as one that tells a model of its request's sequence.
