@@ -63,7 +63,9 @@ pub fn run(root: &Path) -> Result<(), String> {
 }
 
 fn needs() -> String {
-    format!("Miri is no part of the pinned toolchain: `rustup toolchain install {TOOLCHAIN} --profile minimal --component miri,rust-src`, then again")
+    format!(
+        "Miri is no part of the pinned toolchain: `rustup toolchain install {TOOLCHAIN} --profile minimal --component miri,rust-src`, then again"
+    )
 }
 
 fn is_installed(root: &Path) -> bool {

@@ -55,7 +55,8 @@ impl Instance for CompiledInstance {
     /// A backend with the function for it is asked.
     fn readiness(&self) -> Option<Arc<dyn Readiness>> {
         let has_function = self.model.loaded.library.tells_readiness();
-        has_function.then(|| InstanceReadiness::new(self) as Arc<dyn Readiness>)
+        has_function
+            .then(|| Arc::new(InstanceReadiness::new(&self.object, self.handle, &self.model)) as Arc<dyn Readiness>)
     }
 }
 

@@ -10,7 +10,6 @@ use nerite_backend::{Readiness, ReadinessDone};
 use nerite_request::Status;
 
 use super::InitializedModel;
-use super::instance::CompiledInstance;
 use crate::objects::InstanceObject;
 use crate::table::Handle;
 
@@ -22,10 +21,9 @@ pub(crate) struct InstanceReadiness {
 }
 
 impl InstanceReadiness {
-    /// For this instance.
-    pub fn new(instance: &CompiledInstance) -> Arc<InstanceReadiness> {
-        let (object, model) = (Arc::clone(&instance.object), Arc::downgrade(&instance.model));
-        Arc::new(InstanceReadiness { object, handle: instance.handle, model })
+    /// For the instance of `model` with this object, which the backend knows by `handle`.
+    pub fn new(object: &Arc<InstanceObject>, handle: Handle<InstanceObject>, model: &Arc<InitializedModel>) -> Self {
+        InstanceReadiness { object: Arc::clone(object), handle, model: Arc::downgrade(model) }
     }
 
     /// Calls the backend. The instance is finalized only after this has returned: while something is outstanding, its end waits.
