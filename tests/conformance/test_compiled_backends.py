@@ -260,6 +260,30 @@ def test_a_named_backend_wins_over_the_built_in_one(launcher):
         assert str(backends / "identity" / "libtriton_identity.so") in server.log_text()
 
 
+def test_a_configuration_names_the_version_of_its_backend(launcher):
+    backends, repository = launcher.scratch / "versions_backends", launcher.scratch / "versions"
+    compiled(backends / "mine" / "libtriton_mine.so")
+    compiled(backends / "mine" / "libtriton_mine_2.so", source="responses")
+    # A backend may have no library of its own name.
+    compiled(backends / "other" / "libtriton_mine_3.so")
+    put(repository, "usual", "add_sub", pairs=2, backend="mine")
+    put(repository, "named", backend="mine", datatype="INT32", more='runtime: "libtriton_mine_2.so"\n' + DECOUPLED)
+    put(repository, "only", backend="other", more='runtime: "libtriton_mine_3.so"')
+    put(repository, "unnamed", backend="other")
+    flags = [f"--backend-directory={backends}", "--exit-on-error=false"]
+    with launcher.running("versions", *flags, repository=repository) as server, open_client("http", server) as client:
+        assert numbers(client.infer("usual", [fp32("IN", [5]), fp32("IN1", [2])])) == [7]
+        assert numbers(client.infer("only", [fp32("IN", [5])])) == [5]
+        states = {one["name"]: one["state"] for one in client.index()}
+        assert states == {"usual": "READY", "named": "READY", "only": "READY", "unnamed": "UNAVAILABLE"}
+        with grpc_channel(server.grpc) as channel:
+            stream = Stream(channel)
+            stream.sent.put(stream.client.request("named", [int32("IN", [1])], None, id="r"))
+            # The backend `responses` tells the code of the error of its report: none.
+            assert np.frombuffer(next(stream.call).infer_response.raw_output_contents[0], np.int32).tolist() == [0]
+            stream.sent.put(None)
+
+
 SETTINGS = ['"fail":"none"', '"backend-directory":', '"default-max-batch-size":"4"', '"auto-complete-config":"true"', '"min-compute-capability":"6']
 
 

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use nerite_config::ModelConfig;
 
+use crate::limits::LIBRARIES_MAX;
+
 /// The name of a backend's library.
 fn file_name(backend: &str) -> String {
     format!("libtriton_{backend}.so")
@@ -18,6 +20,24 @@ pub fn backends_in(directory: &Path) -> Vec<(String, PathBuf)> {
         .filter(|(path, _)| path.is_file())
         .map(|(path, name)| (name, std::path::absolute(&path).unwrap_or(path)))
         .collect();
+    found.sort();
+    found
+}
+
+/// The other libraries in the directories of backends, for configurations that name the file: the backend's name, the file's, and where it is.
+pub fn named_libraries_in(directory: &Path) -> Vec<(String, String, PathBuf)> {
+    let mut found = Vec::new();
+    for backend in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let Ok(name) = backend.file_name().into_string() else { continue };
+        for file in std::fs::read_dir(backend.path()).into_iter().flatten().flatten().take(LIBRARIES_MAX) {
+            let Ok(file_of) = file.file_name().into_string() else { continue };
+            let is_one = file_of.starts_with("libtriton_") && file_of.ends_with(".so") && file_of != file_name(&name);
+            if is_one && file.path().is_file() {
+                let path = std::path::absolute(file.path()).unwrap_or_else(|_| file.path());
+                found.push((name.clone(), file_of, path));
+            }
+        }
+    }
     found.sort();
     found
 }
@@ -52,6 +72,16 @@ mod tests {
         let names: Vec<_> = backends_in(folder.path()).into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["a", "b"]);
         assert!(backends_in(&folder.path().join("none")).is_empty());
+    }
+
+    #[test]
+    fn other_libraries_of_a_backend_are_known_by_their_files() {
+        let folder = tempfile::tempdir().unwrap();
+        for file in ["b/libtriton_b.so", "b/libtriton_b_2.so", "a/libtriton_x.so", "a/other.so", "a/libtriton_x.so.1"] {
+            touch(&folder.path().join(file));
+        }
+        let found = named_libraries_in(folder.path()).into_iter().map(|(name, file, _)| format!("{name}/{file}"));
+        assert_eq!(found.collect::<Vec<_>>(), ["a/libtriton_x.so", "b/libtriton_b_2.so"]);
     }
 
     #[track_caller]

@@ -43,7 +43,7 @@ mod strategy;
 mod table;
 
 pub use crash::name_aborting_backends;
-pub use find::backends_in;
+pub use find::{backends_in, named_libraries_in};
 pub use objects::make_metrics_by;
 pub use runtime::{CompiledBackend, ModelLibraries, Options};
 pub use server_calls::{LateReports, ServerCalls, ServerReports, Start, serve_in_process};

@@ -37,6 +37,11 @@ impl Runtimes {
         self.by_file.insert((name, file.to_owned()), runtime);
     }
 
+    /// Adds a runtime of its backend for configurations that name this file in `runtime`, and for no others.
+    pub fn add_named(&mut self, file: &str, runtime: Arc<dyn Runtime>) {
+        self.by_file.insert((runtime.name().to_owned(), file.to_owned()), runtime);
+    }
+
     /// Adds one setting of `--backend-config`. An empty backend means all backends.
     pub fn set(&mut self, backend: &str, key: &str, value: &str) {
         let settings = match backend {
@@ -157,11 +162,15 @@ mod tests {
         runtimes.add(Arc::new(Named("both", "library")));
         runtimes.add_file("model.py", Arc::new(Named("both", "class")));
         runtimes.add_file("model.py", Arc::new(Named("class_only", "class")));
+        runtimes.add_named("libtriton_both_2.so", Arc::new(Named("both", "second library")));
+        runtimes.add_named("libtriton_only_2.so", Arc::new(Named("second_only", "second library")));
         let cases = [
             ("both", "", "library"),
             ("both", "model.py", "class"),
             // A file that the backend does not have is not looked for elsewhere.
             ("both", "libtriton_both.so", "library"),
+            ("both", "libtriton_both_2.so", "second library"),
+            ("second_only", "libtriton_only_2.so", "second library"),
             ("class_only", "", "class"),
             ("class_only", "model.py", "class"),
         ];
@@ -169,6 +178,8 @@ mod tests {
             let config = ModelConfig { backend: backend.into(), runtime: runtime.into(), ..ModelConfig::default() };
             assert_eq!(runtimes.find(&config).unwrap().engine(), expected, "{backend}, {runtime}");
         }
+        let unnamed = ModelConfig { backend: "second_only".into(), ..ModelConfig::default() };
+        assert!(runtimes.find(&unnamed).is_err(), "it has no library of its name");
         let unknown = ModelConfig { backend: "none".into(), runtime: "model.py".into(), ..ModelConfig::default() };
         assert!(runtimes.find(&unknown).is_err());
     }

@@ -143,6 +143,10 @@ fn add_compiled(runtimes: &mut Runtimes, settings: &Settings, reports: &LateRepo
         }
         runtimes.add(Arc::new(compiled(&name, &library, &options)));
     }
+    for (name, file, library) in nerite_cabi::named_libraries_in(directory) {
+        log::info!("backend '{name}' has {} for configurations whose 'runtime' is '{file}'", library.display());
+        runtimes.add_named(&file, Arc::new(compiled(&name, &library, &options)));
+    }
     // Those that came with the program: who can write there can replace the program as well. What the operator named and what is built in win over them.
     let beside = place::directory().join("backends");
     let came = nerite_cabi::Options { directory: beside.clone(), ..options.clone() };
