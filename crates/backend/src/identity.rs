@@ -104,8 +104,8 @@ impl Instance for IdentityInstance {
 
 impl IdentityInstance {
     fn copy(&self, job: &mut Job) -> Result<(), Status> {
-        for (input, output) in self.pairs.iter() {
-            let Some(tensor) = job.input(input).cloned() else { continue };
+        for (at, (input, output)) in self.pairs.iter().enumerate() {
+            let Some(tensor) = job.input_near(at, input).cloned() else { continue };
             if !job.wants(output) {
                 continue;
             }

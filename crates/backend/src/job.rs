@@ -162,6 +162,11 @@ impl Job {
         self.0.inputs.iter().find(|input| input.name == name)
     }
 
+    /// As [`Job::input`], for an input that is most probably at that place of [`Job::inputs`].
+    pub fn input_near(&self, at: usize, name: &str) -> Option<&Tensor> {
+        self.inputs.get(at).filter(|input| input.name == name).or_else(|| self.input(name))
+    }
+
     /// Parameters the client gave for the model.
     pub fn parameters(&self) -> &Parameters {
         &self.0.parameters

@@ -341,11 +341,12 @@ impl<'a> Work<'a> {
 
 fn join_inputs(jobs: &[Job], ragged: &Ragged) -> Result<Vec<Tensor>, Status> {
     let Some((first, _)) = jobs.split_first() else { return Ok(Vec::new()) };
-    first.inputs().iter().map(|input| join(jobs, input, ragged)).collect()
+    first.inputs().iter().enumerate().map(|(at, input)| join(jobs, at, input, ragged)).collect()
 }
 
-fn join(jobs: &[Job], input: &Tensor, ragged: &Ragged) -> Result<Tensor, Status> {
-    let parts: Vec<&Tensor> = jobs.iter().filter_map(|job| job.input(&input.name)).collect();
+/// The tensors of one input of all jobs, which is at the place `at` in the first of them.
+fn join(jobs: &[Job], at: usize, input: &Tensor, ragged: &Ragged) -> Result<Tensor, Status> {
+    let parts: Vec<&Tensor> = jobs.iter().filter_map(|job| job.input_near(at, &input.name)).collect();
     let mut shape = input.shape.clone();
     if let Some(padded) = ragged.padded(&input.name) {
         let (shape, data) = padded::join(input, padded, &parts)?;

@@ -1,18 +1,24 @@
 //! Which item of a list has this name?
 //!
-//! Few items are compared one by one, which is fastest and allocates nothing. Many are found through a table, so that
-//! looking up all names of a request takes time in proportion to their number, not to its square.
+//! Clients mostly name tensors in the order of the model's configuration. So an item is looked for first behind the one that was found before.
+//! Otherwise few items are compared one by one, which allocates nothing. Many are found through a table, so that looking up all names of a request
+//! takes time in proportion to their number, not to its square.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 
 /// Up to this many items are compared one by one.
 const FEW: usize = 16;
+/// Up to this many items are compared with each other. For more, a number made of each name is cheaper.
+const PAIRS_MAX: usize = 4;
 
-/// Items of a list that does not change, by name. Of items with the same name the first is found.
+/// Items of a list that does not change, by name. Their names differ.
 pub struct ByName<'i, T> {
     items: &'i [T],
     name: fn(&T) -> &str,
     table: HashMap<&'i str, usize>,
+    /// The index at which an item is looked for first.
+    next: Cell<usize>,
 }
 
 impl<'i, T> ByName<'i, T> {
@@ -25,25 +31,62 @@ impl<'i, T> ByName<'i, T> {
                 table.entry(name(item)).or_insert(at);
             }
         }
-        ByName { items, name, table }
+        ByName { items, name, table, next: Cell::new(0) }
     }
 
     /// The item of that name.
+    #[inline]
     pub fn find(&self, name: &str) -> Option<&'i T> {
-        if self.items.len() <= FEW {
-            return self.items.iter().find(|item| (self.name)(item) == name);
+        let next = self.next.get();
+        match self.items.get(next) {
+            Some(item) if (self.name)(item) == name => {
+                self.found(next);
+                Some(item)
+            }
+            _ => self.search(name),
         }
-        self.table.get(name).map(|&at| &self.items[at])
+    }
+
+    #[inline(never)]
+    fn search(&self, name: &str) -> Option<&'i T> {
+        let at = if self.items.len() <= FEW {
+            self.items.iter().position(|item| (self.name)(item) == name)
+        } else {
+            self.table.get(name).copied()
+        }?;
+        self.found(at);
+        self.items.get(at)
+    }
+
+    /// The next item is expected behind this one. Behind the last one a caller begins again.
+    fn found(&self, at: usize) {
+        self.next.set(if at + 1 < self.items.len() { at + 1 } else { 0 });
     }
 }
 
 /// The index of the first item whose name an earlier item has.
 pub fn first_repeated<T>(items: &[T], name: fn(&T) -> &str) -> Option<usize> {
+    let is_repeated = |at: usize| items[..at].iter().any(|earlier| name(earlier) == name(&items[at]));
+    if items.len() <= PAIRS_MAX {
+        return (1..items.len()).find(|&at| is_repeated(at));
+    }
     if items.len() <= FEW {
-        return (1..items.len()).find(|&at| items[..at].iter().any(|earlier| name(earlier) == name(&items[at])));
+        // A bit for each name. A name whose bit is not set yet is new.
+        let mut seen = 0u128;
+        return (0..items.len()).find(|&at| {
+            let bit = 1u128 << (sum(name(&items[at])) % 128);
+            let is_new = seen & bit == 0;
+            seen |= bit;
+            !is_new && is_repeated(at)
+        });
     }
     let mut seen = HashSet::with_capacity(items.len());
     items.iter().position(|item| !seen.insert(name(item)))
+}
+
+/// A number made of the name. Other names may have the same.
+fn sum(name: &str) -> u8 {
+    name.bytes().fold(0, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte))
 }
 
 /// The names of a list that grows. The list and this table are changed together.
@@ -89,17 +132,16 @@ mod tests {
 
     #[test]
     fn few_and_many_are_found_alike() {
-        for count in [0, 1, FEW, FEW + 1, 1000] {
+        for count in [0, 1, PAIRS_MAX, PAIRS_MAX + 1, FEW, FEW + 1, 1000] {
             let mut items = names(count);
-            items.extend(names(count.min(1)));
             let by_name = ByName::new(&items, name);
-            for (at, item) in items.iter().take(count).enumerate() {
-                assert!(
-                    by_name.find(item).is_some_and(|found| std::ptr::eq(found, &raw const items[at])),
-                    "{item} of {count}"
-                );
+            // In their order, backwards, and each third.
+            for at in (0..count).chain((0..count).rev()).chain((0..count).step_by(3)) {
+                let found = by_name.find(&items[at]);
+                assert!(found.is_some_and(|found| std::ptr::eq(found, &raw const items[at])), "{at} of {count}");
+                assert_eq!(by_name.find("m"), None);
             }
-            assert_eq!(by_name.find("m"), None);
+            items.extend(names(count.min(1)));
             assert_eq!(first_repeated(&items, name), (count > 0).then_some(count), "{count}");
             assert_eq!(first_repeated(&items[..count], name), None, "{count}");
         }
