@@ -1,0 +1,69 @@
+"""How many system calls does the server make for one request?"""
+
+import contextlib
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+from clients import GrpcClient, fp32, grpc_channel
+
+REQUESTS = 200
+# What reads, what writes, and what changes the set of sockets that a thread waits for. How often a thread waits depends on time.
+GROUPS = {"read": {"recvfrom", "recvmsg"}, "write": {"sendto", "sendmsg", "writev"}, "epoll_ctl": {"epoll_ctl"}}
+
+
+@contextlib.contextmanager
+def http_asking(server):
+    body = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]})
+    head = f"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: test\r\nContent-Length: {len(body)}\r\n\r\n"
+    host, port = server.http.rsplit(":", 1)
+    with contextlib.closing(socket.create_connection((host, int(port)), timeout=60)) as connection:
+
+        def ask():
+            connection.sendall((head + body).encode())
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+
+        yield ask
+
+
+@contextlib.contextmanager
+def grpc_asking(server):
+    with grpc_channel(server.grpc) as channel:
+        client = GrpcClient(channel)
+        yield lambda: client.infer("identity_fp32", [fp32("INPUT0", [1])])
+
+
+def counted(pid: int, out, work) -> dict[str, int]:
+    """The system calls of the process during `work`, by name."""
+    tracer = subprocess.Popen(["strace", "-f", "-c", "-o", out, "-p", str(pid)], stderr=subprocess.PIPE, text=True)
+    said = tracer.stderr.readline()
+    if "attached" not in said:
+        tracer.wait()
+        pytest.skip(f"strace may not look at the server: {said}")
+    # It attaches to one thread after the other.
+    time.sleep(0.3)
+    work()
+    tracer.send_signal(signal.SIGINT)
+    tracer.communicate()
+    rows = [line.split() for line in out.read_text().splitlines()]
+    return {row[-1]: int(row[3]) for row in rows if len(row) in (5, 6) and row[3].isdigit()}
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.parametrize(("asking", "reads_max"), [(http_asking, 1.05), (grpc_asking, 1.3)])
+def test_a_request_is_read_at_once_and_answered_at_once(server, tmp_path, asking, reads_max):
+    if server.pid is None or server.oracle:
+        pytest.skip("needs a server of its own")
+    with asking(server) as ask:
+        for _ in range(50):
+            ask()
+        calls = counted(server.pid, tmp_path / "calls", lambda: [ask() for _ in range(REQUESTS)])
+    each = {name: sum(calls.get(call, 0) for call in of) / REQUESTS for name, of in GROUPS.items()}
+    # A client over gRPC sends pings and windows of its own now and then.
+    assert 1 <= each["read"] <= reads_max, calls
+    assert 1 <= each["write"] <= reads_max, calls
+    assert each["epoll_ctl"] <= 0.05, calls
