@@ -78,15 +78,19 @@ fn check_late(answer: &mpsc::Receiver<Answer>) {
 
 #[test]
 fn a_run_ends_at_its_requests_time_and_the_instance_serves_the_next() {
-    let server = server(OPTED_IN);
-    let begun = Instant::now();
-    let late = server.begin(1, 30_000);
-    check_late(&late);
-    assert!(begun.elapsed() >= Duration::from_millis(30));
-    assert!(server.begin(0, LONG_US).recv().unwrap().is_ok());
-    let served = server.engine.find("m", None).unwrap();
+    // On a busy machine the time may be over before the run begins. Then no queue took the request.
+    let counted_at = |timeout_ms: u64| {
+        let server = server(OPTED_IN);
+        let begun = Instant::now();
+        check_late(&server.begin(1, timeout_ms * 1000));
+        assert!(begun.elapsed() >= Duration::from_millis(timeout_ms));
+        assert!(server.begin(0, LONG_US).recv().unwrap().is_ok());
+        server.engine.find("m", None).unwrap().statistics().failures
+    };
+    let has_begun = |counted: &[u64; 4]| *counted != [1, 0, 0, 0];
+    let counted = [30, 300, 3000, 20_000].into_iter().map(counted_at).find(has_begun);
     // It counts as cancelled, and not as a failure of the backend.
-    assert_eq!(served.statistics().failures, [0, 1, 0, 0]);
+    assert_eq!(counted, Some([0, 1, 0, 0]));
 }
 
 #[test]
