@@ -56,12 +56,16 @@ struct Read {
     charge: Charge,
 }
 
+/// A function and no value, which the future would keep while it waits.
+fn target<'a>(model: &'a str, version: &'a str) -> Target<'a> {
+    Target::of_one(Protocol::Http, model, version)
+}
+
 async fn read(api: &Api, headers: &HeaderMap, body: Incoming, model: &str, version: &str) -> Result<Read, Failure> {
     let clock = api.trace_clock();
     api.note_inference(model, version, "");
     // Before the body comes, so that a request that waits for its model holds nothing.
-    let target = || Target::of_one(Protocol::Http, model, version);
-    let early = api.find_or_load(model, || api.find(target())).await.map_err(Failure::plain);
+    let early = api.find_or_load(model, || api.find(target(model, version))).await.map_err(Failure::plain);
     let early = early
         .and_then(|found| Ok((found, Framing::of(headers, body.size_hint().exact(), api.http_input_bytes_max())?)));
     let (found, framing) = match early {
@@ -76,7 +80,7 @@ async fn read(api: &Api, headers: &HeaderMap, body: Incoming, model: &str, versi
     };
     let received = receive(body, framing.expected(), api.account()).await?;
     // From here on the server waits for nothing from the client. The model may have left while the body came: nothing kept it.
-    let accepted = api.find_or_load(model, || api.accept_found(&found, target())).await;
+    let accepted = api.find_or_load(model, || api.accept_found(&found, target(model, version))).await;
     let (under_way, admission) = accepted.map_err(Failure::plain)?;
     let mut received = inflated(api.account(), received, framing).await?;
     let mut charge = received.take_charge();
