@@ -31,6 +31,7 @@ from comparison.load import load_table, python_table  # noqa: E402
 from comparison.memory import memory_table, size_table  # noqa: E402
 from comparison.network import network_table  # noqa: E402
 from comparison.pipelines import ensemble_table  # noqa: E402
+from comparison.python_calls import calls_table  # noqa: E402
 from comparison.report import note  # noqa: E402
 from comparison.round_trip import trip_lines  # noqa: E402
 from comparison.sequences import sequences_table  # noqa: E402
@@ -71,6 +72,7 @@ def main() -> None:
                     show("Many requests", lambda: requests_table(sides[0], options))
         if "python" in wanted:
             show("A Python model by shm", lambda: python_table(sides, scratch, options))
+            show("Python models that ask and that stream", lambda: calls_table(sides, scratch, options))
         if "batch" in wanted:
             show("Dynamic batching", lambda: batch_table(sides, scratch, options))
         if "sequences" in wanted:
