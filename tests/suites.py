@@ -57,6 +57,7 @@ LONG = (
     "hostile/test_kills.py",
     "hostile/test_memory.py",
     "hostile/test_operands.py",
+    "hostile/test_python_endurance.py",
     "hostile/test_python_kills.py",
     "hostile/test_sanitized_backends.py",
     "hostile/test_session_socket.py",
