@@ -164,7 +164,7 @@ impl Job {
 
     /// As [`Job::input`], for an input that is most probably at that place of [`Job::inputs`].
     pub fn input_near(&self, at: usize, name: &str) -> Option<&Tensor> {
-        self.inputs.get(at).filter(|input| input.name == name).or_else(|| self.input(name))
+        self.0.inputs.get(at).filter(|input| input.name == name).or_else(|| self.input(name))
     }
 
     /// Parameters the client gave for the model.
