@@ -31,7 +31,9 @@ pub fn named_libraries_in(directory: &Path) -> Vec<(String, String, PathBuf)> {
         let Ok(name) = backend.file_name().into_string() else { continue };
         for file in std::fs::read_dir(backend.path()).into_iter().flatten().flatten().take(LIBRARIES_MAX) {
             let Ok(file_of) = file.file_name().into_string() else { continue };
-            let is_one = file_of.starts_with("libtriton_") && file_of.ends_with(".so") && file_of != file_name(&name);
+            let is_one = file_of.starts_with("libtriton_")
+                && Path::new(&file_of).extension().is_some_and(|end| end == "so")
+                && file_of != file_name(&name);
             if is_one && file.path().is_file() {
                 let path = std::path::absolute(file.path()).unwrap_or_else(|_| file.path());
                 found.push((name.clone(), file_of, path));
