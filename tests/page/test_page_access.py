@@ -89,7 +89,9 @@ def test_a_token_is_entered_by_click_and_decides_which_buttons_there_are(guarded
         hands.sees("main .badge", "unavailable")
         hands.press("Load", "main")
         hands.sees("main .badge", "ready")
-        # The browser tells of each call that was refused.
-        assert all("status of 401" in one for one in hands.complaints())
+        # The browser tells of each call that was refused. One for the model may come while it is unloaded.
+        unloaded = ("/v2/models/simple", "status of 400")
+        others = [one for one in hands.complaints() if "status of 401" not in one and not all(part in one for part in unloaded)]
+        assert others == []
         hands.press("Forget the key", "footer")
         hands.sees(".notice", WANTED)
