@@ -63,7 +63,9 @@ impl Job {
 
     /// Lets the request be scheduled again while it runs, as part of the sequence whose state has this number.
     pub fn may_run_again(&mut self, whom: Weak<dyn Reschedule>, number: u64) {
-        let take = move |rest: Rest, mut inputs: Inputs, responder: Responder| {
+        let take = move |rest: Rest, mut inputs: Inputs, mut responder: Responder| {
+            // An instance that counts for no device does not set it.
+            responder.device = 0;
             let Rest { parameters, mut sequence, priority, timeout_us, own } = rest;
             inputs.truncate(own.inputs);
             (sequence.start, sequence.end) = (false, false);

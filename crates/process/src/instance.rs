@@ -304,7 +304,7 @@ impl Instance for ProcessInstance {
     }
 
     fn finish(&mut self) {
-        // If the process ended before it read the batch, another one is started, once.
+        // If the process ended before it read the batch, another one is started, twice at the most.
         let mut starts = 0;
         loop {
             self.begun = match std::mem::replace(&mut self.begun, Begun::Nothing) {

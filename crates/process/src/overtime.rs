@@ -47,6 +47,13 @@ struct Begun {
     channel: Arc<Channel>,
 }
 
+impl Begun {
+    /// Whether something of the process waits to be read: its answer, or a question for memory.
+    fn has_said(&self) -> bool {
+        self.channel.wait(Duration::ZERO).unwrap_or(true)
+    }
+}
+
 impl Overtime {
     /// Starts the thread.
     pub(crate) fn start(limit: ExecuteLimit) -> io::Result<Arc<Overtime>> {
@@ -82,6 +89,10 @@ impl Overtime {
             let left = state.begun.as_ref().map(|begun| self.limit.at_most.saturating_sub(begun.at.elapsed()));
             state = match left {
                 None => self.wait_for_batch(state),
+                Some(Duration::ZERO) if state.begun.as_ref().is_some_and(Begun::has_said) => {
+                    // It may be a question, after which the process goes on, so the batch stays watched.
+                    self.changed.wait_timeout(state, PAUSE_MIN).unwrap_or_else(PoisonError::into_inner).0
+                }
                 Some(Duration::ZERO) => {
                     let begun = state.begun.take();
                     drop(state);
@@ -105,11 +116,7 @@ impl Overtime {
         state
     }
 
-    /// Kills the process, unless its answer waits to be read.
     fn kill(&self, begun: &Begun) {
-        if begun.channel.wait(Duration::ZERO).unwrap_or(true) {
-            return;
-        }
         let ExecuteLimit { at_most, setting } = &self.limit;
         begun.body.kill(format!(
             "its process was killed, because execute did not return within {} s, the limit of {setting},",
@@ -147,8 +154,13 @@ mod tests {
         theirs.send("{}", &[]).unwrap();
         overtime.begins(&answered, &channel);
         assert!(!answered.ends_within(5 * at_most));
+        overtime.ends();
         channel.receive(&mut crate::channel::Packet::default()).unwrap();
+        // It asks for memory, and hangs when it has that.
+        theirs.send("{}", &[]).unwrap();
         overtime.begins(&hangs, &channel);
+        assert!(!hangs.ends_within(5 * at_most));
+        channel.receive(&mut crate::channel::Packet::default()).unwrap();
         assert!(hangs.ends_within(FOREVER) && !answered.ends_within(Duration::ZERO));
         assert_eq!(
             how_it_ended(&hangs),
