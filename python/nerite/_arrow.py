@@ -8,6 +8,7 @@ texts (offsets and bytes) are copied, because tensors have another layout.
 from __future__ import annotations
 
 import ctypes
+import struct
 from typing import Any, Optional
 
 import numpy as np
@@ -74,7 +75,7 @@ def array_of(given: Any) -> Optional[np.ndarray]:
 
 def _elements(schema: Any, array: Any, first: int, count: int, capsules: Any, depth: int) -> Optional[np.ndarray]:
     """The elements from ``first`` on, in the array's own count."""
-    if schema.dictionary or depth > _LISTS_MAX:
+    if schema.dictionary or depth > _LISTS_MAX or _is_extension(schema.metadata):
         return None
     kind, at = schema.format, array.offset + first
     is_list = kind.startswith(_FIXED_LIST)
@@ -93,6 +94,25 @@ def _elements(schema: Any, array: Any, first: int, count: int, capsules: Any, de
     if kind in _TEXTS:
         return _texts(array, kind, at, count)
     return np.asarray(_Memory(array.buffers[1], at, count, _NUMBERS[kind], capsules))
+
+
+def _is_extension(metadata: Optional[int]) -> bool:
+    """Whether the elements mean something else than their storage tells, as those of a tensor with other dimensions. ``metadata`` is the address of a
+    number of pairs, and of the length and the bytes of each key and value."""
+    if not metadata:
+        return False
+    at = metadata
+    (pairs,) = struct.unpack("=i", ctypes.string_at(at, 4))
+    at += 4
+    for _ in range(pairs):
+        texts = []
+        for _ in range(2):
+            (length,) = struct.unpack("=i", ctypes.string_at(at, 4))
+            texts.append(ctypes.string_at(at + 4, length))
+            at += 4 + length
+        if texts[0] == b"ARROW:extension:name":
+            return True
+    return False
 
 
 class _Memory:

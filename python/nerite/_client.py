@@ -111,7 +111,12 @@ class Client:
             raise
         self._free.append(connection)
         if self._waiting or self._closed:
-            self._put(self._free.pop())
+            try:
+                connection = self._free.pop()
+            except IndexError:
+                # Another thread has taken it.
+                return response
+            self._put(connection)
         return response
 
     def run(self, ask: Callable[[Any], T]) -> T:
@@ -139,7 +144,9 @@ class Client:
             yield from self._stream_plain(ask)
             return
         for is_last in (False, True):
-            connection = self._take()
+            connection, thread = self._take(), threading.get_ident()
+            with self._lock:
+                self._streaming[thread] += 1
             try:
                 connection.set_timeout(None)
                 yield from ask(connection)
@@ -149,6 +156,10 @@ class Client:
                     raise
                 self._drop_free()
             finally:
+                with self._lock:
+                    self._streaming[thread] -= 1
+                    if self._streaming[thread] <= 0:
+                        del self._streaming[thread]
                 self._put(connection)
 
     def lend(self, spec: Spec) -> Optional[Block]:
@@ -169,13 +180,16 @@ class Client:
 
     def _start_afresh(self) -> None:
         """Sets the state of a client without connections. A forked child uses it too, because all connections are its parent's."""
-        self._lock = threading.Lock()
+        # A stream that the garbage collector ends takes it on whichever thread that runs, also one that has it.
+        self._lock = threading.RLock()
         self._free: collections.deque[Any] = collections.deque()
         self._all: set[Any] = set()
         # The number of threads that wait for a connection, because the limit is reached.
         self._waiting = 0
         self._came_back = threading.Condition(self._lock)
         self._open = 0
+        # How many streams each thread has begun and not ended. Each of them keeps a connection.
+        self._streaming: collections.Counter[int] = collections.Counter()
         # The most connections until that time, because the server refused another one.
         self._open_max, self._full_until = CONNECTIONS_MAX, 0.0
         self._idle_streams: collections.deque[PlainConnection] = collections.deque()
@@ -280,9 +294,11 @@ class Client:
         while True:
             with self._lock:
                 while self._open >= (self._open_max if time.monotonic() < self._full_until else CONNECTIONS_MAX):
+                    # A server that was full may have room again by then.
+                    longest = FULL_S if self._open < CONNECTIONS_MAX else None
                     self._waiting += 1
                     try:
-                        if self._free or self._came_back.wait():
+                        if self._free or self._came_back.wait(longest):
                             return self._free.pop()
                     except IndexError:
                         continue
@@ -297,7 +313,9 @@ class Client:
                     raise
                 # The server has no room for another session now. The sessions that this client has are enough, one after the other.
                 with self._lock:
-                    is_full = not error.final and not isinstance(error, SessionLost) and self._open > 0
+                    # A thread that keeps a connection for a stream must not wait: for itself, or for one that waits for it.
+                    may_wait = self._open > 0 and not self._streaming[threading.get_ident()]
+                    is_full = not error.final and not isinstance(error, SessionLost) and may_wait
                     if is_full:
                         self._open_max, self._full_until = self._open, time.monotonic() + FULL_S
                 if is_full:

@@ -298,7 +298,7 @@ class SessionConnection(Session):
             if slot is None:
                 for taken in slots:
                     taken.give_back()
-                return [self._one(call, key_of(call)) for call in calls]
+                return self._each(calls, key_of)
             slots.append(slot)
         try:
             for slot, call in zip(slots, calls):
@@ -348,14 +348,27 @@ class SessionConnection(Session):
 
     # Internal steps.
 
-    def _one(self, call: Call, key: Any) -> Any:
-        return self._caught(self.call, call, key)
+    def _each(self, calls: Sequence[Call], key_of: Any) -> list[Any]:
+        """Runs the inferences one after the other."""
+        outcomes: list[Any] = []
+        for call in calls:
+            try:
+                outcomes.append(self.call(call, key_of(call)))
+            except (InferenceServerException, Stale) as error:
+                outcomes.append(error)
+            except Lost as lost:
+                # Those before have been run, and the caller would send them again together with this one.
+                raise Lost(str(lost), sent=lost.sent or bool(outcomes)) from lost
+        return outcomes
 
     def _caught(self, ask: Any, *given: Any) -> Any:
+        """The result or the error of one of several calls, after others have been answered."""
         try:
             return ask(*given)
         except (InferenceServerException, Stale) as error:
             return error
+        except Lost as lost:
+            raise Lost(str(lost), sent=True) from lost
 
     def _slot(self, plan: Plan, call: Call) -> Optional[Slot]:
         """A free slot. None if the call must be a plain request."""
@@ -534,7 +547,11 @@ class SessionConnection(Session):
         plan.slots, plan.answer = [], None
         plan.free.clear()
         if handles:
-            self._transmit(_protobuf.encode([(CLIENT_RELEASE, _protobuf.encode([(1, handles)]))]))
+            try:
+                self._transmit(_protobuf.encode([(CLIENT_RELEASE, _protobuf.encode([(1, handles)]))]))
+            except Lost:
+                # The handles went with the session. A request that was answered before must not be taken for one that was not sent.
+                pass
 
     def _retire_some(self, but: Plan) -> None:
         for key in list(self.plans):

@@ -127,12 +127,12 @@ class Model:
 
         If the server ends meanwhile, the next response is a ConnectionError, and the stream is over. The request is not sent again.
         """
-        yield from self._stream((arrays, named, outputs, None, "", None), [])
+        yield from self._stream((arrays, named, outputs, None, "", None), [], threading.Lock())
 
     async def aio_stream(self, *arrays: Any, **named: Any) -> AsyncIterator[Response]:
         """As :meth:`stream`, for ``async for``. It waits in a thread. If the task is cancelled, the request is cancelled too."""
-        outputs, used, done = named.pop("outputs", None), [], object()
-        responses = self._stream((arrays, named, outputs, None, "", None), used)
+        outputs, used, using, done = named.pop("outputs", None), [], threading.Lock(), object()
+        responses = self._stream((arrays, named, outputs, None, "", None), used, using)
         loop, executor = asyncio.get_running_loop(), self._client.executor()
         try:
             while (one := await loop.run_in_executor(executor, next, responses, done)) is not done:
@@ -141,9 +141,10 @@ class Model:
             try:
                 responses.close()  # type: ignore[attr-defined]
             except ValueError:
-                # A thread waits for the next response.
-                for connection in used:
-                    connection.abort()
+                # A thread waits for the next response, or has just got the last one. Then the connection may be another call's already.
+                with using:
+                    for connection in used:
+                        connection.abort()
 
     def input(self, name: str, shape: Optional[Sequence[int]] = None) -> np.ndarray:
         """The buffer that this thread's next calls read as the input ``name``. Elements that are written to it are not copied again.
@@ -202,21 +203,26 @@ class Model:
             self._metadata = found
         return self._metadata
 
-    def _stream(self, given: Any, used: list[Any]) -> Iterator[Response]:
-        """As :meth:`stream`. Adds the connections that it uses to ``used``."""
+    def _stream(self, given: Any, used: list[Any], using: threading.Lock) -> Iterator[Response]:
+        """As :meth:`stream`. ``used`` has the connection as long as it is the stream's, and changes under the lock ``using``."""
 
         lent = self._lent()
 
         def ask(connection: Any) -> Iterator[Response]:
-            used.append(connection)
-            # Another thread may run this. The buffers are those of the thread that asked.
-            own, self._local.lent = self._lent(), lent
+            with using:
+                used.append(connection)
             try:
-                call = self._call(connection, given)
+                # Another thread may run this. The buffers are those of the thread that asked.
+                own, self._local.lent = self._lent(), lent
+                try:
+                    call = self._call(connection, given)
+                finally:
+                    self._local.lent = own
+                for response in connection.stream(call):
+                    yield _without_row(call, response)
             finally:
-                self._local.lent = own
-            for response in connection.stream(call):
-                yield _without_row(call, response)
+                with using:
+                    used.remove(connection)
 
         return self._client.stream(ask)
 

@@ -1,6 +1,7 @@
 """Are arrays of Arrow taken by its C data interface, also from programs without pyarrow?"""
 
 import ctypes
+import struct
 
 import numpy as np
 import pytest
@@ -14,10 +15,15 @@ _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, cty
 class Column:
     """An array of Arrow that no library made."""
 
-    def __init__(self, kind: str, buffers: list, length: int, offset: int = 0, nulls: int = 0, child=None, dictionary: int = 0):
+    def __init__(self, kind: str, buffers: list, length: int, offset: int = 0, nulls: int = 0, child=None, dictionary: int = 0, metadata=()):
         self.buffers = [None if one is None else np.ascontiguousarray(one) for one in buffers]
         pointers = (ctypes.c_void_p * len(buffers))(*(None if one is None else one.ctypes.data for one in self.buffers))
+        texts = [text for pair in metadata for text in pair]
+        told = struct.pack("=i", len(metadata)) + b"".join(struct.pack("=i", len(text)) + text for text in texts)
+        self.metadata = ctypes.create_string_buffer(told)
         self.schema = _arrow._Schema(format=kind.encode(), dictionary=dictionary)
+        if metadata:
+            self.schema.metadata = ctypes.addressof(self.metadata)
         self.array = _arrow._Array(length=length, null_count=nulls, offset=offset, n_buffers=len(buffers), buffers=pointers)
         if child is not None:
             self.schema.n_children = self.array.n_children = 1
@@ -31,6 +37,9 @@ class Column:
 
 
 NUMBERS = np.arange(10, dtype=np.int16)
+NOTE = (b"note", b"")
+# It has three dimensions, and its storage two.
+EXTENSION = [NOTE, (b"ARROW:extension:name", b"arrow.fixed_shape_tensor"), (b"ARROW:extension:metadata", b'{"shape":[2,1]}')]
 TEXTS = [None, np.array([0, 1, 1, 9], np.int32), np.frombuffer("agrößer".encode(), np.uint8)]
 
 
@@ -39,6 +48,7 @@ TEXTS = [None, np.array([0, 1, 1, 9], np.int32), np.frombuffer("agrößer".encod
     [
         (Column("s", [None, NUMBERS], 10), "INT16", NUMBERS.tolist()),
         (Column("s", [None, NUMBERS], 4, offset=3), "INT32", [3, 4, 5, 6]),
+        (Column("s", [None, NUMBERS], 2, metadata=[NOTE, NOTE]), "INT16", [0, 1]),
         (Column("g", [None, np.array([0.5])], 1), "FP64", [0.5]),
         (Column("e", [None, np.array([0.5], np.float16)], 1), "FP32", [0.5]),
         (Column("f", [None, None], 0), "FP32", []),
@@ -68,6 +78,12 @@ def test_numbers_are_read_where_they_lie_and_cannot_be_written_to():
         (Column("l", [None, np.arange(3)], 3), "INT32", "unexpected datatype INT64 from Column, expected INT32"),
         (Column("tdD", [None, NUMBERS], 3), "INT32", "an array of Arrow with elements of a fixed size or texts"),
         (Column("s", [None, NUMBERS], 3, dictionary=1), "INT16", "an array of Arrow with elements of a fixed size or texts"),
+        (Column("s", [None, NUMBERS], 3, metadata=EXTENSION), "INT16", "an array of Arrow with elements of a fixed size or texts"),
+        (
+            Column("+w:2", [None], 2, child=Column("s", [None, NUMBERS], 10), metadata=EXTENSION),
+            "INT16",
+            "an array of Arrow with elements of a fixed size or texts",
+        ),
     ],
 )
 def test_what_has_no_elements_of_the_datatype_is_refused(column, datatype, text):

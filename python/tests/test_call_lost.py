@@ -1,7 +1,10 @@
 """What becomes of calls, lent buffers and streams when the server goes, is full, or is slow?"""
 
 import asyncio
+import collections
+import gc
 import os
+import socket
 import sys
 import threading
 
@@ -12,7 +15,7 @@ from test_call import connected
 from tritonclient.utils import InferenceServerException
 
 import nerite
-from nerite import _client, _messages, _plain_connection, _protobuf
+from nerite import _client, _connection, _messages, _plain_connection, _protobuf
 
 
 class Counts(SessionServer):
@@ -329,3 +332,121 @@ def test_a_lost_server_is_described_anew(made_server):
         # Asking for metadata and memory is not an inference: it is done again on a new connection.
         assert counts.input("IN", [4]).shape == (4,)
         assert counts([1]).OUT.tolist() == [7]
+
+
+class GoesAfter(Counts):
+    """Closes a connection for what its client sends, just before it answers the last of ``left`` requests."""
+
+    left = 0
+
+    def infer(self, connection, number, model):
+        self.left -= 1
+        if self.left == 0:
+            # The client gets the answer all the same. What it sends then fails.
+            connection.shutdown(socket.SHUT_RD)
+        self.answer(connection, number, 7)
+
+
+def test_a_batch_whose_server_goes_after_some_answers_is_not_run_again(made_server):
+    server = made_server(GoesAfter)
+    with nerite.connect(f"unix:{server.path}") as made:
+        counts = made.model("counts")
+        counts([1])
+        server.left = 3
+        with pytest.raises(ConnectionError, match="the server has gone"):
+            counts.batch([[one] for one in range(5)])
+        assert len(server.asked) == 1 + 3
+        # Nothing of this batch was sent when the connection was found to be lost.
+        server.hang_up()
+        assert [one.OUT.tolist() for one in counts.batch([[one] for one in range(5)])] == [[7]] * 5
+        assert len(server.asked) == 1 + 3 + 5
+
+
+def test_a_call_whose_server_goes_after_the_answer_is_not_run_again(made_server, monkeypatch):
+    monkeypatch.setattr(_connection, "PLANS_MAX", 1)
+    server = made_server(GoesAfter)
+    with nerite.connect(f"unix:{server.path}") as made:
+        counts = made.model("counts")
+        counts([1])
+        (plan,) = made._free[0].plans.values()
+        prepared = _connection.Slot()
+        prepared.handle = 1
+        plan.slots.append(prepared)
+        server.left = 1
+        # The new plan takes the place of the first one, whose handle cannot be released any more.
+        assert counts([1, 2]).OUT.tolist() == [7]
+        assert len(server.asked) == 2
+        assert counts([1]).OUT.tolist() == [7]
+
+
+def in_a_thread(ask):
+    """What ``ask`` returns or raises. Fails if it waits for ever."""
+    found = []
+
+    def run():
+        try:
+            found.append(ask())
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            found.append(error)
+
+    one = threading.Thread(target=run, daemon=True)
+    one.start()
+    one.join(30)
+    assert not one.is_alive(), "it waits for ever"
+    return found[0]
+
+
+def test_a_call_within_a_stream_does_not_wait_for_the_streams_connection(made_server):
+    server = made_server(HangsUp)
+    server.is_up = True
+    with nerite.connect(f"unix:{server.path}") as made:
+        counts, other = made.model("counts"), made.model("other")
+        server.turn_away = (8, "64 sessions of user 1000 are open")
+
+        def ask():
+            for _ in counts.stream([1]):
+                other([2])
+
+        found = in_a_thread(ask)
+        assert isinstance(found, ConnectionError) and "64 sessions of user 1000 are open" in str(found), found
+        assert not made._streaming
+        server.turn_away = None
+        assert [int(one.OUT[0]) for one in counts.stream([1])] == [1, 2]
+
+
+def test_a_stream_that_the_garbage_collector_ends_takes_no_lock_twice(made_server):
+    server = made_server(HangsUp)
+    server.is_up = True
+    with nerite.connect(f"unix:{server.path}") as made:
+        cycle = [made.model("counts").stream([1])]
+        next(cycle[0])
+        cycle.append(cycle)
+        del cycle
+
+        def collect():
+            with made._lock:
+                return gc.collect()
+
+        gc.disable()
+        try:
+            assert in_a_thread(collect) > 0
+        finally:
+            gc.enable()
+        assert made._open == 0
+
+
+def test_an_answer_is_returned_although_another_thread_takes_its_connection(made_server):
+    class Shared(collections.deque):
+        def append(self, one):
+            super().append(one)
+            # As another thread would.
+            super().pop()
+
+    server = made_server(Counts)
+    with nerite.connect(f"unix:{server.path}") as made:
+        (connection,) = made._free
+        connection.quick = lambda *given: "the answer"
+        made._free = Shared([connection])
+        made._waiting = 1
+        assert made.quick("key", [], None) == "the answer"
+        made._waiting = 0
