@@ -173,3 +173,14 @@ def test_a_backend_that_aborts_is_named(launcher):
             client.infer("die", [fp32("IN", [2])])
         assert server.process.wait(30) == -signal.SIGABRT
         assert "error: backend 'sample' aborts the process" in server.log_text()
+
+
+def test_sigabrt_from_another_process_ends_the_server(launcher):
+    if launcher.oracle:
+        pytest.skip("of this server")
+    repository = launcher.scratch / "aborted"
+    put(repository, "well")
+    with serving(launcher, "aborted", repository) as server:
+        os.kill(server.pid, signal.SIGABRT)
+        assert server.process.wait(30) == -signal.SIGABRT
+        assert "aborts the process" not in server.log_text()

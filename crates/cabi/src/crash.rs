@@ -24,6 +24,8 @@ pub fn name_aborting_backends() {
     // SAFETY: all bytes 0 are a valid `sigaction`: no flags, no handler, and an empty mask on Linux.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = tell as *const () as usize;
+    // The handler runs once: what follows it is what the signal does by default.
+    action.sa_flags = libc::SA_RESETHAND;
     // SAFETY: `action` is initialised and its handler is a function of one number that calls only what a signal handler may. NULL: the former action, which
     // is the default, is not wanted.
     unsafe { libc::sigaction(libc::SIGABRT, &raw const action, std::ptr::null_mut()) };
@@ -39,8 +41,14 @@ pub fn runs(backend: Option<&Arc<str>>) {
     RUNNING.set(short);
 }
 
-/// Writes the line. `abort` ends the process when this returns.
-extern "C" fn tell(_signal: c_int) {
+/// Writes the line, and ends the process as the signal does by default. `abort` would do so itself. A signal from another process would not.
+extern "C" fn tell(signal: c_int) {
+    tell_name();
+    // SAFETY: `raise` may be called in a signal handler. The signal is blocked until the handler returns, and has its default action again then.
+    unsafe { libc::raise(signal) };
+}
+
+fn tell_name() {
     let Ok((name, length)) = RUNNING.try_with(Cell::get) else { return };
     if length == 0 {
         return;
