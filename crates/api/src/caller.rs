@@ -67,7 +67,7 @@ pub(crate) struct Line {
     log: Arc<LogSwitches>,
     front: FrontEnd,
     call: &'static str,
-    /// What the client asked for: a method and a path, or an RPC. It may be empty.
+    /// What the client asked for: a method and a path, or an RPC. It is cut, and may be empty.
     named: String,
     peer: Peer,
     token: Option<Arc<Token>>,
@@ -94,7 +94,7 @@ impl Line {
         log: &Arc<LogSwitches>,
         front: FrontEnd,
         call: Category,
-        named: String,
+        named: &str,
         peer: &Peer,
         token: Option<&Arc<Token>>,
     ) -> Line {
@@ -102,7 +102,7 @@ impl Line {
             log: Arc::clone(log),
             front,
             call: call.name(),
-            named,
+            named: shortened(named),
             peer: peer.clone(),
             token: token.cloned(),
             begun_ns: now_ns(),
@@ -168,7 +168,7 @@ impl Line {
         fields.number("us", now_ns.saturating_sub(self.begun_ns) / 1000);
         // Last, because it is the longest.
         if !self.named.is_empty() {
-            fields.word("request", cut(&self.named, NAME_BYTES_MAX));
+            fields.word("request", &self.named);
         }
         fields.out
     }
@@ -303,7 +303,7 @@ mod tests {
         };
         let named = if front == FrontEnd::Http { "POST /v2/models/a/infer" } else { "" };
         let log = Arc::new(LogSwitches::new(settings));
-        Line::begin(&log, front, Category::Inference, named.to_owned(), &Peer::User { uid: 7 }, None)
+        Line::begin(&log, front, Category::Inference, named, &Peer::User { uid: 7 }, None)
     }
 
     #[test]
@@ -366,5 +366,10 @@ mod tests {
         let said = line.said.lock().expect("nobody panicked").clone();
         assert_eq!((said.model.len(), said.status), (NAME_BYTES_MAX, Some(404)));
         assert!(line.text(&said, false, line.begun_ns).ends_with(" us=0 request=\"POST /v2/models/a/infer\""));
+        let long = Line::begin(&line.log, FrontEnd::Http, Category::Inference, &"é".repeat(10_000), &line.peer, None);
+        assert_eq!(
+            (long.named.len(), long.named.capacity(), long.next().named.len()),
+            (NAME_BYTES_MAX, NAME_BYTES_MAX, NAME_BYTES_MAX)
+        );
     }
 }

@@ -58,7 +58,7 @@ impl Api {
             (None, Ok(())) => (None, Ok(())),
             (Some(tokens), Ok(())) => self.by_token(tokens, categories, changes, authorization),
         };
-        let line = self.logs_requests().then(|| self.line(front, *first, named(), token.as_ref()));
+        let line = self.logs_requests().then(|| self.line(front, *first, &named(), token.as_ref()));
         if let (Err(refused), Some(line)) = (&allowed, &line) {
             line.note_status(front.status_of(refused));
         }
@@ -100,7 +100,7 @@ impl Api {
         (Some(token), allowed)
     }
 
-    fn line(&self, front: FrontEnd, category: Category, named: String, token: Option<&Arc<Token>>) -> Line {
+    fn line(&self, front: FrontEnd, category: Category, named: &str, token: Option<&Arc<Token>>) -> Line {
         Line::begin(&self.inner.log, front, category, named, self.peer(), token)
     }
 
