@@ -29,7 +29,10 @@ def wait_for_client(model: str, instance: str, port: int, log: Callable[[str, st
     try:
         debugpy.listen((HOST, port))
     except (OSError, RuntimeError) as error:
-        raise NotLoaded(f"{setting}: instance '{instance}' cannot wait for a debugger at {HOST}:{port}: {error}; choose another port") from None
+        raise NotLoaded(
+            f"{setting}: instance '{instance}' cannot wait for a debugger at {HOST}:{port}: {error}; choose another port, or unload the model first if an "
+            f"older version of it has the port"
+        ) from None
     batch.LATE_RESPONSE_S = math.inf
     log("WARNING", f"model instance '{instance}' waits for a debugger (debugpy) at {HOST}:{port}; its time limits are suspended ({setting})")
     debugpy.wait_for_client()
