@@ -22,8 +22,13 @@ def stamp() -> pathlib.Path:
     return FOLDER / "stamp"
 
 
+def stamp_text() -> str:
+    """Some packages are compiled for one version of Python."""
+    return repr((PACKAGES, UNRUN, sys.version_info[:2]))
+
+
 def is_there() -> bool:
-    return stamp().exists() and stamp().read_text() == repr((PACKAGES, UNRUN))
+    return stamp().exists() and stamp().read_text() == stamp_text()
 
 
 def install() -> None:
@@ -32,7 +37,7 @@ def install() -> None:
     subprocess.run([*pip, *PACKAGES], check=True)
     subprocess.run([*pip, "--no-deps", "--upgrade", *UNRUN], check=True)
     # Last, so that half an installation is not taken for one.
-    stamp().write_text(repr((PACKAGES, UNRUN)))
+    stamp().write_text(stamp_text())
 
 
 if __name__ == "__main__":

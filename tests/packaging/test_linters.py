@@ -62,7 +62,8 @@ def test_the_schemas_would_find_faults(fault, tmp_path):
         deployment["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
     else:
         deployment["spec"]["replicas"] = "one"
-    assert validated(documents, VERSIONS[-1], tmp_path).returncode != 0
+    found = validated(documents, VERSIONS[-1], tmp_path)
+    assert found.returncode != 0 and "Traceback" not in found.stderr, found.stderr
 
 
 def properties(model: str) -> dict[str, str]:
