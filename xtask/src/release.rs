@@ -64,7 +64,7 @@ pub fn run(root: &Path, source: Source<'_>) -> Result<(), String> {
     if source == Source::Tag {
         check_tagged(root, &version_of(root)?)?;
     }
-    let epoch = output(Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(root))?;
+    let epoch = output(git_in(root).args(["log", "-1", "--format=%ct"]))?;
     let epoch = epoch.trim();
     let binary = match source {
         Source::Binary(given) => PathBuf::from(given),
@@ -97,8 +97,8 @@ fn version_of(root: &Path) -> Result<String, String> {
 /// Whether the tree is that of the tag of this version. Files that git ignores do not count.
 fn check_tagged(root: &Path, version: &str) -> Result<(), String> {
     const CURE: &str = "`cargo xtask release --snapshot` makes packages of what lies here";
-    let git = |words: &[&str]| output(Command::new("git").args(words).current_dir(root));
-    let changes = git(&["status", "--porcelain"])?;
+    let git = |words: &[&str]| output(git_in(root).args(words));
+    let changes = git(&["status", "--porcelain", "--untracked-files=normal"])?;
     if let Some(first) = changes.lines().next() {
         let count = changes.lines().count();
         return Err(format!("{count} changes are in no commit, the first is '{}': commit them; {CURE}", first.trim()));
@@ -112,6 +112,16 @@ fn check_tagged(root: &Path, version: &str) -> Result<(), String> {
         return Err(format!("tag '{tag}' is commit {tagged}, and the tree is of {head}: `git checkout {tag}`; {CURE}"));
     }
     Ok(())
+}
+
+fn git_in(folder: &Path) -> Command {
+    let mut git = Command::new("git");
+    // A hook of git has set these for its own repository.
+    for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
+        git.env_remove(name);
+    }
+    git.current_dir(folder);
+    git
 }
 
 fn build(root: &Path) -> Result<PathBuf, String> {
@@ -297,8 +307,17 @@ mod tests {
     }
 
     fn git(folder: &Path, words: &[&str]) {
-        let identity = ["-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false"];
-        output(Command::new("git").args(identity).args(words).current_dir(folder)).expect("git does it");
+        let identity = [
+            "-c",
+            "user.name=a",
+            "-c",
+            "user.email=a@example.com",
+            "-c",
+            "commit.gpgsign=false",
+            "-c",
+            "tag.gpgsign=false",
+        ];
+        output(git_in(folder).args(identity).args(words)).expect("git does it");
     }
 
     fn commit(folder: &Path) {
