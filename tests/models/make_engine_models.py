@@ -73,6 +73,8 @@ def shapes():
     write("rounds", [helper.make_node("Loop", ["rounds", "", "x"], ["y"], name="loop_y", body=body)],
           [value("x", FP32, "n"), value("rounds", INT64)], [value("y", FP32, "n")])
     nested_rounds()
+    several_rounds()
+    unusual_rounds()
     write("scalar", [node("Neg", "x", "y")], [value("x", FP32)], [value("y", FP32)])
 
 
@@ -99,6 +101,50 @@ def nested_rounds():
            node("Neg", "chosen", "y")],
           [value("x", FP32, "n"), value("rounds", INT64), value("pick", BOOL)], [value("y", FP32, "n"), value("list", FP32, "r", "n")],
           [constant("one", [1], np.float32), constant("two", 2, np.int64)])
+
+
+def adding(name, addend, constants=()):
+    """The body of a loop that adds to the value that its rounds pass on."""
+    return helper.make_graph(
+        [node("Identity", f"{name}_go", f"{name}_on"), node("Add", f"{name}_sum {addend}", f"{name}_next")], name,
+        [value(f"{name}_i", INT64), value(f"{name}_go", BOOL), value(f"{name}_sum", FP32, "n")],
+        [value(f"{name}_on", BOOL), value(f"{name}_next", FP32, "n")], list(constants))
+
+
+def loop(inputs, output, body):
+    return helper.make_node("Loop", inputs, [output], name=f"loop_{output}", body=body)
+
+
+def several_rounds():
+    """Several loops and results, of which a request may want some. Loops that share a constant, which is a result as well."""
+    inputs = [value("x", FP32, "n"), value("rounds", INT64)]
+    listing = helper.make_graph([node("Identity", "go", "on"), node("Neg", "x", "shown")], "listing",
+                                [value("i", INT64), value("go", BOOL)], [value("on", BOOL), value("shown", FP32, "n")])
+    write("chosen_rounds",
+          [loop(["rounds", "", "x"], "y", adding("one", "x")), loop(["rounds", ""], "list", listing), node("Abs", "x", "beside"),
+           node("Neg", "list", "after")],
+          inputs, [value("y", FP32, "n"), value("list", FP32, "r", "n"), value("beside", FP32, "n"), value("after", FP32, "r", "n")])
+    write("shared_rounds",
+          [loop(["rounds", "", "w"], "a", adding("one", "w")), loop(["rounds", "", "a"], "b", adding("two", "w")),
+           node("Sum", "b w x", "y")],
+          [value("x", FP32, 300), value("rounds", INT64)], [value("y", FP32, 300), value("w", FP32, 300)],
+          [constant("w", np.arange(300), np.float32)])
+    write("equal_rounds", [loop(["rounds", "", "x"], "y", adding("one", "x"))], inputs,
+          [value("y", FP32, "n"), value("three", INT64, 1), value("drei", INT64, 1)],
+          [constant("three", [3], np.int64), constant("drei", [3], np.int64)])
+
+
+def unusual_rounds():
+    """A name that the embedded engine's cut would make, a name with two meanings, and a loop after what reads its result."""
+    inputs, outputs = [value("x", FP32, "n"), value("rounds", INT64)], [value("y", FP32, "n")]
+    write("named_rounds",
+          [node("Neg", "x", "c/value"), loop(["rounds", "", "c"], "s", adding("one", "x")), node("Add", "s c/value", "y")],
+          inputs, outputs, [constant("c", [10, 20], np.float32)])
+    write("hiding_rounds",
+          [loop(["rounds", "", "x"], "s", adding("one", "c", [constant("c", [100, 100], np.float32)])), node("Add", "s c", "y")],
+          inputs, outputs, [constant("c", [1, 1], np.float32)], check=False)
+    write("disordered_rounds", [node("Neg", "s", "y"), loop(["rounds", "", "x"], "s", adding("one", "x"))], inputs, outputs,
+          check=False)
 
 
 def types():

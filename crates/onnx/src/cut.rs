@@ -9,80 +9,30 @@
 //!                  └─ body: Plain ─► Loop ─► Plain
 //! ```
 
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
 use rten_onnx::onnx::{AttributeProto, DataLocation, GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto};
 
-/// A graph in pieces, which run one after the other. `G` is a piece without loops: as it is written, or in the engine.
-#[derive(Debug)]
-pub struct Program<G> {
-    /// The number of values that the pieces pass on. Each has a place below this number.
-    pub values: usize,
-    /// The names and places of the given values: the graph's inputs, then what it takes from the graph around it.
-    pub inputs: Vec<(String, usize)>,
-    /// The pieces, in the order of their runs.
-    pub pieces: Vec<Piece<G>>,
-    /// The names and places of the results.
-    pub outputs: Vec<(String, usize)>,
+use crate::pieces::{LoopPiece, Piece, Plan, Program, Use};
+
+/// Constants that several pieces read are copied. A graph stays whole if that would be more bytes than this. Large weights that the engine keeps as they
+/// are need no copies ([`crate::weights`]).
+const COPIED_BYTES_MAX: usize = 16 << 20;
+
+/// The steps to find out which inputs the outputs of one piece are computed from. If it would take more, each output counts as computed from all.
+const NEEDS_STEPS_MAX: usize = 1 << 20;
+
+/// Whether the graph has loops, and no constants in other files, which would keep it from being cut.
+pub fn can_be_cut(graph: &GraphProto) -> bool {
+    graph.node.iter().any(has_loop) && !has_constant_outside(graph)
 }
 
-/// A part of a graph.
-#[derive(Debug)]
-pub enum Piece<G> {
-    /// Operators without loops.
-    Plain {
-        /// The operators.
-        graph: G,
-        /// What they read, in the order of the graph's inputs.
-        inputs: Vec<Use>,
-        /// The places of what they make, in the order of the graph's outputs.
-        outputs: Vec<usize>,
-    },
-    /// A `Loop`.
-    Loop(LoopPiece<G>),
-    /// An `If` with a loop in one of its branches.
-    If {
-        /// The condition.
-        condition: usize,
-        /// What the branches take from this graph, first that of `then`.
-        captured: [Vec<usize>; 2],
-        /// The branches `then` and `else`.
-        branches: Box<[Program<G>; 2]>,
-        /// The places of the results, as far as the graph has names for them.
-        outputs: Vec<Option<usize>>,
-    },
-}
-
-/// A `Loop`.
-#[derive(Debug)]
-pub struct LoopPiece<G> {
-    /// The number of rounds.
-    pub rounds: Option<usize>,
-    /// The first condition.
-    pub condition: Option<usize>,
-    /// What the first round gets and each round passes to the next.
-    pub carried: Vec<Use>,
-    /// What the body takes from this graph.
-    pub captured: Vec<usize>,
-    /// A round.
-    pub body: Program<G>,
-    /// The places of the results, as far as the graph has names for them.
-    pub outputs: Vec<Option<usize>>,
-}
-
-/// A piece reads a value.
-#[derive(Clone, Copy, Debug)]
-pub struct Use {
-    /// The value's place.
-    pub place: usize,
-    /// Whether no later piece reads it, so this piece may have its memory.
-    pub is_last: bool,
-}
-
-/// The pieces of a graph with loops. `None` if it has none, or if a constant in another file or an unknown value keeps it from being cut.
+/// The pieces of a graph that can be cut. `None` if it must stay whole all the same: a value is read that is not known by then, a name that the cut
+/// needs is taken, or too many bytes would be copied.
 pub fn cut(graph: &GraphProto) -> Option<Program<GraphProto>> {
-    let can_be_cut = graph.node.iter().any(has_loop) && !has_constant_outside(graph);
-    if can_be_cut { Cutter::new(graph, &[], &HashMap::new(), true)?.program() } else { None }
+    Cutter::new(graph, &[], &HashMap::new(), Scope::Outermost(Rc::default()))?.program()
 }
 
 fn is_standard(node: &NodeProto, op: &str) -> bool {
@@ -136,11 +86,74 @@ fn captures<'g>(graph: &'g GraphProto, found: &mut Vec<&'g str>) {
     found.extend(read.into_iter().filter(|name| !own.contains(name)));
 }
 
-/// A value that the graph states. Each piece that reads it has a copy.
+/// A value that the graph states. Each piece that reads it has a copy, except of its bytes if they are shared.
 #[derive(Clone, Copy)]
 enum Constant<'g> {
     Initializer(&'g TensorProto),
     Node(&'g NodeProto),
+}
+
+impl Constant<'_> {
+    fn bytes(self) -> usize {
+        let of_tensor = |constant: &TensorProto| {
+            let raw = constant.raw_data.as_ref().map_or(0, |raw| raw.borrow().len());
+            let (words, longs) = (
+                constant.float_data.len() + constant.int32_data.len(),
+                constant.int64_data.len() + constant.double_data.len(),
+            );
+            raw + words * size_of::<i32>() + longs * size_of::<i64>()
+        };
+        match self {
+            Constant::Initializer(constant) => of_tensor(constant),
+            Constant::Node(node) => {
+                let of_list =
+                    |list: &AttributeProto| list.floats.len() * size_of::<f32>() + list.ints.len() * size_of::<i64>();
+                node.attribute.iter().map(|one| of_list(one) + one.t.as_ref().map_or(0, of_tensor)).sum()
+            }
+        }
+    }
+
+    fn address(self) -> usize {
+        match self {
+            Constant::Initializer(constant) => std::ptr::from_ref(constant).addr(),
+            Constant::Node(node) => std::ptr::from_ref(node).addr(),
+        }
+    }
+}
+
+/// Counts the bytes of constants beyond their first reader.
+#[derive(Default)]
+struct Copies {
+    read: RefCell<HashSet<usize>>,
+    bytes: Cell<usize>,
+}
+
+impl Copies {
+    /// A further piece reads the constant. `None` if that are too many bytes.
+    fn note(&self, constant: Constant<'_>) -> Option<()> {
+        if !self.read.borrow_mut().insert(constant.address()) {
+            self.bytes.set(self.bytes.get().saturating_add(constant.bytes()));
+        }
+        (self.bytes.get() <= COPIED_BYTES_MAX).then_some(())
+    }
+}
+
+/// Which graph of a file is cut. All count their copies together.
+#[derive(Clone)]
+enum Scope {
+    Outermost(Rc<Copies>),
+    Inner(Rc<Copies>),
+}
+
+impl Scope {
+    fn copies(&self) -> &Rc<Copies> {
+        let (Scope::Outermost(copies) | Scope::Inner(copies)) = self;
+        copies
+    }
+
+    fn inner(&self) -> Scope {
+        Scope::Inner(Rc::clone(self.copies()))
+    }
 }
 
 /// The nodes of a piece, before it is known what other pieces read of it.
@@ -151,7 +164,7 @@ enum Step<'g> {
 
 struct Cutter<'g> {
     graph: &'g GraphProto,
-    is_outermost: bool,
+    scope: Scope,
     constants: HashMap<&'g str, Constant<'g>>,
     places: HashMap<String, usize>,
     inputs: Vec<String>,
@@ -166,7 +179,7 @@ impl<'g> Cutter<'g> {
         graph: &'g GraphProto,
         captured: &[String],
         outer: &HashMap<&'g str, Constant<'g>>,
-        is_outermost: bool,
+        scope: Scope,
     ) -> Option<Cutter<'g>> {
         let mut constants = outer.clone();
         for made in names(&graph.input).chain(graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str)))
@@ -182,10 +195,23 @@ impl<'g> Cutter<'g> {
         let inputs: Vec<String> = given.chain(captured.iter().cloned()).collect();
         let outputs = names(&graph.output).map(str::to_owned).collect();
         let (places, steps, read) = (HashMap::new(), Vec::new(), Vec::new());
-        let mut cutter = Cutter { graph, is_outermost, constants, places, inputs, outputs, steps, read };
+        let mut cutter = Cutter { graph, scope, constants, places, inputs, outputs, steps, read };
+        if cutter.is_name_taken() {
+            return None;
+        }
         cutter.take_steps();
         cutter.give_places()?;
         Some(cutter)
+    }
+
+    /// Whether a name that the cut gives to a constant as a value ([`value_of`]) is that of something else.
+    fn is_name_taken(&self) -> bool {
+        let made = self.graph.node.iter().flat_map(|node| node.output.iter());
+        let taken: HashSet<&str> = self.inputs.iter().chain(made).map(String::as_str).collect();
+        self.constants.keys().any(|constant| {
+            let name = value_of(constant);
+            taken.contains(name.as_str()) || self.constants.contains_key(name.as_str())
+        })
     }
 
     /// Divides the nodes. Where a loop or the caller needs a constant as a value, an operator makes it one.
@@ -208,7 +234,6 @@ impl<'g> Cutter<'g> {
             }
         }
         self.steps.push(Step::Plain(plain));
-        self.steps.retain(|step| !matches!(step, Step::Plain(nodes) if nodes.is_empty()));
         let mut made = HashSet::new();
         for step in &mut self.steps {
             if let Step::Plain(nodes) = step {
@@ -216,18 +241,12 @@ impl<'g> Cutter<'g> {
                 nodes.retain(|node| node.output.iter().any(String::is_empty) || made.insert(node.output.clone()));
             }
         }
+        self.steps.retain(|step| !matches!(step, Step::Plain(nodes) if nodes.is_empty()));
     }
 
-    /// Gives each value a place. `None` if a value is read that nothing makes.
+    /// Gives each value a place, in the order in which they are made. `None` if a step reads a value that neither it nor an earlier one makes.
     fn give_places(&mut self) -> Option<()> {
-        let made = self.steps.iter().flat_map(|step| match step {
-            Step::Plain(nodes) => nodes.iter().flat_map(|node| node.output.clone()).collect::<Vec<_>>(),
-            Step::Cut(node) => node.output.clone(),
-        });
-        for name in self.inputs.clone().into_iter().chain(made).filter(|name| !name.is_empty()) {
-            let next = self.places.len();
-            self.places.entry(name).or_insert(next);
-        }
+        place(&mut self.places, &self.inputs);
         for step in &self.steps {
             let (mut read, mut own) = (Vec::new(), HashSet::new());
             match step {
@@ -253,6 +272,10 @@ impl<'g> Cutter<'g> {
                 }
             }
             self.read.push(names);
+            match step {
+                Step::Plain(nodes) => nodes.iter().for_each(|node| place(&mut self.places, &node.output)),
+                Step::Cut(node) => place(&mut self.places, &node.output),
+            }
         }
         self.outputs.iter().all(|name| self.places.contains_key(name)).then_some(())
     }
@@ -261,8 +284,8 @@ impl<'g> Cutter<'g> {
         let mut pieces = Vec::with_capacity(self.steps.len());
         for (at, step) in self.steps.iter().enumerate() {
             pieces.push(match step {
-                Step::Plain(nodes) => self.plain(at, nodes),
-                Step::Cut(node) if is_standard(node, "Loop") => self.rounds(at, node)?,
+                Step::Plain(nodes) => self.plain(at, nodes)?,
+                Step::Cut(node) if is_standard(node, "Loop") => self.rounds(node)?,
                 Step::Cut(node) => self.choice(node)?,
             });
         }
@@ -271,14 +294,17 @@ impl<'g> Cutter<'g> {
         let outputs: Option<Vec<_>> = placed(&self.outputs);
         // The caller knows an output by the name that the graph has for it.
         let named = names(&self.graph.output).map(str::to_owned).zip(outputs?).map(|(name, (_, place))| (name, place));
-        Some(Program { values: self.places.len(), inputs: placed(&self.inputs)?, outputs: named.collect(), pieces })
+        let (values, inputs, plan) = (self.places.len(), placed(&self.inputs)?, Plan::default());
+        let mut program = Program { values, inputs, pieces, outputs: named.collect(), plan };
+        program.plan = program.plan_for(|_| true);
+        Some(program)
     }
 
     fn is_read_after(&self, at: usize, name: &String) -> bool {
         self.outputs.contains(name) || self.read.iter().skip(at + 1).any(|names| names.contains(name))
     }
 
-    fn plain(&self, at: usize, nodes: &[NodeProto]) -> Piece<GraphProto> {
+    fn plain(&self, at: usize, nodes: &[NodeProto]) -> Option<Piece<GraphProto>> {
         let read = self.read.get(at).map(Vec::as_slice).unwrap_or_default();
         let made: Vec<&String> = nodes.iter().flat_map(|node| &node.output).collect();
         let kept: Vec<&String> = made.iter().copied().filter(|name| self.is_read_after(at, name)).collect();
@@ -295,33 +321,36 @@ impl<'g> Cutter<'g> {
         };
         graph.value_info.retain(|value| value.name.as_ref().is_some_and(|name| made.contains(&name)));
         for constant in stated.iter().filter_map(|name| self.constants.get(name)) {
+            self.scope.copies().note(*constant)?;
             match constant {
                 Constant::Initializer(constant) => graph.initializer.push((*constant).clone()),
                 Constant::Node(node) => graph.node.push((*node).clone()),
             }
         }
         graph.node.extend(nodes.iter().cloned());
-        let inputs = read.iter().filter_map(|name| self.used(at, name)).collect();
-        Piece::Plain { graph, inputs, outputs: kept.iter().filter_map(|name| self.place(name)).collect() }
+        let used = |name: &String| Some(Use { place: self.place(name)?, is_shared: false });
+        Some(Piece::Plain {
+            graph,
+            inputs: read.iter().map(used).collect::<Option<_>>()?,
+            outputs: kept.iter().map(|name| self.place(name)).collect::<Option<_>>()?,
+            needs: needs(nodes, read, &kept),
+        })
     }
 
-    fn rounds(&self, at: usize, node: &'g NodeProto) -> Option<Piece<GraphProto>> {
+    fn rounds(&self, node: &'g NodeProto) -> Option<Piece<GraphProto>> {
         let graph = branch(node, "body")?;
         let inputs: Vec<Option<String>> = node.input.iter().map(|name| self.value(name)).collect();
         let place = |index: usize| inputs.get(index)?.as_ref().and_then(|name| self.place(name));
         let names: Vec<&String> = inputs.iter().skip(2).map(Option::as_ref).collect::<Option<_>>()?;
         let captured = self.captured(graph);
-        let body = Cutter::new(graph, &captured, &self.constants, false)?.program()?;
+        let body = Cutter::new(graph, &captured, &self.constants, self.scope.inner())?.program()?;
         if body.inputs.len() != 2 + names.len() + captured.len() || body.outputs.len() < 1 + names.len() {
             return None;
         }
         let is_shared = |name: &String| {
             captured.contains(name) || inputs.iter().filter(|input| input.as_ref() == Some(name)).count() > 1
         };
-        let carried = names.iter().map(|name| {
-            let used = self.used(at, name)?;
-            Some(Use { is_last: used.is_last && !is_shared(name), ..used })
-        });
+        let carried = names.iter().map(|name| Some(Use { place: self.place(name)?, is_shared: is_shared(name) }));
         Some(Piece::Loop(LoopPiece {
             rounds: place(0),
             condition: place(1),
@@ -336,7 +365,7 @@ impl<'g> Cutter<'g> {
         let one = |name: &str| {
             let graph = branch(node, name)?;
             let captured = self.captured(graph);
-            let program = Cutter::new(graph, &captured, &self.constants, false)?.program()?;
+            let program = Cutter::new(graph, &captured, &self.constants, self.scope.inner())?.program()?;
             let places = captured.iter().filter_map(|name| self.place(name)).collect();
             (program.outputs.len() >= node.output.len()).then_some((places, program))
         };
@@ -372,21 +401,53 @@ impl<'g> Cutter<'g> {
         self.places.get(name).copied()
     }
 
-    fn used(&self, at: usize, name: &String) -> Option<Use> {
-        Some(Use { place: self.place(name)?, is_last: !self.is_read_after(at, name) })
-    }
-
     /// A piece's input. Shapes that are declared inside loops need not hold in every round, so only an outermost input keeps its own.
     fn declared(&self, name: &str) -> ValueInfoProto {
         let values = self.graph.input.iter().chain(&self.graph.value_info);
         let found = values.into_iter().find(|value| value.name.as_deref() == Some(name));
-        let is_whole = self.is_outermost && names(&self.graph.input).any(|input| input == name);
+        let is_whole = matches!(self.scope, Scope::Outermost(_)) && names(&self.graph.input).any(|input| input == name);
         match found {
             Some(value) if is_whole => value.clone(),
             Some(value) => ValueInfoProto { r#type: value.r#type.as_ref().map(shapeless), ..value.clone() },
             None => untyped(name),
         }
     }
+}
+
+/// Gives those of these values a place that have none.
+fn place(places: &mut HashMap<String, usize>, values: &[String]) {
+    for name in values.iter().filter(|name| !name.is_empty()) {
+        let next = places.len();
+        places.entry(name.clone()).or_insert(next);
+    }
+}
+
+/// For each of the kept values, which of the names that the nodes read of others it is computed from.
+fn needs(nodes: &[NodeProto], read: &[String], kept: &[&String]) -> Vec<Vec<usize>> {
+    let mut edges: Vec<Vec<&str>> = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let mut found = Vec::new();
+        reads(node, &mut found);
+        edges.push(found);
+    }
+    let steps: usize = edges.iter().map(|found| found.len() + 1).sum();
+    if steps.saturating_mul(kept.len()) > NEEDS_STEPS_MAX {
+        return vec![(0..read.len()).collect(); kept.len()];
+    }
+    let made = nodes.iter().enumerate().flat_map(|(at, node)| node.output.iter().map(move |name| (name.as_str(), at)));
+    let makers: HashMap<&str, usize> = made.collect();
+    let needs_of = |output: &&String| {
+        let (mut names, mut done) = (HashSet::new(), HashSet::new());
+        let mut next = vec![output.as_str()];
+        while let Some(name) = next.pop() {
+            names.insert(name);
+            if let Some(at) = makers.get(name).filter(|at| done.insert(**at)) {
+                next.extend(edges.get(*at).into_iter().flatten());
+            }
+        }
+        (0..read.len()).filter(|at| read.get(*at).is_some_and(|name| names.contains(name.as_str()))).collect()
+    };
+    kept.iter().map(needs_of).collect()
 }
 
 fn shapeless(declared: &TypeProto) -> TypeProto {

@@ -22,12 +22,15 @@ mod convert;
 mod copies;
 mod cut;
 mod defaults;
+mod engine;
 mod graph;
 mod instance;
 mod loaded;
+mod pieces;
 mod program;
 mod rewrite;
 mod runner;
 mod runtime;
+mod weights;
 
 pub use runtime::Embedded;

@@ -8,7 +8,7 @@ use nerite_tensor::Tensor;
 use rten::{Model, NodeId};
 
 use crate::audit::MagnitudeBounds;
-use crate::cut::Program;
+use crate::pieces::Program;
 use crate::program::Compiled;
 
 /// A graph in the engine, shared by all instances.

@@ -11,7 +11,7 @@ use rten_onnx::onnx::GraphProto;
 use rten_tensor::prelude::*;
 use rten_tensor::{Tensor, TensorView};
 
-use crate::cut::{LoopPiece, Piece, Program, Use};
+use crate::pieces::{LoopPiece, Piece, Plan, Program, Use};
 
 /// A piece in the engine.
 pub struct Compiled {
@@ -53,20 +53,20 @@ impl Program<GraphProto> {
         self,
         load: &mut dyn FnMut(GraphProto) -> Result<Model, Status>,
     ) -> Result<Program<Compiled>, Status> {
-        let Program { values, inputs, pieces, outputs } = self;
+        let Program { values, inputs, pieces, outputs, plan } = self;
         let pieces = pieces.into_iter().map(|piece| piece.compile(load)).collect::<Result<_, _>>()?;
-        Ok(Program { values, inputs, pieces, outputs })
+        Ok(Program { values, inputs, pieces, outputs, plan })
     }
 }
 
 impl Piece<GraphProto> {
     fn compile(self, load: &mut dyn FnMut(GraphProto) -> Result<Model, Status>) -> Result<Piece<Compiled>, Status> {
         Ok(match self {
-            Piece::Plain { graph, inputs, outputs } => {
+            Piece::Plain { graph, inputs, outputs, needs } => {
                 let model = load(graph)?;
                 let (input_ids, output_ids) = (model.input_ids().to_vec(), model.output_ids().to_vec());
                 let graph = Compiled { model, inputs: input_ids, outputs: output_ids };
-                Piece::Plain { graph, inputs, outputs }
+                Piece::Plain { graph, inputs, outputs, needs }
             }
             Piece::Loop(LoopPiece { rounds, condition, carried, captured, body, outputs }) => {
                 let body = body.compile(load)?;
@@ -82,44 +82,78 @@ impl Piece<GraphProto> {
 }
 
 impl Program<Compiled> {
-    /// The results for these values, which are in the order of the program's inputs.
+    /// The results for these values, which are in the order of the program's inputs; `None` for those that the plan does not want.
     pub fn run<'v>(
         &self,
         given: impl IntoIterator<Item = ValueOrView<'v>>,
+        plan: &Plan,
         conditions: &Conditions<'_>,
-    ) -> Result<Vec<Value>, Fault> {
+    ) -> Result<Vec<Option<Value>>, Fault> {
         let mut values: Values<'v> = std::iter::repeat_with(|| None).take(self.values).collect();
         for ((_, place), value) in self.inputs.iter().zip(given) {
             put(&mut values, Some(*place), value);
         }
-        for piece in &self.pieces {
+        for (at, piece) in self.pieces.iter().enumerate() {
+            let Some(read) = plan.inputs(at) else { continue };
             conditions.check()?;
-            piece.run(&mut values, conditions)?;
+            piece.run(&mut values, &Turn { plan, piece: at, read }, conditions)?;
         }
         let mut results = Vec::with_capacity(self.outputs.len());
         for (at, (_, place)) in self.outputs.iter().enumerate() {
-            let is_wanted_again = self.outputs.iter().skip(at + 1).any(|(_, other)| other == place);
-            results.push(take_or_copy(&mut values, Use { place: *place, is_last: !is_wanted_again })?.into_owned());
+            if !plan.wants(at) {
+                results.push(None);
+                continue;
+            }
+            let mut later = self.outputs.iter().enumerate().skip(at + 1);
+            let is_wanted_again = later.any(|(other, (_, shared))| shared == place && plan.wants(other));
+            results.push(Some(take_or_copy(&mut values, *place, !is_wanted_again)?.into_owned()));
         }
         Ok(results)
+    }
+
+    /// All results.
+    fn run_all<'v>(
+        &self,
+        given: impl IntoIterator<Item = ValueOrView<'v>>,
+        conditions: &Conditions<'_>,
+    ) -> Result<Vec<Value>, Fault> {
+        Ok(self.run(given, &self.plan, conditions)?.into_iter().flatten().collect())
+    }
+}
+
+/// The turn of a piece in a run.
+struct Turn<'p> {
+    plan: &'p Plan,
+    /// The piece's index.
+    piece: usize,
+    /// The indices of the inputs that it reads, if it has no loops.
+    read: &'p [usize],
+}
+
+impl Turn<'_> {
+    fn is_last(&self, used: Use) -> bool {
+        self.plan.is_last(self.piece, used)
     }
 }
 
 impl Piece<Compiled> {
-    fn run(&self, values: &mut Values<'_>, conditions: &Conditions<'_>) -> Result<(), Fault> {
+    fn run(&self, values: &mut Values<'_>, turn: &Turn<'_>, conditions: &Conditions<'_>) -> Result<(), Fault> {
         let (places, results): (Vec<Option<usize>>, _) = match self {
-            Piece::Plain { graph, inputs, outputs } => {
-                (outputs.iter().copied().map(Some).collect(), graph.run(values, inputs, conditions)?)
+            Piece::Plain { graph, inputs, outputs, .. } => {
+                let needed = outputs.iter().copied().filter(|place| turn.plan.needs(*place));
+                (needed.map(Some).collect(), graph.run(values, inputs, outputs, turn, conditions)?)
             }
-            Piece::Loop(piece) => (piece.outputs.clone(), piece.run(values, conditions)?),
+            Piece::Loop(piece) => (piece.outputs.clone(), piece.run(values, turn, conditions)?),
             Piece::If { condition, captured, branches, outputs } => {
                 let is_chosen = number(values, *condition, "the condition of an If")? != 0;
                 let ([then, other], [then_takes, other_takes]) = (&**branches, captured);
                 let (branch, takes) = if is_chosen { (then, then_takes) } else { (other, other_takes) };
                 let given = takes.iter().map(|place| view(values, *place)).collect::<Result<Vec<_>, _>>()?;
-                (outputs.clone(), branch.run(given, conditions)?)
+                (outputs.clone(), branch.run_all(given, conditions)?)
             }
         };
+        let is_needed = |place: &usize| turn.plan.needs(*place);
+        let places: Vec<Option<usize>> = places.into_iter().map(|place| place.filter(is_needed)).collect();
         let named = places.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         if named > results.len() {
             let made = results.len();
@@ -131,30 +165,39 @@ impl Piece<Compiled> {
 }
 
 impl Compiled {
-    fn run(&self, values: &mut Values<'_>, uses: &[Use], conditions: &Conditions<'_>) -> Result<Vec<Value>, Fault> {
+    fn run(
+        &self,
+        values: &mut Values<'_>,
+        uses: &[Use],
+        outputs: &[usize],
+        turn: &Turn<'_>,
+        conditions: &Conditions<'_>,
+    ) -> Result<Vec<Value>, Fault> {
+        let read = || turn.read.iter().filter_map(|at| Some((uses.get(*at)?, *self.inputs.get(*at)?)));
         // A value that is not read again is passed with its memory, so that the engine can write its result there.
-        let mut taken: Vec<Option<ValueOrView<'_>>> = uses
-            .iter()
-            .map(|used| if used.is_last { values.get_mut(used.place).and_then(Option::take) } else { None })
+        let mut taken: Vec<Option<ValueOrView<'_>>> = read()
+            .map(|(used, _)| if turn.is_last(*used) { values.get_mut(used.place).and_then(Option::take) } else { None })
             .collect();
-        let mut inputs = Vec::with_capacity(uses.len());
-        for ((used, taken), id) in uses.iter().zip(&mut taken).zip(&self.inputs) {
-            let value = if used.is_last { taken.take().ok_or_else(missing)? } else { view(values, used.place)? };
-            inputs.push((*id, value));
+        let mut inputs = Vec::with_capacity(taken.len());
+        for ((used, id), taken) in read().zip(&mut taken) {
+            let value = if turn.is_last(*used) { taken.take().ok_or_else(missing)? } else { view(values, used.place)? };
+            inputs.push((id, value));
         }
-        let run = self.model.run(inputs, &self.outputs, Some(conditions.options.clone()));
+        let needed = self.outputs.iter().zip(outputs).filter(|(_, place)| turn.plan.needs(**place));
+        let needed: Vec<NodeId> = needed.map(|(id, _)| *id).collect();
+        let run = self.model.run(inputs, &needed, Some(conditions.options.clone()));
         run.map_err(|error| Fault::Failed(error.to_string()))
     }
 }
 
 impl LoopPiece<Compiled> {
-    fn run(&self, values: &mut Values<'_>, conditions: &Conditions<'_>) -> Result<Vec<Value>, Fault> {
+    fn run(&self, values: &mut Values<'_>, turn: &Turn<'_>, conditions: &Conditions<'_>) -> Result<Vec<Value>, Fault> {
         let rounds = self.rounds.map(|place| number(values, place, "the number of rounds of a Loop")).transpose()?;
         let condition = self.condition.map(|place| number(values, place, "the condition of a Loop")).transpose()?;
         let (rounds, mut goes_on) = (rounds.unwrap_or(i32::MAX), condition.unwrap_or(1));
         let mut carried = Vec::with_capacity(self.carried.len());
         for used in &self.carried {
-            carried.push(take_or_copy(values, *used)?);
+            carried.push(take_or_copy(values, used.place, turn.is_last(*used))?);
         }
         let captured = self.captured.iter().map(|place| view(values, *place)).collect::<Result<Vec<_>, _>>()?;
         let mut lists: Vec<Vec<Value>> = Vec::new();
@@ -164,7 +207,7 @@ impl LoopPiece<Compiled> {
             conditions.check()?;
             let first = [Tensor::from(round).into(), Tensor::from(goes_on).into()];
             let given = first.into_iter().chain(std::mem::take(&mut carried)).chain(captured.iter().cloned());
-            let mut results = self.body.run(given, conditions)?.into_iter();
+            let mut results = self.body.run_all(given, conditions)?.into_iter();
             goes_on = results.next().as_ref().and_then(whole).ok_or_else(|| not_one("the condition of a Loop"))?;
             carried.extend(results.by_ref().take(self.carried.len()).map(ValueOrView::Value));
             lists.iter_mut().zip(results).for_each(|(list, value)| list.push(value));
@@ -217,9 +260,9 @@ fn view<'s>(values: &'s Values<'_>, place: usize) -> Result<ValueOrView<'s>, Fau
     values.get(place).and_then(Option::as_ref).map(|value| ValueOrView::View(value.as_view())).ok_or_else(missing)
 }
 
-fn take_or_copy<'v>(values: &mut Values<'v>, used: Use) -> Result<ValueOrView<'v>, Fault> {
-    let at = values.get_mut(used.place).ok_or_else(missing)?;
-    if used.is_last { at.take() } else { at.clone() }.ok_or_else(missing)
+fn take_or_copy<'v>(values: &mut Values<'v>, place: usize, is_last: bool) -> Result<ValueOrView<'v>, Fault> {
+    let at = values.get_mut(place).ok_or_else(missing)?;
+    if is_last { at.take() } else { at.clone() }.ok_or_else(missing)
 }
 
 fn number(values: &Values<'_>, place: usize, what: &str) -> Result<i32, Fault> {

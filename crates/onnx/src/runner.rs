@@ -140,10 +140,14 @@ fn run_graph(
                     return Err(Fault::Failed(format!("missing input '{name}'")));
                 }
             }
-            let mut made: Vec<Option<Value>> =
-                program.run(given.into_iter().flatten(), conditions)?.into_iter().map(Some).collect();
-            let take = |at: &usize| made.get_mut(ids.output(*at)?)?.take();
-            wanted.iter().map(take).collect::<Option<_>>().ok_or_else(unknown)
+            let nodes: Vec<usize> =
+                wanted.iter().map(|at| ids.output(*at)).collect::<Option<_>>().ok_or_else(unknown)?;
+            let is_wanted = |at: usize| nodes.contains(&at);
+            let part = (!(0..program.outputs.len()).all(is_wanted)).then(|| program.plan_for(is_wanted));
+            let plan = part.as_ref().unwrap_or(&program.plan);
+            let mut made = program.run(given.into_iter().flatten(), plan, conditions)?;
+            let take = |at: &usize| made.get_mut(*at)?.take();
+            nodes.iter().map(take).collect::<Option<_>>().ok_or_else(unknown)
         }
     }
 }

@@ -1,7 +1,6 @@
 //! How does the embedded engine load a model?
 
 use std::io::Cursor;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -10,13 +9,15 @@ use nerite_backend::onnx::{self, BACKEND, Nodes, Ports, UntrustedInputs};
 use nerite_backend::{CostBound, Instance, InstanceSpec, Joined, LoadContext, Model, Ragged, Runtime};
 use nerite_config::ModelConfig;
 use nerite_request::Status;
-use rten::{LoadError, LoadErrorKind, ModelOptions};
+use rten::{LoadError, LoadErrorKind};
+use rten_onnx::onnx::GraphProto;
 
 use crate::convert::{CURE, is_spoken};
+use crate::engine::{Engine, Fault};
 use crate::graph::Written;
 use crate::instance::EmbeddedInstance;
 use crate::loaded::{Graph, Loaded};
-use crate::{audit, cut, defaults, graph, rewrite};
+use crate::{audit, cut, defaults, graph, rewrite, weights};
 
 /// The engine's version, as in Cargo.lock.
 const VERSION: &str = "0.27.0";
@@ -64,16 +65,7 @@ impl Runtime for Embedded {
         let defaults = defaults::take(&mut written.graph, &opened).map_err(|why| cannot(context, &why))?;
         let magnitudes = audit::audit(&written).map_err(|why| cannot(context, &why))?;
         let is_rewritten = rewrite::rewrite(&mut written.graph) || !defaults.is_empty();
-        let graph = match cut::cut(&written.graph) {
-            Some(program) => {
-                let mut load = |piece| {
-                    let bytes = written.piece_bytes(piece).map_err(|why| cannot(context, &why))?;
-                    load_graph(context, &path, &Source::Rewritten(bytes))
-                };
-                Graph::cut(program.compile(&mut load)?, &ports)
-            }
-            None => Graph::whole(load_whole(context, &path, &nodes, written, is_rewritten)?, &ports),
-        };
+        let graph = load_pieces_or_whole(context, &path, &nodes, &ports, written, is_rewritten)?;
         let threads = onnx::threads(context)?;
         let cost_bound = onnx::cost_bound(&nodes, &ports);
         let untrusted_inputs = UntrustedInputs::of(&nodes.graph);
@@ -108,6 +100,36 @@ impl Model for EmbeddedModel {
     }
 }
 
+fn load_pieces_or_whole(
+    context: &LoadContext,
+    path: &Path,
+    nodes: &Nodes,
+    ports: &Ports,
+    mut written: Written,
+    is_rewritten: bool,
+) -> Result<Graph, Status> {
+    let can_be_cut = cut::can_be_cut(&written.graph);
+    let shared = if can_be_cut { weights::take(&mut written.graph) } else { Vec::new() };
+    let refers_to_shared = !shared.is_empty();
+    let engine = Engine::new(is_optimised(context), shared);
+    let Some(program) = can_be_cut.then(|| cut::cut(&written.graph)).flatten() else {
+        let model = if is_rewritten || refers_to_shared {
+            load_rewritten(context, path, &engine, written, refers_to_shared)?
+        } else {
+            load_as_written(context, path, &engine, nodes, written)?
+        };
+        return Ok(Graph::whole(model, ports));
+    };
+    // The pieces are all that is still needed. Otherwise the weights would be in memory several times.
+    written.graph = GraphProto::default();
+    drop(context.files.take_bytes(path));
+    let mut load = |piece| {
+        let bytes = written.piece_bytes(piece).map_err(|why| cannot(context, &why))?;
+        load_graph(context, path, &engine, Source::Rewritten(bytes))
+    };
+    Ok(Graph::cut(program.compile(&mut load)?, ports))
+}
+
 /// What the engine reads a graph from.
 enum Source {
     /// The bytes that the load read.
@@ -126,9 +148,20 @@ fn read(context: &LoadContext, path: &Path, bytes: &[u8]) -> Result<Written, Sta
     graph::read(bytes).map_err(|why| unreadable(context, path, &why))
 }
 
-/// The bytes of a graph that was rewritten.
-fn rewritten(context: &LoadContext, written: Written) -> Result<Vec<u8>, Status> {
-    if let Some(constant) = rewrite::constant_outside(&written.graph) {
+fn is_optimised(context: &LoadContext) -> bool {
+    let optimization = context.config.optimization.as_ref();
+    optimization.and_then(|optimization| optimization.graph.as_ref()).is_none_or(|graph| graph.level != NO_OPTIMIZATION)
+}
+
+/// Loads a graph in one piece that was rewritten, or refers to weights that were moved out of it.
+fn load_rewritten(
+    context: &LoadContext,
+    path: &Path,
+    engine: &Engine,
+    written: Written,
+    refers_to_shared: bool,
+) -> Result<rten::Model, Status> {
+    if let Some(constant) = rewrite::constant_outside(&written.graph).filter(|_| !refers_to_shared) {
         return Err(cannot(
             context,
             &format!(
@@ -137,61 +170,40 @@ fn rewritten(context: &LoadContext, written: Written) -> Result<Vec<u8>, Status>
             ),
         ));
     }
-    written.into_bytes().map_err(|why| cannot(context, &why))
+    let bytes = written.into_bytes().map_err(|why| cannot(context, &why))?;
+    load_graph(context, path, engine, Source::Rewritten(bytes))
 }
 
-/// Loads the graph in one piece. It is dropped before the engine makes its own. Otherwise its weights would be in memory twice.
-fn load_whole(
+/// Loads the graph of the file in one piece. It is dropped before the engine makes its own. Otherwise its weights would be in memory twice.
+fn load_as_written(
     context: &LoadContext,
     path: &Path,
+    engine: &Engine,
     nodes: &Nodes,
     written: Written,
-    is_rewritten: bool,
 ) -> Result<rten::Model, Status> {
     let is_known = nodes.external_files.is_empty() && written.tells_version();
-    let source = if is_rewritten {
-        Source::Rewritten(rewritten(context, written)?)
-    } else {
-        drop(written);
-        if is_known { Source::Read } else { Source::File }
-    };
-    load_graph(context, path, &source)
+    drop(written);
+    load_graph(context, path, engine, if is_known { Source::Read } else { Source::File })
 }
 
-/// Loads the graph, optimised unless the configuration says no. The engine's optimiser panics at some graphs that the
-/// engine runs well without it. These are loaded again without the optimiser.
-fn load_graph(context: &LoadContext, path: &Path, source: &Source) -> Result<rten::Model, Status> {
-    let level = context.config.optimization.as_ref().and_then(|o| o.graph.as_ref()).map_or(0, |graph| graph.level);
-    let mut first_error = None;
-    for optimise in [true, false] {
-        if optimise && level == NO_OPTIMIZATION {
-            continue;
-        }
-        // The engine keeps none of these bytes, and no later look needs them. A second attempt reads the file again.
-        let bytes = match source {
-            Source::Read => context.files.take_bytes(path).map_err(|e| unreadable(context, path, &e.to_string()))?,
-            Source::Rewritten(bytes) => bytes.clone(),
-            Source::File => Vec::new(),
-        };
-        let is_file = matches!(source, Source::File);
-        match catch_unwind(AssertUnwindSafe(|| load_once((!is_file).then_some(bytes), path, optimise))) {
-            Ok(Ok(model)) => return Ok(model),
-            Ok(Err(error)) if error.kind() != LoadErrorKind::OptimizeError => {
-                return Err(refused(context, path, &error));
+fn load_graph(context: &LoadContext, path: &Path, engine: &Engine, mut source: Source) -> Result<rten::Model, Status> {
+    let mut give = |is_last: bool| {
+        Ok(match &mut source {
+            // The engine keeps none of these bytes, and no later look needs them. A second attempt reads the file again.
+            Source::Read => {
+                Some(context.files.take_bytes(path).map_err(|e| unreadable(context, path, &e.to_string()))?)
             }
-            Ok(Err(error)) => first_error = first_error.or_else(|| Some(cannot(context, &error.to_string()))),
-            Err(_) => {}
-        }
-    }
-    Err(first_error.unwrap_or_else(|| cannot(context, "it fails in the middle of loading the graph")))
-}
-
-fn load_once(bytes: Option<Vec<u8>>, path: &Path, optimise: bool) -> Result<rten::Model, LoadError> {
-    let mut options = ModelOptions::with_all_ops();
-    options.enable_optimization(optimise);
-    match bytes {
-        Some(bytes) => options.load(bytes),
-        None => options.load_file(path),
+            Source::Rewritten(bytes) if is_last => Some(std::mem::take(bytes)),
+            Source::Rewritten(bytes) => Some(bytes.clone()),
+            Source::File => None,
+        })
+    };
+    match engine.load(path, &mut give) {
+        Ok((model, _)) => Ok(model),
+        Err(Fault::Bytes(status)) => Err(status),
+        Err(Fault::Refused(error)) => Err(refused(context, path, &error)),
+        Err(Fault::Panicked) => Err(cannot(context, "it fails in the middle of loading the graph")),
     }
 }
 

@@ -98,7 +98,8 @@ fn a_run_ends_when_its_client_goes_and_the_instance_serves_the_next() {
     let after = run(&mut *instance, rounds(3), &["y"], &cancel).unwrap().unwrap();
     cancel.cancel();
     assert_eq!(numbers(&after, "y"), (vec![2], vec![4.0, 8.0]));
-    assert_eq!(run(&mut *instance, rounds(0), &["y"], &Cancel::new()).unwrap().unwrap().outputs.len(), 1);
+    let none = run(&mut *instance, rounds(0), &["y"], &Cancel::new()).unwrap().unwrap();
+    assert_eq!(numbers(&none, "y"), (vec![2], vec![1.0, 2.0]));
 }
 
 /// The numbers are those of ONNX Runtime.
@@ -119,4 +120,67 @@ fn loops_in_loops_and_branches_are_computed_as_written() {
         cancel.cancel();
         assert_eq!(going.join().unwrap().unwrap().unwrap_err().code, Code::Cancelled);
     });
+}
+
+#[track_caller]
+fn check(graph: &str, count: i64, wanted: &[&str], expect: &[(&str, &[i64], &[f32])]) {
+    let mut instance = instance(graph);
+    let answer = run(&mut *instance, rounds(count), wanted, &Cancel::new());
+    let answer = answer.expect("no answer in time").unwrap();
+    assert_eq!(answer.outputs.len(), wanted.len());
+    for (name, shape, values) in expect {
+        assert_eq!(numbers(&answer, name), (shape.to_vec(), values.to_vec()), "{name}");
+    }
+}
+
+/// After no rounds there is no list, and endless rounds have no end.
+#[test]
+fn only_loops_run_that_a_wanted_output_is_computed_from() {
+    check("chosen_rounds", 0, &["y"], &[("y", &[2], &[1.0, 2.0])]);
+    check("chosen_rounds", ENDLESS, &["beside"], &[("beside", &[2], &[1.0, 2.0])]);
+    check("chosen_rounds", 1, &["after", "beside"], &[("after", &[1, 2], &[1.0, 2.0]), ("beside", &[2], &[1.0, 2.0])]);
+    check(
+        "chosen_rounds",
+        2,
+        &["list", "y"],
+        &[("list", &[2, 2], &[-1.0, -2.0, -1.0, -2.0]), ("y", &[2], &[3.0, 6.0])],
+    );
+}
+
+#[test]
+fn loops_share_large_weights_that_are_an_output_as_well() {
+    let mut instance = instance("shared_rounds");
+    let weights: Vec<f32> = (0..300).map(|number| number as f32).collect();
+    let inputs = || {
+        let x = tensor("x", DataType::Fp32, &[300], vec![0.5f32; 300]);
+        vec![x, tensor("rounds", DataType::Int64, &[], vec![2i64])]
+    };
+    for wanted in [&["y", "w"][..], &["w"], &["y"], &["y", "w"]] {
+        let answer = run(&mut *instance, inputs(), wanted, &Cancel::new()).unwrap().unwrap();
+        for name in wanted {
+            let expect = weights.iter().map(|number| if *name == "w" { *number } else { 6.0 * number + 0.5 });
+            assert_eq!(numbers(&answer, name), (vec![300], expect.collect()), "{wanted:?}");
+        }
+    }
+}
+
+#[test]
+fn equal_constants_can_be_outputs() {
+    let mut instance = instance("equal_rounds");
+    let answer = run(&mut *instance, rounds(1), &["y", "three", "drei"], &Cancel::new()).unwrap().unwrap();
+    assert_eq!(numbers(&answer, "y"), (vec![2], vec![2.0, 4.0]));
+    for output in answer.outputs.iter().skip(1) {
+        assert_eq!(output.data.numbers::<i64>().unwrap().to_vec(), vec![3], "{}", output.name);
+    }
+}
+
+#[test]
+fn names_mean_what_the_graph_says() {
+    check("named_rounds", 2, &["y"], &[("y", &[2], &[11.0, 22.0])]);
+    check("hiding_rounds", 2, &["y"], &[("y", &[2], &[202.0, 203.0])]);
+}
+
+#[test]
+fn a_loop_may_be_written_after_what_reads_its_result() {
+    check("disordered_rounds", 2, &["y"], &[("y", &[2], &[-3.0, -6.0])]);
 }

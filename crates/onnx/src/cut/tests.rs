@@ -38,16 +38,17 @@ fn adding(inputs: &[&str], output: &str, added: &str) -> NodeProto {
 
 /// The pieces with their places; a last use has an exclamation mark.
 fn shown(program: &Program<GraphProto>) -> String {
-    let used = |used: &Use| format!("{}{}", used.place, if used.is_last { "!" } else { "" });
-    let piece = |piece: &Piece<GraphProto>| match piece {
-        Piece::Plain { graph, inputs, outputs } => {
+    let used =
+        |at: usize, used: &Use| format!("{}{}", used.place, if program.plan.is_last(at, *used) { "!" } else { "" });
+    let piece = |(at, piece): (usize, &Piece<GraphProto>)| match piece {
+        Piece::Plain { graph, inputs, outputs, .. } => {
             let ops: Vec<&str> = graph.node.iter().filter_map(|node| node.op_type.as_deref()).collect();
             let constants = graph.initializer.len();
-            let inputs: Vec<String> = inputs.iter().map(used).collect();
+            let inputs: Vec<String> = inputs.iter().map(|one| used(at, one)).collect();
             format!("{}+{constants}({}) -> {outputs:?}", ops.join(","), inputs.join(" "))
         }
         Piece::Loop(LoopPiece { rounds, condition, carried, captured, body, outputs }) => {
-            let carried: Vec<String> = carried.iter().map(used).collect();
+            let carried: Vec<String> = carried.iter().map(|one| used(at, one)).collect();
             let ends = (rounds.map_or(-1, |at| at as i64), condition.map_or(-1, |at| at as i64));
             format!("Loop{ends:?}({} {captured:?}) {{ {} }} -> {outputs:?}", carried.join(" "), shown(body))
         }
@@ -56,12 +57,13 @@ fn shown(program: &Program<GraphProto>) -> String {
             format!("If {condition} {captured:?} {{ {} }} {{ {} }} -> {outputs:?}", shown(then), shown(other))
         }
     };
-    program.pieces.iter().map(piece).collect::<Vec<_>>().join("; ")
+    program.pieces.iter().enumerate().map(piece).collect::<Vec<_>>().join("; ")
 }
 
 #[track_caller]
 fn check(graph: &GraphProto, expect: Option<&str>) {
-    assert_eq!(cut(graph).as_ref().map(shown).as_deref(), expect);
+    let program = can_be_cut(graph).then(|| cut(graph)).flatten();
+    assert_eq!(program.as_ref().map(shown).as_deref(), expect);
 }
 
 #[test]
@@ -122,4 +124,114 @@ fn a_graph_that_cannot_be_cut_stays_whole() {
         ..TensorProto::default()
     });
     check(&outside, None);
+}
+
+#[test]
+fn a_graph_stays_whole_if_it_uses_a_name_that_the_cut_would_make() {
+    let with = |made: &str| {
+        let nodes = vec![
+            node("Neg", &["x"], &[made], vec![]),
+            adding(&["rounds", "", "c"], "s", "x"),
+            node("Add", &["s", made], &["y"], vec![]),
+        ];
+        graph(&["x", "rounds"], nodes, &["y"], &["c"])
+    };
+    assert!(cut(&with("d/value")).is_some());
+    check(&with("c/value"), None);
+    let mut also_constant = with("d/value");
+    also_constant.initializer.push(TensorProto { name: Some("c/value".to_owned()), ..TensorProto::default() });
+    check(&also_constant, None);
+    check(&graph(&["rounds", "c/value"], vec![adding(&["rounds", "", "c"], "y", "c/value")], &["y"], &["c"]), None);
+}
+
+#[test]
+fn a_graph_stays_whole_if_a_loop_makes_what_was_read_before() {
+    let (read, made) = (node("Neg", &["s"], &["y"], vec![]), adding(&["rounds", "", "x"], "s", "x"));
+    let with = |nodes| graph(&["x", "rounds"], nodes, &["y"], &[]);
+    assert!(cut(&with(vec![made.clone(), read.clone()])).is_some());
+    check(&with(vec![read, made]), None);
+}
+
+#[test]
+fn two_loops_share_the_value_of_a_constant_that_is_a_result_as_well() {
+    let nodes = vec![adding(&["rounds", "", "c"], "a", "c"), adding(&["rounds", "", "c"], "b", "c")];
+    let body = |places: &str| format!("{{ Identity,Add+1(1! 2!) -> [3, 4] }} -> [Some({places})]");
+    let expect = format!("Identity+1() -> [1]; Loop(0, -1)(1 []) {}; Loop(0, -1)(1 []) {}", body("2"), body("3"));
+    check(&graph(&["rounds"], nodes, &["a", "b", "c"], &["c"]), Some(&expect));
+}
+
+#[test]
+fn a_constant_inside_a_round_hides_the_one_around_it() {
+    let mut hiding = adding(&["rounds", "", "x"], "s", "c");
+    let body = hiding.attribute.first_mut().and_then(|attribute| attribute.g.as_mut());
+    let own = TensorProto { name: Some("c".to_owned()), int32_data: vec![1, 2, 3], ..TensorProto::default() };
+    body.expect("a loop has a body").initializer.push(own);
+    let nodes = vec![hiding, node("Add", &["s", "c"], &["y"], vec![])];
+    let program = cut(&graph(&["x", "rounds"], nodes, &["y"], &["c"])).expect("it can be cut");
+    let [Piece::Loop(LoopPiece { body, .. }), Piece::Plain { graph: after, .. }] = &program.pieces[..] else {
+        panic!("{program:?}");
+    };
+    let Some(Piece::Plain { graph: round, .. }) = body.pieces.first() else { panic!("{body:?}") };
+    let lens = |graph: &GraphProto| graph.initializer.iter().map(|one| one.int32_data.len()).collect::<Vec<_>>();
+    assert_eq!((lens(round), lens(after)), (vec![3], vec![0]));
+}
+
+/// Three pieces read the constant: two bodies and what comes after them. So it is copied twice.
+#[test]
+fn a_graph_stays_whole_if_too_many_bytes_of_constants_would_be_copied() {
+    let with = |bytes: usize| {
+        let nodes = vec![
+            adding(&["rounds", "", "x"], "a", "c"),
+            adding(&["rounds", "", "x"], "b", "c"),
+            node("Sum", &["a", "b", "c"], &["y"], vec![]),
+        ];
+        let mut whole = graph(&["x", "rounds"], nodes, &["y"], &["c"]);
+        whole.initializer.iter_mut().for_each(|one| one.raw_data = Some(RefCell::new(vec![0; bytes])));
+        whole
+    };
+    assert!(cut(&with(COPIED_BYTES_MAX / 2)).is_some());
+    assert!(cut(&with(COPIED_BYTES_MAX / 2 + 1)).is_none());
+}
+
+#[test]
+fn large_weights_are_not_copied_into_the_pieces_that_read_them() {
+    let nodes = vec![adding(&["rounds", "", "x"], "a", "c"), node("Add", &["a", "c"], &["y"], vec![])];
+    let mut whole = graph(&["x", "rounds"], nodes, &["y"], &["c"]);
+    for constant in &mut whole.initializer {
+        constant.data_type = Some(rten_onnx::onnx::DataType::FLOAT);
+        constant.raw_data = Some(RefCell::new(vec![0; COPIED_BYTES_MAX + 4]));
+    }
+    assert_eq!(crate::weights::take(&mut whole).len(), COPIED_BYTES_MAX + 16);
+    let program = cut(&whole).expect("it can be cut");
+    let last = program.pieces.last().expect("it has pieces");
+    let Piece::Plain { graph, .. } = last else { panic!("{last:?}") };
+    let constant = graph.initializer.first().expect("it reads the constant");
+    assert!(constant.raw_data.is_none() && constant.external_data.len() == 3);
+}
+
+#[test]
+fn only_what_the_wanted_results_are_computed_from_runs() {
+    let nodes = vec![
+        adding(&["rounds", "", "x"], "a", "x"),
+        adding(&["rounds", "", "x"], "b", "x"),
+        node("Neg", &["x"], &["c"], vec![]),
+        node("Neg", &["b"], &["d"], vec![]),
+    ];
+    let program = cut(&graph(&["x", "rounds"], nodes, &["a", "b", "c", "d"], &[])).expect("it can be cut");
+    let check = |wanted: &[usize], expect: [Option<&[usize]>; 3]| {
+        let plan = program.plan_for(|at| wanted.contains(&at));
+        assert_eq!([0, 1, 2].map(|piece| plan.inputs(piece)), expect, "{wanted:?}");
+        let is_wanted: Vec<usize> = (0..4).filter(|at| plan.wants(*at)).collect();
+        assert_eq!(is_wanted, wanted);
+    };
+    check(&[0, 1, 2, 3], [Some(&[]), Some(&[]), Some(&[0, 1])]);
+    check(&[0], [Some(&[]), None, None]);
+    check(&[1], [None, Some(&[]), None]);
+    check(&[2], [None, None, Some(&[0])]);
+    check(&[3], [None, Some(&[]), Some(&[1])]);
+    check(&[], [None, None, None]);
+    // The input x, at place 0, may be overwritten by the last piece that runs.
+    let first = Use { place: 0, is_shared: false };
+    let is_last = |wanted: usize| [0, 2].map(|piece| program.plan_for(|at| at == wanted).is_last(piece, first));
+    assert_eq!((is_last(0), is_last(2)), ([true, false], [false, true]));
 }

@@ -1,0 +1,99 @@
+//! How do the pieces of a graph share its weights?
+//!
+//! Several pieces may read the same constant. So the bytes of large constants are moved out of the graph, one after the other, to one place. For the
+//! engine this place is a file of data beside the model's. Each piece refers to it, and the engine's tensors are views of it. Numbers that the engine
+//! keeps in another type (INT64, BOOL, FP64, FP16) stay in the graph, because each piece has them converted.
+
+use rten_onnx::onnx::{DataLocation, DataType as Onnx, GraphProto, StringStringEntryProto, TensorProto};
+
+/// The name of the place. The engine wants this ending.
+pub const FILE: &str = "pieces.data";
+
+/// Smaller constants stay in the graph.
+const SHARED_BYTES_MIN: usize = 1024;
+
+/// Each constant starts at a multiple of this number of bytes, as any number needs it.
+const ALIGNMENT: usize = 16;
+
+/// Moves the bytes of large constants out of the graph, which must have no constants in other files. Returns them in one
+/// piece; none if there is no memory for it, and then the graph is as before.
+pub fn take(graph: &mut GraphProto) -> Vec<u8> {
+    let mut total = 0usize;
+    each(graph, &mut |constant| {
+        total = total.saturating_add(shared_len(constant).map_or(0, |len| len.next_multiple_of(ALIGNMENT)));
+    });
+    let mut all = Vec::new();
+    if all.try_reserve_exact(total).is_ok() {
+        each(graph, &mut |constant| take_one(constant, &mut all));
+    }
+    all
+}
+
+fn take_one(constant: &mut TensorProto, all: &mut Vec<u8>) {
+    if shared_len(constant).is_none() {
+        return;
+    }
+    let Some(raw) = constant.raw_data.take() else { return };
+    let raw = raw.into_inner();
+    let entry = |key: &str, value: String| StringStringEntryProto { key: Some(key.to_owned()), value: Some(value) };
+    constant.data_location = Some(DataLocation::EXTERNAL);
+    constant.external_data = vec![
+        entry("location", FILE.to_owned()),
+        entry("offset", all.len().to_string()),
+        entry("length", raw.len().to_string()),
+    ];
+    all.extend_from_slice(&raw);
+    all.resize(all.len().next_multiple_of(ALIGNMENT), 0);
+}
+
+/// The number of bytes of a constant that can be shared.
+fn shared_len(constant: &TensorProto) -> Option<usize> {
+    let is_kept_as_it_is = matches!(constant.data_type, Some(Onnx::FLOAT | Onnx::INT32 | Onnx::INT8 | Onnx::UINT8));
+    let len = constant.raw_data.as_ref()?.borrow().len();
+    (is_kept_as_it_is && len >= SHARED_BYTES_MIN).then_some(len)
+}
+
+fn each(graph: &mut GraphProto, then: &mut dyn FnMut(&mut TensorProto)) {
+    graph.initializer.iter_mut().for_each(&mut *then);
+    for node in &mut graph.node {
+        let is_constant = node.op_type.as_deref() == Some("Constant");
+        for attribute in &mut node.attribute {
+            attribute.t.as_mut().filter(|_| is_constant).into_iter().for_each(&mut *then);
+            if let Some(inner) = &mut attribute.g {
+                each(inner, then);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    fn constant(name: &str, onnx: Onnx, bytes: Vec<u8>) -> TensorProto {
+        let raw_data = Some(RefCell::new(bytes));
+        TensorProto { name: Some(name.into()), data_type: Some(onnx), raw_data, ..TensorProto::default() }
+    }
+
+    #[test]
+    fn large_constants_move_to_one_place_and_others_stay() {
+        let initializer = vec![
+            constant("a", Onnx::FLOAT, vec![1; 1028]),
+            constant("small", Onnx::FLOAT, vec![2; 8]),
+            constant("converted", Onnx::INT64, vec![3; 2048]),
+            constant("b", Onnx::UINT8, vec![4; 1024]),
+        ];
+        let mut graph = GraphProto { initializer, ..GraphProto::default() };
+        let all = take(&mut graph);
+        assert_eq!((all.len(), all.get(1027..1041)), (2064, Some(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4][..])));
+        let said = |constant: &TensorProto| {
+            let values: Vec<&str> = constant.external_data.iter().filter_map(|one| one.value.as_deref()).collect();
+            (constant.raw_data.as_ref().map_or(0, |raw| raw.borrow().len()), values.join(" "))
+        };
+        let expect = [(0, "pieces.data 0 1028"), (8, ""), (2048, ""), (0, "pieces.data 1040 1024")];
+        let shown: Vec<(usize, String)> = graph.initializer.iter().map(said).collect();
+        assert_eq!(shown, expect.map(|(len, said)| (len, said.to_owned())));
+    }
+}
