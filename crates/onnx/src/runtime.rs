@@ -109,7 +109,12 @@ fn load_pieces_or_whole(
     is_rewritten: bool,
 ) -> Result<Graph, Status> {
     let can_be_cut = cut::can_be_cut(&written.graph);
-    let shared = if can_be_cut { weights::take(&mut written.graph) } else { Vec::new() };
+    let mut shared = Vec::new();
+    if can_be_cut {
+        // Otherwise the weights would be in memory three times while they are moved: in the file's bytes, in the graph and in one place.
+        drop(context.files.take_bytes(path));
+        shared = weights::take(&mut written.graph);
+    }
     let refers_to_shared = !shared.is_empty();
     let engine = Engine::new(is_optimised(context), shared);
     let Some(program) = can_be_cut.then(|| cut::cut(&written.graph)).flatten() else {
@@ -120,9 +125,8 @@ fn load_pieces_or_whole(
         };
         return Ok(Graph::whole(model, ports));
     };
-    // The pieces are all that is still needed. Otherwise the weights would be in memory several times.
+    // The pieces are all that is still needed.
     written.graph = GraphProto::default();
-    drop(context.files.take_bytes(path));
     let mut load = |piece| {
         let bytes = written.piece_bytes(piece).map_err(|why| cannot(context, &why))?;
         load_graph(context, path, &engine, Source::Rewritten(bytes))
