@@ -415,6 +415,31 @@ def test_workers_of_every_start_method_find_the_module(start, method):  # noqa: 
     assert "worker 3" in server.printed()
 
 
+FORKED = """
+import os, signal, time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        ended = []
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            child = os.fork()
+            if child == 0:
+                time.sleep(60)
+                os._exit(0)
+            os.kill(child, number)
+            ended.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        os.kill(os.getpid(), signal.SIGTERM)
+        return [pb_utils.InferenceResponse([], error=pb_utils.TritonError(str(ended)))]
+"""
+
+
+def test_signals_end_the_processes_that_a_model_forks_but_not_its_own(start):  # noqa: F811
+    server = start(FORKED)
+    for _ in range(2):
+        assert "[-15, -1]" in str(server.execute(server.request())["responses"])
+
+
 def test_an_unknown_packet_without_a_command_is_passed_over(start):  # noqa: F811
     server = start(OBEDIENT)
     server.send({"forget": [77]})

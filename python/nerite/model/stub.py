@@ -28,6 +28,10 @@ from .logger import Logger
 from .memory import Guard, Memory, Unmapped
 from .tensors import Tensor
 
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# The signal mask of a thread that forks, before it forks.
+_held = threading.local()
+
 _PR_SET_PDEATHSIG = 1
 # The interval, in seconds, of checks which memory an idle model still uses.
 _LOOK_S = 1.0
@@ -344,6 +348,36 @@ def _stub(
     return Stub(Channel(channel), SideChannel(side), Calls(calls), guard, stderr)
 
 
+def _pass_over(number: int, frame: object) -> None:
+    """Handles a signal by doing nothing."""
+
+
+def _leave_the_end_to_the_server() -> None:
+    """Lets no signal but the server's SIGKILL end this process."""
+    for number in _ENDING_SIGNALS:
+        # A handler is set instead of SIG_IGN, because programs that a model starts would inherit SIG_IGN. They do inherit what the server itself
+        # ignores: under nohup, SIGHUP.
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _pass_over)
+
+
+def _hold_signals() -> None:
+    """Holds these signals back before a fork. One that came to the new process before its handlers are reset would be lost."""
+    _held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING_SIGNALS)
+
+
+def _let_signals_through() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _held.mask)
+
+
+def _end_by_signals() -> None:
+    """Undoes :func:`_leave_the_end_to_the_server` in a forked process. Handlers that the model has set stay."""
+    for number in _ENDING_SIGNALS:
+        if signal.getsignal(number) is _pass_over:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    _let_signals_through()
+
+
 def run(channel: socket.socket, side: socket.socket, calls: int, stderr: int, guard: Optional[int] = None) -> None:
     """The entry point for the launcher. ``channel`` and ``side`` are connected sockets. The others are descriptors: of another socket, of the
     server's standard error, and of the guard library.
@@ -351,11 +385,9 @@ def run(channel: socket.socket, side: socket.socket, calls: int, stderr: int, gu
     # As in Triton, whose process embeds the interpreter.
     sys.argv[:] = [""]
     _end_with_the_server()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # The server decides when a model ends. A handler is set instead of SIG_IGN, because programs that a model starts would inherit
-        # SIG_IGN. They do inherit what the server itself ignores: under nohup, SIGHUP.
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, lambda *_: None)
+    _leave_the_end_to_the_server()
+    # A worker that the model forks can be ended by these signals, as `multiprocessing` does it.
+    os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_through, after_in_child=_end_by_signals)
     workers.name_as_tritons()
     if sources := getattr(__spec__ and __spec__.loader, "sources", None):
         workers.put_on_path(sources)
@@ -365,6 +397,7 @@ def run(channel: socket.socket, side: socket.socket, calls: int, stderr: int, gu
             stub.serve()
             break
         except template.Forked as forked:
+            _leave_the_end_to_the_server()
             fork = _stub(*forked.ends)
             fork.inherit(stub)
             stub = fork
