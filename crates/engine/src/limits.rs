@@ -14,7 +14,7 @@ pub const QUICK_RUNS_MIN: u64 = 3;
 pub const SLOW_NS: u64 = 50_000_000;
 /// How long a model's new version waits for the requests of ensembles that it does not fit.
 pub const MAKE_WAY_MAX: Duration = Duration::from_secs(5);
-/// After a slow run, this many quick ones of as many bytes or more, in a row, let such requests be quick again.
+/// After a slow run, this many quick ones of as many bytes or more, without another slow one, let such requests be quick again.
 pub const RECOVERY_RUNS_MIN: u32 = 256;
 /// The most such runs that it takes, however often there was a slow one. A client that makes runs look slow or quick at will delays others by one slow
 /// run in so many.

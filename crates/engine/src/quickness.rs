@@ -8,7 +8,7 @@
 //!   differs by a factor of two for each dimension that a client may choose. The first requests of a class run on workers. Sizes are those that the model
 //!   gets: of two lengths within a power of two, one may be padded to a small bucket and one to the largest.
 //! - After a run that took [`SLOW_NS`], no request with as many input bytes (in powers of two) or more counts as quick. They run on workers, until
-//!   [`RECOVERY_RUNS_MIN`] of them in a row were quick there: a busy machine makes a run look slow now and then. After each recovery they need
+//!   [`RECOVERY_RUNS_MIN`] of them were quick there and none was slow: a busy machine makes a run look slow now and then. After each recovery they need
 //!   twice as many, at most [`RECOVERY_RUNS_MAX`]. The processor time of the thread would not tell such a run from a slow one, because most engines
 //!   compute on threads of their own while this one waits.
 //!   Runs that are only a little too long raise the mean of their class. The class runs on workers until its mean has come down.
@@ -36,7 +36,7 @@ pub struct Quickness {
     classes: Box<[AtomicU64]>,
     /// The smallest class of input bytes (see [`class_of`]) that had a slow run and has not recovered; `u32::MAX` if none.
     slow_from: AtomicU32,
-    /// Runs of these classes in a row that were quick.
+    /// Quick runs of these classes since the last slow one.
     recovered_runs: AtomicU32,
     /// How many of them it takes.
     recovery_runs: AtomicU32,
@@ -129,13 +129,7 @@ impl Quickness {
         // A first run fills caches and allocates memory for later ones, so it does not count as slow. With `CostBound::Patience` a front thread never
         // waits longer than [`crate::limits::QUICK_PATIENCE`], so no run counts as slow.
         if ns < SLOW_NS || before.runs() == 0 || self.bound == CostBound::Patience {
-            if ns <= QUICK_NS_MAX {
-                return self.note_recovery(class);
-            }
-            if class >= self.slow_from.load(Ordering::Relaxed) {
-                self.recovered_runs.store(0, Ordering::Relaxed);
-            }
-            return None;
+            return if ns <= QUICK_NS_MAX { self.note_recovery(class) } else { None };
         }
         self.recovered_runs.store(0, Ordering::Relaxed);
         let was = self.slow_from.fetch_min(class, Ordering::Relaxed);
