@@ -21,7 +21,7 @@ use nerite_request::{Code, InferResponse, Status, Wanted};
 use nerite_tensor::Tensor;
 
 use crate::{Instance, InstanceSpec, LoadContext, ModelFiles, Models, Runtime};
-pub use alone::ask;
+pub use alone::{ask, ask_cancellable};
 pub use initializers::check_initializers;
 use witness::{Asked, Witness};
 

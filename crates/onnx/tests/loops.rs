@@ -4,18 +4,15 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use nerite_backend::conformance::context;
-use nerite_backend::{Batch, Instance, InstanceSpec, Job, LoadContext, ModelVersion, NoMeter, Runtime};
+use nerite_backend::conformance::{ask_cancellable, context};
+use nerite_backend::{Instance, InstanceSpec, LoadContext, Runtime};
 use nerite_config::ModelConfig;
 use nerite_memory::{Buffer, Number};
 use nerite_onnx::Embedded;
-use nerite_request::{
-    AdmittedRequest, Cancel, Code, InferResponse, Parameters, Reply, Response, Sequence, Status, Wanted,
-};
-use nerite_tensor::{DataType, Name, Shape, Tensor};
+use nerite_request::{Cancel, Code, InferResponse, Status, Wanted};
+use nerite_tensor::{DataType, Shape, Tensor};
 
 #[global_allocator]
 static HEAP: nerite_memory::Heap = nerite_memory::Heap;
@@ -51,27 +48,8 @@ fn run(
     wanted: &[&str],
     cancel: &Cancel,
 ) -> Option<Result<InferResponse, Status>> {
-    let (tell, told) = channel();
-    let wanted: Vec<Wanted> = wanted.iter().map(|name| Wanted { name: (*name).into(), slot: None }).collect();
-    let request = AdmittedRequest {
-        id: Name::default(),
-        rows: 1,
-        inputs: inputs.into(),
-        wanted: wanted.into(),
-        priority: 0,
-        timeout_us: 0,
-        sequence: Sequence::default(),
-        parameters: Parameters::new(),
-        cancel: cancel.clone(),
-        reply: Reply::new(move |response| drop(tell.send(response))),
-    };
-    let job = Job::new(request, ModelVersion::unmetered("m").begin(), 1);
-    instance.run(Batch { jobs: vec![job].into(), meter: Arc::new(NoMeter) });
-    match told.recv_timeout(Duration::from_secs(10)).ok()? {
-        Response::Final(answer) => Some(Ok(answer)),
-        Response::Failed { error, .. } => Some(Err(error)),
-        _ => None,
-    }
+    let wanted = wanted.iter().map(|name| Wanted { name: (*name).into(), slot: None }).collect();
+    ask_cancellable(instance, inputs, wanted, cancel)
 }
 
 fn rounds(count: i64) -> Vec<Tensor> {

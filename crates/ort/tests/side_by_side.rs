@@ -5,18 +5,14 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
-use std::time::Duration;
 
-use nerite_backend::conformance::{ask, context};
-use nerite_backend::{Batch, Instance, InstanceSpec, Job, LoadContext, Model, ModelVersion, NoMeter, Runtime};
+use nerite_backend::conformance::{ask, ask_cancellable, context};
+use nerite_backend::{Instance, InstanceSpec, LoadContext, Model, Runtime};
 use nerite_config::ModelConfig;
 use nerite_guard::DIVISIONS_TRAP;
 use nerite_memory::{Buffer, Number};
 use nerite_ort::{OnnxRuntime, find_library};
-use nerite_request::{
-    AdmittedRequest, Cancel, Code, InferResponse, Name, Parameters, Reply, Response, Sequence, Status, Wanted,
-};
+use nerite_request::{Cancel, Code, InferResponse, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 /// So many rounds take hours.
@@ -83,30 +79,11 @@ fn a_division_without_a_result_fails_no_run_beside_it() {
 
 /// Runs `rounds` and returns the answer, or `None` if there is none after ten seconds.
 fn run(instance: &mut dyn Instance, rounds: i64, cancel: &Cancel) -> Option<Result<InferResponse, Status>> {
-    let (tell, told) = channel();
-    let request = AdmittedRequest {
-        id: Name::default(),
-        rows: 1,
-        inputs: vec![
-            tensor("x", DataType::Fp32, &[2], vec![1.0f32, 2.0]),
-            tensor("rounds", DataType::Int64, &[1], vec![rounds]),
-        ]
-        .into(),
-        wanted: wanted("y").into(),
-        priority: 0,
-        timeout_us: 0,
-        sequence: Sequence::default(),
-        parameters: Parameters::new(),
-        cancel: cancel.clone(),
-        reply: Reply::new(move |response| drop(tell.send(response))),
-    };
-    let job = Job::new(request, ModelVersion::unmetered("m").begin(), 1);
-    instance.run(Batch { jobs: vec![job].into(), meter: Arc::new(NoMeter) });
-    match told.recv_timeout(Duration::from_secs(10)).ok()? {
-        Response::Final(answer) => Some(Ok(answer)),
-        Response::Failed { error, .. } => Some(Err(error)),
-        _ => None,
-    }
+    let inputs = vec![
+        tensor("x", DataType::Fp32, &[2], vec![1.0f32, 2.0]),
+        tensor("rounds", DataType::Int64, &[1], vec![rounds]),
+    ];
+    ask_cancellable(instance, inputs, wanted("y"), cancel)
 }
 
 #[test]

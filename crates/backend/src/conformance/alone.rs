@@ -1,11 +1,15 @@
 //! What does an instance answer to one request?
 
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use nerite_request::{AdmittedRequest, Cancel, ExactlyOne, InferResponse, Parameters, Reply, Sequence, Status, Wanted};
+use nerite_request::{
+    AdmittedRequest, Cancel, ExactlyOne, InferResponse, Parameters, Reply, Response, Sequence, Status, Wanted,
+};
 use nerite_tensor::{Name, Tensor};
 
-use crate::{Batch, Job, ModelVersion, NoMeter};
+use crate::{Batch, Instance, Job, ModelVersion, NoMeter};
 
 /// Makes a request of one row with these inputs and outputs, has `run` give it to an instance, and returns the answer.
 ///
@@ -16,6 +20,32 @@ pub fn ask(inputs: Vec<Tensor>, wanted: Vec<Wanted>, run: impl FnOnce(Batch)) ->
     let into = Arc::clone(&seen);
     let mut one = ExactlyOne::default();
     let sink = move |response| *into.lock().unwrap_or_else(PoisonError::into_inner) = one.take(response);
+    run(batch_of_one(inputs, wanted, Cancel::new(), Reply::new(sink)));
+    let answer = seen.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let only = answer.expect("an instance answers before it returns");
+    only.unwrap_or_else(|not_one| panic!("one response, not {}", not_one.count))
+}
+
+/// Runs a request of one row that can be cancelled, and returns its one response. `None` if there is none, or another one, within ten seconds after
+/// `run` has returned.
+pub fn ask_cancellable(
+    instance: &mut dyn Instance,
+    inputs: Vec<Tensor>,
+    wanted: Vec<Wanted>,
+    cancel: &Cancel,
+) -> Option<Result<InferResponse, Status>> {
+    let (tell, told) = channel();
+    let reply = Reply::new(move |response| drop(tell.send(response)));
+    instance.run(batch_of_one(inputs, wanted, cancel.clone(), reply));
+    match told.recv_timeout(Duration::from_secs(10)).ok()? {
+        Response::Final(answer) => Some(Ok(answer)),
+        Response::Failed { error, .. } => Some(Err(error)),
+        _ => None,
+    }
+}
+
+/// A batch of one request of one row, whose model counts nothing.
+fn batch_of_one(inputs: Vec<Tensor>, wanted: Vec<Wanted>, cancel: Cancel, reply: Reply) -> Batch {
     let request = AdmittedRequest {
         id: Name::default(),
         rows: 1,
@@ -25,12 +55,9 @@ pub fn ask(inputs: Vec<Tensor>, wanted: Vec<Wanted>, run: impl FnOnce(Batch)) ->
         timeout_us: 0,
         sequence: Sequence::default(),
         parameters: Parameters::new(),
-        cancel: Cancel::new(),
-        reply: Reply::new(sink),
+        cancel,
+        reply,
     };
     let job = Job::new(request, ModelVersion::unmetered("m").begin(), 1);
-    run(Batch { jobs: vec![job].into(), meter: Arc::new(NoMeter) });
-    let answer = seen.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let only = answer.expect("an instance answers before it returns");
-    only.unwrap_or_else(|not_one| panic!("one response, not {}", not_one.count))
+    Batch { jobs: vec![job].into(), meter: Arc::new(NoMeter) }
 }
