@@ -7,12 +7,16 @@ CUDA. It proves who asks the driver what, and that everything is given back.
 import base64
 import contextlib
 import ctypes
+import http.client
+import os
 import pathlib
 import shutil
 import struct
 import subprocess
+import threading
 
 import gevent
+import nerite
 import numpy as np
 import pytest
 import tritonclient.grpc
@@ -178,3 +182,93 @@ def comes(happens) -> None:
             return
         gevent.sleep(0.01)
     raise AssertionError("it never came")
+
+
+CONNECTIONS = 8
+
+
+def register_cuda_over_http(server, handle):
+    with contextlib.closing(client_of(tritonclient.http, server)) as client:
+        client.register_cuda_shared_memory("gpu", handle, 0, 4096)
+
+
+def register_cuda_over_grpc(server, handle):
+    with contextlib.closing(client_of(tritonclient.grpc, server)) as client:
+        client.register_cuda_shared_memory("gpu", handle, 0, 4096)
+
+
+def register_system_over_http(server, _handle):
+    with contextlib.closing(client_of(tritonclient.http, server)) as client:
+        client.register_system_shared_memory("host", server.key, 4096)
+
+
+def register_system_over_grpc(server, _handle):
+    with contextlib.closing(client_of(tritonclient.grpc, server)) as client:
+        client.register_system_shared_memory("host", server.key, 4096)
+
+
+def borrow_in_a_session(server, _handle):
+    with nerite.connect(f"unix:{server.session_socket}") as client:
+        client.model("identity_fp32")(INPUT0=np.zeros(100, np.float32))
+
+
+@pytest.mark.parametrize(
+    "first_use",
+    [
+        register_cuda_over_http,
+        register_cuda_over_grpc,
+        register_system_over_http,
+        register_system_over_grpc,
+        borrow_in_a_session,
+    ],
+)
+def test_a_driver_that_takes_long_for_its_first_context_delays_nobody_else(launcher, library, device, tmp_path, first_use):
+    if launcher.oracle:
+        pytest.skip("2.51 here is built without GPUs")
+    gate, session_socket = tmp_path / "gate", tmp_path / "session"
+    object_path = pathlib.Path(f"/dev/shm/nerite-test-slow-context-{os.getpid()}")
+    with contextlib.ExitStack() as held:
+        patch = held.enter_context(pytest.MonkeyPatch.context())
+        patch.setenv("NERITE_CUDA_LIBRARY", str(library))
+        patch.setenv("STAND_IN_GATE", str(gate))
+        server = held.enter_context(launcher.running("slow-context", f"--session-socket={session_socket}"))
+        server.session_socket, server.key = session_socket, f"/{object_path.name}"
+        _, handle = held.enter_context(device.memory(4096))
+        object_path.write_bytes(bytes(4096))
+        held.callback(object_path.unlink)
+        held.callback(gate.touch)
+        # They are spread over all front threads.
+        others = [held.enter_context(contextlib.closing(connection_to(server))) for _ in range(CONNECTIONS)]
+        for other in others:
+            assert health_of(other) == 200
+        failed = []
+        user = threading.Thread(target=lambda: failed.extend(error_of(first_use, server, handle)))
+        user.start()
+        comes(gate.with_name("gate.reached").exists)
+        # If the driver were asked on a front thread, its connections would not be answered.
+        for other in others:
+            assert health_of(other) == 200
+        assert user.is_alive()
+        gate.touch()
+        user.join()
+        assert not failed
+
+
+def connection_to(server) -> http.client.HTTPConnection:
+    host, _, port = server.http.rpartition(":")
+    return http.client.HTTPConnection(host, int(port), timeout=60)
+
+
+def error_of(first_use, server, handle) -> list[Exception]:
+    try:
+        first_use(server, handle)
+    except Exception as error:  # noqa: BLE001
+        return [error]
+    return []
+
+
+def health_of(connection: http.client.HTTPConnection) -> int:
+    connection.request("GET", "/v2/health/live")
+    response = connection.getresponse()
+    response.read()
+    return response.status

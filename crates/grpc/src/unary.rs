@@ -172,12 +172,17 @@ async fn shared_memory(api: &Api, call: Call, message: Chain) -> Result<Chunks, 
         }
         Call::SystemSharedMemoryRegister => {
             let request: SystemSharedMemoryRegisterRequest = read(message)?;
-            api.register_system(&request.name, &request.key, request.offset, request.byte_size)?;
+            let asked = api.clone();
+            api.with_driver(move || {
+                asked.register_system(&request.name, &request.key, request.offset, request.byte_size)
+            })
+            .await?;
             framed(&SystemSharedMemoryRegisterResponse {})
         }
         Call::SystemSharedMemoryUnregister => {
             let request: SystemSharedMemoryUnregisterRequest = read(message)?;
-            api.unregister_system(&request.name)?;
+            let asked = api.clone();
+            api.with_driver(move || asked.unregister_system(&request.name)).await?;
             framed(&SystemSharedMemoryUnregisterResponse {})
         }
         Call::CudaSharedMemoryStatus => {
@@ -190,12 +195,17 @@ async fn shared_memory(api: &Api, call: Call, message: Chain) -> Result<Chunks, 
         }
         Call::CudaSharedMemoryRegister => {
             let request: CudaSharedMemoryRegisterRequest = read(message)?;
-            api.register_cuda(&request.name, &request.raw_handle, request.device_id, request.byte_size)?;
+            let asked = api.clone();
+            api.with_driver(move || {
+                asked.register_cuda(&request.name, &request.raw_handle, request.device_id, request.byte_size)
+            })
+            .await?;
             framed(&CudaSharedMemoryRegisterResponse {})
         }
         _ => {
             let request: CudaSharedMemoryUnregisterRequest = read(message)?;
-            api.unregister_cuda(&request.name)?;
+            let asked = api.clone();
+            api.with_driver(move || asked.unregister_cuda(&request.name)).await?;
             framed(&CudaSharedMemoryUnregisterResponse {})
         }
     }

@@ -1,5 +1,7 @@
 //! How is each call of a session carried out?
 
+use std::sync::Arc;
+
 use nerite_api::{Category, Scope};
 use nerite_request::Status;
 use nerite_wire::proto::messages::ModelMetadataResponse;
@@ -50,7 +52,10 @@ impl Session {
                 self.in_flight.cancel(cancel.id);
                 CallOutcome::from(Answer::Done(v1::Done {}))
             }
-            Call::Borrow(borrow) => lend(scope, borrow.byte_size)?,
+            Call::Borrow(borrow) => {
+                let scope = Arc::clone(scope);
+                self.api.with_driver(move || lend(&scope, borrow.byte_size)).await?
+            }
             Call::Fetch(fetch) => send_leases(scope, &fetch.names)?,
             Call::Abandon(abandon) => {
                 scope.abandon(abandon.tag, &abandon.kept);
@@ -58,11 +63,13 @@ impl Session {
             }
             Call::RegisterSystem(region) => {
                 let v1::RegisterSystem { name, key, offset, byte_size } = region;
-                scope.register_system(&name, &key, offset, byte_size)?;
+                let scope = Arc::clone(scope);
+                self.api.with_driver(move || scope.register_system(&name, &key, offset, byte_size)).await?;
                 CallOutcome::from(Answer::Done(v1::Done {}))
             }
             Call::UnregisterSystem(region) => {
-                scope.unregister_system(&region.name)?;
+                let scope = Arc::clone(scope);
+                self.api.with_driver(move || scope.unregister_system(&region.name)).await?;
                 CallOutcome::from(Answer::Done(v1::Done {}))
             }
             Call::SystemStatus(status) => CallOutcome::from(Answer::Regions(regions(scope, &status.name)?)),

@@ -6,6 +6,7 @@ use nerite_request::{Code, SessionRef, Status};
 use nerite_shm::{Attached, LeaseName, Registry, ShmError};
 
 use crate::Api;
+use crate::aside::aside;
 use crate::audit::quoted;
 use crate::errors::of_shm;
 
@@ -27,6 +28,18 @@ impl Api {
     /// Refuses if no CUDA region can be opened here. HTTP checks this before it reads a body.
     pub fn check_cuda(&self, name: &str) -> Result<(), Status> {
         self.inner.regions.operator().check_gpu(name).map(drop).map_err(of_shm)
+    }
+
+    /// Calls `work`, which registers memory or ends that. On a host with GPUs it runs on a thread that serves no connection: the driver takes more than
+    /// 100 ms for its first context, and longer the more memory it page-locks.
+    pub async fn with_driver<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, Status> + Send + 'static,
+    ) -> Result<T, Status> {
+        if self.inner.regions.operator().check_gpu("").is_err() {
+            return work();
+        }
+        aside(work).await?
     }
 
     /// Maps `byte_size` bytes at `offset` of the POSIX object `key`, and registers them as `name`.

@@ -9,7 +9,8 @@
  *  - page-locked ranges must not overlap, and only what was locked can be unlocked.
  *
  * STAND_IN_DEVICES says how many devices there are (default 2, at most 8). STAND_IN_COUNTS names a file that the counts below are kept
- * in, for a test that watches another process. STAND_IN_FAIL names one call that fails in this process.
+ * in, for a test that watches another process. STAND_IN_FAIL names one call that fails in this process. STAND_IN_GATE
+ * names a file without which no context is made: cuDevicePrimaryCtxRetain makes a file of that name and ".reached", and waits.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -169,9 +170,20 @@ CUresult cuDeviceGetAttribute(int *number, int attribute, CUdevice device) {
 
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) { ENTER(0); (void)device; *bytes = DEVICE_BYTES; return SUCCESS; }
 
+/* A driver that takes long, until the test lets it go on. */
+static void wait_at_gate(void) {
+    const char *gate = getenv("STAND_IN_GATE");
+    if (!gate) return;
+    char reached[512];
+    snprintf(reached, sizeof reached, "%s.reached", gate);
+    close(open(reached, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    while (access(gate, F_OK) != 0) usleep(1000);
+}
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     ENTER(0);
     if (device < 0 || device >= devices) return INVALID_DEVICE;
+    wait_at_gate();
     add(&counts->contexts, 1);
     __atomic_fetch_add(&retained[device], 1, __ATOMIC_SEQ_CST);
     *context = (CUcontext)&contexts[device];

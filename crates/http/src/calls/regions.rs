@@ -20,7 +20,9 @@ pub async fn region(api: &Api, body: Incoming, kind: RegionKind, name: &str, cal
             check_register(api, name, "system")?;
             let body = read_control_body(api, body).await?;
             let region = read_system_register(body.bytes())?;
-            Ok(api.register_system(name, &region.key, region.offset, region.byte_size).map(|()| done())?)
+            let (asked, name) = (api.clone(), name.to_owned());
+            let register = move || asked.register_system(&name, &region.key, region.offset, region.byte_size);
+            Ok(api.with_driver(register).await.map(|()| done())?)
         }
         RegionKind::Cuda => {
             check_register(api, name, "cuda")?;
@@ -29,7 +31,9 @@ pub async fn region(api: &Api, body: Incoming, kind: RegionKind, name: &str, cal
             let region = read_cuda_register(body.bytes())?;
             // A number that no device can have is refused like an unknown device.
             let device_id = i64::try_from(region.device_id).unwrap_or(i64::MAX);
-            Ok(api.register_cuda(name, &region.raw_handle, device_id, region.byte_size).map(|()| done())?)
+            let (asked, name) = (api.clone(), name.to_owned());
+            let register = move || asked.register_cuda(&name, &region.raw_handle, device_id, region.byte_size);
+            Ok(api.with_driver(register).await.map(|()| done())?)
         }
     }
 }
@@ -42,8 +46,14 @@ async fn without_body(api: &Api, kind: RegionKind, name: &str, call: RegionCall)
             json(aside(move || status(&api, kind, "")).await??)
         }
         (kind, RegionCall::Status) => json(status(api, kind, name)?),
-        (RegionKind::System, _) => api.unregister_system(name).map(|()| done())?,
-        (RegionKind::Cuda, _) => api.unregister_cuda(name).map(|()| done())?,
+        (kind, _) => {
+            let (asked, name) = (api.clone(), name.to_owned());
+            let unregister = move || match kind {
+                RegionKind::System => asked.unregister_system(&name),
+                RegionKind::Cuda => asked.unregister_cuda(&name),
+            };
+            api.with_driver(unregister).await.map(|()| done())?
+        }
     })
 }
 
