@@ -1,0 +1,249 @@
+"""Do Triton's clients, PyTorch and Python models reach the memory of a real GPU through nerite?
+
+    NERITE_BIN=… PYTHONPATH=python python -m pytest --noconftest -s tests/gpu/test_real_gpu.py
+
+It needs a GPU, PyTorch with CUDA, `cuda-python` and `tritonclient`, and is skipped where one of them is missing. It stands apart from the
+fixtures of the other tests, because machines with a GPU seldom have all that those need.
+"""
+
+import multiprocessing
+import pathlib
+import shutil
+import statistics
+import time
+import urllib.request
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", exc_type=ImportError)
+if not torch.cuda.is_available():
+    pytest.skip("there is no GPU", allow_module_level=True)
+nerite = pytest.importorskip("nerite")
+cuda_shared_memory = pytest.importorskip("tritonclient.utils.cuda_shared_memory", exc_type=RuntimeError)
+import tritonclient.grpc  # noqa: E402
+import tritonclient.http  # noqa: E402
+
+COUNT = 1 << 20
+BYTES = 4 * COUNT
+LARGE_BYTES = 64 << 20
+
+TENSORS = """\
+input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]
+"""
+
+DOUBLE_BY_NUMPY = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        def answer(request):
+            array = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
+            return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", array * 2)])
+
+        return [answer(request) for request in requests]
+"""
+
+# Its instance is on the GPU: the weight lies there, and so do the sums.
+SCALE_BY_TORCH = """
+import torch
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        assert args["model_instance_kind"] == "GPU", args["model_instance_kind"]
+        self.device = torch.device("cuda", int(args["model_instance_device_id"]))
+        self.weight = torch.full((), 3.0, device=self.device)
+
+    def execute(self, requests):
+        def answer(request):
+            tensor = pb_utils.get_input_tensor_by_name(request, "INPUT0")
+            on_device = torch.from_dlpack(tensor.to_dlpack()).to(self.device)
+            scaled = (on_device * self.weight).cpu()
+            return pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUTPUT0", torch.utils.dlpack.to_dlpack(scaled))])
+
+        return [answer(request) for request in requests]
+"""
+
+STEPS = """\
+platform: "ensemble"
+ensemble_scheduling { step [
+  { model_name: "identity" model_version: -1 input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "between" } },
+  { model_name: "double" model_version: -1 input_map { key: "INPUT0" value: "between" } output_map { key: "OUTPUT0" value: "OUTPUT0" } }
+] }
+"""
+
+
+def write_model(folder: pathlib.Path, name: str, config: str, code: str = "") -> None:
+    version = folder / name / "1"
+    version.mkdir(parents=True)
+    (folder / name / "config.pbtxt").write_text(config)
+    if code:
+        (version / "model.py").write_text(code)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    write_model(folder, "identity", 'backend: "identity"\n' + TENSORS)
+    write_model(folder, "double", 'backend: "python"\n' + TENSORS, DOUBLE_BY_NUMPY)
+    write_model(folder, "scale", 'backend: "python"\ninstance_group [ { kind: KIND_GPU } ]\n' + TENSORS, SCALE_BY_TORCH)
+    write_model(folder, "steps", TENSORS + STEPS)
+    with nerite.serve(folder, metrics_interval_ms=200) as running:
+        yield running
+
+
+@pytest.fixture(params=["http", "grpc"])
+def protocol(request, server):
+    """Triton's client of one protocol, and its module."""
+    module = getattr(tritonclient, request.param)
+    client = module.InferenceServerClient(getattr(server, request.param))
+    yield module, client
+    client.unregister_cuda_shared_memory()
+    client.close()
+
+
+@pytest.fixture
+def regions(server):
+    """Makes CUDA regions of Triton's client, and frees them."""
+    made = []
+
+    def region(name: str, byte_size: int):
+        made.append(cuda_shared_memory.create_shared_memory_region(name, byte_size, 0))
+        return made[-1]
+
+    yield region
+    for each in made:
+        cuda_shared_memory.destroy_shared_memory_region(each)
+
+
+def register(client, name: str, region, byte_size: int) -> None:
+    client.register_cuda_shared_memory(name, cuda_shared_memory.get_raw_handle(region), 0, byte_size)
+
+
+def infer(module, client, model: str, count: int, names: tuple[str, str]):
+    """Asks with input and output in the regions of these names."""
+    given = module.InferInput("INPUT0", [count], "FP32")
+    given.set_shared_memory(names[0], 4 * count)
+    wanted = module.InferRequestedOutput("OUTPUT0")
+    wanted.set_shared_memory(names[1], 4 * count)
+    return client.infer(model, [given], outputs=[wanted])
+
+
+def crossed(server) -> int:
+    """Bytes that the server brought to a device or from one."""
+    page = urllib.request.urlopen(f"http://{server.metrics}/metrics").read().decode()
+    rows = [row for row in page.splitlines() if row.startswith('nerite_copied_bytes_total{reason="cross_device"')]
+    return int(rows[0].split()[-1])
+
+
+@pytest.mark.parametrize(("model", "factor"), [("identity", 1), ("double", 2), ("scale", 3), ("steps", 2)])
+def test_a_model_reads_and_writes_regions_on_the_device(server, protocol, regions, model, factor):
+    module, client = protocol
+    into, out = regions("in", BYTES), regions("out", BYTES)
+    numbers = np.random.default_rng(7).random(COUNT, np.float32)
+    cuda_shared_memory.set_shared_memory_region(into, [numbers])
+    register(client, "in", into, BYTES)
+    register(client, "out", out, BYTES)
+    infer(module, client, model, COUNT, ("in", "out"))
+    found = cuda_shared_memory.get_contents_as_numpy(out, np.float32, [COUNT])
+    np.testing.assert_array_equal(found, numbers * np.float32(factor))
+
+
+def test_tensors_of_torch_go_in_and_come_out_on_the_device(server, protocol, regions):
+    module, client = protocol
+    into, out = regions("in", BYTES), regions("out", BYTES)
+    numbers = torch.rand(COUNT, device="cuda", generator=torch.Generator("cuda").manual_seed(3))
+    cuda_shared_memory.set_shared_memory_region_from_dlpack(into, [numbers])
+    register(client, "in", into, BYTES)
+    register(client, "out", out, BYTES)
+    before = crossed(server)
+    infer(module, client, "identity", COUNT, ("in", "out"))
+    found = torch.from_dlpack(cuda_shared_memory.as_shared_memory_tensor(out, "FP32", [COUNT]))
+    assert found.is_cuda
+    assert torch.equal(found, numbers)
+    assert crossed(server) - before == 2 * BYTES
+
+
+@pytest.mark.parametrize("url", [None, "http", "grpc"])
+def test_the_python_client_takes_tensors_on_the_device(server, url):
+    numbers = torch.arange(1000, dtype=torch.float32, device="cuda")
+    with server.connect(url) as client:
+        out = client.model("scale")(INPUT0=numbers)
+        np.testing.assert_array_equal(np.asarray(out["OUTPUT0"]), numbers.cpu().numpy() * 3)
+
+
+def register_and_wait(url: str, handle_sent) -> None:
+    """Lends memory of a process of its own, and lives until it is killed."""
+    region = cuda_shared_memory.create_shared_memory_region("theirs", BYTES, 0)
+    cuda_shared_memory.set_shared_memory_region(region, [np.ones(COUNT, np.float32)])
+    with tritonclient.http.InferenceServerClient(url) as client:
+        register(client, "theirs", region, BYTES)
+    handle_sent.set()
+    time.sleep(600)
+
+
+def test_a_client_that_is_killed_takes_nobody_with_it(server, regions):
+    context = multiprocessing.get_context("spawn")
+    registered = context.Event()
+    other = context.Process(target=register_and_wait, args=(server.http, registered), daemon=True)
+    other.start()
+    assert registered.wait(60)
+    own = regions("own", BYTES)
+    with tritonclient.http.InferenceServerClient(server.http) as client:
+        register(client, "own", own, BYTES)
+        infer(tritonclient.http, client, "identity", COUNT, ("theirs", "own"))
+        assert cuda_shared_memory.get_contents_as_numpy(own, np.float32, [COUNT]).min() == 1
+        other.kill()
+        other.join()
+        # The driver decides whether the memory is still there. Whatever it decides, the server and its other clients go on.
+        for _ in range(20):
+            try:
+                infer(tritonclient.http, client, "identity", COUNT, ("theirs", "own"))
+            except tritonclient.utils.InferenceServerException as error:
+                print(f"\nafter its owner was killed: {error}")
+                break
+        cuda_shared_memory.set_shared_memory_region(own, [np.full(COUNT, 5, np.float32)])
+        out = regions("out", BYTES)
+        register(client, "out", out, BYTES)
+        infer(tritonclient.http, client, "double", COUNT, ("own", "out"))
+        assert (cuda_shared_memory.get_contents_as_numpy(out, np.float32, [COUNT]) == 10).all()
+        client.unregister_cuda_shared_memory()
+
+
+def test_metrics_show_what_the_driver_shows(server):
+    assert shutil.which("nvidia-smi")
+    held = torch.ones(1 << 28, device="cuda")  # 1 GiB, so that something is used
+    time.sleep(1)
+    page = urllib.request.urlopen(f"http://{server.metrics}/metrics").read().decode()
+    values = {row.split("{")[0]: float(row.split()[-1]) for row in page.splitlines() if row.startswith("nv_gpu_")}
+    print("\n" + "\n".join(row for row in page.splitlines() if row.startswith(("nv_gpu_", "nv_energy", "nerite_gpu"))))
+    assert values["nv_gpu_memory_used_bytes"] >= held.numel() * 4
+    assert values["nv_gpu_memory_used_bytes"] < values["nv_gpu_memory_total_bytes"]
+    assert values["nv_gpu_power_usage"] > 0
+
+
+@pytest.mark.parametrize("byte_size", [64, BYTES, LARGE_BYTES])
+def test_what_a_request_takes(server, protocol, regions, byte_size):
+    """Prints times beside those of the same tensors in the request. It asserts none."""
+    module, client = protocol
+    count = byte_size // 4
+    into, out = regions("in", byte_size), regions("out", byte_size)
+    register(client, "in", into, byte_size)
+    register(client, "out", out, byte_size)
+    times, inline = [], []
+    array = np.zeros(count, np.float32)
+    for _ in range(15 if byte_size == LARGE_BYTES else 100):
+        begun = time.perf_counter()
+        infer(module, client, "identity", count, ("in", "out"))
+        times.append(time.perf_counter() - begun)
+        begun = time.perf_counter()
+        given = module.InferInput("INPUT0", [count], "FP32")
+        given.set_data_from_numpy(array)
+        client.infer("identity", [given]).as_numpy("OUTPUT0")
+        inline.append(time.perf_counter() - begun)
+    micros = [round(statistics.median(of) * 1e6) for of in (times, inline)]
+    print(f"\n{module.__name__}, {byte_size} bytes: CUDA regions {micros[0]} µs, in the request {micros[1]} µs (p50)")
