@@ -24,6 +24,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "conformance")]
 
 import attack_connections  # noqa: E402, F401 - lists its attacks
+import attack_grammar  # noqa: E402, F401 - lists its attacks
 import attack_page  # noqa: E402, F401 - lists its attacks
 from attack_memory import OBJECTS  # noqa: E402
 from attack_messages import messages_of_names, texts_of_names  # noqa: E402
