@@ -3,10 +3,10 @@
 
     python3 tests/packaging/setup_containers.py       # makes them in target/containers, or does nothing if they are there
 
-No registry of images is asked. Each base is put together from Debian's packages and stands in for the image of its name, in a storage of images that
-belongs to the tests: the program `podman` sees no other, and those of the user see nothing of this one. It needs podman, apt-get and root.
+No registry of images is asked. Each base is put together from Debian's packages and stands in for the image of its name. They are in a storage of their
+own, which the user's podman does not see. It needs apt-get, root, and Debian's packages podman, runc, netavark and iptables.
 
-The base of the server has the same packages as the one that it stands in for. The one with a Python has Debian's, which is older.
+The base of the server has the packages of the image that it stands in for. The one with a Python has Debian's Python, which is older.
 """
 
 import json
@@ -22,20 +22,51 @@ FOLDER = ROOT / "target" / "containers"
 # The name in the Dockerfile, and the packages. What they depend on is added.
 BASES = {
     "docker.io/library/debian:12-slim": ("dash", "coreutils", "tar", "gzip"),
-    "docker.io/library/python:3.12-slim-bookworm": ("dash", "coreutils", "python3", "python3-pip"),
+    "docker.io/library/python:3.12-slim-bookworm": ("dash", "coreutils", "libstdc++6", "python3", "python3-pip"),
     "gcr.io/distroless/cc-debian12:nonroot": (
         "base-files", "libc6", "libgcc-s1", "libgomp1", "libssl3", "libstdc++6", "media-types", "netbase", "tzdata",
     ),
 }  # fmt: skip
 CERTIFICATES = pathlib.Path("/etc/ssl/certs/ca-certificates.crt")
+LIMIT = 4096
+TOOLS = ("podman", "runc", "iptables", "apt-get", "dpkg-deb")
+# Nothing here needs systemd. runc takes control groups of both versions, also mixed.
+CONTAINERS = """[containers]
+log_driver = "k8s-file"
+default_ulimits = [{limits}]
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+runtime = "runc"
+tmp_dir = "{folder}/tmp"
+"""
+STORAGE = """[storage]
+driver = "overlay"
+graphroot = "{folder}/storage"
+runroot = "{folder}/run"
+"""
 
 
-def podman() -> list[str]:
-    """The command, with the storage of the tests. Control groups and logs need no service of the system."""
-    return [
-        "podman", f"--root={FOLDER / 'storage'}", f"--runroot={FOLDER / 'run'}", f"--tmpdir={FOLDER / 'tmp'}",
-        "--cgroup-manager=cgroupfs", "--events-backend=file",
-    ]  # fmt: skip
+def environment() -> dict[str, str]:
+    """The variables with which podman uses the storage of the tests."""
+    # By default it asks for more than the limits of this process, which not every root may raise.
+    limits = [f'"{name}={LIMIT}"' for name in ("nofile", "nproc")]
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    (FOLDER / "containers.conf").write_text(CONTAINERS.format(folder=FOLDER, limits=", ".join(limits)))
+    (FOLDER / "storage.conf").write_text(STORAGE.format(folder=FOLDER))
+    return {
+        **os.environ,
+        "CONTAINERS_CONF": str(FOLDER / "containers.conf"),
+        "CONTAINERS_STORAGE_CONF": str(FOLDER / "storage.conf"),
+        # Steps of a build run by chroot, which needs no runtime.
+        "BUILDAH_ISOLATION": "chroot",
+    }
+
+
+def missing() -> list[str]:
+    """What cannot be had here."""
+    lacks = [tool for tool in TOOLS if shutil.which(tool) is None]
+    return lacks if os.geteuid() == 0 else [*lacks, "root"]
 
 
 def stamp() -> pathlib.Path:
@@ -43,7 +74,7 @@ def stamp() -> pathlib.Path:
 
 
 def is_there() -> bool:
-    return shutil.which("podman") is not None and stamp().exists() and stamp().read_text() == json.dumps(BASES)
+    return not missing() and stamp().exists() and stamp().read_text() == json.dumps(BASES)
 
 
 def unpack(packages: tuple[str, ...], work: pathlib.Path) -> pathlib.Path:
@@ -52,7 +83,7 @@ def unpack(packages: tuple[str, ...], work: pathlib.Path) -> pathlib.Path:
     (archives / "partial").mkdir(parents=True)
     root.mkdir()
     command = ["apt-get", "install", "--download-only", "--no-install-recommends", "-y", "-qq"]
-    options = ["-o", "Dir::State::status=/dev/null", "-o", f"Dir::Cache::archives={archives}"]
+    options = ["-o", "APT::Sandbox::User=root", "-o", "Dir::State::status=/dev/null", "-o", f"Dir::Cache::archives={archives}"]
     subprocess.run([*command, *options, *packages], check=True, stdout=subprocess.DEVNULL)
     for archive in sorted(archives.glob("*.deb")):
         files = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", archive], stdout=subprocess.PIPE)
@@ -87,7 +118,7 @@ def install() -> None:
         with tempfile.TemporaryDirectory() as scratch:
             root = unpack(packages, pathlib.Path(scratch))
             tree = subprocess.Popen(["tar", "-c", "-C", root, "."], stdout=subprocess.PIPE)
-            subprocess.run([*podman(), "import", "--quiet", "-", name], stdin=tree.stdout, check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(["podman", "import", "--quiet", "-", name], stdin=tree.stdout, check=True, stdout=subprocess.DEVNULL, env=environment())
             if tree.wait() != 0:
                 raise RuntimeError(f"tar cannot pack the base {name}")
     # Last, so that half an installation is not taken for one.
@@ -95,9 +126,8 @@ def install() -> None:
 
 
 if __name__ == "__main__":
-    missing = [tool for tool in ("podman", "apt-get", "dpkg-deb") if shutil.which(tool) is None]
-    if missing or os.geteuid() != 0:
-        sys.exit(f"the images need {', '.join(missing) or 'root'}")
+    if missing():
+        sys.exit(f"the images need {', '.join(missing())}")
     if not is_there():
         install()
     print(FOLDER)

@@ -1,6 +1,7 @@
 """Does a release hold what users install, and is it the same each time?"""
 
 import datetime
+import gzip
 import hashlib
 import json
 import os
@@ -10,8 +11,12 @@ import re
 import shutil
 import subprocess
 import tarfile
+import urllib.request
 
+import containers
 import pytest
+import servers
+import setup_containers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 DIST = ROOT / "target" / "dist"
@@ -75,7 +80,7 @@ BASE_BYTES = 26_000_000
 
 
 def test_what_goes_into_the_image_keeps_it_small(made, program):
-    """What the stage `server` of the Dockerfile copies. Without a container engine the base is a number."""
+    """What the stage `server` of the Dockerfile copies. The base is a number here, because there may be no container engine."""
     text = (ROOT / "packaging" / "container" / "Dockerfile").read_text()
     server = text.partition("cc-debian12:nonroot AS server")[2]
     copied = re.findall(r"^COPY --from=unpacked /opt/nerite/(\S+) ", server, re.M)
@@ -86,6 +91,69 @@ def test_what_goes_into_the_image_keeps_it_small(made, program):
     if "debug" in program.parts:
         pytest.skip("a development build is larger than what users get")
     assert total <= IMAGE_BYTES_MAX, f"{total} bytes, {IMAGE_BYTES_MAX} are allowed"
+
+
+@pytest.fixture(scope="module")
+def images(made) -> dict[str, str]:
+    """The images of all stages that users run, by stage."""
+    if not setup_containers.is_there():
+        pytest.skip(f"tests/packaging/setup_containers.py makes the bases of images; missing: {', '.join(setup_containers.missing()) or 'they'}")
+    return {stage: containers.build(stage, DIST) for stage in ("server", "client", "python")}
+
+
+@pytest.fixture
+def composition(images):
+    made = containers.Composition(images, dict(zip(("8000", "8001", "8002"), map(str, servers.free_ports(3)))))
+    yield made
+    made.close()
+
+
+def test_the_image_is_small_and_runs_as_a_plain_user(images, program):
+    told = containers.inspected(images["server"], "image")
+    assert told["User"] == "65532:65532"
+    if "debug" in program.parts:
+        pytest.skip("a development build is larger than what users get")
+    assert told["Size"] <= IMAGE_BYTES_MAX, f"{told['Size']} bytes, {IMAGE_BYTES_MAX} are allowed"
+
+
+def test_the_image_is_healthy_while_it_serves_and_stops_when_told(composition):
+    started = composition.run("server", "--detach")
+    assert started.returncode == 0, started.stderr
+    composition.wait_until_healthy("server")
+    with urllib.request.urlopen(f"http://127.0.0.1:{composition.ports['8000']}/v2/models/digits", timeout=30) as answer:
+        assert json.load(answer)["name"] == "digits"
+    assert containers.podman("top", "nerite-test-server", "huser").stdout.split()[1:] == ["65532"]
+    containers.podman("stop", "--time=30", "nerite-test-server", check=True)
+    assert containers.inspected("nerite-test-server", "container")["State"]["ExitCode"] == 0
+
+
+def test_the_health_check_fails_where_no_server_answers(composition):
+    started = composition.run("server", "--detach", command=["serve", "--http-port=8100"])
+    assert started.returncode == 0, started.stderr
+    done = containers.podman("healthcheck", "run", "nerite-test-server")
+    assert done.returncode != 0
+    assert containers.inspected("nerite-test-server", "container")["State"]["Running"] is True
+
+
+def test_two_containers_share_memory_by_the_session_socket_alone(composition):
+    """What compose.yaml says, with the client's own program: no common IPC namespace, no common /dev/shm, and no network."""
+    started = composition.run("server", "--detach")
+    assert started.returncode == 0, started.stderr
+    composition.wait_until_healthy("server")
+    done = composition.run("client")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[0] == "session (1, 10)"
+    for name in ("server", "client"):
+        told = containers.inspected(f"nerite-test-{name}", "container")["HostConfig"]
+        assert told["IpcMode"] != "host" and told["ReadonlyRootfs"] and told["CapDrop"]
+
+
+def test_the_image_with_a_python_is_healthy(images, composition):
+    composition.images = {**images, "server": images["python"]}
+    command = ["serve", *(f"--model-repository=/usr/share/nerite/examples/{one}" for one in ("models", "pipeline"))]
+    started = composition.run("server", "--detach", f"--volume={ROOT / 'examples'}:/usr/share/nerite/examples:ro", command=command)
+    assert started.returncode == 0, started.stderr
+    composition.wait_until_healthy("server")
 
 
 def test_the_tarball_has_the_library_for_programs(made, stripped, tmp_path):
@@ -124,6 +192,35 @@ def test_the_debian_package_has_the_service_and_its_user(made, tmp_path):
     clean = {name: value for name, value in os.environ.items() if not name.startswith("NERITE_")}
     demo = subprocess.run([top / "usr" / "bin" / "nerite", "demo", "--exit"], capture_output=True, text=True, cwd=tmp_path, env=clean, timeout=240)
     assert demo.returncode == 0 and str(top) in demo.stdout, demo.stderr
+
+
+# Where Debian has it elsewhere than below /usr, or packs it.
+MOVED = {
+    "share/nerite/nerite.toml": "etc/nerite/nerite.toml",
+    "share/zsh/site-functions/_nerite": "usr/share/zsh/vendor-completions/_nerite",
+    "share/man/man1/nerite.1": "usr/share/man/man1/nerite.1.gz",
+}
+# docs/in-process.md says that the Debian package has not the library.
+TARBALL_ONLY = {"lib/nerite/libtritonserver.so"}
+
+
+def test_the_debian_package_has_what_the_tarball_has(made, tmp_path):
+    found = list(DIST.glob("*.deb"))
+    if not found or shutil.which("dpkg-deb") is None:
+        pytest.skip("cargo-deb or dpkg-deb is not installed")
+    subprocess.run(["dpkg-deb", "-x", found[0], tmp_path], check=True)
+    stage = ROOT / "target" / "package"
+    staged = {path.relative_to(stage).as_posix() for path in stage.rglob("*") if path.is_file()} - TARBALL_ONLY
+    expected = {MOVED.get(name, f"usr/{name}"): stage / name for name in staged}
+    packed = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert packed == {*expected, "usr/share/doc/nerite/copyright"}
+    for name, source in expected.items():
+        content = (tmp_path / name).read_bytes()
+        assert (gzip.decompress(content) if name.endswith(".gz") else content) == source.read_bytes(), name
+    fields = dict(re.findall(r"^([A-Z][A-Za-z-]*): (.*)$", subprocess.run(["dpkg-deb", "-f", found[0]], capture_output=True, text=True, check=True).stdout, re.M))
+    (archive,) = DIST.glob("nerite-*.tar.gz")
+    assert (fields["Package"], fields["Version"].rpartition("-")[0]) == ("nerite", archive.name.split("-")[1])
+    assert fields["Depends"].startswith("libc6 (>= ")
 
 
 def test_the_manual_page_has_no_faults_of_form(made):

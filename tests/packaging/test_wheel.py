@@ -14,6 +14,7 @@ import zipfile
 
 import elf
 import pytest
+import setup_linters
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 NO_NETWORK = ("Failed to establish a new connection", "Temporary failure in name resolution", "Network is unreachable")
@@ -127,6 +128,16 @@ def test_the_wheel_says_which_systems_it_runs_on(wheels, program):
     # The system on which the tests run has what the tag asks for.
     here = tuple(int(part) for part in os.confstr("CS_GNU_LIBC_VERSION").split()[1].split("."))
     assert here >= (major, minor)
+
+
+@pytest.mark.skipif(not setup_linters.is_there(), reason="python3 tests/packaging/setup_linters.py installs auditwheel")
+def test_the_tag_is_what_auditwheel_would_give(wheels):
+    """The tool by which other wheels get their tags reads the program itself."""
+    (server,) = (one for one in wheels if one.name.startswith("nerite-"))
+    environment = {**os.environ, "PYTHONPATH": str(setup_linters.FOLDER)}
+    told = subprocess.run([sys.executable, "-m", "auditwheel", "show", server], capture_output=True, text=True, check=True, env=environment).stdout
+    tag = server.stem.rpartition("-")[2]
+    assert f'platform tag: "{tag}"' in " ".join(told.split()), told
 
 
 def test_a_program_that_needs_more_than_every_system_has_is_refused(stripped, tmp_path):
