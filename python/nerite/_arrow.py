@@ -3,13 +3,18 @@
 By Arrow's C data interface: ``__arrow_c_array__`` returns two capsules, with the structures ``ArrowSchema`` (the type) and ``ArrowArray`` (the
 buffers). https://arrow.apache.org/docs/format/CDataInterface.html describes both. Numbers are read where they lie. Booleans (one bit each) and
 texts (offsets and bytes) are copied, because tensors have another layout.
+
+A column of a table has ``__arrow_c_stream__``: its elements come in chunks, each of which is such an array
+(https://arrow.apache.org/docs/format/CStreamInterface.html). One chunk is read as an array is. Several are joined, which is one copy.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
-from typing import Any, Optional
+import weakref
+from typing import Any, Iterator, Optional
 
 import numpy as np
 from tritonclient.utils import InferenceServerException
@@ -58,6 +63,22 @@ _Array._fields_ = [
     ("release", ctypes.c_void_p),
     ("private_data", ctypes.c_void_p),
 ]
+
+
+class _Stream(ctypes.Structure):
+    """ArrowArrayStream."""
+
+
+# Errors are numbers of errno. The functions write the structures, which are the caller's to release.
+_get = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Stream), ctypes.c_void_p)
+_Stream._fields_ = [
+    ("get_schema", _get),
+    ("get_next", _get),
+    ("get_last_error", ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.POINTER(_Stream))),
+    ("release", ctypes.c_void_p),
+    ("private_data", ctypes.c_void_p),
+]
+_release = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 # A prototype of its own: other modules declare the argument types of the same function differently.
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 
@@ -71,6 +92,71 @@ def array_of(given: Any) -> Optional[np.ndarray]:
     schema = _Schema.from_address(_pointer(capsules[0], b"arrow_schema"))
     array = _Array.from_address(_pointer(capsules[1], b"arrow_array"))
     return _elements(schema, array, 0, array.length, capsules, 0)
+
+
+def array_of_stream(given: Any) -> Optional[tuple[np.ndarray, int]]:
+    """The elements of an object with ``__arrow_c_stream__``, and how many bytes were copied to join chunks. None if the type has no counterpart here,
+    as that of a whole table.
+
+    Raises an error if elements are null, or if the chunks cannot be had.
+    """
+    capsule = given.__arrow_c_stream__()
+    stream = _Stream.from_address(_pointer(capsule, b"arrow_array_stream"))
+    schema = _Owned(_Schema)
+    _ask(stream, stream.get_schema, schema)
+    found = _empty(schema.content, 0)
+    if found is None:
+        return None
+    chunks = [_elements(schema.content, chunk.content, 0, chunk.content.length, chunk, 0) for chunk in _chunks(stream)]
+    if len(chunks) == 1:
+        return None if chunks[0] is None else (chunks[0], 0)
+    if chunks:
+        found = np.concatenate(chunks)  # type: ignore[arg-type]
+    return found, found.nbytes
+
+
+class _Owned:
+    """A structure that another library fills, and that is released with this object."""
+
+    def __init__(self, kind: Any):
+        self.content = kind()
+        weakref.finalize(self, _released, self.content).atexit = False
+
+
+def _released(content: Any) -> None:
+    if content.release:
+        _release(content.release)(ctypes.addressof(content))
+
+
+def _ask(stream: Any, function: Any, owned: _Owned) -> None:
+    error = function(ctypes.byref(stream), ctypes.addressof(owned.content))
+    if error:
+        why = (stream.get_last_error(ctypes.byref(stream)) or os.strerror(error).encode()).decode("utf-8", "replace")
+        raise InferenceServerException(f"the chunks of an array of Arrow cannot be had: {why}")
+
+
+def _chunks(stream: Any) -> Iterator[_Owned]:
+    """The chunks that are not empty."""
+    while True:
+        chunk = _Owned(_Array)
+        _ask(stream, stream.get_next, chunk)
+        if not chunk.content.release:
+            return
+        if chunk.content.length:
+            yield chunk
+
+
+def _empty(schema: Any, depth: int) -> Optional[np.ndarray]:
+    """No elements of this type. None if it has no counterpart here."""
+    if schema.dictionary or depth > _LISTS_MAX or _is_extension(schema.metadata):
+        return None
+    kind = schema.format
+    if kind.startswith(_FIXED_LIST):
+        inner = _empty(schema.children[0].contents, depth + 1)
+        return None if inner is None else np.empty((0, int(kind[len(_FIXED_LIST) :]), *inner.shape[1:]), inner.dtype)
+    if kind in _NUMBERS or kind in _TEXTS or kind == _BOOL:
+        return np.empty(0, _NUMBERS.get(kind, np.bool_ if kind == _BOOL else np.object_))
+    return None
 
 
 def _elements(schema: Any, array: Any, first: int, count: int, capsules: Any, depth: int) -> Optional[np.ndarray]:
@@ -88,7 +174,7 @@ def _elements(schema: Any, array: Any, first: int, count: int, capsules: Any, de
         found = _elements(schema.children[0].contents, child, at * width, count * width, capsules, depth + 1)
         return None if found is None else found.reshape((count, width, *found.shape[1:]))
     if count == 0:
-        return np.empty(0, _NUMBERS.get(kind, np.bool_ if kind == _BOOL else np.object_))
+        return _empty(schema, depth)
     if kind == _BOOL:
         return _bits(array.buffers[1], at, count)
     if kind in _TEXTS:

@@ -165,6 +165,10 @@ class SessionConnection(Session):
         self.slots = 0
         self.copied_bytes = 0
 
+    def note_copy(self, byte_size: int) -> None:
+        """Counts bytes of inputs that were copied before they are placed."""
+        self.copied_bytes += byte_size
+
     def describe(self, model: str, version: str) -> Metadata:
         """The inputs and outputs of the model."""
         content = _protobuf.encode([(1, model), (2, version)])

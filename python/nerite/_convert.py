@@ -1,6 +1,6 @@
 """How are a program's values converted to the elements of a datatype, without loss?
 
-* An array (numpy, or an object with DLPack, ``__array__``, the buffer protocol or Arrow's C data interface) has a datatype. It is converted if every value of its
+* An array (numpy, or an object with DLPack, ``__array__``, the buffer protocol or Arrow's C data and stream interfaces) has a datatype. It is converted if every value of its
   datatype exists in the wanted datatype (INT8 to INT32, FP16 to FP32), and refused otherwise.
 * Python's numbers have no datatype, so their values decide. An integer datatype accepts integers in its range, a floating-point datatype
   accepts numbers and rounds them, BOOL accepts True and False, BYTES accepts ``str`` and ``bytes``.
@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as AnySequence
-from typing import Any, Iterable, Sequence
+from typing import Any, Callable, Iterable, Optional, Sequence
 
 import numpy as np
 from tritonclient.utils import InferenceServerException
@@ -22,12 +22,14 @@ DIMENSIONS_MAX = 32
 _HOST_KINDS = (1, 3)
 
 
-def elements(given: Any, datatype: str) -> tuple[np.ndarray, np.dtype[Any]]:
+def elements(given: Any, datatype: str, note_copy: Callable[[int], None] = lambda _: None) -> tuple[np.ndarray, np.dtype[Any]]:
     """Converts ``given`` to an array that can be assigned to elements of ``datatype``. Also returns the dtype as which those elements are
-    viewed."""
+    viewed. ``note_copy`` is told of bytes that were copied to join the chunks of a column."""
     if isinstance(given, np.ndarray) and datatype == _datatypes.datatype_of(given):
         return given, given.dtype
-    found = _converted(given, datatype, 0)
+    found = _of_column(given, datatype, note_copy)
+    if found is None:
+        found = _converted(given, datatype, 0)
     # BF16 from DLPack comes as ``uint16``, which needs only numpy.
     return found, found.dtype if datatype == "BF16" and found.dtype == np.uint16 else _datatypes.numpy_dtype(datatype)
 
@@ -49,6 +51,8 @@ def _converted(given: Any, datatype: str, depth: int) -> np.ndarray:
 
         if (found := _arrow.array_of(given)) is not None:
             return _checked(found, datatype, type(given).__name__)
+    if depth and (column := _of_column(given, datatype, lambda _: None)) is not None:
+        return column
     if hasattr(given, "__dlpack__") and hasattr(given, "__dlpack_device__"):
         return _of_dlpack(given, datatype, depth)
     if hasattr(given, "__array__") or hasattr(given, "__array_interface__"):
@@ -62,9 +66,32 @@ def _converted(given: Any, datatype: str, depth: int) -> np.ndarray:
     if isinstance(given, AnySequence) and not isinstance(given, (str, bytes)):
         return _of_sequence(given, datatype, depth)
     raise InferenceServerException(
-        f"expected an array (of numpy, or an object with DLPack, __array__, the buffer protocol, or an array of Arrow with elements of a fixed "
-        f"size or texts), nested lists of numbers or texts, or bytes, got {type(given).__name__}"
+        f"expected an array (of numpy, or an object with DLPack, __array__, the buffer protocol, or an array or column of Arrow with elements of a "
+        f"fixed size or texts), nested lists of numbers or texts, or bytes, got {type(given).__name__}"
     )
+
+
+def _of_column(given: Any, datatype: str, note_copy: Callable[[int], None]) -> Optional[np.ndarray]:
+    """The elements of a column in chunks, as Arrow gives them: other protocols turn nulls into NaN. None if it is none, as a whole table."""
+    # A column over an array of numpy is that array, in which NaN is a number.
+    if not hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__") or isinstance(getattr(given, "dtype", None), np.dtype):
+        return None
+    from nerite import _arrow
+
+    try:
+        found = _arrow.array_of_stream(given)
+    except InferenceServerException:
+        raise
+    except Exception as error:
+        # pandas needs pyarrow for it.
+        if hasattr(given, "__array__"):
+            return None
+        raise InferenceServerException(f"a {type(given).__name__} gives no column of Arrow: {error}") from error
+    if found is None:
+        return None
+    array, copied = found
+    note_copy(copied)
+    return _checked(array, datatype, type(given).__name__)
 
 
 def _asked(given: Any) -> np.ndarray:

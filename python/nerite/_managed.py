@@ -479,7 +479,7 @@ class ManagedClient:
             The return value of ``register_input_tensor_with_shared_memory``.
         data : array_like or bytes
             ``bytes``, ``bytearray`` and ``memoryview`` are the serialised bytes of the tensor. Any other value is its elements: a numpy
-            array, an object with DLPack, ``__array__``, the buffer protocol or Arrow's C data interface, or nested lists of numbers or
+            array, an object with DLPack, ``__array__``, the buffer protocol or Arrow's C interfaces, or nested lists of numbers or
             strings. An array of another datatype is converted if no value can be lost, and refused otherwise. Python's numbers are accepted if the
             datatype can represent them. Floating-point datatypes round them.
 

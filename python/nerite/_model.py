@@ -30,8 +30,8 @@ class Model:
     """A model of the server, which is called like a function. See :func:`nerite.connect`.
 
     ``model(array)`` and ``model(name=array)`` return a :class:`Response`. Inputs are numpy arrays, or objects with DLPack,
-    ``__array__``, the buffer protocol or Arrow's C data interface (PyTorch, JAX, CuPy, pandas, pyarrow, memoryview), or (nested) lists and
-    numbers. Arrays on a device are taken if their library copies them to the host (DLPack 1.0). They are converted to the model's datatype if
+    ``__array__``, the buffer protocol or Arrow's C data and stream interfaces (PyTorch, JAX, CuPy, pandas, pyarrow, memoryview), or (nested)
+    lists and numbers. A column of Arrow with several chunks is joined first, which is one copy more. Arrays on a device are taken if their library copies them to the host (DLPack 1.0). They are converted to the model's datatype if
     no value can be lost. Strings (``str`` and ``bytes``) are for BYTES.
 
     With ``batch=False`` the model takes single rows: inputs with one dimension less than the model's get a first dimension of 1, and the
@@ -354,7 +354,7 @@ class Model:
         inputs, is_row = [], False
         for spec in specs:
             if spec.name in values:
-                given_dims, one = self._input(spec, values[spec.name])
+                given_dims, one = self._input(spec, values[spec.name], connection)
                 is_row = is_row or given_dims < len(one.spec.shape)
                 inputs.append(one)
             elif (lent := self._lent().get(spec.name)) is not None:
@@ -370,12 +370,12 @@ class Model:
             parameters = {**(parameters or {}), **_sequence(sequence)}
         return Call(self.name, self.version, metadata, inputs, wanted, id, parameters, is_row)
 
-    def _input(self, spec: Spec, value: Any) -> tuple[int, Input]:
+    def _input(self, spec: Spec, value: Any, connection: Any) -> tuple[int, Input]:
         """The number of dimensions that were given, and the input."""
         if type(value) is np.ndarray and value.dtype == self._dtypes[spec.name]:
             array = value
         else:
-            array, dtype = _convert.elements(value, spec.datatype)
+            array, dtype = _convert.elements(value, spec.datatype, connection.note_copy)
             if self._dtypes[spec.name] is not None:
                 array = np.asarray(array).astype(dtype, copy=False)
         dims = array.ndim

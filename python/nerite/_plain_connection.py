@@ -62,6 +62,10 @@ class PlainConnection:
         """``lease``, ``region`` or ``inline``."""
         return self.client.buffer_transport
 
+    def note_copy(self, byte_size: int) -> None:
+        """Counts bytes of inputs that were copied before they are placed."""
+        self.copied_bytes += byte_size
+
     def describe(self, model: str, version: str) -> Metadata:
         """The inputs and outputs of the model."""
         if self._protocol == "http":
