@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import concurrent.futures
+import functools
 import os
 import threading
 import time
 import warnings
 import weakref
-from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar
+from typing import Any, Awaitable, Callable, Iterator, Optional, Sequence, TypeVar
 
 import numpy as np
 from tritonclient.utils import InferenceServerException
 
 from nerite import _trust
-from nerite._connection import Lost, SessionConnection
+from nerite._connection import Lost, NoLoopConnection, SessionConnection
+from nerite._loop_connection import LoopConnection
 from nerite._messages import Spec
 from nerite._model import Model
 from nerite._plain_connection import PlainConnection
@@ -134,6 +137,17 @@ class Client:
                 self._put(connection)
         raise AssertionError("the second try returned or raised")
 
+    async def run_async(self, ask: Callable[[Any], Awaitable[T]]) -> T:
+        """As :meth:`run`, for asyncio, with the connection of the running loop. Raises :class:`NoLoopConnection` if there can be none."""
+        for is_last in (False, True):
+            connection = await self._of_loop()
+            try:
+                return await ask(connection)
+            except Lost as lost:
+                if is_last or (lost.sent and not self._repeat_lost):
+                    raise
+        raise AssertionError("the second try returned or raised")
+
     def repeats_lost(self) -> bool:
         """Whether a request that a lost server may have run is sent again."""
         return self._repeat_lost
@@ -193,11 +207,58 @@ class Client:
         # The most connections until that time, because the server refused another one.
         self._open_max, self._full_until = CONNECTIONS_MAX, 0.0
         self._idle_streams: collections.deque[PlainConnection] = collections.deque()
+        # The connection of each event loop, or the task that opens it.
+        self._loops: dict[asyncio.AbstractEventLoop, Any] = {}
         # What connections copied that are closed.
         self._copied_before = 0
         self._executor: Optional[concurrent.futures.ThreadPoolExecutor] = None
         self._thread = threading.local()
         self._closed = False
+
+    async def _of_loop(self) -> LoopConnection:
+        if self._closed:
+            raise InferenceServerException("the client is closed")
+        if self._session_path is None or time.monotonic() < self._full_until:
+            raise NoLoopConnection
+        loop = asyncio.get_running_loop()
+        found = self._loops.get(loop)
+        if isinstance(found, LoopConnection):
+            if not found.broken:
+                return found
+            self._forget_loop(loop)
+            found = None
+        if found is None:
+            for other in [one for one in self._loops if one.is_closed()]:
+                self._forget_loop(other)
+            found = self._loops[loop] = loop.create_task(self._open_for(loop))
+        # A call that is cancelled meanwhile does not cancel the connection of the others.
+        return await asyncio.shield(found)
+
+    async def _open_for(self, loop: asyncio.AbstractEventLoop) -> LoopConnection:
+        try:
+            make = functools.partial(LoopConnection, self._session_path or "", self._server_uid, self._token)
+            connection = await loop.run_in_executor(self.executor(), make)
+        except BaseException as error:
+            self._loops.pop(loop, None)
+            if not isinstance(error, Refused):
+                raise
+            if not error.final and not isinstance(error, SessionLost) and self._open > 0:
+                # The server has no room for another session now. The threads of this client share those that it has.
+                self._full_until = time.monotonic() + FULL_S
+                raise NoLoopConnection from None
+            raise ConnectionError(str(error)) from None
+        connection.begin()
+        self._loops[loop] = connection
+        self._all.add(connection)
+        return connection
+
+    def _forget_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Closes the connection of a loop that has ended, or a broken one."""
+        connection = self._loops.pop(loop, None)
+        if isinstance(connection, LoopConnection):
+            self._all.discard(connection)
+            self._copied_before += connection.copied_bytes
+            connection.close()
 
     def _choose(self) -> None:
         """Tries to open a session, and keeps its connection."""

@@ -51,6 +51,10 @@ class Stale(Exception):
     """The model has changed. The request was not run."""
 
 
+class NoLoopConnection(Exception):
+    """Calls for asyncio wait in threads, because there is no session for their loop."""
+
+
 class Lost(ConnectionError):
     """The connection to the server is lost. ``sent`` says whether the request may have reached the server."""
 
@@ -80,6 +84,8 @@ class Call(NamedTuple):
     id: str = ""
     parameters: Any = None
     is_row: bool = False
+    #: The lent buffers that it reads.
+    lent: Sequence[Any] = ()
 
     def is_plain(self) -> bool:
         return not (self.id or self.parameters)
@@ -386,6 +392,13 @@ class SessionConnection(Session):
 
     def _prepare(self, plan: Plan, call: Call) -> Slot:
         """A new slot, prepared at the server."""
+        slot, content = self._new_slot(plan, call)
+        prepared, _ = self._asked(CLIENT_PREPARE, content, SERVER_PREPARED)
+        self.slots += 1
+        return _prepared(slot, prepared)
+
+    def _new_slot(self, plan: Plan, call: Call) -> tuple[Slot, bytes]:
+        """A slot with memory, and the request to prepare it."""
         assert plan.answer is not None
         slot = Slot()
         slot.plan = plan
@@ -412,14 +425,7 @@ class SessionConnection(Session):
             [(name, Window(outputs.slab.name, outputs.offset + at, slot.sizes[name])) for name, at, _, _ in slot.places],
         )
         infer = _protobuf.encode([(1, request)])
-        content = _protobuf.encode([(1, infer), (2, _messages.expected(plan.answer))])
-        prepared, _ = self._asked(CLIENT_PREPARE, content, SERVER_PREPARED)
-        slot.handle = int(dict(_protobuf.decode(prepared)).get(1, 0))
-        slot.varint = _protobuf.varint(slot.handle)
-        slot.packet = _protobuf.encode([(CLIENT_ID, CALL_ID), (CLIENT_CALL, _protobuf.encode([(1, slot.handle)]))])
-        plan.slots.append(slot)
-        self.slots += 1
-        return slot
+        return slot, _protobuf.encode([(1, infer), (2, _messages.expected(plan.answer))])
 
     def _write(self, slot: Slot, call: Call) -> None:
         for view, one in zip(slot.views, call.inputs):
@@ -429,6 +435,11 @@ class SessionConnection(Session):
 
     def _settle(self, slot: Slot, call: Call, key: Any, answer: Any) -> Response:
         """Handles an answer that is not the expected one."""
+        response = self._settled(slot, call, key, answer)
+        return self._learn(call, key) if response is None else response
+
+    def _settled(self, slot: Slot, call: Call, key: Any, answer: Any) -> Optional[Response]:
+        """The response. None if the request was not answered and must be sent as a plain one."""
         fields, descriptors = answer
         _close_all(descriptors)
         if SERVER_CALLED in fields:
@@ -444,7 +455,7 @@ class SessionConnection(Session):
                 # The output shapes do not depend on the input shapes only. From now on the server chooses the memory of the outputs.
                 self._retire(self.plans[key])
                 self.plans[key] = Plan(None)
-                return self._learn(call, key)
+                return None
             raise failure
         read = _messages.read_response(_field(fields[SERVER_INFERENCE], INFERENCE_RESPONSE))
         arrays = {}
@@ -467,6 +478,10 @@ class SessionConnection(Session):
             response = self._read_inference(answer, descriptors)
         finally:
             _close_all(descriptors)
+        return self._learned(call, key, response)
+
+    def _learned(self, call: Call, key: Any, response: Optional[Response]) -> Response:
+        """The answer to a plain request, which is kept for the next call of the plan."""
         if response is None:
             raise InferenceServerException("the model gave no response; ask it by .stream()")
         if key is not None and call.is_plain() and key not in self.plans:
@@ -478,23 +493,21 @@ class SessionConnection(Session):
 
     def _place(self, call: Call) -> list[tuple[Block, int]]:
         """Copies the inputs of a plain request to shared memory. Returns their blocks."""
-        placed = []
-        for one in call.inputs:
+        sizes = [
+            _datatypes.encoded_byte_size(one.array) if one.block is None and one.spec.datatype == "BYTES" else _byte_size(one.spec)
+            for one in call.inputs
+        ]
+        # All memory comes first, because it may be refused.
+        blocks = [one.block or self.pool.acquire(max(size, 1)) for one, size in zip(call.inputs, sizes)]
+        for one, block, size in zip(call.inputs, blocks, sizes):
             if one.block is not None:
-                placed.append((one.block, _byte_size(one.spec)))
-            elif one.spec.datatype == "BYTES":
-                size = _datatypes.encoded_byte_size(one.array)
-                block = self.pool.acquire(max(size, 1))
+                continue
+            if one.spec.datatype == "BYTES":
                 _datatypes.write_elements(one.array, block.array().data)
-                placed.append((block, size))
-                self.copied_bytes += size
             else:
-                size = _byte_size(one.spec)
-                block = self.pool.acquire(max(size, 1))
                 _array(block, one.spec.shape, one.spec.datatype)[...] = one.array
-                placed.append((block, size))
-                self.copied_bytes += size
-        return placed
+            self.copied_bytes += size
+        return list(zip(blocks, sizes))
 
     def _message(self, call: Call, blocks: Sequence[tuple[Block, int]]) -> bytes:
         request = _messages.request(
@@ -577,9 +590,7 @@ class SessionConnection(Session):
     def _asked_more(self, call: int, content: bytes, expected: int) -> tuple[bytes, list[int]]:
         self._last_id += 1
         asked = self._last_id
-        packet = _protobuf.encode([(CLIENT_ID, asked), (call, content)])
-        if len(packet) > PACKET_BYTES_MAX:
-            raise InferenceServerException(f"a request of {len(packet)} bytes beside its tensors, {PACKET_BYTES_MAX} fit")
+        packet = _whole(asked, call, content)
         try:
             self._transmit(packet)
             fields, descriptors = self._next(asked)
@@ -709,6 +720,23 @@ class SessionConnection(Session):
 
     def _send_now(self, packet: bytes) -> None:
         self._socket.send(packet, socket.MSG_DONTWAIT)
+
+
+def _whole(asked: int, call: int, content: bytes) -> bytes:
+    """The packet of a call with this id."""
+    packet = _protobuf.encode([(CLIENT_ID, asked), (call, content)])
+    if len(packet) > PACKET_BYTES_MAX:
+        raise InferenceServerException(f"a request of {len(packet)} bytes beside its tensors, {PACKET_BYTES_MAX} fit")
+    return packet
+
+
+def _prepared(slot: Slot, prepared: bytes) -> Slot:
+    """The slot with the handle that the server gave it. Its plan has it from now on."""
+    slot.handle = int(dict(_protobuf.decode(prepared)).get(1, 0))
+    slot.varint = _protobuf.varint(slot.handle)
+    slot.packet = _protobuf.encode([(CLIENT_ID, CALL_ID), (CLIENT_CALL, _protobuf.encode([(1, slot.handle)]))])
+    slot.plan.slots.append(slot)
+    return slot
 
 
 def _together(slots: Sequence[Slot]) -> bytes:

@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 
 from nerite import _convert, _datatypes
 from nerite._buffers import heap_block
-from nerite._connection import CALLS_MAX, Call, Input, Lost, Stale, element_dtype
+from nerite._connection import CALLS_MAX, Call, Input, Lost, NoLoopConnection, Stale, element_dtype
 from nerite._messages import Metadata, Spec
 from nerite._pool import Block
 from nerite._response import Response
@@ -118,9 +118,39 @@ class Model:
                 raise one
         return outcomes
 
-    async def aio(self, *arrays: Any, **named: Any) -> Response:
-        """As a call, for asyncio. It waits in a thread."""
-        return await asyncio.wrap_future(self.submit(*arrays, **named))
+    async def aio(
+        self,
+        *arrays: Any,
+        outputs: Optional[Sequence[str]] = None,
+        timeout: Optional[float] = None,
+        parameters: Optional[Mapping[str, Any]] = None,
+        id: str = "",
+        sequence: Any = None,
+        **named: Any,
+    ) -> Response:
+        """As a call, for asyncio. Over a session no thread waits: all calls of a loop share one session, with at most 192 in flight. If the task is
+        cancelled, the server is told, and the call's memory is used again when the model has ended. Over HTTP and gRPC it waits in a thread.
+
+        Do not change the inputs before it is done. Buffers of :meth:`input` cannot be written to until then.
+        """
+        if len(arrays) == 1 and type(arrays[0]) is dict:
+            named, arrays = {**arrays[0], **named}, ()
+        given, lent = (arrays, named, outputs, parameters, id, sequence), dict(self._lent())
+        for one in lent.values():
+            one.freeze()
+        try:
+            asking = self._client.run_async(lambda connection: self._ask_async(connection, given, lent))
+            try:
+                return await (asking if timeout is None else asyncio.wait_for(asking, timeout))
+            except asyncio.TimeoutError as late:
+                raise TimeoutError(f"no answer within {timeout} s; the request was given up") from late
+        except NoLoopConnection:
+            pass
+        finally:
+            for one in lent.values():
+                one.thaw()
+        options: Any = {"outputs": outputs, "timeout": timeout, "parameters": parameters, "id": id, "sequence": sequence}
+        return await asyncio.wrap_future(self.submit(*arrays, **options, **named))
 
     def stream(self, *arrays: Any, outputs: Optional[Sequence[str]] = None, **named: Any) -> Iterator[Response]:
         """The responses of a decoupled model, which sends any number of them: over a session or gRPC.
@@ -194,14 +224,36 @@ class Model:
 
     def _described(self, connection: Any = None) -> Metadata:
         if self._metadata is None or (connection is not None and connection.server_id != self._described_by):
-            found, self._described_by = self._client.run(self._ask_metadata) if connection is None else self._described_at(connection)
-            self._dtypes = {spec.name: None if spec.datatype == "BYTES" else element_dtype(spec.datatype) for spec in found.inputs}
-            # The quick path is only for arrays that need no change.
-            quick = self._batch and all(dtype is not None for dtype in self._dtypes.values())
-            self._wanted = tuple(self._dtypes.items()) if quick else ()
-            self._keys = {}
-            self._metadata = found
+            return self._learned(*(self._client.run(self._ask_metadata) if connection is None else self._described_at(connection)))
         return self._metadata
+
+    def _learned(self, found: Metadata, server_id: str) -> Metadata:
+        """Keeps what a server told of the model."""
+        self._described_by = server_id
+        self._dtypes = {spec.name: None if spec.datatype == "BYTES" else element_dtype(spec.datatype) for spec in found.inputs}
+        # The quick path is only for arrays that need no change.
+        quick = self._batch and all(dtype is not None for dtype in self._dtypes.values())
+        self._wanted = tuple(self._dtypes.items()) if quick else ()
+        self._keys = {}
+        self._metadata = found
+        return found
+
+    async def _ask_async(self, connection: Any, given: Any, lent: dict[str, _InputBuffer]) -> Response:
+        """As :meth:`_ask`, for asyncio. ``lent`` are the buffers that are read."""
+        for left in reversed(range(TRIES_MAX)):
+            if self._metadata is None or connection.server_id != self._described_by:
+                self._learned(await connection.describe_async(self.name, self.version), connection.server_id)
+            call = self._call_with(lent, connection, given)
+            try:
+                return _without_row(call, await connection.call_async(call, self._key(call)))
+            except Stale:
+                self._metadata, self._wanted = None, ()
+                if not left:
+                    raise self._unsteady() from None
+        raise AssertionError("the last try raised")
+
+    def _unsteady(self) -> InferenceServerException:
+        return InferenceServerException(f"model '{self.name}' was loaded anew during each of {TRIES_MAX} attempts; try again later")
 
     def _stream(self, given: Any, used: list[Any], using: threading.Lock) -> Iterator[Response]:
         """As :meth:`stream`. ``used`` has the connection as long as it is the stream's, and changes under the lock ``using``."""
@@ -212,12 +264,8 @@ class Model:
             with using:
                 used.append(connection)
             try:
-                # Another thread may run this. The buffers are those of the thread that asked.
-                own, self._local.lent = self._lent(), lent
-                try:
-                    call = self._call(connection, given)
-                finally:
-                    self._local.lent = own
+                # Another thread may run this.
+                call = self._call_with(lent, connection, given)
                 for response in connection.stream(call):
                     yield _without_row(call, response)
             finally:
@@ -308,7 +356,7 @@ class Model:
                 # The request was not run. The model may have been reloaded with other tensors.
                 self._metadata, self._wanted = None, ()
                 if not left:
-                    raise InferenceServerException(f"model '{self.name}' was loaded anew during each of {TRIES_MAX} attempts; try again later") from None
+                    raise self._unsteady() from None
         raise AssertionError("the last try raised")
 
     def _ask_many(self, connection: Any, requests: Sequence[Any], outputs: Any, timeout: Optional[float]) -> list[Any]:
@@ -340,6 +388,14 @@ class Model:
         self._metadata, self._wanted = None, ()
         return connection._caught(self._ask, connection, (*request, outputs, None, "", None), timeout)
 
+    def _call_with(self, lent: dict[str, _InputBuffer], connection: Any, given: Any) -> Call:
+        """The call with the buffers of the thread that asked."""
+        own, self._local.lent = self._lent(), lent
+        try:
+            return self._call(connection, given)
+        finally:
+            self._local.lent = own
+
     def _call(self, connection: Any, given: Any) -> Call:
         arrays, named, outputs, parameters, id, sequence = given
         metadata = self._described(connection)
@@ -351,7 +407,7 @@ class Model:
             if twice := values.keys() & named.keys():
                 raise TypeError(f"input '{min(twice)}' of model '{self.name}' was given twice")
             values.update(named)
-        inputs, is_row = [], False
+        inputs, is_row, read = [], False, []
         for spec in specs:
             if spec.name in values:
                 given_dims, one = self._input(spec, values[spec.name], connection)
@@ -359,6 +415,7 @@ class Model:
                 inputs.append(one)
             elif (lent := self._lent().get(spec.name)) is not None:
                 inputs.append(Input(lent.spec, lent.array, lent.block_at(connection)))
+                read.append(lent)
         if len(inputs) < len(values):
             unknown = sorted(set(values) - {spec.name for spec in specs})
             if unknown:
@@ -368,7 +425,7 @@ class Model:
         wanted = () if outputs is None else tuple(outputs)
         if sequence is not None:
             parameters = {**(parameters or {}), **_sequence(sequence)}
-        return Call(self.name, self.version, metadata, inputs, wanted, id, parameters, is_row)
+        return Call(self.name, self.version, metadata, inputs, wanted, id, parameters, is_row, read)
 
     def _input(self, spec: Spec, value: Any, connection: Any) -> tuple[int, Input]:
         """The number of dimensions that were given, and the input."""
