@@ -69,6 +69,18 @@ impl Api {
         Ok(())
     }
 
+    /// The same client, in the call that its session makes now. It is for a call that waits while the session makes others.
+    pub fn in_session_call(&self) -> Api {
+        self.caller().map_or_else(|| self.clone(), |caller| self.with_caller(caller))
+    }
+
+    /// Makes the call of [`Api::in_session_call`] again the one that the session makes now.
+    pub fn resume_session_call(&self) {
+        if self.caller.is_some() || self.client.session_caller.load().is_some() {
+            self.client.session_caller.store(self.caller.clone());
+        }
+    }
+
     /// Notes why one of the inferences of a session's packet was not begun.
     pub fn note_session_refusal(&self, status: &Status) {
         self.note_session_code(codes::grpc_status(status.code));

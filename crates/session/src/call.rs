@@ -12,6 +12,7 @@ use v1::server_message::Answer;
 
 use crate::answer::{CallOutcome, lease_message};
 use crate::limits::{DESCRIPTORS_MAX, INFERENCES_MAX, PACKET_BYTES_MAX};
+use crate::model_wait::Step;
 use crate::operator::{is_operators, only_operators_calls};
 use crate::session::Session;
 
@@ -35,7 +36,7 @@ impl Session {
                 Box::pin(crate::inference::infer(id, infer, self)).await?;
                 CallOutcome::UnderWay
             }
-            Call::Prepare(prepare) => Box::pin(self.prepare(prepare)).await?,
+            Call::Prepare(prepare) => Box::pin(self.prepare(id, prepare)).await?,
             Call::CallPrepared(calls) => {
                 self.call_prepared(id, calls).await?;
                 CallOutcome::UnderWay
@@ -44,11 +45,16 @@ impl Session {
                 self.prepared.release(&release.handles)?;
                 CallOutcome::from(Answer::Done(v1::Done {}))
             }
-            Call::DescribeModel(model) => {
-                let described = self.find_or_load(&model.name, || self.describe(&model)).await?;
-                CallOutcome::from(Answer::Described(described))
-            }
+            Call::DescribeModel(model) => match self.find_unless_waiting(&model.name, || self.describe(&model))? {
+                Some(described) => CallOutcome::from(described),
+                None => {
+                    let (name, bytes) = (model.name.clone(), model.name.len() + model.version.len());
+                    self.wait_for(&name, id, bytes, Step::Describe(model))?;
+                    CallOutcome::UnderWay
+                }
+            },
             Call::Cancel(cancel) => {
+                self.cancel_waiting(cancel.id);
                 self.in_flight.cancel(cancel.id);
                 CallOutcome::from(Answer::Done(v1::Done {}))
             }
@@ -87,7 +93,7 @@ impl Session {
         })
     }
 
-    fn describe(&self, model: &v1::DescribeModel) -> Result<v1::Described, Status> {
+    pub(crate) fn describe(&self, model: &v1::DescribeModel) -> Result<Answer, Status> {
         let report = self.api.model_report(&model.name, &model.version)?;
         let metadata = ModelMetadataResponse::from(report).encode_to_vec();
         let (bytes, most) = (metadata.len(), PACKET_BYTES_MAX - ANSWERS_HEAD_BYTES - ID_BYTES_MAX);
@@ -96,7 +102,7 @@ impl Session {
                 format!("the metadata of model '{}' has {bytes} bytes, at most {most} fit in an answer", model.name);
             return Err(Status::unavailable(text));
         }
-        Ok(v1::Described { metadata: metadata.into() })
+        Ok(Answer::Described(v1::Described { metadata: metadata.into() }))
     }
 
     /// The answer to Hello, if client and server have a version in common.

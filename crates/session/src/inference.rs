@@ -3,18 +3,25 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nerite_api::{Api, Target, aside};
-use nerite_request::Status;
+use nerite_api::{Admission, Api, Target, aside};
+use nerite_request::{Cancel, Status};
 use nerite_wire::proto::session::v1;
 use nerite_wire::proto::{Chain, InferMessage, Malformed};
 
 use crate::limits::{DESCRIPTORS_MAX, PACKET_BYTES_MAX, SHORT_BYTES_MAX};
+use crate::model_wait::Step;
 use crate::responses::{AnswerRoute, Answers};
 use crate::session::Session;
 
-/// Starts an inference. The thread that makes a response sends it to the outbox. The caller reports an `Err`.
-pub(crate) async fn infer(id: u64, call: v1::Infer, session: &Session) -> Result<(), Status> {
-    let Session { scope, in_flight, outbox, .. } = session;
+/// An inference that was decoded, and counts as in flight.
+pub(crate) struct BegunInference {
+    message: InferMessage,
+    leased_outputs: Vec<String>,
+    cancel: Cancel,
+}
+
+/// Starts an inference, or lets it wait for its model. The thread that makes a response sends it to the outbox. The caller reports an `Err`.
+pub(crate) async fn infer(id: u64, call: v1::Infer, session: &mut Session) -> Result<(), Status> {
     if id == 0 {
         return Err(Status::invalid("an inference needs an id other than 0: its answer repeats it"));
     }
@@ -28,29 +35,61 @@ pub(crate) async fn infer(id: u64, call: v1::Infer, session: &Session) -> Result
     // A packet that is not small keeps the whole buffer in which it arrived.
     let packet_bytes = if request.len() > SHORT_BYTES_MAX { PACKET_BYTES_MAX } else { request.len() };
     let message = read(request, &session.api)?;
-    let cancel = in_flight.begin(id, packet_bytes)?;
-    let route = AnswerRoute::Direct(Arc::clone(outbox));
-    let answers = Answers { in_flight: Arc::clone(in_flight), route, expected: None };
-    let sink = move |response, placed| answers.send(id, response, placed);
-    let target = Target::of_any(&message.model, &message.version);
-    let admitted = session.find_or_load(&message.model, || session.api.accept(target)).await;
-    let admitted = admitted.and_then(|admission| Ok((admission, message.into_infer_request(|_| Ok(()))?)));
+    let cancel = session.in_flight.begin(id, packet_bytes)?;
+    let begun = BegunInference { message, leased_outputs, cancel };
+    let (model, version) = (&begun.message.model, &begun.message.version);
+    let admitted = session.find_unless_waiting(model, || session.api.accept(Target::of_any(model, version)));
     let started = match admitted {
         Err(refused) => Err(refused),
-        Ok((admission, infer_request)) if infer_request.is_light() => {
-            scope.infer(admission, infer_request, leased_outputs, cancel, sink)
-        }
-        Ok((admission, infer_request)) => {
-            // Its check takes long. The session's next packet waits, so that requests start in their order.
-            let scope = Arc::clone(scope);
-            aside(move || scope.infer(admission, infer_request, leased_outputs, cancel, sink)).await.flatten()
+        Ok(Some(admission)) => return session.start(id, begun, Ok(admission)).await,
+        Ok(None) => {
+            let model = begun.message.model.clone();
+            // What it keeps of its packet is charged with the inference.
+            session.wait_for(&model, id, 0, Step::Infer(Box::new(begun)))
         }
     };
-    // After a refusal the sink is never called.
-    started.inspect_err(|_| {
-        in_flight.release(id);
-        in_flight.end();
-    })
+    started.inspect_err(|_| session.end_refused(id))
+}
+
+impl Session {
+    /// Starts an inference that waited for its model.
+    pub(crate) async fn start_loaded(
+        &mut self,
+        id: u64,
+        begun: BegunInference,
+        loaded: Result<(), Status>,
+    ) -> Result<(), Status> {
+        let target = Target::of_any(&begun.message.model, &begun.message.version);
+        let admitted = loaded.and_then(|()| self.api.accept(target));
+        self.start(id, begun, admitted).await
+    }
+
+    async fn start(&self, id: u64, begun: BegunInference, admitted: Result<Admission, Status>) -> Result<(), Status> {
+        let BegunInference { message, leased_outputs, cancel } = begun;
+        let (in_flight, route) = (Arc::clone(&self.in_flight), AnswerRoute::Direct(Arc::clone(&self.outbox)));
+        let answers = Answers { in_flight, route, expected: None };
+        let sink = move |response, placed| answers.send(id, response, placed);
+        let admitted = admitted.and_then(|admission| Ok((admission, message.into_infer_request(|_| Ok(()))?)));
+        let started = match admitted {
+            Err(refused) => Err(refused),
+            Ok((admission, infer_request)) if infer_request.is_light() => {
+                self.scope.infer(admission, infer_request, leased_outputs, cancel, sink)
+            }
+            Ok((admission, infer_request)) => {
+                // Its check takes long. The session's next packet waits, so that requests start in their order.
+                let scope = Arc::clone(&self.scope);
+                aside(move || scope.infer(admission, infer_request, leased_outputs, cancel, sink)).await.flatten()
+            }
+        };
+        // After a refusal the sink is never called.
+        started.inspect_err(|_| self.end_refused(id))
+    }
+
+    /// Ends an inference that was begun and then refused.
+    fn end_refused(&self, id: u64) {
+        self.in_flight.release(id);
+        self.in_flight.end();
+    }
 }
 
 /// Decodes the request inside a packet. What it says of its tensors is not checked yet.

@@ -15,6 +15,9 @@ pub const OPERATOR_SESSIONS_MAX: usize = 4;
 /// The most inferences of one session in flight. The next one is refused.
 pub const INFERENCES_MAX: usize = 256;
 
+/// The most calls of one session that wait for models to be loaded. The next one is refused.
+pub const WAITING_CALLS_MAX: usize = 64;
+
 /// The most bytes of answers that the client has not read. Beyond this the session ends.
 pub const QUEUED_BYTES_MAX: usize = 16 << 20;
 
@@ -81,6 +84,7 @@ pub(crate) const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 const _: () = assert!(DESCRIPTORS_MAX <= QUEUED_DESCRIPTORS_MAX, "one answer must be able to wait");
 const _: () = assert!(PACKET_BYTES_MAX < QUEUED_BYTES_MAX);
+const _: () = assert!(WAITING_CALLS_MAX < INFERENCES_MAX, "inferences of loaded models go on");
 const _: () = assert!(PREPARED_CALLS_MAX <= INFERENCES_MAX && PREPARED_CALLS_MAX <= DESCRIPTORS_MAX);
 const _: () =
     assert!(SESSIONS_PER_USER_MAX * 2 <= SESSIONS_MAX && RESERVE_HELLO_WITHIN.as_millis() <= HELLO_WITHIN.as_millis());

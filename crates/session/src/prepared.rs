@@ -3,19 +3,29 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use nerite_api::{CallError, Target, aside};
+use nerite_api::{Admission, CallError, Target, aside};
 use nerite_request::{Numbered, Status};
-use nerite_wire::proto::ExpectedResponse;
 use nerite_wire::proto::session::v1;
+use nerite_wire::proto::{ExpectedResponse, InferMessage};
 use v1::server_message::Answer;
 
 use crate::answer::{CallOutcome, FAILED_PRECONDITION, error_packet, failure};
 use crate::gathered::Gathered;
 use crate::inference::read;
 use crate::limits::{CALLS_SLICE, DESCRIPTORS_MAX, PREPARED_BYTES, PREPARED_CALLS_MAX};
+use crate::model_wait::Step;
 use crate::responses::{AnswerRoute, Answers};
 use crate::session::Session;
 use crate::socket::Packet;
+
+/// An inference to prepare, which was decoded.
+pub(crate) struct Preparation {
+    message: InferMessage,
+    leased_outputs: Vec<String>,
+    expected: Option<Arc<ExpectedResponse>>,
+    /// What it is charged for.
+    bytes: usize,
+}
 
 /// Why a call was not started.
 enum NotBegun {
@@ -24,8 +34,8 @@ enum NotBegun {
 }
 
 impl Session {
-    /// Reads and checks an inference for later calls.
-    pub(crate) async fn prepare(&mut self, prepare: v1::Prepare) -> Result<CallOutcome, Status> {
+    /// Reads and checks an inference for later calls, once its model is loaded.
+    pub(crate) async fn prepare(&mut self, id: u64, prepare: v1::Prepare) -> Result<CallOutcome, Status> {
         self.prepared.check_capacity()?;
         let v1::Prepare { infer, expected } = prepare;
         let v1::Infer { request, leased_outputs } =
@@ -40,8 +50,34 @@ impl Session {
         let bytes = PREPARED_BYTES + 4 * (request.len() + expected.len());
         let expected = if expected.is_empty() { None } else { Some(Arc::new(ExpectedResponse::read(expected)?)) };
         let message = read(request, &self.api)?;
-        let target = Target::of_any(&message.model, &message.version);
-        let admission = self.find_or_load(&message.model, || self.api.accept(target)).await?;
+        let preparation = Preparation { message, leased_outputs, expected, bytes };
+        let (model, version) = (&preparation.message.model, &preparation.message.version);
+        match self.find_unless_waiting(model, || self.api.accept(Target::of_any(model, version)))? {
+            Some(admission) => self.add_prepared(preparation, admission).await,
+            None => {
+                let model = model.clone();
+                self.wait_for(&model, id, bytes, Step::Prepare(Box::new(preparation)))?;
+                Ok(CallOutcome::UnderWay)
+            }
+        }
+    }
+
+    /// Prepares an inference that waited for its model.
+    pub(crate) async fn finish_preparation(
+        &mut self,
+        preparation: Preparation,
+        loaded: Result<(), Status>,
+    ) -> Result<CallOutcome, Status> {
+        loaded?;
+        // Others may have been prepared meanwhile.
+        self.prepared.check_capacity()?;
+        let target = Target::of_any(&preparation.message.model, &preparation.message.version);
+        let admission = self.api.accept(target)?;
+        self.add_prepared(preparation, admission).await
+    }
+
+    async fn add_prepared(&mut self, preparation: Preparation, admission: Admission) -> Result<CallOutcome, Status> {
+        let Preparation { message, leased_outputs, expected, bytes } = preparation;
         let request = message.into_infer_request(|_| Ok(()))?;
         let charge = self.api.account().charge(bytes);
         let request = if request.is_light() {

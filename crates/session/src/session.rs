@@ -22,6 +22,7 @@ use crate::limits::{
     HEADERS_MAX, PACKET_BYTES_MAX, QUICK_CLOSE_BYTES_MAX, RESERVE_HELLO_WITHIN, STOPPING_POLL_INTERVAL,
     STOPPING_READ_WITHIN,
 };
+use crate::model_wait::{ModelWaits, WaitingCall};
 use crate::outbox::{Closed, Outbox};
 use crate::prepared_table::PreparedTable;
 use crate::session_table::{Full, Parts, SessionEntry};
@@ -42,6 +43,14 @@ pub(crate) struct Session {
     headers: HashMap<String, String>,
     headers_charge: Charge,
     pub(crate) prepared: PreparedTable,
+    pub(crate) waits: ModelWaits,
+}
+
+/// What a session does next.
+enum Event<'r> {
+    Received(io::Result<Received<'r>>),
+    /// The load of a call's model has ended.
+    Loaded(WaitingCall, Result<(), Status>),
 }
 
 /// Why a session ended.
@@ -93,6 +102,7 @@ impl Session {
             headers: HashMap::new(),
             headers_charge: Charge::default(),
             prepared: PreparedTable::default(),
+            waits: ModelWaits::default(),
         }
     }
 
@@ -117,17 +127,18 @@ impl Session {
             match greeted {
                 Err(end) => Err(end),
                 Ok(()) => loop {
-                    let received = tokio::select! {
+                    let event = tokio::select! {
                         biased;
                         closed = &mut flush => break Err(End::from(closed)),
                         shed = &mut shed => break Err(End::Shed(shed)),
                         () = stop.wait() => break Ok(()),
-                        received = receive(&socket, &mut receiver, &mut gate) => received,
+                        (call, loaded) = self.waits.next() => Event::Loaded(call, loaded),
+                        received = receive(&socket, &mut receiver, &mut gate) => Event::Received(received),
                     };
-                    // A call may wait for its model. Meanwhile, earlier answers are sent, and events that end the session still end it.
+                    // The check of a large request takes long. Meanwhile, earlier answers are sent, and events that end the session still end it.
                     let taken = tokio::select! {
                         biased;
-                        taken = self.take(received) => taken,
+                        taken = self.handle(event) => taken,
                         closed = &mut flush => Err(End::from(closed)),
                         shed = &mut shed => Err(End::Shed(shed)),
                     };
@@ -138,7 +149,10 @@ impl Session {
             }
         };
         match &end {
-            Ok(()) => self.finish(&outbox).await,
+            Ok(()) => {
+                self.refuse_all_waiting();
+                self.finish(&outbox).await;
+            }
             Err(End::Shed(shed)) => outbox.end(error_packet(0, RESOURCE_EXHAUSTED, shed.to_string())),
             Err(_) => {}
         }
@@ -174,6 +188,16 @@ impl Session {
         Ok(())
     }
 
+    async fn handle(&mut self, event: Event<'_>) -> Result<(), End> {
+        match event {
+            Event::Received(received) => self.take(received).await,
+            Event::Loaded(call, loaded) => {
+                self.resume(call, loaded).await;
+                Ok(())
+            }
+        }
+    }
+
     /// Handles one packet after Hello.
     async fn take(&mut self, received: io::Result<Received<'_>>) -> Result<(), End> {
         let v1::ClientMessage { id, returned, call } = self.read(received)?;
@@ -181,9 +205,8 @@ impl Session {
         let answer = match call {
             Some(call) => {
                 let outcome = self.carry_out(id, call).await;
-                let ended = !matches!(outcome, Ok(CallOutcome::UnderWay));
-                self.api.end_session_call(ended.then(|| outcome.as_ref().map(drop)));
-                outcome
+                self.answer(id, outcome);
+                return Ok(());
             }
             None if returned.is_empty() => Err(Status::unsupported("the server does not know this call")),
             None if unknown > 0 => {
@@ -196,6 +219,16 @@ impl Session {
             self.send(packet(id, answer));
         }
         Ok(())
+    }
+
+    /// Answers a call that was carried out.
+    pub(crate) fn answer(&self, id: u64, outcome: Result<CallOutcome, Status>) {
+        let ended = !matches!(outcome, Ok(CallOutcome::UnderWay));
+        self.api.end_session_call(ended.then(|| outcome.as_ref().map(drop)));
+        self.report_forgotten();
+        if id != 0 {
+            self.send(packet(id, outcome));
+        }
     }
 
     /// Whether the operator allows this session to make a call of all these categories, which may change something.

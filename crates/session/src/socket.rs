@@ -94,17 +94,6 @@ impl Socket {
         }
     }
 
-    /// Waits until the client has closed the connection, even if packets from it were not read yet.
-    pub(crate) async fn hung_up(&self) {
-        // The kernel reports the end for any interest. PRIORITY means urgent data, which this socket does not have, so nothing else wakes this.
-        let again = self.descriptor.get_ref().try_clone().and_then(|again| watch(again, Interest::PRIORITY));
-        match again {
-            Ok(again) if again.ready(Interest::PRIORITY).await.is_ok() => {}
-            // Without another descriptor the end is noticed only when the next packet is read.
-            Ok(_) | Err(_) => std::future::pending().await,
-        }
-    }
-
     /// Waits until the socket is writable, or has an error.
     pub(crate) async fn writable(&self) -> io::Result<()> {
         let again = watch(self.descriptor.get_ref().try_clone()?, Interest::WRITABLE)?;

@@ -40,21 +40,46 @@ async fn a_model_is_loaded_to_be_described() {
     assert!(matches!(answer, Some(Answer::Described(_))), "{answer:?}");
 }
 
-/// Sessions that wait for the model `late`: one to infer, one to prepare, one to describe. A second call waits behind each.
-fn waiting(server: &TestServer) -> Vec<Raw> {
-    let infer = || {
-        let request = proto::ModelInferRequest { model_name: "late".into(), ..Default::default() }.encode_to_vec();
-        v1::Infer { request: request.into(), leased_outputs: Vec::new() }
+/// An inference with one number.
+fn infer(model: &str) -> v1::Infer {
+    let input = proto::model_infer_request::InferInputTensor {
+        name: "IN".into(),
+        datatype: "INT32".into(),
+        shape: vec![1],
+        ..Default::default()
     };
-    let calls = [
-        Call::Infer(infer()),
-        Call::Prepare(v1::Prepare { infer: Some(infer()), ..v1::Prepare::default() }),
-        Call::DescribeModel(v1::DescribeModel { name: "late".into(), version: String::new() }),
-    ];
+    let request = proto::ModelInferRequest {
+        model_name: model.into(),
+        inputs: vec![input],
+        raw_input_contents: vec![vec![7, 0, 0, 0].into()],
+        ..Default::default()
+    };
+    v1::Infer { request: request.encode_to_vec().into(), leased_outputs: Vec::new() }
+}
+
+fn prepare(model: &str) -> Call {
+    Call::Prepare(v1::Prepare { infer: Some(infer(model)), ..v1::Prepare::default() })
+}
+
+fn describe(model: &str) -> Call {
+    Call::DescribeModel(v1::DescribeModel { name: model.into(), version: String::new() })
+}
+
+#[track_caller]
+fn next(raw: &Raw, id: u64) -> Answer {
+    let message = raw.answer().expect("the session is open");
+    assert_eq!(message.id, id, "{message:?}");
+    message.answer.expect("it has an answer")
+}
+
+/// Sessions that wait for the model `late`: one to infer, one to prepare, one to describe. A second call of each is answered meanwhile.
+fn waiting(server: &TestServer) -> Vec<Raw> {
+    let calls = [Call::Infer(infer("late")), prepare("late"), describe("late")];
     let begin = |call| {
         let raw = Raw::welcomed(&server.socket);
         raw.call(2, call);
         raw.call(3, Call::SessionStatus(v1::SessionStatus {}));
+        assert!(matches!(next(&raw, 3), Answer::SessionReport(_)));
         raw
     };
     let sessions: Vec<Raw> = calls.into_iter().map(begin).collect();
@@ -163,4 +188,70 @@ async fn answers_go_out_while_a_call_waits_for_a_model() {
     assert_eq!(count(&server), 1);
     server.late.let_load();
     assert_eq!(raw.answer().unwrap().id, 1000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn later_packets_are_answered_while_calls_wait_for_a_model_and_those_of_the_model_in_their_order() {
+    let server = TestServer::on_demand();
+    let raw = Raw::welcomed(&server.socket);
+    raw.call(2, describe("echo"));
+    assert!(matches!(next(&raw, 2), Answer::Described(_)));
+    raw.call(3, prepare("late"));
+    raw.call(4, describe("late"));
+    raw.call(5, prepare("late"));
+    raw.call(6, Call::Infer(infer("late")));
+    for id in 10..40 {
+        raw.call(id, Call::Infer(infer("echo")));
+        assert!(matches!(next(&raw, id), Answer::Inference(_)));
+    }
+    raw.call(40, prepare("echo"));
+    assert!(matches!(next(&raw, 40), Answer::Prepared(v1::Prepared { handle: 1 })));
+    raw.call(41, Call::Infer(infer("nobody")));
+    assert!(matches!(next(&raw, 41), Answer::Error(_)));
+    assert_eq!(count(&server), 1, "one load, whatever the number of calls");
+    server.late.let_load();
+    assert!(matches!(next(&raw, 3), Answer::Prepared(v1::Prepared { handle: 2 })));
+    assert!(matches!(next(&raw, 4), Answer::Described(_)));
+    assert!(matches!(next(&raw, 5), Answer::Prepared(v1::Prepared { handle: 3 })));
+    assert!(matches!(next(&raw, 6), Answer::Inference(_)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_inference_that_waits_for_a_model_can_be_cancelled_and_nobody_waits_then() {
+    let server = TestServer::on_demand();
+    let raw = Raw::welcomed(&server.socket);
+    raw.call(2, Call::Infer(infer("late")));
+    raw.call(3, Call::Infer(infer("late")));
+    TestServer::until("the wait", || count(&server) == 1);
+    for (at, id) in [2, 3].into_iter().enumerate() {
+        raw.call(0, Call::Cancel(v1::Cancel { id }));
+        assert!(matches!(next(&raw, id), Answer::Error(v1::Error { code: 1, .. })));
+        TestServer::until("the end of the wait", || count(&server) == 1 - at);
+    }
+    // The ids are free again.
+    raw.call(2, Call::Infer(infer("late")));
+    server.late.let_load();
+    assert!(matches!(next(&raw, 2), Answer::Inference(_)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_lets_so_many_calls_wait_only_and_the_others_of_its_client_go_on() {
+    let server = TestServer::on_demand();
+    let raw = Raw::welcomed(&server.socket);
+    let most = nerite_session::limits::WAITING_CALLS_MAX as u64;
+    for id in 1..=most {
+        raw.call(id, if id % 2 == 0 { describe("late") } else { Call::Infer(infer("late")) });
+    }
+    for (id, call) in [(900, describe("late")), (901, prepare("late")), (902, Call::Infer(infer("late")))] {
+        raw.call(id, call);
+        let Answer::Error(error) = next(&raw, id) else { panic!("{id} waits") };
+        assert!(error.message.contains("64 calls of this session wait for models"), "{}", error.message);
+    }
+    raw.call(903, Call::SessionStatus(v1::SessionStatus {}));
+    let Answer::SessionReport(report) = next(&raw, 903) else { panic!("another answer") };
+    assert_eq!(report.inferences, most as u32 / 2, "the refused one is not in flight");
+    server.late.let_load();
+    let mut answered: Vec<u64> = (0..most).map(|_| raw.answer().unwrap().id).collect();
+    answered.sort_unstable();
+    assert_eq!(answered, (1..=most).collect::<Vec<_>>());
 }
