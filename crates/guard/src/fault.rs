@@ -15,6 +15,9 @@ static CHAIN: Chain = Chain::new(libc::SIGBUS, levels!(on_fault), mends, comes_a
 
 static PAGE_BYTES: AtomicUsize = AtomicUsize::new(4096);
 
+/// The number of faults in watched ranges so far.
+pub(crate) static FAULTS: AtomicUsize = AtomicUsize::new(0);
+
 /// Linux's code for a hardware memory error at an access.
 const BUS_MCEERR_AR: c_int = 4;
 
@@ -50,6 +53,7 @@ fn mends(info: *const siginfo_t, _: *mut c_void) -> bool {
     let Some((entry, start, end)) = TABLE.find(address) else { return false };
     // Before the pages are replaced: no reader may see the new zeros and then find the region intact.
     entry.lose(address - start);
+    FAULTS.fetch_add(1, Ordering::AcqRel);
     // The whole mapping is replaced. Replacing a part would split it in two, and `WATCHED_MAX` split mappings are more than Linux allows. No data
     // that is still needed is lost, because every request that uses the region fails now. If the system has no memory for that (strict
     // overcommit), one page lets the current access continue.

@@ -15,7 +15,7 @@
 //!
 //! Divisions by integers of a peer that a library does not check: [`arithmetic`].
 //!
-//! The crate is used in two ways. The server calls [`watch`] and [`count_traps`]. The processes of Python models load it as a library of five C
+//! The crate is used in two ways. The server calls [`watch`] and [`count_traps`]. The processes of Python models load it as a library of six C
 //! functions ([`library`]). It has no `std` for their sake: a library in a foreign process should be small, allocate nothing and start no thread.
 //!
 //! ```

@@ -1,4 +1,4 @@
-//! Which five C functions does the guard offer as a shared library?
+//! Which six C functions does the guard offer as a shared library?
 //!
 //! They are exported only if the crate is built as a shared library (`--cfg nerite_guard_library`, see `crates/python/build.rs`). The server does
 //! not call them. All may be called from any thread. None allocates, and none panics.
@@ -57,6 +57,13 @@ pub extern "C" fn nerite_guard_lost_at(start: *const c_void) -> isize {
     let found = TABLE.find(start.addr());
     let lost = found.filter(|(_, first, _)| *first == start.addr()).and_then(|(entry, ..)| entry.lost_at());
     lost.and_then(|at| isize::try_from(at).ok()).unwrap_or(-1)
+}
+
+/// The address of the number of faults that the guard has met in this process. While it is 0, no mapping has lost memory, and nobody needs to ask for
+/// each of them. The address stays valid as long as the library is loaded.
+#[cfg_attr(nerite_guard_library, unsafe(no_mangle))]
+pub extern "C" fn nerite_guard_faults() -> *const usize {
+    fault::FAULTS.as_ptr().cast_const()
 }
 
 /// Has the kernel end this process, and its group if it leads one, when the thread that started it ends. Returns 0 or an errno.

@@ -1,4 +1,4 @@
-//! Do the four functions of the library keep what they promise to a C caller?
+//! Do the functions of the library keep what they promise to a C caller?
 #![allow(clippy::unwrap_used)]
 
 use std::ffi::c_void;
@@ -7,7 +7,9 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr;
 
-use nerite_guard::library::{nerite_guard_install, nerite_guard_lost_at, nerite_guard_map, nerite_guard_unmap};
+use nerite_guard::library::{
+    nerite_guard_faults, nerite_guard_install, nerite_guard_lost_at, nerite_guard_map, nerite_guard_unmap,
+};
 
 const PAGE: usize = 4096;
 
@@ -70,6 +72,8 @@ fn a_loss_ends_with_its_mapping() {
     let lost = map(&file, PAGE);
     write(lost, 10, 1);
     assert_eq!(nerite_guard_lost_at(lost.cast()), 10);
+    // SAFETY: the address of a counter that stays.
+    assert!(unsafe { nerite_guard_faults().read_volatile() } > 0);
     unmap(lost, PAGE, 0);
     assert_eq!(nerite_guard_lost_at(lost.cast()), -1);
 }

@@ -1,6 +1,6 @@
 //! Which library guards a model's process against memory that clients remove?
 
-/// A shared library for this machine with the five functions of `nerite_guard::library`. Empty if it could not be built (see `build.rs`): then there
+/// A shared library for this machine with the six functions of `nerite_guard::library`. Empty if it could not be built (see `build.rs`): then there
 /// is no guard.
 pub(crate) static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guard_library"));
 

@@ -38,6 +38,7 @@ const MODULES: &[(&str, &str)] = &[
     part!("nested"),
     part!("packed"),
     part!("packets"),
+    part!("prepared"),
     part!("readiness"),
     part!("requests"),
     part!("stub"),

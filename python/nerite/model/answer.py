@@ -107,7 +107,7 @@ def check_send(response: Any, flags: int) -> None:
 class Answer:
     """Builds the response of one request of a batch."""
 
-    __slots__ = ("_model_channel", "_index", "_number", "_id", "_wanted", "_is_placed", "_sender", "_is_final", "is_closed", "response")
+    __slots__ = ("_model_channel", "_index", "_number", "_id", "_wanted", "_is_placed", "_sender", "_is_final", "is_closed", "response", "_prepared")
 
     def __init__(self, model_channel: ModelChannel, index: int, wire: Request) -> None:
         self._model_channel = model_channel
@@ -115,10 +115,8 @@ class Answer:
         self._number: int = wire["number"]
         self._id: str = wire["id"]
         # By name. When a place is replaced by a larger one, the request's own list changes too.
-        outputs = wire["outputs"]
-        self._wanted: dict[str, PlaceFor] = (
-            {outputs[0][0]: outputs[0]} if len(outputs) == 1 else {output[0]: output for output in outputs}
-        )
+        prepared = self._prepared = wire.get("prepared")
+        self._wanted: dict[str, PlaceFor] = prepared and prepared.wanted or {output[0]: output for output in wire["outputs"]}
         self._is_placed = False
         self._sender: Optional[weakref.ref[InferenceResponseSender]] = None
         self._is_final = False
@@ -212,6 +210,12 @@ class Answer:
         name, datatype, shape = tensor._name, tensor.datatype, array.shape
         if datatype == "BYTES":
             return self._put_bytes(name, array, place)
+        prepared = self._prepared
+        known = prepared and prepared.written(tensor, array)
+        if known and not self._is_placed:
+            view, told = known
+            view[...] = array
+            return told  # type: ignore[no-any-return]
         byte_size = array.nbytes
         _, segment, offset, capacity, fixed = place
         if segment is None or byte_size > capacity:
@@ -222,7 +226,10 @@ class Answer:
         view = np.ndarray(shape, NUMPY_DTYPES[datatype], self._model_channel.memory[segment], offset)
         if not ((self._is_placed or byte_size >= _IN_PLACE_BYTES_MIN) and _is_there(array, view)):
             view[...] = array
-        return name, datatype, shape, segment, offset, byte_size
+        told = (name, datatype, shape, segment, offset, byte_size)
+        if prepared and fixed:
+            prepared.note(view, told)
+        return told
 
     def _put_bytes(self, name: str, array: np.ndarray, place: PlaceFor) -> TensorAt:
         elements = encoded(array)

@@ -46,7 +46,16 @@ READ_ONLY = (
 # The names of the thread that ends the process with the server, and of the thread that answers readiness checks.
 END_THREAD, READINESS_THREAD = "nerite-end", "nerite-readiness"
 NOTHING = np.empty(0, np.uint8)
-_PID = os.getpid()
+# Whether this process was forked by the model. It is noted at the fork, because to ask the system takes a call for each batch.
+is_fork = False
+
+
+def _note_fork() -> None:
+    global is_fork
+    is_fork = True
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 
 class ModelFailed(Exception):
@@ -62,8 +71,10 @@ def execute(model: Any, names: packets.Model, model_channel: ModelChannel, comma
         requests = make_requests(wires, answers, model_channel.memory)
         if requests:
             # The list is the model's; ours stays as it is. A coroutine is waited for.
-            returned = settled(call(method(model, names), requests[:]))
-            if os.getpid() != _PID:
+            returned = call(method(model, names), requests[:])
+            if type(returned) is not list:
+                returned = settled(returned)
+            if is_fork:
                 # This is a child that the model forked, and that returned from execute. Its parent sends the answer.
                 os._exit(0)
             _collect(returned, requests, model_channel)
@@ -79,7 +90,7 @@ def execute(model: Any, names: packets.Model, model_channel: ModelChannel, comma
         for answer in answers:
             answer.is_closed = True
     message: packets.Answer = {"responses": _responses(answers)} if failure is None else _failure(failure, answers, names)
-    if model_channel.memory.has_regions():
+    if model_channel.memory.has_lost():
         inputs, outputs = segments(wires)
         lost = model_channel.memory.lost({*inputs, *outputs})
         if lost:
@@ -107,7 +118,15 @@ def make_requests(wires: list[packets.Request], answers: Sequence[Answer], memor
     made = []
     for wire, answer in zip(wires, answers):
         inputs = []
+        prepared = wire.get("prepared")
         try:
+            if prepared is not None:
+                if prepared.inputs is None:
+                    prepared.make(wire, memory)
+                if prepared.inputs is not None:
+                    inputs = [Tensor._of_array(name, datatype, array.view()) for name, datatype, array in prepared.inputs]
+                    made.append(InferenceRequest._of(wire, inputs, answer))
+                    continue
             for name, datatype, shape, segment, offset, byte_size in wire["inputs"]:
                 # A tensor without bytes needs no place.
                 held = memory[segment] if segment is not None else NOTHING
@@ -133,7 +152,7 @@ def method(model: Any, names: packets.Model) -> Callable[..., Any]:
 
 def settled(returned: Any) -> Any:
     """The value that the model returned, or the result of its coroutine."""
-    if type(returned) is list or not inspect.isawaitable(returned):
+    if not inspect.isawaitable(returned):
         return returned
     from . import loop
 
@@ -144,7 +163,7 @@ def check_returned(returned: Any, requests: Sequence[InferenceRequest]) -> None:
     """Checks what ``execute`` returned, by Triton's rules. ``None`` counts as a list of ``None``."""
     if returned is None:
         return
-    if not isinstance(returned, list):
+    if type(returned) is not list and not isinstance(returned, list):
         raise ModelFailed(f"Expected a list in the execute return, found type '{type(returned)}'.")
     if len(returned) != len(requests):
         raise ModelFailed(
@@ -163,15 +182,14 @@ def _collect(returned: Any, requests: list[InferenceRequest], model_channel: Mod
     check_returned(returned, requests)
     if returned is None:
         returned = [None] * len(requests)
-    pairs = list(zip(requests, returned))
-    for request, response in pairs:
+    for request, response in zip(requests, returned):
         if request._is_again and response is not None:
             raise ModelFailed(
                 "Expected a None object in the execute function return list for reschduled request, found type "
                 f"'{type(response)}'."
             )
     late = []
-    for request, response in pairs:
+    for request, response in zip(requests, returned):
         answer = request._answer
         assert answer is not None, "requests of a batch have one"
         if request._is_again:
@@ -188,7 +206,7 @@ def _collect(returned: Any, requests: list[InferenceRequest], model_channel: Mod
             model_channel.side.log("ERROR", answer.named(SECOND_RESPONSE))
     if late:
         # From now on only the model refers to its requests.
-        del request, pairs
+        del request
         requests.clear()
         deadline = time.monotonic() + LATE_RESPONSE_S
         for answer, kept in late:
@@ -226,6 +244,9 @@ def may_be_sent() -> bool:
 
 def segments(wires: list[packets.Request]) -> tuple[list[Optional[int]], list[Optional[int]]]:
     """The segments in which the inputs and the outputs of a batch lie."""
+    if len(wires) == 1 and "prepared" in wires[0]:
+        prepared = wires[0]["prepared"]
+        return prepared.input_segments, prepared.output_segments
     inputs: list[Optional[int]] = []
     outputs: list[Optional[int]] = []
     for wire in wires:

@@ -14,7 +14,7 @@ from typing import Any, Optional, Sequence
 
 import numpy as np
 
-from . import packets
+from . import batch, packets
 from .answer import Answer, ModelChannel, Refused, check_send
 from .batch import ModelFailed, call, make_requests, method
 from .channel import Ended
@@ -23,7 +23,6 @@ from .memory import Unmapped
 from .requests import FLAG_FINAL, InferenceRequest, InferenceResponse
 
 CLOSED = "Unable to send response. Response sender has been closed."
-_PID = os.getpid()
 
 
 class Responses(Answer):
@@ -86,7 +85,7 @@ class Responses(Answer):
         message: Any = {"respond": self._number, "final": self._is_final}
         if self.response is not None:
             message["response"] = self.response
-        if self._model_channel.memory.has_regions():
+        if self._model_channel.memory.has_lost():
             outputs = (place[packets.PLACE_SEGMENT] for place in self._wanted.values())
             message["lost"] = self._model_channel.memory.lost({*self._inputs, *outputs})
         self.response = None
@@ -137,7 +136,7 @@ def execute(model: Any, names: packets.Model, model_channel: ModelChannel, comma
         failure = str(failed)
     except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt, too, fail the batch alone
         failure = told(error)
-    if os.getpid() != _PID:
+    if batch.is_fork:
         # This is a child that the model forked, and that returned from execute. Its parent sends the answer.
         os._exit(0)
     if failure is not None:

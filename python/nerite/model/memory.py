@@ -15,6 +15,7 @@ from typing import Any, Callable, Iterable, Optional, Sequence
 
 import numpy as np
 
+from . import prepared
 from .packets import Segment
 
 # The longest time, in seconds, until another thread has read a packet that has arrived.
@@ -44,6 +45,9 @@ class Guard:
         self.lost_at = library.nerite_guard_lost_at
         self.lost_at.restype = ctypes.c_ssize_t
         self.lost_at.argtypes = (ctypes.c_void_p,)
+        library.nerite_guard_faults.restype = ctypes.c_void_p
+        # The number of faults of this process so far.
+        self.faults = ctypes.c_size_t.from_address(library.nerite_guard_faults())
         for begun in (library.nerite_guard_install, library.nerite_guard_end_with_parent):
             code = begun()
             if code:
@@ -147,6 +151,15 @@ class Memory:
         del whole
         use[2] = sys.getrefcount(use[0]) + sys.getrefcount(use[1])
 
+    def expect_use(self, segment: Any, more: int) -> None:
+        """Notes that this package itself has that many arrays more, or fewer, over the segment. To be called after the array was made, and before it is
+        dropped: in between the segment may only seem to be used.
+        """
+        with self._lock:
+            use = self._uses.get(segment)
+            if use is not None:
+                use[2] += more
+
     def _in_use(self, segment: Any) -> bool:
         use = self._uses.get(segment)
         return use is not None and sys.getrefcount(use[0]) + sys.getrefcount(use[1]) > use[2]
@@ -215,8 +228,9 @@ class Memory:
                 return segment, address - start
         return None
 
-    def forget(self, segments: Iterable[int]) -> None:
+    def forget(self, segments: Sequence[int]) -> None:
         """Drops segments that the server has removed. A mapping ends with the last array over it."""
+        prepared.forget(segments)
         for segment in segments:
             self._bytes.pop(segment, None)
             self._addresses.pop(segment, None)
@@ -224,9 +238,10 @@ class Memory:
             self._uses.pop(segment, None)
             self._held.discard(segment)
 
-    def has_regions(self) -> bool:
-        """Whether there is memory that clients could remove."""
-        return bool(self._regions)
+    def has_lost(self) -> bool:
+        """Whether any memory was missing so far when it was accessed. To ask the guard for each segment takes longer."""
+        guard = self._guard
+        return guard is not None and guard.faults.value != 0
 
     def lost(self, segments: Iterable[int]) -> list[list[int]]:
         """The segments whose memory was missing when it was accessed: ``[segment, offset]`` each."""

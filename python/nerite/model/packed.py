@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Any, Dict, List, Sequence, Tuple, Union
 
-from . import packets
+from . import packets, prepared
 from .packets import Answer, Command
 
 # The first byte of a batch. JSON begins with a brace.
@@ -23,6 +23,9 @@ _HEAD = struct.Struct("<III")
 _REQUEST = struct.Struct("<QQQIIII")
 _PAIR = struct.Struct("<II")
 _PLACE = struct.Struct("<QQQ")
+_NUMBER = struct.Struct("<Q")
+# The end of the number of the first request. What is behind it is the same in equal requests.
+_NUMBER_END = _HEAD.size + _NUMBER.size
 
 # The layout of a request: name, datatype and shape of each input, name and fixed of each output, and the struct of their places.
 _Layout = Tuple[List[Tuple[str, str, Tuple[int, ...]]], List[Tuple[str, bool]], struct.Struct]
@@ -34,6 +37,12 @@ _heads: Dict[Tuple[str, str, Sequence[int]], bytes] = {}
 def read(packet: Union[bytes, memoryview]) -> Command:
     """Decodes the command to execute a batch."""
     _, count, rest = _HEAD.unpack_from(packet)
+    same = None
+    if count == 1 and not rest and len(packet) <= prepared.PREPARED_BYTES_MAX:
+        same = bytes(packet[_NUMBER_END:])
+        kept = prepared.find(same)
+        if kept is not None:
+            return {"do": "execute", "requests": [prepared.again(kept, *_NUMBER.unpack_from(packet, _HEAD.size))]}
     at = _HEAD.size
     requests: List[Any] = []
     for _ in range(count):
@@ -70,6 +79,8 @@ def read(packet: Union[bytes, memoryview]) -> Command:
             request.update(packets.read(packet[at : at + text_bytes]))
             at += text_bytes
         requests.append(request)
+    if same is not None:
+        prepared.note(same, requests[0])
     command: Command = {"do": "execute", "requests": requests}
     if rest:
         command.update(packets.read(packet[at : at + rest]))

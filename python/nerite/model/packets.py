@@ -60,6 +60,8 @@ class Request(TypedDict):
     outputs: List[PlaceFor]
     # The request's span, where its trace becomes spans; may be absent.
     trace: Dict[str, str]
+    # Not in the packet: what equal requests share (:class:`nerite.model.prepared.Prepared`); may be absent.
+    prepared: Any
 
 
 class Command(TypedDict, total=False):

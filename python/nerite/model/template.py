@@ -14,7 +14,7 @@ import threading
 import warnings
 from typing import Any, Optional, Tuple
 
-from . import batch, decoupled, workers
+from . import batch, workers
 
 NATIVE_THREADS = (
     "{} native threads were started while initialize ran: a fork does not have them. Libraries that do not start them anew hang when they are "
@@ -61,7 +61,7 @@ def fork(descriptors: "list[int]") -> int:
             one.close()
         return pid
     os.setpgid(0, 0)
-    batch._PID = decoupled._PID = os.getpid()
+    batch.is_fork = False
     workers.move_path()
     channel, side, calls = ends
     raise Forked(channel, side, calls)

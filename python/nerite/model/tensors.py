@@ -86,6 +86,15 @@ class Tensor:
         return tensor
 
     @staticmethod
+    def _of_array(name: str, datatype: str, array: np.ndarray) -> Tensor:
+        """An input whose array is made already."""
+        tensor = _new(Tensor)
+        tensor._name = name
+        tensor.datatype = datatype
+        tensor._array = array
+        return tensor
+
+    @staticmethod
     def _of(name: str, datatype: str, array: np.ndarray) -> Tensor:
         """A tensor whose numpy dtype does not determine its datatype: ``BF16`` as ``uint16``."""
         tensor = Tensor(name, array)

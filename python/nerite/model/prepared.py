@@ -1,0 +1,137 @@
+"""What is the same in equal requests, and is made once for them?
+
+Clients that reuse their places in shared memory send requests that differ only in their number. For a small tensor, making the array over the
+memory and the entries of the packet takes longer than the model does. So they are kept by the bytes of the request.
+
+What a model gets is its own object all the same: an array that it reshapes or keeps is no other request's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Set, Tuple
+
+import numpy as np
+
+from .packets import PLACE_SEGMENT, TENSOR_SEGMENT, PlaceFor, Request, TensorAt
+from .tensors import NUMPY_DTYPES, Tensor
+
+if TYPE_CHECKING:
+    from .memory import Memory
+
+# The most requests that are kept, and the most bytes of each. Clients choose both numbers.
+PREPARED_MAX = 512
+PREPARED_BYTES_MAX = 1024
+
+
+class Prepared:
+    """What equal requests share. The arrays over memory are made when the first of them runs."""
+
+    __slots__ = ("inputs", "input_segments", "output_segments", "wanted", "_written", "_memory", "_is_refused")
+
+    def __init__(self, request: Request) -> None:
+        # Name, datatype and array of each input. The model gets views of the arrays. None if they are not made.
+        self.inputs: Optional[List[Tuple[str, str, np.ndarray]]] = None
+        self.input_segments = [tensor[TENSOR_SEGMENT] for tensor in request["inputs"]]
+        self.output_segments = [place[PLACE_SEGMENT] for place in request["outputs"]]
+        # The places of the outputs by name, if all are the client's own. Other places may be replaced in a request.
+        self.wanted: Optional[Dict[str, PlaceFor]] = None
+        if all(place[4] and place[PLACE_SEGMENT] is not None for place in request["outputs"]):
+            self.wanted = {place[0]: place for place in request["outputs"]}
+        # The array over the place of each output in which one was written, and its description for the server.
+        self._written: Dict[str, Tuple[np.ndarray, TensorAt]] = {}
+        self._memory: Optional[Memory] = None
+        self._is_refused = Tensor.private_inputs or any(tensor[1] == "BYTES" for tensor in request["inputs"])
+        self._is_refused |= any(segment is None for segment in self.input_segments)
+
+    def make(self, request: Request, memory: Memory) -> None:
+        """Makes the arrays over the inputs, if that is possible."""
+        if self._is_refused:
+            return
+        made = []
+        for name, datatype, shape, segment, offset, _ in request["inputs"]:
+            array = np.ndarray(shape, NUMPY_DTYPES[datatype], memory[segment], offset)  # type: ignore[index]
+            array.flags.writeable = False
+            made.append((name, datatype, array))
+        self._memory = memory
+        for segment in self.input_segments:
+            memory.expect_use(segment, 1)
+        self.inputs = made
+
+    def written(self, tensor: Tensor, array: np.ndarray) -> Optional[Tuple[np.ndarray, TensorAt]]:
+        """The array over the output's place and its description, if such an output was written before."""
+        found = self._written.get(tensor._name)
+        if found is None or found[1][2] != array.shape or found[1][1] != tensor.datatype:
+            return None
+        return found
+
+    def note(self, view: np.ndarray, told: TensorAt) -> None:
+        """Keeps what was written at the client's own place. Held by the caller: the lock for writing responses."""
+        memory = self._memory
+        if memory is None:
+            return
+        is_new = told[0] not in self._written
+        self._written[told[0]] = (view, told)
+        if is_new:
+            memory.expect_use(told[TENSOR_SEGMENT], 1)
+
+    def drop(self) -> None:
+        """Drops the arrays, because their memory goes."""
+        memory, self._memory, self._is_refused = self._memory, None, True
+        if memory is None:
+            return
+        for segment in self.input_segments:
+            memory.expect_use(segment, -1)
+        for _, told in self._written.values():
+            memory.expect_use(told[TENSOR_SEGMENT], -1)
+        self.inputs = None
+        self._written = {}
+
+
+# By the bytes of the request behind its number.
+_known: Dict[bytes, Request] = {}
+# The hashes of requests that came once. Those that come once only are not worth keeping.
+_seen: Set[int] = set()
+
+find = _known.get
+
+
+def note(key: bytes, request: Request) -> None:
+    """Keeps a request that has come a second time."""
+    mark = hash(key)
+    if mark not in _seen:
+        if len(_seen) >= PREPARED_MAX:
+            _seen.clear()
+        _seen.add(mark)
+        return
+    if len(_known) >= PREPARED_MAX:
+        forget_all()
+    kept = request.copy()
+    kept["outputs"] = [place[:] for place in request["outputs"]]
+    kept["prepared"] = Prepared(kept)
+    _known[key] = kept
+
+
+def again(kept: Request, number: int) -> Request:
+    """The kept request, with this number."""
+    request = kept.copy()
+    request["number"] = number
+    if kept["prepared"].wanted is None:
+        request["outputs"] = [place[:] for place in kept["outputs"]]
+    return request
+
+
+def forget(segments: Iterable[int]) -> None:
+    """Drops the requests whose tensors lie in these segments."""
+    gone = set(segments)
+    for key, kept in list(_known.items()):
+        prepared: Any = kept["prepared"]
+        if not gone.isdisjoint(prepared.input_segments) or not gone.isdisjoint(prepared.output_segments):
+            prepared.drop()
+            del _known[key]
+
+
+def forget_all() -> None:
+    """Drops all requests."""
+    for kept in _known.values():
+        kept["prepared"].drop()
+    _known.clear()
