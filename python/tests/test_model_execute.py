@@ -461,9 +461,6 @@ def test_a_coroutine_is_waited_for(start):  # noqa: F811
     assert server.execute(server.request(id="fail"))["error"] == f"ValueError: bad\n\nAt:\n  {file}(13): execute\n"
 
 
-ABSENT = ", which this version of nerite does not have yet\n\nAt:\n"
-
-
 AGAIN = "request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE); "
 
 

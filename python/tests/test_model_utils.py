@@ -221,8 +221,8 @@ class Exports:
         ),
         (lambda: pb_utils.Tensor.from_dlpack("a", Exports(np.zeros(2, np.complex64))), "DLPack tensor type is not supported."),
         (
-            lambda: pb_utils.Tensor.from_dlpack("a", Exports(np.zeros(2), (2, 0))),
-            "A model answered with a tensor in the memory of a device, which this version of nerite does not have yet",
+            lambda: pb_utils.Tensor.from_dlpack("a", Exports(np.zeros(2), (8, 0))),
+            "DLDevice type 8 is not supported by Python backend.",
         ),
         (lambda: pb_utils.Tensor.from_dlpack("", np.zeros(2)), "Tensor name cannot be an empty string."),
     ],

@@ -4,9 +4,7 @@ The server's driver, and the client's, is the stand-in of crates/cuda/tests/stan
 CUDA. It proves who asks the driver what, and that everything is given back.
 """
 
-import base64
 import contextlib
-import ctypes
 import http.client
 import os
 import pathlib
@@ -22,6 +20,7 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 from clients import Refused, http_call, open_client
+from cuda_client import Device
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2] / "crates/cuda/tests/stand_in/stand_in_driver.c"
 DELAY_MS = 1500
@@ -31,41 +30,6 @@ input [ {{ name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }} ]
 output [ {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }} ]
 parameters {{ key: "execute_delay_ms" value {{ string_value: "{DELAY_MS}" }} }}
 """
-
-
-class Device:
-    """The driver as a client uses it: allocations on device 0, their handles, copies."""
-
-    def __init__(self, library: pathlib.Path):
-        self.cuda = ctypes.CDLL(str(library))
-        self.call("cuInit", 0)
-        context, self.stream = ctypes.c_void_p(), ctypes.c_void_p()
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
-        self.call("cuCtxPushCurrent_v2", context)
-        self.call("cuStreamCreate", ctypes.byref(self.stream), 1)
-
-    def call(self, name: str, *words) -> None:
-        code = getattr(self.cuda, name)(*words)
-        assert code == 0, f"{name}: {code}"
-
-    @contextlib.contextmanager
-    def memory(self, byte_size: int):
-        """An address and its handle, as `cuda_shared_memory.get_raw_handle` gives it."""
-        address, handle = ctypes.c_uint64(), (ctypes.c_char * 64)()
-        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(byte_size))
-        self.call("cuIpcGetMemHandle", handle, address)
-        yield address.value, base64.b64encode(bytes(handle))
-        self.call("cuMemFree_v2", address)
-
-    def write(self, address: int, content: bytes) -> None:
-        size = ctypes.c_size_t(len(content))
-        self.call("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(address), content, size, self.stream)
-
-    def read(self, address: int, byte_size: int) -> bytes:
-        into = ctypes.create_string_buffer(byte_size)
-        size = ctypes.c_size_t(byte_size)
-        self.call("cuMemcpyDtoHAsync_v2", into, ctypes.c_uint64(address), size, self.stream)
-        return into.raw
 
 
 @pytest.fixture(scope="module")

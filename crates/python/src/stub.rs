@@ -25,6 +25,7 @@ const MODULES: &[(&str, &str)] = &[
     part!("calls"),
     part!("channel"),
     part!("config"),
+    part!("cuda"),
     part!("debugger"),
     part!("decoupled"),
     part!("dlpack"),

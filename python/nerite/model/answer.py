@@ -206,7 +206,8 @@ class Answer:
 
     def _put(self, tensor: Tensor, place: PlaceFor) -> TensorAt:
         """Writes one output directly to its place, with a single copy. Returns its description for the server."""
-        array = tensor.array()
+        device = tensor.on_device
+        array: Any = tensor.array() if device is None else device
         name, datatype, shape = tensor._name, tensor.datatype, array.shape
         if datatype == "BYTES":
             return self._put_bytes(name, array, place)
@@ -224,7 +225,9 @@ class Answer:
             self._enlarge(place, byte_size)
             _, segment, offset, _, _ = place
         view = np.ndarray(shape, NUMPY_DTYPES[datatype], self._model_channel.memory[segment], offset)
-        if not ((self._is_placed or byte_size >= _IN_PLACE_BYTES_MIN) and _is_there(array, view)):
+        if device is not None:
+            device.copy_to(view)
+        elif not ((self._is_placed or byte_size >= _IN_PLACE_BYTES_MIN) and _is_there(array, view)):
             view[...] = array
         told = (name, datatype, shape, segment, offset, byte_size)
         if prepared and fixed:

@@ -2,7 +2,7 @@
 
 With DLPack's capsules. Every library reads the first layout (``DLManagedTensor``). The second one (``DLManagedTensorVersioned``) has flags, for
 read-only memory among others. It is made where the consumer asks for it (``max_version``). numpy has no BF16 and exports no read-only memory in
-the first layout, so the structures are made here.
+the first layout, so the structures are made here. The elements may be in the memory of a GPU.
 
     DLTensor:                  data | device type, id | dimensions | code, bits, lanes | shape | strides | byte offset
     DLManagedTensor:           DLTensor | context | deleter
@@ -12,15 +12,19 @@ the first layout, so the structures are made here.
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Optional
+import math
+from typing import Any, Optional, Union
 
 import numpy as np
 
-from .errors import TritonModelException, absent
-from .tensors import DATATYPES
+from . import cuda
+from .errors import TritonModelException
+from .tensors import DATATYPES, NUMPY_DTYPES
 
 _NOT_CONTIGUOUS = "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
-_DEVICE_CPU, _DEVICE_CUDA_HOST = 1, 3
+_DEVICE_CPU, _DEVICE_CUDA, _DEVICE_CUDA_HOST, _DEVICE_CUDA_MANAGED = 1, 2, 3, 13
+_HOST_KINDS = (_DEVICE_CPU, _DEVICE_CUDA_HOST)
+_GPU_KINDS = (_DEVICE_CUDA, _DEVICE_CUDA_MANAGED)
 HOST = (_DEVICE_CPU, 0)
 _NAME, _USED_NAME = b"dltensor", b"used_dltensor"
 _VERSIONED_NAME, _USED_VERSIONED_NAME = b"dltensor_versioned", b"used_dltensor_versioned"
@@ -86,15 +90,17 @@ class _Versioned(ctypes.Structure):
     ]
 
 
-_new = ctypes.pythonapi.PyCapsule_New
+# Not ctypes.pythonapi, whose functions a model may declare in its own way.
+_python = ctypes.PyDLL(None)
+_new = _python.PyCapsule_New
 _new.restype = ctypes.py_object
 _new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-_set_name = ctypes.pythonapi.PyCapsule_SetName
+_set_name = _python.PyCapsule_SetName
 _set_name.argtypes = (ctypes.py_object, ctypes.c_char_p)
-_is_named = ctypes.pythonapi.PyCapsule_IsValid
+_is_named = _python.PyCapsule_IsValid
 # The capsule is passed by address, because no reference to it may be taken while it is destroyed.
 _is_named.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
-_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer = _python.PyCapsule_GetPointer
 _pointer.restype = ctypes.c_void_p
 _pointer.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
 
@@ -142,28 +148,68 @@ def exported(
             why = "read-only, which the first layout cannot say; ask with max_version=(1, 0)" if is_fit else "not contiguous"
             raise BufferError(f"the tensor cannot be exported without a copy: its memory is {why}, or drop copy=False")
         array = array.astype(array.dtype.newbyteorder("="), order="C")
-    code, bits, _ = _KINDS[datatype]
-    count = array.ndim
-    dims = (ctypes.c_int64 * count)(*array.shape)
-    strides = (ctypes.c_int64 * count)(*(stride // array.itemsize for stride in array.strides))
+    flags = (_FLAG_IS_COPIED if is_copied else 0) | (0 if array.flags.writeable else _FLAG_READ_ONLY)
     address = array.__array_interface__["data"][0]
-    tensor = _Tensor(address, *HOST, count, code, bits, 1, dims, strides, 0)
+    return _made(address, HOST, array.shape, datatype, flags if is_versioned else None, array)
+
+
+def exported_from_gpu(
+    array: cuda.DeviceArray,
+    datatype: str,
+    max_version: Optional[tuple[int, int]] = None,
+    dl_device: Optional[tuple[int, int]] = None,
+    copy: Optional[bool] = None,
+) -> Any:
+    """As :func:`exported`, for elements on a GPU: a capsule over them, or over a copy on the host if ``dl_device`` is the host.
+
+    All work that writes the elements is done, so the consumer's stream needs to wait for nothing.
+    """
+    place = array.place if dl_device is None else tuple(dl_device)
+    if place == HOST and copy is not False:
+        return exported(array.on_host(NUMPY_DTYPES[datatype]), datatype, max_version)
+    if place != array.place or copy:
+        what = "a copy of it on the GPU" if place == array.place else f"it on device {place}"
+        raise BufferError(f"the tensor is in the memory of GPU {array.place[1]}, and {what} was asked for; copy it after from_dlpack")
+    is_versioned = max_version is not None and max_version[0] >= _VERSION[0]
+    return _made(array.address, array.place, array.shape, datatype, 0 if is_versioned else None, array)
+
+
+def _made(address: int, place: tuple[int, int], shape: tuple[int, ...], datatype: str, flags: Optional[int], owner: Any) -> Any:
+    """A capsule over contiguous elements: in the second layout with these flags, or in the first layout if they are None."""
+    code, bits, _ = _KINDS[datatype]
+    count = len(shape)
+    dims, strides = (ctypes.c_int64 * count)(*shape), (ctypes.c_int64 * count)()
+    step = 1
+    for axis in reversed(range(count)):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    tensor = _Tensor(address, *place, count, code, bits, 1, dims, strides, 0)
     managed: Any
-    if is_versioned:
-        flags = (_FLAG_IS_COPIED if is_copied else 0) | (0 if array.flags.writeable else _FLAG_READ_ONLY)
+    if flags is not None:
         managed = _Versioned(*_VERSION, None, _deleter, flags, tensor)
     else:
         managed = _Managed(tensor, None, _deleter)
     at = ctypes.addressof(managed)
-    _lent[at] = (managed, dims, strides, array)
-    return _new(at, _VERSIONED_NAME if is_versioned else _NAME, ctypes.cast(_destructor, ctypes.c_void_p))
+    _lent[at] = (managed, dims, strides, owner)
+    return _new(at, _NAME if flags is None else _VERSIONED_NAME, ctypes.cast(_destructor, ctypes.c_void_p))
 
 
-class _Borrowed:
-    """A tensor of another library. It is released when no array uses it any more."""
+class _Owner:
+    """The owner of a tensor of another library, which is released with this object."""
+
+    def __init__(self, managed: Any) -> None:
+        self._managed = managed
+
+    def __del__(self) -> None:
+        if self._managed.deleter:
+            self._managed.deleter(ctypes.addressof(self._managed))
+
+
+class _Borrowed(_Owner):
+    """A tensor of another library in the host's memory. It is released when no array uses it any more."""
 
     def __init__(self, managed: Any, shape: tuple[int, ...], typestr: str, strides: Optional[tuple[int, ...]]) -> None:
-        self._managed = managed
+        super().__init__(managed)
         tensor: _Tensor = managed.tensor
         is_read_only = bool(getattr(managed, "flags", 0) & _FLAG_READ_ONLY)
         self.__array_interface__ = {
@@ -175,31 +221,31 @@ class _Borrowed:
             "data": ((tensor.data or 0) + tensor.byte_offset, is_read_only),
         }
 
-    def __del__(self) -> None:
-        if self._managed.deleter:
-            self._managed.deleter(ctypes.addressof(self._managed))
 
-
-def imported(tensor: Any) -> tuple[str, np.ndarray]:
-    """The datatype and the elements of a capsule, or of an object that makes one, without a copy. As in Triton they must be contiguous.
+def imported(tensor: Any) -> tuple[str, Union[np.ndarray, cuda.DeviceArray]]:
+    """The datatype and the elements of a capsule, or of an object that makes one, without a copy. As in Triton they must be contiguous. If they
+    are on a GPU, this waits until they have been written.
     """
-    return _of_numpy(tensor) if isinstance(tensor, np.ndarray) else _taken(tensor, any_strides=False)
+    return _of_numpy(tensor) if isinstance(tensor, np.ndarray) else _taken(tensor, _HOST_KINDS + _GPU_KINDS, any_strides=False)
 
 
 def borrowed(tensor: Any) -> tuple[str, np.ndarray]:
-    """As :func:`imported`, for objects that are no numpy arrays. The elements need not be contiguous."""
-    return _taken(tensor, any_strides=True)
+    """As :func:`imported`, for objects on the host that are no numpy arrays. The elements need not be contiguous."""
+    return _taken(tensor, _HOST_KINDS, any_strides=True)
 
 
-def _taken(tensor: Any, any_strides: bool) -> tuple[str, np.ndarray]:
+def _taken(tensor: Any, kinds: tuple[int, ...], any_strides: bool) -> Any:
+    has_waited = False
     if type(tensor).__name__ != "PyCapsule":
         if not (hasattr(tensor, "__dlpack__") and hasattr(tensor, "__dlpack_device__")):
             raise TritonModelException(
                 "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__` and "
                 "`__dlpack_device__` attributes"
             )
-        _check_device(int(tensor.__dlpack_device__()[0]))
-        tensor = _capsule(tensor)
+        kind, number = map(int, tensor.__dlpack_device__())
+        _check_device(kind, kinds)
+        has_waited = kind in _GPU_KINDS
+        tensor = _capsule_from_gpu(tensor, cuda.device(number)) if has_waited else _capsule(tensor)
     layout, name, used_name = _Managed, _NAME, _USED_NAME
     if _is_named(id(tensor), _VERSIONED_NAME):
         layout, name, used_name = _Versioned, _VERSIONED_NAME, _USED_VERSIONED_NAME
@@ -209,7 +255,7 @@ def _taken(tensor: Any, any_strides: bool) -> tuple[str, np.ndarray]:
     if layout is _Versioned and managed.major != _VERSION[0]:
         raise TritonModelException(f"DLPack version {managed.major}.{managed.minor} is not supported, only version {_VERSION[0]}.")
     told: _Tensor = managed.tensor
-    _check_device(told.device_type)
+    _check_device(told.device_type, kinds)
     found = _BY_CODE.get((told.code, told.bits))
     if found is None or told.lanes != 1:
         raise TritonModelException("DLPack tensor type is not supported.")
@@ -220,8 +266,14 @@ def _taken(tensor: Any, any_strides: bool) -> tuple[str, np.ndarray]:
         if not any_strides:
             raise TritonModelException(_NOT_CONTIGUOUS)
         strides = tuple(stride * told.bits // 8 for stride in told.strides[: told.dimensions])
+    if told.device_type in _GPU_KINDS and not has_waited:
+        # A capsule does not tell which stream its elements are written on.
+        cuda.device(told.device_id).await_all()
     # From now on this module must release the tensor.
     _set_name(tensor, used_name)
+    if told.device_type in _GPU_KINDS:
+        byte_size, address = math.prod(shape) * told.bits // 8, (told.data or 0) + told.byte_offset
+        return datatype, cuda.DeviceArray(shape, byte_size, address, (told.device_type, told.device_id), _Owner(managed))
     owner = _Borrowed(managed, shape, typestr, strides)
     return datatype, np.empty(shape, typestr) if 0 in shape else np.asarray(owner)
 
@@ -233,6 +285,19 @@ def _capsule(tensor: Any) -> Any:
         return tensor.__dlpack__(max_version=_VERSION)
     except TypeError:
         return tensor.__dlpack__()
+
+
+def _capsule_from_gpu(tensor: Any, device: cuda.Device) -> Any:
+    """The capsule of an object on a GPU, after the work that writes its elements was done."""
+    stream = device.stream()
+    # Libraries use their stream of the current device.
+    with device.current():
+        try:
+            made = tensor.__dlpack__(stream=stream, max_version=_VERSION)
+        except TypeError:
+            made = tensor.__dlpack__(stream=stream)
+    device.await_stream()
+    return made
 
 
 def _of_numpy(array: np.ndarray) -> tuple[str, np.ndarray]:
@@ -259,6 +324,6 @@ def _is_contiguous(told: _Tensor, shape: tuple[int, ...]) -> bool:
     return True
 
 
-def _check_device(kind: int) -> None:
-    if kind not in (_DEVICE_CPU, _DEVICE_CUDA_HOST):
-        raise absent("A model answered with a tensor in the memory of a device")
+def _check_device(kind: int, kinds: tuple[int, ...]) -> None:
+    if kind not in kinds:
+        raise TritonModelException(f"DLDevice type {kind} is not supported by Python backend.")

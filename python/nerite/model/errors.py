@@ -23,11 +23,6 @@ class TritonModelException(Exception):
     __module__ = "c_python_backend_utils"
 
 
-def absent(what: str) -> TritonModelException:
-    """The error of a function that Triton has and this version lacks."""
-    return TritonModelException(f"{what}, which this version of nerite does not have yet")
-
-
 class Named(enum.IntEnum):
     """An enumeration like that of compiled bindings: members equal their numbers, and print as their names."""
 

@@ -99,24 +99,29 @@ def _inputs(model_channel: "ModelChannel", inputs: "list[Tensor]", is_copied: bo
     """The place of each input. Inputs that the server cannot access are copied."""
     told, copies, total = [], [], 0
     for tensor in inputs:
-        array = tensor.array()
-        spot = None if is_copied or tensor.datatype == "BYTES" else model_channel.memory.find(array)
+        device = tensor.on_device
+        array: Any = tensor.array() if device is None else device
+        spot = None if is_copied or tensor.datatype == "BYTES" or device is not None else model_channel.memory.find(array)
         elements = encoded(array) if tensor.datatype == "BYTES" else None
         byte_size = array.nbytes if elements is None else encoded_bytes(elements)
         one = [tensor._name, tensor.datatype, array.shape, *(spot or (None, 0)), byte_size]
         told.append(one)
         if spot is None and byte_size:
-            copies.append((one, array, elements, total))
+            copies.append((one, tensor.datatype, array, elements, total))
             total += -(-byte_size // _ALIGN) * _ALIGN
     if copies:
         segment, base = space(model_channel, total)
         memory = model_channel.memory[segment]
-        for one, array, elements, at in copies:
+        for one, datatype, array, elements, at in copies:
             one[3:5] = segment, base + at
-            if elements is None:
-                np.ndarray(array.shape, array.dtype, memory, base + at)[...] = array
-            else:
+            if elements is not None:
                 write_elements(elements, memory, base + at)
+                continue
+            view = np.ndarray(array.shape, NUMPY_DTYPES[datatype], memory, base + at)
+            if isinstance(array, np.ndarray):
+                view[...] = array
+            else:
+                array.copy_to(view)
     return told
 
 

@@ -6,12 +6,15 @@ Elements of fixed size are contiguous and row-major. Each element of ``BYTES`` i
 from __future__ import annotations
 
 import struct
-from typing import Any, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 import numpy as np
 
 from . import arguments
 from .errors import TritonModelException, refused_arguments, refused_call
+
+if TYPE_CHECKING:
+    from .cuda import DeviceArray
 
 LENGTH_BYTES = 4
 _new = object.__new__
@@ -53,6 +56,8 @@ class Tensor:
     __slots__ = ("_name", "datatype", "_array", "_shape", "_memory", "_offset")
     # Whether inputs are copied for the model, which may then write to them.
     private_inputs = False
+    # The elements, if they are in the memory of a GPU.
+    on_device: Optional[DeviceArray] = None
     # The place of an input, until its array is made.
     _shape: Sequence[int]
     _memory: np.ndarray
@@ -134,7 +139,7 @@ class Tensor:
         return TRITON_NUMBERS[self.datatype]
 
     def is_cpu(self) -> bool:
-        """Whether the elements are in host memory. Always true here."""
+        """Whether the elements are in host memory."""
         return True
 
     def to_dlpack(self) -> Any:
@@ -163,8 +168,58 @@ class Tensor:
         except arguments.Unfit:
             returns = "c_python_backend_utils.Tensor"
             raise refused_call("from_dlpack", "arg0: str, arg1: object", (name, tensor), returns) from None
-        datatype, array = dlpack.imported(tensor)
-        return Tensor._of(name, datatype, array)
+        datatype, elements = dlpack.imported(tensor)
+        if isinstance(elements, np.ndarray):
+            return Tensor._of(name, datatype, elements)
+        return DeviceTensor._on(name, datatype, elements)
+
+
+class DeviceTensor(Tensor):
+    """A named array in the memory of a GPU. numpy cannot access it."""
+
+    __module__ = "c_python_backend_utils"
+    __slots__ = ("on_device",)
+    on_device: DeviceArray
+
+    @staticmethod
+    def _on(name: str, datatype: str, elements: DeviceArray) -> DeviceTensor:
+        if not name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
+        tensor = _new(DeviceTensor)
+        tensor._name = name
+        tensor.datatype = datatype
+        tensor.on_device = elements
+        return tensor
+
+    def array(self) -> np.ndarray:
+        """Always an error."""
+        raise TritonModelException("Tensor is stored in GPU and cannot be converted to NumPy.")
+
+    def as_numpy(self) -> np.ndarray:
+        """Always an error."""
+        return self.array()
+
+    def shape(self) -> list[int]:
+        """The lengths of the tensor's dimensions."""
+        return list(self.on_device.shape)
+
+    def is_cpu(self) -> bool:
+        """Whether the elements are in host memory."""
+        return False
+
+    def __dlpack__(self, stream: Any = None, *, max_version: Any = None, dl_device: Any = None, copy: Any = None) -> Any:
+        """A DLPack capsule over the elements, without a copy. With ``dl_device=(1, 0)``, over a copy on the host."""
+        from . import dlpack
+
+        return dlpack.exported_from_gpu(self.on_device, self.datatype, max_version, dl_device, copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's device: the kind of memory, and the number of the GPU."""
+        return self.on_device.place
+
+
+# There is one class in Triton.
+DeviceTensor.__name__ = DeviceTensor.__qualname__ = "Tensor"
 
 
 class BrokenInput(Exception):

@@ -389,7 +389,9 @@ def _print_responses(responses: Sequence[InferenceResponse]) -> bool:
             print(f"{which}the model answered with an error: {error.message()}", file=sys.stderr)
             return False
         for tensor in response.output_tensors():
-            print(f"output  {which}{_shown(tensor.name(), tensor.datatype, tensor.array())}")
+            device = tensor.on_device
+            array = tensor.array() if device is None else device.on_host(NUMPY_DTYPES[tensor.datatype])
+            print(f"output  {which}{_shown(tensor.name(), tensor.datatype, array)}")
     if not responses:
         print("the model sent no response")
     return True

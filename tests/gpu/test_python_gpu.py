@@ -1,0 +1,379 @@
+"""Do Python models exchange tensors on a GPU?
+
+The driver of the server, of its models and of this client is the stand-in of crates/cuda/tests/stand_in, which is no CUDA, and models have arrays of
+a library of ours. With NERITE_TEST_REAL_GPU=1 they are the real driver and PyTorch, on the first GPU. Then this file needs no other of the tests:
+
+    NERITE_TEST_REAL_GPU=1 NERITE_BIN=… python3 -m pytest --noconftest -c /dev/null tests/gpu/test_python_gpu.py
+"""
+
+import contextlib
+import http.client
+import json
+import mmap
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from cuda_client import Device
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ARRAYS = ROOT / "tests/gpu/arrays"
+IS_REAL = os.environ.get("NERITE_TEST_REAL_GPU") == "1"
+START_LIMIT_S = 120
+# Larger than a page-locked block of the model's process, and no multiple of one.
+LARGE = 3 * (4 << 20) // 4 + 12_345
+DTYPES = {
+    "BOOL": "?",
+    "UINT8": "u1",
+    "INT8": "i1",
+    "INT16": "i2",
+    "INT32": "i4",
+    "INT64": "i8",
+    "FP16": "f2",
+    "FP32": "f4",
+    "FP64": "f8",
+    "BF16": "u2",
+}
+CONFIG = """\
+backend: "python"
+input [ {{ name: "X" data_type: TYPE_FP32 dims: [ -1 ] optional: true }}, {{ name: "T" data_type: TYPE_STRING dims: [ -1 ] optional: true }} ]
+output [ {{ name: "TOLD" data_type: TYPE_STRING dims: [ 1 ] }}, {outputs} ]
+model_transaction_policy {{ decoupled: {decoupled} }}
+instance_group [ {group} ]
+"""
+OUTPUTS = ", ".join(f'{{ name: "{name}" data_type: TYPE_{name} dims: [ -1 ] }}' for name in DTYPES)
+ON_HOST = "{ kind: KIND_CPU }"
+IDENTITY = 'backend: "identity" input [ { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] } ] output [ { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] } ]'
+
+
+def compiled(folder: pathlib.Path) -> pathlib.Path:
+    """The stand-in driver."""
+    compiler = shutil.which("cc") or pytest.skip("there is no C compiler")
+    library = folder / "libstand_in_driver.so"
+    source = ROOT / "crates/cuda/tests/stand_in/stand_in_driver.c"
+    subprocess.run([compiler, "-shared", "-fPIC", "-pthread", "-o", library, source], check=True)
+    return library
+
+
+def repository(folder: pathlib.Path) -> pathlib.Path:
+    models = folder / "models"
+    for name, decoupled in [("gpu", "false"), ("other", "false"), ("stream", "true")]:
+        version = models / name / "1"
+        version.mkdir(parents=True)
+        shutil.copy(ARRAYS / "model.py", version / "model.py")
+        shutil.copy(ARRAYS / ("torch_arrays.py" if IS_REAL else "stand_in.py"), version / "gpu.py")
+        (models / name / "config.pbtxt").write_text(CONFIG.format(outputs=OUTPUTS, decoupled=decoupled, group=ON_HOST))
+    (models / "identity" / "1").mkdir(parents=True)
+    (models / "identity" / "config.pbtxt").write_text(IDENTITY)
+    return models
+
+
+class Server:
+    """A server, and requests to it over HTTP."""
+
+    def __init__(self, process: subprocess.Popen, port: int, log: pathlib.Path) -> None:
+        self.process, self.port, self.log = process, port, log
+
+    def call(self, method: str, path: str, body: bytes = b"", headers: dict = {}) -> tuple[int, http.client.HTTPMessage, bytes]:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)) as connection:
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            return response.status, response.headers, response.read()
+
+    def post(self, path: str, **told) -> dict:
+        status, _, body = self.call("POST", path, json.dumps(told).encode())
+        assert status == 200, body
+        return json.loads(body or b"{}")
+
+    def is_ready(self) -> bool:
+        with contextlib.suppress(OSError):
+            return self.call("GET", "/v2/health/ready")[0] == 200
+        return False
+
+    def infer(self, code: str, model: str = "gpu", inputs: list = [], binary: bytes = b"", outputs: list | None = None) -> dict:
+        """Runs the code in the model. The outputs by their names: an array of bytes and a shape, or None for those in shared memory."""
+        request = {"parameters": {"code": code, "binary_data_output": True}, "inputs": inputs}
+        if outputs is not None:
+            request["outputs"] = outputs
+        head = json.dumps(request).encode()
+        headers = {"Inference-Header-Content-Length": str(len(head))}
+        status, headers, body = self.call("POST", f"/v2/models/{model}/infer", head + binary, headers)
+        if status != 200:
+            raise Failed(json.loads(body)["error"])
+        length = int(headers.get("Inference-Header-Content-Length", len(body)))
+        at, found = length, {}
+        for output in json.loads(body[:length])["outputs"]:
+            size = output.get("parameters", {}).get("binary_data_size")
+            content = None if size is None else np.frombuffer(body[at : at + size], np.uint8)
+            at += size or 0
+            found[output["name"]] = (output["datatype"], output["shape"], content)
+        return found
+
+    def told(self, code: str, **more):
+        """What the code tells."""
+        _, _, content = self.infer(code, **more)["TOLD"]
+        return json.loads(content.tobytes()[4:])
+
+
+class Failed(Exception):
+    """The error of a request."""
+
+
+@contextlib.contextmanager
+def running(models: pathlib.Path, log: pathlib.Path, environment: dict):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    binary = pathlib.Path(os.environ.get("NERITE_BIN", ROOT / "target/release/nerite"))
+    if not binary.exists():
+        pytest.skip(f"{binary} is not built")
+    flags = [f"--model-repository={models}", f"--http-port={port}", "--allow-grpc=false", "--allow-metrics=false"]
+    path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [binary, "serve", *flags], stdout=output, stderr=output, env={**os.environ, "PATH": path, **environment}
+        )
+    try:
+        server, deadline = Server(process, port, log), time.monotonic() + START_LIMIT_S
+        while not server.is_ready():
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text(errors="replace")
+            time.sleep(0.05)
+        yield server
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory) -> pathlib.Path:
+    return pathlib.Path("libcuda.so.1") if IS_REAL else compiled(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture(scope="module")
+def device(driver) -> Device:
+    return Device(driver)
+
+
+@pytest.fixture(scope="module")
+def server(driver, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("server")
+    with running(repository(folder), folder / "log", {} if IS_REAL else {"NERITE_CUDA_LIBRARY": str(driver)}) as found:
+        yield found
+
+
+def elements(datatype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """As the models make them."""
+    return np.arange(int(np.prod(shape, dtype=int))).reshape(shape).astype(DTYPES[datatype])
+
+
+def made(datatype: str, shape: tuple[int, ...], more: str = "") -> str:
+    """Code for these elements on the GPU."""
+    bf16 = ", 'BF16'" if datatype == "BF16" else ""
+    return f"gpu.make(np.arange({int(np.prod(shape, dtype=int))}).reshape({shape}).astype('{DTYPES[datatype]}'){bf16}{more})"
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (7,), (2, 3, 5)], ids=str)
+@pytest.mark.parametrize("datatype", DTYPES)
+def test_a_tensor_on_a_gpu_is_an_output(server, datatype, shape):
+    found = server.infer(f"out.append(pb_utils.Tensor.from_dlpack('{datatype}', {made(datatype, shape)}))")
+    assert found[datatype][:2] == (datatype, list(shape))
+    assert found[datatype][2].tobytes() == elements(datatype, shape).tobytes()
+
+
+@pytest.mark.parametrize("form", ["{0}", "gpu.capsule({0})"], ids=["object", "capsule"])
+@pytest.mark.parametrize("count", [1, LARGE])
+def test_it_is_copied_after_it_was_written(server, form, count):
+    code = f"before = gpu.waits(); array = {made('FP32', (count,))}; taken = {form.format('array')}"
+    code += "; out.append(pb_utils.Tensor.from_dlpack('FP32', taken)); tell([before, gpu.waits()])"
+    found = server.infer(code)
+    assert found["FP32"][2].tobytes() == elements("FP32", (count,)).tobytes()
+    before, after = json.loads(found["TOLD"][2].tobytes()[4:])
+    if not IS_REAL:
+        # An object makes our stream wait. A capsule cannot.
+        assert after - before == (0 if form == "{0}" else 1)
+
+
+def test_it_is_a_tensor_of_tritons_contract(server):
+    code = f"""
+array = {made("FP32", (2, 3))}
+tensor = pb_utils.Tensor.from_dlpack("FP32", array)
+errors = []
+for refused in (tensor.as_numpy, lambda: tensor.__dlpack__(copy=True), lambda: tensor.__dlpack__(dl_device=(2, 7))):
+    try:
+        refused()
+    except Exception as error:
+        errors.append([type(error).__name__, str(error)])
+again = pb_utils.Tensor.from_dlpack("FP32", tensor.to_dlpack())
+bytes_, shape = gpu.read(again)
+host = pb_utils.Tensor.from_dlpack("FP32", tensor.__dlpack__(dl_device=(1, 0))).as_numpy()
+tell({{
+    "facts": [tensor.name(), tensor.is_cpu(), tensor.shape(), tensor.triton_dtype(), list(tensor.__dlpack_device__())],
+    "class": [type(tensor).__name__, isinstance(tensor, pb_utils.Tensor)],
+    "errors": errors,
+    "again": [again.is_cpu(), bytes_.view("f4").tolist(), shape, gpu.address(again) == gpu.address(tensor)],
+    "host": host.tolist(),
+}})
+"""
+    told = server.told(code)
+    assert told["facts"] == ["FP32", False, [2, 3], 11, [2, 0]] and told["class"] == ["Tensor", True]
+    assert told["errors"][0] == ["TritonModelException", "Tensor is stored in GPU and cannot be converted to NumPy."]
+    assert [kind for kind, _ in told["errors"][1:]] == ["BufferError", "BufferError"]
+    assert told["again"] == [False, list(range(6)), [2, 3], True]
+    assert told["host"] == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_the_memory_is_given_back(server):
+    code = f"before = gpu.live(); out.append(pb_utils.Tensor.from_dlpack('FP32', {made('FP32', (LARGE,))})); tell([before, gpu.page_locked()])"
+    told = [server.told(code) for _ in range(8)]
+    assert len({before for before, _ in told[1:]}) == 1
+    if not IS_REAL:
+        assert told[-1][1] == 2, "two blocks, however much is copied"
+
+
+@contextlib.contextmanager
+def system_region(server, name: str, byte_size: int):
+    """A region of this client's, as a map of its bytes and the file behind it."""
+    key = f"/nerite-test-gpu-{os.getpid()}"
+    path = pathlib.Path("/dev/shm") / key[1:]
+    with path.open("w+b") as file:
+        file.truncate(byte_size)
+        with mmap.mmap(file.fileno(), byte_size) as memory:
+            server.post(f"/v2/systemsharedmemory/region/{name}/register", key=key, offset=0, byte_size=byte_size)
+            try:
+                yield memory, file
+            finally:
+                server.post(f"/v2/systemsharedmemory/region/{name}/unregister")
+                path.unlink()
+
+
+@contextlib.contextmanager
+def cuda_region(server, device, name: str, byte_size: int):
+    """A region on the GPU."""
+    with device.memory(byte_size) as (address, handle):
+        told = {"raw_handle": {"b64": handle.decode()}, "device_id": 0, "byte_size": byte_size}
+        server.post(f"/v2/cudasharedmemory/region/{name}/register", **told)
+        try:
+            yield address
+        finally:
+            server.post(f"/v2/cudasharedmemory/region/{name}/unregister")
+
+
+def at(region: str, byte_size: int, offset: int = 0, **more) -> dict:
+    """A tensor in a region."""
+    place = {"shared_memory_region": region, "shared_memory_byte_size": byte_size, "shared_memory_offset": offset}
+    return {**more, "parameters": place}
+
+
+@pytest.mark.parametrize("count", [5, LARGE])
+def test_it_goes_to_a_region_of_the_client(server, device, count):
+    code = f"out.append(pb_utils.Tensor.from_dlpack('FP32', {made('FP32', (count,))}))"
+    size, expected = 4 * count, elements("FP32", (count,)).tobytes()
+    with system_region(server, "system", size + 64) as (memory, _):
+        found = server.infer(code, outputs=[at("system", size, 64, name="FP32")])
+        assert found["FP32"] == ("FP32", [count], None) and memory[64:] == expected
+    with cuda_region(server, device, "cuda", size + 64) as address:
+        found = server.infer(code, outputs=[at("cuda", size, 64, name="FP32")])
+        assert found["FP32"] == ("FP32", [count], None) and device.read(address + 64, size) == expected
+
+
+def test_a_region_that_is_too_small_or_was_cut_fails_its_request_alone(server):
+    code = f"out.append(pb_utils.Tensor.from_dlpack('FP32', {made('FP32', (LARGE,))}))"
+    with system_region(server, "system", 4 * LARGE) as (_, file):
+        with pytest.raises(Failed, match=f"should be at least {4 * LARGE} bytes"):
+            server.infer(code, outputs=[at("system", 64, name="FP32")])
+        pid = server.told("import os; tell(os.getpid())")
+        # The server and the model's process have mapped it.
+        server.infer(code, outputs=[at("system", 4 * LARGE, name="FP32")])
+        file.truncate(4096)
+        with pytest.raises(Failed, match="region 'system'"):
+            server.infer(code, outputs=[at("system", 4 * LARGE, name="FP32")])
+        assert server.told("import os; tell(os.getpid())") == pid
+    assert server.infer(code)["FP32"][2].tobytes() == elements("FP32", (LARGE,)).tobytes()
+
+
+def test_other_models_are_asked_with_it(server):
+    code = f"""
+asked = pb_utils.InferenceRequest(model_name="identity", requested_output_names=["OUT"], inputs=[
+    pb_utils.Tensor.from_dlpack("IN", {made("FP32", (LARGE,))})])
+asked = asked.exec()
+assert not asked.has_error(), asked.error().message()
+found = pb_utils.get_output_tensor_by_name(asked, "OUT")
+tell([found.is_cpu(), bool((found.as_numpy() == np.arange({LARGE}).astype("f4")).all())])
+"""
+    assert server.told(code) == [True, True]
+
+
+def test_another_python_model_answers_with_it(server):
+    inner = f"out.append(pb_utils.Tensor.from_dlpack('FP32', {made('FP32', (LARGE,))}))"
+    code = f"""
+memory = pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_GPU, 0)
+asked = pb_utils.InferenceRequest(model_name="other", requested_output_names=["FP32"], inputs=[], parameters={{"code": {inner!r}}},
+    preferred_memory=memory).exec()
+assert not asked.has_error(), asked.error().message()
+(found,) = asked.output_tensors()
+tell([found.is_cpu(), bool((found.as_numpy() == np.arange({LARGE}).astype("f4")).all())])
+"""
+    assert server.told(code) == [True, True]
+
+
+def test_a_decoupled_model_sends_many(server):
+    inner = "out += [pb_utils.Tensor.from_dlpack('FP32', gpu.make(np.full(1000, number, 'f4'))) for number in range(20)]"
+    code = f"""
+asked = pb_utils.InferenceRequest(model_name="stream", requested_output_names=["FP32"], inputs=[], parameters={{"code": {inner!r}}})
+found = []
+for response in asked.exec(decoupled=True):
+    assert not response.has_error(), response.error().message()
+    found += [tensor.as_numpy() for tensor in response.output_tensors()]
+tell([len(found), all((one == number).all() and one.size == 1000 for number, one in enumerate(found))])
+"""
+    assert server.told(code) == [20, True]
+
+
+def test_threads_of_a_model_copy_at_the_same_time(server):
+    code = f"""
+import concurrent.futures
+def ask(number):
+    tensor = pb_utils.Tensor.from_dlpack("IN", gpu.make(np.full({LARGE}, number, "f4")))
+    asked = pb_utils.InferenceRequest(model_name="identity", requested_output_names=["OUT"], inputs=[tensor]).exec()
+    return bool((asked.output_tensors()[0].as_numpy() == number).all())
+with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    tell(list(pool.map(ask, range(12))))
+"""
+    assert server.told(code) == [True] * 12
+
+
+def test_a_device_that_is_not_there_is_an_error(server):
+    code = f"""
+class Elsewhere:
+    def __dlpack_device__(self):
+        return (2, 99)
+    def __dlpack__(self, **_):
+        raise AssertionError("never asked")
+out.append(pb_utils.Tensor.from_dlpack("FP32", Elsewhere()))
+"""
+    with pytest.raises(Failed, match="the memory of GPU 99 cannot be reached: cuDeviceGet: invalid device ordinal"):
+        server.infer(code)
+
+
+@pytest.mark.skipif(IS_REAL, reason="there is a driver")
+def test_without_a_driver_the_error_says_so(tmp_path):
+    models = tmp_path / "models"
+    version = models / "gpu" / "1"
+    version.mkdir(parents=True)
+    shutil.copy(ARRAYS / "model.py", version / "model.py")
+    (version / "gpu.py").write_text("class Array:\n    __dlpack__ = None\n    def __dlpack_device__(self): return (2, 0)\n")
+    (models / "gpu" / "config.pbtxt").write_text(CONFIG.format(outputs=OUTPUTS, decoupled="false", group=ON_HOST))
+    with running(models, tmp_path / "log", {"NERITE_CUDA_LIBRARY": ""}) as server:
+        with pytest.raises(Failed, match="the CUDA driver cannot be loaded: libcuda.so.1: .*; bring the tensor to the host first"):
+            server.infer("out.append(pb_utils.Tensor.from_dlpack('FP32', gpu.Array()))")
