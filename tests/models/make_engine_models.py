@@ -204,6 +204,10 @@ def narrow():
     write("outer", [node("Unsqueeze", "x axis", "column"), node("Mul", "column x", "product"), node("ReduceSum", "product", "y", keepdims=0)],
           [value("x", FP32, "n")], [value("y", FP32)], [constant("axis", [1], np.int64)])
     write("lacking", [node("Det", "x", "y")], [value("x", FP32, 2, 2)], [value("y", FP32)])
+    # No loop, and as much to compute as a request says.
+    steps = [f"p{at}" for at in range(200)]
+    write("powers", [node("MatMul", f"{before} x", after) for before, after in zip(["x", *steps], [*steps, "y"])],
+          [value("x", FP32, "n", "n")], [value("y", FP32, "n", "n")])
 
 
 def divided():

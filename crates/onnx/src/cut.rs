@@ -61,12 +61,13 @@ fn branch<'g>(node: &'g NodeProto, name: &str) -> Option<&'g GraphProto> {
     node.attribute.iter().find(is_it)?.g.as_ref()
 }
 
-fn names(values: &[ValueInfoProto]) -> impl Iterator<Item = &str> {
+/// The names of values.
+pub fn names(values: &[ValueInfoProto]) -> impl Iterator<Item = &str> {
     values.iter().filter_map(|value| value.name.as_deref())
 }
 
 /// The names that a node reads, also inside its inner graphs.
-fn reads<'g>(node: &'g NodeProto, found: &mut Vec<&'g str>) {
+pub fn reads<'g>(node: &'g NodeProto, found: &mut Vec<&'g str>) {
     found.extend(node.input.iter().map(String::as_str).filter(|name| !name.is_empty()));
     for graph in inner(node) {
         captures(graph, found);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nerite_backend::{Execute, StopGuard, Times, Work};
 use nerite_memory::{Shortage, allowed_bytes};
 use nerite_request::Status;
-use nerite_tensor::{Shape, Tensor};
+use nerite_tensor::{Shape, Tensor, element_count};
 use rten::Value;
 use rten_tensor::Layout;
 
@@ -38,11 +38,17 @@ impl EmbeddedInstance {
         EmbeddedInstance { loaded, threads, runner: None, lists: Lists::default(), is_over }
     }
 
-    /// Ends the run after its present piece, or round of a loop, if the clients of all its requests go away.
-    fn stopping(&self, work: &Work<'_>) -> Option<StopGuard> {
+    /// Ends the run after its present stage, or round of a loop, if the clients of all its requests go away.
+    fn stopping(&self, work: &Work<'_>, feeds: &[(usize, Tensor)]) -> Option<StopGuard> {
         self.is_over.store(false, Ordering::Relaxed);
+        let elements =
+            |tensor: &Tensor| element_count(&tensor.shape).ok().and_then(|count| usize::try_from(count).ok());
+        let size = feeds.iter().fold(0, |all: usize, (_, tensor)| all.saturating_add(elements(tensor).unwrap_or(0)));
+        if !self.loaded.graph.can_be_ended(size) {
+            return None;
+        }
         let is_over = Arc::clone(&self.is_over);
-        self.loaded.graph.can_be_ended().then(|| work.stopping(move || is_over.store(true, Ordering::Relaxed)))
+        Some(work.stopping(move || is_over.store(true, Ordering::Relaxed)))
     }
 
     /// The inputs of the graph, including the defaults of those that are left out, and the wanted outputs.
@@ -112,7 +118,7 @@ impl Execute for EmbeddedInstance {
     fn execute(&mut self, work: &mut Work<'_>, times: &mut Times) -> Result<(), Status> {
         let lists = self.lists(work)?;
         times.input_ends();
-        let stopping = self.stopping(work);
+        let stopping = self.stopping(work, &lists.feeds);
         let values = self.run(lists)?;
         drop(stopping);
         times.infer_ends();

@@ -26,11 +26,14 @@ mod engine;
 mod graph;
 mod instance;
 mod loaded;
+mod pace;
 mod pieces;
 mod program;
 mod rewrite;
 mod runner;
 mod runtime;
+mod staged;
+mod stages;
 mod weights;
 
 pub use runtime::Embedded;

@@ -5,11 +5,12 @@ use std::sync::atomic::AtomicU32;
 use nerite_backend::onnx::{Port, Ports, UntrustedInputs};
 use nerite_request::Status;
 use nerite_tensor::Tensor;
-use rten::{Model, NodeId};
+use rten::NodeId;
 
 use crate::audit::MagnitudeBounds;
 use crate::pieces::Program;
 use crate::program::Compiled;
+use crate::staged::Staged;
 
 /// A graph in the engine, shared by all instances.
 pub struct Loaded {
@@ -29,9 +30,9 @@ pub struct Loaded {
 
 /// A graph in the engine.
 pub enum Graph {
-    /// As one piece, which runs to its end, with the engine's ids of its inputs and outputs.
-    Whole(Box<Model>, PortIds<NodeId>),
-    /// In pieces, between which a run can be ended, with the indices of the program's inputs and outputs.
+    /// As one piece, with the engine's ids of its inputs and outputs. Between stages a run can be ended.
+    Whole(Box<Staged>, PortIds<NodeId>),
+    /// In pieces, with loops between them, and between all of these a run can be ended, with the indices of the program's inputs and outputs.
     Cut(Program<Compiled>, PortIds<usize>),
 }
 
@@ -45,10 +46,10 @@ pub struct PortIds<I> {
 
 impl Graph {
     /// A graph in one piece.
-    pub fn whole(model: Model, ports: &Ports) -> Graph {
-        let all = |ports: &[Port]| ports.iter().map(|port| model.find_node(&port.name)).collect();
+    pub fn whole(graph: Staged, ports: &Ports) -> Graph {
+        let all = |ports: &[Port]| ports.iter().map(|port| graph.model().find_node(&port.name)).collect();
         let ids = PortIds { inputs: all(&ports.inputs), outputs: all(&ports.outputs) };
-        Graph::Whole(Box::new(model), ids)
+        Graph::Whole(Box::new(graph), ids)
     }
 
     /// A graph in pieces.
@@ -61,9 +62,12 @@ impl Graph {
         Graph::Cut(program, ids)
     }
 
-    /// Whether its runs can be ended.
-    pub fn can_be_ended(&self) -> bool {
-        matches!(self, Graph::Cut(..))
+    /// Whether a run with so many elements of inputs may be ended. One that is known to be quick is not.
+    pub fn can_be_ended(&self, size: usize) -> bool {
+        match self {
+            Graph::Whole(graph, _) => graph.can_be_ended(size),
+            Graph::Cut(..) => true,
+        }
     }
 
     fn knows_input(&self, index: usize) -> bool {

@@ -1,21 +1,22 @@
 //! How does a graph with loops run, so that it can be ended after each round?
 //!
 //! The engine runs the pieces between loops ([`crate::cut`]). The rounds of a loop are done here, in the way of the engine's own `Loop`, and before each
-//! piece and each round the flag of the run is read. A piece without loops runs to its end.
+//! piece and each round the flag of the run is read. A piece that takes long is run in stages ([`crate::staged`]).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nerite_request::Status;
-use rten::{Model, NodeId, RunOptions, Value, ValueOrView};
+use rten::{NodeId, RunOptions, Value, ValueOrView};
 use rten_onnx::onnx::GraphProto;
 use rten_tensor::prelude::*;
 use rten_tensor::{Tensor, TensorView};
 
 use crate::pieces::{LoopPiece, Piece, Plan, Program, Use};
+use crate::staged::Staged;
 
 /// A piece in the engine.
 pub struct Compiled {
-    model: Model,
+    graph: Staged,
     inputs: Vec<NodeId>,
     outputs: Vec<NodeId>,
 }
@@ -51,7 +52,7 @@ impl Program<GraphProto> {
     /// The same pieces in the engine. `load` gets each graph once.
     pub fn compile(
         self,
-        load: &mut dyn FnMut(GraphProto) -> Result<Model, Status>,
+        load: &mut dyn FnMut(GraphProto) -> Result<Staged, Status>,
     ) -> Result<Program<Compiled>, Status> {
         let Program { values, inputs, pieces, outputs, plan } = self;
         let pieces = pieces.into_iter().map(|piece| piece.compile(load)).collect::<Result<_, _>>()?;
@@ -60,12 +61,12 @@ impl Program<GraphProto> {
 }
 
 impl Piece<GraphProto> {
-    fn compile(self, load: &mut dyn FnMut(GraphProto) -> Result<Model, Status>) -> Result<Piece<Compiled>, Status> {
+    fn compile(self, load: &mut dyn FnMut(GraphProto) -> Result<Staged, Status>) -> Result<Piece<Compiled>, Status> {
         Ok(match self {
             Piece::Plain { graph, inputs, outputs, needs } => {
-                let model = load(graph)?;
-                let (input_ids, output_ids) = (model.input_ids().to_vec(), model.output_ids().to_vec());
-                let graph = Compiled { model, inputs: input_ids, outputs: output_ids };
+                let graph = load(graph)?;
+                let (input_ids, output_ids) = (graph.model().input_ids().to_vec(), graph.model().output_ids().to_vec());
+                let graph = Compiled { graph, inputs: input_ids, outputs: output_ids };
                 Piece::Plain { graph, inputs, outputs, needs }
             }
             Piece::Loop(LoopPiece { rounds, condition, carried, captured, body, outputs }) => {
@@ -185,8 +186,7 @@ impl Compiled {
         }
         let needed = self.outputs.iter().zip(outputs).filter(|(_, place)| turn.plan.needs(**place));
         let needed: Vec<NodeId> = needed.map(|(id, _)| *id).collect();
-        let run = self.model.run(inputs, &needed, Some(conditions.options.clone()));
-        run.map_err(|error| Fault::Failed(error.to_string()))
+        self.graph.run(inputs, &needed, conditions)
     }
 }
 

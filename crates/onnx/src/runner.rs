@@ -122,12 +122,11 @@ fn run_graph(
 ) -> Result<Vec<Value>, Fault> {
     let unknown = || Fault::Failed("the graph has no such input or output".into());
     match graph {
-        Graph::Whole(model, ids) => {
+        Graph::Whole(graph, ids) => {
             let named = inputs.into_iter().map(|(at, value)| Some((ids.input(at)?, value)));
             let named: Vec<(NodeId, ValueOrView<'_>)> = named.collect::<Option<_>>().ok_or_else(unknown)?;
             let nodes: Option<Vec<NodeId>> = wanted.iter().map(|at| ids.output(*at)).collect();
-            let done = model.run(named, &nodes.ok_or_else(unknown)?, Some(conditions.options.clone()));
-            done.map_err(|error| Fault::Failed(error.to_string()))
+            graph.run(named, &nodes.ok_or_else(unknown)?, conditions)
         }
         Graph::Cut(program, ids) => {
             let mut given: Vec<Option<ValueOrView<'_>>> = Vec::new();

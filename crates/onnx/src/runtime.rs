@@ -17,6 +17,7 @@ use crate::engine::{Engine, Fault};
 use crate::graph::Written;
 use crate::instance::EmbeddedInstance;
 use crate::loaded::{Graph, Loaded};
+use crate::staged::{Proposed, Staged};
 use crate::{audit, cut, defaults, graph, rewrite, weights};
 
 /// The engine's version, as in Cargo.lock.
@@ -118,18 +119,20 @@ fn load_pieces_or_whole(
     let refers_to_shared = !shared.is_empty();
     let engine = Engine::new(is_optimised(context), shared);
     let Some(program) = can_be_cut.then(|| cut::cut(&written.graph)).flatten() else {
+        let proposed = Proposed::of(&written.graph);
         let model = if is_rewritten || refers_to_shared {
             load_rewritten(context, path, &engine, written, refers_to_shared)?
         } else {
             load_as_written(context, path, &engine, nodes, written)?
         };
-        return Ok(Graph::whole(model, ports));
+        return Ok(Graph::whole(Staged::new(model, proposed), ports));
     };
     // The pieces are all that is still needed.
     written.graph = GraphProto::default();
     let mut load = |piece| {
+        let proposed = Proposed::of(&piece);
         let bytes = written.piece_bytes(piece).map_err(|why| cannot(context, &why))?;
-        load_graph(context, path, &engine, Source::Rewritten(bytes))
+        Ok(Staged::new(load_graph(context, path, &engine, Source::Rewritten(bytes))?, proposed))
     };
     Ok(Graph::cut(program.compile(&mut load)?, ports))
 }
