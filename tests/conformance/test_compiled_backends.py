@@ -284,6 +284,51 @@ def test_a_configuration_names_the_version_of_its_backend(launcher):
             stream.sent.put(None)
 
 
+MISSING = {
+    "library": ("libtriton_mine_9.so", "unable to find backend library 'libtriton_mine_9.so' for model 'library', searched: "),
+    "brought": ("libtriton_mine_8.so", "unable to find backend library 'libtriton_mine_8.so' for model 'brought', searched: "),
+    "class": ("model.py", "unable to find Python backend based backend library 'model.py' for model 'class', searched: "),
+}
+
+
+def test_a_file_that_a_configuration_names_and_that_is_not_there_is_not_replaced(launcher):
+    backends, repository = launcher.scratch / "missing_backends", launcher.scratch / "missing"
+    compiled(backends / "mine" / "libtriton_mine.so")
+    for name, (file, _) in MISSING.items():
+        folder = put(repository, name, backend="mine", more=f'runtime: "{file}"')
+        if name == "brought":
+            compiled(folder / "1" / "libtriton_mine.so")
+    put(repository, "usual", backend="mine", more='runtime: "libtriton_mine.so"')
+    flags = [f"--backend-directory={backends}", "--exit-on-error=false"]
+    with launcher.running("missing", *flags, repository=repository) as server, open_client("http", server) as client:
+        reasons = {one["name"]: one.get("reason", "") for one in client.index()}
+        for name, (_, text) in MISSING.items():
+            if launcher.oracle and name == "class":
+                # Triton looks for the Python backend first, which is not in this directory.
+                assert "unable to find backend library 'libtriton_python.so' for model 'class'" in reasons[name], reasons
+                continue
+            assert text in reasons[name], reasons
+            if not launcher.oracle:
+                assert "leave 'runtime' out of the configuration" in reasons[name]
+        for place in (repository / "library" / "1", repository / "library", backends / "mine"):
+            assert f"'{place}'" in reasons["library"], reasons
+        assert numbers(client.infer("usual", [fp32("IN", [5])])) == [5]
+
+
+@pytest.mark.triton_differs("it loads a library of any name, which a configuration that a client sends may name too")
+@pytest.mark.parametrize("file", ["other.so", "../mine/libtriton_mine.so"])
+def test_a_configuration_names_no_other_file_than_a_library_of_a_backend(launcher, file):
+    name = f"named_{'path' if '/' in file else 'other'}"
+    backends, repository = launcher.scratch / f"{name}_backends", launcher.scratch / name
+    compiled(backends / "mine" / "libtriton_mine.so")
+    compiled(backends / "mine" / "other.so")
+    put(repository, "named", backend="mine", more=f'runtime: "{file}"')
+    flags = [f"--backend-directory={backends}", "--exit-on-error=false"]
+    with launcher.running(name, *flags, repository=repository) as server, open_client("http", server) as client:
+        (only,) = client.index()
+        assert f"unable to find backend library '{file}' for model 'named'" in only.get("reason", ""), only
+
+
 SETTINGS = ['"fail":"none"', '"backend-directory":', '"default-max-batch-size":"4"', '"auto-complete-config":"true"', '"min-compute-capability":"6']
 
 

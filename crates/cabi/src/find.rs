@@ -50,8 +50,12 @@ pub fn brought_along(config: &ModelConfig, model_dir: &Path, version_dir: &Path)
         return None;
     }
     let usual = file_name(&config.backend);
-    let is_named = config.runtime.starts_with("libtriton_") && !config.runtime.contains('/');
-    let name = if is_named { config.runtime.as_str() } else { usual.as_str() };
+    let name = match config.runtime.as_str() {
+        "" => usual.as_str(),
+        // A load request can set the name, so it leads to no file that is not meant to be loaded. Other names are refused later.
+        named if named.starts_with("libtriton_") && !named.contains('/') => named,
+        _ => return None,
+    };
     [version_dir, model_dir].into_iter().map(|directory| directory.join(name)).find(|path| path.is_file())
 }
 
@@ -106,6 +110,8 @@ mod tests {
         check(&both, "backend: 'b' runtime: 'libtriton_x.so'", Some(both[2]));
         check(&both, "backend: 'c'", None);
         check(&both, "platform: 'ensemble'", None);
-        check(&both, "backend: 'b' runtime: '../1/libtriton_x.so'", Some(both[0]));
+        check(&both, "backend: 'b' runtime: 'libtriton_y.so'", None);
+        check(&both, "backend: 'b' runtime: 'model.py'", None);
+        check(&both, "backend: 'b' runtime: '../1/libtriton_x.so'", None);
     }
 }

@@ -99,11 +99,6 @@ impl Loader {
         }))
     }
 
-    /// The runtime of a model. Ensembles are found by their platform, because they have no backend's name.
-    pub fn runtime(&self, config: &ModelConfig) -> Result<Arc<dyn Runtime>, Status> {
-        if config.platform == ENSEMBLE { self.runtimes.get(ENSEMBLE) } else { self.runtimes.find(config) }
-    }
-
     /// The runtime of one version: one in the model's own directory, or else the one that the configuration names. Files that a client sent cannot
     /// bring a runtime, because its code would run in this process.
     pub(crate) fn runtime_of(
@@ -112,7 +107,8 @@ impl Loader {
         directory: &ModelDir,
         version: i64,
     ) -> Result<Arc<dyn Runtime>, Status> {
-        match self.runtimes.brought_along(config, directory.path(), &directory.version(version)) {
+        let version_dir = directory.version(version);
+        match self.runtimes.brought_along(config, directory.path(), &version_dir) {
             Some(runtime) if directory.is_made() => Err(Status::unsupported(format!(
                 "model '{}' was sent with a library of backend '{}', which would run in the server's process; put the model into the \
                  repository, or the library into --backend-directory",
@@ -120,7 +116,9 @@ impl Loader {
                 runtime.name()
             ))),
             Some(runtime) => Ok(runtime),
-            None => self.runtime(config),
+            // Ensembles have no backend's name.
+            None if config.platform == ENSEMBLE => self.runtimes.get(ENSEMBLE),
+            None => self.runtimes.find(config, &[version_dir.as_path(), directory.path()]),
         }
     }
 

@@ -12,6 +12,9 @@ use nerite_request::Status;
 /// Backends of the project that are built separately, and the command that builds each.
 const BUILT_APART: [(&str, &str); 1] = [("tensorflow", "cargo xtask tensorflow")];
 
+/// The file that a configuration names in `runtime` for a backend that is a Python class.
+const CLASS: &str = "model.py";
+
 /// The runtimes of this server by the name that `config.pbtxt` uses, and what the operator set for them.
 #[derive(Default)]
 pub struct Runtimes {
@@ -22,6 +25,8 @@ pub struct Runtimes {
     for_all: BTreeMap<String, String>,
     staging: Option<Arc<dyn Staging>>,
     brought_along: Option<Arc<dyn BroughtAlong>>,
+    /// The directory of backends, for errors.
+    directory: PathBuf,
 }
 
 impl Runtimes {
@@ -56,9 +61,11 @@ impl Runtimes {
         self.staging = Some(staging);
     }
 
-    /// Sets how a runtime is found in a model's own directory. Such a runtime is preferred to all others.
-    pub fn look_in_models(&mut self, find: Arc<dyn BroughtAlong>) {
+    /// Sets how a runtime is found in a model's own directory. Such a runtime is preferred to all others, of which errors say that this directory
+    /// has them.
+    pub fn look_in_models(&mut self, find: Arc<dyn BroughtAlong>, directory: &Path) {
         self.brought_along = Some(find);
+        directory.clone_into(&mut self.directory);
     }
 
     /// The runtime in the model's own directory, if there is one.
@@ -98,10 +105,48 @@ impl Runtimes {
         self.staging.as_ref()
     }
 
-    /// The runtime that a configuration names, by its backend and by the file in `runtime`, where the backend has that file.
-    pub fn find(&self, config: &ModelConfig) -> Result<Arc<dyn Runtime>, Status> {
-        let key = (config.backend_name().to_owned(), config.runtime.clone());
-        self.by_file.get(&key).map_or_else(|| self.get(config.backend_name()), |found| Ok(Arc::clone(found)))
+    /// The runtime that a configuration names, by its backend and by the file in `runtime`. A library of that name was looked for in these directories
+    /// of the model.
+    pub fn find(&self, config: &ModelConfig, searched: &[&Path]) -> Result<Arc<dyn Runtime>, Status> {
+        let (backend, file) = (config.backend_name(), config.runtime.as_str());
+        let of_file = |file: &str| self.by_file.get(&(backend.to_owned(), file.to_owned()));
+        if let Some(found) = of_file(file) {
+            return Ok(Arc::clone(found));
+        }
+        if file.is_empty() {
+            return self.get(backend);
+        }
+        let usual = self.all.get(backend).filter(|_| file == format!("libtriton_{backend}.so"));
+        // A class is no library, though the backend may have nothing else.
+        let is_class = |found: &Arc<dyn Runtime>| of_file(CLASS).is_some_and(|class| Arc::ptr_eq(class, found));
+        match usual.filter(|found| !is_class(found)) {
+            Some(found) => Ok(Arc::clone(found)),
+            None => Err(self.missing_file(config, searched)),
+        }
+    }
+
+    /// The error for a configuration whose `runtime` is not there, with Triton's beginning.
+    fn missing_file(&self, config: &ModelConfig, searched: &[&Path]) -> Status {
+        let (model, file, own) = (&config.name, &config.runtime, self.directory.join(config.backend_name()));
+        if file == CLASS {
+            return Status::invalid(format!(
+                "unable to find Python backend based backend library '{file}' for model '{model}', searched: '{}'; put the class there and start the \
+                 server again, or leave 'runtime' out of the configuration",
+                own.join(file).display()
+            ));
+        }
+        if file.contains('/') || !file.starts_with("libtriton_") {
+            return Status::invalid(format!(
+                "unable to find backend library '{file}' for model '{model}': 'runtime' is the name of a file without its directory, which begins \
+                 with 'libtriton_', or '{CLASS}'; rename the library, or leave 'runtime' out of the configuration"
+            ));
+        }
+        let places = searched.iter().copied().chain([own.as_path()]).map(|place| format!("'{}'", place.display()));
+        Status::invalid(format!(
+            "unable to find backend library '{file}' for model '{model}', searched: {}; put it into one of them (the last is read when the server \
+             starts), or leave 'runtime' out of the configuration",
+            places.collect::<Vec<_>>().join(" ")
+        ))
     }
 
     /// The runtime of this name.
@@ -167,7 +212,6 @@ mod tests {
         let cases = [
             ("both", "", "library"),
             ("both", "model.py", "class"),
-            // A file that the backend does not have is not looked for elsewhere.
             ("both", "libtriton_both.so", "library"),
             ("both", "libtriton_both_2.so", "second library"),
             ("second_only", "libtriton_only_2.so", "second library"),
@@ -176,11 +220,48 @@ mod tests {
         ];
         for (backend, runtime, expected) in cases {
             let config = ModelConfig { backend: backend.into(), runtime: runtime.into(), ..ModelConfig::default() };
-            assert_eq!(runtimes.find(&config).unwrap().engine(), expected, "{backend}, {runtime}");
+            assert_eq!(runtimes.find(&config, &[]).unwrap().engine(), expected, "{backend}, {runtime}");
         }
         let unnamed = ModelConfig { backend: "second_only".into(), ..ModelConfig::default() };
-        assert!(runtimes.find(&unnamed).is_err(), "it has no library of its name");
-        let unknown = ModelConfig { backend: "none".into(), runtime: "model.py".into(), ..ModelConfig::default() };
-        assert!(runtimes.find(&unknown).is_err());
+        assert!(runtimes.find(&unnamed, &[]).is_err(), "it has no library of its name");
+    }
+
+    #[track_caller]
+    fn check_missing(backend: &str, runtime: &str, expected: &str) {
+        let mut runtimes = Runtimes { directory: "/b".into(), ..Runtimes::default() };
+        runtimes.add(Arc::new(Named("library", "library")));
+        runtimes.add_file("model.py", Arc::new(Named("class", "class")));
+        let (name, backend, runtime) = ("m".into(), backend.into(), runtime.into());
+        let config = ModelConfig { name, backend, runtime, ..ModelConfig::default() };
+        let refused = runtimes.find(&config, &[Path::new("/m/1"), Path::new("/m")]).err().unwrap();
+        assert!(refused.message.starts_with(expected), "{refused}");
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named_and_not_replaced_by_another() {
+        let searched = |file: &str, backend: &str| {
+            format!(
+                "unable to find backend library '{file}' for model 'm', searched: '/m/1' '/m' '/b/{backend}'; put it into"
+            )
+        };
+        for (backend, file) in
+            [("library", "libtriton_library_2.so"), ("class", "libtriton_class.so"), ("none", "libtriton_none.so")]
+        {
+            check_missing(backend, file, &searched(file, backend));
+        }
+        let class = |backend: &str| {
+            format!(
+                "unable to find Python backend based backend library 'model.py' for model 'm', searched: '/b/{backend}/model.py'; put"
+            )
+        };
+        check_missing("library", "model.py", &class("library"));
+        check_missing("none", "model.py", &class("none"));
+        for file in ["other.so", "../1/libtriton_library.so", "libtriton_../library.so"] {
+            check_missing(
+                "library",
+                file,
+                &format!("unable to find backend library '{file}' for model 'm': 'runtime' is the name of a file"),
+            );
+        }
     }
 }

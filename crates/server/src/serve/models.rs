@@ -155,7 +155,7 @@ fn add_compiled(runtimes: &mut Runtimes, settings: &Settings, reports: &LateRepo
             runtimes.add(Arc::new(compiled(&name, &library, &came)));
         }
     }
-    runtimes.look_in_models(Arc::new(isolating_libraries(options)));
+    runtimes.look_in_models(Arc::new(isolating_libraries(options)), directory);
 }
 
 /// Backends that are Python classes. Where a backend has a library as well, or is built in, its class is for configurations that name it in `runtime`.
