@@ -17,6 +17,8 @@ enum { UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALRE
 enum { INFO, WARN, ERROR };
 enum { TYPE_INT32 = 8, TYPE_FP32 = 11, TYPE_BYTES = 13 };
 enum { CPU, CPU_PINNED, GPU };
+enum { KIND_AUTO, KIND_CPU, KIND_GPU, KIND_MODEL };
+enum { BLOCKING, DEVICE_BLOCKING };
 enum { RELEASE_ALL = 1, RESCHEDULE = 2, FINAL = 1 };
 enum { TXN_ONE_TO_ONE = 1, TXN_DECOUPLED = 2 };
 
@@ -56,6 +58,7 @@ Error* TRITONSERVER_MetricValue(Metric*, double*);
 Error* TRITONBACKEND_ApiVersion(uint32_t* major, uint32_t* minor);
 Error* TRITONBACKEND_BackendName(Backend*, const char**);
 Error* TRITONBACKEND_BackendConfig(Backend*, Message**);
+Error* TRITONBACKEND_BackendSetExecutionPolicy(Backend*, uint32_t);
 Error* TRITONBACKEND_BackendSetState(Backend*, void*);
 Error* TRITONBACKEND_BackendState(Backend*, void**);
 Error* TRITONBACKEND_BackendArtifacts(Backend*, uint32_t* kind, const char** folder);

@@ -12,6 +12,10 @@ typedef struct {
   int delay_ms;
   Family* family;
   Metric* executions;
+  /* The configuration that the model was initialized with. */
+  char* config;
+  /* Executions under way, and the most of them at a time. */
+  atomic_int running, most_running;
   /* Of the mode late. */
   pthread_t thread;
   bool has_thread;
@@ -21,6 +25,8 @@ typedef struct {
 /* Whether the backend is between its first function and its last. */
 static atomic_bool is_initialized;
 static int finalize_ms;
+/* Instances that it prefers, if it prefers some. */
+static int preferred_count;
 
 Error* TRITONBACKEND_Initialize(Backend* backend) {
   if (atomic_exchange(&is_initialized, true)) return TRITONSERVER_ErrorNew(INTERNAL, "the backend is initialized twice");
@@ -40,6 +46,9 @@ Error* TRITONBACKEND_Initialize(Backend* backend) {
   if (memmem(json, size, "\"fail\":\"initialize\"", 19) != NULL) return TRITONSERVER_ErrorNew(INTERNAL, "initialize fails on purpose");
   const char* wait = memmem(json, size, "\"finalize_ms\":\"", 15);
   if (wait != NULL) finalize_ms = atoi(wait + 15);
+  const char* prefers = memmem(json, size, "\"prefer\":\"", 10);
+  preferred_count = prefers == NULL ? 0 : atoi(prefers + 10);
+  if (memmem(json, size, "\"policy\":\"1\"", 12) != NULL) TRY(TRITONBACKEND_BackendSetExecutionPolicy(backend, DEVICE_BLOCKING));
   MemoryManager* manager;
   void* memory;
   TRY(TRITONBACKEND_BackendMemoryManager(backend, &manager));
@@ -61,6 +70,11 @@ Error* TRITONBACKEND_Finalize(Backend* backend) {
 
 Error* TRITONBACKEND_GetBackendAttribute(Backend* backend, Attributes* attributes) {
   (void)backend;
+  /* Where there is no GPU, the first is passed over. */
+  if (preferred_count > 0) {
+    TRY(TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(attributes, KIND_GPU, (uint64_t)preferred_count + 4, NULL, 0));
+    TRY(TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup(attributes, KIND_CPU, (uint64_t)preferred_count, NULL, 0));
+  }
   return TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading(attributes, true);
 }
 
@@ -125,7 +139,7 @@ Error* TRITONBACKEND_ModelInitialize(Model* model) {
   parameter(text, "delay_ms", delay, sizeof delay);
   state->delay_ms = atoi(delay);
   bool completes, is_empty = strstr(text, "\"input\":[]") != NULL;
-  free(text);
+  state->config = text;
   TRY(TRITONBACKEND_ModelSetState(model, state));
   /* What was set is freed at the end, which comes after a failure as well. */
   if (strcmp(state->mode, "refuse_model") == 0) return TRITONSERVER_ErrorNew(INVALID_ARG, "the model is refused on purpose");
@@ -153,6 +167,7 @@ Error* TRITONBACKEND_ModelFinalize(Model* model) {
   }
   if (state->has_thread) pthread_join(state->thread, NULL);
   while (strcmp(state->mode, "stuck") == 0) pause();
+  free(state->config);
   free(state);
   return say_finalized("model", model, TRITONBACKEND_ModelName);
 }
@@ -350,6 +365,60 @@ static Error* tell(Request* request, Response* response) {
   return NULL;
 }
 
+/* The configuration that the model was initialized with goes back beside its input. */
+static Error* tell_config(Request* request, Response* response, const ModelState* state) {
+  TRY(TRITONBACKEND_ResponseSetStringParameter(response, "config", state->config));
+  return identity(request, response);
+}
+
+/* The input as it is for instances of this host policy. */
+static Error* identity_by_policy(Instance* instance, Request* request, Response* response) {
+  Message* message;
+  const char* json;
+  size_t size;
+  char policy[64];
+  TRY(TRITONBACKEND_ModelInstanceHostPolicy(instance, &message));
+  TRY(TRITONSERVER_MessageSerializeToJson(message, &json, &size));
+  const char* end = memchr(json + 2, '"', size - 2);
+  snprintf(policy, sizeof policy, "%.*s", end == NULL ? 0 : (int)(end - json - 2), json + 2);
+  Input* input;
+  Tensor tensor = {.data = NULL};
+  void* buffer;
+  TRY(TRITONBACKEND_RequestInputByIndex(request, 0, &input));
+  TRY(TRITONBACKEND_InputPropertiesForHostPolicy(
+      input, policy, &tensor.name, &tensor.type, &tensor.shape, &tensor.dims, &tensor.bytes, &tensor.buffers));
+  TRY(place(response, "OUT", &tensor, tensor.bytes, &buffer));
+  char* into = buffer;
+  for (uint32_t at = 0; at < tensor.buffers; at++) {
+    uint64_t bytes;
+    uint32_t kind = CPU;
+    int64_t id = 0;
+    TRY(TRITONBACKEND_InputBufferForHostPolicy(input, policy, at, &tensor.data, &bytes, &kind, &id));
+    memcpy(into, tensor.data, bytes);
+    into += bytes;
+  }
+  return NULL;
+}
+
+/* Adds a point of its own to the request's trace. */
+static Error* report_activity(Request* request, Response* response) {
+  Trace* trace;
+  TRY(TRITONBACKEND_RequestTrace(request, &trace));
+  if (trace != NULL) TRY(TRITONSERVER_InferenceTraceReportActivity(trace, now_ns(), "a point of its own"));
+  return identity(request, response);
+}
+
+/* Takes as long as the model says, and tells how many executions of the model there were at a time, at most. */
+static Error* crowd(Request* request, Response* response, ModelState* state) {
+  int running = atomic_fetch_add(&state->running, 1) + 1, most = atomic_load(&state->most_running);
+  while (running > most && !atomic_compare_exchange_weak(&state->most_running, &most, running)) {
+  }
+  usleep((useconds_t)state->delay_ms * 1000);
+  atomic_fetch_sub(&state->running, 1);
+  TRY(TRITONBACKEND_ResponseSetIntParameter(response, "most", atomic_load(&state->most_running)));
+  return identity(request, response);
+}
+
 /* Reads its input for as long as the model says, and answers with the sum of its bytes. */
 static Error* read_long(Request* request, Response* response, int delay_ms) {
   Input* input;
@@ -524,6 +593,10 @@ static void answer(Instance* instance, ModelState* state, Request* request) {
                  : strcmp(mode, "noise") == 0     ? noise(request, response)
                  : strcmp(mode, "place_twice") == 0 ? place_twice(request, response)
                  : strcmp(mode, "read_long") == 0 ? read_long(request, response, state->delay_ms)
+                 : strcmp(mode, "config") == 0    ? tell_config(request, response, state)
+                 : strcmp(mode, "crowd") == 0     ? crowd(request, response, state)
+                 : strcmp(mode, "by_policy") == 0 ? identity_by_policy(instance, request, response)
+                 : strcmp(mode, "reports") == 0   ? report_activity(request, response)
                  : strcmp(mode, "fail") == 0      ? TRITONSERVER_ErrorNew(INVALID_ARG, "fails on purpose")
                                                   : identity(request, response);
   bool success = error == NULL;

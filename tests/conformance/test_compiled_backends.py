@@ -1,5 +1,7 @@
 """Does a backend in C answer here as it does in Triton, from the same library?"""
 
+import concurrent.futures
+import json
 import secrets
 import time
 
@@ -327,6 +329,55 @@ def test_a_configuration_names_no_other_file_than_a_library_of_a_backend(launche
     with launcher.running(name, *flags, repository=repository) as server, open_client("http", server) as client:
         (only,) = client.index()
         assert f"unable to find backend library '{file}' for model 'named'" in only.get("reason", ""), only
+
+
+GROUPS = {
+    "without": ("", [("without", 1)]),
+    "batching": ("max_batch_size: 8 dynamic_batching { }", [("batching", 1)]),
+    "several": ('instance_group [{ }, { kind: KIND_CPU count: 2 }, { name: "x" }]', [("several_0", 1), ("several_1", 2), ("x", 1)]),
+}
+
+
+@pytest.mark.parametrize("prefers", [0, 3])
+@pytest.mark.parametrize("where", ["server", "process"])
+def test_a_backend_sees_the_whole_configuration_when_its_model_is_initialized(launcher, where, prefers):
+    """With the instance groups that it prefers, where the author says nothing."""
+    if where == "process" and launcher.oracle:
+        pytest.skip("Triton has no isolated backends")
+    name = f"groups_{where}_{prefers}"
+    repository = launcher.scratch / name
+    for model, (more, _) in GROUPS.items():
+        put(repository, model, "config", more=more)
+    flags = [f"--backend-config=sample,prefer={prefers}"] + ["--backend-config=sample,isolated=true"] * (where == "process")
+    with serving(launcher, name, repository, *flags) as server, open_client("http", server) as client:
+        for model in GROUPS:
+            rows = [[1.0]] if model == "batching" else [1.0]
+            seen = json.loads(client.infer(model, [fp32("IN", rows)]).parameters["config"])
+            assert [(one["name"], one["count"], one["kind"]) for one in seen["instance_group"]] == [(*one, "KIND_CPU") for one in told(model, prefers)]
+            # Nothing else came later.
+            assert json.loads(http_call(server.http, "GET", f"/v2/models/{model}/config").body) == seen
+        if where == "process":
+            assert len(workers_of(server)) == sum(count for model in GROUPS for _, count in told(model, prefers))
+
+
+def told(model: str, prefers: int) -> list[tuple[str, int]]:
+    """The instance groups of a model of that test."""
+    return [(group, count if group == "several_1" else prefers or count) for group, count in GROUPS[model][1]]
+
+
+@pytest.mark.parametrize("policy", [0, 1])
+def test_instances_on_the_host_run_side_by_side_by_either_execution_policy(launcher, policy):
+    """As in Triton 2.51, the policy of devices is for those on a GPU (crates/cabi/tests/execution_policy.rs)."""
+    repository = launcher.scratch / f"policy_{policy}"
+    put(repository, "crowd", "crowd", delay_ms="500", more="instance_group { kind: KIND_CPU count: 2 }")
+    with serving(launcher, f"policy_{policy}", repository, f"--backend-config=sample,policy={policy}") as server:
+
+        def ask(_: int) -> int:
+            with open_client("http", server) as client:
+                return client.infer("crowd", [fp32("IN", [1])]).parameters["most"]
+
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            assert max(pool.map(ask, range(6))) == 2
 
 
 SETTINGS = ['"fail":"none"', '"backend-directory":', '"default-max-batch-size":"4"', '"auto-complete-config":"true"', '"min-compute-capability":"6']

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nerite_config::ModelConfig;
+use nerite_config::proto::ModelInstanceGroup;
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_request::Status;
 use nerite_request::report::MemoryUsage;
@@ -23,7 +24,12 @@ pub trait Runtime: Send + Sync {
     /// Which library at which version does the work, for the log and for `nerite doctor`.
     fn engine(&self) -> String;
 
-    /// Completes a configuration from the model's own files, as Triton's auto-complete does. The default completes nothing.
+    /// The instance groups that it prefers, the best first, for what the model's author left open. Asked before [`Runtime::complete`].
+    fn preferred_groups(&self, _context: &LoadContext) -> Result<Vec<ModelInstanceGroup>, Status> {
+        Ok(Vec::new())
+    }
+
+    /// Completes a configuration from the model's own files, as Triton's auto-complete does. Its instance groups are complete. The default completes nothing.
     fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
         Ok((*context.config).clone())
     }

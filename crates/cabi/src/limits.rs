@@ -6,6 +6,8 @@ use std::time::Duration;
 pub const INPUTS_MAX: usize = 4096;
 /// The most outputs of one response, or of a request that a backend makes.
 pub const OUTPUTS_MAX: usize = 4096;
+/// The most instance groups that a backend prefers.
+pub const PREFERRED_GROUPS_MAX: usize = 64;
 /// The most files of one backend's directory that are looked at.
 pub const LIBRARIES_MAX: usize = 4096;
 /// The longest name of an activity that a backend reports.

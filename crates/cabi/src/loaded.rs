@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, PoisonError};
 
+use nerite_config::proto::ModelInstanceGroup;
 use nerite_locks::Mutex;
 use nerite_request::Status;
 
@@ -19,6 +20,8 @@ pub(crate) struct Loaded {
     pub handle: Handle<BackendObject>,
     /// Whether its instances may be made in parallel.
     pub is_parallel: bool,
+    /// The instance groups that it prefers, the best first.
+    pub preferred: Vec<ModelInstanceGroup>,
     /// Held while an instance is made, if they may not be made in parallel.
     pub making: Mutex<()>,
     // Dropped last, when the library is closed.
@@ -46,11 +49,11 @@ impl Loaded {
         let library = Library::open(&object.owner, path)?;
         let handle = Handle::to(Arc::clone(&object)).map_err(told)?;
         // It is also dropped after a failure, which calls `Finalize`, as in Triton.
-        let mut loaded =
-            Loaded { library, object, handle, is_parallel: false, making: Mutex::default(), _present: present };
+        let (is_parallel, preferred, making) = (false, Vec::new(), Mutex::default());
+        let mut loaded = Loaded { library, object, handle, is_parallel, preferred, making, _present: present };
         let asked = loaded.library.initialize(handle).and_then(|()| ask_attribute(&loaded.library, handle));
         loaded.object.is_initializing.store(false, Ordering::Release);
-        loaded.is_parallel = asked.inspect_err(|status| {
+        (loaded.is_parallel, loaded.preferred) = asked.inspect_err(|status| {
             log::error!("backend '{name}' ({}) cannot be used: {status}", path.display());
         })?;
         log::info!("backend '{name}' is loaded from {}", path.display());
@@ -58,13 +61,13 @@ impl Loaded {
     }
 }
 
-/// Whether its instances may be made in parallel.
-fn ask_attribute(library: &Library, backend: Handle<BackendObject>) -> Result<bool, Status> {
+/// Whether its instances may be made in parallel, and the instance groups that it prefers.
+fn ask_attribute(library: &Library, backend: Handle<BackendObject>) -> Result<(bool, Vec<ModelInstanceGroup>), Status> {
     let attribute = Arc::new(BackendAttribute::default());
     let handle = Handle::to(Arc::clone(&attribute)).map_err(|fault| fault.told("TRITONBACKEND_GetBackendAttribute"))?;
     let asked = library.attribute(backend, handle);
     drop(handle.take());
-    asked.map(|()| attribute.is_parallel())
+    asked.map(|()| (attribute.is_parallel(), attribute.preferred()))
 }
 
 impl Presence {

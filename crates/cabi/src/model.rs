@@ -3,6 +3,7 @@
 mod instance;
 mod readiness;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use nerite_request::report::MemoryUsage;
 use crate::fault::Fault;
 use crate::limits::RELEASE_PATIENCE;
 use crate::loaded::Loaded;
-use crate::objects::{InstanceObject, Message, ModelObject, ModelParts, ServerObject};
+use crate::objects::{DEVICE_BLOCKING, InstanceObject, Message, ModelObject, ModelParts, ServerObject};
 use crate::server_calls::LateReports;
 use crate::table::Handle;
 use instance::CompiledInstance;
@@ -32,7 +33,12 @@ struct InitializedModel {
     loaded: Arc<Loaded>,
     /// Whether the backend has not released all requests of one of its instances.
     is_abandoned: AtomicBool,
+    /// The turns on each GPU, if the instances on one GPU run one at a time.
+    turns: Mutex<BTreeMap<u32, Turn>>,
 }
+
+/// Held by the instance of a GPU that runs.
+type Turn = Arc<Mutex<()>>;
 
 impl CompiledModel {
     /// Calls `ModelInitialize`. If `completes`, the backend may complete the configuration.
@@ -57,7 +63,8 @@ impl CompiledModel {
         let object = Arc::new(object.map_err(told)?);
         let handle = Handle::to(Arc::clone(&object)).map_err(told)?;
         // It is also dropped after a failure, which calls `ModelFinalize`: backends free their memory there, as Triton allows.
-        let held = InitializedModel { object, handle, loaded, is_abandoned: AtomicBool::new(false) };
+        let (is_abandoned, turns) = (AtomicBool::new(false), Mutex::default());
+        let held = InitializedModel { object, handle, loaded, is_abandoned, turns };
         let initialized = held.loaded.library.model_initialize(handle);
         held.object.is_initializing.store(false, Ordering::Release);
         if let Err(status) = initialized {
@@ -84,9 +91,9 @@ impl CompiledModel {
 }
 
 impl Model for CompiledModel {
-    /// A backend cannot say, but the model's author can.
+    /// A backend cannot say, but the model's author can. Instances that wait for each other have none.
     fn cost_bound(&self) -> CostBound {
-        if self.config().is_bound_by_input_sizes().unwrap_or(false) {
+        if self.config().is_bound_by_input_sizes().unwrap_or(false) && !self.0.takes_turns() {
             CostBound::InputSizes
         } else {
             CostBound::Unknown
@@ -116,8 +123,8 @@ impl Model for CompiledModel {
         });
         let handle = Handle::to(Arc::clone(&object)).map_err(told)?;
         // As for the model, `ModelInstanceFinalize` is also called after a failure.
-        let (given, list) = (Vec::new(), Vec::new());
-        let instance = CompiledInstance { object, handle, model: Arc::clone(&self.0), given, list };
+        let (given, list, turn) = (Vec::new(), Vec::new(), spec.device.and_then(|device| self.0.turn(device)));
+        let instance = CompiledInstance { object, handle, model: Arc::clone(&self.0), given, list, turn };
         let loaded = &self.0.loaded;
         let alone = (!loaded.is_parallel).then(|| loaded.making.lock().unwrap_or_else(PoisonError::into_inner));
         let initialized = loaded.library.instance_initialize(handle);
@@ -127,6 +134,19 @@ impl Model for CompiledModel {
             return Err(status);
         }
         Ok(Box::new(instance))
+    }
+}
+
+impl InitializedModel {
+    /// Whether the instances on one GPU run one at a time. In Triton one thread serves them; those on the host have a thread each.
+    fn takes_turns(&self) -> bool {
+        self.loaded.object.execution_policy.load(Ordering::Acquire) == DEVICE_BLOCKING
+    }
+
+    /// The turns of the instances on this GPU, if they take turns.
+    fn turn(&self, device: u32) -> Option<Turn> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        self.takes_turns().then(|| Arc::clone(turns.entry(device).or_default()))
     }
 }
 

@@ -27,7 +27,7 @@ mod trace;
 
 pub use allocator::{Allocated, Allocating, Allocator};
 pub use attributes::{BufferAttributes, memory_of};
-pub use backend::{BackendAttribute, BackendObject, BackendParts};
+pub use backend::{BackendAttribute, BackendObject, BackendParts, DEVICE_BLOCKING};
 pub use callbacks::{AllocateFn, DescribeFn, Kept, QueryFn, ReleaseFn, RequestReleaseFn, RespondFn, StartFn};
 pub use error::{ErrorObject, code_number, code_of};
 pub use flight::fly;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, Weak};
 
 use nerite_backend::{BatchStrategy, BroughtAlong, CustomMetrics, LoadContext, Model, Runtime};
+use nerite_config::proto::ModelInstanceGroup;
 use nerite_config::{MIN_COMPUTE_CAPABILITY, ModelConfig};
 use nerite_locks::Mutex;
 use nerite_request::Status;
@@ -26,6 +27,8 @@ pub struct CompiledBackend {
     /// Models that have completed their configuration and are being loaded, by the directories of their versions: models of different repositories
     /// may have the same name.
     completed: Mutex<HashMap<PathBuf, Arc<CompiledModel>>>,
+    /// Open for models that are being loaded and have not begun, by the same directories.
+    asked: Mutex<HashMap<PathBuf, Arc<Loaded>>>,
 }
 
 /// Properties of the server for backends.
@@ -48,6 +51,7 @@ impl CompiledBackend {
             options,
             last: Mutex::default(),
             completed: Mutex::default(),
+            asked: Mutex::default(),
         }
     }
 
@@ -81,8 +85,17 @@ impl CompiledBackend {
         serde_json::json!({ "cmdline": told }).to_string()
     }
 
+    /// The model of this load has the backend open by itself, or needs it no more.
+    fn forget_asked(&self, context: &LoadContext) {
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner).remove(&context.version_dir);
+        // Its last function may be called, without the lock.
+        drop(asked);
+    }
+
     fn begin(&self, context: &LoadContext, completes: bool) -> Result<Arc<CompiledModel>, Status> {
-        let loaded = self.open(&context.settings)?;
+        let loaded = self.open(&context.settings);
+        self.forget_asked(context);
+        let loaded = loaded?;
         Ok(Arc::new(CompiledModel::initialize(loaded, context, completes, self.options.reports.clone())?))
     }
 }
@@ -96,6 +109,15 @@ impl Runtime for CompiledBackend {
         self.path.display().to_string()
     }
 
+    fn preferred_groups(&self, context: &LoadContext) -> Result<Vec<ModelInstanceGroup>, Status> {
+        let loaded = self.open(&context.settings)?;
+        let preferred = loaded.preferred.clone();
+        let key = context.version_dir.clone();
+        let former = self.asked.lock().unwrap_or_else(PoisonError::into_inner).insert(key, loaded);
+        drop(former);
+        Ok(preferred)
+    }
+
     fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
         let model = self.begin(context, self.options.auto_complete)?;
         let config = ModelConfig::clone(&model.config());
@@ -107,6 +129,7 @@ impl Runtime for CompiledBackend {
     }
 
     fn give_up(&self, context: &LoadContext) {
+        self.forget_asked(context);
         let completed = self.completed.lock().unwrap_or_else(PoisonError::into_inner).remove(&context.version_dir);
         // Its last function is called without the lock.
         drop(completed);

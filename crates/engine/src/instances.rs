@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread::Builder;
 
 use nerite_backend::{DeviceAccess, Instance, InstanceSpec, Model, Staged};
+use nerite_config::proto::ModelInstanceGroup;
 use nerite_locks::Mutex;
 use nerite_memory::Staging;
 use nerite_request::Status;
@@ -25,6 +26,8 @@ pub(crate) struct Maker {
     pub threads: usize,
     /// The cores on which they are made and run. `None` for all cores.
     pub cores: Option<Arc<InstanceCores>>,
+    /// The instance groups that the backend prefers.
+    pub preferred: Arc<[ModelInstanceGroup]>,
 }
 
 type InstanceResult = Result<Box<dyn Instance>, Status>;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use nerite_backend::{BatchStrategy, InstanceSpec, LoadContext, Model, ModelFiles, Models, Runtime, now_ns};
+use nerite_config::proto::ModelInstanceGroup;
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_config::{
     HostFacts, ModelConfig, check_file_names, normalise, normalise_groups, validate, validate_groups, validate_tensors,
@@ -56,8 +57,9 @@ impl Loader {
         let runtime = self.runtime_of(&source.config, &source.directory, version)?;
         let mut context = self.context(source, version, models);
         let settled = self.settle(&*runtime, &mut context);
-        let settled = settled.and_then(|config| Ok((self.services.policies.cores(&config)?.map(Arc::new), config)));
-        let (cores, config) = settled.inspect_err(|_| runtime.give_up(&context))?;
+        let settled =
+            settled.and_then(|settled| Ok((self.services.policies.cores(&settled.config)?.map(Arc::new), settled)));
+        let (cores, Settled { config, preferred }) = settled.inspect_err(|_| runtime.give_up(&context))?;
         // Threads that all instances share run on the instances' cores, if all instances have the same cores.
         let model = match cores.as_ref().filter(|cores| cores.is_one()) {
             Some(cores) => cores.within(0, || runtime.load(&context))?,
@@ -66,7 +68,7 @@ impl Loader {
         let strategy = self.strategy(&model, &context, &source.directory)?;
         let bound = model.cost_bound();
         let (staging, threads) = (self.runtimes.staging().cloned(), self.threads);
-        let maker = Maker { model, staging, threads, cores: cores.clone() };
+        let maker = Maker { model, staging, threads, cores: cores.clone(), preferred: preferred.into() };
         let specs = self.specs(&config);
         progress.instances(0, specs.len());
         let mut instances = maker.make(&specs, &|made| progress.instances(made, specs.len()))?;
@@ -147,7 +149,7 @@ impl Loader {
         let mut config = ModelConfig::clone(served.config());
         config.instance_group.clone_from(&asked.instance_group);
         config.version_policy.clone_from(&asked.version_policy);
-        let config = normalise_groups(normalise(config, served.name()), &[], &self.host);
+        let config = normalise_groups(normalise(config, served.name()), &served.maker().preferred, &self.host);
         validate_groups(&config, &self.host).map_err(invalid)?;
         check_gpus(&*self.runtime_of(&config, served.directory(), served.version())?, &config)?;
         let specs = self.specs(&config);
@@ -180,21 +182,33 @@ impl Loader {
         }
     }
 
-    /// Completes, normalises and validates the configuration, and stores it in the context.
-    fn settle(&self, runtime: &dyn Runtime, context: &mut LoadContext) -> Result<Arc<ModelConfig>, Status> {
+    /// Completes, normalises and validates the configuration, and stores it in the context. As in Triton, the backend sees the instance groups
+    /// complete, whether it completes the rest or not.
+    fn settle(&self, runtime: &dyn Runtime, context: &mut LoadContext) -> Result<Settled, Status> {
         let invalid = |e: nerite_config::ConfigError| Status::invalid(e.to_string());
+        let preferred = runtime.preferred_groups(context)?;
+        let with_groups = normalise_groups(ModelConfig::clone(&context.config), &preferred, &self.host);
+        validate_groups(&with_groups, &self.host).map_err(invalid)?;
+        context.config = Arc::new(with_groups);
         // Whether an ensemble is decoupled follows from its steps, so its configuration is always completed.
         let is_completed = self.auto_complete || context.config.platform == ENSEMBLE;
         let completed = if is_completed { runtime.complete(context)? } else { ModelConfig::clone(&context.config) };
-        let config = normalise_groups(normalise(completed, &context.model), &[], &self.host);
+        let config = normalise_groups(normalise(completed, &context.model), &preferred, &self.host);
         validate(&config).map_err(invalid)?;
         validate_tensors(&config).map_err(invalid)?;
         validate_groups(&config, &self.host).map_err(invalid)?;
         check_gpus(runtime, &config)?;
         context.instances = self.specs(&config).len();
         context.config = Arc::new(config);
-        Ok(Arc::clone(&context.config))
+        Ok(Settled { config: Arc::clone(&context.config), preferred })
     }
+}
+
+/// The final configuration of a version, and what it was made with.
+struct Settled {
+    config: Arc<ModelConfig>,
+    /// The instance groups that the backend prefers.
+    preferred: Vec<ModelInstanceGroup>,
 }
 
 /// Refuses a group on GPUs if the runtime does not compute on GPUs.

@@ -286,6 +286,11 @@ impl Served {
         &self.identity
     }
 
+    /// What makes its instances.
+    pub(crate) fn maker(&self) -> &Maker {
+        &self.maker
+    }
+
     /// The version's number.
     pub fn version(&self) -> i64 {
         self.version

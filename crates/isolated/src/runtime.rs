@@ -1,10 +1,13 @@
 //! Which models run in processes of their own?
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use nerite_backend::onnx::knob;
 use nerite_backend::{InstanceSpec, LoadContext, Model, Models, Runtime};
+use nerite_config::proto::ModelInstanceGroup;
 use nerite_config::{ModelConfig, needs_graph};
 use nerite_process::{ProcessHost, Waits};
 use nerite_request::Status;
@@ -28,6 +31,15 @@ pub struct Isolated {
     is_compiled: bool,
     /// Records which of its models wait for each other.
     waits: Arc<Waits>,
+    /// The instance groups that a process said it prefers.
+    preferred: Mutex<Option<Preferred>>,
+}
+
+/// What a process answered once, for all models whose process would be the same.
+struct Preferred {
+    settings: BTreeMap<String, String>,
+    modified: Option<SystemTime>,
+    groups: Vec<ModelInstanceGroup>,
 }
 
 impl Isolated {
@@ -40,6 +52,7 @@ impl Isolated {
             readable: [].into(),
             is_compiled: false,
             waits: Arc::default(),
+            preferred: Mutex::default(),
         }
     }
 
@@ -68,6 +81,29 @@ impl Isolated {
         let measured = self.is_compiled.then(|| context.models.clone());
         let readable = Arc::clone(&self.readable);
         Ok(Launch { supervisor, start, named, captures: self.is_compiled, sandbox, measured, readable })
+    }
+
+    /// The instance groups that a compiled backend prefers. A process is asked, and not again while the library and the settings are the same.
+    fn ask_preferred(&self, context: &LoadContext) -> Result<Vec<ModelInstanceGroup>, Status> {
+        let modified = std::fs::metadata(self.engine()).and_then(|file| file.modified()).ok();
+        let known = |one: &&Preferred| one.settings == context.settings && one.modified == modified;
+        let preferred = || self.preferred.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = preferred().as_ref().filter(known) {
+            return Ok(found.groups.clone());
+        }
+        let groups = self.ask(context, "prefer")?.instance_group;
+        let settings = context.settings.clone();
+        *preferred() = Some(Preferred { settings, modified, groups: groups.clone() });
+        Ok(groups)
+    }
+
+    /// Starts a child, which answers this command with a configuration and ends.
+    fn ask(&self, context: &LoadContext, command: &str) -> Result<ModelConfig, Status> {
+        let command = json!({ "do": command, "context": context::told(context)? }).to_string();
+        let (mut child, answer) = self.launch(context)?.first(&context.model, &command, Vec::new())?;
+        // The child finalizes what it made for the answer, or is ended.
+        child.has_model();
+        nerite_config::from_json(&answer.config()).map_err(|error| Status::internal(error.to_string()))
     }
 
     /// Whether the model is isolated. A sandbox confines a process, so a model that asks for a sandbox is isolated.
@@ -102,6 +138,13 @@ impl Runtime for Isolated {
         self.inner.engine()
     }
 
+    fn preferred_groups(&self, context: &LoadContext) -> Result<Vec<ModelInstanceGroup>, Status> {
+        if !self.is_isolated(context)?.unwrap_or(false) {
+            return self.inner.preferred_groups(context);
+        }
+        if self.is_compiled { self.ask_preferred(context) } else { Ok(Vec::new()) }
+    }
+
     fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {
         if !self.is_isolated(context)?.unwrap_or(false) {
             return self.inner.complete(context);
@@ -109,11 +152,7 @@ impl Runtime for Isolated {
         if !self.is_compiled && !needs_graph(&context.config) {
             return Ok((*context.config).clone());
         }
-        let command = json!({ "do": "complete", "context": context::told(context)? }).to_string();
-        let (mut child, answer) = self.launch(context)?.first(&context.model, &command, Vec::new())?;
-        // The child finalizes what it made for the completion, or is ended.
-        child.has_model();
-        nerite_config::from_json(&answer.config()).map_err(|error| Status::internal(error.to_string()))
+        self.ask(context, "complete")
     }
 
     fn give_up(&self, context: &LoadContext) {

@@ -23,6 +23,7 @@ use nerite_backend::{
     Batch, Infer, Instance, InstanceSpec, LoadContext, Meter, MetricSource, Model, ModelVersion, Models, RequestTimes,
     ResponseDurations, Runtime, Times,
 };
+use nerite_config::ModelConfig;
 use nerite_process::packets::{Answer, Command, DONE, Execution, MemoryReported, Ready, Responded, WrittenResponse};
 use nerite_process::{Channel, Packet};
 use nerite_request::report::MemoryUsage;
@@ -51,7 +52,7 @@ pub fn work(open: impl FnOnce(Arc<dyn MetricSource>) -> Result<Arc<dyn Runtime>,
             open: Some(|| open(Arc::new(metrics))),
             runtime: None,
             model: None,
-            completed: None,
+            kept: None,
             models: None,
             later: Vec::new(),
         }
@@ -107,8 +108,8 @@ struct Worker<O> {
     open: Option<O>,
     runtime: Option<Arc<dyn Runtime>>,
     model: Option<Loaded>,
-    /// The model whose configuration was completed here.
-    completed: Option<LoadContext>,
+    /// The model of a load for which the runtime keeps something, though another process loads it.
+    kept: Option<LoadContext>,
     /// The server's models, if there is a channel for calls to reach them.
     models: Option<Arc<dyn Infer>>,
     /// Requests of the last batch that are answered by calls, after the batch itself was answered.
@@ -137,6 +138,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
             let Some(name) = command.name() else { continue };
             let answer = match name {
                 "execute" => self.execute(&command, descriptors),
+                "prefer" => self.prefer(&command).unwrap_or_else(error),
                 "complete" => self.complete(&command).unwrap_or_else(error),
                 "initialize" => self.initialize(&command).unwrap_or_else(error),
                 "finalize" => {
@@ -155,7 +157,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
 
     fn finalize(&mut self) {
         self.model = None;
-        if let (Some(runtime), Some(context)) = (&self.runtime, self.completed.take()) {
+        if let (Some(runtime), Some(context)) = (&self.runtime, self.kept.take()) {
             // Another process loads the model.
             runtime.give_up(&context);
         }
@@ -169,12 +171,24 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
         self.runtime.clone().ok_or_else(|| Status::internal("the engine could not be opened"))
     }
 
+    /// The instance groups that the backend prefers, as those of a configuration.
+    fn prefer(&mut self, command: &Command) -> Result<String, Status> {
+        let context = context::heard(command.part("context"))?;
+        let instance_group = self.runtime()?.preferred_groups(&context)?;
+        self.answer_with(context, &ModelConfig { instance_group, ..ModelConfig::default() })
+    }
+
     fn complete(&mut self, command: &Command) -> Result<String, Status> {
         let context = context::heard(command.part("context"))?;
         let config = self.runtime()?.complete(&context)?;
-        let config: Value = serde_json::from_str(&nerite_config::to_json(&config))
+        self.answer_with(context, &config)
+    }
+
+    /// Answers with a configuration, for which the runtime keeps something of this load.
+    fn answer_with(&mut self, context: LoadContext, config: &ModelConfig) -> Result<String, Status> {
+        let config: Value = serde_json::from_str(&nerite_config::to_json(config))
             .map_err(|error| Status::internal(format!("the configuration of model '{}': {error}", context.model)))?;
-        self.completed = Some(context);
+        self.kept = Some(context);
         Ok(Answer { config: Some(&config), ..Answer::default() }.to_string())
     }
 

@@ -3,15 +3,27 @@
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::Ordering;
 
-use nerite_request::Status;
+use nerite_config::proto::ModelInstanceGroup;
+use nerite_config::proto::model_instance_group::Kind;
 
 use super::exports;
 use crate::abi::{List, Opaque, Out};
 use crate::fault::Fault;
-use crate::objects::{BackendAttribute, BackendObject, Message};
+use crate::objects::{BackendAttribute, BackendObject, DEVICE_BLOCKING, Message};
 use crate::table::Handle;
 
 type Backend = Handle<BackendObject>;
+
+/// The kind of an instance group with this number.
+fn kind_of(number: u32) -> Result<Kind, Fault> {
+    match number {
+        0 => Ok(Kind::Auto),
+        1 => Ok(Kind::Cpu),
+        2 => Ok(Kind::Gpu),
+        3 => Ok(Kind::Model),
+        other => Err(Fault::misuse(format!("there is no kind {other} of instance groups"))),
+    }
+}
 
 exports! {
     "TRITONBACKEND_BackendName" = backend_name(backend: Backend, name: Out<*const c_char>) {
@@ -42,8 +54,8 @@ exports! {
         if !backend.is_initializing.load(Ordering::Acquire) {
             return Err(Fault::misuse("the execution policy can be set within TRITONBACKEND_Initialize only"));
         }
-        if policy != 0 {
-            return Err(Status::unsupported("this server has no execution policy but TRITONBACKEND_EXECUTION_BLOCKING").into());
+        if policy > DEVICE_BLOCKING {
+            return Err(Fault::misuse(format!("there is no execution policy {policy}, but 0 and 1")));
         }
         backend.execution_policy.store(policy, Ordering::Release);
     }
@@ -57,11 +69,14 @@ exports! {
     }
 
     "TRITONBACKEND_BackendAttributeAddPreferredInstanceGroup" =
-        add_preferred_instance_group(attribute: Handle<BackendAttribute>, kind: u32, _count: u64, ids: List<u64>, id_count: u64) {
-        attribute.get()?;
-        let ids = ids.read(id_count)?;
-        // Without a configured kind, the server chooses one instance, so this preference has no effect.
-        log::debug!("a backend prefers instances of kind {kind} on {ids:?}");
+        add_preferred_instance_group(attribute: Handle<BackendAttribute>, kind: u32, count: u64, ids: List<u64>, id_count: u64) {
+        let kind = kind_of(kind)?;
+        let number = |what: &str, number: u64| {
+            i32::try_from(number).map_err(|_| Fault::misuse(format!("the {what} {number} of an instance group does not fit in 31 bits")))
+        };
+        let gpus = ids.read(id_count)?.into_iter().map(|id| number("device", id)).collect::<Result<_, _>>()?;
+        let group = ModelInstanceGroup { kind: kind.into(), count: number("count", count)?, gpus, ..Default::default() };
+        attribute.get()?.prefer(group)?;
     }
 
     "TRITONBACKEND_BackendAttributeSetParallelModelInstanceLoading" =

@@ -1,14 +1,14 @@
 //! How is a batch passed to a compiled backend?
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use nerite_backend::{Batch, Instance, Job, Readiness, Times};
 use nerite_request::{Code, Status};
 
-use super::InitializedModel;
 use super::readiness::InstanceReadiness;
+use super::{InitializedModel, Turn};
 use crate::limits::RELEASE_PATIENCE;
 use crate::objects::{InstanceObject, RequestObject};
 use crate::table::Handle;
@@ -22,6 +22,8 @@ pub(crate) struct CompiledInstance {
     /// next run allocates none.
     pub given: Vec<Handle<RequestObject>>,
     pub list: Vec<Handle<RequestObject>>,
+    /// Held during a run, if the instances of its GPU take turns.
+    pub turn: Option<Turn>,
 }
 
 impl Instance for CompiledInstance {
@@ -42,6 +44,7 @@ impl Instance for CompiledInstance {
             return;
         }
         self.list.clone_from(&self.given);
+        let _turn = self.turn.as_ref().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
         if let Err(status) = self.model.loaded.library.execute(self.handle, &mut self.list) {
             for request in self.given.drain(..) {
                 // If the backend released the request although it returned an error, the release has answered it.

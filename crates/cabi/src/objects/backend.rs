@@ -1,12 +1,19 @@
 //! What does the handle of a backend stand for?
 
 use std::ffi::{CString, c_void};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError};
+
+use nerite_config::proto::ModelInstanceGroup;
+use nerite_locks::Mutex;
 
 use super::{Message, c_text, object};
 use crate::fault::Fault;
+use crate::limits::PREFERRED_GROUPS_MAX;
 use crate::table::Handle;
+
+/// The execution policy by which one instance of a GPU runs at a time.
+pub const DEVICE_BLOCKING: u32 = 1;
 
 /// `TRITONBACKEND_Backend`, and the memory manager that belongs to it.
 pub struct BackendObject {
@@ -18,7 +25,7 @@ pub struct BackendObject {
     pub directory: CString,
     /// The operator's settings for it.
     pub config: Handle<Message>,
-    /// 0: each instance runs one batch at a time. 1: all instances of a device together do.
+    /// 0: each instance runs one batch at a time. 1: all instances of a model on one GPU together do.
     pub execution_policy: AtomicU32,
     /// Whether `Initialize` is running. Some properties can be set only then.
     pub is_initializing: AtomicBool,
@@ -68,6 +75,7 @@ impl Drop for BackendObject {
 #[derive(Default)]
 pub struct BackendAttribute {
     is_parallel: AtomicBool,
+    preferred: Mutex<Vec<ModelInstanceGroup>>,
 }
 
 object!(BackendAttribute, 6, "backend attribute");
@@ -81,5 +89,20 @@ impl BackendAttribute {
     /// Whether its instances may be made in parallel.
     pub fn is_parallel(&self) -> bool {
         self.is_parallel.load(Ordering::Acquire)
+    }
+
+    /// Adds an instance group that it prefers less than those before.
+    pub fn prefer(&self, group: ModelInstanceGroup) -> Result<(), Fault> {
+        let mut preferred = self.preferred.lock().unwrap_or_else(PoisonError::into_inner);
+        if preferred.len() >= PREFERRED_GROUPS_MAX {
+            return Err(Fault::misuse(format!("a backend prefers at most {PREFERRED_GROUPS_MAX} instance groups")));
+        }
+        preferred.push(group);
+        Ok(())
+    }
+
+    /// The instance groups that it prefers, the best first.
+    pub fn preferred(&self) -> Vec<ModelInstanceGroup> {
+        self.preferred.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

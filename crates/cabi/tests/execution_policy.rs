@@ -1,0 +1,105 @@
+//! Which instances of a model run at the same time?
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/sample.rs"]
+mod sample;
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use nerite_backend::conformance::context;
+use nerite_backend::{Batch, CostBound, Instance, InstanceSpec, Job, ModelVersion, NoMeter, Runtime};
+use nerite_config::proto::model_instance_group::Kind;
+use nerite_request::{AdmittedRequest, Cancel, Name, Parameter, Parameters, Reply, Response, Sequence, Wanted};
+
+use sample::{backend, config, floats};
+
+/// How long an execution takes. Two that may run at the same time do.
+const EXECUTION_MS: u64 = 300;
+/// Longer than any step of these tests takes.
+const NEVER: Duration = Duration::from_mins(1);
+
+/// Runs one request, which says how many executions of the model there were at a time, at most.
+fn ask(instance: &mut dyn Instance) -> i64 {
+    let (answered, answer) = channel();
+    let inputs = vec![floats("IN", &[1.0]), floats("IN1", &[2.0])];
+    let request = AdmittedRequest {
+        id: Name::default(),
+        rows: 1,
+        inputs: inputs.into(),
+        wanted: ["OUT"].map(|name| Wanted { name: name.into(), slot: None }).into_iter().collect(),
+        priority: 0,
+        timeout_us: 0,
+        sequence: Sequence::default(),
+        parameters: Parameters::new(),
+        cancel: Cancel::new(),
+        reply: Reply::new(move |response| answered.send(response).unwrap_or_default()),
+    };
+    let job = Job::new(request, ModelVersion::unmetered("m").begin(), 1);
+    instance.run(Batch { jobs: vec![job].into(), meter: Arc::new(NoMeter) });
+    let Response::Final(answer) = answer.recv_timeout(NEVER).unwrap() else { panic!("an answer") };
+    let Some(Parameter::Int(most)) = answer.parameters.get("most") else { panic!("{:?}", answer.parameters) };
+    *most
+}
+
+/// Runs an instance on each of these devices at the same time. `policy` is 0 or 1.
+#[track_caller]
+fn check(policy: &str, devices: [Option<u32>; 2], expected: i64) {
+    let folder = tempfile::tempdir().unwrap();
+    let backend = backend(folder.path());
+    let parameters = format!(
+        "parameters {{ key: 'mode' value {{ string_value: 'crowd' }} }} \
+         parameters {{ key: 'delay_ms' value {{ string_value: '{EXECUTION_MS}' }} }}"
+    );
+    let mut context = context(folder.path(), config(&parameters));
+    context.settings.insert("policy".to_owned(), policy.to_owned());
+    let model = backend.load(&context).unwrap();
+    let make = |(index, device)| model.instance(&InstanceSpec { name: format!("m_{index}"), index, device }).unwrap();
+    let instances: Vec<_> = devices.into_iter().enumerate().map(make).collect();
+    let most = std::thread::scope(|scope| {
+        let asked: Vec<_> = instances.into_iter().map(|mut one| scope.spawn(move || ask(&mut *one))).collect();
+        asked.into_iter().map(|one| one.join().unwrap()).max()
+    });
+    assert_eq!(most, Some(expected), "policy {policy}, instances on {devices:?}");
+}
+
+#[test]
+fn by_the_usual_policy_each_instance_runs_beside_the_others() {
+    check("0", [Some(0), Some(0)], 2);
+    check("0", [None, None], 2);
+}
+
+#[test]
+fn by_the_policy_of_devices_one_instance_of_a_gpu_runs_at_a_time() {
+    check("1", [Some(0), Some(0)], 1);
+    check("1", [Some(0), Some(1)], 2);
+    // As in Triton 2.51, instances on the host have a thread each.
+    check("1", [None, None], 2);
+}
+
+#[test]
+fn instances_that_wait_for_each_other_never_run_on_a_thread_that_serves_connections() {
+    let bounded = "parameters { key: 'nerite.cost_bound' value { string_value: 'input_sizes' } }";
+    for (policy, expected) in [("0", CostBound::InputSizes), ("1", CostBound::Unknown)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut context = context(folder.path(), config(bounded));
+        context.settings.insert("policy".to_owned(), policy.to_owned());
+        assert_eq!(backend(folder.path()).load(&context).unwrap().cost_bound(), expected);
+    }
+}
+
+#[test]
+fn the_instance_groups_that_a_backend_prefers_are_told_in_its_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let backend = backend(folder.path());
+    let mut context = context(folder.path(), config(""));
+    assert_eq!(backend.preferred_groups(&context).unwrap(), []);
+    backend.give_up(&context);
+    context.settings.insert("prefer".to_owned(), "3".to_owned());
+    let told = backend.preferred_groups(&context).unwrap();
+    let told: Vec<_> = told.iter().map(|group| (group.kind(), group.count, group.gpus.len())).collect();
+    assert_eq!(told, [(Kind::Gpu, 7, 0), (Kind::Cpu, 3, 0)]);
+    // It is initialised once for both: it refuses a second time.
+    drop(backend.load(&context).unwrap());
+}
