@@ -1,18 +1,23 @@
-"""Do tensors on a GPU become outputs, where they are to lie?
+"""Do tensors on a GPU become outputs where they are to lie, and are inputs and places on a GPU opened and closed?
 
 The driver is the stand-in of crates/cuda/tests/stand_in, which is no CUDA. tests/gpu/test_python_gpu.py asks the same through a server, and of a real GPU.
 """
 
+import base64
 import os
 import pathlib
 import shutil
 import subprocess
+import sys
 
 import numpy as np
 import pytest
-from model_server import OBEDIENT, obey, placed, read_text, start  # noqa: F401
+from model_server import OBEDIENT, Memory, obey, placed, read_text, start  # noqa: F401
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests/gpu"))
+from cuda_client import Device  # noqa: E402
+
 ARRAYS = ROOT / "tests/gpu/arrays"
 # More than both blocks that copies go through, and no multiple of them.
 LARGE = 5 * (1 << 20) + 77
@@ -71,3 +76,110 @@ def test_copies_take_two_page_locked_blocks_and_one_context(model):
     for _ in range(3):
         obey(model, TENSOR.format(count=LARGE))
     assert read_text(model, obey(model, "out = gpu.page_locked(), gpu.live()")) == "(2, 0)"
+
+
+@pytest.fixture(scope="module")
+def device(driver) -> Device:
+    """The GPU as a client uses it. This process is the client's and the server's."""
+    return Device(driver)
+
+
+class OnGpu(Memory):
+    """A client's region on the first GPU, as one segment."""
+
+    def __init__(self, server, handle: bytes, byte_size: int) -> None:
+        super().__init__(len(server.segments) + 1, byte_size, is_region=True)
+        self.put(base64.b64decode(handle))
+        server.segments[self.segment] = self
+        server.pending.append(self)
+
+    def entry(self):
+        return [*super().entry(), 0]
+
+
+def given_on_gpu(memory: OnGpu, offset: int, count: int):
+    return ["IN", "FP32", [count], memory.segment, offset, 4 * count]
+
+
+READ = """
+given = request.inputs()[0]
+told, shape = gpu.read(given)
+out = given.is_cpu(), given.shape(), given.__dlpack_device__(), told.view("f4").sum(), gpu.opened()
+"""
+
+
+def test_a_region_on_a_gpu_is_opened_once_and_closed_when_it_is_gone(model, device):
+    with device.memory(4096) as (address, handle):
+        device.write(address + 256, np.arange(10, dtype=np.float32).tobytes())
+        region = OnGpu(model, handle, 4096)
+        for _ in range(3):
+            answer = obey(model, READ, inputs=[given_on_gpu(region, 256, 10)])
+            assert read_text(model, answer) == "(False, [10], (2, 0), np.float32(45.0), 1)"
+        kept = obey(model, "self.kept = request.inputs()[0]; out = gpu.opened()", inputs=[given_on_gpu(region, 256, 10)])
+        assert read_text(model, kept) == "1"
+        model.send({"forget": [region.segment]})
+        assert read_text(model, obey(model, "out = gpu.opened(), gpu.read(self.kept)[0].size")) == "(1, 40)"
+        assert read_text(model, obey(model, "del self.kept; out = gpu.opened()")) == "0"
+
+
+ANSWER = "ret = [pb_utils.InferenceResponse([pb_utils.Tensor{}])]"
+
+
+@pytest.mark.parametrize("count", [1, LARGE])
+@pytest.mark.parametrize(
+    "made, copied",
+    [
+        (".from_dlpack('OUT', gpu.make(np.arange({count}, dtype='f4')))", ("within",)),
+        ("('OUT', np.arange({count}, dtype='f4'))", ("to_device",)),
+        ("('OUT', np.arange(2 * {count}, dtype='f4').reshape(-1, 2).T[0] / 2)", ("to_device",)),
+    ],
+    ids=["on the GPU", "on the host", "not contiguous"],
+)
+def test_an_output_is_copied_to_a_region_on_a_gpu(model, device, made, copied, count):
+    with device.memory(4 * count + 512) as (address, handle):
+        region = OnGpu(model, handle, 4 * count + 512)
+        place = ["OUT", region.segment, 512, 4 * count, True]
+        answer = obey(model, ANSWER.format(made.format(count=count)), outputs=[place])
+        assert answer["responses"][0]["outputs"] == [["OUT", "FP32", [count], region.segment, 512, 4 * count]]
+        assert device.read(address + 512, 4 * count) == np.arange(count, dtype=np.float32).tobytes()
+        assert read_text(model, obey(model, "out = gpu.copied_to_host()")) == "0"
+
+
+def test_strings_and_inputs_are_answered_in_a_region_on_a_gpu(model, device):
+    with device.memory(4096) as (address, handle):
+        region = OnGpu(model, handle, 4096)
+        place = ["OUT", region.segment, 256, 256, True]
+        answer = obey(model, "out = 'abc'", outputs=[place])
+        assert answer["responses"][0]["outputs"] == [["OUT", "BYTES", [1], region.segment, 256, 7]]
+        assert device.read(address + 256, 7) == b"\x03\0\0\0abc"
+        device.write(address, b"12345678")
+        passed = ANSWER.format(".from_dlpack('OUT', request.inputs()[0])")
+        for offset, expected in [(256, b"12345678"), (0, b"12345678")]:
+            place = ["OUT", region.segment, offset, 256, True]
+            obey(model, passed, inputs=[given_on_gpu(region, 0, 2)], outputs=[place])
+            assert device.read(address + offset, 8) == expected
+        in_place = "a = request.output_array('OUT', (2,), 'f4'); a[:] = 5; " + ANSWER.format("('OUT', a)")
+        obey(model, in_place, outputs=[["OUT", region.segment, 0, 8, True]])
+        assert device.read(address, 8) == np.full(2, 5, np.float32).tobytes()
+
+
+def test_a_region_that_cannot_be_opened_fails_its_requests_alone(model, device):
+    with device.memory(4096) as (_, freed):
+        gone = OnGpu(model, freed, 4096)
+    with device.memory(4096) as (address, handle):
+        device.write(address, np.ones(2, np.float32).tobytes())
+        region = OnGpu(model, handle, 4096)
+        code = "ret = [text(gpu.read(one.inputs()[0])[0].view('f4').sum()) for one in requests]"
+        requests = [
+            model.request([given_on_gpu(one, 0, 2)], [["OUT", None, 0, 0, False]], parameters={"code": code})
+            for one in (region, gone, region)
+        ]
+        answer = model.execute(*requests)["responses"]
+        assert [list(one)[0] for one in answer] == ["outputs", "error", "outputs"]
+        code, text = answer[1]["error"]
+        opening = "cuIpcOpenMemHandle_v2: invalid argument (CUDA_ERROR_INVALID_VALUE, 1); it must still be allocated"
+        assert code == "INTERNAL"
+        assert text == f"[request id: <id_unknown>] input 'IN': the client's region on GPU 0 cannot be opened in the model's process: {opening}"
+        output = ["OUT", gone.segment, 0, 64, True]
+        (refused,) = obey(model, "out = 1", outputs=[output])["responses"]
+        assert "output 'OUT' could not be written: TritonModelException: the client's region on GPU 0" in refused["error"][1]

@@ -87,7 +87,7 @@ PACKETS = {
     "execute": {
         "do": "execute",
         "requests": [FIRST, SECOND],
-        "map": [[5, 8192, 4096, True], [6, 4096, 0, False]],
+        "map": [[5, 8192, 4096, True], [6, 4096, 0, False], [7, 4096, 0, True, 1]],
         "forget": [3, 4],
     },
     "execute_again": {

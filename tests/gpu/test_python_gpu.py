@@ -50,6 +50,18 @@ instance_group [ {group} ]
 """
 OUTPUTS = ", ".join(f'{{ name: "{name}" data_type: TYPE_{name} dims: [ -1 ] }}' for name in DTYPES)
 ON_HOST = "{ kind: KIND_CPU }"
+ON_GPU = "{ kind: KIND_GPU gpus: [ 0 ] }"
+# The parameter that leaves inputs where they are.
+ANYWHERE = 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }\n'
+MODELS = [
+    ("gpu", "false", ON_HOST, ""),
+    ("other", "false", ON_HOST, ""),
+    ("stream", "true", ON_HOST, ""),
+    ("on_gpu", "false", ON_GPU, ANYWHERE),
+    ("on_gpu_2", "false", ON_GPU, ANYWHERE),
+    ("stream_on_gpu", "true", ON_GPU, ANYWHERE),
+    ("forced", "false", ON_GPU, ""),
+]
 IDENTITY = 'backend: "identity" input [ { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] } ] output [ { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] } ]'
 
 
@@ -64,12 +76,12 @@ def compiled(folder: pathlib.Path) -> pathlib.Path:
 
 def repository(folder: pathlib.Path) -> pathlib.Path:
     models = folder / "models"
-    for name, decoupled in [("gpu", "false"), ("other", "false"), ("stream", "true")]:
+    for name, decoupled, group, more in MODELS:
         version = models / name / "1"
         version.mkdir(parents=True)
         shutil.copy(ARRAYS / "model.py", version / "model.py")
         shutil.copy(ARRAYS / ("torch_arrays.py" if IS_REAL else "stand_in.py"), version / "gpu.py")
-        (models / name / "config.pbtxt").write_text(CONFIG.format(outputs=OUTPUTS, decoupled=decoupled, group=ON_HOST))
+        (models / name / "config.pbtxt").write_text(CONFIG.format(outputs=OUTPUTS, decoupled=decoupled, group=group) + more)
     (models / "identity" / "1").mkdir(parents=True)
     (models / "identity" / "config.pbtxt").write_text(IDENTITY)
     return models
@@ -78,11 +90,13 @@ def repository(folder: pathlib.Path) -> pathlib.Path:
 class Server:
     """A server, and requests to it over HTTP."""
 
-    def __init__(self, process: subprocess.Popen, port: int, log: pathlib.Path) -> None:
-        self.process, self.port, self.log = process, port, log
+    def __init__(self, process: subprocess.Popen, port: int, metrics_port: int, log: pathlib.Path) -> None:
+        self.process, self.port, self.metrics_port, self.log = process, port, metrics_port, log
 
-    def call(self, method: str, path: str, body: bytes = b"", headers: dict = {}) -> tuple[int, http.client.HTTPMessage, bytes]:
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)) as connection:
+    def call(
+        self, method: str, path: str, body: bytes = b"", headers: dict = {}, port: int = 0
+    ) -> tuple[int, http.client.HTTPMessage, bytes]:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=120)) as connection:
             connection.request(method, path, body, headers)
             response = connection.getresponse()
             return response.status, response.headers, response.read()
@@ -122,26 +136,34 @@ class Server:
         return json.loads(content.tobytes()[4:])
 
 
+    def carried(self) -> int:
+        """Bytes that the server copied between host and GPU."""
+        name = b'nerite_copied_bytes_total{reason="cross_device"} '
+        _, _, page = self.call("GET", "/metrics", port=self.metrics_port)
+        return next(int(line.removeprefix(name)) for line in page.splitlines() if line.startswith(name))
+
+
 class Failed(Exception):
     """The error of a request."""
 
 
 @contextlib.contextmanager
 def running(models: pathlib.Path, log: pathlib.Path, environment: dict):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    with socket.socket() as one, socket.socket() as two:
+        one.bind(("127.0.0.1", 0))
+        two.bind(("127.0.0.1", 0))
+        port, metrics_port = one.getsockname()[1], two.getsockname()[1]
     binary = pathlib.Path(os.environ.get("NERITE_BIN", ROOT / "target/release/nerite"))
     if not binary.exists():
         pytest.skip(f"{binary} is not built")
-    flags = [f"--model-repository={models}", f"--http-port={port}", "--allow-grpc=false", "--allow-metrics=false"]
+    flags = [f"--model-repository={models}", f"--http-port={port}", f"--metrics-port={metrics_port}", "--allow-grpc=false"]
     path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with log.open("wb") as output:
         process = subprocess.Popen(
             [binary, "serve", *flags], stdout=output, stderr=output, env={**os.environ, "PATH": path, **environment}
         )
     try:
-        server, deadline = Server(process, port, log), time.monotonic() + START_LIMIT_S
+        server, deadline = Server(process, port, metrics_port, log), time.monotonic() + START_LIMIT_S
         while not server.is_ready():
             assert process.poll() is None and time.monotonic() < deadline, log.read_text(errors="replace")
             time.sleep(0.05)
@@ -377,3 +399,116 @@ def test_without_a_driver_the_error_says_so(tmp_path):
     with running(models, tmp_path / "log", {"NERITE_CUDA_LIBRARY": ""}) as server:
         with pytest.raises(Failed, match="the CUDA driver cannot be loaded: libcuda.so.1: .*; bring the tensor to the host first"):
             server.infer("out.append(pb_utils.Tensor.from_dlpack('FP32', gpu.Array()))")
+
+
+ABOUT = "x = inputs['X']; tell([x.is_cpu(), list(x.__dlpack_device__()), gpu.read(x)[0].view('f4').tolist() if not x.is_cpu() else x.as_numpy().tolist()])"
+NUMBERS = np.arange(1000, dtype=np.float32)
+
+
+def in_region(offset: int, region: str = "cuda") -> list:
+    return [at(region, NUMBERS.nbytes, offset, name="X", datatype="FP32", shape=[1000])]
+
+
+@pytest.mark.parametrize(
+    "model, offset, on_gpu",
+    [("on_gpu", 0, True), ("on_gpu", 512, True), ("on_gpu", 4, False), ("forced", 0, False), ("gpu", 0, False)],
+)
+def test_an_input_in_a_region_on_the_gpu_stays_there_if_the_author_wants_it(server, device, model, offset, on_gpu):
+    with cuda_region(server, device, "cuda", 8192) as address:
+        device.write(address + offset, NUMBERS.tobytes())
+        before = server.carried()
+        told = server.told(ABOUT, model=model, inputs=in_region(offset))
+        assert told == [not on_gpu, [2, 0] if on_gpu else [1, 0], NUMBERS.tolist()]
+        assert server.carried() - before == (0 if on_gpu else NUMBERS.nbytes)
+
+
+def test_an_input_that_lies_elsewhere_is_on_the_host(server):
+    given = [{"name": "X", "datatype": "FP32", "shape": [1000], "parameters": {"binary_data_size": NUMBERS.nbytes}}]
+    assert server.told(ABOUT, model="on_gpu", inputs=given, binary=NUMBERS.tobytes()) == [True, [1, 0], NUMBERS.tolist()]
+
+
+def test_an_input_on_the_gpu_is_no_array_of_numpys(server, device):
+    with cuda_region(server, device, "cuda", 8192), pytest.raises(Failed, match="Tensor is stored in GPU and cannot be converted to NumPy"):
+        server.infer("inputs['X'].as_numpy()", model="on_gpu", inputs=in_region(0))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "out.append(pb_utils.Tensor.from_dlpack('FP32', inputs['X']))",
+        "out.append(pb_utils.Tensor.from_dlpack('FP32', gpu.make(np.arange(1000, dtype='f4'))))",
+        "out.append(pb_utils.Tensor('FP32', np.arange(1000, dtype='f4')))",
+    ],
+    ids=["its input", "a tensor on the GPU", "an array on the host"],
+)
+def test_the_models_process_writes_to_the_region_itself(server, device, answer):
+    with cuda_region(server, device, "cuda", 1 << 16) as address:
+        device.write(address, NUMBERS.tobytes())
+        before = server.carried()
+        found = server.infer(answer, model="on_gpu", inputs=in_region(0), outputs=[at("cuda", 4000, 8192, name="FP32")])
+        assert found["FP32"] == ("FP32", [1000], None) and device.read(address + 8192, 4000) == NUMBERS.tobytes()
+        assert server.carried() == before
+        with pytest.raises(Failed, match="should be at least 4000 bytes"):
+            server.infer(answer, model="on_gpu", inputs=in_region(0), outputs=[at("cuda", 100, 8192, name="FP32")])
+
+
+def test_a_region_is_opened_once_and_closed_when_it_is_unregistered(server, device):
+    with cuda_region(server, device, "one", 8192) as address:
+        device.write(address, NUMBERS.tobytes())
+        opened = [server.told("gpu.read(inputs['X']); tell(gpu.opened())", model="on_gpu", inputs=in_region(0, "one")) for _ in range(5)]
+        assert opened == [None if IS_REAL else 1] * 5
+    assert server.told("tell(gpu.opened())", model="on_gpu") == (None if IS_REAL else 0)
+
+
+def test_an_input_on_the_gpu_is_passed_on(server, device):
+    code = """
+answers = []
+for model, name in [("on_gpu_2", "FP32"), ("forced", "FP32"), ("identity", "OUT")]:
+    given = pb_utils.Tensor.from_dlpack("X" if name == "FP32" else "IN", inputs["X"])
+    inner = "x = inputs['X']; out.append(pb_utils.Tensor.from_dlpack('FP32', x)); tell(x.is_cpu())"
+    wanted = [name] + (["TOLD"] if name == "FP32" else [])
+    asked = pb_utils.InferenceRequest(model_name=model, requested_output_names=wanted, inputs=[given], parameters={"code": inner}).exec()
+    assert not asked.has_error(), asked.error().message()
+    found = pb_utils.get_output_tensor_by_name(asked, name)
+    assert (found.as_numpy() == np.arange(1000)).all()
+    told = pb_utils.get_output_tensor_by_name(asked, "TOLD")
+    answers.append(told.as_numpy()[0].decode() if told else None)
+tell(answers)
+"""
+    with cuda_region(server, device, "cuda", 8192) as address:
+        device.write(address, NUMBERS.tobytes())
+        # Inputs are noted for that from the first request to another model on.
+        server.told(code, model="on_gpu", inputs=in_region(0))
+        before = server.carried()
+        assert server.told(code, model="on_gpu", inputs=in_region(0)) == ["false", "true", None]
+        assert server.carried() - before == 2 * NUMBERS.nbytes, "for the two models on the host"
+
+
+def test_a_decoupled_model_reads_its_input_on_the_gpu(server, device):
+    inner = "out += [pb_utils.Tensor.from_dlpack('FP32', inputs['X']) for _ in range(3)]"
+    code = f"""
+given = pb_utils.Tensor.from_dlpack("X", inputs["X"])
+asked = pb_utils.InferenceRequest(model_name="stream_on_gpu", requested_output_names=["FP32"], inputs=[given], parameters={{"code": {inner!r}}})
+found = []
+for response in asked.exec(decoupled=True):
+    assert not response.has_error(), response.error().message()
+    found += [bool((tensor.as_numpy() == np.arange(1000)).all()) for tensor in response.output_tensors()]
+tell(found)
+"""
+    with cuda_region(server, device, "cuda", 8192) as address:
+        device.write(address, NUMBERS.tobytes())
+        assert server.told(code, model="on_gpu", inputs=in_region(0)) == [True] * 3
+
+
+def test_memory_that_its_client_has_freed_fails_its_requests_alone(server, device):
+    with contextlib.ExitStack() as gone, cuda_region(server, device, "cuda", 8192) as address:
+        device.write(address, NUMBERS.tobytes())
+        gone.callback(server.post, "/v2/cudasharedmemory/region/freed/unregister")
+        with device.memory(8192) as (_, handle):
+            told = {"raw_handle": {"b64": handle.decode()}, "device_id": 0, "byte_size": 8192}
+            server.post("/v2/cudasharedmemory/region/freed/register", **told)
+        # A real driver may open what another process has open.
+        refused = pytest.raises(Failed, match="input 'X': the client's region on GPU 0 cannot be opened in the model's process")
+        with contextlib.suppress(Failed) if IS_REAL else refused:
+            server.infer(ABOUT, model="on_gpu", inputs=in_region(0, "freed"))
+        assert server.told(ABOUT, model="on_gpu", inputs=in_region(0))[0] is False

@@ -65,6 +65,6 @@ pub use numa::MemoryPolicy;
 pub use number::Number;
 pub use place::Place;
 pub use reservation::{MemoryReservation, is_short};
-pub use share::{Forget, Share, ShareMark, SharedWindow};
+pub use share::{DeviceShare, Forget, Share, ShareMark, SharedWindow};
 pub use slot::{Filled, Slot, SlotError, Vacant};
 pub use staging::{HeapStaging, PinnedBytes, Staging, StagingFull};

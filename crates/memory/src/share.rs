@@ -22,14 +22,35 @@ pub trait Share: Send + Sync {
     /// Bytes from there on that are shared.
     fn byte_size(&self) -> usize;
 
-    /// What to map, and from which offset on. Fails where the object can no longer be reached by its name.
+    /// What to map, and from which offset on. Fails where the object can no longer be reached by its name, and for memory of a device.
     fn open(&self) -> io::Result<(OwnedFd, u64)>;
+
+    /// How another process opens it, if it is memory of a device.
+    fn device(&self) -> Option<DeviceShare> {
+        None
+    }
 
     /// Whether its size is fixed. A process that maps memory that can shrink needs a guard.
     fn is_sealed(&self) -> bool;
 
     /// Notes that another process found no memory at this offset.
     fn lose(&self, at: usize);
+}
+
+/// Memory of a device that another process can open.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct DeviceShare {
+    /// The device's number in this process.
+    pub ordinal: u32,
+    /// `cudaIpcMemHandle_t`. It opens the memory from [`Share::base`] on.
+    pub handle: [u8; 64],
+}
+
+impl std::fmt::Debug for DeviceShare {
+    /// Omits the handle: anyone who knows it can open the memory.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DeviceShare(on device {})", self.ordinal)
+    }
 }
 
 /// Keeps track of the memory that a process has mapped.

@@ -85,6 +85,15 @@ impl Live {
         Live { decides, ..self }
     }
 
+    /// The same process, which opens memory of devices itself if it `takes` that.
+    #[must_use]
+    pub fn taking_devices(self, takes: bool) -> Live {
+        if takes {
+            self.shares.take_devices();
+        }
+        self
+    }
+
     /// The same process, which reads and answers packed batches.
     #[must_use]
     pub fn packed(self) -> Live {

@@ -4,12 +4,13 @@ use std::collections::HashSet;
 use std::fmt::Write;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 
 use nerite_locks::Mutex;
 use nerite_memory::{Forget, Share, SharedWindow};
 
-use crate::channel::Channel;
+use crate::channel::{Channel, memory_file};
 use crate::limits::MAPS_MAX;
 use crate::packets::{Forget as ForgetPacket, Segment, SegmentOffset};
 
@@ -18,6 +19,8 @@ pub(crate) struct Shares {
     channel: Arc<Channel>,
     /// Whether the process has a guard. Without a guard it gets no memory that its owner may shrink.
     guarded: bool,
+    /// Whether it gets memory of devices by its handle.
+    takes_devices: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -40,7 +43,12 @@ pub(crate) struct Maps {
 impl Shares {
     /// A process without mapped memory.
     pub(crate) fn new(channel: Arc<Channel>, guarded: bool) -> Arc<Shares> {
-        Arc::new(Shares { channel, guarded, state: Mutex::default() })
+        Arc::new(Shares { channel, guarded, takes_devices: AtomicBool::new(false), state: Mutex::default() })
+    }
+
+    /// From now on the process gets memory of devices, which it opens by the IPC handle.
+    pub(crate) fn take_devices(&self) {
+        self.takes_devices.store(true, Ordering::Relaxed);
     }
 
     /// The segment and offset of these bytes in the process. Memory that it does not know yet is added to `maps`.
@@ -51,7 +59,11 @@ impl Shares {
         maps: &mut Maps,
     ) -> Option<SegmentOffset> {
         let SharedWindow { share, offset } = window?;
-        if !share.is_sealed() && !self.guarded {
+        let is_usable = match share.device() {
+            Some(_) => self.takes_devices.load(Ordering::Relaxed),
+            None => share.is_sealed() || self.guarded,
+        };
+        if !is_usable {
             return None;
         }
         let segment = share.mark().number();
@@ -83,11 +95,16 @@ impl Shares {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         let segment = share.mark().number();
-        let (descriptor, file_offset) = share.open()?;
+        let device = share.device();
+        let (descriptor, file_offset) = match &device {
+            Some(device) => (memory_file(&device.handle)?, 0),
+            None => share.open()?,
+        };
         let whole: Weak<dyn Forget> = Arc::downgrade(&(Arc::clone(self) as Arc<dyn Forget>));
         share.mark().tell(whole);
         let bytes = share.byte_size();
-        maps.add(Segment { number: segment, bytes, file_offset, is_region: !share.is_sealed() }, descriptor);
+        let device = device.map(|device| device.ordinal);
+        maps.add(Segment { number: segment, bytes, file_offset, is_region: !share.is_sealed(), device }, descriptor);
         self.lock().known.insert(segment);
         Ok(())
     }
@@ -124,7 +141,11 @@ impl Maps {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use nerite_memory::{Buffer, Extent};
+    use std::fs::File;
+    use std::io::Read;
+    use std::ptr::NonNull;
+
+    use nerite_memory::{Buffer, DeviceShare, Extent, ShareMark};
     use nerite_shm::{LeaseLimits, OwnedRegion, Pools, Registry};
 
     use super::*;
@@ -182,6 +203,57 @@ mod tests {
             assert!(maps.text.ends_with(text) && maps.text.is_empty() != guarded, "{}", maps.text);
         }
         assert_eq!(Shares::new(pair().0, true).location(Buffer::from(vec![1u8]).share(), &mut Maps::default()), None);
+    }
+
+    /// A client's region on a GPU.
+    #[derive(Default)]
+    struct OnGpu(ShareMark);
+
+    impl Share for OnGpu {
+        fn mark(&self) -> &ShareMark {
+            &self.0
+        }
+
+        fn base(&self) -> NonNull<u8> {
+            NonNull::dangling()
+        }
+
+        fn byte_size(&self) -> usize {
+            4096
+        }
+
+        fn open(&self) -> io::Result<(OwnedFd, u64)> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn device(&self) -> Option<DeviceShare> {
+            Some(DeviceShare { ordinal: 3, handle: [7; 64] })
+        }
+
+        fn is_sealed(&self) -> bool {
+            false
+        }
+
+        fn lose(&self, _: usize) {}
+    }
+
+    #[test]
+    fn memory_of_a_device_is_introduced_by_its_handle_to_a_process_that_takes_it() {
+        let (ours, theirs) = pair();
+        let (shares, region) = (Shares::new(ours, false), OnGpu::default());
+        let number = region.mark().number();
+        let window = || Some(SharedWindow { share: &region, offset: 256 });
+        let mut maps = Maps::default();
+        assert_eq!(shares.location(window(), &mut maps), None);
+        shares.take_devices();
+        let location = shares.location(window(), &mut maps);
+        assert_eq!(location, Some(SegmentOffset { segment: number, offset: 256 }));
+        assert_eq!(maps.text, format!("[{number},4096,0,true,3]"));
+        let mut handle = Vec::new();
+        File::from(maps.descriptors.remove(0)).read_to_end(&mut handle).unwrap();
+        assert_eq!(handle, [7; 64]);
+        drop(region);
+        assert_eq!(read(&theirs), format!(r#"{{"forget":[{number}]}}"#));
     }
 
     #[test]

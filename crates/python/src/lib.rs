@@ -21,6 +21,7 @@
 
 mod backend;
 mod backend_class;
+mod device_memory;
 mod guard_library;
 mod interpreter;
 mod launch;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use nerite_backend::{CostBound, Instance, InstanceSpec, LoadContext, Model, Models};
+use nerite_backend::{CostBound, DeviceAccess, Instance, InstanceSpec, LoadContext, Model, Models};
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_config::{ModelConfig, to_json};
 use nerite_process::packets::{Initialize, Model as ModelTold};
@@ -15,6 +15,7 @@ use nerite_request::Status;
 use nerite_shm::Pools;
 
 use crate::backend_class::BACKEND_CLASS;
+use crate::device_memory;
 use crate::launch::Launch;
 use crate::printed::Printed;
 use crate::settings::Debugged;
@@ -45,6 +46,8 @@ struct PythonLauncher {
     /// The command that initializes it.
     command: String,
     is_decoupled: bool,
+    /// Whether it opens memory of a GPU itself.
+    takes_devices: bool,
     models: Models,
     waiter: Arc<Waiter>,
 }
@@ -70,9 +73,23 @@ impl Model for PythonModel {
         let instance = spec.name.clone();
         let (models, waiter) = (context.models.clone(), Arc::new(self.waits.instance(&context.model)));
         let template = self.template.clone();
-        let launcher =
-            PythonLauncher { supervisor, launch, template, instance, command, is_decoupled: decoupled, models, waiter };
+        let takes_devices = self.takes_device_memory(spec) != DeviceAccess::Host;
+        let launcher = PythonLauncher {
+            supervisor,
+            launch,
+            template,
+            instance,
+            command,
+            is_decoupled: decoupled,
+            takes_devices,
+            models,
+            waiter,
+        };
         Ok(Box::new(ProcessInstance::start(Box::new(launcher), Blocks::new(&self.pools))?))
+    }
+
+    fn takes_device_memory(&self, spec: &InstanceSpec) -> DeviceAccess {
+        device_memory::reach(&self.context.config, spec.device)
     }
 }
 
@@ -120,7 +137,8 @@ impl ProcessLauncher for PythonLauncher {
         self.launch.interpreter.check_version(python)?;
         let callees = Callees { models: self.models.clone(), waiter: Arc::clone(&self.waiter) };
         let decides = ready.decides;
-        Ok(Live::new(child, ready.guard).packed().deciding(decides).calling(calls, &self.supervisor, callees))
+        let live = Live::new(child, ready.guard).packed().taking_devices(self.takes_devices);
+        Ok(live.deciding(decides).calling(calls, &self.supervisor, callees))
     }
 }
 

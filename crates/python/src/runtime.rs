@@ -12,6 +12,7 @@ use nerite_request::Status;
 use nerite_sandbox::Sandbox;
 
 use crate::backend_class::{BACKEND_CLASS, environment_in};
+use crate::device_memory;
 use crate::interpreter::{Environments, Interpreter, NoPython};
 use crate::launch::Launch;
 use crate::model::{PythonModel, file_name, template, told};
@@ -91,7 +92,7 @@ impl Python {
     /// As [`Runtime::load`], with the class in `class_dir` if the model has none of its own.
     pub(crate) fn load_with(&self, context: &LoadContext, class_dir: Option<&Path>) -> Result<Arc<dyn Model>, Status> {
         source(context, class_dir)?;
-        check_input_memory(context.config.parameter("FORCE_CPU_ONLY_INPUT_TENSORS"))?;
+        check_input_memory(context.config.parameter(device_memory::PARAMETER))?;
         let mut launch = self.launch(context, class_dir)?;
         let debug = Settings::read(&context.settings)?.debug.filter(|debug| debug.model == context.model);
         if debug.is_some() {

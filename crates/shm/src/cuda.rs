@@ -89,6 +89,11 @@ unsafe impl Mapping for CudaMapping {
         Place::Device(self.memory.device().ordinal())
     }
 
+    /// By its handle. There is nothing to map.
+    fn is_shareable(&self) -> bool {
+        true
+    }
+
     fn ipc(&self) -> Option<IpcSource> {
         Some(IpcSource { handle: *self.handle.as_bytes(), base: self.memory.at() })
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use nerite_cuda::PageLock;
 use nerite_memory::{
-    Access, Buffer, Carrier, Extent, ExtentError, IpcSource, Keep, Place, Share, ShareMark, Slot, Vacant,
+    Access, Buffer, Carrier, DeviceShare, Extent, ExtentError, IpcSource, Keep, Place, Share, ShareMark, Slot, Vacant,
 };
 
 use crate::error::ShmError;
@@ -137,6 +137,11 @@ impl Share for Region {
 
     fn open(&self) -> io::Result<(OwnedFd, u64)> {
         self.mapping.reopen()
+    }
+
+    fn device(&self) -> Option<DeviceShare> {
+        let (Place::Device(ordinal), Some(source)) = (self.mapping.place(), self.mapping.ipc()) else { return None };
+        Some(DeviceShare { ordinal, handle: source.handle })
     }
 
     fn is_sealed(&self) -> bool {

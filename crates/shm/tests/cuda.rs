@@ -189,6 +189,12 @@ fn bytes() {
     let window = located.clone().into_buffer().ipc().unwrap();
     assert_eq!((&window.handle[..], window.offset), (&handle[..], 10));
     assert_eq!(located.clone().into_slot().ipc(), Some(window));
+    let buffer = located.clone().into_buffer();
+    let shared = buffer.share().unwrap();
+    let device = shared.share.device().unwrap();
+    assert_eq!((shared.offset, device.ordinal, &device.handle[..]), (10, 1, &handle[..]));
+    assert!(shared.share.open().is_err(), "there is nothing to map");
+    drop(buffer);
     let mut home = Slot::heap(100);
     home.fill_from(0, &located.into_buffer(), Reason::CrossDevice).unwrap();
     assert_eq!(home.filled().into_buffer().private_bytes(), Some(&[7; 100][..]));

@@ -224,7 +224,11 @@ class Answer:
                 return name, datatype, shape, None, 0, byte_size
             self._enlarge(place, byte_size)
             _, segment, offset, _, _ = place
-        view = np.ndarray(shape, NUMPY_DTYPES[datatype], self._model_channel.memory[segment], offset)
+        held = self._model_channel.memory[segment]
+        if type(held) is not np.ndarray:
+            held.write(array, offset)
+            return name, datatype, shape, segment, offset, byte_size
+        view = np.ndarray(shape, NUMPY_DTYPES[datatype], held, offset)
         if device is not None:
             device.copy_to(view)
         elif not ((self._is_placed or byte_size >= _IN_PLACE_BYTES_MIN) and _is_there(array, view)):
@@ -241,7 +245,13 @@ class Answer:
             if place[4] or not byte_size:
                 return name, "BYTES", array.shape, None, 0, byte_size
             self._enlarge(place, byte_size)
-        write_elements(elements, self._model_channel.memory[place[1]], place[2])
+        held = self._model_channel.memory[place[1]]
+        if type(held) is np.ndarray:
+            write_elements(elements, held, place[2])
+        else:
+            serialised = np.empty(byte_size, np.uint8)
+            write_elements(elements, serialised, 0)
+            held.write(serialised, place[2])
         return name, "BYTES", array.shape, place[1], place[2], byte_size
 
     def _enlarge(self, place: PlaceFor, byte_size: int) -> None:
@@ -266,8 +276,11 @@ class Answer:
             return np.empty(shape, dtype)
         if place[1] is None or byte_size > place[3]:
             self._enlarge(place, byte_size)
+        held = self._model_channel.memory[place[1]]
+        if type(held) is not np.ndarray:
+            return np.empty(shape, dtype)
         self._is_placed = True
-        return np.ndarray(shape, dtype, self._model_channel.memory[place[1]], place[2])
+        return np.ndarray(shape, dtype, held, place[2])
 
 
 def _is_there(array: np.ndarray, view: np.ndarray) -> bool:

@@ -17,10 +17,10 @@ import numpy as np
 from . import packets
 from .answer import Answer, ModelChannel
 from .channel import Ended
-from .errors import CALLERS, told
+from .errors import CALLERS, TritonModelException, told
 from .memory import Memory, Unmapped
 from .requests import InferenceRequest, InferenceResponse
-from .tensors import BrokenInput, Tensor, decoded
+from .tensors import BrokenInput, DeviceTensor, Tensor, decoded
 
 # The longest wait for responses that are sent after execute has returned. The instance is blocked meanwhile.
 LATE_RESPONSE_S = 60.0
@@ -132,10 +132,15 @@ def make_requests(wires: list[packets.Request], answers: Sequence[Answer], memor
                 held = memory[segment] if segment is not None else NOTHING
                 if datatype == "BYTES":
                     inputs.append(Tensor._of(name, datatype, decoded(held, offset, byte_size, shape, name)))
-                else:
+                elif type(held) is np.ndarray:
                     inputs.append(Tensor._over(name, datatype, shape, held, offset))
+                else:
+                    inputs.append(DeviceTensor._on(name, datatype, held.elements(shape, offset, byte_size)))
         except BrokenInput as broken:
             answer.refuse("INVALID_ARG", answer.named(str(broken)))
+            continue
+        except TritonModelException as unopened:
+            answer.refuse("INTERNAL", answer.named(f"input '{name}': {unopened}"))
             continue
         made.append(InferenceRequest._of(wire, inputs, answer))
     return made

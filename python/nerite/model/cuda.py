@@ -3,11 +3,11 @@
 By the CUDA driver, which is loaded when the first tensor on a GPU is met. All calls are made in the device's primary context, which PyTorch, CuPy
 and CUDA's own runtime use as well.
 
-    memory of the GPU ──► page-locked block ──► place of the tensor
-                      bus                 memmove
+    memory of the GPU ◄──► page-locked block ◄──► memory of the host
+                      bus                  memmove
 
-The driver copies to ordinary memory in the same two steps. They are done here, because a client can remove the memory of its region at any time:
-the guard handles a fault of ``memmove``, and would not handle one within the driver.
+The driver copies from and to ordinary memory in the same two steps. They are done here, because a client can remove the memory of its region at any
+time: the guard handles a fault of ``memmove``, and would not handle one within the driver. A client's memory on a GPU is opened by its IPC handle.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import contextlib
 import ctypes
 import os
 import threading
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator, Optional, Union
 
 import numpy as np
 
@@ -27,6 +27,16 @@ LIBRARY_VARIABLE = "NERITE_CUDA_LIBRARY"
 # Each device has two page-locked blocks of this size. One is filled while the other is copied from.
 BLOCK_BYTES = 4 << 20
 _NON_BLOCKING = 1
+_LAZY_ENABLE_PEER_ACCESS = 1
+# DLPack's kind of memory that was allocated on a GPU.
+KIND = 2
+
+
+class _IpcHandle(ctypes.Structure):
+    """CUipcMemHandle."""
+
+    _fields_ = [("bytes", ctypes.c_ubyte * 64)]
+
 
 _Number, _Handle, _Size, _Address = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
 # The functions of the driver, and the types of their arguments.
@@ -41,6 +51,10 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuStreamSynchronize": (_Handle,),
     "cuMemHostAlloc": (ctypes.POINTER(_Handle), _Size, ctypes.c_uint),
     "cuMemcpyDtoHAsync_v2": (_Handle, _Address, _Size, _Handle),
+    "cuMemcpyHtoDAsync_v2": (_Address, _Handle, _Size, _Handle),
+    "cuMemcpyDtoDAsync_v2": (_Address, _Address, _Size, _Handle),
+    "cuIpcOpenMemHandle_v2": (ctypes.POINTER(_Address), _IpcHandle, ctypes.c_uint),
+    "cuIpcCloseMemHandle": (_Address,),
     "cuGetErrorName": (_Number, ctypes.POINTER(ctypes.c_char_p)),
     "cuGetErrorString": (_Number, ctypes.POINTER(ctypes.c_char_p)),
 }
@@ -137,6 +151,37 @@ class Device:
             if begun is not None:
                 self._finish(*begun)
 
+    def from_host(self, source: int, address: int, byte_size: int) -> None:
+        """Copies bytes of this process to an address of the device, and waits until they are there."""
+        with self._copying, self.current():
+            self._lanes = self._lanes or (_Lane(self._driver), _Lane(self._driver))
+            for number, at in enumerate(range(0, byte_size, BLOCK_BYTES)):
+                lane, length = self._lanes[number % 2], min(BLOCK_BYTES, byte_size - at)
+                # The block may still be copied from.
+                self._driver.call("cuStreamSynchronize", lane.stream)
+                ctypes.memmove(lane.block.value, source + at, length)
+                self._driver.call("cuMemcpyHtoDAsync_v2", address + at, lane.block, length, lane.stream)
+            for lane in self._lanes:
+                self._driver.call("cuStreamSynchronize", lane.stream)
+
+    def within(self, source: int, address: int, byte_size: int) -> None:
+        """Copies bytes of a GPU to an address of this one, and waits until they are there. The work that writes them must be done."""
+        with self.current():
+            self._driver.call("cuMemcpyDtoDAsync_v2", address, source, byte_size, self._stream)
+            self._driver.call("cuStreamSynchronize", self._stream)
+
+    def open(self, handle: bytes) -> int:
+        """Opens memory of another process. Returns its address."""
+        address = _Address()
+        with self.current():
+            self._driver.call("cuIpcOpenMemHandle_v2", ctypes.byref(address), _IpcHandle.from_buffer_copy(handle), _LAZY_ENABLE_PEER_ACCESS)
+        return address.value
+
+    def close(self, address: int) -> None:
+        """Closes memory of another process."""
+        with self.current():
+            self._driver.call("cuIpcCloseMemHandle", address)
+
     def _finish(self, lane: _Lane, target: int, length: int) -> None:
         self._driver.call("cuStreamSynchronize", lane.stream)
         ctypes.memmove(target, lane.block.value, length)
@@ -189,3 +234,59 @@ class DeviceArray:
         made = np.empty(self.shape, dtype)
         self.copy_to(made)
         return made
+
+
+class DeviceSegment:
+    """A client's region on a GPU. It is opened at its first use, and closed when no tensor uses it any more."""
+
+    __slots__ = ("_handle", "_byte_size", "_gpu", "_address", "_opening")
+
+    def __init__(self, handle: bytes, byte_size: int, gpu: int) -> None:
+        self._handle = handle
+        self._byte_size = byte_size
+        self._gpu = gpu
+        self._address: Optional[int] = None
+        # Held while it is opened.
+        self._opening = threading.Lock()
+
+    def address(self) -> int:
+        """The address of its first byte. Raises ``TritonModelException`` if it cannot be opened."""
+        with self._opening:
+            if self._address is None:
+                try:
+                    self._address = device(self._gpu).open(self._handle)
+                except TritonModelException as error:
+                    raise TritonModelException(
+                        f"the client's region on GPU {self._gpu} cannot be opened in the model's process: {error}; it must still be allocated"
+                    ) from error
+            return self._address
+
+    def elements(self, shape: tuple[int, ...], offset: int, byte_size: int) -> DeviceArray:
+        """The elements at this offset."""
+        return DeviceArray(tuple(shape), byte_size, self.address() + offset, (KIND, self._gpu), self)
+
+    def offset_of(self, array: DeviceArray) -> Optional[int]:
+        """The offset of these elements, if they are a part of it."""
+        if self._address is None or array.place[1] != self._gpu:
+            return None
+        offset = array.address - self._address
+        return offset if 0 <= offset and offset + array.nbytes <= self._byte_size else None
+
+    def write(self, source: Union[np.ndarray, DeviceArray], offset: int) -> None:
+        """Copies elements to this offset."""
+        target = self.address() + offset
+        if not source.nbytes:
+            return
+        if isinstance(source, DeviceArray):
+            # What a model answers with may be its input.
+            if source.address != target:
+                device(self._gpu).within(source.address, target, source.nbytes)
+        else:
+            source = np.ascontiguousarray(source)
+            device(self._gpu).from_host(source.__array_interface__["data"][0], target, source.nbytes)
+
+    def __del__(self) -> None:
+        if self._address is not None:
+            # The context may have ended, and with it this memory.
+            with contextlib.suppress(TritonModelException):
+                device(self._gpu).close(self._address)

@@ -19,10 +19,10 @@ import numpy as np
 
 from . import cuda
 from .errors import TritonModelException
-from .tensors import DATATYPES, NUMPY_DTYPES
+from .tensors import DATATYPES, NUMPY_DTYPES, DeviceTensor
 
 _NOT_CONTIGUOUS = "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
-_DEVICE_CPU, _DEVICE_CUDA, _DEVICE_CUDA_HOST, _DEVICE_CUDA_MANAGED = 1, 2, 3, 13
+_DEVICE_CPU, _DEVICE_CUDA, _DEVICE_CUDA_HOST, _DEVICE_CUDA_MANAGED = 1, cuda.KIND, 3, 13
 _HOST_KINDS = (_DEVICE_CPU, _DEVICE_CUDA_HOST)
 _GPU_KINDS = (_DEVICE_CUDA, _DEVICE_CUDA_MANAGED)
 HOST = (_DEVICE_CPU, 0)
@@ -226,6 +226,8 @@ def imported(tensor: Any) -> tuple[str, Union[np.ndarray, cuda.DeviceArray]]:
     """The datatype and the elements of a capsule, or of an object that makes one, without a copy. As in Triton they must be contiguous. If they
     are on a GPU, this waits until they have been written.
     """
+    if isinstance(tensor, DeviceTensor):
+        return tensor.datatype, tensor.on_device
     return _of_numpy(tensor) if isinstance(tensor, np.ndarray) else _taken(tensor, _HOST_KINDS + _GPU_KINDS, any_strides=False)
 
 

@@ -21,6 +21,8 @@ from .packets import Segment
 # The longest time, in seconds, until another thread has read a packet that has arrived.
 _AWAITED_S = 5.0
 _LOOK_AGAIN_S = 0.001
+# The size of an IPC handle.
+_HANDLE_BYTES = 64
 _PAGE_BYTES = mmap.ALLOCATIONGRANULARITY
 
 
@@ -85,7 +87,10 @@ class Memory:
 
     def __init__(self, guard: Optional[Guard] = None) -> None:
         self._guard = guard
-        self._bytes: dict[int, np.ndarray] = {}
+        # Arrays of bytes, and objects for memory of a GPU.
+        self._bytes: dict[int, Any] = {}
+        # The latter alone.
+        self._on_gpus: dict[int, Any] = {}
         # Addresses and lengths.
         self._addresses: dict[int, tuple[int, int]] = {}
         # For regions: the segment's address, and the number of bytes of the mapping before it.
@@ -101,14 +106,14 @@ class Memory:
         # Segments that could not be mapped, and that the server was not told of yet.
         self.unmapped: list[int] = []
 
-    def __getitem__(self, segment: int) -> np.ndarray:
-        """The segment's bytes, as an array of uint8."""
+    def __getitem__(self, segment: int) -> Any:
+        """The segment's bytes, as an array of uint8. Of a region on a GPU, a ``DeviceSegment``."""
         try:
             return self._bytes[segment]
         except KeyError:
             return self._awaited(segment)
 
-    def _awaited(self, segment: int) -> np.ndarray:
+    def _awaited(self, segment: int) -> Any:
         """The bytes of a segment that another thread is about to map, because another channel introduced it."""
         deadline = time.monotonic() + _AWAITED_S
         while segment not in self._bytes:
@@ -121,7 +126,15 @@ class Memory:
     def map(self, wanted: list[Segment], descriptors: list[int]) -> None:
         """Maps each segment, and closes the descriptors."""
         try:
-            for (segment, length, file_offset, is_region), descriptor in zip(wanted, descriptors):
+            for (segment, length, file_offset, is_region, *gpu), descriptor in zip(wanted, descriptors):
+                if gpu:
+                    from . import cuda
+
+                    on_gpu = cuda.DeviceSegment(os.pread(descriptor, _HANDLE_BYTES, 0), length, gpu[0])
+                    self._bytes[segment] = self._on_gpus[segment] = on_gpu
+                    # The local variable would keep it open.
+                    del on_gpu
+                    continue
                 try:
                     self._map(segment, length, file_offset, is_region, descriptor)
                 except (OSError, ValueError) as error:
@@ -228,13 +241,22 @@ class Memory:
                 return segment, address - start
         return None
 
-    def forget(self, segments: Sequence[int]) -> None:
+    def find_on_device(self, array: Any) -> Optional[tuple[int, int]]:
+        """The segment and the offset of elements on a GPU. None if they are not in a client's region."""
+        for segment, held in list(self._on_gpus.items()):
+            offset = held.offset_of(array)
+            if offset is not None:
+                return segment, offset
+        return None
+
+    def forget(self, segments: Iterable[int]) -> None:
         """Drops segments that the server has removed. A mapping ends with the last array over it."""
         prepared.forget(segments)
         for segment in segments:
             self._bytes.pop(segment, None)
             self._addresses.pop(segment, None)
             self._regions.pop(segment, None)
+            self._on_gpus.pop(segment, None)
             self._uses.pop(segment, None)
             self._held.discard(segment)
 

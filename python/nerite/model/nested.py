@@ -16,7 +16,7 @@ from . import arguments
 from .arguments import Unfit
 from .errors import TritonError, TritonModelException, refused_call
 from .requests import InferenceRequest, InferenceResponse
-from .tensors import NUMPY_DTYPES, Tensor, decoded, encoded, encoded_bytes, write_elements
+from .tensors import NUMPY_DTYPES, DeviceTensor, Tensor, decoded, encoded, encoded_bytes, write_elements
 
 if TYPE_CHECKING:
     from .answer import ModelChannel
@@ -101,7 +101,9 @@ def _inputs(model_channel: "ModelChannel", inputs: "list[Tensor]", is_copied: bo
     for tensor in inputs:
         device = tensor.on_device
         array: Any = tensor.array() if device is None else device
-        spot = None if is_copied or tensor.datatype == "BYTES" or device is not None else model_channel.memory.find(array)
+        spot = None
+        if not is_copied and tensor.datatype != "BYTES":
+            spot = model_channel.memory.find(array) if device is None else model_channel.memory.find_on_device(device)
         elements = encoded(array) if tensor.datatype == "BYTES" else None
         byte_size = array.nbytes if elements is None else encoded_bytes(elements)
         one = [tensor._name, tensor.datatype, array.shape, *(spot or (None, 0)), byte_size]
@@ -147,6 +149,8 @@ def _response(model_channel: "ModelChannel", answer: Any) -> InferenceResponse:
         memory = model_channel.memory[segment] if segment is not None else _NOTHING
         if datatype == "BYTES":
             tensor = Tensor._of(name, datatype, decoded(memory, offset, byte_size, shape, name))
+        elif type(memory) is not np.ndarray:
+            tensor = DeviceTensor._on(name, datatype, memory.elements(shape, offset, byte_size))
         else:
             tensor = Tensor._over(name, datatype, shape, memory, offset)
             if segment in own or segment is None:

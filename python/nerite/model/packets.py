@@ -15,8 +15,9 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, TypedDict, Union
 TensorAt = Tuple[str, str, Sequence[int], Optional[int], int, int]
 # [name, segment, offset, capacity, fixed]. If fixed is true, no other place is possible. It is a list, because a place may be replaced.
 PlaceFor = List[Any]
-# [segment, bytes, file_offset, is_region]. Its descriptor comes with the packet.
-Segment = Tuple[int, int, int, bool]
+# [segment, bytes, file_offset, is_region], and the number of the GPU for a region on one. Its descriptor comes with the packet. That of a region on a
+# GPU is of a file with its IPC handle.
+Segment = Any
 # [code, text]
 Failure = Tuple[str, str]
 

@@ -24,10 +24,12 @@ class TritonPythonModel:
         inputs = {tensor.name(): tensor for tensor in request.inputs()}
         scope = {"np": np, "pb_utils": pb_utils, "gpu": gpu, "model": self, "request": request, "inputs": inputs, "out": []}
         scope["tell"] = lambda told: scope["out"].append(text(told))
-        exec(json.loads(request.parameters())["code"], scope)
         outputs = scope["out"]
-        # It refers to itself, so it would keep the arrays until it is collected.
-        scope.clear()
+        try:
+            exec(json.loads(request.parameters())["code"], scope)
+        finally:
+            # It refers to itself, so it would keep the arrays until it is collected.
+            scope.clear()
         if not self.is_decoupled:
             return pb_utils.InferenceResponse(outputs)
         sender = request.get_response_sender()

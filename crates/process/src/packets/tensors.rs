@@ -84,7 +84,8 @@ impl Display for OutputMemory<'_> {
     }
 }
 
-/// Memory that a packet introduces. Its descriptor comes with the packet. `[segment, bytes, file_offset, is_region]`
+/// Memory that a packet introduces. Its descriptor comes with the packet. `[segment, bytes, file_offset, is_region]`, and the number of the device
+/// where it is memory of one. Then the descriptor is of a file that holds the memory's IPC handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Its number.
@@ -95,25 +96,32 @@ pub struct Segment {
     pub file_offset: u64,
     /// Whether its owner may shrink it, so that a guard must watch it.
     pub is_region: bool,
+    /// The device that it lies on. `None` for the host.
+    pub device: Option<u32>,
 }
 
 impl Segment {
     /// Parses JSON. `None` if it is invalid.
     pub fn read(told: &Value) -> Option<Segment> {
-        let [number, bytes, file_offset, is_region] = told.as_array()?.as_slice() else { return None };
+        let [number, bytes, file_offset, is_region, device @ ..] = told.as_array()?.as_slice() else { return None };
         Some(Segment {
             number: number.as_u64()?,
             bytes: bytes.as_u64()? as usize,
             file_offset: file_offset.as_u64()?,
             is_region: is_region.as_bool()?,
+            device: device.first().and_then(Value::as_u64).map(|ordinal| ordinal as u32),
         })
     }
 }
 
 impl Display for Segment {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let Segment { number, bytes, file_offset, is_region } = self;
-        write!(f, "[{number},{bytes},{file_offset},{is_region}]")
+        let Segment { number, bytes, file_offset, is_region, device } = self;
+        write!(f, "[{number},{bytes},{file_offset},{is_region}")?;
+        if let Some(ordinal) = device {
+            write!(f, ",{ordinal}")?;
+        }
+        f.write_char(']')
     }
 }
 

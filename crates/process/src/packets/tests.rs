@@ -181,8 +181,9 @@ fn a_batch() {
     let requests =
         [request(41, "größe \"1\"", 2, &first, 500, &parameters, 3), request(42, "", 0, &second, 0, &none, 0)];
     let maps = [
-        Segment { number: 5, bytes: 8192, file_offset: 4096, is_region: true },
-        Segment { number: 6, bytes: 4096, file_offset: 0, is_region: false },
+        Segment { number: 5, bytes: 8192, file_offset: 4096, is_region: true, device: None },
+        Segment { number: 6, bytes: 4096, file_offset: 0, is_region: false, device: None },
+        Segment { number: 7, bytes: 4096, file_offset: 0, is_region: true, device: Some(1) },
     ];
     let [requests_text, map] =
         [requests.each_ref().map(ToString::to_string).join(","), maps.map(|one| one.to_string()).join(",")];
@@ -282,7 +283,7 @@ fn memory_for_an_output() {
     let need = Need { index: 1, name: "NEW", bytes: 5000 };
     check("need", need);
     assert_eq!(said("need").need(), Some(Some(need)));
-    let segment = Segment { number: 9, bytes: 8192, file_offset: 0, is_region: false };
+    let segment = Segment { number: 9, bytes: 8192, file_offset: 0, is_region: false, device: None };
     let location = at(9, 0);
     check("room", OutputSpace { location, capacity: 8192, map: &segment.to_string() });
     assert_eq!((command("room").space(), command("room").map()), (Some(Some((location, 8192))), Some(vec![segment])));
@@ -310,7 +311,7 @@ fn a_response_of_a_decoupled_model() {
     let Some(Call::Respond(Respond { number, response, is_last })) = told.call() else { panic!("an end") };
     assert_eq!((number, response.is_none(), is_last), (41, true, true));
 
-    let segment = Segment { number: 9, bytes: 8192, file_offset: 0, is_region: false }.to_string();
+    let segment = Segment { number: 9, bytes: 8192, file_offset: 0, is_region: false, device: None }.to_string();
     let outputs = [
         OutputMemory { name: "OUT", location: Some(at(5, 128)), capacity: 24, fixed: true },
         OutputMemory { name: "NEW", location: None, capacity: 0, fixed: false },
@@ -345,7 +346,7 @@ fn a_request_to_another_model() {
     let outputs = [as_read(&tensor("OUT", DataType::Fp32, &[2, 3], at(9, 0), 24))];
     let mut parameters = Parameters::new();
     parameters.insert("key", Parameter::String("value".into()));
-    let segment = Segment { number: 9, bytes: 8192, file_offset: 0, is_region: false }.to_string();
+    let segment = Segment { number: 9, bytes: 8192, file_offset: 0, is_region: false, device: None }.to_string();
     let response = Some(Ok((&outputs[..], &parameters)));
     check("answered", Answered { call: 6, response, is_last: false, from: None, own: &[9], map: &segment });
     let error = Status::internal("no way");
