@@ -135,16 +135,21 @@ def test_many_loads_leave_nothing_behind(launcher):
                 reply = client.infer("asking", [fp32("IN", [5])], parameters={"target": "well"})
                 assert numbers(reply) == [5]
 
-        def held() -> tuple[int, int]:
-            with open(f"/proc/{server.process.pid}/maps", encoding="utf-8") as maps:
-                return len(os.listdir(f"/proc/{server.process.pid}/fd")), sum(1 for _ in maps)
+        def held() -> tuple[int, int, int]:
+            process = f"/proc/{server.process.pid}"
+            with open(f"{process}/maps", encoding="utf-8") as maps:
+                return len(os.listdir(f"{process}/fd")), sum(1 for _ in maps), len(os.listdir(f"{process}/task"))
 
         # What is kept for reuse has its size then.
         load_and_ask(LOADS // 5)
-        before, (files, mapped) = resident_mib(server.process.pid), held()
+        before, (files, mapped, threads) = resident_mib(server.process.pid), held()
         load_and_ask(LOADS)
-        after, (files_after, mapped_after) = resident_mib(server.process.pid), held()
-        print(f"{LOADS} loads and unloads of 2 models: {before:.1f} MiB before, {after:.1f} MiB after")
+        after, (files_after, mapped_after, threads_after) = resident_mib(server.process.pid), held()
+        print(
+            f"{LOADS} loads and unloads of 2 models: {before:.1f} MiB before, {after:.1f} MiB after; {files} and {files_after} descriptors, {mapped} and "
+            f"{mapped_after} mappings, {threads} and {threads_after} threads"
+        )
         assert after - before < 4 + LOADS / 1000, (before, after)
+        assert threads_after - threads < 8, (threads, threads_after)
         assert files_after - files < 20 and mapped_after - mapped < 60, (files, files_after, mapped, mapped_after)
         assert http_call(server.http, "GET", "/v2/health/ready").status == 200

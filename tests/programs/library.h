@@ -49,4 +49,21 @@ Error* TRITONSERVER_ServerMetrics(Server*, Metrics**);
 Error* TRITONSERVER_MetricsFormatted(Metrics*, uint32_t format, const char**, size_t*);
 Error* TRITONSERVER_MetricsDelete(Metrics*);
 
+Error* TRITONSERVER_InferenceRequestAddRawInput(Asked*, const char* name);
+Error* TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy(Asked*, const char* name, const void*, size_t bytes, uint32_t kind, int64_t id,
+                                                                  const char* policy);
+Error* TRITONSERVER_InferenceRequestRemoveAllInputData(Asked*, const char* name);
+Error* TRITONSERVER_InferenceResponseOutputClassificationLabel(Answer*, uint32_t index, size_t number, const char** label);
+
+typedef void (*ActivityFn)(Trace*, uint32_t activity, uint64_t ns, void* userp);
+typedef void (*TensorActivityFn)(Trace*, uint32_t activity, const char* name, uint32_t type, const void*, size_t bytes, const int64_t* shape,
+                                 uint64_t dims, uint32_t kind, int64_t id, void* userp);
+typedef void (*TraceReleaseFn)(Trace*, void* userp);
+
+Error* TRITONSERVER_InferenceTraceNew(Trace**, uint32_t level, uint64_t parent, ActivityFn, TraceReleaseFn, void* userp);
+Error* TRITONSERVER_InferenceTraceTensorNew(Trace**, uint32_t level, uint64_t parent, ActivityFn, TensorActivityFn, TraceReleaseFn, void* userp);
+Error* TRITONSERVER_InferenceTraceDelete(Trace*);
+Error* TRITONSERVER_InferenceTraceSetContext(Trace*, const char*);
+const char* TRITONSERVER_InferenceTraceActivityString(uint32_t);
+
 #endif

@@ -105,6 +105,16 @@ impl Job {
         self.0.responder.device = device;
     }
 
+    /// Takes the data that the request has for instances of this host policy in the place of its own.
+    pub fn choose_data(&mut self, policy: &str) {
+        let JobParts { inputs, responder, .. } = &mut *self.0;
+        for one in responder.policy_data().iter().filter(|one| one.policy == policy) {
+            if let Some(input) = inputs.iter_mut().find(|input| input.name == one.input) {
+                input.data = one.data.clone();
+            }
+        }
+    }
+
     /// Adds a tensor that the server makes, such as one that tells a model of its request's sequence.
     pub fn add_input(&mut self, tensor: Tensor) {
         self.0.inputs.push(tensor);

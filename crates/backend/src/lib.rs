@@ -102,7 +102,7 @@ pub use job::{Job, Reschedule};
 pub use meter::{Meter, NoMeter, Outcome, RequestTimes, Times, now_ns};
 pub use model_files::ModelFiles;
 pub use model_version::{InFlight, ModelVersion};
-pub use models::{Coming, Infer, Models, ModelsDone};
+pub use models::{ClassLabels, Coming, Infer, Models, ModelsDone};
 pub use outbox::{LastResponse, Outbox};
 pub use output_place::OutputPlace;
 pub use readiness::{Readiness, ReadinessDone};

@@ -1,5 +1,6 @@
 //! How does a model ask another one of the same server?
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Weak};
@@ -20,6 +21,11 @@ pub trait Infer: Send + Sync {
     /// The configuration in force of that version; of the highest one without a number.
     fn config(&self, model: &str, version: Option<i64>) -> Result<Arc<ModelConfig>, Status>;
 
+    /// The labels of the classes of its outputs; `None` where they are not known, in a process of its own.
+    fn labels(&self, _model: &str, _version: Option<i64>) -> Option<Arc<ClassLabels>> {
+        None
+    }
+
     /// Finds out whether that version can take requests, and calls `done` once: before this returns, or on another thread later. Does not wait.
     fn ready(&self, model: &str, version: Option<i64>, done: ReadinessDone) {
         done(self.config(model, version).map(drop));
@@ -35,6 +41,9 @@ pub trait Infer: Send + Sync {
         done(Err(Status::unsupported("models cannot be unloaded from here")));
     }
 }
+
+/// The labels of each output by class. Outputs without labels are absent.
+pub type ClassLabels = BTreeMap<String, Arc<[String]>>;
 
 /// Called once a model was loaded or unloaded, or with the error.
 pub type ModelsDone = Box<dyn FnOnce(Result<(), Status>) + Send>;
@@ -115,6 +124,11 @@ impl Models {
             Some(Some(infer)) => infer.config(self.meaning(model), version),
             _ => Err(Status::unavailable(format!("model '{model}' cannot be asked from here"))),
         }
+    }
+
+    /// As [`Infer::labels`].
+    pub fn labels(&self, model: &str, version: Option<i64>) -> Option<Arc<ClassLabels>> {
+        self.infer.as_ref().and_then(Weak::upgrade)?.labels(self.meaning(model), version)
     }
 
     /// As [`Infer::ready`].

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nerite_memory::{Access, Buffer, Filled, Place, Slot};
 use nerite_request::{
-    Cancel, Code, InferResponse, Inputs, Name, Output, Outputs, Parameters, PeerAccount, Reply, RequestTrace, Response,
-    ResponseWindow, Status, Wanted, WantedOutputs,
+    Cancel, Code, InferResponse, Inputs, Name, Output, Outputs, Parameters, PeerAccount, PolicyData, Reply,
+    RequestTrace, Response, ResponseWindow, Status, Wanted, WantedOutputs,
 };
 use nerite_tensor::{DataType, Shape, Tensor};
 
@@ -179,6 +179,11 @@ impl Responder {
     /// The memory that the client named for this output, for a runtime whose model writes it from another process.
     pub fn output_slot(&self, name: &str) -> Option<&Slot> {
         self.wanted.iter().find(|wanted| wanted.name == name).and_then(|wanted| wanted.slot.as_ref())
+    }
+
+    /// Data of inputs for instances of one host policy each.
+    pub fn policy_data(&self) -> &[PolicyData] {
+        self.reply.policy_data()
     }
 
     /// The trace of the request, if it has one.

@@ -141,6 +141,11 @@ pub trait Model: Any + Send + Sync {
         Vec::new()
     }
 
+    /// Whether its instances choose themselves what a request has for their host policy ([`nerite_request::PolicyData`]).
+    fn reads_policy_data(&self) -> bool {
+        false
+    }
+
     /// Which tensors this instance takes where they are, on devices too, and which outputs it writes there. All others
     /// are staged on the host.
     fn takes_device_memory(&self, _: &InstanceSpec) -> DeviceAccess {

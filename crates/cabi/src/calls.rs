@@ -1,7 +1,6 @@
 //! Which functions does this server export to backends?
 //!
-//! All functions of Triton's interface, under their names. The modules below implement some of them. All others return UNSUPPORTED with their own
-//! name. None is missing, so a library can be loaded that needs a function and never calls it.
+//! All functions of Triton's interface, under their names, so a library can be loaded that needs a function and never calls it.
 
 mod allocator;
 mod attributes;
@@ -26,7 +25,6 @@ mod response_statistics;
 mod server;
 mod state;
 mod trace;
-mod unsupported;
 mod words;
 
 /// One function of the interface.
@@ -95,7 +93,6 @@ pub fn all() -> impl Iterator<Item = Export> {
         server::EXPORTS,
         state::EXPORTS,
         trace::EXPORTS,
-        unsupported::EXPORTS,
         words::EXPORTS,
         words::PLAIN_EXPORTS,
     ];

@@ -91,6 +91,11 @@ pub fn within<T>(owner: &Arc<str>, work: impl FnOnce() -> T) -> T {
     done
 }
 
+/// The backend whose code runs on this thread, for errors; what they call it if that is not known.
+pub fn running_owner() -> Arc<str> {
+    current().unwrap_or_else(|| Arc::from("(on a thread of its own)"))
+}
+
 fn current() -> Option<Arc<str>> {
     CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
 }

@@ -100,6 +100,11 @@ impl Model for CompiledModel {
         }
     }
 
+    /// A backend asks for it by the name of the policy.
+    fn reads_policy_data(&self) -> bool {
+        true
+    }
+
     fn memory_usage(&self) -> Vec<MemoryUsage> {
         self.0.object.memory.report()
     }
@@ -108,7 +113,9 @@ impl Model for CompiledModel {
         let told = |fault: Fault| fault.told("TRITONBACKEND_ModelInstanceInitialize");
         let config = self.config();
         let kind = kind(&config, spec);
-        let policy = Arc::new(Message::new(policy(&config, spec, kind)));
+        // The server binds threads to cores itself, so the policy has no settings.
+        let policy = serde_json::json!({ config.host_policy(&spec.name, spec.device): {} });
+        let policy = Arc::new(Message::new(policy.to_string()));
         let object = Arc::new(InstanceObject {
             model: self.0.handle,
             name: crate::objects::c_text(&spec.name),
@@ -180,23 +187,9 @@ impl Drop for InitializedModel {
 
 /// The kind of an instance: 1 for the host, 2 for a GPU, 3 for the model's own choice.
 fn kind(config: &ModelConfig, spec: &InstanceSpec) -> u32 {
-    let is_of = |rest: &str| rest.strip_prefix('_').is_some_and(|number| number.parse::<u32>().is_ok());
-    let group = config.instance_group.iter().find(|group| spec.name.strip_prefix(&group.name).is_some_and(is_of));
-    match (spec.device, group.map(nerite_config::proto::ModelInstanceGroup::kind)) {
+    match (spec.device, config.group_of(&spec.name).map(nerite_config::proto::ModelInstanceGroup::kind)) {
         (Some(_), _) => 2,
         (None, Some(Kind::Model)) => 3,
         (None, _) => 1,
     }
-}
-
-/// The host policy of an instance, as JSON: its name, without settings. The server binds threads to cores itself.
-fn policy(config: &ModelConfig, spec: &InstanceSpec, kind: u32) -> String {
-    let named = config.instance_group.iter().find(|group| spec.name.starts_with(&group.name));
-    let named = named.map(|group| group.host_policy.clone()).filter(|name| !name.is_empty());
-    let usual = match (spec.device, kind) {
-        (Some(device), _) => format!("gpu_{device}"),
-        (None, 3) => "model".to_owned(),
-        (None, _) => "cpu".to_owned(),
-    };
-    serde_json::json!({ named.unwrap_or(usual): {} }).to_string()
 }

@@ -1,6 +1,7 @@
 //! Which objects do the handles of the interface stand for?
 
 mod allocator;
+mod asked_input;
 mod attributes;
 mod backend;
 mod callbacks;
@@ -14,6 +15,7 @@ mod message;
 mod metric;
 mod metrics_page;
 mod model;
+mod observer;
 mod options;
 mod outstanding;
 mod parameter;
@@ -26,9 +28,13 @@ mod tensors;
 mod trace;
 
 pub use allocator::{Allocated, Allocating, Allocator};
+pub use asked_input::AskedInput;
 pub use attributes::{BufferAttributes, memory_of};
 pub use backend::{BackendAttribute, BackendObject, BackendParts, DEVICE_BLOCKING};
-pub use callbacks::{AllocateFn, DescribeFn, Kept, QueryFn, ReleaseFn, RequestReleaseFn, RespondFn, StartFn};
+pub use callbacks::{
+    ActivityFn, AllocateFn, DescribeFn, Kept, QueryFn, ReleaseFn, RequestReleaseFn, RespondFn, StartFn,
+    TensorActivityFn, TraceReleaseFn,
+};
 pub use error::{ErrorObject, code_number, code_of};
 pub use flight::fly;
 pub use inference_request::{InferenceRequest, Respond};
@@ -42,6 +48,7 @@ pub use metric::{
 };
 pub use metrics_page::MetricsPage;
 pub use model::{ModelObject, ModelParts, ServerObject};
+pub use observer::{Observer, TraceFunctions, begin_told, spawn_child, told_handle};
 pub use options::{Control, ServerOptions};
 pub use outstanding::{Counted, Outstanding};
 pub use parameter::{Content, ParameterObject, Value};

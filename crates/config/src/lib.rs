@@ -34,6 +34,7 @@ mod normalise;
 mod onnx;
 mod padding;
 mod parameters;
+mod raw;
 mod schema;
 mod shape;
 mod suggest;
@@ -62,6 +63,7 @@ pub use onnx::{
 };
 pub use padding::{BUCKETS_MAX, PaddedInput, Padding};
 pub use proto::ModelConfig;
+pub use raw::raw_input;
 pub use schema::FILE_DESCRIPTOR_SET;
 pub use suggest::nearest;
 pub use text::parse_text;

@@ -4,8 +4,10 @@ use nerite_tensor::{DataType, Name};
 
 use crate::datatype::tensor_data_type;
 use crate::proto::model_config::SchedulingChoice;
+use crate::proto::model_instance_group::Kind;
 use crate::proto::{
-    ModelDynamicBatching, ModelEnsembling, ModelInput, ModelOutput, ModelSequenceBatching, ModelTensorReshape,
+    ModelDynamicBatching, ModelEnsembling, ModelInput, ModelInstanceGroup, ModelOutput, ModelSequenceBatching,
+    ModelTensorReshape,
 };
 use crate::{ModelConfig, VersionPolicy};
 
@@ -73,6 +75,23 @@ fn shape_of(reshape: Option<&ModelTensorReshape>) -> Option<Vec<i64>> {
 }
 
 impl ModelConfig {
+    /// The instance group of the instance with this name. The groups have their names.
+    pub fn group_of(&self, instance: &str) -> Option<&ModelInstanceGroup> {
+        let is_of = |rest: &str| rest.strip_prefix('_').is_some_and(|number| number.parse::<u32>().is_ok());
+        self.instance_group.iter().find(|group| instance.strip_prefix(&group.name).is_some_and(is_of))
+    }
+
+    /// The host policy of the instance with this name, on this GPU or on the host.
+    pub fn host_policy(&self, instance: &str, device: Option<u32>) -> String {
+        let group = self.group_of(instance);
+        match (group.map(|group| group.host_policy.as_str()).unwrap_or_default(), device) {
+            ("", Some(device)) => format!("gpu_{device}"),
+            ("", None) if group.is_some_and(|group| group.kind() == Kind::Model) => "model".to_owned(),
+            ("", None) => "cpu".to_owned(),
+            (named, _) => named.to_owned(),
+        }
+    }
+
     /// The model's backend. Empty for an ensemble.
     pub fn backend_name(&self) -> &str {
         &self.backend
@@ -147,3 +166,6 @@ impl ModelConfig {
         self.ensemble_scheduling().is_some()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,7 @@ use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use nerite_backend::{Coming, Infer, Models, ModelsDone, ReadinessDone};
+use nerite_backend::{ClassLabels, Coming, Infer, Models, ModelsDone, ReadinessDone};
 use nerite_config::ModelConfig;
 use nerite_locks::Mutex;
 use nerite_repository::{
@@ -524,6 +524,10 @@ impl Infer for Engine {
 
     fn config(&self, model: &str, version: Option<i64>) -> Result<Arc<ModelConfig>, Status> {
         self.find(model, version).map(|served| Arc::clone(served.config()))
+    }
+
+    fn labels(&self, model: &str, version: Option<i64>) -> Option<Arc<ClassLabels>> {
+        self.find(model, version).ok().map(|served| Arc::clone(served.all_labels()))
     }
 
     fn ready(&self, model: &str, version: Option<i64>, done: ReadinessDone) {

@@ -7,8 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::thread::Builder;
+use std::time::Duration;
 
-use nerite_backend::{DeviceAccess, Instance, InstanceSpec, Model, Staged};
+use nerite_backend::{Awaited, Batch, DeviceAccess, Instance, InstanceSpec, Model, Readiness, Staged};
+use nerite_config::ModelConfig;
 use nerite_config::proto::ModelInstanceGroup;
 use nerite_locks::Mutex;
 use nerite_memory::Staging;
@@ -28,6 +30,8 @@ pub(crate) struct Maker {
     pub cores: Option<Arc<InstanceCores>>,
     /// The instance groups that the backend prefers.
     pub preferred: Arc<[ModelInstanceGroup]>,
+    /// The model's configuration.
+    pub config: Arc<ModelConfig>,
 }
 
 type InstanceResult = Result<Box<dyn Instance>, Status>;
@@ -89,10 +93,57 @@ impl Maker {
             Some(cores) => cores.within(spec.index, || self.model.instance(spec))?,
             None => self.model.instance(spec)?,
         };
+        let instance = if self.model.reads_policy_data() {
+            instance
+        } else {
+            let policy = self.config.host_policy(&spec.name, spec.device);
+            Box::new(OnHostPolicy { instance, policy }) as Box<dyn Instance>
+        };
         Ok(match (&self.staging, self.model.takes_device_memory(spec)) {
             (None, _) | (_, DeviceAccess::Everywhere) => instance,
             (Some(staging), reach) => Box::new(Staged::over(instance, Arc::clone(staging), reach)),
         })
+    }
+}
+
+/// An instance whose requests may have data for its host policy.
+struct OnHostPolicy {
+    instance: Box<dyn Instance>,
+    policy: String,
+}
+
+impl OnHostPolicy {
+    fn chosen(&self, mut batch: Batch) -> Batch {
+        batch.jobs.iter_mut().for_each(|job| job.choose_data(&self.policy));
+        batch
+    }
+}
+
+impl Instance for OnHostPolicy {
+    fn run(&mut self, batch: Batch) {
+        let batch = self.chosen(batch);
+        self.instance.run(batch);
+    }
+
+    fn begin(&mut self, batch: Batch, patience: Duration) -> bool {
+        let batch = self.chosen(batch);
+        self.instance.begin(batch, patience)
+    }
+
+    fn finish(&mut self) {
+        self.instance.finish();
+    }
+
+    fn awaited(&self) -> Option<Awaited> {
+        self.instance.awaited()
+    }
+
+    fn go_on(&mut self) -> bool {
+        self.instance.go_on()
+    }
+
+    fn readiness(&self) -> Option<Arc<dyn Readiness>> {
+        self.instance.readiness()
     }
 }
 

@@ -68,7 +68,14 @@ impl Loader {
         let strategy = self.strategy(&model, &context, &source.directory)?;
         let bound = model.cost_bound();
         let (staging, threads) = (self.runtimes.staging().cloned(), self.threads);
-        let maker = Maker { model, staging, threads, cores: cores.clone(), preferred: preferred.into() };
+        let maker = Maker {
+            model,
+            staging,
+            threads,
+            cores: cores.clone(),
+            preferred: preferred.into(),
+            config: Arc::clone(&config),
+        };
         let specs = self.specs(&config);
         progress.instances(0, specs.len());
         let mut instances = maker.make(&specs, &|made| progress.instances(made, specs.len()))?;

@@ -226,7 +226,7 @@ impl Served {
                 self.name()
             )));
         }
-        let maker = Maker { cores: cores.clone(), ..self.maker.clone() };
+        let maker = Maker { cores: cores.clone(), config: Arc::clone(&config), ..self.maker.clone() };
         let mut made = maker.make(&come, &|_| ())?;
         warm_up(&config, self.directory.path(), self.sequences.as_deref(), &mut made)?;
         log::info!(
@@ -323,6 +323,11 @@ impl Served {
 
     /// Labels of its classes.
     pub fn labels(&self) -> &Labels {
+        &self.labels
+    }
+
+    /// The same, for who keeps them longer than the version.
+    pub(crate) fn all_labels(&self) -> &Arc<Labels> {
         &self.labels
     }
 

@@ -56,10 +56,13 @@ pub use nerite_tensor::Name;
 pub use parameter::{Parameter, Parameters};
 pub use peer::{Network, Peer};
 pub use region_ref::RegionRef;
-pub use reply::{Counted, Deliver, DeliverNumbered, Numbered, PlaceQuery, Reply};
+pub use reply::{Counted, Deliver, DeliverNumbered, Numbered, PlaceQuery, PolicyData, Reply};
 pub use request::{AdmittedRequest, Inputs, Request, Wanted, WantedOutputs};
 pub use response::{InferResponse, Output, Outputs, Response};
 pub use status::{Code, Status};
-pub use trace::{Begin, Gathered, Note, Noted, RequestTrace, TraceBudget, TraceLevels, TraceSink, TracedTensor};
+pub use trace::{
+    Begin, Gathered, NewTrace, Note, Noted, RequestTrace, TraceBudget, TraceLevels, TraceObserver, TraceSink,
+    TracedTensor,
+};
 pub use trace_context::{SpanIds, TRACEPARENT, TRACESTATE, TraceContext};
 pub use window::{ResponsePermit, ResponseWindow};

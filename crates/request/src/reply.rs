@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nerite_budget::PeerAccount;
-use nerite_memory::{Place, Slot};
+use nerite_memory::{Buffer, Place, Slot};
+use nerite_tensor::Name;
 
 use crate::{RequestTrace, Response, ResponseWindow, Status};
 
@@ -61,10 +62,26 @@ pub trait Deliver: Send {
         None
     }
 
+    /// Data of inputs for instances of one host policy each, in the place of the request's own.
+    fn policy_data(&self) -> &[PolicyData] {
+        &[]
+    }
+
     /// Memory for an output that the client named none for; `None` if it may lie anywhere.
     fn place(&mut self, _: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
         Ok(None)
     }
+}
+
+/// Data of an input for instances of one host policy.
+#[derive(Clone, Debug)]
+pub struct PolicyData {
+    /// The policy's name.
+    pub policy: Name,
+    /// The input's name.
+    pub input: Name,
+    /// The data. It has as many bytes as the input's shape says.
+    pub data: Buffer,
 }
 
 /// Takes the responses of many requests, each of which has a number. So what the requests share is made once. Its
@@ -194,6 +211,11 @@ impl Reply {
     /// As [`Deliver::trace`].
     pub fn trace(&self) -> Option<Arc<RequestTrace>> {
         self.0.as_ref()?.get().trace()
+    }
+
+    /// As [`Deliver::policy_data`].
+    pub fn policy_data(&self) -> &[PolicyData] {
+        self.0.as_ref().map_or(&[], |way| way.get().policy_data())
     }
 
     /// As [`Deliver::account`].

@@ -5,9 +5,11 @@
 //! of them has ended. Every note is counted in one [`TraceBudget`]. Notes beyond it are left out, and the trace says
 //! so.
 
+mod observer;
+
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nerite_locks::Mutex;
 use nerite_memory::{Buffer, Extent, Reason};
@@ -15,6 +17,7 @@ use nerite_tensor::{DataType, Name, Shape};
 
 use crate::limits::{TRACE_BYTES_MAX, TRACED_TENSOR_BYTES_MAX};
 use crate::trace_context::{SpanIds, TraceContext};
+pub use observer::{NewTrace, TraceObserver};
 
 /// Bytes of a note beside its names and tensors.
 const NOTE_BYTES: usize = size_of::<Note>();
@@ -28,7 +31,15 @@ pub struct RequestTrace {
     parent: u64,
     /// Whether other models do its work, so that it has no execution of its own.
     is_composed: AtomicBool,
-    group: Arc<Group>,
+    to: To,
+}
+
+/// Where notes go.
+enum To {
+    /// They are gathered, and handed on at the end.
+    Group(Arc<Group>),
+    /// They are told as they are made, for these levels.
+    Observer(TraceLevels, Box<dyn TraceObserver>),
 }
 
 /// What is traced.
@@ -192,14 +203,45 @@ impl RequestTrace {
         Some(RequestTrace::of(0, Arc::new(group)))
     }
 
+    /// A trace below the one with the id `parent`, whose notes are told to the observer that `observer` makes.
+    pub fn observed(
+        levels: TraceLevels,
+        parent: u64,
+        observer: impl FnOnce(NewTrace) -> Box<dyn TraceObserver>,
+    ) -> Arc<RequestTrace> {
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        Arc::new_cyclic(|trace| {
+            let to = To::Observer(levels, observer(NewTrace { id, parent, trace: trace.clone() }));
+            RequestTrace { id, parent, is_composed: AtomicBool::new(false), to }
+        })
+    }
+
     /// A request that a model makes for this one.
     pub fn child(&self) -> Arc<RequestTrace> {
-        RequestTrace::of(self.id, Arc::clone(&self.group))
+        match &self.to {
+            To::Group(group) => RequestTrace::of(self.id, Arc::clone(group)),
+            To::Observer(levels, observer) => RequestTrace::observed(*levels, self.id, |made| observer.child(made)),
+        }
     }
 
     fn of(parent: u64, group: Arc<Group>) -> Arc<RequestTrace> {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Arc::new(RequestTrace { id, parent, is_composed: AtomicBool::new(false), group })
+        Arc::new(RequestTrace { id, parent, is_composed: AtomicBool::new(false), to: To::Group(group) })
+    }
+
+    /// Who is told of its points, if somebody is.
+    pub fn observer(&self) -> Option<&(dyn TraceObserver + 'static)> {
+        match &self.to {
+            To::Group(_) => None,
+            To::Observer(_, observer) => Some(&**observer),
+        }
+    }
+
+    fn levels(&self) -> TraceLevels {
+        match &self.to {
+            To::Group(group) => group.levels,
+            To::Observer(levels, _) => *levels,
+        }
     }
 
     /// Its id.
@@ -224,17 +266,20 @@ impl RequestTrace {
 
     /// Its span, below which other systems may put theirs. `None` if the trace becomes no spans.
     pub fn context(&self) -> Option<TraceContext> {
-        self.lock().as_ref()?.ids.as_ref().map(|ids| ids.context(self.id))
+        self.lock()?.as_ref()?.ids.as_ref().map(|ids| ids.context(self.id))
     }
 
     /// Whether tensors are recorded.
     pub fn has_tensors(&self) -> bool {
-        self.group.levels.tensors
+        self.levels().tensors
     }
 
     /// Records the beginning of the request.
     pub fn note_begin(&self, model: &Name, version: &Name, request_id: &Name) {
-        if self.group.levels.timestamps {
+        if let Some(observer) = self.observer() {
+            return observer.began(model, version, request_id);
+        }
+        if self.levels().timestamps {
             let bytes = model.len() + version.len() + request_id.len() + size_of::<Begin>();
             let (model, version, request_id) = (model.clone(), version.clone(), request_id.clone());
             self.add(Noted::Begin(Box::new(Begin { model, version, request_id, parent: self.parent })), bytes);
@@ -243,27 +288,34 @@ impl RequestTrace {
 
     /// Records that it passed this point at this time.
     pub fn note(&self, point: &'static str, ns: u64) {
-        if self.group.levels.timestamps {
-            self.add(Noted::Passed(point, ns), 0);
+        match self.observer() {
+            _ if !self.levels().timestamps => {}
+            Some(observer) => observer.passed(point, ns),
+            None => self.add(Noted::Passed(point, ns), 0),
         }
     }
 
     /// Records a point that its model reports.
     pub fn report(&self, point: &Name, ns: u64) {
-        if self.group.levels.timestamps {
-            self.add(Noted::Reported(point.clone(), ns), point.len());
+        match self.observer() {
+            _ if !self.levels().timestamps => {}
+            Some(observer) => observer.reported(point, ns),
+            None => self.add(Noted::Reported(point.clone(), ns), point.len()),
         }
     }
 
-    /// Records one of its tensors: at most [`TRACED_TENSOR_BYTES_MAX`] bytes of it, and none that lie on a device.
+    /// Records one of its tensors: at most [`TRACED_TENSOR_BYTES_MAX`] bytes of it, and none that lie on a device. An observer sees all of them.
     pub fn note_tensor(&self, activity: &'static str, name: &Name, datatype: DataType, shape: &Shape, data: &Buffer) {
-        if !self.group.levels.tensors {
+        if !self.levels().tensors {
             return;
+        }
+        if let Some(observer) = self.observer() {
+            return observer.tensor(activity, name, datatype, shape, data);
         }
         let fixed = size_of::<TracedTensor>() + name.len() + size_of_val(&shape[..]);
         let copied = if data.place().is_host() { data.len().min(TRACED_TENSOR_BYTES_MAX) } else { 0 };
         let copied = copied - copied % datatype.size().unwrap_or(1);
-        let mut lock = self.lock();
+        let Some(mut lock) = self.lock() else { return };
         let Some(gathered) = lock.as_mut() else { return };
         // The bytes are counted before they are copied.
         let bytes = if gathered.paid.more(copied) { copied } else { 0 };
@@ -281,13 +333,16 @@ impl RequestTrace {
     }
 
     fn add(&self, what: Noted, bytes: usize) {
-        if let Some(gathered) = self.lock().as_mut() {
+        if let Some(gathered) = self.lock().as_mut().and_then(|lock| lock.as_mut()) {
             gathered.add(self.id, what, bytes);
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Gathered>> {
-        self.group.gathered.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Option<MutexGuard<'_, Option<Gathered>>> {
+        match &self.to {
+            To::Group(group) => Some(group.gathered.lock().unwrap_or_else(PoisonError::into_inner)),
+            To::Observer(..) => None,
+        }
     }
 }
 
@@ -320,70 +375,4 @@ impl fmt::Debug for RequestTrace {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Default)]
-    struct Kept(Mutex<Vec<Gathered>>);
-
-    impl TraceSink for Kept {
-        fn finished(&self, trace: Gathered) {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(trace);
-        }
-    }
-
-    const ALL: TraceLevels = TraceLevels { timestamps: true, tensors: true };
-
-    fn tensor(trace: &RequestTrace, bytes: usize) {
-        let shape = Shape::from_iter([bytes as i64]);
-        trace.note_tensor("IN", &"x".into(), DataType::Uint8, &shape, &Buffer::from(vec![7; bytes]));
-    }
-
-    #[test]
-    fn a_trace_is_handed_on_when_its_last_request_has_ended() {
-        let (kept, budget) = (Arc::new(Kept::default()), TraceBudget::new(1 << 20));
-        let trace = RequestTrace::begin(ALL, &budget, Arc::clone(&kept) as _, None).expect("room");
-        let child = trace.child();
-        trace.note("A", 1);
-        drop(trace);
-        child.note_begin(&"m".into(), &"1".into(), &Name::default());
-        assert_eq!(kept.0.lock().expect("lock").len(), 0);
-        drop(child);
-        let traces = std::mem::take(&mut *kept.0.lock().expect("lock"));
-        let [Note { id: first, .. }, Note { id: second, what: Noted::Begin(begin) }] = &traces[0].notes[..] else {
-            panic!("{traces:?}")
-        };
-        assert_eq!((begin.parent, *second > *first, traces[0].is_shortened), (*first, true, false));
-        assert!(budget.used() > 0);
-        drop(traces);
-        assert_eq!(budget.used(), 0);
-    }
-
-    #[test]
-    fn a_large_tensor_is_shortened_and_a_full_budget_leaves_notes_out() {
-        let (kept, budget) = (Arc::new(Kept::default()), TraceBudget::new(4 * TRACED_TENSOR_BYTES_MAX));
-        let begin = || RequestTrace::begin(ALL, &budget, Arc::clone(&kept) as _, None);
-        let trace = begin().expect("room");
-        (0..20).for_each(|_| tensor(&trace, 8 * TRACED_TENSOR_BYTES_MAX));
-        assert!(budget.used() <= 4 * TRACED_TENSOR_BYTES_MAX, "{}", budget.used());
-        (0..100_000).for_each(|_| trace.note("A", 1));
-        assert!(begin().is_none(), "all is held");
-        drop(trace);
-        let traces = std::mem::take(&mut *kept.0.lock().expect("lock"));
-        let Noted::Tensor(first) = &traces[0].notes[0].what else { panic!("a tensor") };
-        assert_eq!((first.data.len(), first.byte_size), (TRACED_TENSOR_BYTES_MAX, 8 * TRACED_TENSOR_BYTES_MAX));
-        assert!(traces[0].is_shortened);
-        drop(traces);
-        assert!(begin().is_some());
-    }
-
-    #[test]
-    fn what_no_level_asks_for_is_not_noted() {
-        let (kept, budget) = (Arc::new(Kept::default()), TraceBudget::new(1 << 20));
-        let levels = TraceLevels { timestamps: true, tensors: false };
-        let trace = RequestTrace::begin(levels, &budget, Arc::clone(&kept) as _, None).expect("room");
-        tensor(&trace, 8);
-        drop(trace);
-        assert!(kept.0.lock().expect("lock")[0].notes.is_empty());
-    }
-}
+mod tests;

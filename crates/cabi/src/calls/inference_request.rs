@@ -38,8 +38,9 @@ exports! {
         version: i64,
     ) {
         let (server, model, version) = (server.get()?, model.read()?, version_of(version));
-        server.models("TRITONSERVER_InferenceRequestNew")?.config(&model, version)?;
-        request.put(Handle::to(Arc::new(InferenceRequest::new(server, model, version)))?)?;
+        let config = server.models("TRITONSERVER_InferenceRequestNew")?.config(&model, version)?;
+        let has_labels = config.output.iter().any(|output| !output.label_filename.is_empty());
+        request.put(Handle::to(Arc::new(InferenceRequest::new(server, model, version, has_labels)))?)?;
     }
 
     "TRITONSERVER_InferenceRequestDelete" = request_delete(request: Request) {

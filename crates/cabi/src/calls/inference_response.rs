@@ -80,6 +80,13 @@ exports! {
         memory_id.put(memory.id)?;
         userp.put(memory.userp.0)?;
     }
+
+    "TRITONSERVER_InferenceResponseOutputClassificationLabel" =
+        classification_label(response: Response, index: u32, class: usize, label: Out<*const c_char>) {
+        label.check()?;
+        let response = response.get()?;
+        label.put(response.label(index, output_at(&response, index)?, class)?)?;
+    }
 }
 
 plain_exports! {

@@ -7,7 +7,7 @@ use crate::abi::{List, Opaque, Text};
 use crate::fault::Fault;
 use crate::limits::{INPUTS_MAX, OUTPUTS_MAX};
 use crate::objects::Kept;
-use crate::objects::{BufferAttributes, InferenceRequest, ServerObject, TraceObject, fly};
+use crate::objects::{AskedInput, BufferAttributes, InferenceRequest, ServerObject, TraceObject, fly};
 use crate::table::Handle;
 
 type Request = Handle<InferenceRequest>;
@@ -22,7 +22,11 @@ exports! {
         if asked.inputs.len() >= INPUTS_MAX {
             return Err(Fault::misuse(format!("a request has at most {INPUTS_MAX} inputs")));
         }
-        asked.add_input(name, datatype, Shape::from_vec(shape.read(dims)?))?;
+        asked.add_input(AskedInput::new(name, datatype, Shape::from_vec(shape.read(dims)?)))?;
+    }
+
+    "TRITONSERVER_InferenceRequestAddRawInput" = add_raw_input(request: Request, name: Text) {
+        request.get()?.asked().add_raw_input(name.read()?)?;
     }
 
     "TRITONSERVER_InferenceRequestRemoveInput" = remove_input(request: Request, name: Text) {
@@ -45,7 +49,20 @@ exports! {
         memory_id: i64,
     ) {
         let request = request.get()?;
-        request.asked().input(&name.read()?)?.append(Kept(base.address()), bytes, (memory_type, memory_id))?;
+        request.asked().input(&name.read()?)?.append(Kept(base.address()), bytes, (memory_type, memory_id), None)?;
+    }
+
+    "TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy" = append_input_data_with_host_policy(
+        request: Request,
+        name: Text,
+        base: Opaque,
+        bytes: usize,
+        memory_type: u32,
+        memory_id: i64,
+        policy: Text,
+    ) {
+        let (request, policy) = (request.get()?, policy.read()?);
+        request.asked().input(&name.read()?)?.append(Kept(base.address()), bytes, (memory_type, memory_id), Some(policy))?;
     }
 
     "TRITONSERVER_InferenceRequestAppendInputDataWithBufferAttributes" = append_input_data_with_attributes(
@@ -59,7 +76,7 @@ exports! {
             let told = attributes.told();
             (told.byte_size, (told.memory_type, told.memory_id))
         };
-        request.asked().input(&name.read()?)?.append(Kept(base.address()), bytes, memory)?;
+        request.asked().input(&name.read()?)?.append(Kept(base.address()), bytes, memory, None)?;
     }
 
     "TRITONSERVER_InferenceRequestRemoveAllInputData" = remove_all_input_data(request: Request, name: Text) {
@@ -87,9 +104,13 @@ exports! {
     }
 
     "TRITONSERVER_ServerInferAsync" = infer_async(server: Handle<ServerObject>, request: Request, trace: Handle<TraceObject>) {
-        server.get()?;
-        // The trace is the server's from now on, even if the request is refused.
-        let trace = if trace.is_null() { None } else { Some(trace.take()?) };
-        fly(request, trace.map(|trace| trace.traced()))?;
+        let server = server.get()?;
+        let mut traced = if trace.is_null() { None } else { Some(trace.take_off(&server)?) };
+        let flown = fly(request, &mut traced);
+        // As in Triton, the trace of a refused request stays with whom its functions belong to.
+        if let (Some(kept), Ok(trace)) = (traced, trace.get()) {
+            trace.put_back(kept);
+        }
+        flown?;
     }
 }

@@ -2,6 +2,8 @@
 
 use std::ffi::{c_char, c_void};
 
+use nerite_memory::Buffer;
+
 use super::exports;
 use crate::abi::{Out, Text};
 use crate::fault::Fault;
@@ -20,26 +22,32 @@ struct Properties {
     buffers: Out<u32>,
 }
 
-fn properties(input: Input, places: &Properties) -> Result<(), Fault> {
+fn properties(input: Input, policy: Option<Text>, places: &Properties) -> Result<(), Fault> {
     input.with(|input| {
+        let data = data_for(input, policy);
         // Name and shape live as long as the input's handle.
         places.name.put_if_asked(input.name.as_ptr());
         places.datatype.put_if_asked(input.tensor.datatype as u32);
         places.shape.put_if_asked(input.tensor.shape.as_ptr());
         places.dims.put_if_asked(input.tensor.shape.len() as u32);
-        places.bytes.put_if_asked(input.tensor.data.len() as u64);
-        places.buffers.put_if_asked(buffer_count(input));
+        places.bytes.put_if_asked(data.len() as u64);
+        places.buffers.put_if_asked(buffer_count(data));
         Ok(())
     })
 }
 
-/// An input has one buffer. An input without bytes has none, as in Triton.
-fn buffer_count(input: &InputObject) -> u32 {
-    u32::from(!input.tensor.data.is_empty())
+/// The data of an input: for instances of this host policy, if it was asked for one.
+fn data_for(input: &InputObject, policy: Option<Text>) -> &Buffer {
+    input.data_for(|| policy.and_then(Text::read_if_given))
 }
 
-fn check_index(input: &InputObject, index: u32) -> Result<(), Fault> {
-    let count = buffer_count(input);
+/// An input has one buffer. An input without bytes has none, as in Triton.
+fn buffer_count(data: &Buffer) -> u32 {
+    u32::from(!data.is_empty())
+}
+
+fn check_index(input: &InputObject, data: &Buffer, index: u32) -> Result<(), Fault> {
+    let count = buffer_count(data);
     // Backends ask for the first buffer of an empty input too, as NVIDIA's Python backend does. In Triton that is NULL and no bytes.
     if index < count.max(1) {
         return Ok(());
@@ -47,27 +55,29 @@ fn check_index(input: &InputObject, index: u32) -> Result<(), Fault> {
     Err(Fault::misuse(format!("out of bounds index {index}: input '{}' has {count} buffers", input.tensor.name)))
 }
 
-/// Where an input begins. NULL for an empty one.
-fn first_byte(input: &InputObject) -> *const c_void {
-    if input.tensor.data.is_empty() { std::ptr::null() } else { input.tensor.data.as_ptr().cast() }
+/// Where data begins. NULL if there is none.
+fn first_byte(data: &Buffer) -> *const c_void {
+    if data.is_empty() { std::ptr::null() } else { data.as_ptr().cast() }
 }
 
-fn buffer(
-    input: Input,
-    index: u32,
-    base: &Out<*const c_void>,
-    bytes: &Out<u64>,
-    memory_type: &Out<u32>,
-    memory_id: &Out<i64>,
-) -> Result<(), Fault> {
+/// Where the buffer of an input is written.
+struct BufferPlaces {
+    base: Out<*const c_void>,
+    bytes: Out<u64>,
+    memory_type: Out<u32>,
+    memory_id: Out<i64>,
+}
+
+fn buffer(input: Input, policy: Option<Text>, index: u32, places: &BufferPlaces) -> Result<(), Fault> {
     input.with(|input| {
-        check_index(input, index)?;
-        let (kind, id) = memory_of(input.tensor.data.place());
+        let data = data_for(input, policy);
+        check_index(input, data, index)?;
+        let (kind, id) = memory_of(data.place());
         // The client's own memory, without a copy.
-        base.put(first_byte(input))?;
-        bytes.put(input.tensor.data.len() as u64)?;
-        memory_type.put(kind)?;
-        memory_id.put(id)
+        places.base.put(first_byte(data))?;
+        places.bytes.put(data.len() as u64)?;
+        places.memory_type.put(kind)?;
+        places.memory_id.put(id)
     })
 }
 
@@ -81,12 +91,12 @@ exports! {
         bytes: Out<u64>,
         buffers: Out<u32>,
     ) {
-        properties(input, &Properties { name, datatype, shape, dims, bytes, buffers })?;
+        properties(input, None, &Properties { name, datatype, shape, dims, bytes, buffers })?;
     }
 
     "TRITONBACKEND_InputPropertiesForHostPolicy" = input_properties_for_host_policy(
         input: Input,
-        _policy: Text,
+        policy: Text,
         name: Out<*const c_char>,
         datatype: Out<u32>,
         shape: Out<*const i64>,
@@ -94,8 +104,7 @@ exports! {
         bytes: Out<u64>,
         buffers: Out<u32>,
     ) {
-        // The host policy has no effect, because the input stays in the client's memory.
-        properties(input, &Properties { name, datatype, shape, dims, bytes, buffers })?;
+        properties(input, Some(policy), &Properties { name, datatype, shape, dims, bytes, buffers })?;
     }
 
     "TRITONBACKEND_InputBuffer" = input_buffer(
@@ -106,19 +115,19 @@ exports! {
         memory_type: Out<u32>,
         memory_id: Out<i64>,
     ) {
-        buffer(input, index, &base, &bytes, &memory_type, &memory_id)?;
+        buffer(input, None, index, &BufferPlaces { base, bytes, memory_type, memory_id })?;
     }
 
     "TRITONBACKEND_InputBufferForHostPolicy" = input_buffer_for_host_policy(
         input: Input,
-        _policy: Text,
+        policy: Text,
         index: u32,
         base: Out<*const c_void>,
         bytes: Out<u64>,
         memory_type: Out<u32>,
         memory_id: Out<i64>,
     ) {
-        buffer(input, index, &base, &bytes, &memory_type, &memory_id)?;
+        buffer(input, Some(policy), index, &BufferPlaces { base, bytes, memory_type, memory_id })?;
     }
 
     "TRITONBACKEND_InputBufferAttributes" = input_buffer_attributes(
@@ -128,8 +137,8 @@ exports! {
         attributes: Out<Handle<BufferAttributes>>,
     ) {
         let input = input.get()?;
-        check_index(&input, index)?;
-        base.put(first_byte(&input))?;
+        check_index(&input, &input.tensor.data, index)?;
+        base.put(first_byte(&input.tensor.data))?;
         attributes.put(input.attributes()?)?;
     }
 }

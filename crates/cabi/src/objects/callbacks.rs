@@ -4,7 +4,7 @@
 //! function has this signature and may be called as long as the object that it was passed for exists. A function that
 //! returns an error gives it to the caller. `A` is the allocator, and `R` the request or response.
 
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::Arc;
 
 use nerite_request::Status;
@@ -47,6 +47,25 @@ pub type DescribeFn<A> = unsafe extern "C-unwind" fn(
 pub type RespondFn<R> = unsafe extern "C-unwind" fn(Handle<R>, u32, *mut c_void);
 /// `TRITONSERVER_InferenceRequestReleaseFn_t`.
 pub type RequestReleaseFn<R> = unsafe extern "C-unwind" fn(Handle<R>, u32, *mut c_void);
+
+/// `TRITONSERVER_InferenceTraceActivityFn_t`.
+pub type ActivityFn<T> = unsafe extern "C-unwind" fn(Handle<T>, u32, u64, *mut c_void);
+/// `TRITONSERVER_InferenceTraceTensorActivityFn_t`.
+pub type TensorActivityFn<T> = unsafe extern "C-unwind" fn(
+    Handle<T>,
+    u32,
+    *const c_char,
+    u32,
+    *const c_void,
+    usize,
+    *const i64,
+    u64,
+    u32,
+    i64,
+    *mut c_void,
+);
+/// `TRITONSERVER_InferenceTraceReleaseFn_t`.
+pub type TraceReleaseFn<T> = unsafe extern "C-unwind" fn(Handle<T>, *mut c_void);
 
 /// An address of a backend, which is stored and passed back.
 #[repr(transparent)]
@@ -153,6 +172,74 @@ pub fn respond<R>(owner: &Arc<str>, function: RespondFn<R>, response: Handle<R>,
 pub fn give_back<R>(owner: &Arc<str>, function: RequestReleaseFn<R>, request: Handle<R>, flags: u32, userp: Kept) {
     // SAFETY: the function has this signature (see above).
     within(owner, || unsafe { function(request, flags, userp.0) });
+}
+
+/// Tells of a point of a request, by its number and its time.
+pub fn note_activity<T>(
+    owner: &Arc<str>,
+    function: ActivityFn<T>,
+    trace: Handle<T>,
+    (activity, ns): (u32, u64),
+    userp: Kept,
+) {
+    // SAFETY: the function has this signature (see above).
+    within(owner, || unsafe { function(trace, activity, ns, userp.0) });
+}
+
+/// A tensor of a request, for a function that is told of it.
+pub struct TensorTold<'a> {
+    /// The number of the point.
+    pub activity: u32,
+    /// Its name.
+    pub name: &'a CStr,
+    /// The number of its datatype.
+    pub datatype: u32,
+    /// Its first byte.
+    pub base: *const u8,
+    /// How many bytes it has.
+    pub bytes: usize,
+    /// Its dimensions.
+    pub shape: &'a [i64],
+    /// The kind of its memory, and the number of the GPU.
+    pub memory: (u32, i64),
+}
+
+/// Tells of a tensor.
+pub fn note_tensor<T>(
+    owner: &Arc<str>,
+    function: TensorActivityFn<T>,
+    trace: Handle<T>,
+    told: &TensorTold<'_>,
+    userp: Kept,
+) {
+    let TensorTold { activity, name, datatype, base, bytes, shape, memory } = *told;
+    let (shape, dims) = (shape.as_ptr(), shape.len() as u64);
+    let call = || {
+        // SAFETY: the function has this signature (see above). The name ends with a zero, `shape` has `dims` numbers, and the caller keeps the tensor's
+        // buffer, which has `bytes` bytes at `base`, during this call.
+        unsafe {
+            function(
+                trace,
+                activity,
+                name.as_ptr(),
+                datatype,
+                base.cast(),
+                bytes,
+                shape,
+                dims,
+                memory.0,
+                memory.1,
+                userp.0,
+            );
+        };
+    };
+    within(owner, call);
+}
+
+/// Returns a trace to its owner.
+pub fn release_trace<T>(owner: &Arc<str>, function: TraceReleaseFn<T>, trace: Handle<T>, userp: Kept) {
+    // SAFETY: the function has this signature (see above), and is called once for a trace.
+    within(owner, || unsafe { function(trace, userp.0) });
 }
 
 /// Reads and deletes the error that a function returned.

@@ -11,10 +11,10 @@ use std::sync::{Arc, PoisonError};
 use nerite_backend::{Outbox, elsewhere};
 use nerite_locks::Mutex;
 use nerite_memory::{Keep, Place, Slot};
-use nerite_request::{Deliver, PlaceQuery, Reply, Request, RequestTrace, Response, Status, Wanted};
+use nerite_request::{Deliver, PlaceQuery, PolicyData, Reply, Request, RequestTrace, Response, Status, Wanted};
 
 use super::callbacks;
-use super::{Counted, InferenceRequest, InferenceResponse, OutputAllocations, Respond};
+use super::{Counted, InferenceRequest, InferenceResponse, Observer, OutputAllocations, Respond};
 use crate::fault::Fault;
 use crate::reentry::check_not_asking;
 use crate::table::Handle;
@@ -41,8 +41,8 @@ enum Submission {
     /// It waits.
     #[default]
     Waits,
-    /// It waits, and will get this error.
-    Refused(Status),
+    /// It waits, and will get this error, and the trace.
+    Refused(Status, Option<Arc<RequestTrace>>),
     /// It waits no more.
     Over,
 }
@@ -54,12 +54,14 @@ struct FlightReply {
     id: CString,
     submission: Arc<Mutex<Submission>>,
     trace: Option<Arc<RequestTrace>>,
+    /// The data of inputs for instances of one host policy each.
+    of_policies: Vec<PolicyData>,
     // Dropped last: the request is returned after the last response.
     flight: Arc<Flight>,
 }
 
-/// Sends the request to its model. After an error, the request was not accepted and stays the backend's.
-pub fn fly(handle: Handle<InferenceRequest>, trace: Option<Arc<RequestTrace>>) -> Result<(), Fault> {
+/// Sends the request to its model, with its trace. After an error, neither was accepted, and both stay the backend's.
+pub fn fly(handle: Handle<InferenceRequest>, traced: &mut Option<Arc<RequestTrace>>) -> Result<(), Fault> {
     check_not_asking("ask another model")?;
     let request = handle.get()?;
     let models = request.server.models("TRITONSERVER_ServerInferAsync")?;
@@ -77,11 +79,22 @@ pub fn fly(handle: Handle<InferenceRequest>, trace: Option<Arc<RequestTrace>>) -
     let Some(respond) = asked.respond.clone() else {
         return Err(Fault::misuse("the inference request has no response function").of(&request.server.owner));
     };
-    let inputs = asked.tensors(&keep)?;
+    let config = || models.config(&request.model, request.version);
+    let (inputs, of_policies) = asked.tensors(&keep, config)?;
+    if !of_policies.is_empty() {
+        request.server.check_in_server("TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy")?;
+    }
+    let observer = traced.as_deref().and_then(Observer::of);
+    if let Some(observer) = observer {
+        // Its functions may be called after the last response.
+        observer.count(Some(request.server.flights.add()));
+    }
+    let trace = traced.take();
     let reply = FlightReply {
         places: OutputAllocations::new(respond.allocating.clone()),
         respond,
         id: asked.id.clone(),
+        of_policies,
         submission: Arc::clone(&submission),
         trace,
         flight,
@@ -104,7 +117,11 @@ pub fn fly(handle: Handle<InferenceRequest>, trace: Option<Arc<RequestTrace>>) -
     drop(refusals);
     let mut submission = submission.lock().unwrap_or_else(PoisonError::into_inner);
     match std::mem::replace(&mut *submission, Submission::Over) {
-        Submission::Refused(status) => {
+        Submission::Refused(status, trace) => {
+            if let Some(observer) = trace.as_deref().and_then(Observer::of) {
+                observer.count(None);
+            }
+            *traced = trace;
             // The backend may delete it or send it again at once, even if the memory of its inputs is still in use.
             request.land(number);
             Err(status.into())
@@ -156,7 +173,9 @@ impl Deliver for FlightReply {
             self.places.fill(content?)
         });
         self.places.next();
-        let made = content.map(|content| InferenceResponse::new(&request.server, &request.model, &self.id, content));
+        let made = content.map(|content| {
+            InferenceResponse::new(&request.server, (&request.model, request.has_labels), &self.id, content)
+        });
         let made = made.transpose().unwrap_or_else(|fault| {
             fault.of(&request.server.owner).told("TRITONSERVER_ServerInferAsync");
             None
@@ -167,7 +186,7 @@ impl Deliver for FlightReply {
     fn refuse(&mut self, why: Status) {
         let mut submission = self.submission.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*submission, Submission::Waits) {
-            *submission = Submission::Refused(why);
+            *submission = Submission::Refused(why, self.trace.take());
             return;
         }
         drop(submission);
@@ -188,6 +207,10 @@ impl Deliver for FlightReply {
 
     fn trace(&self) -> Option<Arc<RequestTrace>> {
         self.trace.clone()
+    }
+
+    fn policy_data(&self) -> &[PolicyData] {
+        &self.of_policies
     }
 
     fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {

@@ -1,17 +1,17 @@
 //! What does a backend's request to another model consist of?
 
 use std::ffi::CString;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
+use nerite_config::{ModelConfig, raw_input};
 use nerite_locks::Mutex;
-use nerite_memory::{Access, Buffer, Keep, Place, Reason, Slot};
-use nerite_request::{Cancel, Parameters, Sequence, SequenceId, Status};
+use nerite_memory::Keep;
+use nerite_request::{Cancel, Parameters, PolicyData, Sequence, SequenceId, Status};
 use nerite_tensor::{DataType, Shape, Tensor};
 
 use super::callbacks::{Kept, RequestReleaseFn, RespondFn};
-use super::{Allocating, Counted, InferenceResponse, ServerObject, c_text, object};
+use super::{Allocating, AskedInput, Counted, InferenceResponse, ServerObject, c_text, object};
 use crate::fault::Fault;
 
 /// `TRITONSERVER_InferenceRequest`.
@@ -22,6 +22,8 @@ pub struct InferenceRequest {
     pub model: String,
     /// The version of the model; `None` for the highest.
     pub version: Option<i64>,
+    /// Whether classes of the model's outputs have labels.
+    pub has_labels: bool,
     asked: Mutex<Asked>,
     /// The flag of its last flight.
     cancel: Mutex<Cancel>,
@@ -70,32 +72,15 @@ pub struct Respond {
     pub userp: Kept,
 }
 
-/// One input.
-pub struct AskedInput {
-    /// Its name.
-    pub name: String,
-    /// Type of its elements.
-    pub datatype: DataType,
-    /// Its dimensions.
-    pub shape: Shape,
-    parts: Vec<Part>,
-}
-
-/// A part of an input's bytes. It stays the backend's until the request is returned.
-struct Part {
-    base: Kept,
-    bytes: usize,
-    place: Place,
-}
-
 impl InferenceRequest {
     /// A request for that version of a model.
-    pub fn new(server: Arc<ServerObject>, model: String, version: Option<i64>) -> InferenceRequest {
+    pub fn new(server: Arc<ServerObject>, model: String, version: Option<i64>, has_labels: bool) -> InferenceRequest {
         let held = server.held.add();
         InferenceRequest {
             server,
             model,
             version,
+            has_labels,
             asked: Mutex::default(),
             cancel: Mutex::default(),
             last_flight: AtomicU64::new(0),
@@ -165,89 +150,67 @@ impl Asked {
     }
 
     /// Adds an input.
-    pub fn add_input(&mut self, name: String, datatype: DataType, shape: Shape) -> Result<(), Fault> {
-        if self.inputs.iter().any(|input| input.name == name) {
-            return Err(Status::invalid(format!("input '{name}' already exists in request")).into());
+    pub fn add_input(&mut self, input: AskedInput) -> Result<(), Fault> {
+        if self.inputs.iter().any(|one| one.name == input.name) {
+            return Err(self.invalid(&format!("input '{}' already exists in request", input.name)));
         }
-        self.inputs.push(AskedInput { name, datatype, shape, parts: Vec::new() });
+        self.inputs.push(input);
+        Ok(())
+    }
+
+    /// Adds an input whose name, datatype and shape are those of the model's only input. The request names it so until it is sent.
+    pub fn add_raw_input(&mut self, name: String) -> Result<(), Fault> {
+        if !self.inputs.is_empty() {
+            return Err(self.invalid(&format!("raw input '{name}' can't be added to request with other inputs")));
+        }
+        self.inputs.push(AskedInput::raw(name));
         Ok(())
     }
 
     /// The input of this name.
     pub fn input(&mut self, name: &str) -> Result<&mut AskedInput, Fault> {
-        let found = self.inputs.iter_mut().find(|input| input.name == name);
-        found.ok_or_else(|| Status::invalid(format!("input '{name}' does not exist in request")).into())
-    }
-
-    /// Its inputs as tensors over the backend's memory, which `keep` keeps.
-    pub fn tensors(&self, keep: &Arc<dyn Keep>) -> Result<Vec<Tensor>, Status> {
-        self.inputs.iter().map(|input| input.tensor(keep)).collect()
-    }
-}
-
-impl AskedInput {
-    /// Appends bytes.
-    pub fn append(&mut self, base: Kept, bytes: usize, memory: (u32, i64)) -> Result<(), Fault> {
-        let place = match memory.0 {
-            0 => Place::Host,
-            1 => Place::Pinned,
-            2 => {
-                return Err(Status::unsupported(format!(
-                    "input '{}' lies on GPU {}; inputs of requests that compiled backends make must lie in the host's memory in this version of \
-                     nerite",
-                    self.name, memory.1
-                ))
-                .into());
-            }
-            other => return Err(Fault::misuse(format!("there is no memory type {other}"))),
-        };
-        if base.0.is_null() && bytes > 0 {
-            return Err(Fault::misuse(format!("the {bytes} bytes of input '{}' are at NULL", self.name)));
+        match self.inputs.iter().position(|input| input.name == name) {
+            Some(at) => Ok(&mut self.inputs[at]),
+            None => Err(self.invalid(&format!("input '{name}' does not exist in request"))),
         }
-        if bytes > 0 {
-            self.parts.push(Part { base, bytes, place });
+    }
+
+    /// Its inputs as tensors over the backend's memory, which `keep` keeps, and the data of them for instances of one host policy each. `config` is
+    /// the model's configuration.
+    pub fn tensors(
+        &self,
+        keep: &Arc<dyn Keep>,
+        config: impl FnOnce() -> Result<Arc<ModelConfig>, Status>,
+    ) -> Result<(Vec<Tensor>, Vec<PolicyData>), Status> {
+        let mut of_policies = Vec::new();
+        for input in &self.inputs {
+            input.add_of_policies(&self.prefix(), keep, &mut of_policies)?;
         }
-        Ok(())
+        if self.inputs.iter().any(|input| input.is_raw) {
+            return Ok((vec![self.raw_tensor(&*config()?, keep)?], of_policies));
+        }
+        let tensors = self.inputs.iter().map(|input| input.tensor(keep)).collect::<Result<_, _>>()?;
+        Ok((tensors, of_policies))
     }
 
-    /// Removes all bytes.
-    pub fn clear(&mut self) {
-        self.parts.clear();
+    fn raw_tensor(&self, config: &ModelConfig, keep: &Arc<dyn Keep>) -> Result<Tensor, Status> {
+        let (known, bytes) = (config.inputs(), self.inputs.iter().map(AskedInput::byte_size).sum());
+        let found = raw_input(&config.name, config.max_batch_size, &known, self.inputs.len(), bytes);
+        let (spec, datatype, shape) = found.map_err(|text| Status::invalid(format!("{}{text}", self.prefix())))?;
+        let only = self.inputs.first().ok_or_else(|| Status::internal("a raw request has an input"))?;
+        let data = if datatype == DataType::Bytes { only.as_string(keep)? } else { only.data(keep)? };
+        Ok(Tensor { name: spec.name.clone(), datatype, shape: Shape::from_vec(shape), data })
     }
 
-    fn tensor(&self, keep: &Arc<dyn Keep>) -> Result<Tensor, Status> {
-        let data = match &self.parts[..] {
-            [] => Buffer::empty(),
-            [only] => only.buffer(keep),
-            parts => joined(&self.name, parts, keep)?,
-        };
-        Ok(Tensor { name: self.name.as_str().into(), datatype: self.datatype, shape: self.shape.clone(), data })
+    /// `[request id: x] `, with which Triton begins the texts of these errors.
+    fn prefix(&self) -> String {
+        let id = self.id.to_string_lossy();
+        format!("[request id: {}] ", if id.is_empty() { "<id_unknown>" } else { &id })
     }
-}
 
-impl Part {
-    fn buffer(&self, keep: &Arc<dyn Keep>) -> Buffer {
-        let Some(base) = NonNull::new(self.base.0.cast::<u8>()) else { return Buffer::empty() };
-        // SAFETY: by the contract of `TRITONSERVER_InferenceRequestAppendInputData` `bytes` initialised bytes lie at `base` and stay there
-        // until the request's release function is called, which is when `keep` is dropped. They may be a client's region, which others
-        // write, so they count as shared, and no slice of them is made.
-        unsafe { Buffer::from_raw(base, self.bytes, self.place, Access::Shared, Arc::clone(keep)) }
+    fn invalid(&self, text: &str) -> Fault {
+        Status::invalid(format!("{}{text}", self.prefix())).into()
     }
-}
-
-/// Copies the parts to one piece of memory, because a model takes each input as one piece.
-fn joined(name: &str, parts: &[Part], keep: &Arc<dyn Keep>) -> Result<Buffer, Status> {
-    let what = format!("input '{name}'");
-    let total = parts.iter().try_fold(0usize, |sum, part| sum.checked_add(part.bytes));
-    let total = total.ok_or_else(|| Status::invalid(format!("{what} has more bytes than there are")))?;
-    let mut slot = Slot::try_heap(total).map_err(|refused| Status::no_memory(&what, refused))?;
-    let mut at = 0;
-    for part in parts {
-        let copied = slot.fill_from(at, &part.buffer(keep), Reason::ModelRequest);
-        copied.map_err(|error| Status::internal(format!("{what}: {error}")))?;
-        at += part.bytes;
-    }
-    Ok(slot.filled().into_buffer())
 }
 
 #[cfg(test)]
@@ -259,7 +222,8 @@ mod tests {
     use super::*;
 
     fn request() -> InferenceRequest {
-        InferenceRequest::new(Arc::new(ServerObject::new(&Arc::from("b"), Models::none(), None)), "m".to_owned(), None)
+        let server = ServerObject::new(&Arc::from("b"), Models::none(), None);
+        InferenceRequest::new(Arc::new(server), "m".to_owned(), None, false)
     }
 
     #[test]

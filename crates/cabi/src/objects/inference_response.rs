@@ -1,8 +1,11 @@
 //! How does a backend get another model's response?
 
-use std::ffi::CString;
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_char};
+use std::sync::{Arc, PoisonError};
 
+use nerite_backend::ClassLabels;
+use nerite_locks::Mutex;
 use nerite_memory::{Buffer, Place, Reason};
 use nerite_request::{InferResponse, Output, Status};
 use nerite_tensor::{DataType, Shape};
@@ -25,7 +28,18 @@ pub struct InferenceResponse {
     pub parameters: Vec<(CString, Value)>,
     /// Its outputs.
     pub outputs: Vec<ReturnedOutput>,
+    labels: Labels,
     _held: Counted,
+}
+
+/// The labels of the classes of a response's outputs.
+enum Labels {
+    /// The model has none.
+    None,
+    /// Those of the model, and the texts that the backend got.
+    Some { all: Arc<ClassLabels>, told: Mutex<BTreeMap<(u32, usize), CString>> },
+    /// Another process has them.
+    Elsewhere,
 }
 
 object!(InferenceResponse, 20, "inference response");
@@ -45,10 +59,10 @@ pub struct ReturnedOutput {
 }
 
 impl InferenceResponse {
-    /// The response to the request called `id` of the model called `model`.
+    /// The response to the request called `id` of the model called `model`, whose classes may have labels.
     pub fn new(
         server: &ServerObject,
-        model: &str,
+        (model, has_labels): (&str, bool),
         id: &CString,
         content: Result<Returned, Status>,
     ) -> Result<InferenceResponse, Fault> {
@@ -60,6 +74,7 @@ impl InferenceResponse {
             error: Handle::NULL,
             parameters: Vec::new(),
             outputs: Vec::new(),
+            labels: Labels::None,
             _held: held,
         };
         match content {
@@ -69,10 +84,45 @@ impl InferenceResponse {
                 made.parameters =
                     response.parameters.iter().map(|(key, value)| (c_text(key), Value::from(value))).collect();
                 made.outputs = outputs;
+                if has_labels {
+                    made.labels = Labels::of(server, model, made.version);
+                }
             }
             Err(status) => made.error = Handle::to(Arc::new(ErrorObject::from(&status)))?,
         }
         Ok(made)
+    }
+}
+
+impl InferenceResponse {
+    /// The label of this class of an output; NULL if it has none. The text lives as long as the response.
+    pub fn label(&self, index: u32, output: &ReturnedOutput, class: usize) -> Result<*const c_char, Fault> {
+        let (all, told) = match &self.labels {
+            Labels::None => return Ok(std::ptr::null()),
+            Labels::Some { all, told } => (all, told),
+            Labels::Elsewhere => {
+                return Err(Status::unsupported(
+                    "TRITONSERVER_InferenceResponseOutputClassificationLabel is not supported in a process of its own, which does not have the \
+                     labels of other models; a backend in the server's own process has them ('isolated' is 'false')",
+                )
+                .into());
+            }
+        };
+        let labels = output.name.to_str().ok().and_then(|name| all.get(name));
+        let Some(label) = labels.and_then(|labels| labels.get(class)).filter(|label| !label.is_empty()) else {
+            return Ok(std::ptr::null());
+        };
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(told.entry((index, class)).or_insert_with(|| c_text(label)).as_ptr())
+    }
+}
+
+impl Labels {
+    /// Those of the version that answered.
+    fn of(server: &ServerObject, model: &str, version: i64) -> Labels {
+        let models = server.models("TRITONSERVER_InferenceResponseOutputClassificationLabel");
+        let all = models.ok().and_then(|models| models.labels(model, Some(version)));
+        all.map_or(Labels::Elsewhere, |all| Labels::Some { all, told: Mutex::default() })
     }
 }
 

@@ -206,6 +206,17 @@ impl ServerObject {
         Ok(reports?.get(function)?)
     }
 
+    /// Refuses what a process of its own does not send to the server with a request.
+    pub fn check_in_server(&self, what: &str) -> Result<(), Status> {
+        if self.program.is_some() || self.reports.is_some() {
+            return Ok(());
+        }
+        Err(Status::unsupported(format!(
+            "{what} is not supported for a request of '{}' here: a backend in the server's own process may use it ('isolated' is 'false')",
+            self.owner
+        )))
+    }
+
     /// The calls of the program that made the server; an error for all others.
     pub fn calls(&self) -> Result<&Arc<dyn ServerCalls>, Fault> {
         let refused = || Fault::misuse("the server is not the backend's: only the program that made it may ask this");

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use nerite_backend::{Job, Times, WaitingRequest};
 use nerite_config::ModelConfig;
 use nerite_locks::Mutex;
-use nerite_request::{Cancel, Parameters, Sequence, SequenceId, Status};
+use nerite_request::{Cancel, Parameters, PolicyData, Sequence, SequenceId, Status};
 use nerite_tensor::{DataType, Shape, Tensor};
 use smallvec::SmallVec;
 
@@ -70,8 +70,9 @@ impl RequestObject {
         let way = Way::Waits(job.cancel().clone());
         let said = Said { id: job.id(), sequence: job.sequence(), parameters: job.parameters() };
         let mut request = RequestObject::of(said, job.timeout_us(), wanted, way, model);
+        let of_policies = job.responder().policy_data().to_vec();
         let (tensors, responder) = job.divide();
-        if let Err(fault) = request.add(tensors, model) {
+        if let Err(fault) = request.add(tensors, &of_policies, model) {
             responder.refuse(fault.told("TRITONBACKEND_ModelInstanceExecute"));
             return None;
         }
@@ -87,7 +88,7 @@ impl RequestObject {
         let way = Way::Waits(waiting.cancel.clone());
         let WaitingRequest { id, sequence, parameters, timeout_us, .. } = waiting;
         let mut request = RequestObject::of(Said { id, sequence, parameters }, *timeout_us, wanted, way, model);
-        request.add(waiting.inputs.iter().cloned(), model)?;
+        request.add(waiting.inputs.iter().cloned(), &[], model)?;
         Ok(request)
     }
 
@@ -116,12 +117,13 @@ impl RequestObject {
     fn add(
         &mut self,
         tensors: impl IntoIterator<Item = Tensor, IntoIter: ExactSizeIterator>,
+        of_policies: &[PolicyData],
         model: &ModelObject,
     ) -> Result<(), Fault> {
         let tensors = tensors.into_iter();
         self.inputs.reserve_exact(tensors.len());
         for tensor in tensors {
-            let input = Arc::new(InputObject::new(model.c_name(&tensor.name), tensor));
+            let input = Arc::new(InputObject::new(model.c_name(&tensor.name), tensor, of_policies));
             self.inputs.push((Handle::to(Arc::clone(&input))?, input));
         }
         Ok(())

@@ -11,7 +11,7 @@ use nerite_memory::{Place, Slot};
 use nerite_request::{Cancel, RequestTrace, Status};
 use nerite_tensor::Tensor;
 
-use super::{Counted, TraceObject, TraceOf};
+use super::{Counted, TraceObject, TraceOf, told_handle};
 use crate::fault::Fault;
 use crate::table::Handle;
 
@@ -188,9 +188,13 @@ impl ResponsePath {
     /// The trace of the request; NULL if it has none. It is deleted with this path.
     pub fn trace(&self, of: impl FnOnce() -> TraceOf) -> Result<Handle<TraceObject>, Fault> {
         let Some(traced) = &self.traced else { return Ok(Handle::NULL) };
+        // Who is told of the trace has a handle of it, and deletes it.
+        if let Some(told) = told_handle(traced) {
+            return Ok(told);
+        }
         let mut made = self.trace.lock().unwrap_or_else(PoisonError::into_inner);
         if made.is_null() {
-            *made = Handle::to(Arc::new(TraceObject::new(Arc::clone(traced), of())))?;
+            *made = Handle::to(Arc::new(TraceObject::by_server(Arc::clone(traced), Some(of()))))?;
         }
         Ok(*made)
     }

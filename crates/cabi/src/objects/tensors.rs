@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
 use nerite_locks::Mutex;
-use nerite_memory::{Place, Slot};
-use nerite_request::{Code, Status};
+use nerite_memory::{Buffer, Place, Slot};
+use nerite_request::{Code, PolicyData, Status};
 use nerite_tensor::{DataType, Name, Shape, Tensor};
 
 use super::{BufferAttributes, ResponsePath, c_text, object};
@@ -19,15 +19,29 @@ pub struct InputObject {
     pub name: Arc<CStr>,
     /// The tensor.
     pub tensor: Tensor,
+    /// Its data for instances of one host policy each, by the policy's name.
+    of_policies: Vec<(Name, Buffer)>,
     attributes: Mutex<Handle<BufferAttributes>>,
 }
 
 object!(InputObject, 10, "input");
 
 impl InputObject {
-    /// One input of a request.
-    pub fn new(name: Arc<CStr>, tensor: Tensor) -> InputObject {
-        InputObject { name, tensor, attributes: Mutex::default() }
+    /// One input of a request, with what the request has for instances of one host policy each.
+    pub fn new(name: Arc<CStr>, tensor: Tensor, of_policies: &[PolicyData]) -> InputObject {
+        let own = of_policies.iter().filter(|one| one.input == tensor.name);
+        let of_policies = own.map(|one| (one.policy.clone(), one.data.clone())).collect();
+        InputObject { name, tensor, of_policies, attributes: Mutex::default() }
+    }
+
+    /// Its data for instances of the host policy that `policy` reads. Where that has no data of its own, it is that of all others.
+    pub fn data_for(&self, policy: impl FnOnce() -> Option<String>) -> &Buffer {
+        if self.of_policies.is_empty() {
+            return &self.tensor.data;
+        }
+        let policy = policy();
+        let own = self.of_policies.iter().find(|(name, _)| Some(name.as_str()) == policy.as_deref());
+        own.map_or(&self.tensor.data, |(_, data)| data)
     }
 
     /// The attributes of its buffer. They are deleted with it.

@@ -1,24 +1,43 @@
-//! What does a backend see of the trace of a request?
+//! What do a backend and a program see of the trace of a request?
 
-use std::ffi::CString;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::ffi::{CStr, CString};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError, Weak};
 
 use nerite_locks::Mutex;
-use nerite_request::RequestTrace;
+use nerite_request::{NewTrace, RequestTrace};
 
-use super::object;
+use super::{ServerObject, object};
+use crate::fault::Fault;
+use crate::table::Handle;
 
 /// `TRITONSERVER_InferenceTrace`.
 pub struct TraceObject {
-    trace: Arc<RequestTrace>,
-    /// The model and the id of the request.
-    pub of: TraceOf,
+    traced: Traced,
+    of: OnceLock<TraceOf>,
     context: Mutex<CString>,
 }
 
 object!(TraceObject, 21, "inference trace");
 
-/// The model and the id of a traced request. Empty before the request was sent.
+enum Traced {
+    /// A request that the server traces.
+    ByServer(Arc<RequestTrace>),
+    /// A request whose points the functions of a backend, or of the program, are told.
+    ByFunctions(Told),
+}
+
+/// A trace that functions are told of. They get its handle, and delete it when the server has released it.
+struct Told {
+    id: u64,
+    parent: u64,
+    trace: Weak<RequestTrace>,
+    /// The trace, while the server does not have it.
+    unsent: Mutex<Option<Arc<RequestTrace>>>,
+    is_deleted: AtomicBool,
+}
+
+/// The model and the id of a traced request.
 #[derive(Clone, Default)]
 pub struct TraceOf {
     /// The model.
@@ -30,18 +49,116 @@ pub struct TraceOf {
 }
 
 impl TraceObject {
-    /// The trace of one request.
-    pub fn new(trace: Arc<RequestTrace>, of: TraceOf) -> TraceObject {
-        TraceObject { trace, of, context: Mutex::default() }
+    /// The trace of a request that the server traces. Model and id are not known before the request is sent.
+    pub fn by_server(trace: Arc<RequestTrace>, of: Option<TraceOf>) -> TraceObject {
+        let known = OnceLock::new();
+        if let Some(of) = of {
+            known.get_or_init(|| of);
+        }
+        TraceObject { traced: Traced::ByServer(trace), of: known, context: Mutex::default() }
+    }
+
+    /// A trace that functions are told of.
+    pub fn by_functions(made: NewTrace) -> TraceObject {
+        let NewTrace { id, parent, trace } = made;
+        let told = Told { id, parent, trace, unsent: Mutex::default(), is_deleted: AtomicBool::new(false) };
+        TraceObject { traced: Traced::ByFunctions(told), of: OnceLock::new(), context: Mutex::default() }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> u64 {
+        match &self.traced {
+            Traced::ByServer(trace) => trace.id(),
+            Traced::ByFunctions(told) => told.id,
+        }
+    }
+
+    /// The id of the request that asked for this one.
+    pub fn parent(&self) -> u64 {
+        match &self.traced {
+            Traced::ByServer(trace) => trace.parent(),
+            Traced::ByFunctions(told) => told.parent,
+        }
+    }
+
+    /// The model; empty before the request was sent.
+    pub fn model(&self) -> &CStr {
+        self.of.get().map_or(c"", |of| &of.model)
+    }
+
+    /// The model's version; 0 before the request was sent.
+    pub fn version(&self) -> i64 {
+        self.of.get().map_or(0, |of| of.version)
+    }
+
+    /// The client's own name for the request; empty before it was sent.
+    pub fn request_id(&self) -> &CStr {
+        self.of.get().map_or(c"", |of| &of.request_id)
+    }
+
+    /// Sets model and id, once.
+    pub fn is_of(&self, of: impl FnOnce() -> TraceOf) {
+        self.of.get_or_init(of);
     }
 
     /// The trace that gets its notes.
-    pub fn traced(&self) -> Arc<RequestTrace> {
-        Arc::clone(&self.trace)
+    pub fn traced(&self) -> Result<Arc<RequestTrace>, Fault> {
+        match &self.traced {
+            Traced::ByServer(trace) => Ok(Arc::clone(trace)),
+            Traced::ByFunctions(told) => {
+                told.trace.upgrade().ok_or_else(|| Fault::misuse("the trace was released before"))
+            }
+        }
     }
 
-    /// A text that the backend's own tracing code keeps with it.
+    /// A text that the code that traces keeps with it.
     pub fn context(&self) -> MutexGuard<'_, CString> {
         self.context.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it was deleted by its owner.
+    pub fn is_deleted(&self) -> bool {
+        matches!(&self.traced, Traced::ByFunctions(told) if told.is_deleted.load(Ordering::Acquire))
+    }
+
+    /// Gives the trace back to its owner: the server did not take it.
+    pub fn put_back(&self, trace: Arc<RequestTrace>) {
+        if let Traced::ByFunctions(told) = &self.traced {
+            *told.unsent() = Some(trace);
+        }
+    }
+}
+
+impl Told {
+    fn unsent(&self) -> MutexGuard<'_, Option<Arc<RequestTrace>>> {
+        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Handle<TraceObject> {
+    /// The trace, which is the server's from now on.
+    pub fn take_off(self, server: &ServerObject) -> Result<Arc<RequestTrace>, Fault> {
+        let object = self.get()?;
+        let Traced::ByFunctions(told) = &object.traced else { return self.take()?.traced() };
+        server.check_in_server("a trace of TRITONSERVER_InferenceTraceNew")?;
+        let sent = told.unsent().take();
+        sent.ok_or_else(|| Fault::misuse("the trace is the server's until its release function is called"))
+    }
+
+    /// Deletes the trace. Its owner is told nothing more.
+    pub fn delete(self) -> Result<(), Fault> {
+        let is_the_servers = |told: &Told| told.unsent().is_none() && told.trace.strong_count() > 0;
+        let object = self.take_when(|object| match &object.traced {
+            Traced::ByFunctions(told) if is_the_servers(told) => {
+                Err(Fault::misuse("the trace is the server's until its release function is called"))
+            }
+            Traced::ByServer(_) | Traced::ByFunctions(_) => Ok(()),
+        })?;
+        if let Traced::ByFunctions(told) = &object.traced {
+            told.is_deleted.store(true, Ordering::Release);
+            let unsent = told.unsent().take();
+            drop(unsent);
+        }
+        Ok(())
     }
 }

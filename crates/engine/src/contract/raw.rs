@@ -1,49 +1,19 @@
 //! Which tensor is a body that has no description of its tensors?
 
+use nerite_config::raw_input;
 use nerite_memory::{Buffer, Reason, Slot};
 use nerite_request::{InferInput, Source, Status};
-use nerite_tensor::{DataType, Shape, element_count};
+use nerite_tensor::{DataType, Shape};
 
 use super::{Contract, Prefix};
 
 /// The model's one input, with `body` as its data: a batch of one, the one free dimension worked out from the size.
 pub(super) fn input_of(request: Prefix<'_>, body: Buffer, contract: &Contract<'_>) -> Result<InferInput, Status> {
-    let [spec] = contract.inputs else {
-        return Err(Status::invalid(format!(
-            "{request}Raw request must only have 1 input (found 1) to be deduced but got {} inputs in '{}' model configuration",
-            contract.inputs.len(),
-            contract.model
-        )));
-    };
-    let datatype = spec.data_type.unwrap_or(DataType::Bytes);
-    let batch = (contract.batch_max > 0).then_some(1);
-    let mut shape: Shape = batch.into_iter().chain(spec.dims.iter().copied()).collect();
-    if datatype == DataType::Bytes {
-        if spec.dims[..] != [1] {
-            return Err(Status::invalid(format!(
-                "{request}For BYTE datatype raw input '{}', the model must have input shape [1]",
-                spec.name
-            )));
-        }
-        shape = batch.into_iter().chain([1]).collect();
-        let data = with_length(&body)?;
-        return Ok(InferInput { name: spec.name.clone(), datatype, shape, source: Source::Inline(data) });
-    }
-    if spec.dims.iter().filter(|dim| **dim == -1).count() > 1 {
-        return Err(Status::invalid(format!(
-            "{request}The shape of the raw input '{}' can not be deduced because there are more than one variable-sized dimension",
-            spec.name
-        )));
-    }
-    let fixed: Vec<i64> = shape.iter().copied().filter(|dim| *dim != -1).collect();
-    let fixed = element_count(&fixed).unwrap_or(1).max(1) as usize * datatype.size().unwrap_or(1);
-    let free = (body.len() / fixed) as i64;
-    for dim in &mut shape {
-        if *dim == -1 {
-            *dim = free;
-        }
-    }
-    Ok(InferInput { name: spec.name.clone(), datatype, shape, source: Source::Inline(body) })
+    let Contract { model, batch_max, inputs, .. } = *contract;
+    let found = raw_input(model, batch_max, inputs, 1, body.len());
+    let (spec, datatype, shape) = found.map_err(|text| Status::invalid(format!("{request}{text}")))?;
+    let data = if datatype == DataType::Bytes { with_length(&body)? } else { body };
+    Ok(InferInput { name: spec.name.clone(), datatype, shape: Shape::from_vec(shape), source: Source::Inline(data) })
 }
 
 fn with_length(body: &Buffer) -> Result<Buffer, Status> {
