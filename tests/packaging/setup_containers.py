@@ -79,11 +79,12 @@ def is_there() -> bool:
 
 def unpack(packages: tuple[str, ...], work: pathlib.Path) -> pathlib.Path:
     """The files of the packages and of all that they depend on, as if nothing was installed before."""
-    archives, root = work / "archives", work / "root"
+    archives, root, nothing = work / "archives", work / "root", work / "status"
+    nothing.touch()
     (archives / "partial").mkdir(parents=True)
     root.mkdir()
     command = ["apt-get", "install", "--download-only", "--no-install-recommends", "-y", "-qq"]
-    options = ["-o", "APT::Sandbox::User=root", "-o", "Dir::State::status=/dev/null", "-o", f"Dir::Cache::archives={archives}"]
+    options = ["-o", "APT::Sandbox::User=root", "-o", f"Dir::State::status={nothing}", "-o", f"Dir::Cache::archives={archives}"]
     subprocess.run([*command, *options, *packages], check=True, stdout=subprocess.DEVNULL)
     for archive in sorted(archives.glob("*.deb")):
         files = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", archive], stdout=subprocess.PIPE)
