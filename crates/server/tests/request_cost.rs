@@ -47,6 +47,11 @@ const LONG: Asked<'_> = (
 );
 const ONNX: Asked<'_> = ("onnx", &["INPUT0", "INPUT1"], &["OUTPUT0", "OUTPUT1"]);
 
+/// A line that takes a lock in fewer requests than this takes it by the clock, or for runs that were slow on a busy machine.
+const RARE_BELOW: f64 = 0.25;
+/// The most of those together for one request.
+const RARE_MAX: f64 = 1.0;
+
 /// What one request costs.
 struct Cost {
     allocations: f64,
@@ -57,6 +62,12 @@ struct Cost {
 impl Cost {
     fn sum(&self) -> f64 {
         self.allocations + self.locks.values().sum::<f64>()
+    }
+
+    /// Locks that requests take, and those that the server takes by the clock meanwhile. The latter are more for each request on a busy machine.
+    fn regular_and_rare_locks(&self) -> (f64, f64) {
+        let (regular, rare): (Vec<f64>, Vec<f64>) = self.locks.values().partition(|times| **times >= RARE_BELOW);
+        (regular.iter().sum(), rare.iter().sum())
     }
 
     /// The share of requests that ran on a worker: the pool's lock is taken a third time for them.
@@ -134,7 +145,7 @@ fn locks() -> BTreeMap<String, u64> {
 
 #[track_caller]
 fn check(protocol: &str, asked: Asked<'_>, found: Cost, allocations_max: f64, locks_max: f64) {
-    let (allocations, locks, on_workers) = (found.allocations, found.locks.values().sum::<f64>(), found.on_workers());
+    let (allocations, (locks, rare), on_workers) = (found.allocations, found.regular_and_rare_locks(), found.on_workers());
     println!(
         "{protocol:8} {:.8} {allocations:5.1} allocations, at most {allocations_max}; {locks:5.1} locks, at most {locks_max}",
         asked.0
@@ -150,6 +161,7 @@ fn check(protocol: &str, asked: Asked<'_>, found: Cost, allocations_max: f64, lo
         asked.0
     );
     assert!(locks <= locks_max, "{protocol}, {}: {locks} locks per request", asked.0);
+    assert!(rare <= RARE_MAX, "{protocol}, {}: {rare} locks per request, each line in few of them", asked.0);
 }
 
 /// A request whose tensors all lie in shared memory.
@@ -185,9 +197,8 @@ fn a_request_through_shared_memory_costs_few_allocations_and_locks() {
         http.register_system_region(REGION, &key, 0, 4096).await.unwrap();
         session.register_system_region(REGION, &key, 0, 4096).await.unwrap();
         // The scheduler's lock is taken when a request comes and when its run ends, and once more on a worker, where runs go that were slow lately.
-        // A session adds its table of requests in flight, twice, and its outbox. The rest is for what the server does by the clock meanwhile, which is
-        // more for each request on a busy machine.
-        let locks = [3.6, 3.6, 6.6, 6.6];
+        // A session adds its table of requests in flight, twice, and its outbox.
+        let locks = [3.1, 3.1, 6.1, 6.1];
         // A call over gRPC whose message comes behind its head gets a task of its own, which is two allocations more. A net costs eight on the
         // embedded engine, which are the engine's own. A prepared call of one input and one output allocates nothing.
         let most =
