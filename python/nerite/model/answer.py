@@ -215,7 +215,10 @@ class Answer:
         known = prepared and prepared.written(tensor, array)
         if known and not self._is_placed:
             view, told = known
-            view[...] = array
+            if device is None:
+                view[...] = array
+            else:
+                device.copy_to(view)
             return told  # type: ignore[no-any-return]
         byte_size = array.nbytes
         _, segment, offset, capacity, fixed = place

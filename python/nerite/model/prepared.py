@@ -47,9 +47,14 @@ class Prepared:
         """Makes the arrays over the inputs, if that is possible."""
         if self._is_refused:
             return
+        held = [memory[segment] for segment in self.input_segments]
+        if any(type(one) is not np.ndarray for one in held):
+            # A region on a GPU.
+            self._is_refused = True
+            return
         made = []
-        for name, datatype, shape, segment, offset, _ in request["inputs"]:
-            array = np.ndarray(shape, NUMPY_DTYPES[datatype], memory[segment], offset)  # type: ignore[index]
+        for (name, datatype, shape, _, offset, _), one in zip(request["inputs"], held):
+            array = np.ndarray(shape, NUMPY_DTYPES[datatype], one, offset)
             array.flags.writeable = False
             made.append((name, datatype, array))
         self._memory = memory
