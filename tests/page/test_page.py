@@ -1,6 +1,8 @@
 """Can a person use the page?"""
 
 import json
+import re
+import shutil
 import threading
 
 import numpy as np
@@ -191,6 +193,42 @@ def test_a_load_that_fails_says_why(page, shown):
     page.press("Reload", "main")
     page.until(lambda: not page.all("main .error"), "the reload went well")
     page.sees("main .badge", "ready")
+
+
+def ready_models(page) -> tuple[int, int, int]:
+    """What the tile of the first view says: how many models are ready, should be, and failed."""
+    page.press("Overview", "nav")
+    page.sees(".tile", "Models ready")
+    # Platforms are told by the server's list of models. Until that comes, the metrics are all there is.
+    page.sees("main table", "onnxruntime_onnx")
+    (tile,) = (one.text for one in page.all(".tile") if one.text.startswith("Models ready"))
+    ready, wanted, failed = re.fullmatch(r"Models ready\n(\d+) of (\d+)(?:\n(\d+) unavailable)?", tile).groups(default="0")
+    return int(ready), int(wanted), int(failed)
+
+
+def test_a_model_that_fails_is_counted_where_one_looks_first(page, shown):
+    name = "broken_by_a_name_that_is_longer_than_a_phone_is_wide_and_by_its_file"
+    folder = shown.repository / name
+    ready, wanted, failed = ready_models(page)
+    with open_client("http", shown) as client:
+        client.unload("simple")
+        # One that was unloaded need not be up.
+        page.until(lambda: ready_models(page) == (ready - 1, wanted - 1, failed), "one less is wanted")
+        client.load("simple")
+        (folder / "1").mkdir(parents=True)
+        (folder / "1" / "model.onnx").write_bytes(b"nothing")
+        try:
+            with pytest.raises(Exception, match="load failed"):
+                client.load(name)
+            page.until(lambda: ready_models(page) == (ready, wanted + 1, failed + 1), "one failed")
+            page.resize(360, 740)
+            page.sees(".model-name", name)
+            cell = next(one for one in page.all("main td:first-child") if name in one.text)
+            assert cell.value_of_css_property("text-align") == "left" and page.overflow() <= 0
+            page.take_picture("phone_failed")
+        finally:
+            shutil.rmtree(folder)
+            client.unload(name)
 
 
 @pytest.mark.parametrize("view", ["#/", "#/models", "#/models/digits", "#/models/simple", "#/memory"])

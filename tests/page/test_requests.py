@@ -66,6 +66,8 @@ def test_requests_appear_with_their_phases(page):
     page.sees(".facts", "<b>mine</b>")
     page.sees(".facts", "HTTP")
     page.take_picture("requests")
+    # The list says which colour is which phase.
+    assert [one.text for one in page.all("main .legend li")] == ["Receive", "Queue", "Batch", "Compute", "Output", "Send"]
     page.press("Close", "main")
     page.until(lambda: not page.all(".facts dt") or not page.find(".facts").is_displayed(), "it is closed")
 

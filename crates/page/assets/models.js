@@ -26,6 +26,15 @@ function known(state) {
   return byIdentifier;
 }
 
+// How many models should be up, how many of them are, and how many failed. One that was unloaded need not be up.
+export function countModels(state) {
+  const all = [...known(state).values()];
+  const isUp = (versions) => versions.some((entry) => entry.state === "READY");
+  const isWanted = (versions) => versions.some((entry) => entry.state && entry.reason !== "unloaded");
+  const hasFailed = (versions) => versions.some((entry) => entry.state === "UNAVAILABLE" && entry.reason && entry.reason !== "unloaded");
+  return { ready: all.filter(isUp).length, wanted: all.filter(isWanted).length, failed: all.filter((versions) => !isUp(versions) && hasFailed(versions)).length };
+}
+
 const namesOf = (models) => new Map([...models].map(([identifier, [first]]) => [identifier, first?.name ?? identifier]));
 
 function stateBadge({ state, reason }) {

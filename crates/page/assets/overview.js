@@ -3,7 +3,7 @@
 import { bytes, el, micros, number, show } from "./dom.js";
 import { busiest, copies, field, label, other, total, totalOf } from "./metrics.js";
 import { bars, plot } from "./plots.js";
-import { modelTable } from "./models.js";
+import { countModels, modelTable } from "./models.js";
 
 const LINES = 6;
 const PHASES = [["Queue", "queueUs", "c2"], ["Batch input", "inputUs", "c1"], ["Compute", "inferUs", "c0"], ["Output", "outputUs", "c3"]];
@@ -32,7 +32,7 @@ export function overview(state) {
       const { history } = state;
       const { last } = history;
       if (!last) return;
-      show(tiles, ...tileNodes(history));
+      show(tiles, ...tileNodes(history, countModels(state)));
       const names = busiest(history, LINES);
       const all = new Map([...last.models].map(([identifier, { name }]) => [identifier, name]));
       const line = (points) => (identifier, at) => ({ name: label(all, identifier), colour: `c${at}`, points: points(identifier) });
@@ -45,13 +45,12 @@ export function overview(state) {
   };
 }
 
-function tileNodes(history) {
+function tileNodes(history, models) {
   const { last } = history;
   const latestOf = (points) => points.at(-1)?.[1];
   const rate = (of) => latestOf(history.rates(of)) ?? NaN;
   const mean = latestOf(history.means(totalOf("requestUs"), totalOf("success")));
   const copied = (sample) => copies(sample).reduce((sum, [, value]) => sum + value, 0);
-  const ready = [...last.models.values()].filter((model) => model.ready > 0).length;
   const memoryUsed = other("nv_cpu_memory_used_bytes")(last);
   const all = [
     ["Requests per second", number(rate(totalOf("success")))],
@@ -59,7 +58,7 @@ function tileNodes(history) {
     ["Failures per second", number(rate(totalOf("failure")))],
     ["Waiting in queues", number(total(last, "pending"))],
     ["Copied per second", bytes(rate(copied))],
-    ["Models ready", `${ready} of ${last.models.size}`],
+    ["Models ready", `${models.ready} of ${models.wanted}`, models.failed ? `${models.failed} unavailable` : ""],
     ["Processor", last.others.has("nv_cpu_utilization") ? `${Math.round(100 * other("nv_cpu_utilization")(last))} %` : "–"],
     ["Memory", memoryUsed ? bytes(memoryUsed) : "–", memoryUsed ? `of ${bytes(other("nv_cpu_memory_total_bytes")(last))}` : ""],
   ];

@@ -2,7 +2,7 @@
 
 import { el, freshId, micros, show, table } from "./dom.js";
 import * as server from "./server.js";
-import { fall, phasesOf, spansOf } from "./waterfall.js";
+import { fall, legendOfPhases, phasesOf, spansOf } from "./waterfall.js";
 
 const KEPT_MAX = 200;
 
@@ -17,7 +17,7 @@ export function requests(state) {
     el("section", { class: "card" },
       el("div", { class: "head" }, el("h2", { class: "grow", text: "The last ones" }),
         el("span", { class: "row" }, el("label", { for: wanted.id, text: "Model" }), wanted, el("label", { class: "check", for: paused.id }, paused, "Pause"))),
-      rows));
+      legendOfPhases(), rows));
   node.style.setProperty("display", "contents");
   let kept = [];
   let after = 0;

@@ -16,6 +16,13 @@ const PHASES = [
 ];
 const ROWS_MAX = 40;
 
+// Which colour is which phase. The first of a colour stands for all of it.
+export function legendOfPhases() {
+  const names = new Map();
+  for (const [name, , , colour] of PHASES) if (!names.has(colour)) names.set(colour, name);
+  return el("ul", { class: "legend" }, [...names].map(([colour, name]) => el("li", {}, el("i", { class: `dot ${colour}` }), el("span", { text: name }))));
+}
+
 // The requests of a trace: the page's own first, then those that models made for it, each with its phases in µs.
 export function phasesOf(trace) {
   const requests = new Map();
