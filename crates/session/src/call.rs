@@ -12,9 +12,9 @@ use v1::server_message::Answer;
 
 use crate::answer::{CallOutcome, lease_message};
 use crate::limits::{DESCRIPTORS_MAX, INFERENCES_MAX, PACKET_BYTES_MAX};
-use crate::model_wait::Step;
 use crate::operator::{is_operators, only_operators_calls};
 use crate::session::Session;
+use crate::waiting::Step;
 
 /// The most bytes of an answer's id, and of a field's tag and length.
 const ID_BYTES_MAX: usize = 16;
@@ -45,14 +45,15 @@ impl Session {
                 self.prepared.release(&release.handles)?;
                 CallOutcome::from(Answer::Done(v1::Done {}))
             }
-            Call::DescribeModel(model) => match self.find_unless_waiting(&model.name, || self.describe(&model))? {
-                Some(described) => CallOutcome::from(described),
-                None => {
+            Call::DescribeModel(model) => {
+                if let Some(described) = self.find_unless_waiting(&model.name, || self.describe(&model))? {
+                    CallOutcome::from(described)
+                } else {
                     let (name, bytes) = (model.name.clone(), model.name.len() + model.version.len());
                     self.wait_for(&name, id, bytes, Step::Describe(model))?;
                     CallOutcome::UnderWay
                 }
-            },
+            }
             Call::Cancel(cancel) => {
                 self.cancel_waiting(cancel.id);
                 self.in_flight.cancel(cancel.id);

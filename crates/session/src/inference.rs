@@ -4,21 +4,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nerite_api::{Admission, Api, Target, aside};
-use nerite_request::{Cancel, Status};
+use nerite_request::Status;
 use nerite_wire::proto::session::v1;
 use nerite_wire::proto::{Chain, InferMessage, Malformed};
 
 use crate::limits::{DESCRIPTORS_MAX, PACKET_BYTES_MAX, SHORT_BYTES_MAX};
-use crate::model_wait::Step;
 use crate::responses::{AnswerRoute, Answers};
 use crate::session::Session;
-
-/// An inference that was decoded, and counts as in flight.
-pub(crate) struct BegunInference {
-    message: InferMessage,
-    leased_outputs: Vec<String>,
-    cancel: Cancel,
-}
+use crate::waiting::{BegunInference, Step};
 
 /// Starts an inference, or lets it wait for its model. The thread that makes a response sends it to the outbox. The caller reports an `Err`.
 pub(crate) async fn infer(id: u64, call: v1::Infer, session: &mut Session) -> Result<(), Status> {

@@ -42,6 +42,7 @@ mod session;
 mod session_socket;
 mod session_table;
 mod socket;
+mod waiting;
 mod watch;
 
 pub use inspector::Inspector;

@@ -5,27 +5,18 @@ use std::time::Instant;
 
 use nerite_api::{Admission, CallError, Target, aside};
 use nerite_request::{Numbered, Status};
+use nerite_wire::proto::ExpectedResponse;
 use nerite_wire::proto::session::v1;
-use nerite_wire::proto::{ExpectedResponse, InferMessage};
 use v1::server_message::Answer;
 
 use crate::answer::{CallOutcome, FAILED_PRECONDITION, error_packet, failure};
 use crate::gathered::Gathered;
 use crate::inference::read;
 use crate::limits::{CALLS_SLICE, DESCRIPTORS_MAX, PREPARED_BYTES, PREPARED_CALLS_MAX};
-use crate::model_wait::Step;
 use crate::responses::{AnswerRoute, Answers};
 use crate::session::Session;
 use crate::socket::Packet;
-
-/// An inference to prepare, which was decoded.
-pub(crate) struct Preparation {
-    message: InferMessage,
-    leased_outputs: Vec<String>,
-    expected: Option<Arc<ExpectedResponse>>,
-    /// What it is charged for.
-    bytes: usize,
-}
+use crate::waiting::{Preparation, Step};
 
 /// Why a call was not started.
 enum NotBegun {
@@ -52,14 +43,13 @@ impl Session {
         let message = read(request, &self.api)?;
         let preparation = Preparation { message, leased_outputs, expected, bytes };
         let (model, version) = (&preparation.message.model, &preparation.message.version);
-        match self.find_unless_waiting(model, || self.api.accept(Target::of_any(model, version)))? {
-            Some(admission) => self.add_prepared(preparation, admission).await,
-            None => {
-                let model = model.clone();
-                self.wait_for(&model, id, bytes, Step::Prepare(Box::new(preparation)))?;
-                Ok(CallOutcome::UnderWay)
-            }
-        }
+        let found = self.find_unless_waiting(model, || self.api.accept(Target::of_any(model, version)))?;
+        let Some(admission) = found else {
+            let model = model.clone();
+            self.wait_for(&model, id, bytes, Step::Prepare(Box::new(preparation)))?;
+            return Ok(CallOutcome::UnderWay);
+        };
+        self.add_prepared(preparation, admission).await
     }
 
     /// Prepares an inference that waited for its model.

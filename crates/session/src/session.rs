@@ -22,11 +22,11 @@ use crate::limits::{
     HEADERS_MAX, PACKET_BYTES_MAX, QUICK_CLOSE_BYTES_MAX, RESERVE_HELLO_WITHIN, STOPPING_POLL_INTERVAL,
     STOPPING_READ_WITHIN,
 };
-use crate::model_wait::{ModelWaits, WaitingCall};
 use crate::outbox::{Closed, Outbox};
 use crate::prepared_table::PreparedTable;
 use crate::session_table::{Full, Parts, SessionEntry};
 use crate::socket::{Packet, Received, Receiver, Socket};
+use crate::waiting::{ModelWaits, WaitingCall};
 
 /// One session: its client's names and memory, its requests, and the socket for its answers.
 pub(crate) struct Session {
