@@ -1,7 +1,8 @@
 /* What does a compiled backend do that keeps something of a sequence, or gives requests back to run again?
  *
  * The parameter `mode` of a model chooses: `sum` adds IN up over a sequence in an implicit state, `again` runs a request as often as IN says. Parameters
- * of a request: `skip` leaves the state as it is, `fail` answers with an error after the update, `state` names another state.
+ * of a request: `skip` leaves the state as it is, `fail` answers with an error after the update, `state` names another state, `adds` adds to what the
+ * memory of the new state holds, and tells as `same` whether that is where the state before it was.
  */
 #include "backend.h"
 
@@ -39,7 +40,7 @@ static Error* put(Response* response, float value) {
 }
 
 typedef struct {
-  bool skips, fails;
+  bool skips, fails, adds;
   const char* state;
 } Wish;
 
@@ -54,6 +55,7 @@ static Error* read_wish(Request* request, Wish* wish) {
     TRY(TRITONBACKEND_RequestParameter(request, at, &key, &type, &value));
     if (strcmp(key, "skip") == 0) wish->skips = true;
     if (strcmp(key, "fail") == 0) wish->fails = true;
+    if (strcmp(key, "adds") == 0) wish->adds = true;
     if (strcmp(key, "state") == 0) wish->state = value;
   }
   return NULL;
@@ -76,6 +78,27 @@ static Error* keep(Request* request, const char* name, float value) {
   return TRITONBACKEND_StateUpdate(state);
 }
 
+/* Adds to the state where it is. */
+static Error* add(Request* request, Response* response, float value, float* sum) {
+  static const int64_t one[1] = {1};
+  Input* input;
+  State* state;
+  const void* before;
+  void* buffer;
+  uint64_t bytes;
+  uint32_t kind = CPU;
+  int64_t id = 0;
+  TRY(TRITONBACKEND_RequestInput(request, "SUM_IN", &input));
+  TRY(TRITONBACKEND_InputBuffer(input, 0, &before, &bytes, &kind, &id));
+  TRY(TRITONBACKEND_StateNew(&state, request, "SUM_OUT", TYPE_FP32, one, 1));
+  TRY(TRITONBACKEND_StateBuffer(state, &buffer, sizeof value, &kind, &id));
+  TRY(TRITONBACKEND_ResponseSetIntParameter(response, "same", buffer == before));
+  memcpy(sum, buffer, sizeof *sum);
+  *sum += value;
+  memcpy(buffer, sum, sizeof *sum);
+  return TRITONBACKEND_StateUpdate(state);
+}
+
 static Error* sum(Request* request, Response* response) {
   float value, before;
   uint32_t wanted;
@@ -83,6 +106,10 @@ static Error* sum(Request* request, Response* response) {
   TRY(read_wish(request, &wish));
   TRY(number(request, "IN", &value));
   if (strcmp(wish.state, "SUM_OUT") != 0) return keep(request, wish.state, value);
+  if (wish.adds) {
+    TRY(add(request, response, value, &before));
+    return put(response, before);
+  }
   TRY(number(request, "SUM_IN", &before));
   TRY(TRITONBACKEND_RequestOutputCount(request, &wanted));
   TRY(TRITONBACKEND_ResponseSetIntParameter(response, "wanted", wanted));

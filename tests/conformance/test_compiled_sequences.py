@@ -2,6 +2,7 @@
 
 import itertools
 import struct
+import urllib.request
 
 import numpy as np
 import pytest
@@ -29,6 +30,10 @@ def sequence_server(request: pytest.FixtureRequest, launcher):
     name, flags = ("isolated_sequences", ["--backend-config=sequences,isolated=true"]) if is_isolated else ("compiled_sequences", [])
     repository = launcher.scratch / name
     folder = put(repository, "c_sum", "sum", more=SUM + TWO, backend="sequences")
+    (folder / "initial_state").mkdir()
+    (folder / "initial_state" / "ten").write_bytes(struct.pack("<f", 10))
+    same = SUM.replace("state {", "state { use_same_buffer_for_input_output: true ", 1)
+    folder = put(repository, "c_same", "sum", more=same, backend="sequences")
     (folder / "initial_state").mkdir()
     (folder / "initial_state" / "ten").write_bytes(struct.pack("<f", 10))
     put(repository, "c_stateless", "sum", backend="sequences")
@@ -60,6 +65,14 @@ class Sequence:
         return self.ask(value, **more)[1]
 
 
+def copied(server) -> int:
+    """Bytes of states that the server copied to where the next ones are written."""
+    if server.oracle:
+        return 0
+    lines = urllib.request.urlopen(f"http://{server.metrics}/metrics").read().decode().splitlines()
+    return sum(int(line.split()[-1]) for line in lines if 'reason="sequence_state"' in line)
+
+
 def test_a_state_is_what_the_last_request_left(sequences):
     one, other = Sequence(sequences, "c_sum"), Sequence(sequences, "c_sum")
     assert [one.sum(1), other.sum(5), one.sum(2), other.sum(5), one.sum(3, end=True)] == [11, 15, 13, 20, 16]
@@ -80,6 +93,22 @@ def test_a_state_that_was_updated_counts_if_the_request_fails(sequences):
     with refuses("INVALID_ARG", "fails after the update on purpose"):
         one.ask(5, fail=True)
     assert one.sum(2, end=True) == 18
+
+
+def test_a_state_is_written_where_it_is(sequences, sequence_server):
+    """Twenty steps of two sequences. Only the initial state, which is everybody's, is copied; a process of its own gets each state anew."""
+    before = copied(sequence_server)
+    sequences_of = [Sequence(sequences, "c_same"), Sequence(sequences, "c_same")]
+    found = [[one.ask(step, adds=True, end=step == 20) for step in range(1, 21)] for one in sequences_of]
+    for steps in found:
+        assert [value for _, value in steps] == list(itertools.accumulate(range(1, 21), initial=10))[1:]
+    if sequence_server.oracle:
+        return
+    same = [dict(reply.parameters)["same"] for steps in found for reply, _ in steps]
+    is_isolated = "isolated" in sequence_server.log.name
+    assert same == [0] * 40 if is_isolated else same == ([0] + [1] * 19) * 2
+    if not is_isolated:
+        assert copied(sequence_server) - before == 2 * 4
 
 
 def test_only_the_clients_outputs_are_wanted_and_come(sequences):

@@ -9,6 +9,9 @@ use crate::services::Services;
 /// Backends that send one response to each request, even if the configuration says decoupled.
 const ANSWER_ONCE: [&str; 2] = ["identity", "onnxruntime"];
 
+/// Backends that write a new state of a sequence to memory of its own. Compiled ones write it over the state before if the configuration says so.
+const OWN_STATES: [&str; 3] = ["identity", "onnxruntime", "python"];
+
 /// One warning with all settings of a model that are accepted and have no effect. `None` if there are none.
 pub fn warning(config: &ModelConfig, services: &Services) -> Option<String> {
     let unsupported = unsupported(config, services);
@@ -49,7 +52,8 @@ fn unsupported(config: &ModelConfig, services: &Services) -> Vec<String> {
     let states = config.sequence_batching().map_or(&[][..], |batching| &batching.state);
     // `use_growable_memory` needs no note: each new state is as large as the model makes it.
     note(
-        states.iter().any(|state| state.use_same_buffer_for_input_output),
+        states.iter().any(|state| state.use_same_buffer_for_input_output)
+            && OWN_STATES.contains(&config.backend_name()),
         "sequence_batching.state.use_same_buffer_for_input_output (a new state has memory of its own, which does not hold the old one)",
     );
     note(!config.cc_model_filenames.is_empty(), "cc_model_filenames");
@@ -136,8 +140,9 @@ mod tests {
             ],
         );
         check("sequence_batching { state { use_growable_memory: true } }", &[]);
+        check("backend: 'mine' sequence_batching { state { use_same_buffer_for_input_output: true } }", &[]);
         check(
-            "sequence_batching { state { } state { use_same_buffer_for_input_output: true } }",
+            "backend: 'python' sequence_batching { state { } state { use_same_buffer_for_input_output: true } }",
             &[
                 "sequence_batching.state.use_same_buffer_for_input_output (a new state has memory of its own, which does not hold the old one)",
             ],

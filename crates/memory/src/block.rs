@@ -36,6 +36,26 @@ pub struct Block {
     capacity: usize,
 }
 
+/// A block whose bytes are written while Buffers over them live: see [`crate::Buffer::rewrite`].
+pub struct RewritableBlock(Block);
+
+impl RewritableBlock {
+    pub(crate) fn new(block: Block) -> RewritableBlock {
+        RewritableBlock(block)
+    }
+
+    /// Bytes that it holds.
+    pub(crate) fn capacity(&self) -> usize {
+        self.0.capacity()
+    }
+
+    /// Whether these bytes are all in the block.
+    pub(crate) fn holds(&self, ptr: NonNull<u8>, len: usize) -> bool {
+        let before = ptr.addr().get().checked_sub(self.0.as_ptr().addr().get());
+        before.and_then(|before| self.0.capacity().checked_sub(before)).is_some_and(|left| len <= left)
+    }
+}
+
 // SAFETY: a Block owns its memory like a Box does; there is no thread affinity.
 unsafe impl Send for Block {}
 // SAFETY: a shared Block gives out no reference; its users (Buffer, Slot) keep reading and writing apart.

@@ -68,6 +68,11 @@ impl Buffer {
         self.keep.as_ref().map_or(0, |keep| Arc::as_ptr(keep).cast::<()>().addr())
     }
 
+    /// What keeps the bytes alive.
+    pub(crate) fn keep(&self) -> Option<&Arc<dyn Keep>> {
+        self.keep.as_ref()
+    }
+
     /// Bytes of memory that stay in use while this Buffer lives: those of the whole that it is a slice of. Its length, where the owner does not say.
     pub fn held_bytes(&self) -> usize {
         self.keep.as_ref().and_then(|keep| keep.held_bytes()).unwrap_or(0).max(self.len)

@@ -47,6 +47,8 @@ reasons! {
     ModelRequest = "model_request",
     /// Into memory that is shared with the model's process.
     ModelProcess = "model_process",
+    /// The state of a sequence, to where a compiled backend writes the next one over it.
+    SequenceState = "sequence_state",
     /// Into the response cache, and out of it to a place that a client named.
     ResponseCache = "response_cache",
     /// Between host and device.

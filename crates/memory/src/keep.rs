@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use crate::{Block, Carrier, Share};
+use crate::{Block, Carrier, RewritableBlock, Share};
 
 /// The owner of memory that Buffers and Slots point into. Dropping the last reference releases the memory.
 pub trait Keep: Send + Sync {
@@ -35,6 +35,21 @@ pub trait Keep: Send + Sync {
     /// The block, if this is one. A Slot that is its only user may enlarge it.
     fn block_mut(&mut self) -> Option<&mut Block> {
         None
+    }
+
+    /// The block, if this is one that may be written while it is read.
+    fn rewritable(&self) -> Option<&RewritableBlock> {
+        None
+    }
+}
+
+impl Keep for RewritableBlock {
+    fn held_bytes(&self) -> Option<usize> {
+        Some(self.capacity())
+    }
+
+    fn rewritable(&self) -> Option<&RewritableBlock> {
+        Some(self)
     }
 }
 
@@ -93,6 +108,6 @@ impl std::fmt::Debug for IpcWindow {
 pub enum Access {
     /// Only this process, and only through Slots.
     Private,
-    /// Another process, at any moment.
+    /// Another process, or a model that has a Slot over them, at any moment.
     Shared,
 }

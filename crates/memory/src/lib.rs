@@ -43,12 +43,13 @@ mod page;
 mod place;
 mod private_copy;
 mod reservation;
+mod rewritable;
 mod share;
 mod slot;
 mod staging;
 
 pub use allowed::{Group, allocatable_bytes, allowed_bytes, group, host_bytes};
-pub use block::{Block, POOLED_BYTES_MIN, limit_pool, pooled_bytes, trim_heap, trim_pool};
+pub use block::{Block, POOLED_BYTES_MIN, RewritableBlock, limit_pool, pooled_bytes, trim_heap, trim_pool};
 pub use buffer::Buffer;
 pub use carrier::Carrier;
 pub use cells::{Cells, CellsMut};

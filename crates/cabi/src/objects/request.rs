@@ -155,14 +155,17 @@ impl RequestObject {
             let why = format!("unable to add state '{name}'. State configuration is missing for model '{model}'.");
             return Err(Status::invalid(why).into());
         }
-        if !known.iter().any(|state| state.output_name == name) {
+        let Some(spec) = known.iter().find(|state| state.output_name == name) else {
             return Err(Status::invalid(format!("state '{name}' is not a valid state name.")).into());
-        }
+        };
+        let inputs = spec.use_same_buffer_for_input_output.then_some(&self.inputs);
+        let before = inputs.and_then(|inputs| inputs.iter().find(|(_, input)| *input.tensor.name == *spec.input_name));
+        let before = before.map(|(_, input)| input.tensor.data.clone());
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         if states.len() >= OUTPUTS_MAX {
             return Err(Fault::misuse(format!("a request has at most {OUTPUTS_MAX} states")));
         }
-        let state = StateObject::new(Arc::clone(self.path()?), name, datatype, shape);
+        let state = StateObject::new(Arc::clone(self.path()?), name, datatype, shape, before);
         let handle = Handle::to(Arc::new(state))?;
         states.push(handle);
         Ok(handle)

@@ -3,7 +3,7 @@
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nerite_locks::Mutex;
-use nerite_memory::{Place, Slot};
+use nerite_memory::{Buffer, Extent, NoMemory, Place, Reason, Slot};
 use nerite_request::Status;
 use nerite_tensor::{DataType, Shape, Tensor, byte_size, show_shape};
 
@@ -17,6 +17,8 @@ pub struct StateObject {
     name: String,
     datatype: DataType,
     shape: Shape,
+    /// The state before it, if the next one is written over that.
+    before: Option<Buffer>,
     slot: Mutex<Option<Slot>>,
     attributes: Mutex<Handle<BufferAttributes>>,
 }
@@ -24,15 +26,23 @@ pub struct StateObject {
 object!(StateObject, 22, "state");
 
 impl StateObject {
-    /// A state without memory, whose output has this name.
-    pub fn new(path: Arc<ResponsePath>, name: String, datatype: DataType, shape: Shape) -> StateObject {
-        StateObject { path, name, datatype, shape, slot: Mutex::default(), attributes: Mutex::default() }
+    /// A state without memory, whose output has this name. With `use_same_buffer_for_input_output` the state before it is in its memory.
+    pub fn new(
+        path: Arc<ResponsePath>,
+        name: String,
+        datatype: DataType,
+        shape: Shape,
+        before: Option<Buffer>,
+    ) -> StateObject {
+        StateObject { path, name, datatype, shape, before, slot: Mutex::default(), attributes: Mutex::default() }
     }
 
     /// Allocates this many bytes for it. They replace its earlier memory.
     pub fn place(&self, bytes: usize) -> Result<*mut u8, Fault> {
-        let new = Slot::try_heap(bytes);
-        let mut new = new.map_err(|refused| Status::no_memory(format_args!("state '{}'", self.name), refused))?;
+        let mut new = match &self.before {
+            Some(before) => self.over(before, bytes)?,
+            None => Slot::try_heap(bytes).map_err(|refused| self.no_memory(refused))?,
+        };
         let (address, bytes) = (new.as_mut_ptr(), new.len());
         *self.slot() = Some(new);
         let known = *self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,6 +81,23 @@ impl StateObject {
         self.path.keep_state(Tensor { name, datatype: self.datatype, shape, data })
     }
 
+    /// The memory of the state before it. If that belongs to others, as the initial state does, or has another size, the state is copied once.
+    fn over(&self, before: &Buffer, bytes: usize) -> Result<Slot, Fault> {
+        if let Some(same) = before.rewrite().filter(|same| same.len() == bytes) {
+            return Ok(same);
+        }
+        let mut new = Slot::try_rewritable(bytes).map_err(|refused| self.no_memory(refused))?;
+        let kept = before.len().min(bytes);
+        let kept = Extent::new(0, kept, before.len()).map_err(|error| Status::internal(error.to_string()))?;
+        let copied = new.fill_from(0, &before.slice(kept), Reason::SequenceState);
+        copied.map_err(|error| Status::internal(format!("state '{}': {error}", self.name)))?;
+        Ok(new)
+    }
+
+    fn no_memory(&self, refused: NoMemory) -> Status {
+        Status::no_memory(format_args!("state '{}'", self.name), refused)
+    }
+
     fn without_memory(&self) -> Fault {
         Fault::misuse(format!("state '{}' has no buffer, or was updated", self.name)).of(&self.path.owner)
     }
@@ -95,13 +122,14 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use nerite_backend::{Job, ModelVersion, Times};
+    use nerite_memory::copied_bytes;
     use nerite_request::{AdmittedRequest, Cancel, Name, Parameters, Reply, Sequence};
 
     use super::*;
     use crate::objects::Outstanding;
 
-    /// A state of a request without tensors.
-    fn state() -> StateObject {
+    /// A state of a request without tensors, which is written over the one before it if there is one.
+    fn state_after(before: Option<Buffer>) -> StateObject {
         let request = AdmittedRequest {
             id: Name::default(),
             rows: 1,
@@ -117,7 +145,46 @@ mod tests {
         let (_, responder) = Job::new(request, ModelVersion::unmetered("m").begin(), 1).divide();
         let counted = Arc::<Outstanding>::default().add();
         let path = ResponsePath::new(responder, counted, Arc::from("b"), false, Times::begin());
-        StateObject::new(Arc::new(path), "s".to_owned(), DataType::Uint8, Shape::from_slice(&[1]))
+        StateObject::new(Arc::new(path), "s".to_owned(), DataType::Uint8, Shape::from_slice(&[1]), before)
+    }
+
+    fn state() -> StateObject {
+        state_after(None)
+    }
+
+    /// Places a state of this many bytes over the one before it. Returns the memory and how many bytes were copied.
+    fn place_after(before: &Buffer, bytes: usize) -> (Slot, u64) {
+        let counted = copied_bytes(Reason::SequenceState);
+        let state = state_after(Some(before.clone()));
+        let address = state.place(bytes).unwrap();
+        let mut slot = state.slot().take().unwrap();
+        assert_eq!((slot.as_mut_ptr(), slot.len()), (address, bytes));
+        (slot, copied_bytes(Reason::SequenceState) - counted)
+    }
+
+    #[test]
+    fn a_state_is_written_over_the_one_before_it() {
+        let bytes = |buffer: &Buffer| {
+            let mut seen = vec![0; buffer.len()];
+            buffer.copy_to(&mut seen, Reason::Model);
+            seen
+        };
+        // The initial state belongs to all sequences.
+        let initial = Buffer::from_numbers(vec![1u8, 2, 3]);
+        let (slot, copied) = place_after(&initial, 3);
+        let first = slot.filled().into_buffer();
+        assert_eq!((bytes(&first), copied), (vec![1, 2, 3], 3));
+        let (mut slot, copied) = place_after(&first, 3);
+        slot.write(0, &[7], Reason::Model).unwrap();
+        let second = slot.filled().into_buffer();
+        assert_eq!((second.as_ptr(), bytes(&second), copied), (first.as_ptr(), vec![7, 2, 3], 0));
+        assert_eq!(bytes(&initial), [1, 2, 3]);
+        // It grows, and shrinks.
+        let (slot, copied) = place_after(&second, 5);
+        let third = slot.filled().into_buffer();
+        assert_eq!((&bytes(&third)[..3], copied), (&[7, 2, 3][..], 3));
+        let (slot, copied) = place_after(&third, 2);
+        assert_eq!((bytes(&slot.filled().into_buffer()), copied), (vec![7, 2], 2));
     }
 
     #[test]
