@@ -17,38 +17,46 @@ pub(super) struct Size {
 
 /// Rows of regions and of sessions that are shown at least, if there are so many.
 const LISTED_MIN: usize = 4;
+/// Headings and empty lines around the three lists, and the last line.
+const LINES_BESIDE: usize = 10;
+/// A column of a list becomes this narrow, at least, before others are left out.
+const COLUMN_MIN: usize = 20;
+const GAP: &str = "  ";
 const NONE: &str = "-";
 
 /// The lines of one look. Rates are those since `before`.
 pub(super) fn frame(url: &str, before: Option<&Sample>, now: &Sample, size: Size) -> Vec<String> {
-    let mut lines = head(url, before, now);
+    // The last column stays empty: what follows a character there is done in another line by some terminals.
+    let columns = size.columns.saturating_sub(1);
+    let mut lines = head_lines(head(url, before, now), columns, size.rows);
     let models = models(before, now);
     let regions = regions(now);
     let sessions = sessions(now);
-    // Headings and empty lines around the three lists, and the last line.
-    let room = size.rows.saturating_sub(lines.len() + 10);
+    let room = size.rows.saturating_sub(lines.len() + LINES_BESIDE);
     let listed = (regions.len() + sessions.len()).min((2 * LISTED_MIN).max(room / 2));
     let (for_models, for_sessions) = (room.saturating_sub(listed), listed.div_ceil(2));
     let heading = ["MODEL", "STATE", "REQ/S", "FAIL/S", "MEAN", "QUEUE", "COMPUTE", "WAITING", "ROWS/RUN"];
-    section(&mut lines, "models", &heading, &models, for_models);
+    section(&mut lines, "models", &heading, &models, Size { columns, rows: for_models });
     let heading = ["REGION", "OBJECT", "BYTES", "HELD BY", "IN FLIGHT", "STATE"];
-    section(&mut lines, "regions", &heading, &regions, listed.saturating_sub(sessions.len().min(for_sessions)));
+    let rows = listed.saturating_sub(sessions.len().min(for_sessions));
+    section(&mut lines, "regions", &heading, &regions, Size { columns, rows });
     let heading = ["SESSION", "PROGRAM", "PID", "USER", "LEASES", "LEASE BYTES", "IN FLIGHT"];
-    section(&mut lines, "sessions", &heading, &sessions, listed.saturating_sub(regions.len().min(listed / 2)));
+    let rows = listed.saturating_sub(regions.len().min(listed / 2));
+    section(&mut lines, "sessions", &heading, &sessions, Size { columns, rows });
     if let Some(hint) = hint(now) {
         lines.push(String::new());
         lines.push(hint);
     }
     lines.truncate(size.rows);
-    // The last column stays empty: what follows a character there is done in another line by some terminals.
-    lines.into_iter().map(|line| cut(&line, size.columns.saturating_sub(1))).collect()
+    lines.into_iter().map(|line| cut(&line, columns)).collect()
 }
 
-fn head(url: &str, before: Option<&Sample>, now: &Sample) -> Vec<String> {
+/// The first lines, each by the parts that may go to a line of their own.
+fn head(url: &str, before: Option<&Sample>, now: &Sample) -> Vec<Vec<String>> {
     let visitor = now.page.as_ref().map(|page| &page.visitor);
     let told = |key: &str| visitor.and_then(|visitor| visitor[key].as_str()).map(plain);
-    let version = told("version").map(|version| format!("  nerite {version}")).unwrap_or_default();
-    let you = told("you").map(|you| format!("  you are {you}")).unwrap_or_default();
+    let version = told("version").map(|version| format!("nerite {version}"));
+    let you = told("you").map(|you| format!("you are {you}"));
     let numbers = &now.numbers;
     let sum = |numbers: &Numbers, of: fn(&ModelNumbers) -> f64| numbers.models.values().map(of).sum::<f64>();
     let rate =
@@ -56,30 +64,50 @@ fn head(url: &str, before: Option<&Sample>, now: &Sample) -> Vec<String> {
     let processor =
         numbers.others.get("nv_cpu_utilization").map_or(NONE.to_owned(), |share| format!("{:.0} %", share * 100.0));
     let used = whole(numbers.other("nv_cpu_memory_used_bytes"));
-    let copies: Vec<String> = copies(before, now);
+    let bytes = |name: &str| size(whole(numbers.other(name)));
     vec![
-        format!("nerite top  {}{version}{you}", plain(url)),
-        format!(
-            "requests/s {}  failures/s {}  waiting {}  processor {processor}  memory {} of {}",
-            rate(|model| model.success),
-            rate(|model| model.failure),
-            number(sum(numbers, |model| model.waiting)),
-            size(used),
-            size(whole(numbers.other("nv_cpu_memory_total_bytes"))),
-        ),
-        format!(
-            "regions {}  mapped {}  sessions {}  lent {}  held for clients {}",
-            number(numbers.family("nerite_shm_regions").map(|(_, count)| count).sum()),
-            size(whole(numbers.other("nerite_shm_mapped_bytes"))),
-            number(numbers.other("nerite_sessions")),
-            size(whole(numbers.other("nerite_lease_bytes.lent"))),
-            size(whole(numbers.other("nerite_memory_budget_bytes.used"))),
-        ),
-        format!("copies/s {}", if copies.is_empty() { "none".to_owned() } else { copies.join("   ") }),
+        ["nerite top".to_owned(), plain(url)].into_iter().chain(version).chain(you).collect(),
+        vec![
+            format!("requests/s {}", rate(|model| model.success)),
+            format!("failures/s {}", rate(|model| model.failure)),
+            format!("waiting {}", number(sum(numbers, |model| model.waiting))),
+            format!("processor {processor}"),
+            format!("memory {} of {}", size(used), bytes("nv_cpu_memory_total_bytes")),
+        ],
+        vec![
+            format!("regions {}", number(numbers.family("nerite_shm_regions").map(|(_, count)| count).sum())),
+            format!("mapped {}", bytes("nerite_shm_mapped_bytes")),
+            format!("sessions {}", number(numbers.other("nerite_sessions"))),
+            format!("lent {}", bytes("nerite_lease_bytes.lent")),
+            format!("held for clients {}", bytes("nerite_memory_budget_bytes.used")),
+        ],
+        copies(before, now),
     ]
 }
 
-/// Bytes copied a second, by reason, where there were any.
+/// The first lines as a terminal has room for them: in more lines if it is narrow, but not in place of the lists.
+fn head_lines(head: Vec<Vec<String>>, columns: usize, rows: usize) -> Vec<String> {
+    let whole: Vec<String> = head.iter().map(|parts| parts.join(GAP)).collect();
+    let lines: Vec<String> = head.into_iter().flat_map(|parts| wrapped(parts, columns)).collect();
+    if lines.len().saturating_add(LINES_BESIDE + 2 * LISTED_MIN) <= rows { lines } else { whole }
+}
+
+/// The parts beside each other, in as many lines as they need.
+fn wrapped(parts: Vec<String>, columns: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for part in parts {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + GAP.len() + part.chars().count() <= columns => {
+                line.push_str(GAP);
+                line.push_str(&part);
+            }
+            _ => lines.push(part),
+        }
+    }
+    lines
+}
+
+/// Bytes copied a second, by reason, where there were any. The first says what the numbers are.
 fn copies(before: Option<&Sample>, now: &Sample) -> Vec<String> {
     const FAMILY: &str = "nerite_copied_bytes_total";
     let copied = now.numbers.family(FAMILY).filter_map(|(reason, _)| {
@@ -87,7 +115,12 @@ fn copies(before: Option<&Sample>, now: &Sample) -> Vec<String> {
         let rate = since(before, now, |numbers| numbers.other(&name))?;
         (rate > 0.0).then(|| format!("{} {}", plain(reason), size(whole(rate))))
     });
-    copied.collect()
+    let mut copied: Vec<String> = copied.collect();
+    match copied.first_mut() {
+        Some(first) => first.insert_str(0, "copies/s "),
+        None => copied.push("copies/s none".to_owned()),
+    }
+    copied
 }
 
 fn models(before: Option<&Sample>, now: &Sample) -> Vec<Vec<String>> {
@@ -197,24 +230,53 @@ fn hint(now: &Sample) -> Option<String> {
     page.visitor["why_no_calls"].as_str().map(plain)
 }
 
-fn section(lines: &mut Vec<String>, what: &str, heading: &[&str], rows: &[Vec<String>], room: usize) {
+/// A list, with as many of its rows and columns as there is room for.
+fn section(lines: &mut Vec<String>, what: &str, heading: &[&str], rows: &[Vec<String>], room: Size) {
     if rows.is_empty() {
         return;
     }
     lines.push(String::new());
-    let shown = &rows[..rows.len().min(room)];
+    let shown = &rows[..rows.len().min(room.rows)];
     let heading: Vec<String> = heading.iter().map(|&cell| cell.to_owned()).collect();
     let width = |column: usize| {
         shown.iter().chain([&heading]).filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
     };
-    let widths: Vec<usize> = (0..heading.len()).map(|column| width(column).unwrap_or_default()).collect();
+    let widths = fitted((0..heading.len()).map(|column| width(column).unwrap_or_default()).collect(), room.columns);
     for row in [&heading].into_iter().chain(shown) {
-        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}")).collect();
-        lines.push(cells.join("  ").trim_end().to_owned());
+        let narrow = |(cell, &width): (&String, &usize)| format!("{:width$}", shortened(cell, width));
+        let cells: Vec<String> = row.iter().zip(&widths).map(narrow).collect();
+        lines.push(cells.join(GAP).trim_end().to_owned());
     }
     if shown.len() < rows.len() {
         lines.push(format!("… and {} more {what}", rows.len() - shown.len()));
     }
+}
+
+/// The widths of the columns that are shown. The widest become narrower first; then the last ones are left out, because half a number misleads.
+fn fitted(mut widths: Vec<usize>, columns: usize) -> Vec<usize> {
+    let needed = |widths: &[usize]| widths.iter().sum::<usize>() + GAP.len() * widths.len().saturating_sub(1);
+    while needed(&widths) > columns {
+        let count = widths.len();
+        match widths.iter_mut().max() {
+            Some(widest) if *widest > COLUMN_MIN => *widest -= 1,
+            _ if count > 1 => drop(widths.pop()),
+            _ => break,
+        }
+    }
+    widths
+}
+
+/// A cell in so many columns. Of an identifier of a repository's model the end is what tells it from others.
+fn shortened(cell: &str, width: usize) -> String {
+    let length = cell.chars().count();
+    if length <= width {
+        return cell.to_owned();
+    }
+    let kept = width.saturating_sub(1);
+    if cell.contains("::") {
+        return format!("…{}", cell.chars().skip(length - kept).collect::<String>());
+    }
+    format!("{}…", cell.chars().take(kept).collect::<String>())
 }
 
 /// What a number grew by a second. `None` without a look before; 0 where a counter went back, which is that of another process.

@@ -94,3 +94,36 @@ fn a_look_fits_its_terminal_and_says_what_it_leaves_out() {
         }
     }
 }
+
+#[test]
+fn a_narrow_terminal_has_whole_numbers_and_names_that_say_they_are_cut() {
+    let name = "a_model_with_a_name_of_more_than_forty_characters";
+    let mut named = page();
+    named.models["models"][0]["name"] = json!(name);
+    named.memory["regions"][0]["state"] = json!("key unlinked: nobody new can open the object");
+    let lines = looked(Some(named), Size { columns: 80, rows: 40 });
+    let shown = lines.join("\n");
+    assert!(lines.iter().all(|line| line.chars().count() < 80), "{shown}");
+    check(&lines, &["MODEL", "STATE", "REQ/S", "FAIL/S", "MEAN", "QUEUE", "COMPUTE"]);
+    assert!(lines.iter().any(|line| line.starts_with("a_model_with_a_name") && line.contains('…')), "{shown}");
+    check(&lines, &["busy", "ready", "100", "0", "200 µs", "0 µs", "0 µs"]);
+    check(&lines, &["held for clients 0 bytes"]);
+    check(&lines, &["memory 0 bytes of 0 bytes"]);
+    let narrow = looked(Some(page()), Size { columns: 30, rows: 40 });
+    assert!(narrow.iter().all(|line| line.chars().count() < 30), "{}", narrow.join("\n"));
+    check(&narrow, &["busy", "1 ready", "100"]);
+    check(&narrow, &["waiting 0"]);
+    // A low terminal has its lines for the lists.
+    let low = looked(Some(page()), Size { columns: 50, rows: 20 });
+    check(&low, &["busy", "1 ready", "100"]);
+}
+
+#[test]
+fn of_an_identifier_the_end_is_kept() {
+    assert_eq!(shortened("models_of_a_team::same", 9), "…am::same");
+    assert_eq!(shortened("a_long_name", 7), "a_long…");
+    assert_eq!(shortened("short", 5), "short");
+    assert_eq!(fitted(vec![40, 10, 10], 46), [22, 10, 10]);
+    assert_eq!(fitted(vec![40, 10, 10], 40), [20, 10]);
+    assert_eq!(fitted(vec![15], 3), [15]);
+}
