@@ -259,3 +259,22 @@ def test_bash_completes(made, words, last, expect):
     code = COMPLETE.format(script=script, words=words, last=last)
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True)
     assert done.stderr == "" and set(done.stdout.split()) == expect
+
+
+# A program for another machine, with its library beside it, as `cargo build --target aarch64-unknown-linux-gnu -p nerite-server -p nerite-inprocess` makes it.
+FOREIGN = os.environ.get("NERITE_AARCH64_BIN")
+
+
+@pytest.mark.skipif(FOREIGN is None, reason="NERITE_AARCH64_BIN names a program for aarch64; it needs that C compiler and qemu-user")
+def test_packages_for_aarch64_are_made_on_another_machine(made):
+    """The last test of the file, because it replaces the packages."""
+    command = ["cargo", "xtask", "release", "--target", "aarch64-unknown-linux-gnu", "--binary", FOREIGN]
+    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "CARGO_INCREMENTAL": "0"})
+    names = {path.name for path in DIST.iterdir()}
+    version = next(name for name in names if name.endswith("-aarch64-linux.tar.gz")).split("-")[1]
+    assert f"nerite-{version}-aarch64-linux.cdx.json" in names
+    assert any(re.fullmatch(rf"nerite-{version}-py3-none-manylinux_2_\d+_aarch64\.whl", name) for name in names)
+    if packages := list(DIST.glob("*.deb")):
+        told = subprocess.run(["dpkg-deb", "-f", packages[0], "Architecture"], capture_output=True, text=True, check=True).stdout
+        assert told.strip() == "arm64"
+    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=DIST, check=True)

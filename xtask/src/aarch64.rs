@@ -14,9 +14,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-const TARGET: &str = "aarch64-unknown-linux-gnu";
-/// Its name is what `ring` looks for.
-const COMPILER: &str = "aarch64-linux-gnu-gcc";
+/// Rust's name of it.
+pub const TARGET: &str = "aarch64-unknown-linux-gnu";
+/// The C compiler for it. Its name is what `ring` looks for.
+pub const COMPILER: &str = "aarch64-linux-gnu-gcc";
+/// The variable that tells cargo which linker makes programs for it.
+pub const LINKER: &str = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER";
 /// The machine of an ELF file, and where it says so.
 const MACHINE: [u8; 2] = [183, 0];
 const MACHINE_AT: usize = 18;
@@ -32,7 +35,7 @@ pub fn run(root: &Path, is_optional: bool) -> Result<(), String> {
     }
     let mut cargo = Command::new(cargo());
     cargo.args(["check", "--workspace", "--locked", "--target", TARGET]).current_dir(root);
-    cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", COMPILER);
+    cargo.env(LINKER, COMPILER);
     let status = cargo.status().map_err(|cause| format!("cargo check: {cause}"))?;
     if !status.success() {
         return Err(format!("cargo check --target {TARGET}: {status}"));
@@ -46,7 +49,7 @@ pub fn run(root: &Path, is_optional: bool) -> Result<(), String> {
 }
 
 /// What is not here, and where it comes from.
-fn missing(root: &Path) -> Option<String> {
+pub fn missing(root: &Path) -> Option<String> {
     let mut rustc = Command::new("rustc");
     let found = rustc.args(["--print", "target-libdir", "--target", TARGET]).current_dir(root).output().ok()?;
     let libraries = PathBuf::from(String::from_utf8_lossy(&found.stdout).trim());

@@ -7,6 +7,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::compile::Machine;
+
 /// The name that programs ask the loader for.
 const SONAME: &str = "libtritonserver.so";
 /// Where the functions are written.
@@ -20,7 +22,7 @@ const MODELS: [(&str, &str); 2] = [("add", "add_sub"), ("fail", "fail")];
 const ANSWER: &str = "infer: add 1 '7' OUT FP32[4] ours 11 22 33 44 OUT1 FP32[4] ours -9 -18 -27 -36; 1 responses, 2 places, 2 freed, 1 released";
 
 /// Checks the library, with what is below `root`, in a folder of its own in `scratch`.
-pub fn check(root: &Path, library: &Path, scratch: &Path) -> Result<(), String> {
+pub fn check(root: &Path, library: &Path, scratch: &Path, machine: Machine) -> Result<(), String> {
     let of = |reason: String| format!("{}: {reason}", library.display());
     let dynamic = output(Command::new("readelf").args(["--dynamic", "--wide"]).arg(library))?;
     if !dynamic.lines().any(|line| line.contains("(SONAME)") && line.contains(&format!("[{SONAME}]"))) {
@@ -34,7 +36,7 @@ pub fn check(root: &Path, library: &Path, scratch: &Path) -> Result<(), String> 
     if !missing.is_empty() || !more.is_empty() {
         return Err(of(format!("it lacks the functions {missing:?}, and exports besides {more:?}")));
     }
-    run_program(root, library, scratch).map_err(of)
+    run_program(root, library, scratch, machine).map_err(of)
 }
 
 /// The functions that the sources export: each stands at the beginning of a line.
@@ -51,7 +53,7 @@ fn written(root: &Path) -> Result<BTreeSet<String>, String> {
     if names.is_empty() { Err(format!("no functions are in {}", folder.display())) } else { Ok(names) }
 }
 
-fn run_program(root: &Path, library: &Path, scratch: &Path) -> Result<(), String> {
+fn run_program(root: &Path, library: &Path, scratch: &Path, machine: Machine) -> Result<(), String> {
     let write = |path: &Path, text: &str| {
         fs::create_dir_all(path.parent().unwrap_or(path))
             .and_then(|()| fs::write(path, text))
@@ -76,7 +78,7 @@ fn run_program(root: &Path, library: &Path, scratch: &Path) -> Result<(), String
     let backend = backends.join("sample/libtriton_sample.so");
     write(&backend, "")?;
     output(
-        Command::new("cc")
+        Command::new(machine.compiler())
             .args(["-O1", "-fPIC", "-shared", "-o"])
             .arg(&backend)
             .arg(root.join(BACKEND))
@@ -84,13 +86,13 @@ fn run_program(root: &Path, library: &Path, scratch: &Path) -> Result<(), String
     )?;
     let program = scratch.join("in_process");
     let folder = library.parent().unwrap_or(library).display().to_string();
-    output(Command::new("cc").args(["-O1", "-o"]).arg(&program).arg(root.join(PROGRAM)).args([
+    output(Command::new(machine.compiler()).args(["-O1", "-o"]).arg(&program).arg(root.join(PROGRAM)).args([
         format!("-L{folder}"),
         "-ltritonserver".to_owned(),
         format!("-Wl,-rpath,{folder}"),
         "-lpthread".to_owned(),
     ]))?;
-    let printed = output(Command::new(&program).arg("serve").args([&models, &backends]))?;
+    let printed = output(machine.run(&program)?.arg("serve").args([&models, &backends]))?;
     if printed.lines().any(|line| line == ANSWER) {
         return Ok(());
     }

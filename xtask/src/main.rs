@@ -9,7 +9,8 @@
 //! cargo xtask tensorflow  the backend of TensorFlow's frozen graphs, beside the release build of the server
 //! cargo xtask miri    tests of unsafe code that Miri can interpret (needs a nightly toolchain)
 //! cargo xtask aarch64  does everything compile for aarch64 too? (needs Rust's standard library and a C compiler for it)
-//! cargo xtask release  the packages for users, of a tagged commit, in target/dist: tarball, wheels, Debian package, bill of materials, checksums
+//! cargo xtask release  the packages for users, of a tagged commit, in target/dist: tarball, wheels, Debian package, bill of materials, checksums;
+//!                      with `--target aarch64-unknown-linux-gnu` for that machine, from another
 //! cargo xtask gpu-check  does the server work with the GPU of this machine?
 //! ```
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program prints")]
@@ -17,6 +18,7 @@
 
 mod aarch64;
 mod chores;
+mod compile;
 mod deny;
 mod fuzz;
 mod gpu_check;
@@ -30,9 +32,10 @@ mod tidy;
 use std::path::Path;
 use std::process::ExitCode;
 
+use compile::Machine;
 use release::Source;
 
-const USAGE: &str = "usage: cargo xtask <tidy | deny | test [quick | full | long] | ci | fuzz SECONDS | tensorflow | miri [if-possible] | aarch64 [if-possible] | release [--snapshot | --binary PATH] | gpu-check [--onnxruntime-library PATH]>";
+const USAGE: &str = "usage: cargo xtask <tidy | deny | test [quick | full | long] | ci | fuzz SECONDS | tensorflow | miri [if-possible] | aarch64 [if-possible] | release [--target TARGET] [--snapshot | --binary PATH] | gpu-check [--onnxruntime-library PATH]>";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -51,9 +54,10 @@ fn main() -> ExitCode {
         ["miri", "if-possible"] => miri::run_if_possible(root),
         ["aarch64"] => aarch64::run(root, false),
         ["aarch64", "if-possible"] => aarch64::run(root, true),
-        ["release"] => release::run(root, Source::Tag),
-        ["release", "--snapshot"] => release::run(root, Source::Snapshot),
-        ["release", "--binary", path] => release::run(root, Source::Binary(path)),
+        ["release", "--target", target, ref more @ ..] => {
+            Machine::of_target(target).and_then(|machine| released(root, more, machine))
+        }
+        ["release", ref more @ ..] => released(root, more, Machine::Here),
         ["gpu-check", ref more @ ..] => match gpu_check::run(root, more) {
             Ok(code) => return code,
             Err(reason) => Err(reason),
@@ -67,6 +71,16 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn released(root: &Path, words: &[&str], machine: Machine) -> Result<(), String> {
+    let source = match *words {
+        [] => Source::Tag,
+        ["--snapshot"] => Source::Snapshot,
+        ["--binary", path] => Source::Binary(path),
+        _ => return Err(USAGE.to_owned()),
+    };
+    release::run(root, source, machine)
 }
 
 /// The root of the workspace.

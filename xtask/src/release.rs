@@ -17,6 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::compile::{self, Machine};
 use crate::library;
 
 /// The directory tree as it is installed below /usr. The manifest of the Debian package names files in it.
@@ -25,8 +26,6 @@ const STAGE: &str = "target/package";
 const DIST: &str = "target/dist";
 /// Where the library is tried.
 const TRIED: &str = "target/tried";
-/// A separate build directory, because the flags differ from those of a development build.
-const BUILD: &str = "target/shipped";
 /// The library for programs that are written for Triton's, which a build puts beside the program. A program that is given may lack it.
 const LIBRARY: &str = "libtritonserver.so";
 /// The parts of the examples that `nerite demo` and new users need.
@@ -60,7 +59,7 @@ pub enum Source<'a> {
 }
 
 /// Makes all packages.
-pub fn run(root: &Path, source: Source<'_>) -> Result<(), String> {
+pub fn run(root: &Path, source: Source<'_>, machine: Machine) -> Result<(), String> {
     if source == Source::Tag {
         check_tagged(root, &version_of(root)?)?;
     }
@@ -68,21 +67,21 @@ pub fn run(root: &Path, source: Source<'_>) -> Result<(), String> {
     let epoch = epoch.trim();
     let binary = match source {
         Source::Binary(given) => PathBuf::from(given),
-        Source::Tag | Source::Snapshot => build(root)?,
+        Source::Tag | Source::Snapshot => compile::build(root, machine)?,
     };
     let binary = binary.canonicalize().map_err(|cause| format!("{}: {cause}", binary.display()))?;
     let dist = root.join(DIST);
     anew(&dist)?;
-    stage(root, &binary)?;
-    check_library(root)?;
-    let version = output(Command::new(&binary).arg("version"))?;
+    stage(root, &binary, machine)?;
+    check_library(root, machine)?;
+    let version = output(machine.run(&binary)?.arg("version"))?;
     let version =
         version.trim().strip_prefix("nerite ").ok_or_else(|| format!("'{version}' is no version"))?.to_owned();
-    let name = format!("nerite-{version}-{}-linux", std::env::consts::ARCH);
+    let name = format!("nerite-{version}-{}-linux", machine.name());
     tarball(root, &name, epoch)?;
-    bill_of_materials(root, &name, epoch)?;
-    wheels(root, &binary, epoch)?;
-    debian(root, epoch)?;
+    bill_of_materials(root, &name, machine, epoch)?;
+    wheels(root, &binary, machine, epoch)?;
+    debian(root, machine, epoch)?;
     sums(&dist)
 }
 
@@ -124,38 +123,8 @@ fn git_in(folder: &Path) -> Command {
     git
 }
 
-fn build(root: &Path) -> Result<PathBuf, String> {
-    let crates = std::env::var_os("CARGO_HOME").map_or_else(|| home().join(".cargo"), PathBuf::from);
-    let flags = reproducible(root, &crates).join("\u{1f}");
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo
-        .args([
-            "build",
-            "--release",
-            "--locked",
-            "-p",
-            "nerite-server",
-            "-p",
-            "nerite-inprocess",
-            "--target-dir",
-            BUILD,
-        ])
-        .current_dir(root);
-    run_it(cargo.env("CARGO_ENCODED_RUSTFLAGS", flags))?;
-    Ok(root.join(BUILD).join("release/nerite"))
-}
-
-/// The compiler's flags with which the program does not depend on where its sources and the crates from elsewhere lie.
-fn reproducible(root: &Path, crates: &Path) -> [String; 2] {
-    [(root, "/nerite"), (crates, "/cargo")].map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()))
-}
-
-fn home() -> PathBuf {
-    std::env::var_os("HOME").map_or_else(|| "/".into(), PathBuf::from)
-}
-
 /// Fills the directory tree that is installed.
-fn stage(root: &Path, binary: &Path) -> Result<(), String> {
+fn stage(root: &Path, binary: &Path, machine: Machine) -> Result<(), String> {
     let stage = root.join(STAGE);
     anew(&stage)?;
     copy(binary, &stage.join("bin/nerite"))?;
@@ -168,7 +137,7 @@ fn stage(root: &Path, binary: &Path) -> Result<(), String> {
         copy(&root.join(from), &stage.join(to))?;
     }
     for (words, to) in PRINTED {
-        let text = output(Command::new(binary).args(words.split(' ')))?;
+        let text = output(machine.run(binary)?.args(words.split(' ')))?;
         write(&stage.join(to), text.as_bytes())?;
     }
     for part in EXAMPLES {
@@ -178,7 +147,7 @@ fn stage(root: &Path, binary: &Path) -> Result<(), String> {
 }
 
 /// Tries the library that is staged, if it is.
-fn check_library(root: &Path) -> Result<(), String> {
+fn check_library(root: &Path, machine: Machine) -> Result<(), String> {
     let library = root.join(STAGE).join("lib/nerite").join(LIBRARY);
     if !library.is_file() {
         println!("no {LIBRARY}: it is not beside the program (`cargo build --release -p nerite-inprocess`)");
@@ -186,7 +155,7 @@ fn check_library(root: &Path) -> Result<(), String> {
     }
     let scratch = root.join(TRIED);
     anew(&scratch)?;
-    library::check(root, &library, &scratch)
+    library::check(root, &library, &scratch, machine)
 }
 
 fn tarball(root: &Path, name: &str, epoch: &str) -> Result<(), String> {
@@ -200,8 +169,8 @@ fn tarball(root: &Path, name: &str, epoch: &str) -> Result<(), String> {
 }
 
 /// What the program was built from, for those who must know: crates, licences and checksums.
-fn bill_of_materials(root: &Path, name: &str, epoch: &str) -> Result<(), String> {
-    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+fn bill_of_materials(root: &Path, name: &str, machine: Machine, epoch: &str) -> Result<(), String> {
+    let target = machine.target();
     let mut sbom = Command::new("python3");
     sbom.args(["packaging/sbom.py", &target]).current_dir(root).env("SOURCE_DATE_EPOCH", epoch);
     let text = output(&mut sbom)?;
@@ -209,7 +178,7 @@ fn bill_of_materials(root: &Path, name: &str, epoch: &str) -> Result<(), String>
 }
 
 /// The wheels of the server and of its clients. They are built in the tests' environment if it exists, because it has the build tools.
-fn wheels(root: &Path, binary: &Path, epoch: &str) -> Result<(), String> {
+fn wheels(root: &Path, binary: &Path, machine: Machine, epoch: &str) -> Result<(), String> {
     let environment = root.join(".venv/bin/python");
     let has_backend = |python: &Path| {
         Command::new(python).args(["-c", "import hatchling"]).output().is_ok_and(|done| done.status.success())
@@ -220,10 +189,12 @@ fn wheels(root: &Path, binary: &Path, epoch: &str) -> Result<(), String> {
     if is_ready {
         pip.arg("--no-build-isolation");
     }
+    // The wheel's build asks the program for its version.
+    pip.env("NERITE_RUNNER", machine.runner()?.join(" "));
     run_it(pip.current_dir(root).env("NERITE_BIN", binary).env("SOURCE_DATE_EPOCH", epoch))
 }
 
-fn debian(root: &Path, epoch: &str) -> Result<(), String> {
+fn debian(root: &Path, machine: Machine, epoch: &str) -> Result<(), String> {
     let cargo = || Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     if !cargo().args(["deb", "--version"]).output().is_ok_and(|done| done.status.success()) {
         println!("no Debian package: cargo-deb is not installed (`cargo install cargo-deb`)");
@@ -231,6 +202,9 @@ fn debian(root: &Path, epoch: &str) -> Result<(), String> {
     }
     let mut deb = cargo();
     deb.args(["deb", "-p", "nerite-server", "--no-build", "--no-strip", "--output", DIST]).current_dir(root);
+    if machine != Machine::Here {
+        deb.args(["--target", &machine.target()]);
+    }
     run_it(deb.env("SOURCE_DATE_EPOCH", epoch))
 }
 
@@ -350,29 +324,6 @@ mod tests {
         git(&folder, &["tag", "--force", "-a", "-m", "y", "v1.2.3"]);
         check_refused(&folder, None);
         fs::remove_dir_all(&folder).expect("the folder goes");
-    }
-
-    #[test]
-    fn the_same_sources_in_two_folders_give_the_same_program() {
-        let programs = ["first", "second"].map(|name| {
-            let folder = std::env::temp_dir().join(format!("nerite-release-{}-{name}", std::process::id()));
-            anew(&folder).expect("a folder for scratch");
-            // Both folders are in the program without the flags: those of the panics.
-            let source = format!(
-                "#[path = {:?}] mod other; fn main() {{ other::fail(); panic!() }}",
-                folder.join("crates/other.rs")
-            );
-            write(&folder.join("root/main.rs"), source.as_bytes()).expect("a file");
-            write(&folder.join("crates/other.rs"), b"pub fn fail() { panic!() }").expect("a file");
-            let mut compiler = Command::new("rustc");
-            compiler.args(reproducible(&folder.join("root"), &folder.join("crates"))).args(["-O", "--crate-name=same"]);
-            compiler.arg(folder.join("root/main.rs")).arg("-o").arg(folder.join("same"));
-            output(&mut compiler).expect("it compiles");
-            let bytes = fs::read(folder.join("same")).expect("a program");
-            fs::remove_dir_all(&folder).expect("the folder goes");
-            bytes
-        });
-        assert!(programs[0] == programs[1], "the folder is in the program");
     }
 
     #[test]

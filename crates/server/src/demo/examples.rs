@@ -7,12 +7,17 @@ use super::DemoError;
 
 /// Where packages put them, from the folder of the program.
 const INSTALLED: &str = "../share/nerite/examples";
+/// Those of the sources this was built from. A release has them beside it, and where it was built would only make its bytes differ.
+const SOURCES: Option<&str> = match option_env!("NERITE_RELEASE") {
+    Some(_) => None,
+    None => Some(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples")),
+};
 
 /// The folder asked for; else that of NERITE_EXAMPLES, of the current folder, of the installation, or of the sources this was built from.
 pub(super) fn find(asked: Option<PathBuf>) -> Result<PathBuf, DemoError> {
     let named = asked.or_else(|| env::var_os("NERITE_EXAMPLES").map(PathBuf::from));
-    let built = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
-    let usual = || ["examples".into()].into_iter().chain(installed()).chain([built.into()]).collect();
+    let built = SOURCES.map(PathBuf::from);
+    let usual = || ["examples".into()].into_iter().chain(installed()).chain(built).collect();
     // Who names a folder wants that one, not another that happens to be there.
     let candidates: Vec<PathBuf> = named.map_or_else(usual, |folder| vec![folder]);
     let whole = |folder: &&PathBuf| folder.join("models").is_dir() && folder.join("digits/samples.bin").is_file();
