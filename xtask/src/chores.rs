@@ -51,7 +51,7 @@ pub fn test() -> Vec<Step> {
         ),
         library,
         release,
-        step("the server against its clients", ".venv/bin/python -m pytest tests/ -n 3 --dist loadfile"),
+        step("the server against its clients", ".venv/bin/python -m pytest tests/ -n 3 --dist loadfile --durations=40"),
         step("the Python package", ".venv/bin/python -m pytest python/tests -n 2 --dist loadfile"),
     ]
 }

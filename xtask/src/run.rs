@@ -11,13 +11,14 @@ use crate::chores::Step;
 /// The variable with the path of the ONNX Runtime.
 const ORT: &str = "ORT_DYLIB_PATH";
 
-/// Runs the commands in order, in the root of the workspace, and stops at the first failure.
+/// Runs the commands in order, in the root of the workspace, and stops at the first failure. At the end it says which took longest.
 pub fn all(root: &Path, steps: &[Step]) -> Result<(), String> {
     // Parallel commands are started first. Their output is shown at their place in the order.
     let mut running = Vec::new();
     for (number, step) in steps.iter().enumerate().filter(|(_, step)| step.is_parallel) {
         running.push((number, Background::start(root, step, number).map_err(|reason| failed(step, &reason))?));
     }
+    let mut times = Vec::new();
     for (number, step) in steps.iter().enumerate() {
         println!("== {}/{} {}: {}", number + 1, steps.len(), step.about, step.words.join(" "));
         let start = Instant::now();
@@ -27,9 +28,19 @@ pub fn all(root: &Path, steps: &[Step]) -> Result<(), String> {
             None => one(root, step),
         }
         .map_err(|reason| failed(step, &reason))?;
+        times.push((start.elapsed().as_secs(), step.about));
         println!("== {} s", start.elapsed().as_secs());
     }
+    println!("== {}", longest(times));
     Ok(())
+}
+
+/// The steps by the time that they took. A parallel step counts from where the others had ended.
+fn longest(mut times: Vec<(u64, &str)>) -> String {
+    times.sort_by_key(|(seconds, _)| std::cmp::Reverse(*seconds));
+    let all: u64 = times.iter().map(|(seconds, _)| seconds).sum();
+    let lines: Vec<String> = times.iter().map(|(seconds, about)| format!("{seconds:>6} s  {about}")).collect();
+    format!("{all} s in all, the longest first:\n{}", lines.join("\n"))
 }
 
 fn failed(step: &Step, reason: &str) -> String {
@@ -130,6 +141,12 @@ mod tests {
         let fails = step(&["sh", "-c", "touch begun; exit 3"], true);
         let why = all(folder.path(), &[wait, fails]).expect_err("one fails");
         assert!(why.contains("exit status: 3"), "{why}");
+    }
+
+    #[test]
+    fn the_longest_step_is_told_first() {
+        let told = longest(vec![(3, "lints"), (1200, "tests"), (0, "formatting")]);
+        assert_eq!(told, "1203 s in all, the longest first:\n  1200 s  tests\n     3 s  lints\n     0 s  formatting");
     }
 
     #[test]
