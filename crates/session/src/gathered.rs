@@ -1,11 +1,11 @@
 //! How are the answers to the calls of one packet sent together?
 
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
 
-use bytes::Bytes;
 use nerite_budget::{Account, Charge};
 use nerite_locks::Mutex;
-use nerite_wire::proto::session::{ANSWERS_HEAD_BYTES, encode_answers, nested_bytes};
+use nerite_wire::proto::session::{ANSWERS_HEAD_BYTES, GatheredAnswers, nested_bytes};
 
 use crate::limits::{DESCRIPTORS_MAX, PACKET_BYTES_MAX};
 use crate::outbox::Outbox;
@@ -20,61 +20,67 @@ pub(crate) struct Gathered {
 struct Waiting {
     /// Calls whose last answer has not arrived.
     open: usize,
-    packets: Vec<Packet>,
-    bytes: usize,
-    descriptors: usize,
+    answers: GatheredAnswers,
+    descriptors: Vec<OwnedFd>,
     charge: Charge,
 }
 
 impl Gathered {
     /// Gathers the answers of `calls` calls. Waiting answers are charged to `account`.
     pub(crate) fn new(calls: usize, outbox: &Arc<Outbox>, account: &Account) -> Gathered {
-        let (packets, charge) = (Vec::with_capacity(calls), account.charge(0));
-        let waiting = Waiting { open: calls, packets, bytes: ANSWERS_HEAD_BYTES, descriptors: 0, charge };
+        let (answers, charge) = (GatheredAnswers::with_capacity(calls), account.charge(0));
+        let waiting = Waiting { open: calls, answers, descriptors: Vec::new(), charge };
         Gathered { outbox: Arc::clone(outbox), waiting: Mutex::new(waiting) }
     }
 
     /// Takes an answer to one of the calls. An answer that is not the last one is sent at once, because more answers follow it.
-    pub(crate) fn send(&self, packet: Packet, last: bool) {
+    pub(crate) fn send(&self, mut packet: Packet, last: bool) {
         if !last {
             return self.outbox.send(packet);
         }
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if ANSWERS_HEAD_BYTES + nested_bytes(&packet.bytes) > PACKET_BYTES_MAX {
+            // It comes after those that came before it.
+            let mut waiting = self.lock();
+            waiting.open = waiting.open.saturating_sub(1);
+            let before = waiting.take();
+            drop(waiting);
+            return before.into_iter().chain([packet]).for_each(|packet| self.outbox.send(packet));
+        }
+        let descriptors = std::mem::take(&mut packet.descriptors);
+        self.add(&packet.bytes, descriptors);
+    }
+
+    /// Takes the last answer to one of the calls, which is known to fit in a packet.
+    pub(crate) fn add(&self, bytes: &[u8], descriptors: Vec<OwnedFd>) {
+        let mut waiting = self.lock();
         waiting.open = waiting.open.saturating_sub(1);
-        let full = waiting.add(packet);
+        let full = waiting.add(bytes, descriptors);
         let done = if waiting.open == 0 { waiting.take() } else { None };
         drop(waiting);
-        full.into_iter().flatten().chain(done).for_each(|packet| self.outbox.send(packet));
+        full.into_iter().chain(done).for_each(|packet| self.outbox.send(packet));
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Waiting {
-    /// Adds an answer. Returns the packets that must be sent now because no packet may be too long: the waiting answers, or the answer itself.
-    fn add(&mut self, packet: Packet) -> [Option<Packet>; 2] {
-        let (bytes, descriptors) = (nested_bytes(&packet.bytes), packet.descriptors.len());
-        if ANSWERS_HEAD_BYTES + bytes > PACKET_BYTES_MAX {
-            return [self.take(), Some(packet)];
-        }
-        let full = self.bytes + bytes > PACKET_BYTES_MAX || self.descriptors + descriptors > DESCRIPTORS_MAX;
-        let gone = if full { self.take() } else { None };
-        self.bytes += bytes;
-        self.descriptors += descriptors;
-        self.packets.push(packet);
-        self.charge.resize(self.bytes);
-        [gone, None]
+    /// Adds an answer. Returns those that came before it if all would not fit in one packet.
+    fn add(&mut self, bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<Packet> {
+        let full = self.answers.packet_bytes() + nested_bytes(bytes) > PACKET_BYTES_MAX
+            || self.descriptors.len() + descriptors.len() > DESCRIPTORS_MAX;
+        let before = if full { self.take() } else { None };
+        self.answers.push(bytes);
+        self.descriptors.extend(descriptors);
+        self.charge.resize(self.answers.packet_bytes());
+        before
     }
 
-    /// Takes all waiting answers as one packet.
+    /// Takes all waiting answers as one packet. No more responses follow these, so nothing waits for their permits.
     fn take(&mut self) -> Option<Packet> {
-        let mut packets = std::mem::take(&mut self.packets);
-        (self.bytes, self.descriptors) = (ANSWERS_HEAD_BYTES, 0);
         self.charge.resize(0);
-        if packets.len() <= 1 {
-            return packets.pop();
-        }
-        let descriptors = packets.iter_mut().flat_map(|packet| std::mem::take(&mut packet.descriptors)).collect();
-        let messages: Vec<Bytes> = packets.into_iter().map(|packet| packet.bytes).collect();
-        // No more responses follow these, so nothing waits for their permits.
-        Some(Packet { bytes: encode_answers(messages), descriptors, ..Packet::default() })
+        let descriptors = std::mem::take(&mut self.descriptors);
+        self.answers.take().map(|bytes| Packet { bytes, descriptors, ..Packet::default() })
     }
 }

@@ -1,6 +1,5 @@
 //! Which inferences of a session are in flight?
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{MutexGuard, PoisonError};
 
@@ -14,7 +13,8 @@ use crate::limits::{INFERENCE_BYTES, INFERENCES_MAX};
 /// The inferences of one session whose last response was not sent yet.
 pub(crate) struct InFlight {
     account: Account,
-    begun: Mutex<HashMap<u64, Begun>>,
+    /// At most [`INFERENCES_MAX`], and mostly few: comparing their ids takes less time than to hash one.
+    begun: Mutex<Vec<Begun>>,
     /// Inferences whose id is in use, and those whose last response is being sent.
     unsent: AtomicUsize,
     ended: Notify,
@@ -22,6 +22,7 @@ pub(crate) struct InFlight {
 
 /// An inference whose last response does not exist yet.
 struct Begun {
+    id: u64,
     cancel: Cancel,
     _charge: Charge,
 }
@@ -41,19 +42,22 @@ impl InFlight {
                 "{INFERENCES_MAX} inferences of this session are in flight; wait for one of their answers"
             )));
         }
-        if begun.contains_key(&id) {
+        if begun.iter().any(|one| one.id == id) {
             return Err(Status::invalid(format!("an inference of id {id} is in flight; ids must differ")));
         }
         let cancel = Cancel::new();
         let charge = self.account.charge(INFERENCE_BYTES + packet_bytes);
-        begun.insert(id, Begun { cancel: cancel.clone(), _charge: charge });
+        begun.push(Begun { id, cancel: cancel.clone(), _charge: charge });
         self.unsent.fetch_add(1, Ordering::AcqRel);
         Ok(cancel)
     }
 
     /// Makes the id available again. Call it before the last response is sent, because the client may reuse the id at once.
     pub(crate) fn release(&self, id: u64) {
-        let ended = self.lock().remove(&id);
+        let mut begun = self.lock();
+        let at = begun.iter().position(|one| one.id == id);
+        let ended = at.map(|at| begun.swap_remove(at));
+        drop(begun);
         drop(ended);
     }
 
@@ -65,14 +69,14 @@ impl InFlight {
 
     pub(crate) fn cancel(&self, id: u64) {
         // Not under the lock: `Cancel::cancel` may answer a waiting request, and the answer takes the lock.
-        let begun = self.lock().get(&id).map(|begun| begun.cancel.clone());
+        let begun = self.lock().iter().find(|one| one.id == id).map(|begun| begun.cancel.clone());
         if let Some(begun) = begun {
             begun.cancel();
         }
     }
 
     pub(crate) fn cancel_all(&self) {
-        let begun: Vec<Cancel> = self.lock().values().map(|begun| begun.cancel.clone()).collect();
+        let begun: Vec<Cancel> = self.lock().iter().map(|begun| begun.cancel.clone()).collect();
         begun.iter().for_each(Cancel::cancel);
     }
 
@@ -87,7 +91,7 @@ impl InFlight {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Begun>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Begun>> {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -9,7 +9,7 @@ use nerite_wire::proto::session::v1;
 use nerite_wire::proto::{Chain, InferMessage, Malformed};
 
 use crate::limits::{DESCRIPTORS_MAX, PACKET_BYTES_MAX, SHORT_BYTES_MAX};
-use crate::responses::{AnswerRoute, Answers};
+use crate::responses::{AnswerRoute, Answers, Expected};
 use crate::session::Session;
 use crate::waiting::{BegunInference, Step};
 
@@ -60,7 +60,7 @@ impl Session {
     async fn start(&self, id: u64, begun: BegunInference, admitted: Result<Admission, Status>) -> Result<(), Status> {
         let BegunInference { message, leased_outputs, cancel } = begun;
         let (in_flight, route) = (Arc::clone(&self.in_flight), AnswerRoute::Direct(Arc::clone(&self.outbox)));
-        let answers = Answers { in_flight, route, expected: None };
+        let answers = Answers { in_flight, route, expected: Expected::NONE };
         let sink = move |response, placed| answers.send(id, response, placed);
         let admitted = admitted.and_then(|admission| Ok((admission, message.into_infer_request(|_| Ok(()))?)));
         let started = match admitted {

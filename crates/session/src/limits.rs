@@ -36,6 +36,9 @@ pub const PREPARED_BYTES: usize = 8 << 10;
 /// After this time the calls of one packet yield to other tasks.
 pub(crate) const CALLS_SLICE: Duration = Duration::from_millis(1);
 
+/// Calls of one packet between two looks at the clock.
+pub(crate) const CALLS_BETWEEN_CLOCKS: usize = 8;
+
 /// Charge for a waiting answer, without its bytes.
 pub const QUEUED_PACKET_BYTES: usize = 256;
 

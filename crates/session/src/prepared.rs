@@ -12,8 +12,9 @@ use v1::server_message::Answer;
 use crate::answer::{CallOutcome, FAILED_PRECONDITION, error_packet, failure};
 use crate::gathered::Gathered;
 use crate::inference::read;
-use crate::limits::{CALLS_SLICE, DESCRIPTORS_MAX, PREPARED_BYTES, PREPARED_CALLS_MAX};
-use crate::responses::{AnswerRoute, Answers};
+use crate::limits::{CALLS_BETWEEN_CLOCKS, CALLS_SLICE, DESCRIPTORS_MAX, PREPARED_BYTES, PREPARED_CALLS_MAX};
+use crate::prepared_table::Prepared;
+use crate::responses::{AnswerRoute, Answers, Expected};
 use crate::session::Session;
 use crate::socket::Packet;
 use crate::waiting::{Preparation, Step};
@@ -77,7 +78,8 @@ impl Session {
             aside(move || scope.prepare(&admission, request, leased_outputs)).await??
         };
         let (in_flight, route) = (Arc::clone(&self.in_flight), AnswerRoute::Direct(Arc::clone(&self.outbox)));
-        let handle = self.prepared.add(request, Arc::new(Answers { in_flight, route, expected }), charge);
+        let answers = Arc::new(Answers { in_flight, route, expected: Expected::Each(expected) });
+        let handle = self.prepared.add(request, answers, charge);
         Ok(CallOutcome::from(Answer::Prepared(v1::Prepared { handle })))
     }
 
@@ -94,23 +96,33 @@ impl Session {
             return Err(Status::invalid("an inference needs an id other than 0: its answer repeats it"));
         }
         if further.is_empty() {
-            self.begin(id, handle, AnswerRoute::Direct(Arc::clone(&self.outbox))).await;
+            let prepared = self.prepared.find(handle);
+            let answers = prepared.as_ref().map(|prepared| Arc::clone(&prepared.answers));
+            let refusals = AnswerRoute::Direct(Arc::clone(&self.outbox));
+            self.begin(id, handle, prepared, answers.as_ref(), &refusals).await;
             return Ok(());
         }
+        let handles = std::iter::once(handle).chain(further);
+        let calls: Vec<_> = handles.map(|handle| (handle, self.prepared.find(handle))).collect();
+        let expected = |(_, prepared): &(u64, Option<Arc<Prepared>>)| prepared.as_ref()?.expected().cloned();
+        let expected = Expected::Of { first_id: id, calls: calls.iter().map(expected).collect() };
         let gathered = Arc::new(Gathered::new(count, &self.outbox, self.api.account()));
+        // One for all calls of the packet.
+        let (in_flight, route) = (Arc::clone(&self.in_flight), AnswerRoute::Gathered(Arc::clone(&gathered)));
+        let answers = Arc::new(Answers { in_flight, route, expected });
         let mut slice_start = Instant::now();
-        for (at, (id, handle)) in (id..).zip(std::iter::once(handle).chain(further)).enumerate() {
+        for (at, (id, (handle, prepared))) in (id..).zip(calls).enumerate() {
             // The first was counted with the packet.
             if let Some(refused) = (at > 0).then(|| self.scope.allow_next().err()).flatten() {
-                if let Some(prepared) = self.prepared.find(handle) {
+                if let Some(prepared) = prepared {
                     prepared.request.note(&self.api);
                 }
                 let bytes = nerite_wire::proto::session::encode_answer(&failure(id, &refused));
-                AnswerRoute::Gathered(Arc::clone(&gathered)).send(Packet { bytes, ..Packet::default() }, true);
+                gathered.send(Packet { bytes, ..Packet::default() }, true);
                 continue;
             }
-            self.begin(id, handle, AnswerRoute::Gathered(Arc::clone(&gathered))).await;
-            if slice_start.elapsed() > CALLS_SLICE {
+            self.begin(id, handle, prepared, Some(&answers), &answers.route).await;
+            if at % CALLS_BETWEEN_CLOCKS == 0 && slice_start.elapsed() > CALLS_SLICE {
                 tokio::task::yield_now().await;
                 slice_start = Instant::now();
             }
@@ -118,12 +130,19 @@ impl Session {
         Ok(())
     }
 
-    async fn begin(&mut self, id: u64, handle: u64, route: AnswerRoute) {
-        let refused = match &route {
-            AnswerRoute::Direct(outbox) => AnswerRoute::Direct(Arc::clone(outbox)),
-            AnswerRoute::Gathered(gathered) => AnswerRoute::Gathered(Arc::clone(gathered)),
+    async fn begin(
+        &mut self,
+        id: u64,
+        handle: u64,
+        prepared: Option<Arc<Prepared>>,
+        answers: Option<&Arc<Answers>>,
+        refusals: &AnswerRoute,
+    ) {
+        let begun = match (prepared, answers) {
+            (Some(prepared), Some(answers)) => self.try_begin(id, prepared, answers).await,
+            _ => Err(NotBegun::Stale("this session has none of that handle".to_owned())),
         };
-        let packet = match self.try_begin(id, handle, route).await {
+        let packet = match begun {
             Ok(()) => return,
             Err(NotBegun::Refused(status)) => {
                 self.api.note_session_refusal(&status);
@@ -136,21 +155,13 @@ impl Session {
                 error_packet(id, FAILED_PRECONDITION, text)
             }
         };
-        refused.send(packet, true);
+        refusals.send(packet, true);
     }
 
-    async fn try_begin(&mut self, id: u64, handle: u64, route: AnswerRoute) -> Result<(), NotBegun> {
-        let unknown = || NotBegun::Stale("this session has none of that handle".to_owned());
-        let prepared = self.prepared.find(handle).ok_or_else(unknown)?;
+    async fn try_begin(&self, id: u64, prepared: Arc<Prepared>, answers: &Arc<Answers>) -> Result<(), NotBegun> {
         let cancel = self.in_flight.begin(id, 0).map_err(NotBegun::Refused)?;
-        let answers = match route {
-            AnswerRoute::Direct(_) => Arc::clone(&prepared.answers),
-            AnswerRoute::Gathered(_) => {
-                let (in_flight, expected) = (Arc::clone(&self.in_flight), prepared.answers.expected.clone());
-                Arc::new(Answers { in_flight, route, expected })
-            }
-        };
-        let numbered = Some(Numbered { to: Arc::<Answers>::clone(&answers), number: id });
+        let (answers, to) = (Arc::clone(answers), Arc::<Answers>::clone(answers));
+        let numbered = Some(Numbered { to, number: id });
         let sink = move |response, placed| answers.send(id, response, placed);
         let begun = if prepared.request.is_light() {
             self.scope.call(&prepared.request, cancel, numbered, sink)

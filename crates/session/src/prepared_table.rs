@@ -6,9 +6,10 @@ use std::sync::Arc;
 use nerite_api::PreparedRequest;
 use nerite_budget::Charge;
 use nerite_request::Status;
+use nerite_wire::proto::ExpectedResponse;
 
 use crate::limits::PREPARED_MAX;
-use crate::responses::Answers;
+use crate::responses::{Answers, Expected};
 
 /// The prepared inferences of one session, by handle.
 #[derive(Default)]
@@ -23,6 +24,16 @@ pub(crate) struct Prepared {
     /// The way of the answers to calls that are alone in their packet.
     pub(crate) answers: Arc<Answers>,
     _charge: Charge,
+}
+
+impl Prepared {
+    /// The response that the client expects, if it expects one.
+    pub(crate) fn expected(&self) -> Option<&Arc<ExpectedResponse>> {
+        match &self.answers.expected {
+            Expected::Each(expected) => expected.as_ref(),
+            Expected::Of { .. } => None,
+        }
+    }
 }
 
 impl PreparedTable {

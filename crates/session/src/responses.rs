@@ -19,8 +19,30 @@ use crate::socket::Packet;
 pub(crate) struct Answers {
     pub(crate) in_flight: Arc<InFlight>,
     pub(crate) route: AnswerRoute,
-    /// The response that the client expects. It is answered without its content.
-    pub(crate) expected: Option<Arc<ExpectedResponse>>,
+    pub(crate) expected: Expected,
+}
+
+/// The responses that the client expects. They are answered without their content.
+pub(crate) enum Expected {
+    /// Of each call.
+    Each(Option<Arc<ExpectedResponse>>),
+    /// Of the calls of one packet, whose ids follow one another.
+    Of { first_id: u64, calls: Vec<Option<Arc<ExpectedResponse>>> },
+}
+
+impl Expected {
+    /// None is expected.
+    pub(crate) const NONE: Expected = Expected::Each(None);
+
+    fn of(&self, id: u64) -> Option<&ExpectedResponse> {
+        match self {
+            Expected::Each(expected) => expected.as_deref(),
+            Expected::Of { first_id, calls } => {
+                let at = usize::try_from(id.checked_sub(*first_id)?).ok()?;
+                calls.get(at)?.as_deref()
+            }
+        }
+    }
 }
 
 /// How the answers of an inference are sent.
@@ -44,6 +66,7 @@ impl AnswerRoute {
         let called = CalledPacket::new(id);
         match self {
             AnswerRoute::Direct(outbox) if permit.is_none() => outbox.send_bytes(called.bytes()),
+            AnswerRoute::Gathered(gathered) if permit.is_none() => gathered.add(called.bytes(), Vec::new()),
             route => {
                 let bytes = Bytes::copy_from_slice(called.bytes());
                 route.send(Packet { bytes, _permit: permit, ..Packet::default() }, true);
@@ -61,7 +84,7 @@ impl Answers {
         }
         let packet = match response.into_content() {
             None => Ok(nothing_follows(id)),
-            Some(Ok(response)) if last && placed.is_empty() && self.expects(&response) => {
+            Some(Ok(response)) if last && placed.is_empty() && self.expects(id, &response) => {
                 drop(response);
                 self.route.send_called(id, permit);
                 return self.in_flight.end();
@@ -76,8 +99,8 @@ impl Answers {
         }
     }
 
-    fn expects(&self, response: &InferResponse) -> bool {
-        self.expected.as_ref().is_some_and(|expected| expected.is(response))
+    fn expects(&self, id: u64, response: &InferResponse) -> bool {
+        self.expected.of(id).is_some_and(|expected| expected.is(response))
     }
 }
 

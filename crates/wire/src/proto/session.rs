@@ -28,11 +28,12 @@ pub const DESCRIPTORS_MAX: usize = 128;
 const ID: u32 = 1;
 const MORE: u32 = 3;
 const INFERENCE: u32 = 9;
+const ANSWERS: u32 = 14;
 const RESPONSE: u32 = 1;
 const PLACED: u32 = 2;
 const ANSWERS_MESSAGES: u32 = 1;
 
-/// The most bytes that [`encode_answers`] adds to its messages: the field's tag and a length of up to [`PACKET_BYTES_MAX`].
+/// The most bytes that [`GatheredAnswers`] adds to its messages: the field's tag and a length of up to [`PACKET_BYTES_MAX`].
 pub const ANSWERS_HEAD_BYTES: usize = 8;
 
 /// Decodes a packet from a client. The tensors in a `Bytes` are not copied.
@@ -77,14 +78,53 @@ impl CalledPacket {
     }
 }
 
-/// Encodes the answers to the calls of one packet. Each of them is an encoded message.
-pub fn encode_answers(messages: Vec<Bytes>) -> Bytes {
-    let answer = Some(v1::server_message::Answer::Answers(v1::Answers { messages }));
-    encode_answer(&v1::ServerMessage { answer, ..v1::ServerMessage::default() })
+/// The answers to the calls of one packet, each an encoded message, on their way into one packet.
+#[derive(Debug, Default)]
+pub struct GatheredAnswers {
+    /// The content of `Answers`.
+    encoded: Vec<u8>,
+    messages: usize,
+    /// Where the last message begins.
+    last: usize,
 }
 
-/// Bytes that one message of [`encode_answers`] takes in the packet.
-pub fn nested_bytes(message: &Bytes) -> usize {
+impl GatheredAnswers {
+    /// Room for this many answers as those of [`CalledPacket`].
+    pub fn with_capacity(messages: usize) -> GatheredAnswers {
+        GatheredAnswers { encoded: Vec::with_capacity(messages * (CALLED_BYTES_MAX + 2)), messages: 0, last: 0 }
+    }
+
+    /// Adds a message.
+    pub fn push(&mut self, message: &[u8]) {
+        head(ANSWERS_MESSAGES, message.len(), &mut self.encoded);
+        self.last = self.encoded.len();
+        self.encoded.extend_from_slice(message);
+        self.messages += 1;
+    }
+
+    /// The most bytes of the packet.
+    pub fn packet_bytes(&self) -> usize {
+        ANSWERS_HEAD_BYTES + self.encoded.len()
+    }
+
+    /// Takes all messages as one packet. One alone is not wrapped. `None` if there are none.
+    pub fn take(&mut self) -> Option<Bytes> {
+        let GatheredAnswers { encoded, messages, last } = std::mem::take(self);
+        match messages {
+            0 => None,
+            1 => Some(Bytes::from(encoded).slice(last..)),
+            _ => {
+                let mut packet = BytesMut::with_capacity(ANSWERS_HEAD_BYTES + encoded.len());
+                head(ANSWERS, encoded.len(), &mut packet);
+                packet.extend_from_slice(&encoded);
+                Some(packet.freeze())
+            }
+        }
+    }
+}
+
+/// Bytes that one message of [`GatheredAnswers`] takes in the packet.
+pub fn nested_bytes(message: &[u8]) -> usize {
     field_len(ANSWERS_MESSAGES, message.len())
 }
 
@@ -128,7 +168,7 @@ pub fn encode_inference(
     Ok(packet.freeze())
 }
 
-fn head(field: u32, len: usize, packet: &mut BytesMut) {
+fn head(field: u32, len: usize, packet: &mut impl BufMut) {
     encode_key(field, WireType::LengthDelimited, packet);
     encode_varint(len as u64, packet);
 }
@@ -212,8 +252,18 @@ mod tests {
     fn answers_in_one_packet_have_the_computed_length() {
         let messages: Vec<_> =
             [0, 100, 60_000].map(|bytes| encode_inference(7, false, response(bytes), &[]).unwrap()).into();
-        let reckoned = messages.iter().map(nested_bytes).sum::<usize>() + ANSWERS_HEAD_BYTES;
-        let packet = encode_answers(messages.clone());
+        let reckoned = messages.iter().map(|message| nested_bytes(message)).sum::<usize>() + ANSWERS_HEAD_BYTES;
+        let mut gathered = GatheredAnswers::with_capacity(1);
+        assert_eq!(gathered.take(), None);
+        for message in &messages {
+            gathered.push(message);
+            // One alone is not wrapped, and what was taken is not sent again.
+            let mut alone = GatheredAnswers::default();
+            alone.push(message);
+            assert_eq!((alone.take().as_ref(), alone.take()), (Some(message), None));
+        }
+        assert_eq!(gathered.packet_bytes(), reckoned);
+        let packet = gathered.take().unwrap();
         assert!((reckoned - ANSWERS_HEAD_BYTES..=reckoned).contains(&packet.len()), "{reckoned}, {}", packet.len());
         let Some(v1::server_message::Answer::Answers(read)) = read_answer(packet).unwrap().answer else { panic!() };
         assert_eq!(read.messages, messages);
