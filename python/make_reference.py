@@ -20,7 +20,6 @@ MODULES = ("nerite", "nerite.http", "nerite.http.aio", "nerite.grpc", "nerite.gr
 MADE_BY_OTHERS = ("nerite.Client", "nerite.Model", "nerite.Response", "nerite.Server", "nerite.http.TensorBuffer")
 # Methods without an underscore that are for other classes of the package.
 INTERNAL = {
-    "Client": ("executor", "lend", "quick", "repeats_lost", "run", "stream"),
     "InferResult": ("of", "unsettled"),
 }
 HEAD = """# Clients: API reference

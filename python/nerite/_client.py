@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 import weakref
-from typing import Any, Awaitable, Callable, Iterator, Optional, Sequence, TypeVar
+from typing import Any, AsyncIterator, Awaitable, Callable, Iterator, Optional, Sequence, TypeVar
 
 import numpy as np
 from tritonclient.utils import InferenceServerException
@@ -43,7 +43,11 @@ _SCHEMES = {"http": ("http", False), "https": ("http", True), "grpc": ("grpc", F
 
 
 class Client:
-    """A connection to a server, made by :func:`connect`. Any number of threads may use it, also after ``fork``."""
+    """A connection to a server, made by :func:`connect`. Any number of threads may use it, also after ``fork``.
+
+    A process that gets it by pickle, as a worker of ``multiprocessing`` does, connects anew in the same way. If it was made with a token, that is part of
+    the pickle.
+    """
 
     def __init__(
         self,
@@ -54,6 +58,7 @@ class Client:
         repeat_lost: bool,
         options: Any,
     ):
+        self._made_with = (url, session_socket, server_uid, token, repeat_lost, dict(options))
         self._scheme, self._address, is_secured = _parts(url)
         self._socket_path = self._address if self._scheme == "unix" else session_socket
         self._server_uid = server_uid
@@ -68,7 +73,7 @@ class Client:
     @property
     def transport(self) -> str:
         """How tensors reach the server: ``session``, or over HTTP or gRPC ``lease``, ``region`` or ``inline``."""
-        return "session" if self._session_path is not None else self.run(lambda connection: connection.transport)
+        return "session" if self._session_path is not None else self._run(lambda connection: connection.transport)
 
     @property
     def copied_bytes(self) -> int:
@@ -97,9 +102,13 @@ class Client:
         where = self._session_path or f"{self._scheme}://{self._address}"
         return f"<nerite client of {where}>"
 
+    def __reduce__(self) -> Any:
+        """For pickle: the other process connects anew, in the same way. Its token is part of what is pickled."""
+        return Client, self._made_with
+
     # Methods for class Model.
 
-    def quick(self, key: Any, arrays: Sequence[np.ndarray], whole: Callable[[Any], Any]) -> Optional[Response]:
+    def _quick(self, key: Any, arrays: Sequence[np.ndarray], whole: Callable[[Any], Any]) -> Optional[Response]:
         """Runs one inference over a session, if a prepared plan for it exists. An exception affects only its connection."""
         try:
             connection = self._free.pop()
@@ -122,7 +131,7 @@ class Client:
             self._put(connection)
         return response
 
-    def run(self, ask: Callable[[Any], T]) -> T:
+    def _run(self, ask: Callable[[Any], T]) -> T:
         """Calls ``ask`` with a connection that no other thread uses meanwhile. If the server was restarted, connects again."""
         for is_last in (False, True):
             connection = self._take()
@@ -137,8 +146,8 @@ class Client:
                 self._put(connection)
         raise AssertionError("the second try returned or raised")
 
-    async def run_async(self, ask: Callable[[Any], Awaitable[T]]) -> T:
-        """As :meth:`run`, for asyncio, with the connection of the running loop. Raises :class:`NoLoopConnection` if there can be none."""
+    async def _run_async(self, ask: Callable[[Any], Awaitable[T]]) -> T:
+        """As :meth:`_run`, for asyncio, with the connection of the running loop. Raises :class:`NoLoopConnection` if there can be none."""
         for is_last in (False, True):
             connection = await self._of_loop()
             try:
@@ -148,12 +157,12 @@ class Client:
                     raise
         raise AssertionError("the second try returned or raised")
 
-    def repeats_lost(self) -> bool:
+    def _repeats_lost(self) -> bool:
         """Whether a request that a lost server may have run is sent again."""
         return self._repeat_lost
 
-    def stream(self, ask: Callable[[Any], Iterator[T]]) -> Iterator[T]:
-        """As :meth:`run`, for any number of responses. What was sent is never sent again, because responses may have come before."""
+    def _stream(self, ask: Callable[[Any], Iterator[T]]) -> Iterator[T]:
+        """As :meth:`_run`, for any number of responses. What was sent is never sent again, because responses may have come before."""
         if self._session_path is None:
             yield from self._stream_plain(ask)
             return
@@ -176,16 +185,16 @@ class Client:
                         del self._streaming[thread]
                 self._put(connection)
 
-    def lend(self, spec: Spec) -> Optional[Block]:
+    def _lend(self, spec: Spec) -> Optional[Block]:
         """Memory for an input, which the server knows by name. None if there is no session."""
         if self._session_path is None:
             return None
         from nerite._datatypes import fixed_byte_size
 
         byte_size = max(fixed_byte_size(spec.shape, spec.datatype) or 0, 1)
-        return self.run(lambda connection: connection.lend(byte_size))
+        return self._run(lambda connection: connection.lend(byte_size))
 
-    def executor(self) -> concurrent.futures.ThreadPoolExecutor:
+    def _threads(self) -> concurrent.futures.ThreadPoolExecutor:
         """The threads for asynchronous calls."""
         with self._lock:
             if self._executor is None:
@@ -215,29 +224,34 @@ class Client:
         self._thread = threading.local()
         self._closed = False
 
-    async def _of_loop(self) -> LoopConnection:
+    async def _of_loop(self) -> Any:
+        """The connection of the running loop."""
         if self._closed:
             raise InferenceServerException("the client is closed")
-        if self._session_path is None or time.monotonic() < self._full_until:
-            raise NoLoopConnection
         loop = asyncio.get_running_loop()
         found = self._loops.get(loop)
-        if isinstance(found, LoopConnection):
+        if found is not None and not isinstance(found, asyncio.Task):
             if not found.broken:
                 return found
             self._forget_loop(loop)
             found = None
         if found is None:
+            if time.monotonic() < self._full_until or (self._session_path is None and not self._has_plain_loops()):
+                raise NoLoopConnection
             for other in [one for one in self._loops if one.is_closed()]:
                 self._forget_loop(other)
             found = self._loops[loop] = loop.create_task(self._open_for(loop))
         # A call that is cancelled meanwhile does not cancel the connection of the others.
         return await asyncio.shield(found)
 
-    async def _open_for(self, loop: asyncio.AbstractEventLoop) -> LoopConnection:
+    def _has_plain_loops(self) -> bool:
+        from nerite import _plain_loop_connection
+
+        return _plain_loop_connection.is_possible(self._scheme, self._options)
+
+    async def _open_for(self, loop: asyncio.AbstractEventLoop) -> Any:
         try:
-            make = functools.partial(LoopConnection, self._session_path or "", self._server_uid, self._token)
-            connection = await loop.run_in_executor(self.executor(), make)
+            connection = await self._open_session(loop) if self._session_path is not None else await self._open_plain()
         except BaseException as error:
             self._loops.pop(loop, None)
             if not isinstance(error, Refused):
@@ -247,15 +261,40 @@ class Client:
                 self._full_until = time.monotonic() + FULL_S
                 raise NoLoopConnection from None
             raise ConnectionError(str(error)) from None
-        connection.begin()
         self._loops[loop] = connection
         self._all.add(connection)
+        # Runners of asyncio end all generators before they close their loop.
+        connection.until_end = self._until_end(loop, connection)
+        await connection.until_end.__anext__()
         return connection
+
+    async def _open_session(self, loop: asyncio.AbstractEventLoop) -> LoopConnection:
+        # It is made in a thread, because connecting waits for the server.
+        make = functools.partial(LoopConnection, self._session_path or "", self._server_uid, self._token)
+        connection = await loop.run_in_executor(self._threads(), make)
+        connection.begin()
+        return connection
+
+    async def _open_plain(self) -> Any:
+        from nerite._plain_loop_connection import PlainLoopConnection
+
+        connection = PlainLoopConnection(self._scheme, self._address, self._plain_options(), self._token)
+        await connection.open()
+        return connection
+
+    async def _until_end(self, loop: asyncio.AbstractEventLoop, connection: Any) -> AsyncIterator[None]:
+        """Ends with its loop, and closes the loop's connection then."""
+        try:
+            yield
+        finally:
+            if self._loops.get(loop) is connection:
+                self._forget_loop(loop)
+            await connection.finish()
 
     def _forget_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Closes the connection of a loop that has ended, or a broken one."""
         connection = self._loops.pop(loop, None)
-        if isinstance(connection, LoopConnection):
+        if connection is not None and not isinstance(connection, asyncio.Task):
             self._all.discard(connection)
             self._copied_before += connection.copied_bytes
             connection.close()
@@ -302,13 +341,16 @@ class Client:
             connection = self._thread.plain = self._new_plain()
         return connection
 
-    def _new_plain(self) -> PlainConnection:
+    def _plain_options(self) -> dict[str, Any]:
         options = dict(self._options)
         if self._socket_path is not None:
             options["session_socket"] = self._socket_path
         if self._server_uid is not None:
             options["server_uid"] = self._server_uid
-        connection = PlainConnection(self._scheme, self._address, options, self._token)
+        return options
+
+    def _new_plain(self) -> PlainConnection:
+        connection = PlainConnection(self._scheme, self._address, self._plain_options(), self._token)
         self._all.add(connection)
         return connection
 
@@ -440,9 +482,9 @@ def connect(
 
     Parameters
     ----------
-    url : str
+    url : str or path
         ``http://host:port`` or ``grpc://host:port`` of any server of Triton's protocols, ``https://`` or ``grpcs://`` of one with TLS, or
-        ``unix:/path`` of a session socket. Without it, the session socket of this user's server, and if there is none,
+        ``unix:/path`` or a ``pathlib.Path`` of a session socket. Without it, the session socket of this user's server, and if there is none,
         ``http://localhost:8000``.
     session_socket : str
         The path of the server's session socket, where it is not the default one.
@@ -463,16 +505,21 @@ def connect(
     return Client(url, session_socket, server_uid, token, repeat_lost, options)
 
 
-def _parts(url: Optional[str]) -> tuple[str, str, bool]:
+def _parts(url: Any) -> tuple[str, str, bool]:
     """Splits an address into protocol (``http``, ``grpc``, ``unix``), place, and whether TLS is used. Empty without an address."""
     if url is None:
         return "", "", False
+    if isinstance(url, os.PathLike):
+        return "unix", os.fspath(url), False
+    if not isinstance(url, str):
+        raise TypeError(f"an address is a str such as http://host:port, or the path of a session socket; got {url!r}")
     if url.startswith("unix:"):
         return "unix", url[len("unix:") :].removeprefix("//"), False
     scheme, _, place = url.partition("://")
     if scheme not in _SCHEMES:
+        hint = f"unix:{url}" if url.startswith("/") else ""
         raise ValueError(
-            f"'{url}' is not an address; give http://host:port, grpc://host:port, https:// or grpcs:// for TLS, or unix:/path of a session socket"
+            f"'{url}' is not an address{'; did you mean ' + hint + '?' if hint else ''}; give http://host:port, grpc://host:port, https:// or grpcs:// for TLS, or unix:/path of a session socket"
         )
     protocol, is_secured = _SCHEMES[scheme]
     return protocol, place, is_secured

@@ -25,7 +25,7 @@ _HOST_KINDS = (1, 3)
 def elements(given: Any, datatype: str, note_copy: Callable[[int], None] = lambda _: None) -> tuple[np.ndarray, np.dtype[Any]]:
     """Converts ``given`` to an array that can be assigned to elements of ``datatype``. Also returns the dtype as which those elements are
     viewed. ``note_copy`` is told of bytes that were copied to join the chunks of a column."""
-    if isinstance(given, np.ndarray) and datatype == _datatypes.datatype_of(given):
+    if isinstance(given, np.ndarray) and datatype == _datatypes.datatype_of(given) and not isinstance(given, np.ma.MaskedArray):
         return given, given.dtype
     found = _of_column(given, datatype, note_copy)
     if found is None:
@@ -40,9 +40,11 @@ def _converted(given: Any, datatype: str, depth: int) -> np.ndarray:
             f"nested lists are {depth} deep or more, a tensor has at most {DIMENSIONS_MAX} dimensions"
         )
     if isinstance(given, np.ndarray):
-        return _checked(given, datatype, "numpy array")
+        return _checked(_unmasked(given), datatype, "numpy array")
     if isinstance(given, (list, tuple)):
         return _of_sequence(given, datatype, depth)
+    if type(given) is bytes and datatype == "UINT8":
+        return np.frombuffer(given, np.uint8)
     if type(given) in (bool, int, float, str, bytes):
         return _of_values([given], datatype).reshape(())
     if hasattr(given, "__arrow_c_array__"):
@@ -69,6 +71,18 @@ def _converted(given: Any, datatype: str, depth: int) -> np.ndarray:
         f"expected an array (of numpy, or an object with DLPack, __array__, the buffer protocol, or an array or column of Arrow with elements of a "
         f"fixed size or texts), nested lists of numbers or texts, or bytes, got {type(given).__name__}"
     )
+
+
+def _unmasked(array: np.ndarray) -> np.ndarray:
+    """The array, if none of its elements is masked."""
+    if isinstance(array, np.ma.MaskedArray):
+        masked = int(np.ma.count_masked(array))
+        if masked:
+            raise InferenceServerException(
+                f"an array with {masked} masked elements among {array.size}: a tensor has none; fill them first, with .filled(value)"
+            )
+        return np.ma.getdata(array)
+    return array
 
 
 def _of_column(given: Any, datatype: str, note_copy: Callable[[int], None]) -> Optional[np.ndarray]:

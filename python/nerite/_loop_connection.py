@@ -53,6 +53,8 @@ CLIENT_CANCEL = 9
 IN_FLIGHT_MAX = 192
 # Packets that are read before the loop goes on with other tasks.
 READS_MAX = 32
+# The most borrowed slabs that the pool has not taken yet.
+SPARES_MAX = 2
 CONTROL_BYTES = socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
 # Called with the fields and the descriptors of an answer that nobody waits for.
 GivenUp = Callable[[Any, Any], None]
@@ -119,6 +121,10 @@ class LoopConnection(SessionConnection):
                     return response
                 await place.taken_again()
             return await self._infer(call, key, place)
+
+    async def finish(self) -> None:
+        """Closes the session at the end of its loop."""
+        self._break()
 
     def close(self) -> None:
         """Closes the session, from any thread."""
@@ -230,6 +236,9 @@ class LoopConnection(SessionConnection):
             try:
                 if SERVER_LEASE in fields:
                     self._spares.append(Slab(*self._map(fields[SERVER_LEASE], descriptors, byte_size), keeper=self))
+                    if len(self._spares) > SPARES_MAX:
+                        # Calls that were cancelled while they borrowed it have left others.
+                        self._drop_slab(self._spares.pop(0))
             finally:
                 _close_all(descriptors)
 

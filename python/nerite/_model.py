@@ -39,6 +39,8 @@ class Model:
     """
 
     def __init__(self, client: Any, name: str, version: str = "", batch: bool = True):
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a model is a str, got {name!r}")
         self._client = client
         self.name = name
         self.version = version
@@ -68,7 +70,7 @@ class Model:
         ``arrays`` are the inputs in the model's order, ``named`` are inputs by name. A dict as the only argument is for names that are no
         Python identifiers. Missing inputs are read from the buffers of :meth:`input`.
 
-        ``outputs`` are the names of the requested outputs, by default all. After ``timeout`` seconds the request is cancelled with a
+        ``outputs`` are the names of the requested outputs, or the name of one, by default all. After ``timeout`` seconds the request is cancelled with a
         TimeoutError. ``parameters`` are for the model, ``id`` is the id of the request. ``sequence`` is the number or name of a sequence,
         or ``(it, "start")``, ``(it, "end")``, ``(it, "start", "end")``.
         """
@@ -76,10 +78,11 @@ class Model:
             response = self._quick(arrays, named)
             if response is not None:
                 return response
+        _check_timeout(timeout)
         if len(arrays) == 1 and type(arrays[0]) is dict:
             named, arrays = {**arrays[0], **named}, ()
         given = (arrays, named, outputs, parameters, id, sequence)
-        return self._client.run(lambda connection: self._ask(connection, given, timeout))
+        return self._client._run(lambda connection: self._ask(connection, given, timeout))
 
     def submit(self, *arrays: Any, **named: Any) -> concurrent.futures.Future[Response]:
         """As a call, but returns at once with a future of the response. Do not change the inputs before the future is done. Buffers of
@@ -88,7 +91,7 @@ class Model:
         for one in lent:
             one.freeze()
         try:
-            future = self._client.executor().submit(self._with(self._lent()), *arrays, **named)
+            future = self._client._threads().submit(self._with(self._lent()), *arrays, **named)
         except BaseException:
             for one in lent:
                 one.thaw()
@@ -106,13 +109,14 @@ class Model:
         """Runs many inferences, 32 in one packet. Each is a dict of inputs, a tuple of inputs in order, or the only input.
 
         Returns one response for each, in order. The first error is raised when all are done. With ``return_errors``, an error is returned
-        in the place of its response.
+        in the place of its response. An input that cannot be converted is an error of its request only.
         """
+        _check_timeout(timeout)
         todo = [one if type(one) is not _ndarray and isinstance(one, (dict, tuple)) else (one,) for one in requests]
         outcomes: list[Any] = []
         for first in range(0, len(todo), CALLS_MAX):
             part = todo[first : first + CALLS_MAX]
-            outcomes += self._client.run(lambda connection, part=part: self._ask_many(connection, part, outputs, timeout))
+            outcomes += self._client._run(lambda connection, part=part: self._ask_many(connection, part, outputs, timeout))
         for one in outcomes:
             if type(one) is not Response and isinstance(one, Exception) and not return_errors:
                 raise one
@@ -128,20 +132,25 @@ class Model:
         sequence: Any = None,
         **named: Any,
     ) -> Response:
-        """As a call, for asyncio. Over a session no thread waits: all calls of a loop share one session, with at most 192 in flight. If the task is
-        cancelled, the server is told, and the call's memory is used again when the model has ended. Over HTTP and gRPC it waits in a thread.
+        """As a call, for asyncio. No thread waits: all calls of a loop share one session with at most 192 in flight, or one client of HTTP or gRPC, where
+        tensors go in leases or in the messages. If the task is cancelled, the server is told, and the call's memory is used again when the model has
+        ended. It waits in a thread where ``buffers="region"`` or another option of :func:`nerite.connect` is for clients with threads only, and over gRPC
+        on all event loops of a process but the first.
 
         Do not change the inputs before it is done. Buffers of :meth:`input` cannot be written to until then.
         """
+        _check_timeout(timeout)
         if len(arrays) == 1 and type(arrays[0]) is dict:
             named, arrays = {**arrays[0], **named}, ()
         given, lent = (arrays, named, outputs, parameters, id, sequence), dict(self._lent())
         for one in lent.values():
             one.freeze()
         try:
-            asking = self._client.run_async(lambda connection: self._ask_async(connection, given, lent))
+            asking = self._client._run_async(lambda connection: self._ask_async(connection, given, lent))
+            if timeout is None:
+                return await asking
             try:
-                return await (asking if timeout is None else asyncio.wait_for(asking, timeout))
+                return await asyncio.wait_for(asking, timeout)
             except asyncio.TimeoutError as late:
                 raise TimeoutError(f"no answer within {timeout} s; the request was given up") from late
         except NoLoopConnection:
@@ -163,7 +172,7 @@ class Model:
         """As :meth:`stream`, for ``async for``. It waits in a thread. If the task is cancelled, the request is cancelled too."""
         outputs, used, using, done = named.pop("outputs", None), [], threading.Lock(), object()
         responses = self._stream((arrays, named, outputs, None, "", None), used, using)
-        loop, executor = asyncio.get_running_loop(), self._client.executor()
+        loop, executor = asyncio.get_running_loop(), self._client._threads()
         try:
             while (one := await loop.run_in_executor(executor, next, responses, done)) is not done:
                 yield one  # type: ignore[misc]
@@ -189,7 +198,7 @@ class Model:
         if spec is None or spec.datatype == "BYTES":
             raise InferenceServerException(f"model '{self.name}' has no input '{name}' of a fixed element size")
         dims = tuple(abs(dim) for dim in spec.shape) if shape is None else _datatypes.check_shape(shape)
-        lent = _InputBuffer(self._client.lend(Spec(name, spec.datatype, dims)), Spec(name, spec.datatype, dims))
+        lent = _InputBuffer(self._client._lend(Spec(name, spec.datatype, dims)), Spec(name, spec.datatype, dims))
         self._lent()[name] = lent
         return lent.array
 
@@ -220,11 +229,15 @@ class Model:
         except Exception as error:  # noqa: BLE001 - a repr says what it can
             return f"<Model '{self.name}', not described: {error}>"
 
+    def __reduce__(self) -> Any:
+        """For pickle: the same model of a client that the other process makes."""
+        return Model, (self._client, self.name, self.version, self._batch)
+
     # Internal steps.
 
     def _described(self, connection: Any = None) -> Metadata:
         if self._metadata is None or (connection is not None and connection.server_id != self._described_by):
-            return self._learned(*(self._client.run(self._ask_metadata) if connection is None else self._described_at(connection)))
+            return self._learned(*(self._client._run(self._ask_metadata) if connection is None else self._described_at(connection)))
         return self._metadata
 
     def _learned(self, found: Metadata, server_id: str) -> Metadata:
@@ -246,6 +259,8 @@ class Model:
             call = self._call_with(lent, connection, given)
             try:
                 return _without_row(call, await connection.call_async(call, self._key(call)))
+            except InferenceServerException as error:
+                raise _with_cure(call, error) from None
             except Stale:
                 self._metadata, self._wanted = None, ()
                 if not left:
@@ -272,7 +287,7 @@ class Model:
                 with using:
                     used.remove(connection)
 
-        return self._client.stream(ask)
+        return self._client._stream(ask)
 
     def _ask_metadata(self, connection: Any) -> tuple[Metadata, str]:
         # No call, with a timeout of its own, needs it now.
@@ -289,11 +304,11 @@ class Model:
             return None
         key, arrays = found
         try:
-            return self._client.quick(key, arrays, lambda connection: self._call(connection, (arrays, {}, None, None, "", None)))
+            return self._client._quick(key, arrays, lambda connection: self._call(connection, (arrays, {}, None, None, "", None)))
         except Stale:
             self._metadata, self._wanted = None, ()
         except Lost as lost:
-            if lost.sent and not self._client.repeats_lost():
+            if lost.sent and not self._client._repeats_lost():
                 raise
         # Nothing was run.
         return None
@@ -352,6 +367,8 @@ class Model:
             call = self._call(connection, given)
             try:
                 return _without_row(call, connection.call(call, self._key(call)))
+            except InferenceServerException as error:
+                raise _with_cure(call, error) from None
             except Stale:
                 # The request was not run. The model may have been reloaded with other tensors.
                 self._metadata, self._wanted = None, ()
@@ -369,9 +386,21 @@ class Model:
                     for index, one in enumerate(found)
                 ]
         split = [_split(one) for one in requests]
-        calls = [self._call(connection, (arrays, named, outputs, None, "", None)) for arrays, named in split]
-        outcomes = connection.call_many(calls, self._key)
-        outcomes = [one if isinstance(one, Exception) else _without_row(calls[index], one) for index, one in enumerate(outcomes)]
+        calls: list[Any] = []
+        for arrays, named in split:
+            try:
+                calls.append(self._call(connection, (arrays, named, outputs, None, "", None)))
+            except (InferenceServerException, TypeError) as error:
+                # The others are run.
+                calls.append(error)
+        sent = [one for one in calls if isinstance(one, Call)]
+        answered = iter(connection.call_many(sent, self._key) if sent else ())
+        outcomes = [next(answered) if isinstance(one, Call) else one for one in calls]
+        for index, (call, one) in enumerate(zip(calls, outcomes)):
+            if isinstance(one, InferenceServerException) and isinstance(call, Call):
+                outcomes[index] = _with_cure(call, one)
+            elif not isinstance(one, Exception):
+                outcomes[index] = _without_row(call, one)
         return [self._unless_stale(connection, one, split[index], outputs, timeout) for index, one in enumerate(outcomes)]
 
     def _looked_at(self, connection: Any, found: Any, request: Any, timeout: Optional[float]) -> Any:
@@ -416,13 +445,12 @@ class Model:
             elif (lent := self._lent().get(spec.name)) is not None:
                 inputs.append(Input(lent.spec, lent.array, lent.block_at(connection)))
                 read.append(lent)
-        if len(inputs) < len(values):
+        if len(inputs) - len(read) < len(values):
             unknown = sorted(set(values) - {spec.name for spec in specs})
-            if unknown:
-                raise TypeError(
-                    f"model '{self.name}' has no input '{unknown[0]}', it takes {', '.join(spec.name for spec in specs)}"
-                )
-        wanted = () if outputs is None else tuple(outputs)
+            raise TypeError(f"model '{self.name}' has no input '{unknown[0]}', it takes {', '.join(spec.name for spec in specs)}")
+        wanted = () if outputs is None else (outputs,) if isinstance(outputs, str) else tuple(outputs)
+        if not isinstance(id, str):
+            raise TypeError(f"the id of a request is a str, got {id!r}")
         if sequence is not None:
             parameters = {**(parameters or {}), **_sequence(sequence)}
         return Call(self.name, self.version, metadata, inputs, wanted, id, parameters, is_row, read)
@@ -502,6 +530,29 @@ class _InputBuffer:
             self._in_flight -= 1
             if not self._in_flight:
                 self.array.flags.writeable = True
+
+
+def _check_timeout(timeout: Any) -> None:
+    if timeout is None:
+        return
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float, np.number)):
+        raise TypeError(f"a timeout is a number of seconds, or None for no limit; got {timeout!r}")
+    if not timeout > 0:
+        raise ValueError(f"a timeout is more than 0 seconds, or None for no limit; got {timeout!r}")
+
+
+def _with_cure(call: Call, error: InferenceServerException) -> InferenceServerException:
+    """The error, with what helps if inputs seem to lack the batch dimension."""
+    specs = {spec.name: spec.shape for spec in call.metadata.inputs}
+    for one in call.inputs:
+        shape, wanted = one.spec.shape, specs.get(one.spec.name, ())
+        if len(wanted) > 1 and wanted[0] == -1 and len(shape) == len(wanted) - 1:
+            text = (
+                f"{error.message()} (input '{one.spec.name}' has shape {list(shape)}, the model takes {list(wanted)}: give it a first dimension, "
+                f"or take the model by client.model('{call.model}', batch=False))"
+            )
+            return InferenceServerException(text, error.status(), error.debug_details())
+    return error
 
 
 def _split(request: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -25,7 +25,7 @@ from nerite._session import bearer
 HANDLES_MAX = 64
 
 
-class _Bearer:
+class Bearer:
     """Brings the token with each call, as a plugin of tritonclient's."""
 
     def __init__(self, header: str):
@@ -48,7 +48,7 @@ class PlainConnection:
         self.client._token = token
         header = bearer(token)
         if header:
-            self.client.register_plugin(_Bearer(header))
+            self.client.register_plugin(Bearer(header))
         self._timeout: Optional[float] = None
         # The buffer of each input, by name, shape and datatype.
         self._handles: collections.OrderedDict[Any, Any] = collections.OrderedDict()
@@ -70,7 +70,7 @@ class PlainConnection:
         """The inputs and outputs of the model."""
         if self._protocol == "http":
             found = self.client.get_model_metadata(model, version)
-            return Metadata(*(tuple(_spec(**one) for one in found.get(key, ())) for key in ("inputs", "outputs")))
+            return Metadata(*(tuple(spec_of(**one) for one in found.get(key, ())) for key in ("inputs", "outputs")))
         found = self.client.get_model_metadata(model, version)
         return Metadata(
             *(tuple(Spec(one.name, one.datatype, tuple(one.shape)) for one in part) for part in (found.inputs, found.outputs))
@@ -128,7 +128,7 @@ class PlainConnection:
                 # Only responses of decoupled models have the parameter.
                 is_last = final is None or final.bool_param
                 if head.outputs or not is_last:
-                    yield self._response(result, [one.name for one in head.outputs])
+                    yield response_of(result, [one.name for one in head.outputs])
         finally:
             self.client.stop_stream(cancel_requests=True)
 
@@ -146,27 +146,13 @@ class PlainConnection:
     def _call(self, call: Call) -> Response:
         inputs, outputs, options = self._request(call)
         result = self._infer(call, inputs, outputs, options)
-        return self._response(result, call.outputs or [spec.name for spec in call.metadata.outputs])
+        return response_of(result, call.outputs or [spec.name for spec in call.metadata.outputs])
 
     def _request(self, call: Call) -> tuple[list[Any], list[Any], dict[str, Any]]:
         """The inputs and outputs for tritonclient, and the other arguments."""
         inputs = [self._input(one) for one in call.inputs]
         outputs = [self._origin.InferOutput(name) for name in call.outputs or [spec.name for spec in call.metadata.outputs]]
-        given = dict(call.parameters or {})
-        options: dict[str, Any] = {"request_id": call.id} if call.id else {}
-        for name in ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout"):
-            if name in given:
-                options[name] = given.pop(name)
-        if given:
-            options["parameters"] = given
-        return inputs, outputs, options
-
-    def _response(self, result: Any, names: Sequence[str]) -> Response:
-        arrays = {name: array for name in names if (array := result.as_numpy(name)) is not None}
-        head = result.get_response()
-        if isinstance(head, dict):
-            return Response(arrays, Head(head.get("model_name", ""), head.get("model_version", ""), head.get("id", "")))
-        return Response(arrays, Head(head.model_name, head.model_version, head.id))
+        return inputs, outputs, options_of(call)
 
     def _input(self, one: Any) -> Any:
         spec = one.spec
@@ -205,5 +191,27 @@ class PlainConnection:
             return self.client.infer(call.model, inputs, call.version, outputs, **options)
 
 
-def _spec(name: str, datatype: str, shape: Sequence[Any], **_: Any) -> Spec:
+def options_of(call: Call) -> dict[str, Any]:
+    """The arguments of tritonclient's calls beside tensors."""
+    given = dict(call.parameters or {})
+    options: dict[str, Any] = {"request_id": call.id} if call.id else {}
+    for name in ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout"):
+        if name in given:
+            options[name] = given.pop(name)
+    if given:
+        options["parameters"] = given
+    return options
+
+
+def response_of(result: Any, names: Sequence[str]) -> Response:
+    """The outputs of these names in a result of tritonclient's."""
+    arrays = {name: array for name in names if (array := result.as_numpy(name)) is not None}
+    head = result.get_response()
+    if isinstance(head, dict):
+        return Response(arrays, Head(head.get("model_name", ""), head.get("model_version", ""), head.get("id", "")))
+    return Response(arrays, Head(head.model_name, head.model_version, head.id))
+
+
+def spec_of(name: str, datatype: str, shape: Sequence[Any], **_: Any) -> Spec:
+    """A tensor of the metadata over HTTP."""
     return Spec(name, _datatypes.check_datatype(datatype), tuple(int(dim) for dim in shape))

@@ -13,7 +13,7 @@ from test_call_lost import Counts, Holds, made_server  # noqa: F401 - a fixture
 from tritonclient.utils import InferenceServerException
 
 import nerite
-from nerite import _client, _connection, _loop_connection, _protobuf
+from nerite import _client, _connection, _loop_connection, _plain_loop_connection, _protobuf
 
 CLIENT_CANCEL, SESSION_STATUS, SESSION_REPORT = 9, 10, 10
 # Of the model slow_fp32.
@@ -149,7 +149,6 @@ def test_outputs_that_were_placed_for_a_cancelled_call_come_back(client):
 
     async def ask():
         kept = (await text.aio(words)).OUTPUT0
-        before = await settled(client)
         for _ in range(200):
             task = asyncio.ensure_future(text.aio(words))
             await asyncio.sleep(0)
@@ -158,9 +157,10 @@ def test_outputs_that_were_placed_for_a_cancelled_call_come_back(client):
             await asyncio.gather(task, return_exceptions=True)
         deadline = time.monotonic() + 30
         # The server keeps what came back for three seconds.
-        while (after := await settled(client))["leases"] > before["leases"]:
-            assert time.monotonic() < deadline, (before, after)
+        while (found := await settled(client))["leases"] > (own := of_loop(client).pool.census()["slabs"] + len(of_loop(client)._spares)):
+            assert time.monotonic() < deadline, (found, own)
             await asyncio.sleep(0.2)
+        assert own <= 2 * _loop_connection.READS_MAX, "as many as were in flight at a time, for their inputs"
         assert kept.tolist() == [word.encode() for word in words]
 
     asyncio.run(ask())
@@ -221,7 +221,12 @@ def test_each_loop_has_its_own_session_and_ended_loops_leave_none(client):
 
     for number in range(10):
         assert asyncio.run(ask(number)) == [number]
-        assert len(client._loops) == 1
+        assert not client._loops and len(client._all) == 1, "its session ends with its loop"
+    # A loop that is closed without a runner leaves its session until the next call.
+    loop = asyncio.new_event_loop()
+    assert loop.run_until_complete(ask(8)) == [8]
+    loop.close()
+    assert len(client._loops) == 1
     found = []
     threads = [threading.Thread(target=lambda at=at: found.append(asyncio.run(ask(at)))) for at in range(4)]
     for one in threads:
@@ -229,7 +234,7 @@ def test_each_loop_has_its_own_session_and_ended_loops_leave_none(client):
     for one in threads:
         one.join(30)
     assert sorted(found) == [[at] for at in range(4)]
-    assert asyncio.run(ask(9)) == [9] and len(client._loops) == 1
+    assert asyncio.run(ask(9)) == [9] and not client._loops
 
 
 def test_a_model_that_is_loaded_anew_is_prepared_anew(launcher):
@@ -310,6 +315,88 @@ def test_a_client_that_is_closed_ends_the_calls_of_its_loops(client):
             await slow.aio([0.0])
 
     asyncio.run(ask(lambda: asyncio.to_thread(client.close)))
+
+
+@pytest.mark.parametrize("way", ["lease", "inline"])
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_other_protocols_need_no_threads_either(launcher, protocol, way, caplog, monkeypatch):
+    # As in a process that had no other loop.
+    monkeypatch.setattr(_plain_loop_connection, "_loop_of_grpc", None)
+    server = launcher.get("nerite")
+    with nerite.connect(f"{protocol}://{server.url(protocol)}", buffers=way) as made:
+        made._session_path, made._socket_path = None, server.session_socket if way == "lease" else None
+        identity, text, slow = (made.model(name) for name in ("identity_fp32", "identity_bytes", "slow_fp32"))
+
+        async def one(number):
+            out = await identity.aio(np.full(1 + number % 5, number, np.float32), id=str(number))
+            word = await text.aio([f"{number}"])
+            return out.id == str(number) and out.OUTPUT0.tolist() == [number] * (1 + number % 5) and word.OUTPUT0.tolist() == [str(number).encode()]
+
+        async def given_up():
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(slow.aio([1.0]), 0.02)
+
+        async def all_of_them():
+            assert all(await asyncio.gather(*(one(number) for number in range(20))))
+            threads = threading.active_count()
+            assert all(await asyncio.gather(*(one(number) for number in range(100))))
+            assert made.copied_bytes > 0
+            assert (await made.model("identity_fp32").aio([1.0], timeout=30)).OUTPUT0.tolist() == [1]
+            for _ in range(10):
+                await asyncio.gather(*(given_up() for _ in range(10)))
+            started = time.monotonic()
+            assert (await slow.aio([2.0])).OUTPUT0.tolist() == [2]
+            assert time.monotonic() - started < 30 * SLOW_S, "the server ran what nobody waited for"
+            # Memory is borrowed in a thread of the loop's own, one at a time for each kind.
+            assert threading.active_count() <= threads + (8 if way == "lease" else 1)
+            with pytest.raises(InferenceServerException, match="nobody"):
+                await made.model("nobody").aio([1.0])
+
+        asyncio.run(all_of_them())
+        assert not made._loops and made._executor is None
+    assert not [one for one in caplog.records if "Unclosed" in one.getMessage()], "the client of the loop is closed with it"
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_other_protocols_find_a_server_that_was_started_anew(launcher, protocol):
+    import servers
+
+    first = launcher.fresh("nerite", "--session-socket=off")
+    with nerite.connect(f"{protocol}://{first.url(protocol)}") as made:
+        identity = made.model("identity_fp32")
+
+        async def ask():
+            assert (await identity.aio([1.0])).OUTPUT0.tolist() == [1]
+            await asyncio.to_thread(servers.stop, first.process)
+            with pytest.raises((ConnectionError, InferenceServerException), match="the server has gone|UNAVAILABLE"):
+                await identity.aio([2.0])
+
+        asyncio.run(ask())
+
+
+def test_a_second_loop_over_grpc_waits_in_threads(launcher, monkeypatch):
+    monkeypatch.setattr(_plain_loop_connection, "_loop_of_grpc", None)
+    server = launcher.get("nerite")
+    with nerite.connect(f"grpc://{server.grpc}", buffers="inline") as made:
+        made._session_path = None
+
+        async def ask():
+            return (await made.model("identity_fp32").aio([1.0])).OUTPUT0.tolist()
+
+        assert asyncio.run(ask()) == [1] and made._executor is None
+        assert asyncio.run(ask()) == [1] and made._executor is not None
+
+
+def test_options_that_only_threads_know_go_through_threads(launcher):
+    server = launcher.get("nerite")
+    with nerite.connect(f"http://{server.http}", buffers="region") as made:
+        made._session_path = None
+
+        async def ask():
+            return (await made.model("identity_fp32").aio([1.0])).OUTPUT0.tolist()
+
+        assert asyncio.run(ask()) == [1]
+        assert not made._loops and made._executor is not None
 
 
 class Notes(Counts):

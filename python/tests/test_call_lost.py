@@ -448,5 +448,5 @@ def test_an_answer_is_returned_although_another_thread_takes_its_connection(made
         connection.quick = lambda *given: "the answer"
         made._free = Shared([connection])
         made._waiting = 1
-        assert made.quick("key", [], None) == "the answer"
+        assert made._quick("key", [], None) == "the answer"
         made._waiting = 0
