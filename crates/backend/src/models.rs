@@ -58,21 +58,27 @@ pub struct Models {
     metrics: Arc<CustomMetrics>,
     /// Names that mean another identifier for the asking model. Other names mean themselves.
     meanings: Arc<[(String, String)]>,
-    /// A version that is about to come, for a check before it takes requests.
+    /// The versions that a model is about to have, for a check before they take requests.
     coming: Option<Coming>,
 }
 
-/// A model version that takes no requests yet.
+/// The versions that a model will have when a change is made.
 #[derive(Clone)]
 pub struct Coming {
     /// The model's identifier.
     pub model: String,
-    /// The version.
-    pub version: i64,
-    /// Whether who names no version will get this one.
-    pub is_newest: bool,
-    /// Its configuration.
-    pub config: Arc<ModelConfig>,
+    /// The configurations of the versions. Who names no version will get the highest one.
+    pub versions: BTreeMap<i64, Arc<ModelConfig>>,
+}
+
+impl Coming {
+    /// The configuration of that version; of the highest one without a number.
+    fn config(&self, version: Option<i64>) -> Option<&Arc<ModelConfig>> {
+        match version {
+            Some(version) => self.versions.get(&version),
+            None => self.versions.values().next_back(),
+        }
+    }
 }
 
 impl Models {
@@ -97,7 +103,7 @@ impl Models {
         Models { meanings: meanings.into(), ..self.clone() }
     }
 
-    /// The same models, as they will be when this version has come.
+    /// The same models, as they will be when these versions have come.
     pub fn with_coming(self, coming: Coming) -> Models {
         Models { coming: Some(coming), ..self }
     }
@@ -114,11 +120,9 @@ impl Models {
 
     /// As [`Infer::config`].
     pub fn config(&self, model: &str, version: Option<i64>) -> Result<Arc<ModelConfig>, Status> {
-        let is_it = |coming: &&Coming| {
-            coming.model == self.meaning(model) && version.map_or(coming.is_newest, |version| version == coming.version)
-        };
-        if let Some(coming) = self.coming.as_ref().filter(is_it) {
-            return Ok(Arc::clone(&coming.config));
+        if let Some(coming) = self.coming.as_ref().filter(|coming| coming.model == self.meaning(model)) {
+            let gone = || Status::unavailable(format!("model '{model}' will not have the version that is asked for"));
+            return coming.config(version).cloned().ok_or_else(gone);
         }
         match self.infer.as_ref().map(Weak::upgrade) {
             Some(Some(infer)) => infer.config(self.meaning(model), version),

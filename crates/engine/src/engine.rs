@@ -406,19 +406,24 @@ impl Engine {
         self.note_names(&self.lifecycle());
         match step {
             LoadStep::Settled { retire, resize } => {
+                if !retire.is_empty() {
+                    self.make_way(model, self.versions_after(source, &[]));
+                }
                 self.withdraw(&self.lifecycle(), &retire);
                 self.retire(retire);
                 self.resize(source, &resize)
             }
             LoadStep::Load(plan) => {
-                let mut outcome = None;
+                let (mut outcome, mut came) = (None, Vec::new());
                 for &version in &plan.versions {
                     let result = self.load_version(source, version).and_then(|served| {
                         self.check_unchanged(source, reason)?;
                         Ok(served)
                     });
-                    if let Ok(served) = &result {
-                        self.make_way(model, served);
+                    came.extend(result.as_ref().ok().cloned());
+                    // After the last version they take requests, unless one has failed.
+                    if plan.versions.last() == Some(&version) && came.len() == plan.versions.len() {
+                        self.make_way(model, self.versions_after(source, &came));
                     }
                     outcome = self.take_over(&plan, version, result).or(outcome);
                 }

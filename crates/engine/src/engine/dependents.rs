@@ -8,6 +8,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use nerite_backend::Coming;
+use nerite_config::ModelConfig;
 use nerite_locks::Mutex;
 use nerite_repository::{Generation, ModelSource, phrase};
 use nerite_request::Status;
@@ -22,7 +23,7 @@ use crate::served::Served;
 #[derive(Default)]
 pub(super) struct Ensembles {
     all: Mutex<BTreeMap<String, Arc<ModelSource>>>,
-    /// Models for whose new versions ensembles were taken out of service.
+    /// Models for whose changes ensembles were taken out of service.
     made_way: Mutex<BTreeSet<String>>,
 }
 
@@ -92,12 +93,17 @@ impl Engine {
         outcome
     }
 
-    /// Takes the ensembles out of service that will not fit a version of a model, before it takes requests, and waits for a while until their requests
-    /// have ended. Otherwise these would fail in the middle until [`Engine::renew_users`] has looked at the ensembles.
-    pub(super) fn make_way(self: &Arc<Self>, model: &str, served: &Served) {
-        let is_newest = self.served(model).last().is_none_or(|newest| newest.version() <= served.version());
-        let config = Arc::clone(served.config());
-        let coming = Coming { model: model.to_owned(), version: served.version(), is_newest, config };
+    /// The versions of a model that take requests when a load has ended: those that came, and those that are served and stay.
+    pub(super) fn versions_after(&self, source: &ModelSource, came: &[Arc<Served>]) -> BTreeMap<i64, Arc<ModelConfig>> {
+        let mut stay = self.served(&source.identifier);
+        stay.retain(|served| source.versions.contains(&served.version()));
+        stay.iter().chain(came).map(|served| (served.version(), Arc::clone(served.config()))).collect()
+    }
+
+    /// Takes the ensembles out of service that will not fit the versions that a model is about to have, and waits for a while until their requests have
+    /// ended. Otherwise these would fail in the middle until [`Engine::renew_users`] has looked at the ensembles.
+    pub(super) fn make_way(self: &Arc<Self>, model: &str, versions: BTreeMap<i64, Arc<ModelConfig>>) {
+        let coming = Coming { model: model.to_owned(), versions };
         let mut out: Vec<(String, String)> = Vec::new();
         for user in self.ensembles.users(model).into_iter().filter(|user| !self.served(user).is_empty()) {
             let Some(source) = self.ensembles.get(&user) else { continue };
@@ -106,7 +112,7 @@ impl Engine {
             let why = match lost {
                 Some(lost) => Some(phrase::needs_unloaded(&user, lost, "")),
                 None if needs.iter().any(|need| need == model) => {
-                    self.check_models(&source, Some(coming.clone())).err().map(|status| status.message)
+                    self.check_versions(&source, Some(coming.clone())).err()
                 }
                 None => None,
             };

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use nerite_backend::Coming;
 use nerite_repository::{ModelSource, load_order, phrase};
 use nerite_request::Status;
 use nerite_request::setting::LoadOptions;
@@ -120,14 +121,23 @@ impl Engine {
             return Err(phrase::needs_unknown(model, &unknown));
         }
         self.check_needs(model, &needs)?;
+        self.check_versions(source, None)
+    }
+
+    /// Whether the versions of the models of an ensemble are there, and fit it; when `coming` has come, if there is one.
+    pub(crate) fn check_versions(&self, source: &ModelSource, coming: Option<Coming>) -> Result<(), String> {
+        let is_there = |need: &str, version: i64| match &coming {
+            Some(coming) if coming.model == need => coming.versions.contains_key(&version),
+            _ => self.find(need, Some(version)).is_ok(),
+        };
         for step in source.config.ensemble_scheduling().map_or(&[][..], |ensemble| &ensemble.step) {
             let version = Some(step.model_version).filter(|version| *version != -1);
             let need = source.needs.iter().find(|(name, _)| *name == step.model_name).map_or("", |(_, need)| need);
-            if let Some(version) = version.filter(|version| self.find(need, Some(*version)).is_err()) {
-                return Err(phrase::needs_version(model, &step.model_name, version));
+            if let Some(version) = version.filter(|version| !is_there(need, *version)) {
+                return Err(phrase::needs_version(&source.identifier, &step.model_name, version));
             }
         }
-        self.check_models(source, None).map_err(|status| status.message)
+        self.check_models(source, coming).map_err(|status| status.message)
     }
 
     /// The models to load at the start, in groups. The parts of an ensemble are in an earlier group than the ensemble.
