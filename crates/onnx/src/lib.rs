@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod audit;
+mod conditions;
 mod convert;
 mod copies;
 mod cut;

@@ -3,14 +3,13 @@
 //! The engine runs the pieces between loops ([`crate::cut`]). The rounds of a loop are done here, in the way of the engine's own `Loop`, and before each
 //! piece and each round the flag of the run is read. A piece that takes long is run in stages ([`crate::staged`]).
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use nerite_request::Status;
-use rten::{NodeId, RunOptions, Value, ValueOrView};
+use rten::{NodeId, Value, ValueOrView};
 use rten_onnx::onnx::GraphProto;
 use rten_tensor::prelude::*;
 use rten_tensor::{Tensor, TensorView};
 
+use crate::conditions::{Conditions, Fault};
 use crate::pieces::{LoopPiece, Piece, Plan, Program, Use};
 use crate::staged::Staged;
 
@@ -19,30 +18,6 @@ pub struct Compiled {
     graph: Staged,
     inputs: Vec<NodeId>,
     outputs: Vec<NodeId>,
-}
-
-/// Why a run has no results.
-#[derive(Debug)]
-pub enum Fault {
-    /// It was told to end.
-    Stopped,
-    /// It failed.
-    Failed(String),
-}
-
-/// What all pieces of a run have in common.
-pub struct Conditions<'r> {
-    /// The engine's options.
-    pub options: &'r RunOptions,
-    /// Whether the run is to end.
-    pub is_over: &'r AtomicBool,
-}
-
-impl Conditions<'_> {
-    /// An error if the run is to end.
-    pub fn check(&self) -> Result<(), Fault> {
-        if self.is_over.load(Ordering::Relaxed) { Err(Fault::Stopped) } else { Ok(()) }
-    }
 }
 
 /// The values of a run by their places.

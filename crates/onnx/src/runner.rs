@@ -19,9 +19,9 @@ use nerite_request::{Code, Status};
 use nerite_tensor::Tensor;
 use rten::{NodeId, RunOptions, ThreadPool, Value, ValueOrView};
 
+use crate::conditions::{Conditions, Fault};
 use crate::convert;
 use crate::loaded::{Graph, Loaded};
-use crate::program::{Conditions, Fault};
 
 /// A graph to run, with all that the run needs.
 pub struct Task {

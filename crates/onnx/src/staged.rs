@@ -11,17 +11,17 @@ use rten::{Model, NodeId, RunError, RunErrorKind, RunOptions, Value, ValueOrView
 use rten_onnx::onnx::GraphProto;
 use rten_tensor::Layout;
 
+use crate::conditions::{Conditions, Fault};
 use crate::cut::names;
 use crate::pace::{Pace, Stops};
-use crate::program::{Conditions, Fault};
-use crate::stages::{Boundary, Reach, bit, boundaries};
+use crate::stages::{Boundary, OutputBits, bit, boundaries};
 
 /// A graph in the engine.
 pub struct Staged {
     model: Model,
     stops: Vec<Stop>,
     /// The results, by which values are needed.
-    results: HashMap<NodeId, Reach>,
+    results: HashMap<NodeId, OutputBits>,
     pace: Pace,
 }
 
@@ -35,7 +35,7 @@ pub struct Proposed {
 /// A boundary in the engine.
 struct Stop {
     /// What passes it.
-    values: Vec<(NodeId, Reach)>,
+    values: Vec<(NodeId, OutputBits)>,
     /// Whether the engine cannot run up to it, or from it.
     is_unusable: AtomicBool,
 }
@@ -58,12 +58,12 @@ impl Staged {
     /// A graph that was loaded from the one that was looked at.
     pub fn new(model: Model, proposed: Proposed) -> Staged {
         let stop = |boundary: Boundary| {
-            let known = |(name, reach): (String, Reach)| Some((model.find_node(&name)?, reach));
+            let known = |(name, bits): (String, OutputBits)| Some((model.find_node(&name)?, bits));
             let values = boundary.values.into_iter().map(known).collect::<Option<_>>()?;
             Some(Stop { values, is_unusable: AtomicBool::new(false) })
         };
         let stops: Vec<Stop> = proposed.boundaries.into_iter().filter_map(stop).collect();
-        let mut results: HashMap<NodeId, Reach> = HashMap::new();
+        let mut results: HashMap<NodeId, OutputBits> = HashMap::new();
         for (at, name) in proposed.results.iter().enumerate().filter(|_| !stops.is_empty()) {
             if let Some(id) = model.find_node(name) {
                 *results.entry(id).or_default() |= bit(at);
@@ -129,7 +129,7 @@ impl Staged {
         conditions: &Conditions<'_>,
         times: &mut [Duration],
     ) -> Result<End, Fault> {
-        let reach = self.reach(wanted);
+        let bits = self.bits(wanted);
         let (mut computed, mut last): (HashMap<NodeId, Value>, Option<&Stop>) = (HashMap::new(), None);
         let is_chosen = |at: &usize| match stops {
             Stops::None => false,
@@ -141,10 +141,10 @@ impl Staged {
             if stop.is_unusable.load(Ordering::Relaxed) {
                 continue;
             }
-            let passing: Vec<NodeId> = stop.needed(reach).collect();
+            let passing: Vec<NodeId> = stop.needed(bits).collect();
             let is_there = |id: &NodeId| computed.contains_key(id) || given.iter().any(|(had, _)| had == id);
             let next: Vec<NodeId> = passing.iter().copied().filter(|id| !is_there(id)).collect();
-            match self.stage(given, &computed, last, reach, &next, conditions)? {
+            match self.stage(given, &computed, last, bits, &next, conditions)? {
                 Ok(made) => computed.extend(next.into_iter().zip(made)),
                 Err(error) if error.kind() == RunErrorKind::PlanningError => {
                     stop.is_unusable.store(true, Ordering::Relaxed);
@@ -158,7 +158,7 @@ impl Staged {
             begun = Instant::now();
         }
         let next: Vec<NodeId> = wanted.iter().copied().filter(|id| !computed.contains_key(id)).collect();
-        match self.stage(given, &computed, last, reach, &next, conditions)? {
+        match self.stage(given, &computed, last, bits, &next, conditions)? {
             Ok(made) => computed.extend(next.into_iter().zip(made)),
             Err(error) => return self.refused(last, &error),
         }
@@ -173,7 +173,7 @@ impl Staged {
         given: &[(NodeId, ValueOrView<'_>)],
         computed: &HashMap<NodeId, Value>,
         last: Option<&Stop>,
-        reach: Reach,
+        bits: OutputBits,
         next: &[NodeId],
         conditions: &Conditions<'_>,
     ) -> Result<Result<Vec<Value>, RunError>, Fault> {
@@ -186,7 +186,7 @@ impl Staged {
             Some((id, ValueOrView::View(computed.get(&id).map(Value::as_view).or(of_run)?)))
         };
         let inputs: Vec<(NodeId, ValueOrView<'_>)> = match last {
-            Some(stop) => stop.needed(reach).filter_map(had).collect(),
+            Some(stop) => stop.needed(bits).filter_map(had).collect(),
             None => given.iter().map(|(id, value)| (*id, ValueOrView::View(value.as_view()))).collect(),
         };
         Ok(self.model.run(inputs, next, Some(conditions.options.clone())))
@@ -205,15 +205,15 @@ impl Staged {
         Ok(End::Unusable)
     }
 
-    fn reach(&self, wanted: &[NodeId]) -> Reach {
-        wanted.iter().fold(0, |all, id| all | self.results.get(id).copied().unwrap_or(Reach::MAX))
+    fn bits(&self, wanted: &[NodeId]) -> OutputBits {
+        wanted.iter().fold(0, |all, id| all | self.results.get(id).copied().unwrap_or(OutputBits::MAX))
     }
 }
 
 impl Stop {
     /// The values that pass it on the way to these results.
-    fn needed(&self, reach: Reach) -> impl Iterator<Item = NodeId> {
-        self.values.iter().filter(move |(_, of)| of & reach != 0).map(|(id, _)| *id)
+    fn needed(&self, bits: OutputBits) -> impl Iterator<Item = NodeId> {
+        self.values.iter().filter(move |(_, of)| of & bits != 0).map(|(id, _)| *id)
     }
 }
 

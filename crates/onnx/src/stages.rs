@@ -26,18 +26,18 @@ const PASSED_MAX: usize = 16;
 const NAMES_MAX: usize = 1 << 16;
 
 /// From which results a value is needed: a bit for each of the graph's outputs, of which the last bit stands for all further ones.
-pub type Reach = u64;
+pub type OutputBits = u64;
 
 /// The bit of an output.
-pub fn bit(output: usize) -> Reach {
-    1 << output.min(Reach::BITS as usize - 1)
+pub fn bit(output: usize) -> OutputBits {
+    1 << output.min(OutputBits::BITS as usize - 1)
 }
 
 /// A place between two operators.
 #[derive(Debug, PartialEq)]
 pub struct Boundary {
     /// The values that pass it.
-    pub values: Vec<(String, Reach)>,
+    pub values: Vec<(String, OutputBits)>,
 }
 
 /// The boundaries of a graph in the order of its operators, at regular distances and where few values pass. None if a value is read before it is made.
@@ -63,7 +63,7 @@ struct Lives<'g> {
     /// The last operator that reads a value. A result is read by the caller, after all operators.
     last_reads: HashMap<&'g str, usize>,
     /// From which results each value is needed.
-    reaches: HashMap<&'g str, Reach>,
+    bits_of: HashMap<&'g str, OutputBits>,
 }
 
 impl<'g> Lives<'g> {
@@ -94,18 +94,18 @@ impl<'g> Lives<'g> {
         for (at, found) in read.iter().enumerate() {
             last_reads.extend(found.iter().map(|name| (*name, at)));
         }
-        let mut reaches: HashMap<&str, Reach> = HashMap::new();
+        let mut bits_of: HashMap<&str, OutputBits> = HashMap::new();
         for (at, output) in names(&graph.output).enumerate().filter(|(_, name)| known.contains(name)) {
             last_reads.insert(output, made.len());
-            *reaches.entry(output).or_default() |= bit(at);
+            *bits_of.entry(output).or_default() |= bit(at);
         }
         for (outputs, found) in made.iter().zip(&read).rev() {
-            let reach = outputs.iter().filter_map(|name| reaches.get(name)).fold(0, |all, reach| all | reach);
+            let bits = outputs.iter().filter_map(|name| bits_of.get(name)).fold(0, |all, bits| all | bits);
             for name in found {
-                *reaches.entry(name).or_default() |= reach;
+                *bits_of.entry(name).or_default() |= bits;
             }
         }
-        Some(Lives { graph, made, last_reads, reaches })
+        Some(Lives { graph, made, last_reads, bits_of })
     }
 
     /// How many computed values pass the boundary behind each operator, results not counted. They stay where they are.
@@ -138,8 +138,8 @@ impl<'g> Lives<'g> {
             if kept > NAMES_MAX {
                 break;
             }
-            let reach = |name: &&str| self.reaches.get(name).copied().unwrap_or(0);
-            let values = alive.iter().map(|name| ((*name).to_owned(), reach(name))).collect();
+            let bits = |name: &&str| self.bits_of.get(name).copied().unwrap_or(0);
+            let values = alive.iter().map(|name| ((*name).to_owned(), bits(name))).collect();
             found.push(Boundary { values });
         }
         found

@@ -34,7 +34,7 @@ fn graph(inputs: &str, nodes: &str, outputs: &str, constants: &str) -> GraphProt
 
 fn shown(boundaries: &[Boundary]) -> Vec<String> {
     let one = |boundary: &Boundary| {
-        let values = boundary.values.iter().map(|(name, reach)| format!("{name}:{reach:b}"));
+        let values = boundary.values.iter().map(|(name, bits)| format!("{name}:{bits:b}"));
         values.collect::<Vec<_>>().join(" ")
     };
     boundaries.iter().map(one).collect()

@@ -1,0 +1,29 @@
+//! What have all parts of a run in common, and why has a run no results?
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rten::RunOptions;
+
+/// Why a run has no results.
+#[derive(Debug)]
+pub enum Fault {
+    /// It was told to end.
+    Stopped,
+    /// It failed.
+    Failed(String),
+}
+
+/// What all pieces of a run have in common.
+pub struct Conditions<'r> {
+    /// The engine's options.
+    pub options: &'r RunOptions,
+    /// Whether the run is to end.
+    pub is_over: &'r AtomicBool,
+}
+
+impl Conditions<'_> {
+    /// An error if the run is to end.
+    pub fn check(&self) -> Result<(), Fault> {
+        if self.is_over.load(Ordering::Relaxed) { Err(Fault::Stopped) } else { Ok(()) }
+    }
+}
