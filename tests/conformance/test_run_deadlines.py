@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 import pytest
 import servers
-from clients import Given, fp32, grpc_channel, open_client, pb, refuses, service_stub
+from clients import Given, fp32, grpc_channel, http_call, open_client, pb, refuses, service_stub
 
 # Rounds that take longer than any test waits, and as many as the embedded engine counts.
 ENDLESS = (1 << 31) - 1
@@ -30,6 +30,12 @@ backend: "onnxruntime"
 instance_group [{ kind: KIND_CPU count: 1 }]
 input [{ name: "x" data_type: TYPE_FP32 dims: [ -1 ] }, { name: "rounds" data_type: TYPE_INT64 dims: [ 1 ] }]
 output [{ name: "y" data_type: TYPE_FP32 dims: [ -1 ] }]
+'''
+POWERS = '''\
+backend: "onnxruntime"
+instance_group [{ kind: KIND_CPU count: 1 }]
+input [{ name: "x" data_type: TYPE_FP32 dims: [ -1, -1 ] }]
+output [{ name: "y" data_type: TYPE_FP32 dims: [ -1, -1 ] }]
 '''
 # Their authors ask for it: a model, and an ensemble of a model whose author does not.
 TIMED = 'parameters { key: "nerite.timeout_ends_runs" value { string_value: "true" } }'
@@ -56,6 +62,9 @@ def server(request, launcher, tmp_path_factory):
         (repository / name / "config.pbtxt").write_text(config)
         if config.startswith(CONFIG):
             shutil.copy(MODELS / "rounds.onnx", repository / name / "1" / "model.onnx")
+    (repository / "powers" / "1").mkdir(parents=True)
+    (repository / "powers" / "config.pbtxt").write_text(POWERS)
+    shutil.copy(MODELS / "powers.onnx", repository / "powers" / "1" / "model.onnx")
     with launcher.running(f"rounds_{request.param}", *ENGINES[request.param], repository=repository) as found:
         yield found
 
@@ -124,6 +133,31 @@ def test_a_client_that_goes_ends_a_run(server, model):
     time.sleep(0.5)
     connection.close()
     check_free(server, model)
+
+
+def power(channel, side: int, timeout: float) -> np.ndarray:
+    """The 202nd power of a matrix that changes the places of two numbers, which changes none."""
+    swapping = np.eye(side, dtype=np.float32)
+    swapping[[0, 1]] = swapping[[1, 0]]
+    x = pb.ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=[side, side])
+    asked = pb.ModelInferRequest(model_name="powers", inputs=[x], raw_input_contents=[swapping.tobytes()])
+    answer = service_stub(channel).ModelInfer(asked, timeout=timeout)
+    return np.frombuffer(answer.raw_output_contents[0], np.float32).reshape(side, side)
+
+
+def test_a_long_run_of_a_graph_without_loops_ends_too(server):
+    """The embedded engine does it in stages. Runs that are quick stay whole."""
+    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    with grpc.insecure_channel(server.grpc, options) as channel:
+        for side in (2, 5, 2):
+            assert (power(channel, side, 60) == np.eye(side, dtype=np.float32)).all()
+        for ended in (1, 2):
+            with pytest.raises(grpc.RpcError) as caught:
+                power(channel, 1024, 0.7)
+            assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+            assert (power(channel, 3, 60) == np.eye(3, dtype=np.float32)).all()
+            page = http_call(server.metrics, "GET", "/metrics").body.decode()
+            assert f'nv_inference_request_failure{{model="powers",reason="CANCELED",version="1"}} {ended}' in page
 
 
 @pytest.mark.parametrize("parameters", [None, {"timeout": 1}])
