@@ -45,15 +45,7 @@ impl Session {
                 self.prepared.release(&release.handles)?;
                 CallOutcome::from(Answer::Done(v1::Done {}))
             }
-            Call::DescribeModel(model) => {
-                if let Some(described) = self.find_unless_waiting(&model.name, || self.describe(&model))? {
-                    CallOutcome::from(described)
-                } else {
-                    let (name, bytes) = (model.name.clone(), model.name.len() + model.version.len());
-                    self.wait_for(&name, id, bytes, Step::Describe(model))?;
-                    CallOutcome::UnderWay
-                }
-            }
+            Call::DescribeModel(model) => self.describe_or_wait(id, model)?,
             Call::Cancel(cancel) => {
                 self.cancel_waiting(cancel.id);
                 self.in_flight.cancel(cancel.id);
@@ -92,6 +84,15 @@ impl Session {
             }
             _ => return Err(Status::unsupported("the server does not know this call")),
         })
+    }
+
+    fn describe_or_wait(&mut self, id: u64, model: v1::DescribeModel) -> Result<CallOutcome, Status> {
+        if let Some(described) = self.find_unless_waiting(&model.name, || self.describe(&model))? {
+            return Ok(CallOutcome::from(described));
+        }
+        let (name, bytes) = (model.name.clone(), model.name.len() + model.version.len());
+        self.wait_for(&name, id, bytes, Step::Describe(model))?;
+        Ok(CallOutcome::UnderWay)
     }
 
     pub(crate) fn describe(&self, model: &v1::DescribeModel) -> Result<Answer, Status> {
