@@ -145,7 +145,8 @@ fn locks() -> BTreeMap<String, u64> {
 
 #[track_caller]
 fn check(protocol: &str, asked: Asked<'_>, found: Cost, allocations_max: f64, locks_max: f64) {
-    let (allocations, (locks, rare), on_workers) = (found.allocations, found.regular_and_rare_locks(), found.on_workers());
+    let (allocations, (locks, rare), on_workers) =
+        (found.allocations, found.regular_and_rare_locks(), found.on_workers());
     println!(
         "{protocol:8} {:.8} {allocations:5.1} allocations, at most {allocations_max}; {locks:5.1} locks, at most {locks_max}",
         asked.0
