@@ -79,6 +79,25 @@ def test_an_output_in_place_that_the_model_keeps_is_reported(start):  # noqa: F8
     assert obey(server, "self.kept = None", outputs=[])["let_go"] == [memory.segment]
 
 
+@pytest.mark.parametrize("size", [0, 8], ids=["no place", "a place that is too small"])
+def test_an_output_in_a_replaced_place_that_the_model_keeps_is_reported(start, size):  # noqa: F811
+    server = start(OBEDIENT)
+    small, large = server.memory(4096), server.memory(4096)
+    server.on_need = lambda index, name, byte_size: {"at": [large.segment, 64, byte_size]}
+    place = ["OUT", small.segment if size else None, 0, size, False]
+    code = (
+        f"{COUNT}a = request.output_array('OUT', (4,), 'f4'); a[:] = self.n; ret = [pb_utils.InferenceResponse([pb_utils.Tensor('OUT', a)])]\n"
+        "if self.n == self.at: self.kept = a\n"
+        "else: del a"
+    )
+    for at in (1, TIMES):
+        obey(server, f"self.n, self.at = 0, {at}", [], [])
+        for number in range(1, at + 1):
+            answer = obey(server, code, [], [place])
+            assert answer.get("held", []) == ([large.segment] if number == at else []), number
+        assert obey(server, "self.kept = None", outputs=[])["let_go"] == [large.segment]
+
+
 def test_outputs_may_differ_at_the_same_place(start):  # noqa: F811
     server = start(OBEDIENT)
     memory = server.memory(4096)

@@ -251,7 +251,9 @@ def segments(wires: list[packets.Request]) -> tuple[list[Optional[int]], list[Op
     """The segments in which the inputs and the outputs of a batch lie."""
     if len(wires) == 1 and "prepared" in wires[0]:
         prepared = wires[0]["prepared"]
-        return prepared.input_segments, prepared.output_segments
+        # Other places may have been replaced in this run. Only the request itself tells by which.
+        if prepared.wanted is not None:
+            return prepared.input_segments, prepared.output_segments
     inputs: list[Optional[int]] = []
     outputs: list[Optional[int]] = []
     for wire in wires:
