@@ -1,10 +1,14 @@
 """Is a request that equals an earlier one served as if it were the first?"""
 
 import os
+import threading
 
 import numpy as np
 import pytest
 from model_server import IDENTITY, OBEDIENT, ModelServer, given, guard_library, obey, placed, read_text, start  # noqa: F401
+
+from nerite.model.memory import Memory
+from nerite.model.prepared import Prepared
 
 # More than the number of equal requests after which what they share is kept.
 TIMES = 5
@@ -196,3 +200,50 @@ def test_a_process_that_the_model_forked_does_not_answer(start):  # noqa: F811
     for _ in range(TIMES):
         code = "pid = os.fork(); out = 'parent' if pid else 'child'\nif pid: assert os.waitpid(pid, 0)[1] == 0"
         assert read_text(server, obey(server, code)) == "parent"
+
+
+class Overtaken(str):
+    """A name. When it is looked up for the ``at``-th time, another thread runs ``other``, as far as it comes within a short time."""
+
+    at = 0
+
+    def __hash__(self) -> int:
+        self.at -= 1
+        if self.at == 0:
+            self.thread = threading.Thread(target=self.other)
+            self.thread.start()
+            self.thread.join(0.2)
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other)
+
+
+@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("other", ["note", "drop"])
+def test_arrays_that_two_threads_keep_or_drop_are_counted_once(other, at):
+    memory = Memory()
+    descriptors = [os.memfd_create("test") for _ in range(2)]
+    for one in descriptors:
+        os.truncate(one, 4096)
+    memory.map([[1, 4096, 0, False], [2, 4096, 0, False]], descriptors)
+    counts = [memory._uses[one][2] for one in (1, 2)]
+    request = {"inputs": [("IN", "FP32", (4,), 1, 0, 16)], "outputs": [["OUT", 2, 0, 16, True]]}
+    prepared = Prepared(request)
+    prepared.make(request, memory)
+
+    def note(name: str) -> None:
+        prepared.note(np.ndarray((4,), np.float32, memory[2], 0), (name, "FP32", (4,), 2, 0, 16))
+
+    name = Overtaken("OUT")
+    name.other, name.at = {"note": lambda: note("OUT"), "drop": prepared.drop}[other], at
+    note(name)
+    name.thread.join()
+    if other == "note":
+        assert [memory._uses[one][2] - count for one, count in zip((1, 2), counts)] == [1, 1]
+        kept = np.ndarray((4,), np.float32, memory[2], 0)
+        assert memory.kept([], [2])[0] == [2]
+        del kept
+    prepared.drop()
+    assert [memory._uses[one][2] for one in (1, 2)] == counts
+    assert not memory._any_in_use([1, 2])

@@ -8,6 +8,7 @@ What a model gets is its own object all the same: an array that it reshapes or k
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Set, Tuple
 
 import numpy as np
@@ -26,7 +27,7 @@ PREPARED_BYTES_MAX = 1024
 class Prepared:
     """What equal requests share. The arrays over memory are made when the first of them runs."""
 
-    __slots__ = ("inputs", "input_segments", "output_segments", "wanted", "_written", "_memory", "_is_refused")
+    __slots__ = ("inputs", "input_segments", "output_segments", "wanted", "_written", "_memory", "_is_refused", "_changing")
 
     def __init__(self, request: Request) -> None:
         # Name, datatype and array of each input. The model gets views of the arrays. None if they are not made.
@@ -42,6 +43,9 @@ class Prepared:
         self._memory: Optional[Memory] = None
         self._is_refused = Tensor.private_inputs or any(tensor[1] == "BYTES" for tensor in request["inputs"])
         self._is_refused |= any(segment is None for segment in self.input_segments)
+        # Held while arrays are kept or dropped, with what is noted of them. Equal requests may be answered by several threads at once. A finalizer of
+        # the model's may run meanwhile, and send a response.
+        self._changing = threading.RLock()
 
     def make(self, request: Request, memory: Memory) -> None:
         """Makes the arrays over the inputs, if that is possible."""
@@ -57,10 +61,11 @@ class Prepared:
             array = np.ndarray(shape, NUMPY_DTYPES[datatype], one, offset)
             array.flags.writeable = False
             made.append((name, datatype, array))
-        self._memory = memory
-        for segment in self.input_segments:
-            memory.expect_use(segment, 1)
-        self.inputs = made
+        with self._changing:
+            self._memory = memory
+            for segment in self.input_segments:
+                memory.expect_use(segment, 1)
+            self.inputs = made
 
     def written(self, tensor: Tensor, array: np.ndarray) -> Optional[Tuple[np.ndarray, TensorAt]]:
         """The array over the output's place and its description, if such an output was written before."""
@@ -70,26 +75,28 @@ class Prepared:
         return found
 
     def note(self, view: np.ndarray, told: TensorAt) -> None:
-        """Keeps what was written at the client's own place. Held by the caller: the lock for writing responses."""
-        memory = self._memory
-        if memory is None:
-            return
-        is_new = told[0] not in self._written
-        self._written[told[0]] = (view, told)
-        if is_new:
-            memory.expect_use(told[TENSOR_SEGMENT], 1)
+        """Keeps what was written at the client's own place."""
+        with self._changing:
+            memory = self._memory
+            if memory is None:
+                return
+            is_new = told[0] not in self._written
+            self._written[told[0]] = (view, told)
+            if is_new:
+                memory.expect_use(told[TENSOR_SEGMENT], 1)
 
     def drop(self) -> None:
-        """Drops the arrays, because their memory goes."""
-        memory, self._memory, self._is_refused = self._memory, None, True
-        if memory is None:
-            return
-        for segment in self.input_segments:
-            memory.expect_use(segment, -1)
-        for _, told in self._written.values():
-            memory.expect_use(told[TENSOR_SEGMENT], -1)
-        self.inputs = None
-        self._written = {}
+        """Drops the arrays, because the server removes their memory."""
+        with self._changing:
+            memory, self._memory, self._is_refused = self._memory, None, True
+            if memory is None:
+                return
+            for segment in self.input_segments:
+                memory.expect_use(segment, -1)
+            for _, told in self._written.values():
+                memory.expect_use(told[TENSOR_SEGMENT], -1)
+            self.inputs = None
+            self._written = {}
 
 
 # By the bytes of the request behind its number.
