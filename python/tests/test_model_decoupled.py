@@ -38,9 +38,10 @@ class Talk:
         assert "ready" in self.server.initialize(decoupled=True)
         self.out = self.server.memory(2 * PLACE)
 
-    def execute(self, code, inputs=()):
-        """Sends a request; its first response may be written to the first place."""
-        request = self.server.request(inputs, [["OUT", self.out.segment, 0, PLACE, False]], parameters={"code": code})
+    def execute(self, code, inputs=(), place=None):
+        """Sends a request; its first response may be written to the first place, or to this one."""
+        outputs = [place or ["OUT", self.out.segment, 0, PLACE, False]]
+        request = self.server.request(inputs, outputs, parameters={"code": code})
         mapping, descriptors = self.server.mapping()
         self.server.send({"do": "execute", "requests": [request], "map": mapping, "forget": []}, descriptors)
         return request["number"]
@@ -48,10 +49,11 @@ class Talk:
     def hear(self):
         return self.server.receive(self.server.calls)
 
-    def grant(self, call, at=PLACE):
+    def grant(self, call, at=PLACE, place=None):
         import json
 
-        self.server.calls.send(json.dumps({"call": call, "outputs": [["OUT", self.out.segment, at, PLACE, False]], "map": []}).encode())
+        outputs = [place or ["OUT", self.out.segment, at, PLACE, False]]
+        self.server.calls.send(json.dumps({"call": call, "outputs": outputs, "map": []}).encode())
 
 
 @pytest.fixture
@@ -163,3 +165,35 @@ def test_a_later_run_asks_for_the_memory_of_its_outputs(talk):
     places = {"call": 1, "outputs": [["OUT", talk.out.segment, 0, PLACE, False]], "map": mapping}
     socket.send_fds(talk.server.calls, [json.dumps(places).encode()], descriptors)
     assert talk.hear()["response"]["outputs"] == output(0, "second")
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "second"])
+def test_responses_of_equal_requests_lie_where_their_own_place_is(talk, is_first):
+    """The client's own place is that of the first response, or of the second one."""
+    region = talk.server.memory(PLACE)
+    own, other = ["OUT", region.segment, 64, 64, True], ["OUT", talk.out.segment, 128, 64, False]
+    first, second = (own, other) if is_first else (other, own)
+    code = (
+        "self.n = getattr(self, 'n', 0) + 2\n"
+        "for n in (self.n, self.n + 1): send(pb_utils.InferenceResponse([pb_utils.Tensor('OUT', np.full(4, n, 'f4'))]), n % 2)"
+    )
+
+    def mapped() -> int:
+        with open(f"/proc/{talk.server.process.pid}/maps") as file:
+            return sum("memfd:test" in line for line in file)
+
+    for at in range(1, 6):
+        number = talk.execute(code, place=first)
+        for n, place in ((2 * at, first), (2 * at + 1, second)):
+            told = talk.hear()
+            assert told["response"]["outputs"] == [["OUT", "FP32", [4], *place[1:3], 16]]
+            memory = talk.server.segments[place[1]]
+            assert memory.get(place[2], 16) == np.full(4, n, np.float32).tobytes()
+            if not told["final"]:
+                talk.grant(told["call"], place=second)
+        assert talk.server.receive() == {"responses": []}
+        assert talk.hear() == {"release": number}
+    assert mapped() == 2
+    talk.server.send({"forget": [region.segment]})
+    talk.server.ask({"do": "ready"})
+    assert mapped() == 1

@@ -212,7 +212,7 @@ class Answer:
         if datatype == "BYTES":
             return self._put_bytes(name, array, place)
         prepared = self._prepared
-        known = prepared and prepared.written(tensor, array)
+        known = prepared and prepared.written(tensor, array, place)
         if known and not self._is_placed:
             view, told = known
             if device is None:

@@ -27,7 +27,7 @@ PREPARED_BYTES_MAX = 1024
 class Prepared:
     """What equal requests share. The arrays over memory are made when the first of them runs."""
 
-    __slots__ = ("inputs", "input_segments", "output_segments", "wanted", "_written", "_memory", "_is_refused", "_changing")
+    __slots__ = ("inputs", "input_segments", "output_segments", "wanted", "_own", "_written", "_memory", "_is_refused", "_changing")
 
     def __init__(self, request: Request) -> None:
         # Name, datatype and array of each input. The model gets views of the arrays. None if they are not made.
@@ -38,6 +38,8 @@ class Prepared:
         self.wanted: Optional[Dict[str, PlaceFor]] = None
         if all(place[4] and place[PLACE_SEGMENT] is not None for place in request["outputs"]):
             self.wanted = {place[0]: place for place in request["outputs"]}
+        # By name, the segment and offset of each place that is the client's own. A decoupled request's later responses may have other places.
+        self._own = {place[0]: (place[PLACE_SEGMENT], place[2]) for place in request["outputs"] if place[4]}
         # The array over the place of each output in which one was written, and its description for the server.
         self._written: Dict[str, Tuple[np.ndarray, TensorAt]] = {}
         self._memory: Optional[Memory] = None
@@ -67,15 +69,20 @@ class Prepared:
                 memory.expect_use(segment, 1)
             self.inputs = made
 
-    def written(self, tensor: Tensor, array: np.ndarray) -> Optional[Tuple[np.ndarray, TensorAt]]:
-        """The array over the output's place and its description, if such an output was written before."""
+    def written(self, tensor: Tensor, array: np.ndarray, place: PlaceFor) -> Optional[Tuple[np.ndarray, TensorAt]]:
+        """The array over the output's place and its description, if such an output was written there before."""
         found = self._written.get(tensor._name)
-        if found is None or found[1][2] != array.shape or found[1][1] != tensor.datatype:
+        if found is None:
+            return None
+        _, datatype, shape, segment, offset, _ = found[1]
+        if shape != array.shape or datatype != tensor.datatype or segment != place[PLACE_SEGMENT] or offset != place[2]:
             return None
         return found
 
     def note(self, view: np.ndarray, told: TensorAt) -> None:
-        """Keeps what was written at the client's own place."""
+        """Keeps what was written at the client's own place, if the request names that place."""
+        if self._own.get(told[0]) != (told[TENSOR_SEGMENT], told[4]):
+            return
         with self._changing:
             memory = self._memory
             if memory is None:
