@@ -163,6 +163,19 @@ def test_strings_and_inputs_are_answered_in_a_region_on_a_gpu(model, device):
         assert device.read(address, 8) == np.full(2, 5, np.float32).tobytes()
 
 
+def test_a_tensor_of_the_models_own_input_waits_for_what_the_model_writes_there(model, device):
+    """The model may have changed its input in place, by a library that does not wait."""
+    code = "before = gpu.waits(); taken = {}; self.waited = gpu.waits() - before; ret = [pb_utils.InferenceResponse([taken])]"
+    with device.memory(4096) as (address, handle):
+        region = OnGpu(model, handle, 4096)
+        for own in ("request.inputs()[0]", "pb_utils.Tensor.from_dlpack('MADE', gpu.make(np.ones(2, 'f4')))", "request.inputs()[0].to_dlpack()"):
+            told = f"own = {own}; " + code.format("pb_utils.Tensor.from_dlpack('OUT', own)")
+            for place in (["OUT", region.segment, 0, 8, True], ["OUT", region.segment, 256, 8, True], ["OUT", None, 0, 0, False]):
+                answer = obey(model, told, inputs=[given_on_gpu(region, 0, 2)], outputs=[place])
+                assert "outputs" in answer["responses"][0]
+                assert read_text(model, obey(model, "out = self.waited")) == "1", own
+
+
 def test_a_region_that_cannot_be_opened_fails_its_requests_alone(model, device):
     with device.memory(4096) as (_, freed):
         gone = OnGpu(model, freed, 4096)

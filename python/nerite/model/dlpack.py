@@ -227,6 +227,8 @@ def imported(tensor: Any) -> tuple[str, Union[np.ndarray, cuda.DeviceArray]]:
     are on a GPU, this waits until they have been written.
     """
     if isinstance(tensor, DeviceTensor):
+        # The model may have changed the elements by a library that does not wait.
+        cuda.device(tensor.on_device.place[1]).await_all()
         return tensor.datatype, tensor.on_device
     return _of_numpy(tensor) if isinstance(tensor, np.ndarray) else _taken(tensor, _HOST_KINDS + _GPU_KINDS, any_strides=False)
 
