@@ -102,6 +102,25 @@ def test_an_output_in_a_replaced_place_that_the_model_keeps_is_reported(start, s
         assert obey(server, "self.kept = None", outputs=[])["let_go"] == [large.segment]
 
 
+@pytest.mark.parametrize("further", ["request.output_array('OUT', (8,), 'f4')", "np.zeros(8, 'f4')"], ids=["in place", "copied"])
+def test_an_output_in_a_place_that_was_replaced_later_is_reported(start, further):  # noqa: F811
+    server = start(OBEDIENT)
+    small, large = server.memory(4096), server.memory(4096)
+    server.on_need = lambda index, name, byte_size: {"at": [large.segment, 64, byte_size]}
+    code = (
+        f"{COUNT}a = request.output_array('OUT', (4,), 'f4'); ret = [pb_utils.InferenceResponse([pb_utils.Tensor('OUT', {further})])]\n"
+        "if self.n == self.at: self.kept = a\n"
+        "else: del a"
+    )
+    for at in (1, TIMES):
+        obey(server, f"self.n, self.at = 0, {at}", [], [])
+        for number in range(1, at + 1):
+            answer = obey(server, code, [], [["OUT", small.segment, 0, 16, False]])
+            assert answer["responses"][0]["outputs"][0][3] == large.segment
+            assert answer.get("held", []) == ([small.segment] if number == at else []), number
+        assert obey(server, "self.kept = None", outputs=[])["let_go"] == [small.segment]
+
+
 def test_outputs_may_differ_at_the_same_place(start):  # noqa: F811
     server = start(OBEDIENT)
     memory = server.memory(4096)

@@ -54,6 +54,8 @@ class ModelChannel:
         # that the server was not told of yet: the request's number, the pending call for its places, and the segments of its inputs.
         self.open_requests = 0
         self.released: collections.deque[tuple[int, int, list[Optional[int]]]] = collections.deque()
+        # The segments of the batch's places that were replaced. The model may have arrays over them.
+        self.replaced: list[int] = []
         # Whether execute runs on the main thread. Then requests to other models whose responses are not needed any more.
         self.is_executing = False
         self.unwanted: collections.deque[int] = collections.deque()
@@ -259,6 +261,8 @@ class Answer:
 
     def _enlarge(self, place: PlaceFor, byte_size: int) -> None:
         """Replaces a place of a guessed size by one that is large enough."""
+        if place[1] is not None:
+            self._model_channel.replaced.append(place[1])
         place[1:4] = self._model_channel.ask_place(self._index, place[0], byte_size)
 
     def output_array(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:

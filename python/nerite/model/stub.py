@@ -224,6 +224,8 @@ class Stub:
     def _tell_kept(self, command: packets.Command, answer: packets.Answer) -> None:
         """Tells the server which memory the model's arrays still use."""
         inputs, outputs = batch.segments(command["requests"])
+        if self._model_channel.replaced:
+            outputs, self._model_channel.replaced = [*outputs, *self._model_channel.replaced], []
         held, let_go, keeps_region = self._model_channel.memory.kept(inputs, outputs)
         if held:
             answer["held"] = held
