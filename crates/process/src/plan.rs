@@ -28,13 +28,14 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
-    /// Memory of the server with tensors of the request.
+    /// Memory of the server with tensors of the request, and memory that its outputs had before.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = &Block> {
-        let of_target = |target| match target {
-            &OutputTarget { kind: Kind::Block(ref block), .. } => Some(block),
+        let kinds = self.targets.iter().flat_map(|target| target.former.iter().chain([&target.kind]));
+        let of_kind = |kind| match kind {
+            &Kind::Block(ref block) => Some(block),
             _ => None,
         };
-        self.inputs.iter().chain(self.targets.iter().filter_map(of_target))
+        self.inputs.iter().chain(kinds.filter_map(of_kind))
     }
 }
 
@@ -288,6 +289,22 @@ pub(crate) mod tests {
         });
         assert_eq!(told, expect);
         assert_eq!(maps, 3, "the lease, the inputs' block and that of the known output");
+        planned.job.finish(Ok(()), nerite_backend::Times::begin());
+    }
+
+    #[test]
+    fn memory_that_an_output_had_before_is_the_requests_too() {
+        let (shares, blocks) = nobody();
+        let sizes = HashMap::from([("x".to_owned(), 100)]);
+        let job = job(Vec::new(), vec![wanted("x", None)], Reply::new(|_| ()));
+        let (mut planned, told, _) = plan(job, &shares, &blocks, &sizes);
+        let larger = blocks.take(10_000).unwrap();
+        let (number, capacity) = (larger.segment(), larger.byte_size());
+        for target in &mut planned.targets {
+            target.replace(SegmentOffset { segment: number, offset: 0 }, capacity, Kind::Block(larger.clone()));
+        }
+        let found: Vec<u64> = planned.blocks().map(Block::segment).collect();
+        assert_eq!(serde_json::json!(found), serde_json::json!([told["outputs"][0][1], number]));
         planned.job.finish(Ok(()), nerite_backend::Times::begin());
     }
 
