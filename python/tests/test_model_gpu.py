@@ -4,6 +4,7 @@ The driver is the stand-in of crates/cuda/tests/stand_in, which is no CUDA. test
 """
 
 import base64
+import json
 import os
 import pathlib
 import shutil
@@ -174,6 +175,43 @@ def test_a_tensor_of_the_models_own_input_waits_for_what_the_model_writes_there(
                 answer = obey(model, told, inputs=[given_on_gpu(region, 0, 2)], outputs=[place])
                 assert "outputs" in answer["responses"][0]
                 assert read_text(model, obey(model, "out = self.waited")) == "1", own
+
+
+@pytest.mark.parametrize("is_exported", [False, True], ids=["not exported", "exported"])
+def test_what_a_library_writes_to_an_input_is_waited_for_when_it_is_handed_on(model, device, is_exported):
+    """As an output, at its own place, at another one and on the host; and to another library, on the GPU and on the host."""
+    export = "own.to_dlpack(); " if is_exported else ""
+    code = "own = request.inputs()[0]; {}before = gpu.waits(); self.count = lambda: gpu.waits() - before; {}; ret = [pb_utils.InferenceResponse([own])]"
+    with device.memory(4096) as (address, handle):
+        region = OnGpu(model, handle, 4096)
+        inputs = [given_on_gpu(region, 0, 2)]
+        for place in (["IN", region.segment, 0, 8, True], ["IN", region.segment, 256, 8, True], ["IN", None, 0, 0, False]):
+            answer = obey(model, code.format(export, "pass"), inputs=inputs, outputs=[place])
+            assert "outputs" in answer["responses"][0]
+            assert read_text(model, obey(model, "out = self.count()")) == str(int(is_exported)), place
+        for handed in ("own.to_dlpack()", "own.__dlpack__(dl_device=(1, 0))"):
+            obey(model, code.format(export, handed), inputs=inputs, outputs=[])
+            assert read_text(model, obey(model, "out = self.count()")) == str(int(is_exported)), handed
+
+
+@pytest.mark.parametrize("is_exported", [False, True], ids=["not exported", "exported"])
+def test_what_a_library_writes_to_an_input_is_waited_for_before_another_model_reads_it(model, device, is_exported):
+    code = "own = request.inputs()[0]; " + ("own.to_dlpack(); " if is_exported else "")
+    code += "before = gpu.waits(); pb_utils.InferenceRequest(model_name='m', requested_output_names=[], inputs=[own]).exec(); out = gpu.waits() - before"
+    with device.memory(4096) as (address, handle):
+        region = OnGpu(model, handle, 4096)
+        given = given_on_gpu(region, 0, 2)
+        mapping, descriptors = model.mapping()
+        request = model.request([given], [["OUT", None, 0, 0, False]], parameters={"code": code})
+        model.send({"do": "execute", "requests": [request], "map": mapping, "forget": []}, descriptors)
+        asked = model.receive(model.calls)
+        assert asked["infer"]["inputs"] == [given]
+        model.calls.send(json.dumps({"call": asked["call"], "final": True, "response": {"outputs": [], "parameters": {}}}).encode())
+        index, name, byte_size = model.receive()["need"]
+        answer = model.on_need(index, name, byte_size)
+        mapping, descriptors = model.mapping()
+        model.send({**answer, "map": mapping}, descriptors)
+        assert read_text(model, model.receive()) == str(int(is_exported))
 
 
 def test_a_region_that_cannot_be_opened_fails_its_requests_alone(model, device):

@@ -213,7 +213,7 @@ def device(number: int) -> Device:
 class DeviceArray:
     """Contiguous elements in the memory of a GPU."""
 
-    __slots__ = ("shape", "nbytes", "address", "place", "_owner")
+    __slots__ = ("shape", "nbytes", "address", "place", "is_exported", "_owner")
 
     def __init__(self, shape: tuple[int, ...], byte_size: int, address: int, place: tuple[int, int], owner: Any) -> None:
         self.shape = shape
@@ -221,11 +221,19 @@ class DeviceArray:
         self.address = address
         # DLPack's kind of memory, and the number of the GPU.
         self.place = place
+        # Whether another library got them, which may write to them at any time.
+        self.is_exported = False
         # Keeps the memory.
         self._owner = owner
 
+    def await_writers(self) -> None:
+        """Waits for what libraries that got the elements may be writing."""
+        if self.is_exported:
+            device(self.place[1]).await_all()
+
     def copy_to(self, target: np.ndarray) -> None:
         """Copies the elements to a contiguous array of the same size."""
+        self.await_writers()
         if self.nbytes:
             device(self.place[1]).to_host(self.address, target.__array_interface__["data"][0], self.nbytes)
 
@@ -278,6 +286,7 @@ class DeviceSegment:
         if not source.nbytes:
             return
         if isinstance(source, DeviceArray):
+            source.await_writers()
             # What a model answers with may be its input.
             if source.address != target:
                 device(self._gpu).within(source.address, target, source.nbytes)

@@ -162,7 +162,7 @@ def exported_from_gpu(
 ) -> Any:
     """As :func:`exported`, for elements on a GPU: a capsule over them, or over a copy on the host if ``dl_device`` is the host.
 
-    All work that writes the elements is done, so the consumer's stream needs to wait for nothing.
+    This waits until all work that writes the elements is done, so the consumer's stream needs to wait for nothing.
     """
     place = array.place if dl_device is None else tuple(dl_device)
     if place == HOST and copy is not False:
@@ -170,6 +170,8 @@ def exported_from_gpu(
     if place != array.place or copy:
         what = "a copy of it on the GPU" if place == array.place else f"it on device {place}"
         raise BufferError(f"the tensor is in the memory of GPU {array.place[1]}, and {what} was asked for; copy it after from_dlpack")
+    array.await_writers()
+    array.is_exported = True
     is_versioned = max_version is not None and max_version[0] >= _VERSION[0]
     return _made(array.address, array.place, array.shape, datatype, 0 if is_versioned else None, array)
 

@@ -104,6 +104,9 @@ def _inputs(model_channel: "ModelChannel", inputs: "list[Tensor]", is_copied: bo
         spot = None
         if not is_copied and tensor.datatype != "BYTES":
             spot = model_channel.memory.find(array) if device is None else model_channel.memory.find_on_device(device)
+            if device is not None and spot is not None:
+                # The other model reads them where they are.
+                device.await_writers()
         elements = encoded(array) if tensor.datatype == "BYTES" else None
         byte_size = array.nbytes if elements is None else encoded_bytes(elements)
         one = [tensor._name, tensor.datatype, array.shape, *(spot or (None, 0)), byte_size]
