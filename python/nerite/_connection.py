@@ -435,6 +435,12 @@ class SessionConnection(Session):
 
     def _settle(self, slot: Slot, call: Call, key: Any, answer: Any) -> Response:
         """Handles an answer that is not the expected one."""
+        fields, descriptors = answer
+        if fields.get(SERVER_MORE):
+            _close_all(descriptors)
+            # The next call has the same id, so it would get the rest.
+            self._break()
+            raise _several(fields)
         response = self._settled(slot, call, key, answer)
         return self._learn(call, key) if response is None else response
 
@@ -457,7 +463,11 @@ class SessionConnection(Session):
                 self.plans[key] = Plan(None)
                 return None
             raise failure
-        read = _messages.read_response(_field(fields[SERVER_INFERENCE], INFERENCE_RESPONSE))
+        message = _field(fields[SERVER_INFERENCE], INFERENCE_RESPONSE)
+        if not message:
+            slot.give_back()
+            raise _none()
+        read = _messages.read_response(message)
         arrays = {}
         places = {name: (at, slot.sizes[name]) for name, at, _, _ in slot.places}
         for index, spec in enumerate(read.outputs):
@@ -483,7 +493,7 @@ class SessionConnection(Session):
     def _learned(self, call: Call, key: Any, response: Optional[Response]) -> Response:
         """The answer to a plain request, which is kept for the next call of the plan."""
         if response is None:
-            raise InferenceServerException("the model gave no response; ask it by .stream()")
+            raise _none()
         if key is not None and call.is_plain() and key not in self.plans:
             self.plans[key] = Plan(_known(call, response.answer))
             while len(self.plans) > PLANS_MAX:
@@ -597,14 +607,14 @@ class SessionConnection(Session):
         except BaseException:
             self._break()
             raise
-        if SERVER_ERROR in fields:
-            _close_all(descriptors)
+        is_whole = not fields.get(SERVER_MORE)
+        if is_whole and expected in fields:
+            return fields[expected], descriptors
+        _close_all(descriptors)
+        if is_whole and SERVER_ERROR in fields:
             raise _failure(fields[SERVER_ERROR])
-        if fields.get(SERVER_MORE) or expected not in fields:
-            _close_all(descriptors)
-            self._break()
-            raise InferenceServerException("the model gives several responses; ask it by .stream()")
-        return fields[expected], descriptors
+        self._break()
+        raise _several(fields)
 
     def _transmit(self, packet: bytes) -> None:
         try:
@@ -632,19 +642,18 @@ class SessionConnection(Session):
             size = self._receive_into()
 
     def _await_many(self, count: int, size: int) -> list[Any]:
-        """The answers to a packet of calls, in order. None for those that are as expected. A packet of ``size`` bytes was received
-        already."""
+        """The first answer to each of a packet of calls, in order. None for those that are as expected. A packet of ``size`` bytes was
+        received already."""
         answers: dict[int, Any] = {}
         while True:
             packet = bytes(self._buffer[:size])
             fields = self._fields(packet)
-            if fields.get(SERVER_ID, 0):
-                answers[fields[SERVER_ID] - CALL_ID] = None if SERVER_CALLED in fields else (fields, [])
-            elif SERVER_ANSWERS in fields:
-                for number, message in _protobuf.decode(fields[SERVER_ANSWERS]):
-                    if number == 1 and isinstance(message, bytes):
-                        one = dict(_protobuf.decode(message))
-                        answers[one.get(SERVER_ID, 0) - CALL_ID] = None if SERVER_CALLED in one else (one, [])
+            found = [fields] if fields.get(SERVER_ID, 0) else []
+            for number, message in _protobuf.decode(fields.get(SERVER_ANSWERS, b"")):
+                if number == 1 and isinstance(message, bytes):
+                    found.append(dict(_protobuf.decode(message)))
+            for one in found:
+                answers.setdefault(one.get(SERVER_ID, 0) - CALL_ID, None if SERVER_CALLED in one else (one, []))
             if len(answers) >= count:
                 return [answers.get(index) for index in range(count)]
             size = self._receive_into()
@@ -804,6 +813,17 @@ def _failure(error: bytes) -> InferenceServerException:
     fields = dict(_protobuf.decode(error))
     message = fields.get(2, b"")
     return InferenceServerException(message.decode("utf-8", "replace") if isinstance(message, bytes) else "", str(fields.get(1, 0)))
+
+
+def _several(fields: dict[int, Any]) -> InferenceServerException:
+    """The error of a call with an answer that is not its last one."""
+    if SERVER_ERROR in fields:
+        return _failure(fields[SERVER_ERROR])
+    return InferenceServerException("the model gives several responses; ask it by .stream()")
+
+
+def _none() -> InferenceServerException:
+    return InferenceServerException("the model gave no response; ask it by .stream()")
 
 
 def _field(message: bytes, number: int) -> bytes:

@@ -40,6 +40,7 @@ from nerite._connection import (
     _failure,
     _field,
     _prepared,
+    _several,
     _whole,
 )
 from nerite._messages import Metadata
@@ -141,11 +142,17 @@ class LoopConnection(SessionConnection):
 
         def given_up(fields: Any, descriptors: Any) -> None:
             _close_all(descriptors)
-            slot.give_back()
+            if not fields.get(SERVER_MORE):
+                # The model uses the memory until its last answer.
+                slot.give_back()
 
         self._write(slot, call)
         content = _protobuf.encode([(1, slot.handle)])
         fields, descriptors = await self._ask_for(CLIENT_CALL, content, given_up, call.lent, place)
+        if fields.get(SERVER_MORE):
+            self._cancel(fields[SERVER_ID])
+            given_up(fields, descriptors)
+            raise _several(fields)
         if SERVER_CALLED in fields:
             return self._expected(slot)
         return self._settled(slot, call, key, (fields, descriptors))
@@ -164,12 +171,12 @@ class LoopConnection(SessionConnection):
 
         fields, descriptors = await self._ask_for(CLIENT_INFER, self._message(call, blocks), given_up, call.lent, place)
         try:
-            if SERVER_ERROR in fields:
-                raise _failure(fields[SERVER_ERROR])
             if fields.get(SERVER_MORE):
                 self._cancel(fields[SERVER_ID])
                 given_up(fields, descriptors)
-                raise InferenceServerException("the model gives several responses; ask it by .stream()")
+                raise _several(fields)
+            if SERVER_ERROR in fields:
+                raise _failure(fields[SERVER_ERROR])
             response = self._read_inference(fields[SERVER_INFERENCE], descriptors)
         finally:
             _close_all(descriptors)
@@ -293,9 +300,9 @@ class LoopConnection(SessionConnection):
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
-                # The answer came just before.
+                # The answer came just before. It may be the first one of several.
                 given_up(*future.result())
-            elif asked in self._awaited and place is not None:
+            if asked in self._awaited and place is not None:
                 self._cancel(asked)
             raise
 
