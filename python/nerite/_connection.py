@@ -459,8 +459,10 @@ class SessionConnection(Session):
             failure = _failure(fields[SERVER_ERROR])
             if TOO_SMALL in str(failure):
                 # The output shapes do not depend on the input shapes only. From now on the server chooses the memory of the outputs.
-                self._retire(self.plans[key])
-                self.plans[key] = Plan(None)
+                self._retire(slot.plan)
+                # Another call may have dropped or replaced the plan meanwhile.
+                if self.plans.get(key) is slot.plan:
+                    self.plans[key] = Plan(None)
                 return None
             raise failure
         message = _field(fields[SERVER_INFERENCE], INFERENCE_RESPONSE)

@@ -1,4 +1,4 @@
-"""What becomes of prepared calls whose model answers several times, or not at all?"""
+"""What becomes of prepared calls whose answer is not the expected one: several, none, or an error?"""
 
 import asyncio
 import itertools
@@ -14,8 +14,9 @@ from nerite import _connection, _messages, _protobuf
 
 SEVERAL = "the model gives several responses; ask it by .stream"
 CLIENT_PREPARE, CLIENT_CALL, CLIENT_RELEASE = 13, 14, 15
-# A decoupled model that sends nothing, and an error that more follows.
-NOTHING, FAILED = "nothing", "failed"
+# What a model may answer other than a number: nothing, or an error. Stale and too small are the server's errors.
+NOTHING, FAILED, STALE, SMALL = "nothing", "failed", "stale", "small"
+ERRORS = {FAILED: (2, "it failed"), STALE: (9, "the inference is not prepared any more"), SMALL: (3, "the memory is too small to hold the results")}
 
 
 class Prepares(Notes):
@@ -56,8 +57,9 @@ class Prepares(Notes):
     def respond(self, connection, number, value, more=False):
         output = _protobuf.encode([(1, "OUT"), (2, "INT32"), (3, _messages.packed([1]))])
         answer = (9, b"")
-        if value == FAILED:
-            answer = (4, _protobuf.encode([(1, 2), (2, "it failed")]))
+        if value in ERRORS:
+            code, text = ERRORS[value]
+            answer = (4, _protobuf.encode([(1, code), (2, text)]))
         elif value != NOTHING:
             answer = (9, _protobuf.encode([(1, _protobuf.encode([(1, "counts"), (5, output), (6, np.int32(value).tobytes())]))]))
         self.say(connection, number, *([(3, 1)] if more else []), answer)
@@ -172,5 +174,43 @@ def test_a_model_that_gives_no_response_keeps_its_slot(server, counts):
             await counts.aio([1])
         assert (await counts.aio([1])).OUT.tolist() == [3]
         assert not server.cancelled and [handle for _, _, handle in server.called] == [1, 1]
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("is_learned_anew", [False, True])
+def test_a_plan_may_be_gone_when_its_output_turns_out_too_large(server, counts, is_learned_anew):
+    async def ask():
+        assert (await counts.aio([1])).OUT.tolist() == [7]
+        server.values = [None, None]
+        stale, small = [asyncio.ensure_future(counts.aio([1])) for _ in range(2)]
+        await asyncio.to_thread(server.wait, lambda: len(server.called) == 2)
+        (stale_connection, stale_number, _), (connection, number, _) = server.called
+        server.respond(stale_connection, stale_number, STALE)
+        if is_learned_anew:
+            assert (await stale).OUT.tolist() == [7]
+        server.respond(connection, number, SMALL)
+        assert [one.OUT.tolist() for one in await asyncio.gather(stale, small)] == [[7], [7]]
+        own = of_loop(counts._client)
+        (plan,) = own.plans.values()
+        assert plan.answer is not None, "it is another plan, which says nothing of the old one"
+        server.values = [[4]]
+        assert (await counts.aio([1])).OUT.tolist() == [4]
+        assert own.slots == len(plan.slots) == 1
+
+    asyncio.run(ask())
+
+
+def test_a_plan_whose_output_is_too_large_is_not_prepared_again(server, counts):
+    async def ask():
+        assert (await counts.aio([1])).OUT.tolist() == [7]
+        server.values = [None, None]
+        both = [asyncio.ensure_future(counts.aio([1])) for _ in range(2)]
+        await asyncio.to_thread(server.wait, lambda: len(server.called) == 2)
+        for connection, number, _ in server.called:
+            server.respond(connection, number, SMALL)
+        assert [one.OUT.tolist() for one in await asyncio.gather(*both)] == [[7], [7]]
+        assert (await counts.aio([1])).OUT.tolist() == [7]
+        assert len(server.called) == 2 and of_loop(counts._client).slots == 0
 
     asyncio.run(ask())
