@@ -238,7 +238,8 @@ class Client:
         if found is None:
             if time.monotonic() < self._full_until or (self._session_path is None and not self._has_plain_loops()):
                 raise NoLoopConnection
-            for other in [one for one in self._loops if one.is_closed()]:
+            # Other threads' loops begin and end meanwhile.
+            for other in [one for one in list(self._loops) if one.is_closed()]:
                 self._forget_loop(other)
             found = self._loops[loop] = loop.create_task(self._open_for(loop))
         # A call that is cancelled meanwhile does not cancel the connection of the others.

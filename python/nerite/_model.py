@@ -236,9 +236,11 @@ class Model:
     # Internal steps.
 
     def _described(self, connection: Any = None) -> Metadata:
-        if self._metadata is None or (connection is not None and connection.server_id != self._described_by):
+        # Another thread may forget it meanwhile.
+        metadata = self._metadata
+        if metadata is None or (connection is not None and connection.server_id != self._described_by):
             return self._learned(*(self._client._run(self._ask_metadata) if connection is None else self._described_at(connection)))
-        return self._metadata
+        return metadata
 
     def _learned(self, found: Metadata, server_id: str) -> Metadata:
         """Keeps what a server told of the model."""
@@ -254,9 +256,10 @@ class Model:
     async def _ask_async(self, connection: Any, given: Any, lent: dict[str, _InputBuffer]) -> Response:
         """As :meth:`_ask`, for asyncio. ``lent`` are the buffers that are read."""
         for left in reversed(range(TRIES_MAX)):
-            if self._metadata is None or connection.server_id != self._described_by:
-                self._learned(await connection.describe_async(self.name, self.version), connection.server_id)
-            call = self._call_with(lent, connection, given)
+            metadata = self._metadata
+            if metadata is None or connection.server_id != self._described_by:
+                metadata = self._learned(await connection.describe_async(self.name, self.version), connection.server_id)
+            call = self._call_with(lent, connection, given, metadata)
             try:
                 return _without_row(call, await connection.call_async(call, self._key(call)))
             except InferenceServerException as error:
@@ -280,7 +283,7 @@ class Model:
                 used.append(connection)
             try:
                 # Another thread may run this.
-                call = self._call_with(lent, connection, given)
+                call = self._call_with(lent, connection, given, self._described(connection))
                 for response in connection.stream(call):
                     yield _without_row(call, response)
             finally:
@@ -417,17 +420,19 @@ class Model:
         self._metadata, self._wanted = None, ()
         return connection._caught(self._ask, connection, (*request, outputs, None, "", None), timeout)
 
-    def _call_with(self, lent: dict[str, _InputBuffer], connection: Any, given: Any) -> Call:
+    def _call_with(self, lent: dict[str, _InputBuffer], connection: Any, given: Any, metadata: Metadata) -> Call:
         """The call with the buffers of the thread that asked."""
         own, self._local.lent = self._lent(), lent
         try:
-            return self._call(connection, given)
+            return self._call(connection, given, metadata)
         finally:
             self._local.lent = own
 
-    def _call(self, connection: Any, given: Any) -> Call:
+    def _call(self, connection: Any, given: Any, metadata: Optional[Metadata] = None) -> Call:
+        """The call. Without ``metadata`` it may wait for the server to describe the model."""
         arrays, named, outputs, parameters, id, sequence = given
-        metadata = self._described(connection)
+        if metadata is None:
+            metadata = self._described(connection)
         specs = metadata.inputs
         if len(arrays) > len(specs):
             raise TypeError(f"model '{self.name}' takes {len(specs)} inputs, {len(arrays)} were given")
@@ -457,11 +462,13 @@ class Model:
 
     def _input(self, spec: Spec, value: Any, connection: Any) -> tuple[int, Input]:
         """The number of dimensions that were given, and the input."""
-        if type(value) is np.ndarray and value.dtype == self._dtypes[spec.name]:
+        # Other threads may learn other inputs meanwhile, so this does not look at what was learned last.
+        wanted = None if spec.datatype == "BYTES" else element_dtype(spec.datatype)
+        if type(value) is np.ndarray and value.dtype == wanted:
             array = value
         else:
             array, dtype = _convert.elements(value, spec.datatype, connection.note_copy)
-            if self._dtypes[spec.name] is not None:
+            if wanted is not None:
                 array = np.asarray(array).astype(dtype, copy=False)
         dims = array.ndim
         if not self._batch and spec.shape[:1] == (-1,) and dims == len(spec.shape) - 1:

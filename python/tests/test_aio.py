@@ -521,3 +521,57 @@ def test_a_fork_has_connections_of_its_own(client):
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert asyncio.run(ask(3)) == [3]
+
+
+class DescribesLate(Counts):
+    """Takes its time to describe a model."""
+
+    def _take(self, connection, packet):
+        if 16 in dict(_protobuf.decode(packet)):
+            time.sleep(0.05)
+        super()._take(connection, packet)
+
+
+def test_a_model_may_be_forgotten_while_a_call_is_made(made_server, monkeypatch):  # noqa: F811
+    server = made_server(DescribesLate)
+    with nerite.connect(f"unix:{server.path}") as made:
+        counts = made.model("counts")
+        call_with = counts._call_with
+
+        def forgotten(*given):
+            # Another thread has just heard that the model was loaded anew.
+            counts._metadata, counts._dtypes = None, {}
+            return call_with(*given)
+
+        monkeypatch.setattr(counts, "_call_with", forgotten)
+
+        async def ask():
+            assert [(await counts.aio([1])).OUT.tolist() for _ in range(2)] == [[7]] * 2
+
+        asyncio.run(ask())
+        assert [[int(number) for number in one.OUT] for one in counts.stream([1])] == [[7]]
+
+
+def test_a_loop_may_begin_while_another_looks_for_ended_ones(made_server):  # noqa: F811
+    server = made_server(Counts)
+    with nerite.connect(f"unix:{server.path}") as made:
+
+        class Begins:
+            """A loop during whose check another thread's loop begins."""
+
+            def is_closed(self):
+                made._loops.setdefault(Other(), None)
+                return True
+
+        class Other:
+            def is_closed(self):
+                return False
+
+        made._loops[Begins()] = None
+
+        async def ask():
+            return (await made.model("counts").aio([1])).OUT.tolist()
+
+        assert asyncio.run(ask()) == [7]
+        assert [type(one) for one in made._loops] == [Other]
+        made._loops.clear()
