@@ -464,7 +464,7 @@ class Model:
         """The number of dimensions that were given, and the input."""
         # Other threads may learn other inputs meanwhile, so this does not look at what was learned last.
         wanted = None if spec.datatype == "BYTES" else element_dtype(spec.datatype)
-        if type(value) is np.ndarray and value.dtype == wanted:
+        if type(value) is np.ndarray and wanted is not None and value.dtype == wanted:
             array = value
         else:
             array, dtype = _convert.elements(value, spec.datatype, connection.note_copy)

@@ -89,6 +89,12 @@ def test_texts_come_back_as_they_were(any_client):
         assert found.tolist() == [one if isinstance(one, bytes) else one.encode() for one in texts]
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_numbers_are_no_texts(client, dtype):
+    with pytest.raises(InferenceServerException, match="got unexpected datatype .* from numpy array, expected BYTES"):
+        client.model("identity_bytes")(np.ones(2, dtype))
+
+
 def test_lists_and_numbers_are_converted_where_nothing_is_lost(any_client):
     identity = any_client.model("identity_fp32")
     assert identity([1, 2.5])["OUTPUT0"].tolist() == [1, 2.5]
