@@ -226,8 +226,7 @@ class Client:
 
     async def _of_loop(self) -> Any:
         """The connection of the running loop."""
-        if self._closed:
-            raise InferenceServerException("the client is closed")
+        self._check_open()
         loop = asyncio.get_running_loop()
         found = self._loops.get(loop)
         if found is not None and not isinstance(found, asyncio.Task):
@@ -245,6 +244,10 @@ class Client:
         # A call that is cancelled meanwhile does not cancel the connection of the others.
         return await asyncio.shield(found)
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InferenceServerException("the client is closed")
+
     def _has_plain_loops(self) -> bool:
         from nerite import _plain_loop_connection
 
@@ -252,6 +255,7 @@ class Client:
 
     async def _open_for(self, loop: asyncio.AbstractEventLoop) -> Any:
         try:
+            self._check_open()
             connection = await self._open_session(loop) if self._session_path is not None else await self._open_plain()
         except BaseException as error:
             self._loops.pop(loop, None)
@@ -267,6 +271,10 @@ class Client:
         # Runners of asyncio end all generators before they close their loop.
         connection.until_end = self._until_end(loop, connection)
         await connection.until_end.__anext__()
+        if self._closed:
+            # The client did not know of this connection when it closed its own.
+            await connection.until_end.aclose()
+            self._check_open()
         return connection
 
     async def _open_session(self, loop: asyncio.AbstractEventLoop) -> LoopConnection:
@@ -357,8 +365,7 @@ class Client:
 
     def _stream_plain(self, ask: Callable[[Any], Iterator[T]]) -> Iterator[T]:
         """The responses over a client of its own: a client of gRPC has one stream, and several threads may read these responses."""
-        if self._closed:
-            raise InferenceServerException("the client is closed")
+        self._check_open()
         if self._scheme != "grpc":
             # It says so before a client is made.
             yield from ask(self._plain())
@@ -383,8 +390,7 @@ class Client:
         connection.close()
 
     def _take(self) -> Any:
-        if self._closed:
-            raise InferenceServerException("the client is closed")
+        self._check_open()
         if self._session_path is None:
             return self._plain()
         try:

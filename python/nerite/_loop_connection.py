@@ -130,10 +130,14 @@ class LoopConnection(SessionConnection):
     def close(self) -> None:
         """Closes the session, from any thread."""
         loop = self._loop
-        if loop is None or loop.is_closed() or asyncio._get_running_loop() is loop or not loop.is_running():
-            self._break()
-        else:
-            loop.call_soon_threadsafe(self._break)
+        if loop is not None and asyncio._get_running_loop() is not loop and loop.is_running():
+            try:
+                loop.call_soon_threadsafe(self._break)
+                return
+            except RuntimeError:
+                # It was closed just now.
+                pass
+        self._break()
 
     # Internal steps.
 

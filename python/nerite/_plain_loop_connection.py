@@ -64,6 +64,11 @@ class PlainLoopConnection:
         # Buffers that no call uses, by the name, shape and datatype of their inputs.
         self._handles: collections.OrderedDict[Any, list[Any]] = collections.OrderedDict()
         self.copied_bytes = 0
+        self._loop = asyncio.get_running_loop()
+        # The task that closes the client, so that it is not collected before.
+        self._closing: Optional[asyncio.Task[None]] = None
+        self._finishing = asyncio.Lock()
+        self._is_finished = False
 
     def note_copy(self, byte_size: int) -> None:
         """Counts bytes of inputs that were copied before they are placed."""
@@ -93,14 +98,27 @@ class PlainLoopConnection:
         return await self._call(call)
 
     async def finish(self) -> None:
-        """Closes the client."""
-        self._handles.clear()
-        await self._client.close()
-
-    def close(self) -> None:
-        """Ends the use of its memory. :meth:`finish` closes the client."""
+        """Closes the client, on its loop."""
         self._handles.clear()
         self.broken = True
+        async with self._finishing:
+            if not self._is_finished:
+                await self._client.close()
+                self._is_finished = True
+
+    def close(self) -> None:
+        """Ends the use of its memory, and closes the client as soon as its loop runs. From any thread."""
+        self._handles.clear()
+        self.broken = True
+        try:
+            self._loop.call_soon_threadsafe(self._begin_to_finish)
+        except RuntimeError:
+            # The loop is closed. The client can be closed on its loop only.
+            pass
+
+    def _begin_to_finish(self) -> None:
+        if not self._is_finished and not self._finishing.locked() and self._closing is None:
+            self._closing = self._loop.create_task(self.finish())
 
     async def _call(self, call: Call) -> Response:
         names = call.outputs or [spec.name for spec in call.metadata.outputs]

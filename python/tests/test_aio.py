@@ -575,3 +575,130 @@ def test_a_loop_may_begin_while_another_looks_for_ended_ones(made_server):  # no
         assert asyncio.run(ask()) == [7]
         assert [type(one) for one in made._loops] == [Other]
         made._loops.clear()
+
+
+@pytest.mark.parametrize("where", ["its loop", "a thread"])
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_client_that_is_closed_closes_those_of_its_loops(launcher, protocol, where, monkeypatch):
+    monkeypatch.setattr(_plain_loop_connection, "_loop_of_grpc", None)
+    server, closed = launcher.get("nerite"), []
+    with nerite.connect(f"{protocol}://{server.url(protocol)}", buffers="inline") as made:
+        made._session_path = None
+
+        async def ask():
+            await made.model("identity_fp32").aio([1.0])
+            inner = of_loop(made)._client
+            close = inner.close
+
+            async def noted():
+                closed.append(asyncio.get_running_loop())
+                await close()
+
+            inner.close = noted
+            if where == "its loop":
+                made.close()
+            else:
+                await asyncio.to_thread(made.close)
+            for _ in range(100):
+                await asyncio.sleep(0.01)
+                if closed:
+                    break
+            assert closed == [asyncio.get_running_loop()]
+            with pytest.raises(InferenceServerException, match="the client is closed"):
+                await made.model("identity_fp32").aio([1.0])
+
+        asyncio.run(ask())
+    assert len(closed) == 1 and not made._loops, "it is closed once"
+
+
+def test_a_client_that_is_closed_just_before_its_loop_ends_closes_that_of_the_loop(launcher, caplog):
+    server = launcher.get("nerite")
+    with nerite.connect(f"http://{server.http}", buffers="inline") as made:
+        made._session_path = None
+
+        async def ask():
+            await made.model("identity_fp32").aio([1.0])
+            kept.append(of_loop(made))
+            made.close()
+
+        kept = []
+        asyncio.run(ask())
+        assert kept[0]._is_finished
+    gc.collect()
+    assert not [one for one in caplog.records if one.name == "asyncio"], caplog.text
+
+
+class BeginsLate(Counts):
+    """Welcomes further sessions when it is told to."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.may_begin, self.waiting = threading.Event(), 0
+        self.may_begin.set()
+
+    def _take(self, connection, packet):
+        if 3 in dict(_protobuf.decode(packet)):
+            with self.changed:
+                self.waiting += 1
+                self.changed.notify_all()
+            self.may_begin.wait(60)
+        super()._take(connection, packet)
+
+
+def test_a_session_that_is_opened_while_the_client_is_closed_is_closed_too(made_server):  # noqa: F811
+    server = made_server(BeginsLate)
+    with nerite.connect(f"unix:{server.path}") as made:
+        counts = made.model("counts")
+
+        async def ask():
+            server.may_begin.clear()
+            waiting = asyncio.ensure_future(counts.aio([1]))
+            await asyncio.to_thread(server.wait, lambda: server.waiting == 2)
+            closing = asyncio.ensure_future(asyncio.to_thread(made.close))
+            await until(lambda: made._closed, "it is never closed")
+            server.may_begin.set()
+            with pytest.raises(InferenceServerException, match="the client is closed"):
+                await waiting
+            await closing
+            assert not made._loops and not server.asked
+            await asyncio.to_thread(server.wait, lambda: server.ended == 2)
+
+        asyncio.run(ask())
+
+
+def test_no_session_is_opened_once_the_client_is_closed(made_server):  # noqa: F811
+    server = made_server(Counts)
+    with nerite.connect(f"unix:{server.path}") as made:
+
+        async def ask():
+            waiting = asyncio.ensure_future(made.model("counts").aio([1]))
+            await asyncio.sleep(0)
+            assert made._loops, "the session is about to be opened"
+            made.close()
+            with pytest.raises(InferenceServerException, match="the client is closed"):
+                await waiting
+            assert not made._loops
+
+        asyncio.run(ask())
+    assert len(server.sockets) == 1
+
+
+def test_a_client_for_http_that_is_opened_while_the_client_is_closed_is_closed_too(launcher, monkeypatch):
+    server, opened = launcher.get("nerite"), []
+    with nerite.connect(f"http://{server.http}", buffers="inline") as made:
+        made._session_path = None
+        open_it = _plain_loop_connection.PlainLoopConnection.open
+
+        async def closed_meanwhile(connection):
+            opened.append(connection)
+            await open_it(connection)
+            await asyncio.to_thread(made.close)
+
+        monkeypatch.setattr(_plain_loop_connection.PlainLoopConnection, "open", closed_meanwhile)
+
+        async def ask():
+            with pytest.raises(InferenceServerException, match="the client is closed"):
+                await made.model("identity_fp32").aio([1.0])
+            assert opened[0]._client._stub.closed and not made._loops
+
+        asyncio.run(ask())
