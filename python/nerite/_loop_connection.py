@@ -355,7 +355,8 @@ class LoopConnection(SessionConnection):
     def _ended(self, awaited: _Awaited) -> None:
         for one in awaited.lent:
             one.thaw()
-        if awaited.is_inference:
+        # On a loop that is closed nobody can be woken.
+        if awaited.is_inference and not awaited.future.get_loop().is_closed():
             self._places.release()
 
     def _post(self, packet: bytes) -> int:

@@ -702,3 +702,25 @@ def test_a_client_for_http_that_is_opened_while_the_client_is_closed_is_closed_t
             assert opened[0]._client._stub.closed and not made._loops
 
         asyncio.run(ask())
+
+
+def test_a_loop_that_was_closed_with_calls_in_flight_does_not_fail_those_of_another(made_server, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(_loop_connection, "IN_FLIGHT_MAX", 2)
+    server = made_server(Notes)
+    with nerite.connect(f"unix:{server.path}") as made:
+        slow, loop = made.model("slow"), asyncio.new_event_loop()
+
+        async def ask():
+            waiting = [asyncio.ensure_future(slow.aio([1])) for _ in range(4)]
+            await asyncio.to_thread(server.wait, lambda: len(server.open) == 2)
+            return waiting
+
+        waiting = loop.run_until_complete(ask())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        # Two are in flight, and two wait for a place.
+        loop.close()
+        assert asyncio.run(made.model("quick").aio([1])).OUT.tolist() == [7]
+        assert loop not in made._loops
+        for one in waiting:
+            # They are never done.
+            one._log_destroy_pending = False
