@@ -73,7 +73,8 @@ def test_hundreds_of_calls_wait_without_threads(client):
             return fine
 
         assert all(await asyncio.gather(*(watched(number) for number in range(600))))
-        assert most[0] == threads
+        # Threads of earlier tests may end meanwhile, and close what they had.
+        assert most[0] <= threads
         assert of_loop(client).slots <= _connection.SLOTS_MAX
 
     asyncio.run(all_of_them())
@@ -100,8 +101,8 @@ def test_a_thousand_cancelled_calls_leave_no_threads_slots_and_leases(client):
             assert (await identity.aio(given)).OUTPUT0.tolist() == [1] * 8
         after = await settled(client)
         assert after["inferences"] == 0 and after["leases"] <= before["leases"] and after["bytes"] <= before["bytes"], (before, after)
-        assert threading.active_count() == threads
-        assert len(os.listdir("/proc/self/fd")) == descriptors
+        assert threading.active_count() <= threads
+        assert len(os.listdir("/proc/self/fd")) <= descriptors
         assert of_loop(client).slots <= slots + _loop_connection.IN_FLIGHT_MAX
         assert of_loop(client).pool.census()["slabs"] == lent["slabs"]
         assert all(one.is_idle() for plan in of_loop(client).plans.values() for one in plan.free)
