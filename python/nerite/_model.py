@@ -31,8 +31,9 @@ class Model:
 
     ``model(array)`` and ``model(name=array)`` return a :class:`Response`. Inputs are numpy arrays, or objects with DLPack,
     ``__array__``, the buffer protocol or Arrow's C data and stream interfaces (PyTorch, JAX, CuPy, pandas, pyarrow, memoryview), or (nested)
-    lists and numbers. A column of Arrow with several chunks is joined first, which is one copy more. Arrays on a device are taken if their library copies them to the host (DLPack 1.0). They are converted to the model's datatype if
-    no value can be lost. Strings (``str`` and ``bytes``) are for BYTES.
+    lists and numbers. A column of Arrow with several chunks is joined first, which is one copy more. Arrays on a device are taken if
+    their library copies them to the host (DLPack 1.0). They are converted to the model's datatype if no value can be lost. Strings
+    (``str`` and ``bytes``) are for BYTES.
 
     With ``batch=False`` the model takes single rows: inputs with one dimension less than the model's get a first dimension of 1, and the
     outputs lose theirs again. A call whose inputs have all dimensions already is as without it.
