@@ -94,22 +94,37 @@ def test_what_goes_into_the_image_keeps_it_small(made, program):
 
 
 @pytest.fixture(scope="module")
-def images(made) -> dict[str, str]:
-    """The images of all stages that users run, by stage."""
-    if not setup_containers.is_there():
-        pytest.skip(f"tests/packaging/setup_containers.py makes the bases of images; missing: {', '.join(setup_containers.missing()) or 'they'}")
-    return {stage: containers.build(stage, DIST) for stage in ("server", "client", "python")}
+def engine() -> None:
+    """Skips the tests of containers where none can run."""
+    if reason := setup_containers.why_not():
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def server_image(engine, made) -> str:
+    return containers.build("server", DIST)
+
+
+# The stages of these install packages, so they are skipped without a registry. That of the server is not.
+@pytest.fixture(scope="module")
+def client_image(engine, made) -> str:
+    return containers.build("client", DIST)
+
+
+@pytest.fixture(scope="module")
+def python_image(engine, made) -> str:
+    return containers.build("python", DIST)
 
 
 @pytest.fixture
-def composition(images):
-    made = containers.Composition(images, dict(zip(("8000", "8001", "8002"), map(str, servers.free_ports(3)))))
+def composition(server_image):
+    made = containers.Composition({"server": server_image}, dict(zip(("8000", "8001", "8002"), map(str, servers.free_ports(3)))))
     yield made
     made.close()
 
 
-def test_the_image_is_small_and_runs_as_a_plain_user(images, program):
-    told = containers.inspected(images["server"], "image")
+def test_the_image_is_small_and_runs_as_a_plain_user(server_image, program):
+    told = containers.inspected(server_image, "image")
     assert told["User"] == "65532:65532"
     if "debug" in program.parts:
         pytest.skip("a development build is larger than what users get")
@@ -135,8 +150,9 @@ def test_the_health_check_fails_where_no_server_answers(composition):
     assert containers.inspected("nerite-test-server", "container")["State"]["Running"] is True
 
 
-def test_two_containers_share_memory_by_the_session_socket_alone(composition):
+def test_two_containers_share_memory_by_the_session_socket_alone(composition, client_image):
     """What compose.yaml says, with the client's own program: no common IPC namespace, no common /dev/shm, and no network."""
+    composition.images["client"] = client_image
     started = composition.run("server", "--detach")
     assert started.returncode == 0, started.stderr
     composition.wait_until_healthy("server")
@@ -148,8 +164,8 @@ def test_two_containers_share_memory_by_the_session_socket_alone(composition):
         assert told["IpcMode"] != "host" and told["ReadonlyRootfs"] and told["CapDrop"]
 
 
-def test_the_image_with_a_python_is_healthy(images, composition):
-    composition.images = {**images, "server": images["python"]}
+def test_the_image_with_a_python_is_healthy(composition, python_image):
+    composition.images["server"] = python_image
     command = ["serve", *(f"--model-repository=/usr/share/nerite/examples/{one}" for one in ("models", "pipeline"))]
     started = composition.run("server", "--detach", f"--volume={ROOT / 'examples'}:/usr/share/nerite/examples:ro", command=command)
     assert started.returncode == 0, started.stderr

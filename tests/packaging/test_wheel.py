@@ -14,10 +14,10 @@ import zipfile
 
 import elf
 import pytest
+import registry
 import setup_linters
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-NO_NETWORK = ("Failed to establish a new connection", "Temporary failure in name resolution", "Network is unreachable")
 
 # What the README of the distribution shows, on the examples that come with it.
 QUICK_START = """
@@ -52,7 +52,7 @@ def environment(wheels, tmp_path_factory) -> pathlib.Path:
     pins = [line for line in (ROOT / "tests" / "requirements.txt").read_text().splitlines() if line.startswith("numpy==")]
     command = [place / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *wheels, *pins]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode != 0 and any(cause in done.stdout for cause in NO_NETWORK):
+    if done.returncode != 0 and registry.is_out_of_reach(done.stdout):
         pytest.skip("numpy and tritonclient cannot be had without a network")
     assert done.returncode == 0, done.stdout
     return place
