@@ -97,6 +97,10 @@ class Composition:
         """As often as it takes, with the health check of the image."""
         self.wait_until(name, "healthcheck", "run", f"nerite-test-{name}")
 
+    def wait_until_ready(self, name: str, url: str) -> None:
+        """Until the server that listens there, in the container, says that it is ready."""
+        self.wait_until(name, "exec", f"nerite-test-{name}", "nerite", "ready", url)
+
     def wait_until(self, name: str, *words: str) -> None:
         until = time.monotonic() + HEALTHY_S
         while (done := podman(*words)).returncode != 0:

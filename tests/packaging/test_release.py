@@ -145,6 +145,8 @@ def test_the_image_is_healthy_while_it_serves_and_stops_when_told(composition):
 def test_the_health_check_fails_where_no_server_answers(composition):
     started = composition.run("server", "--detach", command=["serve", "--http-port=8100"])
     assert started.returncode == 0, started.stderr
+    # A server that has not started yet would fail it as well.
+    composition.wait_until_ready("server", "http://127.0.0.1:8100")
     done = containers.podman("healthcheck", "run", "nerite-test-server")
     assert done.returncode != 0
     assert containers.inspected("nerite-test-server", "container")["State"]["Running"] is True
