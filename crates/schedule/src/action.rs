@@ -54,7 +54,7 @@ pub enum Slot {
     Request {
         /// The request's ticket.
         ticket: Ticket,
-        /// The sequence controls for the model. `None` if the request is of no sequence.
+        /// The sequence controls for the model. `None` if the request belongs to no sequence.
         controls: Option<Box<Controls>>,
     },
 }

@@ -49,7 +49,7 @@ pub struct Batcher {
 #[derive(Debug)]
 struct Tuned {
     tuning: Tuning,
-    /// The time since which the head of the queue waits for others although an instance is free.
+    /// When the head of the queue began to wait for others although an instance was free.
     waits_since_us: Option<u64>,
     running: Vec<TunedRun>,
 }

@@ -198,7 +198,7 @@ impl Limiter {
     /// Grants resources to waiting instances, in their order.
     fn grant(&mut self) -> Vec<Claimant> {
         let mut granted = Vec::new();
-        // The resources that instances need which were passed.
+        // Resources that are kept for instances further ahead, which cannot run yet.
         let mut kept: BTreeSet<&Resource> = BTreeSet::new();
         let totals = self.totals();
         for (turn, arrived, claimant) in &self.waiting {

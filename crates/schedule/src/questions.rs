@@ -15,7 +15,7 @@ pub(crate) struct Questions {
     next: Option<Question<Ticket>>,
     /// The question that is being asked.
     asked: Option<Question<Ticket>>,
-    /// The last question that was asked, with its answer, unless that was taken.
+    /// The last question that was answered, with its answer, until that is taken.
     answer: Option<(Question<Ticket>, bool)>,
     /// Whether the strategy has begun a batch, or is beginning one.
     is_open: bool,

@@ -1,4 +1,4 @@
-//! How are sequences batched that keep their position in every batch?
+//! How are sequences batched if each one keeps its position in every batch?
 //!
 //! This is Triton's strategy `direct`. A batch of an instance has a place for each position up to the last one with a request. Positions without a
 //! request are empty.
@@ -21,7 +21,7 @@ pub struct DirectPolicy {
     pub idle_us: u64,
     /// How long a request waits for those of other sequences.
     pub delay_us: u64,
-    /// The share of its sequences, from 0 to 1, that must have a request for an instance to start before the delay is over.
+    /// An instance starts before the delay is over if at least this share of its sequences, from 0 to 1, has a request.
     pub utilization_min: f32,
     /// Whether [`Arrival::shapes`](crate::Arrival::shapes) decides which requests may share a batch.
     pub by_shapes: bool,

@@ -40,7 +40,7 @@ struct Sequence {
     runs: bool,
     /// Whether no more requests of it will come.
     ended: bool,
-    /// Whether it ends when a request of it has run and does not run again.
+    /// Whether it ends once one of its requests has run and will not run again.
     repeats: bool,
     /// When it ends, if no request comes.
     idle_at_us: u64,
@@ -59,7 +59,7 @@ pub(super) struct SequenceTable {
     backlog: BTreeSet<SequenceNumber>,
     /// The deadlines of requests in the backlog.
     deadlines: BTreeSet<(u64, Ticket)>,
-    /// When sequences end that have no waiting or running request.
+    /// Sequences without a waiting or running request, by the time at which they end.
     idle: BTreeSet<(u64, SequenceNumber)>,
     /// Sequences that are over, and were not reported yet.
     over: Vec<u64>,
