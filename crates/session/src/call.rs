@@ -174,8 +174,8 @@ fn categories(call: &Call) -> &'static [Category] {
         Call::Prepare(prepare) if prepare.infer.as_ref().is_some_and(|infer| !infer.leased_outputs.is_empty()) => {
             &[Category::Inference, Category::SharedMemory]
         }
-        // The memory that a prepared inference takes is asked for when it is submitted: the scopes of a token may change meanwhile. The headers of a
-        // session do not, so its operator's restrictions were checked when the inference was prepared.
+        // The scopes of a token may change, so the right to the memory of a prepared inference is checked each time it is submitted. The headers of a
+        // session do not change, so the operator's restrictions were checked when the inference was prepared.
         Call::Infer(_) | Call::Prepare(_) | Call::CallPrepared(_) => &[Category::Inference],
         Call::DescribeModel(_) => &[Category::Metadata],
         Call::Borrow(_)

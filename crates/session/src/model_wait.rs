@@ -13,7 +13,7 @@ use crate::session::Session;
 use crate::waiting::{Step, WaitingCall};
 
 impl Session {
-    /// What `find` finds of a model. `None` if the call has to wait for the model, because it is not loaded or because others wait for it.
+    /// The result of `find`. `None` if the call has to wait for the model, because it is not loaded or because others wait for it.
     pub(crate) fn find_unless_waiting<T>(
         &self,
         model: &str,

@@ -26,7 +26,7 @@ pub(crate) struct Answers {
 pub(crate) enum Expected {
     /// Of each call.
     Each(Option<Arc<ExpectedResponse>>),
-    /// Of the calls of one packet, whose ids follow one another.
+    /// For the calls of one packet. Their ids are consecutive.
     Of { first_id: u64, calls: Vec<Option<Arc<ExpectedResponse>>> },
 }
 

@@ -79,7 +79,7 @@ fn start(api: Api, options: Options, location: Location, listener: Option<Listen
     let server = Arc::new(ServerState::new(api.clone(), options, sessions, service.stop_signal()));
     let begin = move |connection, open| server.begin(connection, open);
     let mut socket = SessionSocket::new(api, service.clone(), begin, location, listener);
-    // The service has not stopped before the file is gone.
+    // `open` counts as a connection, so the service stops only after the file is removed.
     let (mut stop, open) = (service.stop_signal(), service.open());
     tokio::spawn(watched(FrontEnd::Session, async move {
         tokio::select! {

@@ -59,7 +59,7 @@ pub(crate) struct SessionEntry {
     sessions: Arc<SessionTable>,
     number: u64,
     uid: u32,
-    /// Why only a place of the operator's reserve was free, if the session has one.
+    /// `Some` if the session has a place of the operator's reserve: why no other place was free.
     reserve: Option<Full>,
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct Packet {
 pub(crate) enum Received<'r> {
     /// A short packet, in the receive buffer.
     Short(&'r [u8]),
-    /// A packet that took the receive buffer along, so that its tensors are not copied.
+    /// A packet that keeps the receive buffer, so that its tensors are not copied.
     Long(Bytes),
     /// A packet longer than allowed. Its bytes were dropped.
     TooLong(usize),
@@ -128,7 +128,7 @@ impl Receiver {
         Ok(len)
     }
 
-    /// The packet that was received last, which has that length.
+    /// The packet of this length that was received last.
     fn received(&mut self, len: usize) -> Received<'_> {
         match len {
             0 => Received::End,
