@@ -27,7 +27,7 @@ use crate::wait_queue::{Peer, QueuePosition, WaitQueue};
 
 /// Time that heavy users get each time the run queue was empty. A poll that began within it runs to its end.
 pub(crate) const QUANTUM_NS: u64 = 2_000_000;
-/// Waiting tasks that are woken at once, at most. It is more than one only while polls are short.
+/// The most waiting tasks that are woken at once. More than one is woken only while polls are short.
 const WOKEN_AT_ONCE: usize = 16;
 /// One waiting task is woken after this time even if the run queue never became empty.
 const STARVED_NS: u64 = 50_000_000;

@@ -1,4 +1,4 @@
-//! Who works next, where only so many may work at once?
+//! Who works next, if the number that may work at once is limited?
 //!
 //! A semaphore whose waiters are queued per peer:
 //!
@@ -62,7 +62,7 @@ impl FairSemaphore {
         FairSemaphore(Arc::new(Mutex::new(Permits::new(permits))))
     }
 
-    /// Waits for a permit, as the peer of this flow. All work without a flow, which is the server's own, is that of one peer.
+    /// Waits for a permit, as the peer of this flow. Work without a flow is the server's own, and counts as work of one peer.
     pub fn acquire(&self, flow: Option<Flow>) -> Acquire {
         Acquire { semaphore: self.clone(), asker: Asker(flow), state: State::New }
     }

@@ -1,4 +1,4 @@
-//! How is a poll noticed that does not end?
+//! How is a poll that does not end noticed?
 //!
 //! The watchdog's own thread looks at all slots ten times a second while front threads work. After five seconds without a poll it sleeps,
 //! and the next poll of any front thread wakes it. So an idle server does nothing here.
@@ -111,7 +111,7 @@ enum Next {
 struct History {
     polls: u64,
     idle_looks: u32,
-    /// When the poll began that was reported last, by slot.
+    /// By slot, when the poll that was reported last began.
     reported: HashMap<usize, u64>,
 }
 

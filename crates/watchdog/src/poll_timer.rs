@@ -1,4 +1,4 @@
-//! How is a poll timed, when may it run, and whose is its time?
+//! How is a poll timed, when may it run, and who is charged for its time?
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -47,7 +47,7 @@ pub fn charging<T>(flow: Option<&Flow>, work: impl FnOnce() -> T) -> T {
     let done = work();
     let ended_ns = now_ns();
     let spent_ns = ended_ns.saturating_sub(begun_ns);
-    // What others were charged for within is theirs.
+    // Time that was charged to others during the work is not charged twice.
     let within_ns = CHARGED_NS.get().saturating_sub(before_ns);
     flow.charge(ended_ns, spent_ns.saturating_sub(within_ns));
     CHARGED_NS.set(before_ns + spent_ns);
@@ -58,7 +58,7 @@ pub fn charging<T>(flow: Option<&Flow>, work: impl FnOnce() -> T) -> T {
 pub(crate) struct PollTimer<'a> {
     /// Whether the poll is within another one, which is timed already.
     is_nested: bool,
-    /// Where the flow that its time is charged to comes from. The thread has it during the poll.
+    /// The caller's place of the flow that is charged. During the poll the flow is in `CURRENT`.
     flow: Option<&'a mut Option<Flow>>,
 }
 

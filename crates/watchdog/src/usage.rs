@@ -47,7 +47,7 @@ impl Served {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Raises it to `served_ns` if it is less, and returns it: time that a peer or flow did not ask for is not owed to it.
+    /// Raises it to `served_ns` if it is less, and returns it: a peer or flow gets no credit for time that it did not ask for.
     pub(crate) fn at_least(&self, served_ns: u64) -> u64 {
         self.0.fetch_max(served_ns, Ordering::Relaxed).max(served_ns)
     }

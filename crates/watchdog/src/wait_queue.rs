@@ -16,7 +16,7 @@ pub(crate) struct Peer {
     number: u64,
     pub(crate) usage: Usage,
     pub(crate) served: Served,
-    /// The service that the flow had whose task was woken last: the virtual time among this peer's flows.
+    /// The service of the flow whose task was woken last. It is the virtual time among this peer's flows.
     virtual_time_ns: AtomicU64,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Peer {
 #[derive(Debug, Default)]
 pub(crate) struct WaitQueue {
     peers: HashMap<u64, PeerQueue>,
-    /// The service that the peer had whose task was woken last: the virtual time among peers.
+    /// The service of the peer whose task was woken last. It is the virtual time among peers.
     virtual_time_ns: u64,
     last_number: u64,
 }

@@ -1,11 +1,11 @@
 //! Which waiter gets the next permit?
 //!
-//! The peer with the least service goes first, which is the time that it had permits for. Among peers with the same, it is the one that holds fewer
-//! permits, and then the one whose waiter came first. Within a peer, waiters go in the order in which they came.
+//! A peer's service is the time for which it had permits. The peer with the least service goes first. Among equals, the peer that holds fewer permits
+//! goes first, and then the one whose waiter came first. Within a peer, waiters go in the order in which they came.
 //!
 //! A peer is known as long as it waits for a permit or has one. One that begins to wait counts as having had at least as much service as the peer that
-//! was given a permit last (start-time fair queueing). So it goes before the peers that used permits since, and no time is owed to it that it did not
-//! ask for.
+//! was given a permit last (start-time fair queueing). So it goes before the peers that used permits since, and gets no credit for time that it did
+//! not ask for.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,7 +20,7 @@ pub(super) struct Permits<W> {
     peers: HashMap<u64, Peer<W>>,
     /// The peers that wait, in the order in which they are served.
     order: BTreeMap<Rank, u64>,
-    /// The service that the peer had that was given a permit last.
+    /// The service of the peer that was given a permit last.
     virtual_time_ns: u64,
     tickets: u64,
 }
@@ -125,7 +125,7 @@ impl<W> Permits<W> {
 }
 
 impl<W> Peer<W> {
-    /// A peer that did not wait until now is owed no time, whether it has permits or not.
+    /// A peer that did not wait until now gets no credit, whether it has permits or not.
     fn begin_to_ask(&mut self, virtual_time_ns: u64) {
         if self.waiting.is_empty() {
             self.served_ns = self.served_ns.max(virtual_time_ns);
