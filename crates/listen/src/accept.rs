@@ -120,7 +120,7 @@ mod tests {
         static REFUSES_THREADS: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// What the system says to a thread that is to be started.
+    /// The system's answer when a thread is to be started.
     pub(super) fn check_threads() -> io::Result<()> {
         if REFUSES_THREADS.get() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
     }

@@ -64,8 +64,8 @@ pub const CHECKS_PER_LIMIT: u32 = 4;
 pub const CHECK_PAUSE_MIN: Duration = Duration::from_millis(1);
 /// While the server stops, a client that reads nothing of its answer for this long loses it.
 pub const STOPPING_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
-/// The front ends that are closed last are told to close this long before the deadline, even if others are not closed then. Their clients have the time
-/// of [`STOPPING_WRITE_TIMEOUT`], of which the end is noticed late.
+/// The front ends that are closed last are told to close this long before the deadline, even if others are not closed then. Their clients have
+/// [`STOPPING_WRITE_TIMEOUT`], and its end is noticed late.
 pub const LAST_CLOSING_MIN: Duration = Duration::from_millis(1300);
 
 const _: () = assert!(CONNECTIONS_MIN >= 2 * CONNECTIONS_PER_OTHERS_RESERVE);

@@ -40,7 +40,8 @@ pub(crate) enum Place {
     Elsewhere,
 }
 
-/// Makes ready to ask, so that neither the first client that is not found nor a server without free descriptors changes what is open.
+/// Opens the channel before the first question. So the number of open descriptors does not change later, and a server without free ones can still
+/// ask.
 pub(crate) fn prepare() {
     CHANNEL.prepare();
 }
@@ -53,8 +54,8 @@ pub(crate) fn place_of(client: SocketAddr, device: u32) -> Place {
     told.unwrap_or_else(|| place_by_binding(client))
 }
 
-/// The answer where the kernel has no table of routes for us: a socket can be bound to an address of this host only. If it is not clear, the address
-/// counts as one of this host, because that gives the client fewer rights.
+/// The answer if the kernel does not let us read the routing table: a socket can be bound only to an address of this host. If the result is not
+/// clear, the address counts as one of this host, because that gives the client fewer rights.
 fn place_by_binding(mut client: SocketAddr) -> Place {
     client.set_port(0);
     match UdpSocket::bind(client) {

@@ -1,4 +1,4 @@
-//! How is the memory limited that the read buffers of connections use?
+//! How is the memory of connections' read buffers limited?
 //!
 //! The protocol library allocates a read buffer before the bytes arrive: for a whole frame of HTTP/2 once it has the frame's header, and
 //! twice the size of a full buffer of HTTP/1. Clients could make it allocate for bytes that they never send, and these allocations cannot

@@ -20,7 +20,7 @@ pub fn of_tcp(stream: &TcpStream, address: SocketAddr) -> Peer {
 }
 
 /// A client may bind its socket to a network device, and is found by that device only. The kernel carries a connection within this host over the loopback
-/// device, or over the device that has the address. A client that is bound to yet another device got there after it connected: it hides.
+/// device, or over the device that has the address. A client that is bound to any other device changed that after it connected, in order to hide.
 fn find(client: SocketAddr, server: SocketAddr) -> Peer {
     if !is_supported() {
         // A client that hides cannot be told from the others.

@@ -15,7 +15,8 @@ impl StopSignal {
         }
     }
 
-    /// Whether a stop came since the last call, or at any time once the service was dropped. Takes no lock as long as the service lives and none came.
+    /// Whether a stop came since the last call. Once the service is dropped: whether a stop ever came. Takes no lock while the service lives and no
+    /// stop came.
     pub(crate) fn has_come(&mut self) -> bool {
         // An error means that the service was dropped. A stop before that may not have been seen yet.
         self.0.has_changed().unwrap_or(true) && *self.0.borrow_and_update()
