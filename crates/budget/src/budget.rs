@@ -19,7 +19,7 @@ pub(crate) struct Budget {
     pub(crate) marks: Marks,
     /// Bytes. Threads update it in any order, so it may be below zero for a moment.
     used: AtomicI64,
-    /// Bytes of `used` that connections hold which are being ended.
+    /// Bytes of `used` that are held by connections that are being ended.
     leaving: AtomicI64,
     /// How many holders have more than [`LIGHT_BYTES_MAX`].
     heavy: AtomicI64,

@@ -158,7 +158,7 @@ impl Ledger {
         let refused = |of_all, kept, max| OverShare { of_all, peer: self.peer.name.clone(), bytes, kept, max };
         let max = limits.kept_max_of_peer();
         let own = take(&self.held, bytes, max).map_err(|kept| refused(false, kept, max))?;
-        // Whatever others keep, a peer that keeps little is not refused for it.
+        // A peer that keeps little is not refused because of what others keep.
         let max = limits.all.kept_max_beside(own);
         if let Err(kept) = take(&self.shared.kept, bytes, max) {
             self.release(bytes);
@@ -359,8 +359,8 @@ impl Shared {
         }
     }
 
-    /// Ends connections in `budget`, the largest first, as long as `goes_on`. What peers keep beyond connections is released by none of them, so it
-    /// does not count in the order.
+    /// Ends connections in `budget`, the largest first, as long as `goes_on`. Ending a connection does not release what its peer keeps beyond
+    /// connections, so that does not count in the order.
     fn shed_some(
         &self,
         reason: ShedReason,
@@ -422,7 +422,7 @@ impl Shared {
     }
 }
 
-/// Adds `bytes` to `sum`, and returns the new sum. Err: the sum, to which so many bytes cannot be added because it would exceed `max`.
+/// Adds `bytes` to `sum`, and returns the new sum. Err: the sum, which is unchanged because the new sum would exceed `max`.
 fn take(sum: &AtomicU64, bytes: u64, max: u64) -> Result<u64, u64> {
     let next = |now: u64| now.checked_add(bytes).filter(|sum| *sum <= max);
     sum.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).map(|before| before + bytes)

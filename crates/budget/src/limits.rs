@@ -9,7 +9,7 @@ pub const LOW_SHARE: (u64, u64) = (3, 4);
 /// The share of a budget that may be kept beyond connections: a peer always has the other part of its budget for its requests. It is less than the
 /// low mark, so what is kept stops no reading by itself.
 pub const KEPT_SHARE: (u64, u64) = (1, 2);
-/// The same for peers that keep little, no more than [`LIGHT_BYTES_MAX`]: what others keep leaves them the difference. It is less than the low mark as
+/// The same for peers that keep at most [`LIGHT_BYTES_MAX`]. The difference to [`KEPT_SHARE`] is reserved for them. It is less than the low mark as
 /// well.
 pub const LIGHT_KEPT_SHARE: (u64, u64) = (5, 8);
 /// A connection's bytes are counted in the budgets in steps of this size, so that small requests touch only its own counter.

@@ -151,7 +151,7 @@ impl fmt::Display for Shed {
     }
 }
 
-/// What a client is told whose message could not be held, however much others give back.
+/// The error for a message that could not be held even if all other memory were released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverBudget {
     /// Bytes of the message.
@@ -171,7 +171,7 @@ impl fmt::Display for OverBudget {
     }
 }
 
-/// What a client is told that would make the server keep too much beyond its connections.
+/// The error for a client that would make the server keep too much beyond its connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverShare {
     /// Whether all clients together keep too much. Otherwise this client does.
