@@ -4,10 +4,10 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether the descriptors of this process belong to a program that the server is a library of.
+/// Whether the server is a library in another program, to which the descriptors of this process belong.
 static ARE_OF_A_PROGRAM: AtomicBool = AtomicBool::new(false);
 
-/// From now on the descriptors of this process stay as they are: the server is a library, and the program may start children that inherit some.
+/// After this call the descriptors of this process are not changed: the server is a library, and the program may start children that inherit some.
 pub fn leave_descriptors() {
     ARE_OF_A_PROGRAM.store(true, Ordering::Relaxed);
 }

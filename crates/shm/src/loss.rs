@@ -1,4 +1,4 @@
-//! Which error does a client get whose region lost its memory?
+//! Which error does a client get if its region lost its memory?
 
 use std::fmt;
 
