@@ -136,7 +136,7 @@ impl Interpreter {
         text.into()
     }
 
-    /// The reason why it ran no model, if it is in the interpreter. This starts the interpreter, for at most this time.
+    /// Why it ran no model, if the interpreter is the cause. Starts the interpreter to find out, for at most this time.
     pub(crate) fn blame(&self, at_most: Duration) -> Option<Status> {
         if at_most.is_zero() {
             return None;

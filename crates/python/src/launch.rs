@@ -51,7 +51,7 @@ impl Launch {
         Patience { first: self.start_max, last: self.start_max }
     }
 
-    /// The reason in the interpreter, if there is one, why a process that was started at `began` did not answer.
+    /// Why a process that was started at `began` did not answer, if the interpreter is the cause.
     pub(crate) fn blame(&self, silence: &Silence, began: Instant) -> Option<Status> {
         // A process that has used all its time must not get more.
         let left = self.start_max.saturating_sub(began.elapsed());

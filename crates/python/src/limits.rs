@@ -6,7 +6,7 @@ use std::time::Duration;
 pub const PRINTED_LINES_MAX: usize = 20;
 /// The most bytes that are kept of such a line.
 pub const PRINTED_LINE_BYTES_MAX: usize = 512;
-/// How long the rest of what a dead process printed is waited for.
+/// The longest wait for the rest of a dead process's output.
 pub const LAST_WORDS_MAX: Duration = Duration::from_millis(200);
 /// The most bytes that are kept of the output of an interpreter that is asked for its versions.
 pub const SAID_BYTES_MAX: usize = 64 << 10;

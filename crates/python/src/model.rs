@@ -200,7 +200,8 @@ fn initialize(
     Initialize { args: &args, model: &model, decoupled, template, debug }.to_string()
 }
 
-/// The names of the model for each command. `class_dir` is the directory of the backend's class, if the model has no class of its own.
+/// What each command says of the model: names and directories. `class_dir` is the directory of the backend's class, if the model has no class of its
+/// own.
 pub(crate) fn told<'a>(context: &'a LoadContext, instance: &'a str, class_dir: Option<&Path>) -> ModelTold<'a> {
     ModelTold {
         name: &context.model,

@@ -173,7 +173,7 @@ fn source(context: &LoadContext, class_dir: Option<&Path>) -> Result<String, Sta
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The class's source. The error for a missing file says where was searched.
+/// The class's source. The error for a missing file says where it was searched for.
 fn read(config: &ModelConfig, file: &Path) -> Result<String, Status> {
     let name = file_name(config);
     if !name.to_ascii_lowercase().ends_with(".py") {

@@ -122,7 +122,7 @@ fn described(asked: &TerminalRun<'_>) -> String {
         "model_repository": model_dir,
         "model_version": version,
     });
-    // The configuration is JSON already. A value that is not could only come of a defect there.
+    // The configuration is JSON already. It could be invalid only because of a bug in the code that wrote it.
     let config: serde_json::Value = serde_json::from_str(&config).unwrap_or_default();
     json!({
         "model": {

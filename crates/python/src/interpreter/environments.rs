@@ -103,7 +103,7 @@ impl Environments {
         all.push(Arc::downgrade(&unpacked));
         drop(all);
         let made = interpreter(unpacked.path(), origin, Some(&unpacked), surroundings, sandbox).map_err(about)?;
-        mend(&made, unpacked.path(), start_max).map_err(about)?;
+        run_conda_unpack(&made, unpacked.path(), start_max).map_err(about)?;
         *slot = Some(Kept { stamp, unpacked });
         Ok(made)
     }
@@ -152,7 +152,7 @@ fn unpacked(archive: &Path, below: &Path) -> Result<(Stamp, Arc<Unpacked>), Stri
 }
 
 /// Runs conda-unpack, a program of the archive that writes the new path into the environment's files.
-fn mend(made: &Interpreter, root: &Path, at_most: Duration) -> Result<(), String> {
+fn run_conda_unpack(made: &Interpreter, root: &Path, at_most: Duration) -> Result<(), String> {
     let script = root.join("bin/conda-unpack");
     if !script.exists() {
         return Ok(());

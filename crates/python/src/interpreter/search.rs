@@ -31,7 +31,7 @@ impl Surroundings {
     }
 
     /// Finds the interpreter: `setting`, else that of an activated environment, else `python3` on the PATH. The setting is used without a check, so
-    /// that a mistake in it causes an error. An error says where was searched.
+    /// that a mistake in it causes an error. An error lists the places that were searched.
     pub(super) fn find(&self, setting: Option<&Path>) -> Result<(PathBuf, Origin), NoPython> {
         if let Some(named) = setting {
             return self.named(named).map(|program| (program, Origin::Setting));

@@ -1,4 +1,4 @@
-//! Which path has an entry of an archive, and where does a link lead?
+//! What is the path of an archive's entry, and where does a link lead?
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
