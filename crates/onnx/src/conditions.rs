@@ -1,4 +1,4 @@
-//! What have all parts of a run in common, and why has a run no results?
+//! What do all parts of a run share, and why does a run have no results?
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -21,10 +21,11 @@ use crate::pieces::{LoopPiece, Piece, Plan, Program, Use};
 /// are need no copies ([`crate::weights`]).
 const COPIED_BYTES_MAX: usize = 16 << 20;
 
-/// The steps to find out which inputs the outputs of one piece are computed from. If it would take more, each output counts as computed from all.
+/// The most steps to find out from which inputs the outputs of one piece are computed. If it would take more, each output counts as computed from
+/// all.
 const NEEDS_STEPS_MAX: usize = 1 << 20;
 
-/// Whether the graph has loops, and no constants in other files, which would keep it from being cut.
+/// Whether the graph has loops, and no constants in other files. A graph with such constants cannot be cut.
 pub fn can_be_cut(graph: &GraphProto) -> bool {
     graph.node.iter().any(has_loop) && !has_constant_outside(graph)
 }
@@ -205,7 +206,7 @@ impl<'g> Cutter<'g> {
         Some(cutter)
     }
 
-    /// Whether a name that the cut gives to a constant as a value ([`value_of`]) is that of something else.
+    /// Whether the graph already uses a name that the cut gives to a constant as a value ([`value_of`]).
     fn is_name_taken(&self) -> bool {
         let made = self.graph.node.iter().flat_map(|node| node.output.iter());
         let taken: HashSet<&str> = self.inputs.iter().chain(made).map(String::as_str).collect();
@@ -415,7 +416,7 @@ impl<'g> Cutter<'g> {
     }
 }
 
-/// Gives those of these values a place that have none.
+/// Gives a place to each of these values that has none.
 fn place(places: &mut HashMap<String, usize>, values: &[String]) {
     for name in values.iter().filter(|name| !name.is_empty()) {
         let next = places.len();
@@ -423,7 +424,7 @@ fn place(places: &mut HashMap<String, usize>, values: &[String]) {
     }
 }
 
-/// For each of the kept values, which of the names that the nodes read of others it is computed from.
+/// For each kept value, the indices of the names in `read` from which it is computed.
 fn needs(nodes: &[NodeProto], read: &[String], kept: &[&String]) -> Vec<Vec<usize>> {
     let mut edges: Vec<Vec<&str>> = Vec::with_capacity(nodes.len());
     for node in nodes {

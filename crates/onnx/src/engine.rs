@@ -16,7 +16,7 @@ use crate::weights;
 const ATTEMPTS: [(bool, ShapeInferenceMode); 3] =
     [(true, ShapeInferenceMode::On), (true, ShapeInferenceMode::Off), (false, ShapeInferenceMode::Off)];
 
-/// The engine, with what all pieces of a graph have in common.
+/// The engine, with what all pieces of a graph share.
 pub struct Engine {
     options: ModelOptions,
     is_optimised: bool,

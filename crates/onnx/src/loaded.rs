@@ -32,7 +32,7 @@ pub struct Loaded {
 pub enum Graph {
     /// As one piece, with the engine's ids of its inputs and outputs. Between stages a run can be ended.
     Whole(Box<Staged>, PortIds<NodeId>),
-    /// In pieces, with loops between them, and between all of these a run can be ended, with the indices of the program's inputs and outputs.
+    /// In pieces, with loops between them, and the indices of the program's inputs and outputs. A run can be ended between any two of these.
     Cut(Program<Compiled>, PortIds<usize>),
 }
 

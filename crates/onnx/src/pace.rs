@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// A stage is to take about this long.
 const STAGE: Duration = Duration::from_millis(20);
-/// Runs no larger than one that was done in this time are not looked at any more.
+/// A run that took less than this is quick. Runs of its size or less count as quick from then on.
 const QUICK: Duration = Duration::from_millis(10);
 /// A run that is this many times as large as any before may take any time.
 const LARGER_MAX: u64 = 4;

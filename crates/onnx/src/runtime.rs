@@ -160,7 +160,7 @@ fn is_optimised(context: &LoadContext) -> bool {
     optimization.and_then(|optimization| optimization.graph.as_ref()).is_none_or(|graph| graph.level != NO_OPTIMIZATION)
 }
 
-/// Loads a graph in one piece that was rewritten, or refers to weights that were moved out of it.
+/// Loads, in one piece, a graph that was rewritten or that refers to weights that were moved out of it.
 fn load_rewritten(
     context: &LoadContext,
     path: &Path,
@@ -197,7 +197,7 @@ fn load_as_written(
 fn load_graph(context: &LoadContext, path: &Path, engine: &Engine, mut source: Source) -> Result<rten::Model, Status> {
     let mut give = |is_last: bool| {
         Ok(match &mut source {
-            // The engine keeps none of these bytes, and no later look needs them. A second attempt reads the file again.
+            // The engine keeps none of these bytes, and nothing reads them later. A second attempt reads the file again.
             Source::Read => {
                 Some(context.files.take_bytes(path).map_err(|e| unreadable(context, path, &e.to_string()))?)
             }

@@ -55,7 +55,7 @@ enum End {
 }
 
 impl Staged {
-    /// A graph that was loaded from the one that was looked at.
+    /// The loaded graph, with the boundaries that were proposed before it was loaded.
     pub fn new(model: Model, proposed: Proposed) -> Staged {
         let stop = |boundary: Boundary| {
             let known = |(name, bits): (String, OutputBits)| Some((model.find_node(&name)?, bits));
@@ -97,7 +97,7 @@ impl Staged {
         };
         let size = inputs.iter().fold(0, |all: usize, (_, value)| all.saturating_add(elements(value)));
         let stops = self.pace.stops(size);
-        // Each attempt that fails leaves a boundary less.
+        // Each attempt that fails leaves one boundary less.
         for _ in self.stops.iter().filter(|_| stops != Stops::None) {
             let (mut times, begun) = (vec![Duration::ZERO; self.stops.len() + 1], Instant::now());
             if let End::Done(done) = self.in_stages(&inputs, wanted, &stops, conditions, &mut times)? {
@@ -196,7 +196,7 @@ impl Staged {
     fn refused(&self, last: Option<&Stop>, error: &RunError) -> Result<End, Fault> {
         match (last, error.kind()) {
             (Some(stop), RunErrorKind::PlanningError) => stop.is_unusable.store(true, Ordering::Relaxed),
-            // The graph declares shapes or types for its inner values that they do not have, and perhaps for all.
+            // The graph declares wrong shapes or types for some inner values, and perhaps for all.
             (Some(_), RunErrorKind::InvalidInput) => {
                 self.stops.iter().for_each(|stop| stop.is_unusable.store(true, Ordering::Relaxed));
             }

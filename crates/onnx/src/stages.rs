@@ -25,7 +25,7 @@ const PASSED_MAX: usize = 16;
 /// More names than this at all boundaries together are not kept.
 const NAMES_MAX: usize = 1 << 16;
 
-/// From which results a value is needed: a bit for each of the graph's outputs, of which the last bit stands for all further ones.
+/// The results that need a value: one bit for each of the graph's outputs. The last bit stands for all further outputs.
 pub type OutputBits = u64;
 
 /// The bit of an output.
@@ -46,7 +46,7 @@ pub fn boundaries(graph: &GraphProto) -> Vec<Boundary> {
     let operators = lives.made.len();
     let stages = (operators / OPERATORS_MIN).min(STAGES_MAX);
     let (passed, mut found) = (lives.passed(), Vec::new());
-    // Each boundary lies behind an operator of its own window, the last one of those where the fewest values pass.
+    // Each window of operators has one boundary: behind the last operator of those where the fewest values pass.
     let windows = (1..stages).map(|at| (at - 1) * operators / stages..at * operators / stages);
     for window in windows {
         let least = window.rev().min_by_key(|at| passed.get(*at).copied().unwrap_or(usize::MAX));
@@ -146,7 +146,7 @@ impl<'g> Lives<'g> {
     }
 }
 
-/// Whether an operator makes the same of the same each time. Two stages must not each draw their own random numbers.
+/// Whether an operator gives the same results for the same inputs each time. Two stages must not each draw their own random numbers.
 fn is_deterministic(node: &NodeProto) -> bool {
     let draws = |op: &str| op.starts_with("Random") || matches!(op, "Bernoulli" | "Dropout" | "Multinomial");
     let inner = node.attribute.iter().filter_map(|attribute| attribute.g.as_ref()).flat_map(|graph| &graph.node);
