@@ -42,7 +42,7 @@ impl Arrivals {
         }
     }
 
-    /// The same, for a model of which some inputs are padded: requests may run together whose inputs are padded to the same shape.
+    /// The same, for a model with padded inputs: requests may run together if their inputs are padded to the same shape.
     pub fn with_padding(self, padding: Padding) -> Arrivals {
         Arrivals { padding, ..self }
     }
@@ -85,8 +85,8 @@ impl Arrivals {
         self.levels.policy(self.levels.level(job.priority())).deadline(job.timeout_us(), came_us)
     }
 
-    /// The time at which a job is rejected that was chosen to run and still waits for resources. `None` for jobs of sequences: their timeout is over
-    /// once the sequence has a slot.
+    /// The time at which a job that was chosen to run is rejected if it still waits for resources. `None` for jobs of sequences: their timeout is
+    /// over once the sequence has a slot.
     pub fn rejected_at_us(&self, job: &Job) -> Option<u64> {
         let deadline = self.deadline(job, job.arrived() / 1000).filter(|_| !self.of_sequences)?;
         (deadline.action == TimeoutAction::Reject).then_some(deadline.at_us)

@@ -421,7 +421,7 @@ impl Engine {
                         Ok(served)
                     });
                     came.extend(result.as_ref().ok().cloned());
-                    // After the last version they take requests, unless one has failed.
+                    // All versions take requests once the last one is loaded, unless one has failed.
                     if plan.versions.last() == Some(&version) && came.len() == plan.versions.len() {
                         self.make_way(model, self.versions_after(source, &came));
                     }

@@ -14,7 +14,7 @@ pub const QUICK_RUNS_MIN: u64 = 3;
 pub const SLOW_NS: u64 = 50_000_000;
 /// How long a model's new version waits for the requests of ensembles that it does not fit.
 pub const MAKE_WAY_MAX: Duration = Duration::from_secs(5);
-/// After a slow run, this many quick ones of as many bytes or more, without another slow one, let such requests be quick again.
+/// After a slow run, requests of as many bytes or more count as quick again once this many of their runs were quick and none was slow.
 pub const RECOVERY_RUNS_MIN: u32 = 256;
 /// The most such runs that it takes, however often there was a slow one. A client that makes runs look slow or quick at will delays others by one slow
 /// run in so many.
@@ -25,7 +25,7 @@ pub const SIZE_CLASSES: usize = 256;
 pub const QUICK_BYTES_MAX: usize = 1 << 20;
 /// How long a front thread waits for an instance that computes elsewhere, such as in another process. Then a worker waits for it.
 pub const QUICK_PATIENCE: Duration = Duration::from_micros(250);
-/// A run that was begun on such a thread, and was ready later than this after it, ends on a worker, in ns.
+/// A run that was begun on such a thread ends on a worker if it took longer than this, in ns.
 pub const TAKEN_OVER_NS_MAX: u64 = 2_000_000;
 /// Jobs of other connections that a front thread runs in a row before it goes back to its own work.
 pub const QUICK_RUNS_IN_A_ROW: usize = 8;

@@ -4,7 +4,7 @@
 //!
 //! - The model says what bounds the time of its runs ([`CostBound`]). Without a bound all requests run on workers.
 //! - If the sizes of the inputs are the bound, a run is judged by earlier runs of the same *class*: the same inputs, each dimension within the same
-//!   power of two, and the same outputs. The number of bytes does not suffice: `[n,1]` by `[1,n]` makes n² numbers of 2n. Within a class the time
+//!   power of two, and the same outputs. The number of bytes does not suffice: `[n,1]` by `[1,n]` makes n² numbers from 2n. Within a class the time
 //!   differs by a factor of two for each dimension that a client may choose. The first requests of a class run on workers. Sizes are those that the model
 //!   gets: of two lengths within a power of two, one may be padded to a small bucket and one to the largest.
 //! - After a run that took [`SLOW_NS`], no request with as many input bytes (in powers of two) or more counts as quick. They run on workers, until

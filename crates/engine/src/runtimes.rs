@@ -35,7 +35,8 @@ impl Runtimes {
         self.all.insert(runtime.name().to_owned(), runtime);
     }
 
-    /// Adds a runtime of its backend for configurations that name this file in `runtime`. Without one under its own name, it is that as well.
+    /// Adds a runtime of its backend for configurations that name this file in `runtime`. If the backend has no runtime under its own name, this one
+    /// also becomes that.
     pub fn add_file(&mut self, file: &str, runtime: Arc<dyn Runtime>) {
         let name = runtime.name().to_owned();
         self.all.entry(name.clone()).or_insert_with(|| Arc::clone(&runtime));
@@ -61,8 +62,8 @@ impl Runtimes {
         self.staging = Some(staging);
     }
 
-    /// Sets how a runtime is found in a model's own directory. Such a runtime is preferred to all others, of which errors say that this directory
-    /// has them.
+    /// Sets how a runtime is found in a model's own directory. Such a runtime is preferred to all others. Errors about the others name `directory` as
+    /// their place.
     pub fn look_in_models(&mut self, find: Arc<dyn BroughtAlong>, directory: &Path) {
         self.brought_along = Some(find);
         directory.clone_into(&mut self.directory);

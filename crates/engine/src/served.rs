@@ -162,7 +162,7 @@ impl Served {
         } = parts;
         let name = identity.name.clone();
         let sequences = sequences.map(Arc::new);
-        // Instances that come or go later leave the devices as they are: the model is loaded anew for others.
+        // Instances that are added or removed later use the same devices. For other devices the model is loaded again.
         let gpu_uuid = services.gpu_uuid(specs.iter().map(|spec| spec.device)).unwrap_or_default().to_owned();
         let devices = Devices::of(&specs, &services.gpu_uuids);
         let cache = services.cache.filter(|_| config.caches_responses());
@@ -326,7 +326,7 @@ impl Served {
         &self.labels
     }
 
-    /// The same, for who keeps them longer than the version.
+    /// The same, for a caller that keeps them longer than the version.
     pub(crate) fn all_labels(&self) -> &Arc<Labels> {
         &self.labels
     }
@@ -461,7 +461,7 @@ fn first_response_ms(config: &ModelConfig) -> Vec<f64> {
     controls.rev().find_map(of_first).unwrap_or_else(|| FIRST_RESPONSE_MS.to_vec())
 }
 
-/// Answers requests that the scheduler of that version rejects. Like Triton, it counts no request that no queue took.
+/// Answers requests that the scheduler of that version rejects. As in Triton, a request that no queue accepted is not counted.
 fn rejecting(
     name: &str,
     version: i64,

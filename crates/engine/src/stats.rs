@@ -26,7 +26,7 @@ pub struct Stats {
     load_ns: u64,
     latencies: Latencies,
     last_inference_ms: AtomicU64,
-    /// What is counted for each device: first for all that runs on none of the others, and for requests that did not run.
+    /// What is counted for each device. The first entry counts runs on none of the other devices, and requests that did not run.
     devices: Box<[Counters]>,
     /// Indexed by rows.
     batches: Box<[OnceLock<Box<Phases>>]>,
@@ -70,7 +70,7 @@ impl Stats {
         }
     }
 
-    /// The same, with counters for each of so many devices: of numbers from 1 on.
+    /// The same, with counters for this many devices, numbered from 1.
     pub fn with_devices(self, devices: u8) -> Stats {
         Stats { devices: (0..=devices).map(|_| Counters::default()).collect(), ..self }
     }

@@ -1,4 +1,4 @@
-//! How is the answer of an instance awaited whose work is done in another process, without a thread for it?
+//! If another process does an instance's work, how is its answer awaited without a thread?
 //!
 //! Front threads wait for their sockets anyway. The front end registers them once ([`watch_by`]). Then the socket of a
 //! model's process is one more among those, and its answer wakes the thread that passes it to the client.
@@ -12,7 +12,7 @@ pub trait Watch: Send + Sync {
     /// Whether the calling thread is a front thread.
     fn is_here(&self) -> bool;
 
-    /// Has a front thread call `then` once `what` is readable. If that is impossible, `then` is dropped. Any thread may call this.
+    /// Makes a front thread call `then` once `what` is readable. If that is impossible, `then` is dropped. Any thread may call this.
     fn when_readable(&self, what: Awaited, then: Box<dyn FnOnce() + Send>);
 }
 

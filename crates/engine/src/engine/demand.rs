@@ -47,7 +47,7 @@ struct Queue {
     loading: HashSet<String>,
     /// Models that clients are loading by name now, and the number of such loads of each.
     explicit: HashMap<String, usize>,
-    /// `Some` once no request may wait: the refusal of those that would.
+    /// `Some` once no request may wait any more: the error that such requests get.
     refusal: Option<Status>,
 }
 
@@ -156,7 +156,8 @@ impl Demand {
         Ok((number, queue.served.insert(peer.clone())))
     }
 
-    /// The next model of a client's queue that a request waits for, and that is not being loaded for another client: that load serves all clients.
+    /// The next model of a client's queue that a request waits for. A model that is being loaded for another client is skipped, because that load
+    /// serves all clients.
     fn next_in_line(&self, peer: &Peer) -> Option<String> {
         let mut queue = self.queue();
         while let Some(model) = queue.lines.get_mut(peer).and_then(VecDeque::pop_front) {

@@ -18,7 +18,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use super::parts::Reason;
 use super::{Engine, spawn};
 
-/// How long nothing may have changed before a change leads to a look. A file that is being copied is written to more often than that.
+/// How long nothing must have changed before the repositories are looked at. A file that is being copied is written to more often than that.
 const QUIET: Duration = Duration::from_millis(200);
 /// How often changes are taken from the kernel while files are written to.
 const BREATHER: Duration = Duration::from_millis(50);
@@ -30,7 +30,7 @@ const LOOK_SHARE: u32 = 10;
 pub(crate) struct PollStop {
     /// An eventfd that becomes readable when the thread is to end. Absent until there is a thread.
     bell: OnceLock<OwnedFd>,
-    /// What the last look found that was started by hand.
+    /// What the last look by [`Engine::poll_now`] found.
     seen: Mutex<Seen>,
 }
 
@@ -188,7 +188,7 @@ impl Engine {
         self.poll_once(&mut seen);
     }
 
-    /// Looks at the repositories, and loads and unloads what changed. Returns when the look was over and the loads began.
+    /// Looks at the repositories, and loads and unloads what changed. Returns the time at which the look was over and the loads began.
     fn poll_once(self: &Arc<Self>, seen: &mut Seen) -> Instant {
         let listing = match self.store().list() {
             Ok(listing) => listing,

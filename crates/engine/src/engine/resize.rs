@@ -75,8 +75,8 @@ impl Engine {
     }
 }
 
-/// Whether a load takes the model's files as they are now. A configuration that came with a request counts instead of them, and an ensemble that is loaded
-/// anew because a part of it changed stays as it was loaded: nobody asked for what was edited since.
+/// Whether a load takes the model's files as they are now. A configuration that came with a request replaces them. An ensemble that is loaded again
+/// because a part of it changed keeps the configuration that it has: nobody asked for later edits.
 fn is_of_files(source: &ModelSource, reason: &Reason) -> bool {
     !source.overridden && !reason.is_anew()
 }

@@ -1,12 +1,12 @@
-//! How does a run go on whose instance was given its work, and that nobody waits for?
+//! How does a run continue after its instance was given the work, if no thread waits for it?
 //!
 //! ```text
 //!   a front thread gives the work to the instance ──► it serves other connections ──► the answer is readable: a front thread takes it over
 //!                                                                                       ├─ the next run begins there
 //!                                                                                       └─ then the answer is sent
 //! ```
-//! What took long, and what a thread may have to wait for, goes to a worker. After a run that was fast, the worker begins the next one and leaves it to
-//! the front threads again. Otherwise a queue that is never empty would keep the worker, which costs two wake-ups more for each request.
+//! A run that took long, or that a thread may have to wait for, goes to a worker. After a run that was fast, the worker begins the next one and
+//! leaves it to the front threads again. Otherwise a queue that is never empty would keep the worker, which costs two wake-ups more for each request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::{Run, Shared, Work};
 use crate::limits::TAKEN_OVER_NS_MAX;
 use crate::watch::{Watch, watch, watch_here};
 
-/// A run that is begun. Dropped, it goes on on a worker.
+/// A run that was begun. If this is dropped, the run continues on a worker.
 struct Begun {
     shared: Arc<Shared>,
     run: Option<Run>,
@@ -33,7 +33,7 @@ impl Drop for Begun {
 }
 
 impl Shared {
-    /// Has a run that was begun go on when its instance is ready: on a front thread, if there is a `watch`.
+    /// Makes a run that was begun continue when its instance is ready: on a front thread, if there is a `watch`.
     pub(super) fn leave(self: &Arc<Self>, run: Run, watch: Option<&'static dyn Watch>) {
         let awaited = run.instance.awaited();
         let begun = Begun { shared: Arc::clone(self), run: Some(run) };
@@ -87,12 +87,12 @@ impl Begun {
         let Some(run) = self.run.take() else { return };
         let shared = &self.shared;
         let start = run.begun.unwrap_or_else(now_ns);
-        // What computed for long may have made much, which is not to be moved by this thread.
+        // A long run may have large outputs, which this thread must not move.
         if now_ns().saturating_sub(start) > TAKEN_OVER_NS_MAX {
             return shared.hand_over(run);
         }
         nerite_watchdog::running(&shared.watched);
-        // The poll of a task that takes an answer over is nobody's.
+        // The poll of the task that takes over an answer has no flow, so the run's own flow is charged.
         let flow = run.flow.clone();
         let next = nerite_watchdog::charging(flow.as_ref(), || shared.take_over(run, start));
         if let Some(next) = next {

@@ -1,4 +1,4 @@
-//! When is a job answered whose response was found in the cache, if the model keeps the order of its responses?
+//! If a model keeps the order of its responses, when is a job answered that the cache has a response for?
 //!
 //! ```text
 //!   job 0 ─► waits ─► starts: turn 0          the turns are those of `ResponseOrder`
@@ -81,8 +81,8 @@ impl Pool {
         self.0.keeps_order
     }
 
-    /// Answers a job whose response was found, in its turn. Returns the job if it is to run instead: it would have to wait, and too many do, or code would have
-    /// to be told that may wait itself.
+    /// Answers a job whose response was found, in its turn. Returns the job if it is to run instead: it would have to wait, and too many jobs wait
+    /// already or its answer may call code that waits.
     pub fn answer_in_turn(&self, job: Job, answer: Answer) -> Option<Job> {
         let shared = &self.0;
         let mut state = shared.lock();

@@ -45,7 +45,7 @@ impl Shared {
         state.workers -= 1;
         let mut refused = Vec::new();
         while state.workers == 0 {
-            // No worker will ask the strategy. What it would have decided about is refused as well.
+            // No worker will ask the strategy. The jobs that it would have decided about are refused as well.
             while state.driver.next_question().is_some() {
                 state.driver.answered(false, now_us());
                 while let Some(next) = state.next_run() {
@@ -66,7 +66,7 @@ impl Shared {
         let others = state.workers > 0;
         drop(state);
         if others {
-            // Fewer may have been woken than there is work for, because this one was counted on.
+            // Too few workers may have been woken, because this one was counted.
             self.wake.notify_all();
         }
         // This is done without the lock, because an answer may cause the next request.
@@ -84,7 +84,7 @@ impl Shared {
         // Whether the last run was so fast that a front thread may take over the next one.
         let mut was_fast = false;
         loop {
-            // A batch that is formed does not wait until the strategy has heard of that.
+            // A batch that is ready runs before the strategy is asked a question that no batch waits for.
             let may_ask = state.driver.has_urgent_question() || state.ready.is_empty();
             if may_ask && let Some(question) = state.take_question() {
                 drop(state);
@@ -142,7 +142,7 @@ impl Shared {
         let mut next = Some(run);
         let mut turn = 1;
         while let Some(run) = next {
-            // A thread that waits for nothing serves its other clients meanwhile.
+            // A run that this thread can leave at once is not waited for, so the thread serves its other clients.
             let is_left = self.may_begin_here(&run);
             let (run, answers) = self.begin(run, if is_left { Duration::ZERO } else { QUICK_PATIENCE });
             if run.begun.is_some() {
@@ -154,7 +154,7 @@ impl Shared {
         }
     }
 
-    /// A thread that has other work gives an instance back and answers what it ran. The run that it may do next, if there is one.
+    /// Gives an instance back and sends the answers of its run, on a thread that has other work. Returns the run that this thread may do next.
     pub(super) fn give_back_here(self: &Arc<Self>, run: Run, answers: Answers, may_be_here: bool) -> Option<Run> {
         let mut state = self.lock();
         state.give_back(run.at, run.instance);
@@ -172,7 +172,7 @@ impl Shared {
         next
     }
 
-    /// Whether this thread may begin a run that it leaves then: the instance's work is done elsewhere, and what is moved here is small.
+    /// Whether this thread may begin a run and then leave it: the instance's work is done elsewhere, and few bytes are moved here.
     pub(super) fn may_begin_here(&self, run: &Run) -> bool {
         self.quickness.is_small(run.size) && watch_here().is_some()
     }
