@@ -8,15 +8,15 @@ use crate::limits::{GOOD_LIFE, RESTART_PAUSE, RESTART_PAUSE_MAX};
 /// The failures since the last good process. Times are in ns of one clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Backoff {
-    /// The number of pauses that the next start waits, each twice as long as the one before.
+    /// The failures that count. Each of them after the first doubles the pause.
     failures: u32,
-    /// Whether a process died early since the last good one. The first one is not waited for: somebody may have killed it.
+    /// Whether a process died early since the last good one. The first one causes no pause: somebody may have killed it.
     has_died_early: bool,
     /// The time of the last failure.
     at_ns: u64,
 }
 
-/// How a process lived that has ended.
+/// The life of a process that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Life {
     pub(crate) started_ns: u64,

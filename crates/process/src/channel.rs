@@ -104,7 +104,7 @@ impl Channel {
     }
 
     /// Whether the peer has closed its end, and had not read the packet that was sent after this mark. Packets are read in order, so the last one was
-    /// unread if any was. After a later notice nobody knows.
+    /// unread if any was. After a later notice this is not known.
     pub(crate) fn left_last_unread(&self, mark: Mark) -> bool {
         self.left_unread.load(Ordering::Acquire) && mark == Some(self.notices_begun.load(Ordering::SeqCst))
     }

@@ -1,4 +1,4 @@
-//! Is a process ended that takes too long to execute a batch?
+//! How is a process ended if it takes too long to execute a batch?
 //!
 //! A thread of the instance looks at the time, because nobody waits for the process while a batch is left to the front threads. It kills the process.
 //! What follows is the same as after any other end of a process. Instances without a limit have no such thread.

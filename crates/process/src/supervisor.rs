@@ -373,8 +373,8 @@ impl Kept {
         [side, self.body.as_ref().map(|(_, end)| end.as_fd()), calls]
     }
 
-    /// Reads its packets. When it has ended, the remaining packets are read before it is reaped. The end is noted before the model's metrics are removed:
-    /// who no longer sees them may send a request at once, and it must not go to this process.
+    /// Reads its packets. When it has ended, the remaining packets are read before it is reaped. The end is noted before the model's metrics are
+    /// removed: a client that no longer sees them may send a request at once, and it must not go to this process.
     fn attend(&mut self, [speaks, ended, calls]: [bool; 3], packet: &mut Packet) {
         if let Some(calls) = self.calls.take_if(|_| calls) {
             calls.wake();

@@ -57,8 +57,8 @@ pub(crate) enum Answer {
 }
 
 impl UnderWay {
-    /// The process may end with an unread packet after it asked for memory. It had read the batch nevertheless. Of another process the kernel tells
-    /// whether the last packet was unread: then nothing of the batch was executed.
+    /// The process may ask for memory and then end with an unread packet. It had read the batch all the same. If it did not ask for memory, the
+    /// kernel tells whether its last packet was unread. If it was, nothing of the batch was executed.
     fn silence(&self, live: &Live, silence: Silence) -> Silence {
         match silence {
             Silence::Unasked if self.is_read => Silence::Closed,

@@ -1,4 +1,4 @@
-//! Is a model ready that reports its own readiness?
+//! How does a model report its own readiness?
 //!
 //! The process waits in a call until the server checks the readiness. Its next call has the answer. So the process needs no thread that listens, and
 //! there is one check at a time.

@@ -43,7 +43,7 @@ pub struct Model<'a> {
     pub version_dir: String,
     /// Its folder.
     pub model_dir: String,
-    /// The folder of the file with its class, if that is its backend's and not its version's.
+    /// The folder of the file with its class, if the folder belongs to its backend and not to its version.
     pub class_dir: Option<String>,
     /// The instance's name.
     pub instance: &'a str,
@@ -160,7 +160,7 @@ pub struct Request<'a, I, O> {
     pub asks: bool,
     /// Its span, if its trace becomes spans.
     pub trace: Option<&'a TraceContext>,
-    /// How many of its outputs the client wants, if the server wants more: the states of sequences follow them.
+    /// How many of its outputs the client wants. `Some` if the server wants more: the states of sequences come after the client's.
     pub own: Option<usize>,
 }
 
