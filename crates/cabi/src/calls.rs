@@ -40,7 +40,7 @@ pub struct Export {
 macro_rules! exports {
     ($($(#[$meta:meta])* $name:literal = $function:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {
         $($(#[$meta])*
-        // SAFETY: no other function of a program has this name, but that of Triton's own library.
+        // SAFETY: only Triton's own library has a function of this name.
         #[unsafe(export_name = $name)]
         extern "C" fn $function($($arg: $type),*) -> $crate::table::Handle<$crate::objects::ErrorObject> {
             $crate::answer::answer($name, move || { $body; Ok(()) })

@@ -18,13 +18,13 @@ thread_local! {
     static RUNNING: Cell<Short> = const { Cell::new(([0; NAME_BYTES_MAX], 0)) };
 }
 
-/// From now on the standard error names the backend on whose thread this process is aborted. For programs of this server only: a program with the
-/// server in its process keeps its own signals.
+/// After this call, an abort writes the name of the backend that runs on the aborting thread to the standard error. Only for programs of this server:
+/// a program with the server in its process keeps its own signals.
 pub fn name_aborting_backends() {
     // SAFETY: all bytes 0 are a valid `sigaction`: no flags, no handler, and an empty mask on Linux.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = tell as *const () as usize;
-    // The handler runs once: what follows it is what the signal does by default.
+    // The handler runs once. After it the signal has its default action.
     action.sa_flags = libc::SA_RESETHAND;
     // SAFETY: `action` is initialised and its handler is a function of one number that calls only what a signal handler may. NULL: the former action, which
     // is the default, is not wanted.

@@ -91,7 +91,7 @@ pub fn within<T>(owner: &Arc<str>, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// The backend whose code runs on this thread, for errors; what they call it if that is not known.
+/// The backend whose code runs on this thread, for errors. A text in place of the name if it is not known.
 pub fn running_owner() -> Arc<str> {
     current().unwrap_or_else(|| Arc::from("(on a thread of its own)"))
 }

@@ -52,7 +52,7 @@ pub fn brought_along(config: &ModelConfig, model_dir: &Path, version_dir: &Path)
     let usual = file_name(&config.backend);
     let name = match config.runtime.as_str() {
         "" => usual.as_str(),
-        // A load request can set the name, so it leads to no file that is not meant to be loaded. Other names are refused later.
+        // A load request can set the name, so only names of files that are meant to be loaded are accepted. Other names are refused later.
         named if named.starts_with("libtriton_") && !named.contains('/') => named,
         _ => return None,
     };

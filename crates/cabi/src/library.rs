@@ -220,7 +220,7 @@ fn through_a_file(name: &str, bytes: &[u8]) -> io::Result<StandIn> {
 
 fn open_global(path: &Path) -> io::Result<Object> {
     // SAFETY: the object is `image`'s: it has no initialisers, and its functions are jumps to ours, which live as long as the process.
-    // Backends that name no library find them as well, therefore global.
+    // They are global, so that backends that name no library find them as well.
     unsafe { Object::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|refused| io::Error::other(reason(&refused)))
 }
 

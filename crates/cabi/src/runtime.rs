@@ -27,7 +27,7 @@ pub struct CompiledBackend {
     /// Models that have completed their configuration and are being loaded, by the directories of their versions: models of different repositories
     /// may have the same name.
     completed: Mutex<HashMap<PathBuf, Arc<CompiledModel>>>,
-    /// Open for models that are being loaded and have not begun, by the same directories.
+    /// The backend, kept open for models whose load has asked it something and has not begun, by the same directories.
     asked: Mutex<HashMap<PathBuf, Arc<Loaded>>>,
 }
 
@@ -85,7 +85,7 @@ impl CompiledBackend {
         serde_json::json!({ "cmdline": told }).to_string()
     }
 
-    /// The model of this load has the backend open by itself, or needs it no more.
+    /// The model of this load keeps the backend open itself, or does not need it any more.
     fn forget_asked(&self, context: &LoadContext) {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner).remove(&context.version_dir);
         // Its last function may be called, without the lock.

@@ -1,4 +1,4 @@
-//! Which calls does a program have for the server in its own process, and a backend for the server that it runs in?
+//! Which calls can a program make to the server in its own process, and a backend to the server that it runs in?
 
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};

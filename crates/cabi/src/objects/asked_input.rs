@@ -92,7 +92,7 @@ impl AskedInput {
         self.of_policies.clear();
     }
 
-    /// Bytes that it has, but for those of host policies.
+    /// The number of its bytes, without those of host policies.
     pub fn byte_size(&self) -> usize {
         self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.bytes))
     }
@@ -117,8 +117,8 @@ impl AskedInput {
         copied(&self.name, &len.to_le_bytes(), &self.parts, keep)
     }
 
-    /// Adds its data for instances of one host policy each. As Triton does not, their size is checked here: an engine reads as many bytes as the shape
-    /// says.
+    /// Adds its data for instances of one host policy each. Triton does not check their size. It is checked here, because an engine reads as many
+    /// bytes as the shape says.
     pub fn add_of_policies(&self, request: &str, keep: &Arc<dyn Keep>, to: &mut Vec<PolicyData>) -> Result<(), Status> {
         for (policy, parts) in &self.of_policies {
             if self.is_raw {

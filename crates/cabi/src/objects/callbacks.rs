@@ -1,4 +1,4 @@
-//! How are the functions called that a backend passes?
+//! How are functions that a backend passes called?
 //!
 //! Each type below is one kind of function of Triton's interface. A backend passes values of it. By the contract, the
 //! function has this signature and may be called as long as the object that it was passed for exists. A function that
@@ -77,7 +77,7 @@ unsafe impl Send for Kept {}
 // SAFETY: as above.
 unsafe impl Sync for Kept {}
 
-/// Memory of a backend, and the address that it has for it.
+/// Memory of a backend, and the address that the backend gave with it.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
     /// The first byte.
@@ -174,7 +174,7 @@ pub fn give_back<R>(owner: &Arc<str>, function: RequestReleaseFn<R>, request: Ha
     within(owner, || unsafe { function(request, flags, userp.0) });
 }
 
-/// Tells of a point of a request, by its number and its time.
+/// Reports a point of a request: its number and its time.
 pub fn note_activity<T>(
     owner: &Arc<str>,
     function: ActivityFn<T>,
@@ -186,7 +186,7 @@ pub fn note_activity<T>(
     within(owner, || unsafe { function(trace, activity, ns, userp.0) });
 }
 
-/// A tensor of a request, for a function that is told of it.
+/// A tensor of a request, as it is reported to a function.
 pub struct TensorTold<'a> {
     /// The number of the point.
     pub activity: u32,

@@ -206,7 +206,7 @@ impl ServerObject {
         Ok(reports?.get(function)?)
     }
 
-    /// Refuses what a process of its own does not send to the server with a request.
+    /// Refuses a property of a request that a backend's own process cannot send to the server.
     pub fn check_in_server(&self, what: &str) -> Result<(), Status> {
         if self.program.is_some() || self.reports.is_some() {
             return Ok(());

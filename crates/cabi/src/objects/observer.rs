@@ -1,4 +1,4 @@
-//! How are functions of a backend, or of the program, told of the points of a request?
+//! How are the points of a request reported to functions of a backend or of the program?
 
 use std::any::Any;
 use std::sync::{Arc, PoisonError};
@@ -15,7 +15,7 @@ use crate::fault::Fault;
 use crate::limits::REPORTS_MAX;
 use crate::table::Handle;
 
-/// The points that functions are told, at their numbers in Triton's interface.
+/// The points that are reported to functions, at their numbers in Triton's interface.
 const POINTS: [&str; 10] = [
     "REQUEST_START",
     "QUEUE_START",
@@ -58,7 +58,7 @@ impl TraceFunctions {
     }
 }
 
-/// Begins a trace whose points `functions` are told.
+/// Begins a trace whose points are reported to `functions`.
 pub fn begin_told(level: u32, parent: u64, functions: TraceFunctions) -> Result<Handle<TraceObject>, Fault> {
     let levels = functions.levels(level);
     let trace = RequestTrace::observed(levels, parent, |made| Box::new(Observer::new(Arc::new(functions), made)));
@@ -66,7 +66,7 @@ pub fn begin_told(level: u32, parent: u64, functions: TraceFunctions) -> Result<
         .ok_or_else(|| Status::unavailable("there are too many traces that were not deleted; delete each one").into())
 }
 
-/// A trace for a request that is asked for by the one with this trace.
+/// A trace for a request that the request with this trace makes.
 pub fn spawn_child(trace: Handle<TraceObject>) -> Result<Handle<TraceObject>, Fault> {
     let child = trace.get()?.traced()?.child();
     match keep_unsent(&child) {
@@ -75,21 +75,21 @@ pub fn spawn_child(trace: Handle<TraceObject>) -> Result<Handle<TraceObject>, Fa
     }
 }
 
-/// The handle that functions are told; `None` if the server itself records the trace.
+/// The handle that is reported to functions; `None` if the server itself records the trace.
 pub fn told_handle(trace: &RequestTrace) -> Option<Handle<TraceObject>> {
     Observer::of(trace).map(Observer::handle).filter(|handle| !handle.is_null())
 }
 
-/// Keeps a trace that functions are told of until it is sent.
+/// Keeps a trace that is reported to functions until it is sent.
 fn keep_unsent(trace: &Arc<RequestTrace>) -> Option<Handle<TraceObject>> {
     let handle = told_handle(trace)?;
     handle.get().ok()?.put_back(Arc::clone(trace));
     Some(handle)
 }
 
-/// Tells the functions of one trace. When it is dropped, the trace is released.
+/// Reports to the functions of one trace. When it is dropped, the trace is released.
 pub struct Observer {
-    // NULL if there was no handle. Then nothing is told.
+    // NULL if there was no handle. Then nothing is reported.
     handle: Handle<TraceObject>,
     object: Arc<TraceObject>,
     functions: Arc<TraceFunctions>,
@@ -130,7 +130,7 @@ impl Observer {
     }
 }
 
-/// The number of a point; `None` for those of front ends, of which functions are not told.
+/// The number of a point; `None` for those of front ends, which are not reported to functions.
 fn number_of(point: &str) -> Option<u32> {
     POINTS.iter().position(|known| *known == point).map(|at| at as u32)
 }

@@ -188,7 +188,7 @@ impl ResponsePath {
     /// The trace of the request; NULL if it has none. It is deleted with this path.
     pub fn trace(&self, of: impl FnOnce() -> TraceOf) -> Result<Handle<TraceObject>, Fault> {
         let Some(traced) = &self.traced else { return Ok(Handle::NULL) };
-        // Who is told of the trace has a handle of it, and deletes it.
+        // The functions that the trace is reported to have its handle, and delete it.
         if let Some(told) = told_handle(traced) {
             return Ok(told);
         }

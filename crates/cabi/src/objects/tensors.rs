@@ -34,7 +34,7 @@ impl InputObject {
         InputObject { name, tensor, of_policies, attributes: Mutex::default() }
     }
 
-    /// Its data for instances of the host policy that `policy` reads. Where that has no data of its own, it is that of all others.
+    /// Its data for instances of the host policy that `policy` returns. A policy without data of its own gets the data for all others.
     pub fn data_for(&self, policy: impl FnOnce() -> Option<String>) -> &Buffer {
         if self.of_policies.is_empty() {
             return &self.tensor.data;

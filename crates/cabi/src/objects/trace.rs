@@ -23,11 +23,11 @@ object!(TraceObject, 21, "inference trace");
 enum Traced {
     /// A request that the server traces.
     ByServer(Arc<RequestTrace>),
-    /// A request whose points the functions of a backend, or of the program, are told.
+    /// A request whose points are reported to functions of a backend or of the program.
     ByFunctions(Told),
 }
 
-/// A trace that functions are told of. They get its handle, and delete it when the server has released it.
+/// A trace that is reported to functions. They get its handle, and delete it when the server has released it.
 struct Told {
     id: u64,
     parent: u64,
@@ -111,7 +111,7 @@ impl TraceObject {
         }
     }
 
-    /// A text that the code that traces keeps with it.
+    /// A text that the tracing code attaches to it.
     pub fn context(&self) -> MutexGuard<'_, CString> {
         self.context.lock().unwrap_or_else(PoisonError::into_inner)
     }
