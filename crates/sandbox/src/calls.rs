@@ -1,7 +1,7 @@
 //! Which system calls is a process refused?
 //!
 //! A filter (seccomp) for what Landlock does not decide: sockets, the attributes of files, processes by their numbers, memory that no limit
-//! counts, and parts of the kernel that no model needs. What is refused fails with EPERM; the process goes on.
+//! counts, and parts of the kernel that no model needs. A refused call fails with EPERM, and the process continues.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use seccompiler::{
 
 use crate::policy::{Policy, Processes};
 
-/// Numbers with this bit are calls of x32, an interface that some kernels for x86-64 have beside their own.
+/// Numbers with this bit are calls of x32, a second interface of some kernels for x86-64.
 const X32: u32 = 0x4000_0000;
 
 /// Since Linux 6.6 and 6.13; libc has no names for some of them.
@@ -42,7 +42,7 @@ const ATTRIBUTES: &[c_long] = &[
     FILE_SETATTR,
 ];
 
-/// What reaches into other processes, or shares memory and messages with them by a name.
+/// Calls that access other processes, or share memory and messages with them by a name.
 const OTHERS: &[c_long] = &[
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -78,11 +78,11 @@ const KERNEL: &[c_long] = &[
     libc::SYS_unshare,
     libc::SYS_setns,
     libc::SYS_open_by_handle_at,
-    // It makes sockets that this filter does not see. Libraries do without it.
+    // It makes sockets that this filter does not see. Libraries work without it.
     libc::SYS_io_uring_setup,
 ];
 
-/// Calls that x86-64 has kept from former times.
+/// Old calls that only x86-64 still has.
 #[cfg(target_arch = "x86_64")]
 const FORMER_ATTRIBUTES: &[c_long] =
     &[libc::SYS_chmod, libc::SYS_chown, libc::SYS_lchown, libc::SYS_utime, libc::SYS_utimes, libc::SYS_futimesat];
@@ -93,18 +93,18 @@ const FORMER_FORKS: &[c_long] = &[libc::SYS_fork, libc::SYS_vfork];
 #[cfg(not(target_arch = "x86_64"))]
 const FORMER_FORKS: &[c_long] = &[];
 
-/// Attributes of a file by a descriptor that need only be readable: flags such as "immutable", its generation, further attributes, verity and
-/// encryption. File systems have three numbers for flags and generations.
+/// Calls that set attributes of a file through a descriptor that is open only for reading: flags such as "immutable", its generation, further
+/// attributes, verity and encryption. File systems have three numbers for flags and generations.
 const ATTRIBUTES_BY_IOCTL: [u64; 6] = [0x4008_6602, 0x4008_6604, 0x4008_7602, 0x401c_5820, 0x4080_6685, 0x800c_6613];
-/// Calls of Btrfs have this in their second byte. Some make, mark and remove subvolumes, by a directory that need only be readable.
+/// Calls of Btrfs have this in their second byte. Some make, mark and remove subvolumes, through a directory that is open only for reading.
 const BTRFS: u64 = 0x9400;
-/// Calls of all file systems that have it too: they copy and compare between descriptors that may be written.
+/// Calls of all file systems that have this byte too. They copy and compare between descriptors that may be written.
 const CLONES: [u64; 3] = [0x4004_9409, 0x4020_940d, 0xc018_9436];
 
-/// Types in a terminal's other direction, as if its user had typed it.
+/// Puts bytes into the input of a terminal, as if its user had typed them.
 const TIOCSTI: u64 = 0x5412;
 const TIOCLINUX: u64 = 0x541c;
-/// Settings of a terminal, and which group it listens to: a server in the background that writes its log there could be made to stop.
+/// Calls that change a terminal's settings or its foreground group. They could stop a server in the background that writes its log to the terminal.
 const TERMINAL: [u64; 11] =
     [0x5402, 0x5403, 0x5404, 0x5406, 0x5407, 0x5408, 0x402c_542b, 0x402c_542c, 0x402c_542d, 0x540e, 0x5410];
 
@@ -125,7 +125,8 @@ pub(crate) enum NoFilter {
     Signals,
 }
 
-/// Refuses the calls from now on, here and in what this process becomes. `has_scopes`: the kernel keeps signals inside by itself.
+/// Refuses the calls from now on, in this process and in the program that it becomes. `has_scopes`: the kernel itself refuses signals to processes
+/// outside.
 pub(crate) fn restrict(policy: &Policy, has_scopes: bool) -> Result<(), NoFilter> {
     let signals = if has_scopes {
         None
@@ -140,9 +141,9 @@ pub(crate) fn restrict(policy: &Policy, has_scopes: bool) -> Result<(), NoFilter
     filters.iter().try_for_each(|filter| seccompiler::apply_filter(filter)).map_err(NoFilter::Kernel)
 }
 
-/// The programs that the kernel asks of each call. Each may refuse it.
+/// The filter programs that the kernel runs for each call. Each may refuse the call.
 fn filters(policy: &Policy, own_number: Option<u64>) -> Result<Vec<BpfProgram>, BackendError> {
-    // Its flags lie in memory, where no filter can look. Libraries take `clone` where it is not there.
+    // Its flags are in memory, which a filter cannot read. Libraries use `clone` if this call does not exist.
     let absent = compiled(Rules::from([(libc::SYS_clone3, Vec::new())]), libc::ENOSYS)?;
     let refused = compiled(refused(policy, own_number)?, libc::EPERM)?;
     let mut filters = vec![absent, refused];
@@ -156,7 +157,7 @@ fn filters(policy: &Policy, own_number: Option<u64>) -> Result<Vec<BpfProgram>, 
 fn without_x32() -> BpfProgram {
     let instruction = |code: u32, k: u32, jt: u8, jf: u8| sock_filter { code: code as u16, jt, jf, k };
     vec![
-        // The number is the first field of what the kernel shows a filter.
+        // The number is the first field of the data that the kernel gives to a filter.
         instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         instruction(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, X32, 0, 1),
         instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0, 0),
@@ -177,7 +178,7 @@ fn refused(policy: &Policy, own_number: Option<u64>) -> Result<Rules, BackendErr
     if policy.memory_bytes.is_some() {
         rules.extend([libc::SYS_memfd_create, libc::SYS_memfd_secret].map(|call| (call, Vec::new())));
         let shared = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u64;
-        // The limit on data takes what grows downwards for a stack, and does not count it.
+        // The limit on data counts a mapping that grows downwards as a stack, and so not at all.
         let stack = libc::MAP_GROWSDOWN as u64;
         rules.insert(libc::SYS_mmap, any([vec![masked(3, shared, shared)?], vec![masked(3, stack, stack)?]])?);
     }
@@ -199,8 +200,8 @@ fn ioctls() -> Result<Vec<Conditions>, BackendError> {
     Ok(ioctls)
 }
 
-/// Pairs of sockets that are refused. A connected pair reaches nobody else, but one end of a datagram pair could be connected anew; the
-/// kernel makes one of SOCK_RAW as well.
+/// Pairs of sockets that are refused. A connected pair reaches no other process. But one end of a datagram pair could be connected to another socket.
+/// For SOCK_RAW the kernel makes a datagram pair as well.
 fn pairs() -> Result<Vec<Conditions>, BackendError> {
     let connected = [libc::SOCK_STREAM, libc::SOCK_SEQPACKET];
     let kinds = (0..=SOCK_TYPE_MASK).filter(|kind| connected.iter().all(|allowed| *kind != *allowed as u64));
@@ -211,7 +212,7 @@ fn pairs() -> Result<Vec<Conditions>, BackendError> {
 /// The rest of a socket's type are flags.
 const SOCK_TYPE_MASK: u64 = 0xf;
 
-/// Calls that act on any process of the same user: this one may name itself only, mostly as 0.
+/// Calls that act on any process of the same user. This process may name only itself, mostly as 0.
 fn by_number(rules: &mut Rules, own_number: Option<u64>) -> Result<(), BackendError> {
     let numbered = [
         libc::SYS_prlimit64,
@@ -232,7 +233,7 @@ fn by_number(rules: &mut Rules, own_number: Option<u64>) -> Result<(), BackendEr
     for call in signals {
         rules.insert(call, any([vec![is_not(0, own)?]])?);
     }
-    // By 0, `kill` means the caller's group, which could be the server's: both are of one session.
+    // For `kill`, 0 means the caller's group. The process could join the server's group, because both are in one session.
     let whole = [libc::SYS_tkill, libc::SYS_pidfd_send_signal, libc::SYS_setpgid, libc::SYS_setsid];
     rules.extend(whole.map(|call| (call, Vec::new())));
     let owners = any([vec![is(1, libc::F_SETOWN as u64)?], vec![is(1, F_SETOWN_EX)?]])?;
@@ -242,7 +243,7 @@ fn by_number(rules: &mut Rules, own_number: Option<u64>) -> Result<(), BackendEr
     Ok(())
 }
 
-/// Who gets the signals of a descriptor, by fcntl and by ioctl.
+/// These set which process gets the signals of a descriptor, by fcntl and by ioctl.
 const F_SETOWN_EX: u64 = 15;
 const FIOSETOWN: u64 = 0x8901;
 const SIOCSPGRP: u64 = 0x8902;

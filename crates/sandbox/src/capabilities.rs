@@ -1,4 +1,4 @@
-//! How does a process of root's give up what makes root more than a user?
+//! How does a process of root give up the privileges of root?
 
 use std::io;
 
@@ -7,14 +7,14 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities,
 };
 
-/// Drops all capabilities, for good: no program that it becomes gets them back. Who has none drops none.
+/// Drops all capabilities for good: no program that it becomes gets them back. Has no effect if there are none.
 pub(crate) fn drop_all() -> io::Result<()> {
-    // The kernel may know more than have names here; it says of numbers that it does not know that they are invalid.
+    // The kernel may have more capabilities than have names here. It reports unknown numbers as invalid.
     for number in 0..u64::BITS {
         let one = CapabilitySet::from_bits_retain(1 << number);
         match capability_is_in_bounding_set(one) {
             Ok(true) => match remove_capability_from_bounding_set(one) {
-                // Only who may change them can; the others have none to give on.
+                // Only a process with the right to change the set can drop them. A process without it has none to pass on.
                 Ok(()) | Err(rustix::io::Errno::PERM) => {}
                 Err(error) => return Err(error.into()),
             },

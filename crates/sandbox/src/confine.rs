@@ -1,7 +1,7 @@
 //! How does a process confine itself before it becomes a model's program?
 //!
-//! `nerite confine <policy> -- <program> <arguments>`. It has one thread, and nothing but this function runs in it. The order matters: a
-//! user namespace needs files of `/proc` to be written, Landlock needs paths to be opened, and after the filter some calls are no more.
+//! `nerite confine <policy> -- <program> <arguments>`. It has one thread, and nothing but this function runs in it. The order matters: for a user
+//! namespace files of `/proc` are written, for Landlock paths are opened, and after the filter some calls are refused.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::policy::{Policy, Processes};
 use crate::processes::{self, NoCount};
 use crate::program::{self, COMMAND, REFUSED};
 
-/// Status of one whose program could not be run, as shells have it.
+/// The exit status if the program could not be run, as in shells.
 const NO_PROGRAM: u8 = 126;
 
 /// Why a process cannot be confined as the policy wants.
@@ -44,8 +44,8 @@ enum Refusal {
     Calls(#[from] NoFilter),
 }
 
-/// `nerite confine`, of which these are the words that follow. Returns only if it could not become the program, or was given none: then it
-/// says on its outputs who it is, what holds it, and what does not, one line each.
+/// `nerite confine`, followed by these words. Returns only if it could not become the program, or if none was given. Without a program it prints its
+/// name, the restrictions that are in force, and those that are missing, one line each.
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program; its server reads what it says")]
 pub fn main(words: impl Iterator<Item = OsString>) -> ExitCode {
     let confined = Policy::read_words(words)
@@ -81,7 +81,7 @@ fn become_program(policy: &Policy, program: &OsStr, arguments: impl Iterator<Ite
     command.exec()
 }
 
-/// What holds a process.
+/// The restrictions that are in force for a process.
 struct InForce {
     abi: Option<i32>,
     has_scopes: bool,
@@ -92,13 +92,14 @@ struct InForce {
 }
 
 fn confine(policy: &Policy) -> Result<InForce, Refusal> {
-    // It goes with its server. What it becomes sets this anew; until then it holds as well, for an exec that gains nothing keeps it.
+    // It ends with its server. The program that it becomes sets this again. Until then this stays in force, because an exec that gains no rights
+    // keeps it.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| Refusal::Parent(error.into()))?;
     let group = match groups::join(policy) {
         Err(why) if policy.group_memory_bytes.is_some() && !policy.is_best_effort => return Err(Refusal::Group(why)),
         group => group,
     };
-    // Else the kernel counts them in a namespace of users.
+    // Otherwise a user namespace counts them.
     let is_counted = matches!(group, Ok(true)) || processes::restrict(policy)?;
     limits::restrict(policy).map_err(Refusal::Limits)?;
     let held = files::restrict(policy)?;
@@ -112,7 +113,7 @@ fn confine(policy: &Policy) -> Result<InForce, Refusal> {
 }
 
 impl InForce {
-    /// What holds it, as the log says it.
+    /// The restrictions that are in force, as the log names them.
     fn held(&self) -> Listed {
         let policy = &self.policy;
         let bytes = |what: &str, bytes: Option<u64>| bytes.map(|bytes| format!("{what} {bytes} bytes (rlimit)"));
@@ -145,7 +146,7 @@ impl InForce {
         ])
     }
 
-    /// What it was to be held by, and is not.
+    /// The restrictions of the policy that are not in force.
     fn missing(&self) -> Listed {
         let policy = &self.policy;
         let without = |is: bool, what: &str| is.then(|| what.to_owned());

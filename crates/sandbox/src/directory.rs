@@ -1,7 +1,7 @@
-//! How is a directory of the server's own kept from all others, and who removes it?
+//! How is a directory protected from all users but the server's, and who removes it?
 //!
-//! It is locked (`flock`) by the server that made it, and goes when nobody uses it any more. What a server left that was killed is
-//! unlocked, and removed by the next one that looks.
+//! The server that made it locks it (`flock`), and removes it when nobody uses it any more. A killed server leaves its directories unlocked. The next
+//! server that looks removes them.
 
 use std::fs::{self, DirBuilder, File, Metadata};
 use std::io;
@@ -14,18 +14,18 @@ use std::time::{Duration, Instant};
 
 use crate::removal::remove_tree;
 
-/// A directory below the system's for temporary files, for this user alone.
+/// A directory for this user alone, below the system's directory for temporary files.
 #[derive(Debug)]
 pub struct LockedDirectory {
     path: PathBuf,
-    /// The directory itself, locked: a server that is no more locks nothing. Cleaners of temporary files pass it over, too.
+    /// The directory itself, locked. The lock ends with the server. Cleaners of temporary files skip a locked directory, too.
     lock: Arc<File>,
     /// Whether its removal began.
     is_removed: AtomicBool,
 }
 
 impl LockedDirectory {
-    /// A fresh one below `folder`, whose name begins so.
+    /// Makes a directory below `folder`. Its name begins with `prefix`.
     pub fn make(prefix: &str, folder: &Path) -> io::Result<LockedDirectory> {
         for number in 0..u32::MAX {
             let path = folder.join(format!("{prefix}{}-{number}", std::process::id()));
@@ -33,7 +33,7 @@ impl LockedDirectory {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 made => made?,
             }
-            // Another server may have taken it for a dead one's between the two.
+            // Between the two calls another server may have taken it for that of an ended server.
             if let Ok(lock) = File::open(&path)
                 && lock.try_lock().is_ok()
                 && is_at(&lock, &path)
@@ -50,20 +50,21 @@ impl LockedDirectory {
         &self.path
     }
 
-    /// Removes it with all that is in it. What is not gone after [`WAIT_MAX`] goes on another thread meanwhile.
+    /// Removes it with all that is in it. Another thread does it, and this waits at most [`WAIT_MAX`].
     pub fn remove(&self) {
         LockedDirectory::remove_all([self], WAIT_MAX);
     }
 
-    /// Removes them, and waits for that at most so long. What a process leaves that ends meanwhile, the next server sweeps.
+    /// Removes them, and waits at most this long. If the process ends before, the next server removes the rest.
     pub fn remove_all<'a>(directories: impl IntoIterator<Item = &'a LockedDirectory>, at_most: Duration) {
         let first = |one: &&LockedDirectory| !one.is_removed.swap(true, Ordering::AcqRel);
         let first = directories.into_iter().filter(first);
-        let doomed = first.map(|one| Doomed { path: one.path.clone(), lock: Arc::clone(&one.lock), is_own: true });
-        remove(doomed.collect(), at_most);
+        let pending =
+            first.map(|one| PendingRemoval { path: one.path.clone(), lock: Arc::clone(&one.lock), is_own: true });
+        remove(pending.collect(), at_most);
     }
 
-    /// Removes those below `folder` that servers of this user left that were killed, a number of them at a time.
+    /// Removes directories below `folder` that killed servers of this user left, at most [`SWEPT_MAX`] at a time.
     pub fn sweep(prefix: &str, folder: &Path) {
         let own = rustix::process::getuid().as_raw();
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -73,7 +74,7 @@ impl LockedDirectory {
                 && path.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == own);
             let lock = is_ours.then(|| File::open(&path).ok()).flatten()?;
             let is_unused = lock.try_lock().is_ok() && is_at(&lock, &path);
-            is_unused.then(|| Doomed { path, lock: Arc::new(lock), is_own: false })
+            is_unused.then(|| PendingRemoval { path, lock: Arc::new(lock), is_own: false })
         });
         remove(left.take(SWEPT_MAX).collect(), WAIT_MAX);
     }
@@ -81,19 +82,19 @@ impl LockedDirectory {
 
 /// How long a caller waits for the end of a removal. A tree that a model made can take longer than anybody should wait.
 const WAIT_MAX: Duration = Duration::from_millis(500);
-/// How long a removal may take. A process of the model's that outlived the rest could make files for ever.
+/// How long a removal may take. A process of the model that has not ended could make files for ever.
 const REMOVAL_MAX: Duration = Duration::from_mins(10);
-/// How many directories are removed at a time that others left. Each has a descriptor.
+/// How many directories that others left are removed at a time. Each has a descriptor.
 const SWEPT_MAX: usize = 64;
 
 /// A directory that is being removed. It is locked until then, so that no other server removes it as well.
-struct Doomed {
+struct PendingRemoval {
     path: PathBuf,
     lock: Arc<File>,
     is_own: bool,
 }
 
-impl Doomed {
+impl PendingRemoval {
     fn remove(self, at_most: Duration) {
         let path = self.path.display();
         match remove_tree(&self.path, Instant::now() + at_most) {
@@ -106,14 +107,14 @@ impl Doomed {
     }
 }
 
-/// Removes them on a thread of its own, and waits for it at most so long.
-fn remove(doomed: Vec<Doomed>, at_most: Duration) {
-    if doomed.is_empty() {
+/// Removes them on another thread, and waits for it at most this long.
+fn remove(pending: Vec<PendingRemoval>, at_most: Duration) {
+    if pending.is_empty() {
         return;
     }
     let (done, ended) = mpsc::channel::<()>();
     let work = move || {
-        for one in doomed {
+        for one in pending {
             one.remove(REMOVAL_MAX);
         }
         drop(done);
@@ -180,7 +181,7 @@ mod tests {
         let path = large.path().to_owned();
         LockedDirectory::remove_all([&large], Duration::ZERO);
         drop(large);
-        // What is being removed is locked, so nobody else removes it as well.
+        // A directory that is being removed is locked, so no other server removes it as well.
         let next = File::open(&path).map(|next| next.try_lock().is_ok() && is_at(&next, &path));
         assert!(!next.unwrap_or(false));
         is_gone(&path);

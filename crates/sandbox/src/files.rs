@@ -1,7 +1,7 @@
-//! Which files does a process reach, and which other processes?
+//! Which files and which other processes can a process access?
 //!
-//! Landlock decides it in the kernel. What a rule does not name cannot be opened. A process in a Landlock domain can also neither trace nor read the
-//! memory of processes outside; where the kernel is new enough, it can neither signal them nor reach their abstract sockets.
+//! Landlock, a part of the kernel, decides it. Files that no rule names cannot be opened. A process in a Landlock domain cannot trace processes
+//! outside, nor read their memory. If the kernel is new enough, it cannot signal them or reach their abstract sockets either.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,12 +15,12 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
 
 use crate::policy::{Named, Policy};
 
-/// The oldest ABI with which files that may not be written cannot be truncated either: Linux 6.2.
+/// The oldest ABI that also protects files from being truncated: Linux 6.2.
 const NEEDED: ABI = ABI::V3;
-/// The first with which signals stay inside: Linux 6.12.
+/// The first ABI that refuses signals to processes outside: Linux 6.12.
 const WITH_SCOPES: ABI = ABI::V6;
 
-/// Places that every program may need. None of them has a secret that the permissions of a user do not keep.
+/// Paths that every program may need. Secrets in them are protected by the permissions of files.
 const SYSTEM: [&str; 16] = [
     "/usr",
     "/bin",
@@ -40,7 +40,7 @@ const SYSTEM: [&str; 16] = [
     "/sys/module",
 ];
 
-/// Below `/etc`, where other files have secrets that a server of root's could read.
+/// Paths below `/etc`. Other files there have secrets that a server of root could read.
 const CONFIGURATION: [&str; 34] = [
     "alternatives",
     "bindresvport.blacklist",
@@ -80,15 +80,15 @@ const CONFIGURATION: [&str; 34] = [
 
 const DEVICES_READ: [&str; 2] = ["/dev/random", "/dev/urandom"];
 const DEVICES_WRITTEN: [&str; 2] = ["/dev/null", "/dev/full"];
-/// Who may write to it can map shared memory of it, which no limit counts.
+/// A process that may write to it can map it as shared memory, which no limit counts.
 const ZEROS: &str = "/dev/zero";
 
-/// What of it the kernel does.
+/// What the kernel supports of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FilesHeld {
     /// The version of its interface; `None` if it does nothing.
     pub(crate) abi: Option<i32>,
-    /// Whether signals stay inside.
+    /// Whether signals to processes outside are refused.
     pub(crate) has_scopes: bool,
 }
 
@@ -104,7 +104,7 @@ pub(crate) enum NoFiles {
     Named { path: PathBuf, error: io::Error },
 }
 
-/// Lets this process, and what it becomes, reach nothing else.
+/// Lets this process, and the program that it becomes, access nothing else.
 pub(crate) fn restrict(policy: &Policy) -> Result<FilesHeld, NoFiles> {
     let mut rules = begin(policy).map_err(NoFiles::Kernel)?;
     for Named { path, is_writable } in &policy.named {
@@ -114,7 +114,7 @@ pub(crate) fn restrict(policy: &Policy) -> Result<FilesHeld, NoFiles> {
         rules = allow(rules, &file, access).map_err(NoFiles::Kernel)?;
     }
     for (path, access) in places(policy) {
-        // What is not there needs no rule.
+        // A path that does not exist needs no rule.
         let Ok(file) = open(&path, ResolveFlags::empty()) else { continue };
         rules = allow(rules, &file, access).map_err(NoFiles::Kernel)?;
     }
@@ -126,7 +126,7 @@ pub(crate) fn restrict(policy: &Policy) -> Result<FilesHeld, NoFiles> {
     Ok(FilesHeld { abi: abi.map(|abi| abi as i32), has_scopes: abi.is_some_and(|abi| abi >= WITH_SCOPES) })
 }
 
-/// What is restricted. Newer parts are taken where the kernel has them: `calls` stands in for them elsewhere.
+/// What is restricted. Newer parts are used if the kernel has them. Otherwise `calls` takes their place.
 fn begin(policy: &Policy) -> Result<RulesetCreated, RulesetError> {
     let level = if policy.is_best_effort { CompatLevel::BestEffort } else { CompatLevel::HardRequirement };
     let mut rules = Ruleset::default()
@@ -159,7 +159,7 @@ fn places(policy: &Policy) -> Vec<(PathBuf, BitFlags<AccessFs>)> {
     places
 }
 
-/// To read, write, make and remove. What was written may not be executed as a program.
+/// To read, write, make and remove. Written files may not be executed as programs.
 fn writing() -> BitFlags<AccessFs> {
     AccessFs::from_all(NEEDED) & !(AccessFs::Execute | AccessFs::MakeChar | AccessFs::MakeBlock)
 }

@@ -7,8 +7,8 @@
 //!   └─ nerite-sandbox-4712
 //! ```
 //!
-//! The server finds the group that is its own to divide. The process that confines itself makes a group below it and joins it, before it may write there no
-//! more. A group with processes has no children with limits, so the server moves into one as well where it has to.
+//! The server finds the group that it may divide. The process that confines itself makes a group below that one and joins it, before it loses the
+//! right to write there. A group with processes cannot have children with limits, so the server moves into a child group as well if necessary.
 
 use std::fs;
 use std::io;
@@ -19,11 +19,11 @@ use rustix::fs::{Access, access, getxattr};
 
 use crate::policy::{Policy, Processes};
 
-/// How groups of instances begin; the number of the process that made it follows.
+/// The beginning of the names of instances' groups. The number of the process that made the group follows.
 const PREFIX: &str = "nerite-sandbox-";
 /// The server's own.
 const SERVER: &str = "nerite-server";
-/// How often the processes of a group are moved out. Those that are starting appear meanwhile.
+/// How often the processes of a group are moved out. New ones may start meanwhile.
 const MOVES_MAX: usize = 8;
 
 /// Why there is none.
@@ -41,10 +41,10 @@ pub(crate) enum NoGroup {
     File { path: PathBuf, error: io::Error },
 }
 
-/// Only one of the loads that happen at a time changes groups.
+/// Only one load at a time changes groups.
 static CHANGE: Mutex<()> = Mutex::new(());
 
-/// The group below which this policy's processes have theirs; `None` if it bounds nothing that needs one.
+/// The group below which this policy's processes have their groups; `None` if the policy has no limit that needs one.
 pub(crate) fn base(policy: &Policy) -> Result<Option<PathBuf>, NoGroup> {
     let controllers = controllers(policy);
     if controllers.is_empty() {
@@ -71,7 +71,7 @@ struct GroupPath {
 }
 
 impl GroupPath {
-    /// By what proc(5) calls `cgroup` and `mountinfo`.
+    /// From the texts of the files that proc(5) calls `cgroup` and `mountinfo`.
     fn read(cgroup: &str, mountinfo: &str) -> Option<GroupPath> {
         let own = cgroup.lines().find_map(|line| line.strip_prefix("0::"))?.to_owned();
         let top = mountinfo.lines().find_map(|line| {
@@ -83,12 +83,12 @@ impl GroupPath {
         (!own.starts_with("/..")).then_some(GroupPath { top, own })
     }
 
-    /// The group that may be divided, with these controllers for those below it.
+    /// The group that may be divided, with these controllers enabled for the groups below it.
     fn divide(&self, controllers: &[&'static str], is_delegated: impl Fn(&Path) -> bool) -> Result<PathBuf, NoGroup> {
         let dir = self.top.join(self.own.trim_start_matches('/'));
         let parent = dir.parent().unwrap_or(&self.top);
         if dir == self.top {
-            // The system's own top may have processes beside groups with limits, that of a container may not.
+            // The top group of the system may have both processes and child groups with limits. That of a container may not.
             return match enable(&dir, controllers) {
                 Err(NoGroup::File { error, .. }) if error.kind() == io::ErrorKind::ResourceBusy => {
                     Err(NoGroup::NotDelegated(self.own.clone()))
@@ -101,7 +101,7 @@ impl GroupPath {
             enable(&dir, controllers)?;
             return Ok(dir);
         }
-        // systemd's DelegateSubgroup=, this server a while ago, or who prepared the container.
+        // The group was made by systemd's DelegateSubgroup=, by this server earlier, or by the set-up of the container.
         if is_delegated(parent) && !is_unit(&dir) {
             enable(parent, controllers)?;
             return Ok(parent.to_owned());
@@ -113,7 +113,7 @@ impl GroupPath {
     }
 }
 
-/// As systemd marks it. Being root is no sign: root may write into groups that systemd divides.
+/// Whether systemd has marked the group as delegated. The right to write does not show it: root may write into groups that systemd divides.
 fn is_delegated(group: &Path) -> bool {
     ["user.delegate", "trusted.delegate"].into_iter().any(|name| {
         let mut value = [0; 2];
@@ -121,7 +121,7 @@ fn is_delegated(group: &Path) -> bool {
     })
 }
 
-/// Whether a group is one that a systemd made. Then the group above it is that systemd's to divide, delegated to it by another one.
+/// Whether a systemd made the group. Then the group above it was delegated to that systemd, and only that systemd may divide it.
 fn is_unit(group: &Path) -> bool {
     group.extension().is_some_and(|kind| ["service", "scope", "slice"].iter().any(|unit| kind == *unit))
 }
@@ -144,7 +144,7 @@ fn enable(group: &Path, controllers: &[&'static str]) -> Result<(), NoGroup> {
     write(group, "cgroup.subtree_control", &words.join(" "))
 }
 
-/// Moves the processes of a group, this one among them, into one below it.
+/// Moves the processes of a group, including this one, into a group below it.
 fn move_out(group: &Path) -> Result<(), NoGroup> {
     let below = group.join(SERVER);
     match fs::create_dir(&below) {
@@ -169,13 +169,13 @@ fn move_out(group: &Path) -> Result<(), NoGroup> {
     Ok(())
 }
 
-/// Joins a group of its own, with the policy's limits. `false`: the policy names none.
+/// Joins a group of its own, with the policy's limits. `false`: the policy names no group.
 pub(crate) fn join(policy: &Policy) -> Result<bool, NoGroup> {
     let Some(base) = &policy.group else { return Ok(false) };
     let group = base.join(format!("{PREFIX}{}", std::process::id()));
     let failed = |error| NoGroup::File { path: group.clone(), error };
     match fs::create_dir(&group) {
-        // A process of the same number left it.
+        // An earlier process of the same number left it.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             fs::remove_dir(&group).and_then(|()| fs::create_dir(&group)).map_err(failed)?;
         }
@@ -191,12 +191,12 @@ fn enter(group: &Path, policy: &Policy) -> Result<(), NoGroup> {
     }
     if let Some(bytes) = policy.group_memory_bytes {
         write(group, "memory.max", &bytes.to_string())?;
-        // A kernel without swap has no such file. Half an instance is of no use, so all its processes end together.
+        // A kernel without swap has no such file. An instance that has lost a process is of no use, so all its processes end together.
         for (name, word) in [("memory.swap.max", "0"), ("memory.oom.group", "1")] {
             let _ = write(group, name, word);
         }
     }
-    // The process that writes it.
+    // 0 means the process that writes it.
     write(group, "cgroup.procs", "0")
 }
 
@@ -206,7 +206,7 @@ pub(crate) fn sweep(base: &Path) {
         let name = entry.file_name();
         let process = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
         if process.is_some_and(|process| !Path::new("/proc").join(process.to_string()).exists()) {
-            // It fails while processes are in it that this one started.
+            // It fails while processes that this one started are in it.
             let _ = fs::remove_dir(entry.path());
         }
     }

@@ -1,4 +1,4 @@
-//! What may a model's process do, and what holds it to that?
+//! What may a model's process do, and how is that enforced?
 //!
 //! ```text
 //!   server                                             child, one process all the way
@@ -7,9 +7,9 @@
 //!                                           └ check: the same without a program, before the model loads
 //! ```
 //!
-//! The server starts its own program again, with the policy in its arguments. That process has one thread. It gives up what the policy does
-//! not grant, and then becomes the model's program by `exec`, which keeps its number, its descriptors and all that holds it. So no code runs
-//! between `fork` and `exec` in the server's copy.
+//! The server starts its own program again, with the policy in its arguments. That process has one thread. It gives up what the policy does not
+//! grant, and then becomes the model's program by `exec`, which keeps its number, its descriptors and all restrictions. So no code runs between
+//! `fork` and `exec` in the server's copy.
 //!
 //! ```
 //! use std::collections::BTreeMap;

@@ -6,17 +6,17 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::policy::Policy;
 
-/// The stack of a process whose server has no limit on it, as Linux has it by default.
+/// The limit on the stack if the server has none: Linux's default.
 const STACK_BYTES: u64 = 8 << 20;
 
 /// Sets them. A limit that the process has already is never raised.
 pub(crate) fn restrict(policy: &Policy) -> io::Result<()> {
-    // A core file of a model has its clients' tensors in it.
+    // A core file of a model contains tensors of its clients.
     lower(Resource::Core, 0)?;
     if let Some(bytes) = policy.memory_bytes {
-        // Private memory that can be written. Regions and leases are shared, and the client's or the server's.
+        // This counts private writable memory. Regions and leases are shared, and belong to the client or the server.
         lower(Resource::Data, bytes)?;
-        // The first thread's stack is not counted. Its limit can be raised up to the hard one, which is mostly none.
+        // The first thread's stack is not counted. The process could raise its limit up to the hard one, which usually does not exist.
         lower(Resource::Stack, getrlimit(Resource::Stack).current.unwrap_or(STACK_BYTES))?;
     }
     if let Some(bytes) = policy.file_bytes {
@@ -25,7 +25,7 @@ pub(crate) fn restrict(policy: &Policy) -> io::Result<()> {
     Ok(())
 }
 
-/// The most that both allow.
+/// Lowers the limit to `at_most`, unless it is lower already.
 pub(crate) fn lower(resource: Resource, at_most: u64) -> io::Result<()> {
     let before = getrlimit(resource);
     let least = |limit: Option<u64>| Some(limit.map_or(at_most, |limit| limit.min(at_most)));

@@ -3,16 +3,16 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// What a process keeps. All else is taken from it.
+/// What a process may still do. Everything else is refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Policy {
-    /// Whether it runs although the kernel cannot take some of it.
+    /// Whether it runs even if the kernel cannot enforce all of it.
     pub(crate) is_best_effort: bool,
-    /// Files and directories that it may read and execute. Those that are not there are passed over.
+    /// Files and directories that it may read and execute. Missing ones are ignored.
     pub(crate) read: Vec<PathBuf>,
-    /// Directories of the server's own making, in which it may write.
+    /// Directories that the server made, in which it may write.
     pub(crate) write: Vec<PathBuf>,
-    /// What the model named, without a link in it: it may read there, and write if that was named.
+    /// Paths that the model named, without links. It may read there, and write if the model asked for that.
     pub(crate) named: Vec<Named>,
     /// Whether it may make sockets.
     pub(crate) has_network: bool,
@@ -20,7 +20,7 @@ pub(crate) struct Policy {
     pub(crate) memory_bytes: Option<u64>,
     /// Bytes of all memory that the kernel counts for its processes together.
     pub(crate) group_memory_bytes: Option<u64>,
-    /// The control group below which its processes have one of their own.
+    /// The control group below which its processes get their own group.
     pub(crate) group: Option<PathBuf>,
     /// Bytes of a file that it writes.
     pub(crate) file_bytes: Option<u64>,
@@ -40,10 +40,10 @@ pub(crate) struct Named {
 /// How many processes a model's process may start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Processes {
-    /// None but itself, with as many threads as it likes.
+    /// No other process, and any number of threads.
     #[default]
     Itself,
-    /// So many processes and threads together.
+    /// This many processes and threads together.
     AtMost(u64),
     /// As many as the server may.
     Any,

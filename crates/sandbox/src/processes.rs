@@ -1,7 +1,7 @@
 //! How are the processes and threads of one model counted?
 //!
-//! The kernel's own limit (`RLIMIT_NPROC`) counts all that a user has on the host. In a user namespace of its own, a process counts only
-//! what it started there.
+//! The kernel's own limit (`RLIMIT_NPROC`) counts all that a user has on the host. In its own user namespace, a process counts only the processes
+//! that it started there.
 
 use std::fs;
 use std::io;
@@ -30,7 +30,7 @@ pub(crate) enum NoCount {
     Limit(io::Error),
 }
 
-/// Counts them from now on, where the policy has a number. Tells whether they are held to it.
+/// Counts them from now on, if the policy has a number. Returns whether that limit is in force.
 pub(crate) fn restrict(policy: &Policy) -> Result<bool, NoCount> {
     let Processes::AtMost(count) = policy.processes else { return Ok(policy.processes == Processes::Itself) };
     let counted = if getuid().is_root() { Err(NoCount::Root) } else { own_namespace().map_err(NoCount::Namespace) };
@@ -40,11 +40,11 @@ pub(crate) fn restrict(policy: &Policy) -> Result<bool, NoCount> {
     }
 }
 
-/// A user namespace in which this user is who it was before.
+/// Enters a user namespace in which this user keeps its number.
 fn own_namespace() -> io::Result<()> {
     let (user, group) = (getuid().as_raw(), getgid().as_raw());
     unshare(CloneFlags::CLONE_NEWUSER)?;
-    // The kernel wants it before it lets who is not root map a group.
+    // The kernel requires this before a user who is not root may map a group.
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
     fs::write("/proc/self/gid_map", format!("{group} {group} 1"))

@@ -13,31 +13,31 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::policy::Policy;
 
-/// The command by which it does this.
+/// The command for this.
 pub const COMMAND: &str = "confine";
 
-/// Its status if it could not be confined.
+/// The exit status if it could not be confined.
 pub(crate) const REFUSED: u8 = 125;
-/// What it says first if it was given nothing to become.
+/// The first line that it prints if it gets no program to run.
 pub(crate) const NAME: &str = concat!("nerite ", env!("CARGO_PKG_VERSION"));
 
 /// How long it may take to confine itself. It takes milliseconds.
 const CONFINE_MAX: Duration = Duration::from_secs(20);
-/// Bytes of what it says that are read.
+/// The most bytes of its output that are read.
 const SAID_BYTES_MAX: u64 = 16 << 10;
 
-/// Where it lies, if it is not the program that runs.
+/// Its path, if it is not the program that runs.
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
-/// From now on this program confines processes. A server that is a library in another program names its own; without it, the program that
-/// runs does. Who comes first decides.
+/// Sets the program that confines processes. A server that is a library in another program sets its own. By default it is the running program. Only
+/// the first call counts.
 pub fn set_program(program: PathBuf) {
     PROGRAM.get_or_init(|| program);
 }
 
-/// What confines itself; what it becomes may follow.
+/// The command of a process that confines itself. The program that it becomes may be added.
 pub(crate) fn confine(policy: &Policy) -> Command {
-    // The file that runs, even where another has taken its place on disk.
+    // The running file, even if it was replaced on disk.
     confine_by(PROGRAM.get().map_or(Path::new("/proc/self/exe"), PathBuf::as_path), policy)
 }
 
@@ -47,7 +47,8 @@ fn confine_by(program: &Path, policy: &Policy) -> Command {
     command
 }
 
-/// Confines a process that does nothing. What holds it, and what does not. An error says what the kernel lacks, or that the program is another.
+/// Confines a process that does nothing. Returns the restrictions that are in force, and those that are missing. An error says what the kernel lacks,
+/// or that the program is not this one.
 pub(crate) fn try_out(policy: &Policy) -> Result<(String, String), String> {
     judged(confine(policy), CONFINE_MAX)
 }
@@ -74,7 +75,7 @@ fn judged(command: Command, at_most: Duration) -> Result<(String, String), Strin
     Ok((next(), next()))
 }
 
-/// Its status, and what it said on both outputs. `None`: it went on for longer, and was killed with its group.
+/// Its exit status, and its output on both streams. `None`: it took too long, and was killed with its group.
 fn run(mut command: Command, at_most: Duration) -> io::Result<Option<(Option<i32>, String, String)>> {
     close_all_on_exec(&mut command);
     let deadline = Instant::now() + at_most;
@@ -91,7 +92,7 @@ fn run(mut command: Command, at_most: Duration) -> io::Result<Option<(Option<i32
     Ok(Some((status.code(), said.transpose()?.unwrap_or_default(), faults.transpose()?.unwrap_or_default())))
 }
 
-/// How it ended, if it ended until then.
+/// How it ended, if it ended in that time.
 #[expect(clippy::disallowed_methods, reason = "it ends within a moment; this is a load's thread")]
 fn ends(process: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
     loop {
@@ -103,7 +104,7 @@ fn ends(process: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>
     }
 }
 
-/// What lies in a pipe. A process that it left behind may hold the other end open.
+/// The text in a pipe. It is not read to the end, because a process that was left behind may hold the other end open.
 fn text(pipe: impl Read + AsFd) -> io::Result<String> {
     rustix::io::ioctl_fionbio(&pipe, true)?;
     let mut bytes = Vec::new();
@@ -119,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// What is found of a program that does this with the words of a policy.
+    /// The result for a program that runs this script with the words of a policy.
     fn found(script: &str, at_most: Duration) -> Result<(String, String), String> {
         let mut command = Command::new("sh");
         command.args(["-c", script, "nerite"]).args(confine_by(Path::new("nerite"), &Policy::default()).get_args());

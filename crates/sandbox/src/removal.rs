@@ -1,12 +1,12 @@
-//! How is a tree of files removed that a model made, whatever its shape?
+//! How is a tree of files that a model made removed, whatever its shape?
 //!
 //! ```text
 //!   top/a/b/c        top/a  top/1/c       top/1  top/2
 //!   top/a/file  ──►  (a is empty)    ──►  (1 is empty)  ──►  top
 //! ```
 //!
-//! What lies below a directory of the top moves up beside it, and the directory is removed. So each directory moves once, there is no recursion
-//! that a deep tree could make overflow, and no path or list of open directories that grows with it.
+//! The entries of each directory at the top are moved up beside it, and then the directory is removed. So each directory is moved once. There is no
+//! recursion that could overflow in a deep tree, and neither paths nor lists of open directories grow with its depth.
 
 use std::ffi::CStr;
 use std::fs::{self, Permissions};
@@ -21,8 +21,8 @@ use rustix::io::Errno;
 
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Removes a directory and all in it, on the thread that calls. Has it not ended by then, the rest stays. An error is that of one entry which
-/// could not be removed; the others are.
+/// Removes a directory and all in it, on the calling thread. What is left at `until` stays. An error is that of one entry that could not be removed.
+/// The other entries are removed.
 pub(crate) fn remove_tree(path: &Path, until: Instant) -> io::Result<()> {
     let top = match openat(CWD, path, DIRECTORY, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(()),
@@ -51,7 +51,7 @@ enum Entry {
 }
 
 impl Removal {
-    /// Goes over the entries of the top until none is left, or none of them goes.
+    /// Removes the entries of the top until none is left, or none can be removed or moved.
     fn empty_top(&mut self) -> io::Result<()> {
         loop {
             let (before, mut failure) = (self.steps, None);
@@ -75,7 +75,7 @@ impl Removal {
         }
     }
 
-    /// Removes an entry of the top. What was below it is at the top then.
+    /// Removes an entry of the top. Entries below it are at the top afterwards.
     fn remove(&mut self, name: &CStr) -> io::Result<()> {
         if let Entry::Filled = removed(&self.top, name)? {
             let directory = opened(&self.top, name)?;
@@ -101,7 +101,7 @@ impl Removal {
     /// Removes an entry of a directory, or moves it to the top.
     fn lift(&mut self, from: &OwnedFd, name: &CStr) -> io::Result<()> {
         if let Entry::Filled = removed(from, name)? {
-            // To move a directory, one must be allowed to write in it.
+            // A process may move a directory only if it may write in it.
             drop(opened(from, name)?);
             loop {
                 self.names += 1;
@@ -121,7 +121,7 @@ impl Removal {
     }
 }
 
-/// Removes what is no directory, or an empty one.
+/// Removes an entry, unless it is a directory that is not empty.
 fn removed(from: &OwnedFd, name: &CStr) -> io::Result<Entry> {
     match gone(unlinkat(from, name, AtFlags::empty())) {
         Ok(()) => return Ok(Entry::Gone),
@@ -132,18 +132,18 @@ fn removed(from: &OwnedFd, name: &CStr) -> io::Result<Entry> {
     match gone(unlinkat(from, name, AtFlags::REMOVEDIR)) {
         Ok(()) => Ok(Entry::Gone),
         Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(Entry::Filled),
-        // It is no directory, and was not to be removed either.
+        // It is not a directory, and could not be removed as a file either.
         Err(Errno::NOTDIR) => Err(Errno::PERM.into()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// A directory whose owner may do all with it: a model can make one with mode 0.
+/// Opens a directory, and gives its owner all rights: a model can make one with mode 0.
 fn opened(from: &OwnedFd, name: &CStr) -> io::Result<OwnedFd> {
     let place = openat(from, name, DIRECTORY | OFlags::PATH, Mode::empty())?;
     let mode = fstat(&place)?.st_mode;
     if mode & 0o700 != 0o700 {
-        // The link leads to the directory that is open, even where another took its name.
+        // The link leads to the open directory, even if another one has its name now.
         fs::set_permissions(format!("/proc/self/fd/{}", place.as_raw_fd()), Permissions::from_mode(0o700))?;
     }
     Ok(openat(&place, c".", DIRECTORY, Mode::empty())?)
@@ -170,8 +170,8 @@ mod tests {
 
     use super::*;
 
-    /// In memory where there is such a place: many directories take long on a busy disk.
-    fn house() -> tempfile::TempDir {
+    /// In memory if possible: many directories take long on a busy disk.
+    fn folder() -> tempfile::TempDir {
         tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
     }
 
@@ -195,8 +195,8 @@ mod tests {
     /// Recursion would overflow the 2 MiB of a test's stack, and there are more than a process may have descriptors.
     #[test]
     fn a_deep_tree_goes_without_recursion() {
-        let house = house();
-        let path = house.path().join("deep");
+        let folder = folder();
+        let path = folder.path().join("deep");
         nested(&path, 20_000, 0o700);
         remove_tree(&path, soon()).unwrap();
         assert!(!path.exists());
@@ -205,15 +205,15 @@ mod tests {
 
     #[test]
     fn a_wide_tree_goes_with_names_that_are_taken_and_directories_that_nobody_may_enter() {
-        let house = house();
-        let (path, kept) = (house.path().join("wide"), house.path().join("kept"));
+        let folder = folder();
+        let (path, kept) = (folder.path().join("wide"), folder.path().join("kept"));
         fs::write(&kept, "text").unwrap();
         fs::create_dir(&path).unwrap();
         for number in 0..20 {
             nested(&path.join(format!("shut-{number}")), 10, 0);
             nested(&path.join(format!("nerite-removed-{number}")), 3, 0o500);
             fs::write(path.join(format!("nerite-removed-{}", 100 + number)), "text").unwrap();
-            std::os::unix::fs::symlink(house.path(), path.join(format!("link-{number}"))).unwrap();
+            std::os::unix::fs::symlink(folder.path(), path.join(format!("link-{number}"))).unwrap();
         }
         remove_tree(&path, soon()).unwrap();
         assert!(!path.exists() && kept.exists());
@@ -221,13 +221,13 @@ mod tests {
 
     #[test]
     fn what_has_no_time_left_stays() {
-        let house = house();
-        let path = house.path().join("some");
+        let folder = folder();
+        let path = folder.path().join("some");
         nested(&path, 3, 0o700);
         assert_eq!(remove_tree(&path, Instant::now()).unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert!(path.exists());
-        std::os::unix::fs::symlink(&path, house.path().join("link")).unwrap();
-        assert!(remove_tree(&house.path().join("link"), soon()).is_err());
+        std::os::unix::fs::symlink(&path, folder.path().join("link")).unwrap();
+        assert!(remove_tree(&folder.path().join("link"), soon()).is_err());
         assert!(path.exists());
     }
 }

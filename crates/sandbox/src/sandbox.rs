@@ -16,27 +16,27 @@ use crate::policy::{Policy, Processes};
 use crate::program::{confine, try_out};
 use crate::settings;
 
-/// How directories for the temporary files of models begin.
+/// The beginning of the names of directories for models' temporary files.
 const PREFIX: &str = "nerite-sandbox-";
 /// How long the end of the server waits until the temporary files of models are gone.
 const END_MAX: Duration = Duration::from_secs(10);
 /// Variables that name a place for temporary files and caches.
 const TEMPORARY: [&str; 5] = ["TMPDIR", "TEMP", "TMP", "HOME", "XDG_CACHE_HOME"];
 
-/// The sandbox of one model version. Its processes share a directory for temporary files, which goes with it.
+/// The sandbox of one model version. Its processes share a directory for temporary files, which is removed with it.
 #[derive(Debug)]
 pub struct Sandbox {
     model: String,
     backend: String,
     policy: Policy,
     temporary: LockedDirectory,
-    /// Why its processes have no control group, where they would have had one.
+    /// Why its processes have no control group, if the policy asks for one.
     no_group: Option<NoGroup>,
 }
 
 impl Sandbox {
-    /// What the operator's settings of a backend and the parameters of a model ask for; `None` if nobody asks. `places` may be read; the first of
-    /// them is the model's directory.
+    /// The sandbox that the operator's settings of a backend and the parameters of a model ask for; `None` if neither does. `places` may be read; the
+    /// first of them is the model's directory.
     pub fn read<'a>(
         backend: &str,
         settings: &BTreeMap<String, String>,
@@ -68,7 +68,7 @@ impl Sandbox {
         Ok(Some(Sandbox { model: model.to_owned(), backend: backend.to_owned(), policy, temporary, no_group }))
     }
 
-    /// As [`Sandbox::read`], and checked: the kernel can hold a process to it. Its temporary files go at [`end`] at the latest.
+    /// As [`Sandbox::read`], and checks that the kernel can enforce it. Its temporary files are removed at [`end`] at the latest.
     pub fn open<'a>(
         backend: &str,
         settings: &BTreeMap<String, String>,
@@ -85,7 +85,7 @@ impl Sandbox {
         Ok(Some(sandbox))
     }
 
-    /// Whether anybody asks for one.
+    /// Whether the operator or the model asks for a sandbox.
     pub fn is_asked<'a>(
         backend: &str,
         settings: &BTreeMap<String, String>,
@@ -96,7 +96,7 @@ impl Sandbox {
         Ok(settings::read(backend, settings, model, parameter, model_dir)?.is_some())
     }
 
-    /// What starts `program` confined, without arguments. It may read `places` as well, and write in `own`, which the server made.
+    /// The command that starts `program` in the sandbox, without arguments. It may also read `places`, and write in `own`, which the server made.
     pub fn command(
         &self,
         program: &OsStr,
@@ -119,7 +119,7 @@ impl Sandbox {
         self.policy.processes == Processes::Itself
     }
 
-    /// Confines a process that does nothing, and logs what holds it. An error says what the kernel lacks, and the cure.
+    /// Confines a process that does nothing, and logs the restrictions that are in force. An error says what the kernel lacks, and the cure.
     pub fn check(&self) -> Result<(), Status> {
         let refused = |why: &dyn Display| {
             Status::unsupported(format!(
@@ -164,7 +164,7 @@ impl Drop for Sandbox {
     }
 }
 
-/// What would hold a process in a sandbox without settings here; an error says what the kernel lacks, and the cure.
+/// The restrictions that would be in force on this host for a sandbox without settings. An error says what the kernel lacks, and the cure.
 pub fn probe() -> Result<String, String> {
     try_out(&Policy::default()).map(|(held, _)| held)
 }
@@ -172,7 +172,7 @@ pub fn probe() -> Result<String, String> {
 /// All sandboxes of this process that are in use.
 static OPEN: Mutex<Vec<Weak<Sandbox>>> = Mutex::new(Vec::new());
 
-/// The server ends: removes the temporary files of its models. Not a matter of Drop, for models are held by threads that end with the process.
+/// Removes the temporary files of models, because the server ends. Drop does not do this, because threads hold the models until the process ends.
 pub fn end() {
     let all = std::mem::take(&mut *OPEN.lock().unwrap_or_else(PoisonError::into_inner));
     let all: Vec<_> = all.iter().filter_map(Weak::upgrade).collect();

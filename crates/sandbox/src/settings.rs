@@ -1,8 +1,7 @@
-//! What do the operator and a model's author want of a sandbox?
+//! Which sandbox do the operator and a model's author ask for?
 //!
-//! Both speak of the same things: the operator by settings of the backend (`sandbox-memory`), the author by parameters of the model
-//! (`SANDBOX_MEMORY`). Where the operator has a sandbox, the author may tighten it and never loosen it. Where the operator has none, the author
-//! may choose one.
+//! Both can set the same things: the operator by settings of the backend (`sandbox-memory`), the author by parameters of the model
+//! (`SANDBOX_MEMORY`). If the operator sets a sandbox, the author may restrict it further, but not extend it. Otherwise the author may choose one.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -26,7 +25,7 @@ const FILE_SIZE: &str = "sandbox-file-size";
 const READ: &str = "sandbox-read";
 const WRITE: &str = "sandbox-write";
 
-/// What stands for the model's directory in its parameters.
+/// The placeholder for the model's directory in its parameters.
 const MODEL_DIRECTORY: &str = "$$TRITON_MODEL_DIRECTORY";
 
 /// Whether there is a sandbox.
@@ -51,7 +50,7 @@ impl Choice {
     }
 }
 
-/// What one of the two wants.
+/// What one of the two asks for.
 #[derive(Debug, Default)]
 struct Wishes {
     choice: Option<Choice>,
@@ -64,7 +63,7 @@ struct Wishes {
     write: Vec<PathBuf>,
 }
 
-/// The policy that comes of the settings of a backend and the parameters of a model; `None` if nobody wants one.
+/// The policy that follows from the settings of a backend and the parameters of a model; `None` if neither asks for one.
 pub(crate) fn read<'a>(
     backend: &str,
     settings: &BTreeMap<String, String>,
@@ -80,7 +79,7 @@ pub(crate) fn read<'a>(
     join(&operator, author, model)
 }
 
-/// The model's parameter that speaks of the same thing as a setting.
+/// The model's parameter for the same thing as a setting.
 fn parameter_of(key: &str) -> String {
     key.to_ascii_uppercase().replace('-', "_")
 }
@@ -143,7 +142,7 @@ fn least(
     }
 }
 
-/// The place that a model names, without links, if it lies where the operator allows it.
+/// The path that a model names, without links, if it is below a path that the operator allows.
 fn below(model: &str, key: &str, path: &Path, roots: Option<&[PathBuf]>) -> Result<PathBuf, Status> {
     let parameter = parameter_of(key);
     let real = path.canonicalize().map_err(|error| {

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 
 use crate::policy::{Named, Policy, Processes};
 
-/// What comes before the program.
+/// The separator before the program.
 const END: &str = "--";
 
 impl Policy {
-    /// The policy as arguments, up to where a program and its own arguments may follow.
+    /// The policy as arguments. A program and its own arguments may follow.
     pub(crate) fn words(&self) -> Vec<OsString> {
         let mut words = Vec::new();
         let mut add = |key: &str, value: &OsStr| words.push(joined(key, value));
@@ -50,7 +50,7 @@ impl Policy {
         words
     }
 
-    /// Reads what [`Policy::words`] wrote. Gives the rest: a program and its arguments. An error is the word that is none of these.
+    /// Reads what [`Policy::words`] wrote. Also returns the rest: a program and its arguments. An error is the first invalid word.
     pub(crate) fn read_words(
         mut words: impl Iterator<Item = OsString>,
     ) -> Result<(Policy, impl Iterator<Item = OsString>), OsString> {

@@ -68,20 +68,20 @@ fn check(sandbox: &Sandbox, script: &str, path: &Path, expect: Result<&str, &str
 }
 
 /// Two directories: one for the model, one that is not.
-fn house() -> (tempfile::TempDir, PathBuf, PathBuf) {
-    let house = tempfile::tempdir().unwrap();
-    let [model, other] = ["model", "other"].map(|name| house.path().join(name));
+fn folders() -> (tempfile::TempDir, PathBuf, PathBuf) {
+    let top = tempfile::tempdir().unwrap();
+    let [model, other] = ["model", "other"].map(|name| top.path().join(name));
     for folder in [&model, &other] {
         fs::create_dir(folder).unwrap();
         fs::write(folder.join("file"), "text").unwrap();
     }
-    (house, model, other)
+    (top, model, other)
 }
 
 const DENIED: Result<&str, &str> = Err("ermission denied");
 
 fn what_is_not_named_is_neither_read_nor_written() {
-    let (_house, model, other) = house();
+    let (_top, model, other) = folders();
     let alone = sandbox("sandbox=on", "", &model);
     check(&alone, "read a < $1/file || echo $a", &model, Ok("text"));
     for script in ["read a < $1/file", "echo a > $1/file", "echo a > $1/new", ": > $1/file"] {
@@ -100,7 +100,7 @@ fn what_is_not_named_is_neither_read_nor_written() {
 }
 
 fn a_link_leads_nowhere_else() {
-    let (_house, model, other) = house();
+    let (_top, model, other) = folders();
     std::os::unix::fs::symlink(other.join("file"), model.join("link")).unwrap();
     check(&sandbox("sandbox=on", "", &model), "read a < $1/link", &model, DENIED);
     // A place that became a link after it was checked.
@@ -113,7 +113,7 @@ fn a_link_leads_nowhere_else() {
 }
 
 fn attributes_stay_as_they_are() {
-    let (_house, model, other) = house();
+    let (_top, model, other) = folders();
     let alone = sandbox("sandbox=on sandbox-processes=any", "", &model);
     for script in ["chmod 777 $1/file", "touch $1/file", "chmod 777 $TMPDIR"] {
         check(&alone, script, &other, Err("ermi"));
@@ -121,7 +121,7 @@ fn attributes_stay_as_they_are() {
 }
 
 fn no_other_process_is_started_or_signalled() {
-    let (_house, model, _) = house();
+    let (_top, model, _) = folders();
     let alone = sandbox("sandbox=on", "", &model);
     check(&alone, "(echo a); echo b", &model, Err("ork"));
     check(&alone, "exec /bin/echo a", &model, Ok("a"));
@@ -139,7 +139,7 @@ fn no_other_process_is_started_or_signalled() {
 }
 
 fn memory_and_files_are_limited() {
-    let (_house, model, _) = house();
+    let (_top, model, _) = folders();
     let small = sandbox("sandbox=on sandbox-memory=67108864 sandbox-file-size=1000000", "", &model);
     check(&small, "ulimit -d; ulimit -Hd; ulimit -c; ulimit -Hc", &model, Ok("65536\n65536\n0\n0"));
     for script in ["ulimit -s unlimited", "ulimit -Hs unlimited"] {
@@ -212,12 +212,12 @@ fn a_group_bounds_all_processes_of_an_instance() {
 }
 
 fn variables_are_those_of_the_policy() {
-    let (_house, model, _) = house();
+    let (_top, model, _) = folders();
     check(&sandbox("sandbox=on", "", &model), "echo $COLOUR; test $HOME = $TMPDIR && cd $HOME", &model, Ok("blue"));
 }
 
 fn temporary_files_go_with_the_sandbox() {
-    let (_house, model, _) = house();
+    let (_top, model, _) = folders();
     let sandbox = sandbox("sandbox=on", "", &model);
     let path = ran(&sandbox, "echo a > $TMPDIR/a; echo $TMPDIR", &model).stdout;
     let path = PathBuf::from(String::from_utf8(path).unwrap().trim());
