@@ -36,9 +36,9 @@ use crate::reports::Reports;
 use crate::settings::Settings;
 use crate::tables::table;
 
-/// Threads of the front ends where nobody says how many; Triton's own default.
+/// Threads of the front ends if the operator does not set them; Triton's default.
 const FRONT_THREADS_MAX: usize = 8;
-/// Freed memory for tensors that is kept for the next requests is at most one for so many bytes of the memory budget.
+/// At most one part in this many of the memory budget is kept as freed tensor memory for the next requests.
 const BUDGET_PER_KEPT: u64 = 4;
 
 /// A failure that ends the start, in Triton's words.
@@ -75,7 +75,7 @@ pub fn main(command: Command, words: &[String]) -> ExitCode {
 
 /// Why there are no settings.
 enum Refusal {
-    /// Whoever asks for help gets it where a pager reads. Triton prints it as a fault, and so does `tritonserver`.
+    /// Help goes to the standard output, where a pager reads it. Triton prints it as an error, and so does `tritonserver`.
     Help(String),
     Fault(String),
 }
@@ -153,7 +153,7 @@ pub(crate) struct Assembled {
     pub api: Api,
     /// The GPUs whose metrics are shown.
     pub gpus: Vec<Device>,
-    /// What the server tells its backends of itself, as long as this is there.
+    /// The server's reports to its backends. Backends can use them as long as this exists.
     pub reports: Arc<dyn ServerReports>,
 }
 
@@ -182,9 +182,8 @@ fn missing_directory(file: &str) -> Option<String> {
     (!directory.is_dir()).then(|| directory.display().to_string())
 }
 
-/// Threads of the front ends. Left to itself the server takes half of the cores: on a small machine a second thread costs
-/// more in wake-ups between the two than it gives (one against two on two cores: 18 against 24 to 70 µs for a request of
-/// 64 bytes), and on a large one the models want the other half.
+/// Threads of the front ends. By default half of the cores. On a small machine a second thread costs more in wake-ups than it gains (on two cores, a
+/// request of 64 bytes takes 18 µs with one thread and 24 to 70 µs with two). On a large machine the models need the other half.
 fn front_threads(asked: Option<usize>, cores: usize) -> usize {
     asked.unwrap_or(FRONT_THREADS_MAX.min(cores / 2)).clamp(1, cores)
 }

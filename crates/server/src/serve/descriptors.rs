@@ -2,18 +2,18 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// As many as any server needs; some systems allow a billion, and programs that close all of them at a start would take long.
+/// As many as any server needs. Some systems allow a billion, and a program that closes all of them when it starts would take long.
 const DESCRIPTORS_MAX: u64 = 1 << 20;
-/// With a lower limit the log says what it costs.
+/// With a lower limit the log says what the consequences are.
 const DESCRIPTORS_FEW: u64 = 4096;
 
-/// Raises the soft limit on open descriptors as far as the hard one lets it, and gives what it is then. The soft one is 1,024 on
+/// Raises the soft limit on open descriptors as far as the hard one allows, and returns it. The soft one is 1,024 on
 /// most systems, for the sake of programs that use `select`.
 pub fn raise_limit() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = maximum.map_or(DESCRIPTORS_MAX, |maximum| maximum.min(DESCRIPTORS_MAX));
     if current.is_some_and(|current| current < wanted) {
-        // It stays as it is where the system does not let us; then fewer connections fit.
+        // If the system refuses, the limit stays as it is, and the server accepts fewer connections.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
     }
     getrlimit(Resource::Nofile).current.unwrap_or(DESCRIPTORS_MAX)

@@ -10,7 +10,7 @@ use nerite_shm::Gpu;
 use super::StartError;
 use crate::settings::{CudaLibrary, GpuSettings};
 
-/// Names the driver's library where the command line does not: for hosts whose loader does not find it, and for tests.
+/// Names the driver's library if the command line does not: for hosts whose loader does not find it, and for tests.
 const LIBRARY_VARIABLE: &str = "NERITE_CUDA_LIBRARY";
 
 /// The driver for regions, and the memory that transfers go through.
@@ -26,7 +26,7 @@ pub struct GpuHost {
 /// Why no GPU is used.
 pub struct NoGpu(String);
 
-/// Opens the driver. A host without one is served all the same, unless the operator named it.
+/// Opens the driver. Without a driver the server starts all the same, unless the operator named one.
 pub fn open(settings: &GpuSettings) -> Result<Result<GpuHost, NoGpu>, StartError> {
     let named = match &settings.library {
         CudaLibrary::Off => return Ok(Err(NoGpu("GPUs are switched off by --cuda-library".into()))),
@@ -55,8 +55,8 @@ fn set_up(driver: Arc<Driver>, settings: &GpuSettings) -> GpuHost {
     GpuHost { gpu: Gpu::new(driver, settings.lock_client_memory), pool, devices }
 }
 
-/// What models may be placed on. They run on GPUs only where they name them: a host that has one would otherwise compute
-/// elsewhere, with other numbers, from one version of nerite to the next.
+/// The devices that models may be placed on. A model runs on a GPU only if its configuration says so. Otherwise a new version of nerite could move
+/// models of such a host to the GPU, where their results differ.
 pub fn host_facts(gpu: Result<&GpuHost, &NoGpu>, settings: &GpuSettings) -> HostFacts {
     let min_compute_capability = settings.min_compute_capability;
     let facts = HostFacts { auto_on_gpus: false, min_compute_capability, ..HostFacts::cpu_only() };
@@ -68,14 +68,14 @@ pub fn host_facts(gpu: Result<&GpuHost, &NoGpu>, settings: &GpuSettings) -> Host
     }
 }
 
-/// A device as configurations know it; `None` for one whose number they cannot name.
+/// A device as configurations name it; `None` if its number is too large for them.
 fn as_configured(device: &Device) -> Option<nerite_config::Gpu> {
     let (major, minor) = device.compute_capability();
     let id = i32::try_from(device.ordinal()).ok()?;
     Some(nerite_config::Gpu { id, compute_capability: f64::from(major) + f64::from(minor) / 10.0 })
 }
 
-/// Most hosts simply have no driver; one that is there and does not work is worth a line.
+/// Most hosts have no driver, so that is no warning. A driver that does not work is.
 fn tell(absent: &Absent, asked: Option<&Path>) {
     match (absent, asked) {
         (Absent::NoLibrary { .. }, None) => log::debug!("{absent}; serving without GPUs"),

@@ -18,9 +18,9 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use self::figures::{EnergyMeter, FAILURES_MAX, Failure, Figure};
 
-/// Has the figures of `devices` taken every `every`, until the task is dropped.
+/// Measures the figures of `devices` at the interval `every`, until the task is dropped.
 pub async fn watch(api: Api, devices: Vec<Device>, every: Duration) {
-    // While the thread waits for the driver, one look at most waits for the thread.
+    // While the thread waits for the driver, at most one look waits for the thread.
     let (ask, asked) = sync_channel(1);
     let figures = Arc::clone(api.gpu_figures());
     let work = move || observe(&figures, &devices, &asked);
@@ -46,7 +46,7 @@ fn observe(figures: &GpuFigures, devices: &[Device], asked: &Receiver<()>) {
         Err(absent) => return log::warn!("{absent}; there are no metrics of GPUs"),
     };
     for gpu in &observed {
-        // A driver that does not return from the first look is then seen by the age.
+        // If the driver does not return from the first look, the age of the figures shows it.
         figures.note(gpu.metrics(), false);
     }
     while observed.iter().any(Observed::has_figures) && asked.recv().is_ok() {
@@ -55,14 +55,14 @@ fn observe(figures: &GpuFigures, devices: &[Device], asked: &Receiver<()>) {
             if gpu.has_figures() {
                 figures.note(gpu.metrics(), answered);
             } else {
-                // An age that grows would tell of a driver that does not return.
+                // An age that grows would look like a driver that does not return.
                 figures.forget(gpu.card.uuid());
             }
         }
     }
 }
 
-/// The cards of these devices. A card that is divided is several devices, and one for NVML.
+/// The cards of these devices. A divided card is several devices, but one for NVML.
 fn find(nvml: &Arc<Nvml>, devices: &[Device]) -> Vec<Observed> {
     let mut found: Vec<Observed> = Vec::new();
     for device in devices {
@@ -144,7 +144,7 @@ impl Observed {
     }
 }
 
-/// Asks for a figure, unless it is dropped. Returns whether there was an answer. What is dropped is told once.
+/// Asks for a figure, unless it is dropped. Returns whether there was an answer. A figure that is dropped is logged once.
 fn ask<T: Copy>(
     figure: &mut Figure<T>,
     card: &NvmlDevice,

@@ -6,14 +6,14 @@ use nerite_api::{Api, HostMetrics};
 use nerite_memory::Group;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Looks at the machine every `every` and tells the metrics, until the task is dropped.
+/// Measures the load of the machine at the interval `every` for the metrics, until the task is dropped.
 pub async fn watch(api: Api, every: Duration) {
     let mut ticks = interval(every.max(Duration::from_millis(10)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut before = Ticks::default();
     loop {
         ticks.tick().await;
-        // Files of /proc are made in memory: reading them does not block in any way that matters.
+        // Files of /proc are generated in memory, so reading them hardly blocks.
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let now = ticks_of(&read("/proc/stat"));
         let (memory_total_bytes, memory_used_bytes) = memory_of(&read("/proc/meminfo"), nerite_memory::group());
@@ -49,7 +49,7 @@ fn utilization(before: Ticks, now: Ticks) -> f64 {
     if all == 0 { 0.0 } else { all.saturating_sub(idle) as f64 / all as f64 }
 }
 
-/// Total and used bytes: the host's, or those of the control group whose limit is tighter.
+/// Total and used bytes: the host's, or those of the control group if its limit is lower.
 fn memory_of(meminfo: &str, group: Option<Group>) -> (u64, u64) {
     let kib = |key: &str| {
         let line = meminfo.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));

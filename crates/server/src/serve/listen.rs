@@ -23,8 +23,8 @@ pub struct Fronts {
 }
 
 impl Fronts {
-    /// Stops accepting; resolves when the last whole request has been answered, and the client has taken the answer or stopped taking
-    /// it, and at the deadline at the latest. Metrics are there to the end. Gives what was cut at the deadline.
+    /// Stops accepting connections. Resolves when all complete requests are answered, and each client has read its answer or stopped reading it; at
+    /// the latest at the deadline. Metrics are served until the end. Returns what was cut at the deadline.
     pub async fn stop(&self, deadline: Instant) -> Vec<Cut> {
         let named = |name, service: Option<Service>| service.map(|service| NamedService { name, service });
         let first = [
@@ -49,7 +49,8 @@ pub struct Certificates {
     page: Option<Tls>,
 }
 
-/// Reads the certificates, if the operator wants any. Called before models are loaded, because that may take long.
+/// Reads the certificates, if the operator set any. Called before models are loaded, because loading may take long and a fault should be reported
+/// first.
 pub fn read_certificates(settings: &Settings) -> Result<Certificates, StartError> {
     let read = |service, files: Option<TlsFiles>, protocol| {
         let tls = files.map(|files| Tls::from_files(files, protocol)).transpose();
@@ -66,8 +67,8 @@ pub fn read_certificates(settings: &Settings) -> Result<Certificates, StartError
     })
 }
 
-/// Opens all ports and sockets. Nothing listens before the models are loaded, and nothing answers before everything listens:
-/// who is told by one of them that the server is there finds the others.
+/// Opens all ports and sockets. Nothing listens before the models are loaded. Nothing answers before everything listens, so a client that gets an
+/// answer from one of them can use all.
 pub fn start(
     api: &Api,
     settings: &Settings,
@@ -82,7 +83,7 @@ pub fn start(
     let page_port = page_port.map(|(address, port)| at(address, *port, "Page")).transpose()?;
     let sessions = super::sessions::open(&settings.sessions)?;
 
-    // Said in the order in which Triton says it: scripts wait for the last line.
+    // The lines are logged in Triton's order, because scripts wait for the last one.
     let rules = |times| Rules { peers: Arc::clone(peers), times };
     let Connections { http: http_times, grpc: grpc_times, .. } = settings.connections;
     let grpc_options = nerite_grpc::Options {
@@ -169,7 +170,7 @@ fn bind_at(address: &str, port: u16) -> Result<Listener, BindError> {
     bind(&Endpoint::Tcp { address: address.to_owned(), port, reuse_port: false })
 }
 
-/// The page at a port of its own. What it plots are the metrics, which are there as well.
+/// The page at its own port. The metrics that it plots are served there as well.
 fn start_page(
     api: &Api,
     ui: &Ui,

@@ -22,7 +22,7 @@ use crate::worker::{isolating, isolating_compiled, isolating_libraries};
 /// Where Triton's containers have their backends.
 const BACKEND_DIRECTORY: &str = "/opt/tritonserver/backends";
 
-/// The engine with everything loaded that is to be up at start, and whether the server may go on with it.
+/// The engine with the models of the start loaded, and whether the server may start with it.
 pub fn start(
     settings: &Settings,
     gpu: Result<&GpuHost, &NoGpu>,
@@ -120,7 +120,7 @@ fn runtimes(
     Ok(runtimes)
 }
 
-/// Compiled backends. Those of a directory that the operator named win over built-in ones; those that lie where Triton's do are added.
+/// Adds compiled backends. Those of a directory that the operator named replace built-in ones. Those in Triton's default directory do not.
 fn add_compiled(runtimes: &mut Runtimes, settings: &Settings, reports: &LateReports) {
     let named = settings.backend_directory.as_deref();
     let directory = named.unwrap_or(Path::new(BACKEND_DIRECTORY));
@@ -147,7 +147,8 @@ fn add_compiled(runtimes: &mut Runtimes, settings: &Settings, reports: &LateRepo
         log::info!("backend '{name}' has {} for configurations whose 'runtime' is '{file}'", library.display());
         runtimes.add_named(&file, Arc::new(compiled(&name, &library, &options)));
     }
-    // Those that came with the program: who can write there can replace the program as well. What the operator named and what is built in win over them.
+    // Backends that were installed with the program. A user who can write there could replace the program as well. Built-in backends and those that
+    // the operator named take precedence.
     let beside = place::directory().join("backends");
     let came = nerite_cabi::Options { directory: beside.clone(), ..options.clone() };
     for (name, library) in nerite_cabi::backends_in(&beside) {
@@ -158,11 +159,12 @@ fn add_compiled(runtimes: &mut Runtimes, settings: &Settings, reports: &LateRepo
     runtimes.look_in_models(Arc::new(isolating_libraries(options)), directory);
 }
 
-/// Backends that are Python classes. Where a backend has a library as well, or is built in, its class is for configurations that name it in `runtime`.
+/// Adds backends that are Python classes. If a backend also has a library or is built in, its class is used only for configurations that name it in
+/// `runtime`.
 fn add_python_backends(runtimes: &mut Runtimes, settings: &Settings, python: &Arc<Python>) {
     let directory = settings.backend_directory.as_deref().unwrap_or(Path::new(BACKEND_DIRECTORY));
     for (name, path) in python_backends_in(directory) {
-        // Such a backend is run by the backend `python`, so that one's settings hold, and its own win over them.
+        // The backend `python` runs such a backend, so its settings apply. The backend's own settings override them.
         let own =
             |key: &str| settings.backend_config.iter().any(|(backend, other, _)| *backend == name && other == key);
         for (_, key, value) in settings.backend_config.iter().filter(|(backend, ..)| backend == "python") {
@@ -174,12 +176,12 @@ fn add_python_backends(runtimes: &mut Runtimes, settings: &Settings, python: &Ar
     }
 }
 
-/// A backend in the server's process, or in processes of its own where that is asked for.
+/// A backend in the server's process, or in processes of its own if the model or the operator asks for that.
 fn compiled(name: &str, library: &Path, options: &nerite_cabi::Options) -> Isolated {
     isolating_compiled(Arc::new(CompiledBackend::new(name, library, options.clone())), options)
 }
 
-/// ONNX Runtime where its library is found, else the embedded engine: both go by the same name.
+/// ONNX Runtime if its library is found, else the embedded engine. Both have the same name.
 fn add_onnx(runtimes: &mut Runtimes, asked: Option<&Path>) -> Result<(), StartError> {
     let is_embedded = asked == Some(Path::new("none"));
     let library = if is_embedded { None } else { nerite_ort::find_library(asked) };

@@ -43,7 +43,7 @@ fn polled(descriptor: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(descriptor, Interest::READABLE)
 }
 
-/// Opens the parent and asks who it is afterwards: a number that another process has by then is not taken for it.
+/// Opens the parent and checks afterwards that it is the parent. So another process that has the same number by then is not taken for it.
 fn open(pid: u32) -> Result<OwnedFd, String> {
     let parent = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or("no process has this number")?;
     let descriptor = pidfd_open(parent, PidfdFlags::NONBLOCK).map_err(|error| error.to_string())?;

@@ -14,7 +14,7 @@ pub enum Opened {
     Later(Location),
 }
 
-/// Opens the socket. A server that cannot make it at the default place goes on without: nobody asked for it by name.
+/// Opens the socket. If that fails at the default path, the server starts without it, because the operator did not ask for it.
 pub fn open(settings: &Sessions) -> Result<Option<Opened>, StartError> {
     let others = !settings.allow_uids.is_empty();
     let location = match &settings.socket {

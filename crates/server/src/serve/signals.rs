@@ -12,8 +12,8 @@ const IGNORED: &str = "SigIgn:";
 /// Signals that mean nothing to a server.
 const MEANINGLESS: [fn() -> SignalKind; 2] = [SignalKind::user_defined1, SignalKind::user_defined2];
 
-/// From here on signals that mean nothing to a server do not end the process. Whoever sends one while the models load learns of it once
-/// the server listens to its signals.
+/// After this call, signals without a meaning for a server do not end the process. A signal that comes while the models load is reported once the
+/// server listens to its signals.
 pub fn take_meaningless() -> Result<(), StartError> {
     // The handlers that tokio sets stay for the life of the process, and programs that the server starts do not inherit them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(unreceived)?;
@@ -25,12 +25,12 @@ pub fn take_meaningless() -> Result<(), StartError> {
 pub struct EndSignals {
     interrupt: Signal,
     terminate: Signal,
-    /// The terminal has gone. `None` under `nohup`, whose servers are to outlive their terminal.
+    /// The terminal was closed. `None` under `nohup`, because such a server is to outlive its terminal.
     hangup: Option<Signal>,
 }
 
 impl EndSignals {
-    /// From here on they, and those that mean nothing to a server, no longer end the process by themselves.
+    /// After this call, these signals and those without a meaning no longer end the process by themselves.
     pub fn listen() -> Result<EndSignals, StartError> {
         let receive = |kind| signal(kind).map_err(unreceived);
         for kind in MEANINGLESS {
@@ -62,7 +62,7 @@ impl EndSignals {
     }
 }
 
-/// Whoever sends such a signal expects something, and should learn that nothing happened.
+/// The sender of such a signal expects an effect, so the log says that there is none.
 async fn tell(mut signal: Signal, number: i32) {
     while signal.recv().await.is_some() {
         log::warn!("Signal ({number}) received. It means nothing to this server, which goes on.");

@@ -5,8 +5,8 @@
 //!             └──────── everybody can still ask, and see it ────────┘
 //! ```
 //!
-//! An inference is under way once all of its request has arrived. Half requests are not waited for, nor are clients that do not take
-//! their answers: neither may decide how long a server lives.
+//! An inference is under way once its request has arrived completely. The server waits neither for incomplete requests nor for clients that do not
+//! read their answers. Otherwise a client could decide how long the server lives.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,37 +24,37 @@ use super::signals::EndSignals;
 use super::{StartError, gpu_metrics, host, trim};
 use crate::settings::Settings;
 
-/// Signals this soon after the first are the same one: `timeout` and terminals signal the process and then its group.
+/// Signals within this time after the first count as the same one: `timeout` and terminals signal the process and then its group.
 const SAME_SIGNAL_MS_MAX: u64 = 1000;
 /// How often the server asks whether the last inference has ended. Only a server that stops asks.
 const UNDER_WAY_POLL_MS: u64 = 5;
-/// How often it is told what is waited for, and of how many model versions.
+/// How often the log says what the server waits for, and how many model versions it names.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 const TOLD_MAX: usize = 20;
-/// With nothing under way closing takes a moment only, which it gets even of an exit timeout of 0. All connections of all front ends share it. Then the models
-/// have as long.
+/// If nothing is under way, closing takes only a moment. It gets this time even with an exit timeout of 0. All connections of all front ends share
+/// it. Then the models get the same time.
 const CLOSING_MS_MIN: u64 = 2000;
 /// How long the last traces may take to be written.
 const TRACES_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What tells a server to end.
+/// The signals that tell a server to end.
 pub struct Signals {
     end: EndSignals,
     parent: Parent,
 }
 
 impl Signals {
-    /// From here on they no longer end the process by themselves. So this comes before anybody is answered: whoever sees a server live
-    /// may end it, and it takes leave of its models.
+    /// After this call they no longer end the process by themselves. It comes before the first answer, so a server that has answered a client unloads
+    /// its models before it ends.
     ///
-    /// With the number of a parent its end is as good as a signal. One that has ended already ends the start.
+    /// If `parent` is given, the end of that process has the effect of a signal. If it has ended already, the start fails.
     pub fn listen(parent: Option<u32>) -> Result<Signals, StartError> {
         Ok(Signals { end: EndSignals::listen()?, parent: Parent::watch(parent)? })
     }
 }
 
-/// Serves until SIGINT, SIGTERM, SIGHUP or the end of the parent that is watched, then lets requests in flight end. Gives whether all ended in time. A second signal ends
-/// the process at once.
+/// Serves until SIGINT, SIGTERM, SIGHUP or the end of the watched parent, then lets requests in flight end. Returns whether all ended in time. A
+/// second signal ends the process at once.
 pub async fn when_told(
     signals: Signals,
     fronts: Fronts,
@@ -103,7 +103,7 @@ pub async fn when_told(
     }
 }
 
-/// Whether a signal that comes so long after the first is another one, of somebody who will not wait.
+/// Whether a signal that comes this long after the first one is a second one, which ends the process at once.
 fn is_another(since_first: Duration) -> bool {
     since_first > Duration::from_millis(SAME_SIGNAL_MS_MAX)
 }
@@ -111,7 +111,7 @@ fn is_another(since_first: Duration) -> bool {
 #[expect(clippy::disallowed_methods, reason = "once, at the end")]
 async fn end(fronts: Fronts, api: &Api, engine: &Arc<Engine>, deadline: Instant) -> bool {
     api.begin_stopping();
-    // Who balances load sees that readiness fell as long as there is anything to wait for.
+    // A load balancer sees that the server is not ready as long as there is anything to wait for.
     if !idle(api, engine, deadline).await {
         return false;
     }
@@ -120,7 +120,7 @@ async fn end(fronts: Fronts, api: &Api, engine: &Arc<Engine>, deadline: Instant)
     if !cut.is_empty() {
         log::warn!("{}", told_cut(&cut));
     }
-    // Clients that did not take their answers are no reason to give models up.
+    // The models get their full time even if clients did not read their answers.
     let deadline = deadline.max(Instant::now() + Duration::from_millis(CLOSING_MS_MIN));
     let engine = Arc::clone(engine);
     let api = api.clone();
@@ -143,7 +143,7 @@ fn told_cut(cut: &[Cut]) -> String {
     )
 }
 
-/// Waits, at most until `deadline`, for the end of the last inference. Gives whether it came. Tells every second what it waits for.
+/// Waits for the end of the last inference, at most until `deadline`. Returns whether it came. Logs every second what it waits for.
 async fn idle(api: &Api, engine: &Engine, deadline: Instant) -> bool {
     log::info!("Waiting for in-flight requests to complete.");
     let mut tell_at = Instant::now();

@@ -1,4 +1,4 @@
-//! When does memory that nobody uses go back to the system?
+//! When is unused memory returned to the system?
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,25 +13,25 @@ const ROUND: Duration = Duration::from_secs(1);
 const POOL_ROUNDS: u32 = 2;
 /// Rounds that a returned lease is kept for its session's next request.
 const LEASE_ROUNDS: u32 = 3;
-/// Rounds with nothing to do after which the allocator gives back what it kept, and rounds after which it does anyway:
-/// requests wait while it does, a few milliseconds for each 16 MiB.
+/// The allocator returns free memory after this many idle rounds, or after the second number of rounds in any case. Requests wait meanwhile: a few
+/// milliseconds for each 16 MiB.
 const HEAP_ROUNDS: u32 = 3;
 const HEAP_ROUNDS_BUSY: u32 = 60;
-/// When the heap has grown by so many bytes, or clients hold so much less, it is asked to give back though there is something to do.
+/// If the heap has grown by this many bytes, or clients hold this much less, it is trimmed even if the server is busy.
 const HEAP_GROWN_BYTES: u64 = 16 << 20;
-/// While it has so much more than the least it ever had, it is asked again after so many rounds, and after twice as many each time that
-/// nothing came of it: not all that is freed is known to have been held by clients.
+/// While it has that much more than its minimum, it is trimmed again after this many rounds. Each trim without effect doubles the number. Clients'
+/// charges do not show all memory that was freed.
 const HEAP_AGAIN_ROUNDS: u32 = 4;
 const HEAP_AGAIN_ROUNDS_MAX: u32 = 256;
-/// Bytes above the least it ever had that the process keeps.
+/// Bytes above its minimum that the process keeps.
 const HEAP_KEPT_BYTES: u64 = 2 << 20;
-/// A round in which the process used at most so much processor time, in ticks of a hundredth of a second, counts as idle.
+/// A round counts as idle if the process used at most this much processor time, in hundredths of a second.
 const IDLE_TICKS: u64 = 2;
-/// The allocator is asked again only if the process has used more than so much processor time (in the same ticks) since it was last asked:
-/// with less, little can have been freed.
+/// The heap is trimmed again only if the process has used more processor time than this since the last trim. With less, it can have freed only
+/// little.
 const WORKED_TICKS: u64 = 10;
 
-/// Gives memory back to the system that no request used for a while.
+/// Returns memory to the system that no request used for a while.
 #[expect(clippy::disallowed_methods, reason = "one at a time")]
 pub(super) async fn keep(api: Api, engine: Arc<Engine>) {
     let mut ticks = interval(ROUND);
@@ -43,14 +43,14 @@ pub(super) async fn keep(api: Api, engine: Arc<Engine>) {
         let held = api.held_bytes();
         let used = Usage::look().unwrap_or_default();
         if heap.is_due(used, held) || freed {
-            // Not on a thread that serves connections. Without one to be had, the next round tries again.
+            // Not on a thread that serves connections. If there is no other thread, the next round tries again.
             let _ = tokio::task::spawn_blocking(nerite_memory::trim_heap).await;
             heap.trimmed(Usage::look().unwrap_or_default(), held);
         }
     }
 }
 
-/// The same where the process is another program's, whose heap is its own affair.
+/// The same in the process of another program: the heap belongs to that program and is not trimmed.
 pub(crate) async fn give_back(api: Api, engine: Arc<Engine>) {
     let mut ticks = interval(ROUND);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -60,7 +60,7 @@ pub(crate) async fn give_back(api: Api, engine: Arc<Engine>) {
     }
 }
 
-/// One round has passed. Gives whether tensor memory was given back.
+/// One round has passed. Returns whether tensor memory was returned.
 fn give_back_round(api: &Api, engine: &Engine) -> bool {
     api.pools().trim(LEASE_ROUNDS);
     engine.runtimes().iter().for_each(|runtime| runtime.trim(LEASE_ROUNDS));
@@ -93,21 +93,21 @@ impl Usage {
     }
 }
 
-/// Decides when the allocator is asked to give back what was freed: it keeps the high water of every burst otherwise.
+/// Decides when the heap is trimmed. Otherwise the allocator would keep the memory of the largest burst.
 #[derive(Debug, Default)]
 struct Heap {
     before: Usage,
-    /// The least there ever was; 0 until the first look.
+    /// The minimum so far; 0 until the first look.
     least: u64,
-    /// The least there was since it was last asked: what was left then.
+    /// The minimum since the last trim.
     floor: u64,
-    /// Processor time when it was last asked.
+    /// Processor time at the last trim.
     asked_ticks: u64,
     /// The most that clients made the server hold since then, in bytes.
     most_held: u64,
     idle_rounds: u32,
     rounds: u32,
-    /// Rounds after which it is asked again; 0 if it never was.
+    /// Rounds after which it is trimmed again; 0 before the first trim.
     again: u32,
 }
 
@@ -123,11 +123,11 @@ impl Heap {
         (self.least, self.floor) = (self.least.min(now.bytes), self.floor.min(now.bytes));
         self.before = now;
         let has_grown = now.bytes > self.floor + HEAP_KEPT_BYTES;
-        // What was in use when it was last asked, and has been freed since, makes nothing grow.
+        // Memory that was in use at the last trim and was freed since does not make the heap grow.
         let worked = now.ticks.saturating_sub(self.asked_ticks) > WORKED_TICKS;
         let may_have_freed = worked && now.bytes > self.least + HEAP_KEPT_BYTES;
         let rests = self.idle_rounds >= HEAP_ROUNDS;
-        // Those who made it grow may be gone while others are served.
+        // The clients that made it grow may have gone, while others are served.
         self.most_held = self.most_held.max(held);
         let has_grown_much = now.bytes > self.floor + HEAP_GROWN_BYTES;
         let was_let_go = self.most_held - held > HEAP_GROWN_BYTES && now.bytes > self.least + HEAP_GROWN_BYTES;
@@ -137,7 +137,7 @@ impl Heap {
         rests && (has_grown || may_have_freed) || is_much || is_again || self.rounds >= HEAP_ROUNDS_BUSY && has_grown
     }
 
-    /// It was asked, and this is what was left.
+    /// The heap was trimmed. `now` is what was left.
     fn trimmed(&mut self, now: Usage, held: u64) {
         let least = self.least.min(now.bytes);
         let gave_back = self.before.bytes > now.bytes + HEAP_KEPT_BYTES;
@@ -153,7 +153,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Looks at usages of so many ticks and mebibytes in turn; the rounds in which the heap was trimmed, and was left so large.
+    /// Looks at these usages in turn, each in ticks and MiB. Checks in which rounds the heap is trimmed, if each trim leaves `left` MiB.
     #[track_caller]
     fn check(rounds: &[(u64, u64)], left: u64, due: &[usize]) {
         let (mut heap, mut ticks, mut found) = (Heap::default(), 0, Vec::new());

@@ -23,7 +23,7 @@ impl Watch for OnFrontThreads {
     )]
     fn when_readable(&self, what: Awaited, then: Box<dyn FnOnce() + Send>) {
         let _entered = self.0.enter();
-        // Fails where the system watches no more descriptors.
+        // Fails if the system cannot watch more descriptors.
         let Ok(watching) = AsyncFd::with_interest(Watched(what), Interest::READABLE) else { return };
         tokio::spawn(watched(FrontEnd::Server, async move {
             // An error is for whoever reads.

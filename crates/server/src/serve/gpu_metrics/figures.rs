@@ -1,4 +1,4 @@
-//! Which figures of a GPU are shown, and which are no longer asked for?
+//! Which figures of a GPU are shown, and which are no longer measured?
 
 /// Failures in a row after which a figure is dropped, as in Triton.
 pub(super) const FAILURES_MAX: u32 = 3;
