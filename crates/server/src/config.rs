@@ -59,8 +59,7 @@ pub fn main(words: &[String]) -> ExitCode {
     }
 }
 
-/// The flags of the command line with those of the environment and of the file that they do not override, and what the log should
-/// say about variables.
+/// The flags of the command line, and those of the environment and of the file that they do not override. Also the log lines about variables.
 pub fn complete(given: Vec<Given>) -> Result<(Vec<Given>, Vec<String>), String> {
     let text = |word: OsString| word.to_string_lossy().into_owned();
     let (variables, notes) = environment::read(std::env::vars_os().map(|(name, value)| (text(name), text(value))))?;
@@ -70,7 +69,7 @@ pub fn complete(given: Vec<Given>) -> Result<(Vec<Given>, Vec<String>), String> 
     Ok((merge([given, variables, filed]), notes))
 }
 
-/// A fault of the settings, with the place of the value where it did not stand on the command line.
+/// A fault of the settings, with the place of the value if that is not the command line.
 pub fn locate(error: &SettingsError, given: &[Given]) -> String {
     if let SettingsError::Value(bad) = error
         && let Some(Given { origin, .. }) = given.iter().rfind(|given| given.flag.name == bad.flag)
@@ -81,7 +80,7 @@ pub fn locate(error: &SettingsError, given: &[Given]) -> String {
     error.to_string()
 }
 
-/// Of each setting the values of the highest place that gives it: lists are replaced, not joined.
+/// For each setting, the values from the highest place that sets it: lists are replaced, not joined.
 fn merge(places: [Vec<Given>; 3]) -> Vec<Given> {
     let all: Vec<Given> = places.into_iter().flatten().collect();
     let rank_of =
@@ -91,7 +90,7 @@ fn merge(places: [Vec<Given>; 3]) -> Vec<Given> {
     highest.filter(|one| !is_off(one)).cloned().collect()
 }
 
-/// The flag that a setting of this name is, or why there is none.
+/// The flag for a setting of this name, or why there is none.
 fn find(name: &str) -> Result<&'static Flag, String> {
     if name == "help" {
         return Err("'help' is no setting".to_owned());
@@ -117,8 +116,8 @@ fn check(path: &str) -> Result<String, String> {
     Ok(lines.join("\n") + "\n")
 }
 
-/// The settings, or all that is wrong with them. A value that is no legal one is left out to see the others; settings that contradict each other are the
-/// last that is said, because what was left out may be why.
+/// The settings, or all their faults. Invalid values are left out in order to find the others. A contradiction between settings is reported last,
+/// because it may follow from the values that were left out.
 fn read_all(given: &[Given]) -> Result<Settings, Vec<String>> {
     let (mut given, mut faults) = (given.to_vec(), Vec::new());
     loop {

@@ -98,7 +98,7 @@ pub struct Settings {
     pub strict_readiness: bool,
     /// `--backend-config`: backend (empty for all), key, value.
     pub backend_config: Vec<(String, String, String)>,
-    /// Where compiled backends are; `None` for Triton's own place, whose backends win over none that is built in.
+    /// Where compiled backends are; `None` for Triton's default directory, whose backends replace no built-in ones.
     pub backend_directory: Option<PathBuf>,
     /// Library of ONNX Runtime.
     pub onnxruntime_library: Option<PathBuf>,
@@ -471,7 +471,7 @@ fn backend_config(values: &Values<'_>) -> Result<Vec<(String, String, String)>, 
             reason: format!("--{FLAG} option format is '{FORMAT}'. Got {value}"),
         };
         let (key, value) = sides(setting, '=').ok_or_else(wrong)?;
-        // Of a model that fails for it nobody would learn which flag it was.
+        // If a model failed because of it, its error would not name the flag.
         if key == nerite_isolated::SETTING && matches!(backend, "" | "onnxruntime") {
             let refused = |allowed| bad(FLAG, format!("'{key}' is '{value}'; {allowed}"));
             nerite_isolated::check_setting(value).map_err(refused)?;

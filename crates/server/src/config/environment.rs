@@ -1,22 +1,22 @@
-//! Which settings does the environment give?
+//! Which settings are in the environment?
 //!
-//! `NERITE_HTTP_PORT` is `--http-port`. Flags that may be given several times have one value a line. Other variables that begin so
-//! belong to others (Kubernetes makes NERITE_SERVICE_HOST of a service called nerite), and are passed over.
+//! `NERITE_HTTP_PORT` is `--http-port`. Flags that may be given several times have one value per line. Other variables with this prefix are ignored,
+//! because other programs set them (Kubernetes sets NERITE_SERVICE_HOST for a service called nerite).
 
 use nerite_config::nearest;
 
 use crate::flags::{FLAGS, Given, Origin, Takes, bool_of};
 
 const PREFIX: &str = "NERITE_";
-/// The value of a flag without one that a variable turns off.
+/// The value of a flag that takes no value, if a variable turns it off.
 pub(super) const OFF: &str = "false";
-/// How the addresses begin that Kubernetes puts into `NERITE_HTTP_PORT` for a service called nerite-http.
+/// The prefixes of the addresses that Kubernetes puts into `NERITE_HTTP_PORT` for a service called nerite-http.
 const ADDRESSES: [&str; 3] = ["tcp://", "udp://", "sctp://"];
-/// Variables that are no settings of a server, and are no slips either.
+/// Known variables that are not settings of a server.
 const OTHERS: [&str; 5] =
     ["NERITE_BIN", "NERITE_EXAMPLES", "NERITE_SERVER_UID", "NERITE_SERVICE_PORT", "NERITE_SERVICE_PORT_HTTP"];
 
-/// The flags that variables give, and what to say about variables that are nearly one.
+/// The flags that variables set, and hints about variables that are probably misspelt.
 pub(super) fn read(variables: impl Iterator<Item = (String, String)>) -> Result<(Vec<Given>, Vec<String>), String> {
     let mut variables: Vec<_> = variables.filter(|(name, _)| name.starts_with(PREFIX)).collect();
     variables.sort();
@@ -26,7 +26,7 @@ pub(super) fn read(variables: impl Iterator<Item = (String, String)>) -> Result<
             notes.extend(typo_hint(&name));
             continue;
         };
-        // An empty variable is how a shell or a compose file says "not given".
+        // In a shell or a compose file, an empty variable means "not given".
         if text.is_empty() || is_address_of_service(&text) {
             continue;
         }
@@ -36,7 +36,7 @@ pub(super) fn read(variables: impl Iterator<Item = (String, String)>) -> Result<
             Takes::Value(_) => vec![&text],
             Takes::Nothing => match bool_of(&text) {
                 Some(true) => vec![""],
-                // It overrides the file, and is left out once it has.
+                // It overrides the file, and is removed afterwards.
                 Some(false) => vec![OFF],
                 None => return Err(format!("{name}: {}: 'true' or 'false', and not '{text}'", flag.name)),
             },
@@ -46,7 +46,7 @@ pub(super) fn read(variables: impl Iterator<Item = (String, String)>) -> Result<
     Ok((given, notes))
 }
 
-/// Whether Kubernetes made the variable, for a service whose name begins as ours.
+/// Whether Kubernetes made the variable, for a service whose name begins with nerite.
 pub fn is_address_of_service(text: &str) -> bool {
     ADDRESSES.iter().any(|begin| text.starts_with(begin))
 }
@@ -56,7 +56,7 @@ fn variable_of(flag: &str) -> String {
     format!("{PREFIX}{}", flag.replace('-', "_").to_ascii_uppercase())
 }
 
-/// What to say about a variable that is no setting, if it is nearly one.
+/// A hint about a variable that is not a setting, if its name is near to one.
 fn typo_hint(name: &str) -> Option<String> {
     if OTHERS.contains(&name) {
         return None;

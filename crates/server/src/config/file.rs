@@ -5,7 +5,7 @@
 //! http-port = 9000
 //! ```
 //!
-//! Keys are the names of flags. All faults of a file are told at once.
+//! Keys are the names of flags. All faults of a file are reported at once.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};

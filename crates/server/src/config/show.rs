@@ -38,7 +38,7 @@ fn line(flag: &Flag, given: &[&Given]) -> String {
     format!("{name} = {shown}  # {}\n", last.origin)
 }
 
-/// The default as the usage says it, where that is a value and no more: one that means something else when it is given says so.
+/// The default in the usage, if it is only a value. If the value would mean something else when given, the usage has a longer text.
 fn default_of(flag: &Flag) -> Option<&'static str> {
     let (_, rest) = flag.about.split_once("Default is ")?;
     let end = rest.find(". ").or_else(|| rest.strip_suffix('.').map(str::len)).unwrap_or(rest.len());
@@ -47,7 +47,7 @@ fn default_of(flag: &Flag) -> Option<&'static str> {
     (is_value && default != "none").then(|| default.trim_matches('\''))
 }
 
-/// A value as TOML: numbers and truth values as they are, where the flag is one.
+/// A value as TOML: without quotation marks if the flag takes a number or a truth value.
 fn value(flag: &Flag, text: &str) -> String {
     let is_plain = match flag.takes {
         Takes::Value("<integer>" | "<float>") => text.parse::<i64>().is_ok_and(|number| number.to_string() == text),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The places where settings come from; a later one wins over those before it.
+/// The places where settings come from. A later one overrides those before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A line of a file of settings.

@@ -1,6 +1,6 @@
-//! What does an operator read whose flags are refused?
+//! What does an operator read if flags are refused?
 //!
-//! Triton prints its whole usage with every error. `nerite serve` prints the error alone: behind a hundred lines nobody finds it.
+//! Triton prints its whole usage with every error. `nerite serve` prints only the error, because nobody finds it behind a hundred lines.
 
 use nerite_config::nearest;
 
@@ -29,7 +29,7 @@ impl Command {
         }
     }
 
-    /// What to print for flags whose values do not hold.
+    /// The text for flags with invalid values.
     pub fn refuse_values(self, error: impl std::fmt::Display) -> String {
         let text = error.to_string();
         match self {

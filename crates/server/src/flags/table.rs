@@ -17,7 +17,7 @@ pub enum Takes {
 pub enum Honour {
     /// What it says.
     Yes,
-    /// Nothing, and nothing is missed: it tunes a part that this server does not have.
+    /// Nothing: it tunes a part that this server does not have, so nothing is lost.
     Accepted,
 }
 
@@ -36,7 +36,7 @@ pub struct Flag {
     pub about: &'static str,
 }
 
-/// Flags of which each value counts. Of the others the last one does.
+/// Flags of which all values count. For the others only the last value counts.
 pub const REPEATED: [&str; 15] = [
     "model-repository",
     "model-store",
@@ -68,7 +68,7 @@ impl Flag {
         REPEATED.contains(&self.name)
     }
 
-    /// The setting that it gives: where two flags say the same, the newer one's name.
+    /// The setting that it sets. If two flags mean the same, it is the name of the newer one.
     pub fn setting(&self) -> &'static str {
         SAME.iter().find(|(old, _)| *old == self.name).map_or(self.name, |(_, new)| new)
     }

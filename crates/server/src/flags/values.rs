@@ -19,7 +19,7 @@ pub struct BadValue {
     pub reason: String,
 }
 
-/// The flags given, asked by name. A flag given twice means its last value, where only one makes sense.
+/// The given flags, by name. If a flag takes one value and is given twice, the last value counts.
 pub struct Values<'g>(pub &'g [Given]);
 
 impl<'g> Values<'g> {
@@ -95,7 +95,7 @@ impl<'g> Values<'g> {
     pub fn time_limit(&self, name: &'static str, default: Duration) -> Result<Option<Duration>, BadValue> {
         let seconds = self.float(name, default.as_secs_f64())?;
         if !(0.0..=SECONDS_MAX as f64).contains(&seconds) {
-            // As the operator would write it: without its zeros where it has many.
+            // `{:?}` shows a large number with an exponent, not with many zeros.
             return Err(bad(name, format!("a time is 0 to {SECONDS_MAX} seconds. Got {seconds:?}")));
         }
         let time = Duration::from_secs_f64(seconds);
@@ -127,7 +127,7 @@ impl<'g> Values<'g> {
     }
 }
 
-/// What stands on both sides of the first separator, if neither is empty. A variable of the shell that is not set leaves an empty side.
+/// The texts on both sides of the first separator, if neither is empty. A shell variable that is not set leaves an empty side.
 pub fn sides(text: &str, separator: char) -> Option<(&str, &str)> {
     text.split_once(separator).filter(|(left, right)| !left.is_empty() && !right.is_empty())
 }

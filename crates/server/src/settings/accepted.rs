@@ -1,6 +1,6 @@
-//! Do the flags that do nothing here have values that Triton would take?
+//! Do the flags without an effect here have values that Triton would accept?
 //!
-//! A command line that Triton refuses is mistyped, whatever its flags do here.
+//! A command line that Triton refuses has a mistake, even if the flag has no effect here.
 
 use super::SettingsError;
 use crate::flags::{FLAGS, Honour, Takes, Values, bad};

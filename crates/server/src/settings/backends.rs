@@ -1,8 +1,8 @@
-//! Which settings of backends are there, and which would do nothing?
+//! Which settings do backends have, and which would have no effect?
 
 use nerite_config::nearest;
 
-/// Settings that Triton's backend of that name has, or this one: what Triton's has may do nothing here, and is no mistake.
+/// Settings of Triton's backend of that name, and of this server's. Triton's settings may have no effect here, but are no mistake.
 const KNOWN: [(&str, &[&str]); 2] = [
     (
         "onnxruntime",
@@ -60,8 +60,8 @@ const KNOWN: [(&str, &[&str]); 2] = [
 const OF_ALL: [&str; 4] =
     ["auto-complete-config", "backend-directory", "default-max-batch-size", "min-compute-capability"];
 
-/// What the log should say about settings, each as (backend, key, value), that the built-in backends do not know. Compiled backends are
-/// asked by nobody.
+/// Log lines about settings that the built-in backends do not know. Each setting is (backend, key, value). Settings of compiled backends are not
+/// checked.
 pub(super) fn unknown(settings: &[(String, String, String)]) -> Vec<String> {
     let mut notes = Vec::new();
     for (backend, key, _) in settings {

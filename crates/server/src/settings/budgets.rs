@@ -5,7 +5,7 @@ use nerite_budget::limits::LIGHT_BYTES_MAX;
 
 use crate::flags::{BadValue, Values, bad};
 
-/// The budgets that were chosen, the rest for a server that may have `memory` bytes.
+/// The budgets that the operator set, and defaults for the others, for a server that may have `memory` bytes.
 pub(super) fn budgets(values: &Values<'_>, memory: u64) -> Result<Limits, BadValue> {
     let budget = |flag| match values.bytes_if_given(flag)? {
         Some(bytes) if bytes < LIGHT_BYTES_MAX => {

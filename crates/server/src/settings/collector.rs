@@ -1,6 +1,6 @@
 //! Which collector of OpenTelemetry gets spans, and how?
 //!
-//! Flags decide, then the variables that OpenTelemetry's own libraries read, then Triton's defaults.
+//! Flags come first, then the variables that OpenTelemetry's own libraries read, then Triton's defaults.
 
 use nerite_api::SpanConfig;
 
@@ -9,7 +9,7 @@ use crate::flags::{BadValue, bad};
 /// What is appended to an endpoint of all signals.
 const TRACES_PATH: &str = "/v1/traces";
 
-/// The settings of `opentelemetry,<key>=<value>`, completed by variables, and what the log should say of them.
+/// The settings of `opentelemetry,<key>=<value>`, completed by variables, and log lines about them.
 pub(super) fn collector(
     flag: &'static str,
     given: &[(&str, &str)],

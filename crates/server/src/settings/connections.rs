@@ -8,10 +8,10 @@ use nerite_listen::{ConnectionLimits, HANDSHAKE_MAX, TimeLimits};
 use super::SettingsError;
 use crate::flags::{Values, bad};
 
-/// A gRPC connection without calls is asked to end after so long, unless it is said. Clients connect again by themselves.
+/// The default time after which a gRPC connection without calls is asked to end. Clients connect again by themselves.
 const GRPC_IDLE_TIMEOUT: Duration = Duration::from_hours(1);
 
-/// What binds connections.
+/// The limits on connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Connections {
     /// Connections that may be open, if the operator said how many.
@@ -29,7 +29,7 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// What the log should say of a limit per peer that is beyond all places which a process of so many descriptors has.
+    /// The log line about a limit per peer that exceeds all connections of a process with this many descriptors.
     pub fn warning(&self, descriptors: u64) -> Option<String> {
         let (asked, limits) = (self.per_peer_max?, self.limits(descriptors));
         (asked > limits.all_max).then(|| {
@@ -40,7 +40,7 @@ impl Connections {
         })
     }
 
-    /// How many connections there may be in a process that may have so many descriptors.
+    /// How many connections a process with this many descriptors may have.
     pub fn limits(&self, descriptors: u64) -> ConnectionLimits {
         let all_max = self.all_max.unwrap_or(ConnectionLimits::for_descriptors(descriptors).all_max);
         let per_peer_max = self.per_peer_max.unwrap_or(all_max / 2).clamp(1, all_max);

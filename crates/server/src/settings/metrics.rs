@@ -19,7 +19,7 @@ const TLS: TlsFlags = TlsFlags {
 /// The quantiles of summaries, unless `summary_quantiles` says others.
 const QUANTILES: [f64; 5] = [0.5, 0.9, 0.95, 0.99, 0.999];
 
-/// The metrics' side. Of a setting that is given twice the last value counts, and settings that Triton does not know do nothing there either.
+/// Reads the settings of the metrics. If a setting is given twice, the last value counts. As in Triton, unknown settings are ignored.
 pub(super) fn metrics(values: &Values<'_>, address: &str) -> Result<Metrics, SettingsError> {
     let config = values.pairs(FLAG, '=', "<setting>=<value>")?;
     if let Some(value) = values.all(FLAG).find(|value| value.split_once('=').is_some_and(|(key, _)| key.contains(',')))
@@ -34,7 +34,7 @@ pub(super) fn metrics(values: &Values<'_>, address: &str) -> Result<Metrics, Set
         port: values.int("metrics-port", 8002)?,
         cpu: values.bool("allow-cpu-metrics", true)?,
         gpu: values.bool("allow-gpu-metrics", true)?,
-        // Below 0 and beyond all numbers it is the nearest that there is.
+        // A value out of range becomes the nearest valid one.
         interval_ms: values.float("metrics-interval-ms", 2000.0)? as u64,
         counter_latencies: is_on("counter_latencies", true),
         latencies: LatencyMetrics {
@@ -45,12 +45,12 @@ pub(super) fn metrics(values: &Values<'_>, address: &str) -> Result<Metrics, Set
     })
 }
 
-/// The files that secure the metrics port, and the page at whichever port it is.
+/// The certificates of the metrics port, and of the page's own port.
 pub(super) fn tls(values: &Values<'_>) -> Result<Option<TlsFiles>, SettingsError> {
     tls_files(values, &TLS)
 }
 
-/// `0.5:0.05,0.9:0.01`. The errors are Triton's to keep: what is kept here is as exact for every quantile.
+/// `0.5:0.05,0.9:0.01`. The allowed errors are checked, but have no effect: all quantiles are equally exact here.
 fn quantiles(text: &str) -> Result<Vec<f64>, BadValue> {
     let one = |pair: &str| {
         let (quantile, error) = pair.split_once(':')?;

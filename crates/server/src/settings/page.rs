@@ -1,4 +1,4 @@
-//! Where is the page for browsers, and whose calls does it take?
+//! Where is the page for browsers, and whose calls does it accept?
 
 use nerite_listen::TlsFiles;
 use nerite_page::Callers;
@@ -6,9 +6,9 @@ use nerite_page::Callers;
 use super::{FrontEndSettings, SettingsError};
 use crate::flags::Values;
 
-/// The address of a port of the page's own, where only its port is given.
+/// The address of the page's own port, if only the port is given.
 const ADDRESS: &str = "127.0.0.1";
-/// Its port, where only its address is given: the one after those of Triton.
+/// The page's own port, if only the address is given: the one after those of Triton.
 const PORT: u16 = 8003;
 
 /// The page for browsers.
@@ -16,7 +16,7 @@ const PORT: u16 = 8003;
 pub struct Ui {
     /// A port of its own; `None` for that of the metrics.
     pub own_port: Option<(String, u16)>,
-    /// What secures the port of its own: the files of the metrics port, also where there is none.
+    /// The certificates of its own port: the files for the metrics port, even if there is no metrics port.
     pub own_tls: Option<TlsFiles>,
     /// Names under which it is opened.
     pub hosts: Vec<String>,
@@ -24,8 +24,8 @@ pub struct Ui {
     pub callers: Callers,
 }
 
-/// What the flags say. At the metrics port the page is no second door: where not all users of this host can call over HTTP, because it is off or asks
-/// for certificates, the page takes the operator's calls only.
+/// Reads the flags. At the metrics port the page must not get around the rules for HTTP. If HTTP is off or requires certificates, not all users of
+/// this host can call over HTTP, so the page accepts only the operator's calls.
 pub(super) fn ui(values: &Values<'_>, http: Option<&FrontEndSettings>) -> Result<Option<Ui>, SettingsError> {
     let has_own = values.has("ui-address") || values.has("ui-port");
     let has_metrics = values.bool("allow-metrics", true)?;

@@ -7,7 +7,7 @@ use crate::flags::{Values, bad, sides};
 
 const FLAG: &str = "host-policy";
 
-/// The settings by the name of their policy. Of a setting that is given twice the last value counts.
+/// The settings by the name of their policy. If a setting is given twice, the last value counts.
 pub(super) fn policies(values: &Values<'_>) -> Result<HostPolicies, SettingsError> {
     let mut policies = HostPolicies::default();
     for value in values.all(FLAG) {

@@ -1,10 +1,10 @@
-//! How many requests may wait for a model, and from how many on does it start?
+//! How many requests may wait for a model, and how many must wait before it starts?
 
 use nerite_engine::QueueLimits;
 
 use crate::flags::{BadValue, Values, bad};
 
-/// Tests written for Triton set it, to have requests wait until they are as many.
+/// Tests that were written for Triton set it, so that requests wait until there are this many.
 pub const DELAY_SCHEDULER: &str = "TRITONSERVER_DELAY_SCHEDULER";
 /// The same for requests of sequences that have no slot.
 pub const BACKLOG_DELAY_SCHEDULER: &str = "TRITONSERVER_BACKLOG_DELAY_SCHEDULER";
@@ -16,7 +16,7 @@ pub struct Delays<'d> {
     pub backlog: Option<&'d str>,
 }
 
-/// What in `delays` is no number counts as 0, as in Triton.
+/// A value in `delays` that is not a number counts as 0, as in Triton.
 pub(super) fn queues(values: &Values<'_>, delays: Delays<'_>) -> Result<QueueLimits, BadValue> {
     let requests_max = values.int("queue-requests-max", QueueLimits::default().requests_max)?;
     if requests_max == 0 {

@@ -1,4 +1,4 @@
-//! Which objects may a client register, and which regions does it reach?
+//! Which objects may a client register, and which regions can it use?
 
 use nerite_api::{RegionRules, ShmScope, ShmTrust};
 

@@ -12,7 +12,7 @@ const TRITON: &str = "triton";
 /// Spans for a collector.
 const OPENTELEMETRY: &str = "opentelemetry";
 
-/// The settings, and what the log should say of them.
+/// The settings, and log lines about them.
 pub(super) fn tracing(values: &Values<'_>) -> Result<(TraceConfig, Vec<String>), SettingsError> {
     let mut config = deprecated(values)?;
     let (mut is_off, mut has_spans, mut spans) = (false, false, Vec::new());
@@ -38,7 +38,7 @@ pub(super) fn tracing(values: &Values<'_>) -> Result<(TraceConfig, Vec<String>),
     if is_off {
         config.levels = TraceLevels::default();
     }
-    // Read in every mode, so that what is wrong is told.
+    // Read in every mode, so that faults are reported.
     let (collector, mut notes) = collector(FLAG, &spans, |name| std::env::var(name).ok())?;
     if !has_spans {
         return Ok((config, Vec::new()));
