@@ -1,4 +1,4 @@
-//! What does a newcomer see in the first half minute?
+//! What does the demo show a new user in half a minute?
 //!
 //! ```text
 //!   nerite demo ──spawns──► nerite serve examples/models      two processes, as in real use
@@ -6,7 +6,7 @@
 //!        └── classify, measure ─────┘  through shared memory and inline, over HTTP and gRPC
 //! ```
 //!
-//! The demo itself is a client like any other: it shares nothing with the server it starts but the regions it registers.
+//! The demo itself is a client like any other: it shares only the regions that it registers with the server that it starts.
 
 mod batches;
 mod beside;
@@ -196,7 +196,7 @@ async fn demonstrate(exit: bool, examples: Option<PathBuf>) -> Result<(), DemoEr
     };
     tokio::select! {
         done = whole => done,
-        // A Ctrl-C at a terminal reaches the server as well; dropping it ends it wherever the signal came from.
+        // A Ctrl-C at a terminal reaches the server as well. For other signals, dropping the server ends it.
         told = told_to_end() => told.map_err(|reason| DemoError::System { what: "cannot wait for signals", reason }),
     }
 }

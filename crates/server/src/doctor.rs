@@ -6,8 +6,7 @@
 //!   the interpreter, started ─ python ─────► Verdict ───┘
 //! ```
 //!
-//! Facts are gathered in one place and judged by functions that touch nothing, so that each verdict is tested without the machine
-//! that deserves it.
+//! One place gathers the facts. Pure functions judge them, so each verdict is tested without a machine that has the fault.
 
 mod client;
 mod facts;
@@ -73,7 +72,7 @@ pub fn main(words: &[String]) -> ExitCode {
     if verdict::failed(&sections) > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// How long the interpreter may take to say what it is; what a model would have.
+/// How long the interpreter may take to answer: as long as for a model.
 const PYTHON_MAX: Duration = Duration::from_secs(30);
 
 /// What the operator asks.

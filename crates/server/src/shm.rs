@@ -104,7 +104,7 @@ async fn ask(asked: &CommandLine) -> Result<(Server, Told), String> {
     }
 }
 
-/// Says who is asked before anything comes of it: on one host there may be several servers, and one way leads to one.
+/// Prints which server is asked before the call is made, because a host may have several servers.
 fn name(asked: &CommandLine, server: &Server) {
     if !asked.json {
         eprintln!("nerite shm: {}", plain(&show::server(server)));

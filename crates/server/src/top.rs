@@ -45,7 +45,7 @@ The token in NERITE_TOKEN is sent to the URL; it needs the scope 'read'.
 /// Shorter intervals would mostly measure this program.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 const INTERVAL_MAX: Duration = Duration::from_hours(1);
-/// A server that does not answer within this is shown as one that does not.
+/// A server that takes longer to answer is shown as one that does not answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// The size of a look that is printed.
 const PRINTED: Size = Size { columns: 120, rows: usize::MAX };
@@ -131,7 +131,7 @@ fn look(runtime: &Runtime, client: &http::Client) -> Result<Sample, String> {
     told.map_err(|_| format!("the server does not answer within {ANSWER_WITHIN:?}"))?
 }
 
-/// Draws until somebody presses `q`. A server that goes away is waited for.
+/// Draws until somebody presses `q`. If the server ends, this waits until it is back.
 fn watch(asked: &CommandLine, runtime: &Runtime, client: &http::Client) -> Result<(), String> {
     // Whoever mistook the address learns it before the screen changes.
     let mut before = look(runtime, client)?;

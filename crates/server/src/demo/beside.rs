@@ -15,7 +15,7 @@ const SIZES: [usize; 3] = [64, 256 << 10, 4 << 20];
 const PATIENCE: Duration = Duration::from_mins(1);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const WAY_CHARS: usize = 32;
-/// Behind what a script printed that did not end well.
+/// The text after the output of a script that failed.
 const ENDED_EARLY: &str = "\nended early";
 
 /// One way to call a model, and its median time for each size in µs.

@@ -50,7 +50,7 @@ impl Server {
         Server::start_on(&std::env::current_exe().map_err(not_started)?, examples, free_ports).await
     }
 
-    /// The same with `program` on the ports that `pick` returns. It picks others if somebody else took one of them before the server did.
+    /// The same with `program` on the ports that `pick` returns. It picks other ports if another program took one of them before the server did.
     async fn start_on(
         program: &Path,
         examples: &Path,
@@ -180,7 +180,7 @@ fn is_port_taken(fault: &DemoError) -> bool {
     matches!(fault, DemoError::Server { log, .. } if log.contains("already in use"))
 }
 
-/// Three ports nobody listens on. Somebody else may take one before the server does; then it says so and ends.
+/// Three ports on which no process listens. Another program may take one before the server does. Then the server reports that and ends.
 fn free_ports() -> io::Result<[u16; 3]> {
     let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0"));
     let mut ports = [0; 3];
@@ -259,7 +259,7 @@ mod tests {
                 Ok([port, 1, 2])
             };
             let server = runtime.block_on(Server::start_on(&program, &examples, pick));
-            // Another test that starts a process may have the program open for writing until that process runs.
+            // A process that another test starts may have the program open for writing until it executes its own program.
             let is_busy = |reason: &io::Error| reason.kind() == io::ErrorKind::ExecutableFileBusy;
             if !matches!(&server, Err(DemoError::System { reason, .. }) if is_busy(reason)) {
                 break server;

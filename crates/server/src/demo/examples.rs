@@ -7,7 +7,8 @@ use super::DemoError;
 
 /// Where packages put them, from the folder of the program.
 const INSTALLED: &str = "../share/nerite/examples";
-/// Those of the sources this was built from. A release has them beside it, and where it was built would only make its bytes differ.
+/// The examples in the sources that this was built from. A release does not use them: it has its own, and the path would make its bytes depend on
+/// where it was built.
 const SOURCES: Option<&str> = match option_env!("NERITE_RELEASE") {
     Some(_) => None,
     None => Some(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples")),
@@ -18,7 +19,7 @@ pub(super) fn find(asked: Option<PathBuf>) -> Result<PathBuf, DemoError> {
     let named = asked.or_else(|| env::var_os("NERITE_EXAMPLES").map(PathBuf::from));
     let built = SOURCES.map(PathBuf::from);
     let usual = || ["examples".into()].into_iter().chain(installed()).chain(built).collect();
-    // Who names a folder wants that one, not another that happens to be there.
+    // If a folder is named, only that one is used.
     let candidates: Vec<PathBuf> = named.map_or_else(usual, |folder| vec![folder]);
     let whole = |folder: &&PathBuf| folder.join("models").is_dir() && folder.join("digits/samples.bin").is_file();
     if let Some(folder) = candidates.iter().find(whole) {

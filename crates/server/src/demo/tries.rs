@@ -11,7 +11,7 @@ pub(super) fn print(options: Option<&DemoOptions>, models: &Path) {
     let [http, metrics] = if let Some(options) = options {
         [host(&options.http_url), host(&options.metrics_url)]
     } else {
-        // This very program, which need not be on the path, and the models wherever the reader stands.
+        // The path of this program, which need not be in PATH, and of the models, from any current directory.
         let program = std::env::current_exe().unwrap_or_else(|_| "nerite".into());
         println!("\n  {} serve --model-repository {}", word(&program), word(models));
         ["localhost:8000".to_owned(), "localhost:8002".to_owned()]

@@ -89,7 +89,7 @@ fn pid_namespace(server: &Process, client: &Process, uses_cuda: bool) -> Verdict
     }
 }
 
-/// One verdict for all keys that are as they should be, and one for each that is not.
+/// One verdict for all good keys together, and one for each bad key.
 fn keys(server: &Process, client: &Client) -> Vec<Verdict> {
     let check = "client keys";
     let Some(keys) = &client.keys else {

@@ -17,7 +17,7 @@ pub(super) struct Facts {
     pub(super) socket: SocketPlace,
     /// What came of lending memory to oneself, as the server does.
     pub(super) lend: Probe,
-    /// What came of making a key and mapping it, as a client and the server do.
+    /// The result of making a key and mapping it, as a client and the server do.
     pub(super) key: Probe,
     pub(super) client: Option<Client>,
     pub(super) gpu: Gpu,
@@ -67,7 +67,7 @@ pub(super) struct FileSystem {
     pub(super) free_bytes: u64,
 }
 
-/// Variables that say which GPUs a process sees, as it was started with.
+/// The variables that say which GPUs a process sees, as they were at its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Visible {
     pub(super) cuda: Option<String>,
@@ -85,7 +85,7 @@ pub(super) enum Probe {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SocketPlace {
     pub(super) path: PathBuf,
-    /// Whether it is the default one, whose directory must be the user's alone.
+    /// Whether it is the default one. Its directory must be accessible only to the user.
     pub(super) is_default: bool,
     pub(super) answer: SocketAnswer,
     /// The directory it lies in.
@@ -98,7 +98,7 @@ pub(super) struct SocketPlace {
 pub(super) enum SocketAnswer {
     /// A server, of this process; `None` if that cannot be seen from here.
     Server { pid: Option<u32> },
-    /// Somebody whom clients of this user do not talk to.
+    /// A process of a user whom clients of this user do not trust.
     Untrusted { reason: String, cure: String },
     /// The system's words.
     None { reason: String },
@@ -144,7 +144,7 @@ pub(super) struct Gpu {
     /// The kernel module's version.
     pub(super) driver: Option<String>,
     pub(super) library: Option<Library>,
-    /// Sorted by bus, which is the order that `nvidia-smi` counts in.
+    /// Sorted by bus, as in `nvidia-smi`.
     pub(super) cards: Vec<Card>,
 }
 

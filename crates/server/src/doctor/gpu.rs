@@ -122,7 +122,7 @@ fn visible(cards: &[Card], visible: &Visible) -> Uuids {
     let given = match visible.nvidia.as_deref().map(str::trim) {
         None | Some("" | "all") => all,
         Some("none" | "void") => Uuids::new(),
-        // Within the container the list is cut already, and its numbers are the host's.
+        // Within the container only the chosen cards are visible, and the numbers in this variable are the host's.
         Some(list) => choose(&all, list, true),
     };
     match visible.cuda.as_deref() {

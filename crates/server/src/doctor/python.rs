@@ -7,7 +7,7 @@ use super::verdict::{Verdict, fails, holds, note};
 /// Where the environment itself is at fault.
 const CURE: &str = "mend the environment, or name another one; docs/python.md says what it must be";
 
-/// The verdict on what was found. Whoever did not ask for it may have no Python models.
+/// The verdict on what was found. A user who did not ask for it may have no Python models.
 pub(super) fn judge(found: Result<PythonFound, NoPython>, is_asked: bool) -> Verdict {
     let check = "python";
     match found {
@@ -21,7 +21,7 @@ pub(super) fn judge(found: Result<PythonFound, NoPython>, is_asked: bool) -> Ver
     }
 }
 
-/// The verdict on what would hold a model in a sandbox, which nobody need have.
+/// The verdict on what a sandbox could enforce here. Sandboxes are optional.
 pub(super) fn judge_sandbox(probed: Result<String, String>) -> Verdict {
     let check = "sandbox";
     match probed {

@@ -59,7 +59,7 @@ struct Options {
 }
 
 impl CommandLine {
-    /// Reads the words after `shm`; `None` where help is asked for.
+    /// Reads the words after `shm`; `None` if they ask for help.
     pub(super) fn read(words: &[String]) -> Result<Option<CommandLine>, String> {
         let Some(options) = Options::read(words)? else { return Ok(None) };
         let Options { socket, server_uid, http, certificates, session, all, json, words } = options;

@@ -19,7 +19,7 @@ enum Stands {
     Hidden,
 }
 
-/// Opens a session; the error says where it was looked for and what to do.
+/// Opens a session; the error says where the socket was expected and what to do.
 pub(super) async fn connect(path: &Path, server_uid: Option<u32>) -> Result<Session, String> {
     let options = SessionOptions::default().operator();
     let options = match server_uid {

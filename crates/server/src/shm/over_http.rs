@@ -79,8 +79,8 @@ async fn drop_one(client: &http::Client, name: &str) -> Result<Told, String> {
     Ok(Told::DroppedSilently { what: format!("region '{name}'") })
 }
 
-/// The text that clients write as `name` in a path, where it is the one way to write it. Servers of this protocol keep
-/// escapes as part of a name: what is listed as `a%20b` is reached by asking for `a b`, and `a b` is not reached at all.
+/// The text that clients write as `name` in a path, if only that text is written so. Servers of this protocol keep escapes as part of a name: a
+/// request for `a b` finds the region that is listed as `a%20b`, and no request finds a region called `a b`.
 fn unquoted(name: &str) -> Option<String> {
     let (mut bytes, mut rest) = (Vec::new(), name.as_bytes());
     while let [first, tail @ ..] = rest {

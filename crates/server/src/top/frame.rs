@@ -15,18 +15,18 @@ pub(super) struct Size {
     pub(super) rows: usize,
 }
 
-/// Rows of regions and of sessions that are shown at least, if there are so many.
+/// The fewest rows of regions and of sessions that are shown, if there are that many.
 const LISTED_MIN: usize = 4;
 /// Headings and empty lines around the three lists, and the last line.
 const LINES_BESIDE: usize = 10;
-/// A column of a list becomes this narrow, at least, before others are left out.
+/// Columns become narrower down to this width. Only then columns are left out.
 const COLUMN_MIN: usize = 20;
 const GAP: &str = "  ";
 const NONE: &str = "-";
 
 /// The lines of one look. Rates are those since `before`.
 pub(super) fn frame(url: &str, before: Option<&Sample>, now: &Sample, size: Size) -> Vec<String> {
-    // The last column stays empty: what follows a character there is done in another line by some terminals.
+    // The last column stays empty: after a character there, some terminals continue in the next line.
     let columns = size.columns.saturating_sub(1);
     let mut lines = head_lines(head(url, before, now), columns, size.rows);
     let models = models(before, now);
@@ -85,7 +85,7 @@ fn head(url: &str, before: Option<&Sample>, now: &Sample) -> Vec<Vec<String>> {
     ]
 }
 
-/// The first lines as a terminal has room for them: in more lines if it is narrow, but not in place of the lists.
+/// The first lines. If the terminal is narrow they are wrapped, unless that would leave no room for the lists.
 fn head_lines(head: Vec<Vec<String>>, columns: usize, rows: usize) -> Vec<String> {
     let whole: Vec<String> = head.iter().map(|parts| parts.join(GAP)).collect();
     let lines: Vec<String> = head.into_iter().flat_map(|parts| wrapped(parts, columns)).collect();
@@ -107,7 +107,7 @@ fn wrapped(parts: Vec<String>, columns: usize) -> Vec<String> {
     lines
 }
 
-/// Bytes copied a second, by reason, where there were any. The first says what the numbers are.
+/// Bytes copied per second, for each reason that had any. The first entry says what the numbers are.
 fn copies(before: Option<&Sample>, now: &Sample) -> Vec<String> {
     const FAMILY: &str = "nerite_copied_bytes_total";
     let copied = now.numbers.family(FAMILY).filter_map(|(reason, _)| {
@@ -143,7 +143,7 @@ fn models(before: Option<&Sample>, now: &Sample) -> Vec<Vec<String>> {
         let ready = || if numbers.ready > 0.0 { "ready" } else { "not ready" }.to_owned();
         let runs = late(name, |model| model.runs);
         vec![
-            // Identifiers of models of the same name differ in their repositories' ends.
+            // Identifiers of models of the same name differ at the end of the repositories' paths.
             if name.contains("::") { cell_end(name) } else { cell(name) },
             states.get(name).cloned().unwrap_or_else(ready),
             number(requests),
@@ -252,7 +252,8 @@ fn section(lines: &mut Vec<String>, what: &str, heading: &[&str], rows: &[Vec<St
     }
 }
 
-/// The widths of the columns that are shown. The widest become narrower first; then the last ones are left out, because half a number misleads.
+/// The widths of the columns that are shown. The widest become narrower first. Then the last ones are left out, because a part of a number would
+/// mislead.
 fn fitted(mut widths: Vec<usize>, columns: usize) -> Vec<usize> {
     let needed = |widths: &[usize]| widths.iter().sum::<usize>() + GAP.len() * widths.len().saturating_sub(1);
     while needed(&widths) > columns {
@@ -266,7 +267,7 @@ fn fitted(mut widths: Vec<usize>, columns: usize) -> Vec<usize> {
     widths
 }
 
-/// A cell in so many columns. Of an identifier of a repository's model the end is what tells it from others.
+/// A cell in this many columns. Of a model's identifier the end is kept, because identifiers differ there.
 fn shortened(cell: &str, width: usize) -> String {
     let length = cell.chars().count();
     if length <= width {
@@ -279,7 +280,7 @@ fn shortened(cell: &str, width: usize) -> String {
     format!("{}…", cell.chars().take(kept).collect::<String>())
 }
 
-/// What a number grew by a second. `None` without a look before; 0 where a counter went back, which is that of another process.
+/// How much a number grew per second. `None` without an earlier sample; 0 if the counter is lower now, because it belongs to another process.
 fn since(before: Option<&Sample>, now: &Sample, of: impl Fn(&Numbers) -> f64) -> Option<f64> {
     let before = before?;
     let seconds = now.at.duration_since(before.at).as_secs_f64();

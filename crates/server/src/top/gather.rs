@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use super::metrics::Numbers;
 
-/// What somebody hears who asks at another port.
+/// The error for a port that has no metrics.
 const NO_METRICS: &str = "what answers there has no metrics; give the metrics port of a server with --url";
 
-/// What was told at one time.
+/// The server's answers at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) at: Instant,
@@ -20,14 +20,14 @@ pub(super) struct Sample {
     pub(super) page: Option<Page>,
 }
 
-/// What only the page tells.
+/// What only the page shows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Page {
-    /// Who asks whom.
+    /// A description of the visitor and the server.
     pub(super) visitor: Value,
-    /// Versions of models with their states; null where the visitor may not see them.
+    /// Versions of models with their states; null if the visitor may not see them.
     pub(super) models: Value,
-    /// Regions, sessions and leases; null where the visitor may not see them.
+    /// Regions, sessions and leases; null if the visitor may not see them.
     pub(super) memory: Value,
 }
 
@@ -51,7 +51,7 @@ pub(super) async fn gather(client: &Client) -> Result<Sample, String> {
     Ok(Sample { at: Instant::now(), numbers, page })
 }
 
-/// Null where the server refuses, or has no page: an empty text then.
+/// Null if the server refuses the call, or has no page and answers with an empty text.
 async fn json(client: &Client, path: &str) -> Value {
     let told = client.page(path).await;
     told.ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()

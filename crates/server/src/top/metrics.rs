@@ -30,11 +30,11 @@ pub(super) struct ModelNumbers {
 pub(super) struct Numbers {
     /// By the identifier of the model: its name, or with `--model-namespacing` its repository and its name.
     pub(super) models: BTreeMap<String, ModelNumbers>,
-    /// Those of no model, by name, and by the one label that they have, as `name.label`.
+    /// Numbers that belong to no model, by name; those with one label as `name.label`.
     pub(super) others: BTreeMap<String, f64>,
 }
 
-/// Labels that tell the samples of a family apart, where there is one.
+/// Labels by which the samples of a family differ, if it has one of these.
 const KINDS: [&str; 3] = ["reason", "kind", "state"];
 
 impl Numbers {

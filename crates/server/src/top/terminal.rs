@@ -54,7 +54,7 @@ impl Terminal {
         told.map_or(USUAL, |size| Size { columns: size.ws_col.into(), rows: size.ws_row.into() })
     }
 
-    /// Shows these lines, of which the terminal has room for all.
+    /// Shows these lines. The terminal must have room for all of them.
     pub(super) fn draw(lines: &[String]) -> Result<(), String> {
         write(&format!("{HOME}{}{CLEAR_REST}", lines.join(NEXT_LINE)))
     }
@@ -80,7 +80,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Hands on what is typed, until nobody wants it or nobody types any more.
+/// Sends on what is typed, until the receiver is gone or the input ends.
 fn read_keys(told: &Sender<u8>) {
     let mut some = [0; 64];
     while let Ok(count @ 1..) = std::io::stdin().lock().read(&mut some) {

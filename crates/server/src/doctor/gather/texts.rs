@@ -42,7 +42,7 @@ pub(super) fn visible(text: &str) -> Visible {
     Visible { cuda: value("CUDA_VISIBLE_DEVICES"), nvidia: value("NVIDIA_VISIBLE_DEVICES") }
 }
 
-/// Shared memory objects in `/proc/N/maps`, each once. Semaphores lie in the same place and are none.
+/// Shared memory objects in `/proc/N/maps`, each once. Semaphores are in the same directory and do not count.
 pub(super) fn keys(text: &str) -> Vec<Key> {
     let mut keys: Vec<Key> = Vec::new();
     for line in text.lines() {
