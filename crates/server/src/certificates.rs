@@ -1,12 +1,12 @@
 //! How do the commands of this program ask a server over HTTP?
 //!
-//! They bring the token of `NERITE_TOKEN`, which the client reads itself, and speak TLS to addresses of `https://`.
+//! They send the token of `NERITE_TOKEN`, which the client reads itself, and use TLS for addresses of `https://`.
 
 use std::path::{Path, PathBuf};
 
 use nerite_client::{ClientOptions, Tls, http};
 
-/// Whom to believe, and what to show, at an address of `https://`. The words are those of curl.
+/// Which certificates to trust, and which one to present, at an address of `https://`. The options are named as in curl.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Certificates {
     /// Believed in place of the system's.

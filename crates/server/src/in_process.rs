@@ -29,12 +29,12 @@ use crate::serve::{Assembled, StartError, assemble, give_back, watch_gpus, watch
 use crate::settings::Settings;
 use crate::{flags, panics, place};
 
-/// What a server has that speaks no protocol, before what its maker says.
+/// The flags of a server without front ends. They come before those of the program.
 const WITHOUT_FRONTS: [&str; 5] =
     ["--allow-http=false", "--allow-grpc=false", "--session-socket=off", "--ui=false", "--repository-poll-secs=0"];
-/// Waiting for what is under way takes a moment even where the exit timeout is 0.
+/// Requests in flight get this much time even if the exit timeout is 0.
 const CLOSING_MIN: Duration = Duration::from_secs(2);
-/// What a server answers that was stopped, in Triton's words.
+/// The error of a server that was stopped, in Triton's words.
 const EXITING: &str = "Server exiting";
 
 /// The switches of the log, which all servers of a process share.
@@ -47,7 +47,7 @@ pub struct InProcess {
     /// What it tells of itself, also to its backends.
     reports: Arc<dyn ServerReports>,
     python: Arc<Python>,
-    /// For what waits, and what is done every so often. There until the end.
+    /// For waits and periodic tasks. It exists until the end.
     runtime: Option<Runtime>,
     exit_timeout_secs: AtomicU64,
     control: ControlMode,
@@ -58,7 +58,7 @@ pub struct InProcess {
 }
 
 impl InProcess {
-    /// Makes a server of these flags of `nerite serve`, and loads the models that are to be up at start. Flags of front ends do nothing.
+    /// Makes a server with these flags of `nerite serve`, and loads the models of the start. Flags of front ends have no effect.
     pub fn start(words: &[String]) -> Result<InProcess, Status> {
         place::in_library();
         // The program that runs is the host's.
@@ -88,13 +88,13 @@ impl InProcess {
             was_stopped,
             _counted: counted,
         };
-        // From here on the models that are up are unloaded where the start fails.
+        // If the start fails after this, the loaded models are unloaded.
         outcome.map_err(|error| status_of(&error))?;
         server.runtime = Some(server.run_beside(&settings, gpus)?);
         Ok(server)
     }
 
-    /// The thread for what is done every so often.
+    /// The thread for periodic tasks.
     fn run_beside(&self, settings: &Settings, gpus: Vec<Device>) -> Result<Runtime, Status> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -236,7 +236,7 @@ impl Counted {
 }
 
 impl Drop for Counted {
-    /// Models that still run keep their sandboxes. Those of other servers are in use, so only the last server removes what all left.
+    /// Models that still run keep their sandboxes. Other servers may use theirs, so only the last server removes what is left.
     fn drop(&mut self) {
         let mut servers = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
         *servers -= 1;

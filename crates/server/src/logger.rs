@@ -1,7 +1,7 @@
-//! How does a line of the log look, and where does it go?
+//! What does a line of the log look like, and where is it written?
 //!
 //! Lines look as Triton's, because scripts read them: `I1120 09:15:02.123456 4242 engine.rs:77] "loading: simple:1"`. With the format `json` each
-//! is an object. Warnings and errors that repeat are counted, and told by one line.
+//! is an object. Warnings and errors that repeat are counted and summed up in one line.
 
 mod format;
 mod repeats;
@@ -21,7 +21,7 @@ use format::Line;
 use repeats::{Counted, Repeats, Verdict, WINDOW_MS};
 use requests::RequestLines;
 
-/// The target of messages that are written as they are: tables would not survive quoting.
+/// The target of messages that are written as they are, because tables must not be quoted.
 pub const PLAIN: &str = "plain";
 
 /// How long the end of the program waits for lines of requests.
@@ -47,7 +47,7 @@ struct Inner {
 pub enum Streams {
     /// Information to stdout, the rest to stderr.
     Both,
-    /// All to stderr: stdout belongs to the program that the server is a library of.
+    /// All goes to stderr. If the server is a library, stdout belongs to the program.
     Stderr,
 }
 
@@ -73,7 +73,7 @@ pub fn install(switches: Arc<LogSwitches>, file: Option<&Path>, streams: Streams
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // Libraries below us are chatty at their own debug levels; ours are what an operator asked for.
+        // Other libraries log much at their debug levels. An operator asks for the lines of this server.
         let ours = metadata.target().starts_with("nerite") || metadata.target() == PLAIN;
         (ours || metadata.level() <= Level::Warn) && self.0.switches.shows(metadata.level())
     }
@@ -120,7 +120,7 @@ impl Inner {
         }
     }
 
-    /// The life of the thread that tells what was counted, also if nothing else is logged. It sleeps while nothing is counted.
+    /// The loop of the thread that logs the counts, even if nothing else is logged. It sleeps while nothing is counted.
     fn tell_counted(&self) {
         loop {
             let repeats = self.repeats.lock().unwrap_or_else(PoisonError::into_inner);
@@ -143,11 +143,11 @@ impl Inner {
         }
     }
 
-    /// A line that says one thing by name after the other. As JSON its message is members of the object.
+    /// A line of named values. In JSON these are members of the object.
     fn write_members(self: &Arc<Inner>, place: &str, message: &str) {
         let line = self.line(Level::Info, place, message);
         let line = match self.switches.format() {
-            // Not where the format was changed since the message was made.
+            // This does not hold if the format was changed after the message was made.
             LogFormat::Json if message.starts_with('"') => line.as_json_with(message),
             LogFormat::Json => line.as_json(),
             format => line.as_text(format == LogFormat::Iso8601, false),

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 static HEAP: nerite_memory::Heap = nerite_memory::Heap;
 
 fn main() -> ExitCode {
-    // Not in the help: servers start it. Nothing may run before it, and its words need not be UTF-8.
+    // Not in the help, because only servers start it. Nothing may run before it, and its arguments need not be UTF-8.
     if std::env::args_os().nth(1).is_some_and(|word| word == nerite_sandbox::COMMAND) {
         return nerite_sandbox::main(std::env::args_os().skip(2));
     }

@@ -117,7 +117,8 @@ fn run(asked: &Asked) -> Result<ExitCode, String> {
     let version = version(&source, asked.version)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start a runtime: {error}"))?;
-    // Ctrl-C is for the model's process, which is in the foreground as well. This program waits for its end, and removes its files.
+    // Ctrl-C also reaches the model's process, which is in the foreground too. This program ignores it, waits for the end of that process, and
+    // removes its files.
     let _interrupts = runtime.block_on(async { signal(SignalKind::interrupt()) });
     let status = run_in_terminal(&TerminalRun {
         model: &source.model,

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::panic::{self, PanicHookInfo};
 use std::thread;
 
-/// From now on a panic is one line of the log, whoever catches it. Who sets `RUST_BACKTRACE` gets all that Rust tells as well.
+/// After this call a panic is one line of the log, whatever catches it. With `RUST_BACKTRACE` set, Rust's own report is printed as well.
 pub fn install() {
     let everything = std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0");
     let default = panic::take_hook();

@@ -1,4 +1,4 @@
-//! Where does this server lie on the disk: as a program of its own, or as a library in another program?
+//! Where is this server on the disk, as a program of its own or as a library in another program?
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 /// The file of the library, where the server is one.
 static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
 
-/// Names the program `nerite` where it does not lie beside the library.
+/// Names the program `nerite`, if it is not beside the library.
 const PROGRAM_VARIABLE: &str = "NERITE_PROGRAM";
 
 /// From now on the server is a library in another program.
@@ -22,8 +22,8 @@ pub fn directory() -> PathBuf {
     file.parent().map(Path::to_owned).unwrap_or_default()
 }
 
-/// What is started for an instance in a process of its own. The file that runs, even where another has taken its place on disk; for a library
-/// the program of its version that was installed with it.
+/// The program that is started for an instance in a process of its own. This is the running file, even if it was replaced on disk. For a library it
+/// is the program of the same version that was installed with it.
 pub fn program() -> PathBuf {
     let Some(library) = LIBRARY.get() else { return PathBuf::from("/proc/self/exe") };
     let named = std::env::var_os(PROGRAM_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);

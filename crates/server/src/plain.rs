@@ -1,13 +1,13 @@
-//! How is text that strangers chose shown on a terminal?
+//! How is text that other people chose shown on a terminal?
 
 /// Characters of a cell of a table.
 const CELL_CHARS_MAX: usize = 40;
 
-/// The text, with everything that could steer a terminal or pretend to be other text written as an escape.
+/// The text, with escapes for all characters that could control a terminal or look like other text.
 pub fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for next in text.chars() {
-        // Quotes and backslashes stay as they are except where they would be taken for an escape.
+        // Quotation marks are not escaped. A backslash is, because it would look like an escape.
         match next {
             '\'' | '"' => shown.push(next),
             _ => shown.extend(next.escape_debug()),
@@ -25,7 +25,7 @@ pub fn cell(text: &str) -> String {
     }
 }
 
-/// The same, with the end of a long text kept instead of its beginning: paths differ there.
+/// The same, but of a long text the end is kept, because paths differ there.
 pub fn cell_end(text: &str) -> String {
     let shown = plain(text);
     match shown.char_indices().nth_back(CELL_CHARS_MAX) {
@@ -34,12 +34,13 @@ pub fn cell_end(text: &str) -> String {
     }
 }
 
-/// JSON, with everything beyond letters written as JSON's own escapes: programs read the same, and terminals are not steered.
+/// JSON, with JSON's escapes for all characters outside of ASCII that are not letters or digits. Programs read the same text, and terminals are not
+/// controlled.
 pub fn plain_json(json: &str) -> String {
     let mut shown = String::with_capacity(json.len());
     for next in json.chars() {
         if next.is_ascii() || next.is_alphanumeric() {
-            // JSON's writer has escaped what ASCII has of control characters, but for the last.
+            // JSON's writer has escaped all control characters of ASCII except the last one.
             if next == '\u{7f}' { shown.push_str("\\u007f") } else { shown.push(next) }
         } else {
             let units = next.encode_utf16(&mut [0; 2]).to_vec();
@@ -49,7 +50,7 @@ pub fn plain_json(json: &str) -> String {
     shown
 }
 
-/// Bytes for a reader: the largest unit of which there is at least one, with one decimal where it is not whole.
+/// Bytes for a reader: in the largest unit that gives at least one, with one decimal if it is not whole.
 pub fn size(bytes: u64) -> String {
     const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let Some((unit, shift)) = UNITS.iter().find(|(_, shift)| bytes >> shift > 0) else {

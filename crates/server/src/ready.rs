@@ -1,6 +1,6 @@
 //! Is a running server ready?
 //!
-//! For health checks of containers, whose images need no other client for it.
+//! For health checks of containers: the image needs no other client for them.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -53,7 +53,7 @@ pub fn main(words: &[String]) -> ExitCode {
     }
 }
 
-/// The URL, if one is given; `None` where help is asked for.
+/// The URL, if one is given; `None` if the words ask for help.
 fn read(words: &[String]) -> Result<Option<(Option<String>, Certificates)>, String> {
     let (mut url, mut certificates, mut words) = (None, Certificates::default(), words.iter().map(String::as_str));
     while let Some(word) = words.next() {

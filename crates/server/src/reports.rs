@@ -1,4 +1,4 @@
-//! What does the server tell programs and backends in its process of itself and its models?
+//! What does the server report of itself and its models to programs and backends in its process?
 
 use nerite_api::Api;
 use nerite_cabi::ServerReports;
@@ -19,7 +19,7 @@ impl Reports {
 }
 
 impl ServerReports for Reports {
-    /// Waits for models that say themselves whether they are ready. A thread that serves connections must not wait, because it may be the one that
+    /// Waits for models that report their own readiness. A thread that serves connections must not wait, because it may be the one that
     /// the answer needs.
     fn is_ready(&self) -> Result<bool, Status> {
         if tokio::runtime::Handle::try_current().is_ok() {

@@ -49,7 +49,7 @@ fn over(inner: Arc<dyn Runtime>, library: &Path, words: Vec<OsString>) -> Isolat
         command.arg0("nerite").args([COMMAND, instance]).arg(&named).args(&words);
         command
     });
-    // The program itself, and the folder of the library: it brings others along.
+    // The program itself, and the folder of the library, which may have further libraries.
     let folder = library.parent().filter(|folder| folder.is_absolute()).map(Path::to_path_buf);
     Isolated::over(inner, start).reading(["/proc/self/exe".into()].into_iter().chain(folder))
 }
@@ -64,7 +64,7 @@ pub fn main(words: &[String]) -> ExitCode {
         }
         _ => return usage(),
     };
-    // A service manager signals all processes of the service; when an instance ends is its server's decision.
+    // A service manager signals all processes of the service. The signals are ignored here, because the server decides when an instance ends.
     let signals = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let _handlers = signals.as_ref().ok().map(|runtime| {
         let _entered = runtime.enter();

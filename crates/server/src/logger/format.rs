@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use log::Level;
 
-/// Bytes at the beginning and at the end of a message that are written. Clients' names may be in it, which can be long.
+/// Bytes at the beginning and at the end of a message that are written. The message may have names of clients, which can be long.
 const BEGINNING_BYTES_MAX: usize = 12 << 10;
 const END_BYTES_MAX: usize = 4 << 10;
 
@@ -140,8 +140,8 @@ fn quoted(message: &str) -> String {
     out
 }
 
-/// Whether a terminal or an editor could take the character for something else than text: controls (C0, delete, C1), separators
-/// of lines and paragraphs, and what changes the direction of writing.
+/// Whether a terminal or an editor could treat the character as something other than text: controls (C0, delete, C1), separators of lines and
+/// paragraphs, and characters that change the direction of writing.
 fn steers(c: char) -> bool {
     matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -1,4 +1,4 @@
-//! Which lines are told once for many, because they say the same again and again?
+//! Which lines are summed up in one line, because they repeat?
 //!
 //! A line that was written [`WRITTEN_MAX`] times within [`WINDOW_MS`] is counted instead. When the window has ended, one line says how often it
 //! came. Time is passed in.
@@ -11,7 +11,7 @@ use log::Level;
 pub(super) const WRITTEN_MAX: u64 = 5;
 /// How long a window lasts.
 pub(super) const WINDOW_MS: u64 = 10_000;
-/// Different lines whose repetitions are counted at a time. What is beyond is written.
+/// The most different lines whose repetitions are counted at a time. Further lines are written.
 const LINES_MAX: usize = 256;
 
 /// The lines of the last seconds.
@@ -37,7 +37,7 @@ pub(super) enum Verdict {
     WriteLast,
     /// It is counted. `is_first`: no other of its window was.
     Count {
-        /// Whether somebody is to ask for [`Repeats::take_ended`] when the window has ended.
+        /// Whether [`Repeats::take_ended`] must be called when the window has ended.
         is_first: bool,
     },
 }
@@ -78,7 +78,7 @@ impl Repeats {
         self.lines.values().any(|seen| seen.times > WRITTEN_MAX)
     }
 
-    /// Forgets the lines whose windows have ended, and gives those of them that were counted.
+    /// Forgets the lines whose windows have ended, and returns those that were counted.
     pub(super) fn take_ended(&mut self, now_ms: u64) -> Vec<Counted> {
         if self.lines.values().all(|seen| now_ms < seen.since_ms + WINDOW_MS) {
             return Vec::new();

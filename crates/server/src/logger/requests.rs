@@ -1,7 +1,7 @@
-//! How are the lines of requests written without a request that waits for it?
+//! How are the lines of requests written without making requests wait?
 //!
-//! A pipe that nobody reads, or a slow disk, would otherwise keep the thread that serves all clients. The lines go through a queue to a thread that
-//! writes many at a time. What does not fit is counted, and told.
+//! A pipe that nobody reads, or a slow disk, would otherwise block a thread that serves clients. The lines go through a queue to a thread that writes
+//! many at a time. Lines that do not fit are counted, and the count is logged.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
@@ -9,14 +9,14 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Lines that wait to be written. A line has less than 2 KiB: names in it are cut.
+/// The most lines that wait to be written. A line has less than 2 KiB, because names in it are cut.
 const LINES_MAX: usize = 4096;
 /// Bytes that are written at once, and the lines that go beyond.
 const WRITE_BYTES: usize = 64 << 10;
 /// How long a queue that is full is waited for at the end.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The way to the thread that writes, which the first line starts.
+/// The queue to the thread that writes. The first line starts the thread.
 #[derive(Debug, Default)]
 pub(super) struct RequestLines {
     /// `None` in it if there can be no thread.
@@ -31,7 +31,8 @@ enum Entry {
 }
 
 impl RequestLines {
-    /// Puts a line into the queue. What `write` gives writes lines, and says how many were lost. The Err gives the line back if there is no thread.
+    /// Puts a line into the queue. `write` makes the function that writes lines and reports how many were lost. Err returns the line if there is no
+    /// thread.
     pub(super) fn put<W: FnMut(&str, u64) + Send + 'static>(
         &self,
         line: String,
