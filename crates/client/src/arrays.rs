@@ -1,6 +1,6 @@
-//! How do tensors become arrays of the crate `ndarray`, and arrays tensors?
+//! How are tensors converted to arrays of the crate `ndarray` and back?
 //!
-//! Arrays own their elements, so what lies in shared memory is copied once each way: nothing here lends memory that the server writes.
+//! Arrays own their elements, so data in shared memory is copied once each way. Nothing here lends memory that the server may write.
 
 use ndarray::{ArrayBase, ArrayD, ArrayViewD, Data, Dimension, IxDyn};
 use nerite_memory::{CellsMut, Number};
@@ -53,7 +53,7 @@ impl Output {
 }
 
 impl SharedMemory {
-    /// Copies an array's elements in, row-major, from byte `offset` on, which must be a multiple of their size.
+    /// Copies an array's elements, row-major, to byte `offset` and after. The offset must be a multiple of their size.
     pub fn write_array<T: Number, D: Dimension>(
         &self,
         offset: usize,

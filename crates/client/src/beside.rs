@@ -7,9 +7,9 @@ use crate::token::AUTHORIZATION;
 use crate::{Error, Session, SessionOptions, default_path, grpc, http};
 
 impl http::Client {
-    /// A session with this very server, for leases and for outputs of unknown size, if its socket is at [`default_path`]; `None`
-    /// with a server on another host, or of another kind. Somebody who only waits there for tensors is an [`Error::Untrusted`]:
-    /// requests can still be sent over this client.
+    /// A session with the same server, for leases and for outputs of unknown size, if its socket is at [`default_path`]. `None` for a
+    /// server on another host, or of another kind. [`Error::Untrusted`] if a process that is not trusted listens there: requests can
+    /// still be sent over this client.
     pub async fn session(&self) -> Result<Option<Session>, Error> {
         self.session_at(default_path()).await
     }
@@ -21,9 +21,9 @@ impl http::Client {
 }
 
 impl grpc::Client {
-    /// A session with this very server, for leases and for outputs of unknown size, if its socket is at [`default_path`]; `None`
-    /// with a server on another host, or of another kind. Somebody who only waits there for tensors is an [`Error::Untrusted`]:
-    /// requests can still be sent over this client.
+    /// A session with the same server, for leases and for outputs of unknown size, if its socket is at [`default_path`]. `None` for a
+    /// server on another host, or of another kind. [`Error::Untrusted`] if a process that is not trusted listens there: requests can
+    /// still be sent over this client.
     pub async fn session(&self) -> Result<Option<Session>, Error> {
         self.session_at(default_path()).await
     }
@@ -34,7 +34,7 @@ impl grpc::Client {
     }
 }
 
-/// A session with the very server that this metadata is of, if the socket at `path` is its own. It brings the token of the client.
+/// A session with the server of this metadata, if the socket at `path` belongs to it. It sends the token of the client.
 async fn beside(server: &ServerReport, path: &Path, authorization: Option<&str>) -> Result<Option<Session>, Error> {
     let Some(id) = server.server_id() else { return Ok(None) };
     let options = SessionOptions::default();

@@ -1,7 +1,7 @@
-//! How does a program that awaits nothing ask a server?
+//! How does a program without async code call a server?
 //!
-//! The clients of this module have the calls of [`crate::http::Client`] and [`crate::grpc::Client`], and return when the answer is there.
-//! Any other call of this crate is waited for by [`wait`].
+//! The clients of this module have the calls of [`crate::http::Client`] and [`crate::grpc::Client`], and return when the answer is there. [`wait`]
+//! waits for any other call of this crate.
 //!
 //! ```no_run
 //! use nerite_client::{DataType, Region, Request, blocking};
@@ -59,7 +59,7 @@ macro_rules! client {
                 Ok(Client { client: within(|| crate::$protocol::Client::with_options(endpoint, options))? })
             }
 
-            /// The same client, sending a header with every request, such as the key of a restricted call.
+            /// The same client, which sends a header with every request, such as the key of a restricted call.
             pub fn with_header(self, name: &str, value: &str) -> Result<Client, Error> {
                 Ok(Client { client: self.client.with_header(name, value)? })
             }
@@ -79,22 +79,22 @@ macro_rules! client {
                 fn infer(&self, request: &Request) -> Response;
                 /// The models of the repositories; with `ready`, only those that take requests.
                 fn repository_index(&self, ready: bool) -> Vec<IndexEntry>;
-                /// Loads a model, or loads it anew. `config` replaces its configuration, in JSON.
+                /// Loads a model, or reloads it. `config` replaces its configuration, in JSON.
                 fn load_model(&self, model: &str, config: Option<&str>) -> ();
                 /// Unloads a model; with `dependents`, also the models of an ensemble.
                 fn unload_model(&self, model: &str, dependents: bool) -> ();
                 /// What inference has cost so far, for one model or all.
                 fn statistics(&self, model: Option<&str>) -> Vec<StatisticsReport>;
-                /// The system shared memory regions the server knows: all, or the one of this name.
+                /// The system shared memory regions that the server knows: all, or the one with this name.
                 fn system_regions(&self, name: Option<&str>) -> Vec<SystemRegionReport>;
-                /// Makes `byte_size` bytes from `offset` on of the object `key` known as `name`.
+                /// Registers `byte_size` bytes from `offset` on of the object `key` as `name`.
                 fn register_system_region(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> ();
-                /// Has the server forget a region.
+                /// Unregisters a region.
                 fn unregister_system_region(&self, name: &str) -> ();
-                /// Has the server forget all system regions, those of other clients included.
+                /// Unregisters all system regions, including those of other clients.
                 fn unregister_system_regions(&self) -> ();
-                /// A session with this very server, if its socket is where it is by default; `None` with a server on another host, or
-                /// of another kind.
+                /// A session with the same server, if its socket is at the default path. `None` for a server on another host, or of
+                /// another kind.
                 fn session(&self) -> Option<Session>;
                 /// As `session`, with a socket at `path`.
                 fn session_at(&self, path: impl AsRef<Path>) -> Option<Session>;
@@ -130,13 +130,13 @@ pub mod grpc {
     }
 
     impl Client {
-        /// Opens a stream of requests and responses; what goes wrong in opening is told by the first answer.
+        /// Opens a stream of requests and responses. The first answer reports an error in opening.
         pub fn stream(&self) -> Result<Stream, Error> {
             Ok(Stream { stream: within(|| Ok(self.client.stream()))? })
         }
     }
 
-    /// A [`InferStream`] that is waited for. Its answers are those of the iterator, which ends after [`Stream::finish`] with the last one.
+    /// A blocking [`InferStream`]. The iterator gives its answers. After [`Stream::finish`] it ends with the last one.
     ///
     /// ```no_run
     /// # fn call(client: nerite_client::blocking::grpc::Client, requests: Vec<nerite_client::Request>)

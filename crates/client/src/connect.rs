@@ -1,4 +1,4 @@
-//! How does a connection to a server come to be, and what does it carry bytes over?
+//! How is a connection to a server made, and over which kind of socket?
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -28,7 +28,7 @@ struct Shared {
 }
 
 impl Connector {
-    /// To the server at this address; `protocol` is what TLS calls the one that is spoken.
+    /// Connects to the server at this address. `protocol` is the name of the application protocol in TLS (ALPN).
     pub(crate) fn new(address: &str, options: &ClientOptions, protocol: &[u8]) -> Result<Connector, Error> {
         let endpoint = Endpoint::parse(address)?;
         let ClientOptions { connect_max, request_max, tls, .. } = options;
@@ -62,7 +62,7 @@ impl Connector {
 
     /// Waits for a call, within the limit of one.
     pub(crate) async fn within_limit<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        // Boxed: a call's future is large, and each caller would keep it several times.
+        // Boxed, because a call's future is large, and each caller would contain it several times.
         let call = Box::pin(call);
         let Some(limit) = self.0.request_max else { return call.await };
         let late = || Error::TimedOut { endpoint: self.0.endpoint.to_string(), limit_ms: limit.as_millis() };

@@ -14,7 +14,7 @@ pub(crate) enum Endpoint {
 }
 
 impl Endpoint {
-    /// Reads an address. Here grpc and grpcs are other words for http and https.
+    /// Reads an address. The schemes grpc and grpcs mean the same as http and https.
     pub(crate) fn parse(text: &str) -> Result<Endpoint, Error> {
         let fault = |reason: &str| Error::Endpoint { endpoint: text.to_owned(), reason: reason.to_owned() };
         if let Some(path) = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")) {

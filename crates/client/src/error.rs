@@ -26,7 +26,7 @@ pub enum Error {
         /// What the system says.
         reason: String,
     },
-    /// Somebody answers at a session socket whom this program has no reason to trust. Nothing was sent.
+    /// A process that this program does not trust listens at the session socket. Nothing was sent.
     #[error("session socket {endpoint} is not used: {reason}; {cure}")]
     Untrusted {
         /// The socket's path.
@@ -105,7 +105,7 @@ pub enum Error {
         /// The array's.
         have: Vec<usize>,
     },
-    /// A BYTES tensor whose element count is not that of its shape, or whose elements do not lie as they should.
+    /// A BYTES tensor whose element count differs from its shape, or whose elements are not encoded correctly.
     #[error("tensor '{name}': {reason}")]
     Strings {
         /// The tensor's name.
@@ -151,7 +151,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The kind of refusal, if it was the server who refused.
+    /// The kind of refusal, if the server refused.
     pub fn code(&self) -> Option<Code> {
         match self {
             Error::Refused(status) => Some(status.code),

@@ -50,7 +50,7 @@ impl Client {
         self.caller.authorization()
     }
 
-    /// The same client, sending a header with every call, such as the key of a restricted one. `authorization` replaces the token of the
+    /// The same client, which sends a header with every call, such as the key of a restricted one. `authorization` replaces the token of the
     /// options.
     pub fn with_header(mut self, name: &str, value: &str) -> Result<Client, Error> {
         self.caller.add_header(name, value)?;
@@ -134,7 +134,7 @@ impl Client {
         self.call("ModelConfig", ask).await
     }
 
-    /// One inference. Inline tensors travel in the message, those in regions not at all.
+    /// One inference. Inline tensors are sent in the message. Tensors in regions are not sent.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
@@ -156,8 +156,8 @@ impl Client {
         Ok(response)
     }
 
-    /// Opens a stream of requests and responses, for models that answer many times, and for order. Call it inside a
-    /// tokio runtime; what goes wrong in opening is told by the first answer.
+    /// Opens a stream of requests and responses, for models that answer many times, and for order. Call it inside a tokio runtime. The first answer
+    /// reports an error in opening.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::grpc::Client, requests: Vec<nerite_client::Request>)
@@ -191,7 +191,7 @@ impl Client {
         Ok(answer.models.into_iter().map(message::index_entry).collect())
     }
 
-    /// Loads a model, or loads it anew. `config` replaces its configuration, in JSON.
+    /// Loads a model, or reloads it. `config` replaces its configuration, in JSON.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
@@ -219,7 +219,7 @@ impl Client {
         self.call("RepositoryModelUnload", ask).await.map(|_: proto::RepositoryModelUnloadResponse| ())
     }
 
-    /// What inference has cost so far, for one model or all.
+    /// The statistics of inference so far, for one model or all.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
@@ -233,7 +233,7 @@ impl Client {
         answer.model_stats.into_iter().map(message::statistics).collect()
     }
 
-    /// The system shared memory regions the server knows: all, or the one of this name.
+    /// The system shared memory regions that the server knows: all, or the one with this name.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
@@ -248,8 +248,8 @@ impl Client {
         Ok(answer.regions.into_values().map(message::system_region).collect())
     }
 
-    /// Makes `byte_size` bytes from `offset` on of the object `key` known as `name`. For an object of one's own,
-    /// [`Region::register`](crate::Region::register) also takes it back again.
+    /// Registers `byte_size` bytes from `offset` on of the object `key` as `name`. For an object of your own,
+    /// [`Region::register`](crate::Region::register) also unregisters it again.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
@@ -268,7 +268,7 @@ impl Client {
         self.call("SystemSharedMemoryRegister", ask).await.map(|_: proto::SystemSharedMemoryRegisterResponse| ())
     }
 
-    /// Has the server forget a region.
+    /// Unregisters a region.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
@@ -280,7 +280,7 @@ impl Client {
         self.call("SystemSharedMemoryUnregister", ask).await.map(|_: proto::SystemSharedMemoryUnregisterResponse| ())
     }
 
-    /// Has the server forget all system regions, those of other clients included.
+    /// Unregisters all system regions, including those of other clients.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
@@ -346,7 +346,7 @@ impl From<&Client> for Registrar {
     }
 }
 
-/// A health question that a stopping or newer server answers by refusing means no.
+/// A server that is stopping, or newer, may refuse a health check. That counts as no.
 fn no_if_unavailable(asked: Result<bool, Error>) -> Result<bool, Error> {
     match asked {
         Err(Error::Refused(status)) if matches!(status.code, Code::Unavailable | Code::NotFound) => Ok(false),

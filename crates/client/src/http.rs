@@ -59,7 +59,7 @@ impl Client {
         }
     }
 
-    /// The same client, sending a header with every request, such as the key of a restricted call. `authorization` replaces the token of the
+    /// The same client, which sends a header with every request, such as the key of a restricted call. `authorization` replaces the token of the
     /// options.
     pub fn with_header(mut self, name: &str, value: &str) -> Result<Client, Error> {
         let fault = |reason: String| Error::Endpoint { endpoint: format!("header {name}"), reason };
@@ -147,7 +147,7 @@ impl Client {
         into_text(self.get(&format!("{}/config", model_path(model, version))).await?)
     }
 
-    /// One inference. Inline tensors travel as they lie in memory, those in regions not at all.
+    /// One inference. Inline tensors are sent as they lie in memory. Tensors in regions are not sent.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
@@ -200,7 +200,7 @@ impl Client {
         Ok(report::index(&report::parse(&answer.json)?))
     }
 
-    /// Loads a model, or loads it anew. `config` replaces its configuration, in JSON.
+    /// Loads a model, or reloads it. `config` replaces its configuration, in JSON.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
@@ -229,7 +229,7 @@ impl Client {
         self.post(&path, body).await.map(|_| ())
     }
 
-    /// What inference has cost so far, for one model or all.
+    /// The statistics of inference so far, for one model or all.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
@@ -244,7 +244,7 @@ impl Client {
         report::statistics(&report::parse(&self.get(&path).await?.json)?)
     }
 
-    /// The system shared memory regions the server knows: all, or the one of this name.
+    /// The system shared memory regions that the server knows: all, or the one with this name.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
@@ -258,8 +258,8 @@ impl Client {
         Ok(report::system_regions(&report::parse(&self.get(&path).await?.json)?))
     }
 
-    /// Makes `byte_size` bytes from `offset` on of the object `key` known as `name`. For an object of one's own,
-    /// [`Region::register`](crate::Region::register) also takes it back again.
+    /// Registers `byte_size` bytes from `offset` on of the object `key` as `name`. For an object of your own,
+    /// [`Region::register`](crate::Region::register) also unregisters it again.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
@@ -280,7 +280,7 @@ impl Client {
         self.post(&format!("{}/register", region_path(Some(name))), body.close()).await.map(|_| ())
     }
 
-    /// Has the server forget a region.
+    /// Unregisters a region.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
@@ -291,7 +291,7 @@ impl Client {
         self.post(&format!("{}/unregister", region_path(Some(name))), String::new()).await.map(|_| ())
     }
 
-    /// Has the server forget all system regions, those of other clients included.
+    /// Unregisters all system regions, including those of other clients.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
@@ -357,7 +357,7 @@ impl Client {
         into_text(self.get(path).await?)
     }
 
-    /// A health question: refusals that mean no are `false`, others are errors.
+    /// A health check: refusals that mean no are `false`, others are errors.
     async fn holds(&self, path: &str) -> Result<bool, Error> {
         match self.get(path).await {
             Ok(_) => Ok(true),

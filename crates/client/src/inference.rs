@@ -21,15 +21,14 @@ impl Session {
         self.infer_leased(request, &[]).await
     }
 
-    /// One inference of a model that may give any number of responses. Outputs asked for with [`Request::output_leased`] are
-    /// placed anew for each.
+    /// One inference of a model that may send any number of responses. Each response has its own leases for outputs of [`Request::output_leased`].
     pub async fn infer_stream(&self, request: &Request) -> Result<SessionStream, Error> {
         let call = Call::Infer(PreparedRequest::new(request, &[]).0);
         Ok(SessionStream(self.send(call).await?))
     }
 
-    /// One inference whose named outputs the server writes to leases of its choice. They go back when the response, and what
-    /// was made from its outputs, has gone.
+    /// One inference whose named outputs the server writes to leases of its choice. The leases are returned when the response, and everything that
+    /// was made from its outputs, is dropped.
     pub async fn infer_leased(&self, request: &Request, outputs: &[&str]) -> Result<Response, Error> {
         self.infer_prepared(&PreparedRequest::new(request, outputs)).await
     }
@@ -67,7 +66,7 @@ impl PreparedRequest {
 pub struct SessionStream(Waiter);
 
 impl SessionStream {
-    /// The next response; `None` after the last. An error may be that of one response: others may follow it.
+    /// The next response; `None` after the last. An error may concern one response only, and others may follow.
     pub async fn next(&mut self) -> Result<Option<Response>, Error> {
         match self.0.next_answer().await? {
             None => Ok(None),

@@ -7,13 +7,12 @@
 //!   Region ◄───── mapped by both ──┘                 tensors in a region do not travel at all
 //! ```
 //!
-//! Both clients speak to nerite and to every other server of Triton's protocols, over TCP, TLS and Unix sockets; [`ClientOptions`] says
-//! how long they wait. A
-//! [`Region`] is shared memory of this process; registered, it takes inputs to the model and results back without
-//! a copy by either client or protocol. Where the server is nerite's, a [`Session`] borrows memory of the server instead, and
-//! takes outputs of any size; a [`TensorBuffer`] falls back to bytes in the message elsewhere. Programs without a runtime find the same in
-//! [`blocking`]. Two features, both off by default, let tensors be those of other crates: `ndarray` for arrays
-//! (`Tensor::from_array`, `Output::to_array`), `half` for elements of FP16 and BF16.
+//! Both clients work with nerite and with every other server of Triton's protocols, over TCP, TLS and Unix sockets. [`ClientOptions`] says how long
+//! they wait. A [`Region`] is shared memory of this process. Once it is registered, the model reads inputs and writes results there, and neither
+//! client nor protocol copies them. With a nerite server, a [`Session`] borrows memory of the server instead, also for outputs of any size. With
+//! other servers, a [`TensorBuffer`] falls back to bytes in the message. Programs without a runtime use [`blocking`]. Two features, both off by
+//! default, let tensors be those of other crates: `ndarray` for arrays (`Tensor::from_array`, `Output::to_array`), `half` for elements of FP16 and
+//! BF16.
 //!
 //! ```no_run
 //! use nerite_client::{DataType, Region, Request, http};

@@ -110,7 +110,7 @@ pub(crate) fn response(message: proto::ModelInferResponse) -> Result<Response, E
     })
 }
 
-/// An output without bytes whose shape means some lies in a region: servers leave its entry empty.
+/// An output without bytes lies in a region if its shape has elements: servers leave its entry empty.
 fn output(message: InferOutputTensor, bytes: bytes::Bytes) -> Result<Output, Error> {
     let datatype = datatype(&message.datatype)?;
     let placed = bytes.is_empty() && element_count(&message.shape).is_ok_and(|elements| elements > 0);

@@ -1,7 +1,7 @@
 //! Does the client lend a slice over memory that the server may write?
 //!
-//! A slice promises that nobody else writes what it covers. These programs must not compile. Each stands beside one that differs in
-//! that point alone and does, so that no other mistake keeps it from compiling.
+//! A slice promises that nobody else writes its memory. The programs that are marked so must not compile. Beside each is one that differs only in
+//! this point and compiles. So no other mistake is the reason.
 //!
 //! A region is edited as cells:
 //!
@@ -16,7 +16,7 @@
 //! # }
 //! ```
 //!
-//! Neither do cells become a slice by themselves:
+//! Cells do not become a slice by themselves either:
 //!
 //! ```no_run
 //! # fn act(region: &nerite_client::Region) -> Result<(), nerite_client::Error> {

@@ -1,12 +1,12 @@
-//! How long does a client wait, whom does it believe, and what does it bring?
+//! How long does a client wait, which certificates does it trust, and which token does it send?
 
 use std::time::Duration;
 
 use crate::Tls;
 use crate::token::Token;
 
-/// How a client of either protocol connects and asks. Without any of it a client waits as long as the system does, and believes the
-/// certificates that the system believes.
+/// How a client of either protocol connects and calls. By default a client waits as long as the system does, and trusts the certificates that the
+/// system trusts.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -30,15 +30,15 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// How long it may take to connect, agreeing on TLS included. Beyond it a call is an [`Error::Connect`](crate::Error::Connect).
+    /// How long it may take to connect, including the TLS handshake. After that a call fails with [`Error::Connect`](crate::Error::Connect).
     pub fn connect_max(mut self, limit: Duration) -> ClientOptions {
         self.connect_max = Some(limit);
         self
     }
 
-    /// How long one call may take from its beginning to the end of its answer. Beyond it the call is an
-    /// [`Error::TimedOut`](crate::Error::TimedOut) and its connection is given up, by which the server learns that nobody waits.
-    /// Streams, which may be as long as they like, have no such limit.
+    /// How long one call may take from its beginning to the end of its answer. After that the call fails with
+    /// [`Error::TimedOut`](crate::Error::TimedOut) and its connection is closed, so the server notices that nobody waits. Streams may take any time
+    /// and have no such limit.
     pub fn request_max(mut self, limit: Duration) -> ClientOptions {
         self.request_max = Some(limit);
         self
@@ -49,8 +49,8 @@ impl ClientOptions {
         self.tls = Some(tls);
         self
     }
-    /// Brings the secret of a token that the server knows, where it asks for one (`--access-tokens-file`). Without it, `NERITE_TOKEN` in the
-    /// environment; an empty one brings none. Without TLS whoever sees the network sees it.
+    /// Sends the secret of a token, for servers that require one (`--access-tokens-file`). The default is `NERITE_TOKEN` in the environment. An empty
+    /// text sends none. Without TLS, anyone who can read the network traffic can read the secret.
     pub fn token(mut self, secret: &str) -> ClientOptions {
         self.token = Token::new(secret);
         self

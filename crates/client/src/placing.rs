@@ -55,7 +55,7 @@ impl Placing {
 }
 
 impl std::fmt::Debug for Placing {
-    /// Without the key, which is as good as the session.
+    /// Omits the key, because it gives access to the session's quota.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Placing({:?}, tag {})", self.session, self.tag)
     }

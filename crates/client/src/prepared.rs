@@ -1,4 +1,4 @@
-//! How is the same inference asked for many times, at the cost of a small packet?
+//! How is the same inference run many times, each time with a small packet?
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,15 +11,15 @@ use crate::inference::read_response;
 use crate::session::{Answer, Waiter, refusal};
 use crate::{Error, PreparedRequest, Request, Response, Session};
 
-/// The server's number for a prepared inference that is no more: nothing was run.
+/// The server's code for a prepared inference that does not exist any more: nothing was run.
 const STALE: u32 = 9;
 /// Calls in one packet; further ones go in another.
 const CALLS_MAX: usize = 32;
 
-/// An inference that the server has read and checked. Inputs and outputs lie where the request said; what is written there before a call
-/// is what the model reads. Cheap to clone; the server forgets it with the last clone.
+/// An inference that the server has read and checked. Inputs and outputs lie where the request said. The model reads what is there at a call. Cheap
+/// to clone. The server drops it with the last clone.
 ///
-/// After a reload of the model, or a change of a region, the inference is prepared again by itself.
+/// After a reload of the model, or a change of a region, the client prepares the inference again.
 ///
 /// ```no_run
 /// use nerite_client::{DataType, Request, Session};
@@ -51,18 +51,18 @@ struct Shared {
 struct State {
     /// `None` if it has to be prepared again.
     handle: Option<Handle>,
-    /// A response that is to be expected: with it the inference is prepared anew.
+    /// A response to expect from now on. The inference is prepared again with it.
     seen: Option<Arc<Expected>>,
 }
 
-/// What the server knows of the inference.
+/// What the server has of the inference.
 #[derive(Clone, Debug)]
 struct Handle {
     number: u64,
     expected: Option<Arc<Expected>>,
 }
 
-/// A response that is not told again.
+/// A response that the server does not send again.
 #[derive(Debug)]
 struct Expected {
     bytes: Bytes,
@@ -70,7 +70,7 @@ struct Expected {
 }
 
 impl Session {
-    /// Has the server read and check a request, for as many calls as are wanted. A refusal comes now.
+    /// Makes the server read and check a request once, for any number of calls. A refusal is returned here.
     pub async fn prepare(&self, request: &Request) -> Result<Prepared, Error> {
         let infer = PreparedRequest::new(request, &[]).0;
         let prepared = Prepared(Arc::new(Shared { session: self.clone(), infer, state: Mutex::default() }));
@@ -78,7 +78,7 @@ impl Session {
         Ok(prepared)
     }
 
-    /// Asks for many prepared inferences of this session, 32 in each packet. One outcome for each, in their order.
+    /// Runs many prepared inferences of this session, 32 in each packet. Returns one outcome for each, in their order.
     pub async fn call_many(&self, calls: &[&Prepared]) -> Result<Vec<Result<Response, Error>>, Error> {
         if calls.iter().any(|one| !one.0.session.is(self)) {
             return Err(Error::Session("a prepared inference of another session".to_owned()));
@@ -105,9 +105,9 @@ impl Session {
 }
 
 impl Prepared {
-    /// One inference. It may be asked for again before it is answered; its outputs are then written by both.
+    /// One inference. It may be called again before it is answered. Both calls then write to the same outputs.
     pub async fn call(&self) -> Result<Response, Error> {
-        // A second time only where the server said that nothing was run.
+        // The second attempt is made only if the server said that nothing was run.
         for _ in 0..2 {
             let handle = self.handle().await?;
             let call = Call::CallPrepared(v1::CallPrepared { handle: handle.number, further: Vec::new() });
@@ -138,7 +138,7 @@ impl Prepared {
                 let bytes = response.clone();
                 let is_here = !placed.is_empty();
                 let response = read_response(response, placed)?;
-                // Where responses change from one to the next, nothing is to be gained.
+                // Once a response is expected, a different one does not replace it: if responses change, expecting them gains nothing.
                 if handle.expected.is_none() && !is_here && response.outputs.iter().all(crate::Output::is_placed) {
                     self.lock().seen = Some(Arc::new(Expected { bytes, response: response.clone() }));
                 }
@@ -148,7 +148,7 @@ impl Prepared {
         }
     }
 
-    /// The server's handle, which is asked for if there is none, or if there is more to tell.
+    /// The server's handle. The inference is prepared if there is none, or if there is a response to expect.
     async fn handle(&self) -> Result<Handle, Error> {
         let (expected, old) = {
             let state = self.lock();
@@ -164,7 +164,7 @@ impl Prepared {
             return Err(Error::Answer("no handle in the answer".to_owned()));
         };
         let handle = Handle { number: prepared.handle, expected };
-        // Another caller may have been as quick; one handle is enough, and who still uses the other hears that it is stale.
+        // Another caller may have made a handle at the same time. One is enough. Calls with the other one get the answer that it is stale.
         let replaced = self.lock().handle.replace(handle.clone()).map(|replaced| replaced.number);
         let handles: Vec<u64> = replaced.or(old).into_iter().collect();
         if !handles.is_empty() {

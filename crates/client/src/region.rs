@@ -1,4 +1,4 @@
-//! How does a caller's own shared memory come to be, and when does the server forget it?
+//! How is a caller's own shared memory made, and when does the server unregister it?
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -29,7 +29,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// A new object of `byte_size` zero bytes under `key` (with or without a leading slash). Fails where one exists.
+    /// Makes an object of `byte_size` zero bytes under `key` (with or without a leading slash). Fails if one exists.
     pub fn create(key: &str, byte_size: usize) -> Result<Region, Error> {
         let owned = OwnedRegion::create(key, byte_size)
             .map_err(|reason| Error::Region { key: key.to_owned(), reason: reason.to_string() })?;
@@ -41,7 +41,7 @@ impl Region {
         self.memory.called()
     }
 
-    /// Makes the whole region known to a server under `name`. The guard takes it back when it is done.
+    /// Registers the whole region with a server as `name`. Dropping the guard unregisters it.
     pub async fn register(self, client: impl Into<Registrar>, name: &str) -> Result<RegisteredRegion, Error> {
         let client = client.into();
         client.0.register(name, self.key(), self.byte_size() as u64).await?;
@@ -57,8 +57,8 @@ impl Deref for Region {
     }
 }
 
-/// A region that a server knows. [`RegisteredRegion::unregister`] ends that and says whether it worked; a guard that is
-/// merely dropped does it in the background, as far as the runtime still runs.
+/// A region that is registered with a server. [`RegisteredRegion::unregister`] ends that and returns whether it worked. If the guard is only dropped,
+/// this happens in the background, as long as the runtime runs.
 #[derive(Debug)]
 pub struct RegisteredRegion {
     region: Region,
@@ -93,8 +93,8 @@ impl Drop for RegisteredRegion {
     fn drop(&mut self) {
         let (Some(client), Some(runtime)) = (self.client.take(), runtime::background()) else { return };
         let name = std::mem::take(&mut self.name);
-        // Best effort: nobody is left to hear of a failure. The object itself is unlinked now in any case, and the
-        // server's mapping of it stays valid until it hears of the end.
+        // Best effort: a failure cannot be reported to anybody. The object itself is unlinked now in any case. The server's mapping stays valid until
+        // it has unregistered the region.
         runtime.spawn(async move { client.0.unregister(&name).await });
     }
 }

@@ -23,7 +23,7 @@ pub struct Request {
     pub(crate) parameters: Parameters,
     pub(crate) inputs: Vec<Input>,
     pub(crate) outputs: Vec<Wanted>,
-    /// Whose leases the server chooses from for outputs that are to be leased.
+    /// The session in whose leases the server places outputs that are to be leased.
     pub(crate) session: Option<Session>,
     /// What its inputs lie in, so that it is not lent for something else.
     leases: Vec<Lease>,
@@ -45,7 +45,7 @@ pub(crate) struct Wanted {
 }
 
 impl Request {
-    /// A request to the highest ready version of `model`, for all of its outputs.
+    /// A request to the highest ready version of `model`, for all its outputs.
     pub fn new(model: &str) -> Request {
         let (model, parameters) = (model.to_owned(), Parameters::new());
         let (version, id, inputs, outputs) = Default::default();
@@ -93,7 +93,7 @@ impl Request {
         Ok(self.input_in_window(name, datatype, shape, window(region.name(), offset, byte_size)))
     }
 
-    /// Adds an input that lies in a window of any region the server knows, its size given.
+    /// Adds an input that lies in a window of any region that the server knows.
     pub fn input_in_window(mut self, name: &str, datatype: DataType, shape: &[i64], window: RegionRef) -> Request {
         let (name, shape) = (name.to_owned(), Shape::from_slice(shape));
         self.inputs.push(Input::Region { name, datatype, shape, window });
@@ -115,8 +115,8 @@ impl Request {
         self.want(name, None, 0, false)
     }
 
-    /// Asks for an output, however large it turns out, in a lease of this session that the server chooses; without a session,
-    /// or without room, in the answer. Over any protocol. The last session given is that of all such outputs.
+    /// Requests an output of any size in a lease of this session that the server chooses, over any protocol. Without a session, or without room, the
+    /// output is sent in the answer. The last session that is given is used for all such outputs.
     ///
     /// ```no_run
     /// # async fn call(image: nerite_client::Tensor) -> Result<(), nerite_client::Error> {

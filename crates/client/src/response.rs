@@ -34,7 +34,7 @@ pub struct Output {
     pub shape: Shape,
     /// Its bytes; `None` when it was placed in a region.
     pub(crate) data: Option<Buffer>,
-    /// Where the server says that it put the bytes, until somebody has looked there.
+    /// Where the server says that it put the bytes, until the client has mapped that memory.
     pub(crate) told: Option<RegionRef>,
 }
 
@@ -74,7 +74,7 @@ impl Output {
         data.numbers::<T>().ok_or_else(|| self.uneven())
     }
 
-    /// The elements as numbers where they lie, in shared memory too: no copy.
+    /// The elements as numbers, without a copy, even in shared memory.
     pub fn cells<T: Element>(&self) -> Result<Cells<'_, T>, Error> {
         self.holding::<T>()?.cells::<T>().ok_or_else(|| self.uneven())
     }
@@ -128,7 +128,7 @@ impl Output {
         self.here()
     }
 
-    /// The bytes were aligned when they came in, so only their number can be wrong.
+    /// The bytes were aligned when they were received, so only their number can be wrong.
     fn uneven(&self) -> Error {
         Error::Answer(format!("output '{}' has a size that is no multiple of its elements", self.name))
     }

@@ -7,11 +7,11 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::Error;
 
-/// One for the whole program, with a thread of its own for what goes on between calls.
+/// One runtime for the whole program, with its own thread for work between calls.
 static RUNTIME: OnceLock<Runtime> = OnceLock::new();
 
-/// Waits for a call of this crate, such as one of a [`Session`](crate::Session), in a program without a runtime. Within a runtime,
-/// where waiting would hold up others, it is an [`Error::Blocking`].
+/// Waits for a call of this crate, such as one of a [`Session`](crate::Session), in a program without a runtime. Within a runtime this returns
+/// [`Error::Blocking`], because waiting would block other tasks.
 ///
 /// ```no_run
 /// use nerite_client::{Session, blocking, default_path};
@@ -34,7 +34,7 @@ pub(crate) fn within<T>(make: impl FnOnce() -> Result<T, Error>) -> Result<T, Er
     make()
 }
 
-/// Where something can be done in the background: the runtime of this thread, or that of blocking calls if there were any.
+/// A runtime for work in the background: that of this thread, or that of blocking calls if there were any.
 pub(crate) fn background() -> Option<Handle> {
     Handle::try_current().ok().or_else(|| RUNTIME.get().map(|runtime| runtime.handle().clone()))
 }
@@ -45,6 +45,6 @@ fn runtime() -> Result<&'static Runtime, Error> {
     }
     let made = Builder::new_multi_thread().worker_threads(1).thread_name("nerite-client").enable_all().build();
     let made = made.map_err(|error| Error::Blocking(format!("its thread cannot be started: {error}")))?;
-    // Where two threads came first at once, one of their runtimes is dropped unused.
+    // If two threads make a runtime at the same time, one of the two is dropped unused.
     Ok(RUNTIME.get_or_init(|| made))
 }

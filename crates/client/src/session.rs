@@ -1,4 +1,4 @@
-//! How does a program share memory with a server that lends it?
+//! How does a program use memory that the server lends?
 //!
 //! ```text
 //!   Session ── borrow ──► Lease: memory of the server, mapped here
@@ -50,8 +50,8 @@ pub use socket::SessionServer;
 pub use terms::{SessionTerms, SessionUse};
 pub(crate) use waiter::Waiter;
 
-/// A connection to a server on this host, over its session socket. Cheap to clone; what was borrowed and registered through
-/// it goes back when the last clone and the last lease have gone, or the process dies.
+/// A connection to a server on this host, over its session socket. Cheap to clone. Leases are returned and regions unregistered when the last clone
+/// and the last lease are dropped, or the process ends.
 ///
 /// ```no_run
 /// use nerite_client::{DataType, Request, Session};
@@ -93,8 +93,7 @@ impl Session {
         Session::connect_to(path, &SessionOptions::default().operator()).await
     }
 
-    /// As [`Session::connect`], with more to say. Nothing is sent before the server is known to be one that this program may talk
-    /// to.
+    /// As [`Session::connect`], with further options. Nothing is sent before the server is known to be trusted.
     pub async fn connect_to(path: impl AsRef<Path>, options: &SessionOptions) -> Result<Session, Error> {
         let path = path.as_ref();
         let socket = place::connect(path, options)?;
@@ -109,7 +108,7 @@ impl Session {
         let call = v1::ClientMessage { id: 1, returned: Vec::new(), call: Some(Call::Hello(hello)) };
         let sent = socket.send(&call.encode_to_vec()).await;
         let mut receiver = calls::receiver();
-        // A server that turned us away closed before it read this, and what it said of that can still be received.
+        // A server that refused the session may have closed it before it read this packet. Its error can still be received.
         let received = socket.receive(&mut receiver).await;
         let packet = match (sent, received) {
             (Ok(()), received) => received.map_err(refused)?,
@@ -138,7 +137,7 @@ impl Session {
         !self.0.key.is_empty()
     }
 
-    /// At least `byte_size` bytes of memory that the server sees too: zeros, or what this session left in them before.
+    /// Borrows at least `byte_size` bytes of memory of the server: zeros, or what this session left in them before.
     pub async fn borrow(&self, byte_size: usize) -> Result<Lease, Error> {
         let call = Call::Borrow(v1::Borrow { byte_size: byte_size as u64 });
         match self.ask(call).await? {
@@ -147,7 +146,7 @@ impl Session {
         }
     }
 
-    /// Gives a POSIX shared memory object a name that only this session knows.
+    /// Registers a POSIX shared memory object under a name of this session only.
     pub async fn register_system_region(&self, name: &str, key: &str, offset: u64, size: u64) -> Result<(), Error> {
         let (name, key) = (name.to_owned(), key.to_owned());
         self.done(Call::RegisterSystem(v1::RegisterSystem { name, key, offset, byte_size: size })).await
@@ -197,14 +196,14 @@ impl Session {
         Ok(waiting)
     }
 
-    /// Sends a packet with so many calls, each of which is answered by itself.
+    /// Sends a packet with this many calls. Each call is answered separately.
     pub(crate) async fn send_many(&self, call: Call, count: usize) -> Result<Vec<Waiter>, Error> {
         let mut waiting = waiter::begin_many(&self.0, count);
         self.transmit(&mut waiting, call).await?;
         Ok(waiting)
     }
 
-    /// Sends the packet of calls that are waited for; its id is that of the first.
+    /// Sends the packet of these calls. Its id is that of the first one.
     async fn transmit(&self, waiting: &mut [Waiter], call: Call) -> Result<(), Error> {
         let id = waiting.first().map_or(0, Waiter::id);
         let returned = self.0.returns.take();
@@ -222,14 +221,14 @@ impl Session {
         waiting.iter_mut().for_each(Waiter::expects_answers);
         let sent = match self.0.send_now(&message, &bytes) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                // What is returned goes with another packet: those that wait for room pass each other.
+                // The returned leases are sent with another packet, because packets that wait for room may overtake each other.
                 self.0.returns.put_back(std::mem::take(&mut message.returned));
                 self.0.socket.send(&message.encode_to_vec()).await
             }
             sent => sent,
         };
         match sent {
-            // The server has closed: what it said before is still to be received, and tells more.
+            // The server has closed the session. Its last message is received later, and gives a better error.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
             sent => sent.map_err(|error| self.0.broken(&error.to_string()))?,
         }
@@ -239,7 +238,7 @@ impl Session {
     /// Sends a call that nobody waits for, if there is room.
     pub(crate) fn tell(&self, call: Call) {
         let message = v1::ClientMessage { id: 0, returned: Vec::new(), call: Some(call) };
-        // Best effort: what is not told is told by the session's end.
+        // Best effort: if it cannot be sent, the end of the session has the same effect.
         let _ = self.0.socket.send_now(&message.encode_to_vec());
     }
 }

@@ -8,8 +8,8 @@ use nerite_shm::{AdoptedLease, OwnedRegion};
 
 use crate::Error;
 
-/// Bytes that this process and the server both have mapped: what a [`Region`](crate::Region) and a [`Lease`](crate::Lease) have in
-/// common. The server may read and write them at any time, so they are lent as cells, and never as slices.
+/// Bytes that both this process and the server have mapped: the common part of a [`Region`](crate::Region) and a [`Lease`](crate::Lease). The server
+/// may read and write them at any time, so they are lent as cells, and never as slices.
 #[derive(Debug)]
 pub struct SharedMemory {
     mapping: Mapping,
@@ -32,7 +32,7 @@ impl SharedMemory {
         SharedMemory { mapping: Mapping::Lease(lease), called }
     }
 
-    /// The same memory once more. Not Clone: whoever has a region must be sure that its key is free when he drops it.
+    /// The same memory again. This is not Clone, because the owner of a region must be sure that its key is free after it is dropped.
     pub(crate) fn again(&self) -> SharedMemory {
         SharedMemory { mapping: self.mapping.clone(), called: Arc::clone(&self.called) }
     }
@@ -42,7 +42,7 @@ impl SharedMemory {
         &self.called
     }
 
-    /// Bytes of the object; a lease has at least what was asked for.
+    /// The size in bytes. A lease has at least as many as were asked for.
     pub fn byte_size(&self) -> usize {
         match &self.mapping {
             Mapping::Region(region) => region.byte_size(),
@@ -50,7 +50,7 @@ impl SharedMemory {
         }
     }
 
-    /// Copies numbers in, from byte `offset` on, which must be a multiple of their size.
+    /// Copies numbers to byte `offset` and after. The offset must be a multiple of their size.
     pub fn write<T: Number>(&self, offset: usize, values: &[T]) -> Result<(), Error> {
         self.edit(offset, values.len(), |mut place: CellsMut<'_, T>| place.copy_from(0, values))
     }

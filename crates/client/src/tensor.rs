@@ -38,7 +38,7 @@ elements! {
 #[cfg(feature = "half")]
 elements! { half::f16 = Fp16, half::bf16 = Bf16 }
 
-/// A named tensor that travels in the message itself.
+/// A named tensor that is sent in the message itself.
 ///
 /// ```
 /// use nerite_client::Tensor;
@@ -56,7 +56,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor of numbers, row-major; one copy, into memory that is then sent as it is.
+    /// A tensor of numbers, row-major. They are copied once, to memory that is sent as it is.
     pub fn from_slice<T: Element>(name: &str, shape: &[i64], values: &[T]) -> Result<Tensor, Error> {
         let mut slot = Slot::heap(size_of_val(values));
         if let Some(mut place) = slot.cells_mut::<T>() {
@@ -65,7 +65,7 @@ impl Tensor {
         Tensor::from_bytes(name, T::DATATYPE, shape, slot.filled().into_buffer().into_bytes())
     }
 
-    /// A tensor whose bytes are there already: little-endian, row-major. Copies nothing.
+    /// A tensor of these bytes: little-endian, row-major. Copies nothing.
     pub fn from_bytes(name: &str, datatype: DataType, shape: &[i64], data: impl Into<Bytes>) -> Result<Tensor, Error> {
         let data = data.into();
         let fault = |source| Error::Shape { name: name.to_owned(), source };

@@ -1,4 +1,4 @@
-//! Where does a tensor lie that the model is to read in place, if the server lends memory at all?
+//! Where is a tensor stored so that the model can read it in place, if the server lends memory?
 
 use bytes::Bytes;
 use nerite_memory::{Buffer, CellsMut, Reason, Slot};
@@ -7,8 +7,8 @@ use nerite_tensor::{DataType, Shape, byte_size, element_count, strings};
 
 use crate::{Element, Error, Lease, Session, View};
 
-/// Memory for one input tensor: a lease of a session, or, without a session or without room in it, memory of this process,
-/// whose bytes then travel in the request. The calls are the same: make, fill, send.
+/// Memory for one input tensor: a lease of a session. Without a session, or without room in it, it is memory of this process, and the bytes are sent
+/// in the request. The calls are the same: make, fill, send.
 ///
 /// ```no_run
 /// use nerite_client::{CellsMut, DataType, TensorBuffer, Request, http};
@@ -105,7 +105,7 @@ impl TensorBuffer {
         }
     }
 
-    /// Whether the model reads it in place; otherwise its bytes travel in the request.
+    /// Whether the model reads it in place. Otherwise its bytes are sent in the request.
     pub fn is_shared(&self) -> bool {
         matches!(self.memory, Memory::Lease(_))
     }
@@ -174,7 +174,7 @@ async fn lend(session: Option<&Session>, byte_size: usize) -> Result<Option<Leas
     }
 }
 
-/// Memory of this process. The size is the caller's, who hears of it if there is none.
+/// Memory of this process. The caller chooses the size, and gets an error if there is no memory.
 fn own_memory(byte_size: usize, datatype: DataType, shape: &[i64]) -> Result<Slot, Error> {
     Slot::try_heap(byte_size).map_err(|source| Error::Memory { name: called(datatype, shape), source })
 }

@@ -1,4 +1,4 @@
-//! Whose certificates does a client believe, and which one does it show?
+//! Which certificates does a client trust, and which one does it present?
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::Error;
 
-/// Names a file of certificates to believe in place of the system's, as for OpenSSL.
+/// Names a file of certificates to trust in place of the system's, as for OpenSSL.
 const ROOTS_FILE: &str = "SSL_CERT_FILE";
 /// Where systems keep the certificates that they believe.
 const SYSTEM_ROOTS: [&str; 4] = [
@@ -36,7 +36,7 @@ struct Identity {
 }
 
 impl Tls {
-    /// Believes what the system believes: the file that `SSL_CERT_FILE` names, or the bundle of the distribution.
+    /// Trusts what the system trusts: the file that `SSL_CERT_FILE` names, or the bundle of the distribution.
     pub fn with_system_roots() -> Result<Tls, Error> {
         let named = std::env::var_os(ROOTS_FILE).filter(|name| !name.is_empty()).map(PathBuf::from);
         let found = named.or_else(|| SYSTEM_ROOTS.iter().map(PathBuf::from).find(|path| path.exists()));
@@ -46,7 +46,7 @@ impl Tls {
         Tls::with_roots_file(path)
     }
 
-    /// Believes the certificates in this PEM file, and those that they signed.
+    /// Trusts the certificates in this PEM file, and those that they signed.
     pub fn with_roots_file(path: impl AsRef<Path>) -> Result<Tls, Error> {
         let path = path.as_ref();
         let called = path.display().to_string();
@@ -58,7 +58,7 @@ impl Tls {
         Tls::with_roots("the root certificates", pem)
     }
 
-    /// Shows this certificate (its chain and its key, in PEM) to servers that ask for one.
+    /// Presents this certificate (its chain and its key, in PEM) to servers that ask for one.
     pub fn identity_pem(mut self, chain: &[u8], key: &[u8]) -> Result<Tls, Error> {
         let chain = certificates("the certificate to show", chain)?;
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| fault("the key to show a certificate", &error))?;
@@ -66,7 +66,7 @@ impl Tls {
         Ok(self)
     }
 
-    /// The server's certificate is for this name, which may be another than the address has.
+    /// Sets the name that the server's certificate must have, if it differs from the address.
     pub fn server_name(mut self, name: &str) -> Tls {
         self.server_name = Some(name.to_owned());
         self

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Names the secret where the program names none.
+/// Names the secret, if the program sets none.
 const VARIABLE: &str = "NERITE_TOKEN";
 /// The header that brings it.
 pub(crate) const AUTHORIZATION: &str = "authorization";

@@ -24,7 +24,7 @@ use crate::{ClientOptions, Error};
 
 /// The largest message the protocol allows, both ways.
 const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
-/// How much may be under way before an acknowledgement, so that large tensors do not wait for it.
+/// How many bytes may be sent before an acknowledgement, so that large tensors do not wait for one.
 const WINDOW_BYTES: u32 = 64 << 20;
 /// The size of one frame that the server may send.
 const FRAME_BYTES_MAX: u32 = 1 << 20;
@@ -102,7 +102,7 @@ impl Caller {
         answered.map(tonic::Response::into_inner).map_err(|status| self.failed(&status))
     }
 
-    /// What a call's failure was: the server's refusal, or trouble on the way to it.
+    /// The error of a call that failed: the server's refusal, or a failure of the connection.
     pub(super) fn failed(&self, status: &tonic::Status) -> Error {
         let Some(mut cause) = status.source() else { return Error::Refused(refusal(status)) };
         let mut connecting = false;

@@ -5,7 +5,7 @@ use crate::Error;
 use crate::report::CudaRegionReport;
 
 impl Client {
-    /// The CUDA shared memory regions the server knows: all, or the one of this name.
+    /// The CUDA shared memory regions that the server knows: all, or the one with this name.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {
@@ -25,8 +25,8 @@ impl Client {
         Ok(answer.regions.into_values().map(told).collect())
     }
 
-    /// Makes the first `byte_size` bytes of an allocation known as `name`: the one whose `cudaIpcMemHandle_t` is these 64
-    /// bytes, on the device of this number.
+    /// Registers the first `byte_size` bytes of an allocation as `name`. `handle` is the 64 bytes of its `cudaIpcMemHandle_t`, and `device` the
+    /// number of its device.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::grpc::Client, handle: [u8; 64]) -> Result<(), nerite_client::Error> {
@@ -45,7 +45,7 @@ impl Client {
         self.call("CudaSharedMemoryRegister", ask).await.map(|_: proto::CudaSharedMemoryRegisterResponse| ())
     }
 
-    /// Has the server forget a CUDA region, or (without a name) all of them, those of other clients included.
+    /// Unregisters a CUDA region, or (without a name) all of them, including those of other clients.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::grpc::Client) -> Result<(), nerite_client::Error> {

@@ -16,8 +16,8 @@ use crate::{Error, Request, Response, message};
 /// Requests that wait for the connection; beyond them `send` waits too.
 const WAITING_MAX: usize = 16;
 
-/// A stream of requests to any models, and of their responses. Models that answer once answer in the order of the
-/// requests; others in between. Give requests ids to tell the responses apart.
+/// A stream of requests to any models, and of their responses. Models that answer once answer in the order of the requests. Responses of other models
+/// come in between. Give requests ids to distinguish the responses.
 #[derive(Debug)]
 pub struct InferStream {
     asks: Option<mpsc::Sender<ModelInferRequest>>,
@@ -34,11 +34,11 @@ pub struct StreamReply {
     pub id: String,
     /// Whether it is the last answer to that request.
     pub last: bool,
-    /// The answer, or the server's refusal of this one request; the stream goes on after it.
+    /// The answer, or the server's refusal of this one request. The stream continues after it.
     pub outcome: Result<Response, Error>,
 }
 
-/// The answering half. Some servers send their headers only with the first response, so opening must not wait for them.
+/// The half that receives. Some servers send their headers only with the first response, so opening must not wait for them.
 #[derive(Debug)]
 enum Answers {
     Opening(tokio::task::JoinHandle<Result<Streaming<ModelStreamInferResponse>, Error>>),
@@ -108,7 +108,7 @@ fn reply(message: ModelStreamInferResponse) -> Result<StreamReply, Error> {
     if message.error_message.is_empty() {
         return Ok(StreamReply { id, last: marked == Some(&Parameter::Bool(true)), outcome: Ok(response) });
     }
-    // The stream carries the words of a refusal without its kind; unless it is marked otherwise nothing follows it.
+    // The stream carries the text of a refusal without its kind. Nothing follows a refusal unless it says so.
     let refused = Error::Refused(Status::new(Code::Unknown, message.error_message));
     Ok(StreamReply { id, last: marked != Some(&Parameter::Bool(false)), outcome: Err(refused) })
 }

@@ -1,4 +1,4 @@
-//! How does one HTTP exchange happen, and which connections are kept for the next?
+//! How is one HTTP request made, and which connections are kept for the next?
 
 use std::sync::{Mutex, PoisonError};
 
@@ -23,7 +23,7 @@ const ANSWER_BYTES_MAX: u64 = 64 << 30;
 /// How much of an answer one read from the socket may bring.
 const READ_BYTES_MAX: usize = 1 << 20;
 
-/// Connections to one server, opened when needed and kept while they are good.
+/// Connections to one server. They are opened when needed and kept while they work.
 #[derive(Debug)]
 pub(super) struct Connections {
     connector: Connector,
@@ -34,7 +34,7 @@ pub(super) struct Connections {
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
-    /// The JSON, or the whole body where no tensors follow it.
+    /// The JSON, or the whole body if no tensors follow it.
     pub(super) json: Vec<u8>,
     /// The binary tensors, aligned to 64 bytes.
     pub(super) tensors: Buffer,
@@ -57,8 +57,8 @@ impl Connections {
         self.connector.within_limit(self.send(request)).await
     }
 
-    /// Sends one request and takes in its answer. A kept connection that turns out closed before anything went out is
-    /// replaced; after that the request may have been carried out, so it is not sent a second time.
+    /// Sends one request and reads its answer. A kept connection that was closed before anything was sent is replaced. Later the server may have
+    /// carried out the request, so it is not sent a second time.
     async fn send(&self, mut request: Request<Pieces>) -> Result<Answer, Error> {
         loop {
             let (mut sender, kept) = match self.take() {
@@ -127,7 +127,7 @@ impl Connections {
         Ok(sender)
     }
 
-    /// Reads the whole answer: the JSON apart, the tensors into one block of their own.
+    /// Reads the whole answer: the JSON, and separately the tensors into one block.
     async fn take_in(&self, response: Response<Incoming>) -> Result<Answer, Error> {
         let number = |name: &str| {
             let value = response.headers().get(name)?;

@@ -9,7 +9,7 @@ use crate::Error;
 use crate::report::{self, CudaRegionReport};
 
 impl Client {
-    /// The CUDA shared memory regions the server knows: all, or the one of this name.
+    /// The CUDA shared memory regions that the server knows: all, or the one with this name.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {
@@ -23,8 +23,8 @@ impl Client {
         Ok(report::cuda_regions(&report::parse(&self.get(&path).await?.json)?))
     }
 
-    /// Makes the first `byte_size` bytes of an allocation known as `name`: the one whose `cudaIpcMemHandle_t` is these 64
-    /// bytes, on the device of this number.
+    /// Registers the first `byte_size` bytes of an allocation as `name`. `handle` is the 64 bytes of its `cudaIpcMemHandle_t`, and `device` the
+    /// number of its device.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::http::Client, handle: [u8; 64]) -> Result<(), nerite_client::Error> {
@@ -46,7 +46,7 @@ impl Client {
         self.post(&format!("{}/register", path(Some(name))), body.close()).await.map(|_| ())
     }
 
-    /// Has the server forget a CUDA region, or (without a name) all of them, those of other clients included.
+    /// Unregisters a CUDA region, or (without a name) all of them, including those of other clients.
     ///
     /// ```no_run
     /// # async fn call(client: nerite_client::http::Client) -> Result<(), nerite_client::Error> {

@@ -71,7 +71,7 @@ fn place(json: &Value) -> Option<RegionRef> {
     Some(RegionRef { name: name.into(), offset, byte_size })
 }
 
-/// Elements that came as JSON: classifications, or what a caller asked for with `binary_data_output` off.
+/// Elements that came as JSON: classifications, or outputs that were requested without `binary_data_output`.
 fn from_json(name: &str, datatype: DataType, data: &Value) -> Result<Buffer, Error> {
     let mut bytes = Vec::new();
     for value in data.as_array().into_iter().flatten() {

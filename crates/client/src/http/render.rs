@@ -20,7 +20,7 @@ pub(super) fn infer(request: &Request, key: Option<&str>) -> (String, Vec<Bytes>
     (json.close(), tensors)
 }
 
-/// Request parameters; without a list of outputs, all of them are asked for in binary.
+/// The request's parameters. Without a list of outputs, all outputs are requested in binary.
 fn parameters(json: &mut Object, request: &Request) {
     if request.parameters.is_empty() && !request.outputs.is_empty() {
         return;

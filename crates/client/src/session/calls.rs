@@ -85,7 +85,7 @@ impl Calls {
         state.waiting.values_mut().filter_map(|waiting| waiting.waker.take()).for_each(Waker::wake);
     }
 
-    /// Gives an answer to who waits for it; without such, its leases go back as it is dropped, outside the lock.
+    /// Gives an answer to its waiter. If there is none, the answer is dropped outside the lock, which returns its leases.
     pub(super) fn give(&self, id: u64, answer: Answer, more: bool) {
         let mut state = self.lock();
         let Some(waiting) = state.waiting.get_mut(&id) else {

@@ -1,4 +1,4 @@
-//! How does a session get at leases that responses over other protocols named, and give them up?
+//! How does a session get leases that responses over other protocols named, and abandon them?
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::limits::DESCRIPTORS_MAX;
 use crate::Error;
 
 impl Session {
-    /// A tag that no request had, and what outputs of its requests name as their region.
+    /// A new tag, and the text that outputs of its requests name as their region.
     pub(crate) fn new_tag(&self) -> (u64, String) {
         let tag = self.0.tags.next();
         (tag, format!("{}-{tag}", self.0.key))
@@ -39,8 +39,7 @@ impl Session {
         Ok(())
     }
 
-    /// The bytes of a mapped lease in which a response to a request of this tag says that an output lies. The lease goes back with the last
-    /// of them.
+    /// The bytes of an output in a mapped lease, as a response to a request of this tag says. The lease is returned with the last reference to them.
     pub(crate) fn take(&self, place: RegionRef, tag: u64, output: &str) -> Result<Buffer, Error> {
         let shared = &self.0;
         let RegionRef { name, offset, byte_size } = place;
@@ -51,14 +50,14 @@ impl Session {
         Ok(shared.lend(name.into(), &memory).buffer_of(extent))
     }
 
-    /// Gives up what the server places, or placed, for requests of this tag, and no response has shown.
+    /// Abandons the leases of requests of this tag that no response has named, placed already or later.
     pub(crate) fn abandon(&self, tag: u64) {
         let shared = &self.0;
         let held = shared.tags.lock();
         let kept = held.iter().filter(|(_, of)| **of == tag).map(|(name, _)| name.clone()).collect();
         let abandon = v1::Abandon { tag, kept };
         let message = v1::ClientMessage { id: 0, returned: Vec::new(), call: Some(Call::Abandon(abandon)) };
-        // Best effort: what cannot be said now, the session's end says.
+        // Best effort: if it cannot be sent now, the end of the session has the same effect.
         let _ = shared.socket.send_now(&message.encode_to_vec());
     }
 }

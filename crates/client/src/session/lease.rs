@@ -8,7 +8,7 @@ use nerite_shm::AdoptedLease;
 
 use crate::SharedMemory;
 
-/// Memory of the server that this session has until the last handle, view and output over it has gone.
+/// Memory of the server that this session has until the last handle, view and output over it is dropped.
 #[derive(Debug)]
 pub struct Lease {
     memory: SharedMemory,
@@ -25,7 +25,7 @@ impl Lease {
         self.memory.called()
     }
 
-    /// Part of the lease as a request names it; whether it exists is for the server to say.
+    /// Part of the lease, as a request names it. The server checks whether it exists.
     pub fn window(&self, offset: usize, byte_size: usize) -> RegionRef {
         RegionRef { name: self.name().into(), offset: offset as u64, byte_size: byte_size as u64 }
     }

@@ -3,7 +3,7 @@
 /// The largest packet a server sends.
 pub(super) use nerite_wire::proto::session::{DESCRIPTORS_MAX, PACKET_BYTES_MAX};
 
-/// Returned leases that wait for the next message to take them along; more are sent at once.
+/// The most returned leases that wait for the next message. More are sent at once.
 pub(super) const RETURNS_HELD_MAX: usize = 8;
 
 /// Their bytes.

@@ -1,4 +1,4 @@
-//! What do the handles of one session share, and what becomes of a packet that comes in?
+//! What do the handles of one session share, and how is a received packet handled?
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -87,15 +87,15 @@ impl Shared {
         Ok(self.lend(name, &memory))
     }
 
-    /// A lease that is lent from now on, until its last handle, view and output has gone.
+    /// A lease that is lent until its last handle, view and output is dropped.
     pub(super) fn lend(self: &Arc<Shared>, name: String, memory: &AdoptedLease) -> Lease {
         let name: Arc<str> = name.into();
-        // Whatever lives of the lease keeps the session: with the session the server takes the memory back.
+        // Each handle, view and output keeps the session, because the server takes the memory back when the session ends.
         let (returned, session, byte_size) = (Arc::clone(&name), Arc::clone(self), memory.byte_size());
         Lease::new(name, memory.with_release_callback(move || give_back(&session, &returned, byte_size)))
     }
 
-    /// Sends a packet if there is room, and with it what it returns.
+    /// Sends a packet if there is room, with the leases that it returns.
     pub(super) fn send_now(&self, message: &v1::ClientMessage, encoded: &[u8]) -> io::Result<()> {
         let mut held = self.tags.lock();
         self.socket.send_now(encoded)?;
@@ -105,7 +105,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Maps leases without taking them: they are taken by whoever has the response that named them.
+    /// Maps leases without taking them. The code that has the response that named them takes them.
     fn map_all(
         self: &Arc<Shared>,
         leases: &v1::Leases,

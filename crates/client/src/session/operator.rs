@@ -11,8 +11,8 @@ use crate::Error;
 
 /// The operator's calls. The server lets its own user and root make them, and refuses others.
 impl Session {
-    /// All regions that the server knows, the common ones and those of sessions, by session and name. With a name only those
-    /// of that name.
+    /// All regions that the server knows, by session and name: those of sessions, and those that belong to no session. With a name, only those of
+    /// that name.
     pub async fn inspect_regions(&self, name: Option<&str>) -> Result<Vec<RegionView>, Error> {
         let (mut after, mut regions) = (None, Vec::new());
         loop {
@@ -42,7 +42,7 @@ impl Session {
         }
     }
 
-    /// The leases of a session, by size. Their names are only told by their beginning.
+    /// The leases of a session, by size. Only the beginning of each name is shown.
     pub async fn inspect_leases(&self, session: u64) -> Result<Vec<LeaseView>, Error> {
         match self.told(Call::InspectLeases(v1::InspectLeases { session })).await? {
             Told::InspectedLeases(all) => Ok(all.leases.into_iter().map(LeaseView::from).collect()),
@@ -50,7 +50,7 @@ impl Session {
         }
     }
 
-    /// Ends the registration of a region: of a session's own, or (0) of a common one. Requests in flight keep its memory.
+    /// Ends the registration of a region of a session, or (0) of one that belongs to no session. Requests in flight keep its memory.
     pub async fn drop_region(&self, session: u64, name: &str) -> Result<Dropped, Error> {
         self.dropped(Call::DropRegion(v1::DropRegion { name: name.to_owned(), session })).await
     }

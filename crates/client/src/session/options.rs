@@ -6,10 +6,10 @@ use std::fmt;
 use crate::Error;
 use crate::token::{AUTHORIZATION, Token};
 
-/// Names the user whose server may be talked to, besides this program's own user and root.
+/// Names a user whose server is trusted, besides this program's own user and root.
 const SERVER_UID: &str = "NERITE_SERVER_UID";
 
-/// What a session brings, and whose server it may be opened with.
+/// What a session sends, and which user's server it trusts.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct SessionOptions {
     headers: Vec<(String, String)>,
@@ -25,14 +25,13 @@ impl SessionOptions {
         self
     }
 
-    /// Brings the secret of a token that the server knows, where it asks for one. Without it, `NERITE_TOKEN` in the environment; an empty one
-    /// brings none.
+    /// Sends the secret of a token, for servers that require one. The default is `NERITE_TOKEN` in the environment. An empty text sends none.
     pub fn token(mut self, secret: &str) -> SessionOptions {
         self.token = Token::new(secret);
         self
     }
 
-    /// The headers that the session brings. A token that the program names comes before a header, and this before the environment.
+    /// The headers that the session sends. A token that the program sets overrides a header, and a header overrides the environment.
     pub(super) fn all_headers(&self) -> BTreeMap<String, String> {
         let mut headers: BTreeMap<_, _> = self.headers.iter().cloned().collect();
         let is_token = |name: &String| name.eq_ignore_ascii_case(AUTHORIZATION);
@@ -43,15 +42,14 @@ impl SessionOptions {
         headers
     }
 
-    /// For an operator: when all sessions are taken, the server has places left for those. A session that got such a place makes
-    /// the operator's calls and no others.
+    /// For an operator: the server has places in reserve for when all others are taken. A session in such a place may make only the operator's calls.
     pub fn operator(mut self) -> SessionOptions {
         self.operator = true;
         self
     }
 
-    /// The server may be this user's. Without it, and without `NERITE_SERVER_UID`, only servers of this program's own user and of
-    /// root are talked to.
+    /// Also trusts a server of this user. Without it, and without `NERITE_SERVER_UID`, only servers of this program's own user and of root are
+    /// trusted.
     pub fn server_uid(mut self, uid: u32) -> SessionOptions {
         self.server_uid = Some(uid);
         self
@@ -70,7 +68,7 @@ impl SessionOptions {
 }
 
 impl fmt::Debug for SessionOptions {
-    /// Without the values of headers, which are secrets.
+    /// Omits the values of headers, because they are secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SessionOptions { headers, token, operator, server_uid } = self;
         let names: Vec<&str> = headers.iter().map(|(name, _)| name.as_str()).collect();

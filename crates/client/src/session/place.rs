@@ -15,16 +15,16 @@ pub fn default_path() -> PathBuf {
     named(SOCKET).map_or_else(own_path, PathBuf::from)
 }
 
-/// Who listens at the session socket at `path`, if this program may talk to it. Nothing is sent. Needs the runtime's context.
+/// The server that listens at the session socket at `path`, if this program trusts it. Nothing is sent. Needs the runtime's context.
 pub fn session_server(path: impl AsRef<Path>, options: &SessionOptions) -> Result<SessionServer, Error> {
     connect(path.as_ref(), options)?.peer().map_err(|error| not_connected(path.as_ref(), &error))
 }
 
-/// Connects, and looks whether this program may talk to who is there.
+/// Connects, and checks whether this program trusts the server.
 pub(super) fn connect(path: &Path, options: &SessionOptions) -> Result<Socket, Error> {
     let trust = Trust { own_uid: own_uid(), server_uid: options.named_uid()? };
     let untrusted = |Distrust { reason, cure }| Error::Untrusted { endpoint: path.display().to_string(), reason, cure };
-    // A place that the program chose is the program's affair; at the default place anybody could have been first.
+    // A path that the program chose is not checked. At the default path, any user could have made the socket first.
     let directory = path.parent().filter(|_| path == own_path()).and_then(Directory::look);
     trust.check(directory.as_ref(), None).map_err(untrusted)?;
     let socket = Socket::connect(path).map_err(|error| not_connected(path, &error))?;

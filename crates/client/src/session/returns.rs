@@ -1,10 +1,10 @@
-//! When does the server hear that a lease is no longer used?
+//! When is the server told that a lease is no longer used?
 
 use std::sync::{Mutex, PoisonError};
 
 use super::limits::{RETURNS_HELD_BYTES_MAX, RETURNS_HELD_MAX};
 
-/// Leases to return. Few and small ones wait for the next message, which costs neither side a wake-up.
+/// Leases to return. A few small ones wait for the next message, so that they cost no wake-up on either side.
 #[derive(Default)]
 pub(super) struct Returns(Mutex<Held>);
 
@@ -15,7 +15,7 @@ struct Held {
 }
 
 impl Returns {
-    /// Adds one. Gives all that are to be sent now, if they should not wait.
+    /// Adds one. Returns all of them if they should be sent now.
     pub(super) fn add(&self, name: String, bytes: usize) -> Option<Vec<String>> {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         held.names.push(name);

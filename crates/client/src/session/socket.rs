@@ -30,10 +30,10 @@ pub(super) struct Packet {
     pub(super) descriptors: Vec<OwnedFd>,
 }
 
-/// A connected socket that keeps packets apart (`SOCK_SEQPACKET`).
+/// A connected socket that preserves packet boundaries (`SOCK_SEQPACKET`).
 ///
-/// It is watched for packets alone. Were it watched for room as well, then each packet that the server takes would wake us to
-/// learn that there is room, which there nearly always was.
+/// It is polled only for packets. If it were also polled for writability, each packet that the server reads would wake a thread here. The socket is
+/// nearly always writable, so that would be of no use.
 pub(super) struct Socket(AsyncFd<OwnedFd>);
 
 impl Socket {
@@ -46,10 +46,10 @@ impl Socket {
         Ok(Socket(watch(socket, Interest::READABLE)?))
     }
 
-    /// The process and the user who listen at the other end; no process if it cannot be seen from here.
+    /// The process and the user at the other end; no process if it is not visible in this namespace.
     pub(super) fn peer(&self) -> io::Result<SessionServer> {
-        // The runtime calls it a stream; it is whatever was connected. (rustix would make a number of 0, which stands for a
-        // process of another namespace, one that must not be 0.)
+        // The runtime's type is a stream, but any connected socket works. (rustix has no valid value for the number 0, which means a process of
+        // another namespace.)
         let again = std::os::unix::net::UnixStream::from(self.0.get_ref().try_clone()?);
         let found = tokio::net::UnixStream::from_std(again)?.peer_cred()?;
         let pid = found.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
@@ -99,8 +99,8 @@ fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Packet> {
     Ok(Packet { bytes, descriptors })
 }
 
-/// A descriptor that the runtime polls. The function is deprecated because it is safe although it trusts `T` to name the same
-/// open descriptor for as long as it lives; `OwnedFd` does, and its replacement is unsafe.
+/// A descriptor that the runtime polls. The function is deprecated because it is safe, but relies on `T` to refer to the same open descriptor as long
+/// as it lives. `OwnedFd` does. The replacement is unsafe.
 #[allow(deprecated)]
 fn watch(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(descriptor, interest)

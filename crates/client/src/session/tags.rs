@@ -4,9 +4,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Leases that responses named, each with the tag of its request, until they are returned. The lock is held while packets about
-/// leases are sent: what is abandoned must not come back a second time, for it may be lent again in between, and what was
-/// returned may be named again at once.
+/// Leases that responses named, each with the tag of its request, until they are returned. The lock is held while packets about leases are sent. An
+/// abandoned lease must not be returned a second time, because it may be lent again in between. A returned lease may be named again at once.
 #[derive(Default)]
 pub(super) struct Tags {
     last: AtomicU64,

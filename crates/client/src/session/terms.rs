@@ -7,7 +7,7 @@ pub struct SessionTerms {
     pub server_name: String,
     /// The server's version.
     pub server_version: String,
-    /// The server process, as its metadata names it; empty from servers that do not say.
+    /// The id of the server process, as in its metadata; empty if the server does not send one.
     pub server_id: String,
     /// The largest packet; inline tensors must fit with the rest of the message.
     pub packet_bytes_max: u64,

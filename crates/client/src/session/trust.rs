@@ -1,7 +1,7 @@
-//! Whose server may read what this program sends?
+//! Which server may read what this program sends?
 //!
-//! Anybody can make a socket in a directory of /tmp, and wait there for tensors. So a client looks who made the place and who
-//! listens, before it sends a byte.
+//! Any user can make a socket in a directory of /tmp, and wait there for tensors. So a client checks who made the directory and who listens, before
+//! it sends a byte.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub(super) struct Trust {
     pub(super) server_uid: Option<u32>,
 }
 
-/// A directory in which anybody could have made a socket.
+/// A directory in which any user could have made a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Directory {
     pub(super) path: PathBuf,
@@ -43,8 +43,8 @@ impl Directory {
 }
 
 impl Trust {
-    /// Whether a server may be talked to, as far as is known: the directory of its socket, where the program did not choose it,
-    /// and the user who listens, once connected.
+    /// Whether a server is trusted, as far as is known: by the directory of its socket, if the program did not choose it, and, once connected, by the
+    /// user who listens.
     pub(super) fn check(&self, directory: Option<&Directory>, peer_uid: Option<u32>) -> Result<(), Distrust> {
         let own = self.own_uid;
         if let Some(Directory { path, uid, mode, is_directory }) = directory {

@@ -1,7 +1,7 @@
 //! Who waits for which answer, and who reads the socket?
 //!
-//! No task stands between the socket and a caller: of those who wait, one reads, gives others what is theirs, and leaves the
-//! reading to the next when its own answer has come. A lone caller is woken once per call, by the socket itself.
+//! There is no task between the socket and the callers. One of the waiting callers reads, and gives the others their answers. When its own answer has
+//! come, the next caller reads. A single caller is woken once per call, by the socket itself.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Waiter {
         self.open = true;
     }
 
-    /// The one answer of a call that has one. A model that gives several cannot be asked this way.
+    /// The answer of a call that has only one. A model with several responses cannot be called this way.
     pub(crate) async fn answer(mut self) -> Result<Answer, Error> {
         let (answer, more) = self.next().await?;
         self.open = more;
@@ -139,7 +139,7 @@ impl Drop for Waiter {
         if self.open {
             let cancel = Call::Cancel(v1::Cancel { id: self.id });
             let message = v1::ClientMessage { id: 0, returned: Vec::new(), call: Some(cancel) };
-            // Best effort: an inference that is not cancelled is merely done for nothing.
+            // Best effort: an inference that is not cancelled only does useless work.
             let _ = self.shared.socket.send_now(&message.encode_to_vec());
         }
     }
