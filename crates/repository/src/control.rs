@@ -15,8 +15,8 @@ pub enum ControlMode {
     Poll,
     /// The models of `--load-model` are loaded at start. Clients load and unload models afterwards.
     Explicit,
-    /// The models of `--load-model` are loaded at start and stay. Any other is loaded by its first request, and leaves when others need its room.
-    /// Not one of Triton's.
+    /// The models of `--load-model` are loaded at start and stay. Any other is loaded by its first request, and unloaded when others need its room.
+    /// Triton has no such mode.
     Demand,
 }
 

@@ -54,7 +54,8 @@ pub enum State {
     Unloaded,
     /// Could not be loaded, for this reason.
     Failed(String),
-    /// A version of an ensemble that was loaded and takes no requests, because it does not fit the models it is made of any more. This is why.
+    /// A version of an ensemble that was loaded and takes no requests, because it does not fit the models it is made of any more. The text is the
+    /// reason.
     Misfit(String),
 }
 
@@ -76,9 +77,9 @@ impl State {
 pub enum LoadStep {
     /// Everything is served already. The answer is success, and nothing has to be loaded.
     Settled {
-        /// Generations of versions that the directory no longer has, to be retired as in a [`LoadOutcome`]. Mostly none.
+        /// Generations of versions that the directory no longer has, to be retired as in a [`LoadOutcome`]. Usually none.
         retire: Vec<Generation>,
-        /// Generations that go on with other instances: see [`Lifecycle::resized`]. Mostly none.
+        /// Generations that continue with other instances: see [`Lifecycle::resized`]. Usually none.
         resize: Vec<Generation>,
     },
     /// These versions have to be loaded.
@@ -94,7 +95,7 @@ pub struct LoadPlan {
     pub operation: Operation,
     /// The versions to load, ascending, at least one. Served versions stay until the [`LoadOutcome`].
     pub versions: Vec<i64>,
-    /// Generations of other versions that go on with other instances, once these are loaded.
+    /// Generations of other versions that continue with other instances, once these are loaded.
     pub resize: Vec<Generation>,
 }
 
@@ -112,7 +113,7 @@ pub struct LoadOutcome {
 /// What an unload takes out of service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Withdrawn {
-    /// The models that are unloaded, those included that took no requests. A model may be there twice.
+    /// The models that are unloaded, including those that took no requests. A model may be there twice.
     pub models: Vec<Arc<str>>,
     /// Generations that take no requests from now on. [`Lifecycle::drained`] must be called for each.
     pub retire: Vec<Generation>,

@@ -15,7 +15,7 @@ pub const MODEL_ENTRIES_MAX: usize = 100_000;
 /// Folders of all repositories that are watched for changes. The kernel takes about 1 KiB for each.
 pub const WATCHED_FOLDERS_MAX: usize = 50_000;
 
-/// Ensembles in a row, each made of the next. Each takes some KiB of a thread's stack while a request runs: 2 MiB held more than 200.
+/// The most ensembles in a row, each made of the next. Each takes some KiB of a thread's stack while a request runs: more than 200 fit into 2 MiB.
 pub const ENSEMBLES_NESTED_MAX: usize = 32;
 
 /// Files in one load request.

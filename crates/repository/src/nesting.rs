@@ -1,17 +1,16 @@
-//! Does an ensemble need itself, or stand in too long a row of ensembles?
+//! Does an ensemble need itself, or is it in a row of ensembles that is too long?
 //!
-//! Each ensemble of a row asks the next one on the stack of the thread that runs the request.
+//! Each ensemble of a row calls the next one on the stack of the thread that runs the request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::limits::ENSEMBLES_NESTED_MAX;
 use crate::phrase;
 
-/// What models are made of, by their names. Models that are made of nothing need not be there.
+/// The parts of each model, by its name. Models without parts need not be there.
 pub(crate) type Needs<'n> = BTreeMap<&'n str, Vec<&'n str>>;
 
-/// Refuses an ensemble that would be made of `needs`, beside what the other models are made of. `others` has no circle that does not go through
-/// `ensemble`.
+/// Refuses an ensemble that is made of `needs`. `others` has the parts of the other models. Every circle in it goes through `ensemble`.
 pub(crate) fn check_nesting(ensemble: &str, needs: &[String], others: &Needs<'_>) -> Result<(), String> {
     if needs.is_empty() {
         return Ok(());
@@ -27,7 +26,7 @@ pub(crate) fn check_nesting(ensemble: &str, needs: &[String], others: &Needs<'_>
             above.entry(part).or_default().push(model);
         }
     }
-    // The ensemble itself stands in both rows, and the last model below it is none.
+    // The ensemble itself is in both rows, and the last model below it is not an ensemble.
     let row = |needs: &Needs<'_>| longest(ensemble, needs, &mut BTreeMap::new());
     let count = row(&below) + row(&above) - 2;
     if count > ENSEMBLES_NESTED_MAX {
@@ -36,7 +35,7 @@ pub(crate) fn check_nesting(ensemble: &str, needs: &[String], others: &Needs<'_>
     Ok(())
 }
 
-/// The model that needs `ensemble`, and that `ensemble` needs, directly or through others.
+/// The model that needs `ensemble` and that `ensemble` needs, directly or indirectly.
 fn last_before<'n>(ensemble: &str, needs: &Needs<'n>) -> Option<&'n str> {
     let (mut open, mut seen) = (vec![ensemble], BTreeSet::new());
     while let Some(model) = open.pop() {
@@ -53,7 +52,7 @@ fn last_before<'n>(ensemble: &str, needs: &Needs<'n>) -> Option<&'n str> {
     None
 }
 
-/// How many models the longest row has that begins with `model`. The recursion is as deep as that row.
+/// The number of models in the longest row that begins with `model`. The recursion is as deep as that row.
 fn longest<'n>(model: &str, next: &Needs<'n>, known: &mut BTreeMap<&'n str, usize>) -> usize {
     let mut rest = 0;
     for &one in next.get(model).map_or(&[][..], Vec::as_slice) {

@@ -59,7 +59,7 @@ pub fn outdated() -> String {
     "Newer operation has been applied to the model lifecycle, current load operation is out-dated.".to_owned()
 }
 
-/// The reason of a load whose composing model is not up; `failures` says why not, if its load failed.
+/// The reason why a load failed: a composing model is not loaded. `failures` says why, if its load failed.
 pub fn needs_unloaded(ensemble: &str, model: &str, failures: &str) -> String {
     let why = match failures {
         "" => String::new(),
@@ -68,27 +68,27 @@ pub fn needs_unloaded(ensemble: &str, model: &str, failures: &str) -> String {
     format!("ensemble '{ensemble}' depends on '{model}' which has no loaded version.{why}")
 }
 
-/// The reason of a load whose composing model is up, but not in the version that a step asks for.
+/// The reason why a load failed: a composing model is loaded, but not in the version that a step asks for.
 pub fn needs_version(ensemble: &str, model: &str, version: i64) -> String {
     format!("ensemble '{ensemble}' depends on '{model}' whose required version {version} is not loaded.")
 }
 
-/// The reason of a load of an ensemble that needs itself, at last through `last`.
+/// The reason why a load failed: the ensemble needs itself, and `last` is the last model in the circle.
 pub fn circular(ensemble: &str, last: &str) -> String {
     format!("circular dependency between ensembles: {ensemble} -> ... -> {last} -> {ensemble}")
 }
 
-/// The reason of a load of an ensemble with which too many would be made of each other.
+/// The reason why a load failed: with this ensemble, too many ensembles in a row would be made of each other.
 pub fn nested_too_deep(ensemble: &str, count: usize, max: usize) -> String {
     format!("ensemble '{ensemble}' would stand in a row of {count} ensembles, each made of the next; at most {max} may")
 }
 
-/// The reason of a load whose composing models are in no repository, or in several.
+/// The reason why a load failed: composing models are in no repository, or in several.
 pub fn needs_unknown(ensemble: &str, models: &[&str]) -> String {
     format!("ensemble {ensemble} contains models that are not available or ambiguous: {}", models.join(", "))
 }
 
-/// An unload after which versions are still ready.
+/// The error of an unload after which versions are still ready.
 pub fn unload_failed(model: &str, ready: &[i64]) -> Status {
     let versions: Vec<String> = ready.iter().map(i64::to_string).collect();
     let versions = versions.join(",");
@@ -102,7 +102,7 @@ pub fn ambiguous(model: &str, identifiers: usize) -> Status {
     ))
 }
 
-/// A name of which all models were unloaded, where models of several repositories may have it.
+/// The error for a name whose models were all unloaded, if models of several repositories may have it.
 pub fn no_identifier(model: &str) -> Status {
     Status::not_found(format!("Identifier of model '{model}' is not found in global map"))
 }

@@ -1,19 +1,18 @@
-//! Which model leaves when another needs its room, in control mode `demand`?
+//! Which model is unloaded when another needs its room, in control mode `demand`?
 //!
-//! Models take the room of their files. Who used a model lately *holds* it. Each holder has a share of the room: the room divided by the
-//! number of holders. A model may leave for the sake of a client only if each of its other holders has more than its share. So a client
-//! that asks for many models in turn replaces its own, and never those of a client that keeps within its share. Among the models that may
-//! leave, the one that was used least recently goes first.
+//! A model takes as much room as its files. A client that used a model lately *holds* it. Each holder has an equal share of the room. A model may be
+//! unloaded for a client only if each of its other holders has more than its share. So a client that asks for many models in turn replaces its own,
+//! and never those of a client that keeps within its share. Among the models that may be unloaded, the least recently used one is first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A model is held for so long after its last use by a client.
+/// How long a client holds a model after it used it last.
 pub const HOLD_US: u64 = 10 * 60 * 1_000_000;
 
-/// Clients that can hold one model. More use it without holding it.
+/// The most clients that can hold one model. Further clients use it without holding it.
 pub const HOLDERS_MAX: usize = 1024;
 
-/// The models that are up, and who uses them. `P` is what tells clients apart.
+/// The loaded models, and the clients that use them. `P` identifies a client.
 #[derive(Clone, Debug)]
 pub struct Residence<P> {
     /// `None` where there is no limit.
@@ -26,7 +25,7 @@ struct Resident<P> {
     bytes: u64,
     is_pinned: bool,
     used_us: u64,
-    /// Who used it, and when last.
+    /// The clients that used it, with the time of their last use.
     users: BTreeMap<P, u64>,
 }
 
@@ -35,16 +34,16 @@ struct Resident<P> {
 pub enum Vacancy {
     /// There is.
     Fits,
-    /// There is once this model has left; ask again then.
+    /// There is room once this model is unloaded. Ask again then.
     Evict(String),
     /// The models that may leave have requests in flight.
     Busy,
-    /// The others are pinned, or held by clients that keep within their shares, of so many bytes each.
+    /// The other models are pinned, or held by clients that keep within their shares.
     Held {
-        /// The share of each client.
+        /// The share of each client, in bytes.
         share: u64,
     },
-    /// There is not even if all others that are not pinned leave.
+    /// There is no room even if all models that are not pinned are unloaded.
     TooLarge {
         /// The room beside the pinned models.
         bytes_max: u64,
@@ -85,15 +84,15 @@ impl<P: Ord + Clone> Residence<P> {
         true
     }
 
-    /// A model is used, for whom is not known.
+    /// A model is used for an unknown client.
     pub fn touched(&mut self, model: &str, now_us: u64) {
         if let Some(known) = self.models.get_mut(model) {
             known.used_us = now_us;
         }
     }
 
-    /// Whether there is room for this model, of so many bytes, that these clients ask for: what may leave for one of them may leave. What is known of the
-    /// model itself, which may be leaving still, does not count.
+    /// Whether there is room for this model of `bytes` bytes, which these clients ask for. A model that may be unloaded for one of them may be
+    /// unloaded. An earlier version of the model itself, which may still be ending, does not count.
     pub fn vacancy(
         &self,
         model: &str,
@@ -139,7 +138,7 @@ impl<P: Ord + Clone> Residence<P> {
 struct Rule<'a, P> {
     held: BTreeMap<&'a P, u64>,
     clients: &'a BTreeSet<P>,
-    /// The share of each client if one asks that holds something, and if one asks that does not. `None`: no such client asks.
+    /// The share if a client that holds models asks, and the share if a client that holds none asks. `None`: no such client asks.
     share_of_holder: Option<u64>,
     share_of_newcomer: Option<u64>,
 }
@@ -154,7 +153,7 @@ impl<'a, P: Ord> Rule<'a, P> {
     }
 
     fn may_leave(&self, model: &Resident<P>, now_us: u64) -> bool {
-        // Those who keep it: each keeps within that share. One client may take what it alone keeps.
+        // The clients that protect it, because they keep within that share. A client may replace a model that only it protects.
         let kept = |share: u64| {
             let users = model.users.iter().filter(|(_, last)| is_held(**last, now_us)).map(|(user, _)| user);
             users.filter(move |user| self.held.get(user).is_none_or(|bytes| *bytes <= share))
@@ -192,7 +191,8 @@ fn is_held(last_us: u64, now_us: u64) -> bool {
 mod tests {
     use super::*;
 
-    /// A residence of 10 bytes after these events: `model=bytes` came, `model!bytes` came to stay, `client:model` used it; one µs apart.
+    /// A residence of 10 bytes after these events, one µs apart: `model=bytes` is loaded, `model!bytes` is loaded and pinned, `client:model` uses it,
+    /// `model` is unloaded.
     fn after(events: &str) -> (Residence<char>, u64) {
         let mut residence = Residence::new(Some(10));
         let mut now_us = 0;
@@ -266,11 +266,11 @@ mod tests {
 
     #[test]
     fn a_model_that_several_ask_for_has_the_rights_of_each() {
-        // For b what b holds may leave, for a it may not.
+        // A model that b holds may be unloaded for b, but not for a.
         check_for("new", "v=5 b:v", &['a'], 6, &Vacancy::Held { share: 5 });
         check_for("new", "v=5 b:v", &['a', 'b'], 6, &evict("v"));
         check_for("new", "v=4 w=4 b:v a:w", &['a', 'b'], 6, &evict("v"));
-        // What two hold who keep within their shares, neither may take from the other.
+        // Two clients within their shares hold the model. It may be unloaded for neither of them.
         check_for("new", "v=5 a:v b:v", &['a', 'b'], 6, &Vacancy::Held { share: 5 });
         check_for("new", "v=5 b:v", &['a', 'c'], 6, &Vacancy::Held { share: 5 });
         // a alone has to wait for what a holds.
@@ -294,7 +294,7 @@ mod tests {
         // Also if a uses what b holds.
         check("v=5 b:v a:v x=3 a:x", 'a', 3, &evict("x"));
         check("v=5 b:v a:v", 'a', 6, &Vacancy::Held { share: 5 });
-        // Who has more than its share gives way.
+        // Models of a client with more than its share are unloaded.
         check("v=3 w=3 u=3 b:v b:w b:u", 'a', 3, &evict("v"));
         check("v=3 w=3 u=3 b:v b:w b:u v x=3 a:x", 'a', 3, &evict("w"));
         check("w=3 u=2 b:w b:u x=3 a:x", 'a', 3, &evict("x"));

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::limits::{MODEL_DEPTH_MAX, WATCHED_FOLDERS_MAX};
 use crate::store::{PYTHON_CACHE, Store};
 
-/// What the kernel tells about a folder. `MODIFY` is among them because files that are still written to delay a look.
+/// The events of a folder that the kernel reports. `MODIFY` is among them because files that are still being written delay a look.
 const EVENTS: WatchFlags = WatchFlags::ATTRIB
     .union(WatchFlags::CLOSE_WRITE)
     .union(WatchFlags::CREATE)
@@ -25,8 +25,9 @@ const EVENTS: WatchFlags = WatchFlags::ATTRIB
 
 /// Watches the folders of all repositories, by inotify(7). The descriptor ([`AsFd`]) is readable once something changed.
 ///
-/// It tells that something changed, not what: who uses it looks at the repositories ([`Store::read`]) and compares. Not seen are changes of files that a
-/// link in a model's directory points to, and changes that another host makes on a network file system. Look at an interval as well.
+/// It reports that something changed, but not what. The caller reads the repositories ([`Store::read`]) and compares. It does not see changes of
+/// files that a link in a model's directory points to, or changes by another host on a network file system. So the caller must also look at an
+/// interval.
 #[derive(Debug)]
 pub struct RepositoryWatch {
     inotify: OwnedFd,
@@ -34,14 +35,14 @@ pub struct RepositoryWatch {
     folders: BTreeSet<i32>,
 }
 
-/// What changed since it was asked last.
+/// What changed since the last call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Changed {
     /// Nothing that may matter to a model.
     Nothing,
-    /// Files, or folders that are gone.
+    /// Files changed, or folders were removed.
     Files,
-    /// There may be new folders. What changes in them is seen once [`RepositoryWatch::follow`] was called.
+    /// There may be new folders. Changes in them are seen only after [`RepositoryWatch::follow`] was called.
     Folders,
 }
 
@@ -58,20 +59,20 @@ pub enum Coverage {
 }
 
 impl RepositoryWatch {
-    /// A watch of nothing yet: [`RepositoryWatch::follow`] adds the folders. It fails if the user has too many (`fs.inotify.max_user_instances`).
+    /// A watch without folders: [`RepositoryWatch::follow`] adds them. It fails if the user has too many watches (`fs.inotify.max_user_instances`).
     pub fn new() -> io::Result<RepositoryWatch> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         Ok(RepositoryWatch { inotify, folders: BTreeSet::new() })
     }
 
-    /// Watches the folders that the repositories have now, and no others. Call it before each look, so that what changes after the look is seen.
+    /// Watches the folders that the repositories have now, and no others. Call it before each look, so that changes after the look are seen.
     pub fn follow(&mut self, store: &Store) -> Coverage {
         let mut walk = Walk { inotify: self.inotify.as_fd(), folders: BTreeSet::new(), is_full: false };
         let repositories = store.repositories();
         for repository in &repositories {
             walk.watch(repository);
         }
-        // One that cannot be listed now is told by the look.
+        // The look reports a repository that cannot be listed.
         let listing = store.list().unwrap_or_default();
         for directory in listing.models().flat_map(|(_, directories)| directories) {
             walk.watch_all(directory, 0);
@@ -85,7 +86,7 @@ impl RepositoryWatch {
         if is_full { Coverage::Some { watched: self.folders.len() } } else { Coverage::All }
     }
 
-    /// Takes what the kernel has told since the last call: what changed that may matter to a model.
+    /// Takes the kernel's events since the last call. Returns the change that may matter to a model.
     pub fn take_changes(&self) -> Changed {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(&self.inotify, &mut buffer);
@@ -93,7 +94,7 @@ impl RepositoryWatch {
         loop {
             match reader.next() {
                 Ok(event) => {
-                    // It follows the removal of a watch.
+                    // This event follows the removal of a watch.
                     let is_echo = event.events().contains(ReadFlags::IGNORED);
                     let is_cache = event.file_name().is_some_and(|name| name.to_bytes() == PYTHON_CACHE.as_bytes());
                     if !is_echo && !is_cache {
@@ -147,7 +148,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Watches a folder and those in it. A folder that was watched before ends the walk there, so links in a circle do as well.
+    /// Watches a folder and all folders in it. The walk skips a folder that it has watched before, so it ends even if links form a circle.
     fn watch_all(&mut self, folder: &Path, depth: usize) {
         if depth > MODEL_DEPTH_MAX || !self.watch(folder) {
             return;
@@ -158,7 +159,7 @@ impl Walk<'_> {
     }
 }
 
-/// The folders in a folder, links to folders included. Empty if it cannot be read.
+/// The folders in a folder, including links to folders. Empty if it cannot be read.
 fn folders_in(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let others = entries.filter(|entry| entry.file_name() != PYTHON_CACHE);

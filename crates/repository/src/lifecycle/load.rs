@@ -10,7 +10,7 @@ use crate::phrase;
 use crate::store::Facts;
 
 impl Lifecycle {
-    /// Requests to load a model as `facts` describe it: by name (`explicit`), or only because an ensemble needs it, which is loaded after it. On an
+    /// Requests to load a model as `facts` describe it: by name (`explicit`), or only because an ensemble that is loaded after it needs it. On an
     /// error nothing is loaded, and served versions stay.
     pub fn load_requested(&mut self, model: &str, facts: Facts, explicit: bool) -> Result<LoadStep, Status> {
         self.check_needs(model, &facts.needs).map_err(|why| phrase::load_failed(model, &why))?;
@@ -32,7 +32,7 @@ impl Lifecycle {
         Ok(LoadStep::Load(LoadPlan { resize, ..plan }))
     }
 
-    /// All generations that were to be resized have the instances of the model's configuration now, which has this fingerprint.
+    /// All generations that were to be resized now have the instances of the configuration with this fingerprint.
     pub fn resized(&mut self, model: &str, served: u64) {
         if let Some(origin) = self.models.get_mut(model).and_then(|known| known.origin.as_mut()) {
             origin.served = served;
@@ -58,7 +58,7 @@ impl Lifecycle {
         all
     }
 
-    /// Why no version of a model could be loaded; empty if that was not tried, or they are up.
+    /// Why no version of a model could be loaded; empty if that was not tried, or if they are loaded.
     fn failures(&self, model: &str) -> String {
         let versions = self.models.get(model).into_iter().flat_map(|known| &known.versions);
         let failed = versions.filter_map(|(&version, record)| match &record.state {
@@ -142,7 +142,7 @@ fn kept(known: &Known, facts: &Facts) -> Vec<i64> {
     facts.versions.iter().copied().filter(same).collect()
 }
 
-/// The kept generations whose instances are others than `facts` say. Until they are resized, the fingerprint stays as it is in this.
+/// The kept generations whose instances differ from `facts`. Their part of the fingerprint does not change until they are resized.
 fn resizing(model: &Arc<str>, known: &Known, keep: &[i64], mut facts: Facts) -> (Facts, Vec<Generation>) {
     let Some(origin) = known.origin.as_ref().filter(|origin| origin.served != facts.fingerprint.served) else {
         return (facts, Vec::new());
@@ -172,7 +172,7 @@ fn succeed(known: &mut Known, operation: Operation, running: Running) -> LoadOut
     LoadOutcome { answer: Ok(()), publish, retire }
 }
 
-/// Takes all ready versions out of service, except those to keep. Misfits of versions that are not there any more are unloaded.
+/// Takes all ready versions out of service, except those to keep. Misfits whose versions do not exist any more are unloaded.
 fn retire_others(model: &Arc<str>, known: &mut Known, keep: &[i64]) -> Vec<Generation> {
     let mut retire = Vec::new();
     for (&version, record) in &mut known.versions {

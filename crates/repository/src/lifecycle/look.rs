@@ -48,7 +48,7 @@ impl Lifecycle {
         self.models.get(model)?.versions.get(&version).map(|record| &record.state)
     }
 
-    /// The models that were ever asked for, and of each whether it was not unloaded since: it is up, is being loaded, or could not be.
+    /// The models that were ever requested. For each, whether it was not unloaded since: it is loaded, is being loaded, or failed to load.
     pub fn asked_for(&self) -> impl Iterator<Item = (&str, bool)> {
         let is_present = |state: &State| !matches!(state, State::Unloading | State::Unloaded);
         self.models
@@ -56,7 +56,7 @@ impl Lifecycle {
             .map(move |(model, known)| (&**model, known.versions.values().any(|record| is_present(&record.state))))
     }
 
-    /// Whether every model that was asked for has a version, and every version is ready or was unloaded on purpose.
+    /// Whether every requested model has a version, and every version is ready or was unloaded on purpose.
     pub fn strictly_ready(&self) -> bool {
         self.models.values().all(|known| {
             let fine = |state: &State| matches!(state, State::Ready | State::Unloaded);

@@ -61,7 +61,7 @@ impl Lifecycle {
         }
     }
 
-    /// After an unload: whether a load that came later made versions ready again.
+    /// After an unload: whether a later load made versions ready again.
     pub fn check_unloaded(&self, model: &str) -> Result<(), Status> {
         let ready = self.ready_versions(model);
         if ready.is_empty() { Ok(()) } else { Err(phrase::unload_failed(model, &ready)) }

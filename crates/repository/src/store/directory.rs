@@ -11,7 +11,7 @@ use tempfile::TempDir;
 pub struct ModelDir {
     path: PathBuf,
     made: Option<Arc<TempDir>>,
-    /// What a client is charged for the configuration or the files that it sent.
+    /// A client's charge for the configuration or the files that it sent.
     _charge: Option<Arc<PeerCharge>>,
 }
 

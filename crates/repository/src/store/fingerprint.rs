@@ -22,14 +22,14 @@ pub(super) const CONFIG_FOLDER: &str = "configs";
 pub(crate) const PYTHON_CACHE: &str = "__pycache__";
 
 /// A hash of names, sizes and modification times of all files below a model's directory: one for each version, and one for the files that
-/// versions share. The configuration counts as what it says. If two fingerprints are equal, nothing has to be reloaded.
+/// versions share. Of the configuration the content counts, and not the file. If two fingerprints are equal, nothing has to be reloaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fingerprint {
     /// Labels, and all other files outside of the versions' directories, except configurations.
     pub shared: u64,
     /// The configuration, except what `served` covers.
     pub config: u64,
-    /// What can change without a reload: how many instances there are, and which versions are served.
+    /// The part that can change without a reload: how many instances there are, and which versions are served.
     pub served: u64,
     /// Each version's own files.
     pub versions: BTreeMap<i64, u64>,
@@ -128,7 +128,7 @@ impl Walk {
                 path.display()
             )));
         }
-        // The time of a folder is left out: the names of its entries say the same.
+        // The time of a folder is left out, because the names of its entries show the same changes.
         for name in names(path)? {
             name.hash(hash);
             self.fold(&path.join(&name), depth + 1, hash)?;

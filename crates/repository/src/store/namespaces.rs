@@ -1,4 +1,4 @@
-//! How are models of the same name told apart that lie in different repositories?
+//! How are models with the same name in different repositories distinguished?
 //!
 //! Inside of the server a model is known by its *identifier*. That is its name, or with `--model-namespacing` its repository and its name, written as
 //! Triton does: `/models/a::resnet`. A model that came with a load request lies in no repository, so its identifier is its name.

@@ -80,7 +80,7 @@ fn source(
     }
     Ok(ModelSource {
         model: model.to_owned(),
-        // Which models lie where is the store's to say.
+        // The store decides which models are in which directory.
         identifier: model.to_owned(),
         needs: Vec::new(),
         config: Arc::new(config),

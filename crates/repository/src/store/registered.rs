@@ -1,7 +1,7 @@
 //! Which repositories are there now?
 //!
-//! Those of the start, and what a program in whose process the server runs added or took away since. A model of an added repository may have another
-//! name than its directory.
+//! Those of the start, with the changes by the program in whose process the server runs. A model of an added repository may have another name than
+//! its directory.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -11,7 +11,7 @@ use nerite_request::{Code, Status};
 
 use super::{Listing, Store, check_name, is_there};
 
-/// Repositories, in the order in which they came.
+/// Repositories, in the order in which they were added.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Registered {
     repositories: Vec<PathBuf>,
@@ -20,7 +20,7 @@ pub(super) struct Registered {
 }
 
 impl Registered {
-    /// These repositories, in which each model is called as its directory.
+    /// These repositories. Each model has the name of its directory.
     pub fn of(repositories: &[PathBuf]) -> Registered {
         Registered { repositories: repositories.to_vec(), named: BTreeMap::new() }
     }
@@ -58,8 +58,8 @@ impl Registered {
 }
 
 impl Store {
-    /// Adds a repository. `names` has pairs of a directory in it and the name of the model there; others are called as their directories. Triton's
-    /// `TRITONSERVER_ServerRegisterModelRepository`, with its errors.
+    /// Adds a repository. `names` has pairs of a directory in it and the name of the model there. Other models have the names of their directories.
+    /// Triton's `TRITONSERVER_ServerRegisterModelRepository`, with its errors.
     pub fn register(&self, repository: &Path, names: &[(String, String)]) -> Result<(), Status> {
         let shown = repository.display();
         if !is_there(repository) {

@@ -13,7 +13,7 @@ use super::{Fingerprint, Labels, ModelDir, Warning, labels};
 pub struct ModelSource {
     /// The model's name.
     pub model: String,
-    /// By what the server knows it: its name, or with namespaces its repository and its name.
+    /// The server's name for it: its name, or with namespaces its repository and its name.
     pub identifier: String,
     /// The models that must be loaded before this one: those that the steps of an ensemble name, each once, and their identifiers.
     pub needs: Vec<(String, String)>,
@@ -43,14 +43,14 @@ pub struct Facts {
     pub fingerprint: Fingerprint,
     /// Whether the configuration or the files came with the request.
     pub overridden: bool,
-    /// Whether all versions are loaded, those too that are served with the same files.
+    /// Whether all versions are loaded, even those that are served already with the same files.
     pub anew: bool,
     /// The models that an ensemble is made of, each once, in the order of its steps.
     pub needs: Vec<String>,
 }
 
 impl ModelSource {
-    /// The repository that it lies in, where models of several may have the same name; else empty.
+    /// Its repository, if models of several repositories may have the same name; otherwise empty.
     pub fn namespace(&self) -> &str {
         let namespace = self.identifier.strip_suffix(&*self.model);
         namespace.and_then(|namespace| namespace.strip_suffix(SEPARATOR)).unwrap_or_default()
