@@ -46,7 +46,7 @@ macro_rules! calls {
             }
         }
 
-        /// The driver's own names, for errors; some calls' failures are told to nobody.
+        /// The driver's own names, for errors. The failures of some calls are not reported.
         #[allow(non_upper_case_globals, dead_code)]
         pub(crate) mod name {
             $(pub(crate) const $name: &str = $symbol;)*

@@ -51,7 +51,7 @@ impl Current<'_> {
         self.device.calls()
     }
 
-    /// A stream that nobody else uses meanwhile. It does not wait for, and is not waited for by, the default stream.
+    /// A stream that nobody else uses meanwhile. It and the default stream do not wait for each other.
     pub(crate) fn lane(&self) -> Result<Lane<'_>, CudaError> {
         const NON_BLOCKING: u32 = 1;
         let idle = self.device.slot().streams.lock().unwrap_or_else(PoisonError::into_inner).pop();

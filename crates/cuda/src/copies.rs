@@ -1,7 +1,7 @@
-//! How do bytes cross the bus, and when are they there?
+//! How are bytes copied between host and device, and when is a copy complete?
 //!
-//! Every copy is put on a stream and waited for. The plain calls would return before a copy from pageable memory has reached
-//! the device, and would wait for whatever else runs on the default stream.
+//! Every copy is put on a stream and waited for. The plain calls would return before a copy from pageable memory has reached the device, and would
+//! wait for all other work on the default stream.
 
 use nerite_memory::Carrier;
 
@@ -19,8 +19,8 @@ impl Device {
     }
 }
 
-/// For memory of this device, whoever allocated it. An error of the driver's may be a late one of somebody else's work; then
-/// every call of this process to the device fails from now on.
+/// For memory of this device, whoever allocated it. The driver may report an error of earlier work by other code here. Then every further call of
+/// this process to the device fails.
 impl Carrier for Device {
     unsafe fn to_host(&self, from: *const u8, to: *mut u8, len: usize) -> Result<(), String> {
         if len == 0 {
@@ -50,12 +50,12 @@ impl Carrier for Device {
     }
 }
 
-/// A device address travels as a pointer in Buffers and Slots: with unified addressing the two are one number.
+/// Buffers and Slots hold a device address as a pointer. With unified addressing the two have the same value.
 pub(crate) fn address(ptr: *const u8) -> Address {
     ptr.expose_provenance() as Address
 }
 
-/// The same, the other way. Nobody looks behind such a pointer on this host.
+/// The reverse conversion. Code on this host never dereferences such a pointer.
 pub(crate) fn pointer(at: Address) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(at as usize)
 }

@@ -93,7 +93,7 @@ impl Driver {
         Some(Device::new(Arc::clone(self), index))
     }
 
-    /// The device whose context serves calls about the host's memory, which all devices then share.
+    /// The device whose context is used for calls about the host's memory. All devices share that memory then.
     pub(crate) fn any(self: &Arc<Self>) -> Device {
         Device::new(Arc::clone(self), 0)
     }

@@ -15,7 +15,7 @@ pub const LIBRARY: &str = "libcuda.so.1";
 const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
 const COMPUTE_CAPABILITY_MINOR: c_int = 76;
 
-/// A driver that was loaded and has at least one device. Kept by everything made of it.
+/// A driver that was loaded and has at least one device. Everything that is made from it keeps it.
 pub struct Driver {
     pub(crate) calls: Calls,
     pub(crate) devices: Vec<DeviceState>,
@@ -33,7 +33,7 @@ pub(crate) struct Facts {
     pub(crate) compute_capability: (u32, u32),
 }
 
-/// A device's facts, and what this process holds of it.
+/// The properties of a device, and what this process has on it.
 pub(crate) struct DeviceState {
     pub(crate) facts: Facts,
     /// Its primary context, once somebody needed it: making one takes long and costs hundreds of MiB on the device.
@@ -104,7 +104,7 @@ impl DeviceState {
 }
 
 impl Drop for Driver {
-    /// Everything made of the driver holds it, so nothing but the contexts and their idle streams is left.
+    /// Everything that was made from the driver holds it, so only the contexts and their idle streams are left.
     fn drop(&mut self) {
         for slot in &mut self.devices {
             let context = slot.context.get_mut().unwrap_or_else(PoisonError::into_inner).take();

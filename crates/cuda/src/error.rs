@@ -1,4 +1,4 @@
-//! What may go wrong at the driver, and in whose words is it said?
+//! Which errors can calls of the driver have, and what are their texts?
 
 use std::path::PathBuf;
 
@@ -45,7 +45,7 @@ pub enum Absent {
     NoDevice,
 }
 
-/// Why another process's memory was not opened. Whatever had been opened was closed again.
+/// Why another process's memory was not opened. If it had been opened, it was closed again.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum OpenError {
     /// The driver does not take the handle.

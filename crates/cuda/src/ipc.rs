@@ -19,7 +19,7 @@ pub const IPC_HANDLE_BYTES: usize = 64;
 pub struct IpcHandle(pub [u8; IPC_HANDLE_BYTES]);
 
 impl std::fmt::Debug for IpcHandle {
-    /// Without the bytes: who knows them can open the memory.
+    /// Omits the bytes: anyone who knows them can open the memory.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("IpcHandle")
     }
@@ -105,7 +105,7 @@ fn close(device: &Device, at: NonNull<u8>) -> Result<(), CudaError> {
     calls.check(name::ipc_close, unsafe { (calls.ipc_close)(crate::copies::address(at.as_ptr())) })
 }
 
-/// Which device an address lies on; `None` if the driver does not tell, which is no reason to refuse it.
+/// The device that an address is on. `None` if the driver does not say; the address is accepted then.
 fn ordinal_of(current: &Current<'_>, at: Address) -> Option<u32> {
     const DEVICE_ORDINAL: c_int = 9;
     let mut ordinal: c_int = -1;

@@ -11,9 +11,9 @@
 //!     └─ NvmlDevice          how busy a GPU is, its memory, power and energy
 //! ```
 //!
-//! Nothing here links to CUDA and nothing needs its toolkit: on a host without the driver [`Driver::open`] says so and that
-//! is all. Each call pushes the device's context and pops it afterwards, so that other users of the same thread (a runtime
-//! that computes on the GPU) find theirs as they left it.
+//! Nothing here links to CUDA or needs its toolkit. On a host without the driver, [`Driver::open`] returns an error, and that is the only effect.
+//! Each call pushes the device's context and pops it afterwards. So other code on the same thread (a runtime that computes on the GPU) finds its
+//! context unchanged.
 //!
 //! ```
 //! use nerite_cuda::Driver;

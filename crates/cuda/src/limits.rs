@@ -6,15 +6,15 @@ pub const PINNED_POOL_BYTES: u64 = 256 << 20;
 /// Smallest block of the pinned pool: the system locks whole pages.
 pub const PINNED_BLOCK_BYTES_MIN: usize = 4096;
 
-/// Streams that wait for the next copy, per device: as many as threads may copy at once without making new ones.
+/// The most idle streams of a device that are kept. This many threads can copy at once without making new streams.
 pub const STREAMS_IDLE_MAX: usize = 16;
 
-/// Clients' memory that is page-locked is at most this share of the host's, one part in so many. Locking gives a sparse
-/// object its pages: without a bound one registration could take all memory there is.
+/// At most one part in this many of the host's memory is page-locked memory of clients. Locking allocates all pages of a sparse object, so without a
+/// bound one registration could take all memory.
 pub const LOCKED_SHARE: u64 = 4;
 
-/// Heap memory for transfers that the pinned pool has no room for is at most this share of the host's, one part in so many.
-/// A client names the size, and a device may have more memory than the host.
+/// At most one part in this many of the host's memory is heap memory for transfers that do not fit into the pinned pool. A client chooses the size,
+/// and a device may have more memory than the host.
 pub const HEAP_SHARE: u64 = 4;
 
 const _: () = assert!(PINNED_BLOCK_BYTES_MIN.is_power_of_two());

@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::error::CudaError;
 use crate::limits::LOCKED_SHARE;
 
-/// Why memory was not locked. It can be used all the same: transfers are slower.
+/// Why memory was not locked. It can still be used, but transfers are slower.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum LockError {
     /// The driver refuses.

@@ -23,7 +23,7 @@ pub struct Nvml {
     calls: Calls,
 }
 
-/// A GPU as NVML knows it: the whole card, also where it is divided into instances.
+/// A GPU as NVML knows it: the whole card, even if it is divided into instances.
 pub struct NvmlDevice {
     nvml: Arc<Nvml>,
     handle: Handle,
@@ -35,7 +35,7 @@ pub struct NvmlDevice {
 pub struct GpuMemory {
     /// All bytes.
     pub total: u64,
-    /// Bytes that processes have. Without those that the driver keeps for itself, if the driver tells them apart (510 and newer).
+    /// Bytes that processes use. The driver's own memory is not included if the driver reports it separately (510 and newer).
     pub used: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What does a program that lends device memory do: a client, a test, the check of a GPU?
+//! How does a program lend its device memory (a client, a test, the check of a GPU)?
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::device::Device;
 use crate::error::CudaError;
 use crate::ipc::{IPC_HANDLE_BYTES, IpcHandle};
 
-/// Device memory of this process, freed when dropped. What it holds at first is anybody's guess.
+/// Device memory of this process, freed when dropped. Its first content is undefined.
 pub struct DeviceMemory {
     device: Device,
     at: NonNull<u8>,

@@ -9,7 +9,7 @@ use crate::error::CudaError;
 use crate::lock_budget::LockError;
 use crate::pinned::PORTABLE;
 
-/// Memory of somebody else's that is page-locked until this value is dropped.
+/// Memory of another owner that is page-locked until this value is dropped.
 pub struct PageLock {
     driver: Arc<Driver>,
     at: NonNull<u8>,
@@ -22,7 +22,7 @@ unsafe impl Send for PageLock {}
 unsafe impl Sync for PageLock {}
 
 impl PageLock {
-    /// Locks `len` bytes at `at` for the devices of all contexts. Gives a sparse object its pages.
+    /// Locks `len` bytes at `at` for the devices of all contexts. Allocates the missing pages of a sparse object.
     ///
     /// # Safety
     /// The range is mapped, and stays so until the PageLock is dropped.

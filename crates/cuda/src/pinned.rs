@@ -1,4 +1,4 @@
-//! How is memory had that the system never moves, so that a device can read it at full speed?
+//! How is memory allocated that the system never moves, so that a device can read it at full speed?
 
 use std::ptr::NonNull;
 use std::sync::Arc;

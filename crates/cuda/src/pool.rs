@@ -1,8 +1,8 @@
 //! Where do bytes wait on their way between host and device?
 //!
-//! Blocks are locked when first needed and kept; their sizes are powers of two, so that a block serves the next request of
-//! about the same size. What the pool cannot give comes from the heap: slower, and refused only where requests hold a good
-//! part of the host's memory already.
+//! Blocks are locked when they are first needed, and kept. Their sizes are powers of two, so that the next request of about the same size can use a
+//! block. If the pool is full, memory comes from the heap. Such transfers are slower. They are refused only if requests hold a large part of the
+//! host's memory already.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,7 +51,7 @@ struct Held {
 }
 
 impl PinnedPool {
-    /// A pool of at most `bytes_max` bytes, of which none is locked yet.
+    /// A pool of at most `bytes_max` bytes. None is locked yet.
     pub fn new(driver: &Arc<Driver>, bytes_max: u64) -> PinnedPool {
         let heap_max = nerite_memory::allowed_bytes() / HEAP_SHARE;
         let shared = Shared { bytes_max, heap_max, heap_used: AtomicU64::new(0), state: Mutex::default() };
@@ -90,9 +90,9 @@ impl PinnedPool {
 }
 
 impl State {
-    /// Counts a new block of `size` bytes, if it fits once idle blocks of other sizes have gone.
+    /// Counts a new block of `size` bytes, if it fits after idle blocks of other sizes are freed.
     fn make_room(&mut self, size: u64, bytes_max: u64, given_up: &mut Vec<PinnedMemory>) -> bool {
-        // Every held block is counted in `used`, so what is left over is idle.
+        // Every block that is held is counted in `used`, so the rest is idle.
         if self.used + size > bytes_max {
             return false;
         }

@@ -81,7 +81,7 @@ pub struct NvmlError {
 }
 
 impl NvmlError {
-    /// Whether the GPU or its driver never has what was asked for.
+    /// Whether the GPU or its driver does not support the call at all.
     pub fn is_unsupported(&self) -> bool {
         UNSUPPORTED.contains(&self.code)
     }
@@ -121,7 +121,7 @@ macro_rules! calls {
             /// Drivers before 510 do not have it.
             pub(super) memory_v2: Option<AskMemoryV2>,
             error_text: unsafe extern "C" fn(Code) -> *const c_char,
-            /// Never unloaded: the threads of a call that does not return may be in it.
+            /// Never unloaded, because a thread may be in a call that does not return.
             _library: ManuallyDrop<Library>,
         }
 
