@@ -1,4 +1,4 @@
-//! What would a request cost if it were nothing but a copy, or nothing but a wake-up?
+//! How long do a copy and a wake-up alone take, without a request?
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -48,7 +48,7 @@ pub(crate) fn ping_pong(json: bool) -> Result<(), BenchError> {
     let other = Command::new(program).arg("echo").arg(&path).spawn();
     let mut other = other.map_err(tried("cannot start the other process"))?;
     let played = play(&listener);
-    // The other process ends with the connection; the socket's name is of no use to anybody.
+    // The other process ends with the connection. The socket's name is not needed any more.
     let _ = other.wait();
     let _ = std::fs::remove_file(&path);
     print("pingpong", BALL_BYTES, &mut played.map_err(tried("cannot play"))?, json);

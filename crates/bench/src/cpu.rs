@@ -25,7 +25,7 @@ pub(crate) fn with_descendants(roots: &[u32]) -> Vec<u32> {
     family
 }
 
-/// User and system time of these processes so far, in µs. One that is gone counts nothing.
+/// User and system time of these processes so far, in µs. A process that has ended counts as 0.
 pub(crate) fn used_us(pids: &[u32]) -> u64 {
     let ticks = |pid: &u32| fields(*pid).and_then(|all| Some(all.get(USER)? + all.get(SYSTEM)?));
     pids.iter().filter_map(ticks).sum::<u64>() * (1_000_000 / TICKS_PER_SECOND)

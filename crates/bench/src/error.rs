@@ -25,7 +25,7 @@ pub(crate) enum BenchError {
     NotWritten,
 }
 
-/// Names what was tried when the system refuses it.
+/// Adds to a system's error what was tried.
 pub(crate) fn tried(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> BenchError {
     let what = what.into();
     |reason| BenchError::System { what, reason }

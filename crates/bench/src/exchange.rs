@@ -4,6 +4,6 @@ use std::io;
 
 /// A connection that can do one request and its answer.
 pub(crate) trait Exchange {
-    /// Sends the request and passes over the answer; anything but a success is an error.
+    /// Sends the request and skips the answer. An answer without success is an error.
     fn once(&mut self) -> io::Result<()>;
 }

@@ -11,14 +11,14 @@ use crate::payload::Payload;
 use crate::socket::Socket;
 
 const BUFFER_BYTES: usize = 256 << 10;
-/// What a peer may have under way before it hears of our settings and updates.
+/// The bytes that a peer may send before it gets our settings and window updates.
 const WINDOW_DEFAULT: i64 = 65_535;
-/// The received bytes after which the connection's window is opened anew.
+/// The received bytes after which the connection's window is enlarged again.
 const REOPEN_BYTES: u32 = 512 << 20;
 /// Frames that go out in one call.
 const FRAMES_MAX: usize = 32;
 
-/// One connection that sends the same request again and again, each on a stream of its own.
+/// One connection that repeats the same request, each time on a new stream.
 pub(crate) struct Connection {
     socket: Socket,
     payload: Arc<Payload>,
@@ -89,7 +89,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads one frame, does what it asks of the connection, and says what it was.
+    /// Reads one frame, applies it to the connection, and returns its kind.
     fn next(&mut self) -> Result<Frame> {
         self.fill(HEAD_BYTES)?;
         let frame = Frame::read(&self.buffer[self.unread.start..][..HEAD_BYTES]);
@@ -159,7 +159,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Passes over `len` bytes of a tensor, and opens the connection's window again in time.
+    /// Skips `len` bytes of a tensor, and enlarges the connection's window in time.
     fn skip(&mut self, len: usize) -> Result<()> {
         let here = len.min(self.unread.len());
         self.unread.start += here;
@@ -196,7 +196,7 @@ impl Exchange for Connection {
             answered |= frame.kind == Kind::DATA && frame.len > 0;
             let ends = matches!(frame.kind, Kind::DATA | Kind::HEADERS) && frame.flags & frames::END_STREAM != 0;
             if ends {
-                // A refusal has headers only; its words are compressed there, and reading them is not worth it here.
+                // A refusal has only headers. Its text is compressed there, and is not read here.
                 return if answered { Ok(()) } else { Err(bad("a refusal without a message")) };
             }
         }

@@ -23,7 +23,7 @@ impl Connection {
         Ok(Connection { socket: Socket::connect(address)?, payload, buffer: vec![0; BUFFER_BYTES] })
     }
 
-    /// Reads on until the head is whole; gives its length and the bytes read so far.
+    /// Reads until the head is complete. Returns its length and the number of bytes read so far.
     fn head(&mut self) -> Result<(usize, usize)> {
         let mut have = 0;
         loop {

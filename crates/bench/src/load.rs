@@ -61,7 +61,7 @@ fn measure(
             let (server, payload, shared) = (server.clone(), Arc::clone(&payload), Arc::clone(&shared));
             spawn(move || {
                 let outcome = connect(&server, payload).and_then(|mut one| work(one.as_mut(), &shared));
-                // One worker's failure ends the measurement: the others would measure another load.
+                // The failure of one worker ends the measurement, because the load would be different without it.
                 shared.stop.fetch_or(outcome.is_err(), Ordering::Relaxed);
                 outcome
             })

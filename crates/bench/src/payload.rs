@@ -18,7 +18,7 @@ pub(crate) struct Payload {
 }
 
 impl Payload {
-    /// Makes and registers the regions, where the tensors go there, and writes the request once.
+    /// Makes and registers the regions, if tensors are sent through them, and writes the request once.
     pub(crate) fn new(
         plan: &Plan,
         server: &(Protocol, String),
@@ -51,7 +51,7 @@ struct Regions {
     server: (Protocol, String),
     input: Region,
     output: Region,
-    /// Regions that are only there. Each has an object of its own: Triton 2.51 fails when a key comes a second time.
+    /// Further regions that no request uses. Each has its own object, because Triton 2.51 fails if a key is registered twice.
     others: Vec<Region>,
     bytes: usize,
     echoes: bool,
@@ -94,7 +94,7 @@ impl Regions {
     }
 
     fn end(self) -> Result<(), BenchError> {
-        // An identity's output is the input; of other models it is only known that some request succeeded.
+        // An identity's output must be the input. For other models it is only checked that a request succeeded.
         let ones = self.output.view::<u32>(0, self.output.byte_size() / 4)?;
         let written = !self.echoes || ones.iter().all(|value| value == 1.0f32.to_bits());
         self.runtime.block_on(async {
@@ -110,7 +110,7 @@ impl Regions {
     }
 }
 
-/// The client for registering. Made anew for each time: in between nobody would drive its connection.
+/// The client for registering. A new one is made each time, because nothing drives its connection in between.
 enum Caller {
     Http(http::Client),
     Grpc(grpc::Client),

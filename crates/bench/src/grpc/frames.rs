@@ -1,4 +1,4 @@
-//! How do the few HTTP/2 frames look that a load generator needs?
+//! What do the few HTTP/2 frames that a load generator needs look like?
 //!
 //! RFC 9113 has the frames, RFC 7541 the headers inside them.
 
@@ -97,7 +97,7 @@ pub(super) fn head(kind: Kind, flags: u8, stream: u32, len: usize) -> [u8; HEAD_
     out
 }
 
-/// What a client says first: the preface, its settings, and the widest window for the connection.
+/// The first bytes of a client: the preface, its settings, and the largest window for the connection.
 pub(super) fn greeting() -> Vec<u8> {
     let mut out = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     let settings: [(u16, u32); 3] = [(2, 0), (4, WINDOW_BYTES_MAX), (5, FRAME_BYTES_MAX)];
@@ -111,8 +111,8 @@ pub(super) fn greeting() -> Vec<u8> {
     out
 }
 
-/// The headers of a request. The first one spells them out and has the server remember them (`spell`, `index`); later
-/// ones refer to what it remembers, as every real client does.
+/// The headers of a request. The first request contains them and makes the server remember them (`spell`, `index`). Later requests refer to them, as
+/// those of real clients do.
 pub(super) fn headers(stream: u32, spell: bool, index: bool, authority: &str) -> Vec<u8> {
     // From the fixed table: `:method: POST`, `:scheme: http`.
     let mut block = vec![0x83, 0x86];
