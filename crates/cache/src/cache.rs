@@ -20,7 +20,7 @@ pub struct ResponseCache {
     insertion_ns: AtomicU64,
 }
 
-/// What a cache holds, and what was asked of it.
+/// The content of a cache, and the counts of look-ups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheCounts {
     /// Bytes that are kept.
@@ -67,7 +67,7 @@ impl ResponseCache {
         }
     }
 
-    /// The response under the first of these keys that has one. One look-up, however many keys there are.
+    /// The response for the first of these keys that has one. It counts as one look-up, whatever the number of keys.
     pub fn find(&self, keys: &[Key]) -> Option<Arc<Stored>> {
         let found = {
             let mut lru = self.lock();
@@ -91,7 +91,7 @@ impl ResponseCache {
         kept
     }
 
-    /// What it holds, and what was asked of it so far.
+    /// Its content, and the counts of look-ups so far.
     pub fn counts(&self) -> CacheCounts {
         let (bytes, bytes_max, entries) = {
             let lru = self.lock();
@@ -138,7 +138,7 @@ impl ResponseCache {
         }
     }
 
-    /// Frees what is kept no more, without the lock.
+    /// Frees responses that are not kept any more, without the lock.
     fn give_up(&self, evicted: Vec<Arc<Stored>>) {
         self.evictions.fetch_add(evicted.len() as u64, Ordering::Relaxed);
         let bytes: u64 = evicted.iter().map(|stored| stored.output_bytes() as u64).sum();

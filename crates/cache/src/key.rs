@@ -1,7 +1,7 @@
-//! When do two requests ask the same?
+//! When are two requests the same for the response cache?
 //!
-//! A key is a cryptographic hash, so no client finds two requests of one key. Each part is preceded by its length or number, so parts cannot
-//! run into each other.
+//! A key is a cryptographic hash, so no client can find two requests with the same key. Each part is preceded by its length or number, so the parts
+//! cannot be confused.
 
 use nerite_memory::{Buffer, Extent};
 use nerite_request::{Parameter, Parameters, Sequence, SequenceId};
@@ -45,7 +45,7 @@ impl KeyWriter {
         self.0.update(text.as_bytes());
     }
 
-    /// Adds an input, whose bytes lie on this host. `goes_on` is asked now and then; the key is not to be used once it says no.
+    /// Adds an input whose bytes lie on this host. `goes_on` is called from time to time. Once it returns false, the key must not be used.
     pub fn input(&mut self, input: &Tensor, goes_on: &dyn Fn() -> bool) {
         self.text(&input.name);
         self.text(input.datatype.name());
@@ -55,7 +55,7 @@ impl KeyWriter {
         self.bytes(&input.data, goes_on);
     }
 
-    /// Adds what a request says beside its tensors, in any order.
+    /// Adds the parameters of a request. Their order does not matter.
     pub fn parameters(&mut self, parameters: &Parameters) {
         let mut all: Vec<_> = parameters.iter().collect();
         all.sort_unstable_by_key(|(name, _)| *name);
@@ -155,7 +155,7 @@ mod tests {
         let bytes = |name: &str, data: &[u8]| input(name, DataType::Bytes, &[1], data);
         check(&[bytes("A", b"xB"), bytes("C", b"")], &[bytes("A", b"x"), bytes("BC", b"")], false);
         check(&[bytes("A", b"x")], &[bytes("A", b"x"), bytes("", b"")], false);
-        // An input whose bytes are those of another input as it is hashed.
+        // An input whose bytes equal the hashed form of another input.
         let (one, next) = (bytes("A", b"x"), bytes("B", b"y"));
         let mut forged = b"x".to_vec();
         for part in [&1_u64.to_le_bytes()[..], b"B", &5_u64.to_le_bytes(), b"BYTES", &1_u64.to_le_bytes()] {

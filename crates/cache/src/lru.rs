@@ -1,6 +1,6 @@
-//! Which responses are kept, and which are given up for others?
+//! Which responses are kept, and which are dropped for others?
 //!
-//! The one that was used longest ago goes first. Each operation costs the logarithm of what is kept.
+//! The least recently used one is dropped first. Each operation takes time in the logarithm of the number of responses.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -44,7 +44,7 @@ impl<V> Lru<V> {
         Lru { bytes_max, bytes: 0, now: 0, entries: HashMap::new(), by_use: BTreeMap::new() }
     }
 
-    /// The value under that key, which is used by this.
+    /// The value for that key. This counts as a use.
     pub fn get(&mut self, key: &Key) -> Option<&V> {
         let entry = self.entries.get_mut(key)?;
         self.now += 1;
@@ -116,7 +116,7 @@ mod tests {
         KeyWriter::new(number).finish()
     }
 
-    /// Each word inserts a value of so many bytes under a letter (`a3`) or uses one (`a`). What is there at the end.
+    /// Each word inserts a value of this many bytes for a letter (`a3`) or uses one (`a`). Checks what is there at the end.
     #[track_caller]
     fn check(deeds: &str, expect: &str) {
         let mut lru = Lru::new(10);

@@ -5,7 +5,7 @@ use nerite_request::{InferResponse, Output, Parameters};
 
 use crate::limits::{OUTPUT_BYTES, RESPONSE_BYTES};
 
-/// The outputs of a response, in memory of their own: what the model or a client does with theirs changes nothing here.
+/// The outputs of a response, in memory of their own. The model or a client may change theirs without an effect here.
 #[derive(Debug)]
 pub struct Stored {
     /// Parameters that the model added.
