@@ -113,7 +113,7 @@ pub enum PollError {
 }
 
 impl PollError {
-    /// The error for the client: Triton's, which writes the reason only to its log, and the reason.
+    /// The error for the client: Triton's text and the reason, which Triton writes only to its log.
     pub fn status(&self) -> Status {
         match self {
             PollError::Name(status) => status.clone(),
