@@ -1,8 +1,7 @@
 //! Does a runtime keep the contract?
 //!
-//! One suite for all runtimes. A runtime's own tests bring a model it can run and what that model computes
-//! ([`Fixture`]). [`check_runtime`] loads the model and tests each promise that the server relies on. It panics at the
-//! first promise that is broken.
+//! One suite for all runtimes. A runtime's own tests provide a model that it can run, and what that model computes ([`Fixture`]). [`check_runtime`]
+//! loads the model and tests each promise that the server relies on. It panics at the first promise that is broken.
 //!
 //! The promises: every job is answered exactly once and in order. A batch gives the same results as its jobs alone.
 //! Only wanted outputs are returned. An output goes into the client's memory if that is large enough, and is an error
@@ -34,7 +33,7 @@ pub struct Fixture {
     pub context: LoadContext,
     /// At least two requests that succeed, preferably with different numbers of rows.
     pub cases: Vec<Case>,
-    /// Inputs that the model refuses to compute on, where there are any.
+    /// Inputs that the model refuses, if there are any.
     pub faulty: Option<Vec<Tensor>>,
 }
 

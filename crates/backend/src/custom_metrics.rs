@@ -1,4 +1,4 @@
-//! Which metrics of their own have models made?
+//! Which custom metrics have models made?
 //!
 //! One registry for the server. As in Triton, two families with the same name are the same family, and two metrics in
 //! it with the same labels are the same metric, whoever makes them. They last as long as one of their makers has them.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nerite_memory::{Place, Slot};
 use nerite_tensor::Tensor;
 
-/// Which memory an instance can be given besides memory of this host. Tensors in other memory are staged: see
+/// The memory that an instance can use besides memory of this host. Tensors in other memory are staged: see
 /// [`crate::Staged`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DeviceAccess {

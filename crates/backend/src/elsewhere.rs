@@ -1,7 +1,7 @@
-//! Which requests must not run on the thread that brings them?
+//! Which requests must not run on the thread that submits them?
 //!
-//! A request that is known to be quick runs on the thread that brings it. A compiled backend that asks another model
-//! may hold a lock that the answer takes as well. So its requests run on another thread.
+//! A request that is known to be quick runs on the thread that submits it. A compiled backend that calls another model may hold a lock that the
+//! answer takes as well. So its requests run on another thread.
 
 use std::cell::Cell;
 

@@ -1,4 +1,4 @@
-//! Who reports a request to the meter if its runtime knows its times only after the answer?
+//! How is a request reported to the meter if its runtime knows its times only after the answer?
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,8 @@
 //! What is the smallest complete runtime?
 //!
-//! Its outputs are its inputs, in the order of the configuration. Tests and benchmarks use it, because all time that
-//! such a request takes is the server's. It has the parameters of Triton's backend of that name: `execute_delay_ms`
-//! sleeps before each batch, `instance_wise_delay_multiplier` makes later instances sleep longer.
+//! Its outputs are its inputs, in the order of the configuration. Tests and benchmarks use it, because the server alone determines how long such a
+//! request takes. It has the parameters of Triton's backend of that name: `execute_delay_ms` sleeps before each batch,
+//! `instance_wise_delay_multiplier` makes later instances sleep longer.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -105,7 +105,7 @@ impl Job {
         self.0.responder.device = device;
     }
 
-    /// Takes the data that the request has for instances of this host policy in the place of its own.
+    /// Replaces the inputs by the data that the request has for instances of this host policy.
     pub fn choose_data(&mut self, policy: &str) {
         let JobParts { inputs, responder, .. } = &mut *self.0;
         for one in responder.policy_data().iter().filter(|one| one.policy == policy) {
@@ -125,7 +125,7 @@ impl Job {
         self.0.responder.want(name);
     }
 
-    /// Has `told` called when the request ends, before the client gets the last response. If it returns an error, the
+    /// Sets a function that is called when the request ends, before the client gets the last response. If it returns an error, the
     /// request fails with it.
     pub fn on_end(&mut self, told: impl FnOnce(Ended<'_>) -> Result<(), Status> + Send + 'static) {
         self.0.responder.on_end(told);
@@ -174,7 +174,7 @@ impl Job {
         self.0.inputs.iter().find(|input| input.name == name)
     }
 
-    /// As [`Job::input`], for an input that is most probably at that place of [`Job::inputs`].
+    /// As [`Job::input`], for an input that is probably at index `at` of [`Job::inputs`].
     pub fn input_near(&self, at: usize, name: &str) -> Option<&Tensor> {
         self.0.inputs.get(at).filter(|input| input.name == name).or_else(|| self.input(name))
     }

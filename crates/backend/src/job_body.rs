@@ -1,7 +1,7 @@
-//! Where do the parts of a request lie while it goes from hand to hand?
+//! Where are the parts of a request while it is passed on?
 //!
-//! In one place. A request moves dozens of times on its way: into the queue, out of it, into a run, into closures. Its parts have about 900 bytes, so
-//! to copy them each time took a third of the processor time of a small request.
+//! They stay in one place on the heap. A request is moved dozens of times: into the queue, out of it, into a run, into closures. Its parts have about
+//! 900 bytes. Copying them each time took a third of the processor time of a small request.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
@@ -22,7 +22,7 @@ thread_local! {
 /// The parts of a [`Job`](crate::Job).
 #[derive(Debug)]
 pub(crate) struct JobParts {
-    // Dropped first: a client may unregister its regions the moment it has the answer.
+    // Dropped first, because a client may unregister its regions as soon as it has the answer.
     pub(crate) inputs: Inputs,
     pub(crate) parameters: JobParameters,
     pub(crate) sequence: Sequence,
@@ -32,7 +32,7 @@ pub(crate) struct JobParts {
     pub(crate) responder: Responder,
 }
 
-/// The place of the parts of one request. The vector has one element until [`JobBody::take`], and room for no more.
+/// The place of the parts of one request. The vector has one element until [`JobBody::take`], and capacity for one.
 #[derive(Debug)]
 pub(crate) struct JobBody(Vec<JobParts>);
 
@@ -44,7 +44,7 @@ impl JobBody {
         JobBody(place)
     }
 
-    /// The parts, whose place is free for another request.
+    /// Takes the parts. Another request may use the place afterwards.
     pub(crate) fn take(mut self) -> JobParts {
         self.0.pop().expect("only `take` removes the parts, and it consumes the body")
     }

@@ -5,7 +5,7 @@
 //!     one per backend    one per version     one per concurrent execution
 //! ```
 //!
-//! [`Instance::run`] takes its jobs for good. A job divides into its inputs and a [`Responder`]. The responder answers
+//! [`Instance::run`] takes ownership of its jobs. A job can be divided into its inputs and a [`Responder`]. The responder answers
 //! from any thread, with one response or many, and may outlive the run; the model stays loaded meanwhile
 //! ([`InFlight`]). Most runtimes answer all jobs in order before they return: they implement [`Compute`] behind
 //! [`InOrder`], or [`Execute`] behind [`Joined`] where the rows of several requests run as one. If a job is dropped

@@ -1,9 +1,8 @@
 //! Do all parts of a load see the same bytes of a model's files?
 //!
 //! A load looks at a file several times: to complete the configuration, to check the graph, to make the engine's
-//! sessions. All looks share the bytes of one read. A file may be replaced or written to meanwhile. Then its length or
-//! its time of modification has changed by the end of the load, and the load fails. So the bytes that were checked are
-//! the bytes that are served.
+//! sessions. All of them share the bytes of one read. If a file is replaced or written to meanwhile, its length or its time of modification differs
+//! at the end of the load, and the load fails. So the bytes that were checked are the bytes that are served.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
@@ -32,8 +31,8 @@ struct Seen {
     bytes: Option<Arc<Vec<u8>>>,
 }
 
-/// What changes if a file is replaced or written to: its length, and the seconds and nanoseconds of its last
-/// modification. Fingerprints of model directories compare the same values.
+/// Values that change if a file is replaced or written to: its length, and the seconds and nanoseconds of its last modification. Fingerprints of
+/// model directories compare the same values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileState(u64, i64, i64);
 
@@ -74,7 +73,7 @@ impl ModelFiles {
         Ok(bytes)
     }
 
-    /// The bytes of a file for their last use in a load. They are copied only if somebody else still has them.
+    /// The bytes of a file for their last use in a load. They are copied only if there is another reference.
     pub fn take_bytes(&self, path: &Path) -> io::Result<Vec<u8>> {
         let bytes = self.bytes(path)?;
         if let Some(seen) = self.lock().seen.get_mut(path) {

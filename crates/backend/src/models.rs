@@ -56,9 +56,9 @@ pub type ModelsDone = Box<dyn FnOnce(Result<(), Status>) + Send>;
 pub struct Models {
     infer: Option<Weak<dyn Infer>>,
     metrics: Arc<CustomMetrics>,
-    /// Names that mean another identifier for the asking model. Other names mean themselves.
+    /// Names that stand for another identifier if this model uses them. Other names are identifiers themselves.
     meanings: Arc<[(String, String)]>,
-    /// The versions that a model is about to have, for a check before they take requests.
+    /// The versions that a model will have, for a check before they take requests.
     coming: Option<Coming>,
 }
 
@@ -67,7 +67,7 @@ pub struct Models {
 pub struct Coming {
     /// The model's identifier.
     pub model: String,
-    /// The configurations of the versions. Who names no version will get the highest one.
+    /// The configurations of the versions. A request without a version will get the highest one.
     pub versions: BTreeMap<i64, Arc<ModelConfig>>,
 }
 

@@ -1,8 +1,7 @@
-//! What do the runtimes for ONNX models have in common?
+//! What do the runtimes for ONNX models share?
 //!
-//! Where the model file is. Which inputs and outputs its graph has. How graph and configuration complete and check each
-//! other. Which shape an output will have before it is computed. Which inputs must not change while the model runs.
-//! Whether the inputs' shapes tell how long a run takes.
+//! Where the model file is. Which inputs and outputs its graph has. How graph and configuration complete and check each other. Which shape an output
+//! will have before it is computed. Which inputs must not change while the model runs. Whether the inputs' shapes determine how long a run takes.
 
 mod cost;
 mod nodes;
@@ -93,7 +92,7 @@ pub fn number(context: &LoadContext, key: &str) -> Result<Option<i64>, Status> {
     })
 }
 
-/// Threads for one operator of one instance: as configured, or what keeps instances × threads within the cores.
+/// Threads for one operator of one instance: as configured, or as many that instances × threads does not exceed the cores.
 pub fn threads(context: &LoadContext) -> Result<usize, Status> {
     let asked = number(context, "intra_op_thread_count")?.unwrap_or(0);
     let fitted = (context.cores / context.instances.max(1)).max(1);

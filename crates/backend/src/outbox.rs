@@ -1,10 +1,9 @@
-//! When does the last response of a request go out?
+//! When is the last response of a request sent?
 //!
-//! At once, unless the thread is within [`Outbox::around`]: then after that. Code that runs an instance wraps the run
-//! in it, gives the instance back, and then delivers. So a client's thread that asks again as soon as it has its answer
-//! (for a step of an ensemble, say) finds the instance idle, and no call enters an instance that is still held.
-//! Responses that are not the last go out at once. A run that waits for one client does not delay the answers of
-//! others: [`Outbox::deliver_apart`].
+//! At once, unless the thread is within [`Outbox::around`]. Then it is sent after that. Code that runs an instance wraps the run in it, gives the
+//! instance back, and then delivers. So a client that sends a request as soon as it has its answer (a step of an ensemble, for example) finds the
+//! instance idle, and no call enters an instance that is still held. Responses that are not the last are sent at once. A run that waits for one
+//! client does not delay the answers of others: [`Outbox::deliver_apart`].
 
 use std::cell::RefCell;
 use std::sync::{Arc, PoisonError};
@@ -42,9 +41,9 @@ impl Outbox {
         (done, scope.close())
     }
 
-    /// Delivers what the run of this thread has answered so far, for a run that is about to wait for a client. Another
-    /// thread does it: code that continues with an answer runs where the answer is delivered, and this thread still
-    /// holds an instance. If no thread can be started, the answers go out after the run.
+    /// Delivers the answers that the run of this thread has made so far. For a run that is about to wait for a client. Another thread delivers them,
+    /// because code that continues with an answer runs on the delivering thread, and this thread still holds an instance. If no thread can be
+    /// started, the answers are sent after the run.
     pub fn deliver_apart() -> std::io::Result<()> {
         let taken = OPEN.try_with(|open| open.borrow_mut().as_mut().map(std::mem::take)).ok().flatten();
         let Some(answers) = taken.filter(|answers| !answers.is_empty()) else { return Ok(()) };

@@ -8,11 +8,11 @@ use nerite_request::Status;
 pub struct OutputPlace {
     /// The host or a device.
     pub place: Place,
-    /// Bytes of the memory that the client named for it; `None` where memory is made in the output's size.
+    /// The size of the memory that the client named for it. `None` if memory is allocated in the output's size.
     pub capacity: Option<usize>,
 }
 
-/// The error of a client's memory that has `have` bytes for a result of `need`; in Triton's words.
+/// The error for a client's memory of `have` bytes and a result of `need` bytes, with Triton's text.
 pub(crate) fn too_small(name: &str, have: usize, need: usize) -> Status {
     Status::internal(format!(
         "shared memory size specified with the request for output '{name}' ({have} bytes) should be at least {need} bytes \

@@ -1,7 +1,7 @@
-//! What of a request is kept so that it can run again?
+//! Which parts of a request are kept so that it can run again?
 //!
 //! Triton's `TRITONSERVER_REQUEST_RELEASE_RESCHEDULE`: while its instance runs, a request is given back instead of answered. It becomes the next
-//! request of its sequence, and the same client gets what comes of it.
+//! request of its sequence, and the same client gets the result.
 
 use nerite_request::Sequence;
 

@@ -61,7 +61,7 @@ pub struct Responder {
     clock: Option<ResponseClock>,
     /// The trace of the request, if it has one.
     trace: Option<Arc<RequestTrace>>,
-    /// Set if an [`EndNote`] reports a success: whether the responder reported a failure.
+    /// `Some` if an [`EndNote`] reports successes: whether the responder has reported a failure.
     noted_apart: Option<Arc<AtomicBool>>,
     /// Whether it was scheduled again.
     has_run_before: bool,
@@ -191,7 +191,7 @@ impl Responder {
         self.trace.as_ref()
     }
 
-    /// The account that memory is charged to which the request leaves behind; `None` if there is none.
+    /// The account that is charged for memory that the request leaves behind; `None` if there is none.
     pub fn account(&self) -> Option<PeerAccount> {
         self.reply.account()
     }
@@ -207,12 +207,12 @@ impl Responder {
         self.reply.window()
     }
 
-    /// Whether its responses are delivered through functions of others, which may wait.
+    /// Whether its responses are delivered through functions of other code, which may wait.
     pub fn may_wait(&self) -> bool {
         self.reply.may_wait()
     }
 
-    /// Whether the memory of outputs without a client's slot depends on their size. [`Responder::offered`] finds it.
+    /// Whether the reply may offer memory for outputs without a client's slot. Which memory depends on their size: see [`Responder::offered`].
     pub fn offers_places(&self) -> bool {
         self.reply.offers_places()
     }
@@ -243,8 +243,7 @@ impl Responder {
         self.kept = Some(what);
     }
 
-    /// Keeps a tensor for the next request of the sequence, under the name of the state's output. It is kept however
-    /// this request ends.
+    /// Keeps a tensor for the next request of the sequence, under the name of the state's output. It is kept even if this request fails.
     pub fn keep_state(&mut self, state: Tensor) {
         self.states.retain(|known| known.name != state.name);
         self.states.push(state);
@@ -255,7 +254,7 @@ impl Responder {
         self.said = parameters;
     }
 
-    /// Leaves it to the caller to report a success to the meter, even after the end. `None` if it was called before.
+    /// From now on the caller reports a success to the meter, even after the end. `None` if this was called before.
     pub fn note_apart(&mut self) -> Option<EndNote> {
         let in_flight = self.in_flight.as_ref().filter(|_| self.noted_apart.is_none())?;
         let is_noted = Arc::clone(self.noted_apart.insert(Arc::default()));
@@ -282,7 +281,7 @@ impl Responder {
     /// Adds a filled output to the response that is being made. `slot` came from [`Responder::output`] or [`Responder::output_bytes`].
     pub fn put(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, slot: Slot<Filled>) {
         let data = slot.into_buffer();
-        // Only the client's memory is writable by others. Private memory was made here and travels in the response.
+        // Only the client's memory is writable by others. Private memory was made here and is sent in the response.
         let placed = data.access() == Access::Shared || !data.place().is_host();
         self.made.push(Output { name: self.name_of(name), datatype, shape: shape.into(), data, placed });
     }
@@ -292,8 +291,7 @@ impl Responder {
         self.made.push(Output { name: self.name_of(name), datatype, shape: shape.into(), data, placed: true });
     }
 
-    /// Adds an output that stays where the runtime made it and travels in the response. For outputs that the client
-    /// named no memory for.
+    /// Adds an output that stays where the runtime made it and is sent in the response. For outputs without memory of the client.
     pub fn put_buffer(&mut self, name: &str, datatype: DataType, shape: impl Into<Shape>, data: Buffer) {
         self.made.push(Output { name: self.name_of(name), datatype, shape: shape.into(), data, placed: false });
     }
@@ -305,8 +303,8 @@ impl Responder {
         Times { start: self.staged.as_ref().map_or(now.start, |staged| staged.since()), ..now }
     }
 
-    /// Prepares for a responder apart from these inputs: several responses may follow, and the inputs' memory is
-    /// watched until the last.
+    /// Prepares for a responder that is separate from these inputs. Several responses may follow, and the loss of the inputs' memory is checked until
+    /// the last.
     pub(crate) fn divide_from(&mut self, inputs: &[Tensor]) {
         self.is_divided = true;
         let lendable = inputs.iter().filter(|input| input.data.access() == Access::Shared);
@@ -317,8 +315,8 @@ impl Responder {
         self.reply = way(std::mem::replace(&mut self.reply, Reply::closed()));
     }
 
-    /// Sends the outputs put so far; more responses follow. The caller must end the request with an Err: memory under
-    /// it was lost, or an output could not be copied to where its client wants it.
+    /// Sends the outputs that were put so far. More responses follow. The caller must end the request with the Err: memory of the request was lost,
+    /// or an output could not be copied to its client's memory.
     pub fn send(&mut self) -> Result<(), Status> {
         self.check_memory()?;
         if let Some(staged) = &mut self.staged {
@@ -340,7 +338,7 @@ impl Responder {
         self.restore_places();
     }
 
-    /// Ends the request: reports it to the meter, then sends the outputs put so far as the last response, or the error.
+    /// Ends the request: reports it to the meter, then sends the outputs that were put so far as the last response, or the error.
     pub fn finish(self, result: Result<(), Status>, times: Times) {
         self.finish_as(result, times, Outcome::Success);
     }
@@ -356,9 +354,9 @@ impl Responder {
         if self.again_by.is_some() { Ok(()) } else { Err(Status::invalid(NOT_ITERATIVE)) }
     }
 
-    /// Gives the request back, to run again as the next one of its sequence; the client keeps waiting. `inputs` are
-    /// those that came with it. Works only while its instance runs, and only for a model with iterative sequences;
-    /// otherwise the request ends with an error that says so. Outputs that were put and not sent are dropped.
+    /// Returns the request, to run again as the next one of its sequence. The client keeps waiting. `inputs` are those that came with the request.
+    /// This works only while its instance runs, and only for a model with iterative sequences. Otherwise the request ends with an error that says so.
+    /// Outputs that were put and not sent are dropped.
     pub fn reschedule(mut self, inputs: Inputs, times: Times) {
         let again = self.again_by.take().and_then(|again| Some((again.whom, again.rest?)));
         let Some((whom, rest)) = again else {
@@ -447,7 +445,7 @@ impl Responder {
         self.close(Response::failed(error));
     }
 
-    /// The error that the client gets. If the request's time was over, that explains any other error.
+    /// The error that the client gets. If the request's time was over, that is the reason for any other error.
     fn explained(&self, error: Status) -> Status {
         if self.cancel.has_timed_out() { Status::timed_out() } else { error }
     }
@@ -519,7 +517,7 @@ impl Responder {
         // If the request succeeded, the callback was called before its outcome was noted. Here it has failed, so an
         // error of the callback changes nothing.
         let _ = self.on_end.tell(Ended { outputs: None, states: std::mem::take(&mut self.states) });
-        // Released before the answer goes out: a client may unregister its regions the moment it has the answer.
+        // Released before the answer is sent, because a client may unregister its regions as soon as it has the answer.
         self.wanted = WantedOutputs::new();
         (self.again, self.made, self.watched) = (Vec::new(), Outputs::new(), Vec::new());
         (self.staged, self.kept) = (None, None);

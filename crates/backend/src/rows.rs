@@ -1,12 +1,12 @@
-//! How do the rows of several requests become one execution, and come apart again?
+//! How are the rows of several requests joined into one execution, and its results divided again?
 //!
 //! ```text
 //!   job 0: 2 rows ─┐                  ┌─► job 0: rows 0..2
 //!   job 1: 1 row  ─┼─► Work: 4 rows ──┼─► job 1: row  2
 //!   job 2: 1 row  ─┘     Execute      └─► job 2: row  3
 //! ```
-//! Copies happen only where bytes do not already lie right: inputs that follow each other in one region are used as
-//! they are, and outputs that travel in a response are slices of the whole.
+//! Bytes are copied only if necessary. Inputs that follow each other in one region are used in place, and outputs that are sent in a response are
+//! slices of the whole.
 
 mod apart;
 mod padded;
@@ -68,7 +68,7 @@ impl<E: Execute> Joined<E> {
         }
     }
 
-    /// One request's values must not fail its neighbours: jobs that ran together and failed run again, each alone.
+    /// One request's values must not make others fail. So jobs that ran together and failed run again, each alone.
     fn blame(&mut self, jobs: Jobs, error: Option<Status>, mut times: Times, meter: &dyn Meter) {
         if jobs.len() > 1 {
             for job in jobs {
@@ -143,7 +143,7 @@ fn fit(a: &Job, b: &Job, ragged: &Ragged) -> bool {
                     && !x.shape.is_empty()
                     && (x.shape.get(1..) == y.shape.get(1..) || ragged.may_differ(&x.name, &x.shape, &y.shape))
                     && x.data.place() == y.data.place()
-                    // Rows on a device are not gathered, so only tensors that lie end to end run together.
+                    // Rows on a device are not gathered, so only tensors that are adjacent in memory run together.
                     && (x.data.place().is_host() || Buffer::joined(&[&x.data, &y.data]).is_some())
             })
         })
@@ -157,7 +157,7 @@ pub struct Work<'a> {
     wanted: SmallVec<[Name; 4]>,
     made: SmallVec<[Made; 2]>,
     spare: Vec<(Name, Slot)>,
-    /// Outputs whose slots were made in their size. For another size a new one is made.
+    /// Outputs whose slots were made in the output's size. If the size changes, a new slot is made.
     measured: SmallVec<[Name; 2]>,
     is_brief: bool,
 }
@@ -266,8 +266,8 @@ impl<'a> Work<'a> {
         self.put(name, datatype, shape, Whole::Buffer(data));
     }
 
-    /// Adds an output of numbers that the runtime made, all of `shape`. For a lone request whose client named memory on
-    /// this host they are written there. Otherwise they stay where they are until the rows are handed out.
+    /// Adds an output of numbers that the runtime made, all of `shape`. For a single request whose client named memory on this host, they are written
+    /// there. Otherwise they stay where they are until the rows are divided.
     pub fn put_numbers<T: Number>(
         &mut self,
         name: &str,

@@ -21,10 +21,11 @@ pub trait Runtime: Send + Sync {
     /// The name in `config.pbtxt`.
     fn name(&self) -> &str;
 
-    /// Which library at which version does the work, for the log and for `nerite doctor`.
+    /// The library that does the work and its version, for the log and for `nerite doctor`.
     fn engine(&self) -> String;
 
-    /// The instance groups that it prefers, the best first, for what the model's author left open. Asked before [`Runtime::complete`].
+    /// The instance groups that it prefers, the best first. They apply to settings that the model's author left out. Called before
+    /// [`Runtime::complete`].
     fn preferred_groups(&self, _context: &LoadContext) -> Result<Vec<ModelInstanceGroup>, Status> {
         Ok(Vec::new())
     }
@@ -37,13 +38,12 @@ pub trait Runtime: Send + Sync {
     /// Frees memory that lay unused through `rounds_max` calls of this function. It is called at intervals.
     fn trim(&self, _rounds_max: u32) {}
 
-    /// Whether it makes instances on GPUs. The error is what is missing and the cure, as part of the sentence `…, but
-    /// {this}, or use KIND_CPU`.
+    /// Whether it makes instances on GPUs. The error says what is missing and the cure, as part of the sentence `…, but {this}, or use KIND_CPU`.
     fn offers_gpus(&self) -> Result<(), String> {
         Err(format!("backend '{}' ({}) computes on the host", self.name(), self.engine()))
     }
 
-    /// Says, as a clause, how a request to this model may end the process it runs in; `None` if no way is known. The
+    /// How a request to this model may end the process it runs in, as a clause; `None` if no way is known. The
     /// configuration is complete.
     fn danger(&self, _context: &LoadContext) -> Result<Option<String>, Status> {
         Ok(None)
@@ -54,7 +54,7 @@ pub trait Runtime: Send + Sync {
         Ok(())
     }
 
-    /// Called if a version whose configuration was completed is not loaded: drop what was kept for it.
+    /// Called if a version whose configuration was completed is not loaded. The runtime drops what it kept for the version.
     fn give_up(&self, _context: &LoadContext) {}
 
     /// Reads one version of a model, checks it against its configuration and makes it ready for instances.
@@ -66,8 +66,8 @@ pub trait BroughtAlong: Send + Sync {
     /// The runtime that the model brings along, if there is one.
     fn find(&self, config: &ModelConfig, model_dir: &Path, version_dir: &Path) -> Option<Arc<dyn Runtime>>;
 
-    /// The library that decides, beside the configuration, which requests share a batch of this model. It lies where
-    /// the configuration says, in the model's directory, or in that of its backend.
+    /// The library that decides, in addition to the configuration, which requests of this model share a batch. It is where the configuration says, in
+    /// the model's directory, or in that of its backend.
     fn strategy_library(&self, _context: &LoadContext) -> Result<Option<PathBuf>, Status> {
         Ok(None)
     }
@@ -86,7 +86,7 @@ pub trait BroughtAlong: Send + Sync {
     fn count_in(&self, _metrics: &Arc<CustomMetrics>) {}
 }
 
-/// Where a model lies and what its author asked for.
+/// The directory of a model and the settings of its author.
 #[derive(Clone, Debug)]
 pub struct LoadContext {
     /// The model's name.
@@ -99,7 +99,7 @@ pub struct LoadContext {
     pub version_dir: PathBuf,
     /// The configuration, normalised.
     pub config: Arc<ModelConfig>,
-    /// What `--backend-config` says for this backend and for all (`default-max-batch-size` …).
+    /// The settings of `--backend-config` for this backend and for all (`default-max-batch-size` …).
     pub settings: BTreeMap<String, String>,
     /// Processor cores this process may use.
     pub cores: usize,
@@ -118,8 +118,7 @@ pub enum CostBound {
     /// The shapes and bytes of the inputs, and which outputs are wanted. Whatever values a client sends, a run takes about as long
     /// as an earlier one of the same sizes.
     InputSizes,
-    /// The patience: another thread or process does the work, and a caller whose patience ends leaves the rest to
-    /// another thread.
+    /// The patience of the caller: another thread or process does the work, and a caller whose patience ends leaves the rest to another thread.
     Patience,
     /// Nothing that is known before the run.
     #[default]
@@ -128,7 +127,7 @@ pub enum CostBound {
 
 /// One version of a model, ready to be run.
 pub trait Model: Any + Send + Sync {
-    /// What bounds a run. Where nothing does, runs never happen on a front thread.
+    /// What bounds the time of a run. Without a bound, runs never happen on a front thread.
     fn cost_bound(&self) -> CostBound {
         CostBound::Unknown
     }
@@ -141,13 +140,12 @@ pub trait Model: Any + Send + Sync {
         Vec::new()
     }
 
-    /// Whether its instances choose themselves what a request has for their host policy ([`nerite_request::PolicyData`]).
+    /// Whether its instances themselves choose the data that a request has for their host policy ([`nerite_request::PolicyData`]).
     fn reads_policy_data(&self) -> bool {
         false
     }
 
-    /// Which tensors this instance takes where they are, on devices too, and which outputs it writes there. All others
-    /// are staged on the host.
+    /// Which tensors this instance reads in place, also on devices, and which outputs it writes in place. All others are staged on the host.
     fn takes_device_memory(&self, _: &InstanceSpec) -> DeviceAccess {
         DeviceAccess::Host
     }
@@ -193,9 +191,8 @@ pub trait Instance: Send {
     /// Answers every job of the batch, now or later.
     fn run(&mut self, batch: Batch);
 
-    /// As [`Instance::run`], on a thread that has other work. An instance that waits (for another process, say) waits
-    /// no longer than `patience`. It returns `false` if the answer is not there by then. Another thread then calls
-    /// [`Instance::finish`].
+    /// As [`Instance::run`], on a thread that has other work. An instance that waits, for example for another process, waits at most `patience`. It
+    /// returns `false` if there is no answer by then. Another thread then calls [`Instance::finish`].
     fn begin(&mut self, batch: Batch, _patience: Duration) -> bool {
         self.run(batch);
         true
@@ -204,8 +201,7 @@ pub trait Instance: Send {
     /// Waits for the work that [`Instance::begin`] left.
     fn finish(&mut self) {}
 
-    /// Becomes readable when the work that [`Instance::begin`] left can be done; `None` where only a thread can wait
-    /// for it.
+    /// A descriptor that becomes readable when the work that [`Instance::begin`] left can be done; `None` if only a thread can wait for that.
     fn awaited(&self) -> Option<Awaited> {
         None
     }
@@ -216,7 +212,7 @@ pub trait Instance: Send {
         false
     }
 
-    /// Says whether it can take a request; `None` for an instance that always can.
+    /// Reports whether it can take a request; `None` for an instance that always can.
     fn readiness(&self) -> Option<Arc<dyn Readiness>> {
         None
     }

@@ -72,8 +72,7 @@ impl StagedTensors {
         self.staging.slot(size).map_err(|full| Status::unavailable(full.to_string()))
     }
 
-    /// Copies each output to where its client wants it, and keeps its slot if `more` responses follow. Returns whether
-    /// there was any.
+    /// Copies each output to the memory that its client named, and keeps its slot if `more` responses follow. Returns whether there was any output.
     pub(crate) fn deliver(&mut self, made: &mut [Output], more: bool) -> Result<bool, Status> {
         let any = !self.outputs.is_empty();
         for (name, mut slot) in std::mem::take(&mut self.outputs) {

@@ -42,7 +42,7 @@ impl StopGuard {
         self.0.as_ref().is_some_and(|watch| watch.is_stopped.load(Ordering::Acquire))
     }
 
-    /// Ends the watch when the run is over. Whether the run was told to end; from now on it is not.
+    /// Ends the watch when the run is over. Returns whether the run was told to end. After this it is not.
     pub fn end(self) -> bool {
         self.forget();
         self.is_stopped()

@@ -1,4 +1,4 @@
-//! What decides, beside the configuration, which requests share a batch?
+//! What decides, in addition to the configuration, which requests share a batch?
 
 use std::sync::Arc;
 
@@ -7,14 +7,13 @@ use nerite_tensor::Name;
 
 use crate::Job;
 
-/// The model author's part in forming batches, beside the configuration: Triton's custom batching.
+/// Code of a model's author that takes part in forming batches: Triton's custom batching.
 ///
 /// It is called for each batch in the order in which the batches form. The threads that run the model call it, one call
 /// at a time. It may take long: meanwhile the model's queue takes requests, and rejects those that have waited too
 /// long.
 pub trait BatchStrategy: Send {
-    /// A batch begins to form with its first request, which is in it whatever the strategy says. If an earlier batch
-    /// did not end, it was given up, or it ends now.
+    /// A batch begins to form. Its first request is in it in any case. If an earlier batch did not end, it was dropped, or it ends now.
     fn begins(&mut self, first: &WaitingRequest);
 
     /// Whether the next request may join the batch. `false` closes the batch.

@@ -1,4 +1,4 @@
-//! Which points in time of a request does its trace have?
+//! Which points in time does the trace of a request have?
 //!
 //! The names are Triton's, because tools look for them.
 

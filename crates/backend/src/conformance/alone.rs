@@ -11,7 +11,7 @@ use nerite_tensor::{Name, Tensor};
 
 use crate::{Batch, Instance, Job, ModelVersion, NoMeter};
 
-/// Makes a request of one row with these inputs and outputs, has `run` give it to an instance, and returns the answer.
+/// Makes a request of one row with these inputs and outputs, which `run` gives to an instance. Returns the answer.
 ///
 /// # Panics
 /// If there is no answer by the time `run` returns, or more than one.

@@ -12,7 +12,7 @@ use nerite_tensor::{DataType, Shape, Tensor};
 use crate::conformance::{ask, context};
 use crate::{Instance, InstanceSpec, LoadContext, Runtime};
 
-/// What a request gives, by name: `x` and `w` are floats, `a` and `b` whole numbers.
+/// The inputs of a request, by name: `x` and `w` are floats, `a` and `b` whole numbers.
 const FLOATS: &[&str] = &["x", "w"];
 
 /// Loads `replaceable` of this folder, with the inputs that the text lists beside `x` and `a`.

@@ -1,15 +1,14 @@
-//! Do the shapes of a graph's inputs tell how long it runs?
+//! Do the shapes of a graph's inputs determine how long it runs?
 //!
-//! They do if no value that a client chooses decides how often something is done or how large something becomes. A trip count of
-//! a loop does, and so do the repeats of a Tile or the shape of an Expand. Where such a value is a constant or is made of the
-//! shapes of inputs alone (Shape, then Gather, then Concat: most exported nets have that), it is *fixed*: the shapes tell it.
+//! They do if no value that a client chooses decides how often something is done or how large something becomes. Such values are the trip count of a
+//! loop, the repeats of a Tile and the shape of an Expand. If such a value is a constant, or is made only from the shapes of inputs (Shape, then
+//! Gather, then Concat: most exported nets have that), it is *fixed*: it follows from the shapes.
 //!
-//! An integer division that has no result takes microseconds in place of nanoseconds (`nerite_guard::arithmetic`), so
-//! its time depends on values. A Div or Mod counts as bounded by shapes only for floating-point numbers, or for fixed
-//! values.
+//! An integer division without a result takes microseconds instead of nanoseconds (`nerite_guard::arithmetic`), so its time depends on values. A Div
+//! or Mod counts as bounded by shapes only for floating-point numbers, or for fixed values.
 //!
-//! The lists name operators that are known to be bounded. An operator that is in none of them makes the answer
-//! "unknown", and the graph then always runs on a worker.
+//! The lists name operators that are known to be bounded. If a graph has another operator, the answer is "unknown", and the graph always runs on a
+//! worker.
 
 use std::collections::HashSet;
 
@@ -36,8 +35,8 @@ const BY_SHAPES: &[&str] = &[
     "Softplus", "Softsign", "SpaceToDepth", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Transpose",
     "Where", "Xor",
 ];
-/// Operators whose work follows from shapes if all inputs behind the first are fixed: those inputs say how much, how
-/// often or along which axis. (Reshape needs a fixed shape too, because later broadcasts depend on it.)
+/// Operators whose work follows from shapes if all inputs after the first are fixed. Those inputs are sizes, counts or axes. (Reshape needs a fixed
+/// shape too, because later broadcasts depend on it.)
 #[rustfmt::skip]
 const BY_SHAPES_AND_THE_REST: &[&str] = &[
     "CenterCropPad", "Expand", "OneHot", "Pad", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax",

@@ -8,9 +8,9 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
 /// A node larger than this holds a constant. It is not read for its names.
 const NODE_BYTES_MAX: u64 = 64 << 20;
-/// Graphs may lie within operators of other graphs this deep. ONNX Runtime reads no deeper either.
+/// The deepest nesting of graphs within operators of other graphs. ONNX Runtime reads no deeper either.
 const DEPTH_MAX: usize = 32;
-/// A longer name of a constant is not read. No node refers to it then, as far as is known.
+/// A longer name of a constant is not read. Then it is assumed that no node refers to the constant.
 const NAME_BYTES_MAX: u64 = 64 << 10;
 
 /// The operators of a model, without its weights.
@@ -24,7 +24,7 @@ pub struct Nodes {
     pub constants: HashSet<String>,
     /// Files that hold constants' values (external data), as the model names them: relative to its own folder.
     pub external_files: BTreeSet<String>,
-    /// Whether the graph's nodes are all there is: none was too large to be read, and the model defines no functions.
+    /// Whether all nodes are known: none was too large to be read, and the model defines no functions.
     pub is_complete: bool,
 }
 
@@ -243,7 +243,7 @@ fn varint(next: &mut dyn FnMut() -> io::Result<u8>) -> io::Result<u64> {
     Err(io::ErrorKind::InvalidData.into())
 }
 
-/// Visits the fields with a length of a message in memory. Stops at the first bytes that are no field.
+/// Visits the fields with a length of a message in memory. Stops at the first bytes that are not a field.
 fn fields(mut bytes: &[u8], visit: &mut dyn FnMut(u64, &[u8])) {
     fn number(bytes: &mut &[u8]) -> Option<u64> {
         varint(&mut || {

@@ -1,4 +1,4 @@
-//! Which inputs and outputs does a graph have, and of which shapes?
+//! Which inputs and outputs does a graph have, and which shapes do they have?
 
 use nerite_config::{GraphSignature, ModelConfig, TensorSignature, config_data_type, proto};
 use nerite_tensor::{DataType, Shape, Tensor, element_count};
@@ -21,7 +21,7 @@ pub struct Port {
     pub name: String,
     /// Its datatype; `None` for one that no request can have.
     pub datatype: Option<DataType>,
-    /// Its dimensions with the batch dimension; empty for a scalar, `None` where the graph does not even say how many.
+    /// Its dimensions with the batch dimension. Empty for a scalar. `None` if the graph does not say how many there are.
     pub dims: Option<Vec<Dim>>,
     /// The shape in which clients get a scalar; all its dimensions are 1. A scalar has no shape in ONNX, and a
     /// configuration must have one.

@@ -1,10 +1,9 @@
 //! Which inputs must not change while the graph runs?
 //!
-//! An input may lie in memory that its client still writes. Most operators only compute with the numbers: such a client
-//! spoils its own result and nothing else. But some operators check an index and then use it, or compare numbers and
-//! then move them past each other. A client that changes the numbers in between makes the library read or write outside
-//! its tensors. Inputs of such operators are copied before the run. Indices are small; pictures and vectors rarely come
-//! to such operators.
+//! An input may lie in memory that its client still writes. Most operators only compute with the numbers. There, such a client harms only its own
+//! result. But some operators check an index and then use it, or compare numbers and then move them past each other. A client that changes the
+//! numbers in between makes the library read or write outside its tensors. Inputs of such operators are copied before the run. Indices are small;
+//! pictures and vectors rarely come to such operators.
 //!
 //! The list names the harmless operators. So an operator that is not in it costs a copy, not a crash.
 
@@ -27,7 +26,7 @@ const HARMLESS: &[&str] = &[
     "Sinh", "Size", "Softmax", "Softplus", "Softsign", "SpaceToDepth", "Sqrt", "Sub", "Sum", "Tan", "Tanh",
     "ThresholdedRelu", "Transpose", "Where", "Xor",
 ];
-/// Operators that only compute with the numbers of their first input. The others say where, how much or by what.
+/// Operators that only compute with the numbers of their first input. Their other inputs are positions, counts or parameters.
 #[rustfmt::skip]
 const HARMLESS_FIRST: &[&str] = &[
     // A divisor is first searched for zeros and then divided by.
@@ -56,7 +55,7 @@ impl UntrustedInputs {
     /// The inputs of the graph with these nodes, in their order.
     pub fn of(nodes: &[Node]) -> UntrustedInputs {
         let mut untrusted_inputs = HashSet::new();
-        // Backwards: a node that reads an alias is looked at before the node that makes the alias.
+        // The nodes are visited backwards, so a node that reads an alias comes before the node that makes it.
         for node in nodes.iter().rev() {
             expose(node, &mut untrusted_inputs);
         }

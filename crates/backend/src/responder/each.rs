@@ -5,8 +5,8 @@ use crate::now_ns;
 use crate::response_times::{ResponseClock, ResponseOutcome};
 
 impl Responder {
-    /// Reports each response to the meter from now on. The model began to work for the next one at `since`, in ns of
-    /// [`now_ns`]. For models that may answer many times; a compiled backend reports its responses itself.
+    /// Reports each response to the meter from now on. The model began to work for the next one at `since`, in ns of [`now_ns`]. This is for models
+    /// that may answer many times. A compiled backend reports its responses itself.
     pub fn count_responses(&mut self, since: u64) {
         match &mut self.clock {
             Some(clock) => clock.starts_again(since),

@@ -18,7 +18,7 @@ pub struct Ended<'r> {
     pub states: Vec<Tensor>,
 }
 
-/// If it returns an Err, the request fails with it, unless it had failed before.
+/// If it returns an Err, the request fails with that error, unless it had failed before.
 type EndCallback = dyn FnOnce(Ended<'_>) -> Result<(), Status> + Send;
 
 impl OnEnd {

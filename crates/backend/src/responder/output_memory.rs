@@ -8,8 +8,8 @@ use super::Responder;
 use crate::output_place::too_small;
 
 impl Responder {
-    /// Memory for an output of a fixed-size datatype: the client's own if it named some or the reply offers some, else
-    /// fresh. Fill it, then [`Responder::put`].
+    /// Memory for an output of a fixed-size datatype: memory that the client named or that the reply offers, else fresh memory. Fill it, then call
+    /// [`Responder::put`].
     pub fn output(&mut self, name: &str, datatype: DataType, shape: &[i64]) -> Result<Slot, Status> {
         let size = byte_size(datatype, shape).map_err(|e| Status::internal(format!("output '{name}': {e}")))?;
         let size = size.ok_or_else(|| {
@@ -18,7 +18,7 @@ impl Responder {
         self.output_bytes(name, size)
     }
 
-    /// Memory for an output of `size` bytes, as [`Responder::output`]; for BYTES, whose size the shape does not tell.
+    /// As [`Responder::output`], for an output of `size` bytes. For BYTES, whose size does not follow from the shape.
     pub fn output_bytes(&mut self, name: &str, size: usize) -> Result<Slot, Status> {
         self.output_near(name, size, Place::Host)
     }
@@ -43,7 +43,7 @@ impl Responder {
         Ok(slot)
     }
 
-    /// Memory for an output that the client named no memory for: offered by the reply, else of this process.
+    /// Memory for an output without memory of the client: memory that the reply offers, else memory of this process.
     pub(crate) fn measured(&mut self, name: &str, size: usize, preferred: Place) -> Result<Slot, Status> {
         match self.offered_near(name, size, preferred)? {
             Some(slot) => Ok(slot),

@@ -47,7 +47,7 @@ impl Made {
     }
 }
 
-/// Hands a lone job its outputs. `spare` are slots that were taken for it and not written.
+/// Gives a single job its outputs. `spare` are slots that were taken for it and not written.
 pub(super) fn give_whole(
     job: &mut Job,
     made: impl IntoIterator<Item = Made>,
@@ -55,8 +55,7 @@ pub(super) fn give_whole(
     ragged: &Ragged,
 ) -> Result<(), Status> {
     for made in made {
-        // An output that may be cut was computed into fresh memory. Even one that needs no cut must get to the client's
-        // memory.
+        // An output that may be cut was computed into fresh memory. Even if it needs no cut, it must be copied to the client's memory.
         let made = if ragged.is_cut(&made.name) { made.readable() } else { made };
         if let Some(part) = ragged.cut(&made.name, job).filter(|part| *part != made.shape) {
             let taken = spare.iter().position(|(whose, _)| *whose == made.name).map(|at| spare.swap_remove(at).1);
@@ -111,7 +110,7 @@ pub(super) fn give_rows(
     Ok(results)
 }
 
-/// The shape of each job's part of this output. Together the parts must be all of it.
+/// The shape of each job's part of this output. All parts together must be the whole output.
 fn parts(made: &Made, jobs: &[Job], rows: &[i64], ragged: &Ragged) -> Result<Vec<Shape>, Status> {
     let scattered: Option<Vec<Shape>> = jobs.iter().map(|job| ragged.part(&made.name, job)).collect();
     if let Some(parts) = scattered {
@@ -159,7 +158,7 @@ fn check_rows(made: &Made, rows: i64) -> Result<(), Status> {
     )))
 }
 
-/// Hands the job a part of this shape, which begins at the element `first`.
+/// Gives the job a part of this shape, which begins at the element `first`.
 fn give_part(job: &mut Job, made: &Made, shape: Shape, first: u64) -> Result<(), Status> {
     let (from, to) = (first as usize, first.saturating_add(elements(&shape)?) as usize);
     let (data, from, to) = match &made.whole {
@@ -176,7 +175,7 @@ fn give_part(job: &mut Job, made: &Made, shape: Shape, first: u64) -> Result<(),
     give(job, &made.name, made.datatype, shape, data.slice(extent), None, Reason::BatchScatter)
 }
 
-/// Hands the job `data`: as it is if it may travel in the response, copied if the client named memory.
+/// Gives the job `data`: unchanged if it may be sent in the response, copied if the client named memory.
 fn give(
     job: &mut Job,
     name: &str,

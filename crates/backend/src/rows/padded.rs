@@ -68,7 +68,7 @@ pub(super) struct WholeOutput<'a> {
     pub data: &'a Buffer,
 }
 
-/// Hands the job its part of a whole output. The part begins at the element `first`, has the shape `whole`, and is cut
+/// Gives the job its part of a whole output. The part begins at the element `first`, has the shape `whole`, and is cut
 /// to the shape `part`. `taken` is the client's slot, if it was taken already.
 pub(super) fn give_cut(
     job: &mut Job,

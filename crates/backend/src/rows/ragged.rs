@@ -1,11 +1,11 @@
-//! How do requests of unequal shapes become one execution, and come apart again?
+//! How are requests of unequal shapes joined into one execution, and its results divided again?
 //!
 //! ```text
 //!   job 0: X [1,3] ─┐                 X [5]        ┌─► job 0: Y [1,3]
 //!                   ├─► the model ◄── ENDS [3,5]   │   (scattered by the shape of X)
 //!   job 1: X [1,2] ─┘       └──────── Y [5] ───────┴─► job 1: Y [1,2]
 //! ```
-//! A ragged input is the elements of all jobs, one after the other, without padding. Batch inputs, which the server
+//! A ragged input has the elements of all jobs, one after the other, without padding. Batch inputs, which the server
 //! makes, tell the model where each job's part is. An output is scattered by the shape of an input.
 //!
 //! An input may be padded instead ([`Padding`]): see [`super::padded`].
@@ -164,7 +164,7 @@ fn batch_input(kind: Kind, source: &str, shapes: &[&[i64]]) -> Result<(Shape, Ve
         Kind::BatchElementCount => counts,
         Kind::BatchAccumulatedElementCount => sums.collect(),
         Kind::BatchAccumulatedElementCountWithZero => std::iter::once(0).chain(sums).collect(),
-        // The shape is the information. Triton leaves the values as they are in memory.
+        // Only the shape has a meaning. Triton does not set the values.
         Kind::BatchMaxElementCountAsShape => {
             vec![0; usize::try_from(counts.into_iter().max().unwrap_or(0)).unwrap_or(0)]
         }
