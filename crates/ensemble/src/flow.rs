@@ -34,8 +34,7 @@ pub struct Flow<T> {
     held_back: Vec<VecDeque<Action<T>>>,
     sent: usize,
     actions: VecDeque<Action<T>>,
-    /// How many steps still have to read each tensor. Where no step answers several times, a tensor is dropped after
-    /// its last reader.
+    /// How many steps still have to read each tensor. If no step answers several times, a tensor is dropped after its last reader.
     unread: Vec<usize>,
 }
 
@@ -57,7 +56,7 @@ struct State<T> {
 enum Progress {
     /// It has not been started.
     Waits,
-    /// It was started, here or in the branch that this one came from, and has not answered. If it answers only once,
+    /// The step was started, in this branch or in the one that this came from, and has not answered. If it answers only once,
     /// this branch gets the answer.
     Runs,
     /// This branch has all that it gets from the step. Later answers start other branches.
@@ -129,8 +128,8 @@ impl<T: Clone> Flow<T> {
         self.actions.pop_front()
     }
 
-    /// A step's model answered with these outputs: positions among the step's outputs, and tensors. Its other outputs
-    /// are absent. `is_last` says whether no answer follows, `is_only` whether none came before either.
+    /// A step's model answered with these outputs: positions among the step's outputs, and tensors. Its other outputs are absent. `is_last`: no
+    /// answer follows. `is_only`: no answer came before either.
     pub fn answered(&mut self, branch: Branch, step: usize, outputs: Vec<(usize, T)>, is_last: bool, is_only: bool) {
         if is_last {
             self.step_ended(branch, step);
@@ -199,7 +198,7 @@ impl<T: Clone> Flow<T> {
         }
     }
 
-    /// Starts a step, or holds it back while as many of it are in flight as are allowed.
+    /// Starts a step, or holds it back while the allowed number of its runs are in flight.
     fn start(&mut self, step: usize, start: Action<T>) {
         let max = self.plan.in_flight_max;
         if max > 0 && self.in_flight[step] >= max {

@@ -1,4 +1,4 @@
-//! How do the outputs of an ensemble reach its client?
+//! How are the outputs of an ensemble sent to its client?
 //!
 //! The step that makes an output gets the client's memory for it, or memory that the reply offers, and writes there
 //! itself. If the step leaves an output in other memory, it is copied and the copy is counted.
@@ -22,8 +22,7 @@ pub struct Value {
     pub data: Buffer,
     /// Whether they lie in the memory that the client of the ensemble named.
     pub placed: bool,
-    /// For an answer that others follow: its permit in the window of its step, held until no step needs the tensor any
-    /// more.
+    /// For an answer that is not the last: its permit in the window of its step, held until no step needs the tensor any more.
     pub _permit: Option<Arc<ResponsePermit>>,
 }
 
@@ -52,12 +51,12 @@ impl Outputs {
         self.lock().responder.is_some()
     }
 
-    /// Whether the reply may offer memory for an output that the client named none for.
+    /// Whether the reply may offer memory for an output without memory of the client.
     pub fn offers_places(&self) -> bool {
         self.lock().responder.as_ref().is_some_and(Responder::offers_places)
     }
 
-    /// Memory of `bytes` bytes for an output that the client named none for; `None` if it may lie anywhere.
+    /// Memory of `bytes` bytes for an output without memory of the client; `None` if it may be anywhere.
     pub fn offered(&self, output: &str, bytes: usize) -> Result<Option<Slot>, Status> {
         match &mut self.lock().responder {
             Some(responder) if responder.wants(output) => responder.offered(output, bytes),

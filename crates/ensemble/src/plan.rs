@@ -24,9 +24,8 @@ pub struct Plan {
     pub outputs: Vec<TensorIndex>,
     /// Whether any step answers several times.
     pub is_decoupled: bool,
-    /// Whether a tensor may lie where a model's process can still write to it. Responses to such tensors are not cached
-    /// in a way that all clients may use. So this is false where a step has a response cache, or is an ensemble, whose
-    /// steps may have one.
+    /// Whether a tensor may lie where a model's process can still write to it. Responses to requests with such tensors are not cached for all
+    /// clients. So this is false if a step has a response cache, or is an ensemble, because its steps may have one.
     pub may_share: bool,
     /// How often a step may be in flight for one request; 0 for any number.
     pub in_flight_max: u32,

@@ -1,4 +1,4 @@
-//! How does one request go through the steps?
+//! How does one request run through the steps?
 //!
 //! Each answer of a step is an event. One thread at a time takes the events of a request, and starts the steps that
 //! follow from them. A step that answers before its start returns only adds an event, so a long chain of steps does not
@@ -32,7 +32,7 @@ pub struct Run {
     shared: Shared,
     outputs: Outputs,
     /// The window of each step. A step that answers many times waits while the steps after it have not used its
-    /// answers, or the client has not taken the responses. Empty where no step answers several times.
+    /// answers, or the client has not taken the responses. Empty if no step answers several times.
     windows: Vec<Arc<ResponseWindow>>,
     state: Mutex<State>,
 }
@@ -47,7 +47,7 @@ struct Shared {
     trace: Option<Arc<RequestTrace>>,
     /// The account that is charged for what the steps leave behind.
     account: Option<PeerAccount>,
-    /// Whether responses are delivered through functions of others, which may wait. The thread of the last step
+    /// Whether responses are delivered through functions of other code, which may wait. The thread of the last step
     /// delivers them.
     may_wait: bool,
 }
@@ -284,7 +284,7 @@ impl Run {
         }
     }
 
-    /// Ends the request: nothing runs any more, and `sent` responses went out.
+    /// Ends the request: nothing runs any more, and `sent` responses were sent.
     fn end(&self, sent: usize, mut times: Times) {
         times.infer_ends();
         self.meter.batch(self.rows, &times);
@@ -371,7 +371,7 @@ impl Deliver for StepReply {
     }
 
     fn takes_shared(&self) -> bool {
-        // Another step reads the output there. `Outputs` copies what goes to the client.
+        // Another step reads the output there. `Outputs` copies outputs that are sent to the client.
         self.run.plan.may_share
     }
 
