@@ -130,7 +130,7 @@ pub fn check<'h>(
     }))
 }
 
-/// Whether a call of `category` that came over neither HTTP nor gRPC is allowed. If HTTP or gRPC requires a header for
+/// Whether a call of `category` over another protocol than HTTP and gRPC is allowed. If HTTP or gRPC requires a header for
 /// it, one of these headers must have its value.
 pub fn check_any<'h>(
     restrictions: &[Restriction],

@@ -10,7 +10,7 @@
 //! 5. What the message says of tensors and parameters has the right form.
 //! 6. Names of memory are known, and the tensors fit the model (`admit`).
 //!
-//! Faults of a message before its model's name can be read come before step 2 or 3, because nothing is known of the model then.
+//! If a message is invalid before its model's name can be read, its error comes before step 2 or 3, because the model is not known then.
 
 use std::sync::{Arc, Weak};
 
@@ -57,7 +57,8 @@ impl<'a> Target<'a> {
     }
 }
 
-/// A model version that was found before the request had arrived completely. It does not keep the version loaded, so a slow sender delays no unload.
+/// A model version that was found before the request had arrived completely. This does not keep the version loaded, so a slow sender does not delay
+/// an unload.
 pub struct Found(Weak<Served>);
 
 /// A request's admission to its model.

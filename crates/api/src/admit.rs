@@ -1,4 +1,4 @@
-//! Which memory do the names in a request stand for, and does the request fit its model?
+//! Which memory do the names in a request mean, and does the request fit its model?
 //!
 //! Region names become Buffers and Slots here, and the layers below do not see them. Whether the tensors fit is the model's contract
 //! ([`nerite_engine::Contract`]). Both do their checks in Triton's order, so a request with two faults gets the same error as from Triton.

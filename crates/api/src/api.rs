@@ -41,7 +41,7 @@ pub(crate) struct Client {
     flow: Flow,
     /// The trace of all its requests, independent of the trace settings.
     pub(crate) trace: Option<Arc<RequestTrace>>,
-    /// What is known of the call that a session makes now. Over HTTP and gRPC each request has its own.
+    /// The record of the call that a session makes now. Over HTTP and gRPC each request has its own record.
     pub(crate) session_caller: ArcSwapOption<Caller>,
 }
 
@@ -212,7 +212,7 @@ impl Api {
         &self.inner.server_id
     }
 
-    /// Whether a call of `category` is allowed, which may change something. `named` says for the log what the client
+    /// Whether a call of `category` is allowed. `changes` says that it may change something. `named` says for the log what the client
     /// asked for: a method and a path, or an RPC. `header` looks up a header by its lower-case name. Returns the server as this client and its token may use it.
     pub fn allow<'h>(
         &self,
@@ -251,7 +251,7 @@ impl Api {
             return Ok(false);
         }
         let lower = name.to_ascii_lowercase();
-        // Models, and whoever reads their logs, must not learn the secrets of tokens.
+        // Models and readers of their logs must not learn the secrets of tokens.
         if lower == AUTHORIZATION && self.inner.options.tokens.is_some() {
             return Ok(false);
         }

@@ -35,7 +35,7 @@ fn within<T: Send + 'static>(workers: &FairSemaphore, work: impl FnOnce() -> T +
         if let Poll::Ready(permit) = poll_fn(|cx| Poll::Ready(Pin::new(&mut permit).poll(cx))).await {
             return with_permit(permit, work).await;
         }
-        // A task of its own waits: a call whose client reads no answers is not polled, and must not keep a permit that it is given meanwhile.
+        // A separate task waits. A call whose client reads no answers is not polled, and must not keep a permit that it gets meanwhile.
         let waits = async move { with_permit(permit.await, work).await };
         let mut task = Task(tokio::spawn(watched(FrontEnd::Server, waits)));
         (&mut task.0).await.map_err(unfinished)?

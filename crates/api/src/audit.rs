@@ -1,4 +1,4 @@
-//! Who changed something of the server, and did the change succeed?
+//! Which client changed something of the server, and did the change succeed?
 //!
 //! If the server has tokens, each change is one line of the log: the client (its token, and its peer as the kernel
 //! says), the change, and the outcome. Names are quoted, so that a client cannot write a line of its own, and

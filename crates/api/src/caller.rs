@@ -1,7 +1,7 @@
-//! Who makes a call, and what does the access log say about it?
+//! Which client makes a call, and what does the access log say about it?
 //!
-//! With `--log-access`, or `--log-verbose=2`, each request is one line of the log. The line is written when the last part of the server drops
-//! what is known of the call: its answer was made, or its client has gone.
+//! With `--log-access`, or `--log-verbose=2`, each request is one line of the log. The line is written when the last reference to the call's record
+//! is dropped: its answer was made, or its client has gone.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, PoisonError};

@@ -1,4 +1,4 @@
-//! What happens to a response between the model that made it and the front end that sends it?
+//! Which steps does a response take from its model to the front end?
 
 use std::collections::HashMap;
 use std::sync::Arc;

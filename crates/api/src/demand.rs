@@ -23,8 +23,8 @@ impl Api {
         self.inner.engine.is_loadable(model)
     }
 
-    /// What `find` finds of a model. If it finds nothing because the model is not loaded, and requests load it, it is loaded, and `find` is called again.
-    /// So a loaded model is looked up once.
+    /// The result of `find` for a model. If the model is not loaded and requests load models, it is loaded and `find` is called again. So a loaded
+    /// model is looked up once.
     pub async fn find_or_load<T>(&self, model: &str, mut find: impl FnMut() -> Result<T, Status>) -> Result<T, Status> {
         if let Some(found) = self.unless_loadable(model, find())? {
             return Ok(found);
@@ -34,7 +34,7 @@ impl Api {
         find()
     }
 
-    /// What was found of a model. `None` if it must wait for [`Api::wait_for_model`] before it is looked up again.
+    /// The result of a look-up. `None` if the caller must call [`Api::wait_for_model`] and look the model up again.
     pub fn unless_loadable<T>(&self, model: &str, found: Result<T, Status>) -> Result<Option<T>, Status> {
         match found {
             Ok(found) => Ok(Some(found)),
@@ -43,8 +43,8 @@ impl Api {
         }
     }
 
-    /// Loads a model that is not loaded, in control mode `demand`. Dropping the future ends the wait. A stop of the server ends it too: the call is refused as
-    /// one that comes then.
+    /// Loads a model that is not loaded, in control mode `demand`. Dropping the future ends the wait. A stop of the server ends it too, and refuses
+    /// the call like all calls that come later.
     pub async fn wait_for_model(&self, model: &str) -> Result<(), Status> {
         self.check_taking_on()?;
         self.check_started()?;

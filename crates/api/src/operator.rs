@@ -1,7 +1,7 @@
-//! What may the operator see and do with the memory of others?
+//! What may the operator see of others' memory, and do with it?
 //!
 //! The operator is the server's own user, and root. Both could read the server's memory anyway. The front end passes the user that the kernel
-//! reports. The rule is here. Protocols without users (HTTP, gRPC) have no operator.
+//! reports. This file has the rule. Protocols without users (HTTP, gRPC) have no operator.
 //!
 //! Regions and numbers are shown in full. The name of a lease is the right to use it, so only its beginning is shown: other people read an operator's
 //! terminal and logs.

@@ -1,4 +1,4 @@
-//! Where are outputs placed whose size the client does not know?
+//! Where are outputs placed if the client does not know their size?
 //!
 //! In leases of a session: the session of the request itself, or one that an output names by its key, over any protocol. A runtime that asks for a
 //! place before it computes gets a lease of the right size, and writes there. If a runtime leaves an output in its own memory, it is copied, and

@@ -1,4 +1,4 @@
-//! What are the operator's rules for regions, and what do they mean for a peer?
+//! What are the operator's rules for regions, and how do they apply to a peer?
 
 use nerite_request::Peer;
 use nerite_shm::Rights;

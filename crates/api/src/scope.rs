@@ -54,7 +54,7 @@ impl Api {
     }
 
     /// Whether a session may make a call of all these categories, which may change something. If HTTP or gRPC requires a header for one of them, the
-    /// session must have sent one of these headers. If the server has tokens, it must have sent a token. So a session is no way around the access rules.
+    /// session must have sent one of these headers. If the server has tokens, it must have sent a token. So the access rules hold for sessions too.
     pub fn allow_session<'h>(
         &self,
         categories: &[Category],
@@ -69,12 +69,12 @@ impl Api {
         Ok(())
     }
 
-    /// The same client, in the call that its session makes now. It is for a call that waits while the session makes others.
+    /// The same client, for the call that its session makes now. A call that waits keeps this while the session makes others.
     pub fn in_session_call(&self) -> Api {
         self.caller().map_or_else(|| self.clone(), |caller| self.with_caller(caller))
     }
 
-    /// Makes the call of [`Api::in_session_call`] again the one that the session makes now.
+    /// Continues the call of [`Api::in_session_call`]: the session makes it now.
     pub fn resume_session_call(&self) {
         if self.caller.is_some() || self.client.session_caller.load().is_some() {
             self.client.session_caller.store(self.caller.clone());

@@ -16,7 +16,7 @@ use crate::api::AUTHORIZATION;
 use crate::caller::{Caller, FrontEnd, Line};
 use crate::{Api, Scope as SessionScope, codes};
 
-/// The scopes of which a token needs one to make a call. If empty, no token is needed.
+/// A token needs one of these scopes to make a call. If empty, no token is needed.
 fn scopes(category: Category, changes: bool) -> &'static [Scope] {
     match (category, changes) {
         (Category::Health, _) => &[],
@@ -32,9 +32,8 @@ fn scopes(category: Category, changes: bool) -> &'static [Scope] {
 }
 
 impl Api {
-    /// Checks a call of all these categories, which may change something. Returns what is noted of its client; `None`
-    /// if nothing has to be. `named` says for the log what the client asked for: a method and a path, or an RPC.
-    /// `header` looks up a header by its lower-case name.
+    /// Checks a call of all these categories. `changes` says that it may change something. Returns the record of its client; `None` if none is
+    /// needed. `named` says for the log what the client asked for: a method and a path, or an RPC. `header` looks up a header by its lower-case name.
     pub(crate) fn enter<'h>(
         &self,
         front: FrontEnd,
@@ -65,7 +64,7 @@ impl Api {
         allowed.map(|()| (token.is_some() || line.is_some()).then(|| Arc::new(Caller { token, line })))
     }
 
-    /// Whether something is noted of the client of a call: its token, or its log line.
+    /// Whether a call needs a record of its client: for its token, or for its log line.
     pub(crate) fn knows_callers(&self) -> bool {
         self.inner.options.tokens.is_some() || self.logs_requests()
     }
@@ -123,9 +122,8 @@ impl Api {
         Ok(())
     }
 
-    /// The server as it may be used for the next request of a call that was allowed, if that differs, and whether the
-    /// request is allowed. Each request of a stream counts against quotas, except for one that was counted with its
-    /// call (`is_counted`).
+    /// The server for the next request of a call that was allowed, if it differs, and whether the request is allowed. Each request of a stream counts
+    /// against quotas, except for one that was counted with its call (`is_counted`).
     pub fn allow_next(&self, is_counted: bool) -> (Option<Api>, Result<(), Status>) {
         let Some(caller) = self.caller() else { return (None, Ok(())) };
         let line = caller.line.as_ref().map(Line::next);
@@ -197,7 +195,7 @@ impl Api {
         Err(Status::new(Code::Denied, format!("{} does not reach model '{model}'", who(&token))))
     }
 
-    /// Whether the client's token has no list of models. A call that reaches other models needs such a token.
+    /// Whether the client's token has no list of models. A call that can use any model needs such a token.
     pub(crate) fn check_reaches_all(&self, what: &str) -> Result<(), Status> {
         let Some((_, token)) = self.token_now()? else { return Ok(()) };
         if !token.has_list() {

@@ -32,7 +32,7 @@ impl TraceClock {
     /// No request is traced.
     pub const OFF: TraceClock = TraceClock(None);
 
-    /// This clock, or the other one if no request was traced at this one's time.
+    /// This clock, or the other one if no request was traced when this one was read.
     #[must_use]
     pub fn or(self, other: TraceClock) -> TraceClock {
         TraceClock(self.0.or(other.0))
@@ -105,7 +105,8 @@ impl Api {
 }
 
 impl Sending {
-    /// The sending of the response to this request, if it is traced. The request is returned: a future that lent it would keep space for it.
+    /// The sending of the response to this request, if it is traced. Also returns the request, because a future that borrowed it would keep space for
+    /// it.
     pub fn of(infer_request: InferRequest, protocol: Protocol) -> (InferRequest, Option<Sending>) {
         let sending = infer_request.trace.as_ref().map(|trace| Sending::on(trace, protocol));
         (infer_request, sending)

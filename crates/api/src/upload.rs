@@ -1,4 +1,4 @@
-//! Where is the message of a load kept that is too long for memory?
+//! Where is the message of a load kept if it is too long for memory?
 //!
 //! In a file without a name. The system removes it with its last descriptor, also if the server is killed.
 

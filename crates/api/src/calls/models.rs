@@ -38,10 +38,9 @@ fn extensions(shared_memory: bool, gpu: bool) -> impl Iterator<Item = &'static s
     })
 }
 
-/// Charged for a model that is served as a client's load request described it, beside the configuration and the files.
+/// Charged for a model that a client's load request describes, beside the configuration and the files.
 const SENT_MODEL_BYTES: usize = 64 << 10;
-/// Bytes that the server keeps for each byte of a configuration: the text becomes messages, which are kept as sent and
-/// as completed.
+/// Bytes that the server keeps for each byte of a configuration: the parsed messages, once as they were sent and once completed.
 const CONFIG_GROWTH: usize = 8;
 /// Charged for a file beside its path: its entries in the model's directory and in the server's tables.
 const FILE_BYTES: usize = 512;
@@ -115,7 +114,7 @@ impl Api {
         })
     }
 
-    /// Whether this names a repository and a model of it, as it may with `--model-namespacing`.
+    /// Whether this text consists of a repository and a model of it, as with `--model-namespacing`.
     pub fn is_identifier(&self, text: &str) -> bool {
         self.inner.engine.is_identifier(text)
     }

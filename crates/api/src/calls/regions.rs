@@ -30,8 +30,8 @@ impl Api {
         self.inner.regions.operator().check_gpu(name).map(drop).map_err(of_shm)
     }
 
-    /// Calls `work`, which registers memory or ends that. On a host with GPUs it runs on a thread that serves no connection: the driver takes more than
-    /// 100 ms for its first context, and longer the more memory it page-locks.
+    /// Calls `work`, which registers or unregisters memory. On a host with GPUs it runs on a thread that serves no connection: the driver takes more
+    /// than 100 ms for its first context, and longer the more memory it page-locks.
     pub async fn with_driver<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, Status> + Send + 'static,
