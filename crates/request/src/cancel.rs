@@ -47,7 +47,7 @@ impl Cancel {
         Cancel(spare.unwrap_or_default())
     }
 
-    /// Sets the flag, for good, and calls the callback. A request that waits is answered before this returns, so the
+    /// Sets the flag permanently, and calls the callback. A request that waits is answered before this returns, so the
     /// caller must not hold a lock that its answer takes.
     pub fn cancel(&self) {
         self.set(CANCELLED);
@@ -91,7 +91,7 @@ impl Cancel {
         self.0.bits.load(Ordering::Acquire) & TIMED_OUT != 0
     }
 
-    /// Has `told` called when the flag is set, on the thread that sets it. It replaces an earlier callback. Returns
+    /// Sets a callback that is called when the flag is set, on the thread that sets it. It replaces an earlier callback. Returns
     /// false if the flag is set already: then nothing will be called.
     pub fn on_cancelled(&self, told: impl FnOnce() + Send + 'static) -> bool {
         let mut known = self.0.on_cancelled();

@@ -1,4 +1,4 @@
-//! What does a client's request say, before it is checked against the server?
+//! What does a client's request contain before it is checked?
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::limits::INLINE_WORK_BYTES_MAX;
 use crate::{Parameters, RegionRef, RequestTrace, SessionRef};
 
-/// An inference request as `wire` read it: its syntax was checked, its names were not.
+/// An inference request as `wire` read it. Its syntax was checked, but its names were not.
 #[derive(Clone, Debug, Default)]
 pub struct InferRequest {
     /// Name of the model.
@@ -28,8 +28,8 @@ pub struct InferRequest {
     pub parameters: Parameters,
     /// Input tensors in the client's order.
     pub inputs: Vec<InferInput>,
-    /// The whole body of a raw binary HTTP request, whose one input the model's configuration names. `inputs` is empty
-    /// then. It is rarely there, and in a box because requests are copied from future to future.
+    /// The whole body of a raw binary HTTP request. The model's configuration names its one input, and `inputs` is empty. It is rare, and in a box
+    /// because requests are copied from future to future.
     pub raw_input: Option<Box<Buffer>>,
     /// The outputs wanted; empty for all.
     pub outputs: RequestedOutputs,

@@ -13,13 +13,13 @@ pub struct RegionView {
     pub session: u64,
     /// The user or address that it belongs to, in words; empty for the operator's and for those of sessions.
     pub owner: String,
-    /// Whether it is registered; if not, it waits for the last request that uses it.
+    /// Whether it is registered. If not, it exists until the last request that uses it ends.
     pub registered: bool,
     /// Tensors of requests that hold it now.
     pub users: u64,
-    /// The offset of a byte that was accessed and had no memory. The region takes no more requests.
+    /// The offset of a byte that had no memory when it was accessed. Requests with this region fail.
     pub lost_at: Option<u64>,
-    /// Bytes its object had when it was registered; 0 where that is not known.
+    /// The size of its object when it was registered; 0 if that is not known.
     pub object_bytes: u64,
     /// What its object is now.
     pub object_now: ObjectState,
@@ -59,7 +59,7 @@ pub enum ObjectState {
         /// Bytes it has now.
         byte_size: u64,
     },
-    /// An object that is not the one which was registered.
+    /// Another object has the key now.
     Another,
     /// No object: it was unlinked. The region can still be used.
     Gone,
@@ -91,7 +91,7 @@ pub struct ClassView {
     pub lent: u64,
     /// Those that were given back and are kept for their session's next use.
     pub idle: u64,
-    /// Those that only requests hold, after their session ended or before it learned of them.
+    /// Leases that only requests hold, because their session has ended or has not been told of them yet.
     pub held: u64,
     /// The most leases of this size at one time.
     pub peak: u64,
@@ -106,7 +106,7 @@ pub struct SessionView {
     pub pid: u32,
     /// Its user.
     pub uid: u32,
-    /// The program's name when it connected, as the system kept it; programs choose it themselves.
+    /// The program's name when it connected, as the system knows it. Programs choose it themselves.
     pub command: String,
     /// What the client called itself in Hello; empty before that.
     pub client: String,
@@ -142,6 +142,6 @@ pub struct LeaseView {
 pub struct Dropped {
     /// Regions, or sessions, that were dropped.
     pub count: u64,
-    /// Of the regions, those whose memory stays until the requests that use it end.
+    /// The regions whose memory exists only until the requests that use it end.
     pub in_use: u64,
 }

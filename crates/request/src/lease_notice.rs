@@ -21,7 +21,7 @@ const KEY_DIGITS: usize = 32;
 pub struct SessionRef {
     /// The session's secret.
     pub key: u128,
-    /// The client's number for this request, with which it gives back the outputs if no answer comes; 0 for none.
+    /// The client's number for this request. With it the client returns the outputs if no answer comes. 0 for none.
     pub tag: u64,
 }
 
@@ -38,8 +38,8 @@ impl SessionRef {
         (found.to_string() == text).then_some(found)
     }
 
-    /// The session that an output names in the place of a region. It has no offset and no size (or 0, which some
-    /// clients cannot leave out). With a size it is the name of a region.
+    /// The session that an output names instead of a region. Then it has no offset and no size, or 0, which some clients cannot leave out. With a
+    /// size, the text is the name of a region.
     pub fn wanted(region: &str, offset: u64, byte_size: u64) -> Option<SessionRef> {
         SessionRef::parse(region).filter(|_| offset == 0 && byte_size == 0)
     }
@@ -53,7 +53,7 @@ impl fmt::Display for SessionRef {
 }
 
 impl fmt::Debug for SessionRef {
-    /// Without the key: it allows to spend the session's quota, and many people read logs.
+    /// Omits the key: anyone who knows it can use the session's quota, and logs have many readers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SessionRef(tag {})", self.tag)
     }
@@ -70,14 +70,14 @@ pub struct LeaseNotice {
 }
 
 impl LeaseNotice {
-    /// Calls `take_back` if every copy of this is dropped without a call of [`LeaseNotice::told`]: the response was
-    /// lost before it was written.
+    /// Calls `take_back` if all copies of this are dropped without a call of [`LeaseNotice::told`], because the response was lost before it was
+    /// written.
     pub fn new(output: Name, region: RegionRef, take_back: impl FnOnce() + Send + Sync + 'static) -> LeaseNotice {
         let unseen = Unseen { told: AtomicBool::new(false), take_back: Some(Box::new(take_back)) };
         LeaseNotice { output, region, unseen: Arc::new(unseen) }
     }
 
-    /// The response that names the output is being sent: the output is the client's from now on.
+    /// The response that names the output is being sent. From now on the output belongs to the client.
     pub fn told(&self) {
         self.unseen.told.store(true, Ordering::Release);
     }

@@ -22,9 +22,9 @@ pub const TENSOR_PARAMETERS_MAX: usize = 256;
 pub const DIMS_MAX: usize = 4096;
 /// Strings in all BYTES inputs of one request, unless the model has more.
 pub const STRINGS_MAX: usize = 4 << 20;
-/// Bytes that a string takes in a runtime beside its own bytes, those of a short string included.
+/// Bytes that a string takes in a runtime beside its own bytes. This includes the bytes of a short string.
 pub const STRING_BYTES: usize = 64;
-/// Bytes of strings that are not charged to the client: as many as other small things that a request is made of.
+/// Bytes of strings that are not charged to the client, like other small parts of a request.
 pub const STRINGS_UNCHARGED_BYTES: usize = 256 << 10;
 /// Bytes of a name of a model, a tensor, a region or a request. Names are repeated in answers and errors.
 pub const NAME_BYTES_MAX: usize = 1 << 20;
@@ -38,7 +38,7 @@ pub const WINDOW_BYTES_MAX: usize = 1 << 20;
 pub const LOAD_FILES_MAX: usize = 10_000;
 /// Bytes of a load request that may bring files; over HTTP they are in base64.
 pub const LOAD_BYTES_MAX: u64 = 4 << 30;
-/// Bytes of a load request without files: room for a configuration all of whose characters are escaped twice.
+/// Bytes of a load request without files: enough for a configuration in which each character is escaped twice.
 pub const LOAD_CONFIG_BYTES_MAX: u64 = 32 << 20;
 /// Bytes of a configuration that a load request brings, as JSON text. It is kept as long as the model, and each request for the
 /// model's configuration writes it again.

@@ -1,8 +1,8 @@
 //! Which item of a list has this name?
 //!
-//! Clients mostly name tensors in the order of the model's configuration. So an item is looked for first behind the one that was found before.
-//! Otherwise few items are compared one by one, which allocates nothing. Many are found through a table, so that looking up all names of a request
-//! takes time in proportion to their number, not to its square.
+//! Clients usually name tensors in the order of the model's configuration. So the item after the last one that was found is tried first. Otherwise a
+//! few items are compared one by one, which allocates nothing. For many items there is a table, so that looking up all names of a request takes
+//! linear time, and not quadratic time.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -58,7 +58,7 @@ impl<'i, T> ByName<'i, T> {
         self.items.get(at)
     }
 
-    /// The next item is expected behind this one. Behind the last one a caller begins again.
+    /// The next item is expected after this one. After the last one, the first is expected again.
     fn found(&self, at: usize) {
         self.next.set(if at + 1 < self.items.len() { at + 1 } else { 0 });
     }

@@ -28,7 +28,7 @@ impl Parameters {
         Parameters { list: Vec::new(), table: NameTable::new() }
     }
 
-    /// Adds one; a key given twice keeps its first value, as Triton's reader does.
+    /// Adds one. If a key is given twice, the first value is kept, as by Triton's reader.
     pub fn insert(&mut self, key: impl Into<String>, value: Parameter) {
         let key = key.into();
         if self.get(&key).is_none() {

@@ -58,8 +58,7 @@ impl Peer {
         }
     }
 
-    /// Whether two connections with this peer are of one client: of one user, or of one network. Otherwise nothing that was made of one client's memory
-    /// may be given to this peer.
+    /// Whether this peer stands for one user or one network. Otherwise nothing that was made from one client's memory may be given to this peer.
     pub fn is_identified(&self) -> bool {
         match self {
             Peer::User { .. } | Peer::Address(_) => true,

@@ -15,7 +15,7 @@ pub trait Deliver: Send {
     /// Takes one response. None comes after the last.
     fn deliver(&mut self, response: Response);
 
-    /// Sees a response when it is made, on the thread that made it. It is delivered later, perhaps on another thread.
+    /// Called when a response is made, on the thread that made it. The response is delivered later, perhaps on another thread.
     fn made(&mut self, _: &Response) {}
 
     /// Takes the error of a request that was not accepted. Nothing else comes.
@@ -23,8 +23,7 @@ pub trait Deliver: Send {
         self.deliver(Response::refused(why));
     }
 
-    /// Whether it calls functions of others, which may wait. Then the request must not run on a thread that serves
-    /// connections.
+    /// Whether it calls functions of other code, which may wait. Then the request must not run on a thread that serves connections.
     fn may_wait(&self) -> bool {
         false
     }
@@ -40,7 +39,7 @@ pub trait Deliver: Send {
         false
     }
 
-    /// The window of the request, whose model waits while it is full. `None` where each response is taken at once.
+    /// The window of the request. Its model waits while the window is full. `None` if each response is taken at once.
     fn window(&self) -> Option<Arc<ResponseWindow>> {
         None
     }
@@ -50,8 +49,7 @@ pub trait Deliver: Send {
         None
     }
 
-    /// The account that memory is charged to which the request leaves behind, such as the state of its sequence. `None`
-    /// if there is none.
+    /// The account that is charged for memory that the request leaves behind, such as the state of its sequence. `None` if there is none.
     fn account(&self) -> Option<PeerAccount> {
         None
     }
@@ -62,12 +60,12 @@ pub trait Deliver: Send {
         None
     }
 
-    /// Data of inputs for instances of one host policy each, in the place of the request's own.
+    /// Data that replaces inputs of the request, each for instances of one host policy.
     fn policy_data(&self) -> &[PolicyData] {
         &[]
     }
 
-    /// Memory for an output that the client named none for; `None` if it may lie anywhere.
+    /// Memory for an output without memory of the client; `None` if it may be anywhere.
     fn place(&mut self, _: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
         Ok(None)
     }
@@ -188,7 +186,7 @@ impl Reply {
         Reply(None)
     }
 
-    /// Whether it may offer memory for an output that the client named none for.
+    /// Whether it may offer memory for an output without memory of the client.
     pub fn offers_places(&self) -> bool {
         self.0.as_ref().is_some_and(|way| way.get().offers_places())
     }
@@ -223,7 +221,7 @@ impl Reply {
         self.0.as_ref()?.get().account()
     }
 
-    /// Memory for an output that the client named none for; `None` if it may lie anywhere.
+    /// Memory for an output without memory of the client; `None` if it may be anywhere.
     pub fn place(&mut self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
         self.0.as_mut().map_or(Ok(None), |way| way.get_mut().place(query))
     }

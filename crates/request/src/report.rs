@@ -58,7 +58,7 @@ pub struct TensorReport {
 pub struct IndexEntry {
     /// The model's name.
     pub name: String,
-    /// By what the server knows the model: its name, or its repository and its name. Only the status page shows it.
+    /// The server's identifier of the model: its name, or its repository and its name. Only the status page shows it.
     pub identifier: String,
     /// The version; `None` for a model that was never loaded.
     pub version: Option<i64>,
@@ -137,12 +137,12 @@ pub struct StatisticsReport {
     pub failures: [u64; 4],
     /// How long the load took, in ns.
     pub load_ns: u64,
-    /// The repository that it lies in, where models of several repositories may have the same name.
+    /// Its repository, if models of several repositories may have the same name.
     pub namespace: String,
     /// The GPU that all its instances compute on; empty if they compute on the host, or on several devices.
     pub gpu_uuid: String,
-    /// If its instances compute on several devices: what was counted for each GPU, and for all else, without the parts that only the model has. Empty
-    /// otherwise.
+    /// If its instances compute on several devices: the counts of each GPU, and of all else, without the parts that exist only for the whole model.
+    /// Empty otherwise.
     pub by_device: Vec<StatisticsReport>,
 }
 
@@ -177,8 +177,7 @@ pub struct LatencyReport {
 /// Times as quantiles.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SummaryReport {
-    /// Shares from 0 to 1, and the time in µs that this share of the recent requests took at most; `None` if there was
-    /// none recently.
+    /// For each share from 0 to 1, the longest time in µs of that share of the recent requests; `None` if there was no recent request.
     pub quantiles: Vec<(f64, Option<u64>)>,
     /// How many there were since the start.
     pub count: u64,
@@ -210,7 +209,7 @@ pub struct BatchReport {
     pub compute_output: Duration,
 }
 
-/// What the responses of one position in their requests cost: the first of each request, the second, …
+/// The times of all responses with the same position in their requests: the first of each request, the second, …
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResponseReport {
     /// The position, from 0.
@@ -282,6 +281,6 @@ pub enum MetricKind {
 pub enum CustomValue {
     /// The value of a counter or a gauge.
     Number(f64),
-    /// Upper bounds, ascending, and how many values were within each; then how many there were, and their sum.
+    /// Upper bounds, ascending, each with the number of values up to it. Then the number of all values, and their sum.
     Histogram(Vec<(f64, u64)>, u64, f64),
 }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::{Cancel, Parameters, Reply, Sequence};
 
-/// A request whose tensors are memory, not yet checked against its model. One part of the server sends it to another.
+/// A request whose tensors are memory, but are not checked against its model. One part of the server sends it to another.
 #[derive(Debug)]
 pub struct Request {
     /// The sender's own name for the request; may be empty.

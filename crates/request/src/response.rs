@@ -31,7 +31,7 @@ pub enum Response {
     },
 }
 
-/// The content of a response: tensors, and which model made them for which request.
+/// The content of a response: tensors, the model that made them, and the id of the request.
 #[derive(Clone, Debug, Default)]
 pub struct InferResponse {
     /// Name of the model that answered.
@@ -44,7 +44,7 @@ pub struct InferResponse {
     pub parameters: Parameters,
     /// Output tensors in the order the model made them.
     pub outputs: Outputs,
-    /// Those outputs whose memory the server chose. They tell the client where the outputs lie.
+    /// The notices of outputs whose memory the server chose. They tell the client where the outputs are.
     pub lease_notices: Vec<LeaseNotice>,
     /// Its permit in the window of its request, while it waits for the client.
     pub permit: Option<Arc<ResponsePermit>>,
@@ -121,7 +121,7 @@ impl Response {
 }
 
 impl InferResponse {
-    /// Bytes that are sent with it and whose number a client or model chooses: tensors, and the request's id.
+    /// The parts of the message whose size a client or model chooses, in bytes: tensors, and the request's id.
     pub fn inline_bytes(&self) -> usize {
         let tensors = self.outputs.iter().filter(|output| !output.placed).map(|output| output.data.len());
         tensors.sum::<usize>() + self.id.len()

@@ -22,7 +22,7 @@ pub struct LogSettings {
     pub format: String,
 }
 
-/// A change of the log settings; what is `None` stays.
+/// A change of the log settings. Settings that are `None` do not change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogChange {
     /// A new file: always refused.

@@ -1,9 +1,8 @@
-//! What is recorded of a request that is traced?
+//! What does a trace record of a request?
 //!
-//! A trace begins with a client's request. Models that ask others add requests of their own, each with an id and the id
-//! of the request that asked. All of them add notes to one [`Gathered`], which goes to the [`TraceSink`] when the last
-//! of them has ended. Every note is counted in one [`TraceBudget`]. Notes beyond it are left out, and the trace says
-//! so.
+//! A trace begins with a client's request. Models that call others add their requests, each with an id and the id of its parent. All of them add
+//! notes to one [`Gathered`], which goes to the [`TraceSink`] when the last of them has ended. Every note is counted in one [`TraceBudget`]. Notes
+//! beyond it are left out, and the trace says so.
 
 mod observer;
 
@@ -85,7 +84,7 @@ pub enum Noted {
     Begin(Box<Begin>),
     /// It passed a point, at this time in ns of a clock that all notes share.
     Passed(&'static str, u64),
-    /// Its model reports a point of its own, at this time in ns of that clock.
+    /// Its model reports an activity, at this time in ns of the same clock.
     Reported(Name, u64),
     /// One of its tensors.
     Tensor(Box<TracedTensor>),
@@ -203,7 +202,7 @@ impl RequestTrace {
         Some(RequestTrace::of(0, Arc::new(group)))
     }
 
-    /// A trace below the one with the id `parent`, whose notes are told to the observer that `observer` makes.
+    /// A trace below the one with the id `parent`. Its notes are reported to the observer that `observer` makes.
     pub fn observed(
         levels: TraceLevels,
         parent: u64,
@@ -264,7 +263,7 @@ impl RequestTrace {
         self.is_composed.load(Ordering::Relaxed)
     }
 
-    /// Its span, below which other systems may put theirs. `None` if the trace becomes no spans.
+    /// Its span, which other systems may use as the parent of theirs. `None` if the trace becomes no spans.
     pub fn context(&self) -> Option<TraceContext> {
         self.lock()?.as_ref()?.ids.as_ref().map(|ids| ids.context(self.id))
     }

@@ -1,4 +1,4 @@
-//! Which trace of other systems does a request belong to?
+//! To which trace of another system does a request belong?
 //!
 //! The format is [W3C Trace Context](https://www.w3.org/TR/trace-context/): the header `traceparent` is
 //! `<version>-<trace id>-<span id>-<flags>` in hexadecimal digits, and `tracestate` is text that is passed on as it is.

@@ -49,8 +49,7 @@ impl ResponseWindow {
         Arc::new(ResponseWindow { outer, ..ResponseWindow::default() })
     }
 
-    /// A permit for a response of this many bytes. It is given even if the window is full: a model asks for room before
-    /// it makes a response.
+    /// A permit for a response of this many bytes. It is given even if the window is full, because a model waits for room before it makes a response.
     pub fn permit(self: &Arc<Self>, bytes: usize) -> Arc<ResponsePermit> {
         let mut state = self.lock();
         state.responses += 1;
@@ -58,7 +57,7 @@ impl ResponseWindow {
         Arc::new(ResponsePermit { window: Arc::clone(self), bytes })
     }
 
-    /// Has `told` called when there is room for another response, on the thread that made the room. All callbacks are
+    /// Sets a callback for when there is room for another response. It is called on the thread that made the room. All callbacks are
     /// called, and each must ask again, because another response may have filled the window first, or the outer window
     /// may be full. Returns false if there is room now: then nothing will be called.
     pub fn on_room(&self, told: impl FnOnce() + Send + 'static) -> bool {

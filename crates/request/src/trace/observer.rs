@@ -8,12 +8,12 @@ use nerite_tensor::{DataType, Name, Shape};
 
 use super::RequestTrace;
 
-/// Is told of one request, on the thread that passes the point, so it must not block. It is dropped when nobody uses the trace any more.
+/// Receives the points of one request, on the thread that passes the point, so it must not block. It is dropped when nobody uses the trace any more.
 pub trait TraceObserver: Any + Send + Sync {
     /// The request begins: its model, that model's version, and the client's own name for the request.
     fn began(&self, model: &Name, version: &Name, request_id: &Name);
 
-    /// It passed this point, at this time in ns of a clock that all points share.
+    /// The request passed this point, at this time in ns. All points use the same clock.
     fn passed(&self, point: &'static str, ns: u64);
 
     /// Its model reports a point of its own.
