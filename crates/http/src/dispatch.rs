@@ -31,7 +31,7 @@ pub async fn dispatch(api: &Api, request: Request<Incoming>) -> Response<Outgoin
             infer::infer(api, &mut parts.headers, body, name, version).await
         }
         Route::Model { name, version, call: ModelCall::Generate { stream } } => {
-            // Boxed, like all that waits and is not an inference: the room for the largest call is kept per connection.
+            // Boxed, like all futures except those of inferences, because each connection keeps space for the largest call.
             Box::pin(generate::generate(api, &parts, body, name, version, stream)).await
         }
         Route::Live => Ok(health::live(api)),
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn the_future_of_a_request_is_small() {
-        // It is copied into the connection's once per request. What is needed seldom is to be boxed in it.
+        // This future is copied into that of the connection once per request. Box parts that are rarely needed.
         let bytes = size_of_future(dispatch);
         assert!(bytes <= 2560, "{bytes}");
     }

@@ -24,7 +24,7 @@ pub fn request_encoding(header: Option<&[u8]>) -> Result<Option<Encoding>, Statu
     }
 }
 
-/// What a client's Accept-Encoding likes best, the first of equals; `None` for a body as it is.
+/// The encoding that a client's Accept-Encoding prefers, the first one of equals. `None` for no encoding.
 pub fn response_encoding(header: Option<&[u8]>) -> Option<Encoding> {
     let text = std::str::from_utf8(header?).ok()?;
     let (mut best, mut weight) = (None, 0.0);
@@ -58,7 +58,7 @@ pub async fn compress(pieces: VecDeque<Bytes>, encoding: Encoding) -> Result<Byt
     Ok(out.finish().into_bytes())
 }
 
-/// Inflates a body that is said to be compressed so into `store`, up to `bytes_max`.
+/// Inflates a body with this declared encoding into `store`, up to `bytes_max`.
 pub async fn inflate(
     body: impl Buf + Send + 'static,
     said: Encoding,
@@ -76,7 +76,7 @@ pub async fn inflate(
     })
 }
 
-/// Where an inflated body is put together, and what its client is charged for it.
+/// The memory of an inflated body, and the client's charge for it.
 #[derive(Debug)]
 pub struct Inflated {
     store: Store,

@@ -1,20 +1,20 @@
 //! Does a segment of a path hold a model's identifier?
 //!
-//! With `--model-namespacing` a request may name a model by its repository as well: `/models/a::resnet`. The slashes are percent-encoded in a path. Names
-//! are not decoded, as by Triton, so only what is an identifier when it is decoded is taken for one.
+//! With `--model-namespacing` a request may name a model by its repository as well: `/models/a::resnet`. The slashes are percent-encoded in a path.
+//! As in Triton, names are not decoded. So a segment counts as an identifier only if its decoded text is one.
 
 use nerite_api::Api;
 
-/// The identifier in this segment. `None`: the segment is a name as it stands.
+/// The identifier in this segment. `None`: the segment is a name, and is not decoded.
 pub fn identifier(api: &Api, segment: &str) -> Option<String> {
-    // An identifier has slashes, which a segment has only encoded.
+    // An identifier has slashes. In a segment they must be encoded.
     if !segment.contains('%') {
         return None;
     }
     decoded(segment).filter(|decoded| api.is_identifier(decoded))
 }
 
-/// The text without percent-encoding. `None`: it is not encoded well, or is not UTF-8 then.
+/// The text without percent-encoding. `None`: the encoding is invalid, or the result is not UTF-8.
 fn decoded(segment: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(segment.len());
     let mut rest = segment.bytes();

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use nerite_listen::{Awaited, Progress};
 
-/// The body of a request, which notes on its connection when it is waited for.
+/// The body of a request. It records in its connection's progress whether the server waits for it.
 #[derive(Debug)]
 pub struct Incoming {
     body: hyper::body::Incoming,
@@ -42,7 +42,7 @@ impl Body for Incoming {
     }
 }
 
-/// The body of an answer, which notes on its connection when all of it has been handed over.
+/// The body of an answer. It records in its connection's progress when all of it was passed on.
 #[derive(Debug)]
 pub struct Answering<B> {
     body: B,

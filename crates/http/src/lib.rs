@@ -5,9 +5,9 @@
 //!   TCP, Unix   hyper  route    └─ calls/*         read, ask, write
 //! ```
 //!
-//! HTTP/1.1 over TCP and Unix sockets by one service: paths are few and fixed, so the router is a match. The body of an
-//! inference is copied once, from the pieces the socket delivered into one block whose binary part begins on a 64-byte
-//! boundary; what arrived in one piece is used as it is. Binary outputs go out from where the model left them.
+//! One service handles HTTP/1.1 over TCP and Unix sockets. Paths are few and fixed, so the router is a match. The body of an inference is copied
+//! once: from the pieces that the socket delivered to one block, whose binary part begins on a 64-byte boundary. A body that arrived in one piece is
+//! not copied. Binary outputs are sent from where the model left them.
 //!
 //! A server is needed around it, so the example is compiled and not run:
 //!

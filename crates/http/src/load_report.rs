@@ -1,7 +1,7 @@
 //! How does an answer tell a load balancer how busy the host is?
 //!
 //! A request asks by `endpoint-load-metrics-format: text` or `json`, and its answer has `endpoint-load-metrics`, in the words of ORCA (Open Request
-//! Cost Aggregation). Triton tells of the cache of TensorRT-LLM there, and nothing where there is none; this server tells of the host.
+//! Cost Aggregation). Triton reports the cache of TensorRT-LLM there, and nothing without one. This server reports the load of the host.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use nerite_api::HostMetrics;
@@ -19,7 +19,7 @@ pub enum LoadFormat {
 }
 
 impl LoadFormat {
-    /// What the request asks for. As in Triton, a form that nobody knows is no fault.
+    /// The format that the request asks for. As in Triton, an unknown format is not an error.
     pub fn of(headers: &HeaderMap) -> Option<LoadFormat> {
         match headers.get(FORMAT)?.as_bytes() {
             b"text" => Some(LoadFormat::Text),

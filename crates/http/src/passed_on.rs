@@ -12,7 +12,7 @@ use nerite_listen::Progress;
 use crate::dispatch::dispatch;
 use crate::incoming::{Answering, Incoming};
 
-/// Answers one call of the protocol, with the checks and limits of the HTTP port. `progress` is that of the connection it came over.
+/// Answers one call of the protocol, with the checks and limits of the HTTP port. `progress` belongs to the connection of the call.
 pub async fn answer(
     api: Api,
     request: Request<hyper::body::Incoming>,

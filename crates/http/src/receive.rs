@@ -122,7 +122,7 @@ where
     }
 }
 
-/// Reads the rest of a refused body and discards it, if it can be read. What was received before is freed already.
+/// Reads the rest of a refused body and discards it, if it can be read. The bytes that were received before are freed already.
 async fn refuse<B: Body<Data = Bytes>>(failure: Refusal, body: Pin<&mut B>) -> Failure {
     match failure {
         Refusal::Of(failure) => {

@@ -3,7 +3,7 @@
 use http::Method;
 use nerite_api::Category;
 
-/// A call, with the names its path carries. Names are as the client wrote them, not percent-decoded.
+/// A call, with the names in its path. Names are as the client wrote them, not percent-decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route<'p> {
     Live,
@@ -96,7 +96,7 @@ impl<'p> Route<'p> {
         }
     }
 
-    /// The model that it asks, loads or unloads. Trace settings belong to all models of a name.
+    /// The model that it concerns. Trace settings belong to all models of a name.
     pub fn model(&self) -> Option<&'p str> {
         match self {
             Route::Model { name, .. } | Route::Control { name, .. } => Some(name),

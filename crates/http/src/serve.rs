@@ -34,7 +34,7 @@ pub struct Handle(Arc<ServerState>);
 /// How the port is secured.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The certificates of TCP connections; `None` for plain HTTP. Unix sockets stay plain: the file system decides who may connect.
+    /// The certificates of TCP connections; `None` for plain HTTP. Unix sockets are not encrypted: the file system decides who may connect.
     pub tls: Option<Tls>,
     /// Time that a client has for a TLS handshake; `None` for no limit.
     pub handshake_max: Option<Duration>,
@@ -200,7 +200,7 @@ async fn serve_connection(
     serve_timed(stream, handler, overseer, open).await;
 }
 
-/// Serves a connection whose traffic is noted in the overseer's [`nerite_listen::Progress`].
+/// Serves a connection whose traffic is recorded in the overseer's [`nerite_listen::Progress`].
 async fn serve_timed(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     handler: Arc<impl Handler>,
@@ -219,7 +219,7 @@ async fn serve_timed(
     let connection = http1::Builder::new().auto_date_header(false).serve_connection(stream, service);
     let mut served =
         FutureConnection { connection: pin!(connection), shut_down: |connection| connection.graceful_shutdown() };
-    // Whoever is told to leave has no request under way, and need not be waited for.
+    // A client that is asked to leave has no request under way, so the server does not wait for it.
     let served_until_shed = oversee(&mut served, &mut overseer, Duration::ZERO);
     until_shed(handler.account(), LEAVE_MAX, served_until_shed).await;
     drop(open);

@@ -56,7 +56,7 @@ struct Read {
     charge: Charge,
 }
 
-/// A function and no value, which the future would keep while it waits.
+/// A function and not a value, because the future would keep the value while it waits.
 fn target<'a>(model: &'a str, version: &'a str) -> Target<'a> {
     Target::of_one(Protocol::Http, model, version)
 }
@@ -64,7 +64,7 @@ fn target<'a>(model: &'a str, version: &'a str) -> Target<'a> {
 async fn read(api: &Api, headers: &HeaderMap, body: Incoming, model: &str, version: &str) -> Result<Read, Failure> {
     let clock = api.trace_clock();
     api.note_inference(model, version, "");
-    // Before the body comes, so that a request that waits for its model holds nothing.
+    // This is done before the body is read, so that a request that waits for its model holds no memory.
     let early = api.find_or_load(model, || api.find(target(model, version))).await.map_err(Failure::plain);
     let early = early
         .and_then(|found| Ok((found, Framing::of(headers, body.size_hint().exact(), api.http_input_bytes_max())?)));
@@ -79,7 +79,7 @@ async fn read(api: &Api, headers: &HeaderMap, body: Incoming, model: &str, versi
         }
     };
     let received = receive(body, framing.expected(), api.account()).await?;
-    // From here on the server waits for nothing from the client. The model may have left while the body came: nothing kept it.
+    // From here on the server does not wait for the client. The model may have been unloaded while the body was read, because nothing kept it loaded.
     let accepted = api.find_or_load(model, || api.accept_found(&found, target(model, version))).await;
     let (under_way, admission) = accepted.map_err(Failure::plain)?;
     let mut received = inflated(api.account(), received, framing).await?;
@@ -185,7 +185,7 @@ fn is_light(response: &InferResponse, rendering: &Rendering) -> bool {
     work.sum::<usize>() <= INLINE_WORK_BYTES_MAX
 }
 
-/// The answer's head is made in `headers`, which were the request's, to reuse their memory.
+/// The answer's head is made in `headers`, which belonged to the request, to reuse their memory.
 async fn write(rendered: Rendered, encoding: Option<Encoding>, headers: &mut HeaderMap) -> CallResult {
     let Rendered { json, tensors: mut pieces } = rendered;
     let mut headers = if headers.capacity() <= KEPT_HEADERS_MAX { std::mem::take(headers) } else { HeaderMap::new() };

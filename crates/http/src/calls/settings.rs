@@ -42,7 +42,7 @@ async fn refuse(status: Status, body: Incoming) -> Response<Outgoing> {
     forbidden(&status.into())
 }
 
-/// Two errors have other texts over HTTP than over gRPC, and one of them another code.
+/// Two errors have different texts over HTTP and gRPC, and one of them a different code.
 fn worded_for_http(status: Status) -> Status {
     if let Some(format) = status.message.strip_prefix("invalid argument for log_format, got: ") {
         return Status::new(Code::Unavailable, format!("invalid argument for --log_format, got: {format}"));

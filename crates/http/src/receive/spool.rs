@@ -1,4 +1,4 @@
-//! How is a body received that is too long for memory?
+//! How is a body received if it is too long for memory?
 //!
 //! A body of up to a few MiB is kept in memory. A longer one is written to disk.
 

@@ -79,7 +79,7 @@ fn refusal(len: usize, refused: NoMemory) -> Status {
 mod tests {
     use super::*;
 
-    /// Sends `pieces` pieces of a MiB of a body that is said to have `declared` bytes; the bytes of the block then.
+    /// Sends `pieces` pieces of a MiB of a body that declares `declared` bytes. Returns the bytes of the block.
     #[track_caller]
     fn check(declared: Option<u64>, pieces: usize, block_mib: usize) {
         let mut store = Store::new(0, declared).unwrap();

@@ -18,15 +18,14 @@ pub struct Framing {
     pub encoding: Option<Encoding>,
     /// Bytes that come; `None` for a chunked body.
     declared: Option<u64>,
-    /// Bytes of JSON, after inflating; `None` where no header says so, and all is JSON.
+    /// Bytes of JSON, after inflating. `None` if no header gives them: then the whole body is JSON.
     json: Option<u64>,
     /// Bytes that the JSON, a raw body or an inflated one may have.
     pub bytes_max: u64,
 }
 
 impl Framing {
-    /// What `headers` say of a body of which `declared` bytes will come. Lengths that cannot be are refused here, before
-    /// a byte is read.
+    /// What `headers` say about a body with `declared` bytes. Impossible lengths are refused here, before a byte is read.
     pub fn of(headers: &HeaderMap, declared: Option<u64>, bytes_max: u64) -> Result<Framing, Failure> {
         let value = |name| headers.get(name).map(http::HeaderValue::as_bytes);
         let encoding = request_encoding(value(CONTENT_ENCODING))
@@ -86,7 +85,7 @@ impl Framing {
         }
     }
 
-    /// Bytes of JSON in a body that turned out to have `len`; 0 for a raw one.
+    /// Bytes of JSON in a body of `len` bytes; 0 for a raw one.
     pub fn json_len(&self, len: usize) -> Result<usize, Failure> {
         match self.json {
             None => Ok(len),
