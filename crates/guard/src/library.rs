@@ -66,7 +66,7 @@ pub extern "C" fn nerite_guard_faults() -> *const usize {
     fault::FAULTS.as_ptr().cast_const()
 }
 
-/// Has the kernel end this process, and its group if it leads one, when the thread that started it ends. Returns 0 or an errno.
+/// Makes the kernel end this process, and its group if it leads one, when the thread that started it ends. Returns 0 or an errno.
 #[cfg_attr(nerite_guard_library, unsafe(no_mangle))]
 pub extern "C" fn nerite_guard_end_with_parent() -> c_int {
     match parent::end_with_parent() {

@@ -1,4 +1,4 @@
-//! How does a model's process take the processes that it started along when the server is killed?
+//! How does a model's process end, with all processes that it started, when the server is killed?
 //!
 //! The kernel can send a process a signal when the thread that started it ends. SIGKILL would end the process alone, and programs that the model
 //! started would live on. So another signal is used, whose handler kills the whole group. It is a handler of compiled code, because Python's own ones
@@ -14,8 +14,7 @@ use crate::{Errno, signal};
 /// The last of the real-time signals, which programs do not use by themselves. It is the same number for all C libraries.
 const SERVER_HAS_ENDED: c_int = 64;
 
-/// Has the kernel end this process and its group when the thread that started it ends. Until this returns, what was asked of the kernel before is in
-/// force.
+/// Makes the kernel end this process and its group when the thread that started it ends. Until this returns, the earlier setting is in force.
 pub(crate) fn end_with_parent() -> Result<(), Errno> {
     // SAFETY: all fields are integers, sets of bits or an optional function, so zeros are a value.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -32,7 +31,7 @@ pub(crate) fn end_with_parent() -> Result<(), Errno> {
     Ok(())
 }
 
-/// The handler. A process that this one forked may have it too, and is not the leader of the group: it ends alone.
+/// The handler. A process that this one forked may have the handler too. It is not the leader of the group, so it ends alone.
 extern "C" fn end_group(_: c_int) {
     // SAFETY: it has no precondition, and a signal handler may call it.
     let own = unsafe { libc::getpid() };

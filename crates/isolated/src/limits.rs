@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-/// For a child to start and to load its model. A load in the server has no limit; this one ends children that would
-/// never answer.
+/// How long a child may take to start and to load its model. A load in the server has no limit. This one ends children that would never answer.
 pub const LOAD_MAX: Duration = Duration::from_mins(10);
-/// For a child to drop its model when it is unloaded. A compiled backend may take 10 s of that to release its requests.
+/// How long a child may take to drop its model when it is unloaded. A compiled backend may need 10 s of that to release its requests.
 pub const LEAVE_MAX: Duration = Duration::from_secs(15);
 /// How long a run may continue after all its clients have gone. Then its process is ended.
 pub const GONE_PATIENCE: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! How does the process of an isolated instance start, and what does the error of a failed one say?
+//! How is the process of an isolated instance started, and what is the error if that fails?
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! How do a child's standard output and error reach the server's log, and how much of them?
+//! How are a child's standard output and error written to the server's log, and how much of them?
 //!
 //! Each line is logged with the name of its instance. A process that writes more than the log takes is slowed down: the
 //! pipe fills, and its next write waits. What a process wrote before it crashed is read to the end.
@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The most bytes that are read at once: what a pipe holds.
 const READ_BYTES: usize = 64 << 10;
 
-/// Has a thread read the output of `command`. The thread ends with the process. Lines begin with `whose`.
+/// Starts a thread that reads the output of `command`. The thread ends with the process. Lines begin with `whose`.
 pub(crate) fn capture(command: &mut Command, whose: String) -> io::Result<()> {
     let (ours, theirs) = io::pipe()?;
     command.stdout(theirs.try_clone()?).stderr(theirs);

@@ -20,7 +20,7 @@ use crate::model::{Calls, IsolatedModel, Launch, Starter};
 /// The model's parameter, and the backend's setting, that requests a process for each instance.
 pub const SETTING: &str = "isolated";
 
-/// A runtime whose models run in processes of their own where that was asked for.
+/// A runtime whose models run in processes of their own if the model or the operator asks for that.
 pub struct Isolated {
     inner: Arc<dyn Runtime>,
     start: Starter,
@@ -35,7 +35,7 @@ pub struct Isolated {
     preferred: Mutex<Option<Preferred>>,
 }
 
-/// What a process answered once, for all models whose process would be the same.
+/// The answer of one process, for all models whose process would be the same.
 struct Preferred {
     settings: BTreeMap<String, String>,
     modified: Option<SystemTime>,
@@ -56,7 +56,7 @@ impl Isolated {
         }
     }
 
-    /// For a compiled backend: it completes each configuration itself, and errors name it.
+    /// The same for a compiled backend: it completes each configuration itself, and errors name it.
     pub fn compiled(self) -> Isolated {
         Isolated { is_compiled: true, ..self }
     }

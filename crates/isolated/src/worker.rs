@@ -88,7 +88,7 @@ fn begin() -> io::Result<(Arc<Talk>, ServerMetrics)> {
     Ok((Arc::new(Talk::new(channel, side, packet, gone, calls)?), metrics))
 }
 
-/// Ends the process: a run continues that no client waits for, and it cannot be stopped.
+/// Ends the process, because no client waits for its run and the run cannot be stopped.
 #[expect(
     clippy::disallowed_methods,
     reason = "the thread that would return to main computes; the server holds all that outlives the process"
@@ -108,7 +108,7 @@ struct Worker<O> {
     open: Option<O>,
     runtime: Option<Arc<dyn Runtime>>,
     model: Option<Loaded>,
-    /// The model of a load for which the runtime keeps something, though another process loads it.
+    /// The model of a load that this process has only prepared. The runtime keeps something for it, but another process loads it.
     kept: Option<LoadContext>,
     /// The server's models, if there is a channel for calls to reach them.
     models: Option<Arc<dyn Infer>>,
@@ -184,7 +184,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
         self.answer_with(context, &config)
     }
 
-    /// Answers with a configuration, for which the runtime keeps something of this load.
+    /// Answers with a configuration. The runtime keeps something of this load for it.
     fn answer_with(&mut self, context: LoadContext, config: &ModelConfig) -> Result<String, Status> {
         let config: Value = serde_json::from_str(&nerite_config::to_json(config))
             .map_err(|error| Status::internal(format!("the configuration of model '{}': {error}", context.model)))?;

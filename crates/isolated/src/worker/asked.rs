@@ -1,4 +1,4 @@
-//! How is one request answered that the engine has?
+//! How is a request that the engine has answered?
 //!
 //! By the packet that answers its batch, if the engine has finished with it when the run ends. Otherwise by calls: this
 //! is so for requests of decoupled models, those that the engine answers after the run, and those whose inputs it still
@@ -46,8 +46,8 @@ struct State {
     taken: HashSet<String>,
     /// Whether it is answered by calls from now on.
     is_open: bool,
-    /// The server's answer to the last response: where the outputs of the next one go. It comes when the client has
-    /// room for that.
+    /// The server's answer to the last response: where the outputs of the next one go. It comes when the client's window has room for the next
+    /// response.
     next: Option<Receiver<Told>>,
     /// Whether its responses are dropped: its client or the server has gone.
     is_over: bool,
@@ -64,7 +64,7 @@ struct State {
 pub(super) struct OutputTarget {
     /// `None` if it has none yet.
     pub(super) space: Option<OutputSpace>,
-    /// Whether the client named it, so that no other memory may take its place.
+    /// Whether the client named it, so that no other memory may replace it.
     pub(super) fixed: bool,
 }
 
@@ -277,7 +277,7 @@ impl Asked {
             .is_some_and(|mapping| mapping.starts(space.location.offset, data))
     }
 
-    /// Memory for this many bytes of an output that the client named none for; `None` for no bytes.
+    /// Memory of this many bytes for an output without memory of the client; `None` for 0 bytes.
     pub(super) fn space(&self, output: &str, bytes: usize) -> Result<Option<(OutputSpace, Slot)>, Status> {
         if bytes == 0 {
             return Ok(None);
@@ -305,8 +305,8 @@ impl Asked {
         OutputSpace::read(&told, bytes)
     }
 
-    /// Memory for an output that the engine asks for before it computes. Several responses may be made side by side, of
-    /// which only one can have this memory.
+    /// Memory for an output that the engine asks for before it computes. Several responses may be made at the same time. Only one of them can have
+    /// this memory.
     fn offer(&self, query: &PlaceQuery<'_>) -> Result<Option<Slot>, Status> {
         let is_compiled = self.talk.calls().is_some();
         if is_compiled && (self.is_decoupled || !self.state().taken.insert(query.output.to_owned())) {

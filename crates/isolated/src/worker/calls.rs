@@ -64,7 +64,7 @@ impl Calls {
         self.begin(false, packet).map(|(_, answer)| answer)
     }
 
-    /// Makes a call that may have several answers, up to one that says so. Returns its number as well.
+    /// Makes a call that may have several answers. The last one says so. Returns its number as well.
     pub fn ask_each(&self, packet: impl FnOnce(u64) -> String) -> Result<(u64, Receiver<Told>), Status> {
         self.begin(true, packet)
     }

@@ -1,6 +1,6 @@
-//! Which requests have lost their clients, and what if their run continues?
+//! Which requests have lost their clients, and what happens if their run continues?
 //!
-//! The server says so over the side channel, which a thread listens to. The engine then ends the run at its next
+//! The server reports them over the side channel. A thread reads it. The engine then ends the run at its next
 //! operator, if it can. The embedded engine cannot, and one operator may take long. If a run continues for
 //! `GONE_PATIENCE` after its last client has gone, this process ends. The server starts another for the next request.
 
@@ -33,7 +33,7 @@ struct Batch {
     /// Counts batches.
     number: u64,
     running: HashMap<u64, Cancel>,
-    /// Requests whose clients had gone before the requests came: the two channels are not ordered between them.
+    /// Requests whose clients had gone before the requests came. That is possible because they come over different channels.
     early: BTreeSet<u64>,
 }
 
@@ -79,7 +79,7 @@ impl Gone {
         batch.early.remove(&number);
     }
 
-    /// All requests of a batch have come, and this is the first. Earlier requests, with lower numbers, come no more.
+    /// All requests of a batch have come, and this is the number of the first. Requests with lower numbers will not come any more.
     pub fn have_come(&self, first: u64) {
         let mut batch = self.lock();
         batch.early = batch.early.split_off(&first);
@@ -167,7 +167,7 @@ mod tests {
     fn a_run_that_ends_as_the_patience_does_is_over_before_the_process_ends_or_not_at_all() {
         const PATIENCE: Duration = Duration::from_micros(300);
         let (mut rounds, mut ended) = (0, 0);
-        // Until both orders have happened, which may take many rounds on a busy machine.
+        // Repeated until both orders have happened, which may take many rounds on a busy machine.
         while rounds < 1000 || ((ended == 0 || ended == rounds) && rounds < 100_000) {
             let (gone, ends) = counting(PATIENCE);
             let cancel = gone.comes(1);
@@ -177,7 +177,7 @@ mod tests {
             gone.is_over();
             let before = ends.load(Ordering::SeqCst);
             listener.join().expect("it listens");
-            // A client that went after the run was over cancels nothing, and ends nothing.
+            // If a client goes after the run was over, nothing is cancelled, and the process does not end.
             assert!(before == 0 || (before == 1 && cancel.is_cancelled()));
             assert_eq!(ends.load(Ordering::SeqCst), before, "a process ends after its run was over");
             (rounds, ended) = (rounds + 1, ended + before as u64);

@@ -19,7 +19,7 @@ pub(super) struct ServerMetrics(Arc<Questions>);
 
 struct Questions {
     side: Arc<Channel>,
-    /// `None` once an answer did not come: a later answer would be taken for that of another question.
+    /// `None` once an answer is missing, because a later answer would be taken for the answer to another question.
     answers: Mutex<Option<Receiver<Measured>>>,
 }
 
