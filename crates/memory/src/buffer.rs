@@ -62,8 +62,8 @@ impl Buffer {
         Some(Buffer { len, ..(*first).clone() })
     }
 
-    /// A number for whatever keeps the bytes alive, the same for all Buffers over it. 0 where nothing does. It is another's once the last
-    /// of them is gone.
+    /// The number of the owner that keeps the bytes alive. All Buffers over the same owner have the same number. 0 without an owner. The number may
+    /// be reused once the last of them is dropped.
     pub fn owner(&self) -> usize {
         self.keep.as_ref().map_or(0, |keep| Arc::as_ptr(keep).cast::<()>().addr())
     }
@@ -73,7 +73,8 @@ impl Buffer {
         self.keep.as_ref()
     }
 
-    /// Bytes of memory that stay in use while this Buffer lives: those of the whole that it is a slice of. Its length, where the owner does not say.
+    /// Bytes of memory that stay in use while this Buffer lives: all bytes of the memory that it is a slice of. Its own length, if the owner does not
+    /// say.
     pub fn held_bytes(&self) -> usize {
         self.keep.as_ref().and_then(|keep| keep.held_bytes()).unwrap_or(0).max(self.len)
     }

@@ -47,7 +47,7 @@ reasons! {
     ModelRequest = "model_request",
     /// Into memory that is shared with the model's process.
     ModelProcess = "model_process",
-    /// The state of a sequence, to where a compiled backend writes the next one over it.
+    /// The state of a sequence, to the memory where a compiled backend writes the next state over it.
     SequenceState = "sequence_state",
     /// Into the response cache, and out of it to a place that a client named.
     ResponseCache = "response_cache",

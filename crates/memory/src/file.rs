@@ -14,8 +14,7 @@ pub struct FileBytes {
 }
 
 impl FileBytes {
-    /// Maps the first `len` bytes of `file`. The file has no name and no other descriptor, so it cannot be truncated. A file that is shorter is
-    /// refused.
+    /// Maps the first `len` bytes of `file`. The file has no name and no other descriptor, so it cannot be truncated. A shorter file is refused.
     pub fn map(file: File, len: u64) -> io::Result<FileBytes> {
         let found = file.metadata()?.len();
         if found < len {

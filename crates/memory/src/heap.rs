@@ -1,4 +1,4 @@
-//! What happens when an allocation fails that cannot return an error?
+//! What happens when an allocation that cannot return an error fails?
 //!
 //! Rust ends the process when an allocation fails. A library that allocates too much cannot be stopped by a panic, because an allocator must
 //! not unwind. But an allocator does not have to return. Work whose allocations a client's request determines runs on an [`expendable`] thread.

@@ -27,7 +27,7 @@ pub trait Keep: Send + Sync {
         None
     }
 
-    /// How many bytes are held until the last reference is dropped, if it says so.
+    /// How many bytes are held until the last reference is dropped, if that is known.
     fn held_bytes(&self) -> Option<usize> {
         None
     }

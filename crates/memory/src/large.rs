@@ -35,7 +35,7 @@ struct Large {
     kept_bytes_max: AtomicUsize,
 }
 
-/// The kept mappings, in an array: this is the allocator and must not allocate.
+/// The kept mappings. They are in an array, because the allocator itself must not allocate.
 struct FreeList {
     kept: [Kept; KEPT_MAX],
     count: usize,

@@ -1,7 +1,7 @@
 //! How is memory written again while Buffers over it live?
 //!
-//! A state of a sequence may be one buffer from step to step: the model reads it as its input and writes its next value to the same bytes. Such memory is
-//! declared as one that others write at any moment ([`Access::Shared`]) as long as it lives, so nobody borrows it as a slice.
+//! A state of a sequence may be in one buffer for all steps: the model reads it as its input and writes its next value to the same bytes. Such memory
+//! is declared as memory that others may write at any moment ([`Access::Shared`]), so nobody borrows it as a slice.
 
 use std::ptr::NonNull;
 use std::sync::Arc;

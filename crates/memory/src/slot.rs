@@ -159,7 +159,7 @@ impl Slot<Vacant> {
             .map_err(|cause| SlotError::DeviceCopy { cause })
     }
 
-    /// The same place once more, for what is written there next. `None` for private memory, which has one writer.
+    /// The same memory again, for the next output that is written there. `None` for private memory, which has one writer.
     pub fn again(&self) -> Option<Slot> {
         let Slot { ptr, len, place, access, ref keep, .. } = *self;
         (access == Access::Shared).then(|| Slot { ptr, len, place, access, keep: Arc::clone(keep), state: PhantomData })

@@ -12,13 +12,13 @@ use nerite_config::proto::model_optimization_policy::execution_accelerators::Acc
 use nerite_request::Status;
 use nerite_tensor::DataType;
 
-/// Addresses of tensors on a device must be multiples of this, as those are that the library allocates there itself.
+/// Addresses of tensors on a device must be multiples of this, like those that the library itself allocates there.
 /// Some kernels read several numbers at once, and a kernel that is given another address makes the whole context
 /// unusable.
 const ALIGN: usize = 256;
 
-/// Options that a model's author must not set: with them the provider would use what is not the author's, or would
-/// remember addresses between runs, although here they differ from run to run.
+/// Options that a model's author must not set. With them the provider would use resources of others, or would keep addresses between runs, although
+/// they differ in each run.
 const REFUSED: [&str; 6] = [
     "enable_cuda_graph",
     "gpu_external_alloc",
@@ -31,8 +31,8 @@ const REFUSED: [&str; 6] = [
 /// The provider's options, by its own names; without the device, which differs from instance to instance.
 pub type CudaOptions = BTreeMap<String, String>;
 
-/// The author's options for the provider: parameters of the accelerator `cuda`, or in Triton's older way four
-/// parameters of the model, which take precedence.
+/// The author's options for the provider: parameters of the accelerator `cuda`, or four parameters of the model as in older versions of Triton, which
+/// take precedence.
 pub fn options(context: &LoadContext) -> Result<CudaOptions, Status> {
     let accelerators = context.config.optimization.as_ref().and_then(|o| o.execution_accelerators.as_ref());
     let mut options = CudaOptions::new();
@@ -125,9 +125,8 @@ impl Failure {
     }
 }
 
-/// Which tensors an instance takes where they are. Not on the device are: strings, which the library keeps on the host;
-/// inputs that must not change while the graph runs; and outputs that are inputs too, which no operator could write
-/// elsewhere.
+/// Which tensors an instance uses where they are. Three kinds are not taken on the device: strings, which the library keeps on the host; inputs that
+/// must not change while the graph runs; and outputs that are inputs too, because no operator writes them.
 pub fn reach(device: Option<u32>, ports: &Ports, untrusted_inputs: &UntrustedInputs) -> DeviceAccess {
     let Some(ordinal) = device else { return DeviceAccess::Host };
     let all = || ports.inputs.iter().chain(&ports.outputs);

@@ -5,10 +5,9 @@
 //! would start those copies on a stream of their own. The call that waits for them waits for the thread's current
 //! device, which may be another one before a run.)
 //!
-//! A run waits for its own streams before it returns, unless it is told not to. That is how the library works, not what
-//! it promises. What it offers for "the system that allocated the memory operated on a different stream" is to
-//! synchronise bound outputs. So outputs on the device are bound after the run, and waited for: another process may
-//! read them as soon as it has the answer, and may free all of its memory.
+//! A run waits for its own streams before it returns, unless it is told not to. The library works so, but does not promise it. For the case that "the
+//! system that allocated the memory operated on a different stream" it offers a call that synchronises bound outputs. So outputs on the device are
+//! bound after the run, and waited for: another process may read them as soon as it has the answer, and may free all of its memory.
 
 use std::ffi::CStr;
 use std::ptr::NonNull;

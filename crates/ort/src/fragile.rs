@@ -1,4 +1,4 @@
-//! Which graphs end the process in ONNX Runtime if an input has no elements?
+//! For which graphs does ONNX Runtime end the process if an input has no elements?
 //!
 //! A few of its operators end the process, or never return, if a tensor has a dimension of 0: one of their checks calls
 //! `std::terminate`, or they read outside of a tensor. No handler can prevent that. So a request without elements in
@@ -37,8 +37,7 @@ const KEEPS_ELEMENTS: &[&str] = &[
     "Tan", "Tanh", "ThresholdedRelu", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
 ];
 
-/// Operators that do so only if no request chooses the sizes of their inputs: a window fits or it does not, whatever a
-/// request sends.
+/// Operators that cannot do so if no request chooses the sizes of their inputs: then a window either fits for all requests or for none.
 const KEEPS_ELEMENTS_OF_FIXED_SIZES: &[&str] =
     &["AveragePool", "Conv", "ConvInteger", "ConvTranspose", "MaxPool", "Pad", "QLinearConv", "Resize", "Upsample"];
 
@@ -127,8 +126,7 @@ impl Fragile {
         }
     }
 
-    /// The operator that may get a tensor without elements from a request nevertheless. A model with such an operator
-    /// is safe only in a process of its own.
+    /// The operator that may still get a tensor without elements from a request. A model with such an operator is safe only in a process of its own.
     pub fn inside(&self) -> Option<&str> {
         self.inside.as_deref()
     }

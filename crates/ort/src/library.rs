@@ -1,7 +1,6 @@
 //! Where is ONNX Runtime's shared library on this host?
 //!
-//! To ask Python for its packages would take longer than the whole start of the server may take, so its folders are
-//! searched by name.
+//! Asking Python for its packages would take longer than the whole start of the server may take. So its folders are searched by name.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -101,8 +100,7 @@ fn packages_below(prefix: &Path) -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).filter(|path| path.is_dir()).collect()
 }
 
-/// The library with the highest version in a folder. `libonnxruntime_providers_shared.so` and others like it are not
-/// meant.
+/// The library with the highest version in a folder. `libonnxruntime_providers_shared.so` and similar files do not count.
 fn newest(folder: &Path) -> Option<PathBuf> {
     let versions = names(folder).into_iter().filter_map(|name| {
         let version = name.strip_prefix("libonnxruntime.so")?;

@@ -62,13 +62,12 @@ impl Options {
             device_initializers: knob(context, "session.use_device_allocator_for_initializers").map(str::to_owned),
             on_common_pool: false,
             operator_libraries: libraries.iter().map(|file| context.model_dir.join(file)).collect(),
-            // Not read without an instance on a GPU, so mistakes in them are no errors then.
+            // Not read without an instance on a GPU. So mistakes in them are not reported then.
             cuda: if on_gpus { cuda::options(context)? } else { CudaOptions::new() },
         })
     }
 
-    /// The same options for a session that this many instances share: its pool has as many threads as theirs would
-    /// have.
+    /// The same options for a session that this many instances share: its pool has as many threads as theirs would have together.
     pub fn shared_by(self, instances: usize) -> Options {
         Options { intra_threads: (self.intra_threads - 1) * instances.max(1) + 1, ..self }
     }

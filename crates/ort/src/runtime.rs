@@ -23,7 +23,7 @@ use crate::signature::ports;
 use crate::status::library_status;
 use crate::traps::{PoolThreads, SessionTraps};
 
-/// The library of this process: it cannot be closed or exchanged once it is open.
+/// The library of this process. Once it is open, it cannot be closed or replaced.
 static OPENED: Mutex<Option<PathBuf>> = Mutex::new(None);
 /// Its environment, made with the settings of the first model and never dropped, because sessions may outlive all
 /// owners.
@@ -79,8 +79,7 @@ impl OnnxRuntime {
         Ok(OnnxRuntime { path: path.to_path_buf(), version, fenced: false })
     }
 
-    /// As [`OnnxRuntime::open`], but every instance waits for its device after a run, as those on GPUs do. For tests on
-    /// hosts without one.
+    /// As [`OnnxRuntime::open`], but every instance waits for its device after a run, as instances on GPUs do. For tests on hosts without a GPU.
     #[doc(hidden)]
     #[must_use]
     pub fn fenced(self) -> OnnxRuntime {

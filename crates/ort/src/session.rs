@@ -30,7 +30,7 @@ pub struct Traits {
 
 struct Output {
     name: CString,
-    /// Whether the declared shape is right as far as is known. Cleared for good once it was wrong.
+    /// Whether the declared shape has always been right. Cleared permanently once it was wrong.
     bindable: AtomicBool,
 }
 
@@ -337,7 +337,7 @@ impl Execute for OrtInstance {
                 self.learn(&wanted, &expected, made);
             }
         }
-        // Its clients may go until the watch ends. Then the flag is set, with which no later run would begin.
+        // Its clients may go until the watch ends. That sets the flag, and no later run would begin with it.
         if stopping.end() {
             self.go_on()?;
             return Err(Status::new(Code::Cancelled, "every client of this run has gone; it was stopped"));

@@ -1,7 +1,7 @@
-//! How do BYTES elements become strings of ONNX Runtime, and strings BYTES?
+//! How are BYTES elements converted to strings of ONNX Runtime and back?
 //!
-//! The library's strings know their length, so an element keeps all its bytes, zeros among them; its older calls for
-//! C strings, which end at the first zero, are not used.
+//! The library's strings have a length, so an element keeps all its bytes, including zeros. The library's older calls for C strings, which end at the
+//! first zero, are not used.
 
 use nerite_memory::{Buffer, MemoryReservation, NoMemory, Reason, Slot, count_copied};
 use nerite_tensor::strings::{self, StringsError};

@@ -145,9 +145,9 @@ impl<'a> Value<'a> {
 }
 
 impl Value<'static> {
-    /// Takes a value that the library made for us.
+    /// Takes ownership of a value that the library made.
     ///
-    /// Null becomes an error; anything else must be an owned handle, as every `out` of the library's calls is.
+    /// Null becomes an error. Any other value must be an owned handle, as each `out` of the library's calls is.
     pub(crate) fn from_made(ptr: *mut sys::OrtValue) -> Result<Value<'static>, ort::Error> {
         let ptr = NonNull::new(ptr).ok_or_else(|| ort::Error::new("the library made no tensor"))?;
         Ok(Value { ptr, on_device: false, memory: PhantomData })
