@@ -1,4 +1,4 @@
-//! How much may be taken now, if only so much may be taken in a second?
+//! How much may be taken now, if the amount per second is limited?
 //!
 //! A bucket that is filled at a steady rate is kept as one number: the time at which it will be full again (the generic cell rate
 //! algorithm). Nothing has to be filled as time passes. All functions are pure; time is passed in, in ns.
@@ -15,15 +15,15 @@ pub struct Rate {
 const SECOND_NS: u128 = 1_000_000_000;
 
 impl Rate {
-    /// Takes `cost` units out of a bucket that will be full at `full_at_ns`. Ok: when it will be full from now on. Err: ns until there are as many units,
-    /// or until it is full where it never holds as many.
+    /// Takes `cost` units out of a bucket that will be full at `full_at_ns`. Ok: the new time at which it will be full. Err: ns until there are that
+    /// many units, or until it is full if it never holds that many.
     pub fn take(self, full_at_ns: u64, cost: u64, now_ns: u64) -> Result<u64, u64> {
         let after = full_at_ns.max(now_ns).saturating_add(self.time_of(cost));
         let over = after.saturating_sub(now_ns).saturating_sub(self.time_of(self.burst));
         if over == 0 { Ok(after) } else { Err(over.min(full_at_ns.saturating_sub(now_ns)).max(1)) }
     }
 
-    /// Takes `cost` units whether they are there or not: what is missing must come before others can be taken.
+    /// Takes `cost` units even if there are too few. The missing units must be refilled before others can be taken.
     pub fn owe(self, full_at_ns: u64, cost: u64, now_ns: u64) -> u64 {
         full_at_ns.max(now_ns).saturating_add(self.time_of(cost))
     }
@@ -49,7 +49,7 @@ mod tests {
     const MS: u64 = 1_000_000;
     const TEN: Rate = Rate { per_second: 10, burst: 3 };
 
-    /// Takes at these times, in ms, and gives what each brought: `None` if it was taken, else ms to wait.
+    /// Takes units at these times, in ms. Returns the result of each: `None` if they were taken, else the ms to wait.
     #[track_caller]
     fn check(rate: Rate, cost: u64, at_ms: &[u64], expect: &[Option<u64>]) {
         let mut full_at_ns = 0;

@@ -12,7 +12,7 @@
 //! scopes = ["read"]
 //! ```
 //!
-//! All faults of a file are told at once, with their lines. No text here quotes a secret.
+//! All faults of a file are reported at once, with their lines. No text here quotes a secret.
 
 use std::collections::HashSet;
 
@@ -166,7 +166,7 @@ impl Reading<'_> {
 }
 
 impl Limit {
-    /// Without a burst of its own, what comes in a second may be used at once.
+    /// Without a setting for bursts, the amount of one second may be used at once.
     fn rate(self) -> Option<Rate> {
         let per_second = self.per_second?;
         Some(Rate { per_second, burst: self.burst.unwrap_or(per_second) })
@@ -180,7 +180,7 @@ fn by_line<'t, 'i>(table: &'t DeTable<'i>) -> Vec<(&'t Spanned<DeString<'i>>, &'
     members
 }
 
-/// Takes over one member of a token. Err: what is wrong with it.
+/// Applies one member of a token. Err: what is wrong with it.
 fn member(partial: &mut Partial, key: &str, value: &DeValue<'_>) -> Result<(), String> {
     let Partial { rule, requests, bytes, has_plain_secret } = partial;
     match key {

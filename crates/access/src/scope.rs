@@ -5,11 +5,11 @@
 pub enum Scope {
     /// Inferences.
     Infer,
-    /// Changes of the server: which models are loaded, what is logged and traced.
+    /// To change the server: which models are loaded, what is logged and traced.
     Control,
     /// Shared memory: regions and leases.
     Regions,
-    /// What can be learnt of the server: metadata, configurations, statistics, metrics, states, settings.
+    /// To read about the server: metadata, configurations, statistics, metrics, states, settings.
     Read,
 }
 

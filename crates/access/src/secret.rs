@@ -1,7 +1,7 @@
-//! How is a secret compared, so that the time it takes tells nothing of it?
+//! How is a secret compared without revealing it by the time that this takes?
 //!
-//! Only hashes are kept and compared. The table of tokens is looked up by a keyed hash of that, whose key no client knows, and two
-//! hashes are compared in a time that does not depend on their bytes.
+//! Only hashes are kept and compared. The table of tokens is looked up by a keyed hash of that hash. No client knows the key. Two hashes are compared
+//! in a time that does not depend on their bytes.
 
 use std::hash::{Hash, Hasher};
 

@@ -8,7 +8,8 @@ use crate::pattern::Pattern;
 use crate::scope::Scope;
 use crate::secret::SecretHash;
 
-/// One token of the file, or the rules for requests without one. A file that is read again makes new ones, which share what was used by name.
+/// One token of the file, or the rules for requests without one. When the file is read again, new ones are made. Tokens of the same name share their
+/// used amounts.
 #[derive(Debug)]
 pub struct Token {
     pub(crate) name: String,
@@ -23,7 +24,7 @@ pub struct Token {
     pub(crate) used: Arc<Used>,
 }
 
-/// What was used by the token of a name. It outlives the file that the token was read from.
+/// The used amounts of the token of a name. They are kept when the file is read again.
 #[derive(Debug, Default)]
 pub(crate) struct Used {
     /// When the buckets will be full again, in ns.
@@ -107,7 +108,7 @@ impl Token {
         self.models.is_some()
     }
 
-    /// Takes one request out of its quotas. Bytes of earlier requests must not be owed any more.
+    /// Takes one request out of its quotas. Bytes of earlier requests must be paid for first.
     pub fn take_request(&self, now_ns: u64) -> Result<(), OverQuota> {
         let taken = self.check_bytes(now_ns).and_then(|()| self.take(now_ns));
         let count = if taken.is_ok() { &self.used.passed } else { &self.used.limited };
@@ -137,7 +138,7 @@ impl Token {
         OverQuota { token: self.name.clone(), quota, per_second, burst, wait_ns }
     }
 
-    /// Notes bytes that came in messages, and takes them out of its quota. They have come already: what is missing is owed.
+    /// Counts bytes of received messages, and takes them out of its quota. They have come already, so missing ones are taken from the future.
     pub fn note_bytes_in(&self, bytes: u64, now_ns: u64) {
         self.used.bytes_in.fetch_add(bytes, Ordering::Relaxed);
         self.owe_bytes(bytes, now_ns);

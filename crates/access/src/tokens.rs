@@ -1,7 +1,7 @@
-//! Which token does a client bring, by the file as it is now?
+//! Which token does a client send, according to the file as it is now?
 //!
-//! The file is looked at once a second, by a thread of its own. A change is taken over once two looks in a row see the same file, because a file that
-//! is half written may say less than it will: a quota or a list of models may lack. A file that has a fault leaves the rules before it in force.
+//! A thread looks at the file once a second. A change takes effect once two looks in a row see the same file, because in a file that is half written
+//! a quota or a list of models may be missing. If the file has a fault, the earlier rules stay in force.
 
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
@@ -132,7 +132,7 @@ impl Tokens {
         found.cloned().ok_or_else(|| self.unknown())
     }
 
-    /// The token as the file has it now, where it changed meanwhile; `None` if this one is still that.
+    /// The token as the file has it now, if that changed; `None` if this one is still current.
     pub fn renewed(&self, token: &Token) -> Result<Option<Arc<Token>>, Unknown> {
         if token.generation == self.inner.generation.load(Ordering::Acquire) {
             return Ok(None);
@@ -233,7 +233,7 @@ impl Inner {
 }
 
 impl Table {
-    /// The rules, with what was used of the tokens of the same names.
+    /// The rules, with the used amounts of tokens of the same names.
     fn of(rules: Rules, before: &Table, generation: u64) -> Table {
         let used: HashMap<&str, &Arc<Used>> = before.all().map(|token| (token.name.as_str(), &token.used)).collect();
         let token = |Rule { name, secret, scopes, models, requests, bytes }: Rule| {

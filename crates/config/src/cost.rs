@@ -12,7 +12,7 @@ use crate::{ConfigError, ModelConfig};
 /// The parameter.
 pub const COST_BOUND: &str = "nerite.cost_bound";
 
-/// Its only value: the sizes of the inputs bound a run, whatever their values, and a run waits for nobody.
+/// Its only value: the sizes of the inputs bound the time of a run, whatever their values, and a run does not wait for others.
 const INPUT_SIZES: &str = "input_sizes";
 
 impl ModelConfig {

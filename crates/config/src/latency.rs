@@ -1,6 +1,6 @@
-//! How long may answers take because their requests waited for others?
+//! How long may answers take if their requests wait for others?
 //!
-//! Not one of Triton's settings: with it the dynamic batcher's delay tunes itself to the load.
+//! This is not one of Triton's settings. With it, the dynamic batcher's delay adapts to the load.
 //!
 //! ```text
 //! parameters { key: "nerite.latency_bound_microseconds" value { string_value: "5000" } }
@@ -16,7 +16,7 @@ pub const LATENCY_BOUND: &str = "nerite.latency_bound_microseconds";
 const BOUND_MAX_US: u64 = 60_000_000;
 
 impl ModelConfig {
-    /// The bound under which the delay of the dynamic batcher tunes itself, if the author gives one.
+    /// The bound within which the delay of the dynamic batcher adapts, if the author sets one.
     pub fn latency_bound_us(&self) -> Result<Option<u64>, ConfigError> {
         let Some(text) = self.parameter(LATENCY_BOUND) else { return Ok(None) };
         let model = &self.name;

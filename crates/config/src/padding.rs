@@ -18,7 +18,7 @@ use crate::{ConfigError, ModelConfig, TensorSpec};
 /// The parameter that says which inputs are padded to which sizes.
 pub const PAD: &str = "nerite.pad";
 
-/// The parameter that says what fills them; without it zeros do.
+/// The parameter with the values that fill them; the default is zero.
 pub const PAD_VALUE: &str = "nerite.pad_value";
 
 /// The most buckets of one dimension.
@@ -43,7 +43,7 @@ pub struct PaddedInput {
 }
 
 impl Padding {
-    /// What a configuration whose inputs are complete asks for.
+    /// The padding of a configuration whose inputs are complete.
     pub fn of(config: &ModelConfig) -> Result<Padding, ConfigError> {
         let model = &config.name;
         let Some(text) = config.parameter(PAD) else {
@@ -136,7 +136,7 @@ impl PaddedInput {
 fn entries<'a>(model: &str, key: &str, text: &'a str) -> Result<Vec<(&'a str, &'a str)>, ConfigError> {
     let mut entries = Vec::new();
     for entry in text.split(';').map(str::trim).filter(|entry| !entry.is_empty()) {
-        // The name may have colons, what is behind it has none.
+        // The name may have colons. The text after it has none.
         let Some((name, value)) = entry.rsplit_once(':') else {
             refuse!(
                 "parameter '{key}' of model '{model}' has entries '<input>: <value>' between semicolons, got '{entry}'"
@@ -220,7 +220,7 @@ fn filler(model: &str, spec: &TensorSpec, value: &str) -> Result<Vec<u8>, Config
         Some(DataType::Int64) => value.parse().ok().map(|number: i64| number.to_le_bytes().to_vec()),
         Some(DataType::Fp32) => value.parse().ok().map(|number: f32| number.to_le_bytes().to_vec()),
         Some(DataType::Fp64) => value.parse().ok().map(|number: f64| number.to_le_bytes().to_vec()),
-        // Rust has no such numbers yet, and zero is all that padding mostly needs.
+        // Rust has no such numbers yet, and padding mostly needs only zero.
         Some(DataType::Fp16 | DataType::Bf16) => value.parse().ok().filter(|number: &f32| *number == 0.0).map(|_| zero),
         Some(DataType::Bytes) | None => None,
     };

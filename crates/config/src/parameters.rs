@@ -1,7 +1,7 @@
 //! Which parameters of a model does the server itself read?
 //!
-//! Parameters are the backend's, so any key is allowed. Those that begin with `nerite.` are the server's: a key that is none of them is refused, because a
-//! misspelt one would do nothing.
+//! Parameters are for the backend, so any key is allowed. Keys that begin with `nerite.` are for the server. An unknown one is refused, because a
+//! misspelt key would have no effect.
 
 use crate::cost::COST_BOUND;
 use crate::error::refuse;
