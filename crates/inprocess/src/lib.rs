@@ -1,10 +1,10 @@
-//! How does a program that is written for Triton's library have this server in its own process?
+//! How does a program for Triton's library run this server in its own process?
 //!
 //! ```text
 //!   program ──needs──► libtritonserver.so = this crate: the functions of `cabi`, and the server behind TRITONSERVER_ServerNew
 //! ```
-//! The functions are exported by `cabi`, which this crate links to. What is here is what a library does that `nerite` does by its `main`.
-//! Programs in C use it; what Rust programs use is below:
+//! The functions are exported by `cabi`, which this crate links to. This crate does what `main` does in the program `nerite`. It is for programs in
+//! C. Rust programs use the server directly:
 //!
 //! ```no_run
 //! use nerite_server::InProcess;

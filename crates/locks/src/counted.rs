@@ -1,4 +1,4 @@
-//! What do locks look like that are counted?
+//! How are the counted locks made?
 //!
 //! The guards are those of the standard library, so that its `Condvar` takes them.
 

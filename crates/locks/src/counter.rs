@@ -37,7 +37,7 @@ pub(crate) fn count(place: &'static Location<'static>) {
     if IS_EXEMPT.try_with(Cell::get).unwrap_or(true) {
         return;
     }
-    // One line has one location in most builds. Where it has two, both are counted, each in a slot of its own.
+    // In most builds a line has one location. If it has two, both are counted, each in its own slot.
     let first = place.line() as usize * 31 + place.file().len();
     for at in 0..SLOTS {
         let slot = &TABLE[(first + at) % SLOTS];

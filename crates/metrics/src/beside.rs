@@ -18,8 +18,8 @@ pub type Answer = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
 /// Answers what is not asked of the metrics.
 pub trait Beside: Send + Sync {
-    /// The answer, or the request as it is where it is none that this answers. Whoever answers notes in `progress` when the request's body and
-    /// the next request are waited for.
+    /// The answer, or the unchanged request if this does not answer it. The implementation records in `progress` when the server waits for the
+    /// request's body and for the next request.
     fn answer(
         &self,
         api: &Api,

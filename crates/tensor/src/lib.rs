@@ -23,8 +23,8 @@ pub use datatype::DataType;
 pub use nerite_memory::Buffer;
 pub use shape::{ELEMENTS_MAX, Shape, ShapeError, byte_size, element_count, show_shape};
 
-/// A name of a model, a tensor, a region or a request. One of up to 23 bytes lies in place, so that making it allocates nothing. A copy of
-/// a longer one is the same text: no copy allocates anything.
+/// A name of a model, a tensor, a region or a request. A name of up to 23 bytes is stored inline, so making it allocates nothing. Copies of a longer
+/// one share its text, so no copy allocates anything.
 pub type Name = smol_str::SmolStr;
 
 /// A named tensor with its data.

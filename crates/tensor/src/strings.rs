@@ -87,7 +87,7 @@ pub fn walk(data: &Buffer, expected: u64, mut each: impl FnMut(Extent)) -> Resul
     Ok(())
 }
 
-/// The word that stands before an element. Elements of 4 GiB and more cannot be expressed and give `None`.
+/// The word that precedes an element. Elements of 4 GiB and more cannot be expressed and give `None`.
 pub fn length_word(element: &[u8]) -> Option<[u8; LENGTH_BYTES]> {
     u32::try_from(element.len()).ok().map(u32::to_le_bytes)
 }

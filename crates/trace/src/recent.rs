@@ -1,4 +1,4 @@
-//! Which requests were made recently, while somebody looks?
+//! Which requests were made recently, while a viewer looks?
 //!
 //! A viewer asks again and again ([`Recent::look`]). Each look continues the recording for [`WATCH_NS`]; while nobody
 //! looks, nothing is recorded. While the operator looks, requests of all clients are recorded, otherwise only those of

@@ -60,8 +60,8 @@ impl Default for SpanConfig {
 }
 
 impl SpanConfig {
-    /// Refuses a URL with a user's name or password, because the log and the trace settings, which clients may read,
-    /// repeat the URL. The Err does not.
+    /// Refuses a URL with a user's name or password, because clients may read the URL in the trace settings, and it is in the log. The Err does not
+    /// contain it.
     pub fn check(&self) -> Result<(), String> {
         let rest = self.url.split_once("://").map_or(self.url.as_str(), |(_, rest)| rest);
         if !rest.split(['/', '?', '#']).next().is_some_and(|authority| authority.contains('@')) {

@@ -4,7 +4,7 @@ use nerite_access::{Counters, Counts};
 
 use super::page::{Page, Value};
 
-/// What each token was used for, and what came without one that is known. Names are those of the operator's file, so there are boundedly many.
+/// The use of each token, and of requests without a known token. The names come from the operator's file, so their number is bounded.
 pub(super) fn write(page: &mut Page, counters: &Counters) {
     let Counters { tokens, unknown, without, faults, is_current } = counters;
     let requests = |counts: &Counts| {
