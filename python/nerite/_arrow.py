@@ -69,7 +69,7 @@ class _Stream(ctypes.Structure):
     """ArrowArrayStream."""
 
 
-# Errors are numbers of errno. The functions write the structures, which are the caller's to release.
+# Errors are numbers of errno. The functions fill the structures, and the caller must release them.
 _get = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Stream), ctypes.c_void_p)
 _Stream._fields_ = [
     ("get_schema", _get),
@@ -79,7 +79,7 @@ _Stream._fields_ = [
     ("private_data", ctypes.c_void_p),
 ]
 _release = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-# A prototype of its own: other modules declare the argument types of the same function differently.
+# A separate prototype, because other modules declare the argument types of the same function differently.
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 
 
@@ -183,7 +183,7 @@ def _elements(schema: Any, array: Any, first: int, count: int, capsules: Any, de
 
 
 def _is_extension(metadata: Optional[int]) -> bool:
-    """Whether the elements mean something else than their storage tells, as those of a tensor with other dimensions. ``metadata`` is the address of a
+    """Whether the elements mean something else than their storage type, such as a tensor with other dimensions. ``metadata`` is the address of a
     number of pairs, and of the length and the bytes of each key and value."""
     if not metadata:
         return False
@@ -211,7 +211,7 @@ class _Memory:
 
 
 def _check_nulls(array: Any, at: int, count: int) -> None:
-    # A count of -1 means that nobody counted.
+    # A count of -1 means that the count is unknown.
     if array.null_count == 0 or not count or not array.n_buffers or not array.buffers[0]:
         return
     nulls = count - int(_bits(array.buffers[0], at, count).sum())

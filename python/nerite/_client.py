@@ -126,7 +126,7 @@ class Client:
             try:
                 connection = self._free.pop()
             except IndexError:
-                # Another thread has taken it.
+                # Another thread has taken the connection.
                 return response
             self._put(connection)
         return response
@@ -203,7 +203,7 @@ class Client:
 
     def _start_afresh(self) -> None:
         """Sets the state of a client without connections. A forked child uses it too, because all connections are its parent's."""
-        # A stream that the garbage collector ends takes it on whichever thread that runs, also one that has it.
+        # The lock must be reentrant: if the garbage collector ends a stream, the current thread takes the lock, and may have it already.
         self._lock = threading.RLock()
         self._free: collections.deque[Any] = collections.deque()
         self._all: set[Any] = set()
@@ -211,14 +211,14 @@ class Client:
         self._waiting = 0
         self._came_back = threading.Condition(self._lock)
         self._open = 0
-        # How many streams each thread has begun and not ended. Each of them keeps a connection.
+        # The number of open streams of each thread. Each stream keeps a connection.
         self._streaming: collections.Counter[int] = collections.Counter()
         # The most connections until that time, because the server refused another one.
         self._open_max, self._full_until = CONNECTIONS_MAX, 0.0
         self._idle_streams: collections.deque[PlainConnection] = collections.deque()
         # The connection of each event loop, or the task that opens it.
         self._loops: dict[asyncio.AbstractEventLoop, Any] = {}
-        # What connections copied that are closed.
+        # Bytes that closed connections have copied.
         self._copied_before = 0
         self._executor: Optional[concurrent.futures.ThreadPoolExecutor] = None
         self._thread = threading.local()
@@ -367,7 +367,7 @@ class Client:
         """The responses over a client of its own: a client of gRPC has one stream, and several threads may read these responses."""
         self._check_open()
         if self._scheme != "grpc":
-            # It says so before a client is made.
+            # HTTP has no streams. This raises the error, and no further client is made.
             yield from ask(self._plain())
             return
         try:
@@ -423,7 +423,7 @@ class Client:
                     raise
                 # The server has no room for another session now. The sessions that this client has are enough, one after the other.
                 with self._lock:
-                    # A thread that keeps a connection for a stream must not wait: for itself, or for one that waits for it.
+                    # A thread that keeps a connection for a stream must not wait. It could wait for itself, or for a thread that waits for it.
                     may_wait = self._open > 0 and not self._streaming[threading.get_ident()]
                     is_full = not error.final and not isinstance(error, SessionLost) and may_wait
                     if is_full:
@@ -441,7 +441,7 @@ class Client:
             self._drop(connection)
             return
         self._free.append(connection)
-        # A thread that began to wait after this check finds the connection, which was put back before.
+        # The connection was put back before this check. So a thread that begins to wait after it finds the connection.
         if self._waiting:
             with self._lock:
                 self._came_back.notify()

@@ -34,7 +34,7 @@ INFERENCE_RESPONSE, INFERENCE_PLACED = 1, 2
 PLACED_OUTPUT, PLACED_LEASE, PLACED_OFFSET, PLACED_BYTE_SIZE = 1, 2, 3, 4
 # The error code of a handle that does not exist any more. The request was not run.
 STALE = 9
-# The most calls of one packet, slots of one session (the server's limit of handles less some in exchange) and plans.
+# The most calls of one packet, slots of one session (the server's limit of handles, minus some that are being replaced) and plans.
 CALLS_MAX, SLOTS_MAX, PLANS_MAX = 32, 240, 64
 # The most slots that are looked at for one that is idle.
 LOOKS_MAX = 8
@@ -143,7 +143,8 @@ class _SlotMemory(np.ndarray):
     """The memory of a slot's outputs.
 
     An array keeps a reference to the array that it is a view on (its base). numpy skips bases whose own base has the type of the new array.
-    Therefore the memory is a view on a view of a third type: an output, which is an ndarray, keeps the memory itself, as does a view on the memory.
+    Therefore the memory is a view on a view of a third type. Then an output, which is an ndarray, keeps the memory itself, and so does a view on the
+    memory.
     """
 
 
@@ -160,7 +161,7 @@ class SessionConnection(Session):
         self._socket.setblocking(True)
         self._timeout: Optional[float] = None
         self._buffer = bytearray(PACKET_BYTES_MAX)
-        # Set when the next answer could be that of an earlier request, or when none can come.
+        # Set if the next answer could belong to an earlier request, or if no answer can come.
         self.broken = False
         # The functions that send and receive each call. Tests count them.
         self.send_packet = self._socket.send
@@ -367,7 +368,7 @@ class SessionConnection(Session):
             except (InferenceServerException, Stale) as error:
                 outcomes.append(error)
             except Lost as lost:
-                # Those before have been run, and the caller would send them again together with this one.
+                # The earlier ones have been run. The caller would send them again together with this one.
                 raise Lost(str(lost), sent=lost.sent or bool(outcomes)) from lost
         return outcomes
 
@@ -579,7 +580,7 @@ class SessionConnection(Session):
             try:
                 self._transmit(_protobuf.encode([(CLIENT_RELEASE, _protobuf.encode([(1, handles)]))]))
             except Lost:
-                # The handles went with the session. A request that was answered before must not be taken for one that was not sent.
+                # The handles ended with the session. A request that was answered before must not count as not sent.
                 pass
 
     def _retire_some(self, but: Plan) -> None:
@@ -594,7 +595,7 @@ class SessionConnection(Session):
         try:
             answer, descriptors = self._asked_more(call, content, expected)
         except Lost as lost:
-            # Only inferences must not be repeated.
+            # All calls except inferences may be repeated.
             raise Lost(str(lost), sent=False) from lost
         _close_all(descriptors)
         return answer, []

@@ -48,7 +48,7 @@ def _converted(given: Any, datatype: str, depth: int) -> np.ndarray:
     if type(given) in (bool, int, float, str, bytes):
         return _of_values([given], datatype).reshape(())
     if hasattr(given, "__arrow_c_array__"):
-        # Before the other protocols of these libraries, which turn nulls into NaN.
+        # This is tried before the other protocols of these libraries, because those turn nulls into NaN.
         from nerite import _arrow
 
         if (found := _arrow.array_of(given)) is not None:
@@ -86,8 +86,9 @@ def _unmasked(array: np.ndarray) -> np.ndarray:
 
 
 def _of_column(given: Any, datatype: str, note_copy: Callable[[int], None]) -> Optional[np.ndarray]:
-    """The elements of a column in chunks, as Arrow gives them: other protocols turn nulls into NaN. None if it is none, as a whole table."""
-    # A column over an array of numpy is that array, in which NaN is a number.
+    """The elements of a column in chunks, by Arrow's protocol: other protocols turn nulls into NaN. None if the object is not a column, such as a
+    whole table."""
+    # A column over a numpy array is read as that array, because there NaN is a number.
     if not hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__") or isinstance(getattr(given, "dtype", None), np.dtype):
         return None
     from nerite import _arrow
@@ -97,7 +98,7 @@ def _of_column(given: Any, datatype: str, note_copy: Callable[[int], None]) -> O
     except InferenceServerException:
         raise
     except Exception as error:
-        # pandas needs pyarrow for it.
+        # pandas needs pyarrow for this.
         if hasattr(given, "__array__"):
             return None
         raise InferenceServerException(f"a {type(given).__name__} gives no column of Arrow: {error}") from error

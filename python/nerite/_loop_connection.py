@@ -52,7 +52,7 @@ T = TypeVar("T")
 CLIENT_CANCEL = 9
 # The most inferences of a loop in flight, cancelled ones included until they are answered. A session may have 256. Further ones wait.
 IN_FLIGHT_MAX = 192
-# Packets that are read before the loop goes on with other tasks.
+# The most packets that are read before the loop continues with other tasks.
 READS_MAX = 32
 # The most borrowed slabs that the pool has not taken yet.
 SPARES_MAX = 2
@@ -94,7 +94,7 @@ class LoopConnection(SessionConnection):
         self._spares: list[Slab] = []
         super().__init__(path, server_uid, token)
         self._socket.setblocking(False)
-        # Calls of the other kind of connection all have this id.
+        # In the base class, all calls have this id.
         self._last_id = max(self._last_id, CALL_ID)
         self.send_packet = self._post  # type: ignore[assignment]
 
@@ -225,7 +225,7 @@ class LoopConnection(SessionConnection):
         try:
             self._transmit(_protobuf.encode([(CLIENT_RELEASE, _protobuf.encode([(1, _protobuf.varint(handle))]))]))
         except Lost:
-            # The handle went with the session.
+            # The handle ended with the session.
             pass
 
     async def _with_room(self, step: Callable[[], T]) -> T:
@@ -248,7 +248,7 @@ class LoopConnection(SessionConnection):
                 if SERVER_LEASE in fields:
                     self._spares.append(Slab(*self._map(fields[SERVER_LEASE], descriptors, byte_size), keeper=self))
                     if len(self._spares) > SPARES_MAX:
-                        # Calls that were cancelled while they borrowed it have left others.
+                        # Calls that were cancelled while they borrowed memory have left other slabs.
                         self._drop_slab(self._spares.pop(0))
             finally:
                 _close_all(descriptors)

@@ -20,7 +20,7 @@ from nerite._session import ANSWER_S, HeldLease, LeaseTransport, Session, Untrus
 from nerite._transports import WAYS, Refused, RegionTransport, Transport
 from nerite._trust import default_path
 
-# If a way could not be opened, perhaps after a long wait, it is not tried again for this time.
+# A way that could not be opened, perhaps after a long wait, is not tried again for this time.
 AGAIN_S = 5.0
 # The text with which Triton's servers say that a region does not exist.
 REGION_LOST = "Unable to find shared memory region"
@@ -31,7 +31,7 @@ Makers = Mapping[str, Callable[[], Transport]]
 
 
 class TransportPool:
-    """One way of sending buffers. It is not tried yet, open, or refused permanently."""
+    """One way of sending buffers. It is open, permanently refused, or not tried yet."""
 
     def __init__(self, name: str, make: Callable[[], Transport]):
         self.name = name
@@ -62,7 +62,7 @@ class TransportPool:
             self._transport.close()
 
     def retire_all(self) -> None:
-        """No present memory is lent again."""
+        """The memory that exists now is not lent again."""
         if self.pool is not None:
             self.pool.retire_all()
 
@@ -85,7 +85,7 @@ class TransportPool:
         return pool is not None and transport is not None and transport.is_alive() and pool.has_free(byte_size)
 
     def is_settled(self) -> bool:
-        """Whether it is known, without a request to the server, if this way can be used."""
+        """Whether it is known without a request to the server that this way can or cannot be used."""
         return self.why_not is not None or (self._transport is not None and self._transport.is_alive())
 
     def _living(self) -> Pool:

@@ -47,7 +47,7 @@ class Model:
         self.version = version
         self._batch = batch
         self._metadata: Optional[Metadata] = None
-        # The server that described it. Another one, after a restart, is asked again.
+        # The server that described the model. After a restart the new server is asked again.
         self._described_by = ""
         self._dtypes: dict[str, Any] = {}
         # Names and dtypes of the inputs, for calls without conversion.
@@ -181,7 +181,7 @@ class Model:
             try:
                 responses.close()  # type: ignore[attr-defined]
             except ValueError:
-                # A thread waits for the next response, or has just got the last one. Then the connection may be another call's already.
+                # A thread waits for the next response, or has just got the last one. In the latter case another call may use the connection already.
                 with using:
                     for connection in used:
                         connection.abort()
@@ -244,7 +244,7 @@ class Model:
         return metadata
 
     def _learned(self, found: Metadata, server_id: str) -> Metadata:
-        """Keeps what a server told of the model."""
+        """Keeps a server's description of the model."""
         self._described_by = server_id
         self._dtypes = {spec.name: None if spec.datatype == "BYTES" else element_dtype(spec.datatype) for spec in found.inputs}
         # The quick path is only for arrays that need no change.
@@ -275,7 +275,7 @@ class Model:
         return InferenceServerException(f"model '{self.name}' was loaded anew during each of {TRIES_MAX} attempts; try again later")
 
     def _stream(self, given: Any, used: list[Any], using: threading.Lock) -> Iterator[Response]:
-        """As :meth:`stream`. ``used`` has the connection as long as it is the stream's, and changes under the lock ``using``."""
+        """As :meth:`stream`. ``used`` has the connection while the stream uses it. It is changed only under the lock ``using``."""
 
         lent = self._lent()
 
@@ -294,7 +294,7 @@ class Model:
         return self._client._stream(ask)
 
     def _ask_metadata(self, connection: Any) -> tuple[Metadata, str]:
-        # No call, with a timeout of its own, needs it now.
+        # No call is using the connection, so its timeout may be changed.
         connection.set_timeout(None)
         return self._described_at(connection)
 

@@ -26,7 +26,7 @@ HANDLES_MAX = 64
 
 
 class Bearer:
-    """Brings the token with each call, as a plugin of tritonclient's."""
+    """Sends the token with each call, as a plugin of tritonclient."""
 
     def __init__(self, header: str):
         self._header = header
@@ -81,7 +81,7 @@ class PlainConnection:
         self._timeout = seconds
 
     def call(self, call: Call, key: Any) -> Response:
-        """Runs one inference. Buffers that the server does not know any more, because it was started anew, are made anew."""
+        """Runs one inference. After a restart of the server, buffers that it does not know any more are made again."""
         try:
             return self._call(call)
         except InferenceServerException as error:

@@ -35,7 +35,7 @@ SOCKET_FOLDER_MAX = 80
 LOOPBACK = "127.0.0.1"
 # Flags without a value: True sets them, False leaves them out.
 ALONE = frozenset({"disable-auto-complete-config"})
-# Variables that are paths on the host, and no settings of a server.
+# Variables that are paths on the host, and not settings of a server.
 NO_SETTINGS = frozenset({"NERITE_CUDA_LIBRARY", "NERITE_EXAMPLES"})
 
 

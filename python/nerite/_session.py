@@ -260,7 +260,7 @@ class Session:
                 _close_all(descriptors)
 
     def _drain(self) -> None:
-        """Reads messages that are no answers, usually notices of freed leases, so that they do not fill the server's buffer."""
+        """Reads messages that are not answers, usually notices of freed leases, so that they do not fill the server's buffer."""
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -379,7 +379,7 @@ class Session:
 
 
 def _headers(token: Optional[str]) -> list[list[tuple[int, _protobuf.Value]]]:
-    """The headers that Hello brings, each as the fields of a message."""
+    """The headers in Hello, each as the fields of a message."""
     header = bearer(token)
     return [[(HEADER_NAME, "authorization"), (HEADER_VALUE, header)]] if header else []
 

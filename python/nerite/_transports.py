@@ -23,7 +23,7 @@ from nerite._pool import Slab
 WAYS = ("lease", "region", "inline")
 # The prefix of the names of pool regions. They exist in /dev/shm only between creation and registration.
 POOL_PREFIX = "nerite-pool"
-# An older one was left by a process that was killed in that time.
+# A region that is older than this was left by a process that was killed between the two.
 ORPHAN_AGE_S = 60.0
 # The timeout of releasing regions. The server may have ended, or may not respond.
 GOODBYE_S = 2.0

@@ -45,7 +45,7 @@ class Stream:
         self._callback = callback
         self._lock = threading.Lock()
         self._pending: dict[str, list[PendingRequest]] = {}
-        # More than one only if the session was lost and opened again.
+        # There is more than one only if the session was lost and opened again.
         self._placings: list[LeasedOutputs] = []
 
     def begin(self, inputs: Any, outputs: Any, request_id: str) -> Any:

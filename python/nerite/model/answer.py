@@ -40,7 +40,7 @@ class ModelChannel:
         self.side = side
         self.calls = calls
         self.memory = Memory()
-        # The outputs of the configuration, and outputs that differ from it, of which the operator was warned.
+        # The outputs of the configuration, and the outputs that differ from it and that the operator was warned of.
         self.model = ""
         self.declared: dict[str, str] = {}
         self._told: set[str] = set()

@@ -70,12 +70,12 @@ def execute(model: Any, names: packets.Model, model_channel: ModelChannel, comma
     try:
         requests = make_requests(wires, answers, model_channel.memory)
         if requests:
-            # The list is the model's; ours stays as it is. A coroutine is waited for.
+            # The model gets a copy of the list and may change it. If the model returns a coroutine, this waits for it.
             returned = call(method(model, names), requests[:])
             if type(returned) is not list:
                 returned = settled(returned)
             if is_fork:
-                # This is a child that the model forked, and that returned from execute. Its parent sends the answer.
+                # This process is a child that the model forked, and it has returned from execute. Its parent sends the answer.
                 os._exit(0)
             _collect(returned, requests, model_channel)
     except Ended:

@@ -21,7 +21,7 @@ DESCRIPTORS_MAX = 64
 # Longer lines of a log are cut.
 LOG_CHARACTERS_MAX = 1 << 20
 _ROOM = socket.CMSG_SPACE(DESCRIPTORS_MAX * 4)
-# Plain numbers: the enumeration that ``socket`` has them in takes longer to compare than the system call takes.
+# Plain numbers, because comparing members of ``socket``'s enumeration takes longer than the system call.
 _NO_ROOM = int(socket.MSG_CTRUNC)
 _CUT = int(socket.MSG_TRUNC) | _NO_ROOM
 _FLAGS = int(socket.MSG_CMSG_CLOEXEC)
@@ -99,7 +99,8 @@ class Channel:
 
 
 def memory_file(name: str) -> int:
-    """A file without a name; in a sandbox that limits memory it lies where temporary files do, for the limit does not count memory files."""
+    """A file without a name. In a sandbox that limits memory it is in the directory for temporary files, because the limit does not count memory
+    files."""
     try:
         return os.memfd_create(name)
     except PermissionError:

@@ -1,4 +1,4 @@
-"""How does a model's process reach the memory of a GPU?
+"""How does a model's process access the memory of a GPU?
 
 By the CUDA driver, which is loaded when the first tensor on a GPU is met. All calls are made in the device's primary context, which PyTorch, CuPy
 and CUDA's own runtime use as well.
@@ -189,7 +189,7 @@ class Device:
 
 _driver: Optional[Driver] = None
 _devices: dict[int, Device] = {}
-# Held while either is made.
+# Held while the driver or a device is made.
 _making = threading.Lock()
 
 
@@ -287,7 +287,7 @@ class DeviceSegment:
             return
         if isinstance(source, DeviceArray):
             source.await_writers()
-            # What a model answers with may be its input.
+            # A model may answer with its input, which may be at this place already.
             if source.address != target:
                 device(self._gpu).within(source.address, target, source.nbytes)
         else:

@@ -90,7 +90,7 @@ class _Versioned(ctypes.Structure):
     ]
 
 
-# Not ctypes.pythonapi, whose functions a model may declare in its own way.
+# Not ctypes.pythonapi, because a model may declare the types of its functions differently.
 _python = ctypes.PyDLL(None)
 _new = _python.PyCapsule_New
 _new.restype = ctypes.py_object
@@ -98,7 +98,7 @@ _new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 _set_name = _python.PyCapsule_SetName
 _set_name.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _is_named = _python.PyCapsule_IsValid
-# The capsule is passed by address, because no reference to it may be taken while it is destroyed.
+# The capsule is passed by its address, because no reference to it may be taken while it is destroyed.
 _is_named.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
 _pointer = _python.PyCapsule_GetPointer
 _pointer.restype = ctypes.c_void_p

@@ -1,4 +1,4 @@
-"""How is the memory mapped that the server shares with this process?
+"""How is memory that the server shares with this process mapped?
 
 A segment is a part of a file that the server sent. It stays mapped until the last array over it is collected: numpy keeps the owner of the
 mapping alive, and to forget a segment only drops our own reference.
@@ -89,14 +89,14 @@ class Memory:
         self._guard = guard
         # Arrays of bytes, and objects for memory of a GPU.
         self._bytes: dict[int, Any] = {}
-        # The latter alone.
+        # Only the objects for memory of a GPU.
         self._on_gpus: dict[int, Any] = {}
         # Addresses and lengths.
         self._addresses: dict[int, tuple[int, int]] = {}
         # For regions: the segment's address, and the number of bytes of the mapping before it.
         self._regions: dict[int, tuple[int, int]] = {}
-        # For each segment: the base of all arrays over it, and the segment's bytes, to which inputs without an array yet refer. Then the
-        # reference counts of both when the segment is not in use.
+        # For each segment: the base of all arrays over it, and the segment's bytes. Inputs without an array refer to the bytes. Then the reference
+        # counts of both when the segment is not in use.
         self._uses: dict[int, list[Any]] = {}
         self._held: set[int] = set()
         # Reads packets of another channel, which may introduce segments.
@@ -132,7 +132,7 @@ class Memory:
 
                     on_gpu = cuda.DeviceSegment(os.pread(descriptor, _HANDLE_BYTES, 0), length, gpu[0])
                     self._bytes[segment] = self._on_gpus[segment] = on_gpu
-                    # The local variable would keep it open.
+                    # Otherwise the local variable would keep it open.
                     del on_gpu
                     continue
                 try:
@@ -160,7 +160,7 @@ class Memory:
         self._bytes[segment] = whole[skip : skip + length]
         self._addresses[segment] = (whole.__array_interface__["data"][0] + skip, length)
         use = self._uses[segment] = [whole, self._bytes[segment], 0]
-        # The local variable would count as a reference.
+        # Otherwise the local variable would count as a reference.
         del whole
         use[2] = sys.getrefcount(use[0]) + sys.getrefcount(use[1])
 
@@ -212,7 +212,7 @@ class Memory:
         return fresh, let_go, keeps_region
 
     def keeps_any(self) -> bool:
-        """Whether the model uses memory that the server keeps for it, or has stopped to and the server was not told yet."""
+        """Whether the model uses memory that the server keeps for it, or has stopped using it and the server was not told yet."""
         return bool(self._held)
 
     def let_go(self) -> list[int]:

@@ -180,7 +180,7 @@ class ResponseIterator:
         made = ResponseIterator.__new__(ResponseIterator)
         made._model_channel, made._request, made._number = model_channel, request, number
         made._is_done = made._is_cancelled = made._is_closed = False
-        # The first answer may say that the inputs must be sent again.
+        # In its first answer the server may ask for the inputs again.
         made._is_heard = False
         # Held by the thread that waits for a response.
         made._waiting = threading.Lock()

@@ -26,7 +26,7 @@ TENSOR_SEGMENT, PLACE_SEGMENT = 3, 1
 
 
 class _BackendClass(TypedDict, total=False):
-    """Where the class of a model lies, if it is its backend's and not its version's."""
+    """Where the class of a model is, if it belongs to its backend and not to its version."""
 
     class_dir: str
 
@@ -59,7 +59,7 @@ class Request(TypedDict):
     parameters: Dict[str, Any]
     inputs: List[TensorAt]
     outputs: List[PlaceFor]
-    # The request's span, where its trace becomes spans; may be absent.
+    # The request's span, if its trace becomes spans; may be absent.
     trace: Dict[str, str]
     # Not in the packet: what equal requests share (:class:`nerite.model.prepared.Prepared`); may be absent.
     prepared: Any
@@ -158,7 +158,7 @@ class LetGo(TypedDict):
     let_go: List[int]
 
 
-# For speed: one encoder for all packets, and no white space in the output. The server never sends any either.
+# For speed, all packets use one encoder, and there is no white space in the output. The server sends none either.
 encode = json.JSONEncoder(separators=(",", ":"), check_circular=False, ensure_ascii=False).encode
 _decode = json.JSONDecoder().raw_decode
 

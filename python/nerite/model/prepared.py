@@ -1,4 +1,4 @@
-"""What is the same in equal requests, and is made once for them?
+"""Which objects do equal requests share, so that they are made only once?
 
 Clients that reuse their places in shared memory send requests that differ only in their number. For a small tensor, making the array over the
 memory and the entries of the packet takes longer than the model does. So they are kept by the bytes of the request.
@@ -106,9 +106,9 @@ class Prepared:
             self._written = {}
 
 
-# By the bytes of the request behind its number.
+# By the bytes of the request after its number.
 _known: Dict[bytes, Request] = {}
-# The hashes of requests that came once. Those that come once only are not worth keeping.
+# The hashes of requests that came once. A request that comes only once is not kept.
 _seen: Set[int] = set()
 
 find = _known.get

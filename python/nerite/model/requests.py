@@ -47,7 +47,7 @@ class InferenceTrace:
     __module__ = "c_python_backend_utils"
     # The server's number of the request. None for a request that the model made.
     _number: Optional[int] = None
-    # What other systems are told, so that their spans are below the request's; None where there are no spans.
+    # The context for other systems, so that their spans are below the request's. None if there are no spans.
     _context: Optional[dict[str, str]] = None
 
     @staticmethod
@@ -169,7 +169,7 @@ class InferenceRequest:
         request._inputs = inputs
         request._answer = answer
         request._flags = wire["flags"]
-        # Made when it is asked for.
+        # It is made at first use.
         request._trace = None
         request._is_again = False
         return request
@@ -283,7 +283,7 @@ class InferenceResponse:
                 if tensor is None and _may_be_none(output_tensors):
                     raise TritonModelException("Output tensor for inference response should not be empty.")
                 raise _refused_response(output_tensors, error, parameters)
-        # A list of its own, as in compiled code: the model may use the given one again.
+        # A copy of the list, as in compiled code, because the model may use the given one again.
         self._outputs = list(output_tensors)
         self._error = error
         self._parameters = checked_parameters(parameters, (bool, int, str), "bool/int/str") if parameters is not None else None

@@ -203,7 +203,7 @@ class Stub:
             return {"error": f"the template cannot be forked: {error}; raise the limits on processes and memory"}
 
     def inherit(self, other: Stub) -> None:
-        """Takes over the state of `other`, because this process was forked from its process."""
+        """Copies the state of `other`, because this process was forked from its process."""
         self._inherited = other
         self._class = other._class
         self._guard_loaded = other._guard_loaded
@@ -293,7 +293,7 @@ def _declared(model_config: str) -> "dict[str, str]":
 
 
 def _file_at(descriptor: int) -> "Optional[tuple[int, int]]":
-    """What identifies the open file: its device and its number there. None if there is none."""
+    """The identity of the open file: its device and its number there. None if there is none."""
     try:
         found = os.fstat(descriptor)
     except OSError:
@@ -322,7 +322,7 @@ def _leave() -> None:
         if os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)
     except OSError:
-        # A sandbox forbids it.
+        # A sandbox may forbid this.
         pass
     os._exit(0)
 
@@ -355,7 +355,7 @@ def _pass_over(number: int, frame: object) -> None:
 
 
 def _leave_the_end_to_the_server() -> None:
-    """Lets no signal but the server's SIGKILL end this process."""
+    """Makes sure that only the server's SIGKILL ends this process."""
     for number in _ENDING_SIGNALS:
         # A handler is set instead of SIG_IGN, because programs that a model starts would inherit SIG_IGN. They do inherit what the server itself
         # ignores: under nohup, SIGHUP.
@@ -364,7 +364,7 @@ def _leave_the_end_to_the_server() -> None:
 
 
 def _hold_signals() -> None:
-    """Holds these signals back before a fork. One that came to the new process before its handlers are reset would be lost."""
+    """Blocks these signals before a fork. Otherwise a signal to the new process would be lost if it comes before the handlers are reset."""
     _held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING_SIGNALS)
 
 

@@ -218,7 +218,7 @@ class DeviceTensor(Tensor):
         return self.on_device.place
 
 
-# There is one class in Triton.
+# Triton has only one class for both.
 DeviceTensor.__name__ = DeviceTensor.__qualname__ = "Tensor"
 
 

@@ -50,7 +50,7 @@ class Refused(Exception):
 
 
 class TrialAnswer:
-    """The responses of one request. It stands where a server's answer stands."""
+    """The responses of one request, in place of a server's answer."""
 
     def __init__(self) -> None:
         self.responses: list[InferenceResponse] = []
@@ -145,7 +145,7 @@ def _refuse_call(request: InferenceRequest, decoupled: bool) -> Any:
 
 
 class _Trial:
-    """A model and how it was asked to be run."""
+    """A model, and how the user wants to run it."""
 
     def __init__(self, asked: dict[str, Any]) -> None:
         self._names: packets.Model = asked["model"]
