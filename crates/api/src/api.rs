@@ -212,8 +212,8 @@ impl Api {
         &self.inner.server_id
     }
 
-    /// Whether a call of `category` is allowed. `changes` says that it may change something. `named` says for the log what the client
-    /// asked for: a method and a path, or an RPC. `header` looks up a header by its lower-case name. Returns the server as this client and its token may use it.
+    /// Whether a call of `category` is allowed. `changes` says that it may change something. `named` says for the log what the client asked for: a
+    /// method and a path, or an RPC. `header` looks up a header by its lower-case name. Returns the server as this client and its token may use it.
     pub fn allow<'h>(
         &self,
         protocol: Protocol,

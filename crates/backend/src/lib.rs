@@ -5,13 +5,11 @@
 //!     one per backend    one per version     one per concurrent execution
 //! ```
 //!
-//! [`Instance::run`] takes ownership of its jobs. A job can be divided into its inputs and a [`Responder`]. The responder answers
-//! from any thread, with one response or many, and may outlive the run; the model stays loaded meanwhile
-//! ([`InFlight`]). Most runtimes answer all jobs in order before they return: they implement [`Compute`] behind
-//! [`InOrder`], or [`Execute`] behind [`Joined`] where the rows of several requests run as one. If a job is dropped
-//! unanswered, its client gets an error. [`conformance`] tests that every runtime keeps this contract. Runtimes that
-//! compute on the host see only memory of the host: [`Staged`] copies tensors from and to devices outside of their
-//! [`DeviceAccess`].
+//! [`Instance::run`] takes ownership of its jobs. A job can be divided into its inputs and a [`Responder`]. The responder answers from any thread,
+//! with one response or many, and may outlive the run; the model stays loaded meanwhile ([`InFlight`]). Most runtimes answer all jobs in order before
+//! they return: they implement [`Compute`] behind [`InOrder`], or [`Execute`] behind [`Joined`] where the rows of several requests run as one. If a
+//! job is dropped unanswered, its client gets an error. [`conformance`] tests that every runtime keeps this contract. Runtimes that compute on the
+//! host see only memory of the host: [`Staged`] copies tensors from and to devices outside of their [`DeviceAccess`].
 //!
 //! ```
 //! use std::sync::{Arc, mpsc::channel};

@@ -1,8 +1,8 @@
 //! Do all parts of a load see the same bytes of a model's files?
 //!
-//! A load looks at a file several times: to complete the configuration, to check the graph, to make the engine's
-//! sessions. All of them share the bytes of one read. If a file is replaced or written to meanwhile, its length or its time of modification differs
-//! at the end of the load, and the load fails. So the bytes that were checked are the bytes that are served.
+//! A load looks at a file several times: to complete the configuration, to check the graph, to make the engine's sessions. All of them share the
+//! bytes of one read. If a file is replaced or written to meanwhile, its length or its time of modification differs at the end of the load, and the
+//! load fails. So the bytes that were checked are the bytes that are served.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};

@@ -79,9 +79,8 @@ impl Instance for Staged {
     }
 }
 
-/// Copies inputs of jobs that run together into one piece of memory in the order of the jobs. A runtime that joins
-/// their rows finds them joined. An input is left out if some jobs need no copy of it, or if it cannot be copied. Then each job is staged alone, and
-/// an error concerns only that job.
+/// Copies inputs of jobs that run together into one piece of memory in the order of the jobs. A runtime that joins their rows finds them joined. An
+/// input is left out if some jobs need no copy of it, or if it cannot be copied. Then each job is staged alone, and an error concerns only that job.
 fn side_by_side(jobs: &[Job], StagingPlan { staging, reach }: &StagingPlan) -> Vec<(Name, Vec<Buffer>)> {
     let [first, _, ..] = jobs else { return Vec::new() };
     let parts_of = |name: &str| {

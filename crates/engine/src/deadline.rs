@@ -1,8 +1,8 @@
 //! How does a request's timeout end the request in every part of the server?
 //!
-//! This is done only for models whose author asks for it. A request of another model waits in its queue as the queue's
-//! policy says, and its run is not stopped. At its time the request is cancelled as if its client had gone, so every
-//! queue, step and runtime that checks for that ends it. Its client still waits, and gets an error which says that the time was over.
+//! This is done only for models whose author asks for it. A request of another model waits in its queue as the queue's policy says, and its run is
+//! not stopped. At its time the request is cancelled as if its client had gone, so every queue, step and runtime that checks for that ends it. Its
+//! client still waits, and gets an error which says that the time was over.
 
 use std::sync::{Arc, Weak};
 

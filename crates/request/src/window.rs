@@ -57,9 +57,9 @@ impl ResponseWindow {
         Arc::new(ResponsePermit { window: Arc::clone(self), bytes })
     }
 
-    /// Sets a callback for when there is room for another response. It is called on the thread that made the room. All callbacks are
-    /// called, and each must ask again, because another response may have filled the window first, or the outer window
-    /// may be full. Returns false if there is room now: then nothing will be called.
+    /// Sets a callback for when there is room for another response. It is called on the thread that made the room. All callbacks are called, and each
+    /// must ask again, because another response may have filled the window first, or the outer window may be full. Returns false if there is room
+    /// now: then nothing will be called.
     pub fn on_room(&self, told: impl FnOnce() + Send + 'static) -> bool {
         self.wait(Box::new(told))
     }
