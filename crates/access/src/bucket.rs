@@ -34,7 +34,7 @@ impl Rate {
         missing.saturating_sub(self.time_of(self.burst))
     }
 
-    /// ns in which so many units come.
+    /// The ns in which this many units come.
     fn time_of(self, units: u64) -> u64 {
         let ns = u128::from(units) * SECOND_NS / u128::from(self.per_second.max(1));
         u64::try_from(ns).unwrap_or(u64::MAX)

@@ -1,4 +1,4 @@
-//! How large may the metrics become that models make?
+//! How large may the metrics of models become?
 
 /// Families of metrics that one process of a model has at a time.
 pub const METRIC_FAMILIES_MAX: usize = 256;

@@ -140,7 +140,7 @@ mod tests {
         path
     }
 
-    /// Writes a file that was last modified so many seconds after 1970.
+    /// Writes a file that was last modified this many seconds after 1970.
     fn write(path: &Path, bytes: &[u8], modified_s: u64) {
         fs::write(path, bytes).unwrap();
         let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(modified_s);

@@ -1,4 +1,4 @@
-//! How does a run end early that no client waits for any more?
+//! How is a run ended early if no client waits for it any more?
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! How is a shared object made that has a given name and exports our functions?
+//! How is a shared object with a given name and our functions made?
 //!
 //! ```text
 //!   page 0, readable and executable          page k, readable and writable

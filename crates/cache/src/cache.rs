@@ -48,14 +48,14 @@ pub enum Kept {
     Yes,
     /// An equal request had the same key meanwhile.
     Known,
-    /// It is so many bytes, more than all may be together.
+    /// It has this many bytes, more than the whole cache may have.
     TooLarge(u64),
     /// There is no memory for it now.
     NoRoom,
 }
 
 impl ResponseCache {
-    /// A cache of so many bytes.
+    /// A cache of this many bytes.
     pub fn new(bytes_max: u64) -> ResponseCache {
         ResponseCache {
             lru: Mutex::new(Lru::new(bytes_max)),

@@ -39,7 +39,7 @@ pub enum Inserted<V> {
 }
 
 impl<V> Lru<V> {
-    /// One that holds at most so many bytes.
+    /// An empty one that holds at most this many bytes.
     pub fn new(bytes_max: u64) -> Lru<V> {
         Lru { bytes_max, bytes: 0, now: 0, entries: HashMap::new(), by_use: BTreeMap::new() }
     }
@@ -54,7 +54,7 @@ impl<V> Lru<V> {
         Some(&entry.value)
     }
 
-    /// Whether a value of so many bytes could be kept under that key.
+    /// Whether a value of this many bytes could be kept for that key.
     pub fn takes(&self, key: &Key, bytes: u64) -> bool {
         bytes <= self.bytes_max && !self.entries.contains_key(key)
     }

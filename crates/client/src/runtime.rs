@@ -1,4 +1,4 @@
-//! Who runs the calls of a program that has no runtime?
+//! What runs the calls of a program without a runtime?
 
 use std::future::Future;
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! How are bytes written and read that this process shares with the server?
+//! How does this process read and write bytes that it shares with the server?
 
 use std::marker::PhantomData;
 use std::sync::Arc;

@@ -12,7 +12,7 @@ use crate::{ConfigError, ModelConfig};
 /// The parameter that bounds the latency.
 pub const LATENCY_BOUND: &str = "nerite.latency_bound_microseconds";
 
-/// A minute. Nobody waits so long for a fuller batch.
+/// One minute. No client waits that long for a fuller batch.
 const BOUND_MAX_US: u64 = 60_000_000;
 
 impl ModelConfig {

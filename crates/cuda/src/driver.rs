@@ -1,4 +1,4 @@
-//! Is there a driver, and which devices has it?
+//! Is there a driver, and which devices does it have?
 
 use std::ffi::{CStr, c_int};
 use std::path::Path;

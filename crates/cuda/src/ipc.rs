@@ -1,4 +1,4 @@
-//! How is memory reached that another process allocated on a device?
+//! How is device memory of another process opened?
 
 use std::ffi::c_int;
 use std::ptr::NonNull;

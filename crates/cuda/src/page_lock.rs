@@ -1,4 +1,4 @@
-//! How is memory locked that is there already?
+//! How is existing memory page-locked?
 
 use std::ptr::NonNull;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Who may call what, and who answers?
+//! Which client may make a call, and which code answers it?
 
 use http::{Request, Response, StatusCode};
 use nerite_api::{Api, Protocol};

@@ -1,4 +1,4 @@
-//! How are calls answered that came to a port of another front end?
+//! How does HTTP answer calls that came to a port of another front end?
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! How are numbers read and written that another process may write at the same time?
+//! How are numbers read and written if another process may write them at the same time?
 //!
 //! A slice promises the compiler that nothing else writes its memory. Memory that a peer has mapped too cannot keep that promise, so it is never
 //! borrowed as a slice. Cells read and write one number at a time, or copy whole ranges, through pointers. Two reads of one cell may give two

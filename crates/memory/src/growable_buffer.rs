@@ -1,4 +1,4 @@
-//! How are bytes collected whose number is not known in advance?
+//! How are bytes collected if their number is not known in advance?
 //!
 //! A few bytes are in a vector. When there are more, they move to a [`Slot`], which grows without copying and returns an error when there is no
 //! memory.

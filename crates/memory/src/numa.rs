@@ -35,7 +35,7 @@ impl MemoryPolicy {
 
     /// Gives this thread the policy. Memory that is there already stays where it is.
     pub fn apply(&self) -> io::Result<()> {
-        // The kernel does not look at the last of the bits that it is told of.
+        // The kernel reads one bit less than this number.
         let bits = NODES_MAX as c_ulong + 1;
         // SAFETY: the kernel reads `NODES_MAX` bits of `nodes`, which has as many.
         let done = unsafe { libc::syscall(libc::SYS_set_mempolicy, self.mode, self.nodes.as_ptr(), bits) };

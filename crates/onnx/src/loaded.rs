@@ -62,7 +62,7 @@ impl Graph {
         Graph::Cut(program, ids)
     }
 
-    /// Whether a run with so many elements of inputs may be ended. One that is known to be quick is not.
+    /// Whether a run whose inputs have this many elements may be ended. One that is known to be quick is not.
     pub fn can_be_ended(&self, size: usize) -> bool {
         match self {
             Graph::Whole(graph, _) => graph.can_be_ended(size),

@@ -79,13 +79,13 @@ pub struct Use {
 pub struct Plan {
     /// Whether each result is wanted.
     wanted: Vec<bool>,
-    /// Who reads each value last, by its place.
+    /// The last reader of each value, by its place.
     last_reads: Vec<LastRead>,
     /// For each piece that runs, the indices of the inputs that it reads, if it has no loops.
     pieces: Vec<Option<Vec<usize>>>,
 }
 
-/// Who reads a value last.
+/// The last reader of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum LastRead {
     /// Nobody: it is not needed.

@@ -77,7 +77,7 @@ impl Staged {
         &self.model
     }
 
-    /// Whether a run with so many elements of inputs may be interrupted.
+    /// Whether a run whose inputs have this many elements may be interrupted.
     pub fn can_be_ended(&self, size: usize) -> bool {
         !self.stops.is_empty() && !self.pace.is_quick(size)
     }

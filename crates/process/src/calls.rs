@@ -1,4 +1,4 @@
-//! How are the calls that any thread of a model's process makes answered?
+//! How does the server answer calls from any thread of a model's process?
 //!
 //! A decoupled model answers its requests from any thread, also after `execute` has returned. Its responses come on a separate channel. A thread of
 //! the server reads it from the first packet on, so a process that never calls needs no thread. A process that waits for a slow client delays no

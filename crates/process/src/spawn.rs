@@ -1,4 +1,4 @@
-//! How is a program started whose file may still be open for writing?
+//! How is a program started if its file may still be open for writing?
 //!
 //! Linux does not execute a file that is open for writing (ETXTBSY). That can happen to an interpreter that was just unpacked: a process that is
 //! being started for another model at the same time inherits the unpacker's descriptors until it executes its own program.

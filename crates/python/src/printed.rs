@@ -42,7 +42,7 @@ impl Printed {
             let mut bytes = [0; 4096];
             while let Ok(count @ 1..) = reader.read(&mut bytes) {
                 let bytes = bytes.get(..count).unwrap_or_default();
-                // The server's standard error may be closed. The process must be able to go on all the same.
+                // The server's standard error may be closed. The process must be able to continue all the same.
                 let _ = io::stderr().write_all(bytes);
                 let mut state = theirs.lock();
                 if !state.is_ready {

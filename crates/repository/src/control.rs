@@ -1,4 +1,4 @@
-//! Who decides which models are up: the repository or its clients?
+//! Who decides which models are loaded: the repository or its clients?
 
 use nerite_request::Status;
 

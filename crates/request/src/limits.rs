@@ -67,7 +67,7 @@ impl Default for TensorsMax {
 }
 
 impl TensorsMax {
-    /// The limits for a model that has so many inputs and outputs.
+    /// The limits for a model that has this many inputs and outputs.
     pub fn of_model(inputs: usize, outputs: usize) -> TensorsMax {
         TensorsMax { inputs: inputs.max(TENSORS_MAX), outputs: outputs.max(TENSORS_MAX) }
     }

@@ -228,7 +228,7 @@ impl RequestTrace {
         Arc::new(RequestTrace { id, parent, is_composed: AtomicBool::new(false), to: To::Group(group) })
     }
 
-    /// Who is told of its points, if somebody is.
+    /// The observer of its points, if there is one.
     pub fn observer(&self) -> Option<&(dyn TraceObserver + 'static)> {
         match &self.to {
             To::Group(_) => None,

@@ -1,4 +1,4 @@
-//! How is a tree of files that a model made removed, whatever its shape?
+//! How is a model's tree of files removed, whatever its shape?
 //!
 //! ```text
 //!   top/a/b/c        top/a  top/1/c       top/1  top/2

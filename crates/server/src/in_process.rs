@@ -116,7 +116,7 @@ impl InProcess {
         Ok(runtime)
     }
 
-    /// Waits for a call's answer. A thread of the server's own must not wait, for it may be the one that the answer needs.
+    /// Waits for a call's answer. A thread of the server must not wait, because the answer may need it.
     fn wait<T>(&self, call: impl Future<Output = T>) -> Result<T, Status> {
         match &self.runtime {
             Some(runtime) if tokio::runtime::Handle::try_current().is_err() => Ok(runtime.block_on(call)),

@@ -114,7 +114,7 @@ const PARALLEL_INSTANCES: &str = "TRITON_PARALLEL_INSTANCE_LOADING";
 pub struct Models {
     /// Repositories in the order given.
     pub repositories: Vec<PathBuf>,
-    /// Who decides which models are up.
+    /// Who decides which models are loaded.
     pub control: ControlMode,
     /// Time between two looks at the repositories in control mode `poll`; zero for no second look.
     pub poll: Duration,

@@ -15,7 +15,7 @@ use crate::{panics, place};
 
 /// The command by which a server starts this program again: `instance-worker <instance> <library of ONNX Runtime, or 'none'>`, or
 /// `instance-worker <instance> <library> <backend> <directory of backends> <whether configurations are completed>` for a compiled backend. The
-/// instance's name is for whoever looks at processes.
+/// instance's name is there for lists of processes.
 pub const COMMAND: &str = "instance-worker";
 
 /// The embedded engine's name instead of a library.
@@ -41,7 +41,7 @@ pub fn isolating_libraries(options: Options) -> IsolatedLibraries {
     IsolatedLibraries::over(found, Box::new(move |runtime| isolating_compiled(runtime, &options)))
 }
 
-/// Children are told of their library, and of `words`.
+/// Children get the library and `words` as arguments.
 fn over(inner: Arc<dyn Runtime>, library: &Path, words: Vec<OsString>) -> Isolated {
     let named = library.to_path_buf();
     let start: Starter = Arc::new(move |instance| {

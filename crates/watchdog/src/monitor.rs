@@ -1,4 +1,4 @@
-//! How is a poll that does not end noticed?
+//! How does the watchdog notice a poll that does not end?
 //!
 //! The watchdog's own thread looks at all slots ten times a second while front threads work. After five seconds without a poll it sleeps,
 //! and the next poll of any front thread wakes it. So an idle server does nothing here.

@@ -1,4 +1,4 @@
-"""How is memory that the server shares with this process mapped?
+"""How does this process map memory that the server shares with it?
 
 A segment is a part of a file that the server sent. It stays mapped until the last array over it is collected: numpy keeps the owner of the
 mapping alive, and to forget a segment only drops our own reference.

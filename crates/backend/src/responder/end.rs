@@ -1,4 +1,4 @@
-//! Who is told that a request ended, and what is dropped then?
+//! What is called and what is dropped when a request ends?
 
 use nerite_request::{Outputs, Status};
 use nerite_tensor::Tensor;

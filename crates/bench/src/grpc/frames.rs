@@ -1,4 +1,4 @@
-//! What do the few HTTP/2 frames that a load generator needs look like?
+//! Which HTTP/2 frames does a load generator need, and what do they look like?
 //!
 //! RFC 9113 has the frames, RFC 7541 the headers inside them.
 

@@ -1,4 +1,4 @@
-//! How are functions that a backend passes called?
+//! How are the callbacks of a backend called?
 //!
 //! Each type below is one kind of function of Triton's interface. A backend passes values of it. By the contract, the
 //! function has this signature and may be called as long as the object that it was passed for exists. A function that

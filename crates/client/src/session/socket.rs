@@ -15,7 +15,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::limits::{DESCRIPTORS_MAX, PACKET_BYTES_MAX};
 
-/// Who listens at a session socket, as the kernel tells.
+/// The server at a session socket, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionServer {
     /// Its process; `None` if that cannot be seen from here.

@@ -22,7 +22,7 @@ use super::{Engine, spawn};
 const QUIET: Duration = Duration::from_millis(200);
 /// How often changes are taken from the kernel while files are written to.
 const BREATHER: Duration = Duration::from_millis(50);
-/// Looks that follow changes take at most one part in so many of a core: a model may write to its own directory all the time.
+/// Looks that follow changes take at most one part in this many of a core, because a model may write to its own directory all the time.
 const LOOK_SHARE: u32 = 10;
 
 /// Ends the thread that polls.

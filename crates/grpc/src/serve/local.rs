@@ -1,4 +1,4 @@
-//! How are gRPC clients served that send a socket's path as the host?
+//! How are gRPC clients served if they send a socket's path as the host?
 //!
 //! Over a Unix socket, gRPC's C, C++ and Python clients send the socket's percent-encoded path as `:authority`. The HTTP/2 library ends such streams
 //! with PROTOCOL_ERROR, because a path is not a valid host. The host has no meaning here, so this reader overwrites the path with a valid host. The

@@ -27,7 +27,7 @@ impl Item {
     }
 }
 
-/// What the client of a stream is told of one of its requests.
+/// What is sent to the client of a stream about one of its requests.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are responses")]
 pub(super) enum StreamAnswer {

@@ -1,4 +1,4 @@
-//! How is a request that the engine has answered?
+//! How does a child answer one request?
 //!
 //! By the packet that answers its batch, if the engine has finished with it when the run ends. Otherwise by calls: this
 //! is so for requests of decoupled models, those that the engine answers after the run, and those whose inputs it still

@@ -30,7 +30,7 @@ struct Made {
 }
 
 impl ServerMetrics {
-    /// Asks on this channel. Whoever reads the channel puts the answers into the sender.
+    /// Asks on this channel. The thread that reads the channel puts the answers into the sender.
     pub fn new(side: &Arc<Channel>) -> (ServerMetrics, Sender<Measured>) {
         let (told, answers) = channel();
         let questions = Questions { side: Arc::clone(side), answers: Mutex::new(Some(answers)) };

@@ -1,4 +1,4 @@
-//! Who is told of the points of a request while it passes them?
+//! How are the points of a request reported while it passes them?
 
 use std::any::Any;
 use std::sync::Weak;
@@ -22,7 +22,7 @@ pub trait TraceObserver: Any + Send + Sync {
     /// One of its tensors, at this point.
     fn tensor(&self, point: &'static str, name: &Name, datatype: DataType, shape: &Shape, data: &Buffer);
 
-    /// Who is told of a request that its model makes for it.
+    /// The observer of a request that its model makes for it.
     fn child(&self, made: NewTrace) -> Box<dyn TraceObserver>;
 }
 

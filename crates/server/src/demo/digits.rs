@@ -25,12 +25,12 @@ pub(super) struct Sample {
     pub(super) digit: u8,
 }
 
-/// How many digits were read as what they are.
+/// How many digits were recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accuracy {
-    /// Read rightly.
+    /// The digits that were recognised.
     pub right: usize,
-    /// Of so many.
+    /// All digits.
     pub of: usize,
 }
 

@@ -21,7 +21,7 @@ const PROBE_BYTES: usize = 4096;
 const KEYS_MAX: usize = 256;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// Directories where `libcuda.so.1` is put, besides those that the system's loader is told of.
+/// Directories where `libcuda.so.1` is put, besides those in the configuration of the system's loader.
 const LIBRARY_DIRECTORIES: [&str; 10] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -122,7 +122,7 @@ fn socket_place(given: Option<&Path>, server_uid: Option<u32>) -> SocketPlace {
     SocketPlace { path, is_default: given.is_none(), answer, directory: found, can_be_made }
 }
 
-/// Who listens there. The connection is closed before a word is said.
+/// The process that listens there. The connection is closed before anything is sent.
 fn answer_at(path: &Path, server_uid: Option<u32>) -> SocketAnswer {
     if fs::metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
         return SocketAnswer::None { reason: "it is no socket".to_owned() };

@@ -68,7 +68,7 @@ impl<'g> Values<'g> {
         Ok(Some(number))
     }
 
-    /// A number of bytes above 0, if there is one: whole, or with K, M, G or T for so many times 1,024.
+    /// A number of bytes above 0, if there is one: whole, or with K, M, G or T for powers of 1,024.
     pub fn bytes_if_given(&self, name: &'static str) -> Result<Option<u64>, BadValue> {
         let Some(value) = self.text(name) else { return Ok(None) };
         let invalid =

@@ -7,7 +7,7 @@ use nerite_api::Api;
 use nerite_engine::Engine;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// How often it is looked at.
+/// How often memory is checked.
 const ROUND: Duration = Duration::from_secs(1);
 /// Rounds that unused tensor memory is kept for the next request.
 const POOL_ROUNDS: u32 = 2;

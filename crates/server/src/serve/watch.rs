@@ -26,7 +26,7 @@ impl Watch for OnFrontThreads {
         // Fails if the system cannot watch more descriptors.
         let Ok(watching) = AsyncFd::with_interest(Watched(what), Interest::READABLE) else { return };
         tokio::spawn(watched(FrontEnd::Server, async move {
-            // An error is for whoever reads.
+            // The reader of the descriptor gets the error.
             let _ = watching.readable().await.map(drop);
             // It may be watched again at once.
             drop(watching);

@@ -25,7 +25,7 @@ pub(super) fn text(told: &Told) -> String {
     }
 }
 
-/// Who is asked, in a sentence.
+/// The server that is asked, as a sentence.
 pub(super) fn server(server: &Server) -> String {
     match server {
         Server::Socket { path, pid: Some(pid) } => format!("asking the server of process {pid} at {}", path.display()),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use nerite_client::inspect::{Dropped, LeaseView, PoolsView, RegionView, SessionView};
 
-/// Who was asked.
+/// The server that was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Server {
     /// The process behind a session socket; `None` if it cannot be seen from here.
@@ -39,7 +39,7 @@ pub(super) enum Told {
         what: String,
         dropped: Dropped,
     },
-    /// What HTTP clients are told of the common regions: much less.
+    /// Regions that belong to no session, as HTTP shows them: with much less detail.
     Listed(Vec<ListedRegion>),
     /// HTTP does not say how much was dropped.
     DroppedSilently {
@@ -47,7 +47,7 @@ pub(super) enum Told {
     },
 }
 
-/// A region as HTTP clients are told of it.
+/// A region as HTTP shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ListedRegion {
     pub(super) name: String,

@@ -1,4 +1,4 @@
-//! What does a server tell whoever looks?
+//! What does the server report to a viewer?
 
 use std::time::Instant;
 
