@@ -83,7 +83,7 @@ macro_rules! client {
                 fn load_model(&self, model: &str, config: Option<&str>) -> ();
                 /// Unloads a model; with `dependents`, also the models of an ensemble.
                 fn unload_model(&self, model: &str, dependents: bool) -> ();
-                /// What inference has cost so far, for one model or all.
+                /// The statistics of inference so far, for one model or all.
                 fn statistics(&self, model: Option<&str>) -> Vec<StatisticsReport>;
                 /// The system shared memory regions that the server knows: all, or the one with this name.
                 fn system_regions(&self, name: Option<&str>) -> Vec<SystemRegionReport>;

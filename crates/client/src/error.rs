@@ -145,7 +145,7 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
-    /// What a session cannot carry.
+    /// A call that a session cannot make.
     #[error("session: {0}")]
     Session(String),
 }

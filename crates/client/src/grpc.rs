@@ -45,7 +45,7 @@ impl Client {
         Ok(Client { caller: Caller::new(endpoint, options)? })
     }
 
-    /// What it sends as `authorization`.
+    /// The header `authorization` that it sends.
     pub(crate) fn authorization(&self) -> Option<&str> {
         self.caller.authorization()
     }

@@ -21,7 +21,7 @@ use crate::report::{self, IndexEntry, ModelReport, ServerReport, StatisticsRepor
 use crate::token::AUTHORIZATION;
 use crate::{ClientOptions, Error, Registrar, Request, Response};
 
-/// What TLS calls the protocol.
+/// The name of the protocol in TLS (ALPN).
 const PROTOCOL: &[u8] = b"http/1.1";
 
 /// A client of the HTTP protocol. Cloning it is cheap and shares its connections; it connects at the first call.
@@ -74,7 +74,7 @@ impl Client {
         Ok(self)
     }
 
-    /// What it sends as `authorization`.
+    /// The header `authorization` that it sends.
     pub(crate) fn authorization(&self) -> Option<&str> {
         self.headers.get(AUTHORIZATION)?.to_str().ok()
     }

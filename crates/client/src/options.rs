@@ -44,7 +44,7 @@ impl ClientOptions {
         self
     }
 
-    /// What to believe, and to show, at addresses of `https://`.
+    /// The certificates to trust and to present at addresses of `https://`.
     pub fn tls(mut self, tls: Tls) -> ClientOptions {
         self.tls = Some(tls);
         self

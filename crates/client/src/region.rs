@@ -72,7 +72,7 @@ impl RegisteredRegion {
         &self.name
     }
 
-    /// Has the server forget the region, then unlinks and unmaps it.
+    /// Unregisters the region, then unlinks and unmaps it.
     pub async fn unregister(mut self) -> Result<(), Error> {
         match self.client.take() {
             Some(client) => client.0.unregister(&self.name).await,
@@ -109,7 +109,7 @@ impl Registrar {
     }
 }
 
-/// What a client does for regions, whatever it speaks.
+/// The calls for regions of a client of either protocol.
 pub(crate) trait Registers: Debug + Send + Sync {
     /// Makes all of the object `key` known as `name`.
     fn register<'c>(&'c self, name: &'c str, key: &'c str, byte_size: u64) -> Registration<'c>;

@@ -25,7 +25,7 @@ pub struct Request {
     pub(crate) outputs: Vec<Wanted>,
     /// The session in whose leases the server places outputs that are to be leased.
     pub(crate) session: Option<Session>,
-    /// What its inputs lie in, so that it is not lent for something else.
+    /// The leases of its inputs, kept so that they are not lent for something else.
     leases: Vec<Lease>,
 }
 

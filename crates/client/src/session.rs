@@ -127,7 +127,7 @@ impl Session {
         self.0.socket.peer().ok()?.pid
     }
 
-    /// What the server said at the start.
+    /// The server's answer to Hello.
     pub fn terms(&self) -> &SessionTerms {
         &self.0.terms
     }
@@ -243,7 +243,7 @@ impl Session {
     }
 }
 
-/// What the server said, and the session's key.
+/// The server's answer to Hello, and the session's key.
 fn read_welcome(packet: Packet) -> Result<(SessionTerms, String), Error> {
     let bytes = packet.bytes.ok_or_else(|| Error::Answer("the server closed the session at once".to_owned()))?;
     match read_answer(bytes).map_err(|status| Error::Answer(status.message))?.answer {

@@ -13,7 +13,7 @@ use crate::Error;
 #[derive(Debug)]
 pub struct SharedMemory {
     mapping: Mapping,
-    /// What errors call it.
+    /// Its name in errors.
     called: Arc<str>,
 }
 

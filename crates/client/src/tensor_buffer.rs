@@ -179,7 +179,7 @@ fn own_memory(byte_size: usize, datatype: DataType, shape: &[i64]) -> Result<Slo
     Slot::try_heap(byte_size).map_err(|source| Error::Memory { name: called(datatype, shape), source })
 }
 
-/// What errors call a tensor that no request has given a name yet.
+/// The name in errors of a tensor that no request has named yet.
 fn called(datatype: DataType, shape: &[i64]) -> String {
     format!("buffer of {datatype} {shape:?}")
 }

@@ -14,7 +14,7 @@ use crate::Error;
 
 /// Names a file of certificates to trust in place of the system's, as for OpenSSL.
 const ROOTS_FILE: &str = "SSL_CERT_FILE";
-/// Where systems keep the certificates that they believe.
+/// Where systems keep the certificates that they trust.
 const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",

@@ -29,7 +29,7 @@ const WINDOW_BYTES: u32 = 64 << 20;
 /// The size of one frame that the server may send.
 const FRAME_BYTES_MAX: u32 = 1 << 20;
 
-/// What TLS calls the protocol.
+/// The name of the protocol in TLS (ALPN).
 const PROTOCOL: &[u8] = b"h2";
 const SERVICE: &str = "/inference.GRPCInferenceService/";
 

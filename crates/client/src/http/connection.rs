@@ -30,7 +30,7 @@ pub(super) struct Connections {
     idle: Mutex<Vec<SendRequest<Pieces>>>,
 }
 
-/// What came back.
+/// The answer to a request.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,

@@ -20,7 +20,7 @@ impl Lease {
         Lease { memory: SharedMemory::of_lease(memory, name) }
     }
 
-    /// What requests call it, over any protocol. Nobody can guess it.
+    /// Its name in requests over any protocol. Nobody can guess it.
     pub fn name(&self) -> &str {
         self.memory.called()
     }

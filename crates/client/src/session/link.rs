@@ -19,12 +19,12 @@ use super::tags::Tags;
 use super::terms::SessionTerms;
 use crate::Error;
 
-/// The session itself, as long as anything of it lives.
+/// The session itself, as long as any handle, view or output of it exists.
 pub(super) struct Shared {
     pub(super) socket: Socket,
     pub(super) endpoint: String,
     pub(super) terms: SessionTerms,
-    /// What outputs name to be placed in leases of this session.
+    /// The key that outputs name to be placed in leases of this session.
     pub(super) key: String,
     pub(super) calls: Calls,
     pub(super) mapped: Mapped,
@@ -33,7 +33,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Gives what came in to those who wait for it.
+    /// Passes a received packet to the callers that wait for it.
     pub(super) fn dispatch(self: &Arc<Shared>, bytes: Bytes, descriptors: Vec<OwnedFd>) {
         self.dispatch_one(bytes, &mut descriptors.into_iter(), true);
     }
@@ -55,7 +55,7 @@ impl Shared {
             Some(Told::Answers(answers)) if is_packet => {
                 return answers.messages.into_iter().for_each(|one| self.dispatch_one(one, descriptors, false));
             }
-            // Of no call: why the session ends.
+            // An error without a call is the reason why the session ends.
             Some(Told::Error(error)) if id == 0 => return self.calls.fail(&error.message),
             Some(Told::Leases(leases)) => {
                 self.map_all(&leases, descriptors).map(|()| Answer::Told(Told::Leases(leases)))

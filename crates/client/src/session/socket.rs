@@ -24,7 +24,7 @@ pub struct SessionServer {
     pub uid: u32,
 }
 
-/// What came from the server: `bytes` is `None` when it has gone.
+/// A packet from the server. `bytes` is `None` if the server has closed the session.
 pub(super) struct Packet {
     pub(super) bytes: Option<Bytes>,
     pub(super) descriptors: Vec<OwnedFd>,

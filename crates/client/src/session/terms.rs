@@ -1,6 +1,6 @@
 //! What does a server say of a session?
 
-/// What the server said at the start.
+/// The server's answer to Hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionTerms {
     /// The server's name.

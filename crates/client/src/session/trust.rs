@@ -17,7 +17,7 @@ pub(super) struct Distrust {
     pub(super) cure: String,
 }
 
-/// Whom a client trusts: its own user, root, and a user that it was told.
+/// The users whose servers a client trusts: its own user, root, and a user that the program named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Trust {
     pub(super) own_uid: u32,
