@@ -3,7 +3,7 @@
 use nerite_memory::Place;
 use nerite_request::Status;
 
-/// Where an output would lie, for a runtime that asks before it exists.
+/// Where an output will be, for a runtime that asks before it makes the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputPlace {
     /// The host or a device.

@@ -111,7 +111,7 @@ impl Calls {
     }
 }
 
-/// What the driver says of a code.
+/// The driver's text for a code.
 fn words(ask: unsafe extern "C" fn(Code, *mut *const c_char) -> Code, code: Code) -> Option<String> {
     let mut words = std::ptr::null();
     // SAFETY: takes any code, and `words` is a place for one pointer.
@@ -123,7 +123,7 @@ fn words(ask: unsafe extern "C" fn(Code, *mut *const c_char) -> Code, code: Code
     Some(unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned())
 }
 
-/// What the loader said, without the wrapping of libloading.
+/// The loader's error text, without that of libloading.
 pub(crate) fn loader_words(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }

@@ -12,7 +12,7 @@ use crate::limits::STREAMS_IDLE_MAX;
 /// The device's context is this thread's current one until this value is dropped.
 pub(crate) struct Current<'d> {
     pub(crate) device: &'d Device,
-    /// What is pushed on one thread must be popped there.
+    /// A context that is pushed on one thread must be popped there.
     stays: PhantomData<*mut ()>,
 }
 

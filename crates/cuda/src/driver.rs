@@ -22,7 +22,7 @@ pub struct Driver {
     pub(crate) budget: Arc<Budget>,
 }
 
-/// What does not change about a device.
+/// The fixed properties of a device.
 pub(crate) struct Facts {
     /// The driver's own number, which calls take.
     pub(crate) raw: c_int,

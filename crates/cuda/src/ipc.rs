@@ -14,7 +14,7 @@ use crate::error::{CudaError, OpenError};
 /// Bytes of a `cudaIpcMemHandle_t`.
 pub const IPC_HANDLE_BYTES: usize = 64;
 
-/// What one process hands to another so that it can open an allocation.
+/// The handle that one process sends to another, which opens an allocation with it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct IpcHandle(pub [u8; IPC_HANDLE_BYTES]);
 

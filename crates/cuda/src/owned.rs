@@ -35,7 +35,7 @@ impl DeviceMemory {
         Ok(Arc::new(DeviceMemory { device: device.clone(), at, len }))
     }
 
-    /// What another process opens it by.
+    /// The handle by which another process opens it.
     pub fn ipc_handle(&self) -> Result<IpcHandle, CudaError> {
         let current = self.device.enter()?;
         let mut handle = RawIpcHandle([0; IPC_HANDLE_BYTES]);

@@ -40,7 +40,7 @@ and measures what shared memory saves.
   -h, --help           Print this
 ";
 
-/// Where the client half finds what it needs.
+/// The addresses and files that the client part of the demo needs.
 #[derive(Clone, Debug)]
 pub struct DemoOptions {
     /// The server over HTTP, `http://host:port`.
@@ -57,7 +57,7 @@ pub struct DemoOptions {
     pub has_pipeline: bool,
 }
 
-/// What the demo found.
+/// The results of the demo.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// How well the digits were read.
@@ -109,9 +109,9 @@ pub enum DemoError {
     /// The system refused something.
     #[error("{what}: {reason}")]
     System {
-        /// What was asked of it.
+        /// The operation that failed.
         what: &'static str,
-        /// What it said.
+        /// The system's error.
         reason: std::io::Error,
     },
 }

@@ -42,7 +42,7 @@ struct Inner {
     requests: RequestLines,
 }
 
-/// Where lines go that go to no file.
+/// Where lines are written without a log file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Streams {
     /// Information to stdout, the rest to stderr.

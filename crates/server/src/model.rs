@@ -66,7 +66,7 @@ pub fn main(words: &[String]) -> ExitCode {
     })
 }
 
-/// What was asked for; `None` where help is.
+/// The arguments; `None` if they ask for help.
 fn read(words: &[String]) -> Result<Option<Asked>, String> {
     let mut asked = Asked { batch: 1, runs: 1, ..Asked::default() };
     let mut words = words.iter().map(String::as_str);

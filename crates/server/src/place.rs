@@ -9,7 +9,7 @@ static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
 /// Names the program `nerite`, if it is not beside the library.
 const PROGRAM_VARIABLE: &str = "NERITE_PROGRAM";
 
-/// From now on the server is a library in another program.
+/// Notes that the server is a library in another program.
 pub fn in_library() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let own = (in_library as *const ()).addr();

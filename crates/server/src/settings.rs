@@ -58,13 +58,13 @@ pub struct Settings {
     pub http: Option<FrontEndSettings>,
     /// gRPC; `None` if it is off.
     pub grpc: Option<FrontEndSettings>,
-    /// What only gRPC has.
+    /// The settings of gRPC alone.
     pub grpc_tuning: GrpcTuning,
     /// Metrics; `None` if they are off.
     pub metrics: Option<Metrics>,
     /// The page for browsers; `None` if it is off.
     pub ui: Option<Ui>,
-    /// What binds connections.
+    /// The limits on connections.
     pub connections: Connections,
     /// Calls that want a header.
     pub restrictions: Vec<Restriction>,
@@ -102,7 +102,7 @@ pub struct Settings {
     pub backend_directory: Option<PathBuf>,
     /// Library of ONNX Runtime.
     pub onnxruntime_library: Option<PathBuf>,
-    /// What the log should say about flags that do nothing.
+    /// Log lines about flags without an effect.
     pub notes: Vec<String>,
 }
 
@@ -136,7 +136,7 @@ pub struct Models {
     pub instance_threads: usize,
     /// How often a failed load is tried again.
     pub load_retries: usize,
-    /// What bounds the queues of models.
+    /// The limits on the queues of models.
     pub queues: QueueLimits,
 }
 
@@ -191,7 +191,7 @@ pub struct Metrics {
     pub interval_ms: u64,
     /// Whether the counters of durations are shown.
     pub counter_latencies: bool,
-    /// What is kept of how latencies are distributed.
+    /// Which distributions of latencies are measured.
     pub latencies: LatencyMetrics,
     /// The files that secure the port; `None` for a plain one.
     pub tls: Option<TlsFiles>,
@@ -231,7 +231,7 @@ impl Settings {
         check_places(&places)?;
         let (trace, trace_notes) = tracing::tracing(&values)?;
         let backend_config = backend_config(&values)?;
-        // Those of a directory may stand in the place of built-in ones.
+        // Those of a directory may replace built-in ones.
         let has_directory = values.has("backend-directory");
         let backend_notes = if has_directory { Vec::new() } else { backends::unknown(&backend_config) };
         Ok(Settings {

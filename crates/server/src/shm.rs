@@ -96,7 +96,7 @@ async fn ask(asked: &CommandLine) -> Result<(Server, Told), String> {
             name(asked, &server);
             let told = ask_session(&session, &asked.what).await;
             told.map(|told| (server, told)).map_err(|failed| match failed {
-                // What kind of error it is, is of no use to an operator.
+                // The kind of error is of no use to an operator.
                 Error::Session(reason) => reason,
                 error => error.to_string(),
             })

@@ -77,7 +77,7 @@ async fn run(options: &DemoOptions) -> Result<Result<String, String>, DemoError>
     Ok(match ended {
         Some(true) => Ok(text),
         Some(false) if text.is_empty() => Err("python3 has no numpy, or its clients do not run here".to_owned()),
-        // What was measured before is right.
+        // The earlier measurements are valid.
         Some(false) | None => Ok(text + ENDED_EARLY),
     })
 }

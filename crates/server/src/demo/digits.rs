@@ -15,7 +15,7 @@ const CLASSES: usize = 10;
 const BATCH_MAX: usize = 64;
 /// Digits shown side by side.
 const SHOWN: usize = 6;
-/// From paper to ink, for pixel values 0 to 16.
+/// The characters for pixel values 0 (paper) to 16 (ink).
 const INK: &[u8; 17] = b"  ..::--==++**##@";
 
 /// One handwritten digit.

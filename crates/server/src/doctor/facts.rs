@@ -15,7 +15,7 @@ pub(super) struct Facts {
     pub(super) missing: Option<u32>,
     /// Where sessions are opened.
     pub(super) socket: SocketPlace,
-    /// What came of lending memory to oneself, as the server does.
+    /// The result of making and mapping a lease, as the server does.
     pub(super) lend: Probe,
     /// The result of making a key and mapping it, as a client and the server do.
     pub(super) key: Probe,
@@ -74,7 +74,7 @@ pub(super) struct Visible {
     pub(super) nvidia: Option<String>,
 }
 
-/// What came of trying.
+/// The result of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Probe {
     Works,

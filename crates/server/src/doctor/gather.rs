@@ -35,7 +35,7 @@ const LIBRARY_DIRECTORIES: [&str; 10] = [
     "/usr/local/cuda/compat",
 ];
 
-/// Whom the operator asks about.
+/// The processes and the socket that the operator asks about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) client_pid: Option<u32>,

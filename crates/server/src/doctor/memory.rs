@@ -8,7 +8,7 @@ use super::facts::{Facts, FileSystem, Limit, Probe, Process, SocketAnswer, Socke
 use super::verdict::{Verdict, fails, holds, note};
 use crate::plain::size;
 
-/// What Docker gives a container that nobody gave more.
+/// Docker's default for a container.
 const DOCKER_DEFAULT_BYTES: u64 = 64 << 20;
 /// Less than this left in /dev/shm is as good as nothing.
 const FREE_BYTES_MIN: u64 = 4 << 20;

@@ -4,7 +4,7 @@ use nerite_python::{NoPython, PythonFound};
 
 use super::verdict::{Verdict, fails, holds, note};
 
-/// Where the environment itself is at fault.
+/// The cure if the environment itself has the fault.
 const CURE: &str = "mend the environment, or name another one; docs/python.md says what it must be";
 
 /// The verdict on what was found. A user who did not ask for it may have no Python models.

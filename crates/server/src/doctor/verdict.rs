@@ -1,25 +1,25 @@
-//! How is a verdict told?
+//! How are verdicts shown?
 
 use serde_json::json;
 
 use crate::plain::{plain, plain_json};
 
-/// What was found about one precondition.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) level: Level,
     /// The precondition.
     pub(super) check: &'static str,
-    /// What was found; where it fails, both values.
+    /// What was found; if the check fails, both values.
     pub(super) found: String,
-    /// What to do; empty where nothing is to be done.
+    /// What to do; empty if there is nothing to do.
     pub(super) cure: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     Holds,
-    /// It does not stand in everybody's way, or cannot be told from here.
+    /// It is a problem only for some users, or it cannot be decided from here.
     Note,
     Fails,
 }
@@ -36,10 +36,10 @@ pub(super) fn fails(check: &'static str, found: impl Into<String>, cure: impl In
     Verdict { level: Level::Fails, check, found: found.into(), cure: cure.into() }
 }
 
-/// What was found about one topic.
+/// The verdicts on one topic.
 pub(super) struct Section {
     pub(super) topic: &'static str,
-    /// What it was looked for.
+    /// What was examined.
     pub(super) about: String,
     pub(super) verdicts: Vec<Verdict>,
 }

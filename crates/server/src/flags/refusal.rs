@@ -7,7 +7,7 @@ use nerite_config::nearest;
 use super::parse::ParseError;
 use super::table::{FLAGS, Takes};
 
-/// What the program was started as.
+/// The name under which the program was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// `nerite serve`.

@@ -10,10 +10,10 @@ const END_BYTES_MAX: usize = 4 << 10;
 
 /// How a message that concerns one request begins, as in Triton.
 const REQUEST: &str = "[request id: ";
-/// What stands for a request without an id.
+/// The text in place of a missing request id.
 const UNKNOWN: &str = "<id_unknown>";
 
-/// What is known of a line.
+/// The parts of a line.
 pub(super) struct Line<'l> {
     pub level: Level,
     pub secs: u64,

@@ -115,7 +115,7 @@ mod tests {
         };
         lines.put("first\n".to_owned(), write).expect("a thread");
         has_begun.recv().expect("the thread writes");
-        // From here on the log takes nothing, as a pipe that nobody reads.
+        // From here on the log accepts nothing, like a pipe that nobody reads.
         let again = || |_: &str, _: u64| panic!("there is a thread");
         for _ in 0..LINES_MAX + 7 {
             lines.put("x\n".to_owned(), again).expect("a thread");

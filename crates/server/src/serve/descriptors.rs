@@ -19,7 +19,7 @@ pub fn raise_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(DESCRIPTORS_MAX)
 }
 
-/// What to say of a limit that is low.
+/// The log line about a low limit.
 pub fn warning(descriptors: u64, connections: usize) -> Option<String> {
     (descriptors < DESCRIPTORS_FEW).then(|| {
         format!(

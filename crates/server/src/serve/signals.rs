@@ -5,7 +5,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::StartError;
 
-/// Where Linux tells which signals the process ignores, as a mask in hexadecimal digits.
+/// The line in which Linux reports the signals that the process ignores, as a hexadecimal mask.
 const STATUS: &str = "/proc/self/status";
 const IGNORED: &str = "SigIgn:";
 

@@ -204,7 +204,7 @@ mod tests {
         let mut rounds = vec![(50, 5), (50, 60)];
         rounds.extend([(50, 60); 70]);
         check(&rounds, 60, &[2, 6, 14, 30, 62]);
-        // What is not much more than the least may stay.
+        // Memory that is not much above the minimum may stay.
         rounds.truncate(3);
         rounds.extend([(50, 20); 50]);
         check(&rounds, 20, &[2]);

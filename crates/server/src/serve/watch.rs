@@ -9,7 +9,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 
-/// By the runtime of the front threads.
+/// Waits by the runtime of the front threads.
 pub struct OnFrontThreads(pub Handle);
 
 impl Watch for OnFrontThreads {

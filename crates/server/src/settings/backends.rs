@@ -101,7 +101,7 @@ mod tests {
         check("onnxruntime", "intra_op_threads", Some("backend 'onnxruntime' has no such setting"));
         check("onnxruntime", "default-max-batch-size", None);
         check("onnxruntime", "min-compute-capability", None);
-        // Of others nobody knows which they have.
+        // The settings of other backends are not known.
         check("mine", "anything", None);
         check("", "anything", None);
     }

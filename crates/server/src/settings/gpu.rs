@@ -7,7 +7,7 @@ use nerite_cuda::limits::PINNED_POOL_BYTES;
 
 use crate::flags::{BadValue, Values};
 
-/// What the operator says of GPUs.
+/// The operator's settings for GPUs.
 #[derive(Debug, PartialEq)]
 pub struct GpuSettings {
     /// Which driver.

@@ -20,7 +20,7 @@ pub struct Ui {
     pub own_tls: Option<TlsFiles>,
     /// Names under which it is opened.
     pub hosts: Vec<String>,
-    /// Whose calls it takes.
+    /// Whose calls it accepts.
     pub callers: Callers,
 }
 

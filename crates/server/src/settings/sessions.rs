@@ -15,7 +15,7 @@ pub struct Sessions {
     pub socket: SessionSocket,
     /// Users besides the server's own.
     pub allow_uids: Vec<u32>,
-    /// What is lent at the most.
+    /// The limits on lent memory.
     pub limits: LeaseLimits,
     /// Sessions of one user, unless it is the server's own.
     pub per_user_max: usize,

@@ -54,7 +54,7 @@ pub(super) fn tracing(values: &Values<'_>) -> Result<(TraceConfig, Vec<String>),
     Ok((config, notes))
 }
 
-/// What the flags say that --trace-config replaces.
+/// The settings of the deprecated flags that --trace-config replaces.
 fn deprecated(values: &Values<'_>) -> Result<TraceConfig, BadValue> {
     let start = TraceConfig::default();
     let mut levels = start.levels;

@@ -40,7 +40,7 @@ pub(super) enum Command {
 pub(super) enum Way {
     Socket {
         path: PathBuf,
-        /// Whose server may be asked, besides those of this user and of root.
+        /// A user whose server is trusted, besides this user and root.
         server_uid: Option<u32>,
     },
     Http(String, Certificates),

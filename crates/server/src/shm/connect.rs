@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use nerite_client::{Error, Session, SessionOptions, default_path};
 
-/// What stands at the path of a session socket.
+/// What is at the path of a session socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Stands {
+enum FoundAtPath {
     Socket {
         uid: u32,
         mode: u32,
@@ -38,10 +38,10 @@ pub(super) async fn connect(path: &Path, server_uid: Option<u32>) -> Result<Sess
     }
 }
 
-fn why(path: &Path, reason: &str, stands: &Stands, uid: u32, elsewhere: &[PathBuf]) -> String {
+fn why(path: &Path, reason: &str, found: &FoundAtPath, uid: u32, elsewhere: &[PathBuf]) -> String {
     let path = path.display();
-    let cure = match stands {
-        Stands::Nothing => {
+    let cure = match found {
+        FoundAtPath::Nothing => {
             let mut cure =
                 "is a server running, by this user and with sessions? Its log says `Started sessions at <path>`; \
                             give that path with --session-socket"
@@ -51,24 +51,26 @@ fn why(path: &Path, reason: &str, stands: &Stands, uid: u32, elsewhere: &[PathBu
             }
             cure
         }
-        Stands::Socket { uid: owner, mode } if *owner != uid && uid != 0 => format!(
+        FoundAtPath::Socket { uid: owner, mode } if *owner != uid && uid != 0 => format!(
             "the socket belongs to user {owner}, mode {mode:04o}, and this is user {uid}; run this as user {owner} or as root"
         ),
-        Stands::Socket { .. } => {
+        FoundAtPath::Socket { .. } => {
             "nobody listens there any more; the server ended without a goodbye, start it again".to_owned()
         }
-        Stands::SomethingElse => "what is there is no socket; give the server's with --session-socket".to_owned(),
-        Stands::Hidden => format!("user {uid} may not look there; run this as the server's user or as root"),
+        FoundAtPath::SomethingElse => "what is there is no socket; give the server's with --session-socket".to_owned(),
+        FoundAtPath::Hidden => format!("user {uid} may not look there; run this as the server's user or as root"),
     };
     format!("no server at session socket {path} ({reason}): {cure}")
 }
 
-fn look(path: &Path) -> Stands {
+fn look(path: &Path) -> FoundAtPath {
     match std::fs::metadata(path) {
-        Ok(found) if found.file_type().is_socket() => Stands::Socket { uid: found.uid(), mode: found.mode() & 0o7777 },
-        Ok(_) => Stands::SomethingElse,
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => Stands::Hidden,
-        Err(_) => Stands::Nothing,
+        Ok(found) if found.file_type().is_socket() => {
+            FoundAtPath::Socket { uid: found.uid(), mode: found.mode() & 0o7777 }
+        }
+        Ok(_) => FoundAtPath::SomethingElse,
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => FoundAtPath::Hidden,
+        Err(_) => FoundAtPath::Nothing,
     }
 }
 
@@ -80,7 +82,7 @@ fn elsewhere(path: &Path, uid: u32) -> Vec<PathBuf> {
         PathBuf::from(format!("/run/user/{uid}/nerite/{socket}")),
         PathBuf::from(format!("/tmp/nerite-{uid}/{socket}")),
     ];
-    places.retain(|place| place != path && matches!(look(place), Stands::Socket { .. }));
+    places.retain(|place| place != path && matches!(look(place), FoundAtPath::Socket { .. }));
     places
 }
 
@@ -89,9 +91,9 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(stands: Stands, uid: u32, elsewhere: &[&str], expect: &str) {
+    fn check(found: FoundAtPath, uid: u32, elsewhere: &[&str], expect: &str) {
         let elsewhere: Vec<PathBuf> = elsewhere.iter().map(PathBuf::from).collect();
-        let text = why(Path::new("/s"), "reason", &stands, uid, &elsewhere);
+        let text = why(Path::new("/s"), "reason", &found, uid, &elsewhere);
         let cure = text.strip_prefix("no server at session socket /s (reason): ");
         assert_eq!(cure, Some(expect));
     }
@@ -100,18 +102,23 @@ mod tests {
     fn the_path_and_the_cure_are_said() {
         let start = "is a server running, by this user and with sessions? Its log says `Started sessions at <path>`; give \
                      that path with --session-socket";
-        check(Stands::Nothing, 7, &[], start);
-        check(Stands::Nothing, 7, &["/tmp/a", "/b"], &format!("{start}, such as /tmp/a, which is there"));
+        check(FoundAtPath::Nothing, 7, &[], start);
+        check(FoundAtPath::Nothing, 7, &["/tmp/a", "/b"], &format!("{start}, such as /tmp/a, which is there"));
         let dead = "nobody listens there any more; the server ended without a goodbye, start it again";
-        check(Stands::Socket { uid: 7, mode: 0o600 }, 7, &[], dead);
-        check(Stands::Socket { uid: 7, mode: 0o600 }, 0, &[], dead);
+        check(FoundAtPath::Socket { uid: 7, mode: 0o600 }, 7, &[], dead);
+        check(FoundAtPath::Socket { uid: 7, mode: 0o600 }, 0, &[], dead);
         check(
-            Stands::Socket { uid: 8, mode: 0o600 },
+            FoundAtPath::Socket { uid: 8, mode: 0o600 },
             7,
             &[],
             "the socket belongs to user 8, mode 0600, and this is user 7; run this as user 8 or as root",
         );
-        check(Stands::SomethingElse, 7, &[], "what is there is no socket; give the server's with --session-socket");
-        check(Stands::Hidden, 7, &[], "user 7 may not look there; run this as the server's user or as root");
+        check(
+            FoundAtPath::SomethingElse,
+            7,
+            &[],
+            "what is there is no socket; give the server's with --session-socket",
+        );
+        check(FoundAtPath::Hidden, 7, &[], "user 7 may not look there; run this as the server's user or as root");
     }
 }

@@ -183,7 +183,7 @@ fn memory<'s>(now: &'s Sample, key: &str) -> &'s [Value] {
 
 fn regions(now: &Sample) -> Vec<Vec<String>> {
     let mut all: Vec<&Value> = memory(now, "regions").iter().collect();
-    // What is stale is what one looks for.
+    // Stale regions come first, because an operator looks for them.
     all.sort_by_key(|region| !region["is_stale"].as_bool().unwrap_or_default());
     let row = |region: &&Value| {
         let device = || format!("device {}", region["device_id"]);

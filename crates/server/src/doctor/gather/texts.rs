@@ -33,7 +33,7 @@ pub(super) fn limits(text: &str) -> (Limit, Limit) {
     (limit("Max locked memory"), limit("Max open files"))
 }
 
-/// What a process was told of GPUs, in `/proc/N/environ`.
+/// The variables about GPUs in `/proc/N/environ`.
 pub(super) fn visible(text: &str) -> Visible {
     let value = |key: &str| {
         let of = |pair: &str| pair.strip_prefix(key)?.strip_prefix('=').map(str::to_owned);
