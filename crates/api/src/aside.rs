@@ -17,6 +17,16 @@ const WORKERS_MIN: usize = 2;
 static WORKERS: LazyLock<FairSemaphore> =
     LazyLock::new(|| FairSemaphore::new(std::thread::available_parallelism().map_or(1, usize::from).max(WORKERS_MIN)));
 
+/// The calls of a driver that may run at a time. Further ones wait for a permit.
+const DRIVER_PERMITS: usize = 2;
+
+/// Work for a GPU's driver has permits of its own. A call that page-locks much memory takes seconds, and a broken driver may never return.
+static DRIVER: LazyLock<FairSemaphore> = LazyLock::new(|| FairSemaphore::new(DRIVER_PERMITS));
+
+/// Names the work in the error for work that panicked.
+const MESSAGE: &str = "a large message";
+const MEMORY: &str = "shared memory";
+
 /// A future of work on another thread, with its result.
 pub type Aside<T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>;
 
@@ -26,24 +36,37 @@ pub type Aside<T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>;
 /// The future is boxed. Otherwise the captured values of the work would be part of the future of each request, and be copied with it, also for
 /// requests that are handled on the front thread.
 pub fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
-    within(&WORKERS, work)
+    within(&WORKERS, MESSAGE, work)
 }
 
-fn within<T: Send + 'static>(workers: &FairSemaphore, work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
-    let mut permit = workers.acquire(current_flow());
+/// As [`aside`], for work that asks a GPU's driver about shared memory. It may take long, so it has permits of its own. Peers share them fairly too.
+pub(crate) fn in_driver<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
+    within(&DRIVER, MEMORY, work)
+}
+
+fn within<T: Send + 'static>(
+    permits: &FairSemaphore,
+    what: &'static str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Aside<T> {
+    let mut permit = permits.acquire(current_flow());
     Box::pin(async move {
         if let Poll::Ready(permit) = poll_fn(|cx| Poll::Ready(Pin::new(&mut permit).poll(cx))).await {
-            return with_permit(permit, work).await;
+            return with_permit(permit, what, work).await;
         }
         // A separate task waits. A call whose client reads no answers is not polled, and must not keep a permit that it gets meanwhile.
-        let waits = async move { with_permit(permit.await, work).await };
+        let waits = async move { with_permit(permit.await, what, work).await };
         let mut task = Task(tokio::spawn(watched(FrontEnd::Server, waits)));
-        (&mut task.0).await.map_err(unfinished)?
+        (&mut task.0).await.map_err(|error| unfinished(what, error))?
     })
 }
 
-fn with_permit<T: Send + 'static>(permit: FairPermit, work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
-    on_disk(move || {
+fn with_permit<T: Send + 'static>(
+    permit: FairPermit,
+    what: &'static str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Aside<T> {
+    on_thread(what, move || {
         let _until_it_is_done = permit;
         work()
     })
@@ -59,13 +82,17 @@ impl<T> Drop for Task<T> {
 }
 
 /// As [`aside`], for work that mostly waits for a disk.
-#[expect(clippy::disallowed_methods, reason = "this is the door to those threads that others are told to use")]
 pub fn on_disk<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
-    Box::pin(async move { tokio::task::spawn_blocking(work).await.map_err(unfinished) })
+    on_thread(MESSAGE, work)
 }
 
-fn unfinished(error: impl std::fmt::Display) -> Status {
-    Status::internal(format!("the work on a large message was not finished: {error}"))
+#[expect(clippy::disallowed_methods, reason = "this is the door to those threads that others are told to use")]
+fn on_thread<T: Send + 'static>(what: &'static str, work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
+    Box::pin(async move { tokio::task::spawn_blocking(work).await.map_err(|error| unfinished(what, error)) })
+}
+
+fn unfinished(what: &str, error: impl std::fmt::Display) -> Status {
+    Status::internal(format!("the work on {what} was not finished: {error}"))
 }
 
 #[cfg(test)]
@@ -114,8 +141,9 @@ mod tests {
         runtime.block_on(async {
             let workers = FairSemaphore::new(1);
             let (go_on, waits) = std::sync::mpsc::channel::<()>();
-            let mut first = within(&workers, move || waits.recv().map_or(0, |()| 1));
-            let (mut left_alone, mut dropped) = (within(&workers, || 2), within(&workers, || panic!("it was dropped")));
+            let mut first = within(&workers, MESSAGE, move || waits.recv().map_or(0, |()| 1));
+            let (mut left_alone, mut dropped) =
+                (within(&workers, MESSAGE, || 2), within(&workers, MESSAGE, || panic!("it was dropped")));
             assert!(
                 is_pending(&mut first).await && is_pending(&mut left_alone).await && is_pending(&mut dropped).await
             );
@@ -123,8 +151,34 @@ mod tests {
             go_on.send(()).expect("it waits");
             assert_eq!(first.await, Ok(1));
             // Nobody polls the second one, but its work is done, and the next one has the permit.
-            assert_eq!(within(&workers, || 3).await, Ok(3));
+            assert_eq!(within(&workers, MESSAGE, || 3).await, Ok(3));
             assert_eq!((left_alone.await, workers.available()), (Ok(2), 1));
+        });
+    }
+
+    #[test]
+    fn calls_of_a_driver_that_never_return_leave_large_messages_their_permits() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers");
+        runtime.block_on(async {
+            let mut calls = Vec::new();
+            let mut ends = Vec::new();
+            for _ in 0..WORKERS.available() + 2 * DRIVER_PERMITS {
+                let (end, never) = std::sync::mpsc::channel::<()>();
+                let mut call = in_driver(move || never.recv().map_or(0, |()| 1));
+                assert!(is_pending(&mut call).await);
+                calls.push(call);
+                ends.push(end);
+            }
+            assert_eq!(aside(|| 7).await, Ok(7));
+            assert_eq!(DRIVER.available(), 0);
+            drop(ends);
+            for call in calls {
+                assert_eq!(call.await, Ok(0));
+            }
+            let panics = || -> u32 { panic!("the driver's") };
+            let failed = in_driver(panics).await.expect_err("it panics").message;
+            assert!(failed.starts_with("the work on shared memory was not finished: "), "{failed}");
+            assert_eq!(DRIVER.available(), DRIVER_PERMITS);
         });
     }
 }

@@ -6,7 +6,7 @@ use nerite_request::{Code, SessionRef, Status};
 use nerite_shm::{Attached, LeaseName, Registry, ShmError};
 
 use crate::Api;
-use crate::aside::aside;
+use crate::aside::in_driver;
 use crate::audit::quoted;
 use crate::errors::of_shm;
 
@@ -39,7 +39,7 @@ impl Api {
         if self.inner.regions.operator().check_gpu("").is_err() {
             return work();
         }
-        aside(work).await?
+        in_driver(work).await?
     }
 
     /// Maps `byte_size` bytes at `offset` of the POSIX object `key`, and registers them as `name`.
