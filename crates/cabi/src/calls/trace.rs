@@ -2,8 +2,6 @@
 
 use std::ffi::c_char;
 
-use nerite_locks::Mutex;
-
 use super::exports;
 use crate::abi::{Opaque, Out, Text};
 use crate::fault::{Fault, running_owner};
@@ -26,7 +24,7 @@ fn begin(
 ) -> Result<(), Fault> {
     trace.check()?;
     let (owner, userp) = (running_owner(), Kept(userp.address()));
-    let functions = TraceFunctions { owner, activity, tensor, release, userp, counted: Mutex::default() };
+    let functions = TraceFunctions { owner, activity, tensor, release, userp };
     trace.put(begin_told(level, parent, functions)?)
 }
 

@@ -84,11 +84,11 @@ pub fn fly(handle: Handle<InferenceRequest>, traced: &mut Option<Arc<RequestTrac
     if !of_policies.is_empty() {
         request.server.check_in_server("TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy")?;
     }
-    let observer = traced.as_deref().and_then(Observer::of);
-    if let Some(observer) = observer {
-        // Its functions may be called after the last response.
-        observer.count(Some(request.server.flights.add()));
-    }
+    // The functions of a trace may be called after the last response.
+    let counted_before = traced
+        .as_deref()
+        .and_then(Observer::of)
+        .and_then(|observer| observer.count(Some(Arc::new(request.server.flights.add()))));
     let trace = traced.take();
     let reply = FlightReply {
         places: OutputAllocations::new(respond.allocating.clone()),
@@ -119,7 +119,7 @@ pub fn fly(handle: Handle<InferenceRequest>, traced: &mut Option<Arc<RequestTrac
     match std::mem::replace(&mut *submission, Submission::Over) {
         Submission::Refused(status, trace) => {
             if let Some(observer) = trace.as_deref().and_then(Observer::of) {
-                observer.count(None);
+                observer.count(counted_before);
             }
             *traced = trace;
             // The backend may delete it or send it again at once, even if the memory of its inputs is still in use.

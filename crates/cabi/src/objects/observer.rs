@@ -1,7 +1,7 @@
 //! How are the points of a request reported to functions of a backend or of the program?
 
 use std::any::Any;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use nerite_locks::Mutex;
 use nerite_memory::Buffer;
@@ -46,8 +46,6 @@ pub struct TraceFunctions {
     pub release: Option<TraceReleaseFn<TraceObject>>,
     /// The address that they get.
     pub userp: Kept,
-    /// Counts a request in flight as long as they may be called.
-    pub counted: Mutex<Option<Counted>>,
 }
 
 impl TraceFunctions {
@@ -93,17 +91,23 @@ pub struct Observer {
     handle: Handle<TraceObject>,
     object: Arc<TraceObject>,
     functions: Arc<TraceFunctions>,
+    /// Counts a request in flight as long as the functions may be called for this trace. Dropped after they were called for its release.
+    counted: Mutex<Option<Arc<Counted>>>,
 }
 
 impl Observer {
     /// For a trace that is being made.
     pub fn new(functions: Arc<TraceFunctions>, made: NewTrace) -> Observer {
+        Observer::counted(functions, made, None)
+    }
+
+    fn counted(functions: Arc<TraceFunctions>, made: NewTrace, counted: Option<Arc<Counted>>) -> Observer {
         let object = Arc::new(TraceObject::by_functions(made));
         let handle = Handle::to(Arc::clone(&object)).unwrap_or_else(|fault| {
             fault.of(&functions.owner).told("TRITONSERVER_InferenceTraceNew");
             Handle::NULL
         });
-        Observer { handle, object, functions }
+        Observer { handle, object, functions, counted: Mutex::new(counted) }
     }
 
     /// The one of this trace, if it has one.
@@ -117,9 +121,14 @@ impl Observer {
         self.handle
     }
 
-    /// From now on a request counts as in flight until the trace and those below it are released. `None` ends that.
-    pub fn count(&self, counted: Option<Counted>) {
-        *self.functions.counted.lock().unwrap_or_else(PoisonError::into_inner) = counted;
+    /// From now on a request counts as in flight until the trace, and those that are made below it, are released. `None` ends that for the trace alone.
+    /// Returns what counted before.
+    pub fn count(&self, counted: Option<Arc<Counted>>) -> Option<Arc<Counted>> {
+        std::mem::replace(&mut *self.lock_counted(), counted)
+    }
+
+    fn lock_counted(&self) -> MutexGuard<'_, Option<Arc<Counted>>> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tell(&self, activity: u32, ns: u64) {
@@ -182,7 +191,8 @@ impl TraceObserver for Observer {
     }
 
     fn child(&self, made: NewTrace) -> Box<dyn TraceObserver> {
-        Box::new(Observer::new(Arc::clone(&self.functions), made))
+        let counted = self.lock_counted().clone();
+        Box::new(Observer::counted(Arc::clone(&self.functions), made, counted))
     }
 }
 
@@ -197,7 +207,38 @@ impl Drop for Observer {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::objects::Outstanding;
+
+    #[test]
+    fn a_trace_counts_until_it_is_released_also_if_a_request_with_one_below_it_is_refused() {
+        let flights = Arc::<Outstanding>::default();
+        let left = || flights.wait(Duration::ZERO);
+        let functions = TraceFunctions {
+            owner: "b".into(),
+            activity: None,
+            tensor: None,
+            release: None,
+            userp: Kept(std::ptr::null_mut()),
+        };
+        let levels = TraceLevels { timestamps: true, tensors: false };
+        let above = RequestTrace::observed(levels, 0, |made| Box::new(Observer::new(Arc::new(functions), made)));
+        let count = |trace: &RequestTrace| {
+            Observer::of(trace).and_then(|observer| observer.count(Some(Arc::new(flights.add()))))
+        };
+        assert!(count(&above).is_none());
+        let below = above.child();
+        let before = count(&below);
+        // The request with it is refused.
+        Observer::of(&below).map(|observer| observer.count(before));
+        assert_eq!(left(), 1);
+        drop(above);
+        assert_eq!(left(), 1, "the trace below calls the same functions");
+        drop(below);
+        assert_eq!(left(), 0);
+    }
 
     #[test]
     fn a_report_is_added_to_the_context_and_a_context_is_bounded() {
