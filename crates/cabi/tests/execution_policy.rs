@@ -11,7 +11,7 @@ use std::time::Duration;
 use nerite_backend::conformance::context;
 use nerite_backend::{Batch, CostBound, Instance, InstanceSpec, Job, ModelVersion, NoMeter, Runtime};
 use nerite_config::proto::model_instance_group::Kind;
-use nerite_request::{AdmittedRequest, Cancel, Name, Parameter, Parameters, Reply, Response, Sequence, Wanted};
+use nerite_request::{AdmittedRequest, Cancel, Code, Name, Parameter, Parameters, Reply, Response, Sequence, Wanted};
 
 use sample::{backend, config, floats};
 
@@ -22,6 +22,13 @@ const NEVER: Duration = Duration::from_mins(1);
 
 /// Runs one request, which says how many executions of the model there were at a time, at most.
 fn ask(instance: &mut dyn Instance) -> i64 {
+    let Response::Final(answer) = answer(instance, Cancel::new()) else { panic!("an answer") };
+    let Some(Parameter::Int(most)) = answer.parameters.get("most") else { panic!("{:?}", answer.parameters) };
+    *most
+}
+
+/// Runs one request.
+fn answer(instance: &mut dyn Instance, cancel: Cancel) -> Response {
     let (answered, answer) = channel();
     let inputs = vec![floats("IN", &[1.0]), floats("IN1", &[2.0])];
     let request = AdmittedRequest {
@@ -33,19 +40,27 @@ fn ask(instance: &mut dyn Instance) -> i64 {
         timeout_us: 0,
         sequence: Sequence::default(),
         parameters: Parameters::new(),
-        cancel: Cancel::new(),
+        cancel,
         reply: Reply::new(move |response| answered.send(response).unwrap_or_default()),
     };
     let job = Job::new(request, ModelVersion::unmetered("m").begin(), 1);
     instance.run(Batch { jobs: vec![job].into(), meter: Arc::new(NoMeter) });
-    let Response::Final(answer) = answer.recv_timeout(NEVER).unwrap() else { panic!("an answer") };
-    let Some(Parameter::Int(most)) = answer.parameters.get("most") else { panic!("{:?}", answer.parameters) };
-    *most
+    answer.recv_timeout(NEVER).unwrap()
 }
 
 /// Runs an instance on each of these devices at the same time. `policy` is 0 or 1.
 #[track_caller]
 fn check(policy: &str, devices: [Option<u32>; 2], expected: i64) {
+    let instances = instances(policy, devices);
+    let most = std::thread::scope(|scope| {
+        let asked: Vec<_> = instances.into_iter().map(|mut one| scope.spawn(move || ask(&mut *one))).collect();
+        asked.into_iter().map(|one| one.join().unwrap()).max()
+    });
+    assert_eq!(most, Some(expected), "policy {policy}, instances on {devices:?}");
+}
+
+/// Instances of one model.
+fn instances(policy: &str, devices: [Option<u32>; 2]) -> [Box<dyn Instance>; 2] {
     let folder = tempfile::tempdir().unwrap();
     let backend = backend(folder.path());
     let parameters = format!(
@@ -56,12 +71,8 @@ fn check(policy: &str, devices: [Option<u32>; 2], expected: i64) {
     context.settings.insert("policy".to_owned(), policy.to_owned());
     let model = backend.load(&context).unwrap();
     let make = |(index, device)| model.instance(&InstanceSpec { name: format!("m_{index}"), index, device }).unwrap();
-    let instances: Vec<_> = devices.into_iter().enumerate().map(make).collect();
-    let most = std::thread::scope(|scope| {
-        let asked: Vec<_> = instances.into_iter().map(|mut one| scope.spawn(move || ask(&mut *one))).collect();
-        asked.into_iter().map(|one| one.join().unwrap()).max()
-    });
-    assert_eq!(most, Some(expected), "policy {policy}, instances on {devices:?}");
+    let [first, second] = devices;
+    [(0, first), (1, second)].map(make)
 }
 
 #[test]
@@ -76,6 +87,26 @@ fn by_the_policy_of_devices_one_instance_of_a_gpu_runs_at_a_time() {
     check("1", [Some(0), Some(1)], 2);
     // As in Triton 2.51, instances on the host have a thread each.
     check("1", [None, None], 2);
+}
+
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "one instance runs, and the other one waits, before the request is cancelled"
+)]
+fn a_request_that_is_cancelled_while_its_instance_waits_for_its_turn_does_not_run() {
+    let [mut first, mut second] = instances("1", [Some(0), Some(0)]);
+    let cancel = Cancel::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| ask(&mut *first));
+        std::thread::sleep(Duration::from_millis(EXECUTION_MS / 3));
+        let asked = scope.spawn(|| answer(&mut *second, cancel.clone()));
+        std::thread::sleep(Duration::from_millis(EXECUTION_MS / 3));
+        cancel.cancel();
+        let answer = asked.join().unwrap();
+        let Response::Failed { error: status, .. } = answer else { panic!("it ran") };
+        assert_eq!(status.code, Code::Cancelled);
+    });
 }
 
 #[test]

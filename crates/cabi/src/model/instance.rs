@@ -30,6 +30,8 @@ impl Instance for CompiledInstance {
     /// The backend owns the requests from now on, unless it returns an error. Then it must not have used them.
     fn run(&mut self, batch: Batch) {
         let Batch { jobs, meter } = batch;
+        // First, so that a request which is cancelled meanwhile does not run, and its wait is no time of computation.
+        let _turn = self.turn.as_ref().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
         self.object.set_meter(meter);
         self.given.clear();
         for job in jobs {
@@ -44,7 +46,6 @@ impl Instance for CompiledInstance {
             return;
         }
         self.list.clone_from(&self.given);
-        let _turn = self.turn.as_ref().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
         if let Err(status) = self.model.loaded.library.execute(self.handle, &mut self.list) {
             for request in self.given.drain(..) {
                 // If the backend released the request although it returned an error, the release has answered it.
