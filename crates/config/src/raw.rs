@@ -4,8 +4,8 @@ use nerite_tensor::{DataType, element_count};
 
 use crate::TensorSpec;
 
-/// The model's only input for `bytes` bytes of data, with its datatype and its shape: a batch of one, and the one free dimension computed from the
-/// size. The request has `found` inputs. The error is Triton's text.
+/// The model's only input for `bytes` bytes of data, with its datatype and its shape: a batch of one, and the one free dimension worked out from the
+/// size. `found` is the number of inputs of the request. The error is Triton's text.
 pub fn raw_input<'s>(
     model: &str,
     batch_max: i32,

@@ -414,16 +414,16 @@ impl Engine {
                 self.resize(source, &resize)
             }
             LoadStep::Load(plan) => {
-                let (mut outcome, mut came) = (None, Vec::new());
+                let (mut outcome, mut loaded) = (None, Vec::new());
                 for &version in &plan.versions {
                     let result = self.load_version(source, version).and_then(|served| {
                         self.check_unchanged(source, reason)?;
                         Ok(served)
                     });
-                    came.extend(result.as_ref().ok().cloned());
-                    // All versions take requests once the last one is loaded, unless one has failed.
-                    if plan.versions.last() == Some(&version) && came.len() == plan.versions.len() {
-                        self.make_way(model, self.versions_after(source, &came));
+                    loaded.extend(result.as_ref().ok().cloned());
+                    // After the last version they take requests, unless one has failed.
+                    if plan.versions.last() == Some(&version) && loaded.len() == plan.versions.len() {
+                        self.make_way(model, self.versions_after(source, &loaded));
                     }
                     outcome = self.take_over(&plan, version, result).or(outcome);
                 }

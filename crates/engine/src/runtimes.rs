@@ -62,8 +62,8 @@ impl Runtimes {
         self.staging = Some(staging);
     }
 
-    /// Sets how a runtime is found in a model's own directory. Such a runtime is preferred to all others. Errors about the others name `directory` as
-    /// their place.
+    /// Sets how a runtime is found in a model's own directory. It is preferred to all others. `directory` is where the others
+    /// lie; errors name it.
     pub fn look_in_models(&mut self, find: Arc<dyn BroughtAlong>, directory: &Path) {
         self.brought_along = Some(find);
         directory.clone_into(&mut self.directory);

@@ -107,7 +107,7 @@ exports! {
         let server = server.get()?;
         let mut traced = if trace.is_null() { None } else { Some(trace.take_off(&server)?) };
         let flown = fly(request, &mut traced);
-        // As in Triton, the trace of a refused request stays with the owner of its functions.
+        // As in Triton, the trace of a refused request stays with the caller that made it.
         if let (Some(kept), Ok(trace)) = (traced, trace.get()) {
             trace.put_back(kept);
         }
