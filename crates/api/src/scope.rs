@@ -166,6 +166,12 @@ impl Scope {
         self.account.used()
     }
 
+    /// The bytes of address space that end with the session: of its leases and of its regions.
+    pub fn mapped_bytes(&self) -> u64 {
+        let regions = self.regions.get().map_or(0, |regions| regions.counts().mapped_bytes);
+        self.account.used().1.saturating_add(regions)
+    }
+
     /// Maps a POSIX object and registers it under a name of this session only.
     pub fn register_system(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<(), Status> {
         self.api.check_running()?;

@@ -23,7 +23,7 @@ impl Session {
     /// Carries out one call of a client that has sent Hello.
     pub(crate) async fn carry_out(&mut self, id: u64, call: Call) -> Result<CallOutcome, Status> {
         if is_operators(&call) {
-            return self.operate(call);
+            return self.operate(call).await;
         }
         if self.entry.reserve().is_some() {
             return Err(only_operators_calls());

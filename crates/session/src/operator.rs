@@ -1,5 +1,7 @@
 //! How are the operator's calls answered?
 
+use std::sync::Arc;
+
 use nerite_api::{Operator, Scope};
 use nerite_request::Status;
 use nerite_request::inspect::{Dropped, RegionView};
@@ -37,7 +39,7 @@ pub(crate) fn only_operators_calls() -> Status {
 
 impl Session {
     /// Carries out one of the operator's calls, if the session is the operator's.
-    pub(crate) fn operate(&self, call: Call) -> Result<CallOutcome, Status> {
+    pub(crate) async fn operate(&mut self, call: Call) -> Result<CallOutcome, Status> {
         let sessions = self.entry.sessions();
         let operator = match self.api.operator(self.entry.uid(), sessions.own_uid()) {
             Ok(operator) => operator,
@@ -56,12 +58,22 @@ impl Session {
                 Answer::InspectedLeases(v1::InspectedLeases { leases })
             }
             Call::DropRegion(region) => {
-                let dropped = drop_region(&operator, sessions, &region)?;
+                let scope = match region.session {
+                    0 => None,
+                    number => {
+                        let scope = sessions.one(number, |parts| Arc::clone(&parts.scope));
+                        Some(scope.ok_or_else(|| no_session(number))?)
+                    }
+                };
+                // Without the table's lock: the driver may take long.
+                let (operator, name) = (operator.clone(), region.name.clone());
+                let dropped = self.api.with_driver(move || operator.drop_region(scope.as_deref(), &name)).await?;
                 self.log_change(&format!("unregistered region '{}' (of session {})", region.name, region.session));
                 Answer::Dropped(dropped.into())
             }
             Call::DropAllRegions(_) => {
-                let dropped = operator.drop_all_regions()?;
+                let operator = operator.clone();
+                let dropped = self.api.with_driver(move || operator.drop_all_regions()).await?;
                 self.log_change(&format!("unregistered all {} common regions", dropped.count));
                 Answer::Dropped(dropped.into())
             }
@@ -97,15 +109,6 @@ fn list_sessions(operator: &Operator, asker: &SessionEntry) -> v1::InspectedSess
         true
     });
     v1::InspectedSessions { sessions }
-}
-
-fn drop_region(operator: &Operator, sessions: &SessionTable, region: &v1::DropRegion) -> Result<Dropped, Status> {
-    match region.session {
-        0 => operator.drop_region(None, &region.name),
-        number => sessions
-            .one(number, |parts| operator.drop_region(Some(&parts.scope), &region.name))
-            .unwrap_or_else(|| Err(no_session(number))),
-    }
 }
 
 /// Ends a session as if its client had closed it. The client gets the reason.

@@ -303,8 +303,8 @@ impl Session {
         self.outbox.close();
         // Requests in flight hold the rest of the account's memory, so no connection is ended because of it.
         self.api.account().close();
-        if self.scope.used().1 > QUICK_CLOSE_BYTES_MAX {
-            // Unmapping takes a millisecond for every few MiB of touched memory.
+        if self.scope.mapped_bytes() > QUICK_CLOSE_BYTES_MAX {
+            // Unmapping takes a millisecond for every few MiB of touched memory, and a GPU's driver has to unlock pages before.
             tokio::task::spawn_blocking(move || drop(self));
         }
     }

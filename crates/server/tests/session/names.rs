@@ -36,6 +36,21 @@ async fn a_region_of_one_session_is_nobody_elses() {
     other.infer(&request).await.unwrap();
 }
 
+/// So a session with large ones is ended on a thread that serves no connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_memory_that_ends_with_a_session_is_that_of_its_leases_and_its_regions() {
+    const BYTES: usize = 32 << 20;
+    let server = TestServer::new();
+    let scope = server.api.open_scope();
+    let key = format!("/nerite-session-memory-{}", std::process::id());
+    let _region = Region::create(&key, BYTES).unwrap();
+    scope.register_system("large", &key, 0, BYTES as u64).unwrap();
+    let lease = scope.borrow(1 << 20).unwrap();
+    assert_eq!(scope.mapped_bytes(), (BYTES + lease.lease.byte_size()) as u64);
+    scope.unregister_system("large").unwrap();
+    assert_eq!(scope.mapped_bytes(), lease.lease.byte_size() as u64);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sessions_region_shadows_the_shared_one_of_that_name() {
     let server = TestServer::new();
