@@ -69,6 +69,15 @@ pub fn ports(written: &Written) -> Ports {
     }
 }
 
+/// The inputs of a piece of a graph. One whose datatype is not declared, because another piece makes it, counts as one of whole numbers: the engine has no
+/// texts, and only floating-point numbers are divided in the same time whatever they are.
+pub fn piece_ports(piece: &GraphProto) -> Ports {
+    let constants: HashSet<Option<&str>> = piece.initializer.iter().map(|constant| constant.name.as_deref()).collect();
+    let inputs = piece.input.iter().filter(|value| !constants.contains(&value.name.as_deref())).map(port);
+    let typed = |port: Port| Port { datatype: port.datatype.or(Some(DataType::Int32)), ..port };
+    Ports { inputs: inputs.map(typed).collect(), initializers: Vec::new(), outputs: Vec::new() }
+}
+
 /// The datatype of requests for this type of ONNX.
 pub fn datatype(onnx: Onnx) -> Option<DataType> {
     Some(match onnx {

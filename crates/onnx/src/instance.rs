@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nerite_backend::{Execute, StopGuard, Times, Work};
 use nerite_memory::{Shortage, allowed_bytes};
 use nerite_request::Status;
-use nerite_tensor::{Shape, Tensor, element_count};
+use nerite_tensor::{Shape, Tensor};
 use rten::Value;
 use rten_tensor::Layout;
 
@@ -39,12 +39,9 @@ impl EmbeddedInstance {
     }
 
     /// Ends the run after its present stage, or round of a loop, if the clients of all its requests go away.
-    fn stopping(&self, work: &Work<'_>, feeds: &[(usize, Tensor)]) -> Option<StopGuard> {
+    fn stopping(&self, work: &Work<'_>, lists: &Lists) -> Option<StopGuard> {
         self.is_over.store(false, Ordering::Relaxed);
-        let elements =
-            |tensor: &Tensor| element_count(&tensor.shape).ok().and_then(|count| usize::try_from(count).ok());
-        let size = feeds.iter().fold(0, |all: usize, (_, tensor)| all.saturating_add(elements(tensor).unwrap_or(0)));
-        if !self.loaded.graph.can_be_ended(size) {
+        if !self.loaded.graph.can_be_ended(&lists.feeds, &lists.wanted) {
             return None;
         }
         let is_over = Arc::clone(&self.is_over);
@@ -118,7 +115,7 @@ impl Execute for EmbeddedInstance {
     fn execute(&mut self, work: &mut Work<'_>, times: &mut Times) -> Result<(), Status> {
         let lists = self.lists(work)?;
         times.input_ends();
-        let stopping = self.stopping(work, &lists.feeds);
+        let stopping = self.stopping(work, &lists);
         let values = self.run(lists)?;
         drop(stopping);
         times.infer_ends();

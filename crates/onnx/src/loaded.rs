@@ -62,10 +62,13 @@ impl Graph {
         Graph::Cut(program, ids)
     }
 
-    /// Whether a run whose inputs have this many elements may be ended. One that is known to be quick is not.
-    pub fn can_be_ended(&self, size: usize) -> bool {
+    /// Whether a run with these inputs and outputs may be ended. One that is known to be quick is not.
+    pub fn can_be_ended(&self, inputs: &[(usize, Tensor)], wanted: &[usize]) -> bool {
         match self {
-            Graph::Whole(graph, _) => graph.can_be_ended(size),
+            Graph::Whole(graph, ids) => graph.can_be_ended(
+                inputs.iter().filter_map(|(at, tensor)| Some((ids.input(*at)?, dims(tensor)))),
+                wanted.iter().filter_map(|at| ids.output(*at)),
+            ),
             Graph::Cut(..) => true,
         }
     }
@@ -117,6 +120,10 @@ fn find<'p>(ports: &'p [Port], name: &str, place: usize) -> Option<(&'p Port, us
     let is_named = |at: &usize| ports.get(*at).is_some_and(|port| port.name == name);
     let at = Some(place).filter(is_named).or_else(|| ports.iter().position(|port| port.name == name))?;
     Some((ports.get(at)?, at))
+}
+
+fn dims(tensor: &Tensor) -> impl Iterator<Item = usize> {
+    tensor.shape.iter().map(|dim| usize::try_from(*dim).unwrap_or_default())
 }
 
 fn unknown(name: &str) -> Status {

@@ -125,14 +125,16 @@ fn load_pieces_or_whole(
         } else {
             load_as_written(context, path, &engine, nodes, written)?
         };
-        return Ok(Graph::whole(Staged::new(model, proposed), ports));
+        return Ok(Graph::whole(Staged::new(model, proposed, onnx::cost_bound(nodes, ports)), ports));
     };
     // The pieces are all that is still needed.
     written.graph = GraphProto::default();
     let mut load = |piece| {
-        let proposed = Proposed::of(&piece);
+        let (proposed, ports) = (Proposed::of(&piece), graph::piece_ports(&piece));
         let bytes = written.piece_bytes(piece).map_err(|why| cannot(context, &why))?;
-        Ok(Staged::new(load_graph(context, path, &engine, Source::Rewritten(bytes))?, proposed))
+        let nodes = Nodes::read(Cursor::new(&bytes[..])).map_err(|e| cannot(context, &e.to_string()))?;
+        let bound = onnx::cost_bound(&nodes, &ports);
+        Ok(Staged::new(load_graph(context, path, &engine, Source::Rewritten(bytes))?, proposed, bound))
     };
     Ok(Graph::cut(program.compile(&mut load)?, ports))
 }

@@ -1,20 +1,27 @@
 //! How does a graph run in stages, so that its run can be ended in between?
 //!
 //! All stages are runs of the same graph in the engine, with the same weights. So the results are the same whether a run has stages or not. Where the
-//! optimiser removed a value that passes a boundary, the engine makes no plan for it. Such a boundary is not used again.
+//! optimiser removed a value that passes a boundary, the engine makes no plan for it. Such a boundary is not used again for these results. No request can
+//! make others lose a boundary: only a run that succeeded tells which are of no use.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use nerite_backend::CostBound;
 use rten::{Model, NodeId, RunError, RunErrorKind, RunOptions, Value, ValueOrView};
 use rten_onnx::onnx::GraphProto;
 use rten_tensor::Layout;
 
 use crate::conditions::{Conditions, Fault};
 use crate::cut::names;
-use crate::pace::{Pace, Stops};
+use crate::pace::{Class, Pace, Stops};
 use crate::stages::{Boundary, OutputBits, bit, boundaries};
+
+/// A run begins anew at most so often because the engine refuses to go on from a boundary. What it still refuses then, the next runs find out.
+const RESTARTS_MAX: usize = 2;
+/// For so many sets of results a boundary can be known as unusable.
+const REFUSALS_MAX: usize = 4;
 
 /// A graph in the engine.
 pub struct Staged {
@@ -36,8 +43,8 @@ pub struct Proposed {
 struct Stop {
     /// What passes it.
     values: Vec<(NodeId, OutputBits)>,
-    /// Whether the engine cannot run up to it, or from it.
-    is_unusable: AtomicBool,
+    /// For which sets of results the engine cannot run up to it, or from it; 0 for none.
+    refused_for: [AtomicU64; REFUSALS_MAX],
 }
 
 impl Proposed {
@@ -50,17 +57,19 @@ impl Proposed {
 /// The end of an attempt to run in stages.
 enum End {
     Done(Vec<Value>),
-    /// A boundary was of no use, and the run has to be done without it.
-    Unusable,
+    /// The engine does not go on from a boundary, and the run has to be done without it.
+    Again,
+    /// This run has to be done without any.
+    GivenUp,
 }
 
 impl Staged {
-    /// The loaded graph, with the boundaries that were proposed before it was loaded.
-    pub fn new(model: Model, proposed: Proposed) -> Staged {
+    /// A graph that was loaded from the one that was looked at.
+    pub fn new(model: Model, proposed: Proposed, bound: CostBound) -> Staged {
         let stop = |boundary: Boundary| {
             let known = |(name, bits): (String, OutputBits)| Some((model.find_node(&name)?, bits));
             let values = boundary.values.into_iter().map(known).collect::<Option<_>>()?;
-            Some(Stop { values, is_unusable: AtomicBool::new(false) })
+            Some(Stop { values, refused_for: Default::default() })
         };
         let stops: Vec<Stop> = proposed.boundaries.into_iter().filter_map(stop).collect();
         let mut results: HashMap<NodeId, OutputBits> = HashMap::new();
@@ -69,7 +78,7 @@ impl Staged {
                 *results.entry(id).or_default() |= bit(at);
             }
         }
-        Staged { model, stops, results, pace: Pace::default() }
+        Staged { model, stops, results, pace: Pace::new(bound) }
     }
 
     /// The graph.
@@ -77,9 +86,19 @@ impl Staged {
         &self.model
     }
 
-    /// Whether a run whose inputs have this many elements may be interrupted.
-    pub fn can_be_ended(&self, size: usize) -> bool {
-        !self.stops.is_empty() && !self.pace.is_quick(size)
+    /// Whether a run with these inputs and outputs may be interrupted. The inputs come with the numbers of their dimensions.
+    pub fn can_be_ended<D: Iterator<Item = usize>>(
+        &self,
+        inputs: impl Iterator<Item = (NodeId, D)>,
+        wanted: impl Iterator<Item = NodeId>,
+    ) -> bool {
+        if self.stops.is_empty() {
+            return false;
+        }
+        let mut classifier = self.pace.classifier();
+        inputs.for_each(|(id, dims)| classifier.input(id, dims));
+        wanted.for_each(|id| classifier.wanted(id));
+        !self.pace.is_whole(classifier.class())
     }
 
     /// The results. Between stages the run ends if it is told to.
@@ -92,24 +111,43 @@ impl Staged {
         if self.stops.is_empty() {
             return self.whole(inputs, wanted, conditions.options);
         }
-        let elements = |value: &ValueOrView<'_>| {
-            value.as_view().shape().iter().fold(1, |all: usize, dim| all.saturating_mul(*dim))
-        };
-        let size = inputs.iter().fold(0, |all: usize, (_, value)| all.saturating_add(elements(value)));
-        let stops = self.pace.stops(size);
-        // Each attempt that fails leaves one boundary less.
-        for _ in self.stops.iter().filter(|_| stops != Stops::None) {
-            let (mut times, begun) = (vec![Duration::ZERO; self.stops.len() + 1], Instant::now());
-            if let End::Done(done) = self.in_stages(&inputs, wanted, &stops, conditions, &mut times)? {
-                let is_complete = stops == Stops::All;
-                self.pace.note(size, begun.elapsed(), is_complete.then_some(&times[..]));
-                return Ok(done);
+        let class = self.class(&inputs, wanted);
+        let (stops, bits, mut refused) = (self.pace.stops(class), self.bits(wanted), Vec::new());
+        let attempts = if stops == Stops::None { 0 } else { 1 + RESTARTS_MAX };
+        for _ in 0..attempts {
+            let mut times = vec![Duration::ZERO; self.stops.len() + 1];
+            match self.in_stages(&inputs, wanted, &stops, conditions, &mut refused, &mut times)? {
+                End::Done(done) => {
+                    self.refuse(&refused, bits);
+                    self.pace.note(class, &times, stops == Stops::All);
+                    return Ok(done);
+                }
+                End::Again => {}
+                End::GivenUp => break,
             }
         }
+        conditions.check()?;
         let begun = Instant::now();
         let done = self.whole(inputs, wanted, conditions.options)?;
-        self.pace.note(size, begun.elapsed(), None);
+        self.refuse(&refused, bits);
+        self.pace.note(class, &[begun.elapsed()], false);
         Ok(done)
+    }
+
+    fn class(&self, inputs: &[(NodeId, ValueOrView<'_>)], wanted: &[NodeId]) -> Class {
+        let mut classifier = self.pace.classifier();
+        for (id, value) in inputs {
+            classifier.input(*id, value.as_view().shape().iter().copied());
+        }
+        for id in wanted {
+            classifier.wanted(*id);
+        }
+        classifier.class()
+    }
+
+    /// A run succeeded without these boundaries, so it was no fault of the request that they were of no use for these results.
+    fn refuse(&self, refused: &[usize], bits: OutputBits) {
+        refused.iter().filter_map(|at| self.stops.get(*at)).for_each(|stop| stop.refuse(bits));
     }
 
     fn whole(
@@ -127,40 +165,50 @@ impl Staged {
         wanted: &[NodeId],
         stops: &Stops,
         conditions: &Conditions<'_>,
+        refused: &mut Vec<usize>,
         times: &mut [Duration],
     ) -> Result<End, Fault> {
         let bits = self.bits(wanted);
-        let (mut computed, mut last): (HashMap<NodeId, Value>, Option<&Stop>) = (HashMap::new(), None);
+        let (mut computed, mut last): (HashMap<NodeId, Value>, Option<usize>) = (HashMap::new(), None);
         let is_chosen = |at: &usize| match stops {
             Stops::None => false,
             Stops::All => true,
             Stops::Behind(chosen) => chosen.binary_search(at).is_ok(),
         };
-        let mut begun = Instant::now();
+        // What was refused before the last boundary where a stage ended.
+        let (mut known, mut begun) = (refused.len(), Instant::now());
         for (at, stop) in self.stops.iter().enumerate().filter(|(at, _)| is_chosen(at)) {
-            if stop.is_unusable.load(Ordering::Relaxed) {
+            if refused.contains(&at) || stop.is_refused(bits) {
                 continue;
             }
             let passing: Vec<NodeId> = stop.needed(bits).collect();
             let is_there = |id: &NodeId| computed.contains_key(id) || given.iter().any(|(had, _)| had == id);
             let next: Vec<NodeId> = passing.iter().copied().filter(|id| !is_there(id)).collect();
+            // An input was left out. Whether that is right, the engine knows of a whole run only.
+            if next.iter().any(|id| self.model.input_ids().contains(id)) {
+                return Ok(End::GivenUp);
+            }
             match self.stage(given, &computed, last, bits, &next, conditions)? {
                 Ok(made) => computed.extend(next.into_iter().zip(made)),
                 Err(error) if error.kind() == RunErrorKind::PlanningError => {
-                    stop.is_unusable.store(true, Ordering::Relaxed);
+                    refused.push(at);
                     continue;
                 }
-                Err(error) => return self.refused(last, &error),
+                Err(error) => return begun_wrong(last, &error, refused),
             }
             computed.retain(|id, _| passing.contains(id));
-            last = Some(stop);
+            (last, known) = (Some(at), refused.len());
             times.iter_mut().skip(at).take(1).for_each(|time| *time = begun.elapsed());
             begun = Instant::now();
         }
         let next: Vec<NodeId> = wanted.iter().copied().filter(|id| !computed.contains_key(id)).collect();
         match self.stage(given, &computed, last, bits, &next, conditions)? {
             Ok(made) => computed.extend(next.into_iter().zip(made)),
-            Err(error) => return self.refused(last, &error),
+            Err(error) => {
+                // It may be by this start that the boundaries behind it could not be reached.
+                refused.truncate(known);
+                return begun_wrong(last, &error, refused);
+            }
         }
         times.iter_mut().last().into_iter().for_each(|time| *time = begun.elapsed());
         let results: Option<Vec<Value>> = wanted.iter().map(|id| computed.remove(id)).collect();
@@ -172,7 +220,7 @@ impl Staged {
         &self,
         given: &[(NodeId, ValueOrView<'_>)],
         computed: &HashMap<NodeId, Value>,
-        last: Option<&Stop>,
+        last: Option<usize>,
         bits: OutputBits,
         next: &[NodeId],
         conditions: &Conditions<'_>,
@@ -185,24 +233,11 @@ impl Staged {
             let of_run = given.iter().find(|(known, _)| *known == id).map(|(_, value)| value.as_view());
             Some((id, ValueOrView::View(computed.get(&id).map(Value::as_view).or(of_run)?)))
         };
-        let inputs: Vec<(NodeId, ValueOrView<'_>)> = match last {
+        let inputs: Vec<(NodeId, ValueOrView<'_>)> = match last.and_then(|at| self.stops.get(at)) {
             Some(stop) => stop.needed(bits).filter_map(had).collect(),
             None => given.iter().map(|(id, value)| (*id, ValueOrView::View(value.as_view()))).collect(),
         };
         Ok(self.model.run(inputs, next, Some(conditions.options.clone())))
-    }
-
-    /// A stage failed. If the engine refuses what passed the boundary where the stage began, that is no fault of the request.
-    fn refused(&self, last: Option<&Stop>, error: &RunError) -> Result<End, Fault> {
-        match (last, error.kind()) {
-            (Some(stop), RunErrorKind::PlanningError) => stop.is_unusable.store(true, Ordering::Relaxed),
-            // The graph declares wrong shapes or types for some inner values, and perhaps for all.
-            (Some(_), RunErrorKind::InvalidInput) => {
-                self.stops.iter().for_each(|stop| stop.is_unusable.store(true, Ordering::Relaxed));
-            }
-            _ => return Err(failed(error)),
-        }
-        Ok(End::Unusable)
     }
 
     fn bits(&self, wanted: &[NodeId]) -> OutputBits {
@@ -210,7 +245,35 @@ impl Staged {
     }
 }
 
+/// A stage failed. If the engine refuses what passed the boundary where the stage began, that is no fault of the request.
+fn begun_wrong(last: Option<usize>, error: &RunError, refused: &mut Vec<usize>) -> Result<End, Fault> {
+    match (last, error.kind()) {
+        (Some(at), RunErrorKind::PlanningError) => {
+            refused.push(at);
+            Ok(End::Again)
+        }
+        // The graph declares shapes or types for its inner values that they do not have in this run. They may have them in others.
+        (Some(_), RunErrorKind::InvalidInput) => Ok(End::GivenUp),
+        _ => Err(failed(error)),
+    }
+}
+
 impl Stop {
+    /// Whether it is of no use for these results.
+    fn is_refused(&self, bits: OutputBits) -> bool {
+        // What the engine refuses for some results, it refuses for more.
+        self.refused_for.iter().map(|of| of.load(Ordering::Relaxed)).any(|of| of != 0 && of & !bits == 0)
+    }
+
+    /// It is of no use for these results.
+    fn refuse(&self, bits: OutputBits) {
+        if self.is_refused(bits) {
+            return;
+        }
+        let take = |of: &AtomicU64| of.compare_exchange(0, bits, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        self.refused_for.iter().any(take);
+    }
+
     /// The values that pass it on the way to these results.
     fn needed(&self, bits: OutputBits) -> impl Iterator<Item = NodeId> {
         self.values.iter().filter(move |(_, of)| of & bits != 0).map(|(id, _)| *id)

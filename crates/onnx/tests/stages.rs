@@ -4,7 +4,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nerite_backend::conformance::{ask_cancellable, context};
 use nerite_backend::{Instance, InstanceSpec, LoadContext, Runtime};
@@ -19,6 +19,8 @@ static HEAP: nerite_memory::Heap = nerite_memory::Heap;
 
 /// A matrix of so many rows keeps the engine busy for many seconds.
 const LONG: usize = 1024;
+/// And one of so many for long enough to be ended, and not for so long that a test could not wait for its end.
+const KNOWN: usize = 256;
 
 /// The model `powers`, which multiplies a matrix with itself two hundred times.
 fn powers() -> Box<dyn Instance> {
@@ -65,14 +67,38 @@ fn a_long_run_without_loops_ends_when_its_client_goes() {
         check_answers(&mut *instance, side);
     }
     for _ in 0..2 {
-        let cancel = Cancel::new();
-        std::thread::scope(|scope| {
-            let going = scope.spawn(|| ask(&mut *instance, LONG, &cancel));
-            std::thread::sleep(Duration::from_millis(300));
-            assert!(!going.is_finished(), "it takes longer");
-            cancel.cancel();
-            assert_eq!(going.join().unwrap().unwrap_err().code, Code::Cancelled);
-        });
+        check_ends(&mut *instance, LONG, Duration::from_millis(300));
         check_answers(&mut *instance, 3);
+    }
+}
+
+/// Checks that a run ends early if its client goes after `patience`.
+#[track_caller]
+fn check_ends(instance: &mut dyn Instance, side: usize, patience: Duration) {
+    let cancel = Cancel::new();
+    std::thread::scope(|scope| {
+        let going = scope.spawn(|| ask(&mut *instance, side, &cancel));
+        std::thread::sleep(patience);
+        assert!(!going.is_finished(), "it takes longer");
+        cancel.cancel();
+        assert_eq!(going.join().unwrap().unwrap_err().code, Code::Cancelled);
+    });
+}
+
+/// The first run shows the times of all stages, and the second joins them.
+#[test]
+fn a_run_of_known_length_ends_when_its_client_goes() {
+    let mut instance = powers();
+    for _ in 0..2 {
+        let begun = Instant::now();
+        check_answers(&mut *instance, KNOWN);
+        let patience = begun.elapsed() / 8;
+        let begun = Instant::now();
+        check_ends(&mut *instance, KNOWN, patience);
+        assert!(
+            begun.elapsed() < 4 * patience,
+            "it ended {:?} after its start, and its client went after {patience:?}",
+            begun.elapsed()
+        );
     }
 }
