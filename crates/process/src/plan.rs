@@ -31,11 +31,7 @@ impl Planned {
     /// Memory of the server with tensors of the request, and memory that its outputs had before.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = &Block> {
         let kinds = self.targets.iter().flat_map(|target| target.former.iter().chain([&target.kind]));
-        let of_kind = |kind| match kind {
-            &Kind::Block(ref block) => Some(block),
-            _ => None,
-        };
-        self.inputs.iter().chain(kinds.filter_map(of_kind))
+        self.inputs.iter().chain(kinds.filter_map(Kind::block))
     }
 }
 
@@ -77,6 +73,15 @@ pub(crate) enum Kind {
     Block(Block),
     /// Not known yet. The process will ask.
     Unknown,
+}
+
+impl Kind {
+    fn block(&self) -> Option<&Block> {
+        match self {
+            Kind::Block(block) => Some(block),
+            _ => None,
+        }
+    }
 }
 
 /// The state of building a packet.
