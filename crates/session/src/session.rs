@@ -321,7 +321,12 @@ fn hello_limit(asked: Option<Duration>, in_reserve: bool) -> Option<Duration> {
 /// The next packet, once the memory budgets allow reading it. May be cancelled at any time.
 async fn receive<'r>(socket: &Socket, receiver: &'r mut Receiver, gate: &mut Gate) -> io::Result<Received<'r>> {
     // If the budgets end the session, another future reports that.
-    if gate.open(0).await.is_err() {
+    let opened = tokio::select! {
+        biased;
+        opened = gate.open(0) => opened,
+        () = socket.hung_up() => return Ok(Received::End),
+    };
+    if opened.is_err() {
         return std::future::pending().await;
     }
     let received = socket.receive(receiver).await;

@@ -10,13 +10,15 @@ use nerite_budget::{Account, Charge};
 use nerite_listen::{Connection, Stream};
 use nerite_request::ResponsePermit;
 use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, recv, sendmsg, shutdown, sockopt,
 };
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::time::sleep;
 
-use crate::limits::{DESCRIPTORS_MAX, PACKET_BYTES_MAX, SHORT_BYTES_MAX};
+use crate::limits::{DESCRIPTORS_MAX, HANG_UP_POLL_INTERVAL, PACKET_BYTES_MAX, SHORT_BYTES_MAX};
 use crate::peer::Peer;
 
 /// One message to the client.
@@ -77,6 +79,19 @@ impl Socket {
     pub(crate) async fn receive<'r>(&self, receiver: &'r mut Receiver) -> io::Result<Received<'r>> {
         let len = self.descriptor.async_io(Interest::READABLE, |socket| receiver.receive(socket.as_fd())).await?;
         Ok(receiver.received(len))
+    }
+
+    /// Resolves soon after the client has closed the connection, or has ended, also if there are packets that were not read. A wait for packets would
+    /// end with the first of them.
+    pub(crate) async fn hung_up(&self) {
+        let has_hung_up = || {
+            let mut polled = [PollFd::new(self.descriptor.get_ref(), PollFlags::empty())];
+            let found = poll(&mut polled, Some(&Timespec::default()));
+            found.is_ok() && polled[0].revents().contains(PollFlags::HUP)
+        };
+        while !has_hung_up() {
+            sleep(HANG_UP_POLL_INTERVAL).await;
+        }
     }
 
     /// Sends a whole packet, or nothing.

@@ -1,6 +1,11 @@
 //! Do sessions load models by their requests, and go on meanwhile?
 
+use std::time::Duration;
+
+use nerite_budget::Limits;
+use nerite_budget::limits::STALL_MS;
 use nerite_client::{DataType, Lease, Request, Session};
+use nerite_listen::Gate;
 use nerite_wire::proto::messages as proto;
 use nerite_wire::proto::session::v1;
 use prost::Message as _;
@@ -100,6 +105,27 @@ async fn a_client_that_goes_waits_for_no_model() {
     drop(sessions);
     TestServer::until("the end of the wait", || count(&server) == 0);
     TestServer::until("the end of the sessions", || server.pools.counts().sessions == 0);
+    server.late.let_load();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_goes_waits_for_no_model_also_while_the_budgets_are_used_up() {
+    const BUDGET: usize = 100 << 20;
+    let budgets = Limits::new(0, Some(BUDGET as u64), Some(BUDGET as u64), None);
+    let server = TestServer::on_demand_with(nerite_api::Options { budgets, ..Default::default() });
+    let raw = Raw::welcomed(&server.socket);
+    raw.call(2, Call::Infer(infer("late")));
+    TestServer::until("the wait", || count(&server) == 1);
+    // Another connection holds nearly all, and reads its message alone.
+    let _charge = server.api.account().charge(BUDGET / 100 * 95);
+    let mut gate = Gate::new(server.api.account());
+    gate.open(0).await.unwrap();
+    // After this packet the session may not read.
+    raw.call(3, Call::SessionStatus(v1::SessionStatus {}));
+    assert!(matches!(next(&raw, 3), Answer::SessionReport(_)));
+    drop(raw);
+    let took = TestServer::until("the end of the wait", || count(&server) == 0);
+    assert!(took < Duration::from_millis(STALL_MS / 2), "it took {took:?}");
     server.late.let_load();
 }
 

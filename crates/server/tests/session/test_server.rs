@@ -87,8 +87,13 @@ impl TestServer {
 
     /// As [`TestServer::new`], with models that requests load, and one more, `late`, which is loaded once a test says so.
     pub fn on_demand() -> TestServer {
+        TestServer::on_demand_with(nerite_api::Options::default())
+    }
+
+    /// As [`TestServer::on_demand`], with options.
+    pub fn on_demand_with(options: nerite_api::Options) -> TestServer {
         let limits = LeaseLimits { bytes_max: 64 << 20, session_bytes_max: 16 << 20 };
-        TestServer::started(limits, nerite_api::Options::default(), ControlMode::Demand)
+        TestServer::started(limits, options, ControlMode::Demand)
     }
 
     fn started(limits: LeaseLimits, options: nerite_api::Options, control: ControlMode) -> TestServer {
