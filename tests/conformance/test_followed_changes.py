@@ -138,11 +138,12 @@ def test_a_model_that_writes_to_its_own_directory_does_not_keep_the_server_looki
     put(repository, "scale", 2)
     with launcher.running("restless", *FLAGS, "--log-verbose=1", repository=repository) as server:
         notes = repository / "scale" / "1" / "notes"
+        begun = time.monotonic()
         for number in range(200):
             notes.write_text(str(number))
             time.sleep(0.01)
-        # Each of these loads is one look that found a change.
-        assert server.log_text().count("loading: scale:1") <= 5
+        # Each of these loads is one look that found a change. On a busy machine the writes take longer than 2 s.
+        assert server.log_text().count("loading: scale:1") <= 3 + (time.monotonic() - begun)
         with open_client("http", server) as client:
             assert answer(client) == 2
 

@@ -75,10 +75,16 @@ def is_up(server) -> int:
 def stopped(server):
     """The server does nothing meanwhile, so it does not make anew what is half removed."""
     os.kill(server.pid, signal.SIGSTOP)
+    # A thread that runs on another processor stops a moment later.
+    comes_to(lambda: states_of_threads(server.pid), {"T"})
     try:
         yield
     finally:
         os.kill(server.pid, signal.SIGCONT)
+
+
+def states_of_threads(pid: int) -> set[str]:
+    return {file.read_text().rpartition(")")[2].split()[0] for file in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")}
 
 
 def serves_sessions(server, path) -> None:
