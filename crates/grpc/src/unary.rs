@@ -173,7 +173,7 @@ async fn shared_memory(api: &Api, call: Call, message: Chain) -> Result<Chunks, 
         Call::SystemSharedMemoryRegister => {
             let request: SystemSharedMemoryRegisterRequest = read(message)?;
             let asked = api.clone();
-            api.with_driver(move || {
+            api.change_mappings(api.own_mapped_bytes(), move || {
                 asked.register_system(&request.name, &request.key, request.offset, request.byte_size)
             })
             .await?;
@@ -182,7 +182,7 @@ async fn shared_memory(api: &Api, call: Call, message: Chain) -> Result<Chunks, 
         Call::SystemSharedMemoryUnregister => {
             let request: SystemSharedMemoryUnregisterRequest = read(message)?;
             let asked = api.clone();
-            api.with_driver(move || asked.unregister_system(&request.name)).await?;
+            api.change_mappings(api.own_mapped_bytes(), move || asked.unregister_system(&request.name)).await?;
             framed(&SystemSharedMemoryUnregisterResponse {})
         }
         Call::CudaSharedMemoryStatus => {
@@ -196,7 +196,7 @@ async fn shared_memory(api: &Api, call: Call, message: Chain) -> Result<Chunks, 
         Call::CudaSharedMemoryRegister => {
             let request: CudaSharedMemoryRegisterRequest = read(message)?;
             let asked = api.clone();
-            api.with_driver(move || {
+            api.change_mappings(api.own_mapped_bytes(), move || {
                 asked.register_cuda(&request.name, &request.raw_handle, request.device_id, request.byte_size)
             })
             .await?;
@@ -205,7 +205,7 @@ async fn shared_memory(api: &Api, call: Call, message: Chain) -> Result<Chunks, 
         _ => {
             let request: CudaSharedMemoryUnregisterRequest = read(message)?;
             let asked = api.clone();
-            api.with_driver(move || asked.unregister_cuda(&request.name)).await?;
+            api.change_mappings(api.own_mapped_bytes(), move || asked.unregister_cuda(&request.name)).await?;
             framed(&CudaSharedMemoryUnregisterResponse {})
         }
     }

@@ -53,7 +53,7 @@ impl Session {
             }
             Call::Borrow(borrow) => {
                 let scope = Arc::clone(scope);
-                self.api.with_driver(move || lend(&scope, borrow.byte_size)).await?
+                self.api.change_mappings(0, move || lend(&scope, borrow.byte_size)).await?
             }
             Call::Fetch(fetch) => send_leases(scope, &fetch.names)?,
             Call::Abandon(abandon) => {
@@ -62,13 +62,14 @@ impl Session {
             }
             Call::RegisterSystem(region) => {
                 let v1::RegisterSystem { name, key, offset, byte_size } = region;
-                let scope = Arc::clone(scope);
-                self.api.with_driver(move || scope.register_system(&name, &key, offset, byte_size)).await?;
+                let (scope, mapped) = (Arc::clone(scope), scope.mapped_bytes());
+                let register = move || scope.register_system(&name, &key, offset, byte_size);
+                self.api.change_mappings(mapped, register).await?;
                 CallOutcome::from(Answer::Done(v1::Done {}))
             }
             Call::UnregisterSystem(region) => {
                 let scope = Arc::clone(scope);
-                self.api.with_driver(move || scope.unregister_system(&region.name)).await?;
+                self.api.change_mappings(scope.mapped_bytes(), move || scope.unregister_system(&region.name)).await?;
                 CallOutcome::from(Answer::Done(v1::Done {}))
             }
             Call::SystemStatus(status) => CallOutcome::from(Answer::Regions(regions(scope, &status.name)?)),

@@ -67,13 +67,14 @@ impl Session {
                 };
                 // Without the table's lock: the driver may take long.
                 let (operator, name) = (operator.clone(), region.name.clone());
-                let dropped = self.api.with_driver(move || operator.drop_region(scope.as_deref(), &name)).await?;
+                let dropped =
+                    self.api.change_mappings(u64::MAX, move || operator.drop_region(scope.as_deref(), &name)).await?;
                 self.log_change(&format!("unregistered region '{}' (of session {})", region.name, region.session));
                 Answer::Dropped(dropped.into())
             }
             Call::DropAllRegions(_) => {
                 let operator = operator.clone();
-                let dropped = self.api.with_driver(move || operator.drop_all_regions()).await?;
+                let dropped = self.api.change_mappings(u64::MAX, move || operator.drop_all_regions()).await?;
                 self.log_change(&format!("unregistered all {} common regions", dropped.count));
                 Answer::Dropped(dropped.into())
             }

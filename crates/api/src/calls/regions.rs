@@ -16,6 +16,8 @@ const STATUS_BYTES: usize = 512;
 const STATUS_GROWTH: usize = 13;
 /// Charged for a region beside its name and key: its entries in the tables of names, of mappings and of the guard.
 const REGION_BYTES: usize = 1 << 10;
+/// A client that has no more than this mapped can change its regions on a front thread.
+const QUICK_UNMAP_BYTES_MAX: u64 = 256 << 20;
 /// For less than this no memory is reserved.
 const RESERVED_BYTES_MIN: usize = 1 << 20;
 
@@ -30,13 +32,20 @@ impl Api {
         self.inner.regions.operator().check_gpu(name).map(drop).map_err(of_shm)
     }
 
-    /// Calls `work`, which registers or unregisters memory. On a host with GPUs it runs on a thread that serves no connection: the driver takes more
-    /// than 100 ms for its first context, and longer the more memory it page-locks.
-    pub async fn with_driver<T: Send + 'static>(
+    /// Bytes of address space that the client's registered regions take.
+    pub fn own_mapped_bytes(&self) -> u64 {
+        self.in_own_regions(|regions| Ok(regions.counts().mapped_bytes)).unwrap_or(u64::MAX)
+    }
+
+    /// Calls `work`, which maps or unmaps memory of a client that has `mapped_bytes` mapped. It runs on a thread that serves no connection if it may take
+    /// long: the kernel takes 20 to 30 ms to unmap 1 GiB that was used. On a host with GPUs the driver takes more than 100 ms for its first context, and
+    /// longer the more memory it page-locks.
+    pub async fn change_mappings<T: Send + 'static>(
         &self,
+        mapped_bytes: u64,
         work: impl FnOnce() -> Result<T, Status> + Send + 'static,
     ) -> Result<T, Status> {
-        if self.inner.regions.operator().check_gpu("").is_err() {
+        if mapped_bytes <= QUICK_UNMAP_BYTES_MAX && self.inner.regions.operator().check_gpu("").is_err() {
             return work();
         }
         in_driver(work).await?

@@ -5,6 +5,7 @@ mod compression;
 mod ending;
 mod framing;
 mod infer;
+mod mappings;
 mod peer;
 mod runtimes;
 mod slow;

@@ -20,6 +20,7 @@ use crate::runtimes::{Held, Repeat};
 
 /// A server with the models `echo`, `held` and `repeat`, each from one FP32 vector IN to one OUT.
 pub struct TestServer {
+    pub api: Api,
     pub handle: Handle,
     pub held: Held,
     pub address: Option<std::net::SocketAddr>,
@@ -72,8 +73,8 @@ impl TestServer {
         let api = Api::new(engine(&models, runtimes), Registries::new(true, None), log(), rules);
         let address = listener.address();
         let peers = Peers::new(ConnectionLimits::for_descriptors(1024));
-        let handle = serve(api, options, Rules { peers, times }, vec![listener]).unwrap();
-        TestServer { handle, held, address, _models: models }
+        let handle = serve(api.clone(), options, Rules { peers, times }, vec![listener]).unwrap();
+        TestServer { handle, api, held, address, _models: models }
     }
 
     pub async fn peer(&self) -> Peer {

@@ -22,7 +22,7 @@ pub async fn region(api: &Api, body: Incoming, kind: RegionKind, name: &str, cal
             let region = read_system_register(body.bytes())?;
             let (asked, name) = (api.clone(), name.to_owned());
             let register = move || asked.register_system(&name, &region.key, region.offset, region.byte_size);
-            Ok(api.with_driver(register).await.map(|()| done())?)
+            Ok(api.change_mappings(api.own_mapped_bytes(), register).await.map(|()| done())?)
         }
         RegionKind::Cuda => {
             check_register(api, name, "cuda")?;
@@ -33,7 +33,7 @@ pub async fn region(api: &Api, body: Incoming, kind: RegionKind, name: &str, cal
             let device_id = i64::try_from(region.device_id).unwrap_or(i64::MAX);
             let (asked, name) = (api.clone(), name.to_owned());
             let register = move || asked.register_cuda(&name, &region.raw_handle, device_id, region.byte_size);
-            Ok(api.with_driver(register).await.map(|()| done())?)
+            Ok(api.change_mappings(api.own_mapped_bytes(), register).await.map(|()| done())?)
         }
     }
 }
@@ -52,7 +52,7 @@ async fn without_body(api: &Api, kind: RegionKind, name: &str, call: RegionCall)
                 RegionKind::System => asked.unregister_system(&name),
                 RegionKind::Cuda => asked.unregister_cuda(&name),
             };
-            api.with_driver(unregister).await.map(|()| done())?
+            api.change_mappings(api.own_mapped_bytes(), unregister).await.map(|()| done())?
         }
     })
 }
