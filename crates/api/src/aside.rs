@@ -17,10 +17,10 @@ const WORKERS_MIN: usize = 2;
 static WORKERS: LazyLock<FairSemaphore> =
     LazyLock::new(|| FairSemaphore::new(std::thread::available_parallelism().map_or(1, usize::from).max(WORKERS_MIN)));
 
-/// The calls of a driver that may run at a time. Further ones wait for a permit.
+/// The changes of mappings that may run at a time, with or without a GPU's driver. Further ones wait for a permit.
 const DRIVER_PERMITS: usize = 2;
 
-/// Work for a GPU's driver has permits of its own. A call that page-locks much memory takes seconds, and a broken driver may never return.
+/// Changes of mappings have permits of their own. To unmap or page-lock much memory takes long, and a broken driver of a GPU may never return.
 static DRIVER: LazyLock<FairSemaphore> = LazyLock::new(|| FairSemaphore::new(DRIVER_PERMITS));
 
 /// Names the work in the error for work that panicked.
@@ -39,7 +39,8 @@ pub fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> As
     within(&WORKERS, MESSAGE, work)
 }
 
-/// As [`aside`], for work that asks a GPU's driver about shared memory. It may take long, so it has permits of its own. Peers share them fairly too.
+/// As [`aside`], for work that maps or unmaps much memory, or asks a GPU's driver about it. It may take long, so it has permits of its own. Peers share
+/// them fairly too.
 pub(crate) fn in_driver<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
     within(&DRIVER, MEMORY, work)
 }
