@@ -99,8 +99,12 @@ fn unfinished(what: &str, error: impl std::fmt::Display) -> Status {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Mutex, PoisonError};
 
     use super::*;
+
+    /// Held by each test that takes permits of [`WORKERS`], because they count them.
+    static COUNTS_PERMITS: Mutex<()> = Mutex::new(());
 
     static NOW: AtomicUsize = AtomicUsize::new(0);
     static MOST: AtomicUsize = AtomicUsize::new(0);
@@ -108,6 +112,7 @@ mod tests {
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the work of the test takes a while")]
     fn all_work_is_done_and_no_more_at_a_time_than_there_are_permits() {
+        let _alone = COUNTS_PERMITS.lock().unwrap_or_else(PoisonError::into_inner);
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers");
         runtime.block_on(async {
             let places = WORKERS.available();
@@ -159,6 +164,7 @@ mod tests {
 
     #[test]
     fn calls_of_a_driver_that_never_return_leave_large_messages_their_permits() {
+        let _alone = COUNTS_PERMITS.lock().unwrap_or_else(PoisonError::into_inner);
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers");
         runtime.block_on(async {
             let mut calls = Vec::new();
