@@ -172,17 +172,15 @@ async fn shared_memory(api: &Api, call: Call, message: Chain) -> Result<Chunks, 
         }
         Call::SystemSharedMemoryRegister => {
             let request: SystemSharedMemoryRegisterRequest = read(message)?;
-            let asked = api.clone();
-            api.change_mappings(api.own_mapped_bytes(), move || {
-                asked.register_system(&request.name, &request.key, request.offset, request.byte_size)
+            api.change_own_regions(move |api| {
+                api.register_system(&request.name, &request.key, request.offset, request.byte_size)
             })
             .await?;
             framed(&SystemSharedMemoryRegisterResponse {})
         }
         Call::SystemSharedMemoryUnregister => {
             let request: SystemSharedMemoryUnregisterRequest = read(message)?;
-            let asked = api.clone();
-            api.change_mappings(api.own_mapped_bytes(), move || asked.unregister_system(&request.name)).await?;
+            api.change_own_regions(move |api| api.unregister_system(&request.name)).await?;
             framed(&SystemSharedMemoryUnregisterResponse {})
         }
         Call::CudaSharedMemoryStatus => {
@@ -195,17 +193,15 @@ async fn shared_memory(api: &Api, call: Call, message: Chain) -> Result<Chunks, 
         }
         Call::CudaSharedMemoryRegister => {
             let request: CudaSharedMemoryRegisterRequest = read(message)?;
-            let asked = api.clone();
-            api.change_mappings(api.own_mapped_bytes(), move || {
-                asked.register_cuda(&request.name, &request.raw_handle, request.device_id, request.byte_size)
+            api.change_own_regions(move |api| {
+                api.register_cuda(&request.name, &request.raw_handle, request.device_id, request.byte_size)
             })
             .await?;
             framed(&CudaSharedMemoryRegisterResponse {})
         }
         _ => {
             let request: CudaSharedMemoryUnregisterRequest = read(message)?;
-            let asked = api.clone();
-            api.change_mappings(api.own_mapped_bytes(), move || asked.unregister_cuda(&request.name)).await?;
+            api.change_own_regions(move |api| api.unregister_cuda(&request.name)).await?;
             framed(&CudaSharedMemoryUnregisterResponse {})
         }
     }

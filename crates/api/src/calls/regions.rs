@@ -32,9 +32,14 @@ impl Api {
         self.inner.regions.operator().check_gpu(name).map(drop).map_err(of_shm)
     }
 
-    /// Bytes of address space that the client's registered regions take.
-    pub fn own_mapped_bytes(&self) -> u64 {
-        self.in_own_regions(|regions| Ok(regions.counts().mapped_bytes)).unwrap_or(u64::MAX)
+    /// Calls `work`, which registers or unregisters regions of this client, as [`Api::change_mappings`] does.
+    pub async fn change_own_regions<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Api) -> Result<T, Status> + Send + 'static,
+    ) -> Result<T, Status> {
+        let mapped = self.in_own_regions(|regions| Ok(regions.counts().mapped_bytes)).unwrap_or(u64::MAX);
+        let asked = self.clone();
+        self.change_mappings(mapped, move || work(&asked)).await
     }
 
     /// Calls `work`, which maps or unmaps memory of a client that has `mapped_bytes` mapped. It runs on a thread that serves no connection if it may take

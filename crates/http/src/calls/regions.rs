@@ -20,9 +20,9 @@ pub async fn region(api: &Api, body: Incoming, kind: RegionKind, name: &str, cal
             check_register(api, name, "system")?;
             let body = read_control_body(api, body).await?;
             let region = read_system_register(body.bytes())?;
-            let (asked, name) = (api.clone(), name.to_owned());
-            let register = move || asked.register_system(&name, &region.key, region.offset, region.byte_size);
-            Ok(api.change_mappings(api.own_mapped_bytes(), register).await.map(|()| done())?)
+            let name = name.to_owned();
+            let register = move |api: &Api| api.register_system(&name, &region.key, region.offset, region.byte_size);
+            Ok(api.change_own_regions(register).await.map(|()| done())?)
         }
         RegionKind::Cuda => {
             check_register(api, name, "cuda")?;
@@ -31,9 +31,9 @@ pub async fn region(api: &Api, body: Incoming, kind: RegionKind, name: &str, cal
             let region = read_cuda_register(body.bytes())?;
             // A number that no device can have is refused like an unknown device.
             let device_id = i64::try_from(region.device_id).unwrap_or(i64::MAX);
-            let (asked, name) = (api.clone(), name.to_owned());
-            let register = move || asked.register_cuda(&name, &region.raw_handle, device_id, region.byte_size);
-            Ok(api.change_mappings(api.own_mapped_bytes(), register).await.map(|()| done())?)
+            let name = name.to_owned();
+            let register = move |api: &Api| api.register_cuda(&name, &region.raw_handle, device_id, region.byte_size);
+            Ok(api.change_own_regions(register).await.map(|()| done())?)
         }
     }
 }
@@ -47,12 +47,12 @@ async fn without_body(api: &Api, kind: RegionKind, name: &str, call: RegionCall)
         }
         (kind, RegionCall::Status) => json(status(api, kind, name)?),
         (kind, _) => {
-            let (asked, name) = (api.clone(), name.to_owned());
-            let unregister = move || match kind {
-                RegionKind::System => asked.unregister_system(&name),
-                RegionKind::Cuda => asked.unregister_cuda(&name),
+            let name = name.to_owned();
+            let unregister = move |api: &Api| match kind {
+                RegionKind::System => api.unregister_system(&name),
+                RegionKind::Cuda => api.unregister_cuda(&name),
             };
-            api.change_mappings(api.own_mapped_bytes(), unregister).await.map(|()| done())?
+            api.change_own_regions(unregister).await.map(|()| done())?
         }
     })
 }
