@@ -10,7 +10,6 @@ import json
 import os
 import pathlib
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +19,7 @@ import pytest
 from frames import message
 from strangers import call_headers, data, hello
 from users import as_user
-from witness import comes_to
+from witness import comes_to, stopped
 
 SIZE = 64
 IPV6 = socket.has_dualstack_ipv6()
@@ -407,13 +406,10 @@ def test_a_client_that_hides_has_only_what_is_open_to_all(open_server, protocol,
         """The lines of the log about such calls, of clients without a user."""
         return [line for line in server.log_text().splitlines() if "call=shared-memory" in line and 'peer="user' not in line]
 
-    before, asked = len(of_hidden()), []
+    before = len(of_hidden())
     with an_object("roots", 0, 0o600, 1.0) as (roots, _), an_object("open", 0, 0o666, 2.0) as (everybodys, _):
-        os.kill(server.pid, signal.SIGSTOP)
-        try:
+        with stopped(server):
             asked = as_user(BOB, lambda: [ask("roots", roots), ask("open", everybodys)])
-        finally:
-            os.kill(server.pid, signal.SIGCONT)
         comes_to(lambda: len(of_hidden()), before + 2)
         assert names(server.http) == ["open"], of_hidden()
         assert all('peer="an unidentified client of this host"' in line for line in of_hidden()[before:]), of_hidden()

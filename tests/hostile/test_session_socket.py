@@ -8,7 +8,6 @@ import contextlib
 import os
 import pathlib
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import pytest
 import servers
 from clients import fp32, open_client
 from packets import open_session, peer_pid
-from witness import comes_to
+from witness import comes_to, stopped
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NOBODY = 65534
@@ -69,22 +68,6 @@ def metric(server, name: str) -> int:
 
 def is_up(server) -> int:
     return metric(server, "nerite_session_socket_up")
-
-
-@contextlib.contextmanager
-def stopped(server):
-    """The server does nothing meanwhile, so it does not make anew what is half removed."""
-    os.kill(server.pid, signal.SIGSTOP)
-    # A thread that runs on another processor stops a moment later.
-    comes_to(lambda: states_of_threads(server.pid), {"T"})
-    try:
-        yield
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
-
-
-def states_of_threads(pid: int) -> set[str]:
-    return {file.read_text().rpartition(")")[2].split()[0] for file in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")}
 
 
 def serves_sessions(server, path) -> None:

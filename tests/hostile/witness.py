@@ -5,6 +5,7 @@ import itertools
 import os
 import pathlib
 import random
+import signal
 import struct
 import threading
 import time
@@ -218,6 +219,22 @@ def comes_to(look, expected) -> None:
     while (found := look()) != expected and time.monotonic() < deadline:
         time.sleep(0.05)
     assert found == expected
+
+
+@contextlib.contextmanager
+def stopped(server):
+    """The server does nothing meanwhile."""
+    os.kill(server.pid, signal.SIGSTOP)
+    # A thread that runs on another processor stops a moment later.
+    comes_to(lambda: states_of_threads(server.pid), {"T"})
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def states_of_threads(pid: int) -> set[str]:
+    return {file.read_text().rpartition(")")[2].split()[0] for file in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")}
 
 
 def times(count: int, happened):

@@ -23,10 +23,14 @@ class Hands:
 
     def open(self, path: str) -> None:
         """As one who comes for the first time."""
-        self.driver.get("about:blank")
-        self.driver.get_log("browser")
+        self.leave()
         self.driver.get(f"http://{self.server.metrics}{path}")
         self.until(lambda: self.text("#status") == "live", "the page is live")
+
+    def leave(self) -> None:
+        """Leaves the page of an earlier test, which complains of its server's end, and drops those complaints."""
+        self.driver.get("about:blank")
+        self.driver.get_log("browser")
 
     def resize(self, width: int, height: int) -> None:
         """The window's inside, as on a device of that size: a window of the system has a least width."""

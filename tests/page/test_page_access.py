@@ -60,6 +60,7 @@ def buttons(hands: Hands) -> set[str]:
 
 def test_a_token_is_entered_by_click_and_decides_which_buttons_there_are(guarded, browser, pictures):
     hands = Hands(browser, guarded, pictures)
+    hands.leave()
     hands.resize(1280, 900)
     with believing(browser):
         browser.get(guarded.page)
