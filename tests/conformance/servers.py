@@ -1,6 +1,7 @@
 """How does a server under test get started and stopped?"""
 
 import contextlib
+import functools
 import os
 import pathlib
 import random
@@ -13,12 +14,24 @@ import urllib.request
 from dataclasses import dataclass, field
 
 import onnxruntime
+import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 START_LIMIT_S = 240
 STOP_LIMIT_S = 40
 PORT_MIN = 10_000
 TRIES = 3
+
+
+@functools.cache
+def development_build() -> pathlib.Path:
+    """The folder of the development build, with its libraries and examples. What is not built yet is compiled."""
+    if shutil.which("cargo") is None:
+        pytest.skip("cargo is not here, which compiles what this test needs")
+    # The same packages as in the Rust tests. Then cargo chooses the same features, and compiles no crate a second time.
+    command = ["cargo", "build", "--quiet", "--locked", "--workspace", "--lib", "--tests", "--examples"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    return ROOT / "target" / "debug"
 
 
 @dataclass

@@ -1,23 +1,19 @@
 """Is our gRPC schema the one the real clients were built from?
 
-Needs no server: compares the descriptors inside `tritonclient` with those of the crate `wire`
-(`cargo run -p nerite-wire --example dump_descriptors`, which the test runs where the file is missing).
+Needs no server: compares the descriptors inside `tritonclient` with those of the crate `wire`, which its example `dump_descriptors` writes.
 """
 
-import pathlib
 import subprocess
 
 import pytest
 from google.protobuf import descriptor_pb2
+from servers import ROOT, development_build
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 DUMP = ROOT / "target" / "descriptors.bin"
 
 
 def ours() -> descriptor_pb2.FileDescriptorSet:
-    if not DUMP.exists():
-        command = ["cargo", "run", "-q", "-p", "nerite-wire", "--example", "dump_descriptors"]
-        subprocess.run(command, cwd=ROOT, check=True)
+    subprocess.run([development_build() / "examples" / "dump_descriptors"], cwd=ROOT, check=True)
     return descriptor_pb2.FileDescriptorSet.FromString(DUMP.read_bytes())
 
 

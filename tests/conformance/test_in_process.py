@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 
@@ -15,10 +14,8 @@ from compiled_setup import compiled, put
 from python_catalogue import parameters, python, tensors
 from python_catalogue import put as put_python
 from python_setup import kernel_refuses
-from servers import ROOT, nerite_binary
+from servers import ROOT, development_build, nerite_binary
 
-# The same features as in the Rust tests, so that nothing is compiled twice.
-BUILD = ["cargo", "build", "--quiet", "--locked", "-p", "nerite-inprocess"]
 PROGRAM = ROOT / "tests" / "programs" / "in_process.c"
 FLAGS = ["-O1", "-Wall", "-Wextra", "-Werror"]
 # What a call that may fail gives.
@@ -57,16 +54,9 @@ class Program:
 
 
 def own_library() -> pathlib.Path:
-    """NERITE_LIBRARY, or else the development build, which is built here only if it is older than its sources."""
-    if named := os.environ.get("NERITE_LIBRARY"):
-        return pathlib.Path(named).resolve()
-    if shutil.which("cargo") is None:
-        pytest.skip("cargo is not here, which builds the library; NERITE_LIBRARY names one that is built")
-    library = ROOT / "target" / "debug" / "libtritonserver.so"
-    sources = [ROOT / "Cargo.lock", *(ROOT / "crates").rglob("*.rs")]
-    if not library.exists() or library.stat().st_mtime < max(source.stat().st_mtime for source in sources):
-        subprocess.run(BUILD, cwd=ROOT, check=True)
-    return library
+    """NERITE_LIBRARY, or else the development build."""
+    named = os.environ.get("NERITE_LIBRARY")
+    return pathlib.Path(named).resolve() if named else development_build() / "libtritonserver.so"
 
 
 @pytest.fixture(scope="module")

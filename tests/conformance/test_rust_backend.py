@@ -1,16 +1,14 @@
 """Does a backend in Rust, made with nerite-backend-sdk, answer here as it does in Triton, from the same library?"""
 
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
 from clients import Asked, Given, fp32, http_call, open_client, refuses, text
 from compiled_setup import errors
 from regions import registered
-from servers import ROOT, nerite_binary
+from servers import development_build, nerite_binary
 
-BUILD = ["cargo", "build", "--quiet", "--locked", "-p", "nerite-example-rust-backend"]
 TENSOR = '{ name: "%s" data_type: TYPE_%s dims: [ -1 ] }'
 SIZE = 1 << 20
 
@@ -27,12 +25,9 @@ def put(repository, name: str, datatype: str = "FP32", pairs: int = 2, parameter
 
 
 def build(backends) -> None:
-    if shutil.which("cargo") is None:
-        pytest.skip("cargo is not here, which builds the backend")
-    subprocess.run(BUILD, cwd=ROOT, check=True)
     library = backends / "rust_identity" / "libtriton_rust_identity.so"
     library.parent.mkdir(parents=True)
-    shutil.copy(ROOT / "target" / "debug" / library.name, library)
+    shutil.copy(development_build() / library.name, library)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import subprocess
 import sys
 
 import pytest
+from servers import development_build
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -34,8 +35,7 @@ def library(tmp_path_factory) -> pathlib.Path:
     if given := os.environ.get("NERITE_GUARD_LIBRARY"):
         return pathlib.Path(given)
     path = tmp_path_factory.mktemp("guard") / "guard.so"
-    command = ["cargo", "run", "--quiet", "--locked", "-p", "nerite-python", "--example", "guard_library", "--", path]
-    subprocess.run(command, cwd=ROOT, check=True)
+    subprocess.run([development_build() / "examples" / "guard_library", path], cwd=ROOT, check=True)
     return path
 
 

@@ -19,8 +19,10 @@ fn step(about: &'static str, words: &'static str) -> Step {
 // Commands of several suites. The environment comes first, because it installs the ONNX Runtime for the Rust tests too.
 const ENVIRONMENT: (&str, &str) = ("the Python environment of the tests", "python3 tests/setup_venv.py");
 const RUST_TESTS: (&str, &str) = ("Rust tests", "cargo test --workspace --locked");
-// Some of the tests run programs in C with it.
-const LIBRARY: (&str, &str) = ("the library for programs", "cargo build -p nerite-inprocess --locked");
+// The tests of the server use them too. These are the packages and targets of the Rust tests. Then cargo chooses the same features, and compiles no crate
+// a second time.
+const LIBRARIES: (&str, &str) =
+    ("the libraries for programs and backends", "cargo build --workspace --lib --tests --examples --locked");
 const RELEASE: (&str, &str) = ("the server as users get it", "cargo build --release --locked");
 
 /// Some tests of each area of the server: two minutes once the server is built.
@@ -34,13 +36,13 @@ pub fn test_quick() -> Vec<Step> {
 pub fn test_full() -> Vec<Step> {
     let clients = "the server against its clients, the full suite";
     let pytest = ".venv/bin/python -m pytest tests/ --suite full -n 2 --dist loadfile";
-    [ENVIRONMENT, RUST_TESTS, LIBRARY, RELEASE, (clients, pytest)].map(|(about, words)| step(about, words)).into()
+    [ENVIRONMENT, RUST_TESTS, LIBRARIES, RELEASE, (clients, pytest)].map(|(about, words)| step(about, words)).into()
 }
 
 /// All tests: what the README names.
 pub fn test() -> Vec<Step> {
-    let [environment, rust, library, release] =
-        [ENVIRONMENT, RUST_TESTS, LIBRARY, RELEASE].map(|(about, words)| step(about, words));
+    let [environment, rust, libraries, release] =
+        [ENVIRONMENT, RUST_TESTS, LIBRARIES, RELEASE].map(|(about, words)| step(about, words));
     vec![
         environment,
         rust,
@@ -49,7 +51,7 @@ pub fn test() -> Vec<Step> {
             "shared memory in many orders of threads",
             "cargo test --locked --manifest-path tests/interleavings/Cargo.toml --target-dir target/interleavings",
         ),
-        library,
+        libraries,
         release,
         step("the server against its clients", ".venv/bin/python -m pytest tests/ -n 3 --dist loadfile --durations=40"),
         step("the Python package", ".venv/bin/python -m pytest python/tests -n 2 --dist loadfile"),
