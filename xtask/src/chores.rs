@@ -46,7 +46,6 @@ pub fn test() -> Vec<Step> {
     vec![
         environment,
         rust,
-        step("what the client has behind features", "cargo test -p nerite-client --all-features --locked"),
         step(
             "shared memory in many orders of threads",
             "cargo test --locked --manifest-path tests/interleavings/Cargo.toml --target-dir target/interleavings",
@@ -65,10 +64,6 @@ pub fn ci() -> Vec<Step> {
         step("house style", "xtask tidy"),
         step("sources and licences of all packages", "xtask deny"),
         step("lints", "cargo clippy --workspace --all-targets --locked -- -D warnings"),
-        step(
-            "lints of what the client has behind features",
-            "cargo clippy -p nerite-client --all-targets --all-features --locked -- -D warnings",
-        ),
     ];
     steps.push(step(
         "the reference of the Rust client",
