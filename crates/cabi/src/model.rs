@@ -161,7 +161,7 @@ impl Drop for InitializedModel {
     fn drop(&mut self) {
         let (owner, asked) = (&self.loaded.object.owner, &self.object.asked);
         let model = self.object.name.to_string_lossy();
-        let left = asked.flights.wait(RELEASE_PATIENCE);
+        let left = asked.inferences.wait(RELEASE_PATIENCE);
         if left > 0 {
             log::error!(
                 "backend '{owner}': {left} requests that model '{model}' made of other models are not over {} s after its own: their answers \

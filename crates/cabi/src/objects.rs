@@ -6,7 +6,7 @@ mod attributes;
 mod backend;
 mod callbacks;
 mod error;
-mod flight;
+mod inference;
 mod inference_request;
 mod inference_response;
 mod instance;
@@ -36,7 +36,7 @@ pub use callbacks::{
     TensorActivityFn, TraceReleaseFn,
 };
 pub use error::{ErrorObject, code_number, code_of};
-pub use flight::fly;
+pub use inference::start_inference;
 pub use inference_request::{InferenceRequest, Respond};
 pub use inference_response::{InferenceResponse, OutputAllocations, ReturnedOutput};
 pub use instance::InstanceObject;

@@ -45,7 +45,7 @@ exports! {
 
     "TRITONSERVER_InferenceRequestDelete" = request_delete(request: Request) {
         if !request.is_null() {
-            request.get()?.check_landed()?;
+            request.get()?.check_not_in_flight()?;
             request.take()?;
         }
     }
@@ -106,7 +106,7 @@ exports! {
     }
 
     "TRITONSERVER_InferenceRequestCancel" = cancel(request: Request) {
-        request.get()?.cancel_flight();
+        request.get()?.cancel_inference();
     }
 
     "TRITONSERVER_InferenceRequestIsCancelled" = is_cancelled(request: Request, is_cancelled: Out<bool>) {

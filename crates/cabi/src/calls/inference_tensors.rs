@@ -7,7 +7,7 @@ use crate::abi::{List, Opaque, Text};
 use crate::fault::Fault;
 use crate::limits::{INPUTS_MAX, OUTPUTS_MAX};
 use crate::objects::Kept;
-use crate::objects::{AskedInput, BufferAttributes, InferenceRequest, ServerObject, TraceObject, fly};
+use crate::objects::{AskedInput, BufferAttributes, InferenceRequest, ServerObject, TraceObject, start_inference};
 use crate::table::Handle;
 
 type Request = Handle<InferenceRequest>;
@@ -105,12 +105,12 @@ exports! {
 
     "TRITONSERVER_ServerInferAsync" = infer_async(server: Handle<ServerObject>, request: Request, trace: Handle<TraceObject>) {
         let server = server.get()?;
-        let mut traced = if trace.is_null() { None } else { Some(trace.take_off(&server)?) };
-        let flown = fly(request, &mut traced);
+        let mut traced = if trace.is_null() { None } else { Some(trace.take_trace(&server)?) };
+        let started = start_inference(request, &mut traced);
         // As in Triton, the trace of a refused request stays with the caller that made it.
         if let (Some(kept), Ok(trace)) = (traced, trace.get()) {
             trace.put_back(kept);
         }
-        flown?;
+        started?;
     }
 }

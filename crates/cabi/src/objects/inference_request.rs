@@ -25,12 +25,12 @@ pub struct InferenceRequest {
     /// Whether classes of the model's outputs have labels.
     pub has_labels: bool,
     asked: Mutex<Asked>,
-    /// The flag of its last flight.
+    /// The flag of its last inference.
     cancel: Mutex<Cancel>,
-    /// The number of its last flight.
-    last_flight: AtomicU64,
-    /// The number of its present flight, while it is the server's. 0 while it is the backend's.
-    flight: AtomicU64,
+    /// The number of its last inference.
+    last_inference: AtomicU64,
+    /// The number of its present inference, while it is the server's. 0 while it is the backend's.
+    inference: AtomicU64,
     _held: Counted,
 }
 
@@ -83,8 +83,8 @@ impl InferenceRequest {
             has_labels,
             asked: Mutex::default(),
             cancel: Mutex::default(),
-            last_flight: AtomicU64::new(0),
-            flight: AtomicU64::new(0),
+            last_inference: AtomicU64::new(0),
+            inference: AtomicU64::new(0),
             _held: held,
         }
     }
@@ -94,14 +94,14 @@ impl InferenceRequest {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The flag of its last flight.
+    /// The flag of its last inference.
     pub fn cancel(&self) -> Cancel {
         self.cancel.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Cancels its last flight. If the flight waits, it is answered on another thread, because the backend's functions
-    /// may take a lock that the caller holds.
-    pub fn cancel_flight(&self) {
+    /// Cancels its last inference. If the inference waits, it is answered on another thread, because the backend's
+    /// functions may take a lock that the caller holds.
+    pub fn cancel_inference(&self) {
         let Some(tell) = self.cancel().begin_cancel() else { return };
         if let Err(error) = std::thread::Builder::new().name("nerite-cancel".to_owned()).spawn(tell) {
             log::warn!(
@@ -111,10 +111,11 @@ impl InferenceRequest {
         }
     }
 
-    /// Records that it is the server's from now on; an error if it is already. Returns the flight's number and flag.
-    pub fn take_off(&self) -> Result<(u64, Cancel), Fault> {
-        let number = self.last_flight.fetch_add(1, Ordering::Relaxed) + 1;
-        if self.flight.compare_exchange(0, number, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+    /// Records that it is the server's from now on; an error if it is already. Returns the number and the flag of the
+    /// inference.
+    pub fn begin_inference(&self) -> Result<(u64, Cancel), Fault> {
+        let number = self.last_inference.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.inference.compare_exchange(0, number, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return Err(self.in_flight());
         }
         let new = Cancel::new();
@@ -122,15 +123,15 @@ impl InferenceRequest {
         Ok((number, new))
     }
 
-    /// Records that it is the backend's again, if it is on this flight. Memory of a refused flight may still be in use
-    /// when the next flight has begun.
-    pub fn land(&self, flight: u64) {
-        let _ = self.flight.compare_exchange(flight, 0, Ordering::AcqRel, Ordering::Relaxed);
+    /// Records that it is the backend's again, if `inference` is its present one. Memory of a refused inference may
+    /// still be in use when the next inference has begun.
+    pub fn end_inference(&self, inference: u64) {
+        let _ = self.inference.compare_exchange(inference, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// Refuses if it is the server's.
-    pub fn check_landed(&self) -> Result<(), Fault> {
-        if self.flight.load(Ordering::Acquire) != 0 { Err(self.in_flight()) } else { Ok(()) }
+    pub fn check_not_in_flight(&self) -> Result<(), Fault> {
+        if self.inference.load(Ordering::Acquire) != 0 { Err(self.in_flight()) } else { Ok(()) }
     }
 
     fn in_flight(&self) -> Fault {
@@ -227,25 +228,27 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_flight_does_not_land_the_next_one() {
+    fn the_end_of_an_inference_does_not_end_the_next_one() {
         let request = request();
-        let (refused, _) = request.take_off().unwrap();
-        assert!(request.check_landed().is_err() && request.take_off().is_err());
-        request.land(refused);
-        assert!(request.check_landed().is_ok());
-        let (next, _) = request.take_off().unwrap();
-        request.land(refused);
-        assert!(request.check_landed().is_err(), "it is the server's");
-        request.land(next);
-        assert!(request.check_landed().is_ok());
+        let (refused, _) = request.begin_inference().unwrap();
+        assert!(request.check_not_in_flight().is_err() && request.begin_inference().is_err());
+        request.end_inference(refused);
+        assert!(request.check_not_in_flight().is_ok());
+        let (next, _) = request.begin_inference().unwrap();
+        request.end_inference(refused);
+        assert!(request.check_not_in_flight().is_err(), "it is the server's");
+        request.end_inference(next);
+        assert!(request.check_not_in_flight().is_ok());
     }
 
     #[test]
-    fn a_cancelled_flight_is_not_answered_by_the_thread_that_cancels_it() {
+    fn a_cancelled_inference_is_not_answered_by_the_thread_that_cancels_it() {
         let request = request();
         let (to, told) = std::sync::mpsc::channel();
-        assert!(request.take_off().unwrap().1.on_cancelled(move || to.send(std::thread::current().id()).unwrap()));
-        request.cancel_flight();
+        assert!(
+            request.begin_inference().unwrap().1.on_cancelled(move || to.send(std::thread::current().id()).unwrap())
+        );
+        request.cancel_inference();
         assert!(request.cancel().is_cancelled());
         assert_ne!(told.recv().unwrap(), std::thread::current().id());
     }

@@ -150,7 +150,7 @@ pub struct ServerObject {
     /// What the server reports to its backends.
     reports: Option<LateReports>,
     /// Its requests that are the server's at present.
-    pub flights: Arc<Outstanding>,
+    pub inferences: Arc<Outstanding>,
     /// Its requests and responses that it has not deleted.
     pub held: Arc<Outstanding>,
     /// `Some` for the program that made the server. A model has only the server's models.
@@ -162,8 +162,8 @@ object!(ServerObject, 8, "server");
 impl ServerObject {
     /// The models of this server, for one whose backend is called `owner`.
     pub fn new(owner: &Arc<str>, models: Models, reports: Option<LateReports>) -> ServerObject {
-        let (flights, held) = (Arc::default(), Arc::default());
-        ServerObject { owner: Arc::clone(owner), models, reports, flights, held, program: None }
+        let (inferences, held) = (Arc::default(), Arc::default());
+        ServerObject { owner: Arc::clone(owner), models, reports, inferences, held, program: None }
     }
 
     /// The server object for the program that made the server.

@@ -214,8 +214,8 @@ mod tests {
 
     #[test]
     fn a_trace_counts_until_it_is_released_also_if_a_request_with_one_below_it_is_refused() {
-        let flights = Arc::<Outstanding>::default();
-        let left = || flights.wait(Duration::ZERO);
+        let inferences = Arc::<Outstanding>::default();
+        let left = || inferences.wait(Duration::ZERO);
         let functions = TraceFunctions {
             owner: "b".into(),
             activity: None,
@@ -226,7 +226,7 @@ mod tests {
         let levels = TraceLevels { timestamps: true, tensors: false };
         let above = RequestTrace::observed(levels, 0, |made| Box::new(Observer::new(Arc::new(functions), made)));
         let count = |trace: &RequestTrace| {
-            Observer::of(trace).and_then(|observer| observer.count(Some(Arc::new(flights.add()))))
+            Observer::of(trace).and_then(|observer| observer.count(Some(Arc::new(inferences.add()))))
         };
         assert!(count(&above).is_none());
         let below = above.child();

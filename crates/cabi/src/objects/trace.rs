@@ -137,7 +137,7 @@ impl Told {
 
 impl Handle<TraceObject> {
     /// The trace, which is the server's from now on.
-    pub fn take_off(self, server: &ServerObject) -> Result<Arc<RequestTrace>, Fault> {
+    pub fn take_trace(self, server: &ServerObject) -> Result<Arc<RequestTrace>, Fault> {
         let object = self.get()?;
         let Traced::ByFunctions(told) = &object.traced else { return self.take()?.traced() };
         server.check_in_server("a trace of TRITONSERVER_InferenceTraceNew")?;

@@ -25,7 +25,7 @@ const COMPLETE_FINAL: u32 = 1;
 const RELEASE_ALL: u32 = 1;
 
 /// A request while it is the server's. The memory of its inputs and its reply keep it.
-struct Flight {
+struct Inference {
     request: Arc<InferenceRequest>,
     handle: Handle<InferenceRequest>,
     number: u64,
@@ -48,7 +48,7 @@ enum Submission {
 }
 
 /// The reply of the request.
-struct FlightReply {
+struct InferenceReply {
     places: OutputAllocations,
     respond: Respond,
     id: CString,
@@ -57,23 +57,23 @@ struct FlightReply {
     /// The data of inputs for instances of one host policy each.
     of_policies: Vec<PolicyData>,
     // Dropped last: the request is returned after the last response.
-    flight: Arc<Flight>,
+    inference: Arc<Inference>,
 }
 
 /// Sends the request to its model, with its trace. After an error, neither was accepted, and both stay the backend's.
-pub fn fly(handle: Handle<InferenceRequest>, traced: &mut Option<Arc<RequestTrace>>) -> Result<(), Fault> {
+pub fn start_inference(handle: Handle<InferenceRequest>, traced: &mut Option<Arc<RequestTrace>>) -> Result<(), Fault> {
     check_not_asking("ask another model")?;
     let request = handle.get()?;
     let models = request.server.models("TRITONSERVER_ServerInferAsync")?;
-    let (number, cancel) = request.take_off()?;
-    let flight = Arc::new(Flight {
+    let (number, cancel) = request.begin_inference()?;
+    let inference = Arc::new(Inference {
         handle,
         number,
         is_refused: AtomicBool::new(true),
-        _counted: request.server.flights.add(),
+        _counted: request.server.inferences.add(),
         request: Arc::clone(&request),
     });
-    let keep: Arc<dyn Keep> = Arc::clone(&flight) as _;
+    let keep: Arc<dyn Keep> = Arc::clone(&inference) as _;
     let submission = Arc::new(Mutex::new(Submission::Waits));
     let asked = request.asked();
     let Some(respond) = asked.respond.clone() else {
@@ -88,16 +88,16 @@ pub fn fly(handle: Handle<InferenceRequest>, traced: &mut Option<Arc<RequestTrac
     let counted_before = traced
         .as_deref()
         .and_then(Observer::of)
-        .and_then(|observer| observer.count(Some(Arc::new(request.server.flights.add()))));
+        .and_then(|observer| observer.count(Some(Arc::new(request.server.inferences.add()))));
     let trace = traced.take();
-    let reply = FlightReply {
+    let reply = InferenceReply {
         places: OutputAllocations::new(respond.allocating.clone()),
         respond,
         id: asked.id.clone(),
         of_policies,
         submission: Arc::clone(&submission),
         trace,
-        flight,
+        inference,
     };
     let wanted = asked.wanted.iter().map(|name| Wanted { name: name.as_str().into(), slot: None }).collect();
     let request_now = Request {
@@ -123,25 +123,25 @@ pub fn fly(handle: Handle<InferenceRequest>, traced: &mut Option<Arc<RequestTrac
             }
             *traced = trace;
             // The backend may delete it or send it again at once, even if the memory of its inputs is still in use.
-            request.land(number);
+            request.end_inference(number);
             Err(status.into())
         }
         Submission::Waits | Submission::Over => Ok(()),
     }
 }
 
-impl Flight {
+impl Inference {
     /// Records that the request is the server's.
     fn accept(&self) {
         self.is_refused.store(false, Ordering::Release);
     }
 }
 
-impl Keep for Flight {}
+impl Keep for Inference {}
 
-impl Drop for Flight {
+impl Drop for Inference {
     fn drop(&mut self) {
-        self.request.land(self.number);
+        self.request.end_inference(self.number);
         let release = self.request.asked().release;
         if let (false, Some((function, userp))) = (self.is_refused.load(Ordering::Acquire), release) {
             callbacks::give_back(&self.request.server.owner, function, self.handle, RELEASE_ALL, userp);
@@ -149,10 +149,10 @@ impl Drop for Flight {
     }
 }
 
-impl FlightReply {
+impl InferenceReply {
     /// Passes a response to the backend; `None` for an end without a response.
     fn hand_on(&self, response: Option<InferenceResponse>, is_last: bool) {
-        let owner = &self.flight.request.server.owner;
+        let owner = &self.inference.request.server.owner;
         let handle = response.map(|response| Handle::to(Arc::new(response)));
         let handle = handle.transpose().unwrap_or_else(|fault| {
             fault.of(owner).told("TRITONSERVER_ServerInferAsync");
@@ -163,11 +163,11 @@ impl FlightReply {
     }
 }
 
-impl Deliver for FlightReply {
+impl Deliver for InferenceReply {
     fn deliver(&mut self, response: Response) {
-        self.flight.accept();
+        self.inference.accept();
         let is_last = response.is_last();
-        let request = &self.flight.request;
+        let request = &self.inference.request;
         let content = response.into_content().map(|content| {
             self.places.start()?;
             self.places.fill(content?)
