@@ -1,4 +1,4 @@
-//! Which models does a token reach?
+//! Which models does a token allow?
 
 /// A model's name, or with `*` at its end the beginning of names.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -98,12 +98,12 @@ impl Token {
         scopes.iter().any(|scope| self.scopes & scope.bit() != 0)
     }
 
-    /// Whether it reaches this model.
-    pub fn reaches(&self, model: &str) -> bool {
+    /// Whether it allows requests to this model.
+    pub fn allows_model(&self, model: &str) -> bool {
         self.models.as_ref().is_none_or(|models| models.iter().any(|pattern| pattern.is_match(model)))
     }
 
-    /// Whether there are models that it does not reach.
+    /// Whether there are models that it does not allow.
     pub fn has_list(&self) -> bool {
         self.models.is_some()
     }

@@ -20,7 +20,7 @@ impl Api {
     /// Calls `ask` with the registry of the client's own regions, which registrations and calls for all regions use.
     pub(crate) fn in_own_regions<T>(&self, ask: impl FnOnce(&Registry) -> Result<T, ShmError>) -> Result<T, Status> {
         let regions = &self.inner.regions;
-        match self.reach() {
+        match self.access() {
             RegionAccess::Shared | RegionAccess::Operator => ask(regions.operator()),
             RegionAccess::Own(peer) => regions.open(peer).and_then(|own| ask(&own)),
         }
@@ -30,7 +30,7 @@ impl Api {
     /// Calls `ask` with the registry that a region's name refers to. `ask` fails if the registry has no region of that name.
     pub(crate) fn in_regions<T>(&self, ask: impl Fn(&Registry) -> Result<T, ShmError>) -> Result<T, Status> {
         let regions = &self.inner.regions;
-        match self.reach() {
+        match self.access() {
             RegionAccess::Shared => ask(regions.operator()).map_err(of_shm),
             RegionAccess::Operator => {
                 ask(regions.operator()).or_else(|error| in_others(regions, error, ask)).map_err(of_shm)
@@ -45,12 +45,12 @@ impl Api {
         ask: impl Fn(&Registry) -> Result<Vec<T>, ShmError>,
     ) -> Result<Vec<T>, Status> {
         let regions = &self.inner.regions;
-        let mut found = match self.reach() {
+        let mut found = match self.access() {
             RegionAccess::Shared | RegionAccess::Operator => ask(regions.operator()),
             RegionAccess::Own(peer) => ask(&regions.of(peer)),
         }
         .map_err(of_shm)?;
-        if self.reach() == RegionAccess::Operator {
+        if self.access() == RegionAccess::Operator {
             for registry in regions.owned().values() {
                 found.extend(ask(registry).map_err(of_shm)?);
             }
@@ -58,8 +58,8 @@ impl Api {
         Ok(found)
     }
 
-    fn reach(&self) -> RegionAccess<'_> {
-        self.inner.options.regions.reach(self.peer())
+    fn access(&self) -> RegionAccess<'_> {
+        self.inner.options.regions.access_of(self.peer())
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) enum RegionAccess<'p> {
 }
 
 impl RegionRules {
-    pub(crate) fn reach<'p>(&self, peer: &'p Peer) -> RegionAccess<'p> {
+    pub(crate) fn access_of<'p>(&self, peer: &'p Peer) -> RegionAccess<'p> {
         match self.scope {
             ShmScope::All => RegionAccess::Shared,
             ShmScope::Own if peer.is_operator() => RegionAccess::Operator,
@@ -82,15 +82,15 @@ mod tests {
     #[test]
     fn a_client_reaches_its_own_regions_and_the_operator_all() {
         let (own, all) = (RegionRules::default(), RegionRules { scope: ShmScope::All, ..RegionRules::default() });
-        assert_eq!(own.reach(&Peer::own()), RegionAccess::Operator);
-        assert_eq!(own.reach(&Peer::User { uid: 0 }), RegionAccess::Operator);
-        assert_eq!(own.reach(&USER), RegionAccess::Own(&USER));
+        assert_eq!(own.access_of(&Peer::own()), RegionAccess::Operator);
+        assert_eq!(own.access_of(&Peer::User { uid: 0 }), RegionAccess::Operator);
+        assert_eq!(own.access_of(&USER), RegionAccess::Own(&USER));
         let stranger = stranger();
-        assert_eq!(own.reach(&stranger), RegionAccess::Own(&stranger));
-        assert_eq!(own.reach(&Peer::Unidentified), RegionAccess::Own(&Peer::Unidentified));
-        assert_eq!(own.reach(&Peer::Unknown), RegionAccess::Own(&Peer::Unknown));
-        assert_eq!(all.reach(&USER), RegionAccess::Shared);
-        assert_eq!(all.reach(&Peer::own()), RegionAccess::Shared);
+        assert_eq!(own.access_of(&stranger), RegionAccess::Own(&stranger));
+        assert_eq!(own.access_of(&Peer::Unidentified), RegionAccess::Own(&Peer::Unidentified));
+        assert_eq!(own.access_of(&Peer::Unknown), RegionAccess::Own(&Peer::Unknown));
+        assert_eq!(all.access_of(&USER), RegionAccess::Shared);
+        assert_eq!(all.access_of(&Peer::own()), RegionAccess::Shared);
     }
 
     #[test]

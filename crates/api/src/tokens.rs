@@ -188,7 +188,7 @@ impl Api {
     /// Whether the client's token allows this model.
     pub(crate) fn check_model(&self, model: &str) -> Result<(), Status> {
         let Some((_, token)) = self.token_now()? else { return Ok(()) };
-        if token.reaches(model) {
+        if token.allows_model(model) {
             return Ok(());
         }
         token.note_denied();

@@ -93,7 +93,7 @@ impl Api {
         };
         let mut seen = self.inner.tracer.look(self.peer(), after).map_err(too_many)?;
         if let Some(token) = self.token() {
-            seen.retain(|request| request.models().all(|model| token.reaches(model)));
+            seen.retain(|request| request.models().all(|model| token.allows_model(model)));
         }
         Ok(seen)
     }

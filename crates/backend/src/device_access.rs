@@ -20,7 +20,7 @@ pub enum DeviceAccess {
         /// unusable.
         align: usize,
         /// Tensors that the instance wants on the host nevertheless.
-        at_home: Arc<[String]>,
+        host_tensors: Arc<[String]>,
     },
     /// Memory of any device.
     Everywhere,
@@ -30,21 +30,21 @@ impl DeviceAccess {
     /// Whether the instance takes this input where it lies.
     pub fn takes(&self, input: &Tensor) -> bool {
         let Tensor { name, data, .. } = input;
-        self.reaches(name, data.place(), |align| data.is_aligned(align))
+        self.allows(name, data.place(), |align| data.is_aligned(align))
     }
 
     /// Whether the instance writes the output of this name where its client wants it.
     pub fn writes(&self, output: &str, slot: &Slot) -> bool {
-        self.reaches(output, slot.place(), |align| slot.is_aligned(align))
+        self.allows(output, slot.place(), |align| slot.is_aligned(align))
     }
 
-    fn reaches(&self, name: &str, place: Place, is_aligned: impl FnOnce(usize) -> bool) -> bool {
+    fn allows(&self, name: &str, place: Place, is_aligned: impl FnOnce(usize) -> bool) -> bool {
         let Place::Device(device) = place else { return true };
         match self {
             DeviceAccess::Host => false,
             DeviceAccess::Everywhere => true,
-            DeviceAccess::Device { ordinal, align, at_home } => {
-                device == *ordinal && is_aligned(*align) && !at_home.iter().any(|other| other == name)
+            DeviceAccess::Device { ordinal, align, host_tensors } => {
+                device == *ordinal && is_aligned(*align) && !host_tensors.iter().any(|other| other == name)
             }
         }
     }
@@ -55,17 +55,17 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(reach: &DeviceAccess, name: &str, place: Place, address: usize, taken: bool) {
-        let found = reach.reaches(name, place, |align| address.is_multiple_of(align));
-        assert_eq!(found, taken, "{name} at {address} in {place:?} for {reach:?}");
+    fn check(access: &DeviceAccess, name: &str, place: Place, address: usize, taken: bool) {
+        let found = access.allows(name, place, |align| address.is_multiple_of(align));
+        assert_eq!(found, taken, "{name} at {address} in {place:?} for {access:?}");
     }
 
     #[test]
     fn everybody_takes_the_hosts_memory_and_some_that_of_devices() {
-        let one = DeviceAccess::Device { ordinal: 1, align: 256, at_home: Arc::new(["shape".to_owned()]) };
-        for reach in [&DeviceAccess::Host, &one, &DeviceAccess::Everywhere] {
-            check(reach, "shape", Place::Host, 3, true);
-            check(reach, "x", Place::Pinned, 3, true);
+        let one = DeviceAccess::Device { ordinal: 1, align: 256, host_tensors: Arc::new(["shape".to_owned()]) };
+        for access in [&DeviceAccess::Host, &one, &DeviceAccess::Everywhere] {
+            check(access, "shape", Place::Host, 3, true);
+            check(access, "x", Place::Pinned, 3, true);
         }
         check(&DeviceAccess::Host, "x", Place::Device(0), 512, false);
         check(&DeviceAccess::Everywhere, "x", Place::Device(7), 3, true);

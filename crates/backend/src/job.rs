@@ -299,22 +299,22 @@ impl Job {
         self.0.responder.measured(name, size, preferred)
     }
 
-    /// Whether any of its inputs lies on a device outside of `reach`, or an output is wanted there.
-    pub(crate) fn is_away(&self, reach: &DeviceAccess) -> bool {
-        StagedTensors::is(&self.0.inputs, self.0.responder.wanted_with_slots(), reach)
+    /// Whether any of its inputs lies on a device outside of `access`, or an output is wanted there.
+    pub(crate) fn needs_staging(&self, access: &DeviceAccess) -> bool {
+        StagedTensors::is(&self.0.inputs, self.0.responder.wanted_with_slots(), access)
     }
 
-    /// Copies its tensors to this host as `carry` says. That began at `since`, and the tensors in `brought` were copied
+    /// Copies its tensors to this host as `plan` says. That began at `since`, and the tensors in `brought` were copied
     /// already. The outputs are copied back to their devices when the request ends.
     pub(crate) fn stage_in(
         &mut self,
         since: u64,
-        carry: &StagingPlan,
+        plan: &StagingPlan,
         brought: Vec<(&str, &Buffer)>,
     ) -> Result<(), Status> {
-        if self.is_away(&carry.reach) {
+        if self.needs_staging(&plan.access) {
             let JobParts { inputs, responder, .. } = &mut *self.0;
-            let staged = StagedTensors::take(inputs, responder.wanted_slots(), since, carry, brought)?;
+            let staged = StagedTensors::take(inputs, responder.wanted_slots(), since, plan, brought)?;
             responder.staged = Some(Box::new(staged));
         }
         Ok(())

@@ -20,29 +20,29 @@ use crate::{Awaited, Batch, DeviceAccess, Instance, Job, Jobs, Readiness, Times}
 /// An [`Instance`], with staging for the memory of devices that it does not take.
 pub struct Staged {
     instance: Box<dyn Instance>,
-    carry: StagingPlan,
+    plan: StagingPlan,
 }
 
 impl Staged {
-    /// `instance` gets tensors of devices in memory of `staging`, except for those within its `reach`.
-    pub fn over(instance: Box<dyn Instance>, staging: Arc<dyn Staging>, reach: DeviceAccess) -> Staged {
-        Staged { instance, carry: StagingPlan { staging, reach } }
+    /// `instance` gets tensors of devices in memory of `staging`, except for those within its `access`.
+    pub fn over(instance: Box<dyn Instance>, staging: Arc<dyn Staging>, access: DeviceAccess) -> Staged {
+        Staged { instance, plan: StagingPlan { staging, access } }
     }
 }
 
 impl Staged {
     /// The batch as the instance sees it; `None` if no job could be staged.
     fn staged_in(&self, batch: Batch) -> Option<Batch> {
-        if !batch.jobs.iter().any(|job| job.is_away(&self.carry.reach)) {
+        if !batch.jobs.iter().any(|job| job.needs_staging(&self.plan.access)) {
             return Some(batch);
         }
         let Batch { jobs, meter } = batch;
         let times = Times::begin();
         let mut ready = Jobs::new();
-        let brought = side_by_side(&jobs, &self.carry);
+        let brought = side_by_side(&jobs, &self.plan);
         for (index, mut job) in jobs.into_iter().enumerate() {
             let own = brought.iter().filter_map(|(name, parts)| Some((name.as_str(), parts.get(index)?)));
-            match job.stage_in(times.start, &self.carry, own.collect()) {
+            match job.stage_in(times.start, &self.plan, own.collect()) {
                 Ok(()) => ready.push(job),
                 Err(error) => job.finish(Err(error), times),
             }
@@ -81,19 +81,19 @@ impl Instance for Staged {
 
 /// Copies inputs of jobs that run together into one piece of memory in the order of the jobs. A runtime that joins their rows finds them joined. An
 /// input is left out if some jobs need no copy of it, or if it cannot be copied. Then each job is staged alone, and an error concerns only that job.
-fn side_by_side(jobs: &[Job], StagingPlan { staging, reach }: &StagingPlan) -> Vec<(Name, Vec<Buffer>)> {
+fn side_by_side(jobs: &[Job], StagingPlan { staging, access }: &StagingPlan) -> Vec<(Name, Vec<Buffer>)> {
     let [first, _, ..] = jobs else { return Vec::new() };
     let parts_of = |name: &str| {
-        let part = |job: &Job| job.input(name).filter(|input| !reach.takes(input)).map(|input| input.data.clone());
+        let part = |job: &Job| job.input(name).filter(|input| !access.takes(input)).map(|input| input.data.clone());
         jobs.iter().map(part).collect::<Option<Vec<Buffer>>>()
     };
     let names = first.inputs().iter().map(|input| input.name.clone());
     names
-        .filter_map(|name| parts_of(&name).and_then(|parts| carry(&parts, &**staging)).map(|home| (name, home)))
+        .filter_map(|name| parts_of(&name).and_then(|parts| plan(&parts, &**staging)).map(|home| (name, home)))
         .collect()
 }
 
-fn carry(parts: &[Buffer], staging: &dyn Staging) -> Option<Vec<Buffer>> {
+fn plan(parts: &[Buffer], staging: &dyn Staging) -> Option<Vec<Buffer>> {
     let mut slot = staging.slot(parts.iter().map(Buffer::len).sum()).ok()?;
     // Tensors that lie end to end on the device are copied at once.
     let joined = Buffer::joined(&parts.iter().collect::<Vec<_>>()).map(|whole| vec![whole]);

@@ -13,7 +13,7 @@ use crate::output_place::too_small;
 #[derive(Clone)]
 pub(crate) struct StagingPlan {
     pub staging: Arc<dyn Staging>,
-    pub reach: DeviceAccess,
+    pub access: DeviceAccess,
 }
 
 /// The parts of a request that were replaced while its runtime sees only memory of the host.
@@ -27,10 +27,10 @@ pub(crate) struct StagedTensors {
 }
 
 impl StagedTensors {
-    /// Whether any tensor lies on a device, out of reach.
-    pub(crate) fn is(inputs: &[Tensor], wanted: &[Wanted], reach: &DeviceAccess) -> bool {
-        let beyond = |wanted: &Wanted| wanted.slot.as_ref().is_some_and(|slot| !reach.writes(&wanted.name, slot));
-        inputs.iter().any(|input| !reach.takes(input)) || wanted.iter().any(beyond)
+    /// Whether any tensor lies in memory of a device that `access` does not allow.
+    pub(crate) fn is(inputs: &[Tensor], wanted: &[Wanted], access: &DeviceAccess) -> bool {
+        let beyond = |wanted: &Wanted| wanted.slot.as_ref().is_some_and(|slot| !access.writes(&wanted.name, slot));
+        inputs.iter().any(|input| !access.takes(input)) || wanted.iter().any(beyond)
     }
 
     /// Copies inputs to the host, except for those that are in `brought` already, and sets the slots of outputs aside.
@@ -38,11 +38,11 @@ impl StagedTensors {
         inputs: &mut [Tensor],
         wanted: &mut [Wanted],
         since: u64,
-        StagingPlan { staging, reach }: &StagingPlan,
+        StagingPlan { staging, access }: &StagingPlan,
         brought: Vec<(&str, &Buffer)>,
     ) -> Result<StagedTensors, Status> {
         let (mut put_aside, mut outputs) = (Vec::new(), Vec::new());
-        for input in inputs.iter_mut().filter(|input| !reach.takes(input)) {
+        for input in inputs.iter_mut().filter(|input| !access.takes(input)) {
             let home = match brought.iter().find(|(name, _)| *name == input.name) {
                 Some((_, home)) => (*home).clone(),
                 None => carried(input, &**staging)?,
@@ -50,7 +50,7 @@ impl StagedTensors {
             put_aside.push(std::mem::replace(&mut input.data, home));
         }
         for wanted in wanted {
-            if let Some(slot) = wanted.slot.take_if(|slot| !reach.writes(&wanted.name, slot)) {
+            if let Some(slot) = wanted.slot.take_if(|slot| !access.writes(&wanted.name, slot)) {
                 outputs.push((wanted.name.clone(), slot));
             }
         }

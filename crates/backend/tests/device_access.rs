@@ -89,9 +89,9 @@ fn job(seen: &Seen, data: Buffer, slot: Option<Slot>) -> Job {
 fn run(declares: bool, jobs: Vec<Job>) -> (Vec<(Place, Option<Place>)>, u64) {
     let runs = Runs::default();
     let engine = Echo { device: 1, declares, runs: Arc::clone(&runs) };
-    let reach = DeviceAccess::Device { ordinal: 1, align: 256, at_home: Arc::default() };
+    let access = DeviceAccess::Device { ordinal: 1, align: 256, host_tensors: Arc::default() };
     let before = copied_bytes(Reason::CrossDevice);
-    Staged::over(Box::new(Joined::new(engine, true)), Arc::new(HeapStaging), reach)
+    Staged::over(Box::new(Joined::new(engine, true)), Arc::new(HeapStaging), access)
         .run(Batch { jobs: jobs.into(), meter: Arc::new(NoMeter) });
     let crossed = copied_bytes(Reason::CrossDevice) - before;
     (runs.lock().unwrap().clone(), crossed)

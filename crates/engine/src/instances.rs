@@ -101,7 +101,7 @@ impl Maker {
         };
         Ok(match (&self.staging, self.model.takes_device_memory(spec)) {
             (None, _) | (_, DeviceAccess::Everywhere) => instance,
-            (Some(staging), reach) => Box::new(Staged::over(instance, Arc::clone(staging), reach)),
+            (Some(staging), access) => Box::new(Staged::over(instance, Arc::clone(staging), access)),
         })
     }
 }

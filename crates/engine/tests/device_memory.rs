@@ -24,7 +24,7 @@ type Seen = Arc<Mutex<Vec<(Place, OutputPlace)>>>;
 #[derive(Clone)]
 struct Noting {
     name: &'static str,
-    reach: DeviceAccess,
+    access: DeviceAccess,
     seen: Seen,
 }
 
@@ -48,7 +48,7 @@ impl Model for Noting {
     }
 
     fn takes_device_memory(&self, _: &InstanceSpec) -> DeviceAccess {
-        self.reach.clone()
+        self.access.clone()
     }
 }
 
@@ -64,10 +64,10 @@ impl Compute for Noting {
 }
 
 /// Serves a model of a runtime with this device access, sends it a request with all tensors on a device, and returns what the model got.
-fn ask(reach: DeviceAccess) -> (Place, OutputPlace, Vec<u8>) {
+fn ask(access: DeviceAccess) -> (Place, OutputPlace, Vec<u8>) {
     let driver = Driver::open(Some(stand_in::library())).unwrap();
     let seen = Seen::default();
-    let runtime = Noting { name: "noting", reach, seen: Arc::clone(&seen) };
+    let runtime = Noting { name: "noting", access, seen: Arc::clone(&seen) };
     let mut setup = Setup::new([Arc::new(runtime) as _]).with_model(&bytes_model("noting", ""));
     setup.runtimes.stage_through(Arc::new(PinnedPool::new(&driver, 1 << 20)));
     let (engine, _folder) = setup.start();
@@ -111,7 +111,7 @@ fn a_model_that_takes_device_memory_gets_it_as_it_is() {
 
 #[test]
 fn a_model_on_a_device_gets_the_memory_of_that_one_alone() {
-    let on = |ordinal, align| DeviceAccess::Device { ordinal, align, at_home: Arc::default() };
+    let on = |ordinal, align| DeviceAccess::Device { ordinal, align, host_tensors: Arc::default() };
     let there = OutputPlace { place: Place::Device(1), capacity: Some(4) };
     let home = OutputPlace { place: Place::Host, capacity: None };
     assert_eq!(ask(on(1, 1)), (Place::Device(1), there, b"here".to_vec()));

@@ -138,7 +138,7 @@ impl Slot<Vacant> {
 
     /// Copies `from` to offset `at`, counted under `reason`. Either may be on a device.
     pub fn fill_from(&mut self, at: usize, from: &Buffer, reason: Reason) -> Result<(), SlotError> {
-        let extent = self.reach(at, from.len())?;
+        let extent = self.checked_extent(at, from.len())?;
         // SAFETY: `from.len()` bytes are readable there; `extent` lies within our `len` writable bytes.
         unsafe { copy_across(from.end(), self.end(extent), extent.len(), reason) }
             .map_err(|cause| SlotError::DeviceCopy { cause })
@@ -151,7 +151,7 @@ impl Slot<Vacant> {
 
     /// Copies `from` to offset `at` in bytes, counted under `reason`. Neither the offset nor the slot need be aligned.
     pub fn write_numbers<T: Number>(&mut self, at: usize, from: &[T], reason: Reason) -> Result<(), SlotError> {
-        let extent = self.reach(at, size_of_val(from))?;
+        let extent = self.checked_extent(at, size_of_val(from))?;
         let from = End { ptr: from.as_ptr().cast_mut().cast(), place: Place::Host, carrier: None };
         // SAFETY: a slice is readable, and numbers have no padding (Number); `extent` has as many bytes and lies within our `len`
         // writable ones.
@@ -194,12 +194,12 @@ impl Slot<Vacant> {
     }
 
     fn end(&self, extent: Extent) -> End<'_> {
-        // SAFETY: every extent here comes from `reach`, so its offset is at most `len`.
+        // SAFETY: every extent here comes from `checked_extent`, so its offset is at most `len`.
         let ptr = unsafe { self.ptr.as_ptr().add(extent.offset()) };
         End { ptr, place: self.place, carrier: self.keep.carrier() }
     }
 
-    fn reach(&self, at: usize, len: usize) -> Result<Extent, SlotError> {
+    fn checked_extent(&self, at: usize, len: usize) -> Result<Extent, SlotError> {
         Extent::new(at, len, self.len).map_err(|_| SlotError::Small { have: self.len, need: at.saturating_add(len) })
     }
 }

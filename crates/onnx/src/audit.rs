@@ -36,10 +36,10 @@ struct Fact {
     small: bool,
     /// How far the value can be from zero, if that is followed: INT64 values of a request, and values computed from
     /// them.
-    reach: Option<usize>,
+    bound: Option<usize>,
 }
 
-const UNKNOWN: Fact = Fact { onnx: None, small: false, reach: None };
+const UNKNOWN: Fact = Fact { onnx: None, small: false, bound: None };
 
 /// What is known of the values by name, including those of an outer graph.
 type Facts = HashMap<String, Fact>;
@@ -67,27 +67,27 @@ impl Scope<'_> {
 /// Bounds that must be checked when this graph runs, or why it is refused: a clause that names the operator or
 /// constant.
 pub fn audit(written: &Written) -> Result<MagnitudeBounds, String> {
-    let (mut facts, mut reach) = (Facts::new(), MagnitudeBounds::default());
+    let (mut facts, mut bounds) = (Facts::new(), MagnitudeBounds::default());
     for value in &written.graph.input {
         let (name, onnx) = (name(value.name.as_ref()), element_type(value));
-        let followed = (onnx == Some(Onnx::INT64)).then(|| reach.note(Magnitude::Input(name.clone())));
-        facts.insert(name, Fact { onnx, reach: followed, ..UNKNOWN });
+        let followed = (onnx == Some(Onnx::INT64)).then(|| bounds.note(Magnitude::Input(name.clone())));
+        facts.insert(name, Fact { onnx, bound: followed, ..UNKNOWN });
     }
-    walk(&written.graph, written.opset, &mut facts, &mut reach)?;
-    Ok(reach)
+    walk(&written.graph, written.opset, &mut facts, &mut bounds)?;
+    Ok(bounds)
 }
 
-fn walk(graph: &GraphProto, opset: i64, facts: &mut Facts, reach: &mut MagnitudeBounds) -> Result<(), String> {
+fn walk(graph: &GraphProto, opset: i64, facts: &mut Facts, bounds: &mut MagnitudeBounds) -> Result<(), String> {
     for constant in &graph.initializer {
         let name = name(constant.name.as_ref());
-        let fact = constants::examine(constant, &name, graph, reach)?;
+        let fact = constants::examine(constant, &name, graph, bounds)?;
         facts.insert(name, fact);
     }
     let said = graph.value_info.iter().chain(&graph.output);
     let said: Declared<'_> = said.filter_map(|value| Some((value.name.as_deref()?, value))).collect();
     let scope = Scope { graph, opset, said };
     for node in &graph.node {
-        let results = visit(node, &scope, facts, reach)?;
+        let results = visit(node, &scope, facts, bounds)?;
         for (output, fact) in node.output.iter().zip(results) {
             facts.insert(output.clone(), fact);
         }
@@ -96,15 +96,20 @@ fn walk(graph: &GraphProto, opset: i64, facts: &mut Facts, reach: &mut Magnitude
 }
 
 /// Checks one operator, and returns what is known of its outputs.
-fn visit(node: &NodeProto, scope: &Scope<'_>, facts: &Facts, reach: &mut MagnitudeBounds) -> Result<Vec<Fact>, String> {
+fn visit(
+    node: &NodeProto,
+    scope: &Scope<'_>,
+    facts: &Facts,
+    bounds: &mut MagnitudeBounds,
+) -> Result<Vec<Fact>, String> {
     let graph = scope.graph;
     let op = node.op_type.as_deref().unwrap_or_default();
     if op == "Constant" {
-        return Ok(vec![constants::of_node(node, graph, reach)?]);
+        return Ok(vec![constants::of_node(node, graph, bounds)?]);
     }
     constants::check_attributes(node, graph)?;
     for inner in node.attribute.iter().filter_map(|attribute| attribute.g.as_ref()) {
-        visit_inner(inner, scope.opset, facts, reach)?;
+        visit_inner(inner, scope.opset, facts, bounds)?;
     }
     let inputs: Vec<Fact> = node.input.iter().map(|input| facts.get(input).copied().unwrap_or(UNKNOWN)).collect();
     let known = Circumstances {
@@ -124,36 +129,36 @@ fn visit(node: &NodeProto, scope: &Scope<'_>, facts: &Facts, reach: &mut Magnitu
         let onnx = declared.or_else(|| result_type(node, op, index, &inputs));
         let small = onnx == Some(Onnx::BOOL) || gives_small(op, index) || (all_small && kind != Kind::Graphs);
         let followed =
-            if index == 0 && onnx == Some(Onnx::INT64) { follow(node, op, &inputs, small, reach) } else { None };
-        results.push(Fact { onnx, small, reach: followed });
+            if index == 0 && onnx == Some(Onnx::INT64) { follow(node, op, &inputs, small, bounds) } else { None };
+        results.push(Fact { onnx, small, bound: followed });
     }
     judge(node, op, kind, &inputs, &results).map(|()| results)
 }
 
 /// How far an operator's INT64 result can be from zero, if its inputs are followed. The result of arithmetic must fit.
-fn follow(node: &NodeProto, op: &str, inputs: &[Fact], small: bool, reach: &mut MagnitudeBounds) -> Option<usize> {
+fn follow(node: &NodeProto, op: &str, inputs: &[Fact], small: bool, bounds: &mut MagnitudeBounds) -> Option<usize> {
     if op == "Cast" && inputs.first().is_some_and(|from| from.onnx == Some(Onnx::BOOL)) {
-        return Some(reach.note(Magnitude::Constant(1)));
+        return Some(bounds.note(Magnitude::Constant(1)));
     }
-    let of = |positions: Vec<usize>| positions.into_iter().map(|at| inputs.get(at)?.reach).collect::<Option<Vec<_>>>();
+    let of = |positions: Vec<usize>| positions.into_iter().map(|at| inputs.get(at)?.bound).collect::<Option<Vec<_>>>();
     let step = match op {
         "Add" | "Sub" => Magnitude::Sum(of(vec![0, 1])?),
         "Mul" => Magnitude::Product(of(vec![0, 1])?),
-        "CumSum" | "ReduceSum" => total(node, inputs, reach)?,
+        "CumSum" | "ReduceSum" => total(node, inputs, bounds)?,
         _ => Magnitude::Max(of(data_inputs(node, op)?)?),
     };
     let computes = kind(op) == Kind::Computes;
-    let number = reach.note(step);
+    let number = bounds.note(step);
     // The result of arithmetic on sizes alone is always right, and its inputs are not always followed.
     if computes && !small {
-        reach.must_fit(number, shown(node, op));
+        bounds.must_fit(number, shown(node, op));
     }
     Some(number)
 }
 
 /// The sum over an input of the graph. The number of its elements is known from the request.
-fn total(node: &NodeProto, inputs: &[Fact], reach: &MagnitudeBounds) -> Option<Magnitude> {
-    match reach.step(inputs.first()?.reach?)? {
+fn total(node: &NodeProto, inputs: &[Fact], bounds: &MagnitudeBounds) -> Option<Magnitude> {
+    match bounds.step(inputs.first()?.bound?)? {
         Magnitude::Input(name) if node.input.first() == Some(name) => Some(Magnitude::Total(name.clone())),
         _ => None,
     }
@@ -161,15 +166,15 @@ fn total(node: &NodeProto, inputs: &[Fact], reach: &MagnitudeBounds) -> Option<M
 
 /// A graph within an operator. The values that it gets in each round are not known, except for the number of the round
 /// and a condition.
-fn visit_inner(inner: &GraphProto, opset: i64, facts: &Facts, reach: &mut MagnitudeBounds) -> Result<(), String> {
+fn visit_inner(inner: &GraphProto, opset: i64, facts: &Facts, bounds: &mut MagnitudeBounds) -> Result<(), String> {
     let mut facts = facts.clone();
     for (index, value) in inner.input.iter().enumerate() {
         let onnx = element_type(value);
         let counts = index == 0 && onnx == Some(Onnx::INT64) && rank(value) == Some(0);
         let small = counts || onnx == Some(Onnx::BOOL);
-        facts.insert(name(value.name.as_ref()), Fact { onnx, small, reach: None });
+        facts.insert(name(value.name.as_ref()), Fact { onnx, small, bound: None });
     }
-    walk(inner, opset, &mut facts, reach)
+    walk(inner, opset, &mut facts, bounds)
 }
 
 fn judge(node: &NodeProto, op: &str, kind: Kind, inputs: &[Fact], results: &[Fact]) -> Result<(), String> {
@@ -179,7 +184,7 @@ fn judge(node: &NodeProto, op: &str, kind: Kind, inputs: &[Fact], results: &[Fac
         Kind::Casts => judge_cast(node, op, inputs.first(), results.first()),
         Kind::Moves | Kind::Positions => Ok(()),
         Kind::Computes => {
-            if results.iter().any(|fact| fact.onnx == Some(Onnx::INT64) && !fact.small && fact.reach.is_none()) {
+            if results.iter().any(|fact| fact.onnx == Some(Onnx::INT64) && !fact.small && fact.bound.is_none()) {
                 return Err(format!(
                     "{} computes on INT64 values, which the engine keeps in 32 bits: an overflow would go unseen",
                     shown(node, op)

@@ -127,17 +127,17 @@ impl Failure {
 
 /// Which tensors an instance uses where they are. Three kinds are not taken on the device: strings, which the library keeps on the host; inputs that
 /// must not change while the graph runs; and outputs that are inputs too, because no operator writes them.
-pub fn reach(device: Option<u32>, ports: &Ports, untrusted_inputs: &UntrustedInputs) -> DeviceAccess {
+pub fn device_access(device: Option<u32>, ports: &Ports, untrusted_inputs: &UntrustedInputs) -> DeviceAccess {
     let Some(ordinal) = device else { return DeviceAccess::Host };
     let all = || ports.inputs.iter().chain(&ports.outputs);
     let passes = |name: &str| {
         ports.inputs.iter().any(|port| port.name == name) && ports.outputs.iter().any(|port| port.name == name)
     };
-    let at_home = all().filter(|port| {
+    let host_tensors = all().filter(|port| {
         port.datatype == Some(DataType::Bytes) || untrusted_inputs.contains(&port.name) || passes(&port.name)
     });
-    let at_home: Arc<[String]> = at_home.map(|port| port.name.clone()).collect();
-    DeviceAccess::Device { ordinal, align: ALIGN, at_home }
+    let host_tensors: Arc<[String]> = host_tensors.map(|port| port.name.clone()).collect();
+    DeviceAccess::Device { ordinal, align: ALIGN, host_tensors }
 }
 
 #[cfg(test)]
@@ -234,9 +234,9 @@ mod tests {
             outputs: vec![port("y", fp32), port("through", fp32), port("words", bytes)],
             ..Ports::default()
         };
-        assert_eq!(reach(None, &ports, &UntrustedInputs::default()), DeviceAccess::Host);
-        let at_home = ["text", "through", "through", "words"].map(str::to_owned);
-        let expected = DeviceAccess::Device { ordinal: 1, align: 256, at_home: Arc::new(at_home) };
-        assert_eq!(reach(Some(1), &ports, &UntrustedInputs::default()), expected);
+        assert_eq!(device_access(None, &ports, &UntrustedInputs::default()), DeviceAccess::Host);
+        let host_tensors = ["text", "through", "through", "words"].map(str::to_owned);
+        let expected = DeviceAccess::Device { ordinal: 1, align: 256, host_tensors: Arc::new(host_tensors) };
+        assert_eq!(device_access(Some(1), &ports, &UntrustedInputs::default()), expected);
     }
 }

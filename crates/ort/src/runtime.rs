@@ -269,7 +269,7 @@ impl Model for OrtModel {
     }
 
     fn takes_device_memory(&self, spec: &InstanceSpec) -> DeviceAccess {
-        cuda::reach(spec.device, &self.ports, &self.traits.untrusted_inputs)
+        cuda::device_access(spec.device, &self.ports, &self.traits.untrusted_inputs)
     }
 }
 

@@ -182,7 +182,7 @@ impl OrtInstance {
             self.traits.fragile.check(tensor)?;
             let shape = self.ports.inputs[index].graph_shape(&tensor.shape);
             let data = match tensor.data.place() {
-                // Memory on a device cannot change here: see `cuda::reach`.
+                // Memory on a device cannot change here: see `cuda::device_access`.
                 Place::Device(at) if Some(at) == self.memory.device() => tensor.data.clone(),
                 _ => snapshot(tensor, &self.traits.untrusted_inputs)?,
             };

@@ -94,8 +94,8 @@ fn check(graph: &str, inputs: &[Tensor], outputs: &[Tensor], crossed: [u64; 2]) 
     let Some(runtime) = runtime() else { return };
     let model = runtime.load(&loading(&runtime, graph)).unwrap();
     let spec = InstanceSpec { device: Some(DEVICE), ..InstanceSpec::default() };
-    let reach = model.takes_device_memory(&spec);
-    let mut instance = Staged::over(model.instance(&spec).unwrap(), Arc::new(HeapStaging), reach);
+    let access = model.takes_device_memory(&spec);
+    let mut instance = Staged::over(model.instance(&spec).unwrap(), Arc::new(HeapStaging), access);
     for crossed in crossed {
         let before = copied_bytes(Reason::CrossDevice);
         let response = ask(&mut instance, inputs, outputs).unwrap();
@@ -164,8 +164,8 @@ fn what_the_library_refuses_fails_its_request_alone() {
     let Some(runtime) = runtime() else { return };
     let model = runtime.load(&loading(&runtime, "pick")).unwrap();
     let spec = InstanceSpec { device: Some(DEVICE), ..InstanceSpec::default() };
-    let reach = model.takes_device_memory(&spec);
-    let mut instance = Staged::over(model.instance(&spec).unwrap(), Arc::new(HeapStaging), reach);
+    let access = model.takes_device_memory(&spec);
+    let mut instance = Staged::over(model.instance(&spec).unwrap(), Arc::new(HeapStaging), access);
     let rows = |row: i32| [tensor("rows", DataType::Int32, &[1, 1], Buffer::from_numbers(vec![row]))];
     let picked = |values: &[f32]| [floats("picked", &[1, 1, 2], values)];
     let error = ask(&mut instance, &rows(4), &picked(&[0., 0.])).unwrap_err().message;

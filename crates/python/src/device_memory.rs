@@ -13,13 +13,13 @@ const ALIGN: usize = 256;
 pub(crate) const PARAMETER: &str = "FORCE_CPU_ONLY_INPUT_TENSORS";
 
 /// The memory of an instance on this device, if the model's author wants tensors where they are. Strings are on the host in any case.
-pub(crate) fn reach(config: &ModelConfig, device: Option<u32>) -> DeviceAccess {
+pub(crate) fn device_access(config: &ModelConfig, device: Option<u32>) -> DeviceAccess {
     let Some(ordinal) = device.filter(|_| config.parameter(PARAMETER) == Some("no")) else { return DeviceAccess::Host };
     let inputs = config.input.iter().map(|input| (&input.name, input.data_type()));
     let outputs = config.output.iter().map(|output| (&output.name, output.data_type()));
     let strings = inputs.chain(outputs).filter(|(_, datatype)| *datatype == DataType::TypeString);
-    let at_home: Arc<[String]> = strings.map(|(name, _)| name.clone()).collect();
-    DeviceAccess::Device { ordinal, align: ALIGN, at_home }
+    let host_tensors: Arc<[String]> = strings.map(|(name, _)| name.clone()).collect();
+    DeviceAccess::Device { ordinal, align: ALIGN, host_tensors }
 }
 
 #[cfg(test)]
@@ -38,7 +38,7 @@ mod tests {
             text += &format!(" parameters {{ key: '{PARAMETER}' value {{ string_value: '{value}' }} }}");
         }
         let config = nerite_config::parse_text("m/config.pbtxt", text.as_bytes()).unwrap();
-        assert_eq!(reach(&config, device), expected, "{parameter:?} {device:?}");
+        assert_eq!(device_access(&config, device), expected, "{parameter:?} {device:?}");
     }
 
     #[test]
@@ -46,7 +46,7 @@ mod tests {
         for (parameter, device) in [(None, Some(1)), (Some("yes"), Some(1)), (Some("no"), None), (None, None)] {
             check(parameter, device, DeviceAccess::Host);
         }
-        let at_home = Arc::new(["s".to_owned(), "t".to_owned()]);
-        check(Some("no"), Some(1), DeviceAccess::Device { ordinal: 1, align: 256, at_home });
+        let host_tensors = Arc::new(["s".to_owned(), "t".to_owned()]);
+        check(Some("no"), Some(1), DeviceAccess::Device { ordinal: 1, align: 256, host_tensors });
     }
 }

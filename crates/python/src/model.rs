@@ -89,7 +89,7 @@ impl Model for PythonModel {
     }
 
     fn takes_device_memory(&self, spec: &InstanceSpec) -> DeviceAccess {
-        device_memory::reach(&self.context.config, spec.device)
+        device_memory::device_access(&self.context.config, spec.device)
     }
 }
 

@@ -68,15 +68,15 @@ fn a_file_that_is_being_written_is_taken_over_once_it_stands_still() {
     let tokens = Tokens::from_file(&path).unwrap();
     let mut seen = Seen { last: stamp(&path), read: stamp(&path), ..Seen::default() };
     let mut look = || tokens.look(&path, &mut seen);
-    let reaches = || tokens.find(Some(b"Bearer two")).map(|token| token.reaches("secret"));
+    let allows_model = || tokens.find(Some(b"Bearer two")).map(|token| token.allows_model("secret"));
     // Half of it is written: the list of models lacks.
     fs::write(&path, token("b", "two", "scopes = [\"infer\"]")).unwrap();
     look();
     fs::write(&path, token("b", "two", "scopes = [\"infer\"]\nmodels = [\"echo\"]")).unwrap();
     look();
-    assert_eq!(reaches(), Err(Unknown), "it changed between the two looks");
+    assert_eq!(allows_model(), Err(Unknown), "it changed between the two looks");
     look();
-    assert_eq!(reaches(), Ok(false));
+    assert_eq!(allows_model(), Ok(false));
 }
 
 #[test]
@@ -172,6 +172,6 @@ fn a_token_reaches_its_models_and_without_a_list_all() {
     let tokens =
         Tokens::from_text(&(token("a", "one", "models = [\"d*\", \"echo\"]") + &token("b", "two", ""))).unwrap();
     let (a, b) = (tokens.find(Some(b"Bearer one")).unwrap(), tokens.find(Some(b"Bearer two")).unwrap());
-    assert_eq!(["digits", "echo", "echo2"].map(|model| a.reaches(model)), [true, true, false]);
-    assert!(b.reaches("anything"));
+    assert_eq!(["digits", "echo", "echo2"].map(|model| a.allows_model(model)), [true, true, false]);
+    assert!(b.allows_model("anything"));
 }

@@ -130,7 +130,7 @@ impl Api {
         self.check_running()?;
         if model.is_empty() {
             let (all, token) = (self.inner.engine.all(), self.token());
-            let is_reached = |name: &str| token.as_ref().is_none_or(|token| token.reaches(name));
+            let is_reached = |name: &str| token.as_ref().is_none_or(|token| token.allows_model(name));
             let reached = all.iter().filter(|served| is_reached(served.name()));
             return Ok(reached.map(|served| served.statistics()).collect());
         }
@@ -153,7 +153,7 @@ impl Api {
         self.check_running()?;
         let mut entries = self.inner.engine.index(ready_only)?;
         if let Some(token) = self.token() {
-            entries.retain(|entry| token.reaches(&entry.name));
+            entries.retain(|entry| token.allows_model(&entry.name));
         }
         Ok(entries)
     }

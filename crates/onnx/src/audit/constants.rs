@@ -14,28 +14,28 @@ pub fn examine(
     constant: &TensorProto,
     name: &str,
     graph: &GraphProto,
-    reach: &mut MagnitudeBounds,
+    bounds: &mut MagnitudeBounds,
 ) -> Result<Fact, String> {
     match constant.data_type {
-        Some(Onnx::INT64) => return examine_integers(&integers(constant, name)?, name, graph, reach),
+        Some(Onnx::INT64) => return examine_integers(&integers(constant, name)?, name, graph, bounds),
         Some(Onnx::DOUBLE) => examine_doubles(&doubles(constant, name)?, name)?,
         _ => {}
     }
-    Ok(Fact { onnx: constant.data_type, small: true, reach: None })
+    Ok(Fact { onnx: constant.data_type, small: true, bound: None })
 }
 
 /// Checks a `Constant` operator.
-pub fn of_node(node: &NodeProto, graph: &GraphProto, reach: &mut MagnitudeBounds) -> Result<Fact, String> {
+pub fn of_node(node: &NodeProto, graph: &GraphProto, bounds: &mut MagnitudeBounds) -> Result<Fact, String> {
     let name = node.output.first().map(String::as_str).unwrap_or_default();
     let Some(value) = node.attribute.first() else { return Ok(UNKNOWN) };
     if let Some(tensor) = &value.t {
-        return examine(tensor, name, graph, reach);
+        return examine(tensor, name, graph, bounds);
     }
     let list: Vec<i64> = value.i.into_iter().chain(value.ints.iter().copied()).collect();
     if list.is_empty() {
-        return Ok(Fact { onnx: Some(Onnx::FLOAT), small: true, reach: None });
+        return Ok(Fact { onnx: Some(Onnx::FLOAT), small: true, bound: None });
     }
-    examine_integers(&list, name, graph, reach)
+    examine_integers(&list, name, graph, bounds)
 }
 
 /// Checks tensors among an operator's attributes: the value of ConstantOfShape.
@@ -56,7 +56,7 @@ fn examine_integers(
     values: &[i64],
     name: &str,
     graph: &GraphProto,
-    reach: &mut MagnitudeBounds,
+    bounds: &mut MagnitudeBounds,
 ) -> Result<Fact, String> {
     let beyond = values.iter().find(|value| i32::try_from(**value).is_err());
     if let Some(value) = beyond.filter(|_| !only_bounds_slices(name, graph)) {
@@ -65,8 +65,8 @@ fn examine_integers(
         ));
     }
     let largest = values.iter().map(|value| value.unsigned_abs()).max().unwrap_or_default();
-    let followed = beyond.is_none().then(|| reach.note(Magnitude::Constant(largest)));
-    Ok(Fact { onnx: Some(Onnx::INT64), small: largest <= SMALL_MAX, reach: followed })
+    let followed = beyond.is_none().then(|| bounds.note(Magnitude::Constant(largest)));
+    Ok(Fact { onnx: Some(Onnx::INT64), small: largest <= SMALL_MAX, bound: followed })
 }
 
 fn examine_doubles(values: &[f64], name: &str) -> Result<(), String> {

@@ -98,30 +98,30 @@ mod tests {
 
     #[track_caller]
     fn check(step: impl Fn(&mut MagnitudeBounds) -> usize, magnitude: u64, elements: u64, fits: bool) {
-        let mut reach = MagnitudeBounds::default();
-        let checked = step(&mut reach);
-        reach.must_fit(checked, "operator Add".into());
-        let result = reach.check(|_| Some(Extremes { magnitude, elements }));
-        assert_eq!(result.is_ok(), fits, "{reach:?} {result:?}");
+        let mut bounds = MagnitudeBounds::default();
+        let checked = step(&mut bounds);
+        bounds.must_fit(checked, "operator Add".into());
+        let result = bounds.check(|_| Some(Extremes { magnitude, elements }));
+        assert_eq!(result.is_ok(), fits, "{bounds:?} {result:?}");
     }
 
     #[test]
     fn magnitudes_add_up_and_multiply() {
-        let sum = |reach: &mut MagnitudeBounds| {
-            let x = reach.note(Magnitude::Input("x".into()));
-            reach.note(Magnitude::Sum(vec![x, x]))
+        let sum = |bounds: &mut MagnitudeBounds| {
+            let x = bounds.note(Magnitude::Input("x".into()));
+            bounds.note(Magnitude::Sum(vec![x, x]))
         };
         check(sum, (1 << 30) - 1, 1, true);
         check(sum, 1 << 30, 1, false);
         check(sum, u64::MAX, 1, false);
-        let product = |reach: &mut MagnitudeBounds| {
-            let (x, c) = (reach.note(Magnitude::Input("x".into())), reach.note(Magnitude::Constant(1000)));
-            reach.note(Magnitude::Product(vec![x, c]))
+        let product = |bounds: &mut MagnitudeBounds| {
+            let (x, c) = (bounds.note(Magnitude::Input("x".into())), bounds.note(Magnitude::Constant(1000)));
+            bounds.note(Magnitude::Product(vec![x, c]))
         };
         check(product, 2_147_483, 1, true);
         check(product, 2_147_484, 1, false);
-        check(|reach| reach.note(Magnitude::Total("x".into())), 1 << 20, 2047, true);
-        check(|reach| reach.note(Magnitude::Total("x".into())), 1 << 20, 2048, false);
-        check(|reach| reach.note(Magnitude::Max(Vec::new())), 0, 0, true);
+        check(|bounds| bounds.note(Magnitude::Total("x".into())), 1 << 20, 2047, true);
+        check(|bounds| bounds.note(Magnitude::Total("x".into())), 1 << 20, 2048, false);
+        check(|bounds| bounds.note(Magnitude::Max(Vec::new())), 0, 0, true);
     }
 }
