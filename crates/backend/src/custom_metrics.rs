@@ -174,7 +174,7 @@ impl MetricOwner {
             self.metrics.remove(number);
         }
         let mut all = self.registry.lock();
-        if all.get_mut(&name).is_some_and(|family| family.let_go(metrics.keys())) {
+        if all.get_mut(&name).is_some_and(|family| family.remove_owner(metrics.keys())) {
             all.remove(&name);
         }
     }

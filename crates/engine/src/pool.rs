@@ -435,7 +435,7 @@ impl State {
         let now_us = now_us();
         self.driver.done(at, now_us);
         if self.leaving.contains(&at.0) {
-            return self.let_go(at.0, instance);
+            return self.finish_removal(at.0, instance);
         }
         if let Some(place) = self.instances.get_mut(at.0) {
             *place = Some(instance);

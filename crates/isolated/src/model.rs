@@ -132,7 +132,7 @@ impl ProcessLauncher for IsolatedLauncher {
         let Some(Calls { model, models, waits }) = &self.calls else {
             let (child, _) = self.launch.first(&self.instance, &self.command, Vec::new())?;
             self.memory.add(&child);
-            return Ok(Live::new(child, true).told_who_has_gone());
+            return Ok(Live::new(child, true).with_gone_notices());
         };
         let (calls, theirs) = Channel::pair().map_err(|error| {
             Status::unavailable(
@@ -142,7 +142,7 @@ impl ProcessLauncher for IsolatedLauncher {
         let (child, _) = self.launch.first(&self.instance, &self.command, vec![theirs])?;
         self.memory.add(&child);
         let callees = Callees { models: models.clone(), waiter: Arc::new(waits.instance(model)) };
-        Ok(Live::new(child, true).told_who_has_gone().calling(calls, &self.launch.supervisor, callees))
+        Ok(Live::new(child, true).with_gone_notices().calling(calls, &self.launch.supervisor, callees))
     }
 
     fn is_decoupled(&self) -> bool {

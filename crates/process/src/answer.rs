@@ -320,8 +320,8 @@ mod tests {
         let reply = way(reply);
         let mut sizes: HashMap<String, usize> = known.map(|size| ("x".to_owned(), size)).into_iter().collect();
         let outputs: Vec<Wanted> = vec![wanted("x", slot)];
-        let (mut planned, told, _) = plan(job(Vec::new(), outputs, reply), &shares, &blocks, &sizes);
-        let segment = &told["outputs"][0][1];
+        let (mut planned, packet, _) = plan(job(Vec::new(), outputs, reply), &shares, &blocks, &sizes);
+        let segment = &packet["outputs"][0][1];
         let response: Value =
             serde_json::from_str(&response.to_string().replace("\"S\"", &segment.to_string())).unwrap();
         let Planned { job, targets, .. } = &mut planned;

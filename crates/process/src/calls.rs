@@ -22,10 +22,10 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::answer;
 use crate::blocks::{Block, Blocks};
-use crate::body::Body;
 use crate::channel::{Channel, Packet, Received};
 use crate::child::{Silence, how_it_ended};
 use crate::limits::LAST_PACKETS_MAX;
+use crate::os_process::OsProcess;
 use crate::packets::{Call, CallSaid};
 use crate::plan::{Planned, Sizes};
 use crate::shares::{Maps, Shares};
@@ -67,7 +67,7 @@ pub(crate) struct Process {
     pub(crate) shares: Arc<Shares>,
     pub(crate) blocks: Arc<Blocks>,
     pub(crate) side: Arc<Side>,
-    pub(crate) body: Arc<Body>,
+    pub(crate) os_process: Arc<OsProcess>,
     /// Whether the server counts the responses of each request one by one.
     pub(crate) counts_responses: bool,
     pub(crate) callees: Callees,
@@ -194,8 +194,10 @@ impl Calls {
         if lock(&self.open).is_empty() {
             return;
         }
-        let why =
-            format!("{} while it had this request; the next request starts it anew", how_it_ended(&self.process.body));
+        let why = format!(
+            "{} while it had this request; the next request starts it anew",
+            how_it_ended(&self.process.os_process)
+        );
         self.fail_all(&Status::internal((self.process.unhealthy)(&why)));
     }
 
@@ -257,7 +259,7 @@ impl Calls {
 
     fn hear(self: &Arc<Calls>, said: &CallSaid) {
         self.process.shares.disown(said.unmapped());
-        self.process.side.let_go(said.let_go());
+        self.process.side.release_segments(said.let_go());
         answer::note_copied(said.copied());
         match said.call() {
             Some(Call::Respond(respond)) => self.respond(said, respond),

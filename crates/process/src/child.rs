@@ -10,15 +10,15 @@ use std::time::Duration;
 use nerite_backend::MetricOwner;
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
-use crate::body::{Body, Parent};
 use crate::channel::{Channel, LongText, Packet, Received};
 use crate::limits::CLOSED_MAX;
+use crate::os_process::{OsProcess, Parent};
 use crate::packets::{FINALIZE, Said};
 use crate::supervisor::{Side, Supervisor};
 
 /// A running process. When this is dropped, the process is told to finalize its model, and killed if it does not end.
 pub struct Child {
-    pub(crate) body: Arc<Body>,
+    pub(crate) os_process: Arc<OsProcess>,
     pub(crate) channel: Arc<Channel>,
     pub(crate) side: Arc<Side>,
     packet: Packet,
@@ -58,7 +58,7 @@ pub(crate) enum Heard {
 #[derive(Debug)]
 pub enum Silence {
     /// It did not get the command.
-    Unasked,
+    NotReceived,
     /// It did not answer in time.
     TimedOut,
     /// It has closed the channel.
@@ -70,7 +70,7 @@ pub enum Silence {
 impl std::fmt::Display for Silence {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Silence::Unasked => "its process ended before it was asked",
+            Silence::NotReceived => "its process ended before it was asked",
             Silence::TimedOut => "its process does not answer",
             Silence::Closed => "its process has closed the channel to the server",
             Silence::Ended(why) => why,
@@ -91,16 +91,22 @@ impl Child {
         let (channel, theirs) = Channel::pair()?;
         let (side, side_theirs) = Side::pair()?;
         command.stdin(Stdio::from(theirs)).process_group(0);
-        let body = Arc::new(Body::new(supervisor.spawn(command)?));
-        let child =
-            Child { body, channel: Arc::new(channel), side, packet: Packet::default(), has_model: false, patience };
+        let os_process = Arc::new(OsProcess::new(supervisor.spawn(command)?));
+        let child = Child {
+            os_process,
+            channel: Arc::new(channel),
+            side,
+            packet: Packet::default(),
+            has_model: false,
+            patience,
+        };
         let descriptors: Vec<_> = std::iter::once(side_theirs).chain(others).collect();
         match child.channel.send(greeting, &descriptors) {
             // It has ended already. The first command gets the error with the reason.
             Err(error) if is_broken(&error) => {}
             sent => sent?,
         }
-        supervisor.hear(Arc::clone(&child.side), Some(Arc::clone(&child.body)))?;
+        supervisor.hear(Arc::clone(&child.side), Some(Arc::clone(&child.os_process)))?;
         Ok(child)
     }
 
@@ -113,22 +119,22 @@ impl Child {
         (channel, side): (Channel, SideEnd),
         patience: Patience,
     ) -> io::Result<Child> {
-        let body = Arc::new(Body::forked(pid, parent)?);
+        let os_process = Arc::new(OsProcess::forked(pid, parent)?);
         if let Ok(cores) = sched_getaffinity(None) {
             // If this fails, it runs on the cores of its parent.
-            let _ = sched_setaffinity(body.pid(), &cores);
+            let _ = sched_setaffinity(os_process.pid(), &cores);
         }
         let (channel, side) = (Arc::new(channel), side.0);
-        let child = Child { body, channel, side, packet: Packet::default(), has_model: false, patience };
-        supervisor.hear(Arc::clone(&child.side), Some(Arc::clone(&child.body)))?;
+        let child = Child { os_process, channel, side, packet: Packet::default(), has_model: false, patience };
+        supervisor.hear(Arc::clone(&child.side), Some(Arc::clone(&child.os_process)))?;
         Ok(child)
     }
 
     /// A process whose channel the test has.
     #[cfg(test)]
-    pub(crate) fn of_test(body: Arc<Body>, channel: Channel, patience: Patience) -> Child {
+    pub(crate) fn of_test(os_process: Arc<OsProcess>, channel: Channel, patience: Patience) -> Child {
         let (side, _) = Side::pair().expect("the test may have a pair of sockets");
-        Child { body, channel: Arc::new(channel), side, packet: Packet::default(), has_model: false, patience }
+        Child { os_process, channel: Arc::new(channel), side, packet: Packet::default(), has_model: false, patience }
     }
 
     /// As [`Child::ask`], with a time limit. After [`Silence::TimedOut`] no more commands are allowed, because the answer may come late.
@@ -144,17 +150,17 @@ impl Child {
 
     /// Sets the text for the log if it ends unexpectedly.
     pub fn says_when_it_ends(&self, text: String) {
-        self.body.says_when_it_ends(text);
+        self.os_process.says_when_it_ends(text);
     }
 
     /// Its process ID. 0 if the ID is invalid.
     pub fn pid(&self) -> u32 {
-        self.body.pid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs())
+        self.os_process.pid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs())
     }
 
     /// Whether it was reaped.
     pub fn has_ended(&self) -> bool {
-        self.body.is_buried()
+        self.os_process.is_reaped()
     }
 
     /// Allows its model to make metrics. They are removed with it.
@@ -170,7 +176,7 @@ impl Child {
 
     /// Sends a packet.
     pub(crate) fn tell(&self, packet: impl AsRef<[u8]>, descriptors: &[OwnedFd]) -> Result<(), Silence> {
-        self.channel.send(packet, descriptors).map_err(|error| untold(&error))
+        self.channel.send(packet, descriptors).map_err(|error| send_failure(&error))
     }
 
     /// Sends a packet if it can be sent at once. `false` if the process has not read enough of the earlier ones.
@@ -178,16 +184,16 @@ impl Child {
         match self.channel.try_send_all(packet, descriptors) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Err(error) => Err(untold(&error)),
+            Err(error) => Err(send_failure(&error)),
         }
     }
 
     /// Whether somebody saw that it has ended or is ending, so it must not get further requests.
     pub(crate) fn is_ending(&self) -> bool {
-        self.side.is_ending() || self.body.is_buried()
+        self.side.is_ending() || self.os_process.is_reaped()
     }
 
-    /// Waits for a packet. [`Silence::Unasked`] means that the last packet was never read.
+    /// Waits for a packet. [`Silence::NotReceived`] means that the last packet was never read.
     pub(crate) fn answer(&mut self) -> Result<Said, Silence> {
         let received = self.channel.receive(&mut self.packet);
         said(received)
@@ -216,7 +222,7 @@ impl Child {
     /// Sends the first command. The program may not even have started yet.
     pub fn first(&mut self, command: &str) -> Result<Said, Silence> {
         self.ask_within(command, &[], self.patience.first).map_err(|silence| match silence {
-            Silence::Closed | Silence::Unasked => Silence::Ended(self.end()),
+            Silence::Closed | Silence::NotReceived => Silence::Ended(self.end()),
             other => other,
         })
     }
@@ -227,13 +233,13 @@ impl Child {
     }
 
     /// Ends a process that is not used any more. Returns how it ended, if it ended by itself.
-    pub(crate) fn bury(mut self) -> String {
+    pub(crate) fn shut_down(mut self) -> String {
         self.has_model = false;
         self.end()
     }
 
     fn end(&mut self) -> String {
-        how_it_ended(&self.body)
+        how_it_ended(&self.os_process)
     }
 }
 
@@ -242,11 +248,11 @@ impl Drop for Child {
         if self.has_model {
             let _ = self.channel.set_patience(Some(self.patience.last));
             if self.ask(FINALIZE, &[]).is_ok() {
-                self.body.ends_within(CLOSED_MAX);
+                self.os_process.ends_within(CLOSED_MAX);
             }
         }
-        self.body.bury();
-        self.side.let_all_go();
+        self.os_process.kill_and_reap();
+        self.side.release_all();
     }
 }
 
@@ -257,9 +263,9 @@ pub(crate) fn said_long(long: LongText) -> Result<Said, Silence> {
 }
 
 /// Why a packet could not be sent.
-fn untold(error: &io::Error) -> Silence {
+fn send_failure(error: &io::Error) -> Silence {
     if is_broken(error) {
-        return Silence::Unasked;
+        return Silence::NotReceived;
     }
     Silence::Ended(format!("the packet could not be sent to it: {error}"))
 }
@@ -272,17 +278,17 @@ fn said(received: io::Result<Option<&[u8]>>) -> Result<Said, Silence> {
         }
         Ok(None) => Err(Silence::Closed),
         // It ended and had not read the last packet.
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(Silence::Unasked),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(Silence::NotReceived),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Silence::TimedOut),
         Err(error) => Err(Silence::Ended(format!("its answer cannot be received: {error}"))),
     }
 }
 
 /// How the process ended. A process that has closed its channel will end soon.
-pub(crate) fn how_it_ended(body: &Body) -> String {
-    let by_itself = body.ends_within(CLOSED_MAX);
-    let status = body.bury();
-    if let Some(why) = body.killed_because() {
+pub(crate) fn how_it_ended(os_process: &OsProcess) -> String {
+    let by_itself = os_process.ends_within(CLOSED_MAX);
+    let status = os_process.kill_and_reap();
+    if let Some(why) = os_process.killed_because() {
         return why.to_owned();
     }
     status.filter(|_| by_itself).map_or_else(|| Silence::Closed.to_string(), how)

@@ -74,9 +74,9 @@ impl Health {
         drop(state);
         let live = self.launch(is_first, backoff);
         let mut state = self.lock();
-        let told = self.settle(&mut state, live.as_ref());
+        let notify = self.settle(&mut state, live.as_ref());
         drop(state);
-        told();
+        notify();
         live
     }
 
@@ -106,7 +106,7 @@ impl Health {
     /// Takes the end of the last process into account, once.
     fn note_end(&self, state: &mut State) {
         let Some((process, started_ns)) = &state.process else { return };
-        let Some(ended_ns) = process.body.ended_ns().filter(|_| !state.is_end_noted) else { return };
+        let Some(ended_ns) = process.os_process.ended_ns().filter(|_| !state.is_end_noted) else { return };
         let life = Life { started_ns: *started_ns, ended_ns, is_used: self.is_used.load(Ordering::Relaxed) };
         state.is_end_noted = true;
         state.backoff.ended(life);
@@ -166,11 +166,11 @@ impl Health {
         self.placement.apply();
         let live = self.launch(false, backoff);
         let mut state = self.lock();
-        let told = self.settle(&mut state, live.as_ref());
+        let notify = self.settle(&mut state, live.as_ref());
         let spare = if state.is_over { live.ok() } else { std::mem::replace(&mut state.next, live.ok()) };
         drop(state);
         drop(spare);
-        told();
+        notify();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -186,7 +186,7 @@ fn seconds(ns: u64) -> u64 {
 impl Readiness for Health {
     fn ask(self: Arc<Self>, done: ReadinessDone) {
         let mut state = self.lock();
-        if let Some((process, _)) = state.process.as_ref().filter(|(process, _)| !process.body.is_buried()) {
+        if let Some((process, _)) = state.process.as_ref().filter(|(process, _)| !process.os_process.is_reaped()) {
             let decides = process.decides.as_ref().map(Weak::upgrade);
             drop(state);
             return match decides {
@@ -212,15 +212,15 @@ impl Readiness for Health {
         if let Err(error) = started {
             let why = format!("no thread to start its process anew: {error}; raise the limit on threads");
             let status = Status::unavailable(self.launcher.unhealthy(&why));
-            let told = self.settle(&mut self.lock(), Err(&status));
-            told();
+            let notify = self.settle(&mut self.lock(), Err(&status));
+            notify();
         }
     }
 
     fn fault(&self) -> Option<Status> {
         let mut state = self.lock();
         self.note_end(&mut state);
-        let is_gone = state.process.as_ref().is_some_and(|(process, _)| process.body.is_buried());
+        let is_gone = state.process.as_ref().is_some_and(|(process, _)| process.os_process.is_reaped());
         state.failed.clone().filter(|_| is_gone)
     }
 }

@@ -42,7 +42,7 @@ pub struct ProcessInstance {
 enum Begun {
     Nothing,
     /// No process has it yet: it must be started first.
-    Unasked(Vec<Job>, Arc<dyn Meter>),
+    NotReceived(Vec<Job>, Arc<dyn Meter>),
     /// The batch could not be sent, because the process has not read enough of the earlier packets.
     Unsent(Unsent),
     /// The process has it.
@@ -85,7 +85,7 @@ impl ProcessInstance {
     /// Sends the batch to the process, if there is one. Does not wait.
     fn ask(&mut self, jobs: Vec<Job>, meter: Arc<dyn Meter>) -> Begun {
         let mut times = jobs.first().map_or_else(Times::begin, Job::begin);
-        let Some(live) = &mut self.live else { return Begun::Unasked(jobs, meter) };
+        let Some(live) = &mut self.live else { return Begun::NotReceived(jobs, meter) };
         if self.launcher.reports_responses() {
             live.child.side.report_to(&meter);
         }
@@ -96,7 +96,7 @@ impl ProcessInstance {
             live.shares.disown(maps.segments.into_iter());
             return Begun::Nothing;
         }
-        let forget = live.shares.take_untold();
+        let forget = live.shares.take_ended();
         let packet = requests.finish(&maps.text, &forget);
         times.input_ends();
         let rows = planned.iter().map(|planned| u64::from(planned.job.rows().max(1))).sum();
@@ -108,10 +108,10 @@ impl ProcessInstance {
     /// Sends a batch, if that can be done at once.
     fn send(&self, mut unsent: Unsent) -> Begun {
         let Some(Live { child, calls, .. }) = &self.live else {
-            return Begun::Silent(unsent.under_way, Silence::Unasked);
+            return Begun::Silent(unsent.under_way, Silence::NotReceived);
         };
         if child.is_ending() {
-            return Begun::Silent(unsent.under_way, Silence::Unasked);
+            return Begun::Silent(unsent.under_way, Silence::NotReceived);
         }
         let Unsent { packet, descriptors, under_way } = &mut unsent;
         under_way.mark = child.channel.mark();
@@ -139,7 +139,7 @@ impl ProcessInstance {
         match is_sent {
             Ok(true) => {
                 self.health.note_used();
-                self.overtime.iter().for_each(|overtime| overtime.begins(&child.body, &child.channel));
+                self.overtime.iter().for_each(|overtime| overtime.begins(&child.os_process, &child.channel));
                 Begun::Asked(unsent.under_way)
             }
             Ok(false) => Begun::Unsent(unsent),
@@ -159,7 +159,7 @@ impl ProcessInstance {
     /// Waits for the process's answer, at most for `patience`, and passes it on. Without an answer the batch stays
     /// begun. `left` is the work that an earlier thread left.
     fn hear(&mut self, mut under_way: UnderWay, patience: Option<Duration>, left: Option<Left>) -> Begun {
-        let Some(live) = &mut self.live else { return Begun::Silent(under_way, Silence::Unasked) };
+        let Some(live) = &mut self.live else { return Begun::Silent(under_way, Silence::NotReceived) };
         let said = match under_way.converse(live, &self.blocks, patience, left) {
             Ok(said) => Ok(said),
             Err(Unheard::Left(left)) => return Begun::Left(under_way, left),
@@ -185,7 +185,7 @@ impl ProcessInstance {
             calls.fail(&open, &Status::internal(self.launcher.failed(text)));
         }
         times.infer_ends();
-        let spent = said.executions().map(|executions| spent::told(executions, &times));
+        let spent = said.executions().map(|executions| spent::spent_of(executions, &times));
         let (done, apart) = match answer {
             Answer::Responses(responses) if !open.is_empty() => (Vec::new(), Some(responses)),
             answer => (self.settle(planned, answer), None),
@@ -212,15 +212,15 @@ impl ProcessInstance {
     /// Ends a process that does not answer. The requests that it was working on fail. Requests that it did not read are
     /// run by the next process. The instance continues. This may wait for the process's end, so it must not be called
     /// on a front thread.
-    fn bury(&mut self, under_way: UnderWay, silence: Silence) -> Begun {
+    fn end_process(&mut self, under_way: UnderWay, silence: Silence) -> Begun {
         let UnderWay { planned, times, meter, .. } = under_way;
         self.overtime.iter().for_each(|overtime| overtime.ends());
         let (calls, why) = match self.live.take() {
-            Some(Live { child, calls, .. }) => (calls, Some(child.bury())),
+            Some(Live { child, calls, .. }) => (calls, Some(child.shut_down())),
             None => (None, None),
         };
-        if matches!(silence, Silence::Unasked) {
-            return Begun::Unasked(planned.into_iter().map(|planned| planned.job).collect(), meter);
+        if matches!(silence, Silence::NotReceived) {
+            return Begun::NotReceived(planned.into_iter().map(|planned| planned.job).collect(), meter);
         }
         let silence = match (silence, why) {
             (Silence::Closed, Some(why)) => Silence::Ended(why),
@@ -312,11 +312,11 @@ impl Instance for ProcessInstance {
                 Begun::Unsent(unsent) => self.send_waiting(unsent),
                 Begun::Asked(under_way) => self.hear(under_way, None, None),
                 Begun::Left(under_way, left) => self.hear(under_way, None, Some(left)),
-                Begun::Silent(under_way, silence) => self.bury(under_way, silence),
-                Begun::Unasked(jobs, _) if starts > 1 => {
-                    return refuse(jobs, &self.unhealthy(&Silence::Unasked));
+                Begun::Silent(under_way, silence) => self.end_process(under_way, silence),
+                Begun::NotReceived(jobs, _) if starts > 1 => {
+                    return refuse(jobs, &self.unhealthy(&Silence::NotReceived));
                 }
-                Begun::Unasked(jobs, meter) => match self.live() {
+                Begun::NotReceived(jobs, meter) => match self.live() {
                     Ok(()) => {
                         starts += 1;
                         self.ask(jobs, meter)
@@ -351,8 +351,8 @@ fn plan(
     jobs: Vec<Job>,
     times: Times,
 ) -> (Vec<Planned>, BatchPacket, Maps) {
-    let told = BatchPacket::new(live.is_packed);
-    let mut planner = Planner { shares: &live.shares, blocks, sizes, maps: Maps::default(), is_decoupled, told };
+    let packet = BatchPacket::new(live.is_packed);
+    let mut planner = Planner { shares: &live.shares, blocks, sizes, maps: Maps::default(), is_decoupled, packet };
     let mut planned = Vec::with_capacity(jobs.len());
     for job in jobs {
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
@@ -365,8 +365,8 @@ fn plan(
             Err((job, status)) => job.finish(Err(status), times),
         }
     }
-    let Planner { maps, told, .. } = planner;
-    (planned, told, maps)
+    let Planner { maps, packet, .. } = planner;
+    (planned, packet, maps)
 }
 
 fn finish(done: Vec<(Job, Ended)>, times: Times) {

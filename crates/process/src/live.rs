@@ -5,10 +5,10 @@ use std::sync::{Arc, Weak};
 use nerite_request::Status;
 
 use crate::blocks::Blocks;
-use crate::body::Body;
 use crate::calls::{Callees, Calls, Process};
 use crate::channel::Channel;
 use crate::child::Child;
+use crate::os_process::OsProcess;
 use crate::overtime::ExecuteLimit;
 use crate::plan::Sizes;
 use crate::shares::Shares;
@@ -74,7 +74,7 @@ impl Live {
 
     /// The same process, which reads its side channel: the server tells it when the client of a request has gone.
     #[must_use]
-    pub fn told_who_has_gone(self) -> Live {
+    pub fn with_gone_notices(self) -> Live {
         self.child.side.tell_gone();
         self
     }
@@ -103,7 +103,7 @@ impl Live {
     /// The process, for readiness checks.
     pub(crate) fn started(&self) -> Started {
         let calls = self.calls.as_ref().filter(|_| self.decides);
-        Started { body: Arc::clone(&self.child.body), decides: calls.map(Arc::downgrade) }
+        Started { os_process: Arc::clone(&self.child.os_process), decides: calls.map(Arc::downgrade) }
     }
 
     /// Begins to read its calls.
@@ -123,7 +123,7 @@ impl Live {
             shares: Arc::clone(&self.shares),
             blocks: Arc::clone(blocks),
             side: Arc::clone(&self.child.side),
-            body: Arc::clone(&self.child.body),
+            os_process: Arc::clone(&self.child.os_process),
             counts_responses: !launcher.reports_responses(),
             callees,
         };
@@ -137,6 +137,6 @@ impl Live {
 
 /// A process, and its calls if its model reports its own readiness.
 pub(crate) struct Started {
-    pub(crate) body: Arc<Body>,
+    pub(crate) os_process: Arc<OsProcess>,
     pub(crate) decides: Option<Weak<Calls>>,
 }

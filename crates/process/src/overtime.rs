@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use nerite_locks::Mutex;
 
-use crate::body::Body;
 use crate::calls::lock;
 use crate::channel::Channel;
+use crate::os_process::OsProcess;
 
 /// The shortest pause between two looks at the time.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
@@ -43,7 +43,7 @@ struct State {
 
 struct Begun {
     at: Instant,
-    body: Arc<Body>,
+    os_process: Arc<OsProcess>,
     channel: Arc<Channel>,
 }
 
@@ -64,9 +64,10 @@ impl Overtime {
     }
 
     /// The process has got a batch.
-    pub(crate) fn begins(&self, body: &Arc<Body>, channel: &Arc<Channel>) {
+    pub(crate) fn begins(&self, os_process: &Arc<OsProcess>, channel: &Arc<Channel>) {
         let mut state = lock(&self.state);
-        state.begun = Some(Begun { at: Instant::now(), body: Arc::clone(body), channel: Arc::clone(channel) });
+        state.begun =
+            Some(Begun { at: Instant::now(), os_process: Arc::clone(os_process), channel: Arc::clone(channel) });
         if state.is_idle {
             self.changed.notify_all();
         }
@@ -118,7 +119,7 @@ impl Overtime {
 
     fn kill(&self, begun: &Begun) {
         let ExecuteLimit { at_most, setting } = &self.limit;
-        begun.body.kill(format!(
+        begun.os_process.kill(format!(
             "its process was killed, because execute did not return within {} s, the limit of {setting},",
             at_most.as_secs_f64()
         ));
@@ -137,8 +138,8 @@ mod tests {
 
     const FOREVER: Duration = Duration::from_mins(1);
 
-    fn sleeping() -> Arc<Body> {
-        Arc::new(Body::new(Command::new("sleep").arg("1000").process_group(0).spawn().unwrap()))
+    fn sleeping() -> Arc<OsProcess> {
+        Arc::new(OsProcess::new(Command::new("sleep").arg("1000").process_group(0).spawn().unwrap()))
     }
 
     #[test]
@@ -166,7 +167,7 @@ mod tests {
             how_it_ended(&hangs),
             "its process was killed, because execute did not return within 0.02 s, the limit of a setting,"
         );
-        answered.bury();
+        answered.kill_and_reap();
         overtime.close();
     }
 }

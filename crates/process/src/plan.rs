@@ -57,7 +57,7 @@ impl OutputTarget {
     }
 
     /// The memory in the form for the packet.
-    pub(crate) fn told(&self) -> OutputMemory<'_> {
+    pub(crate) fn memory(&self) -> OutputMemory<'_> {
         let OutputTarget { name, location, capacity, kind, .. } = self;
         OutputMemory { name, location: *location, capacity: *capacity, fixed: matches!(kind, Kind::Client) }
     }
@@ -94,7 +94,7 @@ pub(crate) struct Planner<'a> {
     /// Whether the model may use inputs after it has read the batch.
     pub(crate) is_decoupled: bool,
     /// The requests so far.
-    pub(crate) told: BatchPacket,
+    pub(crate) packet: BatchPacket,
 }
 
 impl Planner<'_> {
@@ -189,12 +189,12 @@ impl Planner<'_> {
             timeout_us: job.timeout_us(),
             parameters: job.parameters(),
             inputs,
-            outputs: targets.iter().map(OutputTarget::told),
+            outputs: targets.iter().map(OutputTarget::memory),
             asks: job.responder().has_run_before(),
             trace: trace.as_ref(),
             own: Some(job.own_wanted().count()).filter(|own| *own < targets.len()),
         };
-        self.told.add(&request);
+        self.packet.add(&request);
     }
 }
 
@@ -248,11 +248,11 @@ pub(crate) mod tests {
         blocks: &Blocks,
         sizes: &HashMap<String, usize>,
     ) -> (Planned, Value, usize) {
-        let (maps, told) = (Maps::default(), BatchPacket::new(false));
-        let mut planner = Planner { shares, blocks, sizes, maps, is_decoupled: false, told };
+        let (maps, packet) = (Maps::default(), BatchPacket::new(false));
+        let mut planner = Planner { shares, blocks, sizes, maps, is_decoupled: false, packet };
         let planned = planner.add(3, job).map_err(|(_, status)| status).unwrap();
-        let BatchPacket::Text(told) = planner.told else { panic!("asked for text") };
-        (planned, serde_json::from_str(&told).unwrap(), planner.maps.descriptors.len())
+        let BatchPacket::Text(packet) = planner.packet else { panic!("asked for text") };
+        (planned, serde_json::from_str(&packet).unwrap(), planner.maps.descriptors.len())
     }
 
     pub(crate) fn wanted(name: &str, slot: Option<Slot>) -> Wanted {
@@ -279,9 +279,9 @@ pub(crate) mod tests {
             vec![wanted("placed", Some(lease.slot(part(128, 16)))), wanted("known", None), wanted("new", None)];
         let sizes = HashMap::from([("known".to_owned(), 100)]);
         let job = job(inputs, outputs, Reply::new(|_| ()));
-        let (planned, told, maps) = plan(job, &shares, &blocks, &sizes);
+        let (planned, packet, maps) = plan(job, &shares, &blocks, &sizes);
         let segment = lease.buffer(part(0, 1)).share().unwrap().share.mark().number();
-        let [gathered, known] = [&told["inputs"][1][3], &told["outputs"][1][1]];
+        let [gathered, known] = [&packet["inputs"][1][3], &packet["outputs"][1][1]];
         let expect = serde_json::json!({
             "number": 3, "id": "i\u{e9}", "rows": 1, "correlation": 7, "flags": 1, "timeout": 5,
             "parameters": {"key": "\"value\""},
@@ -292,7 +292,7 @@ pub(crate) mod tests {
             ],
             "outputs": [["placed", segment, 128, 16, true], ["known", known, 0, 4096, false], ["new", null, 0, 0, false]],
         });
-        assert_eq!(told, expect);
+        assert_eq!(packet, expect);
         assert_eq!(maps, 3, "the lease, the inputs' block and that of the known output");
         planned.job.finish(Ok(()), nerite_backend::Times::begin());
     }
@@ -302,14 +302,14 @@ pub(crate) mod tests {
         let (shares, blocks) = nobody();
         let sizes = HashMap::from([("x".to_owned(), 100)]);
         let job = job(Vec::new(), vec![wanted("x", None)], Reply::new(|_| ()));
-        let (mut planned, told, _) = plan(job, &shares, &blocks, &sizes);
+        let (mut planned, packet, _) = plan(job, &shares, &blocks, &sizes);
         let larger = blocks.take(10_000).unwrap();
         let (number, capacity) = (larger.segment(), larger.byte_size());
         for target in &mut planned.targets {
             target.replace(SegmentOffset { segment: number, offset: 0 }, capacity, Kind::Block(larger.clone()));
         }
         let found: Vec<u64> = planned.blocks().map(Block::segment).collect();
-        assert_eq!(serde_json::json!(found), serde_json::json!([told["outputs"][0][1], number]));
+        assert_eq!(serde_json::json!(found), serde_json::json!([packet["outputs"][0][1], number]));
         planned.job.finish(Ok(()), nerite_backend::Times::begin());
     }
 
@@ -324,8 +324,8 @@ pub(crate) mod tests {
             let shape = Shape::from_slice(&[data.len() as i64]);
             let input = Tensor { name: "x".into(), datatype: DataType::Uint8, shape, data };
             let job = job(vec![input], Vec::new(), Reply::new(|_| ()));
-            let (planned, told, _) = plan(job, &shares, &blocks, &HashMap::new());
-            assert_eq!(told["inputs"][0][3] == block.segment(), is_lent);
+            let (planned, packet, _) = plan(job, &shares, &blocks, &HashMap::new());
+            assert_eq!(packet["inputs"][0][3] == block.segment(), is_lent);
             assert_eq!(planned.inputs.is_some(), !is_lent, "it is copied");
             planned.job.finish(Ok(()), nerite_backend::Times::begin());
         }
@@ -347,7 +347,7 @@ pub(crate) mod tests {
         let (shares, blocks) = nobody();
         let sizes = HashMap::from([("x".to_owned(), 100)]);
         let reply = Reply::through(Offering);
-        let (_planned, told, _) = plan(job(Vec::new(), vec![wanted("x", None)], reply), &shares, &blocks, &sizes);
-        assert_eq!(told["outputs"], serde_json::json!([["x", null, 0, 0, false]]));
+        let (_planned, packet, _) = plan(job(Vec::new(), vec![wanted("x", None)], reply), &shares, &blocks, &sizes);
+        assert_eq!(packet["outputs"], serde_json::json!([["x", null, 0, 0, false]]));
     }
 }

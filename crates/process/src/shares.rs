@@ -28,7 +28,7 @@ pub(crate) struct Shares {
 struct State {
     known: HashSet<u64>,
     /// Removed memory that could not be reported to the process at once.
-    untold: Vec<u64>,
+    ended: Vec<u64>,
 }
 
 /// Memory that a packet introduces: its text, and a descriptor for each segment.
@@ -74,8 +74,8 @@ impl Shares {
     }
 
     /// Takes the segments that the process must unmap. Each is reported once.
-    pub(crate) fn take_untold(&self) -> Vec<u64> {
-        std::mem::take(&mut self.lock().untold)
+    pub(crate) fn take_ended(&self) -> Vec<u64> {
+        std::mem::take(&mut self.lock().ended)
     }
 
     /// Forgets segments that the process did not get or could not map. They are introduced again when they are needed.
@@ -123,7 +123,7 @@ impl Forget for Shares {
         // It is sent under the lock, so that no later packet is sent before it. If the process is busy, its next
         // request says it.
         if self.channel.try_notice(&ForgetPacket(&[share]).to_string()).is_err() {
-            state.untold.push(share);
+            state.ended.push(share);
         }
     }
 }
@@ -277,8 +277,8 @@ mod tests {
         while ours.try_send("{}").is_ok() {}
         let number = buffer.share().unwrap().share.mark().number();
         drop(buffer);
-        assert_eq!(shares.take_untold(), [number]);
-        assert_eq!(shares.take_untold(), [0u64; 0]);
+        assert_eq!(shares.take_ended(), [number]);
+        assert_eq!(shares.take_ended(), [0u64; 0]);
         drop(theirs);
     }
 }

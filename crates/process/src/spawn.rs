@@ -49,10 +49,10 @@ mod tests {
         // The shell reads the directory with one more descriptor.
         command.args(["-c", "for one in /proc/self/fd/*; do readlink $one; done > $1; test -s $1", "sh"]);
         let folder = tempfile::tempdir().unwrap();
-        let told = folder.path().join("told");
-        command.arg(&told).stdin(std::process::Stdio::piped());
+        let output = folder.path().join("told");
+        command.arg(&output).stdin(std::process::Stdio::piped());
         assert!(spawn(&mut command).unwrap().wait().unwrap().success());
-        assert!(!fs::read_to_string(told).unwrap().contains("/dev/null"));
+        assert!(!fs::read_to_string(output).unwrap().contains("/dev/null"));
     }
 
     #[test]

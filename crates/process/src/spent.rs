@@ -11,7 +11,7 @@ use crate::packets::Execution;
 pub(crate) type Spent = Vec<(u64, Times)>;
 
 /// The executions in an answer. `times` began with the batch, and its `infer_end` is the arrival of the answer.
-pub(crate) fn told(executions: impl Iterator<Item = Execution>, times: &Times) -> Spent {
+pub(crate) fn spent_of(executions: impl Iterator<Item = Execution>, times: &Times) -> Spent {
     spread(&executions.collect::<Vec<_>>(), times)
 }
 
@@ -49,7 +49,7 @@ mod tests {
 
     fn read(executions: &str, times: &Times) -> Option<Spent> {
         let said = Said::read(format!(r#"{{"executions":{executions}}}"#).as_bytes()).unwrap();
-        said.executions().map(|executions| told(executions, times))
+        said.executions().map(|executions| spent_of(executions, times))
     }
 
     #[track_caller]

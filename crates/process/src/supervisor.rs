@@ -20,10 +20,10 @@ use nerite_request::report::MemoryUsage;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::blocks::Block;
-use crate::body::Body;
 use crate::channel::{Channel, Packet, Received};
 use crate::limits::SIDE_BYTES_MAX;
 use crate::measured::measured;
+use crate::os_process::OsProcess;
 use crate::packets::{Cancelled, Gone, LetGo, Log, Responded, SideSaid};
 use crate::placement::Placement;
 use crate::spawn::spawn;
@@ -52,7 +52,7 @@ pub(crate) trait Caller: Send + Sync {
 /// The parts of a process that the thread watches: its side channel until it is closed, and its end.
 struct Kept {
     side: Option<Arc<Side>>,
-    body: Option<(Arc<Body>, OwnedFd)>,
+    os_process: Option<(Arc<OsProcess>, OwnedFd)>,
     /// Its calls, until the first one, which starts a thread that reads them.
     calls: Option<Arc<dyn Caller>>,
 }
@@ -101,8 +101,8 @@ impl Side {
             self.cancels().insert(number, cancel.clone());
             if self.tells_gone.load(Ordering::Relaxed) {
                 let side = Arc::downgrade(self);
-                let told = move || side.upgrade().iter().for_each(|side| side.has_gone(number));
-                if !cancel.on_cancelled(told) {
+                let notify = move || side.upgrade().iter().for_each(|side| side.has_gone(number));
+                if !cancel.on_cancelled(notify) {
                     self.has_gone(number);
                 }
             }
@@ -148,7 +148,7 @@ impl Side {
     }
 
     /// Releases these segments, because the model's arrays do not use them any more. Returns those that were kept.
-    pub(crate) fn let_go(&self, segments: impl Iterator<Item = u64>) -> Vec<u64> {
+    pub(crate) fn release_segments(&self, segments: impl Iterator<Item = u64>) -> Vec<u64> {
         let mut kept = self.kept();
         segments.filter(|segment| kept.remove(segment).is_some()).collect()
     }
@@ -180,7 +180,7 @@ impl Side {
     }
 
     /// Releases everything, because the process has ended.
-    pub(crate) fn let_all_go(&self) {
+    pub(crate) fn release_all(&self) {
         self.kept().clear();
         self.unmeasure();
     }
@@ -231,7 +231,7 @@ impl Side {
             self.reply(&Cancelled(is));
         }
         if let Some(segments) = said.let_go() {
-            self.reply(&LetGo(&self.let_go(segments)));
+            self.reply(&LetGo(&self.release_segments(segments)));
         }
         if let Some(question) = said.metric() {
             self.reply(&measured(self.metrics().as_mut(), question));
@@ -301,15 +301,15 @@ impl Supervisor {
 
     /// Watches a process: its side channel is read, and it is reaped when it has ended, even if no request uses it
     /// then.
-    pub(crate) fn hear(&self, side: Arc<Side>, body: Option<Arc<Body>>) -> io::Result<()> {
+    pub(crate) fn hear(&self, side: Arc<Side>, os_process: Option<Arc<OsProcess>>) -> io::Result<()> {
         // If its end cannot be watched, the next request finds out.
-        let body = body.and_then(|body| body.watch().ok().map(|end| (body, end)));
-        self.order(Order::Hear(Kept { side: Some(side), body, calls: None }))
+        let os_process = os_process.and_then(|os_process| os_process.watch().ok().map(|end| (os_process, end)));
+        self.order(Order::Hear(Kept { side: Some(side), os_process, calls: None }))
     }
 
     /// Reads a process's calls, from the first one on.
     pub(crate) fn hear_calls(&self, calls: Arc<dyn Caller>) -> io::Result<()> {
-        self.order(Order::Hear(Kept { side: None, body: None, calls: Some(calls) }))
+        self.order(Order::Hear(Kept { side: None, os_process: None, calls: Some(calls) }))
     }
 
     fn order(&self, order: Order) -> io::Result<()> {
@@ -345,7 +345,7 @@ fn keep(ordered: &Receiver<Order>, bell: &OwnedFd) {
         for (kept, ready) in all.iter_mut().zip(ready) {
             kept.attend(ready, &mut packet);
         }
-        all.retain(|kept| kept.side.is_some() || kept.body.is_some() || kept.calls.is_some());
+        all.retain(|kept| kept.side.is_some() || kept.os_process.is_some() || kept.calls.is_some());
         if rings {
             let _ = rustix::io::read(bell, &mut [0u8; 8]);
             open = obey(ordered, &mut all);
@@ -370,7 +370,7 @@ impl Kept {
     fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 3] {
         let side = self.side.as_ref().map(|side| side.channel.as_fd());
         let calls = self.calls.as_ref().map(|calls| calls.descriptor());
-        [side, self.body.as_ref().map(|(_, end)| end.as_fd()), calls]
+        [side, self.os_process.as_ref().map(|(_, end)| end.as_fd()), calls]
     }
 
     /// Reads its packets. When it has ended, the remaining packets are read before it is reaped. The end is noted before the model's metrics are
@@ -384,9 +384,9 @@ impl Kept {
         }
         if ended
             && !speaks
-            && let Some((body, _)) = self.body.take()
+            && let Some((os_process, _)) = self.os_process.take()
         {
-            body.bury_ended();
+            os_process.reap_ended();
         }
     }
 }

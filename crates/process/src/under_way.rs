@@ -61,8 +61,8 @@ impl UnderWay {
     /// kernel tells whether its last packet was unread. If it was, nothing of the batch was executed.
     fn silence(&self, live: &Live, silence: Silence) -> Silence {
         match silence {
-            Silence::Unasked if self.is_read => Silence::Closed,
-            Silence::Closed if !self.is_read && live.child.channel.left_last_unread(self.mark) => Silence::Unasked,
+            Silence::NotReceived if self.is_read => Silence::Closed,
+            Silence::Closed if !self.is_read && live.child.channel.left_last_unread(self.mark) => Silence::NotReceived,
             other => other,
         }
     }
@@ -137,7 +137,7 @@ pub(crate) fn answer_of(mut said: Said) -> Result<(Answer, Said), Silence> {
 
 /// Keeps memory that the model's arrays use, and releases memory that they do not use any more.
 pub(crate) fn keep(side: &Side, planned: &[Planned], said: &Said) {
-    side.let_go(said.let_go());
+    side.release_segments(said.let_go());
     for segment in said.held() {
         if let Some(block) = planned.iter().flat_map(Planned::blocks).find(|block| block.segment() == segment) {
             side.keep(block);

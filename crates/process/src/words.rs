@@ -94,7 +94,7 @@ mod tests {
         parameters.insert("double", Parameter::Double(0.5));
         parameters.insert("int", Parameter::Int(-7));
         parameters.insert("string", Parameter::String("\"s\"".into()));
-        let told = parameters_text(&parameters);
-        assert_eq!(parameters_of(told.as_object().unwrap()), parameters);
+        let text = parameters_text(&parameters);
+        assert_eq!(parameters_of(text.as_object().unwrap()), parameters);
     }
 }

@@ -61,7 +61,7 @@ impl Launch {
     /// The error if the system starts no process, or if it ended before it got its first packet.
     pub(crate) fn unstarted(&self, error: io::Error, began: Instant) -> Status {
         let blame = match error.kind() {
-            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => self.blame(&Silence::Unasked, began),
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => self.blame(&Silence::NotReceived, began),
             _ => None,
         };
         blame.unwrap_or_else(|| self.interpreter.unstarted(error))

@@ -151,7 +151,7 @@ impl PythonLauncher {
                  seconds, with interpreter {interpreter}; --backend-config=python,stub-timeout-seconds gives it more){last_words}",
                 self.launch.start_max.as_secs()
             )),
-            Silence::Unasked | Silence::Closed | Silence::Ended(_) => {
+            Silence::NotReceived | Silence::Closed | Silence::Ended(_) => {
                 self.launch.blame(silence, began).unwrap_or_else(|| {
                     let why = format!("{silence} while it initialized the model, with interpreter {interpreter}");
                     Status::internal(self.unhealthy(&why) + last_words)

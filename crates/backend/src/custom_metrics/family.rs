@@ -70,7 +70,7 @@ impl Family {
     }
 
     /// Removes an owner that had these metrics. Returns whether no owner is left.
-    pub(super) fn let_go<'l>(&mut self, labels: impl Iterator<Item = &'l Labels>) -> bool {
+    pub(super) fn remove_owner<'l>(&mut self, labels: impl Iterator<Item = &'l Labels>) -> bool {
         for labels in labels {
             let Some(metric) = self.metrics.get_mut(labels) else { continue };
             metric.owners -= 1;

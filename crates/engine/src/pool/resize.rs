@@ -78,7 +78,7 @@ impl State {
     }
 
     /// Takes back a removed instance after its last run.
-    pub(super) fn let_go(&mut self, number: usize, instance: Box<dyn Instance>) {
+    pub(super) fn finish_removal(&mut self, number: usize, instance: Box<dyn Instance>) {
         self.leaving.remove(&number);
         self.lose(number, instance);
     }

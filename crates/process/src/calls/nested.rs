@@ -166,8 +166,8 @@ impl Calls {
     }
 
     fn tensors(&self, asked: Asked<'_>, used: &mut Vec<u64>) -> Option<Vec<Tensor>> {
-        let tensor = |told: Option<TensorAt<'_>>| {
-            let TensorAt { name, datatype, shape, location, bytes } = told?;
+        let tensor = |read: Option<TensorAt<'_>>| {
+            let TensorAt { name, datatype, shape, location, bytes } = read?;
             let data = match location {
                 Some(location) => {
                     used.push(location.segment);
@@ -210,7 +210,7 @@ impl Calls {
             _ => None,
         };
         let tensors: Vec<_> = match &response {
-            Some(Ok(response)) => response.outputs.iter().zip(locations).map(told).collect(),
+            Some(Ok(response)) => response.outputs.iter().zip(locations).map(tensor_at).collect(),
             _ => Vec::new(),
         };
         let response = response.as_ref().map(|response| match response {
@@ -246,7 +246,7 @@ impl Calls {
     }
 }
 
-fn told((output, location): (&Output, Option<SegmentOffset>)) -> TensorAt<'_> {
+fn tensor_at((output, location): (&Output, Option<SegmentOffset>)) -> TensorAt<'_> {
     let Output { name, datatype, shape, data, .. } = output;
     TensorAt { name, datatype: *datatype, shape: shape.clone(), location, bytes: data.len() }
 }

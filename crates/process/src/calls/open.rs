@@ -200,11 +200,11 @@ impl Calls {
         let sizes = lock(&self.sizes);
         let (shares, blocks) = (&self.process.shares, &self.process.blocks);
         let mut planner =
-            Planner { shares, blocks, sizes: &sizes, maps, is_decoupled: true, told: BatchPacket::new(false) };
+            Planner { shares, blocks, sizes: &sizes, maps, is_decoupled: true, packet: BatchPacket::new(false) };
         open.targets = open.responder.wanted().map(|name| planner.target(&open.responder, name)).collect();
         maps = planner.maps;
         drop(sizes);
-        let memory = NextOutputMemory { call, outputs: open.targets.iter().map(OutputTarget::told), map: &maps.text }
+        let memory = NextOutputMemory { call, outputs: open.targets.iter().map(OutputTarget::memory), map: &maps.text }
             .to_string();
         self.answer(memory, maps);
     }

@@ -8,10 +8,10 @@ use nerite_request::{Reply, Response};
 use nerite_shm::{LeaseLimits, Pools};
 
 use super::*;
-use crate::body::Body;
 use crate::channel::{Channel, Packet};
 use crate::child::{Child, Patience};
 use crate::limits::{NEEDS_AT_ONCE_MAX, PACKET_BYTES_MAX};
+use crate::os_process::OsProcess;
 use crate::plan::tests::{job, wanted};
 
 const NEED: &str = r#"{"need":[0,"x",10]}"#;
@@ -27,8 +27,9 @@ impl ProcessLauncher for Idle {
 
     fn launch(&self) -> Result<Live, Status> {
         let ours = self.0.lock().unwrap().pop().unwrap();
-        let body = Arc::new(Body::new(Command::new("sleep").arg("1000").spawn().unwrap()));
-        let child = Child::of_test(body, ours, Patience { first: Duration::ZERO, last: Duration::from_millis(1) });
+        let os_process = Arc::new(OsProcess::new(Command::new("sleep").arg("1000").spawn().unwrap()));
+        let child =
+            Child::of_test(os_process, ours, Patience { first: Duration::ZERO, last: Duration::from_millis(1) });
         Ok(Live::new(child, false))
     }
 
@@ -105,8 +106,8 @@ fn a_question_and_the_answer_are_taken_over_without_waiting() {
     theirs.send(ANSWER, &[]).unwrap();
     assert!(instance.go_on());
     check_answered(&responses);
-    let told = read_all(&theirs);
-    assert!(told.len() == 2 && told[1].starts_with(r#"{"at":["#), "{told:?}");
+    let packets = read_all(&theirs);
+    assert!(packets.len() == 2 && packets[1].starts_with(r#"{"at":["#), "{packets:?}");
 }
 
 #[test]
@@ -138,13 +139,13 @@ fn a_process_that_does_not_read_is_left_to_a_worker() {
     theirs.send(NEED, &[]).unwrap();
     theirs.send(ANSWER, &[]).unwrap();
     check_left(&mut instance);
-    let told = std::thread::scope(|scope| {
+    let packets = std::thread::scope(|scope| {
         let reads = scope.spawn(|| read_all(&theirs));
         instance.finish();
         reads.join().unwrap()
     });
     check_answered(&responses);
-    assert_eq!(told.len(), filled + 2, "the batch, what filled the socket, and the answer");
+    assert_eq!(packets.len(), filled + 2, "the batch, what filled the socket, and the answer");
 }
 
 #[test]
@@ -156,13 +157,13 @@ fn a_batch_for_a_process_that_does_not_read_is_sent_by_a_worker() {
     assert!(!instance.begin(batch, Duration::ZERO));
     check_left(&mut instance);
     theirs.send(ANSWER, &[]).unwrap();
-    let told = std::thread::scope(|scope| {
+    let packets = std::thread::scope(|scope| {
         let reads = scope.spawn(|| read_all(&theirs));
         instance.finish();
         reads.join().unwrap()
     });
     check_answered(&responses);
-    assert_eq!(told.len(), filled + 1);
+    assert_eq!(packets.len(), filled + 1);
 }
 
 #[test]
@@ -190,7 +191,7 @@ fn a_request_after_the_process_was_seen_to_end_is_for_the_next_process() {
             }
         },
         |child, _| {
-            child.body.bury();
+            child.os_process.kill_and_reap();
         },
     ];
     for see in seen {
@@ -214,7 +215,7 @@ fn is_asked_again(ends: fn(&ProcessInstance, &Channel)) -> bool {
     let (batch, responses) = batch();
     check_begun(&mut instance, batch);
     ends(&instance, &first);
-    instance.live.as_ref().unwrap().child.body.bury();
+    instance.live.as_ref().unwrap().child.os_process.kill_and_reap();
     drop(first);
     second.send(ANSWER, &[]).unwrap();
     instance.finish();

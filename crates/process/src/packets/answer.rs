@@ -21,8 +21,8 @@ impl Said {
         let Some((responses, rest)) = PackedResponses::read(packet) else {
             return Ok(Said(serde_json::from_slice(packet)?, None));
         };
-        let told = if rest.is_empty() { Value::Null } else { serde_json::from_slice(rest)? };
-        Ok(Said(told, Some(responses)))
+        let value = if rest.is_empty() { Value::Null } else { serde_json::from_slice(rest)? };
+        Ok(Said(value, Some(responses)))
     }
 
     /// The memory that it asks for. The inner `None` means that the question is invalid.
@@ -77,10 +77,10 @@ impl Said {
     /// Takes the responses in the answer to `execute`, in the order of the requests.
     pub fn take_responses(&mut self) -> Option<Responses> {
         if let Some(packed) = self.1.take() {
-            return Some(Responses(Told::Packed(packed)));
+            return Some(Responses(Written::Packed(packed)));
         }
         match self.0.get_mut("responses").map(Value::take) {
-            Some(Value::Array(responses)) => Some(Responses(Told::Json(responses.into_iter()))),
+            Some(Value::Array(responses)) => Some(Responses(Written::Json(responses.into_iter()))),
             _ => None,
         }
     }
@@ -124,8 +124,8 @@ impl Said {
 }
 
 /// Copied bytes in a packet, by reason.
-pub(super) fn copied(told: &Value) -> impl Iterator<Item = (Reason, u64)> {
-    let copied = told.get("copied").and_then(Value::as_object).into_iter().flatten();
+pub(super) fn copied(value: &Value) -> impl Iterator<Item = (Reason, u64)> {
+    let copied = value.get("copied").and_then(Value::as_object).into_iter().flatten();
     copied
         .filter_map(|(name, bytes)| Some((*Reason::ALL.iter().find(|reason| reason.name() == name)?, bytes.as_u64()?)))
 }
@@ -178,8 +178,8 @@ pub struct Need<'a> {
 }
 
 impl<'a> Need<'a> {
-    fn read(told: &'a Value) -> Option<Need<'a>> {
-        let [index, name, bytes] = told.as_array()?.as_slice() else { return None };
+    fn read(value: &'a Value) -> Option<Need<'a>> {
+        let [index, name, bytes] = value.as_array()?.as_slice() else { return None };
         Some(Need { index: index.as_u64()? as usize, name: name.as_str()?, bytes: bytes.as_u64()? as usize })
     }
 }
@@ -192,10 +192,10 @@ impl Display for Need<'_> {
 
 /// The responses of a batch. Each is parsed when it is taken, because a process may send more of them than there are requests.
 #[derive(Clone, Debug)]
-pub struct Responses(Told);
+pub struct Responses(Written);
 
 #[derive(Clone, Debug)]
-enum Told {
+enum Written {
     Json(std::vec::IntoIter<Value>),
     Packed(PackedResponses),
 }
@@ -205,9 +205,9 @@ impl Iterator for Responses {
 
     fn next(&mut self) -> Option<Response> {
         match &mut self.0 {
-            Told::Json(responses) => responses.next().map(Response::new),
-            Told::Packed(responses) => match responses.next()? {
-                OneResponse::Outputs(outputs) => Some(Response { told: Value::Null, outputs }),
+            Written::Json(responses) => responses.next().map(Response::new),
+            Written::Packed(responses) => match responses.next()? {
+                OneResponse::Outputs(outputs) => Some(Response { value: Value::Null, outputs }),
                 // Invalid JSON counts as a missing response.
                 OneResponse::Text(text) => serde_json::from_slice(&text).ok().map(Response::new),
             },
@@ -218,50 +218,50 @@ impl Iterator for Responses {
 /// The response of one request, as the server reads it.
 #[derive(Clone, Debug)]
 pub struct Response {
-    told: Value,
+    value: Value,
     /// The outputs, if they are packed.
     outputs: Vec<u8>,
 }
 
 impl Response {
-    pub(crate) fn new(told: Value) -> Response {
-        Response { told, outputs: Vec::new() }
+    pub(crate) fn new(value: Value) -> Response {
+        Response { value, outputs: Vec::new() }
     }
 
     /// An error that the model set.
     pub fn error(&self) -> Option<Status> {
-        self.told.get("error").map(status_of)
+        self.value.get("error").map(status_of)
     }
 
     /// A failure of the runtime, and not an error that the model set.
     pub fn failed(&self) -> Option<Status> {
-        self.told.get("failed").map(status_of)
+        self.value.get("failed").map(status_of)
     }
 
     /// Whether the request is to run again. Then there is no response.
     pub fn is_again(&self) -> bool {
-        self.told.get("again").and_then(Value::as_bool).unwrap_or(false)
+        self.value.get("again").and_then(Value::as_bool).unwrap_or(false)
     }
 
     /// Whether it comes later, on the channel for calls.
     pub fn is_later(&self) -> bool {
-        self.told.get("later").and_then(Value::as_bool).unwrap_or(false)
+        self.value.get("later").and_then(Value::as_bool).unwrap_or(false)
     }
 
     /// The states that the model of a failed request kept for the next one of its sequence. `None` for an invalid one.
     pub fn states(&self) -> impl Iterator<Item = Option<TensorAt<'_>>> {
-        self.told.get("states").and_then(Value::as_array).into_iter().flatten().map(TensorAt::read)
+        self.value.get("states").and_then(Value::as_array).into_iter().flatten().map(TensorAt::read)
     }
 
     /// Its parameters.
     pub fn parameters(&self) -> Option<Parameters> {
-        self.told.get("parameters").and_then(Value::as_object).map(parameters_of)
+        self.value.get("parameters").and_then(Value::as_object).map(parameters_of)
     }
 
     /// Its outputs. `None` for an invalid one.
     pub fn outputs(&self) -> impl Iterator<Item = Option<TensorAt<'_>>> {
-        let told = self.told.get("outputs").and_then(Value::as_array).into_iter().flatten();
-        told.map(TensorAt::read).chain(PackedOutputs(&self.outputs))
+        let outputs = self.value.get("outputs").and_then(Value::as_array).into_iter().flatten();
+        outputs.map(TensorAt::read).chain(PackedOutputs(&self.outputs))
     }
 }
 
@@ -279,8 +279,8 @@ pub struct Execution {
 }
 
 impl Execution {
-    fn read(told: &Value) -> Option<Execution> {
-        let [rows, input_ns, infer_ns, output_ns] = told.as_array()?.as_slice() else { return None };
+    fn read(value: &Value) -> Option<Execution> {
+        let [rows, input_ns, infer_ns, output_ns] = value.as_array()?.as_slice() else { return None };
         let (rows, input_ns) = (rows.as_u64()?, input_ns.as_u64()?);
         Some(Execution { rows, input_ns, infer_ns: infer_ns.as_u64()?, output_ns: output_ns.as_u64()? })
     }

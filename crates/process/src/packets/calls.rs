@@ -237,8 +237,8 @@ impl CallSaid {
     }
 }
 
-fn read_file(told: &Value) -> Option<(&str, SegmentOffset, usize)> {
-    let [path, segment, offset, bytes] = told.as_array()?.as_slice() else { return None };
+fn read_file(value: &Value) -> Option<(&str, SegmentOffset, usize)> {
+    let [path, segment, offset, bytes] = value.as_array()?.as_slice() else { return None };
     let location = SegmentOffset { segment: segment.as_u64()?, offset: offset.as_u64()? as usize };
     Some((path.as_str()?, location, bytes.as_u64()? as usize))
 }

@@ -358,8 +358,8 @@ impl Command {
 pub struct RequestRead<'a>(&'a Value);
 
 impl<'a> RequestRead<'a> {
-    pub(super) fn new(told: &'a Value) -> RequestRead<'a> {
-        RequestRead(told)
+    pub(super) fn new(value: &'a Value) -> RequestRead<'a> {
+        RequestRead(value)
     }
 
     /// Its number.

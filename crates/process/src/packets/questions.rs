@@ -210,15 +210,15 @@ mod tests {
         assert!(matches!(said.call(), Some(Call::Unload("m", true))), "{said:?}");
         let files = [("1/a", SegmentOffset { segment: 2, offset: 0 }, 7)];
         let said = read(&AskLoad { call: 1, model: "m", config: "{}", files: &files });
-        let Some(Call::Load { model: "m", config: "{}", files: told }) = said.call() else { panic!("{said:?}") };
-        assert_eq!(told, files);
+        let Some(Call::Load { model: "m", config: "{}", files: read_files }) = said.call() else { panic!("{said:?}") };
+        assert_eq!(read_files, files);
         assert_eq!(read(&Cancelling(6)).cancelled(), Some(6));
         let said = read(&Taken { call: 6, let_go: &[3] });
         assert_eq!((said.taken(), said.let_go().collect::<Vec<_>>()), (Some(6), vec![3]));
         let command = |packet: &dyn Display| Command::read(packet.to_string().as_bytes()).unwrap();
-        let told = command(&ConfigTold { call: 4, config: Ok(r#"{"name":"m"}"#) });
-        assert_eq!((told.call(), told.failure()), (Some(4), None));
-        assert_eq!(told.part("config").to_string(), r#"{"name":"m"}"#);
+        let said = command(&ConfigTold { call: 4, config: Ok(r#"{"name":"m"}"#) });
+        assert_eq!((said.call(), said.failure()), (Some(4), None));
+        assert_eq!(said.part("config").to_string(), r#"{"name":"m"}"#);
         let status = Status::not_found("none");
         assert_eq!(command(&ConfigTold { call: 4, config: Err(&status) }).failure(), Some(status));
     }

@@ -83,8 +83,8 @@ impl Display for Used<'_> {
     }
 }
 
-fn usage_of(told: &Value) -> Option<MemoryUsage> {
-    let [kind, id, bytes] = told.as_array()?.as_slice() else { return None };
+fn usage_of(value: &Value) -> Option<MemoryUsage> {
+    let [kind, id, bytes] = value.as_array()?.as_slice() else { return None };
     let word = kind.as_str()?;
     let kind = MEMORY.into_iter().find(|known| *known == word)?;
     Some(MemoryUsage { kind, id: id.as_i64()?, bytes: bytes.as_u64()? })

@@ -242,14 +242,14 @@ impl Display for Measured {
 }
 
 /// Parses a number that is sent as text.
-fn number_of(told: &Value) -> Option<f64> {
-    told.as_str()?.parse().ok()
+fn number_of(value: &Value) -> Option<f64> {
+    value.as_str()?.parse().ok()
 }
 
-fn labels_of(told: &Value) -> std::result::Result<BTreeMap<String, String>, String> {
+fn labels_of(value: &Value) -> std::result::Result<BTreeMap<String, String>, String> {
     let pair = |(name, value): (&String, &Value)| {
         let text = value.as_str().ok_or("attempt to access JSON non-string as string")?;
         Ok((name.clone(), text.to_owned()))
     };
-    told.as_object().into_iter().flatten().map(pair).collect()
+    value.as_object().into_iter().flatten().map(pair).collect()
 }

@@ -32,8 +32,8 @@ pub struct TensorAt<'a, S = Shape> {
 
 impl<'a> TensorAt<'a> {
     /// Parses JSON. `None` if it is invalid.
-    pub fn read(told: &'a Value) -> Option<TensorAt<'a>> {
-        let [name, datatype, shape, segment, offset, bytes] = told.as_array()?.as_slice() else { return None };
+    pub fn read(value: &'a Value) -> Option<TensorAt<'a>> {
+        let [name, datatype, shape, segment, offset, bytes] = value.as_array()?.as_slice() else { return None };
         let shape: Option<Shape> = shape.as_array()?.iter().map(Value::as_i64).collect();
         let location = segment.as_u64().zip(offset.as_u64());
         Some(TensorAt {
@@ -69,8 +69,8 @@ pub struct OutputMemory<'a> {
 
 impl<'a> OutputMemory<'a> {
     /// Parses JSON. `None` if it is invalid.
-    pub fn read(told: &'a Value) -> Option<OutputMemory<'a>> {
-        let [name, segment, offset, capacity, fixed] = told.as_array()?.as_slice() else { return None };
+    pub fn read(value: &'a Value) -> Option<OutputMemory<'a>> {
+        let [name, segment, offset, capacity, fixed] = value.as_array()?.as_slice() else { return None };
         let (offset, capacity) = (offset.as_u64()? as usize, capacity.as_u64()? as usize);
         let location = segment.as_u64().map(|segment| SegmentOffset { segment, offset });
         Some(OutputMemory { name: name.as_str()?, location, capacity, fixed: fixed.as_bool()? })
@@ -102,8 +102,8 @@ pub struct Segment {
 
 impl Segment {
     /// Parses JSON. `None` if it is invalid.
-    pub fn read(told: &Value) -> Option<Segment> {
-        let [number, bytes, file_offset, is_region, device @ ..] = told.as_array()?.as_slice() else { return None };
+    pub fn read(value: &Value) -> Option<Segment> {
+        let [number, bytes, file_offset, is_region, device @ ..] = value.as_array()?.as_slice() else { return None };
         Some(Segment {
             number: number.as_u64()?,
             bytes: bytes.as_u64()? as usize,

@@ -57,8 +57,8 @@ fn tensor<'a>(
     TensorAt { name, datatype, shape, location: location.into(), bytes }
 }
 
-fn as_read<'a>(told: &TensorAt<'a, &[i64]>) -> TensorAt<'a> {
-    let TensorAt { name, datatype, shape, location, bytes } = *told;
+fn as_read<'a>(written: &TensorAt<'a, &[i64]>) -> TensorAt<'a> {
+    let TensorAt { name, datatype, shape, location, bytes } = *written;
     TensorAt { name, datatype, shape: Shape::from_slice(shape), location, bytes }
 }
 
@@ -205,12 +205,12 @@ fn a_batch() {
     let read = command("execute");
     assert_eq!((read.name(), read.map(), read.forget().collect()), (Some("execute"), Some(maps.to_vec()), vec![3, 4]));
     let all: Vec<_> = read.requests().collect();
-    for (read, told) in all.iter().zip(&requests) {
-        assert_eq!((read.number(), read.id(), read.rows()), (told.number, told.id, told.rows));
-        assert_eq!((read.timeout_us(), &read.sequence()), (told.timeout_us, told.sequence));
-        assert_eq!(&read.parameters(), told.parameters);
-        assert!(read.inputs().eq(told.inputs.clone().map(|told| as_read(&told)).map(Some)));
-        assert!(read.outputs().eq(told.outputs.clone().map(Some)));
+    for (read, request) in all.iter().zip(&requests) {
+        assert_eq!((read.number(), read.id(), read.rows()), (request.number, request.id, request.rows));
+        assert_eq!((read.timeout_us(), &read.sequence()), (request.timeout_us, request.sequence));
+        assert_eq!(&read.parameters(), request.parameters);
+        assert!(read.inputs().eq(request.inputs.clone().map(|request| as_read(&request)).map(Some)));
+        assert!(read.outputs().eq(request.outputs.clone().map(Some)));
     }
     assert_eq!(all.len(), 2);
 }
@@ -270,8 +270,8 @@ fn the_answer_of_an_isolated_model_to_a_batch() {
     let responses = [WrittenResponse::Failed(failed.clone())];
     let executions = [Execution { rows: 1, input_ns: 10, infer_ns: 200, output_ns: 30 }];
     let copied = [(Reason::Convert, 12)];
-    let (told, spent) = (Some(&responses[..]), Some(&executions[..]));
-    check("executed_isolated", Answer { responses: told, executions: spent, copied: &copied, ..Answer::default() });
+    let (given, spent) = (Some(&responses[..]), Some(&executions[..]));
+    check("executed_isolated", Answer { responses: given, executions: spent, copied: &copied, ..Answer::default() });
     let mut read = said("executed_isolated");
     assert_eq!(read.executions().unwrap().collect::<Vec<_>>(), executions);
     assert_eq!(read.copied().collect::<Vec<_>>(), copied);
@@ -299,16 +299,16 @@ fn called(name: &str) -> CallSaid {
 
 #[test]
 fn a_response_of_a_decoupled_model() {
-    let told = called("respond");
-    let Some(Call::Respond(Respond { number, response, is_last })) = told.call() else { panic!("a response") };
+    let said = called("respond");
+    let Some(Call::Respond(Respond { number, response, is_last })) = said.call() else { panic!("a response") };
     let response = response.unwrap();
-    assert_eq!((told.number(), number, is_last), (3, 41, false));
+    assert_eq!((said.number(), number, is_last), (3, 41, false));
     assert_eq!(response.parameters().unwrap().get("key"), Some(&Parameter::String("value".into())));
     let output = tensor("OUT", DataType::Fp32, &[2, 3], at(5, 128), 24);
     assert!(response.outputs().eq([Some(as_read(&output))]));
-    assert!(told.lost().eq([(5, 4096)]));
-    let told = called("ended");
-    let Some(Call::Respond(Respond { number, response, is_last })) = told.call() else { panic!("an end") };
+    assert!(said.lost().eq([(5, 4096)]));
+    let said = called("ended");
+    let Some(Call::Respond(Respond { number, response, is_last })) = said.call() else { panic!("an end") };
     assert_eq!((number, response.is_none(), is_last), (41, true, true));
 
     let segment = Segment { number: 9, bytes: 8192, file_offset: 0, is_region: false, device: None }.to_string();
@@ -318,23 +318,23 @@ fn a_response_of_a_decoupled_model() {
     ];
     check("places", NextOutputMemory { call: 3, outputs: outputs.into_iter(), map: &segment });
     check("over", Over(3));
-    let told = called("place");
-    let Some(Call::OutputMemory { number, name, bytes }) = told.call() else { panic!("a question for a place") };
-    assert_eq!((told.number(), number, name, bytes), (4, 41, "NEW", 5000));
+    let said = called("place");
+    let Some(Call::OutputMemory { number, name, bytes }) = said.call() else { panic!("a question for a place") };
+    assert_eq!((said.number(), number, name, bytes), (4, 41, "NEW", 5000));
     check("place_found", MemoryFound { call: 4, location: at(9, 0), capacity: 8192, map: &segment });
     check("no_place", CallFailed { call: 4, why: "output 'OUT': no memory is left" });
-    let told = called("release");
-    assert_eq!(told.release().map(|release| release.number), Some(41));
-    assert!(told.held().eq([6]) && told.let_go().eq([7]) && told.call().is_none());
+    let said = called("release");
+    assert_eq!(said.release().map(|release| release.number), Some(41));
+    assert!(said.held().eq([6]) && said.let_go().eq([7]) && said.call().is_none());
 }
 
 #[test]
 fn a_request_to_another_model() {
     let Some(Call::Space(4096)) = called("space").call() else { panic!("a question for memory") };
-    let told = called("infer");
-    let Some(Call::Infer(asked)) = told.call() else { panic!("a request") };
+    let said = called("infer");
+    let Some(Call::Infer(asked)) = said.call() else { panic!("a request") };
     let read = asked.request();
-    assert_eq!((told.number(), asked.model(), asked.version(), read.id()), (6, "other", None, "mine"));
+    assert_eq!((said.number(), asked.model(), asked.version(), read.id()), (6, "other", None, "mine"));
     assert_eq!((asked.is_decoupled(), asked.is_waited_for(), read.timeout_us()), (true, true, 500));
     assert_eq!(read.sequence(), Sequence { id: SequenceId::Number(7), start: true, end: false });
     assert_eq!(read.parameters().get("key"), Some(&Parameter::String("value".into())));
@@ -358,9 +358,9 @@ fn a_request_to_another_model() {
 
 #[test]
 fn models_that_are_loaded_by_a_model() {
-    let told = called("load");
-    let Some(Call::Load { model, config, files }) = told.call() else { panic!("a load") };
-    assert_eq!((told.number(), model, config, files), (7, "other", "{}", vec![("1/model.py", at(9, 0), 24)]));
+    let said = called("load");
+    let Some(Call::Load { model, config, files }) = said.call() else { panic!("a load") };
+    assert_eq!((said.number(), model, config, files), (7, "other", "{}", vec![("1/model.py", at(9, 0), 24)]));
     assert!(matches!(called("unload").call(), Some(Call::Unload("other", true))));
     assert!(matches!(called("is_model_ready").call(), Some(Call::IsReady("other", Some(2)))));
     assert!(matches!(called("run_again").call(), Some(Call::Again)) && called("run_again").again().eq([41, 42]));

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::blocks::Blocks;
-use crate::body::Body;
 use crate::calls::Process;
 use crate::channel::{Channel, Packet};
+use crate::os_process::OsProcess;
 use crate::packets::{Call, CallSaid};
 use crate::plan::tests::{job, plan, wanted};
 use crate::shares::Shares;
@@ -68,7 +68,7 @@ fn pair() -> Pair {
         shares: Shares::new(channel, true),
         blocks: Arc::new(Blocks::new(&Pools::new(LeaseLimits::default()))),
         side,
-        body: Arc::new(Body::new(Command::new("true").spawn().unwrap())),
+        os_process: Arc::new(OsProcess::new(Command::new("true").spawn().unwrap())),
         counts_responses: false,
         callees: Callees { models: Models::of(weak), waiter },
     };
@@ -81,7 +81,7 @@ fn pair() -> Pair {
 
 impl Pair {
     /// The next packet for the process; null if there is none.
-    fn told(&self) -> Value {
+    fn received(&self) -> Value {
         self.theirs.set_patience(Some(std::time::Duration::from_millis(20))).unwrap();
         let mut packet = Packet::default();
         let text = self.theirs.receive(&mut packet).ok().flatten();
@@ -102,9 +102,9 @@ impl Pair {
     #[track_caller]
     fn check_refused(&self, model: &str, more: Value, words: &str) {
         self.ask(3, model, json!([]), more);
-        let told = self.told();
-        assert_eq!((&told["call"], &told["final"]), (&json!(3), &json!(true)));
-        let text = told["response"]["error"][1].as_str().unwrap().to_owned();
+        let received = self.received();
+        assert_eq!((&received["call"], &received["final"]), (&json!(3), &json!(true)));
+        let text = received["response"]["error"][1].as_str().unwrap().to_owned();
         assert!(text.starts_with(&format!("Model {model} - Error when running inference: ")), "{text}");
         assert!(text.contains(words), "{text}");
     }
@@ -121,7 +121,7 @@ fn output(bytes: &[u8]) -> InferResponse {
 fn a_request_takes_its_inputs_along_and_its_answer_lies_in_the_process_memory() {
     let pair = pair();
     pair.calls.space(1, 100);
-    let place = pair.told();
+    let place = pair.received();
     let segment = place["at"][0].as_u64().unwrap();
     assert_eq!((&place["call"], &place["map"][0][0]), (&json!(1), &json!(segment)));
     pair.ask(2, "other", json!([["IN", "UINT8", [4], segment, 8, 4], ["NONE", "FP32", [0], null, 0, 0]]), json!({}));
@@ -132,14 +132,14 @@ fn a_request_takes_its_inputs_along_and_its_answer_lies_in_the_process_memory() 
     let window = request.inputs[0].data.share().unwrap();
     assert_eq!((window.share.mark().number(), window.offset), (segment, 8));
     request.reply.send(Response::Final(output(&[1, 2, 3])));
-    let told = pair.told();
-    let tensor = &told["response"]["outputs"][0];
+    let received = pair.received();
+    let tensor = &received["response"]["outputs"][0];
     assert_eq!(
-        (&told["call"], &told["final"], &tensor[0], &tensor[5]),
+        (&received["call"], &received["final"], &tensor[0], &tensor[5]),
         (&json!(2), &json!(true), &json!("OUT"), &json!(3))
     );
     let lies_in = tensor[3].as_u64().unwrap();
-    assert_eq!(told["own"], json!([lies_in]));
+    assert_eq!(received["own"], json!([lies_in]));
     let kept = pair.calls.process.side.kept_buffer(lies_in).unwrap().to_private(Reason::Model);
     assert_eq!(&kept.private_bytes().unwrap()[..3], [1, 2, 3]);
 }
@@ -149,18 +149,18 @@ fn a_request_takes_its_inputs_along_and_its_answer_lies_in_the_process_memory() 
 fn an_input_elsewhere_than_in_memory_of_the_process_is_not_found() {
     let pair = pair();
     pair.calls.space(1, 100);
-    let segment = pair.told()["at"][0].as_u64().unwrap();
+    let segment = pair.received()["at"][0].as_u64().unwrap();
     let nowhere =
         [(segment + 1_u64, 0, 4), (segment, 0_u64, 1_u64 << 40), (segment, 1 << 40, 4), (0, 0, 4), (u64::MAX, 0, 4)];
     for (segment, offset, bytes) in nowhere {
         pair.ask(2, "other", json!([["IN", "UINT8", [4], segment, offset, bytes]]), json!({}));
-        assert_eq!(pair.told(), json!({ "call": 2, "unknown": true }), "{segment} {offset} {bytes}");
+        assert_eq!(pair.received(), json!({ "call": 2, "unknown": true }), "{segment} {offset} {bytes}");
     }
     for nonsense in
         [json!([1]), json!([["IN", "UINT7", [4], segment, 0, 4]]), json!([["IN", "UINT8", "4", segment, 0, 4]])]
     {
         pair.ask(2, "other", nonsense, json!({}));
-        assert_eq!(pair.told(), json!({ "call": 2, "unknown": true }));
+        assert_eq!(pair.received(), json!({ "call": 2, "unknown": true }));
     }
     assert!(pair.other.0.lock().unwrap().is_empty());
 }
@@ -174,7 +174,7 @@ fn an_invalid_nested_request_is_refused_with_tritons_text() {
     // No refused request still counts as waiting.
     pair.ask(4, "other", json!([]), json!({ "waits": true }));
     pair.other.take().reply.send(Response::Final(output(&[7])));
-    assert_eq!(pair.told()["final"], json!(true));
+    assert_eq!(pair.received()["final"], json!(true));
 }
 
 #[test]
@@ -183,12 +183,12 @@ fn a_request_for_one_response_gets_one() {
     pair.ask(2, "other", json!([]), json!({}));
     let mut request = pair.other.take();
     request.reply.send(Response::Part(output(&[1])));
-    assert_eq!(pair.told(), Value::Null, "it may not be the only one");
+    assert_eq!(pair.received(), Value::Null, "it may not be the only one");
     request.reply.send(Response::Final(output(&[2])));
-    assert_eq!(pair.told()["response"]["error"], json!(["INTERNAL", "expected a single response, got 2"]));
+    assert_eq!(pair.received()["response"]["error"], json!(["INTERNAL", "expected a single response, got 2"]));
     pair.ask(3, "other", json!([]), json!({}));
     pair.other.take().reply.refuse(Status::invalid("no such input"));
-    let error = &pair.told()["response"]["error"];
+    let error = &pair.received()["response"]["error"];
     assert_eq!(error, &json!(["INTERNAL", "Model other - Error when running inference: no such input"]));
 }
 
@@ -201,7 +201,7 @@ fn responses_that_the_model_has_not_taken_fill_the_window() {
     let mut sent = 0;
     while !window.on_room(|| ()) {
         request.reply.send(Response::Part(output(&[1])));
-        assert_eq!(pair.told()["final"], json!(false));
+        assert_eq!(pair.received()["final"], json!(false));
         sent += 1;
         assert!(sent < 1000, "it is never full");
     }
@@ -210,7 +210,7 @@ fn responses_that_the_model_has_not_taken_fill_the_window() {
     pair.calls.taken(2);
     assert!(!window.on_room(|| ()), "there is room for one");
     request.reply.send(Response::End);
-    let end = pair.told();
+    let end = pair.received();
     assert!(end["final"] == json!(true) && end.get("response").is_none(), "{end}");
     pair.calls.taken(2);
 }

@@ -31,11 +31,11 @@ const KILLED_MAX: Duration = Duration::from_secs(2);
 
 /// A process, and all processes of its model in its group. It is shared by the instance, which uses it, and the supervisor, which reaps it if it dies
 /// while it is idle.
-pub(crate) struct Body {
+pub(crate) struct OsProcess {
     pid: Option<Pid>,
     state: Mutex<State>,
     /// Whether it was reaped, for callers that must not wait for the lock.
-    is_buried: AtomicBool,
+    is_reaped: AtomicBool,
     /// The time in ns at which it was reaped. 0 before.
     ended_ns: AtomicU64,
     /// The text for the log if it ends unexpectedly.
@@ -61,31 +61,31 @@ enum Source {
 /// How it ended, if that is known.
 type Ended = Option<ExitStatus>;
 
-impl Body {
+impl OsProcess {
     /// A process that was just started as the leader of its own group.
-    pub(crate) fn new(process: Process) -> Body {
-        Body::of(process.id(), Source::Own(process))
+    pub(crate) fn new(process: Process) -> OsProcess {
+        OsProcess::of(process.id(), Source::Own(process))
     }
 
     /// A process that `parent` has forked. The ID may come from a model's code, and the process will be killed, so it is refused if it is no child of
     /// the parent.
-    pub(crate) fn forked(pid: u32, parent: Arc<dyn Parent>) -> io::Result<Body> {
+    pub(crate) fn forked(pid: u32, parent: Arc<dyn Parent>) -> io::Result<OsProcess> {
         let number = number_of(pid).ok_or(io::ErrorKind::InvalidInput)?;
         let end = pidfd_open(number, PidfdFlags::empty())?;
         // The parent is checked after the pidfd was opened, so that the ID cannot be used by another process meanwhile.
         if parent_of(pid)? != parent.pid() {
             return Err(io::Error::other(format!("process {pid} is none that process {} has forked", parent.pid())));
         }
-        Ok(Body::of(pid, Source::Forked(end, parent)))
+        Ok(OsProcess::of(pid, Source::Forked(end, parent)))
     }
 
-    fn of(pid: u32, process: Source) -> Body {
+    fn of(pid: u32, process: Source) -> OsProcess {
         let state = Mutex::new(State { process, ended: None });
-        let (is_buried, ended_ns) = (AtomicBool::new(false), AtomicU64::new(0));
-        Body {
+        let (is_reaped, ended_ns) = (AtomicBool::new(false), AtomicU64::new(0));
+        OsProcess {
             pid: number_of(pid),
             state,
-            is_buried,
+            is_reaped,
             ended_ns,
             end_message: OnceLock::new(),
             killed_because: OnceLock::new(),
@@ -137,7 +137,7 @@ impl Body {
     }
 
     /// Kills the process and its group, and reaps it. Returns how it ended.
-    pub(crate) fn bury(&self) -> Option<ExitStatus> {
+    pub(crate) fn kill_and_reap(&self) -> Option<ExitStatus> {
         self.end(&mut self.lock())
     }
 
@@ -165,7 +165,7 @@ impl Body {
         };
         state.ended = Some(ended);
         self.ended_ns.store(now_ns(), Ordering::Relaxed);
-        self.is_buried.store(true, Ordering::Release);
+        self.is_reaped.store(true, Ordering::Release);
         ended
     }
 
@@ -203,7 +203,7 @@ impl Body {
     }
 
     /// Reaps a process that has ended. Logs it if the server did not end it.
-    pub(crate) fn bury_ended(&self) {
+    pub(crate) fn reap_ended(&self) {
         let mut state = self.lock();
         let by_itself = state.ended.is_none();
         self.end(&mut state);
@@ -220,12 +220,12 @@ impl Body {
 
     /// The time in ns at which it was reaped. `None` before. Takes no lock.
     pub(crate) fn ended_ns(&self) -> Option<u64> {
-        self.is_buried().then(|| self.ended_ns.load(Ordering::Relaxed))
+        self.is_reaped().then(|| self.ended_ns.load(Ordering::Relaxed))
     }
 
     /// Whether it was reaped. Takes no lock.
-    pub(crate) fn is_buried(&self) -> bool {
-        self.is_buried.load(Ordering::Acquire)
+    pub(crate) fn is_reaped(&self) -> bool {
+        self.is_reaped.load(Ordering::Acquire)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -283,38 +283,38 @@ mod tests {
         for (word, by_itself, signal) in [("sleep 1000", false, Some(9)), ("exit 3", true, None)] {
             let process = Command::new("sh").args(["-c", word]).process_group(0).spawn().unwrap();
             let pid = process.id();
-            let forked = Body::forked(pid, Arc::new(Here(std::sync::Mutex::new(Some(process))))).unwrap();
+            let forked = OsProcess::forked(pid, Arc::new(Here(std::sync::Mutex::new(Some(process))))).unwrap();
             let at_most = if by_itself { Duration::from_mins(1) } else { Duration::from_millis(2) };
             assert_eq!(forked.ends_within(at_most), by_itself);
             assert!(forked.watch().is_ok());
-            let status = forked.bury().unwrap();
+            let status = forked.kill_and_reap().unwrap();
             assert_eq!((status.signal(), status.code()), (signal, by_itself.then_some(3)));
-            assert!(forked.is_buried() && forked.watch().is_err() && forked.bury() == Some(status));
+            assert!(forked.is_reaped() && forked.watch().is_err() && forked.kill_and_reap() == Some(status));
         }
         for nobodys in [0, 1, std::process::id(), u32::MAX] {
-            assert!(Body::forked(nobodys, Arc::new(Here(std::sync::Mutex::new(None)))).is_err(), "{nobodys}");
+            assert!(OsProcess::forked(nobodys, Arc::new(Here(std::sync::Mutex::new(None)))).is_err(), "{nobodys}");
         }
     }
 
-    fn started(program: &str, word: &str) -> Body {
-        Body::new(Command::new(program).arg(word).process_group(0).spawn().unwrap())
+    fn started(program: &str, word: &str) -> OsProcess {
+        OsProcess::new(Command::new(program).arg(word).process_group(0).spawn().unwrap())
     }
 
     #[test]
     fn a_process_that_has_left_its_group_is_killed_too() {
         let in_our_group = Command::new("sleep").arg("1000").spawn().unwrap();
-        assert_eq!(Body::new(in_our_group).bury().unwrap().signal(), Some(9));
+        assert_eq!(OsProcess::new(in_our_group).kill_and_reap().unwrap().signal(), Some(9));
     }
 
     #[test]
     fn a_running_process_is_killed_and_an_ended_one_reports_how() {
         let sleeping = started("sleep", "1000");
         assert!(!sleeping.ends_within(Duration::from_millis(2)));
-        assert_eq!(sleeping.bury().unwrap().signal(), Some(9));
-        assert_eq!(sleeping.bury().unwrap().signal(), Some(9), "once is enough");
+        assert_eq!(sleeping.kill_and_reap().unwrap().signal(), Some(9));
+        assert_eq!(sleeping.kill_and_reap().unwrap().signal(), Some(9), "once is enough");
         assert!(sleeping.ends_within(Duration::ZERO) && sleeping.watch().is_err());
         let ended = started("sh", "-c exit");
         assert!(ended.ends_within(Duration::from_mins(1)));
-        assert_eq!(ended.bury().unwrap().signal(), None);
+        assert_eq!(ended.kill_and_reap().unwrap().signal(), None);
     }
 }
