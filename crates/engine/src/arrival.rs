@@ -62,15 +62,15 @@ impl Arrivals {
         self.repeats
     }
 
-    /// The description of a job that came at that time; its ticket is not known yet.
-    pub fn describe(&self, job: &Job, came_us: u64) -> Arrival {
+    /// The description of a job that arrived at that time. Its ticket is not known yet.
+    pub fn describe(&self, job: &Job, arrived_us: u64) -> Arrival {
         let level = self.levels.level(job.priority());
         Arrival {
             priority: level,
             deadline: if self.of_sequences {
-                backlog_deadline(job.timeout_us(), came_us)
+                backlog_deadline(job.timeout_us(), arrived_us)
             } else {
-                self.deadline(job, came_us)
+                self.deadline(job, arrived_us)
             },
             shapes: if self.wants.shapes { self.key(job) } else { 0 },
             spans: if self.wants.spans { self.spans(job) } else { Spans::new() },
@@ -81,8 +81,8 @@ impl Arrivals {
     }
 
     /// How long a job may wait in the queue of its level.
-    fn deadline(&self, job: &Job, came_us: u64) -> Option<Deadline> {
-        self.levels.policy(self.levels.level(job.priority())).deadline(job.timeout_us(), came_us)
+    fn deadline(&self, job: &Job, arrived_us: u64) -> Option<Deadline> {
+        self.levels.policy(self.levels.level(job.priority())).deadline(job.timeout_us(), arrived_us)
     }
 
     /// The time at which a job that was chosen to run is rejected if it still waits for resources. `None` for jobs of sequences: their timeout is
@@ -132,8 +132,8 @@ impl Arrivals {
 }
 
 /// A request of a sequence has no queue policy: its own timeout bounds how long its sequence waits for a slot.
-fn backlog_deadline(timeout_us: u64, came_us: u64) -> Option<Deadline> {
-    (timeout_us > 0).then(|| Deadline { at_us: came_us.saturating_add(timeout_us), action: TimeoutAction::Reject })
+fn backlog_deadline(timeout_us: u64, arrived_us: u64) -> Option<Deadline> {
+    (timeout_us > 0).then(|| Deadline { at_us: arrived_us.saturating_add(timeout_us), action: TimeoutAction::Reject })
 }
 
 /// Whether two requests may differ in this input although the model's configuration allows both.

@@ -432,7 +432,7 @@ impl Engine {
                     |outcome| outcome.answer,
                 );
                 if let (Ok(()), Some(demand)) = (&answer, &self.demand) {
-                    demand.came(model, source.bytes(), !self.has_started.load(Ordering::Acquire));
+                    demand.loaded(model, source.bytes(), !self.has_started.load(Ordering::Acquire));
                     demand.count_load(reason.is_demand());
                 }
                 answer.and_then(|()| self.resize(source, &plan.resize))

@@ -250,7 +250,7 @@ impl Pool {
         let (number, now_us) = (state.arrived, now_us());
         state.arrived += 1;
         if state.order.is_some() {
-            state.line.came(number);
+            state.line.arrived(number);
         }
         // A run that the scheduler starts at once may still wait for resources.
         let limited = state.limited.is_some().then(|| job.cancel().clone());
@@ -496,7 +496,7 @@ impl Shared {
             self.wake.notify_all();
         }
         while let Some((queued, rejection)) = state.driver.next_rejected() {
-            state.line.left(queued.number);
+            state.line.rejected(queued.number);
             work.rejected.push((queued.job, rejection));
         }
         work.due = state.take_due();

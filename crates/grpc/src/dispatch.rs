@@ -138,9 +138,9 @@ async fn unary(
         this.set_phase(CallPhase::Compute);
         is_infer.then(|| server.api.take_on()).transpose().map_err(|_| Failure::STOPPING)
     };
-    let came = messages.only(on_complete).await;
+    let received = messages.only(on_complete).await;
     drop(messages);
-    let (taken_on, message) = came?;
+    let (taken_on, message) = received?;
     if let Some(under_way) = taken_on {
         return infer::model_infer(server, under_way, forwarded, message, compression, clock).await;
     }

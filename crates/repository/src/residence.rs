@@ -56,16 +56,16 @@ impl<P: Ord + Clone> Residence<P> {
         Residence { bytes_max, models: BTreeMap::new() }
     }
 
-    /// A model is up. One that is pinned stays.
-    pub fn came(&mut self, model: &str, bytes: u64, is_pinned: bool, now_us: u64) {
+    /// A model was loaded. A pinned one is never evicted.
+    pub fn loaded(&mut self, model: &str, bytes: u64, is_pinned: bool, now_us: u64) {
         let new = Resident { bytes, is_pinned, used_us: now_us, users: BTreeMap::new() };
         let known = self.models.entry(model.to_owned()).or_insert(new);
         known.bytes = bytes;
         known.is_pinned |= is_pinned;
     }
 
-    /// A model is not up any more.
-    pub fn went(&mut self, model: &str) {
+    /// A model was unloaded.
+    pub fn unloaded(&mut self, model: &str) {
         self.models.remove(model);
     }
 
@@ -199,11 +199,11 @@ mod tests {
         for event in events.split_whitespace() {
             now_us += 1;
             if let Some((model, bytes)) = event.split_once(['=', '!']) {
-                residence.came(model, bytes.parse().expect("the play writes numbers"), event.contains('!'), now_us);
+                residence.loaded(model, bytes.parse().expect("the play writes numbers"), event.contains('!'), now_us);
             } else if let Some((client, model)) = event.split_once(':') {
                 assert!(residence.used(model, &first(client), now_us), "{event}");
             } else {
-                residence.went(event);
+                residence.unloaded(event);
             }
         }
         (residence, now_us + 1)
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn who_asks_for_models_in_turn_never_takes_those_of_another() {
         let mut residence = Residence::new(Some(10));
-        residence.came("theirs", 5, false, 0);
+        residence.loaded("theirs", 5, false, 0);
         residence.used("theirs", &'b', 0);
         for (now_us, turn) in (1..).zip(0..1000) {
             let asked = format!("mine{}", turn % 7);
@@ -312,12 +312,12 @@ mod tests {
                     Vacancy::Fits => break,
                     Vacancy::Evict(model) => {
                         assert_ne!(model, "theirs");
-                        residence.went(&model);
+                        residence.unloaded(&model);
                     }
                     other => panic!("{other:?}"),
                 }
             }
-            residence.came(&asked, 2, false, now_us);
+            residence.loaded(&asked, 2, false, now_us);
             residence.used(&asked, &'a', now_us);
         }
     }
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn the_holders_of_a_model_are_bounded() {
         let mut residence = Residence::new(Some(10));
-        residence.came("x", 1, false, 0);
+        residence.loaded("x", 1, false, 0);
         for client in 0..2 * HOLDERS_MAX {
             assert!(residence.used("x", &client, 1));
         }
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn without_a_limit_everything_fits() {
         let mut residence: Residence<char> = Residence::new(None);
-        residence.came("x", u64::MAX / 2, false, 0);
+        residence.loaded("x", u64::MAX / 2, false, 0);
         assert_eq!(residence.vacancy("new", u64::MAX / 2, &BTreeSet::from(['a']), 0, |_| false), Vacancy::Fits);
         assert_eq!((residence.bytes(), residence.count()), (u64::MAX / 2, 1));
     }

@@ -11,14 +11,14 @@ const BOUND_US: u64 = 8_000;
 /// A request: its arrival, and the client that waits for its response, if one does.
 #[derive(Clone, Copy, Debug)]
 struct Job {
-    came_us: u64,
+    arrived_us: u64,
     client: Option<usize>,
 }
 
 /// The result of a request.
 #[derive(Clone, Copy, Debug)]
 struct End {
-    came_us: u64,
+    arrived_us: u64,
     /// The time from its arrival to the start of its run.
     waited_us: u64,
     latency_us: u64,
@@ -85,7 +85,7 @@ impl Play {
                 self.done();
             } else if comes == Some(next_us) {
                 for client in self.coming.pop_first().map(|(_, clients)| clients).unwrap_or_default() {
-                    let job = Job { came_us: next_us, client };
+                    let job = Job { arrived_us: next_us, client };
                     self.driver.arrive(job, |ticket| Arrival::new(ticket, 1), next_us);
                 }
             } else {
@@ -108,9 +108,9 @@ impl Play {
         let Some((at_us, jobs, started_us)) = self.running.take() else { return };
         for job in &jobs {
             self.ends.push(End {
-                came_us: job.came_us,
-                waited_us: started_us - job.came_us,
-                latency_us: at_us - job.came_us,
+                arrived_us: job.arrived_us,
+                waited_us: started_us - job.arrived_us,
+                latency_us: at_us - job.arrived_us,
                 together: jobs.len(),
             });
             if job.client.is_some() && self.left > 0 {
@@ -186,10 +186,10 @@ proptest! {
         prop_assert_eq!(ends.len(), count, "lost");
         // In addition to the bound, a request waits for the runs of earlier requests that were not answered yet.
         let mut by_arrival = ends.clone();
-        by_arrival.sort_by_key(|end| end.came_us);
+        by_arrival.sort_by_key(|end| end.arrived_us);
         let run_us = base_us + row_us * u64::from(ROWS_MAX);
         for (at, end) in by_arrival.iter().enumerate() {
-            let waits_for = |other: &&End| other.came_us + other.latency_us > end.came_us;
+            let waits_for = |other: &&End| other.arrived_us + other.latency_us > end.arrived_us;
             let before = by_arrival[..at].iter().filter(waits_for).count() as u64;
             prop_assert!(end.waited_us <= BOUND_US + before * run_us, "{:?}", end);
         }

@@ -103,8 +103,8 @@ impl Demand {
     }
 
     /// Notes that a model was loaded, for whatever reason.
-    pub(crate) fn came(&self, model: &str, bytes: u64, is_pinned: bool) {
-        self.residence().came(model, bytes, is_pinned, now_us());
+    pub(crate) fn loaded(&self, model: &str, bytes: u64, is_pinned: bool) {
+        self.residence().loaded(model, bytes, is_pinned, now_us());
     }
 
     pub(crate) fn is_loading(&self, model: &str) -> bool {

@@ -93,11 +93,15 @@ impl Engine {
         outcome
     }
 
-    /// The versions of a model that take requests when a load has ended: those that came, and those that are served and stay.
-    pub(super) fn versions_after(&self, source: &ModelSource, came: &[Arc<Served>]) -> BTreeMap<i64, Arc<ModelConfig>> {
+    /// The versions of a model that take requests when a load has ended: those that were loaded, and those that are served and stay.
+    pub(super) fn versions_after(
+        &self,
+        source: &ModelSource,
+        loaded: &[Arc<Served>],
+    ) -> BTreeMap<i64, Arc<ModelConfig>> {
         let mut stay = self.served(&source.identifier);
         stay.retain(|served| source.versions.contains(&served.version()));
-        stay.iter().chain(came).map(|served| (served.version(), Arc::clone(served.config()))).collect()
+        stay.iter().chain(loaded).map(|served| (served.version(), Arc::clone(served.config()))).collect()
     }
 
     /// Takes the ensembles out of service that will not fit the versions that a model is about to have, and waits for a while until their requests have

@@ -32,7 +32,7 @@ impl Engine {
             let room = residence.vacancy(model, bytes, &clients, now_us(), is_busy);
             match room {
                 Vacancy::Fits => {
-                    residence.came(model, bytes, false, now_us());
+                    residence.loaded(model, bytes, false, now_us());
                     return Ok(());
                 }
                 Vacancy::Evict(other) => {
@@ -73,7 +73,7 @@ impl Engine {
         let mut residence = demand.residence();
         // A load is in `is_loading` before it takes this lock to reserve its bytes.
         if !demand.is_loading(model) && self.generations_of(model).is_empty() {
-            residence.went(model);
+            residence.unloaded(model);
         }
         drop(residence);
         demand.changed.notify_all();
@@ -97,7 +97,7 @@ impl Engine {
         log::warn!("model '{model}' has been leaving for long; its room is given away");
         let mut residence = demand.residence();
         if !demand.is_loading(model) && self.served(model).is_empty() {
-            residence.went(model);
+            residence.unloaded(model);
         }
         Ok(())
     }

@@ -37,12 +37,12 @@ struct Found {
 
 impl Line {
     /// A job with this number waits to run.
-    pub fn came(&mut self, number: u64) {
+    pub fn arrived(&mut self, number: u64) {
         self.waiting.insert(number);
     }
 
     /// A job was rejected, and takes no turn.
-    pub fn left(&mut self, number: u64) {
+    pub fn rejected(&mut self, number: u64) {
         self.waiting.remove(&number);
     }
 

@@ -68,10 +68,10 @@ pub fn check_ends(play: &Play, policy: &BatchPolicy, held_back: bool) {
         }
     }
     for (number, end) in &play.ends {
-        let (job, came_us) = &play.jobs[*number];
+        let (job, arrived_us) = &play.jobs[*number];
         match end {
             End::Rejected { why: Rejection::TimedOut, at_us } => {
-                let due_us = job.deadline.unwrap().at_us.max(*came_us);
+                let due_us = job.deadline.unwrap().at_us.max(*arrived_us);
                 assert!(if held_back { *at_us >= due_us } else { *at_us == due_us }, "{number} is rejected at {at_us}");
             }
             End::Rejected { why: Rejection::Full, at_us } => {
@@ -122,8 +122,8 @@ fn check_order(play: &Play, job: &Job, batch: &[usize], at_us: u64) {
         End::Ran { order, .. } => order,
         End::Rejected { .. } => 0,
     };
-    for (other, came_us) in &play.jobs {
-        let left_behind = before(other) && *came_us < at_us && ended_us(play, other.number) >= at_us;
+    for (other, arrived_us) in &play.jobs {
+        let left_behind = before(other) && *arrived_us < at_us && ended_us(play, other.number) >= at_us;
         let is_later = !batch.contains(&other.number) && order(other.number) > order(job.number);
         assert!(!(left_behind && is_later), "{} ran before {}", job.number, other.number);
     }

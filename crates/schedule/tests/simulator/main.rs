@@ -37,14 +37,14 @@ fn check_ends(play: &Play) {
     assert_eq!(play.ends.len(), play.jobs.len(), "lost");
     let mut last = 0;
     for (number, end) in &play.ends {
-        let (job, came_us) = &play.jobs[*number];
+        let (job, arrived_us) = &play.jobs[*number];
         match end {
             End::Ran { order, .. } => {
                 assert!(*order > last, "reordered: {number}");
                 last = *order;
             }
             End::Rejected { why: Rejection::TimedOut, at_us } => {
-                assert_eq!(Some(*at_us), job.deadline.map(|due| due.at_us.max(*came_us)), "late");
+                assert_eq!(Some(*at_us), job.deadline.map(|due| due.at_us.max(*arrived_us)), "late");
             }
             End::Rejected { .. } => {}
         }

@@ -153,7 +153,7 @@ impl Play {
     fn check_idle(&self) {
         if let Some(delay_us) = self.delay_us.filter(|_| self.busy.len() < self.instances) {
             let waiting = self.jobs.iter().filter(|(job, _)| !self.ends.contains_key(&job.number));
-            let late = waiting.filter(|(_, came_us)| came_us + delay_us <= self.now_us).count();
+            let late = waiting.filter(|(_, arrived_us)| arrived_us + delay_us <= self.now_us).count();
             assert_eq!(late, 0, "somebody waits at {} beside an idle instance", self.now_us);
         }
     }

@@ -33,7 +33,7 @@ type Ran = (usize, u64, usize, usize, bool, bool);
 /// When a request came, and when it started or was rejected.
 #[derive(Default)]
 struct Times {
-    came_us: Vec<u64>,
+    arrived_us: Vec<u64>,
     ended_us: BTreeMap<usize, u64>,
 }
 
@@ -70,7 +70,7 @@ impl Play {
     fn ask(&mut self, step: &SequenceRequest) -> Ticket {
         let number = self.asked.len();
         self.asked.push(step.clone());
-        self.times.came_us.push(self.now_us);
+        self.times.arrived_us.push(self.now_us);
         let action = TimeoutAction::Reject;
         let deadline = step.patience_us.map(|patience_us| Deadline { at_us: self.now_us + patience_us, action });
         let sequence = Some(SequenceStep { id: SequenceId::Number(step.sequence), start: step.start, end: step.end });
@@ -219,7 +219,7 @@ fn check(play: &Play, keeps_position: bool) {
 /// in time starts within `start_us`.
 fn check_deadlines(play: &Play, start_us: u64) {
     let due_us =
-        |number: usize| play.asked[number].patience_us.map(|patience_us| play.times.came_us[number] + patience_us);
+        |number: usize| play.asked[number].patience_us.map(|patience_us| play.times.arrived_us[number] + patience_us);
     for (number, why) in &play.rejected {
         let at_us = play.times.ended_us[number];
         let same = |other: &usize| play.asked[*other].sequence == play.asked[*number].sequence;
@@ -241,7 +241,8 @@ fn check_deadlines(play: &Play, start_us: u64) {
 fn check_stop(play: &Play) {
     let Some(stopped_us) = play.stopped_us else { return };
     let waited = play.times.ended_us.iter().filter(|(_, ended_us)| **ended_us > stopped_us).map(|(number, _)| number);
-    let (early, late): (Vec<usize>, Vec<usize>) = waited.partition(|number| play.times.came_us[**number] <= stopped_us);
+    let (early, late): (Vec<usize>, Vec<usize>) =
+        waited.partition(|number| play.times.arrived_us[**number] <= stopped_us);
     assert!(late.iter().all(|number| play.rejected.get(number) == Some(&Rejection::Stopping)), "taken: {late:?}");
     let last_us = early.iter().map(|number| play.times.ended_us[number]).max().unwrap_or(stopped_us);
     let most_us = stopped_us + early.len() as u64 * RUN_US;

@@ -150,10 +150,10 @@ fn add_compiled(runtimes: &mut Runtimes, settings: &Settings, reports: &LateRepo
     // Backends that were installed with the program. A user who can write there could replace the program as well. Built-in backends and those that
     // the operator named take precedence.
     let beside = place::directory().join("backends");
-    let came = nerite_cabi::Options { directory: beside.clone(), ..options.clone() };
+    let installed = nerite_cabi::Options { directory: beside.clone(), ..options.clone() };
     for (name, library) in nerite_cabi::backends_in(&beside) {
         if runtimes.get(&name).is_err() {
-            runtimes.add(Arc::new(compiled(&name, &library, &came)));
+            runtimes.add(Arc::new(compiled(&name, &library, &installed)));
         }
     }
     runtimes.look_in_models(Arc::new(isolating_libraries(options)), directory);

@@ -143,7 +143,7 @@ fn told_cut(cut: &[Cut]) -> String {
     )
 }
 
-/// Waits for the end of the last inference, at most until `deadline`. Returns whether it came. Logs every second what it waits for.
+/// Waits for the end of the last inference, at most until `deadline`. Returns whether all have ended. Logs every second what it waits for.
 async fn idle(api: &Api, engine: &Engine, deadline: Instant) -> bool {
     log::info!("Waiting for in-flight requests to complete.");
     let mut tell_at = Instant::now();

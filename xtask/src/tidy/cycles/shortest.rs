@@ -28,20 +28,20 @@ fn shortest<'a>(edges: &Edges<'a>, counts: impl Fn((&str, &str)) -> bool) -> Opt
 
 /// The shortest path from `start` to `end`, both included.
 fn way<'a>(edges: &Edges<'a>, start: &'a str, end: &str) -> Option<Vec<&'a str>> {
-    let mut came_from: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut previous: BTreeMap<&str, &str> = BTreeMap::new();
     let mut waiting = VecDeque::from([start]);
     while let Some(at) = waiting.pop_front() {
         if at == end {
             let mut way = vec![at];
-            while let Some(before) = came_from.get(way[way.len() - 1]) {
+            while let Some(before) = previous.get(way[way.len() - 1]) {
                 way.push(before);
             }
             way.reverse();
             return Some(way);
         }
         for (_, next) in edges.range((at, "")..).take_while(|(from, _)| *from == at) {
-            if *next != start && !came_from.contains_key(next) {
-                came_from.insert(next, at);
+            if *next != start && !previous.contains_key(next) {
+                previous.insert(next, at);
                 waiting.push_back(next);
             }
         }

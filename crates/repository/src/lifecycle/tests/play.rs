@@ -23,8 +23,8 @@ pub fn check(play: &str) {
     for line in play.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (event, expect) = line.split_once("->").unwrap_or_else(|| panic!("no answer: {line}"));
         let words: Vec<&str> = event.split_whitespace().collect();
-        let came = happen(&mut lifecycle, &words);
-        assert_eq!(came.trim(), expect.trim(), "at: {line}\nin: {lifecycle:#?}");
+        let orders = happen(&mut lifecycle, &words);
+        assert_eq!(orders.trim(), expect.trim(), "at: {line}\nin: {lifecycle:#?}");
     }
 }
 
