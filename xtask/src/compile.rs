@@ -66,8 +66,8 @@ impl Machine {
             return Ok(Vec::new());
         }
         let runs = |emulator: &&&str| {
-            let told = Command::new(emulator).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-            told.is_ok_and(|status| status.success())
+            let status = Command::new(emulator).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+            status.is_ok_and(|status| status.success())
         };
         let emulator =
             EMULATORS.iter().find(runs).ok_or("an emulator is missing; Debian's package qemu-user brings it")?;

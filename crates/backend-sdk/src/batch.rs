@@ -71,7 +71,7 @@ impl Drop for Batch {
         self.calls.clear();
         let [start, input_end, infer_end, end] = self.run.clock.times();
         // SAFETY: the instance is good as long as `Batch` lives, by the promise of `new`.
-        let told = unsafe {
+        let reported = unsafe {
             raw::TRITONBACKEND_ModelInstanceReportBatchStatistics(
                 self.run.instance,
                 self.rows,
@@ -81,7 +81,7 @@ impl Drop for Batch {
                 end,
             )
         };
-        log_failure("the statistics of a batch", told.check());
+        log_failure("the statistics of a batch", reported.check());
     }
 }
 
@@ -118,7 +118,7 @@ impl Call {
         let [start, input_end, infer_end, end] = self.run.clock.times();
         let instance = self.run.instance;
         // SAFETY: the instance is good by the promise of `Batch::new`, and the request was not released.
-        let told = unsafe {
+        let reported = unsafe {
             raw::TRITONBACKEND_ModelInstanceReportStatistics(
                 instance,
                 request.raw(),
@@ -129,7 +129,7 @@ impl Call {
                 end,
             )
         };
-        log_failure("the statistics of a request", told.check());
+        log_failure("the statistics of a request", reported.check());
         // SAFETY: the request was not released, and is not used afterwards: its `Request` ends here.
         let released = unsafe { raw::TRITONBACKEND_RequestRelease(request.raw(), raw::FINAL) };
         log_failure("a request cannot be released", released.check());

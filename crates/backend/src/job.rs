@@ -127,8 +127,8 @@ impl Job {
 
     /// Sets a function that is called when the request ends, before the client gets the last response. If it returns an error, the
     /// request fails with it.
-    pub fn on_end(&mut self, told: impl FnOnce(Ended<'_>) -> Result<(), Status> + Send + 'static) {
-        self.0.responder.on_end(told);
+    pub fn on_end(&mut self, callback: impl FnOnce(Ended<'_>) -> Result<(), Status> + Send + 'static) {
+        self.0.responder.on_end(callback);
     }
 
     /// Keeps something as long as the request lasts: it is dropped before the last response is sent.

@@ -234,8 +234,8 @@ impl Responder {
     }
 
     /// As [`crate::Job::on_end`].
-    pub(crate) fn on_end(&mut self, told: impl FnOnce(Ended<'_>) -> Result<(), Status> + Send + 'static) {
-        self.on_end = OnEnd::telling(told);
+    pub(crate) fn on_end(&mut self, callback: impl FnOnce(Ended<'_>) -> Result<(), Status> + Send + 'static) {
+        self.on_end = OnEnd::telling(callback);
     }
 
     /// As [`crate::Job::keep`].

@@ -187,8 +187,8 @@ fn carrying_counts_as_making_the_inputs_ready() {
     #[derive(Default)]
     struct Kept(Mutex<Vec<Times>>);
     impl Meter for Kept {
-        fn request(&self, told: &nerite_backend::RequestTimes, _: nerite_backend::Outcome) {
-            self.0.lock().unwrap().push(told.times);
+        fn request(&self, request_times: &nerite_backend::RequestTimes, _: nerite_backend::Outcome) {
+            self.0.lock().unwrap().push(request_times.times);
         }
         fn batch(&self, _: u64, _: &Times) {}
     }

@@ -122,16 +122,16 @@ mod tests {
 
     fn output(shape: &[i64], bytes: &[u8]) -> Output {
         let data = Some(Buffer::from(bytes.to_vec()).aligned(8));
-        Output { name: "OUT".into(), datatype: DataType::Int16, shape: Shape::from_slice(shape), data, told: None }
+        Output { name: "OUT".into(), datatype: DataType::Int16, shape: Shape::from_slice(shape), data, leased_at: None }
     }
 
     #[test]
     fn arrays_of_any_order_travel_row_major() {
         let numbers = array![[1i16, 2, 3], [4, 5, 6]];
-        let told = |tensor: Tensor| (tensor.shape.to_vec(), tensor.datatype, tensor.data.to_vec());
-        let expected = told(Tensor::from_slice("x", &[3, 2], &[1i16, 4, 2, 5, 3, 6]).unwrap());
-        assert_eq!(told(Tensor::from_array("x", &numbers.t()).unwrap()), expected);
-        assert_eq!(told(Tensor::from_array("x", &numbers.t().as_standard_layout()).unwrap()), expected);
+        let content = |tensor: Tensor| (tensor.shape.to_vec(), tensor.datatype, tensor.data.to_vec());
+        let expected = content(Tensor::from_slice("x", &[3, 2], &[1i16, 4, 2, 5, 3, 6]).unwrap());
+        assert_eq!(content(Tensor::from_array("x", &numbers.t()).unwrap()), expected);
+        assert_eq!(content(Tensor::from_array("x", &numbers.t().as_standard_layout()).unwrap()), expected);
     }
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
         let mut buffer = TensorBuffer::new(None, DataType::Int32, &[2, 2]).await.unwrap();
         buffer.fill_from_array(&array![[1, 2], [3, 4]]).unwrap();
         assert_eq!(buffer.view::<i32>().unwrap().to_vec(), [1, 2, 3, 4]);
-        let told = buffer.fill_from_array(&Array::<i32, _>::zeros(4)).unwrap_err().to_string();
-        assert_eq!(told, "tensor 'buffer of INT32 [2, 2]' has the shape [2, 2], the array [4]");
+        let error = buffer.fill_from_array(&Array::<i32, _>::zeros(4)).unwrap_err().to_string();
+        assert_eq!(error, "tensor 'buffer of INT32 [2, 2]' has the shape [2, 2], the array [4]");
     }
 }

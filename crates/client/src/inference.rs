@@ -6,7 +6,7 @@ use nerite_wire::proto::messages::ModelInferResponse;
 use nerite_wire::proto::session::v1;
 use prost::Message as _;
 use v1::client_message::Call;
-use v1::server_message::Answer as Told;
+use v1::server_message::Answer as Reply;
 
 use crate::session::{Answer, OutputLease, Waiter, refusal};
 use crate::{Error, Request, Response, Session, message};
@@ -73,7 +73,7 @@ impl SessionStream {
             // The news that nothing follows.
             Some(Answer::Inference { response, placed }) if response.is_empty() && placed.is_empty() => Ok(None),
             Some(Answer::Inference { response, placed }) => read_response(response, placed).map(Some),
-            Some(Answer::Told(Told::Error(error))) => Err(refusal(error)),
+            Some(Answer::Reply(Reply::Error(error))) => Err(refusal(error)),
             Some(other) => Err(other.unexpected()),
         }
     }

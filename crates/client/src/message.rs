@@ -115,8 +115,8 @@ fn output(message: InferOutputTensor, bytes: bytes::Bytes) -> Result<Output, Err
     let datatype = datatype(&message.datatype)?;
     let placed = bytes.is_empty() && element_count(&message.shape).is_ok_and(|elements| elements > 0);
     let data = (!placed).then(|| Buffer::from(bytes).aligned(datatype.align()));
-    let told = if placed { place(&message.parameters) } else { None };
-    Ok(Output { name: message.name, datatype, shape: Shape::from_vec(message.shape), data, told })
+    let leased_at = if placed { place(&message.parameters) } else { None };
+    Ok(Output { name: message.name, datatype, shape: Shape::from_vec(message.shape), data, leased_at })
 }
 
 fn parameters(choices: Choices) -> Parameters {
@@ -189,15 +189,15 @@ pub(crate) fn statistics(message: proto::ModelStatistics) -> Result<StatisticsRe
 }
 
 fn responses(entries: impl IntoIterator<Item = (String, proto::InferResponseStatistics)>) -> Vec<ResponseReport> {
-    let one = |(index, told): (String, proto::InferResponseStatistics)| {
+    let one = |(index, statistics): (String, proto::InferResponseStatistics)| {
         Some(ResponseReport {
             index: index.parse().ok()?,
-            compute_infer: duration(told.compute_infer),
-            compute_output: duration(told.compute_output),
-            success: duration(told.success),
-            fail: duration(told.fail),
-            empty_response: duration(told.empty_response),
-            cancel: duration(told.cancel),
+            compute_infer: duration(statistics.compute_infer),
+            compute_output: duration(statistics.compute_output),
+            success: duration(statistics.success),
+            fail: duration(statistics.fail),
+            empty_response: duration(statistics.empty_response),
+            cancel: duration(statistics.cancel),
         })
     };
     let mut all: Vec<_> = entries.into_iter().filter_map(one).collect();

@@ -44,10 +44,10 @@ impl Placing {
 
     /// Gives the outputs of a response that lie in leases their bytes.
     pub(crate) async fn settle(&self, response: &mut Response) -> Result<(), Error> {
-        let told = response.outputs.iter().filter_map(|output| output.told.as_ref());
-        self.session.fetch(told.map(|place| &place.name)).await?;
+        let leased_at = response.outputs.iter().filter_map(|output| output.leased_at.as_ref());
+        self.session.fetch(leased_at.map(|place| &place.name)).await?;
         for output in &mut response.outputs {
-            let Some(place) = output.told.take() else { continue };
+            let Some(place) = output.leased_at.take() else { continue };
             output.data = Some(self.session.take(place, self.tag, &output.name)?);
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use nerite_wire::proto::session::v1;
 use v1::client_message::Call;
-use v1::server_message::Answer as Told;
+use v1::server_message::Answer as Reply;
 
 use crate::inference::read_response;
 use crate::session::{Answer, Waiter, refusal};
@@ -122,18 +122,18 @@ impl Prepared {
     /// The response; `None` if the handle was stale.
     async fn outcome(&self, handle: &Handle, waiter: Waiter) -> Result<Option<Response>, Error> {
         match waiter.answer().await? {
-            Answer::Told(Told::Called(_)) => {
+            Answer::Reply(Reply::Called(_)) => {
                 let expected = handle.expected.as_ref().map(|expected| expected.response.clone());
                 expected.map(Some).ok_or_else(|| Error::Answer("the server spoke of an unknown response".to_owned()))
             }
-            Answer::Told(Told::Error(error)) if error.code == STALE => {
+            Answer::Reply(Reply::Error(error)) if error.code == STALE => {
                 let mut state = self.lock();
                 if state.handle.as_ref().is_some_and(|now| now.number == handle.number) {
                     state.handle = None;
                 }
                 Ok(None)
             }
-            Answer::Told(Told::Error(error)) => Err(refusal(error)),
+            Answer::Reply(Reply::Error(error)) => Err(refusal(error)),
             Answer::Inference { response, placed } => {
                 let bytes = response.clone();
                 let is_here = !placed.is_empty();
@@ -160,7 +160,7 @@ impl Prepared {
         };
         let bytes = expected.as_ref().map(|expected| expected.bytes.clone()).unwrap_or_default();
         let prepare = v1::Prepare { infer: Some(self.0.infer.clone()), expected: bytes };
-        let Answer::Told(Told::Prepared(prepared)) = self.0.session.ask(Call::Prepare(prepare)).await? else {
+        let Answer::Reply(Reply::Prepared(prepared)) = self.0.session.ask(Call::Prepare(prepare)).await? else {
             return Err(Error::Answer("no handle in the answer".to_owned()));
         };
         let handle = Handle { number: prepared.handle, expected };

@@ -145,8 +145,8 @@ mod tests {
 
     #[track_caller]
     fn refused(outcome: Result<(), Error>, reason: &str) {
-        let told = outcome.expect_err("refused").to_string();
-        assert!(told.ends_with(reason), "{told}");
+        let error = outcome.expect_err("refused").to_string();
+        assert!(error.ends_with(reason), "{error}");
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub struct Output {
     /// Its bytes; `None` when it was placed in a region.
     pub(crate) data: Option<Buffer>,
     /// Where the server says that it put the bytes, until the client has mapped that memory.
-    pub(crate) told: Option<RegionRef>,
+    pub(crate) leased_at: Option<RegionRef>,
 }
 
 impl Response {
@@ -144,7 +144,7 @@ mod tests {
 
     fn output(datatype: DataType, shape: &[i64], data: &[u8]) -> Output {
         let data = Some(Buffer::from(data.to_vec()).aligned(8));
-        Output { name: "OUT".into(), datatype, shape: Shape::from_slice(shape), data, told: None }
+        Output { name: "OUT".into(), datatype, shape: Shape::from_slice(shape), data, leased_at: None }
     }
 
     #[test]

@@ -31,7 +31,7 @@ use nerite_request::{Code, Status};
 use nerite_wire::proto::session::{VERSION, read_answer, v1};
 use prost::Message as _;
 use v1::client_message::Call;
-use v1::server_message::Answer as Told;
+use v1::server_message::Answer as Reply;
 
 use crate::Error;
 use crate::report::SystemRegionReport;
@@ -160,7 +160,7 @@ impl Session {
     /// One of the session's regions, or (empty name) all.
     pub async fn system_regions(&self, name: &str) -> Result<Vec<SystemRegionReport>, Error> {
         let call = Call::SystemStatus(v1::SystemStatus { name: name.to_owned() });
-        let Answer::Told(Told::Regions(regions)) = self.ask(call).await? else {
+        let Answer::Reply(Reply::Regions(regions)) = self.ask(call).await? else {
             return Err(Error::Answer("no regions in the answer".to_owned()));
         };
         let report = |v1::Region { name, key, offset, byte_size }| SystemRegionReport { name, key, offset, byte_size };
@@ -169,7 +169,7 @@ impl Session {
 
     /// What the session has at the moment.
     pub async fn in_use(&self) -> Result<SessionUse, Error> {
-        let Answer::Told(Told::SessionReport(report)) = self.ask(Call::SessionStatus(v1::SessionStatus {})).await?
+        let Answer::Reply(Reply::SessionReport(report)) = self.ask(Call::SessionStatus(v1::SessionStatus {})).await?
         else {
             return Err(Error::Answer("no report in the answer".to_owned()));
         };
@@ -178,14 +178,14 @@ impl Session {
 
     async fn done(&self, call: Call) -> Result<(), Error> {
         match self.ask(call).await? {
-            Answer::Told(Told::Done(_)) => Ok(()),
+            Answer::Reply(Reply::Done(_)) => Ok(()),
             other => Err(other.unexpected()),
         }
     }
 
     pub(crate) async fn ask(&self, call: Call) -> Result<Answer, Error> {
         match self.send(call).await?.answer().await? {
-            Answer::Told(Told::Error(error)) => Err(refusal(error)),
+            Answer::Reply(Reply::Error(error)) => Err(refusal(error)),
             answer => Ok(answer),
         }
     }
@@ -247,7 +247,7 @@ impl Session {
 fn read_welcome(packet: Packet) -> Result<(SessionTerms, String), Error> {
     let bytes = packet.bytes.ok_or_else(|| Error::Answer("the server closed the session at once".to_owned()))?;
     match read_answer(bytes).map_err(|status| Error::Answer(status.message))?.answer {
-        Some(Told::Welcome(welcome)) => {
+        Some(Reply::Welcome(welcome)) => {
             let terms = SessionTerms {
                 server_name: welcome.server_name,
                 server_version: welcome.server_version,
@@ -257,7 +257,7 @@ fn read_welcome(packet: Packet) -> Result<(SessionTerms, String), Error> {
             };
             Ok((terms, welcome.session_key))
         }
-        Some(Told::Error(error)) => Err(refusal(error)),
+        Some(Reply::Error(error)) => Err(refusal(error)),
         _ => Err(Error::Answer("no welcome".to_owned())),
     }
 }

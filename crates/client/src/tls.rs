@@ -123,8 +123,8 @@ mod tests {
 
     #[track_caller]
     fn check(made: Result<Tls, Error>, text: &str) {
-        let told = made.expect_err("refused").to_string();
-        assert!(told.contains(text), "{told}");
+        let error = made.expect_err("refused").to_string();
+        assert!(error.contains(text), "{error}");
     }
 
     #[test]

@@ -151,9 +151,9 @@ async fn both_protocols_tell_the_same_of_server_and_models() {
         assert_eq!(http.is_model_ready(model, None).await.unwrap(), ready, "{model}");
         assert_eq!(grpc.is_model_ready(model, None).await.unwrap(), ready, "{model}");
     }
-    let told = http.model_metadata("simple", Some(1)).await.unwrap();
-    assert_eq!(told, grpc.model_metadata("simple", Some(1)).await.unwrap());
-    assert_eq!(told.inputs[0].datatype, DataType::Int32);
+    let metadata = http.model_metadata("simple", Some(1)).await.unwrap();
+    assert_eq!(metadata, grpc.model_metadata("simple", Some(1)).await.unwrap());
+    assert_eq!(metadata.inputs[0].datatype, DataType::Int32);
     assert!(http.model_config("simple", None).await.unwrap().contains("\"max_batch_size\":8"));
     let config = grpc.model_config("simple", None).await.unwrap().config.unwrap();
     assert_eq!(config.max_batch_size, 8);

@@ -149,8 +149,8 @@ async fn a_call_without_an_answer_ends_at_its_limit() {
     let grpc = grpc::Client::with_options(&address, &options).unwrap();
     let began = Instant::now();
     for asked in [http.page("/").await.map(drop), grpc.is_live().await.map(drop)] {
-        let told = asked.unwrap_err().to_string();
-        assert_eq!(told, format!("no answer from {address} within 50 ms; ClientOptions::request_max allows more"));
+        let error = asked.unwrap_err().to_string();
+        assert_eq!(error, format!("no answer from {address} within 50 ms; ClientOptions::request_max allows more"));
     }
     assert!(began.elapsed() < Duration::from_secs(30));
 }
@@ -165,9 +165,9 @@ async fn a_connection_that_is_not_agreed_on_ends_at_its_limit() {
     let http = http::Client::with_options(&address, &options).unwrap();
     let grpc = grpc::Client::with_options(&address, &options).unwrap();
     for asked in [http.is_live().await, grpc.is_live().await] {
-        let told = asked.unwrap_err().to_string();
+        let error = asked.unwrap_err().to_string();
         let text =
             format!("cannot connect to {address}: no connection within 50 ms; ClientOptions::connect_max allows more");
-        assert_eq!(told, text);
+        assert_eq!(error, text);
     }
 }

@@ -33,7 +33,7 @@ struct State {
     locked: u64,
     used: u64,
     /// The driver refused once, which was logged.
-    told: bool,
+    is_logged: bool,
 }
 
 /// Heap memory in use.
@@ -80,7 +80,7 @@ impl PinnedPool {
                 let mut state = self.shared.lock();
                 state.locked -= size as u64;
                 state.used -= size as u64;
-                if !std::mem::replace(&mut state.told, true) {
+                if !std::mem::replace(&mut state.is_logged, true) {
                     log::warn!("no page-locked memory for transfers, which are slower without it: {error}");
                 }
                 None

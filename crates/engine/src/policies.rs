@@ -205,8 +205,8 @@ fn node_of(text: &str) -> Result<u32, Status> {
 /// The memory policy that prefers this node. It is tried out. `None` if the system does not let this process choose
 /// one: containers often do not.
 fn memory_of(node: u32) -> Result<Option<MemoryPolicy>, Status> {
-    let told = |error: io::Error| Status::internal(format!("Unable to set NUMA memory policy: {error}; node {node}"));
-    let wanted = MemoryPolicy::prefer(node).ok_or_else(|| told(io::ErrorKind::InvalidInput.into()))?;
+    let failed = |error: io::Error| Status::internal(format!("Unable to set NUMA memory policy: {error}; node {node}"));
+    let wanted = MemoryPolicy::prefer(node).ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
     let tried = MemoryPolicy::of_thread().and_then(|before| wanted.apply().and_then(|()| before.apply()));
     match tried {
         Ok(()) => Ok(Some(wanted)),
@@ -217,7 +217,7 @@ fn memory_of(node: u32) -> Result<Option<MemoryPolicy>, Status> {
             );
             Ok(None)
         }
-        Err(error) => Err(told(error)),
+        Err(error) => Err(failed(error)),
     }
 }
 

@@ -210,20 +210,20 @@ mod tests {
             config("instance_group { count: 2 kind: KIND_CPU rate_limiter { resources { name: 'R' count: 1 } } }");
         let (first, second) =
             (Claims::of(&limits, &one_r).unwrap().unwrap(), Claims::of(&limits, &one_r).unwrap().unwrap());
-        let (to, told) = mpsc::channel();
+        let (to, receiver) = mpsc::channel();
         let bell: Arc<dyn Granted> = Arc::new(Bell(to));
         second.tell(&Arc::downgrade(&bell));
         assert!(first.request(InstanceId(0)).0);
         assert!(!second.request(InstanceId(1)).0 && !second.request(InstanceId(0)).0);
         first.release(InstanceId(0)).tell();
-        assert_eq!(told.try_iter().collect::<Vec<_>>(), [1]);
+        assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [1]);
         second.release(InstanceId(1)).tell();
-        assert_eq!(told.try_iter().collect::<Vec<_>>(), [0]);
+        assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [0]);
         assert!(!first.request(InstanceId(1)).0 && !second.request(InstanceId(1)).0);
         second.release(InstanceId(0)).tell();
-        assert_eq!(told.try_iter().collect::<Vec<_>>(), [0; 0], "it is the other model's turn");
+        assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [0; 0], "it is the other model's turn");
         drop(first);
-        assert_eq!(told.try_iter().collect::<Vec<_>>(), [1]);
+        assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [1]);
     }
 
     #[test]

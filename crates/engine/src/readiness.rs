@@ -269,23 +269,23 @@ mod tests {
             let done = move |answer| heard.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
             checks.ask(vec![Arc::clone(&slow) as _]).then(Box::new(done));
         };
-        let told = || std::mem::take(&mut *heard.lock().unwrap_or_else(PoisonError::into_inner));
+        let taken = || std::mem::take(&mut *heard.lock().unwrap_or_else(PoisonError::into_inner));
         (0..3).for_each(|_| ask());
-        assert!(told().is_empty());
+        assert!(taken().is_empty());
         let no = Status::unavailable("no");
         slow.answer(Err(no.clone()));
-        assert_eq!(told(), vec![Err(no); 3]);
+        assert_eq!(taken(), vec![Err(no); 3]);
         assert!(checks.lock().wakers.is_empty());
         ask();
         slow.answer(Ok(()));
-        assert_eq!(told(), [Ok(())]);
+        assert_eq!(taken(), [Ok(())]);
         ask();
         checks.lock().asked = Some((now_us(), 1));
         Arc::clone(&checks).wake();
-        assert_eq!(told(), [Err(checks.too_late())]);
+        assert_eq!(taken(), [Err(checks.too_late())]);
         // An answer that comes too late is nobody's.
         slow.answer(Ok(()));
-        assert!(told().is_empty());
+        assert!(taken().is_empty());
     }
 
     #[test]

@@ -75,9 +75,9 @@ impl ResponseOrder {
     }
 
     /// Sets the function that is called each time the held responses are within their bounds again.
-    pub fn on_room(&self, told: impl Fn() + Send + Sync + 'static) {
+    pub fn on_room(&self, callback: impl Fn() + Send + Sync + 'static) {
         // It is set once, when the pool is made.
-        drop(self.0.on_room.set(Box::new(told)));
+        drop(self.0.on_room.set(Box::new(callback)));
     }
 
     /// Whether the bounds are reached, so no further request may be started.
@@ -119,8 +119,8 @@ impl ResponseOrder {
         let has_room = state.was_full && !state.is_full(self.0.bounds);
         state.was_full &= !has_room;
         drop(state);
-        if let Some(told) = self.0.on_room.get().filter(|_| has_room) {
-            told();
+        if let Some(callback) = self.0.on_room.get().filter(|_| has_room) {
+            callback();
         }
     }
 
@@ -239,8 +239,8 @@ mod tests {
     fn check_full(bytes: &[usize], expect: bool) {
         let (to, answers) = mpsc::channel();
         let order = ResponseOrder::new(BOUNDS);
-        let (told, room) = mpsc::channel();
-        order.on_room(move || told.send(()).expect("it is heard"));
+        let (sender, room) = mpsc::channel();
+        order.on_room(move || sender.send(()).expect("it is heard"));
         let mut first = reply(&order, 0, &to);
         for (at, bytes) in bytes.iter().enumerate() {
             reply(&order, at + 1, &to).send(response(*bytes));

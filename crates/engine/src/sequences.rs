@@ -266,18 +266,18 @@ mod tests {
     #[test]
     fn a_model_is_told_all_controls_in_their_types() {
         let sequences = sequences(CONFIG);
-        let mut told = job(SequenceId::Number(0x1_0000_0005), 1);
+        let mut job_of_sequence = job(SequenceId::Number(0x1_0000_0005), 1);
         let id = nerite_schedule::SequenceId::Number(0x1_0000_0005);
-        let empty = sequences.empty_position(&told);
-        sequences.tell(&mut told, &Controls { start: true, end: false, id, state: 0 });
+        let empty = sequences.empty_position(&job_of_sequence);
+        sequences.tell(&mut job_of_sequence, &Controls { start: true, end: false, id, state: 0 });
         let expect = [
             ("S".to_owned(), DataType::Fp32, 1f32.to_le_bytes().to_vec()),
             ("E".to_owned(), DataType::Bool, vec![0]),
             ("R".to_owned(), DataType::Int32, vec![9, 0, 0, 0]),
             ("C".to_owned(), DataType::Int32, vec![5, 0, 0, 0]),
         ];
-        assert_eq!(shown(&told), expect);
-        assert!(told.inputs().iter().all(|tensor| tensor.shape[..] == [1, 1]));
+        assert_eq!(shown(&job_of_sequence), expect);
+        assert!(job_of_sequence.inputs().iter().all(|tensor| tensor.shape[..] == [1, 1]));
         let ready: Vec<_> = shown(&empty).into_iter().filter(|(name, _, _)| name == "R").collect();
         assert_eq!(ready, [("R".to_owned(), DataType::Int32, vec![7, 0, 0, 0])]);
     }

@@ -399,8 +399,8 @@ mod tests {
         let (kept, connection, states) = (budgets.of_peer("one"), budgets.open("one"), states());
         let _held = connection.charge(15 * MIB);
         let (found, seen) = (Arc::new(std::sync::OnceLock::new()), Arc::clone(&states));
-        let told = Arc::clone(&found);
-        connection.on_shed(move || told.set(seen.kept.try_lock().is_ok()).unwrap());
+        let result = Arc::clone(&found);
+        connection.on_shed(move || result.set(seen.kept.try_lock().is_ok()).unwrap());
         states.begin(&controls(1, true));
         assert_eq!(step(&states, 1, false, 6 * MIB, &kept), Ok(()));
         assert_eq!(found.get(), Some(&true));

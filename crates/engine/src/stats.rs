@@ -83,7 +83,7 @@ impl Stats {
     /// The statistics as clients see them. `pending` is the number of waiting requests.
     pub fn report(&self, pending: u64) -> StatisticsReport {
         let counted = self.batches.iter().enumerate().filter_map(|(rows, phases)| {
-            let [compute_input, compute_infer, compute_output] = phases.get()?.told();
+            let [compute_input, compute_infer, compute_output] = phases.get()?.duration();
             Some(BatchReport { batch_size: rows as u64, compute_input, compute_infer, compute_output })
         });
         let larger = self.larger.lock().unwrap_or_else(PoisonError::into_inner);
@@ -160,18 +160,18 @@ impl Counters {
     }
 
     fn report(&self) -> StatisticsReport {
-        let [compute_input, compute_infer, compute_output] = self.compute.told();
+        let [compute_input, compute_infer, compute_output] = self.compute.duration();
         StatisticsReport {
             inference_count: self.inference_count.load(Ordering::Relaxed),
             execution_count: self.execution_count.load(Ordering::Relaxed),
-            success: self.success.told(),
-            fail: self.fail.told(),
-            queue: self.queue.told(),
+            success: self.success.duration(),
+            fail: self.fail.duration(),
+            queue: self.queue.duration(),
             compute_input,
             compute_infer,
             compute_output,
-            cache_hit: self.cache_hit.told(),
-            cache_miss: self.cache_miss.told(),
+            cache_hit: self.cache_hit.duration(),
+            cache_miss: self.cache_miss.duration(),
             failures: self.failures.each_ref().map(|count| count.load(Ordering::Relaxed)),
             ..StatisticsReport::default()
         }
@@ -260,7 +260,7 @@ impl Sum {
         self.ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    fn told(&self) -> Duration {
+    fn duration(&self) -> Duration {
         Duration { count: self.count.load(Ordering::Relaxed), ns: self.ns.load(Ordering::Relaxed) }
     }
 }
@@ -274,8 +274,8 @@ impl Phases {
         self.0.iter().zip(phases_of(times)).for_each(|(sum, ns)| sum.add(ns));
     }
 
-    fn told(&self) -> [Duration; 3] {
-        self.0.each_ref().map(Sum::told)
+    fn duration(&self) -> [Duration; 3] {
+        self.0.each_ref().map(Sum::duration)
     }
 }
 
@@ -323,11 +323,11 @@ mod tests {
         stats.batch_on(1, 3, &times);
         stats.batch_on(2, 3, &times);
         let report = stats.report(0);
-        let told = |report: &StatisticsReport| {
+        let duration = |report: &StatisticsReport| {
             (report.inference_count, report.execution_count, report.success.count, report.failures)
         };
-        assert_eq!(told(&report), (6, 2, 2, [1, 0, 1, 0]));
-        let each: Vec<_> = report.by_device.iter().map(told).collect();
+        assert_eq!(duration(&report), (6, 2, 2, [1, 0, 1, 0]));
+        let each: Vec<_> = report.by_device.iter().map(duration).collect();
         assert_eq!(each, [(0, 0, 0, [1, 0, 0, 0]), (3, 1, 1, [0; 4]), (3, 1, 1, [0, 0, 1, 0])]);
         assert_eq!((report.compute_infer.ns, report.by_device[1].compute_infer.ns), (60, 30));
     }
@@ -363,8 +363,9 @@ mod tests {
             }
         });
         let report = stats.report(0);
-        let told: Vec<_> = report.batches.iter().map(|batch| (batch.batch_size, batch.compute_infer.count)).collect();
-        assert_eq!((told, report.execution_count), (vec![(1, 400), (2, 400), (9, 400)], 1200));
+        let duration: Vec<_> =
+            report.batches.iter().map(|batch| (batch.batch_size, batch.compute_infer.count)).collect();
+        assert_eq!((duration, report.execution_count), (vec![(1, 400), (2, 400), (9, 400)], 1200));
         assert_eq!(report.batches[2].compute_output.ns, 1200);
     }
 }

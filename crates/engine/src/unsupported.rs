@@ -167,9 +167,9 @@ mod tests {
         let none = Services::default();
         let cache = Some(Arc::new(ResponseCache::new(1)));
         let all = Services { cache, rates: Some(Arc::default()), ..Services::default() };
-        let told = "model 'm': this version of nerite accepts these settings but does nothing for them yet: \
+        let text = "model 'm': this version of nerite accepts these settings but does nothing for them yet: \
                     optimization.eager_batching; model_repository_agents";
-        assert_eq!(warning(&config, &all).unwrap(), told);
+        assert_eq!(warning(&config, &all).unwrap(), text);
         assert!(warning(&config, &none).unwrap().contains("; response_cache (start the server with --cache-config"));
         assert_eq!(warning(&ModelConfig::default(), &none), None);
     }

@@ -49,15 +49,15 @@ fn engine(models: &[(&str, usize)]) -> (Arc<Engine>, TempDir) {
 }
 
 fn demand(engine: &Arc<Engine>, model: &str, peer: &Peer) -> (Waiting, Receiver<Result<(), Status>>) {
-    let (tell, told) = channel();
-    let waiting = engine.demand(model, peer, move |outcome| drop(tell.send(outcome))).unwrap();
-    (waiting, told)
+    let (sender, receiver) = channel();
+    let waiting = engine.demand(model, peer, move |outcome| drop(sender.send(outcome))).unwrap();
+    (waiting, receiver)
 }
 
 #[track_caller]
 fn load(engine: &Arc<Engine>, model: &str, peer: &Peer) -> Result<(), Status> {
-    let (_waiting, told) = demand(engine, model, peer);
-    told.recv_timeout(PATIENCE).expect("it waits for ever")
+    let (_waiting, receiver) = demand(engine, model, peer);
+    receiver.recv_timeout(PATIENCE).expect("it waits for ever")
 }
 
 /// Runs a model. Returns the channel of its last response.
@@ -86,9 +86,9 @@ fn a_model_is_wanted_again_while_it_leaves() {
     let (engine, _folder) = engine(&[("slow", 6), ("other", 6)]);
     load(&engine, "slow", &X).unwrap();
     let answer = infer(&engine, "slow");
-    let (unloaded, told) = channel();
+    let (unloaded, receiver) = channel();
     engine.unload("slow", false, move |outcome| unloaded.send(outcome).unwrap());
-    told.recv_timeout(PATIENCE).unwrap().unwrap();
+    receiver.recv_timeout(PATIENCE).unwrap().unwrap();
     assert!(up(&engine).is_empty() && answer.try_recv().is_err(), "it has left before it was wanted again");
     load(&engine, "slow", &Y).unwrap();
     answer.recv_timeout(PATIENCE).unwrap();

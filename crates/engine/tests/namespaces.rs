@@ -26,9 +26,9 @@ fn engine() -> (Arc<Engine>, TempDir) {
 }
 
 fn load(engine: &Arc<Engine>, model: &str, options: LoadOptions) {
-    let (tell, told) = mpsc::channel();
-    engine.load(model, options, &Peer::User { uid: 1 }, move |outcome| tell.send(outcome).unwrap());
-    told.recv().unwrap().unwrap();
+    let (sender, receiver) = mpsc::channel();
+    engine.load(model, options, &Peer::User { uid: 1 }, move |outcome| sender.send(outcome).unwrap());
+    receiver.recv().unwrap().unwrap();
 }
 
 fn upload(engine: &Arc<Engine>, model: &str) {
@@ -37,9 +37,9 @@ fn upload(engine: &Arc<Engine>, model: &str) {
 }
 
 fn unload(engine: &Arc<Engine>, model: &str) {
-    let (tell, told) = mpsc::channel();
-    engine.unload(model, false, move |outcome| tell.send(outcome).unwrap());
-    told.recv().unwrap().unwrap();
+    let (sender, receiver) = mpsc::channel();
+    engine.unload(model, false, move |outcome| sender.send(outcome).unwrap());
+    receiver.recv().unwrap().unwrap();
 }
 
 /// The identifier that the name means.

@@ -165,17 +165,17 @@ mod tests {
     #[test]
     fn a_call_that_waits_continues_in_a_task() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers");
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         runtime.block_on(async {
             executor().execute(Box::pin(async move {
                 tokio::task::yield_now().await;
-                tell.send(7).expect("the test waits");
+                sender.send(7).expect("the test waits");
             }));
             for _ in 0..3 {
                 tokio::task::yield_now().await;
             }
         });
-        assert_eq!(told.try_recv(), Ok(7));
+        assert_eq!(receiver.try_recv(), Ok(7));
     }
 
     /// Executes a call that never ends by itself. Returns the time after which it was dropped.
@@ -198,12 +198,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_call_that_keeps_the_server_waiting_ends() {
         // One call reacts when it has to give up. The other does not even wake up.
-        let (seconds, told) = ended_after(Awaited::Body, true).await;
-        assert!((60..=62).contains(&seconds) && told, "{seconds}");
-        let (seconds, told) = ended_after(Awaited::Body, false).await;
-        assert!((120..=122).contains(&seconds) && told, "{seconds}");
-        let (seconds, told) = ended_after(Awaited::Write, false).await;
-        assert!((60..=62).contains(&seconds) && !told, "{seconds}");
+        let (seconds, gave_up) = ended_after(Awaited::Body, true).await;
+        assert!((60..=62).contains(&seconds) && gave_up, "{seconds}");
+        let (seconds, gave_up) = ended_after(Awaited::Body, false).await;
+        assert!((120..=122).contains(&seconds) && gave_up, "{seconds}");
+        let (seconds, gave_up) = ended_after(Awaited::Write, false).await;
+        assert!((60..=62).contains(&seconds) && !gave_up, "{seconds}");
         let forever = tokio::time::timeout(std::time::Duration::from_hours(1), ended_after(Awaited::Nothing, false));
         assert!(forever.await.is_err());
     }

@@ -58,8 +58,8 @@ mod tests {
         if let Some(format) = LoadFormat::of(&asked) {
             format.report(&host, &mut answer);
         }
-        let told = answer.get(REPORT).map(|value| value.to_str().unwrap_or_default());
-        assert_eq!(told, expected, "{format}");
+        let header = answer.get(REPORT).map(|value| value.to_str().unwrap_or_default());
+        assert_eq!(header, expected, "{format}");
     }
 
     #[test]

@@ -137,10 +137,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_deadline_that_has_passed_still_tells_all() {
         let ([http], [metrics]) = (named(["HTTP"]), named(["Metrics"]));
-        let (mut told, held) = ([http.service.stop_signal(), metrics.service.stop_signal()], http.service.open());
+        let (mut signals, held) = ([http.service.stop_signal(), metrics.service.stop_signal()], http.service.open());
         let (took, cut) = close(&[http], &[metrics], Duration::ZERO).await;
         assert_eq!((took.as_millis() / 10, cut.as_str()), (0, "1 of HTTP"));
-        assert!(told.iter_mut().all(crate::StopSignal::has_come));
+        assert!(signals.iter_mut().all(crate::StopSignal::has_come));
         drop(held);
     }
 }

@@ -50,8 +50,8 @@ pub(crate) fn prepare() {
 pub(crate) fn place_of(client: SocketAddr, device: u32) -> Place {
     let mut answer = [0; ANSWER_BYTES];
     let asked = CHANNEL.ask(&request(client.ip(), device), &mut answer).ok();
-    let told = asked.and_then(|bytes| read(answer.get(..bytes)?));
-    told.unwrap_or_else(|| place_by_binding(client))
+    let place = asked.and_then(|bytes| read(answer.get(..bytes)?));
+    place.unwrap_or_else(|| place_by_binding(client))
 }
 
 /// The answer if the kernel does not let us read the routing table: a socket can be bound only to an address of this host. If the result is not

@@ -62,14 +62,14 @@ pub trait Forget: Send + Sync {
 /// The number of a piece of shared memory, which is never reused, and who is told when it is released.
 pub struct ShareMark {
     number: u64,
-    told: Mutex<Vec<Weak<dyn Forget>>>,
+    listeners: Mutex<Vec<Weak<dyn Forget>>>,
 }
 
 impl ShareMark {
     /// A new number that no process has been told.
     pub fn new() -> ShareMark {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        ShareMark { number: NEXT.fetch_add(1, Ordering::Relaxed), told: Mutex::default() }
+        ShareMark { number: NEXT.fetch_add(1, Ordering::Relaxed), listeners: Mutex::default() }
     }
 
     /// Which piece of memory it is.
@@ -78,11 +78,11 @@ impl ShareMark {
     }
 
     /// Registers `who` to be told when the memory is released. Repeated calls have no effect.
-    pub fn tell(&self, who: Weak<dyn Forget>) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn notify_on_release(&self, who: Weak<dyn Forget>) {
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         // Processes start and end while a region stays. Entries of ended ones must not accumulate.
-        told.retain(|other| other.strong_count() > 0);
-        told.push(who);
+        listeners.retain(|other| other.strong_count() > 0);
+        listeners.push(who);
     }
 }
 
@@ -94,8 +94,8 @@ impl Default for ShareMark {
 
 impl Drop for ShareMark {
     fn drop(&mut self) {
-        let told = std::mem::take(self.told.get_mut().unwrap_or_else(PoisonError::into_inner));
-        for who in told.iter().filter_map(Weak::upgrade) {
+        let listeners = std::mem::take(self.listeners.get_mut().unwrap_or_else(PoisonError::into_inner));
+        for who in listeners.iter().filter_map(Weak::upgrade) {
             who.forget(self.number);
         }
     }
@@ -129,9 +129,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Told(Mutex<Vec<u64>>);
+    struct Listener(Mutex<Vec<u64>>);
 
-    impl Forget for Told {
+    impl Forget for Listener {
         fn forget(&self, share: u64) {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).push(share);
         }
@@ -139,12 +139,12 @@ mod tests {
 
     #[test]
     fn who_asked_is_told_of_the_end_and_who_is_gone_is_not() {
-        let (here, gone) = (Arc::new(Told::default()), Arc::new(Told::default()));
+        let (here, gone) = (Arc::new(Listener::default()), Arc::new(Listener::default()));
         let (first, second) = (ShareMark::new(), ShareMark::new());
         assert_ne!(first.number(), second.number());
-        for told in [&here, &gone] {
-            let told: Weak<dyn Forget> = Arc::downgrade(&(Arc::clone(told) as Arc<dyn Forget>));
-            first.tell(told);
+        for listener in [&here, &gone] {
+            let listener: Weak<dyn Forget> = Arc::downgrade(&(Arc::clone(listener) as Arc<dyn Forget>));
+            first.notify_on_release(listener);
         }
         drop(gone);
         let number = first.number();
@@ -156,9 +156,9 @@ mod tests {
     fn those_that_are_gone_do_not_pile_up() {
         let mark = ShareMark::new();
         for _ in 0..100 {
-            let told: Arc<dyn Forget> = Arc::new(Told::default());
-            mark.tell(Arc::downgrade(&told));
+            let listener: Arc<dyn Forget> = Arc::new(Listener::default());
+            mark.notify_on_release(Arc::downgrade(&listener));
         }
-        assert_eq!(mark.told.lock().unwrap_or_else(PoisonError::into_inner).len(), 1);
+        assert_eq!(mark.listeners.lock().unwrap_or_else(PoisonError::into_inner).len(), 1);
     }
 }

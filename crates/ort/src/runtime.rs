@@ -286,19 +286,19 @@ fn open_session(
         let fault = std::io::Error::from_raw_os_error(number);
         Status::unavailable(format!("integer divisions of models cannot be guarded: {fault}"))
     })?;
-    let told = |error: &ort::Error, failure: fn(String) -> Failure| match device {
+    let status_of = |error: &ort::Error, failure: fn(String) -> Failure| match device {
         None => library_status(error),
         Some(device) => failure(library_status(error).message).status(&context.model, device),
     };
     let builder = options.builder(&shared.environment, device, traps.pool_threads());
-    let mut builder = builder.map_err(|error| told(&error, Failure::Provider))?;
+    let mut builder = builder.map_err(|error| status_of(&error, Failure::Provider))?;
     let (before, bytes) = (traps.count(), source.bytes(context)?);
     // Operators whose inputs are all constants are computed here.
     let session = traps.counting(|| match &bytes {
         Some(bytes) => builder.commit_from_memory(bytes),
         None => builder.commit_from_file(&source.path),
     })?;
-    let session = session.map_err(|error| told(&error, Failure::Session))?;
+    let session = session.map_err(|error| status_of(&error, Failure::Session))?;
     if traps.count() == before {
         return Ok(SharedSession::new(session, traps));
     }

@@ -76,7 +76,7 @@ impl ThreadManager for PoolThreads {
 
     fn create(&self, work: impl FnOnce() + Send + 'static) -> ort::Result<JoinHandle<()>> {
         let traps = Arc::clone(&self.0);
-        let (tell, told) = channel();
+        let (tell, is_set) = channel();
         let serve = move || {
             // If the thread cannot be counted, the library gets an error in place of the thread.
             let _ = count_traps(&traps, move || {
@@ -87,7 +87,7 @@ impl ThreadManager for PoolThreads {
         };
         let thread = Builder::new().name("onnxruntime".into()).stack_size(STACK_BYTES).spawn(serve);
         let thread = thread.map_err(|fault| ort::Error::new(format!("the system gave no thread: {fault}")))?;
-        told.recv().map_err(|_| ort::Error::new(too_many_threads()))?;
+        is_set.recv().map_err(|_| ort::Error::new(too_many_threads()))?;
         Ok(thread)
     }
 

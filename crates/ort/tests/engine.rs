@@ -329,9 +329,9 @@ fn a_library_without_the_cuda_provider_offers_no_gpus() {
         println!("skipped: this host's ONNX Runtime has the provider");
         return;
     };
-    let told = "' has no CUDA provider: install the one that has (pip install onnxruntime-gpu) or name its library with \
+    let cure = "' has no CUDA provider: install the one that has (pip install onnxruntime-gpu) or name its library with \
                 --onnxruntime-library";
-    assert!(why.starts_with("ONNX Runtime at '/") && why.ends_with(told), "{why}");
+    assert!(why.starts_with("ONNX Runtime at '/") && why.ends_with(cure), "{why}");
     // If an instance is still made there, the library returns an error.
     let context = loading(&runtime, "pick", 8);
     let spec = InstanceSpec { device: Some(0), ..InstanceSpec::default() };

@@ -71,18 +71,18 @@ fn own_regions(api: &Api) -> Result<Vec<RegionView>, Status> {
 
 fn write_seen(peer: &Peer, seen: &Seen) -> Vec<u8> {
     let Seen { regions, sessions, leases, pools } = seen;
-    let regions_told = regions.len().min(2 * REGIONS_MAX);
-    let leases_told = leases.len().min(LEASES_MAX);
-    let mut out = Writer::with_capacity(256 + 256 * (regions_told + sessions.len()) + 96 * leases_told);
+    let regions_shown = regions.len().min(2 * REGIONS_MAX);
+    let leases_shown = leases.len().min(LEASES_MAX);
+    let mut out = Writer::with_capacity(256 + 256 * (regions_shown + sessions.len()) + 96 * leases_shown);
     out.object(|out| {
         out.key("seen_by").string(peer.to_string().as_bytes());
         out.key("is_operator").bool(peer.is_operator());
-        out.key("regions").array(|out| regions.iter().take(regions_told).for_each(|region| write_region(out, region)));
-        out.key("more_regions").bool(regions.len() > regions_told);
+        out.key("regions").array(|out| regions.iter().take(regions_shown).for_each(|region| write_region(out, region)));
+        out.key("more_regions").bool(regions.len() > regions_shown);
         out.key("sessions").array(|out| sessions.iter().for_each(|session| write_session(out, session)));
         out.key("leases")
-            .array(|out| leases.iter().take(leases_told).for_each(|(of, lease)| write_lease(out, *of, lease)));
-        out.key("more_leases").bool(leases.len() > leases_told);
+            .array(|out| leases.iter().take(leases_shown).for_each(|(of, lease)| write_lease(out, *of, lease)));
+        out.key("more_leases").bool(leases.len() > leases_shown);
         if let Some(pools) = pools {
             out.key("pools").object(|out| write_pools(out, pools));
         }

@@ -101,7 +101,7 @@ impl Page {
             let allowed = api.allow(Protocol::Http, category, false, || format!("GET {path}"), header);
             Ok(allowed.map_err(Refusal::from)?.unwrap_or_else(|| api.clone()))
         };
-        let (api, told) = match route {
+        let (api, response) = match route {
             Route::Models => {
                 let api = allow(Category::ModelRepository)?;
                 let asked = api.clone();
@@ -125,13 +125,13 @@ impl Page {
             }
             _ => {
                 let api = allow(Category::Metadata)?;
-                let told = self.visitor(&api);
-                (api, told)
+                let response = self.visitor(&api);
+                (api, response)
             }
         };
-        let told = told.map_err(Refusal::from);
-        api.note_status(u32::from(told.as_ref().map_or_else(|refusal| refusal.code, |_| StatusCode::OK).as_u16()));
-        told
+        let response = response.map_err(Refusal::from);
+        api.note_status(u32::from(response.as_ref().map_or_else(|refusal| refusal.code, |_| StatusCode::OK).as_u16()));
+        response
     }
 
     /// A description of the visitor and the server, and what the visitor may do.

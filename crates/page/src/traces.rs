@@ -90,12 +90,12 @@ fn write(trace: &Gathered) -> Vec<u8> {
     let times =
         trace.notes.iter().filter_map(|note| if let Noted::Passed(_, ns) = note.what { Some(ns) } else { None });
     let first = times.min().unwrap_or_default();
-    let told = trace.notes.len().min(NOTES_MAX);
-    let mut out = Writer::with_capacity(64 + 64 * told);
+    let notes = trace.notes.len().min(NOTES_MAX);
+    let mut out = Writer::with_capacity(64 + 64 * notes);
     out.object(|out| {
-        out.key("is_shortened").bool(trace.is_shortened || told < trace.notes.len());
+        out.key("is_shortened").bool(trace.is_shortened || notes < trace.notes.len());
         out.key("notes").array(|out| {
-            for note in trace.notes.iter().take(told) {
+            for note in trace.notes.iter().take(notes) {
                 match &note.what {
                     Noted::Begin(begin) => out.object(|out| {
                         out.key("id").unsigned(note.id);

@@ -28,7 +28,7 @@ pub(crate) fn note(output: &Buffer, instance: u64) {
     let mark = window.share.mark();
     if PASSED_ON.lock().insert(mark.number(), instance).is_none() {
         let whole: Weak<dyn Forget> = Arc::downgrade(&(Arc::clone(&PASSED_ON) as Arc<dyn Forget>));
-        mark.tell(whole);
+        mark.notify_on_release(whole);
     }
 }
 

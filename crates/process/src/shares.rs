@@ -101,7 +101,7 @@ impl Shares {
             None => share.open()?,
         };
         let whole: Weak<dyn Forget> = Arc::downgrade(&(Arc::clone(self) as Arc<dyn Forget>));
-        share.mark().tell(whole);
+        share.mark().notify_on_release(whole);
         let bytes = share.byte_size();
         let device = device.map(|device| device.ordinal);
         maps.add(Segment { number: segment, bytes, file_offset, is_region: !share.is_sealed(), device }, descriptor);

@@ -61,8 +61,8 @@ impl Cancel {
 
     fn set(&self, bits: u8) {
         // Called without the lock, because it may watch another flag.
-        if let Some(told) = self.mark(bits) {
-            told();
+        if let Some(callback) = self.mark(bits) {
+            callback();
         }
     }
 
@@ -93,13 +93,13 @@ impl Cancel {
 
     /// Sets a callback that is called when the flag is set, on the thread that sets it. It replaces an earlier callback. Returns
     /// false if the flag is set already: then nothing will be called.
-    pub fn on_cancelled(&self, told: impl FnOnce() + Send + 'static) -> bool {
+    pub fn on_cancelled(&self, callback: impl FnOnce() + Send + 'static) -> bool {
         let mut known = self.0.on_cancelled();
         // Code that sets the flag after this takes the lock, and so waits until the callback is here.
         if self.0.bits.fetch_or(WATCHED, Ordering::AcqRel) & CANCELLED != 0 {
             return false;
         }
-        *known = Some(Box::new(told));
+        *known = Some(Box::new(callback));
         true
     }
 }
@@ -141,18 +141,20 @@ mod tests {
     #[test]
     fn who_wants_to_know_is_told_once() {
         let (cancel, calls) = (Cancel::new(), Arc::new(AtomicUsize::new(0)));
-        let told = |calls: &Arc<AtomicUsize>| {
+        let count_calls = |calls: &Arc<AtomicUsize>| {
             let calls = Arc::clone(calls);
             move || {
                 calls.fetch_add(1, Ordering::SeqCst);
             }
         };
-        assert!(cancel.on_cancelled(|| panic!("another one was given later")) && cancel.on_cancelled(told(&calls)));
+        assert!(
+            cancel.on_cancelled(|| panic!("another one was given later")) && cancel.on_cancelled(count_calls(&calls))
+        );
         let other = cancel.clone();
         assert!(!cancel.is_cancelled());
         other.cancel();
         other.cancel();
-        assert!(cancel.is_cancelled() && !cancel.on_cancelled(told(&calls)));
+        assert!(cancel.is_cancelled() && !cancel.on_cancelled(count_calls(&calls)));
         assert_eq!(calls.load(Ordering::SeqCst), 1);
     }
 
@@ -209,9 +211,9 @@ mod tests {
         late.time_out();
         both.cancel();
         both.time_out();
-        let told = |cancel: &Cancel| (cancel.is_cancelled(), cancel.has_timed_out());
+        let state = |cancel: &Cancel| (cancel.is_cancelled(), cancel.has_timed_out());
         assert_eq!(
-            [&gone, &late, &both, &Cancel::new()].map(told),
+            [&gone, &late, &both, &Cancel::new()].map(state),
             [(true, false), (true, true), (true, true), (false, false)]
         );
         assert_eq!(calls.load(Ordering::SeqCst), 1);

@@ -70,27 +70,27 @@ pub struct LeaseNotice {
 }
 
 impl LeaseNotice {
-    /// Calls `take_back` if all copies of this are dropped without a call of [`LeaseNotice::told`], because the response was lost before it was
+    /// Calls `take_back` if all copies of this are dropped without a call of [`LeaseNotice::set_sent`], because the response was lost before it was
     /// written.
     pub fn new(output: Name, region: RegionRef, take_back: impl FnOnce() + Send + Sync + 'static) -> LeaseNotice {
-        let unseen = Unseen { told: AtomicBool::new(false), take_back: Some(Box::new(take_back)) };
+        let unseen = Unseen { set_sent: AtomicBool::new(false), take_back: Some(Box::new(take_back)) };
         LeaseNotice { output, region, unseen: Arc::new(unseen) }
     }
 
     /// The response that names the output is being sent. From now on the output belongs to the client.
-    pub fn told(&self) {
-        self.unseen.told.store(true, Ordering::Release);
+    pub fn set_sent(&self) {
+        self.unseen.set_sent.store(true, Ordering::Release);
     }
 }
 
 struct Unseen {
-    told: AtomicBool,
+    set_sent: AtomicBool,
     take_back: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
 impl Drop for Unseen {
     fn drop(&mut self) {
-        if let Some(take_back) = self.take_back.take().filter(|_| !*self.told.get_mut()) {
+        if let Some(take_back) = self.take_back.take().filter(|_| !*self.set_sent.get_mut()) {
             take_back();
         }
     }
@@ -154,7 +154,7 @@ mod tests {
     fn what_nobody_was_told_of_is_taken_back_once() {
         check_taken_back(drop, 1);
         check_taken_back(|lent| drop((lent.clone(), lent)), 1);
-        check_taken_back(|lent| lent.told(), 0);
-        check_taken_back(|lent| lent.clone().told(), 0);
+        check_taken_back(|lent| lent.set_sent(), 0);
+        check_taken_back(|lent| lent.clone().set_sent(), 0);
     }
 }

@@ -194,8 +194,8 @@ mod tests {
 
     #[test]
     fn what_is_read_is_told_again() {
-        let told = TraceContext::read(PARENT.as_bytes(), Some(b"a=1,b=2 ")).expect("a context");
-        assert_eq!((told.traceparent().as_str(), told.state.as_str()), (PARENT, "a=1,b=2"));
+        let context = TraceContext::read(PARENT.as_bytes(), Some(b"a=1,b=2 ")).expect("a context");
+        assert_eq!((context.traceparent().as_str(), context.state.as_str()), (PARENT, "a=1,b=2"));
         let long = "a".repeat(513);
         for state in [long.as_bytes(), b"a=\n", b"\xff"] {
             assert_eq!(TraceContext::read(PARENT.as_bytes(), Some(state)).expect("a context").state, "");

@@ -26,11 +26,11 @@ pub struct ResponseWindow {
 struct State {
     responses: usize,
     bytes: usize,
-    waiting: Vec<Told>,
+    waiting: Vec<Callback>,
 }
 
 /// Called once when there is room.
-type Told = Box<dyn FnOnce() + Send>;
+type Callback = Box<dyn FnOnce() + Send>;
 
 /// The right of one response to a place in its window, until it is dropped.
 pub struct ResponsePermit {
@@ -60,18 +60,18 @@ impl ResponseWindow {
     /// Sets a callback for when there is room for another response. It is called on the thread that made the room. All callbacks are called, and each
     /// must ask again, because another response may have filled the window first, or the outer window may be full. Returns false if there is room
     /// now: then nothing will be called.
-    pub fn on_room(&self, told: impl FnOnce() + Send + 'static) -> bool {
-        self.wait(Box::new(told))
+    pub fn on_room(&self, callback: impl FnOnce() + Send + 'static) -> bool {
+        self.wait(Box::new(callback))
     }
 
-    fn wait(&self, told: Told) -> bool {
+    fn wait(&self, callback: Callback) -> bool {
         let mut state = self.lock();
         if !state.has_room() {
-            state.waiting.push(told);
+            state.waiting.push(callback);
             return true;
         }
         drop(state);
-        self.outer.as_ref().is_some_and(|outer| outer.wait(told))
+        self.outer.as_ref().is_some_and(|outer| outer.wait(callback))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -87,15 +87,15 @@ impl State {
 
 impl Drop for ResponsePermit {
     fn drop(&mut self) {
-        let told = {
+        let callbacks = {
             let mut state = self.window.lock();
             state.responses -= 1;
             state.bytes -= self.bytes;
             if state.has_room() { std::mem::take(&mut state.waiting) } else { Vec::new() }
         };
         // Called without the lock, because the callbacks may ask the window.
-        for told in told {
-            told();
+        for callback in callbacks {
+            callback();
         }
     }
 }
@@ -154,15 +154,15 @@ mod tests {
     fn all_who_wait_are_told() {
         let window = ResponseWindow::new();
         let permit = window.permit(WINDOW_BYTES_MAX);
-        let told = Arc::new(AtomicUsize::new(0));
+        let calls = Arc::new(AtomicUsize::new(0));
         for who in [1, 10, 100] {
-            let told = Arc::clone(&told);
+            let calls = Arc::clone(&calls);
             assert!(window.on_room(move || {
-                told.fetch_add(who, Ordering::SeqCst);
+                calls.fetch_add(who, Ordering::SeqCst);
             }));
         }
         drop(permit);
-        assert_eq!(told.load(Ordering::SeqCst), 111);
+        assert_eq!(calls.load(Ordering::SeqCst), 111);
     }
 
     /// Whether asking for room waits, and whether the callback was called at the end.
@@ -171,16 +171,16 @@ mod tests {
         let client = ResponseWindow::new();
         let step = ResponseWindow::within(Some(Arc::clone(&client)));
         let permits: Vec<_> = (0..own).map(|_| step.permit(0)).collect();
-        let told = Arc::new(AtomicUsize::new(0));
+        let calls = Arc::new(AtomicUsize::new(0));
         assert!(!client.on_room(|| ()), "a step's responses fill the step's window only");
         let clients: Vec<_> = (0..outer).map(|_| client.permit(0)).collect();
-        let counted = Arc::clone(&told);
+        let counted = Arc::clone(&calls);
         let is_full = step.on_room(move || {
             counted.fetch_add(1, Ordering::SeqCst);
         });
         assert_eq!(is_full, waits, "{own} {outer}");
         drop((permits, clients));
-        assert_eq!(told.load(Ordering::SeqCst), usize::from(waits), "it is told once");
+        assert_eq!(calls.load(Ordering::SeqCst), usize::from(waits), "it is told once");
     }
 
     #[test]

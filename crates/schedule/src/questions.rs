@@ -79,10 +79,10 @@ mod tests {
         for step in steps.split_whitespace() {
             let (done, expect) = step.split_once('=').unwrap_or((step, "."));
             let ticket = || Ticket(done[1..].parse().unwrap_or_default());
-            let told = |answer: Option<bool>| answer.map_or(".", |says| if says { "yes" } else { "no" }).to_owned();
+            let written = |answer: Option<bool>| answer.map_or(".", |says| if says { "yes" } else { "no" }).to_owned();
             let found = match &done[..1] {
-                "b" => told(questions.answer(Question::Begins(ticket()))),
-                "j" => told(questions.answer(Question::MayJoin(ticket()))),
+                "b" => written(questions.answer(Question::Begins(ticket()))),
+                "j" => written(questions.answer(Question::MayJoin(ticket()))),
                 "e" => {
                     questions.end();
                     ".".to_owned()

@@ -40,23 +40,23 @@ impl Certificates {
 
     /// A client of the server at this address.
     pub(crate) fn client(&self, url: &str) -> Result<http::Client, String> {
-        let told = |error: nerite_client::Error| error.to_string();
+        let text = |error: nerite_client::Error| error.to_string();
         let options = match self.tls()? {
             Some(tls) => ClientOptions::default().tls(tls),
             None => ClientOptions::default(),
         };
-        http::Client::with_options(url, &options).map_err(told)
+        http::Client::with_options(url, &options).map_err(text)
     }
 
     fn tls(&self) -> Result<Option<Tls>, String> {
-        let told = |error: nerite_client::Error| error.to_string();
+        let text = |error: nerite_client::Error| error.to_string();
         if self.is_none() {
             return Ok(None);
         }
-        let tls = self.authority.as_ref().map_or_else(Tls::with_system_roots, Tls::with_roots_file).map_err(told)?;
+        let tls = self.authority.as_ref().map_or_else(Tls::with_system_roots, Tls::with_roots_file).map_err(text)?;
         match (&self.own, &self.key) {
             (None, None) => Ok(Some(tls)),
-            (Some(own), Some(key)) => tls.identity_pem(&read(own)?, &read(key)?).map(Some).map_err(told),
+            (Some(own), Some(key)) => tls.identity_pem(&read(own)?, &read(key)?).map(Some).map_err(text),
             _ => Err("--cert and --key are given together".to_owned()),
         }
     }

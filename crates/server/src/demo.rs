@@ -197,11 +197,11 @@ async fn demonstrate(exit: bool, examples: Option<PathBuf>) -> Result<(), DemoEr
     tokio::select! {
         done = whole => done,
         // A Ctrl-C at a terminal reaches the server as well. For other signals, dropping the server ends it.
-        told = told_to_end() => told.map_err(|reason| DemoError::System { what: "cannot wait for signals", reason }),
+        ended = stop_signal() => ended.map_err(|reason| DemoError::System { what: "cannot wait for signals", reason }),
     }
 }
 
-async fn told_to_end() -> std::io::Result<()> {
+async fn stop_signal() -> std::io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
         interrupted = tokio::signal::ctrl_c() => interrupted,

@@ -81,8 +81,10 @@ fn ask(url: &str, certificates: &Certificates) -> Result<bool, String> {
     let runtime = runtime.map_err(|error| format!("cannot start a runtime: {error}"))?;
     runtime.block_on(async {
         let client = certificates.client(url)?;
-        let told = tokio::time::timeout(ANSWER_WITHIN, client.is_ready()).await;
-        told.map_err(|_| format!("{url} does not answer within {ANSWER_WITHIN:?}"))?.map_err(|error| error.to_string())
+        let answer = tokio::time::timeout(ANSWER_WITHIN, client.is_ready()).await;
+        answer
+            .map_err(|_| format!("{url} does not answer within {ANSWER_WITHIN:?}"))?
+            .map_err(|error| error.to_string())
     })
 }
 

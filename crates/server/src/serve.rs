@@ -266,8 +266,8 @@ fn options(settings: &Settings) -> Vec<Vec<String>> {
     rows.push(vec!["rate_limit".to_owned(), limiter.to_owned()]);
     for (at, (name, device, count)) in settings.rates.iter().flatten().enumerate() {
         let device = device.map_or(-1, i64::from);
-        let told = format!("{{\"name\":\"{name}\", \"count\":{count} \"device\":{device}}}");
-        rows.push(vec![format!("rate_limit_resource[{at}]"), told]);
+        let entry = format!("{{\"name\":\"{name}\", \"count\":{count} \"device\":{device}}}");
+        rows.push(vec![format!("rate_limit_resource[{at}]"), entry]);
     }
     rows.push(vec!["pinned_memory_pool_byte_size".to_owned(), settings.gpu.pinned_pool_bytes.to_string()]);
     rows.push(vec!["strict_readiness".to_owned(), word(settings.strict_readiness)]);

@@ -5,12 +5,12 @@
 //!                        └── over_http ──────────────┘
 //! ```
 
+mod answer;
 mod command;
 mod connect;
 mod json;
 mod over_http;
 mod show;
-mod told;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,8 +18,8 @@ use std::time::Duration;
 use nerite_client::{Error, Session};
 
 use crate::plain::plain;
+use answer::{Answer, Server};
 use command::{Command, CommandLine, Way};
-use told::{Server, Told};
 
 /// What `nerite shm --help` prints.
 pub const USAGE: &str = "\
@@ -51,8 +51,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// `nerite shm`; `words` are those after the word `shm`.
 pub fn main(words: &[String]) -> ExitCode {
-    let asked = match CommandLine::read(words) {
-        Ok(Some(asked)) => asked,
+    let command_line = match CommandLine::read(words) {
+        Ok(Some(command_line)) => command_line,
         Ok(None) => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -62,9 +62,9 @@ pub fn main(words: &[String]) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match answer(&asked) {
-        Ok((server, told)) => {
-            print!("{}", if asked.json { json::line(&server, &told) } else { show::text(&told) });
+    match run(&command_line) {
+        Ok((server, answer)) => {
+            print!("{}", if command_line.json { json::line(&server, &answer) } else { show::text(&answer) });
             ExitCode::SUCCESS
         }
         Err(reason) => {
@@ -74,28 +74,28 @@ pub fn main(words: &[String]) -> ExitCode {
     }
 }
 
-fn answer(asked: &CommandLine) -> Result<(Server, Told), String> {
+fn run(command_line: &CommandLine) -> Result<(Server, Answer), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start a runtime: {error}"))?;
     runtime.block_on(async {
-        let told = tokio::time::timeout(ANSWER_WITHIN, ask(asked)).await;
-        told.unwrap_or_else(|_| Err(format!("the server does not answer within {ANSWER_WITHIN:?}")))
+        let reply = tokio::time::timeout(ANSWER_WITHIN, query(command_line)).await;
+        reply.unwrap_or_else(|_| Err(format!("the server does not answer within {ANSWER_WITHIN:?}")))
     })
 }
 
-async fn ask(asked: &CommandLine) -> Result<(Server, Told), String> {
-    match &asked.way {
+async fn query(command_line: &CommandLine) -> Result<(Server, Answer), String> {
+    match &command_line.way {
         Way::Http(url, certificates) => {
             let server = Server::Http { url: url.clone() };
-            name(asked, &server);
-            over_http::ask(certificates.client(url)?, &asked.what).await.map(|told| (server, told))
+            name(command_line, &server);
+            over_http::query(certificates.client(url)?, &command_line.what).await.map(|answer| (server, answer))
         }
         Way::Socket { path, server_uid } => {
             let session = connect::connect(path, *server_uid).await?;
             let server = Server::Socket { path: path.clone(), pid: session.server_pid() };
-            name(asked, &server);
-            let told = ask_session(&session, &asked.what).await;
-            told.map(|told| (server, told)).map_err(|failed| match failed {
+            name(command_line, &server);
+            let answer = query_session(&session, &command_line.what).await;
+            answer.map(|answer| (server, answer)).map_err(|failed| match failed {
                 // The kind of error is of no use to an operator.
                 Error::Session(reason) => reason,
                 error => error.to_string(),
@@ -105,23 +105,24 @@ async fn ask(asked: &CommandLine) -> Result<(Server, Told), String> {
 }
 
 /// Prints which server is asked before the call is made, because a host may have several servers.
-fn name(asked: &CommandLine, server: &Server) {
-    if !asked.json {
+fn name(command_line: &CommandLine, server: &Server) {
+    if !command_line.json {
         eprintln!("nerite shm: {}", plain(&show::server(server)));
     }
 }
 
-async fn ask_session(session: &Session, what: &Command) -> Result<Told, Error> {
+async fn query_session(session: &Session, what: &Command) -> Result<Answer, Error> {
     Ok(match what {
-        Command::List => {
-            Told::Regions { regions: session.inspect_regions(None).await?, sessions: session.inspect_sessions().await? }
-        }
+        Command::List => Answer::Regions {
+            regions: session.inspect_regions(None).await?,
+            sessions: session.inspect_sessions().await?,
+        },
         Command::Show { name } => {
             let regions = session.inspect_regions(Some(name)).await?;
             if regions.is_empty() {
                 return Err(no_region(name));
             }
-            Told::Region { regions, sessions: session.inspect_sessions().await? }
+            Answer::Region { regions, sessions: session.inspect_sessions().await? }
         }
         Command::ShowSession { number } => {
             let leases = session.inspect_leases(*number).await?;
@@ -130,21 +131,21 @@ async fn ask_session(session: &Session, what: &Command) -> Result<Told, Error> {
             let sessions = session.inspect_sessions().await?;
             let found = sessions.into_iter().find(|session| session.number == *number);
             let ended = || Error::Session(format!("session {number} has just ended"));
-            Told::Session { session: found.ok_or_else(ended)?, regions, leases }
+            Answer::Session { session: found.ok_or_else(ended)?, regions, leases }
         }
         Command::Drop { name, session: of } => {
             let dropped = session.drop_region(*of, name).await?;
-            Told::Dropped { what: format!("region '{name}'"), dropped }
+            Answer::Dropped { what: format!("region '{name}'"), dropped }
         }
         Command::DropAll => {
             let dropped = session.drop_all_regions().await?;
-            Told::Dropped { what: format!("{} common regions", dropped.count), dropped }
+            Answer::Dropped { what: format!("{} common regions", dropped.count), dropped }
         }
         Command::EndSession { number } => {
-            Told::Dropped { what: format!("session {number}"), dropped: session.end_session(*number).await? }
+            Answer::Dropped { what: format!("session {number}"), dropped: session.end_session(*number).await? }
         }
-        Command::Pools => Told::Pools(session.inspect_pools().await?),
-        Command::Sessions => Told::Sessions(session.inspect_sessions().await?),
+        Command::Pools => Answer::Pools(session.inspect_pools().await?),
+        Command::Sessions => Answer::Sessions(session.inspect_sessions().await?),
     })
 }
 

@@ -127,8 +127,8 @@ fn run(asked: &CommandLine) -> Result<(), String> {
 }
 
 fn look(runtime: &Runtime, client: &http::Client) -> Result<Sample, String> {
-    let told = runtime.block_on(async { tokio::time::timeout(ANSWER_WITHIN, gather(client)).await });
-    told.map_err(|_| format!("the server does not answer within {ANSWER_WITHIN:?}"))?
+    let gathered = runtime.block_on(async { tokio::time::timeout(ANSWER_WITHIN, gather(client)).await });
+    gathered.map_err(|_| format!("the server does not answer within {ANSWER_WITHIN:?}"))?
 }
 
 /// Draws until somebody presses `q`. If the server ends, this waits until it is back.

@@ -100,8 +100,8 @@ impl Collector {
         mut connection: SendRequest<Full<Bytes>>,
         body: Bytes,
     ) -> Result<(StatusCode, Bytes), String> {
-        connection.ready().await.map_err(told)?;
-        let response = connection.send_request(self.request(body)).await.map_err(told)?;
+        connection.ready().await.map_err(text_of)?;
+        let response = connection.send_request(self.request(body)).await.map_err(text_of)?;
         let status = response.status();
         let answer = whole(response).await;
         // The rest of an answer that is too long would be taken for the next answer.
@@ -126,7 +126,7 @@ impl Collector {
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, String> {
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(told)?;
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(text_of)?;
         match &self.tls {
             None => begin(stream).await,
             Some(tls) => begin(tls.over(stream).await?).await,
@@ -139,7 +139,7 @@ async fn begin<S>(stream: S) -> Result<SendRequest<Full<Bytes>>, String>
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
-    let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(told)?;
+    let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(text_of)?;
     // It runs while a post is awaited. The sender notices its end.
     tokio::spawn(async move { drop(connection.await) });
     Ok(sender)
@@ -150,7 +150,7 @@ async fn whole(response: Response<Incoming>) -> Option<Bytes> {
     Some(body.to_bytes())
 }
 
-fn told(error: impl std::error::Error) -> String {
+fn text_of(error: impl std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -19,7 +19,7 @@ pub(crate) struct Complaints {
     remark: Option<String>,
     last: Option<Instant>,
     /// Lost traces that the log has reported.
-    told: u64,
+    logged: u64,
     /// Whether the log said that the collector accepts nothing.
     has_complained: bool,
 }
@@ -43,9 +43,9 @@ impl Complaints {
     }
 
     fn due(&mut self, now: Instant, dropped: u64, url: &str) -> Option<(log::Level, String)> {
-        let lost = dropped.saturating_sub(self.told);
+        let lost = dropped.saturating_sub(self.logged);
         if self.reason.is_none() && std::mem::take(&mut self.has_complained) {
-            self.told = dropped;
+            self.logged = dropped;
             let text = format!(
                 "the collector at '{url}' takes traces again; {lost} were lost since it was said that it does not"
             );
@@ -66,7 +66,7 @@ impl Complaints {
             ),
             (None, None) => return None,
         };
-        (self.last, self.told) = (Some(now), dropped);
+        (self.last, self.logged) = (Some(now), dropped);
         Some((log::Level::Warn, text))
     }
 }

@@ -78,9 +78,9 @@ impl Exporter {
         if !*self.is_started.lock().unwrap_or_else(PoisonError::into_inner) {
             return;
         }
-        let (done, told) = channel();
+        let (done, is_done) = channel();
         self.queue.flush(Flush { done, until: Instant::now() + patience });
-        if told.recv_timeout(patience).is_err() {
+        if is_done.recv_timeout(patience).is_err() {
             log::warn!(
                 "the collector at '{}' did not take the last traces within {patience:?}; they are lost",
                 self.config.url
@@ -210,8 +210,8 @@ mod tests {
     fn what_was_given_later_names_what_spans_come_from() {
         let given =
             [("a", "1"), ("service.name", "mine"), ("a", "2")].map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let told = resource(&given).attributes;
-        let of = |name: &str| told.iter().filter(|one| one.key == name).cloned().collect::<Vec<_>>();
+        let attributes = resource(&given).attributes;
+        let of = |name: &str| attributes.iter().filter(|one| one.key == name).cloned().collect::<Vec<_>>();
         assert_eq!(of("service.name"), [text("service.name", "mine")]);
         assert_eq!(of("a"), [text("a", "2")]);
         assert_eq!(resource(&[]).attributes[0], text("service.name", SERVICE));

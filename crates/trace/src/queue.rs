@@ -249,11 +249,11 @@ mod tests {
     fn a_flush_comes_after_all_that_waits() {
         let queue = queue(100, 4);
         add(&queue, 3);
-        let (done, told) = std::sync::mpsc::channel();
+        let (done, is_done) = std::sync::mpsc::channel();
         queue.flush(Flush { done, until: Instant::now() });
         queue.pause(Duration::from_hours(1));
         assert_eq!([sent(&queue), sent(&queue)], [2, 1]);
-        assert!(told.try_recv().is_err());
+        assert!(is_done.try_recv().is_err());
         let Work::Flushed(flush) = queue.next() else { panic!("a flush") };
         drop(flush);
         assert!(queue.flush_until().is_none());

@@ -128,7 +128,7 @@ impl TraceConfig {
     }
 
     /// The settings as clients get them, in Triton's order. `left` is the number of traces that are still to come.
-    pub(crate) fn told(&self, left: i32) -> TraceSettings {
+    pub(crate) fn report(&self, left: i32) -> TraceSettings {
         let levels = [(self.levels.timestamps, "TIMESTAMPS"), (self.levels.tensors, "TENSORS")];
         let mut levels: Vec<String> =
             levels.iter().filter(|(is_on, _)| *is_on).map(|(_, name)| (*name).to_owned()).collect();
@@ -136,18 +136,18 @@ impl TraceConfig {
             levels.push("OFF".to_owned());
         }
         let one = |key: &str, value: String| (key.to_owned(), vec![value]);
-        let mut told = vec![
+        let mut report = vec![
             ("trace_level".to_owned(), levels),
             one("trace_rate", self.rate.to_string()),
             one("trace_count", left.to_string()),
         ];
         match &self.spans {
-            None => told.extend([
+            None => report.extend([
                 one("log_frequency", self.log_frequency.to_string()),
                 one("trace_file", self.file.clone()),
                 one("trace_mode", "triton".to_owned()),
             ]),
-            Some(spans) => told.extend([
+            Some(spans) => report.extend([
                 one("trace_mode", "opentelemetry".to_owned()),
                 one("url", spans.url.clone()),
                 one("bsp_schedule_delay", spans.delay_ms.to_string()),
@@ -156,7 +156,7 @@ impl TraceConfig {
                 one("bsp_max_queue_size", spans.queue_max.to_string()),
             ]),
         }
-        told
+        report
     }
 }
 
@@ -259,8 +259,8 @@ mod tests {
         let values = values.iter().map(|value| (*value).to_owned()).collect();
         let changed = OwnSettings::default().changed(vec![(key.to_owned(), Some(values))]);
         let now = changed.map(|own| {
-            let told = TraceConfig::default().with(&own).told(own.count.unwrap_or(-1));
-            told.into_iter().find(|(told, _)| told == key).map(|(_, values)| values.join(" ")).unwrap_or_default()
+            let report = TraceConfig::default().with(&own).report(own.count.unwrap_or(-1));
+            report.into_iter().find(|(report, _)| report == key).map(|(_, values)| values.join(" ")).unwrap_or_default()
         });
         assert_eq!(now.map_err(|error| error.message), expected.map(str::to_owned).map_err(str::to_owned));
     }
@@ -302,8 +302,8 @@ mod tests {
     fn a_collector_is_told_of_in_place_of_a_file() {
         let resource = vec![("a".to_owned(), "b".to_owned()), ("c".to_owned(), "d=e".to_owned())];
         let spans = Some(SpanConfig { resource, ..SpanConfig::default() });
-        let told = TraceConfig { spans, ..TraceConfig::default() }.told(-1);
-        let names: Vec<_> = told.iter().skip(3).map(|(name, values)| (name.as_str(), values.join(" "))).collect();
+        let report = TraceConfig { spans, ..TraceConfig::default() }.report(-1);
+        let names: Vec<_> = report.iter().skip(3).map(|(name, values)| (name.as_str(), values.join(" "))).collect();
         let expected = [
             ("trace_mode", "opentelemetry"),
             ("url", "http://localhost:4318/v1/traces"),

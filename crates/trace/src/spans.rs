@@ -122,16 +122,16 @@ fn events(points: &Points<'_>, to_unix_ns: u64) -> Vec<Event> {
 
 fn attributes(id: u64, begin: &Begin) -> Vec<KeyValue> {
     let Begin { model, version, request_id, parent } = begin;
-    let mut told = vec![
+    let mut attributes = vec![
         text("triton.model_name", model),
         number("triton.model_version", version.parse().unwrap_or_default()),
         number("triton.trace_id", id as i64),
         number("triton.trace_parent_id", *parent as i64),
     ];
     if !request_id.is_empty() {
-        told.push(text("triton.request_id", shortened(request_id)));
+        attributes.push(text("triton.request_id", shortened(request_id)));
     }
-    told
+    attributes
 }
 
 /// An attribute that is text.
@@ -218,9 +218,9 @@ mod tests {
                 "compute<m: COMPUTE_START COMPUTE_END 1005-1008",
             ],
         );
-        let told: Vec<_> = spans_of(&trace)[1].attributes.iter().map(|one| one.key.clone()).collect();
+        let names: Vec<_> = spans_of(&trace)[1].attributes.iter().map(|one| one.key.clone()).collect();
         let expected = ["model_name", "model_version", "trace_id", "trace_parent_id", "request_id"];
-        assert_eq!(told, expected.map(|name| format!("triton.{name}")));
+        assert_eq!(names, expected.map(|name| format!("triton.{name}")));
     }
 
     #[test]

@@ -162,7 +162,7 @@ impl Tracer {
     pub fn settings(&self, model: &str) -> TraceSettings {
         let state = self.lock();
         let active = state.models.get(model).map_or(&state.server, |(_, active)| active);
-        active.config.told(active.left)
+        active.config.report(active.left)
     }
 
     /// Applies a change, completely or not at all.

@@ -90,9 +90,9 @@ impl Writer {
     /// Waits until all traces that have ended are in their files, at most for `patience`.
     pub(crate) fn flush(&self, patience: Duration) {
         let way = self.to.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (told, done) = channel();
+        let (flushed, done) = channel();
         if let Some(way) = way
-            && way.send(Message::Flush(told)).is_ok()
+            && way.send(Message::Flush(flushed)).is_ok()
             && done.recv_timeout(patience).is_err()
         {
             log::warn!("traces are still being written to '{}'; the rest is lost", self.path.display());
@@ -155,7 +155,7 @@ impl Desk {
                 }
                 Message::End(stream) => self.open.retain(|open| open.stream != stream),
                 // The caller may have stopped waiting.
-                Message::Flush(told) => drop(told.send(())),
+                Message::Flush(flushed) => drop(flushed.send(())),
             }
         }
     }

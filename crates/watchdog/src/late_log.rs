@@ -78,8 +78,8 @@ mod tests {
     #[test]
     fn one_line_a_second_says_how_many_were_left_out() {
         let mut limit = RateLimit { last_ns: None, left_out: 0 };
-        let told: Vec<_> = [0, 1, 999, 1_000, 1_001, 9_000].map(|ms| limit.admit(ms * 1_000_000)).into();
-        assert_eq!(told, [Some(0), None, None, Some(2), None, Some(1)]);
+        let admitted: Vec<_> = [0, 1, 999, 1_000, 1_001, 9_000].map(|ms| limit.admit(ms * 1_000_000)).into();
+        assert_eq!(admitted, [Some(0), None, None, Some(2), None, Some(1)]);
     }
 
     #[track_caller]

@@ -33,9 +33,9 @@ fn without_a_word_of_it_nothing_is_allowed() {
 
 #[track_caller]
 fn check(text: &str, faults: &[&str]) {
-    let told = read(text).unwrap_err().0;
-    assert_eq!(told.lines().count(), faults.len(), "{told}");
-    for (line, part) in told.lines().zip(faults) {
+    let error = read(text).unwrap_err().0;
+    assert_eq!(error.lines().count(), faults.len(), "{error}");
+    for (line, part) in error.lines().zip(faults) {
         assert!(line.contains(part), "{line}\nis to contain\n{part}");
     }
 }

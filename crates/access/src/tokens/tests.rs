@@ -107,8 +107,8 @@ fn a_missing_or_large_file_is_refused() {
     assert!(matches!(Tokens::from_file(&path), Err(FileError::Unreadable { .. })));
     assert!(matches!(Tokens::from_file(folder.path()), Err(FileError::Unreadable { .. })));
     fs::write(&path, vec![b'#'; FILE_BYTES_MAX as usize + 1]).unwrap();
-    let told = Tokens::from_file(&path).unwrap_err().to_string();
-    assert!(told.contains("it has 1048577 bytes"), "{told}");
+    let error = Tokens::from_file(&path).unwrap_err().to_string();
+    assert!(error.contains("it has 1048577 bytes"), "{error}");
 }
 
 #[test]

@@ -34,10 +34,10 @@ pub fn ask_cancellable(
     wanted: Vec<Wanted>,
     cancel: &Cancel,
 ) -> Option<Result<InferResponse, Status>> {
-    let (tell, told) = channel();
-    let reply = Reply::new(move |response| drop(tell.send(response)));
+    let (sender, receiver) = channel();
+    let reply = Reply::new(move |response| drop(sender.send(response)));
     instance.run(batch_of_one(inputs, wanted, cancel.clone(), reply));
-    match told.recv_timeout(Duration::from_secs(10)).ok()? {
+    match receiver.recv_timeout(Duration::from_secs(10)).ok()? {
         Response::Final(answer) => Some(Ok(answer)),
         Response::Failed { error, .. } => Some(Err(error)),
         _ => None,

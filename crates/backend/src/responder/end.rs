@@ -22,14 +22,14 @@ pub struct Ended<'r> {
 type EndCallback = dyn FnOnce(Ended<'_>) -> Result<(), Status> + Send;
 
 impl OnEnd {
-    /// Calls `told` at the end.
-    pub fn telling(told: impl FnOnce(Ended<'_>) -> Result<(), Status> + Send + 'static) -> OnEnd {
-        OnEnd(Some(Box::new(told)))
+    /// Calls `callback` at the end.
+    pub fn telling(callback: impl FnOnce(Ended<'_>) -> Result<(), Status> + Send + 'static) -> OnEnd {
+        OnEnd(Some(Box::new(callback)))
     }
 
     /// Calls the callback, once. Err: why the request fails.
     pub fn tell(&mut self, ended: Ended<'_>) -> Result<(), Status> {
-        self.0.take().map_or(Ok(()), |told| told(ended))
+        self.0.take().map_or(Ok(()), |callback| callback(ended))
     }
 }
 

@@ -121,12 +121,12 @@ impl Meter for Counts {
 }
 
 #[track_caller]
-fn check_noted_once(told: impl FnOnce(EndNote, Responder)) {
+fn check_noted_once(act: impl FnOnce(EndNote, Responder)) {
     let (seen, counts) = (Seen::default(), Arc::new(Counts::default()));
     let version = ModelVersion::new("m", "1", Arc::<Counts>::clone(&counts));
     let (_inputs, mut responder) = job(&seen, &version, Buffer::empty(), None).divide();
     let note = responder.note_apart().unwrap();
-    told(note, responder);
+    act(note, responder);
     assert_eq!(counts.0.load(Ordering::SeqCst), 1);
 }
 
@@ -241,9 +241,9 @@ fn a_request_that_runs_again_is_as_it_was_but_that_its_sequence_has_begun() {
         // What the server adds for one run.
         run.add_input(run.inputs()[0].clone());
         run.want(&"STATE".into());
-        let told = Arc::clone(&ended);
+        let seen = Arc::clone(&ended);
         run.on_end(move |ended| {
-            told.lock().unwrap().push(ended.outputs.is_some());
+            seen.lock().unwrap().push(ended.outputs.is_some());
             Ok(())
         });
         run.may_run_again(std::sync::Weak::clone(&whom), 40 + number);
@@ -300,8 +300,8 @@ fn a_request_whose_time_is_over_is_told_so_whatever_went_wrong_and_its_result_co
         end(late);
         let text = if said == "failed" { "failed Request timeout expired" } else { said };
         seen.check(&[text]);
-        let told = meter.0.lock().unwrap();
-        assert_eq!(told.as_slice(), outcome.as_slice());
+        let outcomes = meter.0.lock().unwrap();
+        assert_eq!(outcomes.as_slice(), outcome.as_slice());
     }
     // If the client has gone, an error is still reported.
     let (seen, version) = (Seen::default(), ModelVersion::unmetered("m"));

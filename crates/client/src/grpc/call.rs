@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_refusal_keeps_its_kind_and_words() {
-        let told = refusal(&tonic::Status::invalid_argument("bad shape"));
-        assert_eq!(told, Status::new(Code::InvalidArg, "bad shape"));
+        let status = refusal(&tonic::Status::invalid_argument("bad shape"));
+        assert_eq!(status, Status::new(Code::InvalidArg, "bad shape"));
     }
 }

@@ -17,12 +17,12 @@ impl Client {
     pub async fn cuda_regions(&self, name: Option<&str>) -> Result<Vec<CudaRegionReport>, Error> {
         let ask = proto::CudaSharedMemoryStatusRequest { name: name.unwrap_or_default().to_owned() };
         let answer: proto::CudaSharedMemoryStatusResponse = self.call("CudaSharedMemoryStatus", ask).await?;
-        let told = |region: proto::cuda_shared_memory_status_response::RegionStatus| CudaRegionReport {
+        let report = |region: proto::cuda_shared_memory_status_response::RegionStatus| CudaRegionReport {
             name: region.name,
             device_id: region.device_id,
             byte_size: region.byte_size,
         };
-        Ok(answer.regions.into_values().map(told).collect())
+        Ok(answer.regions.into_values().map(report).collect())
     }
 
     /// Registers the first `byte_size` bytes of an allocation as `name`. `handle` is the 64 bytes of its `cudaIpcMemHandle_t`, and `device` the

@@ -131,8 +131,8 @@ mod tests {
     #[test]
     fn a_refusal_in_the_stream_names_its_request() {
         let response = ModelInferResponse { id: "7".into(), ..Default::default() };
-        let told = ModelStreamInferResponse { error_message: "no".into(), infer_response: Some(response) };
-        let reply = reply(told).expect("a message");
+        let message = ModelStreamInferResponse { error_message: "no".into(), infer_response: Some(response) };
+        let reply = reply(message).expect("a message");
         assert_eq!((reply.id.as_str(), reply.last), ("7", true));
         assert_eq!(reply.outcome.expect_err("refused").to_string(), "no");
     }

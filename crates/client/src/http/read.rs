@@ -61,8 +61,8 @@ fn output(json: &Value, tensors: &Buffer, at: &mut usize) -> Result<Output, Erro
     } else {
         None
     };
-    let told = data.is_none().then(|| place(&json["parameters"])).flatten();
-    Ok(Output { name, datatype, shape, data, told })
+    let leased_at = data.is_none().then(|| place(&json["parameters"])).flatten();
+    Ok(Output { name, datatype, shape, data, leased_at })
 }
 
 fn place(json: &Value) -> Option<RegionRef> {

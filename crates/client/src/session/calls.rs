@@ -6,7 +6,7 @@ use std::task::Waker;
 
 use bytes::Bytes;
 use nerite_wire::proto::session::v1;
-use v1::server_message::Answer as Told;
+use v1::server_message::Answer as Reply;
 
 use super::lease::Lease;
 use super::limits::PACKET_BYTES_MAX;
@@ -26,7 +26,7 @@ pub(crate) enum Answer {
         response: Bytes,
         placed: Vec<OutputLease>,
     },
-    Told(Told),
+    Reply(Reply),
     /// It came, and makes no sense.
     Unreadable(String),
 }

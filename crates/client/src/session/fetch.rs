@@ -7,7 +7,7 @@ use nerite_request::{Name, RegionRef};
 use nerite_wire::proto::session::v1;
 use prost::Message as _;
 use v1::client_message::Call;
-use v1::server_message::Answer as Told;
+use v1::server_message::Answer as Reply;
 
 use super::Session;
 use super::calls::Answer;
@@ -32,7 +32,7 @@ impl Session {
         for names in missing.chunks(DESCRIPTORS_MAX) {
             match self.ask(Call::Fetch(v1::Fetch { names: names.to_vec() })).await? {
                 // They were mapped as they came in.
-                Answer::Told(Told::Leases(_)) => {}
+                Answer::Reply(Reply::Leases(_)) => {}
                 other => return Err(other.unexpected()),
             }
         }

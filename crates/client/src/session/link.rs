@@ -8,7 +8,7 @@ use bytes::Bytes;
 use nerite_shm::AdoptedLease;
 use nerite_wire::proto::session::{read_answer, v1};
 use prost::Message as _;
-use v1::server_message::Answer as Told;
+use v1::server_message::Answer as Reply;
 
 use super::calls::{Answer, Calls, OutputLease};
 use super::lease::Lease;
@@ -52,16 +52,16 @@ impl Shared {
         self.mapped.forget(&forgotten);
         let answer = match answer {
             None => return,
-            Some(Told::Answers(answers)) if is_packet => {
+            Some(Reply::Answers(answers)) if is_packet => {
                 return answers.messages.into_iter().for_each(|one| self.dispatch_one(one, descriptors, false));
             }
             // An error without a call is the reason why the session ends.
-            Some(Told::Error(error)) if id == 0 => return self.calls.fail(&error.message),
-            Some(Told::Leases(leases)) => {
-                self.map_all(&leases, descriptors).map(|()| Answer::Told(Told::Leases(leases)))
+            Some(Reply::Error(error)) if id == 0 => return self.calls.fail(&error.message),
+            Some(Reply::Leases(leases)) => {
+                self.map_all(&leases, descriptors).map(|()| Answer::Reply(Reply::Leases(leases)))
             }
-            Some(Told::Lease(lease)) => self.adopt(lease, descriptors).map(Answer::Lease),
-            Some(Told::Inference(inference)) => {
+            Some(Reply::Lease(lease)) => self.adopt(lease, descriptors).map(Answer::Lease),
+            Some(Reply::Inference(inference)) => {
                 let place = |placed: v1::OutputLease| {
                     let v1::OutputLease { output, lease, offset, byte_size } = placed;
                     let lease = self.adopt(lease.unwrap_or_default(), descriptors)?;
@@ -70,7 +70,7 @@ impl Shared {
                 let placed: Result<Vec<_>, String> = inference.placed.into_iter().map(place).collect();
                 placed.map(|placed| Answer::Inference { response: inference.response, placed })
             }
-            Some(told) => Ok(Answer::Told(told)),
+            Some(reply) => Ok(Answer::Reply(reply)),
         };
         self.calls.give(id, answer.unwrap_or_else(Answer::Unreadable), more);
     }

@@ -3,7 +3,7 @@
 use nerite_request::inspect::{Dropped, LeaseView, PoolsView, RegionView, SessionView};
 use nerite_wire::proto::session::v1;
 use v1::client_message::Call;
-use v1::server_message::Answer as Told;
+use v1::server_message::Answer as Reply;
 
 use super::Session;
 use super::calls::Answer;
@@ -17,7 +17,7 @@ impl Session {
         let (mut after, mut regions) = (None, Vec::new());
         loop {
             let call = Call::InspectRegions(v1::InspectRegions { after, name: name.map(str::to_owned) });
-            let Told::InspectedRegions(page) = self.told(call).await? else { return Err(unexpected()) };
+            let Reply::InspectedRegions(page) = self.reply(call).await? else { return Err(unexpected()) };
             regions.extend(page.regions.into_iter().map(RegionView::from));
             after = page.next;
             if after.is_none() {
@@ -28,24 +28,24 @@ impl Session {
 
     /// What the server lends, by size.
     pub async fn inspect_pools(&self) -> Result<PoolsView, Error> {
-        match self.told(Call::InspectPools(v1::InspectPools {})).await? {
-            Told::InspectedPools(pools) => Ok(pools.into()),
+        match self.reply(Call::InspectPools(v1::InspectPools {})).await? {
+            Reply::InspectedPools(pools) => Ok(pools.into()),
             _ => Err(unexpected()),
         }
     }
 
     /// All sessions but this one, by number.
     pub async fn inspect_sessions(&self) -> Result<Vec<SessionView>, Error> {
-        match self.told(Call::InspectSessions(v1::InspectSessions {})).await? {
-            Told::InspectedSessions(all) => Ok(all.sessions.into_iter().map(SessionView::from).collect()),
+        match self.reply(Call::InspectSessions(v1::InspectSessions {})).await? {
+            Reply::InspectedSessions(all) => Ok(all.sessions.into_iter().map(SessionView::from).collect()),
             _ => Err(unexpected()),
         }
     }
 
     /// The leases of a session, by size. Only the beginning of each name is shown.
     pub async fn inspect_leases(&self, session: u64) -> Result<Vec<LeaseView>, Error> {
-        match self.told(Call::InspectLeases(v1::InspectLeases { session })).await? {
-            Told::InspectedLeases(all) => Ok(all.leases.into_iter().map(LeaseView::from).collect()),
+        match self.reply(Call::InspectLeases(v1::InspectLeases { session })).await? {
+            Reply::InspectedLeases(all) => Ok(all.leases.into_iter().map(LeaseView::from).collect()),
             _ => Err(unexpected()),
         }
     }
@@ -66,15 +66,15 @@ impl Session {
     }
 
     async fn dropped(&self, call: Call) -> Result<Dropped, Error> {
-        match self.told(call).await? {
-            Told::Dropped(dropped) => Ok(dropped.into()),
+        match self.reply(call).await? {
+            Reply::Dropped(dropped) => Ok(dropped.into()),
             _ => Err(unexpected()),
         }
     }
 
-    async fn told(&self, call: Call) -> Result<Told, Error> {
+    async fn reply(&self, call: Call) -> Result<Reply, Error> {
         match self.ask(call).await? {
-            Answer::Told(told) => Ok(told),
+            Answer::Reply(reply) => Ok(reply),
             other => Err(other.unexpected()),
         }
     }

@@ -78,7 +78,7 @@ pub struct FileChanges {
     watch: Option<RepositoryWatch>,
     store: Store,
     /// Whether the log has been told that some folders are not watched.
-    told: bool,
+    is_limit_logged: bool,
     /// New folders are not watched before this time, so that their walks take at most a tenth of one core.
     follow_after: Instant,
 }
@@ -92,8 +92,12 @@ impl FileChanges {
                  fs.inotify.max_user_instances"
             );
         });
-        let mut changes =
-            FileChanges { watch: watch.ok(), store: store.clone(), told: false, follow_after: Instant::now() };
+        let mut changes = FileChanges {
+            watch: watch.ok(),
+            store: store.clone(),
+            is_limit_logged: false,
+            follow_after: Instant::now(),
+        };
         changes.follow();
         changes
     }
@@ -105,7 +109,7 @@ impl FileChanges {
         let coverage = watch.follow(&self.store);
         self.follow_after = Instant::now() + began.elapsed().saturating_mul(LOOK_SHARE - 1);
         if let Coverage::Some { watched } = coverage
-            && !std::mem::replace(&mut self.told, true)
+            && !std::mem::replace(&mut self.is_limit_logged, true)
         {
             log::warn!(
                 "changes in {watched} folders of the repositories are seen at once, and in the others at each interval; raise \

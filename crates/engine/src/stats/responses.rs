@@ -60,12 +60,12 @@ impl ResponseSums {
     fn report(&self, index: u64) -> ResponseReport {
         ResponseReport {
             index,
-            compute_infer: self.compute_infer.told(),
-            compute_output: self.compute_output.told(),
-            success: self.success.told(),
-            fail: self.fail.told(),
-            empty_response: self.empty_response.told(),
-            cancel: self.cancel.told(),
+            compute_infer: self.compute_infer.duration(),
+            compute_output: self.compute_output.duration(),
+            success: self.success.duration(),
+            fail: self.fail.duration(),
+            empty_response: self.empty_response.duration(),
+            cancel: self.cancel.duration(),
         }
     }
 }

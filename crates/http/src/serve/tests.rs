@@ -43,8 +43,8 @@ impl Handler for Echo {
     async fn answer(&self, request: Request<Incoming>) -> Response<Outgoing> {
         match request.uri().path() {
             "/slow" => {
-                let _dropped = Told(self, "dropped");
-                drop(Told(self, "begun"));
+                let _dropped = SendOnDrop(self, "dropped");
+                drop(SendOnDrop(self, "begun"));
                 self.gate.notified().await;
                 bare(StatusCode::OK)
             }
@@ -70,9 +70,9 @@ impl Handler for Echo {
 }
 
 /// Tells the test something when it is dropped.
-struct Told<'e>(&'e Echo, &'static str);
+struct SendOnDrop<'e>(&'e Echo, &'static str);
 
-impl Drop for Told<'_> {
+impl Drop for SendOnDrop<'_> {
     fn drop(&mut self) {
         let _ = self.0.news.lock().unwrap().send(self.1);
     }

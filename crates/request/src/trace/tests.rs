@@ -68,15 +68,15 @@ fn what_no_level_asks_for_is_not_noted() {
 
 /// What an observer was told, and by which request.
 #[derive(Default)]
-struct Told(Arc<Mutex<Vec<String>>>, u64);
+struct Recorder(Arc<Mutex<Vec<String>>>, u64);
 
-impl Told {
+impl Recorder {
     fn say(&self, what: String) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 }
 
-impl TraceObserver for Told {
+impl TraceObserver for Recorder {
     fn began(&self, model: &Name, _: &Name, _: &Name) {
         self.say(format!("{model} begins"));
     }
@@ -95,11 +95,11 @@ impl TraceObserver for Told {
 
     fn child(&self, made: NewTrace) -> Box<dyn TraceObserver> {
         self.say(format!("child of {}", made.parent));
-        Box::new(Told(Arc::clone(&self.0), 2))
+        Box::new(Recorder(Arc::clone(&self.0), 2))
     }
 }
 
-impl Drop for Told {
+impl Drop for Recorder {
     fn drop(&mut self) {
         self.say(format!("{} is over", self.1));
     }
@@ -107,8 +107,8 @@ impl Drop for Told {
 
 #[track_caller]
 fn check_observed(levels: TraceLevels, expected: &[&str]) {
-    let told: Arc<Mutex<Vec<String>>> = Arc::default();
-    let trace = RequestTrace::observed(levels, 9, |_| Box::new(Told(Arc::clone(&told), 1)));
+    let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+    let trace = RequestTrace::observed(levels, 9, |_| Box::new(Recorder(Arc::clone(&lines), 1)));
     assert_eq!((trace.parent(), trace.context(), trace.has_tensors()), (9, None, levels.tensors));
     trace.note_begin(&"m".into(), &"1".into(), &Name::default());
     trace.note("A", 5);
@@ -120,8 +120,8 @@ fn check_observed(levels: TraceLevels, expected: &[&str]) {
     child.note("B", 6);
     child.report(&"C".into(), 7);
     drop(child);
-    let told = told.lock().expect("lock").iter().map(|what| what.replace(&of_parent, "child")).collect::<Vec<_>>();
-    assert_eq!(told, expected);
+    let lines = lines.lock().expect("lock").iter().map(|what| what.replace(&of_parent, "child")).collect::<Vec<_>>();
+    assert_eq!(lines, expected);
 }
 
 #[test]

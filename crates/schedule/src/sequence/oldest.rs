@@ -78,9 +78,9 @@ impl Oldest {
                 Action::Run(mut batch) => {
                     for slot in &mut batch.slots {
                         if let Slot::Request { ticket, controls } = slot
-                            && let Some((_, number, told)) = self.given.remove(ticket)
+                            && let Some((_, number, sequence_controls)) = self.given.remove(ticket)
                         {
-                            *controls = Some(Box::new(told));
+                            *controls = Some(Box::new(sequence_controls));
                             instance.running.push(number);
                         }
                     }

@@ -147,11 +147,11 @@ impl Bench<'_> {
         let (_memory, handle) = self.lend(4096)?;
         self.taken("a", &handle, 4096).await?;
         let again = self.register("a", &handle, self.device.ordinal(), 4096).await;
-        let told = refused(again, "shared memory region 'a' already in manager")?;
+        let error = refused(again, "shared memory region 'a' already in manager")?;
         // Under another name the driver counts the second opening.
         self.taken("b", &handle, 4096).await?;
         self.forget().await?;
-        Ok(told)
+        Ok(error)
     }
 
     fn own_handle(&self) -> Seen {
@@ -165,22 +165,22 @@ impl Bench<'_> {
     async fn wrong_device(&self) -> Seen {
         let (_memory, handle) = self.lend(4096)?;
         let closed = "failed to register shared memory region: invalid args";
-        let mut told = refused(self.register("a", &handle, 99, 4096).await, closed)?;
+        let mut error = refused(self.register("a", &handle, 99, 4096).await, closed)?;
         match self.plan.driver.devices().get(1) {
-            None => told.push_str("; a second device was not there to be confused with"),
-            Some(other) => told = refused(self.register("a", &handle, other.ordinal(), 4096).await, closed)?,
+            None => error.push_str("; a second device was not there to be confused with"),
+            Some(other) => error = refused(self.register("a", &handle, other.ordinal(), 4096).await, closed)?,
         }
-        self.forget().await.map(|()| told)
+        self.forget().await.map(|()| error)
     }
 
     async fn bad_handles(&self) -> Seen {
         let closed = "failed to register shared memory region: invalid args";
-        let told = refused(self.register("a", &[7; 64], self.device.ordinal(), 64).await, closed)?;
+        let error = refused(self.register("a", &[7; 64], self.device.ordinal(), 64).await, closed)?;
         let length = "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t";
         refused(self.register("a", &[7; 63], self.device.ordinal(), 64).await, length)?;
         let short = self.server.grpc.register_cuda_region("a", &[7; 63], self.device.ordinal(), 64).await;
         refused(short, length)?;
-        self.forget().await.map(|()| told)
+        self.forget().await.map(|()| error)
     }
 
     async fn size(&self) -> Seen {
@@ -188,9 +188,9 @@ impl Bench<'_> {
         const BYTES: usize = 2 << 20;
         let (_memory, handle) = self.lend(BYTES)?;
         let larger = self.register("a", &handle, self.device.ordinal(), BYTES + 1).await;
-        let told = refused(larger, "failed to register shared memory region 'a': invalid args")?;
+        let error = refused(larger, "failed to register shared memory region 'a': invalid args")?;
         self.taken("a", &handle, BYTES).await?;
-        self.forget().await.map(|()| told)
+        self.forget().await.map(|()| error)
     }
 
     /// What the driver does with memory that its owner freed is not said anywhere; the server must live through it.
@@ -198,7 +198,7 @@ impl Bench<'_> {
         let (memory, handle) = self.lend(2 * TENSOR_BYTES)?;
         drop(memory);
         let closed = "failed to register shared memory region: invalid args";
-        let told = refused(self.register("a", &handle, self.device.ordinal(), 64).await, closed)?;
+        let error = refused(self.register("a", &handle, self.device.ordinal(), 64).await, closed)?;
         let (memory, handle) = self.lend(2 * TENSOR_BYTES)?;
         self.taken("a", &handle, 2 * TENSOR_BYTES).await?;
         drop(memory);
@@ -209,7 +209,7 @@ impl Bench<'_> {
         expect(self.server.is_alive(), || "the server died of it".into())?;
         self.forget().await?;
         let after = self.infer(true).await.map_err(|why| format!("afterwards: {why}"))?;
-        Ok(format!("registered after: {told}; freed while registered: {used}; afterwards {after}"))
+        Ok(format!("registered after: {error}; freed while registered: {used}; afterwards {after}"))
     }
 
     async fn many(&self) -> Seen {

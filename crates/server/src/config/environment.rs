@@ -105,7 +105,7 @@ mod tests {
             check(&[(name, "x")], &[], &[]);
         }
         check(&[("NERITE_HTTP_PORT", "tcp://10.0.0.1:8000")], &[], &[]);
-        let told = "the variable NERITE_HTTP_PROT is no setting; did you mean NERITE_HTTP_PORT?";
-        check(&[("NERITE_HTTP_PROT", "1")], &[], &[told]);
+        let hint = "the variable NERITE_HTTP_PROT is no setting; did you mean NERITE_HTTP_PORT?";
+        check(&[("NERITE_HTTP_PROT", "1")], &[], &[hint]);
     }
 }

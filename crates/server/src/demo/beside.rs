@@ -31,13 +31,13 @@ pub(super) async fn measure(options: &DemoOptions) -> Result<(), DemoError> {
         Ok(text) => text,
         Err(reason) => return said(&reason),
     };
-    let told = ways(&text);
-    let has = |client: &str| told.iter().any(|way| way.name.starts_with(client));
+    let found = ways(&text);
+    let has = |client: &str| found.iter().any(|way| way.name.starts_with(client));
     if !has("tritonclient") {
         return said("python3 has no tritonclient (pip install 'tritonclient[http,grpc]')");
     }
     println!("\n{}", heading());
-    for way in &told {
+    for way in &found {
         println!("{way}");
     }
     println!("One identity request from Python, result read back, p50.");

@@ -187,8 +187,8 @@ fn folders_of(path: &Path) -> Vec<PathBuf> {
 }
 
 fn library() -> Option<Library> {
-    let told = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
-    let mut directories: Vec<PathBuf> = told.split(':').filter(|one| !one.is_empty()).map(PathBuf::from).collect();
+    let variable = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
+    let mut directories: Vec<PathBuf> = variable.split(':').filter(|one| !one.is_empty()).map(PathBuf::from).collect();
     for file in folders_of(Path::new("/etc/ld.so.conf.d")) {
         directories.extend(texts::loader_directories(&fs::read_to_string(file).unwrap_or_default()));
     }

@@ -210,11 +210,16 @@ mod tests {
         assert!(
             troubles(&[driver(&none, true)])[0].starts_with("FAIL gpu driver: no GPU: there is no /proc/driver/nvidia")
         );
-        let told = |cuda: Option<&str>, nvidia: Option<&str>| {
+        let sees_gpus = |cuda: Option<&str>, nvidia: Option<&str>| {
             asks(Some(&Visible { cuda: cuda.map(str::to_owned), nvidia: nvidia.map(str::to_owned) }))
         };
-        assert!(told(Some("0"), None) && told(None, Some("all")));
-        assert!(!told(None, None) && !told(Some(""), Some("void")) && !told(Some("-1"), Some("none")) && !asks(None));
+        assert!(sees_gpus(Some("0"), None) && sees_gpus(None, Some("all")));
+        assert!(
+            !sees_gpus(None, None)
+                && !sees_gpus(Some(""), Some("void"))
+                && !sees_gpus(Some("-1"), Some("none"))
+                && !asks(None)
+        );
     }
 
     #[track_caller]

@@ -51,10 +51,10 @@ mod tests {
     #[test]
     fn a_kernel_that_cannot_confine_is_noted() {
         assert_eq!(troubles(&[judge_sandbox(Ok("files".to_owned()))]), Vec::<String>::new());
-        let [told] = &troubles(&[judge_sandbox(Err("no Landlock".to_owned()))])[..] else { panic!("one") };
+        let [trouble] = &troubles(&[judge_sandbox(Err("no Landlock".to_owned()))])[..] else { panic!("one") };
         assert!(
-            told.starts_with("note sandbox: the kernel cannot confine models") && told.contains("no Landlock"),
-            "{told}"
+            trouble.starts_with("note sandbox: the kernel cannot confine models") && trouble.contains("no Landlock"),
+            "{trouble}"
         );
     }
 

@@ -78,7 +78,7 @@ fn section_text(section: &Section) -> String {
 
 /// For programs: one line of JSON.
 pub(super) fn json(sections: &[Section]) -> String {
-    let told = |topic: &str, Verdict { level, check, found, cure }: &Verdict| {
+    let entry = |topic: &str, Verdict { level, check, found, cure }: &Verdict| {
         let level = match level {
             Level::Holds => "good",
             Level::Note => "note",
@@ -86,7 +86,7 @@ pub(super) fn json(sections: &[Section]) -> String {
         };
         json!({ "topic": topic, "check": check, "verdict": level, "found": found, "cure": cure })
     };
-    let of = |section: &Section| section.verdicts.iter().map(|one| told(section.topic, one)).collect::<Vec<_>>();
+    let of = |section: &Section| section.verdicts.iter().map(|one| entry(section.topic, one)).collect::<Vec<_>>();
     let checks: Vec<_> = sections.iter().flat_map(of).collect();
     plain_json(&format!("{}\n", json!({ "checks": checks, "failed": failed(sections) })))
 }
@@ -121,8 +121,8 @@ Else:
 1 check fails.
 ";
         assert_eq!(text(&sections), expect);
-        let told: serde_json::Value = serde_json::from_str(&json(&sections)).expect("JSON");
-        assert_eq!((&told["failed"], &told["checks"][1]["verdict"]), (&1.into(), &"fail".into()));
-        assert_eq!((&told["checks"][1]["topic"], &told["checks"][3]["topic"]), (&"t".into(), &"u".into()));
+        let parsed: serde_json::Value = serde_json::from_str(&json(&sections)).expect("JSON");
+        assert_eq!((&parsed["failed"], &parsed["checks"][1]["verdict"]), (&1.into(), &"fail".into()));
+        assert_eq!((&parsed["checks"][1]["topic"], &parsed["checks"][3]["topic"]), (&"t".into(), &"u".into()));
     }
 }

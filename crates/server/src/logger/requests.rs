@@ -51,14 +51,14 @@ impl RequestLines {
     #[expect(clippy::disallowed_methods, reason = "at the end of the program")]
     pub(super) fn flush(&self, patience: Duration) {
         let Some(Some(queue)) = self.queue.get() else { return };
-        let (deadline, (done, told)) = (Instant::now() + patience, channel());
+        let (deadline, (done, is_done)) = (Instant::now() + patience, channel());
         while let Err(TrySendError::Full(_)) = queue.try_send(Entry::Flush(done.clone())) {
             if Instant::now() >= deadline {
                 return;
             }
             thread::sleep(POLL_INTERVAL);
         }
-        let _ = told.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        let _ = is_done.recv_timeout(deadline.saturating_duration_since(Instant::now()));
     }
 }
 

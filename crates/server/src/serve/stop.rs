@@ -29,8 +29,8 @@ const SAME_SIGNAL_MS_MAX: u64 = 1000;
 /// How often the server asks whether the last inference has ended. Only a server that stops asks.
 const UNDER_WAY_POLL_MS: u64 = 5;
 /// How often the log says what the server waits for, and how many model versions it names.
-const TOLD_EVERY: Duration = Duration::from_secs(1);
-const TOLD_MAX: usize = 20;
+const LOG_EVERY: Duration = Duration::from_secs(1);
+const LOGGED_MAX: usize = 20;
 /// If nothing is under way, closing takes only a moment. It gets this time even with an exit timeout of 0. All connections of all front ends share
 /// it. Then the models get the same time.
 const CLOSING_MS_MIN: u64 = 2000;
@@ -78,13 +78,13 @@ pub async fn when_told(
         number = signals.next() => log::info!("Signal ({number}) received."),
         pid = parent.end() => log::info!("Process {pid}, which started this server, has ended."),
     }
-    let told = Instant::now();
+    let begun = Instant::now();
     keeping.abort();
-    let deadline = told + Duration::from_secs(settings.exit_timeout_secs);
+    let deadline = begun + Duration::from_secs(settings.exit_timeout_secs);
     let again = async {
         loop {
             let number = signals.next().await;
-            if is_another(told.elapsed()) {
+            if is_another(begun.elapsed()) {
                 return number;
             }
         }
@@ -118,7 +118,7 @@ async fn end(fronts: Fronts, api: &Api, engine: &Arc<Engine>, deadline: Instant)
     let deadline = deadline.max(Instant::now() + Duration::from_millis(CLOSING_MS_MIN));
     let cut = fronts.stop(deadline).await;
     if !cut.is_empty() {
-        log::warn!("{}", told_cut(&cut));
+        log::warn!("{}", cut_text(&cut));
     }
     // The models get their full time even if clients did not read their answers.
     let deadline = deadline.max(Instant::now() + Duration::from_millis(CLOSING_MS_MIN));
@@ -134,7 +134,7 @@ async fn end(fronts: Fronts, api: &Api, engine: &Arc<Engine>, deadline: Instant)
 }
 
 /// What was cut, for the log.
-fn told_cut(cut: &[Cut]) -> String {
+fn cut_text(cut: &[Cut]) -> String {
     let each: Vec<_> = cut.iter().map(ToString::to_string).collect();
     format!(
         "Exit timeout expired before all clients had taken their answers; open connections are closed: {}. A longer \
@@ -150,8 +150,8 @@ async fn idle(api: &Api, engine: &Engine, deadline: Instant) -> bool {
     loop {
         let (now, is_idle) = (Instant::now(), api.under_way() == 0);
         if is_idle || now >= tell_at {
-            tell_in_flight(engine, deadline.saturating_duration_since(now));
-            tell_at = now + TOLD_EVERY;
+            log_in_flight(engine, deadline.saturating_duration_since(now));
+            tell_at = now + LOG_EVERY;
         }
         if is_idle || now >= deadline {
             return is_idle;
@@ -161,14 +161,14 @@ async fn idle(api: &Api, engine: &Engine, deadline: Instant) -> bool {
 }
 
 /// Which model versions still have inferences, in Triton's words. `left` is the rest of the exit timeout.
-fn tell_in_flight(engine: &Engine, left: Duration) {
+fn log_in_flight(engine: &Engine, left: Duration) {
     let in_flight = engine.in_flight();
     log::info!(
         "Timeout {}: Found {} model versions that have in-flight inferences",
         left.as_secs_f64().ceil(),
         in_flight.len()
     );
-    for (served, count) in in_flight.iter().take(TOLD_MAX) {
+    for (served, count) in in_flight.iter().take(LOGGED_MAX) {
         log::info!("Model '{}' (version {}) has {count} in-flight inferences", served.name(), served.version());
     }
 }
@@ -185,8 +185,8 @@ mod tests {
     #[test]
     fn what_was_cut_is_told_by_front_end() {
         let cut = [Cut { name: "HTTP", connections: 3 }, Cut { name: "Page", connections: 1 }];
-        let told = told_cut(&cut);
-        assert!(told.contains("open connections are closed: 3 of HTTP, 1 of Page. "), "{told}");
+        let text = cut_text(&cut);
+        assert!(text.contains("open connections are closed: 3 of HTTP, 1 of Page. "), "{text}");
     }
 
     #[test]

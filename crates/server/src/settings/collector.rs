@@ -139,8 +139,8 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20t"),
         ];
         let config = read(&given, &variables).0;
-        let told: Vec<_> = config.resource.iter().map(|(key, value)| format!("{key}:{value}")).collect();
-        assert_eq!(told, ["x:1", "y:a,b%zz", "service.name:variable", "a:b=c", "service.name:flag"]);
+        let attributes: Vec<_> = config.resource.iter().map(|(key, value)| format!("{key}:{value}")).collect();
+        assert_eq!(attributes, ["x:1", "y:a,b%zz", "service.name:variable", "a:b=c", "service.name:flag"]);
         assert_eq!(config.headers, [("authorization".to_owned(), "Bearer t".to_owned())]);
     }
 

@@ -40,10 +40,10 @@ mod tests {
         match expect {
             Ok(list) => {
                 let found = found.unwrap().0;
-                let told = found.iter().flat_map(|(policy, settings)| {
+                let lines = found.iter().flat_map(|(policy, settings)| {
                     settings.iter().map(move |(setting, value)| (policy.as_str(), setting.as_str(), value.as_str()))
                 });
-                assert_eq!(told.collect::<Vec<_>>(), list, "{line}");
+                assert_eq!(lines.collect::<Vec<_>>(), list, "{line}");
             }
             Err(text) => assert!(found.as_ref().is_err_and(|found| found.contains(text)), "{line}: {found:?}"),
         }

@@ -3,24 +3,26 @@
 use nerite_client::inspect::{ClassView, LeaseView, ObjectState, PoolsView, RegionOrigin, RegionView, SessionView};
 use serde_json::{Value, json};
 
+use super::answer::{Answer, ListedRegion, Server};
 use super::show::{kind, totals};
-use super::told::{ListedRegion, Server, Told};
 use crate::plain::plain_json;
 
 /// One line of JSON.
-pub(super) fn line(server: &Server, told: &Told) -> String {
-    let mut value = match told {
-        Told::Regions { regions, .. } | Told::Region { regions, .. } => json!({ "regions": all(regions, region_json) }),
-        Told::Session { session, regions, leases } => json!({
+pub(super) fn line(server: &Server, answer: &Answer) -> String {
+    let mut value = match answer {
+        Answer::Regions { regions, .. } | Answer::Region { regions, .. } => {
+            json!({ "regions": all(regions, region_json) })
+        }
+        Answer::Session { session, regions, leases } => json!({
             "session": session_json(session),
             "regions": all(regions, region_json),
             "leases": all(leases, lease_json),
         }),
-        Told::Pools(pools) => pools_json(pools),
-        Told::Sessions(sessions) => json!({ "sessions": all(sessions, session_json) }),
-        Told::Dropped { dropped, .. } => json!({ "dropped": dropped.count, "in_use": dropped.in_use }),
-        Told::Listed(regions) => json!({ "regions": all(regions, listed_json) }),
-        Told::DroppedSilently { .. } => json!({}),
+        Answer::Pools(pools) => pools_json(pools),
+        Answer::Sessions(sessions) => json!({ "sessions": all(sessions, session_json) }),
+        Answer::Dropped { dropped, .. } => json!({ "dropped": dropped.count, "in_use": dropped.in_use }),
+        Answer::Listed(regions) => json!({ "regions": all(regions, listed_json) }),
+        Answer::DroppedSilently { .. } => json!({}),
     };
     value["server"] = match server {
         Server::Socket { path, pid } => json!({ "pid": pid, "session_socket": path.display().to_string() }),

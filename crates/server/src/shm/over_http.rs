@@ -5,24 +5,24 @@
 use nerite_client::{Error, http};
 use serde_json::Value;
 
+use super::answer::{Answer, ListedRegion};
 use super::command::Command;
-use super::told::{ListedRegion, Told};
 
-pub(super) async fn ask(client: http::Client, what: &Command) -> Result<Told, String> {
-    let told = match what {
-        Command::List => list(&client).await.map(Told::Listed),
+pub(super) async fn query(client: http::Client, what: &Command) -> Result<Answer, String> {
+    let answer = match what {
+        Command::List => list(&client).await.map(Answer::Listed),
         Command::Show { name } => {
             let mut regions = list(&client).await.map_err(|error| error.to_string())?;
             regions.retain(|region| region.name == *name);
             if regions.is_empty() {
                 return Err(format!("no region is called '{name}'"));
             }
-            Ok(Told::Listed(regions))
+            Ok(Answer::Listed(regions))
         }
         Command::Drop { name, session: 0 } => return drop_one(&client, name).await,
         Command::DropAll => {
             let what = "all common system regions".to_owned();
-            client.unregister_system_regions().await.map(|()| Told::DroppedSilently { what })
+            client.unregister_system_regions().await.map(|()| Answer::DroppedSilently { what })
         }
         Command::ShowSession { .. }
         | Command::Drop { .. }
@@ -36,7 +36,7 @@ pub(super) async fn ask(client: http::Client, what: &Command) -> Result<Told, St
             );
         }
     };
-    told.map_err(|error| error.to_string())
+    answer.map_err(|error| error.to_string())
 }
 
 async fn list(client: &http::Client) -> Result<Vec<ListedRegion>, Error> {
@@ -63,7 +63,7 @@ fn cuda_regions(json: &str) -> Vec<ListedRegion> {
     all.as_array().into_iter().flatten().filter_map(region).collect()
 }
 
-async fn drop_one(client: &http::Client, name: &str) -> Result<Told, String> {
+async fn drop_one(client: &http::Client, name: &str) -> Result<Answer, String> {
     let segment = unquoted(name).ok_or(format!(
         "no HTTP request can name the region '{name}', which another protocol registered; drop it over the session socket"
     ))?;
@@ -76,7 +76,7 @@ async fn drop_one(client: &http::Client, name: &str) -> Result<Told, String> {
         Some(_) => {}
     }
     client.unregister_system_region(&segment).await.map_err(|error| error.to_string())?;
-    Ok(Told::DroppedSilently { what: format!("region '{name}'") })
+    Ok(Answer::DroppedSilently { what: format!("region '{name}'") })
 }
 
 /// The text that clients write as `name` in a path, if only that text is written so. Servers of this protocol keep escapes as part of a name: a

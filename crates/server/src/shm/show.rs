@@ -4,24 +4,24 @@ use nerite_client::inspect::{
     ClassView, Dropped, LeaseView, ObjectState, PoolsView, RegionOrigin, RegionView, SessionView,
 };
 
-use super::told::{ListedRegion, Server, Told};
+use super::answer::{Answer, ListedRegion, Server};
 use crate::plain::{cell, plain, size};
 use crate::tables::table;
 
 /// For people.
-pub(super) fn text(told: &Told) -> String {
-    match told {
-        Told::Regions { regions, sessions } => regions_text(regions, sessions),
-        Told::Region { regions, sessions } => {
+pub(super) fn text(answer: &Answer) -> String {
+    match answer {
+        Answer::Regions { regions, sessions } => regions_text(regions, sessions),
+        Answer::Region { regions, sessions } => {
             let each: Vec<String> = regions.iter().map(|region| region_text(region, sessions)).collect();
             each.join("\n")
         }
-        Told::Session { session, regions, leases } => session_text(session, regions, leases),
-        Told::Pools(pools) => pools_text(pools),
-        Told::Sessions(sessions) => sessions_text(sessions),
-        Told::Dropped { what, dropped } => dropped_text(what, *dropped),
-        Told::Listed(regions) => listed_text(regions),
-        Told::DroppedSilently { what } => format!("dropped {}\n", plain(what)),
+        Answer::Session { session, regions, leases } => session_text(session, regions, leases),
+        Answer::Pools(pools) => pools_text(pools),
+        Answer::Sessions(sessions) => sessions_text(sessions),
+        Answer::Dropped { what, dropped } => dropped_text(what, *dropped),
+        Answer::Listed(regions) => listed_text(regions),
+        Answer::DroppedSilently { what } => format!("dropped {}\n", plain(what)),
     }
 }
 

@@ -54,9 +54,9 @@ pub(super) fn frame(url: &str, before: Option<&Sample>, now: &Sample, size: Size
 /// The first lines, each by the parts that may go to a line of their own.
 fn head(url: &str, before: Option<&Sample>, now: &Sample) -> Vec<Vec<String>> {
     let visitor = now.page.as_ref().map(|page| &page.visitor);
-    let told = |key: &str| visitor.and_then(|visitor| visitor[key].as_str()).map(plain);
-    let version = told("version").map(|version| format!("nerite {version}"));
-    let you = told("you").map(|you| format!("you are {you}"));
+    let field = |key: &str| visitor.and_then(|visitor| visitor[key].as_str()).map(plain);
+    let version = field("version").map(|version| format!("nerite {version}"));
+    let you = field("you").map(|you| format!("you are {you}"));
     let numbers = &now.numbers;
     let sum = |numbers: &Numbers, of: fn(&ModelNumbers) -> f64| numbers.models.values().map(of).sum::<f64>();
     let rate =
@@ -169,9 +169,9 @@ fn states(now: &Sample) -> BTreeMap<&str, String> {
         };
         let state = if state.is_empty() { "not loaded".to_owned() } else { state.to_ascii_lowercase() };
         let version = entry["version"].as_str().map(|version| format!("{} ", plain(version))).unwrap_or_default();
-        let told = states.entry(identifier).or_default();
-        let comma = if told.is_empty() { "" } else { ", " };
-        *told += &format!("{comma}{version}{state}");
+        let list = states.entry(identifier).or_default();
+        let comma = if list.is_empty() { "" } else { ", " };
+        *list += &format!("{comma}{version}{state}");
     }
     states
 }

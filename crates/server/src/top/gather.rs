@@ -53,6 +53,6 @@ pub(super) async fn gather(client: &Client) -> Result<Sample, String> {
 
 /// Null if the server refuses the call, or has no page and answers with an empty text.
 async fn json(client: &Client, path: &str) -> Value {
-    let told = client.page(path).await;
-    told.ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+    let page = client.page(path).await;
+    page.ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
 }

@@ -39,10 +39,10 @@ impl Terminal {
         raw.special_codes[SpecialCodeIndex::VMIN] = 1;
         raw.special_codes[SpecialCodeIndex::VTIME] = 0;
         tcsetattr(std::io::stdin(), OptionalActions::Now, &raw).map_err(failed)?;
-        let (told, keys) = channel();
+        let (sender, keys) = channel();
         // It waits in a read until the program ends.
         let reader = std::thread::Builder::new().name("nerite-keys".to_owned());
-        reader.spawn(move || read_keys(&told)).map_err(|error| format!("no thread to read keys: {error}"))?;
+        reader.spawn(move || read_keys(&sender)).map_err(|error| format!("no thread to read keys: {error}"))?;
         let terminal = Terminal { before, keys };
         write(ENTER)?;
         Ok(terminal)
@@ -50,8 +50,8 @@ impl Terminal {
 
     /// Its size now.
     pub(super) fn size() -> Size {
-        let told = tcgetwinsize(std::io::stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
-        told.map_or(USUAL, |size| Size { columns: size.ws_col.into(), rows: size.ws_row.into() })
+        let size = tcgetwinsize(std::io::stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
+        size.map_or(USUAL, |size| Size { columns: size.ws_col.into(), rows: size.ws_row.into() })
     }
 
     /// Shows these lines. The terminal must have room for all of them.
@@ -81,10 +81,10 @@ impl Drop for Terminal {
 }
 
 /// Sends on what is typed, until the receiver is gone or the input ends.
-fn read_keys(told: &Sender<u8>) {
+fn read_keys(sender: &Sender<u8>) {
     let mut some = [0; 64];
     while let Ok(count @ 1..) = std::io::stdin().lock().read(&mut some) {
-        if some.iter().take(count).any(|key| told.send(*key).is_err()) {
+        if some.iter().take(count).any(|key| sender.send(*key).is_err()) {
             return;
         }
     }

@@ -50,7 +50,7 @@ pub fn write_answer(response: InferResponse, rendering: &Rendering) -> Result<An
     if let Some(status) = failure {
         return Err(status);
     }
-    notices.iter().for_each(LeaseNotice::told);
+    notices.iter().for_each(LeaseNotice::set_sent);
     Ok(Answer { head: writer.into_bytes(), tail })
 }
 

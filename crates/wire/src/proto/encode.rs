@@ -34,7 +34,7 @@ pub struct StreamStatus<'a> {
 /// A ModelInferResponse after the prefix of an uncompressed gRPC message.
 pub fn encode_unary(response: InferResponse) -> Result<Chunks, Status> {
     let (chunks, notices) = encode_with_notices(response)?;
-    notices.iter().for_each(LeaseNotice::told);
+    notices.iter().for_each(LeaseNotice::set_sent);
     Ok(chunks)
 }
 
@@ -90,7 +90,7 @@ pub fn encode_stream(mut response: InferResponse, status: StreamStatus<'_>) -> R
     writer.text(1, status.error);
     writer.head(2, plan.len);
     writer.response(&plan, response, status.last)?;
-    notices.iter().for_each(LeaseNotice::told);
+    notices.iter().for_each(LeaseNotice::set_sent);
     Ok(writer.finish())
 }
 

@@ -102,7 +102,7 @@ impl From<BatchReport> for InferBatchStatistics {
 }
 
 fn response_entry(report: ResponseReport) -> (String, InferResponseStatistics) {
-    let told = InferResponseStatistics {
+    let statistics = InferResponseStatistics {
         compute_infer: duration(report.compute_infer),
         compute_output: duration(report.compute_output),
         success: duration(report.success),
@@ -110,7 +110,7 @@ fn response_entry(report: ResponseReport) -> (String, InferResponseStatistics) {
         empty_response: duration(report.empty_response),
         cancel: duration(report.cancel),
     };
-    (report.index.to_string(), told)
+    (report.index.to_string(), statistics)
 }
 
 #[allow(clippy::unnecessary_wraps)] // The generated fields are optional, and a client expects all of them.

@@ -164,7 +164,7 @@ pub fn encode_inference(
         one.encode_raw(&mut packet);
     }
     debug_assert_eq!(packet.len(), len);
-    notices.iter().for_each(LeaseNotice::told);
+    notices.iter().for_each(LeaseNotice::set_sent);
     Ok(packet.freeze())
 }
 

@@ -57,10 +57,10 @@ fn instance_groups_must_fit_the_host() {
         &none,
         Err("instance group g of model m has kind KIND_GPU but server does not support GPUs"),
     );
-    let told = HostFacts { no_support: "no CUDA driver; use KIND_CPU".to_owned(), ..none.clone() };
+    let no_driver = HostFacts { no_support: "no CUDA driver; use KIND_CPU".to_owned(), ..none.clone() };
     check_groups(
         &on("GPU", "0"),
-        &told,
+        &no_driver,
         Err(
             "instance group g of model m has kind KIND_GPU but server does not support GPUs: no CUDA driver; use KIND_CPU",
         ),

@@ -8,9 +8,10 @@ const BOTH: [Peer; 2] = [Peer::User { uid: 1 }, Peer::User { uid: 2 }];
 
 /// Asks for a model. Returns the channel of its result, and whether a thread must be started for the client's queue.
 fn ask(demand: &Demand, model: &str, peer: &Peer) -> (Receiver<Result<(), Status>>, bool) {
-    let (tell, told) = channel();
-    let lined_up = demand.line_up(model, peer, Box::new(move |outcome| tell.send(outcome).expect("the test listens")));
-    (told, lined_up.expect("the line is short").1)
+    let (sender, receiver) = channel();
+    let lined_up =
+        demand.line_up(model, peer, Box::new(move |outcome| sender.send(outcome).expect("the test listens")));
+    (receiver, lined_up.expect("the line is short").1)
 }
 
 #[test]

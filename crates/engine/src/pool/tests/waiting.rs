@@ -57,8 +57,8 @@ impl BatchStrategy for Slow {
 
 #[test]
 fn a_strategy_is_asked_by_a_worker_while_the_queue_goes_on() {
-    let ((told, asked), (says, to_say), (to, answers)) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
-    let strategy = Slow { asked: told, answers: to_say };
+    let ((ask_sender, asked), (says, to_say), (to, answers)) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
+    let strategy = Slow { asked: ask_sender, answers: to_say };
     let pool = pool_with(1, 0, Some(Box::new(strategy)));
     let next = || {
         let (what, thread) = asked.recv_timeout(PATIENCE).unwrap();
@@ -88,8 +88,8 @@ fn a_strategy_is_asked_by_a_worker_while_the_queue_goes_on() {
 
 #[test]
 fn a_job_is_rejected_at_its_time_while_a_strategy_hangs() {
-    let ((told, asked), (says, to_say), (to, answers)) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
-    let pool = pool_with(2, 20_000, Some(Box::new(Slow { asked: told, answers: to_say })));
+    let ((ask_sender, asked), (says, to_say), (to, answers)) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
+    let pool = pool_with(2, 20_000, Some(Box::new(Slow { asked: ask_sender, answers: to_say })));
     for id in 0..3 {
         pool.submit(job(id, &to).0);
     }
@@ -105,8 +105,8 @@ fn a_job_is_rejected_at_its_time_while_a_strategy_hangs() {
 
 #[test]
 fn a_batch_that_is_formed_runs_before_the_strategy_hears_of_its_end() {
-    let ((told, asked), (says, to_say), (to, answers)) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
-    let pool = pool_with(1, 0, Some(Box::new(Slow { asked: told, answers: to_say })));
+    let ((ask_sender, asked), (says, to_say), (to, answers)) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
+    let pool = pool_with(1, 0, Some(Box::new(Slow { asked: ask_sender, answers: to_say })));
     pool.submit(job(0, &to).0);
     assert_eq!(asked.recv_timeout(PATIENCE).unwrap().0, "begins 0");
     says.send(true).unwrap();
@@ -134,8 +134,8 @@ impl BatchStrategy for Counts {
 
 #[test]
 fn the_parameters_of_a_request_are_not_copied_for_a_strategy() {
-    let ((told, counts), (to, answers)) = (mpsc::channel(), mpsc::channel());
-    let pool = pool_with(1, 0, Some(Box::new(Counts(told))));
+    let ((count_sender, counts), (to, answers)) = (mpsc::channel(), mpsc::channel());
+    let pool = pool_with(1, 0, Some(Box::new(Counts(count_sender))));
     pool.submit(job(0, &to).0);
     // The job has them too.
     assert_eq!(counts.recv_timeout(PATIENCE).unwrap(), 2);
@@ -183,15 +183,15 @@ impl nerite_request::Deliver for Hangs {
 
 #[test]
 fn code_that_hangs_when_it_hears_of_a_timeout_stops_no_other_timeout() {
-    let ((told, heard), (held, release)) = (mpsc::channel(), mpsc::channel::<()>());
+    let ((begun_sender, begun), (held, release)) = (mpsc::channel(), mpsc::channel::<()>());
     let release = Arc::new(Mutex::new(release));
     let (theirs, ours) = (pool_with(0, 10_000, None), pool_with(0, 10_000, None));
     let hanging = |id| {
-        let reply = Reply::through(Hangs(told.clone(), Arc::clone(&release)));
+        let reply = Reply::through(Hangs(begun_sender.clone(), Arc::clone(&release)));
         job_with(id, ModelVersion::unmetered("m").begin(), reply).0
     };
     theirs.submit(hanging(0));
-    heard.recv_timeout(PATIENCE).unwrap();
+    begun.recv_timeout(PATIENCE).unwrap();
     let (to, answers) = mpsc::channel();
     for (id, pool) in [&ours, &theirs].into_iter().enumerate() {
         pool.submit(job(id, &to).0);
@@ -205,8 +205,8 @@ fn code_that_hangs_when_it_hears_of_a_timeout_stops_no_other_timeout() {
 }
 
 /// A job whose answer hangs.
-fn hanging(told: &mpsc::Sender<()>, release: &Arc<Mutex<mpsc::Receiver<()>>>) -> Job {
-    let reply = Reply::through(Hangs(told.clone(), Arc::clone(release)));
+fn hanging(begun_sender: &mpsc::Sender<()>, release: &Arc<Mutex<mpsc::Receiver<()>>>) -> Job {
+    let reply = Reply::through(Hangs(begun_sender.clone(), Arc::clone(release)));
     job_with(0, ModelVersion::unmetered("m").begin(), reply).0
 }
 
@@ -216,19 +216,21 @@ fn waiting(to: &mpsc::Sender<Answer>) -> Job {
 
 #[test]
 fn an_answer_that_hangs_does_not_hold_up_one_that_is_due_at_the_same_time() {
-    let ((told, heard), (held, release), (to, answers)) = (mpsc::channel(), mpsc::channel::<()>(), mpsc::channel());
+    let ((begun_sender, begun), (held, release), (to, answers)) =
+        (mpsc::channel(), mpsc::channel::<()>(), mpsc::channel());
     let release = Arc::new(Mutex::new(release));
     let pool = pool_with(0, 0, None);
     let late = |job| (job, Rejection::TimedOut);
-    pool.0.reject_all(vec![late(hanging(&told, &release)), late(waiting(&to))], false);
-    heard.recv_timeout(PATIENCE).unwrap();
+    pool.0.reject_all(vec![late(hanging(&begun_sender, &release)), late(waiting(&to))], false);
+    begun.recv_timeout(PATIENCE).unwrap();
     assert_eq!(answers.recv_timeout(PATIENCE).unwrap().id, "may wait");
     drop(held);
 }
 
 #[test]
 fn a_thread_that_the_system_refuses_is_replaced_by_this_one_only_if_there_is_no_other() {
-    let ((told, heard), (held, release), (to, answers)) = (mpsc::channel(), mpsc::channel::<()>(), mpsc::channel());
+    let ((begun_sender, begun), (held, release), (to, answers)) =
+        (mpsc::channel(), mpsc::channel::<()>(), mpsc::channel());
     let release = Arc::new(Mutex::new(release));
     let pool = pool_with(0, 0, None);
     let reject = |job| pool.0.reject_all(vec![(job, Rejection::TimedOut)], false);
@@ -236,8 +238,8 @@ fn a_thread_that_the_system_refuses_is_replaced_by_this_one_only_if_there_is_no_
     reject(waiting(&to));
     assert_eq!(answers.try_recv().unwrap().id, "may wait");
     REFUSES_THREADS.set(false);
-    reject(hanging(&told, &release));
-    heard.recv_timeout(PATIENCE).unwrap();
+    reject(hanging(&begun_sender, &release));
+    begun.recv_timeout(PATIENCE).unwrap();
     REFUSES_THREADS.set(true);
     reject(waiting(&to));
     REFUSES_THREADS.set(false);

@@ -78,9 +78,9 @@ mod tests {
     #[track_caller]
     fn check(answers: &[Result<u32, Failure>], shown: Option<u32>, dropped: bool) {
         let mut figure = Figure::default();
-        let told: Vec<bool> = answers.iter().map(|answer| figure.note(*answer)).collect();
+        let noted: Vec<bool> = answers.iter().map(|answer| figure.note(*answer)).collect();
         assert_eq!((figure.shown(), figure.is_dropped()), (shown, dropped), "{answers:?}");
-        assert_eq!(told.last().copied().unwrap_or(false), dropped, "{answers:?}");
+        assert_eq!(noted.last().copied().unwrap_or(false), dropped, "{answers:?}");
     }
 
     #[test]

@@ -153,20 +153,20 @@ fn log_settings_are_read_by_their_types() {
 
 #[test]
 fn a_member_of_the_wrong_type_is_named() {
-    let told = |outcome: Status| outcome.message.rsplit_once("; ").map(|(_, added)| added.to_owned()).unwrap();
-    let register = |text: &str| told(read_system_register(text.as_bytes()).unwrap_err());
+    let added = |outcome: Status| outcome.message.rsplit_once("; ").map(|(_, added)| added.to_owned()).unwrap();
+    let register = |text: &str| added(read_system_register(text.as_bytes()).unwrap_err());
     assert_eq!(register(r#"{"key":1,"byte_size":64}"#), "'key' must be a string");
     assert_eq!(register(r#"{"key":"/k","byte_size":-1}"#), "'byte_size' must be an integer of 0 or more");
     assert_eq!(register(r#"{"key":"/k","byte_size":1,"offset":"0"}"#), "'offset' must be an integer of 0 or more");
     let cuda = read_cuda_register(br#"{"raw_handle":{"b64":5}}"#).unwrap_err();
-    assert_eq!(told(cuda), "'b64' must be a string");
+    assert_eq!(added(cuda), "'b64' must be a string");
     let load = read_load(br#"{"parameters":{"config":{}}}"#).unwrap_err();
-    assert_eq!(told(load), "parameter 'config' must be a string");
-    assert_eq!(told(read_load(br#"{"parameters":[]}"#).unwrap_err()), "'parameters' must be an object");
-    let trace = |text: &str| told(read_trace_change(text.as_bytes()).unwrap_err());
+    assert_eq!(added(load), "parameter 'config' must be a string");
+    assert_eq!(added(read_load(br#"{"parameters":[]}"#).unwrap_err()), "'parameters' must be an object");
+    let trace = |text: &str| added(read_trace_change(text.as_bytes()).unwrap_err());
     assert_eq!(trace(r#"{"trace_level":"OFF"}"#), "'trace_level' must be an array of strings");
     assert_eq!(trace(r#"{"trace_level":[5]}"#), "'trace_level' must be an array of strings");
     assert_eq!(trace(r#"{"trace_rate":5}"#), "'trace_rate' must be a string");
     let log = read_log_change(br#"{"log_info":1}"#).unwrap_err();
-    assert_eq!(told(log), "'log_info' must be true or false");
+    assert_eq!(added(log), "'log_info' must be true or false");
 }

@@ -70,8 +70,8 @@ fn values_that_fit_no_input_are_refused() {
         Code::Internal,
         "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object",
     );
-    let told = read("[]").unwrap_err().message;
-    assert_eq!(told, "attempt to get members for non-object; the body must be an object");
+    let message = read("[]").unwrap_err().message;
+    assert_eq!(message, "attempt to get members for non-object; the body must be an object");
     refuse("[]", Code::Internal, "attempt to get members for non-object");
     refuse("", Code::Internal, "failed to parse the request JSON buffer: The document is empty. at 0");
     refuse(

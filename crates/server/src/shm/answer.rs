@@ -1,4 +1,4 @@
-//! Which server told what?
+//! What does a server answer to a command?
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ pub(super) enum Server {
 
 /// The answer to one command.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum Answer {
     Regions {
         regions: Vec<RegionView>,
         sessions: Vec<SessionView>,
