@@ -22,7 +22,7 @@ use nerite_tensor::Tensor;
 use crate::{Instance, InstanceSpec, LoadContext, ModelFiles, Models, Runtime};
 pub use alone::{ask, ask_cancellable};
 pub use initializers::check_initializers;
-use witness::{Asked, Witness};
+use witness::{TestRequest, Witness};
 
 /// How often instances are run side by side.
 const ROUNDS: usize = 50;
@@ -70,13 +70,13 @@ pub fn check_runtime(runtime: &dyn Runtime, fixture: &Fixture) {
 
 fn answers_every_case(instance: &mut dyn Instance, fixture: &Fixture) {
     for case in &fixture.cases {
-        let witness = Witness::run(instance, vec![Asked::of(case)]);
+        let witness = Witness::run(instance, vec![TestRequest::of(case)]);
         expect_answer(&witness.only(), case, &all_names(case));
     }
 }
 
 fn answers_a_batch_in_order(instance: &mut dyn Instance, fixture: &Fixture) {
-    let witness = Witness::run(instance, fixture.cases.iter().map(Asked::of).collect());
+    let witness = Witness::run(instance, fixture.cases.iter().map(TestRequest::of).collect());
     let ids: Vec<_> = witness.responses.iter().flatten().map(|response| response.id.to_string()).collect();
     let expected: Vec<_> = (0..fixture.cases.len()).map(witness::id).collect();
     assert_eq!(ids, expected, "each job of a batch is answered once, in order");
@@ -89,7 +89,7 @@ fn gives_only_what_is_wanted(instance: &mut dyn Instance, fixture: &Fixture) {
     for case in &fixture.cases {
         for output in &case.outputs {
             let wanted = vec![Wanted { name: output.name.clone(), slot: None }];
-            let witness = Witness::run(instance, vec![Asked { wanted, ..Asked::of(case) }]);
+            let witness = Witness::run(instance, vec![TestRequest { wanted, ..TestRequest::of(case) }]);
             expect_answer(&witness.only(), case, &[output.name.as_str()]);
         }
     }
@@ -104,7 +104,7 @@ fn writes_where_the_client_wants(instance: &mut dyn Instance, fixture: &Fixture)
                 let mut slot = Slot::heap(have);
                 let place = slot.as_mut_ptr();
                 let wanted = vec![Wanted { name: output.name.clone(), slot: Some(slot) }];
-                let answer = Witness::run(instance, vec![Asked { wanted, ..Asked::of(case) }]).only();
+                let answer = Witness::run(instance, vec![TestRequest { wanted, ..TestRequest::of(case) }]).only();
                 if fits {
                     expect_answer(&answer, case, &[output.name.as_str()]);
                     assert_eq!(
@@ -127,9 +127,9 @@ fn writes_where_the_client_wants(instance: &mut dyn Instance, fixture: &Fixture)
 }
 
 fn passes_over_the_cancelled(instance: &mut dyn Instance, fixture: &Fixture) {
-    let mut asked: Vec<Asked> = fixture.cases.iter().map(Asked::of).collect();
-    asked[0].cancelled = true;
-    let witness = Witness::run(instance, asked);
+    let mut requests: Vec<TestRequest> = fixture.cases.iter().map(TestRequest::of).collect();
+    requests[0].cancelled = true;
+    let witness = Witness::run(instance, requests);
     expect_error(&witness.responses[0], Code::Cancelled, "");
     for (response, case) in witness.responses.iter().zip(&fixture.cases).skip(1) {
         expect_answer(response, case, &all_names(case));
@@ -139,11 +139,11 @@ fn passes_over_the_cancelled(instance: &mut dyn Instance, fixture: &Fixture) {
 fn survives_an_error(instance: &mut dyn Instance, fixture: &Fixture) {
     let Some(faulty) = &fixture.faulty else { return };
     let case = &fixture.cases[0];
-    let bad = || Asked { inputs: faulty.clone(), ..Asked::of(case) };
+    let bad = || TestRequest { inputs: faulty.clone(), ..TestRequest::of(case) };
     let alone = Witness::run(instance, vec![bad()]).only();
     assert!(alone.is_err(), "faulty inputs are refused");
     // In one batch with others, which must still succeed.
-    let witness = Witness::run(instance, vec![Asked::of(case), bad(), Asked::of(case)]);
+    let witness = Witness::run(instance, vec![TestRequest::of(case), bad(), TestRequest::of(case)]);
     expect_answer(&witness.responses[0], case, &all_names(case));
     assert!(witness.responses[1].is_err(), "faulty inputs are refused in a batch");
     expect_answer(&witness.responses[2], case, &all_names(case));
@@ -167,7 +167,7 @@ fn run_side_by_side(first: Box<dyn Instance>, second: Box<dyn Instance>, fixture
 }
 
 fn a_dropped_job_is_answered(fixture: &Fixture) {
-    let (job, seen) = witness::job(0, Asked::of(&fixture.cases[0]));
+    let (job, seen) = witness::job(0, TestRequest::of(&fixture.cases[0]));
     drop(job);
     let answers = seen.take();
     assert_eq!(answers.len(), 1, "a dropped job answers itself once");

@@ -194,8 +194,8 @@ fn carrying_counts_as_making_the_inputs_ready() {
     }
     /// Notes when it was asked for memory.
     #[derive(Default)]
-    struct Asked(Mutex<u64>);
-    impl Staging for Asked {
+    struct AskedAt(Mutex<u64>);
+    impl Staging for AskedAt {
         fn slot(&self, len: usize) -> Result<Slot, nerite_memory::StagingFull> {
             *self.0.lock().unwrap() = nerite_backend::now_ns();
             Ok(Slot::heap(len))
@@ -205,10 +205,10 @@ fn carrying_counts_as_making_the_inputs_ready() {
     let instances: [Box<dyn Instance>; 2] =
         [Box::new(InOrder(Negate::default())), Box::new(Joined::new(NegateRows { asks: true }, true))];
     for instance in instances {
-        let (input, kept, asked) = (on_device(&[1]), Arc::new(Kept::default()), Arc::new(Asked::default()));
+        let (input, kept, asked) = (on_device(&[1]), Arc::new(Kept::default()), Arc::new(AskedAt::default()));
         let version = ModelVersion::new("negate", "1", Arc::<Kept>::clone(&kept));
         let jobs = vec![Job::new(request(whole(&input), None), version.begin(), 0)];
-        Staged::over(instance, Arc::<Asked>::clone(&asked), DeviceAccess::Host)
+        Staged::over(instance, Arc::<AskedAt>::clone(&asked), DeviceAccess::Host)
             .run(Batch { jobs: jobs.into(), meter: Arc::<Kept>::clone(&kept) });
         let (times, asked) = (kept.0.lock().unwrap()[0], *asked.0.lock().unwrap());
         assert!(times.start <= asked && asked <= times.input_end, "{times:?}, asked at {asked}");

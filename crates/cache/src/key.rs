@@ -15,9 +15,9 @@ pub struct Key([u8; 32]);
 
 impl Key {
     /// The key of the same question among those of one client, named so.
-    pub fn of_asker(&self, asker: &str) -> Key {
+    pub fn of_client(&self, client: &str) -> Key {
         let mut hasher = blake3::Hasher::new();
-        hasher.update(&self.0).update(asker.as_bytes());
+        hasher.update(&self.0).update(client.as_bytes());
         Key(hasher.finalize().into())
     }
 }
@@ -182,9 +182,9 @@ mod tests {
     fn who_asks_counts_where_it_must() {
         let key = KeyWriter::new(1).finish();
         assert_ne!(key, KeyWriter::new(2).finish());
-        assert_ne!(key, key.of_asker("user 1"));
-        assert_ne!(key.of_asker("user 1"), key.of_asker("user 2"));
-        assert_eq!(key.of_asker("user 1"), key.of_asker("user 1"));
+        assert_ne!(key, key.of_client("user 1"));
+        assert_ne!(key.of_client("user 1"), key.of_client("user 2"));
+        assert_eq!(key.of_client("user 1"), key.of_client("user 1"));
     }
 
     #[test]

@@ -132,7 +132,7 @@ impl Heap {
     fn slot(shared: &Arc<Shared>, len: usize) -> Result<Slot, StagingFull> {
         let more = |used: u64| used.checked_add(len as u64).filter(|sum| *sum <= shared.heap_max);
         let taken = shared.heap_used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-        taken.map_err(|used| StagingFull { asked: len, used, max: shared.heap_max })?;
+        taken.map_err(|used| StagingFull { requested: len, used, max: shared.heap_max })?;
         let block = Block::try_new(len).map_err(|refused| {
             let before = shared.heap_used.fetch_sub(len as u64, Ordering::AcqRel);
             StagingFull::of(refused, before.saturating_sub(len as u64))

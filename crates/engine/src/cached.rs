@@ -35,7 +35,7 @@ struct Keys {
     /// The key of responses that were made of private memory only. They are valid for every client.
     of_all: Key,
     /// The key of responses that were made with memory that the client could change. `None` if the client is not identified.
-    of_asker: Option<Key>,
+    of_client: Option<Key>,
     /// Whether the client can change the inputs of this request.
     is_shared: bool,
 }
@@ -58,19 +58,19 @@ impl Cached {
     }
 
     /// Answers the request from the cache or runs its model. If the inputs are large, another thread does so.
-    pub fn submit(self: &Arc<Self>, model: &Arc<dyn RunJob>, job: Job, asker: Option<&Peer>) {
-        let asker = asker.filter(|peer| peer.is_identified()).map(Peer::to_string);
+    pub fn submit(self: &Arc<Self>, model: &Arc<dyn RunJob>, job: Job, client: Option<&Peer>) {
+        let client = client.filter(|peer| peer.is_identified()).map(Peer::to_string);
         // A request must not overtake those that came before it and are being looked up.
         let is_behind = model.keeps_order() && self.lookups.is_busy();
-        if !may_be_kept(&job, asker.is_some()) {
+        if !may_be_kept(&job, client.is_some()) {
             return if is_behind { self.aside(model, job, |model, job| model.run(job)) } else { model.run(job) };
         }
         let bytes: usize = job.inputs().iter().map(|input| input.data.len()).sum();
         if bytes <= INLINE_WORK_BYTES_MAX && !is_behind {
-            return self.look_up(model, job, asker.as_deref(), true);
+            return self.look_up(model, job, client.as_deref(), true);
         }
         let cached = Arc::clone(self);
-        self.aside(model, job, move |model, job| cached.look_up(model, job, asker.as_deref(), false));
+        self.aside(model, job, move |model, job| cached.look_up(model, job, client.as_deref(), false));
     }
 
     /// Does `work` on the thread of large look-ups.
@@ -83,15 +83,15 @@ impl Cached {
         }
     }
 
-    fn look_up(self: &Arc<Self>, model: &Arc<dyn RunJob>, job: Job, asker: Option<&str>, may_be_front: bool) {
+    fn look_up(self: &Arc<Self>, model: &Arc<dyn RunJob>, job: Job, client: Option<&str>, may_be_front: bool) {
         let begun = now_ns();
-        let keys = self.keys(&job, asker);
+        let keys = self.keys(&job, client);
         if job.is_cancelled() {
             return job.refuse(Status::new(Code::Cancelled, ""));
         }
         // A request whose tensors are all in messages is not answered with a response that another program of the same client could have changed.
-        let found = match keys.of_asker.filter(|_| keys.is_shared || has_places(&job)) {
-            Some(of_asker) => self.cache.find(&[keys.of_all, of_asker]),
+        let found = match keys.of_client.filter(|_| keys.is_shared || has_places(&job)) {
+            Some(of_client) => self.cache.find(&[keys.of_all, of_client]),
             None => self.cache.find(&[keys.of_all]),
         };
         let lookup_ns = now_ns().saturating_sub(begun);
@@ -144,7 +144,7 @@ impl Cached {
         model.run(job);
     }
 
-    fn keys(&self, job: &Job, asker: Option<&str>) -> Keys {
+    fn keys(&self, job: &Job, client: Option<&str>) -> Keys {
         let mut key = KeyWriter::new(self.generation);
         let mut inputs: Vec<_> = job.inputs().iter().collect();
         inputs.sort_unstable_by(|one, next| one.name.cmp(&next.name));
@@ -162,7 +162,7 @@ impl Cached {
         key.sequence(job.sequence());
         let of_all = key.finish();
         let is_shared = inputs.iter().any(|input| input.data.access() == Access::Shared);
-        Keys { of_all, of_asker: asker.map(|asker| of_all.of_asker(asker)), is_shared }
+        Keys { of_all, of_client: client.map(|client| of_all.of_client(client)), is_shared }
     }
 }
 
@@ -224,7 +224,7 @@ impl Insertion {
     fn keep(&self, response: &InferResponse) {
         let begun = now_ns();
         let is_placed = response.outputs.iter().any(|output| output.placed);
-        let key = if self.keys.is_shared || is_placed { self.keys.of_asker } else { Some(self.keys.of_all) };
+        let key = if self.keys.is_shared || is_placed { self.keys.of_client } else { Some(self.keys.of_all) };
         // Outputs on a device are not kept, because they would have to be copied to the host.
         let is_here = response.outputs.iter().all(|output| output.data.place().is_host());
         if let Some(key) = key.filter(|_| is_here)

@@ -27,7 +27,7 @@ struct State {
     /// The number of completed checks.
     over: u64,
     /// The check under way: its deadline in µs, and the number of instances that have not answered.
-    asked: Option<(u64, usize)>,
+    pending: Option<(u64, usize)>,
     /// The first reason in that check why the version is not ready.
     fault: Option<Status>,
     /// The result of the last check.
@@ -54,11 +54,11 @@ impl ReadinessChecks {
         let mut state = self.lock();
         state.numbers += 1;
         let answer = ReadinessAnswer { checks: Arc::clone(self), round: state.over, number: state.numbers };
-        if state.asked.is_some() {
+        if state.pending.is_some() {
             return answer;
         }
         let due_us = now_us() + READINESS_MAX.as_micros() as u64;
-        (state.asked, state.fault) = (Some((due_us, instances.len())), None);
+        (state.pending, state.fault) = (Some((due_us, instances.len())), None);
         let is_timed = std::mem::replace(&mut state.is_timed, true);
         drop(state);
         if !is_timed {
@@ -79,12 +79,12 @@ impl ReadinessChecks {
     fn hear(&self, fault: Option<Status>) {
         let mut state = self.lock();
         state.fault = state.fault.take().or(fault);
-        let Some((_, left)) = &mut state.asked else { return };
+        let Some((_, left)) = &mut state.pending else { return };
         *left -= 1;
         if *left > 0 {
             return;
         }
-        (state.asked, state.over) = (None, state.over + 1);
+        (state.pending, state.over) = (None, state.over + 1);
         let fault = state.fault.take();
         if state.last != fault {
             match &fault {
@@ -124,7 +124,7 @@ impl Wake for ReadinessChecks {
     /// There is one timer entry. It may be of an earlier check than the one under way.
     fn wake(self: Arc<Self>) {
         let mut state = self.lock();
-        match state.asked {
+        match state.pending {
             Some((due_us, _)) if due_us > now_us() => {
                 drop(state);
                 self.set_timer(due_us);
@@ -150,7 +150,7 @@ impl Future for ReadinessAnswer {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.checks.lock();
-        match state.asked {
+        match state.pending {
             Some((due_us, _)) if state.over == self.round => {
                 if due_us <= now_us() {
                     return Poll::Ready(Err(self.checks.too_late()));
@@ -280,7 +280,7 @@ mod tests {
         slow.answer(Ok(()));
         assert_eq!(taken(), [Ok(())]);
         ask();
-        checks.lock().asked = Some((now_us(), 1));
+        checks.lock().pending = Some((now_us(), 1));
         Arc::clone(&checks).wake();
         assert_eq!(taken(), [Err(checks.too_late())]);
         // An answer that comes too late is nobody's.
@@ -294,7 +294,7 @@ mod tests {
         let ask = || checks.ask(vec![Arc::clone(&slow) as _]);
         let mut first = ask();
         assert_eq!(poll(&mut first), None);
-        checks.lock().asked = Some((now_us(), 1));
+        checks.lock().pending = Some((now_us(), 1));
         Arc::clone(&checks).wake();
         let too_late = Some(Err(checks.too_late()));
         assert_eq!((poll(&mut first), poll(&mut ask())), (too_late.clone(), too_late));

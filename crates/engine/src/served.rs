@@ -398,12 +398,12 @@ impl Served {
         self.sequences.as_ref().is_some_and(|sequences| sequences.has_states()) || self.config.is_ensemble()
     }
 
-    /// Answers the job from the response cache, or runs it. `asker` is the client, if it is known.
-    pub(crate) fn submit(self: &Arc<Self>, job: Job, asker: Option<&Peer>) {
+    /// Answers the job from the response cache, or runs it. `client` is the client, if it is known.
+    pub(crate) fn submit(self: &Arc<Self>, job: Job, client: Option<&Peer>) {
         match &self.cached {
             Some(cached) => {
                 let model: Arc<dyn RunJob> = Arc::<Self>::clone(self);
-                cached.submit(&model, job, asker);
+                cached.submit(&model, job, client);
             }
             None => self.run(job),
         }

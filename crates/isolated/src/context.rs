@@ -10,7 +10,7 @@ use nerite_request::Status;
 use serde_json::{Value, json};
 
 /// The context as JSON.
-pub(crate) fn told(context: &LoadContext) -> Result<Value, Status> {
+pub(crate) fn to_value(context: &LoadContext) -> Result<Value, Status> {
     let config: Value = serde_json::from_str(&to_json(&context.config))
         .map_err(|error| Status::internal(format!("the configuration of model '{}': {error}", context.model)))?;
     Ok(json!({
@@ -26,18 +26,18 @@ pub(crate) fn told(context: &LoadContext) -> Result<Value, Status> {
 }
 
 /// The context from JSON.
-pub(crate) fn heard(told: &Value) -> Result<LoadContext, Status> {
+pub(crate) fn from_value(to_value: &Value) -> Result<LoadContext, Status> {
     let wrong = |what: &str| Status::internal(format!("the server told no {what} of the model"));
-    let text = |key: &str| told.get(key).and_then(Value::as_str).map(str::to_owned).ok_or_else(|| wrong(key));
-    let count = |key: &str| told.get(key).and_then(Value::as_u64).ok_or_else(|| wrong(key));
-    let settings = told.get("settings").and_then(Value::as_object).ok_or_else(|| wrong("settings"))?;
+    let text = |key: &str| to_value.get(key).and_then(Value::as_str).map(str::to_owned).ok_or_else(|| wrong(key));
+    let count = |key: &str| to_value.get(key).and_then(Value::as_u64).ok_or_else(|| wrong(key));
+    let settings = to_value.get("settings").and_then(Value::as_object).ok_or_else(|| wrong("settings"))?;
     let settings: BTreeMap<String, String> =
         settings.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect();
-    let config = told.get("config").ok_or_else(|| wrong("config"))?;
+    let config = to_value.get("config").ok_or_else(|| wrong("config"))?;
     let config = from_json(&config.to_string()).map_err(|error| Status::internal(error.to_string()))?;
     Ok(LoadContext {
         model: text("model")?,
-        version: told.get("version").and_then(Value::as_i64).ok_or_else(|| wrong("version"))?,
+        version: to_value.get("version").and_then(Value::as_i64).ok_or_else(|| wrong("version"))?,
         model_dir: PathBuf::from(text("model_dir")?),
         version_dir: PathBuf::from(text("version_dir")?),
         config: Arc::new(config),
@@ -83,10 +83,12 @@ mod tests {
         let mut before = context(Path::new("/models/ä \"m\""), config);
         before.settings.insert("default-max-batch-size".into(), "4".into());
         before.cores = 3;
-        let after = heard(&told(&before).unwrap()).unwrap();
+        let after = from_value(&to_value(&before).unwrap()).unwrap();
         assert_eq!(format!("{before:?}"), format!("{after:?}"));
-        assert!(heard(&json!({ "model": "m" })).is_err());
+        assert!(from_value(&json!({ "model": "m" })).is_err());
         before.model_dir = PathBuf::from(std::ffi::OsStr::from_bytes(b"/\xff"));
-        assert!(told(&before).unwrap_err().message.ends_with("is not UTF-8, which isolated models need; rename it"));
+        assert!(
+            to_value(&before).unwrap_err().message.ends_with("is not UTF-8, which isolated models need; rename it")
+        );
     }
 }

@@ -99,7 +99,7 @@ impl Isolated {
 
     /// Starts a child, which answers this command with a configuration and ends.
     fn ask(&self, context: &LoadContext, command: &str) -> Result<ModelConfig, Status> {
-        let command = json!({ "do": command, "context": context::told(context)? }).to_string();
+        let command = json!({ "do": command, "context": context::to_value(context)? }).to_string();
         let (mut child, answer) = self.launch(context)?.first(&context.model, &command, Vec::new())?;
         // The child finalizes what it made for the answer, or is ended.
         child.has_model();
@@ -212,7 +212,7 @@ impl Runtime for Isolated {
             waits: Arc::clone(&self.waits),
         });
         let memory = Arc::default();
-        Ok(Arc::new(IsolatedModel { launch, pools, context: context::told(context)?, calls, memory }))
+        Ok(Arc::new(IsolatedModel { launch, pools, context: context::to_value(context)?, calls, memory }))
     }
 }
 

@@ -2,7 +2,6 @@
 //!
 //! One after another, on one thread, until it is told to finalize its model or the server closes the channel.
 
-mod asked;
 mod calls;
 mod gone;
 mod logger;
@@ -11,6 +10,7 @@ mod metrics;
 mod models;
 mod requests;
 mod talk;
+mod worker_request;
 
 use std::fs::File;
 use std::io;
@@ -33,13 +33,13 @@ use serde_json::Value;
 
 use crate::context;
 use crate::limits::{ERROR_BYTES_MAX, GONE_PATIENCE};
-use asked::{Answered, Asked};
 use calls::Calls;
 use gone::Gone;
 use metrics::ServerMetrics;
 use models::ServerModels;
 use requests::Requests;
 use talk::Talk;
+use worker_request::{Answered, WorkerRequest};
 
 /// The main function of a process that [`crate::Isolated`] started. It runs one instance of a model on the runtime that
 /// `open` returns, until the server ends it. `open` is given what the engine makes metrics with. The process's standard
@@ -113,7 +113,7 @@ struct Worker<O> {
     /// The server's models, if there is a channel for calls to reach them.
     models: Option<Arc<dyn Infer>>,
     /// Requests of the last batch that are answered by calls, after the batch itself was answered.
-    later: Vec<Arc<Asked>>,
+    later: Vec<Arc<WorkerRequest>>,
 }
 
 struct Loaded {
@@ -150,7 +150,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
             if self.talk.answer(&answer).is_err() || name == "finalize" {
                 break;
             }
-            self.later.drain(..).for_each(|asked| asked.go_on());
+            self.later.drain(..).for_each(|request| request.go_on());
         }
         ExitCode::SUCCESS
     }
@@ -173,13 +173,13 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
 
     /// The instance groups that the backend prefers, as those of a configuration.
     fn prefer(&mut self, command: &Command) -> Result<String, Status> {
-        let context = context::heard(command.part("context"))?;
+        let context = context::from_value(command.part("context"))?;
         let instance_group = self.runtime()?.preferred_groups(&context)?;
         self.answer_with(context, &ModelConfig { instance_group, ..ModelConfig::default() })
     }
 
     fn complete(&mut self, command: &Command) -> Result<String, Status> {
-        let context = context::heard(command.part("context"))?;
+        let context = context::from_value(command.part("context"))?;
         let config = self.runtime()?.complete(&context)?;
         self.answer_with(context, &config)
     }
@@ -193,14 +193,14 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
     }
 
     fn initialize(&mut self, command: &Command) -> Result<String, Status> {
-        let mut context = context::heard(command.part("context"))?;
+        let mut context = context::from_value(command.part("context"))?;
         if let Some(calls) = self.talk.calls() {
             let models: Arc<dyn Infer> = Arc::new(ServerModels::new(&self.talk, calls));
             context.models = Models::of(Arc::downgrade(self.models.insert(models)));
         }
-        let told = command.part("instance");
-        let name = told.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let index = told.get("index").and_then(Value::as_u64).unwrap_or_default() as usize;
+        let read = command.part("instance");
+        let name = read.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let index = read.get("index").and_then(Value::as_u64).unwrap_or_default() as usize;
         let model = self.runtime()?.load(&context)?;
         let instance = model.instance(&InstanceSpec { name, index, device: None })?;
         context.files.end(&context.model)?;
@@ -238,7 +238,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
         let executions = Arc::clone(&loaded.executions);
         let answers = self.answers(&requests);
         let responses: Vec<_> =
-            answers.iter().map(|one| one.as_ref().map_or(WrittenResponse::Later, Answered::told)).collect();
+            answers.iter().map(|one| one.as_ref().map_or(WrittenResponse::Later, Answered::read)).collect();
         let (executions, lost) = (executions.take(), requests.lost());
         let answer = Answer {
             responses: Some(&responses),
@@ -255,16 +255,16 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
     /// this waits for each answer.
     fn answers(&mut self, requests: &Requests) -> Vec<Option<Answered>> {
         if self.talk.calls().is_none() {
-            let answers = requests.answers().map(|(asked, response)| Some(Answered::of(asked, response))).collect();
+            let answers = requests.answers().map(|(request, response)| Some(Answered::of(request, response))).collect();
             self.talk.gone().is_over();
             return answers;
         }
-        let settle = |asked: &Arc<Asked>| {
-            let response = asked.settle();
+        let settle = |request: &Arc<WorkerRequest>| {
+            let response = request.settle();
             if response.is_none() {
-                self.later.push(Arc::clone(asked));
+                self.later.push(Arc::clone(request));
             }
-            response.map(|response| Answered::of(asked, response))
+            response.map(|response| Answered::of(request, response))
         };
         requests.each().iter().map(settle).collect()
     }

@@ -150,10 +150,10 @@ mod tests {
     #[test]
     fn the_file_has_exactly_the_requested_mode() {
         let folder = tempfile::tempdir().unwrap();
-        for asked in [0o600, 0o660, 0o666, 0o777, 0o620] {
-            let path = folder.path().join(format!("{asked:o}"));
-            let _kept = open(&path, asked).unwrap();
-            assert_eq!(mode(&path), asked);
+        for requested in [0o600, 0o660, 0o666, 0o777, 0o620] {
+            let path = folder.path().join(format!("{requested:o}"));
+            let _kept = open(&path, requested).unwrap();
+            assert_eq!(mode(&path), requested);
         }
     }
 

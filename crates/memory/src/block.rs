@@ -348,10 +348,10 @@ mod tests {
     fn more_than_there_is_is_refused_and_changes_nothing() {
         let _alone = POOL_TESTS.lock().unwrap_or_else(PoisonError::into_inner);
         for len in [usize::MAX, isize::MAX as usize, 1 << 50] {
-            assert_eq!(Block::try_new(len).err().map(|refused| refused.asked), Some(len));
+            assert_eq!(Block::try_new(len).err().map(|refused| refused.requested), Some(len));
             let mut block = Block::try_new(1 << 20).expect("a MiB");
             let (ptr, capacity) = (block.as_ptr(), block.capacity());
-            assert_eq!(block.try_grow(len).map_err(|refused| refused.asked), Err(len));
+            assert_eq!(block.try_grow(len).map_err(|refused| refused.requested), Err(len));
             assert_eq!((block.as_ptr(), block.capacity()), (ptr, capacity));
         }
     }

@@ -33,24 +33,24 @@ pub(crate) static MAPPED: AtomicUsize = AtomicUsize::new(0);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoMemory {
     /// Bytes asked for.
-    pub asked: usize,
+    pub requested: usize,
     /// Bytes that are taken or reserved, and how many may be, if that was the reason. `None` if the system refused.
     pub full: Option<(usize, usize)>,
 }
 
 impl NoMemory {
     /// The system refused.
-    pub(crate) fn refused(asked: usize) -> NoMemory {
-        NoMemory { asked, full: None }
+    pub(crate) fn refused(requested: usize) -> NoMemory {
+        NoMemory { requested, full: None }
     }
 }
 
 impl std::fmt::Display for NoMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.full {
-            None => write!(f, "the system refused a block of {} bytes", self.asked),
+            None => write!(f, "the system refused a block of {} bytes", self.requested),
             Some((taken, max)) => {
-                write!(f, "{taken} of {max} bytes for tensors and texts are taken, asked for {} more", self.asked)
+                write!(f, "{taken} of {max} bytes for tensors and texts are taken, asked for {} more", self.requested)
             }
         }
     }
@@ -75,7 +75,7 @@ impl Headroom {
     pub(crate) fn spare(&self, len: usize, more: usize) -> Result<usize, NoMemory> {
         let taken = MAPPED.load(Ordering::Relaxed).saturating_add(*self.reserved);
         if taken.saturating_add(more) > bytes_max() {
-            return Err(NoMemory { asked: len, full: Some((taken, bytes_max())) });
+            return Err(NoMemory { requested: len, full: Some((taken, bytes_max())) });
         }
         // Miri cannot unmap a part of a mapping.
         Ok(if cfg!(miri) { 0 } else { SPARE_BYTES + *self.reserved })

@@ -35,7 +35,7 @@ pub struct Heap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortage {
     /// Bytes of that allocation.
-    pub asked: usize,
+    pub requested: usize,
     /// Bytes that the thread had, in allocations of [`COUNTED_BYTES_MIN`] and more.
     pub had: usize,
     /// Bytes that the thread may have together.
@@ -166,15 +166,15 @@ fn credit(bytes: usize) {
 
 /// Allocates by `ask`. Does not return if that fails on an expendable thread.
 #[inline]
-fn allocate(asked: usize, ask: impl Fn() -> *mut u8) -> *mut u8 {
+fn allocate(requested: usize, ask: impl Fn() -> *mut u8) -> *mut u8 {
     let ptr = ask();
-    if ptr.is_null() { allocate_again(asked, &ask) } else { ptr }
+    if ptr.is_null() { allocate_again(requested, &ask) } else { ptr }
 }
 
 /// Tries again after the pool was emptied, while other threads may release memory.
 #[cold]
 #[expect(clippy::disallowed_methods, reason = "an allocator has nothing to wait for but time")]
-fn allocate_again(asked: usize, ask: &dyn Fn() -> *mut u8) -> *mut u8 {
+fn allocate_again(requested: usize, ask: &dyn Fn() -> *mut u8) -> *mut u8 {
     for _ in 0..TRIES {
         wait_for_probes();
         empty_pool();
@@ -182,8 +182,8 @@ fn allocate_again(asked: usize, ask: &dyn Fn() -> *mut u8) -> *mut u8 {
         if !ptr.is_null() {
             return ptr;
         }
-        with_bound(|bound| lose(bound, asked));
-        if asked > WAITED_FOR_BYTES_MAX {
+        with_bound(|bound| lose(bound, requested));
+        if requested > WAITED_FOR_BYTES_MAX {
             break;
         }
         std::thread::sleep(TRY_AGAIN_AFTER);
@@ -203,8 +203,8 @@ fn with_bound(act: impl FnOnce(&Bound<'_>)) {
 }
 
 #[cold]
-fn lose(bound: &Bound<'_>, asked: usize) -> ! {
-    let shortage = Shortage { asked, had: bound.had.get(), bytes_max: bound.bytes_max };
+fn lose(bound: &Bound<'_>, requested: usize) -> ! {
+    let shortage = Shortage { requested, had: bound.had.get(), bytes_max: bound.bytes_max };
     // The callback may allocate, so the bound no longer applies.
     BOUND.set(ptr::null());
     // An allocator must not unwind, even if the callback panics.
@@ -252,17 +252,17 @@ mod tests {
 
     #[test]
     fn work_beyond_its_bound_is_lost_and_somebody_knows_the_numbers() {
-        check(|| block(11).capacity(), Err(Shortage { asked: 11 * MIB, had: 0, bytes_max: 10 * MIB }));
+        check(|| block(11).capacity(), Err(Shortage { requested: 11 * MIB, had: 0, bytes_max: 10 * MIB }));
         check(
             || [block(6), block(3), block(5)].len(),
-            Err(Shortage { asked: 5 * MIB, had: 9 * MIB, bytes_max: 10 * MIB }),
+            Err(Shortage { requested: 5 * MIB, had: 9 * MIB, bytes_max: 10 * MIB }),
         );
         let grows = || {
             let mut grows = black_box(vec![0u8; 4 * MIB]);
             (0..3).for_each(|_| grows.resize(grows.len() * 2, 1));
             grows.len()
         };
-        check(grows, Err(Shortage { asked: 8 * MIB, had: 4 * MIB, bytes_max: 10 * MIB }));
+        check(grows, Err(Shortage { requested: 8 * MIB, had: 4 * MIB, bytes_max: 10 * MIB }));
     }
 
     #[test]
@@ -270,7 +270,7 @@ mod tests {
     fn what_the_system_does_not_have_is_a_shortage_too() {
         let (tell, hear) = mpsc::channel();
         std::thread::spawn(move || {
-            let lost = |shortage: Shortage| tell.send(shortage.asked).expect("somebody listens");
+            let lost = |shortage: Shortage| tell.send(shortage.requested).expect("somebody listens");
             expendable(usize::MAX, &lost, || block(1 << 30).capacity())
         });
         assert_eq!(hear.recv_timeout(Duration::from_mins(1)), Ok(1 << 50));

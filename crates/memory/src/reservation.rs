@@ -72,15 +72,15 @@ mod tests {
             return;
         }
         let full = |refused: NoMemory| refused.full.map(|(taken, max)| (taken >= most, max)).unwrap_or_default();
-        let asked = bytes_max() - most + 1;
-        assert_eq!(MemoryReservation::take(asked).map_err(full).err(), Some((true, bytes_max())));
-        assert_eq!(Block::try_new(asked).map_err(full).err(), Some((true, bytes_max())));
+        let requested = bytes_max() - most + 1;
+        assert_eq!(MemoryReservation::take(requested).map_err(full).err(), Some((true, bytes_max())));
+        assert_eq!(Block::try_new(requested).map_err(full).err(), Some((true, bytes_max())));
         let mut block = Block::try_new(1 << 20).expect("a MiB");
-        assert!(block.try_grow(asked).is_err());
-        assert!(room.add(asked).is_err());
+        assert!(block.try_grow(requested).is_err());
+        assert!(room.add(requested).is_err());
         assert!(taken() >= most);
         drop(room);
-        MemoryReservation::take(asked.min(most)).expect("what was reserved before");
+        MemoryReservation::take(requested.min(most)).expect("what was reserved before");
     }
 
     #[test]

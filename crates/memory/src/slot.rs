@@ -306,7 +306,7 @@ mod tests {
         // A slot that begins in the middle of a block cannot move its pages.
         check_growth(part(64), 3 << 20, true);
         let mut slot = Slot::heap(1 << 20);
-        assert_eq!(slot.try_grow(usize::MAX, 1, Reason::Indices).map_err(|refused| refused.asked), Err(usize::MAX));
+        assert_eq!(slot.try_grow(usize::MAX, 1, Reason::Indices).map_err(|refused| refused.requested), Err(usize::MAX));
         assert_eq!(slot.len(), 1 << 20);
         assert!(Slot::try_heap(usize::MAX).is_err());
     }

@@ -18,7 +18,7 @@ pub trait Staging: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagingFull {
     /// Bytes asked for.
-    pub asked: usize,
+    pub requested: usize,
     /// Bytes that requests hold.
     pub used: u64,
     /// Bytes they may hold.
@@ -28,16 +28,16 @@ pub struct StagingFull {
 impl StagingFull {
     /// The host has no more memory. Requests hold `used` bytes, which is the limit then.
     pub fn of(refused: NoMemory, used: u64) -> StagingFull {
-        StagingFull { asked: refused.asked, used, max: used }
+        StagingFull { requested: refused.requested, used, max: used }
     }
 }
 
 impl std::fmt::Display for StagingFull {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let StagingFull { asked, used, max } = self;
+        let StagingFull { requested, used, max } = self;
         write!(
             f,
-            "no memory to carry {asked} bytes between host and device: requests hold {used} of {max} bytes for that"
+            "no memory to carry {requested} bytes between host and device: requests hold {used} of {max} bytes for that"
         )
     }
 }

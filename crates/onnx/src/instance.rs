@@ -97,10 +97,10 @@ impl EmbeddedInstance {
                 (self.runner, self.lists) = (Some(runner), lists);
                 done
             }
-            RunOutcome::Lost(Shortage { asked, had, bytes_max }) => {
+            RunOutcome::Lost(Shortage { requested, had, bytes_max }) => {
                 self.loaded.lost.fetch_add(1, Ordering::Relaxed);
                 let why = format!(
-                    "the embedded engine wanted {asked} bytes beside {had} that it had, and may have {bytes_max} for a request; \
+                    "the embedded engine wanted {requested} bytes beside {had} that it had, and may have {bytes_max} for a request; \
                      ask for less, or {}",
                     convert::CURE
                 );

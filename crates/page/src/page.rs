@@ -104,18 +104,18 @@ impl Page {
         let (api, response) = match route {
             Route::Models => {
                 let api = allow(Category::ModelRepository)?;
-                let asked = api.clone();
-                (api, on_disk(move || models::write(&asked)).await.flatten())
+                let api_clone = api.clone();
+                (api, on_disk(move || models::write(&api_clone)).await.flatten())
             }
             Route::Memory => {
                 let (api, page) = (allow(Category::SharedMemory)?, self.clone());
-                let asked = api.clone();
-                (api, aside(move || memory::write(&asked, page.0.sessions.get())).await.flatten())
+                let api_clone = api.clone();
+                (api, aside(move || memory::write(&api_clone, page.0.sessions.get())).await.flatten())
             }
             Route::Requests(after) => {
                 let api = allow(Category::Trace)?;
-                let asked = api.clone();
-                (api, aside(move || requests::write(&asked, after)).await.flatten())
+                let api_clone = api.clone();
+                (api, aside(move || requests::write(&api_clone, after)).await.flatten())
             }
             Route::Trace(token) => {
                 let api = allow(Category::Inference)?;

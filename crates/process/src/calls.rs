@@ -266,7 +266,7 @@ impl Calls {
             Some(Call::OutputMemory { number, name, bytes }) => self.output_memory(said.number(), number, name, bytes),
             Some(Call::Again) => self.again(said.number(), said.again()),
             Some(Call::Space(bytes)) => self.space(said.number(), bytes),
-            Some(Call::Infer(asked)) => self.infer(said.number(), asked),
+            Some(Call::Infer(call_read)) => self.infer(said.number(), call_read),
             Some(Call::Load { model, config, files }) => self.load(said.number(), model, config, files),
             Some(Call::Unload(model, dependents)) => self.unload(said.number(), model, dependents),
             Some(Call::Config(model, version)) => self.tell_config(said.number(), model, version),

@@ -46,7 +46,7 @@ enum Begun {
     /// The batch could not be sent, because the process has not read enough of the earlier packets.
     Unsent(Unsent),
     /// The process has it.
-    Asked(UnderWay),
+    Sent(UnderWay),
     /// The process has it, and a thread that may wait must do the rest.
     Left(UnderWay, Left),
     /// The process has not answered, for this reason.
@@ -140,7 +140,7 @@ impl ProcessInstance {
             Ok(true) => {
                 self.health.note_used();
                 self.overtime.iter().for_each(|overtime| overtime.begins(&child.os_process, &child.channel));
-                Begun::Asked(unsent.under_way)
+                Begun::Sent(unsent.under_way)
             }
             Ok(false) => Begun::Unsent(unsent),
             Err(silence) => Begun::Silent(unsent.under_way, silence),
@@ -171,7 +171,7 @@ impl ProcessInstance {
         });
         let (answer, said) = match said.and_then(answer_of) {
             Ok(answer) => answer,
-            Err(Silence::TimedOut) => return Begun::Asked(under_way),
+            Err(Silence::TimedOut) => return Begun::Sent(under_way),
             Err(silence) => return Begun::Silent(under_way, silence),
         };
         self.overtime.iter().for_each(|overtime| overtime.ends());
@@ -281,7 +281,7 @@ impl Instance for ProcessInstance {
             return true;
         }
         self.begun = match self.ask(jobs, meter) {
-            Begun::Asked(under_way) if !patience.is_zero() => self.hear(under_way, Some(patience), None),
+            Begun::Sent(under_way) if !patience.is_zero() => self.hear(under_way, Some(patience), None),
             begun => begun,
         };
         matches!(self.begun, Begun::Nothing)
@@ -289,14 +289,14 @@ impl Instance for ProcessInstance {
 
     fn awaited(&self) -> Option<Awaited> {
         match (&self.begun, &self.live) {
-            (Begun::Asked(_), Some(live)) => Some(Arc::clone(&live.child.channel) as Awaited),
+            (Begun::Sent(_), Some(live)) => Some(Arc::clone(&live.child.channel) as Awaited),
             _ => None,
         }
     }
 
     fn go_on(&mut self) -> bool {
         self.begun = match std::mem::replace(&mut self.begun, Begun::Nothing) {
-            Begun::Asked(under_way) => self.hear(under_way, Some(Duration::ZERO), None),
+            Begun::Sent(under_way) => self.hear(under_way, Some(Duration::ZERO), None),
             // A thread must wait for the process.
             begun => begun,
         };
@@ -310,7 +310,7 @@ impl Instance for ProcessInstance {
             self.begun = match std::mem::replace(&mut self.begun, Begun::Nothing) {
                 Begun::Nothing => return,
                 Begun::Unsent(unsent) => self.send_waiting(unsent),
-                Begun::Asked(under_way) => self.hear(under_way, None, None),
+                Begun::Sent(under_way) => self.hear(under_way, None, None),
                 Begun::Left(under_way, left) => self.hear(under_way, None, Some(left)),
                 Begun::Silent(under_way, silence) => self.end_process(under_way, silence),
                 Begun::NotReceived(jobs, _) if starts > 1 => {

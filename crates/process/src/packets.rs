@@ -20,18 +20,19 @@ mod side;
 mod tensors;
 
 pub use answer::{Answer, Execution, IsReady, Need, Ready, Response, Responses, Said, WrittenResponse};
-pub use answers_apart::{AskAgain, AskMemory, Released, SendResponse};
+pub use answers_apart::{MemoryCall, Released, RescheduleCall, SendResponse};
 pub use calls::{
-    Answered, Asked, Call, CallFailed, CallSaid, Done, MemoryFound, NextOutputMemory, Over, Release, Respond, Unknown,
+    Answered, Call, CallFailed, CallSaid, Done, InferCallRead, MemoryFound, NextOutputMemory, Over, Release, Respond,
+    Unknown,
 };
 pub use command::{
     Command, Complete, Execute, Forget, Greeting, Initialize, Model, NoMemoryFound, OutputSpace, Reap, Request,
     RequestRead,
 };
 pub use packed::BatchPacket;
-pub use questions::{AskConfig, AskInfer, AskLoad, AskSpace, AskUnload, Cancelling, ConfigTold, Taken};
+pub use questions::{Cancelling, ConfigAnswer, ConfigCall, InferCall, LoadCall, SpaceCall, Taken, UnloadCall};
 pub use reports::{MemoryReported, Responded};
-pub use side::{Cancelled, Gone, IsCancelled, LetGo, Log, Measured, MetricAsked, SideSaid, Unmeasured};
+pub use side::{Cancelled, Gone, IsCancelled, LetGo, Log, Measured, MetricQuestion, SideSaid, Unmeasured};
 pub use tensors::{List, OutputMemory, Segment, SegmentOffset, TensorAt};
 
 use serde_json::Value;

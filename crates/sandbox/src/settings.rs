@@ -87,7 +87,7 @@ fn parameter_of(key: &str) -> String {
 fn join(operator: &Wishes, author: Wishes, model: &str) -> Result<Option<Policy>, Status> {
     let ceiling = operator.choice.unwrap_or_default();
     let choice = match (ceiling, author.choice) {
-        (Choice::Off, asked) => asked.unwrap_or_default(),
+        (Choice::Off, requested) => requested.unwrap_or_default(),
         (ceiling, None | Some(Choice::BestEffort)) => ceiling,
         (_, Some(Choice::On)) => Choice::On,
         (ceiling, Some(Choice::Off)) => return Err(loosens(model, SETTING, "off", ceiling.word())),
@@ -137,8 +137,10 @@ fn least(
     bounded: bool,
 ) -> Result<Option<u64>, Status> {
     match (author, operator) {
-        (Some(asked), Some(allowed)) if bounded && asked > allowed => Err(loosens(model, key, asked, allowed)),
-        (asked, allowed) => Ok(asked.or(allowed)),
+        (Some(requested), Some(allowed)) if bounded && requested > allowed => {
+            Err(loosens(model, key, requested, allowed))
+        }
+        (requested, allowed) => Ok(requested.or(allowed)),
     }
 }
 
@@ -167,10 +169,10 @@ fn joined(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(":")
 }
 
-fn loosens(model: &str, key: &str, asked: impl Display, allowed: impl Display) -> Status {
+fn loosens(model: &str, key: &str, requested: impl Display, allowed: impl Display) -> Status {
     let parameter = parameter_of(key);
     Status::invalid(format!(
-        "parameter {parameter} of model '{model}' is '{asked}', and the operator's {key} is '{allowed}': a model may tighten its sandbox, never \
+        "parameter {parameter} of model '{model}' is '{requested}', and the operator's {key} is '{allowed}': a model may tighten its sandbox, never \
          loosen it"
     ))
 }
@@ -276,13 +278,13 @@ mod tests {
 
     #[test]
     fn a_model_tightens() {
-        let asked = Policy { memory_bytes: Some(4), processes: Processes::AtMost(2), ..Policy::default() };
+        let requested = Policy { memory_bytes: Some(4), processes: Processes::AtMost(2), ..Policy::default() };
         check(
             "sandbox=on sandbox-memory=5 sandbox-processes=3",
             "SANDBOX_MEMORY=4 SANDBOX_PROCESSES=2",
-            Some(asked.clone()),
+            Some(requested.clone()),
         );
-        check("sandbox=on sandbox-processes=any", "SANDBOX_MEMORY=4 SANDBOX_PROCESSES=2", Some(asked));
+        check("sandbox=on sandbox-processes=any", "SANDBOX_MEMORY=4 SANDBOX_PROCESSES=2", Some(requested));
         check("sandbox=on sandbox-network=on", "SANDBOX_NETWORK=off", Some(Policy::default()));
         let together = Policy { group_memory_bytes: Some(4), ..Policy::default() };
         check("sandbox=on sandbox-group-memory=4", "", Some(together));

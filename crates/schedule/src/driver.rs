@@ -146,18 +146,18 @@ impl<J> Driver<J> {
     /// The next question to the strategy. It must be answered before there is another one.
     pub fn next_question(&mut self) -> Option<Question<&J>> {
         let questions = self.questions.as_mut()?;
-        let asked = match questions.next()? {
+        let question = match questions.next()? {
             Question::Begins(ticket) => self.waiting.get(&ticket).map(Question::Begins),
             Question::MayJoin(ticket) => self.waiting.get(&ticket).map(Question::MayJoin),
             Question::Ends => Some(Question::Ends),
         };
-        if asked.is_some() {
+        if question.is_some() {
             questions.take()
         } else {
             questions.forget();
             None
         };
-        asked
+        question
     }
 
     /// Whether [`Driver::next_question`] may have a question.
@@ -221,7 +221,7 @@ impl<J> Driver<J> {
     fn tell(&mut self, event: Event, now_us: u64) {
         let Driver { scheduler, waiting, actions, rule, questions, .. } = self;
         actions.wake_at_us = None;
-        let mut joins = Asked { rule: rule.as_deref_mut(), questions: questions.as_mut(), waiting };
+        let mut joins = JoinsByTicket { rule: rule.as_deref_mut(), questions: questions.as_mut(), waiting };
         scheduler.handle(event, &mut Context { now_us, actions, joins: &mut joins });
         self.wake_at_us = self.actions.wake_at_us;
         let mut decided = std::mem::take(&mut self.actions.list);
@@ -255,13 +255,13 @@ impl<J> Driver<J> {
 }
 
 /// The rule and the strategy, asked by tickets.
-struct Asked<'a, J> {
+struct JoinsByTicket<'a, J> {
     rule: Option<&'a mut (dyn JoinRule<J> + Send + 'static)>,
     questions: Option<&'a mut Questions>,
     waiting: &'a HashMap<Ticket, J>,
 }
 
-impl<J> Joins for Asked<'_, J> {
+impl<J> Joins for JoinsByTicket<'_, J> {
     fn begins(&mut self, first: Ticket) -> bool {
         if self.questions.as_mut().is_some_and(|questions| questions.answer(Question::Begins(first)).is_none()) {
             return false;

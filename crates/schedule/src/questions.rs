@@ -14,7 +14,7 @@ use crate::joining::Question;
 pub(crate) struct Questions {
     next: Option<Question<Ticket>>,
     /// The question that is being asked.
-    asked: Option<Question<Ticket>>,
+    open: Option<Question<Ticket>>,
     /// The last question that was answered, with its answer, until that is taken.
     answer: Option<(Question<Ticket>, bool)>,
     /// Whether the strategy has begun a batch, or is beginning one.
@@ -28,7 +28,7 @@ impl Questions {
         if let Some((_, says)) = self.answer.take_if(|(answered, _)| *answered == question) {
             return Some(says);
         }
-        if self.asked != Some(question) {
+        if self.open != Some(question) {
             self.next = Some(question);
         }
         None
@@ -41,7 +41,7 @@ impl Questions {
 
     /// The question to ask, unless another one is being asked.
     pub fn next(&self) -> Option<Question<Ticket>> {
-        self.next.filter(|_| self.asked.is_none())
+        self.next.filter(|_| self.open.is_none())
     }
 
     /// Takes [`Questions::next`], which is being asked from now on.
@@ -51,8 +51,8 @@ impl Questions {
         // Earlier answers are about a batch that the strategy has given up by now.
         self.answer = None;
         self.is_open = question != Question::Ends;
-        self.asked = Some(question);
-        self.asked
+        self.open = Some(question);
+        self.open
     }
 
     /// Forgets [`Questions::next`], because its job has gone.
@@ -62,8 +62,8 @@ impl Questions {
 
     /// The question was answered. Returns whether the scheduler must be called.
     pub fn answered(&mut self, says: bool) -> bool {
-        self.answer = self.asked.take().map(|asked| (asked, says));
-        self.answer.is_some_and(|(asked, _)| asked != Question::Ends)
+        self.answer = self.open.take().map(|question| (question, says));
+        self.answer.is_some_and(|(question, _)| question != Question::Ends)
     }
 }
 

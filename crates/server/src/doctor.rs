@@ -50,8 +50,8 @@ Looks from where it runs: run it on the host or beside the server, as the server
 
 /// `nerite doctor`; `words` are those after the word `doctor`.
 pub fn main(words: &[String]) -> ExitCode {
-    let asked = match read(words) {
-        Ok(Some(asked)) => asked,
+    let command_line = match read(words) {
+        Ok(Some(command_line)) => command_line,
         Ok(None) => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -62,13 +62,13 @@ pub fn main(words: &[String]) -> ExitCode {
         }
     };
     let mut sections = Vec::new();
-    if asked.topic != Some(Topic::Python) {
-        sections.push(memory_section(&asked));
+    if command_line.topic != Some(Topic::Python) {
+        sections.push(memory_section(&command_line));
     }
-    if asked.topic != Some(Topic::Memory) {
-        sections.push(python_section(&asked));
+    if command_line.topic != Some(Topic::Memory) {
+        sections.push(python_section(&command_line));
     }
-    print!("{}", if asked.json { verdict::json(&sections) } else { verdict::text(&sections) });
+    print!("{}", if command_line.json { verdict::json(&sections) } else { verdict::text(&sections) });
     if verdict::failed(&sections) > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
@@ -77,7 +77,7 @@ const PYTHON_MAX: Duration = Duration::from_secs(30);
 
 /// What the operator asks.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Asked {
+struct CommandLine {
     /// `None` for all.
     topic: Option<Topic>,
     wanted: Wanted,
@@ -92,14 +92,15 @@ enum Topic {
     Python,
 }
 
-fn memory_section(asked: &Asked) -> Section {
-    let facts = gather::facts(&asked.wanted);
+fn memory_section(command_line: &CommandLine) -> Section {
+    let facts = gather::facts(&command_line.wanted);
     Section { topic: "shm", about: about(&facts), verdicts: judge(&facts) }
 }
 
-fn python_section(asked: &Asked) -> Section {
-    let found = find_python(asked.interpreter.as_deref(), asked.environment.as_deref(), PYTHON_MAX);
-    let verdicts = vec![python::judge(found, asked.topic.is_some()), python::judge_sandbox(nerite_sandbox::probe())];
+fn python_section(command_line: &CommandLine) -> Section {
+    let found = find_python(command_line.interpreter.as_deref(), command_line.environment.as_deref(), PYTHON_MAX);
+    let verdicts =
+        vec![python::judge(found, command_line.topic.is_some()), python::judge_sandbox(nerite_sandbox::probe())];
     Section { topic: "python", about: "Python models, for a server that is started from here:".into(), verdicts }
 }
 
@@ -119,8 +120,8 @@ fn about(facts: &Facts) -> String {
     }
 }
 
-fn read(words: &[String]) -> Result<Option<Asked>, String> {
-    let (mut asked, mut words) = (Asked::default(), words.iter());
+fn read(words: &[String]) -> Result<Option<CommandLine>, String> {
+    let (mut command_line, mut words) = (CommandLine::default(), words.iter());
     while let Some(word) = words.next() {
         let (flag, inline) = match word.split_once('=') {
             Some((flag, value)) if flag.starts_with("--") => (flag, Some(value.to_owned())),
@@ -133,24 +134,24 @@ fn read(words: &[String]) -> Result<Option<Asked>, String> {
         };
         match flag {
             "-h" | "--help" => return Ok(None),
-            "--client-pid" => asked.wanted.client_pid = Some(number(value()?)?),
-            "--server-pid" => asked.wanted.server_pid = Some(number(value()?)?),
+            "--client-pid" => command_line.wanted.client_pid = Some(number(value()?)?),
+            "--server-pid" => command_line.wanted.server_pid = Some(number(value()?)?),
             "--server-uid" => {
                 let text = value()?;
                 let uid = text.parse().map_err(|_| format!("'{text}' is no user's number"))?;
-                asked.wanted.server_uid = Some(uid);
+                command_line.wanted.server_uid = Some(uid);
             }
-            "--session-socket" => asked.wanted.socket = Some(PathBuf::from(value()?)),
-            "--interpreter" => asked.interpreter = Some(PathBuf::from(value()?)),
-            "--environment" => asked.environment = Some(value()?),
-            "--json" if inline.is_none() => asked.json = true,
-            "shm" => asked.topic = Some(Topic::Memory),
-            "python" => asked.topic = Some(Topic::Python),
+            "--session-socket" => command_line.wanted.socket = Some(PathBuf::from(value()?)),
+            "--interpreter" => command_line.interpreter = Some(PathBuf::from(value()?)),
+            "--environment" => command_line.environment = Some(value()?),
+            "--json" if inline.is_none() => command_line.json = true,
+            "shm" => command_line.topic = Some(Topic::Memory),
+            "python" => command_line.topic = Some(Topic::Python),
             _ if flag.starts_with('-') => return Err(format!("there is no option '{word}'")),
             _ => return Err(format!("there is no topic '{word}'; shm and python are two")),
         }
     }
-    Ok(Some(asked))
+    Ok(Some(command_line))
 }
 
 #[cfg(test)]
@@ -158,7 +159,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(line: &[&str], expect: Result<Asked, &str>) {
+    fn check(line: &[&str], expect: Result<CommandLine, &str>) {
         let words: Vec<String> = line.iter().map(|&word| word.to_owned()).collect();
         let found = read(&words).map(|read| read.expect("no help was asked for"));
         assert_eq!(found, expect.map_err(str::to_owned), "{line:?}");
@@ -170,18 +171,18 @@ mod tests {
 
     #[test]
     fn the_command_line_is_read_or_refused() {
-        let none = Asked::default;
+        let none = CommandLine::default;
         check(&[], Ok(none()));
         let wanted = processes(Some(7), None);
         check(
             &["shm", "--client-pid", "7", "--json"],
-            Ok(Asked { topic: Some(Topic::Memory), wanted, json: true, ..none() }),
+            Ok(CommandLine { topic: Some(Topic::Memory), wanted, json: true, ..none() }),
         );
         let wanted = processes(Some(7), Some(8));
-        check(&["--client-pid=7", "--server-pid=8"], Ok(Asked { wanted, ..none() }));
+        check(&["--client-pid=7", "--server-pid=8"], Ok(CommandLine { wanted, ..none() }));
         check(
             &["python", "--interpreter=/p", "--environment", "/e"],
-            Ok(Asked {
+            Ok(CommandLine {
                 topic: Some(Topic::Python),
                 interpreter: Some("/p".into()),
                 environment: Some("/e".into()),
@@ -191,7 +192,7 @@ mod tests {
         check(&["shm", "--client-pid", "me"], Err("'me' is no process's number"));
         check(&["--client-pid", "0"], Err("'0' is no process's number"));
         let wanted = Wanted { server_uid: Some(9), ..Wanted::default() };
-        check(&["--server-uid=9"], Ok(Asked { wanted, ..none() }));
+        check(&["--server-uid=9"], Ok(CommandLine { wanted, ..none() }));
         check(&["--server-uid", "me"], Err("'me' is no user's number"));
         check(&["--client-pid"], Err("--client-pid wants a value"));
         check(&["gpu"], Err("there is no topic 'gpu'; shm and python are two"));

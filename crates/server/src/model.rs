@@ -36,7 +36,7 @@ const BATCH_MAX: u32 = 65_536;
 
 /// What was asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Asked {
+struct CommandLine {
     directory: PathBuf,
     inputs: Vec<(String, String)>,
     batch: u32,
@@ -49,8 +49,8 @@ struct Asked {
 
 /// `nerite model`; `words` are those after that word.
 pub fn main(words: &[String]) -> ExitCode {
-    let asked = match read(words) {
-        Ok(Some(asked)) => asked,
+    let command_line = match read(words) {
+        Ok(Some(command_line)) => command_line,
         Ok(None) => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -60,15 +60,15 @@ pub fn main(words: &[String]) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    run(&asked).unwrap_or_else(|reason| {
+    run(&command_line).unwrap_or_else(|reason| {
         eprintln!("nerite model run: {}", plain(&reason));
         ExitCode::from(2)
     })
 }
 
 /// The arguments; `None` if they ask for help.
-fn read(words: &[String]) -> Result<Option<Asked>, String> {
-    let mut asked = Asked { batch: 1, runs: 1, ..Asked::default() };
+fn read(words: &[String]) -> Result<Option<CommandLine>, String> {
+    let mut command_line = CommandLine { batch: 1, runs: 1, ..CommandLine::default() };
     let mut words = words.iter().map(String::as_str);
     match words.next() {
         Some("run") => {}
@@ -84,22 +84,22 @@ fn read(words: &[String]) -> Result<Option<Asked>, String> {
         let mut value = || joined.or_else(|| words.next()).ok_or_else(|| format!("{name} wants a value"));
         match name {
             "-h" | "--help" => return Ok(None),
-            "--input" => asked.inputs.push(input(value()?)?),
-            "--batch" => asked.batch = number(name, value()?, BATCH_MAX)?,
-            "--runs" => asked.runs = number(name, value()?, RUNS_MAX)?,
-            "--pdb" => asked.pdb = true,
-            "--profile" => asked.profile = true,
-            "--version" => asked.version = Some(i64::from(number(name, value()?, i32::MAX as u32)?)),
-            "--python" => asked.python = Some(value()?.into()),
+            "--input" => command_line.inputs.push(input(value()?)?),
+            "--batch" => command_line.batch = number(name, value()?, BATCH_MAX)?,
+            "--runs" => command_line.runs = number(name, value()?, RUNS_MAX)?,
+            "--pdb" => command_line.pdb = true,
+            "--profile" => command_line.profile = true,
+            "--version" => command_line.version = Some(i64::from(number(name, value()?, i32::MAX as u32)?)),
+            "--python" => command_line.python = Some(value()?.into()),
             _ if !word.starts_with('-') && directory.is_none() => directory = Some(PathBuf::from(word)),
             _ => return Err(format!("'{word}' is no option, or one directory too many")),
         }
     }
-    if asked.pdb && asked.profile {
+    if command_line.pdb && command_line.profile {
         return Err("--pdb and --profile exclude each other: a profile would count the time in the debugger".to_owned());
     }
-    asked.directory = directory.ok_or("which model? name its directory: nerite model run DIR")?;
-    Ok(Some(asked))
+    command_line.directory = directory.ok_or("which model? name its directory: nerite model run DIR")?;
+    Ok(Some(command_line))
 }
 
 fn input(text: &str) -> Result<(String, String), String> {
@@ -112,9 +112,9 @@ fn number(name: &str, text: &str, most: u32) -> Result<u32, String> {
     found.ok_or_else(|| format!("{name} {text}: it wants a number from 1 to {most}"))
 }
 
-fn run(asked: &Asked) -> Result<ExitCode, String> {
-    let source = source(&asked.directory)?;
-    let version = version(&source, asked.version)?;
+fn run(command_line: &CommandLine) -> Result<ExitCode, String> {
+    let source = source(&command_line.directory)?;
+    let version = version(&source, command_line.version)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start a runtime: {error}"))?;
     // Ctrl-C also reaches the model's process, which is in the foreground too. This program ignores it, waits for the end of that process, and
@@ -125,12 +125,12 @@ fn run(asked: &Asked) -> Result<ExitCode, String> {
         version,
         model_dir: source.directory.path(),
         config: &source.config,
-        interpreter: asked.python.as_deref(),
-        inputs: &asked.inputs,
-        batch: asked.batch,
-        runs: asked.runs,
-        pdb: asked.pdb,
-        profile: asked.profile,
+        interpreter: command_line.python.as_deref(),
+        inputs: &command_line.inputs,
+        batch: command_line.batch,
+        runs: command_line.runs,
+        pdb: command_line.pdb,
+        profile: command_line.profile,
     })
     .map_err(|error| error.to_string())?;
     match status.code().map(u8::try_from) {
@@ -157,10 +157,10 @@ fn source(directory: &Path) -> Result<ModelSource, String> {
 }
 
 /// The version to run.
-fn version(source: &ModelSource, asked: Option<i64>) -> Result<i64, String> {
+fn version(source: &ModelSource, command_line: Option<i64>) -> Result<i64, String> {
     let listed: Vec<_> = source.versions.iter().map(i64::to_string).collect();
     let listed = listed.join(", ");
-    match asked {
+    match command_line {
         Some(version) if source.versions.contains(&version) => Ok(version),
         Some(version) => Err(format!("model '{}' has no version {version} to serve; it has {listed}", source.model)),
         None => source.versions.last().copied().ok_or_else(|| {
@@ -174,18 +174,18 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(line: &str, expect: Result<Option<Asked>, &str>) {
+    fn check(line: &str, expect: Result<Option<CommandLine>, &str>) {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         assert_eq!(read(&words), expect.map_err(str::to_owned), "{line}");
     }
 
     #[test]
     fn the_command_line_names_a_directory_and_how_to_run_it() {
-        let asked = Asked { directory: "m".into(), batch: 1, runs: 1, ..Asked::default() };
-        check("run m", Ok(Some(Asked { directory: "m".into(), ..asked })));
+        let command_line = CommandLine { directory: "m".into(), batch: 1, runs: 1, ..CommandLine::default() };
+        check("run m", Ok(Some(CommandLine { directory: "m".into(), ..command_line })));
         check(
             "run --input=A=[1] --input B=\"x=y\" --runs 5 --batch=3 m --profile --version 2 --python=/p",
-            Ok(Some(Asked {
+            Ok(Some(CommandLine {
                 directory: "m".into(),
                 inputs: vec![("A".into(), "[1]".into()), ("B".into(), "\"x=y\"".into())],
                 batch: 3,

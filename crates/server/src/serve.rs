@@ -184,8 +184,8 @@ fn missing_directory(file: &str) -> Option<String> {
 
 /// Threads of the front ends. By default half of the cores. On a small machine a second thread costs more in wake-ups than it gains (on two cores, a
 /// request of 64 bytes takes 18 µs with one thread and 24 to 70 µs with two). On a large machine the models need the other half.
-fn front_threads(asked: Option<usize>, cores: usize) -> usize {
-    asked.unwrap_or(FRONT_THREADS_MAX.min(cores / 2)).clamp(1, cores)
+fn front_threads(requested: Option<usize>, cores: usize) -> usize {
+    requested.unwrap_or(FRONT_THREADS_MAX.min(cores / 2)).clamp(1, cores)
 }
 
 fn make_api(
@@ -283,8 +283,8 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(asked: Option<usize>, cores: usize, threads: usize) {
-        assert_eq!(front_threads(asked, cores), threads, "{asked:?} of {cores} cores");
+    fn check(requested: Option<usize>, cores: usize, threads: usize) {
+        assert_eq!(front_threads(requested, cores), threads, "{requested:?} of {cores} cores");
     }
 
     #[test]

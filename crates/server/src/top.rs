@@ -61,8 +61,8 @@ struct CommandLine {
 
 /// `nerite top`; `words` are those after the word `top`.
 pub fn main(words: &[String]) -> ExitCode {
-    let asked = match read(words, std::env::var("NERITE_METRICS_PORT").ok()) {
-        Ok(Some(asked)) => asked,
+    let command_line = match read(words, std::env::var("NERITE_METRICS_PORT").ok()) {
+        Ok(Some(command_line)) => command_line,
         Ok(None) => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -72,7 +72,7 @@ pub fn main(words: &[String]) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match run(&asked) {
+    match run(&command_line) {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
             eprintln!("nerite top: {}", plain(&reason));
@@ -85,22 +85,22 @@ fn read(words: &[String], port: Option<String>) -> Result<Option<CommandLine>, S
     let port = port.filter(|port| !port.is_empty() && !is_address_of_service(port));
     let url = format!("http://127.0.0.1:{}", port.as_deref().unwrap_or("8002"));
     let certificates = Certificates::default();
-    let mut asked = CommandLine { url, interval: Duration::from_secs(1), once: false, certificates };
+    let mut command_line = CommandLine { url, interval: Duration::from_secs(1), once: false, certificates };
     let mut words = words.iter().map(String::as_str);
     while let Some(word) = words.next() {
         let (name, joined) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
         let mut value = || joined.or_else(|| words.next()).ok_or_else(|| format!("{name} wants a value"));
         match name {
             "-h" | "--help" => return Ok(None),
-            "--once" => asked.once = true,
-            "--url" => value()?.clone_into(&mut asked.url),
-            "--interval" => asked.interval = interval(value()?)?,
-            url if !url.starts_with('-') && joined.is_none() => url.clone_into(&mut asked.url),
-            option if asked.certificates.take(option, &mut value)? => {}
+            "--once" => command_line.once = true,
+            "--url" => value()?.clone_into(&mut command_line.url),
+            "--interval" => command_line.interval = interval(value()?)?,
+            url if !url.starts_with('-') && joined.is_none() => url.clone_into(&mut command_line.url),
+            option if command_line.certificates.take(option, &mut value)? => {}
             _ => return Err(format!("'{word}' is no option")),
         }
     }
-    Ok(Some(asked))
+    Ok(Some(command_line))
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
@@ -111,19 +111,19 @@ fn interval(text: &str) -> Result<Duration, String> {
     })
 }
 
-fn run(asked: &CommandLine) -> Result<(), String> {
+fn run(command_line: &CommandLine) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start a runtime: {error}"))?;
-    let client = asked.certificates.client(&asked.url)?;
-    if asked.once {
+    let client = command_line.certificates.client(&command_line.url)?;
+    if command_line.once {
         let before = look(&runtime, &client)?;
         // In the runtime, whose clock it needs.
-        runtime.block_on(async { tokio::time::sleep(asked.interval).await });
+        runtime.block_on(async { tokio::time::sleep(command_line.interval).await });
         let now = look(&runtime, &client)?;
-        print!("{}", frame(&asked.url, Some(&before), &now, PRINTED).join("\n") + "\n");
+        print!("{}", frame(&command_line.url, Some(&before), &now, PRINTED).join("\n") + "\n");
         return Ok(());
     }
-    watch(asked, &runtime, &client)
+    watch(command_line, &runtime, &client)
 }
 
 fn look(runtime: &Runtime, client: &http::Client) -> Result<Sample, String> {
@@ -132,19 +132,21 @@ fn look(runtime: &Runtime, client: &http::Client) -> Result<Sample, String> {
 }
 
 /// Draws until somebody presses `q`. If the server ends, this waits until it is back.
-fn watch(asked: &CommandLine, runtime: &Runtime, client: &http::Client) -> Result<(), String> {
+fn watch(command_line: &CommandLine, runtime: &Runtime, client: &http::Client) -> Result<(), String> {
     // Whoever mistook the address learns it before the screen changes.
     let mut before = look(runtime, client)?;
     let mut terminal = Terminal::enter()?;
     let mut now: Option<Result<Sample, String>> = None;
     loop {
         let lines = match &now {
-            None => frame(&asked.url, None, &before, Terminal::size()),
-            Some(Ok(sample)) => frame(&asked.url, Some(&before), sample, Terminal::size()),
-            Some(Err(reason)) => vec![format!("nerite top  {}", plain(&asked.url)), String::new(), plain(reason)],
+            None => frame(&command_line.url, None, &before, Terminal::size()),
+            Some(Ok(sample)) => frame(&command_line.url, Some(&before), sample, Terminal::size()),
+            Some(Err(reason)) => {
+                vec![format!("nerite top  {}", plain(&command_line.url)), String::new(), plain(reason)]
+            }
         };
         Terminal::draw(&lines)?;
-        let next_look = Instant::now() + asked.interval;
+        let next_look = Instant::now() + command_line.interval;
         if terminal.wait_for_quit(next_look) {
             return Ok(());
         }
@@ -161,9 +163,11 @@ mod tests {
     #[track_caller]
     fn check(line: &str, expect: Result<Option<(&str, u64, bool)>, &str>) {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        let found = read(&words, None)
-            .map(|asked| asked.map(|asked| (asked.url, asked.interval.as_millis() as u64, asked.once)));
-        let expect = expect.map(|asked| asked.map(|(url, ms, once)| (url.to_owned(), ms, once)));
+        let found = read(&words, None).map(|command_line| {
+            command_line
+                .map(|command_line| (command_line.url, command_line.interval.as_millis() as u64, command_line.once))
+        });
+        let expect = expect.map(|command_line| command_line.map(|(url, ms, once)| (url.to_owned(), ms, once)));
         assert_eq!(found.as_ref().map_err(String::as_str), expect.as_ref().map_err(|text| *text), "{line}");
     }
 
@@ -180,7 +184,7 @@ mod tests {
         check("https://h:1 --cacert /ca.pem --cert=/c --key /k", Ok(Some(("https://h:1", 1000, false))));
         check("--cacert", Err("--cacert wants a value"));
         assert_eq!(
-            read(&[], Some("9".into())).map(|asked| asked.map(|asked| asked.url)),
+            read(&[], Some("9".into())).map(|command_line| command_line.map(|command_line| command_line.url)),
             Ok(Some("http://127.0.0.1:9".into()))
         );
     }

@@ -37,15 +37,15 @@ const REGION: &str = "region";
 const STACK_CALLS: usize = 14;
 
 /// What a request asks of: its name, inputs and outputs, each of 16 numbers of INT32.
-type Asked<'m> = (&'m str, &'m [&'m str], &'m [&'m str]);
-const IDENTITY: Asked<'_> = ("echo", &["IN"], &["OUT"]);
+type Case<'m> = (&'m str, &'m [&'m str], &'m [&'m str]);
+const IDENTITY: Case<'_> = ("echo", &["IN"], &["OUT"]);
 /// As `IDENTITY`, with names that do not lie in place: a request reads three of them, and nothing below copies one.
-const LONG: Asked<'_> = (
+const LONG: Case<'_> = (
     "a_model_whose_name_is_long_for_a_name",
     &["an_input_whose_name_is_long_for_a_name"],
     &["an_output_whose_name_is_long_for_a_name"],
 );
-const ONNX: Asked<'_> = ("onnx", &["INPUT0", "INPUT1"], &["OUTPUT0", "OUTPUT1"]);
+const ONNX: Case<'_> = ("onnx", &["INPUT0", "INPUT1"], &["OUTPUT0", "OUTPUT1"]);
 
 /// Whose locks no request takes: the clock does, or a machine that is slow. They are the turns of heavy users, and the monitor of front threads with
 /// the names and the lines of its log.
@@ -149,12 +149,12 @@ fn locks() -> BTreeMap<String, u64> {
 }
 
 #[track_caller]
-fn check(protocol: &str, asked: Asked<'_>, found: Cost, allocations_max: f64, locks_max: f64) {
+fn check(protocol: &str, case: Case<'_>, found: Cost, allocations_max: f64, locks_max: f64) {
     let (allocations, (locks, others), on_workers) =
         (found.allocations, found.locks_of_requests_and_others(), found.on_workers());
     println!(
         "{protocol:8} {:.8} {allocations:5.1} allocations, at most {allocations_max}; {locks:5.1} locks, at most {locks_max}",
-        asked.0
+        case.0
     );
     for (line, times) in &found.locks {
         println!("    {times:5.2} {line}");
@@ -164,18 +164,18 @@ fn check(protocol: &str, asked: Asked<'_>, found: Cost, allocations_max: f64, lo
     assert!(
         allocations - 2.0 * on_workers <= allocations_max,
         "{protocol}, {}: {allocations} allocations per request, {on_workers} of the requests ran on workers",
-        asked.0
+        case.0
     );
-    assert!(locks <= locks_max, "{protocol}, {}: {locks} locks per request", asked.0);
+    assert!(locks <= locks_max, "{protocol}, {}: {locks} locks per request", case.0);
     assert!(
         others < NOT_OF_REQUESTS_BELOW,
         "{protocol}, {}: {others} locks per request where requests should take none",
-        asked.0
+        case.0
     );
 }
 
 /// A request whose tensors all lie in shared memory.
-fn request((model, inputs, outputs): Asked<'_>) -> Request {
+fn request((model, inputs, outputs): Case<'_>) -> Request {
     const BYTES: usize = 64;
     let shape: &[i64] = if inputs.len() == 1 { &[16] } else { &[1, 16] };
     let window = |at| RegionRef { name: REGION.into(), offset: (at * BYTES) as u64, byte_size: BYTES as u64 };
@@ -213,13 +213,13 @@ fn a_request_through_shared_memory_costs_few_allocations_and_locks() {
         // embedded engine, which are the engine's own. A prepared call of one input and one output allocates nothing.
         let most =
             [(IDENTITY, [9.0, 12.5, 6.0, 0.5]), (LONG, [12.0, 15.5, 9.0, 0.5]), (ONNX, [22.0, 26.0, 20.0, 15.0])];
-        for (asked, allocations) in most {
-            let request = request(asked);
-            check("http", asked, count(|| http.infer(&request)).await, allocations[0], locks[0]);
-            check("grpc", asked, count(|| grpc.infer(&request)).await, allocations[1], locks[1]);
-            check("session", asked, count(|| session.infer(&request)).await, allocations[2], locks[2]);
+        for (case, allocations) in most {
+            let request = request(case);
+            check("http", case, count(|| http.infer(&request)).await, allocations[0], locks[0]);
+            check("grpc", case, count(|| grpc.infer(&request)).await, allocations[1], locks[1]);
+            check("session", case, count(|| session.infer(&request)).await, allocations[2], locks[2]);
             let prepared = session.prepare(&request).await.unwrap();
-            check("prepared", asked, count(|| prepared.call()).await, allocations[3], locks[3]);
+            check("prepared", case, count(|| prepared.call()).await, allocations[3], locks[3]);
         }
     });
 }

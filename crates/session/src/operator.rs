@@ -49,7 +49,7 @@ impl Session {
             }
         };
         let answer = match call {
-            Call::InspectRegions(asked) => Answer::InspectedRegions(regions(&operator, sessions, asked)),
+            Call::InspectRegions(request) => Answer::InspectedRegions(regions(&operator, sessions, request)),
             Call::InspectPools(_) => Answer::InspectedPools(operator.pools().into()),
             Call::InspectSessions(_) => Answer::InspectedSessions(list_sessions(&operator, &self.entry)),
             Call::InspectLeases(of) => {
@@ -78,9 +78,9 @@ impl Session {
                 self.log_change(&format!("unregistered all {} common regions", dropped.count));
                 Answer::Dropped(dropped.into())
             }
-            Call::EndSession(asked) => {
-                let dropped = end(&self.entry, asked.session)?;
-                self.log_change(&format!("ended session {}", asked.session));
+            Call::EndSession(request) => {
+                let dropped = end(&self.entry, request.session)?;
+                self.log_change(&format!("ended session {}", request.session));
                 Answer::Dropped(dropped.into())
             }
             _ => return Err(Status::unsupported("the server does not know this call")),
@@ -99,10 +99,10 @@ fn no_session(number: u64) -> Status {
 }
 
 /// All sessions except the one that asks.
-fn list_sessions(operator: &Operator, asker: &SessionEntry) -> v1::InspectedSessions {
+fn list_sessions(operator: &Operator, caller: &SessionEntry) -> v1::InspectedSessions {
     let mut sessions = Vec::new();
-    asker.sessions().each_from(0, |number, member, parts| {
-        if number != asker.number() {
+    caller.sessions().each_from(0, |number, member, parts| {
+        if number != caller.number() {
             let mut view = operator.session(&parts.scope, member.view(number));
             view.inferences = parts.in_flight.count() as u64;
             sessions.push(view.into());
@@ -113,11 +113,11 @@ fn list_sessions(operator: &Operator, asker: &SessionEntry) -> v1::InspectedSess
 }
 
 /// Ends a session as if its client had closed it. The client gets the reason.
-fn end(asker: &SessionEntry, number: u64) -> Result<Dropped, Status> {
-    if number == asker.number() {
+fn end(caller: &SessionEntry, number: u64) -> Result<Dropped, Status> {
+    if number == caller.number() {
         return Err(Status::invalid(format!("session {number} is this one")));
     }
-    let ended = asker.sessions().one(number, |parts| {
+    let ended = caller.sessions().one(number, |parts| {
         let in_use = u64::from(parts.in_flight.count() > 0);
         parts.outbox.end(failure_packet(&Status::unavailable(Closed::Ended.to_string())));
         Dropped { count: 1, in_use }
@@ -126,8 +126,8 @@ fn end(asker: &SessionEntry, number: u64) -> Result<Dropped, Status> {
 }
 
 /// One page of all regions, or the regions with one name.
-fn regions(operator: &Operator, sessions: &SessionTable, asked: v1::InspectRegions) -> v1::InspectedRegions {
-    let v1::InspectRegions { after: cursor, name } = asked;
+fn regions(operator: &Operator, sessions: &SessionTable, request: v1::InspectRegions) -> v1::InspectedRegions {
+    let v1::InspectRegions { after: cursor, name } = request;
     let mut page = Page::default();
     let mut fill = |session: u64, scope: Option<&Scope>| {
         let after = cursor.as_ref().filter(|cursor| cursor.session == session).map(|cursor| cursor.name.as_str());

@@ -311,10 +311,12 @@ impl Session {
 }
 
 /// How long a connection may take to send Hello. One of the operator's reserved places is held only for a short time.
-fn hello_limit(asked: Option<Duration>, in_reserve: bool) -> Option<Duration> {
-    match (asked, in_reserve) {
-        (asked, false) => asked,
-        (asked, true) => Some(asked.map_or(RESERVE_HELLO_WITHIN, |asked| asked.min(RESERVE_HELLO_WITHIN))),
+fn hello_limit(requested: Option<Duration>, in_reserve: bool) -> Option<Duration> {
+    match (requested, in_reserve) {
+        (requested, false) => requested,
+        (requested, true) => {
+            Some(requested.map_or(RESERVE_HELLO_WITHIN, |requested| requested.min(RESERVE_HELLO_WITHIN)))
+        }
     }
 }
 
@@ -342,7 +344,7 @@ mod tests {
     fn a_place_of_the_reserve_is_held_for_a_second_at_most() {
         let (short, long) = (Duration::from_millis(300), Duration::from_secs(90));
         assert_eq!([hello_limit(Some(long), false), hello_limit(None, false)], [Some(long), None]);
-        let reserved = [Some(long), None, Some(short)].map(|asked| hello_limit(asked, true));
+        let reserved = [Some(long), None, Some(short)].map(|requested| hello_limit(requested, true));
         assert_eq!(reserved, [Some(RESERVE_HELLO_WITHIN), Some(RESERVE_HELLO_WITHIN), Some(short)]);
     }
 }

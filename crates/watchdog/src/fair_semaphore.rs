@@ -32,7 +32,7 @@ pub struct FairSemaphore(Arc<Mutex<Permits<Waker>>>);
 #[derive(Debug)]
 pub struct FairPermit {
     semaphore: FairSemaphore,
-    asker: Asker,
+    waiter: Waiter,
     since_ns: u64,
 }
 
@@ -40,13 +40,13 @@ pub struct FairPermit {
 #[derive(Debug)]
 pub struct Acquire {
     semaphore: FairSemaphore,
-    asker: Asker,
+    waiter: Waiter,
     state: State,
 }
 
 /// Whose work it is. The flow keeps the peer's number: as long as its work runs, a client that connects again is the same peer.
 #[derive(Clone, Debug)]
-struct Asker(Option<Flow>);
+struct Waiter(Option<Flow>);
 
 #[derive(Debug)]
 enum State {
@@ -64,7 +64,7 @@ impl FairSemaphore {
 
     /// Waits for a permit, as the peer of this flow. Work without a flow is the server's own, and counts as work of one peer.
     pub fn acquire(&self, flow: Option<Flow>) -> Acquire {
-        Acquire { semaphore: self.clone(), asker: Asker(flow), state: State::New }
+        Acquire { semaphore: self.clone(), waiter: Waiter(flow), state: State::New }
     }
 
     /// Permits that nobody has.
@@ -77,7 +77,7 @@ impl FairSemaphore {
     }
 }
 
-impl Asker {
+impl Waiter {
     fn number(&self) -> u64 {
         self.0.as_ref().map_or(0, Flow::peer_number)
     }
@@ -86,7 +86,7 @@ impl Asker {
 impl Acquire {
     fn permit(&mut self) -> FairPermit {
         self.state = State::Done;
-        FairPermit { semaphore: self.semaphore.clone(), asker: self.asker.clone(), since_ns: now_ns() }
+        FairPermit { semaphore: self.semaphore.clone(), waiter: self.waiter.clone(), since_ns: now_ns() }
     }
 }
 
@@ -95,7 +95,7 @@ impl Future for Acquire {
 
     /// After the permit was given, it is pending for ever.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<FairPermit> {
-        let peer = self.asker.number();
+        let peer = self.waiter.number();
         let mut permits = self.semaphore.permits();
         let queued = match self.state {
             State::New if permits.take(peer) => None,
@@ -118,7 +118,7 @@ impl Future for Acquire {
 impl Drop for Acquire {
     fn drop(&mut self) {
         let State::Queued(ticket) = self.state else { return };
-        let left = self.semaphore.permits().leave(self.asker.number(), ticket);
+        let left = self.semaphore.permits().leave(self.waiter.number(), ticket);
         if left.is_none() {
             drop(self.permit());
         }
@@ -128,7 +128,7 @@ impl Drop for Acquire {
 impl Drop for FairPermit {
     fn drop(&mut self) {
         let spent_ns = now_ns().saturating_sub(self.since_ns);
-        let next = self.semaphore.permits().give_back(self.asker.number(), spent_ns);
+        let next = self.semaphore.permits().give_back(self.waiter.number(), spent_ns);
         if let Some(waker) = next {
             waker.wake();
         }

@@ -59,7 +59,7 @@ mod tests {
             assert_eq!(budget.need(UNRESERVED_BYTES_MAX / 2), Ok(()));
         }
         assert_eq!(budget.unreserved, UNRESERVED_BYTES_MAX / 2);
-        assert_eq!(budget.need(isize::MAX as usize).map_err(|refused| refused.asked > 1 << 60), Err(true));
+        assert_eq!(budget.need(isize::MAX as usize).map_err(|refused| refused.requested > 1 << 60), Err(true));
         assert_eq!(budget.unreserved, UNRESERVED_BYTES_MAX / 2);
         assert!(Budget::of_text(&vec![b' '; UNRESERVED_BYTES_MAX]).is_ok_and(|budget| budget.unreserved == 0));
         assert!(Budget::of_text(b"{}").is_ok_and(|budget| budget.unreserved == 0));

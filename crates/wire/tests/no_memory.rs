@@ -30,7 +30,7 @@ fn check<T: std::fmt::Debug>(outcome: Result<T, Status>, what: &str) {
 fn check_proto(input: InferInputTensor) {
     let message = ModelInferRequest { inputs: vec![input], ..Default::default() }.encode_to_vec();
     let read = InferMessage::read(&Chain::from(bytes::Bytes::from(message))).map(drop);
-    assert!(matches!(read, Err(Malformed::NoMemory(refused)) if refused.asked >= 1 << 20), "{read:?}");
+    assert!(matches!(read, Err(Malformed::NoMemory(refused)) if refused.requested >= 1 << 20), "{read:?}");
 }
 
 fn answer(datatype: DataType, elements: usize, bytes: usize) -> InferResponse {

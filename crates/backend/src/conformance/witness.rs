@@ -12,17 +12,17 @@ use super::Case;
 use crate::{Batch, Instance, Job, Meter, ModelVersion, NoMeter, Outcome, RequestTimes, Times, now_ns};
 
 /// One request to be made.
-pub(super) struct Asked {
+pub(super) struct TestRequest {
     pub inputs: Vec<Tensor>,
     pub wanted: Vec<Wanted>,
     pub cancelled: bool,
 }
 
-impl Asked {
+impl TestRequest {
     /// The request of a case, all outputs inline.
-    pub fn of(case: &Case) -> Asked {
+    pub fn of(case: &Case) -> TestRequest {
         let wanted = case.outputs.iter().map(|output| Wanted { name: output.name.clone(), slot: None });
-        Asked { inputs: case.inputs.clone(), wanted: wanted.collect(), cancelled: false }
+        TestRequest { inputs: case.inputs.clone(), wanted: wanted.collect(), cancelled: false }
     }
 }
 
@@ -49,13 +49,13 @@ impl Seen {
 impl Witness {
     /// Runs a batch of these requests and checks what holds for every batch: each job is answered once, its inputs are
     /// released before that, and the times are in order.
-    pub fn run(instance: &mut dyn Instance, asked: Vec<Asked>) -> Witness {
-        let count = asked.len();
+    pub fn run(instance: &mut dyn Instance, requests: Vec<TestRequest>) -> Witness {
+        let count = requests.len();
         let answers = Seen::default();
         let times = Arc::new(Timekeeper::default());
         let version = ModelVersion::new("fixture", "1", Arc::<Timekeeper>::clone(&times));
-        let job = |(index, asked)| job_to(&answers, &version, index, asked);
-        let jobs = asked.into_iter().enumerate().map(job).collect();
+        let job = |(index, requests)| job_to(&answers, &version, index, requests);
+        let jobs = requests.into_iter().enumerate().map(job).collect();
         instance.run(Batch { jobs, meter: Arc::<Timekeeper>::clone(&times) });
         assert_eq!(version.in_flight(), 0, "nothing is in flight once all is answered");
         let only = |response: Response| {
@@ -76,17 +76,17 @@ impl Witness {
 }
 
 /// A job, and the receiver of its answers.
-pub(super) fn job(index: usize, asked: Asked) -> (Job, Seen) {
+pub(super) fn job(index: usize, requests: TestRequest) -> (Job, Seen) {
     let seen = Seen::default();
-    (job_to(&seen, &ModelVersion::new("fixture", "1", Arc::new(NoMeter)), index, asked), seen)
+    (job_to(&seen, &ModelVersion::new("fixture", "1", Arc::new(NoMeter)), index, requests), seen)
 }
 
-fn job_to(seen: &Seen, version: &Arc<ModelVersion>, index: usize, asked: Asked) -> Job {
+fn job_to(seen: &Seen, version: &Arc<ModelVersion>, index: usize, requests: TestRequest) -> Job {
     let (into, held) = (seen.clone(), Arc::new(AtomicUsize::new(0)));
     let inputs: Vec<Tensor> =
-        asked.inputs.into_iter().map(|input| Tensor { data: watched(&input.data, &held), ..input }).collect();
+        requests.inputs.into_iter().map(|input| Tensor { data: watched(&input.data, &held), ..input }).collect();
     let cancel = Cancel::new();
-    if asked.cancelled {
+    if requests.cancelled {
         cancel.cancel();
     }
     let rows = inputs.first().and_then(|input| input.shape.first().copied()).unwrap_or(1);
@@ -94,7 +94,7 @@ fn job_to(seen: &Seen, version: &Arc<ModelVersion>, index: usize, asked: Asked) 
         id: id(index).into(),
         rows: u32::try_from(rows).unwrap_or(1),
         inputs: inputs.into(),
-        wanted: asked.wanted.into(),
+        wanted: requests.wanted.into(),
         priority: 0,
         timeout_us: 0,
         sequence: Sequence::default(),

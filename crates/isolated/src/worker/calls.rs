@@ -26,13 +26,13 @@ pub(super) struct Calls {
 
 /// The caller that waits for answers.
 struct Waiting {
-    told: Sender<Told>,
+    sender: Sender<CallAnswer>,
     /// Whether further answers may follow the first.
     for_each: bool,
 }
 
 /// An answer, or the reason why its memory cannot be used.
-pub(super) type Told = Result<Command, Status>;
+pub(super) type CallAnswer = Result<Command, Status>;
 
 impl Calls {
     pub fn new(channel: OwnedFd) -> Arc<Calls> {
@@ -47,10 +47,10 @@ impl Calls {
             while let Ok(Some(text)) = calls.channel.receive_all(&mut packet, &mut descriptors) {
                 let Ok(answer) = Command::read(text) else { continue };
                 let mapped = memory.map(answer.map(), std::mem::take(&mut descriptors)).map_err(Status::unavailable);
-                let asked = answer.call().and_then(|call| calls.waiting(call, &answer));
-                if let Some(asked) = asked {
+                let worker_request = answer.call().and_then(|call| calls.waiting(call, &answer));
+                if let Some(worker_request) = worker_request {
                     // If the caller has stopped waiting, the answer is dropped.
-                    let _ = asked.send(mapped.map(|()| answer));
+                    let _ = worker_request.send(mapped.map(|()| answer));
                 }
             }
             // All callers learn that no answer comes.
@@ -60,19 +60,19 @@ impl Calls {
     }
 
     /// Makes a call. `packet` writes it with its number. The answer comes later.
-    pub fn ask(&self, packet: impl FnOnce(u64) -> String) -> Result<Receiver<Told>, Status> {
+    pub fn send(&self, packet: impl FnOnce(u64) -> String) -> Result<Receiver<CallAnswer>, Status> {
         self.begin(false, packet).map(|(_, answer)| answer)
     }
 
     /// Makes a call that may have several answers. The last one says so. Returns its number as well.
-    pub fn ask_each(&self, packet: impl FnOnce(u64) -> String) -> Result<(u64, Receiver<Told>), Status> {
+    pub fn send_each(&self, packet: impl FnOnce(u64) -> String) -> Result<(u64, Receiver<CallAnswer>), Status> {
         self.begin(true, packet)
     }
 
-    fn begin(&self, for_each: bool, packet: impl FnOnce(u64) -> String) -> Result<(u64, Receiver<Told>), Status> {
+    fn begin(&self, for_each: bool, packet: impl FnOnce(u64) -> String) -> Result<(u64, Receiver<CallAnswer>), Status> {
         let call = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        let (told, answer) = channel();
-        self.lock().insert(call, Waiting { told, for_each });
+        let (sender, answer) = channel();
+        self.lock().insert(call, Waiting { sender, for_each });
         if let Err(error) = self.tell(&packet(call)) {
             self.lock().remove(&call);
             return Err(error);
@@ -81,11 +81,13 @@ impl Calls {
     }
 
     /// The caller that waits for this answer. It is removed unless another answer may follow.
-    fn waiting(&self, call: u64, answer: &Command) -> Option<Sender<Told>> {
+    fn waiting(&self, call: u64, answer: &Command) -> Option<Sender<CallAnswer>> {
         let mut waiting = self.lock();
         match waiting.get(&call) {
-            Some(Waiting { told, for_each: true }) if !answer.is_final() && !answer.is_unknown() => Some(told.clone()),
-            _ => waiting.remove(&call).map(|waiting| waiting.told),
+            Some(Waiting { sender, for_each: true }) if !answer.is_final() && !answer.is_unknown() => {
+                Some(sender.clone())
+            }
+            _ => waiting.remove(&call).map(|waiting| waiting.sender),
         }
     }
 
@@ -100,7 +102,7 @@ impl Calls {
 }
 
 /// Waits for the answer to a call.
-pub(super) fn wait(answer: &Receiver<Told>) -> Told {
+pub(super) fn wait(answer: &Receiver<CallAnswer>) -> CallAnswer {
     answer.recv().unwrap_or_else(|_| Err(gone(&io::ErrorKind::UnexpectedEof.into())))
 }
 

@@ -171,8 +171,8 @@ mod tests {
         while rounds < 1000 || ((ended == 0 || ended == rounds) && rounds < 100_000) {
             let (gone, ends) = counting(PATIENCE);
             let cancel = gone.comes(1);
-            let told = Arc::clone(&gone);
-            let listener = thread::spawn(move || told.has_gone(1));
+            let listening = Arc::clone(&gone);
+            let listener = thread::spawn(move || listening.has_gone(1));
             thread::sleep(Duration::from_micros(200 + rounds % 200));
             gone.is_over();
             let before = ends.load(Ordering::SeqCst);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nerite_backend::{MetricChange, MetricMaker, MetricSource};
 use nerite_process::Channel;
-use nerite_process::packets::{Measured, MetricAsked, Unmeasured};
+use nerite_process::packets::{Measured, MetricQuestion, Unmeasured};
 use nerite_request::report::MetricKind;
 
 use crate::limits::MEASURED_MAX;
@@ -32,9 +32,9 @@ struct Made {
 impl ServerMetrics {
     /// Asks on this channel. The thread that reads the channel puts the answers into the sender.
     pub fn new(side: &Arc<Channel>) -> (ServerMetrics, Sender<Measured>) {
-        let (told, answers) = channel();
+        let (read, answers) = channel();
         let questions = Questions { side: Arc::clone(side), answers: Mutex::new(Some(answers)) };
-        (ServerMetrics(Arc::new(questions)), told)
+        (ServerMetrics(Arc::new(questions)), read)
     }
 }
 
@@ -45,12 +45,12 @@ impl MetricSource for ServerMetrics {
 }
 
 impl Questions {
-    fn ask(&self, question: &MetricAsked<'_>) -> Result<Measured, String> {
+    fn ask(&self, question: &MetricQuestion<'_>) -> Result<Measured, String> {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         let lost = || "the server does not answer questions about metrics".to_owned();
-        let told = answers.as_ref().ok_or_else(lost)?;
+        let read = answers.as_ref().ok_or_else(lost)?;
         self.side.send(question.to_string(), &[]).map_err(|error| format!("the server cannot be told: {error}"))?;
-        match told.recv_timeout(MEASURED_MAX) {
+        match read.recv_timeout(MEASURED_MAX) {
             Ok(Measured::Error(why)) => Err(why),
             Ok(answer) => Ok(answer),
             Err(_) => {
@@ -61,7 +61,7 @@ impl Questions {
     }
 
     /// Asks a question whose answer is a number.
-    fn number(&self, question: &MetricAsked<'_>) -> Result<u64, String> {
+    fn number(&self, question: &MetricQuestion<'_>) -> Result<u64, String> {
         match self.ask(question)? {
             Measured::Number(number) => Ok(number),
             other => Err(format!("the server answered '{other}'")),
@@ -71,7 +71,7 @@ impl Questions {
 
 impl MetricMaker for Made {
     fn family(&mut self, name: &str, description: &str, kind: MetricKind) -> Result<u64, String> {
-        let number = self.questions.number(&MetricAsked::Family { name, description, kind })?;
+        let number = self.questions.number(&MetricQuestion::Family { name, description, kind })?;
         self.families.push(number);
         Ok(number)
     }
@@ -82,11 +82,11 @@ impl MetricMaker for Made {
         labels: BTreeMap<String, String>,
         buckets: Option<Vec<f64>>,
     ) -> Result<u64, String> {
-        self.questions.number(&MetricAsked::Metric { family, labels: Ok(labels), buckets })
+        self.questions.number(&MetricQuestion::Metric { family, labels: Ok(labels), buckets })
     }
 
     fn change(&self, metric: u64, change: MetricChange) -> Result<f64, String> {
-        match self.questions.ask(&MetricAsked::Change { metric, change })? {
+        match self.questions.ask(&MetricQuestion::Change { metric, change })? {
             Measured::Value(value) => Ok(value),
             other => Err(format!("the server answered '{other}'")),
         }
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn questions_are_answered_in_order_and_metrics_end_with_their_object() {
         let (theirs, child) = Channel::pair().unwrap();
-        let (metrics, told) = ServerMetrics::new(&Arc::new(Channel::from(child)));
+        let (metrics, read) = ServerMetrics::new(&Arc::new(Channel::from(child)));
         let server = thread::Builder::new()
             .spawn(move || {
                 let (mut packet, mut heard) = (Packet::default(), Vec::new());
@@ -124,12 +124,12 @@ mod tests {
                     let said = SideSaid::read(text).unwrap();
                     heard.push(String::from_utf8_lossy(text).into_owned());
                     match said.metric() {
-                        Some(MetricAsked::Family { .. }) => told.send(Measured::Number(1)).unwrap(),
-                        Some(MetricAsked::Metric { .. }) => told.send(Measured::Number(2)).unwrap(),
-                        Some(MetricAsked::Change { change: MetricChange::Set(_), .. }) => {
-                            told.send(Measured::Error("a counter".to_owned())).unwrap();
+                        Some(MetricQuestion::Family { .. }) => read.send(Measured::Number(1)).unwrap(),
+                        Some(MetricQuestion::Metric { .. }) => read.send(Measured::Number(2)).unwrap(),
+                        Some(MetricQuestion::Change { change: MetricChange::Set(_), .. }) => {
+                            read.send(Measured::Error("a counter".to_owned())).unwrap();
                         }
-                        Some(MetricAsked::Change { .. }) => told.send(Measured::Value(2.5)).unwrap(),
+                        Some(MetricQuestion::Change { .. }) => read.send(Measured::Value(2.5)).unwrap(),
                         None => {}
                     }
                 }

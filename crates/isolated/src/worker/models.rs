@@ -9,7 +9,7 @@ use nerite_config::{ModelConfig, from_json};
 use nerite_memory::{Buffer, Reason, Slot};
 use nerite_process::limits::TENSOR_ALIGN;
 use nerite_process::packets::{
-    AskConfig, AskInfer, AskLoad, AskSpace, AskUnload, Cancelling, Command, SegmentOffset, Taken, TensorAt,
+    Cancelling, Command, ConfigCall, InferCall, LoadCall, SegmentOffset, SpaceCall, Taken, TensorAt, UnloadCall,
 };
 use nerite_request::setting::LoadOptions;
 use nerite_request::{
@@ -17,7 +17,7 @@ use nerite_request::{
 };
 use nerite_tensor::Tensor;
 
-use super::calls::{Calls, Told, wait};
+use super::calls::{CallAnswer, Calls, wait};
 use super::memory::{buffer, slot};
 use super::talk::{OutputSpace, Talk};
 
@@ -31,7 +31,7 @@ struct ModelCalls {
 }
 
 /// A request, without its reply.
-struct Asked {
+struct NestedRequest {
     model: String,
     version: Option<i64>,
     id: String,
@@ -53,11 +53,11 @@ impl ServerModels {
 impl ModelCalls {
     /// Memory for this many bytes that the server shares.
     fn space(&self, bytes: usize) -> Result<(SegmentOffset, Slot), Status> {
-        let told = wait(&self.calls.ask(|call| AskSpace { call, bytes }.to_string())?)?;
-        if let Some(status) = told.failure() {
+        let answer = wait(&self.calls.send(|call| SpaceCall { call, bytes }.to_string())?)?;
+        if let Some(status) = answer.failure() {
             return Err(status);
         }
-        let OutputSpace { location, .. } = OutputSpace::read(&told, bytes)?;
+        let OutputSpace { location, .. } = OutputSpace::read(&answer, bytes)?;
         Ok((location, slot(&self.talk.memory().get(location.segment, true)?, location.offset, bytes)?))
     }
 
@@ -87,26 +87,26 @@ impl ModelCalls {
     }
 
     /// Sends a request. Returns its number, and its responses.
-    fn ask(&self, asked: &Asked, copies_all: bool) -> Result<(u64, Receiver<Told>), Status> {
-        let locations = self.locations(&asked.inputs, copies_all)?;
-        let inputs: Vec<_> = asked.inputs.iter().zip(locations).map(told).collect();
-        let Asked { model, version, id, wanted, sequence, parameters, .. } = asked;
-        let (version, timeout_us, priority) = (version.unwrap_or(-1), asked.timeout_us, asked.priority);
-        self.calls.ask_each(|call| {
+    fn send(&self, request: &NestedRequest, copies_all: bool) -> Result<(u64, Receiver<CallAnswer>), Status> {
+        let locations = self.locations(&request.inputs, copies_all)?;
+        let inputs: Vec<_> = request.inputs.iter().zip(locations).map(tensor_at).collect();
+        let NestedRequest { model, version, id, wanted, sequence, parameters, .. } = request;
+        let (version, timeout_us, priority) = (version.unwrap_or(-1), request.timeout_us, request.priority);
+        self.calls.send_each(|call| {
             let inputs = &inputs;
-            AskInfer { call, model, version, id, sequence, timeout_us, priority, parameters, inputs, wanted }
+            InferCall { call, model, version, id, sequence, timeout_us, priority, parameters, inputs, wanted }
                 .to_string()
         })
     }
 
     /// Passes the responses on, until the last.
-    fn answer(&self, asked: &Asked, reply: &mut Reply) -> Result<(), Status> {
-        let (mut call, mut responses) = self.ask(asked, false)?;
+    fn answer(&self, request: &NestedRequest, reply: &mut Reply) -> Result<(), Status> {
+        let (mut call, mut responses) = self.send(request, false)?;
         loop {
-            self.end_with(asked, call);
+            self.end_with(request, call);
             let mut said = wait(&responses)?;
             if said.is_unknown() {
-                (call, responses) = self.ask(asked, true)?;
+                (call, responses) = self.send(request, true)?;
                 continue;
             }
             loop {
@@ -124,10 +124,10 @@ impl ModelCalls {
     }
 
     /// Tells the server if the request is cancelled.
-    fn end_with(&self, asked: &Asked, call: u64) {
+    fn end_with(&self, request: &NestedRequest, call: u64) {
         let calls = Arc::clone(&self.calls);
         let tell = move || drop(calls.tell(&Cancelling(call).to_string()));
-        if !asked.cancel.on_cancelled(tell) {
+        if !request.cancel.on_cancelled(tell) {
             let _ = self.calls.tell(&Cancelling(call).to_string());
         }
     }
@@ -144,9 +144,9 @@ impl ModelCalls {
             };
             return (response, segments);
         };
-        let output = |told: Option<TensorAt<'_>>| {
+        let output = |read: Option<TensorAt<'_>>| {
             let TensorAt { name, datatype, shape, location, bytes } =
-                told.ok_or_else(|| Status::internal("the server told of an output in words that make no sense"))?;
+                read.ok_or_else(|| Status::internal("the server told of an output in words that make no sense"))?;
             let data = match location {
                 None => Buffer::empty(),
                 Some(location) => {
@@ -175,9 +175,9 @@ impl ModelCalls {
     }
 
     /// Waits for an answer that says only that the call succeeded or failed.
-    fn done(answer: Result<Receiver<Told>, Status>) -> Result<(), Status> {
-        let told = wait(&answer?)?;
-        told.failure().map_or(Ok(()), Err)
+    fn done(answer: Result<Receiver<CallAnswer>, Status>) -> Result<(), Status> {
+        let answer = wait(&answer?)?;
+        answer.failure().map_or(Ok(()), Err)
     }
 
     fn load(&self, model: &str, options: &LoadOptions) -> Result<(), Status> {
@@ -197,11 +197,11 @@ impl ModelCalls {
             files.push((path.as_str(), location, len));
         }
         let config = options.config.as_deref().unwrap_or_default();
-        ModelCalls::done(self.calls.ask(|call| AskLoad { call, model, config, files: &files }.to_string()))
+        ModelCalls::done(self.calls.send(|call| LoadCall { call, model, config, files: &files }.to_string()))
     }
 }
 
-fn told((input, location): (&Tensor, Option<SegmentOffset>)) -> TensorAt<'_, &[i64]> {
+fn tensor_at((input, location): (&Tensor, Option<SegmentOffset>)) -> TensorAt<'_, &[i64]> {
     let Tensor { name, datatype, shape, data } = input;
     TensorAt { name, datatype: *datatype, shape: shape.as_slice(), location, bytes: data.len() }
 }
@@ -213,13 +213,14 @@ impl Infer for ServerModels {
         let Request { id, inputs, wanted, timeout_us, priority, sequence, parameters, cancel, reply } = request;
         let wanted = wanted.iter().map(|wanted| wanted.name.to_string()).collect();
         let (model, id) = (model.to_owned(), id.to_string());
-        let asked = Asked { model, version, id, inputs, wanted, timeout_us, priority, sequence, parameters, cancel };
+        let request =
+            NestedRequest { model, version, id, inputs, wanted, timeout_us, priority, sequence, parameters, cancel };
         let (models, shared) = (Arc::clone(&self.0), Arc::new(Mutex::new(Some(reply))));
         let theirs = Arc::clone(&shared);
         let pass_on = move || {
             let reply = theirs.lock().unwrap_or_else(PoisonError::into_inner).take();
             let Some(mut reply) = reply else { return };
-            if let Err(status) = models.answer(&asked, &mut reply) {
+            if let Err(status) = models.answer(&request, &mut reply) {
                 reply.fail(status);
             }
         };
@@ -235,11 +236,11 @@ impl Infer for ServerModels {
 
     fn config(&self, model: &str, version: Option<i64>) -> Result<Arc<ModelConfig>, Status> {
         let version = version.unwrap_or(-1);
-        let told = wait(&self.0.calls.ask(|call| AskConfig { call, model, version }.to_string())?)?;
-        if let Some(status) = told.failure() {
+        let answer = wait(&self.0.calls.send(|call| ConfigCall { call, model, version }.to_string())?)?;
+        if let Some(status) = answer.failure() {
             return Err(status);
         }
-        let config = from_json(&told.part("config").to_string());
+        let config = from_json(&answer.part("config").to_string());
         Ok(Arc::new(config.map_err(|error| Status::internal(error.to_string()))?))
     }
 
@@ -248,6 +249,6 @@ impl Infer for ServerModels {
     }
 
     fn unload(&self, model: &str, dependents: bool, done: ModelsDone) {
-        done(ModelCalls::done(self.0.calls.ask(|call| AskUnload { call, model, dependents }.to_string())));
+        done(ModelCalls::done(self.0.calls.send(|call| UnloadCall { call, model, dependents }.to_string())));
     }
 }

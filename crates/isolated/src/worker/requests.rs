@@ -8,19 +8,19 @@ use nerite_process::packets::{Command, OutputMemory, RequestRead, TensorAt};
 use nerite_request::{AdmittedRequest, InferResponse, Name, Reply, Response, Status, Wanted};
 use nerite_tensor::Tensor;
 
-use super::asked::{Asked, InputsHeld, Way};
 use super::memory::{buffer, buffer_with, slot};
 use super::talk::Talk;
+use super::worker_request::{InputsHeld, Way, WorkerRequest};
 
 /// The requests of one packet, in its order.
 pub(super) struct Requests {
-    each: Vec<Arc<Asked>>,
+    each: Vec<Arc<WorkerRequest>>,
     unread: Mutex<Vec<Option<Unread>>>,
 }
 
 /// A request that the engine does not have yet.
 struct Unread {
-    asked: Arc<Asked>,
+    worker_request: Arc<WorkerRequest>,
     request: AdmittedRequest,
     /// Outputs that only the server wants: the states of sequences.
     states: Vec<Name>,
@@ -32,16 +32,16 @@ impl Requests {
             talk.gone().have_come(first.number());
         }
         let (mut each, mut unread) = (Vec::new(), Vec::new());
-        for (index, told) in command.requests().enumerate() {
-            let asked = Asked::new(talk, told.number(), index, is_decoupled);
-            unread.push(match read(talk, &asked, told) {
+        for (index, packet) in command.requests().enumerate() {
+            let worker_request = WorkerRequest::new(talk, packet.number(), index, is_decoupled);
+            unread.push(match read(talk, &worker_request, packet) {
                 Ok(request) => Some(request),
                 Err(status) => {
-                    asked.take(Response::failed(status));
+                    worker_request.take(Response::failed(status));
                     None
                 }
             });
-            each.push(asked);
+            each.push(worker_request);
         }
         Requests { each, unread: Mutex::new(unread) }
     }
@@ -50,10 +50,10 @@ impl Requests {
     pub(super) fn jobs(&self, version: &Arc<ModelVersion>, repeats: bool) -> Jobs {
         let requests = std::mem::take(&mut *self.unread.lock().unwrap_or_else(PoisonError::into_inner));
         let job = |unread| {
-            let Unread { asked, request, states } = unread;
+            let Unread { worker_request, request, states } = unread;
             let mut job = Job::new(request, version.begin(), now_ns());
             if repeats {
-                let whom: Weak<dyn Reschedule> = Arc::<Asked>::downgrade(&asked);
+                let whom: Weak<dyn Reschedule> = Arc::<WorkerRequest>::downgrade(&worker_request);
                 // The server keeps the number of the sequence's state.
                 job.may_run_again(whom, 0);
             }
@@ -62,7 +62,7 @@ impl Requests {
             }
             if !states.is_empty() {
                 job.on_end(move |ended| {
-                    asked.set_states(ended.states);
+                    worker_request.set_states(ended.states);
                     Ok(())
                 });
             }
@@ -72,66 +72,75 @@ impl Requests {
     }
 
     /// Waits for the answer of each request.
-    pub(super) fn answers(&self) -> impl Iterator<Item = (&Asked, Result<InferResponse, Status>)> {
-        self.each.iter().map(|asked| (&**asked, asked.wait()))
+    pub(super) fn answers(&self) -> impl Iterator<Item = (&WorkerRequest, Result<InferResponse, Status>)> {
+        self.each.iter().map(|worker_request| (&**worker_request, worker_request.wait()))
     }
 
     /// All requests, in their order.
-    pub(super) fn each(&self) -> &[Arc<Asked>] {
+    pub(super) fn each(&self) -> &[Arc<WorkerRequest>] {
         &self.each
     }
 
     /// Segments whose memory was lost under the requests, and the offsets.
     pub(super) fn lost(&self) -> Vec<[u64; 2]> {
-        self.each.iter().flat_map(|asked| asked.lost()).collect()
+        self.each.iter().flat_map(|worker_request| worker_request.lost()).collect()
     }
 }
 
-fn read(talk: &Talk, asked: &Arc<Asked>, told: RequestRead<'_>) -> Result<Unread, Status> {
-    let id = told.id();
+fn read(talk: &Talk, worker_request: &Arc<WorkerRequest>, packet: RequestRead<'_>) -> Result<Unread, Status> {
+    let id = packet.id();
     // A process without calls answers its whole batch at once, and does not report when the engine drops inputs.
-    let held = talk.calls().map(|_| Arc::new(InputsHeld(Arc::clone(asked))));
-    let inputs = told.inputs().map(|told| input(asked, held.as_ref(), told)).collect::<Result<_, Status>>()?;
-    let mut wanted = told.outputs().map(|told| output(asked, told)).collect::<Result<Vec<_>, Status>>()?;
-    let own = told.own().unwrap_or(wanted.len()).min(wanted.len());
+    let held = talk.calls().map(|_| Arc::new(InputsHeld(Arc::clone(worker_request))));
+    let inputs =
+        packet.inputs().map(|tensor| input(worker_request, held.as_ref(), tensor)).collect::<Result<_, Status>>()?;
+    let mut wanted =
+        packet.outputs().map(|memory| output(worker_request, memory)).collect::<Result<Vec<_>, Status>>()?;
+    let own = packet.own().unwrap_or(wanted.len()).min(wanted.len());
     let states = wanted.split_off(own).into_iter().map(|wanted| wanted.name).collect();
-    let reply = Reply::through(Way(Arc::clone(asked)));
+    let reply = Reply::through(Way(Arc::clone(worker_request)));
     let request = AdmittedRequest {
         id: id.into(),
-        rows: told.rows(),
+        rows: packet.rows(),
         inputs,
         wanted: wanted.into_iter().collect(),
         priority: 0,
-        timeout_us: told.timeout_us(),
-        sequence: told.sequence(),
-        parameters: told.parameters(),
-        cancel: talk.gone().comes(told.number()),
+        timeout_us: packet.timeout_us(),
+        sequence: packet.sequence(),
+        parameters: packet.parameters(),
+        cancel: talk.gone().comes(packet.number()),
         reply,
     };
-    Ok(Unread { asked: Arc::clone(asked), request, states })
+    Ok(Unread { worker_request: Arc::clone(worker_request), request, states })
 }
 
-fn input(asked: &Asked, held: Option<&Arc<InputsHeld>>, told: Option<TensorAt<'_>>) -> Result<Tensor, Status> {
-    let TensorAt { name, datatype, shape, location, bytes } = told.ok_or_else(senseless)?;
+fn input(
+    worker_request: &WorkerRequest,
+    held: Option<&Arc<InputsHeld>>,
+    tensor: Option<TensorAt<'_>>,
+) -> Result<Tensor, Status> {
+    let TensorAt { name, datatype, shape, location, bytes } = tensor.ok_or_else(senseless)?;
     let data = match (location, held) {
-        (Some(location), Some(held)) => {
-            buffer_with(&asked.mapping(location.segment)?, location.offset, bytes, Arc::<InputsHeld>::clone(held))?
-        }
-        (Some(location), None) => buffer(&asked.mapping(location.segment)?, location.offset, bytes)?,
+        (Some(location), Some(held)) => buffer_with(
+            &worker_request.mapping(location.segment)?,
+            location.offset,
+            bytes,
+            Arc::<InputsHeld>::clone(held),
+        )?,
+        (Some(location), None) => buffer(&worker_request.mapping(location.segment)?, location.offset, bytes)?,
         (None, _) if bytes == 0 => Buffer::empty(),
         (None, _) => return Err(senseless()),
     };
     Ok(Tensor { name: name.into(), datatype, shape, data })
 }
 
-fn output(asked: &Asked, told: Option<OutputMemory<'_>>) -> Result<Wanted, Status> {
-    let told = told.ok_or_else(senseless)?;
-    let target = asked.set_target(told);
+fn output(worker_request: &WorkerRequest, memory: Option<OutputMemory<'_>>) -> Result<Wanted, Status> {
+    let memory = memory.ok_or_else(senseless)?;
+    let target = worker_request.set_target(memory);
     let own = target.space.filter(|_| target.fixed);
     let slot = own
-        .map(|space| slot(&asked.mapping(space.location.segment)?, space.location.offset, space.capacity))
+        .map(|space| slot(&worker_request.mapping(space.location.segment)?, space.location.offset, space.capacity))
         .transpose()?;
-    Ok(Wanted { name: told.name.into(), slot })
+    Ok(Wanted { name: memory.name.into(), slot })
 }
 
 fn senseless() -> Status {

@@ -25,7 +25,7 @@ pub(super) struct Talk {
     /// `None` where requests are only answered with their batch.
     calls: Option<Arc<Calls>>,
     /// Bytes that were copied up to the last report to the server, by reason.
-    told: Mutex<Vec<u64>>,
+    reported: Mutex<Vec<u64>>,
 }
 
 /// Memory that the server found for an output.
@@ -47,7 +47,7 @@ impl Talk {
         if let Some(calls) = &calls {
             calls.listen(Arc::clone(&memory))?;
         }
-        Ok(Talk { channel, side, packet: Mutex::new(packet), memory, gone, calls, told: Mutex::new(copies()) })
+        Ok(Talk { channel, side, packet: Mutex::new(packet), memory, gone, calls, reported: Mutex::new(copies()) })
     }
 
     /// The channel for answers that come separately from their batch.
@@ -63,9 +63,10 @@ impl Talk {
 
     /// The bytes that were copied since the last report, by reason. The server counts them as its own.
     pub(super) fn take_copied(&self) -> Vec<(Reason, u64)> {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::replace(&mut *told, copies());
-        let more = Reason::ALL.iter().zip(before).zip(&*told).map(|((reason, before), now)| (*reason, now - before));
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *reported, copies());
+        let more =
+            Reason::ALL.iter().zip(before).zip(&*reported).map(|((reason, before), now)| (*reason, now - before));
         more.filter(|(_, bytes)| *bytes > 0).collect()
     }
 
@@ -119,8 +120,8 @@ impl Talk {
 
 impl OutputSpace {
     /// Reads an answer with memory of this many bytes.
-    pub(super) fn read(told: &Command, bytes: usize) -> Result<OutputSpace, Status> {
-        let space = told.space().flatten().map(|(location, capacity)| OutputSpace { location, capacity });
+    pub(super) fn read(reported: &Command, bytes: usize) -> Result<OutputSpace, Status> {
+        let space = reported.space().flatten().map(|(location, capacity)| OutputSpace { location, capacity });
         let space = space.filter(|space| space.capacity >= bytes);
         space.ok_or_else(|| Status::internal("the server found space that is none"))
     }

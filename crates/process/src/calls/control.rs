@@ -9,7 +9,7 @@ use nerite_request::Status;
 use nerite_request::setting::{FileContent, LoadOptions};
 
 use super::Calls;
-use crate::packets::{CallFailed, ConfigTold, Done, SegmentOffset};
+use crate::packets::{CallFailed, ConfigAnswer, Done, SegmentOffset};
 use crate::shares::Maps;
 
 /// A file in memory that is shared with the process.
@@ -62,7 +62,7 @@ impl Calls {
     pub(crate) fn tell_config(&self, call: u64, model: &str, version: Option<i64>) {
         let config = self.process.callees.models.config(model, version).map(|config| to_json(&config));
         let config = config.as_ref().map(String::as_str);
-        self.answer(ConfigTold { call, config }, Maps::default());
+        self.answer(ConfigAnswer { call, config }, Maps::default());
     }
 
     /// Answers whether a version of a model is ready, once its instances have said so.

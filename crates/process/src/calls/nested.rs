@@ -19,7 +19,7 @@ use nerite_tensor::Tensor;
 use super::inputs::part;
 use super::{Calls, lock};
 use crate::blocks::Block;
-use crate::packets::{Answered, Asked, CallFailed, MemoryFound, SegmentOffset, TensorAt, Unknown};
+use crate::packets::{Answered, CallFailed, InferCallRead, MemoryFound, SegmentOffset, TensorAt, Unknown};
 use crate::shares::Maps;
 use crate::waits::Waiter;
 
@@ -60,26 +60,26 @@ impl Calls {
     }
 
     /// Passes a request on to its model.
-    pub(crate) fn infer(self: &Arc<Calls>, call: u64, asked: Asked<'_>) {
+    pub(crate) fn infer(self: &Arc<Calls>, call: u64, call_read: InferCallRead<'_>) {
         self.batch_inputs.want();
         let mut used = Vec::new();
-        let Some(inputs) = self.tensors(asked, &mut used) else {
+        let Some(inputs) = self.tensors(call_read, &mut used) else {
             return self.answer(Unknown(call), Maps::default());
         };
         // The request keeps this memory from now on.
         lock(&self.space).retain(|segment, _| !used.contains(segment));
         let Callees { models, waiter } = &self.process.callees;
-        let (model, version) = (asked.model(), asked.version());
+        let (model, version) = (call_read.model(), call_read.version());
         let refuse = |text: String| {
             let status = Status::internal(wrapped(model, &text));
             let answer = Answered { call, response: Some(Err(&status)), is_last: true, from: None, own: &[], map: "" };
             self.answer(answer, Maps::default());
         };
         let config = models.config(model, version);
-        if config.is_err() && !asked.is_plain() {
+        if config.is_err() && !call_read.is_plain() {
             return refuse(format!("Failed for execute the inference request. Model '{model}' is not ready."));
         }
-        if config.is_ok_and(|config| config.decoupled()) && !asked.is_decoupled() {
+        if config.is_ok_and(|config| config.decoupled()) && !call_read.is_decoupled() {
             return refuse(format!(
                 "Model {model} is using the decoupled. The current BLS request call doesn't support models using the decoupled \
                  transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled models.'"
@@ -87,19 +87,19 @@ impl Calls {
         }
         let nested = Nested::default();
         let cancel = nested.cancel.clone();
-        if asked.is_waited_for() && !waiter.begin(call, self.targets(model), cancel.clone()) {
+        if call_read.is_waited_for() && !waiter.begin(call, self.targets(model), cancel.clone()) {
             return refuse(format!(
                 "model '{model}' waits for itself: every instance that could answer waits for an answer; give the models that ask \
                  each other more instances (instance_group)"
             ));
         }
         lock(&self.nested).insert(call, nested);
-        let one = (!asked.is_decoupled()).then(ExactlyOne::default);
-        let window = asked.is_decoupled().then(ResponseWindow::new);
+        let one = (!call_read.is_decoupled()).then(ExactlyOne::default);
+        let window = call_read.is_decoupled().then(ResponseWindow::new);
         let calls = Arc::clone(self);
-        let trace = asked.traced().and_then(|number| self.batch_inputs.trace(number));
+        let trace = call_read.traced().and_then(|number| self.batch_inputs.trace(number));
         let model_name = model.to_owned();
-        let is_plain = asked.is_plain();
+        let is_plain = call_read.is_plain();
         let reply = Reply::through(NestedReply {
             calls,
             call,
@@ -110,12 +110,12 @@ impl Calls {
             own: Vec::new(),
             trace,
         });
-        let read = asked.request();
-        let wanted = asked.wanted().map(|name| Wanted { name: name.into(), slot: None }).collect();
+        let read = call_read.request();
+        let wanted = call_read.wanted().map(|name| Wanted { name: name.into(), slot: None }).collect();
         let request = Request {
             id: read.id().into(),
             timeout_us: read.timeout_us(),
-            priority: asked.priority(),
+            priority: call_read.priority(),
             sequence: read.sequence(),
             parameters: read.parameters(),
             cancel,
@@ -165,7 +165,7 @@ impl Calls {
         found
     }
 
-    fn tensors(&self, asked: Asked<'_>, used: &mut Vec<u64>) -> Option<Vec<Tensor>> {
+    fn tensors(&self, call_read: InferCallRead<'_>, used: &mut Vec<u64>) -> Option<Vec<Tensor>> {
         let tensor = |read: Option<TensorAt<'_>>| {
             let TensorAt { name, datatype, shape, location, bytes } = read?;
             let data = match location {
@@ -177,7 +177,7 @@ impl Calls {
             };
             Some(Tensor { name: name.into(), datatype, shape, data })
         };
-        asked.request().inputs().map(tensor).collect()
+        call_read.request().inputs().map(tensor).collect()
     }
 
     /// The bytes that the process named: in memory that it asked for, or in one of its inputs or outputs.

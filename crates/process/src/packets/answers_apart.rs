@@ -49,7 +49,7 @@ impl Display for SendResponse<'_> {
 
 /// Asks for memory for an output of an open request. [`super::Call::OutputMemory`]
 #[derive(Clone, Copy, Debug)]
-pub struct AskMemory<'a> {
+pub struct MemoryCall<'a> {
     /// The call, which the answer repeats.
     pub call: u64,
     /// The request's number.
@@ -60,23 +60,23 @@ pub struct AskMemory<'a> {
     pub bytes: usize,
 }
 
-impl Display for AskMemory<'_> {
+impl Display for MemoryCall<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let AskMemory { call, number, name, bytes } = self;
+        let MemoryCall { call, number, name, bytes } = self;
         write!(f, r#"{{"call":{call},"place":[{number},{},{bytes}]}}"#, Text(name))
     }
 }
 
 /// The request with this number is to run again, and has no response. The answer is [`super::Done`].
 #[derive(Clone, Copy, Debug)]
-pub struct AskAgain {
+pub struct RescheduleCall {
     /// The call, which the answer repeats.
     pub call: u64,
     /// The request's number.
     pub number: u64,
 }
 
-impl Display for AskAgain {
+impl Display for RescheduleCall {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         write!(f, r#"{{"call":{},"again":[{}]}}"#, self.call, self.number)
     }
@@ -139,9 +139,9 @@ mod tests {
         });
         let Some(Call::Respond(Respond { response, is_last: true, .. })) = said.call() else { panic!("{said:?}") };
         assert_eq!(response.and_then(|response| response.failed()), Some(Status::invalid("why")));
-        let said = read(&AskAgain { call: 3, number: 9 });
+        let said = read(&RescheduleCall { call: 3, number: 9 });
         assert!(matches!(said.call(), Some(Call::Again)) && said.number() == 3 && said.again().eq([9]));
-        let said = read(&AskMemory { call: 4, number: 9, name: "a", bytes: 5 });
+        let said = read(&MemoryCall { call: 4, number: 9, name: "a", bytes: 5 });
         assert!(matches!(said.call(), Some(Call::OutputMemory { number: 9, name: "a", bytes: 5 })), "{said:?}");
         assert_eq!(read(&Released(6)).release().map(|release| release.number), Some(6));
     }

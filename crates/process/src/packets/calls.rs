@@ -35,7 +35,7 @@ pub enum Call<'a> {
     /// Asks for memory for the inputs of a nested request. The answer is [`MemoryFound`] or [`CallFailed`].
     Space(usize),
     /// Sends a nested request. The answer is [`Answered`], or [`Unknown`] if an input is in memory that the server does not know.
-    Infer(Asked<'a>),
+    Infer(InferCallRead<'a>),
     /// Loads a model. Files are in shared memory, like inputs. The answer is [`Done`] or [`CallFailed`].
     Load {
         /// Its name.
@@ -47,7 +47,7 @@ pub enum Call<'a> {
     },
     /// Unloads a model and, if the flag is set, those that it is made of. The answer is [`Done`] or [`CallFailed`].
     Unload(&'a str, bool),
-    /// Asks for the configuration of a version of a model. The answer is [`super::ConfigTold`].
+    /// Asks for the configuration of a version of a model. The answer is [`super::ConfigAnswer`].
     Config(&'a str, Option<i64>),
     /// Asks whether a version of a model is ready. The answer is [`Done`].
     IsReady(&'a str, Option<i64>),
@@ -58,9 +58,9 @@ pub enum Call<'a> {
 
 /// A nested request, as the server reads it. Missing fields are empty or 0.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a>(&'a Value);
+pub struct InferCallRead<'a>(&'a Value);
 
-impl<'a> Asked<'a> {
+impl<'a> InferCallRead<'a> {
     /// The model's name.
     pub fn model(self) -> &'a str {
         self.0.get("model").and_then(Value::as_str).unwrap_or_default()
@@ -150,8 +150,8 @@ impl CallSaid {
         if self.0.get("again").is_some() {
             return Some(Call::Again);
         }
-        if let Some(asked) = self.0.get("infer") {
-            return Some(Call::Infer(Asked(asked)));
+        if let Some(call_read) = self.0.get("infer") {
+            return Some(Call::Infer(InferCallRead(call_read)));
         }
         if let Some(bytes) = self.0.get("space") {
             return Some(Call::Space(bytes.as_u64()? as usize));

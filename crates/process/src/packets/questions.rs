@@ -10,14 +10,14 @@ use crate::words::parameters_text;
 
 /// Asks for memory for inputs. [`super::Call::Space`]
 #[derive(Clone, Copy, Debug)]
-pub struct AskSpace {
+pub struct SpaceCall {
     /// The call, which the answer repeats.
     pub call: u64,
     /// How many bytes.
     pub bytes: usize,
 }
 
-impl Display for AskSpace {
+impl Display for SpaceCall {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         write!(f, r#"{{"call":{},"space":{}}}"#, self.call, self.bytes)
     }
@@ -25,7 +25,7 @@ impl Display for AskSpace {
 
 /// Sends a nested request, which may have any number of responses and gets failures unchanged. [`super::Call::Infer`]
 #[derive(Clone, Copy, Debug)]
-pub struct AskInfer<'a> {
+pub struct InferCall<'a> {
     /// The call, which the answers repeat.
     pub call: u64,
     /// The model's name.
@@ -48,9 +48,9 @@ pub struct AskInfer<'a> {
     pub wanted: &'a [String],
 }
 
-impl Display for AskInfer<'_> {
+impl Display for InferCall<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let AskInfer { call, model, version, id, sequence, timeout_us, priority, parameters, inputs, wanted } = self;
+        let InferCall { call, model, version, id, sequence, timeout_us, priority, parameters, inputs, wanted } = self;
         write!(f, r#"{{"call":{call},"infer":{{"model":{},"version":{version},"id":{}"#, Text(model), Text(id))?;
         match &sequence.id {
             SequenceId::None => f.write_str(r#","correlation":0"#)?,
@@ -67,7 +67,7 @@ impl Display for AskInfer<'_> {
 
 /// Asks for the configuration of a model. [`super::Call::Config`]
 #[derive(Clone, Copy, Debug)]
-pub struct AskConfig<'a> {
+pub struct ConfigCall<'a> {
     /// The call, which the answer repeats.
     pub call: u64,
     /// The model's name.
@@ -76,7 +76,7 @@ pub struct AskConfig<'a> {
     pub version: i64,
 }
 
-impl Display for AskConfig<'_> {
+impl Display for ConfigCall<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         write!(f, r#"{{"call":{},"config":[{},{}]}}"#, self.call, Text(self.model), self.version)
     }
@@ -84,7 +84,7 @@ impl Display for AskConfig<'_> {
 
 /// Loads a model. [`super::Call::Load`]
 #[derive(Clone, Copy, Debug)]
-pub struct AskLoad<'a> {
+pub struct LoadCall<'a> {
     /// The call, which the answer repeats.
     pub call: u64,
     /// The model's name.
@@ -95,9 +95,9 @@ pub struct AskLoad<'a> {
     pub files: &'a [(&'a str, SegmentOffset, usize)],
 }
 
-impl Display for AskLoad<'_> {
+impl Display for LoadCall<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let AskLoad { call, model, config, files } = self;
+        let LoadCall { call, model, config, files } = self;
         let file = |(path, location, bytes): &(&str, SegmentOffset, usize)| {
             let SegmentOffset { segment, offset } = location;
             format!("[{},{segment},{offset},{bytes}]", Text(path))
@@ -108,7 +108,7 @@ impl Display for AskLoad<'_> {
 
 /// Unloads a model. [`super::Call::Unload`]
 #[derive(Clone, Copy, Debug)]
-pub struct AskUnload<'a> {
+pub struct UnloadCall<'a> {
     /// The call, which the answer repeats.
     pub call: u64,
     /// The model's name.
@@ -117,7 +117,7 @@ pub struct AskUnload<'a> {
     pub dependents: bool,
 }
 
-impl Display for AskUnload<'_> {
+impl Display for UnloadCall<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         write!(f, r#"{{"call":{},"unload":[{},{}]}}"#, self.call, Text(self.model), self.dependents)
     }
@@ -148,16 +148,16 @@ impl Display for Taken<'_> {
     }
 }
 
-/// The answer to [`AskConfig`].
+/// The answer to [`ConfigCall`].
 #[derive(Clone, Copy, Debug)]
-pub struct ConfigTold<'a> {
+pub struct ConfigAnswer<'a> {
     /// The call that is answered.
     pub call: u64,
     /// The configuration as JSON, or the error.
     pub config: std::result::Result<&'a str, &'a Status>,
 }
 
-impl Display for ConfigTold<'_> {
+impl Display for ConfigAnswer<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self.config {
             Ok(config) => write!(f, r#"{{"call":{},"config":{config}}}"#, self.call),
@@ -184,7 +184,7 @@ mod tests {
         let location = Some(SegmentOffset { segment: 5, offset: 64 });
         let input = TensorAt { name: "IN", datatype: DataType::Fp32, shape: &[2i64, 3][..], location, bytes: 24 };
         let sequence = Sequence { id: SequenceId::Text("s".to_owned()), start: true, end: false };
-        let asked = AskInfer {
+        let call_read = InferCall {
             call: 6,
             model: "other",
             version: -1,
@@ -196,30 +196,33 @@ mod tests {
             inputs: &[input],
             wanted: &["OUT".to_owned()],
         };
-        let said = read(&asked);
-        let Some(Call::Infer(asked)) = said.call() else { panic!("{said:?}") };
-        assert_eq!((said.number(), asked.model(), asked.version(), asked.priority()), (6, "other", None, 2));
-        assert!(asked.is_decoupled() && asked.is_plain() && !asked.is_waited_for());
-        assert_eq!(asked.wanted().collect::<Vec<_>>(), ["OUT"]);
-        assert_eq!((asked.request().id(), asked.request().sequence()), ("mine", sequence));
-        assert_eq!(asked.request().inputs().flatten().map(|input| input.location).collect::<Vec<_>>(), [location]);
-        assert!(matches!(read(&AskSpace { call: 1, bytes: 9 }).call(), Some(Call::Space(9))));
-        let said = read(&AskConfig { call: 1, model: "m", version: 3 });
+        let said = read(&call_read);
+        let Some(Call::Infer(call_read)) = said.call() else { panic!("{said:?}") };
+        assert_eq!(
+            (said.number(), call_read.model(), call_read.version(), call_read.priority()),
+            (6, "other", None, 2)
+        );
+        assert!(call_read.is_decoupled() && call_read.is_plain() && !call_read.is_waited_for());
+        assert_eq!(call_read.wanted().collect::<Vec<_>>(), ["OUT"]);
+        assert_eq!((call_read.request().id(), call_read.request().sequence()), ("mine", sequence));
+        assert_eq!(call_read.request().inputs().flatten().map(|input| input.location).collect::<Vec<_>>(), [location]);
+        assert!(matches!(read(&SpaceCall { call: 1, bytes: 9 }).call(), Some(Call::Space(9))));
+        let said = read(&ConfigCall { call: 1, model: "m", version: 3 });
         assert!(matches!(said.call(), Some(Call::Config("m", Some(3)))), "{said:?}");
-        let said = read(&AskUnload { call: 1, model: "m", dependents: true });
+        let said = read(&UnloadCall { call: 1, model: "m", dependents: true });
         assert!(matches!(said.call(), Some(Call::Unload("m", true))), "{said:?}");
         let files = [("1/a", SegmentOffset { segment: 2, offset: 0 }, 7)];
-        let said = read(&AskLoad { call: 1, model: "m", config: "{}", files: &files });
+        let said = read(&LoadCall { call: 1, model: "m", config: "{}", files: &files });
         let Some(Call::Load { model: "m", config: "{}", files: read_files }) = said.call() else { panic!("{said:?}") };
         assert_eq!(read_files, files);
         assert_eq!(read(&Cancelling(6)).cancelled(), Some(6));
         let said = read(&Taken { call: 6, let_go: &[3] });
         assert_eq!((said.taken(), said.let_go().collect::<Vec<_>>()), (Some(6), vec![3]));
         let command = |packet: &dyn Display| Command::read(packet.to_string().as_bytes()).unwrap();
-        let said = command(&ConfigTold { call: 4, config: Ok(r#"{"name":"m"}"#) });
+        let said = command(&ConfigAnswer { call: 4, config: Ok(r#"{"name":"m"}"#) });
         assert_eq!((said.call(), said.failure()), (Some(4), None));
         assert_eq!(said.part("config").to_string(), r#"{"name":"m"}"#);
         let status = Status::not_found("none");
-        assert_eq!(command(&ConfigTold { call: 4, config: Err(&status) }).failure(), Some(status));
+        assert_eq!(command(&ConfigAnswer { call: 4, config: Err(&status) }).failure(), Some(status));
     }
 }

@@ -42,7 +42,7 @@ impl SideSaid {
     }
 
     /// A call about the model's metrics.
-    pub fn metric(&self) -> Option<MetricAsked<'_>> {
+    pub fn metric(&self) -> Option<MetricQuestion<'_>> {
         if let Some([name, description, kind]) = self.list("metric_family") {
             let kind = match kind.as_str()? {
                 "COUNTER" => MetricKind::Counter,
@@ -50,12 +50,12 @@ impl SideSaid {
                 "HISTOGRAM" => MetricKind::Histogram,
                 _ => return None,
             };
-            return Some(MetricAsked::Family { name: name.as_str()?, description: description.as_str()?, kind });
+            return Some(MetricQuestion::Family { name: name.as_str()?, description: description.as_str()?, kind });
         }
         if let Some([family, labels, buckets]) = self.list("metric") {
             let bounds = |all: &Vec<Value>| all.iter().map(number_of).collect::<Option<Vec<f64>>>();
             let buckets = if buckets.is_null() { None } else { Some(buckets.as_array().and_then(bounds)?) };
-            return Some(MetricAsked::Metric { family: family.as_u64()?, labels: labels_of(labels), buckets });
+            return Some(MetricQuestion::Metric { family: family.as_u64()?, labels: labels_of(labels), buckets });
         }
         let [metric, what, by] = self.list("measure")?;
         let change = match what.as_str()? {
@@ -65,7 +65,7 @@ impl SideSaid {
             "observe" => MetricChange::Observe(number_of(by)?),
             _ => return None,
         };
-        Some(MetricAsked::Change { metric: metric.as_u64()?, change })
+        Some(MetricQuestion::Change { metric: metric.as_u64()?, change })
     }
 
     /// The answer to a call about metrics. The server sends it.
@@ -151,7 +151,7 @@ impl Display for LetGo<'_> {
 
 /// A call about the model's metrics. The answer is [`Measured`].
 #[derive(Clone, Debug, PartialEq)]
-pub enum MetricAsked<'a> {
+pub enum MetricQuestion<'a> {
     /// Makes a family.
     Family {
         /// Its name.
@@ -179,10 +179,10 @@ pub enum MetricAsked<'a> {
     },
 }
 
-impl Display for MetricAsked<'_> {
+impl Display for MetricQuestion<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
-            MetricAsked::Family { name, description, kind } => {
+            MetricQuestion::Family { name, description, kind } => {
                 let kind = match kind {
                     MetricKind::Counter => "COUNTER",
                     MetricKind::Gauge => "GAUGE",
@@ -190,13 +190,13 @@ impl Display for MetricAsked<'_> {
                 };
                 write!(f, r#"{{"metric_family":[{},{},"{kind}"]}}"#, Text(name), Text(description))
             }
-            MetricAsked::Metric { family, labels, buckets } => {
+            MetricQuestion::Metric { family, labels, buckets } => {
                 let labels = serde_json::json!(labels.as_ref().unwrap_or(&BTreeMap::new()));
                 let buckets = buckets.as_ref().map(|all| all.iter().map(|bound| format!("{bound:?}")).collect());
                 let buckets = buckets.map_or(Value::Null, |all: Vec<String>| all.into());
                 write!(f, r#"{{"metric":[{family},{labels},{buckets}]}}"#)
             }
-            MetricAsked::Change { metric, change } => {
+            MetricQuestion::Change { metric, change } => {
                 let (what, by) = match change {
                     MetricChange::Value => return write!(f, r#"{{"measure":[{metric},"value",null]}}"#),
                     MetricChange::Increment(by) => ("increment", by),

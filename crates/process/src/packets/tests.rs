@@ -332,13 +332,13 @@ fn a_response_of_a_decoupled_model() {
 fn a_request_to_another_model() {
     let Some(Call::Space(4096)) = called("space").call() else { panic!("a question for memory") };
     let said = called("infer");
-    let Some(Call::Infer(asked)) = said.call() else { panic!("a request") };
-    let read = asked.request();
-    assert_eq!((said.number(), asked.model(), asked.version(), read.id()), (6, "other", None, "mine"));
-    assert_eq!((asked.is_decoupled(), asked.is_waited_for(), read.timeout_us()), (true, true, 500));
+    let Some(Call::Infer(call_read)) = said.call() else { panic!("a request") };
+    let read = call_read.request();
+    assert_eq!((said.number(), call_read.model(), call_read.version(), read.id()), (6, "other", None, "mine"));
+    assert_eq!((call_read.is_decoupled(), call_read.is_waited_for(), read.timeout_us()), (true, true, 500));
     assert_eq!(read.sequence(), Sequence { id: SequenceId::Number(7), start: true, end: false });
     assert_eq!(read.parameters().get("key"), Some(&Parameter::String("value".into())));
-    assert!(asked.wanted().eq(["OUT"]));
+    assert!(call_read.wanted().eq(["OUT"]));
     let inputs = [tensor("IN", DataType::Fp32, &[2, 3], at(5, 64), 24), tensor("NONE", DataType::Uint8, &[0], None, 0)];
     assert!(read.inputs().eq(inputs.iter().map(as_read).map(Some)));
 
@@ -383,18 +383,18 @@ fn the_side_channel() {
     assert_eq!(side("cancelled").cancelled(), None);
     check("gone", Gone(41));
     assert_eq!(side("gone").gone(), Some(41));
-    let asked = |name: &str| side(name).metric().map(|asked| format!("{asked:?}"));
-    let family = MetricAsked::Family { name: "cats", description: "Cats \"seen\"", kind: MetricKind::Counter };
-    assert_eq!(asked("metric_family"), Some(format!("{family:?}")));
+    let question = |name: &str| side(name).metric().map(|question| format!("{question:?}"));
+    let family = MetricQuestion::Family { name: "cats", description: "Cats \"seen\"", kind: MetricKind::Counter };
+    assert_eq!(question("metric_family"), Some(format!("{family:?}")));
     check("metric_family", &family);
     let labels = Ok([("a".to_owned(), "1".to_owned())].into());
-    let metric = MetricAsked::Metric { family: 3, labels, buckets: Some(vec![0.1, f64::INFINITY]) };
-    assert_eq!(asked("metric"), Some(format!("{metric:?}")));
+    let metric = MetricQuestion::Metric { family: 3, labels, buckets: Some(vec![0.1, f64::INFINITY]) };
+    assert_eq!(question("metric"), Some(format!("{metric:?}")));
     check("metric", &metric);
-    let change = MetricAsked::Change { metric: 4, change: MetricChange::Increment(2.5) };
-    assert_eq!(asked("measure"), Some(format!("{change:?}")));
+    let change = MetricQuestion::Change { metric: 4, change: MetricChange::Increment(2.5) };
+    assert_eq!(question("measure"), Some(format!("{change:?}")));
     check("measure", &change);
-    let value = MetricAsked::Change { metric: 4, change: MetricChange::Value };
+    let value = MetricQuestion::Change { metric: 4, change: MetricChange::Value };
     let said = SideSaid::read(value.to_string().as_bytes()).unwrap();
     assert_eq!(said.metric(), Some(value));
     for broken in [r#"{"measure":[4,"double","1"]}"#, r#"{"measure":[4,"set",1]}"#, r#"{"metric":[3,{},[1]]}"#] {

@@ -88,14 +88,14 @@ impl PriorityLevels {
 }
 
 impl QueuePolicy {
-    /// The deadline of a request that comes now and asks for a timeout of `asked_us`, 0 for none. As in Triton, a request can only shorten a timeout
+    /// The deadline of a request that comes now and asks for a timeout of `requested_us`, 0 for none. As in Triton, a request can only shorten a timeout
     /// that the policy sets.
-    pub fn deadline(&self, asked_us: u64, now_us: u64) -> Option<Deadline> {
+    pub fn deadline(&self, requested_us: u64, now_us: u64) -> Option<Deadline> {
         if self.timeout_us == 0 {
             return None;
         }
-        let is_shorter = self.allow_override && asked_us > 0 && asked_us < self.timeout_us;
-        let timeout_us = if is_shorter { asked_us } else { self.timeout_us };
+        let is_shorter = self.allow_override && requested_us > 0 && requested_us < self.timeout_us;
+        let timeout_us = if is_shorter { requested_us } else { self.timeout_us };
         Some(Deadline { at_us: now_us.saturating_add(timeout_us), action: self.action })
     }
 }
@@ -122,10 +122,10 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_deadline(timeout_us: u64, allow_override: bool, asked_us: u64, expect: Option<u64>) {
+    fn check_deadline(timeout_us: u64, allow_override: bool, requested_us: u64, expect: Option<u64>) {
         let policy = QueuePolicy { timeout_us, allow_override, ..QueuePolicy::default() };
-        let found = policy.deadline(asked_us, 1000).map(|deadline| deadline.at_us);
-        assert_eq!(found, expect, "{timeout_us} {allow_override} {asked_us}");
+        let found = policy.deadline(requested_us, 1000).map(|deadline| deadline.at_us);
+        assert_eq!(found, expect, "{timeout_us} {allow_override} {requested_us}");
     }
 
     #[test]

@@ -76,8 +76,8 @@ fn as_configured(device: &Device) -> Option<nerite_config::Gpu> {
 }
 
 /// Most hosts have no driver, so that is no warning. A driver that does not work is.
-fn tell(absent: &Absent, asked: Option<&Path>) {
-    match (absent, asked) {
+fn tell(absent: &Absent, requested: Option<&Path>) {
+    match (absent, requested) {
         (Absent::NoLibrary { .. }, None) => log::debug!("{absent}; serving without GPUs"),
         _ => log::warn!("{absent}; serving without GPUs"),
     }

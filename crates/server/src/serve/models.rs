@@ -182,13 +182,13 @@ fn compiled(name: &str, library: &Path, options: &nerite_cabi::Options) -> Isola
 }
 
 /// ONNX Runtime if its library is found, else the embedded engine. Both have the same name.
-fn add_onnx(runtimes: &mut Runtimes, asked: Option<&Path>) -> Result<(), StartError> {
-    let is_embedded = asked == Some(Path::new("none"));
-    let library = if is_embedded { None } else { nerite_ort::find_library(asked) };
+fn add_onnx(runtimes: &mut Runtimes, requested: Option<&Path>) -> Result<(), StartError> {
+    let is_embedded = requested == Some(Path::new("none"));
+    let library = if is_embedded { None } else { nerite_ort::find_library(requested) };
     let embedded = || isolating(Arc::new(nerite_onnx::Embedded), None);
     match library.as_deref().map(|path| (path, nerite_ort::OnnxRuntime::open(path))) {
         Some((path, Ok(runtime))) => runtimes.add(Arc::new(isolating(Arc::new(runtime), Some(path)))),
-        Some((_, Err(error))) if asked.is_some() => return Err(creating(&Status::invalid(error.to_string()))),
+        Some((_, Err(error))) if requested.is_some() => return Err(creating(&Status::invalid(error.to_string()))),
         Some((_, Err(error))) => {
             log::warn!("{error}; using the embedded engine");
             runtimes.add(Arc::new(embedded()));

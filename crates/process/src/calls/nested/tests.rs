@@ -95,8 +95,8 @@ impl Pair {
         });
         infer.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let said = CallSaid::read(json!({ "call": call, "infer": infer }).to_string().as_bytes()).unwrap();
-        let Some(Call::Infer(asked)) = said.call() else { panic!("a request") };
-        self.calls.infer(call, asked);
+        let Some(Call::Infer(call_read)) = said.call() else { panic!("a request") };
+        self.calls.infer(call, call_read);
     }
 
     #[track_caller]
@@ -235,8 +235,8 @@ fn responses_that_were_sent_before_the_process_ended_come_before_the_error() {
     for is_handling in [false, true] {
         let pair = pair();
         let (to, responses) = mpsc::channel();
-        let asked = job(Vec::new(), vec![wanted("x", None)], Reply::new(move |response| drop(to.send(response))));
-        let (planned, ..) = plan(asked, &pair.calls.process.shares, &pair.calls.process.blocks, &HashMap::new());
+        let call_read = job(Vec::new(), vec![wanted("x", None)], Reply::new(move |response| drop(to.send(response))));
+        let (planned, ..) = plan(call_read, &pair.calls.process.shares, &pair.calls.process.blocks, &HashMap::new());
         let begun = pair.calls.begin(vec![planned], Times::begin(), || Ok(true));
         assert_eq!(begun.ok(), Some(vec![3]));
         let response = json!({ "outputs": [["x", "INT8", [0], null, 0, 0]] });

@@ -12,19 +12,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use nerite_backend::{Job, Reschedule};
 use nerite_memory::{Buffer, Slot};
-use nerite_process::packets::{AskAgain, AskMemory, OutputMemory, Released, SendResponse};
+use nerite_process::packets::{MemoryCall, OutputMemory, Released, RescheduleCall, SendResponse};
 use nerite_request::{Code, Deliver, ExactlyOne, InferResponse, PlaceQuery, Response, Status};
 use nerite_shm::SharedMapping;
 use nerite_tensor::Tensor;
 
-use super::calls::{Calls, Told, wait};
+use super::calls::{CallAnswer, Calls, wait};
 use super::memory::slot;
 use super::talk::{OutputSpace, Talk};
 
 pub(super) use answers::Answered;
 
 /// One request.
-pub(super) struct Asked {
+pub(super) struct WorkerRequest {
     talk: Arc<Talk>,
     number: u64,
     index: usize,
@@ -48,7 +48,7 @@ struct State {
     is_open: bool,
     /// The server's answer to the last response: where the outputs of the next one go. It comes when the client's window has room for the next
     /// response.
-    next: Option<Receiver<Told>>,
+    next: Option<Receiver<CallAnswer>>,
     /// Whether its responses are dropped: its client or the server has gone.
     is_over: bool,
     /// Whether its last response was sent.
@@ -68,10 +68,10 @@ pub(super) struct OutputTarget {
     pub(super) fixed: bool,
 }
 
-impl Asked {
-    pub(super) fn new(talk: &Arc<Talk>, number: u64, index: usize, is_decoupled: bool) -> Arc<Asked> {
+impl WorkerRequest {
+    pub(super) fn new(talk: &Arc<Talk>, number: u64, index: usize, is_decoupled: bool) -> Arc<WorkerRequest> {
         let state = Mutex::new(State { is_open: is_decoupled, ..State::default() });
-        Arc::new(Asked { talk: Arc::clone(talk), number, index, is_decoupled, state, answered: Condvar::new() })
+        Arc::new(WorkerRequest { talk: Arc::clone(talk), number, index, is_decoupled, state, answered: Condvar::new() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -148,7 +148,7 @@ impl Asked {
         }
         let Some(content) = content else { return };
         let answered = Answered::of(self, content);
-        let sent = calls.ask(|call| self.packet(call, Some(&answered), false));
+        let sent = calls.send(|call| self.packet(call, Some(&answered), false));
         let mut state = self.state();
         state.is_over |= sent.is_err();
         state.next = sent.ok();
@@ -172,7 +172,7 @@ impl Asked {
     fn packet(&self, call: u64, answered: Option<&Answered>, is_last: bool) -> String {
         let lost = self.lost();
         let (copied, unmapped) = (self.talk.take_copied(), self.talk.memory().take_unmapped());
-        let response = answered.map(Answered::told);
+        let response = answered.map(Answered::read);
         let (number, response) = (self.number, response.as_ref());
         SendResponse { call, number, response, is_last, lost: &lost, copied: &copied, unmapped: &unmapped }.to_string()
     }
@@ -181,9 +181,9 @@ impl Asked {
     /// next run may only follow while this one continues.
     fn run_again(&self, calls: &Calls) {
         let number = self.number;
-        let told = calls.ask(|call| AskAgain { call, number }.to_string());
+        let answer = calls.send(|call| RescheduleCall { call, number }.to_string());
         // If this fails, the server is gone.
-        let _ = told.and_then(|told| wait(&told));
+        let _ = answer.and_then(|answer| wait(&answer));
         self.talk.gone().ends(number);
         let mut state = self.state();
         state.is_ended = true;
@@ -204,13 +204,13 @@ impl Asked {
         }
         drop(state);
         let Some(next) = next else { return Ok(()) };
-        let told = wait(&next);
+        let answer = wait(&next);
         let mut state = self.state();
-        let Some(told) = told.ok().filter(|told| !told.is_over()) else {
+        let Some(answer) = answer.ok().filter(|answer| !answer.is_over()) else {
             state.is_over = true;
             return Err(over());
         };
-        for memory in told.output_memory().flatten() {
+        for memory in answer.output_memory().flatten() {
             state.targets.insert(memory.name.to_owned(), OutputTarget::of(memory));
         }
         Ok(())
@@ -220,9 +220,9 @@ impl Asked {
     fn released(&self) {
         let mut state = self.state();
         state.is_released = true;
-        let is_told = state.is_open && state.is_ended;
+        let is_to_end = state.is_open && state.is_ended;
         drop(state);
-        if is_told {
+        if is_to_end {
             self.tell_released();
         }
     }
@@ -295,14 +295,14 @@ impl Asked {
 
     fn ask_for_space(&self, calls: &Calls, name: &str, bytes: usize) -> Result<OutputSpace, Status> {
         let number = self.number;
-        let told = wait(&calls.ask(|call| AskMemory { call, number, name, bytes }.to_string())?)?;
-        if let Some(error) = told.error() {
+        let answer = wait(&calls.send(|call| MemoryCall { call, number, name, bytes }.to_string())?)?;
+        if let Some(error) = answer.error() {
             return Err(Status::unavailable(error));
         }
-        if told.is_over() {
+        if answer.is_over() {
             return Err(Status::new(Code::Cancelled, "the request is over"));
         }
-        OutputSpace::read(&told, bytes)
+        OutputSpace::read(&answer, bytes)
     }
 
     /// Memory for an output that the engine asks for before it computes. Several responses may be made at the same time. Only one of them can have
@@ -316,7 +316,7 @@ impl Asked {
     }
 }
 
-impl Reschedule for Asked {
+impl Reschedule for WorkerRequest {
     fn again(self: Arc<Self>, job: Job, _: u64) {
         let Some(calls) = self.talk.calls() else { return };
         let mut state = self.state();
@@ -329,14 +329,14 @@ impl Reschedule for Asked {
 }
 
 impl OutputTarget {
-    fn of(told: OutputMemory<'_>) -> OutputTarget {
-        let OutputMemory { location, capacity, fixed, .. } = told;
+    fn of(memory: OutputMemory<'_>) -> OutputTarget {
+        let OutputMemory { location, capacity, fixed, .. } = memory;
         OutputTarget { space: location.map(|location| OutputSpace { location, capacity }), fixed }
     }
 }
 
 /// Takes the responses of a request from the engine.
-pub(super) struct Way(pub(super) Arc<Asked>);
+pub(super) struct Way(pub(super) Arc<WorkerRequest>);
 
 impl Deliver for Way {
     fn deliver(&mut self, response: Response) {
@@ -353,7 +353,7 @@ impl Deliver for Way {
 }
 
 /// Dropped with the last of a request's inputs.
-pub(super) struct InputsHeld(pub(super) Arc<Asked>);
+pub(super) struct InputsHeld(pub(super) Arc<WorkerRequest>);
 
 impl Drop for InputsHeld {
     fn drop(&mut self) {

@@ -7,41 +7,41 @@ use nerite_tensor::Tensor;
 
 use super::super::cut;
 use super::super::talk::OutputSpace;
-use super::Asked;
+use super::WorkerRequest;
 
 /// A response, and where each of its outputs lies; or the failure.
 pub(in super::super) struct Answered {
-    told: Result<Parameters, Status>,
+    read: Result<Parameters, Status>,
     /// The outputs; for a failure the states that the model kept.
     outputs: Vec<(Output, Option<SegmentOffset>)>,
 }
 
 impl Answered {
-    pub(in super::super) fn of(asked: &Asked, response: Result<InferResponse, Status>) -> Answered {
-        let (told, mut outputs) = match response {
+    pub(in super::super) fn of(request: &WorkerRequest, response: Result<InferResponse, Status>) -> Answered {
+        let (read, mut outputs) = match response {
             Ok(InferResponse { parameters, outputs, .. }) => (Ok(parameters), outputs),
             Err(error) => (Err(cut(error)), Outputs::new()),
         };
-        for Tensor { name, datatype, shape, data } in asked.take_states() {
+        for Tensor { name, datatype, shape, data } in request.take_states() {
             if outputs.iter().all(|output| output.name != name) {
                 outputs.push(Output { name, datatype, shape, data, placed: false });
             }
         }
-        let place = |output: Output| location(asked, &output).map(|location| (output, location));
+        let place = |output: Output| location(request, &output).map(|location| (output, location));
         match outputs.into_iter().map(place).collect() {
-            Ok(outputs) => Answered { told, outputs },
+            Ok(outputs) => Answered { read, outputs },
             // The first failure is the reason.
-            Err(status) => Answered { told: told.and(Err(cut(status))), outputs: Vec::new() },
+            Err(status) => Answered { read: read.and(Err(cut(status))), outputs: Vec::new() },
         }
     }
 
     /// The form in which a packet sends it.
-    pub(in super::super) fn told(&self) -> WrittenResponse<'_> {
+    pub(in super::super) fn read(&self) -> WrittenResponse<'_> {
         let outputs = self.outputs.iter().map(|(output, location)| {
             let Output { name, datatype, shape, data, .. } = output;
             TensorAt { name, datatype: *datatype, shape: shape.as_slice(), location: *location, bytes: data.len() }
         });
-        match &self.told {
+        match &self.read {
             Ok(parameters) => WrittenResponse::Outputs(outputs.collect(), parameters),
             Err(status) if self.outputs.is_empty() => WrittenResponse::Failed(status.clone()),
             Err(status) => WrittenResponse::FailedWith(status.clone(), outputs.collect()),
@@ -49,21 +49,21 @@ impl Answered {
     }
 }
 
-fn location(asked: &Asked, output: &Output) -> Result<Option<SegmentOffset>, Status> {
-    if output.data.is_empty() { Ok(None) } else { Ok(Some(placed(asked, output)?.location)) }
+fn location(request: &WorkerRequest, output: &Output) -> Result<Option<SegmentOffset>, Status> {
+    if output.data.is_empty() { Ok(None) } else { Ok(Some(placed(request, output)?.location)) }
 }
 
 /// The memory in which the output lies. If the engine left it elsewhere, it is copied.
-fn placed(asked: &Asked, output: &Output) -> Result<OutputSpace, Status> {
+fn placed(request: &WorkerRequest, output: &Output) -> Result<OutputSpace, Status> {
     let Output { name, data, .. } = output;
-    let target = asked.target(name);
-    if let Some(space) = target.and_then(|target| target.space).filter(|space| asked.lies_in(*space, data)) {
+    let target = request.target(name);
+    if let Some(space) = target.and_then(|target| target.space).filter(|space| request.lies_in(*space, data)) {
         return Ok(space);
     }
     if target.is_some_and(|target| target.fixed) {
         return Err(Status::internal(format!("output '{name}' was not left in the client's memory")));
     }
-    let found = asked.space(name, data.len())?;
+    let found = request.space(name, data.len())?;
     let (space, mut slot) = found.ok_or_else(|| Status::internal(format!("output '{name}' has no memory")))?;
     let filled = slot.fill_from(0, data, Reason::ModelProcess);
     filled.map_err(|error| Status::internal(format!("output '{name}': {error}")))?;
