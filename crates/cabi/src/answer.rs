@@ -13,7 +13,7 @@ use crate::table::Handle;
 pub fn answer(name: &str, call: impl FnOnce() -> Result<(), Fault>) -> Handle<ErrorObject> {
     let status = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => return Handle::NULL,
-        Ok(Err(fault)) => fault.told(name),
+        Ok(Err(fault)) => fault.into_status(name),
         Err(_) => Status::internal(format!("the server panicked in {name}")),
     };
     error(&status)

@@ -34,7 +34,7 @@ impl Fault {
     }
 
     /// The error for the caller. Misuse is also logged.
-    pub fn told(self, call: &str) -> Status {
+    pub fn into_status(self, call: &str) -> Status {
         if self.is_misuse {
             log::error!("{}: {call}: {}", self.owner.or_else(current).map_or_else(unknown, shown), self.status);
         }

@@ -142,7 +142,7 @@ impl Library {
         }
         match returned.take() {
             Ok(error) => Err(error.status()),
-            Err(fault) => Err(fault.of(&self.owner).told("the error that it returned")),
+            Err(fault) => Err(fault.of(&self.owner).into_status("the error that it returned")),
         }
     }
 }

@@ -43,11 +43,11 @@ impl Loaded {
     pub fn open(name: &str, path: &Path, config: String, presence: &Arc<Presence>) -> Result<Loaded, Status> {
         let present = Present(Arc::clone(presence));
         let directory = path.parent().map(|directory| directory.display().to_string()).unwrap_or_default();
-        let told = |fault: Fault| fault.told("TRITONBACKEND_Initialize");
-        let object = BackendObject::new(BackendParts { name, directory: &directory, config }).map_err(told)?;
+        let status_of = |fault: Fault| fault.into_status("TRITONBACKEND_Initialize");
+        let object = BackendObject::new(BackendParts { name, directory: &directory, config }).map_err(status_of)?;
         let object = Arc::new(object);
         let library = Library::open(&object.owner, path)?;
-        let handle = Handle::to(Arc::clone(&object)).map_err(told)?;
+        let handle = Handle::to(Arc::clone(&object)).map_err(status_of)?;
         // It is also dropped after a failure, which calls `Finalize`, as in Triton.
         let (is_parallel, preferred, making) = (false, Vec::new(), Mutex::default());
         let mut loaded = Loaded { library, object, handle, is_parallel, preferred, making, _present: present };
@@ -64,7 +64,8 @@ impl Loaded {
 /// Whether its instances may be made in parallel, and the instance groups that it prefers.
 fn ask_attribute(library: &Library, backend: Handle<BackendObject>) -> Result<(bool, Vec<ModelInstanceGroup>), Status> {
     let attribute = Arc::new(BackendAttribute::default());
-    let handle = Handle::to(Arc::clone(&attribute)).map_err(|fault| fault.told("TRITONBACKEND_GetBackendAttribute"))?;
+    let handle =
+        Handle::to(Arc::clone(&attribute)).map_err(|fault| fault.into_status("TRITONBACKEND_GetBackendAttribute"))?;
     let asked = library.attribute(backend, handle);
     drop(handle.take());
     asked.map(|()| (attribute.is_parallel(), attribute.preferred()))

@@ -48,7 +48,7 @@ impl CompiledModel {
         completes: bool,
         reports: Option<LateReports>,
     ) -> Result<CompiledModel, Status> {
-        let told = |fault: Fault| fault.told("TRITONBACKEND_ModelInitialize");
+        let status_of = |fault: Fault| fault.into_status("TRITONBACKEND_ModelInitialize");
         let repository = std::path::absolute(&context.model_dir).unwrap_or_else(|_| context.model_dir.clone());
         let object = ModelObject::new(ModelParts {
             backend: Arc::clone(&loaded.object),
@@ -60,8 +60,8 @@ impl CompiledModel {
             completes,
             server: Arc::new(ServerObject::new(&loaded.object.owner, context.models.clone(), reports)),
         });
-        let object = Arc::new(object.map_err(told)?);
-        let handle = Handle::to(Arc::clone(&object)).map_err(told)?;
+        let object = Arc::new(object.map_err(status_of)?);
+        let handle = Handle::to(Arc::clone(&object)).map_err(status_of)?;
         // It is also dropped after a failure, which calls `ModelFinalize`: backends free their memory there, as Triton allows.
         let (is_abandoned, turns) = (AtomicBool::new(false), Mutex::default());
         let held = InitializedModel { object, handle, loaded, is_abandoned, turns };
@@ -110,7 +110,7 @@ impl Model for CompiledModel {
     }
 
     fn instance(&self, spec: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
-        let told = |fault: Fault| fault.told("TRITONBACKEND_ModelInstanceInitialize");
+        let status_of = |fault: Fault| fault.into_status("TRITONBACKEND_ModelInstanceInitialize");
         let config = self.config();
         let kind = kind(&config, spec);
         // The server binds threads to cores itself, so the policy has no settings.
@@ -121,14 +121,14 @@ impl Model for CompiledModel {
             name: crate::objects::c_text(&spec.name),
             kind,
             device: spec.device.unwrap_or(0) as i32,
-            policy: Handle::to(policy).map_err(told)?,
+            policy: Handle::to(policy).map_err(status_of)?,
             meter: Mutex::default(),
             is_ending: AtomicBool::new(false),
             outstanding: Arc::default(),
             memory: self.0.object.memory.of_instance(),
             state: AtomicPtr::default(),
         });
-        let handle = Handle::to(Arc::clone(&object)).map_err(told)?;
+        let handle = Handle::to(Arc::clone(&object)).map_err(status_of)?;
         // As for the model, `ModelInstanceFinalize` is also called after a failure.
         let (given, list, turn) = (Vec::new(), Vec::new(), spec.device.and_then(|device| self.0.turn(device)));
         let instance = CompiledInstance { object, handle, model: Arc::clone(&self.0), given, list, turn };

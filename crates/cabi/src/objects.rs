@@ -28,7 +28,7 @@ mod tensors;
 mod trace;
 
 pub use allocator::{Allocated, Allocating, Allocator};
-pub use asked_input::AskedInput;
+pub use asked_input::InputContent;
 pub use attributes::{BufferAttributes, memory_of};
 pub use backend::{BackendAttribute, BackendObject, BackendParts, DEVICE_BLOCKING};
 pub use callbacks::{
@@ -48,7 +48,7 @@ pub use metric::{
 };
 pub use metrics_page::MetricsPage;
 pub use model::{ModelObject, ModelParts, ServerObject};
-pub use observer::{Observer, TraceFunctions, begin_told, spawn_child, told_handle};
+pub use observer::{Observer, TraceFunctions, observed_handle, observed_trace, spawn_child};
 pub use options::{Control, ServerOptions};
 pub use outstanding::{Counted, Outstanding};
 pub use parameter::{Content, ParameterObject, Value};

@@ -71,18 +71,18 @@ impl CompiledBackend {
             presence.wait();
         }
         let presence = Arc::default();
-        let new = Arc::new(Loaded::open(&self.name, &self.path, self.told(settings), &presence)?);
+        let new = Arc::new(Loaded::open(&self.name, &self.path, self.settings_text(settings), &presence)?);
         *last = Some((Arc::downgrade(&new), presence));
         Ok(new)
     }
 
     /// The operator's settings in Triton's form: all values are strings.
-    fn told(&self, settings: &BTreeMap<String, String>) -> String {
-        let mut told = settings.clone();
-        told.insert("auto-complete-config".to_owned(), self.options.auto_complete.to_string());
-        told.insert("backend-directory".to_owned(), self.options.directory.display().to_string());
-        told.insert("min-compute-capability".to_owned(), format!("{MIN_COMPUTE_CAPABILITY:.6}"));
-        serde_json::json!({ "cmdline": told }).to_string()
+    fn settings_text(&self, settings: &BTreeMap<String, String>) -> String {
+        let mut all = settings.clone();
+        all.insert("auto-complete-config".to_owned(), self.options.auto_complete.to_string());
+        all.insert("backend-directory".to_owned(), self.options.directory.display().to_string());
+        all.insert("min-compute-capability".to_owned(), format!("{MIN_COMPUTE_CAPABILITY:.6}"));
+        serde_json::json!({ "cmdline": all }).to_string()
     }
 
     /// The model of this load keeps the backend open itself, or does not need it any more.

@@ -57,7 +57,7 @@ pub fn library_of(context: &LoadContext, backends: &Path) -> Result<Option<PathB
 /// The strategy of one version of a model.
 pub(crate) struct LibraryStrategy {
     functions: Functions,
-    model: Asked,
+    model: StrategyModel,
     /// What `ModelBatcherInitialize` made.
     batcher: Kept,
     batch: Option<Forming>,
@@ -77,7 +77,7 @@ struct Forming {
 }
 
 /// The model as the strategy sees it.
-struct Asked {
+struct StrategyModel {
     object: Arc<ModelObject>,
     handle: Handle<ModelObject>,
     // Dropped last.
@@ -98,7 +98,8 @@ impl LibraryStrategy {
         let name = &context.model;
         let Some(functions) = Functions::open(path, name)? else { return Ok(None) };
         log::info!("Loading custom batching strategy library {} for model {name}", path.display());
-        let model = Asked::new(model, context).map_err(|fault| fault.told("TRITONBACKEND_ModelBatcherInitialize"))?;
+        let model = StrategyModel::new(model, context)
+            .map_err(|fault| fault.into_status("TRITONBACKEND_ModelBatcherInitialize"))?;
         let mut made = LibraryStrategy {
             functions,
             batcher: Kept(std::ptr::null_mut()),
@@ -122,7 +123,7 @@ impl LibraryStrategy {
         let request = match request {
             Ok(request) => request,
             Err(fault) => {
-                let status = fault.told("TRITONBACKEND_ModelBatchIncludeRequest");
+                let status = fault.into_status("TRITONBACKEND_ModelBatchIncludeRequest");
                 self.log_error("include", &status);
                 return false;
             }
@@ -216,12 +217,12 @@ impl Drop for LibraryStrategy {
     }
 }
 
-impl Asked {
-    fn new(model: &Arc<dyn Model>, context: &LoadContext) -> Result<Asked, Fault> {
+impl StrategyModel {
+    fn new(model: &Arc<dyn Model>, context: &LoadContext) -> Result<StrategyModel, Fault> {
         let known: &dyn std::any::Any = &**model;
         if let Some(compiled) = known.downcast_ref::<CompiledModel>() {
             let (object, handle) = compiled.object();
-            return Ok(Asked { object, handle, _whose: Whose::Backend { _model: Arc::clone(model) } });
+            return Ok(StrategyModel { object, handle, _whose: Whose::Backend { _model: Arc::clone(model) } });
         }
         let config: &Arc<ModelConfig> = &context.config;
         let parts = BackendParts { name: config.backend_name(), directory: "", config: r#"{"cmdline":{}}"#.to_owned() };
@@ -240,7 +241,7 @@ impl Asked {
         })?);
         object.settle(Arc::clone(config));
         let handle = Handle::to(Arc::clone(&object))?;
-        Ok(Asked { object, handle, _whose: Whose::Own { backend: backend_handle, model: handle } })
+        Ok(StrategyModel { object, handle, _whose: Whose::Own { backend: backend_handle, model: handle } })
     }
 
     fn name(&self) -> String {

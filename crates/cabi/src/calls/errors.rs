@@ -16,7 +16,7 @@ plain_exports! {
 
     "TRITONSERVER_ErrorDelete" = error_delete(error: Handle<ErrorObject>) {
         if !error.is_null() && let Err(fault) = error.take() {
-            fault.told("TRITONSERVER_ErrorDelete");
+            fault.into_status("TRITONSERVER_ErrorDelete");
         }
     }
 

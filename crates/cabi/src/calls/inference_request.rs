@@ -26,7 +26,7 @@ pub fn version_of(number: i64) -> Option<i64> {
 }
 
 fn say(request: Request, key: Text, value: Parameter) -> Result<(), Fault> {
-    request.get()?.asked().parameters.insert(key.read()?, value);
+    request.get()?.content().parameters.insert(key.read()?, value);
     Ok(())
 }
 
@@ -52,30 +52,30 @@ exports! {
 
     "TRITONSERVER_InferenceRequestId" = id(request: Request, id: Out<*const c_char>) {
         // The text lives until it is set again, or the request's handle is deleted.
-        id.put(request.get()?.asked().id.as_ptr())?;
+        id.put(request.get()?.content().id.as_ptr())?;
     }
 
     "TRITONSERVER_InferenceRequestSetId" = set_id(request: Request, id: Text) {
-        request.get()?.asked().id = c_text(&id.read()?);
+        request.get()?.content().id = c_text(&id.read()?);
     }
 
     "TRITONSERVER_InferenceRequestFlags" = flags(request: Request, flags: Out<u32>) {
         let request = request.get()?;
-        let asked = request.asked();
-        let start = if asked.sequence.start { SEQUENCE_START } else { 0 };
-        let end = if asked.sequence.end { SEQUENCE_END } else { 0 };
+        let content = request.content();
+        let start = if content.sequence.start { SEQUENCE_START } else { 0 };
+        let end = if content.sequence.end { SEQUENCE_END } else { 0 };
         flags.put(start | end)?;
     }
 
     "TRITONSERVER_InferenceRequestSetFlags" = set_flags(request: Request, flags: u32) {
         let request = request.get()?;
-        let mut asked = request.asked();
-        asked.sequence.start = flags & SEQUENCE_START != 0;
-        asked.sequence.end = flags & SEQUENCE_END != 0;
+        let mut content = request.content();
+        content.sequence.start = flags & SEQUENCE_START != 0;
+        content.sequence.end = flags & SEQUENCE_END != 0;
     }
 
     "TRITONSERVER_InferenceRequestCorrelationId" = correlation_id(request: Request, id: Out<u64>) {
-        id.put(match &request.get()?.asked().sequence.id {
+        id.put(match &request.get()?.content().sequence.id {
             SequenceId::None => 0,
             SequenceId::Number(number) => *number,
             SequenceId::Text(_) => return Err(Status::invalid("given request's correlation id is not an unsigned int").into()),
@@ -84,15 +84,15 @@ exports! {
 
     "TRITONSERVER_InferenceRequestCorrelationIdString" = correlation_id_string(request: Request, id: Out<*const c_char>) {
         let request = request.get()?;
-        let asked = request.asked();
-        if !matches!(asked.sequence.id, SequenceId::Text(_)) {
+        let content = request.content();
+        if !matches!(content.sequence.id, SequenceId::Text(_)) {
             return Err(Status::invalid("given request's correlation id is not a string").into());
         }
-        id.put(asked.sequence_text.as_ptr())?;
+        id.put(content.sequence_text.as_ptr())?;
     }
 
     "TRITONSERVER_InferenceRequestSetCorrelationId" = set_correlation_id(request: Request, id: u64) {
-        request.get()?.asked().sequence.id = if id == 0 { SequenceId::None } else { SequenceId::Number(id) };
+        request.get()?.content().sequence.id = if id == 0 { SequenceId::None } else { SequenceId::Number(id) };
     }
 
     "TRITONSERVER_InferenceRequestSetCorrelationIdString" = set_correlation_id_string(request: Request, id: Text) {
@@ -102,7 +102,7 @@ exports! {
                 "string correlation ID cannot be longer than {SEQUENCE_NAME_MAX} characters; this one has {}", id.len()
             )).into());
         }
-        request.asked().set_sequence_text(id);
+        request.content().set_sequence_text(id);
     }
 
     "TRITONSERVER_InferenceRequestCancel" = cancel(request: Request) {
@@ -114,30 +114,30 @@ exports! {
     }
 
     "TRITONSERVER_InferenceRequestPriority" = priority(request: Request, priority: Out<u32>) {
-        let found = request.get()?.asked().priority;
+        let found = request.get()?.content().priority;
         priority.put(u32::try_from(found).map_err(|_| {
             Status::invalid(format!("the request's priority {found} does not fit in 32 bits; ask TRITONSERVER_InferenceRequestPriorityUInt64"))
         })?)?;
     }
 
     "TRITONSERVER_InferenceRequestPriorityUInt64" = priority_u64(request: Request, priority: Out<u64>) {
-        priority.put(request.get()?.asked().priority)?;
+        priority.put(request.get()?.content().priority)?;
     }
 
     "TRITONSERVER_InferenceRequestSetPriority" = set_priority(request: Request, priority: u32) {
-        request.get()?.asked().priority = u64::from(priority);
+        request.get()?.content().priority = u64::from(priority);
     }
 
     "TRITONSERVER_InferenceRequestSetPriorityUInt64" = set_priority_u64(request: Request, priority: u64) {
-        request.get()?.asked().priority = priority;
+        request.get()?.content().priority = priority;
     }
 
     "TRITONSERVER_InferenceRequestTimeoutMicroseconds" = timeout_us(request: Request, timeout_us: Out<u64>) {
-        timeout_us.put(request.get()?.asked().timeout_us)?;
+        timeout_us.put(request.get()?.content().timeout_us)?;
     }
 
     "TRITONSERVER_InferenceRequestSetTimeoutMicroseconds" = set_timeout_us(request: Request, timeout_us: u64) {
-        request.get()?.asked().timeout_us = timeout_us;
+        request.get()?.content().timeout_us = timeout_us;
     }
 
     "TRITONSERVER_InferenceRequestSetStringParameter" = set_string_parameter(request: Request, key: Text, value: Text) {
@@ -158,7 +158,7 @@ exports! {
 
     "TRITONSERVER_InferenceRequestSetReleaseCallback" =
         set_release(request: Request, function: Option<RequestReleaseFn<InferenceRequest>>, userp: Opaque) {
-        request.get()?.asked().release = function.map(|function| (function, Kept(userp.address())));
+        request.get()?.content().release = function.map(|function| (function, Kept(userp.address())));
     }
 
     "TRITONSERVER_InferenceRequestSetResponseCallback" = set_response(
@@ -176,6 +176,6 @@ exports! {
             userp: Kept(allocator_userp.address()),
             owner: Arc::clone(&request.server.owner),
         };
-        request.asked().respond = Some(Respond { allocating, function, userp: Kept(userp.address()) });
+        request.content().respond = Some(Respond { allocating, function, userp: Kept(userp.address()) });
     }
 }

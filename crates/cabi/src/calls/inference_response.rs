@@ -94,7 +94,7 @@ plain_exports! {
         // The response keeps its error.
         match response.get() {
             Ok(response) => response.error,
-            Err(fault) => crate::answer::error(&fault.told("TRITONSERVER_InferenceResponseError")),
+            Err(fault) => crate::answer::error(&fault.into_status("TRITONSERVER_InferenceResponseError")),
         }
     }
 }

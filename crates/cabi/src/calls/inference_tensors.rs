@@ -7,7 +7,7 @@ use crate::abi::{List, Opaque, Text};
 use crate::fault::Fault;
 use crate::limits::{INPUTS_MAX, OUTPUTS_MAX};
 use crate::objects::Kept;
-use crate::objects::{AskedInput, BufferAttributes, InferenceRequest, ServerObject, TraceObject, start_inference};
+use crate::objects::{BufferAttributes, InferenceRequest, InputContent, ServerObject, TraceObject, start_inference};
 use crate::table::Handle;
 
 type Request = Handle<InferenceRequest>;
@@ -18,26 +18,26 @@ exports! {
         let (request, name) = (request.get()?, name.read()?);
         let found = DataType::ALL.into_iter().find(|known| *known as u32 == datatype);
         let datatype = found.ok_or_else(|| Fault::misuse(format!("input '{name}' has no valid datatype")))?;
-        let mut asked = request.asked();
-        if asked.inputs.len() >= INPUTS_MAX {
+        let mut content = request.content();
+        if content.inputs.len() >= INPUTS_MAX {
             return Err(Fault::misuse(format!("a request has at most {INPUTS_MAX} inputs")));
         }
-        asked.add_input(AskedInput::new(name, datatype, Shape::from_vec(shape.read(dims)?)))?;
+        content.add_input(InputContent::new(name, datatype, Shape::from_vec(shape.read(dims)?)))?;
     }
 
     "TRITONSERVER_InferenceRequestAddRawInput" = add_raw_input(request: Request, name: Text) {
-        request.get()?.asked().add_raw_input(name.read()?)?;
+        request.get()?.content().add_raw_input(name.read()?)?;
     }
 
     "TRITONSERVER_InferenceRequestRemoveInput" = remove_input(request: Request, name: Text) {
         let (request, name) = (request.get()?, name.read()?);
-        let mut asked = request.asked();
-        asked.input(&name)?;
-        asked.inputs.retain(|input| input.name != name);
+        let mut content = request.content();
+        content.input(&name)?;
+        content.inputs.retain(|input| input.name != name);
     }
 
     "TRITONSERVER_InferenceRequestRemoveAllInputs" = remove_all_inputs(request: Request) {
-        request.get()?.asked().inputs.clear();
+        request.get()?.content().inputs.clear();
     }
 
     "TRITONSERVER_InferenceRequestAppendInputData" = append_input_data(
@@ -49,7 +49,7 @@ exports! {
         memory_id: i64,
     ) {
         let request = request.get()?;
-        request.asked().input(&name.read()?)?.append(Kept(base.address()), bytes, (memory_type, memory_id), None)?;
+        request.content().input(&name.read()?)?.append(Kept(base.address()), bytes, (memory_type, memory_id), None)?;
     }
 
     "TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy" = append_input_data_with_host_policy(
@@ -62,7 +62,7 @@ exports! {
         policy: Text,
     ) {
         let (request, policy) = (request.get()?, policy.read()?);
-        request.asked().input(&name.read()?)?.append(Kept(base.address()), bytes, (memory_type, memory_id), Some(policy))?;
+        request.content().input(&name.read()?)?.append(Kept(base.address()), bytes, (memory_type, memory_id), Some(policy))?;
     }
 
     "TRITONSERVER_InferenceRequestAppendInputDataWithBufferAttributes" = append_input_data_with_attributes(
@@ -73,34 +73,34 @@ exports! {
     ) {
         let (request, attributes) = (request.get()?, attributes.get()?);
         let (bytes, memory) = {
-            let told = attributes.told();
-            (told.byte_size, (told.memory_type, told.memory_id))
+            let values = attributes.values();
+            (values.byte_size, (values.memory_type, values.memory_id))
         };
-        request.asked().input(&name.read()?)?.append(Kept(base.address()), bytes, memory, None)?;
+        request.content().input(&name.read()?)?.append(Kept(base.address()), bytes, memory, None)?;
     }
 
     "TRITONSERVER_InferenceRequestRemoveAllInputData" = remove_all_input_data(request: Request, name: Text) {
-        request.get()?.asked().input(&name.read()?)?.clear();
+        request.get()?.content().input(&name.read()?)?.clear();
     }
 
     "TRITONSERVER_InferenceRequestAddRequestedOutput" = add_requested_output(request: Request, name: Text) {
         let (request, name) = (request.get()?, name.read()?);
-        let mut asked = request.asked();
-        if asked.wanted.len() >= OUTPUTS_MAX {
+        let mut content = request.content();
+        if content.wanted.len() >= OUTPUTS_MAX {
             return Err(Fault::misuse(format!("a request wants at most {OUTPUTS_MAX} outputs")));
         }
-        if !asked.wanted.contains(&name) {
-            asked.wanted.push(name);
+        if !content.wanted.contains(&name) {
+            content.wanted.push(name);
         }
     }
 
     "TRITONSERVER_InferenceRequestRemoveRequestedOutput" = remove_requested_output(request: Request, name: Text) {
         let (request, name) = (request.get()?, name.read()?);
-        request.asked().wanted.retain(|wanted| *wanted != name);
+        request.content().wanted.retain(|wanted| *wanted != name);
     }
 
     "TRITONSERVER_InferenceRequestRemoveAllRequestedOutputs" = remove_all_requested_outputs(request: Request) {
-        request.get()?.asked().wanted.clear();
+        request.get()?.content().wanted.clear();
     }
 
     "TRITONSERVER_ServerInferAsync" = infer_async(server: Handle<ServerObject>, request: Request, trace: Handle<TraceObject>) {

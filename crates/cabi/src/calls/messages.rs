@@ -39,7 +39,7 @@ plain_exports! {
 
     "TRITONSERVER_ParameterDelete" = parameter_delete(parameter: Handle<ParameterObject>) {
         if !parameter.is_null() && let Err(fault) = parameter.take() {
-            fault.told("TRITONSERVER_ParameterDelete");
+            fault.into_status("TRITONSERVER_ParameterDelete");
         }
     }
 }

@@ -29,18 +29,18 @@ fn check_version(version: u32) -> Result<(), Fault> {
 }
 
 /// The configuration, completed by the backend in the fields that Triton allows.
-fn completed(known: &ModelConfig, told: ModelConfig) -> ModelConfig {
+fn completed(known: &ModelConfig, changed: ModelConfig) -> ModelConfig {
     let mut config = known.clone();
-    config.max_batch_size = told.max_batch_size;
-    config.input = told.input;
-    config.output = told.output;
+    config.max_batch_size = changed.max_batch_size;
+    config.input = changed.input;
+    config.output = changed.output;
     if config.scheduling_choice.is_none()
-        && matches!(told.scheduling_choice, Some(SchedulingChoice::DynamicBatching(_)))
+        && matches!(changed.scheduling_choice, Some(SchedulingChoice::DynamicBatching(_)))
     {
-        config.scheduling_choice = told.scheduling_choice;
+        config.scheduling_choice = changed.scheduling_choice;
     }
-    if told.model_transaction_policy.is_some() {
-        config.model_transaction_policy = told.model_transaction_policy;
+    if changed.model_transaction_policy.is_some() {
+        config.model_transaction_policy = changed.model_transaction_policy;
     }
     let name = config.name.clone();
     normalise(config, &name)
@@ -76,8 +76,8 @@ exports! {
         if !model.is_initializing.load(Ordering::Acquire) {
             return Err(Fault::misuse("a configuration can be set within TRITONBACKEND_ModelInitialize only"));
         }
-        let told = from_json(&String::from_utf8_lossy(message.json())).map_err(|refused| Status::invalid(refused.to_string()))?;
-        model.set_config(Arc::new(completed(&model.config(), told)));
+        let changed = from_json(&String::from_utf8_lossy(message.json())).map_err(|refused| Status::invalid(refused.to_string()))?;
+        model.set_config(Arc::new(completed(&model.config(), changed)));
     }
 
     "TRITONBACKEND_ModelServer" = model_server(model: Model, server: Out<Handle<ServerObject>>) {

@@ -19,9 +19,9 @@ fn truth(value: u8) -> bool {
 
 /// Sets up a response cache. Its configuration is JSON whose values are texts or numbers.
 fn set_cache(options: Options, name: &str, config: &str) -> Result<(), Fault> {
-    let told: serde_json::Value = serde_json::from_str(config)
+    let json: serde_json::Value = serde_json::from_str(config)
         .map_err(|cause| Status::invalid(format!("failed to parse the configuration of cache '{name}': {cause}")))?;
-    let size = match told.get("size") {
+    let size = match json.get("size") {
         Some(serde_json::Value::String(size)) => size.clone(),
         Some(serde_json::Value::Number(size)) => size.to_string(),
         _ => return Err(Status::invalid(format!("the configuration of cache '{name}' has no 'size': {config}")).into()),

@@ -22,37 +22,37 @@ exports! {
     }
 
     "TRITONBACKEND_ModelInstanceResponseStatisticsSetModelInstance" = set_model_instance(statistics: Statistics, instance: Handle<InstanceObject>) {
-        statistics.get()?.told().instance = instance;
+        statistics.get()?.values().instance = instance;
     }
 
     "TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseFactory" = set_response_factory(statistics: Statistics, factory: Handle<Factory>) {
-        statistics.get()?.told().factory = factory;
+        statistics.get()?.values().factory = factory;
     }
 
     "TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseStart" = set_response_start(statistics: Statistics, ns: u64) {
-        statistics.get()?.told().start = ns;
+        statistics.get()?.values().start = ns;
     }
 
     "TRITONBACKEND_ModelInstanceResponseStatisticsSetComputeOutputStart" = set_compute_output_start(statistics: Statistics, ns: u64) {
-        statistics.get()?.told().output_start = ns;
+        statistics.get()?.values().output_start = ns;
     }
 
     "TRITONBACKEND_ModelInstanceResponseStatisticsSetResponseEnd" = set_response_end(statistics: Statistics, ns: u64) {
-        statistics.get()?.told().end = ns;
+        statistics.get()?.values().end = ns;
     }
 
     "TRITONBACKEND_ModelInstanceResponseStatisticsSetError" = set_error(statistics: Statistics, error: Handle<ErrorObject>) {
-        statistics.get()?.told().error = error;
+        statistics.get()?.values().error = error;
     }
 
     "TRITONBACKEND_ModelInstanceReportResponseStatistics" = report_response_statistics(statistics: Statistics) {
         // Handles of deleted objects are detected here, not when they are set.
-        let told = *statistics.get()?.told();
-        let (instance, factory) = (told.instance.get()?, told.factory.get()?);
-        let error = if told.error.is_null() { None } else { Some(told.error.get()?.code) };
+        let values = *statistics.get()?.values();
+        let (instance, factory) = (values.instance.get()?, values.factory.get()?);
+        let error = if values.error.is_null() { None } else { Some(values.error.get()?.code) };
         // As in Triton, a report with invalid times takes its position too.
         let index = factory.path.next_reported();
-        let durations = told.times().durations(told.outcome(error))?;
+        let durations = values.times().durations(values.outcome(error))?;
         if let Some(meter) = instance.meter() {
             meter.response(index, &durations);
         }

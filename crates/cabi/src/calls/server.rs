@@ -62,9 +62,9 @@ fn options(parameters: &[Handle<ParameterObject>]) -> Result<LoadOptions, Fault>
 
 /// Calls `begin`, and waits for its end.
 fn wait(begin: impl FnOnce(nerite_backend::ModelsDone)) -> Result<(), Fault> {
-    let (told, outcome) = sync_channel(1);
+    let (sender, outcome) = sync_channel(1);
     // The receiver is gone only if this thread has panicked.
-    begin(Box::new(move |done| drop(told.send(done))));
+    begin(Box::new(move |done| drop(sender.send(done))));
     let lost = |_| Err(Status::unavailable("the server stops"));
     outcome.recv().unwrap_or_else(lost).map_err(Fault::from)
 }

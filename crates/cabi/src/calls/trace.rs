@@ -7,7 +7,8 @@ use crate::abi::{Opaque, Out, Text};
 use crate::fault::{Fault, running_owner};
 use crate::limits::REPORT_BYTES_MAX;
 use crate::objects::{
-    ActivityFn, Kept, TensorActivityFn, TraceFunctions, TraceObject, TraceReleaseFn, begin_told, c_text, spawn_child,
+    ActivityFn, Kept, TensorActivityFn, TraceFunctions, TraceObject, TraceReleaseFn, c_text, observed_trace,
+    spawn_child,
 };
 use crate::table::Handle;
 
@@ -25,7 +26,7 @@ fn begin(
     trace.check()?;
     let (owner, userp) = (running_owner(), Kept(userp.address()));
     let functions = TraceFunctions { owner, activity, tensor, release, userp };
-    trace.put(begin_told(level, parent, functions)?)
+    trace.put(observed_trace(level, parent, functions)?)
 }
 
 exports! {

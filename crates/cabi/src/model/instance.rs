@@ -73,7 +73,7 @@ impl CompiledInstance {
         match Handle::to(Arc::clone(&request)) {
             Ok(handle) => Some(handle),
             Err(fault) => {
-                fail(&request, fault.told("TRITONBACKEND_ModelInstanceExecute"));
+                fail(&request, fault.into_status("TRITONBACKEND_ModelInstanceExecute"));
                 None
             }
         }

@@ -46,9 +46,9 @@ impl InstanceReadiness {
 impl Readiness for InstanceReadiness {
     fn ask(self: Arc<Self>, done: ReadinessDone) {
         let done = Arc::new(nerite_locks::Mutex::new(Some(done)));
-        let told = Arc::clone(&done);
+        let callback = Arc::clone(&done);
         let tell = move |answer| {
-            let taken = told.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+            let taken = callback.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
             if let Some(done) = taken {
                 done(answer);
             }

@@ -117,8 +117,8 @@ impl Allocating {
         let describe = *self.allocator.describe.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(describe) = describe else { return Ok(()) };
         let attributes = super::BufferAttributes::new(Place::Host, allocated.memory.bytes, None);
-        let told = |fault: crate::fault::Fault| fault.told("TRITONSERVER_ServerInferAsync");
-        let attributes = Handle::to(Arc::new(attributes)).map_err(told)?;
+        let status_of = |fault: crate::fault::Fault| fault.into_status("TRITONSERVER_ServerInferAsync");
+        let attributes = Handle::to(Arc::new(attributes)).map_err(status_of)?;
         let own = (self.userp, allocated.memory.userp);
         let described = within(&self.owner, || callbacks::describe(describe, self.handle, output, attributes, own));
         // It was made above. It is missing only if the backend deleted an object that is not its own.

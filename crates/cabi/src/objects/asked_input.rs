@@ -13,7 +13,7 @@ use crate::fault::Fault;
 use crate::limits::POLICIES_MAX;
 
 /// One input.
-pub struct AskedInput {
+pub struct InputContent {
     /// Its name.
     pub name: String,
     /// Whether name, datatype and shape are those of the model's only input.
@@ -32,15 +32,15 @@ struct Part {
     place: Place,
 }
 
-impl AskedInput {
+impl InputContent {
     /// An input without data.
-    pub fn new(name: String, datatype: DataType, shape: Shape) -> AskedInput {
-        AskedInput { name, is_raw: false, datatype, shape, parts: Vec::new(), of_policies: BTreeMap::new() }
+    pub fn new(name: String, datatype: DataType, shape: Shape) -> InputContent {
+        InputContent { name, is_raw: false, datatype, shape, parts: Vec::new(), of_policies: BTreeMap::new() }
     }
 
     /// An input whose datatype and shape are not known yet.
-    pub fn raw(name: String) -> AskedInput {
-        AskedInput { is_raw: true, ..AskedInput::new(name, DataType::Bytes, Shape::default()) }
+    pub fn raw(name: String) -> InputContent {
+        InputContent { is_raw: true, ..InputContent::new(name, DataType::Bytes, Shape::default()) }
     }
 
     /// Appends bytes. With a host policy, they are for instances of that policy only.

@@ -9,11 +9,11 @@ use super::object;
 
 /// `TRITONSERVER_BufferAttributes`.
 #[derive(Default)]
-pub struct BufferAttributes(Mutex<Told>);
+pub struct BufferAttributes(Mutex<AttributeValues>);
 
 /// The values of the attributes.
 #[derive(Default)]
-pub struct Told {
+pub struct AttributeValues {
     /// The type of memory: 0 for the host, 1 for page-locked memory, 2 for a GPU.
     pub memory_type: u32,
     /// The number of the GPU.
@@ -30,11 +30,11 @@ impl BufferAttributes {
     /// The attributes of memory at `place`.
     pub fn new(place: Place, byte_size: usize, ipc: Option<[u8; 64]>) -> BufferAttributes {
         let (memory_type, memory_id) = memory_of(place);
-        BufferAttributes(Mutex::new(Told { memory_type, memory_id, byte_size, ipc: ipc.map(Box::new) }))
+        BufferAttributes(Mutex::new(AttributeValues { memory_type, memory_id, byte_size, ipc: ipc.map(Box::new) }))
     }
 
     /// The attributes, to read or to change.
-    pub fn told(&self) -> MutexGuard<'_, Told> {
+    pub fn values(&self) -> MutexGuard<'_, AttributeValues> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -187,7 +187,7 @@ pub fn note_activity<T>(
 }
 
 /// A tensor of a request, as it is reported to a function.
-pub struct TensorTold<'a> {
+pub struct NotedTensor<'a> {
     /// The number of the point.
     pub activity: u32,
     /// Its name.
@@ -209,10 +209,10 @@ pub fn note_tensor<T>(
     owner: &Arc<str>,
     function: TensorActivityFn<T>,
     trace: Handle<T>,
-    told: &TensorTold<'_>,
+    tensor: &NotedTensor<'_>,
     userp: Kept,
 ) {
-    let TensorTold { activity, name, datatype, base, bytes, shape, memory } = *told;
+    let NotedTensor { activity, name, datatype, base, bytes, shape, memory } = *tensor;
     let (shape, dims) = (shape.as_ptr(), shape.len() as u64);
     let call = || {
         // SAFETY: the function has this signature (see above). The name ends with a zero, `shape` has `dims` numbers, and the caller keeps the tensor's
@@ -247,6 +247,6 @@ fn read(returned: Returned) -> Result<(), Status> {
     if returned.is_null() {
         return Ok(());
     }
-    let told = |fault: Fault| fault.told("the error that a function of its own returned");
-    Err(returned.take().map_err(told)?.status())
+    let status_of = |fault: Fault| fault.into_status("the error that a function of its own returned");
+    Err(returned.take().map_err(status_of)?.status())
 }

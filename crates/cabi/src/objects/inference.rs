@@ -75,12 +75,12 @@ pub fn start_inference(handle: Handle<InferenceRequest>, traced: &mut Option<Arc
     });
     let keep: Arc<dyn Keep> = Arc::clone(&inference) as _;
     let submission = Arc::new(Mutex::new(Submission::Waits));
-    let asked = request.asked();
-    let Some(respond) = asked.respond.clone() else {
+    let content = request.content();
+    let Some(respond) = content.respond.clone() else {
         return Err(Fault::misuse("the inference request has no response function").of(&request.server.owner));
     };
     let config = || models.config(&request.model, request.version);
-    let (inputs, of_policies) = asked.tensors(&keep, config)?;
+    let (inputs, of_policies) = content.tensors(&keep, config)?;
     if !of_policies.is_empty() {
         request.server.check_in_server("TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy")?;
     }
@@ -93,23 +93,23 @@ pub fn start_inference(handle: Handle<InferenceRequest>, traced: &mut Option<Arc
     let reply = InferenceReply {
         places: OutputAllocations::new(respond.allocating.clone()),
         respond,
-        id: asked.id.clone(),
+        id: content.id.clone(),
         of_policies,
         submission: Arc::clone(&submission),
         trace,
         inference,
     };
-    let wanted = asked.wanted.iter().map(|name| Wanted { name: name.as_str().into(), slot: None }).collect();
+    let wanted = content.wanted.iter().map(|name| Wanted { name: name.as_str().into(), slot: None }).collect();
     let request_now = Request {
-        id: (*asked.id.to_string_lossy()).into(),
-        priority: asked.priority,
-        timeout_us: asked.timeout_us,
-        sequence: asked.sequence.clone(),
-        parameters: asked.parameters.clone(),
+        id: (*content.id.to_string_lossy()).into(),
+        priority: content.priority,
+        timeout_us: content.timeout_us,
+        sequence: content.sequence.clone(),
+        parameters: content.parameters.clone(),
         cancel,
         ..Request::new(inputs, wanted, Reply::through(reply))
     };
-    drop((asked, keep));
+    drop((content, keep));
     // Within a run of this thread, refusals would be delivered only after the run, and the backend may wait for them in
     // that run. `elsewhere` keeps this thread from calling the backend's functions, because it may hold locks of the
     // backend.
@@ -142,7 +142,7 @@ impl Keep for Inference {}
 impl Drop for Inference {
     fn drop(&mut self) {
         self.request.end_inference(self.number);
-        let release = self.request.asked().release;
+        let release = self.request.content().release;
         if let (false, Some((function, userp))) = (self.is_refused.load(Ordering::Acquire), release) {
             callbacks::give_back(&self.request.server.owner, function, self.handle, RELEASE_ALL, userp);
         }
@@ -155,7 +155,7 @@ impl InferenceReply {
         let owner = &self.inference.request.server.owner;
         let handle = response.map(|response| Handle::to(Arc::new(response)));
         let handle = handle.transpose().unwrap_or_else(|fault| {
-            fault.of(owner).told("TRITONSERVER_ServerInferAsync");
+            fault.of(owner).into_status("TRITONSERVER_ServerInferAsync");
             None
         });
         let flags = if is_last { COMPLETE_FINAL } else { 0 };
@@ -177,7 +177,7 @@ impl Deliver for InferenceReply {
             InferenceResponse::new(&request.server, (&request.model, request.has_labels), &self.id, content)
         });
         let made = made.transpose().unwrap_or_else(|fault| {
-            fault.of(&request.server.owner).told("TRITONSERVER_ServerInferAsync");
+            fault.of(&request.server.owner).into_status("TRITONSERVER_ServerInferAsync");
             None
         });
         self.hand_on(made, is_last);

@@ -11,7 +11,7 @@ use nerite_request::{Cancel, Parameters, PolicyData, Sequence, SequenceId, Statu
 use nerite_tensor::{DataType, Shape, Tensor};
 
 use super::callbacks::{Kept, RequestReleaseFn, RespondFn};
-use super::{Allocating, AskedInput, Counted, InferenceResponse, ServerObject, c_text, object};
+use super::{Allocating, Counted, InferenceResponse, InputContent, ServerObject, c_text, object};
 use crate::fault::Fault;
 
 /// `TRITONSERVER_InferenceRequest`.
@@ -24,7 +24,7 @@ pub struct InferenceRequest {
     pub version: Option<i64>,
     /// Whether classes of the model's outputs have labels.
     pub has_labels: bool,
-    asked: Mutex<Asked>,
+    content: Mutex<RequestContent>,
     /// The flag of its last inference.
     cancel: Mutex<Cancel>,
     /// The number of its last inference.
@@ -38,7 +38,7 @@ object!(InferenceRequest, 19, "inference request");
 
 /// The content of such a request.
 #[derive(Default)]
-pub struct Asked {
+pub struct RequestContent {
     /// The backend's own name for it.
     pub id: CString,
     /// The sequence that it belongs to.
@@ -52,7 +52,7 @@ pub struct Asked {
     /// Its parameters.
     pub parameters: Parameters,
     /// Its inputs, in the backend's order.
-    pub inputs: Vec<AskedInput>,
+    pub inputs: Vec<InputContent>,
     /// The outputs that it wants; none for all.
     pub wanted: Vec<String>,
     /// The function that returns it to the backend.
@@ -81,7 +81,7 @@ impl InferenceRequest {
             model,
             version,
             has_labels,
-            asked: Mutex::default(),
+            content: Mutex::default(),
             cancel: Mutex::default(),
             last_inference: AtomicU64::new(0),
             inference: AtomicU64::new(0),
@@ -90,8 +90,8 @@ impl InferenceRequest {
     }
 
     /// The content, to read or to change.
-    pub fn asked(&self) -> MutexGuard<'_, Asked> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn content(&self) -> MutexGuard<'_, RequestContent> {
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The flag of its last inference.
@@ -143,7 +143,7 @@ impl InferenceRequest {
     }
 }
 
-impl Asked {
+impl RequestContent {
     /// Sets the id of its sequence, if that is a text.
     pub fn set_sequence_text(&mut self, id: String) {
         self.sequence_text = c_text(&id);
@@ -151,7 +151,7 @@ impl Asked {
     }
 
     /// Adds an input.
-    pub fn add_input(&mut self, input: AskedInput) -> Result<(), Fault> {
+    pub fn add_input(&mut self, input: InputContent) -> Result<(), Fault> {
         if self.inputs.iter().any(|one| one.name == input.name) {
             return Err(self.invalid(&format!("input '{}' already exists in request", input.name)));
         }
@@ -164,12 +164,12 @@ impl Asked {
         if !self.inputs.is_empty() {
             return Err(self.invalid(&format!("raw input '{name}' can't be added to request with other inputs")));
         }
-        self.inputs.push(AskedInput::raw(name));
+        self.inputs.push(InputContent::raw(name));
         Ok(())
     }
 
     /// The input of this name.
-    pub fn input(&mut self, name: &str) -> Result<&mut AskedInput, Fault> {
+    pub fn input(&mut self, name: &str) -> Result<&mut InputContent, Fault> {
         match self.inputs.iter().position(|input| input.name == name) {
             Some(at) => Ok(&mut self.inputs[at]),
             None => Err(self.invalid(&format!("input '{name}' does not exist in request"))),
@@ -195,7 +195,7 @@ impl Asked {
     }
 
     fn raw_tensor(&self, config: &ModelConfig, keep: &Arc<dyn Keep>) -> Result<Tensor, Status> {
-        let (known, bytes) = (config.inputs(), self.inputs.iter().map(AskedInput::byte_size).sum());
+        let (known, bytes) = (config.inputs(), self.inputs.iter().map(InputContent::byte_size).sum());
         let found = raw_input(&config.name, config.max_batch_size, &known, self.inputs.len(), bytes);
         let (spec, datatype, shape) = found.map_err(|text| Status::invalid(format!("{}{text}", self.prefix())))?;
         let only = self.inputs.first().ok_or_else(|| Status::internal("a raw request has an input"))?;
@@ -244,12 +244,12 @@ mod tests {
     #[test]
     fn a_cancelled_inference_is_not_answered_by_the_thread_that_cancels_it() {
         let request = request();
-        let (to, told) = std::sync::mpsc::channel();
+        let (to, answering_thread) = std::sync::mpsc::channel();
         assert!(
             request.begin_inference().unwrap().1.on_cancelled(move || to.send(std::thread::current().id()).unwrap())
         );
         request.cancel_inference();
         assert!(request.cancel().is_cancelled());
-        assert_ne!(told.recv().unwrap(), std::thread::current().id());
+        assert_ne!(answering_thread.recv().unwrap(), std::thread::current().id());
     }
 }

@@ -37,7 +37,7 @@ enum Labels {
     /// The model has none.
     None,
     /// Those of the model, and the texts that the backend got.
-    Some { all: Arc<ClassLabels>, told: Mutex<BTreeMap<(u32, usize), CString>> },
+    Some { all: Arc<ClassLabels>, c_texts: Mutex<BTreeMap<(u32, usize), CString>> },
     /// Another process has them.
     Elsewhere,
 }
@@ -97,9 +97,9 @@ impl InferenceResponse {
 impl InferenceResponse {
     /// The label of this class of an output; NULL if it has none. The text lives as long as the response.
     pub fn label(&self, index: u32, output: &ReturnedOutput, class: usize) -> Result<*const c_char, Fault> {
-        let (all, told) = match &self.labels {
+        let (all, c_texts) = match &self.labels {
             Labels::None => return Ok(std::ptr::null()),
-            Labels::Some { all, told } => (all, told),
+            Labels::Some { all, c_texts } => (all, c_texts),
             Labels::Elsewhere => {
                 return Err(Status::unsupported(
                     "TRITONSERVER_InferenceResponseOutputClassificationLabel is not supported in a process of its own, which does not have the \
@@ -112,8 +112,8 @@ impl InferenceResponse {
         let Some(label) = labels.and_then(|labels| labels.get(class)).filter(|label| !label.is_empty()) else {
             return Ok(std::ptr::null());
         };
-        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(told.entry((index, class)).or_insert_with(|| c_text(label)).as_ptr())
+        let mut c_texts = c_texts.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(c_texts.entry((index, class)).or_insert_with(|| c_text(label)).as_ptr())
     }
 }
 
@@ -122,7 +122,7 @@ impl Labels {
     fn of(server: &ServerObject, model: &str, version: i64) -> Labels {
         let models = server.models("TRITONSERVER_InferenceResponseOutputClassificationLabel");
         let all = models.ok().and_then(|models| models.labels(model, Some(version)));
-        all.map_or(Labels::Elsewhere, |all| Labels::Some { all, told: Mutex::default() })
+        all.map_or(Labels::Elsewhere, |all| Labels::Some { all, c_texts: Mutex::default() })
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use nerite_locks::Mutex;
 use nerite_request::report::MemoryUsage;
 
-use super::attributes::Told;
+use super::attributes::AttributeValues;
 
 /// The memory that a backend reported for a model or for one instance. A later report replaces it.
 #[derive(Default)]
@@ -14,8 +14,8 @@ pub struct SaidMemory(Mutex<Vec<(u32, i64, u64)>>);
 
 impl SaidMemory {
     /// Replaces it.
-    pub fn say<'t>(&self, parts: impl Iterator<Item = MutexGuard<'t, Told>>) {
-        let parts = parts.map(|told| (told.memory_type, told.memory_id, told.byte_size as u64)).collect();
+    pub fn say<'t>(&self, parts: impl Iterator<Item = MutexGuard<'t, AttributeValues>>) {
+        let parts = parts.map(|values| (values.memory_type, values.memory_id, values.byte_size as u64)).collect();
         *lock(&self.0) = parts;
     }
 }
@@ -81,13 +81,13 @@ mod tests {
             .iter()
             .map(|(memory_type, memory_id, byte_size)| {
                 let one = BufferAttributes::default();
-                let mut told = one.told();
-                (told.memory_type, told.memory_id, told.byte_size) = (*memory_type, *memory_id, *byte_size);
-                drop(told);
+                let mut values = one.values();
+                (values.memory_type, values.memory_id, values.byte_size) = (*memory_type, *memory_id, *byte_size);
+                drop(values);
                 one
             })
             .collect();
-        to.say(all.iter().map(BufferAttributes::told));
+        to.say(all.iter().map(BufferAttributes::values));
     }
 
     #[track_caller]

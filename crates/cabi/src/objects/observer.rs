@@ -9,7 +9,7 @@ use nerite_request::{Name, NewTrace, RequestTrace, Status, TraceLevels, TraceObs
 use nerite_tensor::{DataType, Shape};
 use serde_json::{Map, Value};
 
-use super::callbacks::{self, ActivityFn, Kept, TensorActivityFn, TensorTold, TraceReleaseFn};
+use super::callbacks::{self, ActivityFn, Kept, NotedTensor, TensorActivityFn, TraceReleaseFn};
 use super::{Counted, TraceObject, TraceOf, c_text, memory_of};
 use crate::fault::Fault;
 use crate::limits::REPORTS_MAX;
@@ -57,7 +57,7 @@ impl TraceFunctions {
 }
 
 /// Begins a trace whose points are reported to `functions`.
-pub fn begin_told(level: u32, parent: u64, functions: TraceFunctions) -> Result<Handle<TraceObject>, Fault> {
+pub fn observed_trace(level: u32, parent: u64, functions: TraceFunctions) -> Result<Handle<TraceObject>, Fault> {
     let levels = functions.levels(level);
     let trace = RequestTrace::observed(levels, parent, |made| Box::new(Observer::new(Arc::new(functions), made)));
     keep_unsent(&trace)
@@ -74,13 +74,13 @@ pub fn spawn_child(trace: Handle<TraceObject>) -> Result<Handle<TraceObject>, Fa
 }
 
 /// The handle that is reported to functions; `None` if the server itself records the trace.
-pub fn told_handle(trace: &RequestTrace) -> Option<Handle<TraceObject>> {
+pub fn observed_handle(trace: &RequestTrace) -> Option<Handle<TraceObject>> {
     Observer::of(trace).map(Observer::handle).filter(|handle| !handle.is_null())
 }
 
 /// Keeps a trace that is reported to functions until it is sent.
 fn keep_unsent(trace: &Arc<RequestTrace>) -> Option<Handle<TraceObject>> {
-    let handle = told_handle(trace)?;
+    let handle = observed_handle(trace)?;
     handle.get().ok()?.put_back(Arc::clone(trace));
     Some(handle)
 }
@@ -104,7 +104,7 @@ impl Observer {
     fn counted(functions: Arc<TraceFunctions>, made: NewTrace, counted: Option<Arc<Counted>>) -> Observer {
         let object = Arc::new(TraceObject::by_functions(made));
         let handle = Handle::to(Arc::clone(&object)).unwrap_or_else(|fault| {
-            fault.of(&functions.owner).told("TRITONSERVER_InferenceTraceNew");
+            fault.of(&functions.owner).into_status("TRITONSERVER_InferenceTraceNew");
             Handle::NULL
         });
         Observer { handle, object, functions, counted: Mutex::new(counted) }
@@ -185,9 +185,9 @@ impl TraceObserver for Observer {
         };
         let base = if data.is_empty() { std::ptr::null() } else { data.as_ptr() };
         let (name, memory) = (c_text(name), memory_of(data.place()));
-        let told =
-            TensorTold { activity, name: &name, datatype: datatype as u32, base, bytes: data.len(), shape, memory };
-        callbacks::note_tensor(owner, *function, self.handle, &told, *userp);
+        let tensor =
+            NotedTensor { activity, name: &name, datatype: datatype as u32, base, bytes: data.len(), shape, memory };
+        callbacks::note_tensor(owner, *function, self.handle, &tensor, *userp);
     }
 
     fn child(&self, made: NewTrace) -> Box<dyn TraceObserver> {

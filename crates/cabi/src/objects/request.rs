@@ -73,7 +73,7 @@ impl RequestObject {
         let of_policies = job.responder().policy_data().to_vec();
         let (tensors, responder) = job.divide();
         if let Err(fault) = request.add(tensors, &of_policies, model) {
-            responder.refuse(fault.told("TRITONBACKEND_ModelInstanceExecute"));
+            responder.refuse(fault.into_status("TRITONBACKEND_ModelInstanceExecute"));
             return None;
         }
         let owner = Arc::clone(&model.backend.owner);

@@ -11,7 +11,7 @@ use nerite_memory::{Place, Slot};
 use nerite_request::{Cancel, RequestTrace, Status};
 use nerite_tensor::Tensor;
 
-use super::{Counted, TraceObject, TraceOf, told_handle};
+use super::{Counted, TraceObject, TraceOf, observed_handle};
 use crate::fault::Fault;
 use crate::table::Handle;
 
@@ -163,8 +163,8 @@ impl ResponsePath {
     fn wait_for_room(&self) {
         let Some(window) = self.lock().as_ref().and_then(Responder::window) else { return };
         loop {
-            let (told, room) = channel();
-            if self.cancel.is_cancelled() || !window.on_room(move || told.send(()).unwrap_or_default()) {
+            let (sender, room) = channel();
+            if self.cancel.is_cancelled() || !window.on_room(move || sender.send(()).unwrap_or_default()) {
                 return;
             }
             if let Err(error) = Outbox::deliver_apart() {
@@ -189,8 +189,8 @@ impl ResponsePath {
     pub fn trace(&self, of: impl FnOnce() -> TraceOf) -> Result<Handle<TraceObject>, Fault> {
         let Some(traced) = &self.traced else { return Ok(Handle::NULL) };
         // The functions that the trace is reported to have its handle, and delete it.
-        if let Some(told) = told_handle(traced) {
-            return Ok(told);
+        if let Some(handle) = observed_handle(traced) {
+            return Ok(handle);
         }
         let mut made = self.trace.lock().unwrap_or_else(PoisonError::into_inner);
         if made.is_null() {

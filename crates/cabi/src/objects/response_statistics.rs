@@ -34,7 +34,7 @@ pub struct ReportedResponse {
 
 impl ResponseStatistics {
     /// The values, to change them.
-    pub fn told(&self) -> MutexGuard<'_, ReportedResponse> {
+    pub fn values(&self) -> MutexGuard<'_, ReportedResponse> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -72,8 +72,8 @@ mod tests {
             (0, Some(Code::Internal), ResponseOutcome::Failed),
         ];
         for (output_start, error, expect) in rows {
-            let told = ReportedResponse { output_start, ..ReportedResponse::default() };
-            assert_eq!((told.outcome(error), told.times().output_start.unwrap_or(0)), (expect, output_start));
+            let values = ReportedResponse { output_start, ..ReportedResponse::default() };
+            assert_eq!((values.outcome(error), values.times().output_start.unwrap_or(0)), (expect, output_start));
         }
     }
 }

@@ -47,7 +47,7 @@ impl StateObject {
         *self.slot() = Some(new);
         let known = *self.attributes.lock().unwrap_or_else(PoisonError::into_inner);
         if !known.is_null() {
-            known.get()?.told().byte_size = bytes;
+            known.get()?.values().byte_size = bytes;
         }
         Ok(address)
     }
@@ -193,10 +193,10 @@ mod tests {
         assert!(state.attributes().is_err());
         for bytes in [64, 128] {
             state.place(bytes).unwrap();
-            assert_eq!(state.attributes().unwrap().get().unwrap().told().byte_size, bytes);
+            assert_eq!(state.attributes().unwrap().get().unwrap().values().byte_size, bytes);
         }
         let handle = state.attributes().unwrap();
         state.place(32).unwrap();
-        assert_eq!(handle.get().unwrap().told().byte_size, 32, "a backend may have kept the attributes");
+        assert_eq!(handle.get().unwrap().values().byte_size, 32, "a backend may have kept the attributes");
     }
 }

@@ -24,11 +24,11 @@ enum Traced {
     /// A request that the server traces.
     ByServer(Arc<RequestTrace>),
     /// A request whose points are reported to functions of a backend or of the program.
-    ByFunctions(Told),
+    ByFunctions(ObservedTrace),
 }
 
 /// A trace that is reported to functions. They get its handle, and delete it when the server has released it.
-struct Told {
+struct ObservedTrace {
     id: u64,
     parent: u64,
     trace: Weak<RequestTrace>,
@@ -61,15 +61,16 @@ impl TraceObject {
     /// A trace that functions are told of.
     pub fn by_functions(made: NewTrace) -> TraceObject {
         let NewTrace { id, parent, trace } = made;
-        let told = Told { id, parent, trace, unsent: Mutex::default(), is_deleted: AtomicBool::new(false) };
-        TraceObject { traced: Traced::ByFunctions(told), of: OnceLock::new(), context: Mutex::default() }
+        let observed =
+            ObservedTrace { id, parent, trace, unsent: Mutex::default(), is_deleted: AtomicBool::new(false) };
+        TraceObject { traced: Traced::ByFunctions(observed), of: OnceLock::new(), context: Mutex::default() }
     }
 
     /// Its id.
     pub fn id(&self) -> u64 {
         match &self.traced {
             Traced::ByServer(trace) => trace.id(),
-            Traced::ByFunctions(told) => told.id,
+            Traced::ByFunctions(observed) => observed.id,
         }
     }
 
@@ -77,7 +78,7 @@ impl TraceObject {
     pub fn parent(&self) -> u64 {
         match &self.traced {
             Traced::ByServer(trace) => trace.parent(),
-            Traced::ByFunctions(told) => told.parent,
+            Traced::ByFunctions(observed) => observed.parent,
         }
     }
 
@@ -105,8 +106,8 @@ impl TraceObject {
     pub fn traced(&self) -> Result<Arc<RequestTrace>, Fault> {
         match &self.traced {
             Traced::ByServer(trace) => Ok(Arc::clone(trace)),
-            Traced::ByFunctions(told) => {
-                told.trace.upgrade().ok_or_else(|| Fault::misuse("the trace was released before"))
+            Traced::ByFunctions(observed) => {
+                observed.trace.upgrade().ok_or_else(|| Fault::misuse("the trace was released before"))
             }
         }
     }
@@ -118,18 +119,18 @@ impl TraceObject {
 
     /// Whether it was deleted by its owner.
     pub fn is_deleted(&self) -> bool {
-        matches!(&self.traced, Traced::ByFunctions(told) if told.is_deleted.load(Ordering::Acquire))
+        matches!(&self.traced, Traced::ByFunctions(observed) if observed.is_deleted.load(Ordering::Acquire))
     }
 
     /// Gives the trace back to its owner: the server did not take it.
     pub fn put_back(&self, trace: Arc<RequestTrace>) {
-        if let Traced::ByFunctions(told) = &self.traced {
-            *told.unsent() = Some(trace);
+        if let Traced::ByFunctions(observed) = &self.traced {
+            *observed.unsent() = Some(trace);
         }
     }
 }
 
-impl Told {
+impl ObservedTrace {
     fn unsent(&self) -> MutexGuard<'_, Option<Arc<RequestTrace>>> {
         self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -139,24 +140,25 @@ impl Handle<TraceObject> {
     /// The trace, which is the server's from now on.
     pub fn take_trace(self, server: &ServerObject) -> Result<Arc<RequestTrace>, Fault> {
         let object = self.get()?;
-        let Traced::ByFunctions(told) = &object.traced else { return self.take()?.traced() };
+        let Traced::ByFunctions(observed) = &object.traced else { return self.take()?.traced() };
         server.check_in_server("a trace of TRITONSERVER_InferenceTraceNew")?;
-        let sent = told.unsent().take();
+        let sent = observed.unsent().take();
         sent.ok_or_else(|| Fault::misuse("the trace is the server's until its release function is called"))
     }
 
     /// Deletes the trace. Its owner is told nothing more.
     pub fn delete(self) -> Result<(), Fault> {
-        let is_the_servers = |told: &Told| told.unsent().is_none() && told.trace.strong_count() > 0;
+        let is_the_servers =
+            |observed: &ObservedTrace| observed.unsent().is_none() && observed.trace.strong_count() > 0;
         let object = self.take_when(|object| match &object.traced {
-            Traced::ByFunctions(told) if is_the_servers(told) => {
+            Traced::ByFunctions(observed) if is_the_servers(observed) => {
                 Err(Fault::misuse("the trace is the server's until its release function is called"))
             }
             Traced::ByServer(_) | Traced::ByFunctions(_) => Ok(()),
         })?;
-        if let Traced::ByFunctions(told) = &object.traced {
-            told.is_deleted.store(true, Ordering::Release);
-            let unsent = told.unsent().take();
+        if let Traced::ByFunctions(observed) = &object.traced {
+            observed.is_deleted.store(true, Ordering::Release);
+            let unsent = observed.unsent().take();
             drop(unsent);
         }
         Ok(())

@@ -122,7 +122,7 @@ impl Functions {
         if returned.is_null() {
             return Ok(());
         }
-        let told = |fault: Fault| fault.of(&self.owner).told("the error that it returned");
-        Err(returned.take().map_err(told)?.status())
+        let status_of = |fault: Fault| fault.of(&self.owner).into_status("the error that it returned");
+        Err(returned.take().map_err(status_of)?.status())
     }
 }
