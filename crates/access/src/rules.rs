@@ -34,7 +34,7 @@ const KEYS: &str = "name, sha256, secret, scopes, models, requests_per_second, b
 #[error("{0}")]
 pub struct RulesError(pub String);
 
-/// What is said of one token, or of requests without one.
+/// The rule of one token, or of requests without one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rule {
     pub name: String,
@@ -45,7 +45,7 @@ pub(crate) struct Rule {
     pub bytes: Option<Rate>,
 }
 
-/// What a file says.
+/// The content of a file of rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rules {
     pub tokens: Vec<Rule>,
@@ -147,7 +147,7 @@ impl Reading<'_> {
         (self.faults.len() == before).then_some(partial)
     }
 
-    /// What concerns more than one token.
+    /// Faults that concern more than one token.
     fn check_all(&mut self) {
         let (mut names, mut secrets, mut faults) = (HashSet::new(), HashSet::new(), Vec::new());
         for rule in &self.rules.tokens {

@@ -16,7 +16,7 @@ const BYTES: usize = 32;
 pub(crate) struct SecretHash([u8; BYTES]);
 
 impl SecretHash {
-    /// Of a secret; `None` if it is empty or longer than any may be.
+    /// The hash of a secret. `None` if the secret is empty or too long.
     pub(crate) fn of(secret: &[u8]) -> Option<SecretHash> {
         if secret.is_empty() || secret.len() > SECRET_BYTES_MAX {
             return None;
@@ -24,7 +24,7 @@ impl SecretHash {
         digest(&SHA256, secret).as_ref().try_into().ok().map(SecretHash)
     }
 
-    /// Of a value of the header `Authorization`: `Bearer`, in any case, and the secret.
+    /// The hash of the secret in a value of the header `Authorization`: `Bearer`, in any case, and the secret.
     pub(crate) fn of_header(value: &[u8]) -> Option<SecretHash> {
         let (scheme, secret) = value.split_at_checked(b"bearer".len())?;
         let rest = secret.strip_prefix(b" ").filter(|_| scheme.eq_ignore_ascii_case(b"bearer"))?;

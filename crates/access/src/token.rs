@@ -72,11 +72,11 @@ pub enum Quota {
 pub struct OverQuota {
     /// The token's name.
     pub token: String,
-    /// What is used up.
+    /// The quota that is used up.
     pub quota: Quota,
-    /// What comes back in a second.
+    /// The amount that is released per second.
     pub per_second: u64,
-    /// What may be used at once.
+    /// The amount that may be used at once.
     pub burst: u64,
     /// Time until more may be used, in ns.
     pub wait_ns: u64,

@@ -64,7 +64,7 @@ pub enum FileError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         cause: io::Error,
     },
     /// It says what it may not.
@@ -77,10 +77,10 @@ pub enum FileError {
     },
 }
 
-/// What is counted of all tokens.
+/// Counts of all tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Of each token, and of requests without one, by name.
+    /// Counts for each token, and for requests without one, by name.
     pub tokens: Vec<Counts>,
     /// Calls with a token that is not known.
     pub unknown: u64,
@@ -155,7 +155,7 @@ impl Tokens {
         Unknown
     }
 
-    /// What was counted until now.
+    /// The counts until now.
     pub fn counters(&self) -> Counters {
         let Inner { table, refused_unknown, refused_without, faults, is_current, .. } = &*self.inner;
         let table = table.load();

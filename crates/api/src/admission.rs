@@ -32,7 +32,7 @@ pub struct Target<'a> {
     pub model: &'a str,
     /// The version as the client sent it; empty for the highest one.
     pub version: &'a str,
-    /// What its call can carry.
+    /// The responses that its call can carry.
     pub responses: Responses,
 }
 

@@ -26,7 +26,7 @@ use crate::region_rules::RegionRules;
 pub struct Api {
     pub(crate) inner: Arc<Inner>,
     pub(crate) client: Arc<Client>,
-    /// What is known of the client of a call over HTTP or gRPC.
+    /// The client of a call over HTTP or gRPC, as far as it is known.
     pub(crate) caller: Option<Arc<Caller>>,
 }
 

@@ -20,7 +20,7 @@ pub const ACCESS_TARGET: &str = "nerite_access_line";
 /// The most bytes of a name that a client chose.
 pub(crate) const NAME_BYTES_MAX: usize = 128;
 
-/// What is known of the client of a call.
+/// The client of a call, as far as it is known.
 #[derive(Debug)]
 pub(crate) struct Caller {
     /// Its token, if the server has tokens and the call needs one.
@@ -75,7 +75,7 @@ pub(crate) struct Line {
     said: Mutex<Said>,
 }
 
-/// What is noted of a call while it is carried out.
+/// The notes on a call while it is carried out.
 #[derive(Clone, Debug, Default)]
 struct Said {
     model: String,

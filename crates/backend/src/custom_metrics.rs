@@ -25,7 +25,7 @@ const OWN: [&str; 2] = ["nv_", "nerite_"];
 #[derive(Debug, Default)]
 pub struct CustomMetrics(Mutex<BTreeMap<String, Family>>);
 
-/// What one process of a model made. Dropping it removes its share.
+/// The metrics that one process of a model made. Dropping this removes them.
 #[derive(Debug)]
 pub struct MetricOwner {
     registry: Arc<CustomMetrics>,
@@ -41,7 +41,7 @@ struct Own {
     metrics: BTreeMap<Labels, u64>,
 }
 
-/// What is done to a metric.
+/// A change of a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MetricChange {
     /// Only read the value.

@@ -29,7 +29,7 @@ pub struct ResponseTimes {
     pub end: u64,
 }
 
-/// What is counted of a response.
+/// The times and the outcome of a response, for statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseDurations {
     /// How it ended.

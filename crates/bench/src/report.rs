@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// What was measured.
+/// The measurements.
 pub(crate) struct Cell {
     pub(crate) protocol: &'static str,
     pub(crate) placement: &'static str,
@@ -10,7 +10,7 @@ pub(crate) struct Cell {
     pub(crate) concurrency: usize,
 }
 
-/// What it cost.
+/// The costs.
 pub(crate) struct Costs {
     /// Length of the measurement.
     pub(crate) seconds: f64,

@@ -39,11 +39,11 @@ impl Marks {
 /// The budgets of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Of all clients together: `--memory-budget`.
+    /// The budget of all clients together: `--memory-budget`.
     pub all: Marks,
-    /// Of one peer: `--memory-budget-per-peer`.
+    /// The budget of one peer: `--memory-budget-per-peer`.
     pub peer: Marks,
-    /// Of one connection: `--memory-budget-per-connection`.
+    /// The budget of one connection: `--memory-budget-per-connection`.
     pub connection: Marks,
 }
 

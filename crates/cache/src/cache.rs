@@ -41,7 +41,7 @@ pub struct CacheCounts {
     pub insertion_ns: u64,
 }
 
-/// What became of a response.
+/// The outcome of storing a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// It is kept.

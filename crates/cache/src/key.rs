@@ -9,7 +9,7 @@ use nerite_tensor::Tensor;
 
 use crate::limits::CHUNK_BYTES;
 
-/// Of what a request asks.
+/// The key of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key([u8; 32]);
 

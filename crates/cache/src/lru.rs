@@ -25,7 +25,7 @@ struct Entry<V> {
     used_at: u64,
 }
 
-/// What became of a value.
+/// The outcome of storing a value.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Inserted<V> {
     /// It is kept, and these went for it.

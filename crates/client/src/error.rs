@@ -58,7 +58,7 @@ pub enum Error {
     /// Certificates that cannot be used.
     #[error("TLS: {what}: {reason}")]
     Tls {
-        /// Which certificates, or what of them.
+        /// The certificates, or the part of them that cannot be used.
         what: String,
         /// What is wrong.
         reason: String,

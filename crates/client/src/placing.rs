@@ -16,7 +16,7 @@ pub(crate) struct Placing {
 }
 
 impl Placing {
-    /// That of a request which asks for it.
+    /// The placing of a request that asks for it.
     pub(crate) fn of(request: &Request) -> Option<Placing> {
         request.session.as_ref().map(Placing::new)
     }
@@ -32,7 +32,7 @@ impl Placing {
         self.session.is(session)
     }
 
-    /// What outputs name as their region.
+    /// The name that outputs give as their region.
     pub(crate) fn key(&self) -> &str {
         &self.key
     }

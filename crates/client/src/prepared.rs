@@ -55,7 +55,7 @@ struct State {
     seen: Option<Arc<Expected>>,
 }
 
-/// What the server has of the inference.
+/// The server's side of the prepared inference.
 #[derive(Clone, Debug)]
 struct Handle {
     number: u64,

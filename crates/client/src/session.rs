@@ -167,7 +167,7 @@ impl Session {
         Ok(regions.regions.into_iter().map(report).collect())
     }
 
-    /// What the session has at the moment.
+    /// The present usage of the session.
     pub async fn in_use(&self) -> Result<SessionUse, Error> {
         let Answer::Reply(Reply::SessionReport(report)) = self.ask(Call::SessionStatus(v1::SessionStatus {})).await?
         else {

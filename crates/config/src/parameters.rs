@@ -10,7 +10,7 @@ use crate::padding::{PAD, PAD_VALUE};
 use crate::timeout::TIMEOUT_ENDS_RUNS;
 use crate::{ConfigError, ModelConfig, nearest};
 
-/// What the keys of the server's own parameters begin with.
+/// The prefix of the keys of the server's own parameters.
 const PREFIX: &str = "nerite.";
 
 /// All of them.

@@ -9,7 +9,7 @@ use crate::calls::name;
 use crate::driver::Driver;
 use crate::error::CudaError;
 
-/// Flag of both ways to lock: good for the contexts of all devices.
+/// A flag of both functions that page-lock memory: the lock is valid in the contexts of all devices.
 pub(crate) const PORTABLE: u32 = 1;
 
 /// Page-locked memory of this process, zeros at first, freed when dropped. Making and freeing it is slow: see

@@ -72,7 +72,7 @@ pub struct Engine {
     has_failed: AtomicBool,
 }
 
-/// What the operator decided about models.
+/// The operator's decisions about models.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Who decides which models are loaded.
@@ -221,7 +221,7 @@ impl Engine {
         self.models.metrics().report()
     }
 
-    /// What all models share.
+    /// The parts that all models share.
     pub fn services(&self) -> &crate::Services {
         &self.loader.services
     }

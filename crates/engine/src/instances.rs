@@ -18,7 +18,7 @@ use nerite_request::Status;
 
 use crate::policies::InstanceCores;
 
-/// What makes instances of one model version.
+/// The factory of the instances of one model version.
 #[derive(Clone)]
 pub(crate) struct Maker {
     pub model: Arc<dyn Model>,

@@ -37,7 +37,7 @@ pub struct Loader {
     pub auto_complete: bool,
     /// The limits of the queues.
     pub queues: QueueLimits,
-    /// What all models share.
+    /// The parts that all models share.
     pub services: Services,
     /// The most instances of a model that are made at the same time.
     pub threads: usize,

@@ -27,7 +27,7 @@ use crate::limits::{
     QUICK_BYTES_MAX, QUICK_NS_MAX, QUICK_RUNS_MIN, RECOVERY_RUNS_MAX, RECOVERY_RUNS_MIN, SIZE_CLASSES, SLOW_NS,
 };
 
-/// What was measured of the runs of one model version.
+/// Measurements of the runs of one model version.
 pub struct Quickness {
     bound: CostBound,
     padding: Padding,

@@ -286,7 +286,7 @@ impl Served {
         &self.identity
     }
 
-    /// What makes its instances.
+    /// The factory of its instances.
     pub(crate) fn maker(&self) -> &Maker {
         &self.maker
     }
@@ -311,12 +311,12 @@ impl Served {
         &self.config
     }
 
-    /// What the model takes, in the order of the configuration.
+    /// The inputs of the model, in the order of the configuration.
     pub fn inputs(&self) -> &[TensorSpec] {
         &self.inputs
     }
 
-    /// What the model gives, in the order of the configuration.
+    /// The outputs of the model, in the order of the configuration.
     pub fn outputs(&self) -> &[TensorSpec] {
         &self.outputs
     }

@@ -72,7 +72,7 @@ enum Value<T> {
     Absent,
 }
 
-/// What is to be done next.
+/// The next action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action<T> {
     /// Run a step.
@@ -123,7 +123,7 @@ impl<T: Clone> Flow<T> {
         flow
     }
 
-    /// What is to be done next, if anything.
+    /// The next action, if there is one.
     pub fn next_action(&mut self) -> Option<Action<T>> {
         self.actions.pop_front()
     }

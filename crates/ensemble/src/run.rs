@@ -28,7 +28,7 @@ pub struct Run {
     models: Models,
     meter: Arc<dyn Meter>,
     rows: u64,
-    /// What every step gets.
+    /// The fields that the requests of all steps have in common.
     shared: Shared,
     outputs: Outputs,
     /// The window of each step. A step that answers many times waits while the steps after it have not used its
@@ -37,7 +37,7 @@ pub struct Run {
     state: Mutex<State>,
 }
 
-/// What the steps of a request have in common.
+/// The state that the steps of a request share.
 struct Shared {
     id: Name,
     priority: u64,
@@ -222,7 +222,7 @@ impl Run {
         }
     }
 
-    /// Asks the model of a step. Its answers come through [`StepReply`], perhaps before this returns.
+    /// Sends a request to the model of a step. Its responses come through [`StepReply`], perhaps before this returns.
     fn begin_step(self: &Arc<Run>, branch: Branch, number: usize, inputs: Vec<(usize, Value)>, begun: Begun) {
         let step = &self.plan.steps[number];
         let inputs = inputs.into_iter().filter_map(|(position, value)| {

@@ -217,7 +217,7 @@ pub(crate) fn errno() -> Errno {
     Errno(unsafe { errno_place().read() })
 }
 
-/// What this thread finds in its errno.
+/// The errno of this thread.
 pub(crate) fn set_errno(Errno(number): Errno) {
     // SAFETY: libc's errno of this thread, valid as long as the thread.
     unsafe { errno_place().write(number) };

@@ -19,7 +19,7 @@ use crate::limits::{CONTROL_BODY_BYTES_MAX, UNUSED_BODY_BYTES_MAX};
 use crate::receive::{Expected, Received, discard, receive};
 use crate::reply::{Failure, Outgoing};
 
-/// What a call comes to.
+/// The result of a call.
 pub type CallResult = Result<Response<Outgoing>, Failure>;
 
 /// Takes in a body that the call has no use for, unless it is long.

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use crate::error_text::cut;
 use crate::limits::INLINE_WORK_BYTES_MAX;
 
-/// What a response says.
+/// The content of a response.
 pub type Content = Result<InferResponse, Status>;
 
 /// The responses of one request as they come. Dropped before the last, it cancels the request.

@@ -26,7 +26,7 @@ use crate::reply::Failure;
 pub use spool::{Text, spool};
 pub use store::Store;
 
-/// What is known about a body before it arrives.
+/// Facts about a body before it arrives.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected {
     /// Bytes that the client declared. `None` for a chunked body.
@@ -147,7 +147,7 @@ enum Refusal {
 }
 
 impl Refusal {
-    /// What the client is told.
+    /// The error that the client gets.
     fn into_failure(self) -> Failure {
         match self {
             Refusal::Of(failure) => failure,

@@ -37,7 +37,7 @@ pub enum Route<'p> {
     Logging,
 }
 
-/// What is asked of a model.
+/// A call about a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelCall {
     Metadata,
@@ -55,7 +55,7 @@ pub enum RegionKind {
     Cuda,
 }
 
-/// What is asked of a region.
+/// A call about a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegionCall {
     Status,

@@ -24,7 +24,7 @@ use crate::output::capture;
 /// [`crate::work`]. Its standard input is set later, because that is the channel.
 pub type Starter = Arc<dyn Fn(&str) -> Command + Send + Sync>;
 
-/// What a child is started with.
+/// The parameters for starting a child.
 #[derive(Clone)]
 pub(crate) struct Launch {
     pub(crate) supervisor: Supervisor,
@@ -87,7 +87,7 @@ pub(crate) struct IsolatedModel {
     pub(crate) memory: Arc<ProcessMemory>,
 }
 
-/// What the calls of an instance need.
+/// The objects that the calls of an instance need.
 #[derive(Clone)]
 pub(crate) struct Calls {
     pub(crate) model: String,

@@ -90,7 +90,7 @@ fn write_attribute_head(bytes: &mut [u8], kind: u16) {
     bytes[2..4].copy_from_slice(&kind.to_ne_bytes());
 }
 
-/// What an answer says. `None` if it is not about a route.
+/// The content of an answer. `None` if it is not about a route.
 fn read(answer: &[u8]) -> Option<Place> {
     let kind = u16::from_ne_bytes(*answer.get(4..)?.first_chunk()?);
     if kind != ROUTE {

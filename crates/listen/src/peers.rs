@@ -30,7 +30,7 @@ pub struct Peers {
     last_logged: Mutex<Option<Instant>>,
 }
 
-/// What happened to connections since the start.
+/// Counts of refused and ended connections since the start.
 #[derive(Debug, Default)]
 struct Counts {
     refused: [AtomicU64; Full::WORDS.len()],
@@ -58,7 +58,7 @@ pub struct ConnectionPermit {
     connection: Arc<OpenConnection>,
 }
 
-/// What the table and the task of a connection share.
+/// The state that the table and the task of a connection share.
 #[derive(Debug)]
 struct OpenConnection {
     /// The peer that the connection counts for.

@@ -56,7 +56,7 @@ pub enum TlsError {
     /// A file cannot be read, or holds no PEM.
     #[error("'{}' cannot be read as PEM: {cause}", path.display())]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         cause: pem::Error,
@@ -85,7 +85,7 @@ struct Secured {
     current: Mutex<Current>,
 }
 
-/// What was read last.
+/// The files as they were last read.
 struct Current {
     config: Arc<ServerConfig>,
     /// The files that it was read from. Files that cannot be used are not read again until they change.

@@ -53,7 +53,7 @@ fn page_bytes() -> u64 {
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or_default()
 }
 
-/// What the control groups of a process say about memory.
+/// The memory limits of a process's control groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Group {
     /// The lowest limit, in bytes. `None` if there is none.
@@ -156,7 +156,7 @@ fn own_path(line: &str, version: Version) -> Option<&str> {
 /// A mounted hierarchy.
 struct Mount<'t> {
     version: Version,
-    /// Which group of the hierarchy its root shows.
+    /// The group that is the root of this view of the hierarchy.
     root: &'t str,
     at: PathBuf,
 }

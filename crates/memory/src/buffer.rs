@@ -68,7 +68,7 @@ impl Buffer {
         self.keep.as_ref().map_or(0, |keep| Arc::as_ptr(keep).cast::<()>().addr())
     }
 
-    /// What keeps the bytes alive.
+    /// The owner that keeps the bytes alive.
     pub(crate) fn keep(&self) -> Option<&Arc<dyn Keep>> {
         self.keep.as_ref()
     }

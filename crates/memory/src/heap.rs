@@ -226,7 +226,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// What comes of `work` on an expendable thread with 10 MiB.
+    /// The outcome of `work` on an expendable thread with 10 MiB.
     #[track_caller]
     #[expect(clippy::disallowed_methods, reason = "a test may panic")]
     fn check(work: impl FnOnce() -> usize + Send + 'static, comes: Result<usize, Shortage>) {

@@ -72,7 +72,7 @@ impl ShareMark {
         ShareMark { number: NEXT.fetch_add(1, Ordering::Relaxed), listeners: Mutex::default() }
     }
 
-    /// Which piece of memory it is.
+    /// The number of this memory.
     pub fn number(&self) -> u64 {
         self.number
     }

@@ -60,7 +60,7 @@ impl Default for Options {
     }
 }
 
-/// What every connection has.
+/// The state that all connections share.
 #[derive(Clone)]
 struct Shared {
     api: Api,

@@ -29,7 +29,7 @@ use magnitude::Magnitude;
 pub use magnitude::{Extremes, MagnitudeBounds};
 use operators::{Kind, data_inputs, gives_small, kind, result_type};
 
-/// What is known of a value.
+/// Facts about a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Fact {
     onnx: Option<Onnx>,
@@ -41,7 +41,7 @@ struct Fact {
 
 const UNKNOWN: Fact = Fact { onnx: None, small: false, bound: None };
 
-/// What is known of the values by name, including those of an outer graph.
+/// Facts about the values by name, including those of an outer graph.
 type Facts = HashMap<String, Fact>;
 
 /// Values that a graph declares, by name.

@@ -38,7 +38,7 @@ pub enum Stops {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Class(u64);
 
-/// What is known of the runs of a graph.
+/// Measurements of the runs of a graph.
 pub struct Pace {
     /// Whether the shapes of the inputs tell the time of a run.
     is_by_shapes: bool,
@@ -48,7 +48,7 @@ pub struct Pace {
     records: Mutex<Vec<Record>>,
 }
 
-/// What is known of the runs of a class.
+/// Measurements of the runs of a class.
 #[derive(Clone)]
 struct Record {
     class: Class,

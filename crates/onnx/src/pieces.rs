@@ -74,7 +74,7 @@ pub struct Use {
     pub is_shared: bool,
 }
 
-/// What a run does.
+/// The plan of a run.
 #[derive(Debug, Default)]
 pub struct Plan {
     /// Whether each result is wanted.

@@ -139,7 +139,7 @@ fn load_pieces_or_whole(
     Ok(Graph::cut(program.compile(&mut load)?, ports))
 }
 
-/// What the engine reads a graph from.
+/// The source that the engine reads a graph from.
 enum Source {
     /// The bytes that the load read.
     Read,

@@ -41,7 +41,7 @@ pub struct Proposed {
 
 /// A boundary in the engine.
 struct Stop {
-    /// What passes it.
+    /// The values that pass it.
     values: Vec<(NodeId, OutputBits)>,
     /// For which sets of results the engine cannot run up to it, or from it; 0 for none.
     refused_for: [AtomicU64; REFUSALS_MAX],

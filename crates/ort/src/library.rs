@@ -15,7 +15,7 @@ pub fn find_library(explicit: Option<&Path>) -> Option<PathBuf> {
 /// The value of an environment variable.
 type Variables = Box<dyn Fn(&str) -> Option<OsString>>;
 
-/// What the search depends on.
+/// The conditions that the search depends on.
 struct Surroundings {
     variable: Variables,
     system: Vec<PathBuf>,
@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder of its own below the build's, empty at the start.
+    /// Makes an empty folder with this name in the build directory.
     fn fresh(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("nerite-ort-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);

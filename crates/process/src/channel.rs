@@ -45,7 +45,7 @@ pub struct LongText {
     len: usize,
 }
 
-/// What was received at once.
+/// The result of one receive call.
 #[derive(Debug)]
 pub enum Received<'p> {
     /// The peer has closed the channel.
@@ -58,7 +58,7 @@ pub enum Received<'p> {
 
 /// A packet as the kernel gave it.
 enum Got {
-    /// That many bytes; none at the end.
+    /// The number of bytes; 0 at the end.
     Bytes(usize),
     Long(LongText),
 }

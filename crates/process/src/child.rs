@@ -270,7 +270,7 @@ fn send_failure(error: &io::Error) -> Silence {
     Silence::Ended(format!("the packet could not be sent to it: {error}"))
 }
 
-/// What a process said.
+/// Reads the answer of a process.
 fn said(received: io::Result<Option<&[u8]>>) -> Result<Said, Silence> {
     match received {
         Ok(Some(text)) => {

@@ -63,7 +63,7 @@ impl OutputTarget {
     }
 }
 
-/// Which memory it is.
+/// The kind of memory.
 pub(crate) enum Kind {
     /// The client's memory, whose slot the job has.
     Client,

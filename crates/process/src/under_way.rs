@@ -57,9 +57,9 @@ pub(crate) enum Answer {
 }
 
 impl UnderWay {
-    /// The process may ask for memory and then end with an unread packet. It had read the batch all the same. If it did not ask for memory, the
+    /// Finds out whether the process had read the batch. If it asked for memory, it had, even if it left a later packet unread. Otherwise the
     /// kernel tells whether its last packet was unread. If it was, nothing of the batch was executed.
-    fn silence(&self, live: &Live, silence: Silence) -> Silence {
+    fn corrected(&self, live: &Live, silence: Silence) -> Silence {
         match silence {
             Silence::NotReceived if self.is_read => Silence::Closed,
             Silence::Closed if !self.is_read && live.child.channel.left_last_unread(self.mark) => Silence::NotReceived,
@@ -68,7 +68,7 @@ impl UnderWay {
     }
 
     fn unheard(&self, live: &Live, silence: Silence) -> Unheard {
-        Unheard::Silence(self.silence(live, silence))
+        Unheard::Silence(self.corrected(live, silence))
     }
 
     /// Does the work that was left, then answers the questions of the process until it answers the command. A limited

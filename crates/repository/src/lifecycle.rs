@@ -110,7 +110,7 @@ pub struct LoadOutcome {
     pub retire: Vec<Generation>,
 }
 
-/// What an unload takes out of service.
+/// The versions that an unload takes out of service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Withdrawn {
     /// The models that are unloaded, including those that took no requests. A model may be there twice.

@@ -134,7 +134,7 @@ impl<P: Ord + Clone> Residence<P> {
     }
 }
 
-/// Which models may leave for some clients.
+/// The rule for which models may be evicted for some clients.
 struct Rule<'a, P> {
     held: BTreeMap<&'a P, u64>,
     clients: &'a BTreeSet<P>,

@@ -35,7 +35,7 @@ pub struct RepositoryWatch {
     folders: BTreeSet<i32>,
 }
 
-/// What changed since the last call.
+/// The changes since the last call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Changed {
     /// Nothing that may matter to a model.
@@ -108,7 +108,7 @@ impl RepositoryWatch {
     }
 }
 
-/// What an event is about.
+/// The object of an event.
 fn what_changed(events: ReadFlags) -> Changed {
     let comes = ReadFlags::CREATE | ReadFlags::MOVED_TO;
     let is_new_folder = events.contains(ReadFlags::ISDIR) && events.intersects(comes);

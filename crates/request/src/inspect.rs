@@ -87,9 +87,9 @@ pub struct PoolsView {
 pub struct ClassView {
     /// Bytes of each.
     pub byte_size: u64,
-    /// Those that clients have.
+    /// Leases that clients have.
     pub lent: u64,
-    /// Those that were given back and are kept for their session's next use.
+    /// Leases that were returned, and are kept for their session's next use.
     pub idle: u64,
     /// Leases that only requests hold, because their session has ended or has not been told of them yet.
     pub held: u64,

@@ -77,7 +77,7 @@ impl TensorsMax {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a request has at most {max} {what}, got {got}; {}", what.cure())]
 pub struct TooMany {
-    /// Of what.
+    /// The kind of items.
     pub what: Counted,
     /// How many it has.
     pub got: usize,

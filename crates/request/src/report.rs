@@ -196,7 +196,7 @@ pub struct BucketReport {
     pub sum_ms: f64,
 }
 
-/// What one batch size cost.
+/// The statistics of one batch size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchReport {
     /// Rows of the batch.

@@ -73,11 +73,11 @@ pub struct Gathered {
 pub struct Note {
     /// The request's id.
     pub id: u64,
-    /// What is noted.
+    /// The kind of note.
     pub what: Noted,
 }
 
-/// What is noted of a request.
+/// The content of a note.
 #[derive(Debug)]
 pub enum Noted {
     /// Its beginning.

@@ -126,7 +126,7 @@ pub(crate) fn restrict(policy: &Policy) -> Result<FilesHeld, NoFiles> {
     Ok(FilesHeld { abi: abi.map(|abi| abi as i32), has_scopes: abi.is_some_and(|abi| abi >= WITH_SCOPES) })
 }
 
-/// What is restricted. Newer parts are used if the kernel has them. Otherwise `calls` takes their place.
+/// The restrictions. Newer parts are used if the kernel has them. Otherwise `calls` takes their place.
 fn begin(policy: &Policy) -> Result<RulesetCreated, RulesetError> {
     let level = if policy.is_best_effort { CompatLevel::BestEffort } else { CompatLevel::HardRequirement };
     let mut rules = Ruleset::default()

@@ -43,7 +43,7 @@ struct Removal {
     names: u64,
 }
 
-/// What became of an entry.
+/// The outcome for an entry.
 enum Entry {
     Gone,
     /// A directory that is not empty.

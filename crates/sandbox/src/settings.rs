@@ -50,7 +50,7 @@ impl Choice {
     }
 }
 
-/// What one of the two asks for.
+/// The sandbox that one of the two asks for.
 #[derive(Debug, Default)]
 struct Wishes {
     choice: Option<Choice>,

@@ -89,7 +89,7 @@ pub struct Wants {
 pub struct Deadline {
     /// In µs of the driver's clock.
     pub at_us: u64,
-    /// What happens then.
+    /// The action at that time.
     pub action: TimeoutAction,
 }
 

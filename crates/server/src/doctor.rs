@@ -75,7 +75,7 @@ pub fn main(words: &[String]) -> ExitCode {
 /// How long the interpreter may take to answer: as long as for a model.
 const PYTHON_MAX: Duration = Duration::from_secs(30);
 
-/// What the operator asks.
+/// The command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct CommandLine {
     /// `None` for all.

@@ -44,7 +44,7 @@ static LOG: Mutex<Option<Arc<LogSwitches>>> = Mutex::new(None);
 pub struct InProcess {
     engine: Arc<Engine>,
     api: Api,
-    /// What it tells of itself, also to its backends.
+    /// Its metadata, which its backends also get.
     reports: Arc<dyn ServerReports>,
     python: Arc<Python>,
     /// For waits and periodic tasks. It exists until the end.

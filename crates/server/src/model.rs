@@ -34,7 +34,7 @@ all went well, with 1 if the model failed, with 2 if it cannot be run as asked.
 const RUNS_MAX: u32 = 1_000_000;
 const BATCH_MAX: u32 = 65_536;
 
-/// What was asked for.
+/// The command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct CommandLine {
     directory: PathBuf,

@@ -12,7 +12,7 @@ pub(crate) struct Reports {
 }
 
 impl Reports {
-    /// Those of the server with these calls.
+    /// The reports of the server with these calls.
     pub fn new(api: Api) -> Reports {
         Reports { api }
     }

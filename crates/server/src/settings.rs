@@ -52,7 +52,7 @@ pub struct Settings {
     pub log: LogSettings,
     /// What is traced.
     pub trace: TraceConfig,
-    /// Which models, and how.
+    /// The models, and how they are served.
     pub models: Models,
     /// HTTP; `None` if it is off.
     pub http: Option<FrontEndSettings>,

@@ -50,7 +50,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// The size of a look that is printed.
 const PRINTED: Size = Size { columns: 120, rows: usize::MAX };
 
-/// What the words ask for.
+/// The command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct CommandLine {
     url: String,

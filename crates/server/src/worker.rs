@@ -80,7 +80,7 @@ fn usage() -> ExitCode {
     ExitCode::from(2)
 }
 
-/// What a child runs.
+/// The engine that a child runs.
 enum Engine<'a> {
     Onnx(&'a str),
     Compiled { name: &'a str, library: &'a str, options: Options },

@@ -18,7 +18,7 @@ use test_server::TestServer;
 #[global_allocator]
 static HEAP: nerite_memory::CountingHeap = nerite_memory::CountingHeap;
 
-/// Requests that let everything grow that is kept from one to the next.
+/// Requests before the measurement. After them, memory that is reused has its final size.
 const WARM_UP: usize = 30;
 /// Requests of a round.
 const COUNTED: usize = 10;

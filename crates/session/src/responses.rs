@@ -24,7 +24,7 @@ pub(crate) struct Answers {
 
 /// The responses that the client expects. They are answered without their content.
 pub(crate) enum Expected {
-    /// Of each call.
+    /// For each call by itself.
     Each(Option<Arc<ExpectedResponse>>),
     /// For the calls of one packet. Their ids are consecutive.
     Of { first_id: u64, calls: Vec<Option<Arc<ExpectedResponse>>> },

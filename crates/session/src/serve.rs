@@ -93,7 +93,7 @@ fn start(api: Api, options: Options, location: Location, listener: Option<Listen
     Handle { service, inspector }
 }
 
-/// What all sessions share.
+/// The state that all sessions share.
 struct ServerState {
     api: Api,
     options: Options,

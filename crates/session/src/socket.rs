@@ -30,7 +30,7 @@ pub(crate) struct Packet {
     pub(crate) _permit: Option<Arc<ResponsePermit>>,
 }
 
-/// What was received from the client.
+/// The data that was received from the client.
 pub(crate) enum Received<'r> {
     /// A short packet, in the receive buffer.
     Short(&'r [u8]),

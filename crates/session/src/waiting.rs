@@ -41,7 +41,7 @@ pub(crate) struct WaitingCall {
     pub(crate) charge: Charge,
 }
 
-/// What is left to do of a call.
+/// The work that is left of a call.
 pub(crate) enum Step {
     Infer(Box<BegunInference>),
     Prepare(Box<Preparation>),
@@ -60,7 +60,7 @@ pub(crate) struct Preparation {
     pub(crate) message: InferMessage,
     pub(crate) leased_outputs: Vec<String>,
     pub(crate) expected: Option<Arc<ExpectedResponse>>,
-    /// What it is charged for.
+    /// The bytes that are charged for it.
     pub(crate) bytes: usize,
 }
 

@@ -16,7 +16,7 @@ pub enum ShapeError {
     /// A dimension is negative.
     #[error("dimension {index} is {dim}")]
     Negative {
-        /// Which dimension, from 0.
+        /// The index of the dimension, from 0.
         index: usize,
         /// Its value.
         dim: i64,

@@ -10,7 +10,7 @@ const EVERY: Duration = Duration::from_mins(1);
 /// Bytes of a collector's remark that the log repeats.
 const REMARK_BYTES_MAX: usize = 200;
 
-/// What the log has to say.
+/// Problems of the exporter that the log has to report.
 #[derive(Debug, Default)]
 pub(crate) struct Complaints {
     /// Why the last post was not accepted.

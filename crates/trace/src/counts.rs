@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct TraceCounts {
     /// Traces that are in a file, or that a collector has.
     pub written: u64,
-    /// Those of them from which notes or bytes of tensors were left out.
+    /// Those of them that lack notes or bytes of tensors.
     pub shortened: u64,
     /// Traces for which there was no memory, no writable file, or no collector that accepted them.
     pub dropped: u64,

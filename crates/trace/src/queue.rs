@@ -167,7 +167,7 @@ impl Waiting {
     }
 }
 
-/// What to do with this many spans, if the first of them has waited this long.
+/// The action for this many spans, if the first of them has waited this long.
 fn decide(limits: &Limits, spans: usize, since: Duration, is_flushed: bool) -> SendDecision {
     if spans == 0 {
         SendDecision::Rest

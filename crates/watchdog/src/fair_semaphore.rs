@@ -44,7 +44,7 @@ pub struct Acquire {
     state: State,
 }
 
-/// Whose work it is. The flow keeps the peer's number: as long as its work runs, a client that connects again is the same peer.
+/// The flow that the work belongs to. It keeps the peer's number: as long as its work runs, a client that connects again is the same peer.
 #[derive(Clone, Debug)]
 struct Waiter(Option<Flow>);
 
@@ -57,7 +57,7 @@ enum State {
 }
 
 impl FairSemaphore {
-    /// With that many permits.
+    /// A semaphore with that many permits.
     pub fn new(permits: usize) -> FairSemaphore {
         FairSemaphore(Arc::new(Mutex::new(Permits::new(permits))))
     }

@@ -95,7 +95,7 @@ struct LateSlot {
     wall_ns: u64,
 }
 
-/// What the watchdog does after a look.
+/// The watchdog's action after a look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Next {
     /// Report these polls, and look again later.
@@ -106,7 +106,7 @@ enum Next {
     Sleep,
 }
 
-/// What earlier looks found.
+/// The results of earlier looks.
 #[derive(Debug, Default)]
 struct History {
     polls: u64,

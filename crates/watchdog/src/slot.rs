@@ -44,7 +44,7 @@ thread_local! {
     static THREAD: ThreadState = ThreadState::new();
 }
 
-/// What a thread knows about itself.
+/// The state of a thread that only this thread uses.
 struct ThreadState {
     slot: Arc<Slot>,
     /// When the current poll began. 0 between polls.

@@ -9,7 +9,7 @@ const BURST_NS: u64 = 5_000_000;
 /// After this time without use a peer is a light user again, however much it used before.
 const REMEMBERED_NS: u64 = 1_000_000_000;
 
-/// What a peer used lately, as a leaky bucket.
+/// The recent usage of a peer, as a leaky bucket.
 ///
 /// When two threads charge the same peer at once, one charge may be lost. The peer is then recognised as a heavy user a little later.
 #[derive(Debug, Default)]

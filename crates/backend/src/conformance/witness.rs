@@ -26,7 +26,7 @@ impl TestRequest {
     }
 }
 
-/// What a batch resulted in.
+/// The results of a batch.
 pub(super) struct Witness {
     pub responses: Vec<Result<InferResponse, Status>>,
 }

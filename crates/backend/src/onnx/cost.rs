@@ -86,7 +86,7 @@ pub fn cost_bound(nodes: &Nodes, ports: &Ports) -> CostBound {
     if nodes.graph.iter().all(|node| follows(node, &mut known)) { CostBound::InputSizes } else { CostBound::Unknown }
 }
 
-/// What is known of tensors, by their names.
+/// Facts about tensors, by their names.
 struct Known<'n> {
     /// Their values follow from shapes.
     fixed: HashSet<&'n str>,

@@ -10,7 +10,7 @@ pub type Kept = Box<dyn std::fmt::Debug + Send + Sync>;
 #[derive(Default)]
 pub(super) struct OnEnd(Option<Box<EndCallback>>);
 
-/// What the callback gets.
+/// The arguments of the callback.
 pub struct Ended<'r> {
     /// The outputs of its last response; `None` if it has none.
     pub outputs: Option<&'r mut Outputs>,

@@ -15,7 +15,7 @@ const TABLE_BYTES_DEFAULT: u32 = 4096;
 const PATH: &str = "/inference.GRPCInferenceService/ModelInfer";
 const CONTENT_TYPE: &str = "application/grpc";
 
-/// What a frame is.
+/// The type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind(u8);
 

@@ -26,7 +26,7 @@ impl Session {
         }
     }
 
-    /// What the server lends, by size.
+    /// The memory that the server lends, by size.
     pub async fn inspect_pools(&self) -> Result<PoolsView, Error> {
         match self.reply(Call::InspectPools(v1::InspectPools {})).await? {
             Reply::InspectedPools(pools) => Ok(pools.into()),

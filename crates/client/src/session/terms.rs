@@ -11,11 +11,11 @@ pub struct SessionTerms {
     pub server_id: String,
     /// The largest packet; inline tensors must fit with the rest of the message.
     pub packet_bytes_max: u64,
-    /// What this session may borrow.
+    /// The memory that this session may borrow.
     pub session_bytes_max: u64,
 }
 
-/// What a session has at the moment.
+/// The present usage of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionUse {
     /// Leases that count against it, lent and idle.

@@ -34,7 +34,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// What is at the path, following no link; `None` if nothing is seen there.
+    /// The file at the path, following no link. `None` if there is none, or it cannot be seen.
     pub(super) fn look(path: &Path) -> Option<Directory> {
         let found = std::fs::symlink_metadata(path).ok()?;
         let (uid, mode, is_directory) = (found.uid(), found.mode() & 0o7777, found.is_dir());

@@ -29,7 +29,7 @@ unsafe impl Send for Handle {}
 unsafe impl Sync for Handle {}
 
 impl Handle {
-    /// What NVML replaces by a handle.
+    /// An object that NVML represents by a handle.
     pub(super) fn none() -> Handle {
         Handle(std::ptr::null_mut())
     }

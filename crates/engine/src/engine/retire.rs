@@ -84,7 +84,7 @@ impl Retiring {
     }
 }
 
-/// Of how many models these are versions.
+/// The number of models that these versions belong to.
 fn models(versions: &HashMap<Generation, Vec<String>>) -> usize {
     versions.keys().map(|generation| &generation.model).collect::<HashSet<_>>().len()
 }

@@ -23,7 +23,7 @@ pub(super) struct Line {
     /// The numbers of the jobs that wait to run.
     waiting: BTreeSet<u64>,
     found: VecDeque<Found>,
-    /// Those that have their turn, and are answered without the lock.
+    /// Jobs whose turn has come. They are answered without the lock.
     due: Vec<(Job, Answer)>,
 }
 

@@ -23,7 +23,7 @@ struct Questions {
     answers: Mutex<Option<Receiver<Measured>>>,
 }
 
-/// What one object of the engine made.
+/// The metrics that one object of the engine made.
 struct Made {
     questions: Arc<Questions>,
     families: Vec<u64>,

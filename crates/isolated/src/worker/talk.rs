@@ -70,7 +70,7 @@ impl Talk {
         more.filter(|(_, bytes)| *bytes > 0).collect()
     }
 
-    /// Which requests have lost their clients.
+    /// The requests whose clients have disconnected.
     pub(super) fn gone(&self) -> &Gone {
         &self.gone
     }

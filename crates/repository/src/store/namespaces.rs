@@ -9,7 +9,7 @@ use nerite_config::ModelConfig;
 
 use super::{Store, is_there};
 
-/// What stands between the repository and the name.
+/// The separator between the repository and the name.
 pub(super) const SEPARATOR: &str = "::";
 
 /// The identifier of a model of that repository, with `--model-namespacing`.

@@ -45,7 +45,7 @@ pub struct PriorityLevels {
 pub struct QueuePolicy {
     /// How long a request may wait, in µs. 0 for no limit.
     pub timeout_us: u64,
-    /// What happens then.
+    /// The action at that time.
     pub action: TimeoutAction,
     /// Whether a request may ask for a shorter time.
     pub allow_override: bool,

@@ -34,7 +34,7 @@ pub(super) struct Queue {
     delayed: u64,
 }
 
-/// What was done with a request whose deadline has passed.
+/// The action for a request whose deadline has passed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Expired {
     /// It was removed.

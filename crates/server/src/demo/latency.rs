@@ -30,7 +30,7 @@ pub struct Row {
     pub cells: [Option<Cell>; 4],
 }
 
-/// What one request costs.
+/// The cost of one request.
 #[derive(Clone, Copy, Debug)]
 pub struct Cell {
     /// Median time from request to result, in µs.

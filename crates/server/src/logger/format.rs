@@ -91,7 +91,7 @@ struct Moment {
 }
 
 impl Moment {
-    /// Of a second counted from 1970-01-01.
+    /// The date of a second since 1970-01-01.
     fn of(secs: u64) -> Moment {
         let (year, month, day) = civil(secs / 86_400);
         Moment { year, month, day, hour: secs / 3600 % 24, minute: secs / 60 % 60, second: secs % 60 }

@@ -56,7 +56,7 @@ pub(super) struct Counted {
 }
 
 impl Repeats {
-    /// A line comes. Windows that have ended are to be taken before.
+    /// Counts a line, and decides whether it is written. The caller must take windows that have ended before.
     pub(super) fn see(&mut self, level: Level, place: &str, line: &str, now_ms: u64) -> Verdict {
         if let Some(seen) = self.lines.get_mut(line) {
             seen.times += 1;

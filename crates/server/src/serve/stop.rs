@@ -112,7 +112,7 @@ fn is_another(since_first: Duration) -> bool {
 async fn end(fronts: Fronts, api: &Api, engine: &Arc<Engine>, deadline: Instant) -> bool {
     api.begin_stopping();
     // A load balancer sees that the server is not ready as long as there is anything to wait for.
-    if !idle(api, engine, deadline).await {
+    if !wait_until_idle(api, engine, deadline).await {
         return false;
     }
     let deadline = deadline.max(Instant::now() + Duration::from_millis(CLOSING_MS_MIN));
@@ -133,7 +133,7 @@ async fn end(fronts: Fronts, api: &Api, engine: &Arc<Engine>, deadline: Instant)
     tokio::task::spawn_blocking(last).await.unwrap_or(false)
 }
 
-/// What was cut, for the log.
+/// The closed connections, for the log.
 fn cut_text(cut: &[Cut]) -> String {
     let each: Vec<_> = cut.iter().map(ToString::to_string).collect();
     format!(
@@ -144,7 +144,7 @@ fn cut_text(cut: &[Cut]) -> String {
 }
 
 /// Waits for the end of the last inference, at most until `deadline`. Returns whether all have ended. Logs every second what it waits for.
-async fn idle(api: &Api, engine: &Engine, deadline: Instant) -> bool {
+async fn wait_until_idle(api: &Api, engine: &Engine, deadline: Instant) -> bool {
     log::info!("Waiting for in-flight requests to complete.");
     let mut tell_at = Instant::now();
     loop {

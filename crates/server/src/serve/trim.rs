@@ -67,7 +67,7 @@ fn give_back_round(api: &Api, engine: &Engine) -> bool {
     nerite_memory::trim_pool(POOL_ROUNDS) > 0
 }
 
-/// What the process had used at one moment.
+/// The usage of the process at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Usage {
     /// Processor time so far, in hundredths of a second.

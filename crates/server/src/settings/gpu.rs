@@ -10,7 +10,7 @@ use crate::flags::{BadValue, Values};
 /// The operator's settings for GPUs.
 #[derive(Debug, PartialEq)]
 pub struct GpuSettings {
-    /// Which driver.
+    /// The driver.
     pub library: CudaLibrary,
     /// Bytes of the pool that transfers go through.
     pub pinned_pool_bytes: u64,
@@ -20,14 +20,14 @@ pub struct GpuSettings {
     pub min_compute_capability: f64,
 }
 
-/// Which CUDA driver is opened.
+/// The CUDA driver that is opened.
 #[derive(Debug, PartialEq, Eq)]
 pub enum CudaLibrary {
     /// The system's, if it has one.
     Default,
     /// This one, or the server does not start.
     At(PathBuf),
-    /// None.
+    /// No driver.
     Off,
 }
 

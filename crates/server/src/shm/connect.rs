@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nerite_client::{Error, Session, SessionOptions, default_path};
 
-/// What is at the path of a session socket.
+/// The file at the path of a session socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum FoundAtPath {
     Socket {

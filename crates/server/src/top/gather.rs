@@ -16,11 +16,11 @@ const NO_METRICS: &str = "what answers there has no metrics; give the metrics po
 pub(super) struct Sample {
     pub(super) at: Instant,
     pub(super) numbers: Numbers,
-    /// What the page says; `None` if there is no page.
+    /// The data of the page. `None` if there is no page.
     pub(super) page: Option<Page>,
 }
 
-/// What only the page shows.
+/// The data that only the page has.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Page {
     /// A description of the visitor and the server.

@@ -42,7 +42,7 @@ pub struct Gather {
     loose: usize,
 }
 
-/// What the next bytes are.
+/// The kind of the next bytes.
 #[derive(Debug, Default)]
 enum Follow {
     /// A tag, of which the low bits have arrived.

@@ -11,7 +11,7 @@ use crate::limits::INFER_BODY_BYTES_MAX;
 use crate::receive::Expected;
 use crate::reply::Failure;
 
-/// What the headers say of an inference's body.
+/// How the body of an inference is divided, by its headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Framing {
     /// How it is compressed.

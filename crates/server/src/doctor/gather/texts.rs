@@ -6,7 +6,7 @@ use crate::doctor::facts::{Card, Key, Limit, Process, Visible};
 
 const DEV_SHM: &str = "/dev/shm";
 
-/// What `/proc/N/status` says of a process.
+/// The content of `/proc/N/status`.
 pub(super) fn status(text: &str) -> Process {
     let line = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap_or("").trim();
     // Real, effective, saved, file system: the second decides.
