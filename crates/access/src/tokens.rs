@@ -102,13 +102,13 @@ impl Tokens {
         let (watched, last_dropped) = channel::<()>();
         let (watch, path) = (Arc::downgrade(&inner), path.to_owned());
         let mut seen = Seen { last: stamp, read: stamp, is_unreadable: false };
-        let look = move || {
+        let reload_if_changed = move || {
             while last_dropped.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 let Some(inner) = watch.upgrade() else { return };
-                inner.look(&path, &mut seen);
+                inner.reload_if_changed(&path, &mut seen);
             }
         };
-        let started = thread::Builder::new().name("nerite-access".to_owned()).spawn(look);
+        let started = thread::Builder::new().name("nerite-access".to_owned()).spawn(reload_if_changed);
         if let Err(error) = started {
             log::error!(
                 "no thread looks whether the file of tokens changes: {error}; restart the server after a change"
@@ -172,8 +172,8 @@ impl Tokens {
     }
 
     #[cfg(test)]
-    fn look(&self, path: &Path, seen: &mut Seen) {
-        self.inner.look(path, seen);
+    fn reload_if_changed(&self, path: &Path, seen: &mut Seen) {
+        self.inner.reload_if_changed(path, seen);
     }
 }
 
@@ -190,7 +190,7 @@ impl Inner {
     }
 
     /// Takes the file over if it changed and stands still.
-    fn look(&self, path: &Path, seen: &mut Seen) {
+    fn reload_if_changed(&self, path: &Path, seen: &mut Seen) {
         let now = stamp(path);
         let stands_still = now == std::mem::replace(&mut seen.last, now);
         if now == seen.read || !stands_still {

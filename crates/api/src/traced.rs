@@ -91,7 +91,7 @@ impl Api {
         let too_many = |others| {
             Status::unavailable(format!("{others} clients look at their requests, which is the most; try again later"))
         };
-        let mut seen = self.inner.tracer.look(self.peer(), after).map_err(too_many)?;
+        let mut seen = self.inner.tracer.recent_after(self.peer(), after).map_err(too_many)?;
         if let Some(token) = self.token() {
             seen.retain(|request| request.models().all(|model| token.allows_model(model)));
         }

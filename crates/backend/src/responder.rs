@@ -235,7 +235,7 @@ impl Responder {
 
     /// As [`crate::Job::on_end`].
     pub(crate) fn on_end(&mut self, callback: impl FnOnce(Ended<'_>) -> Result<(), Status> + Send + 'static) {
-        self.on_end = OnEnd::telling(callback);
+        self.on_end = OnEnd::calling(callback);
     }
 
     /// As [`crate::Job::keep`].
@@ -365,7 +365,7 @@ impl Responder {
         if let Err(lost) = check_memory(inputs.iter().map(|input| &input.data)).and(self.check_memory()) {
             return self.finish(Err(lost), times);
         }
-        if let Err(status) = self.on_end.tell(Ended { outputs: None, states: std::mem::take(&mut self.states) }) {
+        if let Err(status) = self.on_end.call(Ended { outputs: None, states: std::mem::take(&mut self.states) }) {
             return self.finish(Err(status), times);
         }
         (self.made, self.said, self.watched) = (Outputs::new(), Parameters::new(), Vec::new());
@@ -389,7 +389,7 @@ impl Responder {
         if result.is_ok() {
             // Before the outcome is reported, because the request may fail here.
             let ended = Ended { outputs: Some(&mut self.made), states: std::mem::take(&mut self.states) };
-            result = self.on_end.tell(ended);
+            result = self.on_end.call(ended);
         }
         let outcome = match &result {
             Ok(()) => success,
@@ -417,7 +417,7 @@ impl Responder {
         if let Err(lost) = self.check_memory() {
             return self.finish(Err(lost), times);
         }
-        if let Err(status) = self.on_end.tell(Ended { outputs: None, states: std::mem::take(&mut self.states) }) {
+        if let Err(status) = self.on_end.call(Ended { outputs: None, states: std::mem::take(&mut self.states) }) {
             return self.finish(Err(status), times);
         }
         self.note(times, Outcome::Success);
@@ -516,7 +516,7 @@ impl Responder {
     fn close_by(&mut self, response: Response, send: fn(&mut Reply, Response)) {
         // If the request succeeded, the callback was called before its outcome was noted. Here it has failed, so an
         // error of the callback changes nothing.
-        let _ = self.on_end.tell(Ended { outputs: None, states: std::mem::take(&mut self.states) });
+        let _ = self.on_end.call(Ended { outputs: None, states: std::mem::take(&mut self.states) });
         // Released before the answer is sent, because a client may unregister its regions as soon as it has the answer.
         self.wanted = WantedOutputs::new();
         (self.again, self.made, self.watched) = (Vec::new(), Outputs::new(), Vec::new());

@@ -168,7 +168,7 @@ impl Prepared {
         let replaced = self.lock().handle.replace(handle.clone()).map(|replaced| replaced.number);
         let handles: Vec<u64> = replaced.or(old).into_iter().collect();
         if !handles.is_empty() {
-            self.0.session.tell(Call::Release(v1::Release { handles }));
+            self.0.session.send_unanswered(Call::Release(v1::Release { handles }));
         }
         Ok(handle)
     }
@@ -182,7 +182,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(handle) = &state.handle {
-            self.session.tell(Call::Release(v1::Release { handles: vec![handle.number] }));
+            self.session.send_unanswered(Call::Release(v1::Release { handles: vec![handle.number] }));
         }
     }
 }

@@ -236,7 +236,7 @@ impl Session {
     }
 
     /// Sends a call that nobody waits for, if there is room.
-    pub(crate) fn tell(&self, call: Call) {
+    pub(crate) fn send_unanswered(&self, call: Call) {
         let message = v1::ClientMessage { id: 0, returned: Vec::new(), call: Some(call) };
         // Best effort: if it cannot be sent, the end of the session has the same effect.
         let _ = self.0.socket.send_now(&message.encode_to_vec());

@@ -62,7 +62,7 @@ impl Driver {
         let mut count: c_int = 0;
         // SAFETY: `count` is a place for one number.
         calls.check(name::device_count, unsafe { (calls.device_count)(&raw mut count) })?;
-        let devices = (0..count).map(|ordinal| DeviceState::look(&calls, ordinal)).collect::<Result<Vec<_>, _>>()?;
+        let devices = (0..count).map(|ordinal| DeviceState::read(&calls, ordinal)).collect::<Result<Vec<_>, _>>()?;
         if devices.is_empty() {
             return Err(Absent::NoDevice);
         }
@@ -71,7 +71,7 @@ impl Driver {
 }
 
 impl DeviceState {
-    fn look(calls: &Calls, ordinal: c_int) -> Result<DeviceState, CudaError> {
+    fn read(calls: &Calls, ordinal: c_int) -> Result<DeviceState, CudaError> {
         let (mut raw, mut uuid, mut total_bytes) = (0, [0; 16], 0);
         // SAFETY: `raw` is a place for one number.
         calls.check(name::device, unsafe { (calls.device)(&raw mut raw, ordinal) })?;

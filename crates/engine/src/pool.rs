@@ -224,7 +224,7 @@ impl Pool {
         }
         if let Some(limited) = &shared.lock().limited {
             let whom: Weak<dyn Granted> = Arc::<Shared>::downgrade(&shared);
-            limited.claims().tell(&whom);
+            limited.claims().set_notified(&whom);
         }
         Pool(shared)
     }
@@ -392,7 +392,7 @@ impl State {
                         queued.job.may_run_again(Weak::clone(repeats), controls.state);
                     }
                     if let (Some(sequences), Some(controls)) = (&self.sequences, controls) {
-                        sequences.tell(&mut queued.job, &controls);
+                        sequences.set_controls(&mut queued.job, &controls);
                     }
                     jobs.push(queued.job);
                     if self.order.is_some() {
@@ -554,7 +554,7 @@ impl Shared {
         self.reject_all(rejected, answers_may_wait);
         self.answer_due(due, answers_may_wait);
         if let Some(turns) = turns {
-            turns.tell();
+            turns.notify();
         }
         if let Some((sequences, over)) = over {
             sequences.over(&over);

@@ -67,7 +67,7 @@ impl Claims {
     }
 
     /// Sets the pool that is notified when an instance is granted resources.
-    pub fn tell(&self, whom: &Weak<dyn Granted>) {
+    pub fn set_notified(&self, whom: &Weak<dyn Granted>) {
         let mut state = self.limits.lock();
         for (at, claimant) in self.claimants.iter().enumerate() {
             state.whom.insert(*claimant, (Weak::clone(whom), InstanceId(at)));
@@ -111,7 +111,7 @@ impl State {
 
 impl Turns {
     /// Notifies the instances. The caller must hold no lock.
-    pub fn tell(self) {
+    pub fn notify(self) {
         for (whom, at) in self.0 {
             if let Some(whom) = whom.upgrade() {
                 whom.granted(at);
@@ -140,7 +140,7 @@ impl Drop for Claims {
             turns.and(state.turns(&granted));
         }
         drop(state);
-        turns.tell();
+        turns.notify();
     }
 }
 
@@ -212,15 +212,15 @@ mod tests {
             (Claims::of(&limits, &one_r).unwrap().unwrap(), Claims::of(&limits, &one_r).unwrap().unwrap());
         let (to, receiver) = mpsc::channel();
         let bell: Arc<dyn Granted> = Arc::new(Bell(to));
-        second.tell(&Arc::downgrade(&bell));
+        second.set_notified(&Arc::downgrade(&bell));
         assert!(first.request(InstanceId(0)).0);
         assert!(!second.request(InstanceId(1)).0 && !second.request(InstanceId(0)).0);
-        first.release(InstanceId(0)).tell();
+        first.release(InstanceId(0)).notify();
         assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [1]);
-        second.release(InstanceId(1)).tell();
+        second.release(InstanceId(1)).notify();
         assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [0]);
         assert!(!first.request(InstanceId(1)).0 && !second.request(InstanceId(1)).0);
-        second.release(InstanceId(0)).tell();
+        second.release(InstanceId(0)).notify();
         assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [0; 0], "it is the other model's turn");
         drop(first);
         assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [1]);

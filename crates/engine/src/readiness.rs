@@ -66,7 +66,7 @@ impl ReadinessChecks {
         }
         for instance in instances {
             let checks = Arc::clone(self);
-            instance.ask(Box::new(move |answer| checks.hear(answer.err())));
+            instance.ask(Box::new(move |answer| checks.note_answer(answer.err())));
         }
         answer
     }
@@ -76,7 +76,7 @@ impl ReadinessChecks {
         self.lock().last.clone()
     }
 
-    fn hear(&self, fault: Option<Status>) {
+    fn note_answer(&self, fault: Option<Status>) {
         let mut state = self.lock();
         state.fault = state.fault.take().or(fault);
         let Some((_, left)) = &mut state.pending else { return };

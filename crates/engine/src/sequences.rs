@@ -120,7 +120,7 @@ impl Sequences {
     }
 
     /// Adds the control inputs and states to a request.
-    pub fn tell(&self, job: &mut Job, controls: &Controls) {
+    pub fn set_controls(&self, job: &mut Job, controls: &Controls) {
         for flag in &self.flags {
             let is_set = match flag.kind {
                 control::Kind::ControlSequenceStart => controls.start,
@@ -269,7 +269,7 @@ mod tests {
         let mut job_of_sequence = job(SequenceId::Number(0x1_0000_0005), 1);
         let id = nerite_schedule::SequenceId::Number(0x1_0000_0005);
         let empty = sequences.empty_position(&job_of_sequence);
-        sequences.tell(&mut job_of_sequence, &Controls { start: true, end: false, id, state: 0 });
+        sequences.set_controls(&mut job_of_sequence, &Controls { start: true, end: false, id, state: 0 });
         let expect = [
             ("S".to_owned(), DataType::Fp32, 1f32.to_le_bytes().to_vec()),
             ("E".to_owned(), DataType::Bool, vec![0]),

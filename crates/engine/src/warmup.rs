@@ -152,7 +152,7 @@ fn run(model: &str, sample: &Sample, sequences: Option<&Sequences>, instance: &m
             let mut job = Job::new(request(sample, reply), version.begin(), now_ns());
             if let Some(sequences) = sequences {
                 let id = SequenceId::Number(1);
-                sequences.tell(&mut job, &Controls { start: true, end: true, id, state: SEQUENCE });
+                sequences.set_controls(&mut job, &Controls { start: true, end: true, id, state: SEQUENCE });
             }
             job
         })

@@ -89,7 +89,7 @@ impl Fragile {
         let mut values = Values { sizes, open, emptied: HashSet::new() };
         let mut fragile = Fragile::default();
         for node in nodes {
-            fragile.see(node, &values);
+            fragile.visit(node, &values);
             values.follow(node);
         }
         // The arguments of a function are not followed.
@@ -98,7 +98,7 @@ impl Fragile {
         fragile
     }
 
-    fn see(&mut self, node: &Node, values: &Values<'_>) {
+    fn visit(&mut self, node: &Node, values: &Values<'_>) {
         let op = node.op.as_str();
         let ends = ENDS_THE_PROCESS.contains(&op);
         let has_open_weights = node.inputs.iter().skip(1).any(|weights| values.open.contains(weights.as_str()));

@@ -62,7 +62,7 @@ impl Page {
             }
             Ok(Route::Asset(asset)) => Ok(reply::asset(asset, request.headers())),
             Ok(route) => self
-                .tell(&api, route, request.uri().path(), request.headers())
+                .page_data(&api, route, request.uri().path(), request.headers())
                 .await
                 .map(|text| reply::json(api.account(), text)),
             Err(refusal) => Err(refusal),
@@ -95,7 +95,13 @@ impl Page {
     }
 
     /// The answer to a request that only the page makes.
-    async fn tell(&self, api: &Api, route: Route<'_>, path: &str, headers: &HeaderMap) -> Result<Vec<u8>, Refusal> {
+    async fn page_data(
+        &self,
+        api: &Api,
+        route: Route<'_>,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<Vec<u8>, Refusal> {
         let allow = |category| -> Result<Api, Refusal> {
             let header = |name: &str| headers.get(name).map(http::HeaderValue::as_bytes);
             let allowed = api.allow(Protocol::Http, category, false, || format!("GET {path}"), header);

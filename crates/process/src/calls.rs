@@ -107,18 +107,18 @@ impl Calls {
         }))
     }
 
-    /// Opens the requests of a batch and sends it with `tell`. Afterwards its responses may come. Returns the batch if
-    /// it was not sent, with the reason, or without a reason if `tell` could not send it at once. `tell` must not wait,
+    /// Opens the requests of a batch and sends it with `queue`. Afterwards its responses may come. Returns the batch if
+    /// it was not sent, with the reason, or without a reason if `queue` could not send it at once. `queue` must not wait,
     /// because the supervisor takes the same lock.
     pub(crate) fn begin(
         &self,
         planned: Vec<Planned>,
         times: nerite_backend::Times,
-        tell: impl FnOnce() -> Result<bool, Silence>,
+        queue: impl FnOnce() -> Result<bool, Silence>,
     ) -> Result<Vec<u64>, (Vec<Planned>, Option<Silence>)> {
         self.batch_inputs.add(&planned);
         let mut open = lock(&self.open);
-        match tell() {
+        match queue() {
             Ok(true) => {}
             Ok(false) => return Err((planned, None)),
             Err(silence) => return Err((planned, Some(silence))),
@@ -144,7 +144,7 @@ impl Calls {
             self.fail_all(&status);
         } else {
             // A thread is handling a packet, perhaps this one. It does the rest afterwards.
-            self.tell(News::Ended(status));
+            self.queue(News::Ended(status));
         }
     }
 
@@ -232,7 +232,7 @@ impl Calls {
         };
         // A model's code can write to the socket, so invalid packets are ignored.
         if let Ok(said) = CallSaid::read(text) {
-            self.hear(&said);
+            self.handle(&said);
         }
         Ok(true)
     }
@@ -257,7 +257,7 @@ impl Calls {
         }
     }
 
-    fn hear(self: &Arc<Calls>, said: &CallSaid) {
+    fn handle(self: &Arc<Calls>, said: &CallSaid) {
         self.process.shares.disown(said.unmapped());
         self.process.side.release_segments(said.let_go());
         answer::note_copied(said.copied());
@@ -298,7 +298,7 @@ impl Calls {
     }
 
     /// Queues an event for the thread.
-    pub(crate) fn tell(&self, news: News) {
+    pub(crate) fn queue(&self, news: News) {
         lock(&self.news).push(news);
         self.ring();
     }

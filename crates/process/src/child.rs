@@ -106,7 +106,7 @@ impl Child {
             Err(error) if is_broken(&error) => {}
             sent => sent?,
         }
-        supervisor.hear(Arc::clone(&child.side), Some(Arc::clone(&child.os_process)))?;
+        supervisor.watch(Arc::clone(&child.side), Some(Arc::clone(&child.os_process)))?;
         Ok(child)
     }
 
@@ -126,7 +126,7 @@ impl Child {
         }
         let (channel, side) = (Arc::new(channel), side.0);
         let child = Child { os_process, channel, side, packet: Packet::default(), has_model: false, patience };
-        supervisor.hear(Arc::clone(&child.side), Some(Arc::clone(&child.os_process)))?;
+        supervisor.watch(Arc::clone(&child.side), Some(Arc::clone(&child.os_process)))?;
         Ok(child)
     }
 
@@ -170,17 +170,17 @@ impl Child {
 
     /// Sends a command and waits for its answer.
     pub fn ask(&mut self, command: &str, descriptors: &[OwnedFd]) -> Result<Said, Silence> {
-        self.tell(command, descriptors)?;
+        self.send(command, descriptors)?;
         self.answer()
     }
 
     /// Sends a packet.
-    pub(crate) fn tell(&self, packet: impl AsRef<[u8]>, descriptors: &[OwnedFd]) -> Result<(), Silence> {
+    pub(crate) fn send(&self, packet: impl AsRef<[u8]>, descriptors: &[OwnedFd]) -> Result<(), Silence> {
         self.channel.send(packet, descriptors).map_err(|error| send_failure(&error))
     }
 
     /// Sends a packet if it can be sent at once. `false` if the process has not read enough of the earlier ones.
-    pub(crate) fn try_tell(&self, packet: impl AsRef<[u8]>, descriptors: &[OwnedFd]) -> Result<bool, Silence> {
+    pub(crate) fn try_send(&self, packet: impl AsRef<[u8]>, descriptors: &[OwnedFd]) -> Result<bool, Silence> {
         match self.channel.try_send_all(packet, descriptors) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),

@@ -115,10 +115,10 @@ impl ProcessInstance {
         }
         let Unsent { packet, descriptors, under_way } = &mut unsent;
         under_way.mark = child.channel.mark();
-        let tell = || child.try_tell(packet, descriptors);
+        let send = || child.try_send(packet, descriptors);
         let is_sent = match calls {
             Some(calls) if self.launcher.is_decoupled() => {
-                match calls.begin(std::mem::take(&mut under_way.planned), under_way.times, tell) {
+                match calls.begin(std::mem::take(&mut under_way.planned), under_way.times, send) {
                     Ok(open) => {
                         // The process may answer before the server knows that it has read the batch.
                         (under_way.is_read, under_way.open) = (!open.is_empty(), open);
@@ -132,9 +132,9 @@ impl ProcessInstance {
             }
             Some(calls) => {
                 calls.batch_inputs.add(&under_way.planned);
-                tell()
+                send()
             }
-            None => tell(),
+            None => send(),
         };
         match is_sent {
             Ok(true) => {
@@ -158,7 +158,7 @@ impl ProcessInstance {
 
     /// Waits for the process's answer, at most for `patience`, and passes it on. Without an answer the batch stays
     /// begun. `left` is the work that an earlier thread left.
-    fn hear(&mut self, mut under_way: UnderWay, patience: Option<Duration>, left: Option<Left>) -> Begun {
+    fn receive(&mut self, mut under_way: UnderWay, patience: Option<Duration>, left: Option<Left>) -> Begun {
         let Some(live) = &mut self.live else { return Begun::Silent(under_way, Silence::NotReceived) };
         let said = match under_way.converse(live, &self.blocks, patience, left) {
             Ok(said) => Ok(said),
@@ -281,7 +281,7 @@ impl Instance for ProcessInstance {
             return true;
         }
         self.begun = match self.ask(jobs, meter) {
-            Begun::Sent(under_way) if !patience.is_zero() => self.hear(under_way, Some(patience), None),
+            Begun::Sent(under_way) if !patience.is_zero() => self.receive(under_way, Some(patience), None),
             begun => begun,
         };
         matches!(self.begun, Begun::Nothing)
@@ -296,7 +296,7 @@ impl Instance for ProcessInstance {
 
     fn go_on(&mut self) -> bool {
         self.begun = match std::mem::replace(&mut self.begun, Begun::Nothing) {
-            Begun::Sent(under_way) => self.hear(under_way, Some(Duration::ZERO), None),
+            Begun::Sent(under_way) => self.receive(under_way, Some(Duration::ZERO), None),
             // A thread must wait for the process.
             begun => begun,
         };
@@ -310,8 +310,8 @@ impl Instance for ProcessInstance {
             self.begun = match std::mem::replace(&mut self.begun, Begun::Nothing) {
                 Begun::Nothing => return,
                 Begun::Unsent(unsent) => self.send_waiting(unsent),
-                Begun::Sent(under_way) => self.hear(under_way, None, None),
-                Begun::Left(under_way, left) => self.hear(under_way, None, Some(left)),
+                Begun::Sent(under_way) => self.receive(under_way, None, None),
+                Begun::Left(under_way, left) => self.receive(under_way, None, Some(left)),
                 Begun::Silent(under_way, silence) => self.end_process(under_way, silence),
                 Begun::NotReceived(jobs, _) if starts > 1 => {
                     return refuse(jobs, &self.unhealthy(&Silence::NotReceived));

@@ -107,7 +107,7 @@ impl Planner<'_> {
             Err(status) => return Err((job, status)),
         };
         let targets: Vec<OutputTarget> = job.wanted().map(|name| self.target(job.responder(), name)).collect();
-        self.tell(number, &job, &inputs, &targets);
+        self.write(number, &job, &inputs, &targets);
         Ok(Planned { number, job, inputs: block, targets })
     }
 
@@ -175,7 +175,7 @@ impl Planner<'_> {
     }
 
     /// Writes the request.
-    fn tell(&mut self, number: u64, job: &Job, locations: &[Option<SegmentOffset>], targets: &[OutputTarget]) {
+    fn write(&mut self, number: u64, job: &Job, locations: &[Option<SegmentOffset>], targets: &[OutputTarget]) {
         let inputs = job.inputs().iter().zip(locations).map(|(input, location)| {
             let Tensor { name, datatype, shape, data } = input;
             TensorAt { name, datatype: *datatype, shape: shape.as_slice(), location: *location, bytes: data.len() }

@@ -51,7 +51,7 @@ mod tests {
         let (memory, supervisor) = (ProcessMemory::default(), Supervisor::start("nerite-test").unwrap());
         let begin = || {
             let (side, theirs) = Side::pair().unwrap();
-            supervisor.hear(Arc::clone(&side), None).unwrap();
+            supervisor.watch(Arc::clone(&side), None).unwrap();
             memory.add_side(&side);
             (side, Channel::from(theirs))
         };

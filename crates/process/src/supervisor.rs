@@ -37,7 +37,7 @@ pub struct Supervisor {
 
 enum Order {
     Start { command: Box<Command>, placement: Box<Placement>, started: SyncSender<io::Result<Process>> },
-    Hear(Kept),
+    Watch(Kept),
 }
 
 /// The server's end of a channel for calls, until the first call.
@@ -204,7 +204,7 @@ impl Side {
     }
 
     /// Reads and handles one packet. An error means that no more packets will come.
-    fn hear(&self, packet: &mut Packet) -> io::Result<()> {
+    fn receive(&self, packet: &mut Packet) -> io::Result<()> {
         let long;
         let text = match self.channel.try_receive(packet) {
             Ok(Received::End) => {
@@ -301,15 +301,15 @@ impl Supervisor {
 
     /// Watches a process: its side channel is read, and it is reaped when it has ended, even if no request uses it
     /// then.
-    pub(crate) fn hear(&self, side: Arc<Side>, os_process: Option<Arc<OsProcess>>) -> io::Result<()> {
+    pub(crate) fn watch(&self, side: Arc<Side>, os_process: Option<Arc<OsProcess>>) -> io::Result<()> {
         // If its end cannot be watched, the next request finds out.
         let os_process = os_process.and_then(|os_process| os_process.watch().ok().map(|end| (os_process, end)));
-        self.order(Order::Hear(Kept { side: Some(side), os_process, calls: None }))
+        self.order(Order::Watch(Kept { side: Some(side), os_process, calls: None }))
     }
 
     /// Reads a process's calls, from the first one on.
     pub(crate) fn hear_calls(&self, calls: Arc<dyn Caller>) -> io::Result<()> {
-        self.order(Order::Hear(Kept { side: None, os_process: None, calls: Some(calls) }))
+        self.order(Order::Watch(Kept { side: None, os_process: None, calls: Some(calls) }))
     }
 
     fn order(&self, order: Order) -> io::Result<()> {
@@ -379,7 +379,7 @@ impl Kept {
         if let Some(calls) = self.calls.take_if(|_| calls) {
             calls.wake();
         }
-        if speaks && self.side.as_ref().is_some_and(|side| side.hear(packet).is_err()) {
+        if speaks && self.side.as_ref().is_some_and(|side| side.receive(packet).is_err()) {
             self.side.take().iter().for_each(|side| side.unmeasure());
         }
         if ended
@@ -399,7 +399,7 @@ fn obey(ordered: &Receiver<Order>, all: &mut Vec<Kept>) -> bool {
             Ok(Order::Start { mut command, placement, started }) => {
                 drop(started.send(placement.within(|| spawn(&mut command))));
             }
-            Ok(Order::Hear(kept)) => all.push(kept),
+            Ok(Order::Watch(kept)) => all.push(kept),
             Err(TryRecvError::Empty) => return true,
             Err(TryRecvError::Disconnected) => return false,
         }
@@ -425,7 +425,7 @@ mod tests {
         let (yes, no) = (Cancel::new(), Cancel::new());
         yes.cancel();
         side.watch([(1, yes), (2, no)].into_iter());
-        supervisor.hear(Arc::clone(&side), None).unwrap();
+        supervisor.watch(Arc::clone(&side), None).unwrap();
         let mut got = Packet::default();
         for (number, expect) in [(1, true), (2, false), (3, false)] {
             theirs.send("nonsense", &[]).unwrap();
@@ -445,10 +445,10 @@ mod tests {
         let line = |bytes: usize| format!(r#"{{"cancelled":7,"more":"{}"}}"#, "x".repeat(bytes));
         for (bytes, is_heard) in [(SIDE_BYTES_MAX, false), (SIDE_BYTES_MAX / 2, true)] {
             theirs.send(line(bytes), &[]).unwrap();
-            side.hear(&mut packet).unwrap();
+            side.receive(&mut packet).unwrap();
             assert_eq!(theirs.wait(std::time::Duration::ZERO).unwrap(), is_heard);
         }
-        side.hear(&mut packet).unwrap();
+        side.receive(&mut packet).unwrap();
     }
 
     #[test]
@@ -475,7 +475,7 @@ mod tests {
         let blocks = crate::blocks::Blocks::new(&account);
         let (supervisor, (side, theirs)) = (Supervisor::start("nerite-test").unwrap(), Side::pair().unwrap());
         let (theirs, mut got) = (Channel::from(theirs), Packet::default());
-        supervisor.hear(Arc::clone(&side), None).unwrap();
+        supervisor.watch(Arc::clone(&side), None).unwrap();
         let block = blocks.take(100).unwrap();
         let number = block.segment();
         side.keep(&block);
@@ -495,7 +495,7 @@ mod tests {
         let supervisor = Supervisor::start("nerite-test").unwrap();
         let (side, theirs) = Side::pair().unwrap();
         let watch = Arc::downgrade(&side);
-        supervisor.clone().hear(side, None).unwrap();
+        supervisor.clone().watch(side, None).unwrap();
         drop(supervisor);
         drop(theirs);
         while watch.upgrade().is_some() {

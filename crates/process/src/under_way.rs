@@ -85,7 +85,7 @@ impl UnderWay {
             None | Some(Left::Needs) => None,
             Some(Left::Long(long)) => Some(said_long(long)),
             Some(Left::Reply(text, descriptors)) => {
-                live.child.tell(&text, &descriptors).map_err(|error| self.unheard(live, error))?;
+                live.child.send(&text, &descriptors).map_err(|error| self.unheard(live, error))?;
                 None
             }
         };
@@ -108,10 +108,10 @@ impl UnderWay {
             (self.is_read, self.needs) = (true, self.needs.saturating_add(1));
             let (text, maps) = answer::find_space(&mut self.planned, need, &live.shares, blocks);
             if patience.is_none() {
-                live.child.tell(&text, &maps.descriptors).map_err(|error| self.unheard(live, error))?;
+                live.child.send(&text, &maps.descriptors).map_err(|error| self.unheard(live, error))?;
                 continue;
             }
-            if !live.child.try_tell(&text, &maps.descriptors).map_err(|error| self.unheard(live, error))? {
+            if !live.child.try_send(&text, &maps.descriptors).map_err(|error| self.unheard(live, error))? {
                 return Err(Unheard::Left(Left::Reply(text, maps.descriptors)));
             }
             if self.needs >= NEEDS_AT_ONCE_MAX {

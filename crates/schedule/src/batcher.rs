@@ -125,7 +125,7 @@ impl Batcher {
 
     fn start(&mut self, context: &mut Context<'_>) {
         while let Some(instance) = self.granted.last().copied() {
-            self.look(context);
+            self.extend_batch(context);
             if let Some(tuned) = &self.tuned {
                 self.policy.delay_us = tuned.tuning.delay_us();
             }
@@ -155,7 +155,7 @@ impl Batcher {
     }
 
     /// Extends the forming batch by the next requests of the queue.
-    fn look(&mut self, context: &mut Context<'_>) {
+    fn extend_batch(&mut self, context: &mut Context<'_>) {
         for (position, waiting) in self.queue.behind(self.forming.last()) {
             if self.forming.is_closed() || self.forming.is_asking() {
                 return;

@@ -101,14 +101,14 @@ impl<J> Driver<J> {
         let ticket = Ticket(self.last.0 + 1);
         self.last = ticket;
         self.waiting.insert(ticket, job);
-        self.tell(Event::Arrived(arrival(ticket)), now_us);
+        self.handle_event(Event::Arrived(arrival(ticket)), now_us);
         ticket
     }
 
     /// An instance finished its batch.
     pub fn done(&mut self, instance: InstanceId, now_us: u64) {
         self.running -= 1;
-        self.tell(Event::Done(instance), now_us);
+        self.handle_event(Event::Done(instance), now_us);
     }
 
     /// An instance may start.
@@ -117,14 +117,14 @@ impl<J> Driver<J> {
             self.granted.resize(instance.0 + 1, false);
         }
         self.granted[instance.0] = true;
-        self.tell(Event::Granted(instance), now_us);
+        self.handle_event(Event::Granted(instance), now_us);
     }
 
     /// Withdraws an instance that may start. False: it runs, or was not granted.
     pub fn withdraw(&mut self, instance: InstanceId, now_us: u64) -> bool {
         let was_granted = self.granted.get_mut(instance.0).is_some_and(std::mem::take);
         if was_granted {
-            self.tell(Event::Withdrawn(instance), now_us);
+            self.handle_event(Event::Withdrawn(instance), now_us);
         }
         was_granted
     }
@@ -132,14 +132,14 @@ impl<J> Driver<J> {
     /// The client of a job cancelled it. Has no effect if the job does not wait any more.
     pub fn cancel(&mut self, ticket: Ticket, now_us: u64) {
         if self.waiting.contains_key(&ticket) {
-            self.tell(Event::Cancelled(ticket), now_us);
+            self.handle_event(Event::Cancelled(ticket), now_us);
         }
     }
 
     /// Passes the time to the scheduler, if it asked to be woken then.
     pub fn wake(&mut self, now_us: u64) {
         if self.wake_at_us.is_some_and(|at_us| at_us <= now_us) {
-            self.tell(Event::Time, now_us);
+            self.handle_event(Event::Time, now_us);
         }
     }
 
@@ -174,13 +174,13 @@ impl<J> Driver<J> {
     /// The strategy answered the question that was taken last.
     pub fn answered(&mut self, says: bool, now_us: u64) {
         if self.questions.as_mut().is_some_and(|questions| questions.answered(says)) {
-            self.tell(Event::Answered, now_us);
+            self.handle_event(Event::Answered, now_us);
         }
     }
 
     /// Refuses further jobs. Jobs that wait are still run.
     pub fn stop(&mut self, now_us: u64) {
-        self.tell(Event::Stop, now_us);
+        self.handle_event(Event::Stop, now_us);
     }
 
     /// The next run. Call [`Driver::done`] for its instance afterwards.
@@ -218,7 +218,7 @@ impl<J> Driver<J> {
         self.waiting.is_empty() && self.running == 0
     }
 
-    fn tell(&mut self, event: Event, now_us: u64) {
+    fn handle_event(&mut self, event: Event, now_us: u64) {
         let Driver { scheduler, waiting, actions, rule, questions, .. } = self;
         actions.wake_at_us = None;
         let mut joins = JoinsByTicket { rule: rule.as_deref_mut(), questions: questions.as_mut(), waiting };

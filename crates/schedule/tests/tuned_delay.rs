@@ -53,7 +53,7 @@ impl Play {
         Play { driver, now_us: 0, run_us, running: None, ends: Vec::new(), coming: BTreeMap::new(), left: 0 }
     }
 
-    fn comes(&mut self, at_us: u64, client: Option<usize>) {
+    fn add_arrival(&mut self, at_us: u64, client: Option<usize>) {
         self.coming.entry(at_us).or_default().push(client);
     }
 
@@ -62,14 +62,14 @@ impl Play {
         let mut at_us = 1000;
         for gap_us in gaps {
             at_us += gap_us;
-            self.comes(at_us, None);
+            self.add_arrival(at_us, None);
         }
         self.go()
     }
 
     /// Closed load: this number of clients, each of which sends its next request when it has its response.
     fn closed(mut self, clients: usize, requests: usize) -> Vec<End> {
-        (0..clients).for_each(|client| self.comes(1000 + 10 * client as u64, Some(client)));
+        (0..clients).for_each(|client| self.add_arrival(1000 + 10 * client as u64, Some(client)));
         self.left = requests;
         self.go()
     }
@@ -78,12 +78,12 @@ impl Play {
         loop {
             let done = self.running.as_ref().map(|(at_us, ..)| *at_us);
             let wake = self.driver.wake_at_us().map(|at_us| at_us.max(self.now_us));
-            let comes = self.coming.first_key_value().map(|(at_us, _)| *at_us);
-            let Some(next_us) = [done, wake, comes].into_iter().flatten().min() else { return self.ends };
+            let add_arrival = self.coming.first_key_value().map(|(at_us, _)| *at_us);
+            let Some(next_us) = [done, wake, add_arrival].into_iter().flatten().min() else { return self.ends };
             self.now_us = next_us;
             if done == Some(next_us) {
                 self.done();
-            } else if comes == Some(next_us) {
+            } else if add_arrival == Some(next_us) {
                 for client in self.coming.pop_first().map(|(_, clients)| clients).unwrap_or_default() {
                     let job = Job { arrived_us: next_us, client };
                     self.driver.arrive(job, |ticket| Arrival::new(ticket, 1), next_us);
@@ -115,7 +115,7 @@ impl Play {
             });
             if job.client.is_some() && self.left > 0 {
                 self.left -= 1;
-                self.comes(at_us + 10, job.client);
+                self.add_arrival(at_us + 10, job.client);
             }
         }
         self.driver.done(InstanceId(0), at_us);

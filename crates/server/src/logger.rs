@@ -62,7 +62,7 @@ pub fn install(switches: Arc<LogSwitches>, file: Option<&Path>, streams: Streams
     if log::set_boxed_logger(Box::new(Logger(Arc::clone(&inner)))).is_ok() {
         log::set_max_level(LevelFilter::Trace);
         let thread = std::thread::Builder::new().name("nerite-log".to_owned());
-        if let Err(error) = thread.spawn(move || inner.tell_counted()) {
+        if let Err(error) = thread.spawn(move || inner.log_counted()) {
             log::warn!(
                 "no thread to tell how often lines of the log repeat: {error}; they are told with the next line"
             );
@@ -106,9 +106,9 @@ impl Inner {
         let now_ms = now_ns() / 1_000_000;
         let mut repeats = self.repeats.lock().unwrap_or_else(PoisonError::into_inner);
         let ended = repeats.take_ended(now_ms);
-        let verdict = repeats.see(level, place, message, now_ms);
+        let verdict = repeats.count(level, place, message, now_ms);
         drop(repeats);
-        self.tell(&ended);
+        self.log_repeats(&ended);
         match verdict {
             Verdict::Write => self.write(level, place, message, false),
             Verdict::WriteLast => {
@@ -121,7 +121,7 @@ impl Inner {
     }
 
     /// The loop of the thread that logs the counts, even if nothing else is logged. It sleeps while nothing is counted.
-    fn tell_counted(&self) {
+    fn log_counted(&self) {
         loop {
             let repeats = self.repeats.lock().unwrap_or_else(PoisonError::into_inner);
             // Lines are forgotten, or written again, without it; only what was counted is waited for.
@@ -132,11 +132,11 @@ impl Inner {
             let (mut repeats, _) = waited.unwrap_or_else(PoisonError::into_inner);
             let ended = repeats.take_ended(now_ns() / 1_000_000);
             drop(repeats);
-            self.tell(&ended);
+            self.log_repeats(&ended);
         }
     }
 
-    fn tell(&self, ended: &[Counted]) {
+    fn log_repeats(&self, ended: &[Counted]) {
         for Counted { level, place, line, times } in ended.iter().filter(|counted| self.switches.shows(counted.level)) {
             let message = format!("{times} times more within {} s: {line}", WINDOW_MS / 1000);
             self.write(*level, place, &message, false);

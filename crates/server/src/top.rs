@@ -116,17 +116,17 @@ fn run(command_line: &CommandLine) -> Result<(), String> {
     let runtime = runtime.map_err(|error| format!("cannot start a runtime: {error}"))?;
     let client = command_line.certificates.client(&command_line.url)?;
     if command_line.once {
-        let before = look(&runtime, &client)?;
+        let before = sample(&runtime, &client)?;
         // In the runtime, whose clock it needs.
         runtime.block_on(async { tokio::time::sleep(command_line.interval).await });
-        let now = look(&runtime, &client)?;
+        let now = sample(&runtime, &client)?;
         print!("{}", frame(&command_line.url, Some(&before), &now, PRINTED).join("\n") + "\n");
         return Ok(());
     }
     watch(command_line, &runtime, &client)
 }
 
-fn look(runtime: &Runtime, client: &http::Client) -> Result<Sample, String> {
+fn sample(runtime: &Runtime, client: &http::Client) -> Result<Sample, String> {
     let gathered = runtime.block_on(async { tokio::time::timeout(ANSWER_WITHIN, gather(client)).await });
     gathered.map_err(|_| format!("the server does not answer within {ANSWER_WITHIN:?}"))?
 }
@@ -134,7 +134,7 @@ fn look(runtime: &Runtime, client: &http::Client) -> Result<Sample, String> {
 /// Draws until somebody presses `q`. If the server ends, this waits until it is back.
 fn watch(command_line: &CommandLine, runtime: &Runtime, client: &http::Client) -> Result<(), String> {
     // Whoever mistook the address learns it before the screen changes.
-    let mut before = look(runtime, client)?;
+    let mut before = sample(runtime, client)?;
     let mut terminal = Terminal::enter()?;
     let mut now: Option<Result<Sample, String>> = None;
     loop {
@@ -150,7 +150,7 @@ fn watch(command_line: &CommandLine, runtime: &Runtime, client: &http::Client) -
         if terminal.wait_for_quit(next_look) {
             return Ok(());
         }
-        if let Some(Ok(sample)) = now.replace(look(runtime, client)) {
+        if let Some(Ok(sample)) = now.replace(sample(runtime, client)) {
             before = sample;
         }
     }

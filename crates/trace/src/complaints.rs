@@ -36,7 +36,7 @@ impl Complaints {
     }
 
     /// Logs what is new.
-    pub(crate) fn tell(&mut self, now: Instant, counts: &Counts, url: &str) {
+    pub(crate) fn log_news(&mut self, now: Instant, counts: &Counts, url: &str) {
         if let Some((level, text)) = self.due(now, counts.dropped.load(Ordering::Relaxed), url) {
             log::log!(level, "{text}");
         }

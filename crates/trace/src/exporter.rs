@@ -144,7 +144,7 @@ impl Sender {
     }
 
     fn complain(&mut self) {
-        self.complaints.tell(Instant::now(), &self.queue.counts, self.collector.url());
+        self.complaints.log_news(Instant::now(), &self.queue.counts, self.collector.url());
     }
 
     /// Posts the spans, with retries where these may help. Returns whether the collector has them.

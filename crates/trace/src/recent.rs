@@ -1,6 +1,6 @@
 //! Which requests were made recently, while a viewer looks?
 //!
-//! A viewer asks again and again ([`Recent::look`]). Each look continues the recording for [`WATCH_NS`]; while nobody
+//! A viewer asks again and again ([`Recent::requests_after`]). Each look continues the recording for [`WATCH_NS`]; while nobody
 //! looks, nothing is recorded. While the operator looks, requests of all clients are recorded, otherwise only those of
 //! clients who look at their own. Only a few requests a second of each client are recorded, so that a busy client
 //! neither slows down its requests nor hides those of others.
@@ -135,7 +135,7 @@ impl Recent {
 
     /// The requests after this number that `visitor` may see, oldest first: the operator those of all clients, others their own, and clients that are not
     /// identified none. Err: so many clients look already.
-    pub fn look(&self, visitor: &Peer, after: u64) -> Result<Vec<Arc<RecentRequest>>, usize> {
+    pub fn requests_after(&self, visitor: &Peer, after: u64) -> Result<Vec<Arc<RecentRequest>>, usize> {
         let now = now_ns();
         let mut state = self.lock();
         state.watch(visitor, now)?;

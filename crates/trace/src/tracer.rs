@@ -152,8 +152,8 @@ impl Tracer {
 
     /// The requests after this number that `visitor` may see: the operator sees those of all clients, others their own.
     /// Requests are recorded for a few more seconds. Err: this many clients look already.
-    pub fn look(&self, visitor: &Peer, after: u64) -> Result<Vec<Arc<RecentRequest>>, usize> {
-        let seen = self.recent.look(visitor, after)?;
+    pub fn recent_after(&self, visitor: &Peer, after: u64) -> Result<Vec<Arc<RecentRequest>>, usize> {
+        let seen = self.recent.requests_after(visitor, after)?;
         self.note_switch(&self.lock());
         Ok(seen)
     }
@@ -364,7 +364,9 @@ mod tests {
     fn whoever_looks_switches_notes_on_and_files_get_what_they_did_before() {
         let folder = tempfile::tempdir().expect("a folder");
         let (tracer, own) = (tracer(folder.path()), Peer::own());
-        let look = |after| tracer.look(&own, after).expect("may look").iter().map(|one| one.number).collect::<Vec<_>>();
+        let look = |after| {
+            tracer.recent_after(&own, after).expect("may look").iter().map(|one| one.number).collect::<Vec<_>>()
+        };
         assert_eq!(look(0), [0; 0]);
         assert!(tracer.is_on());
         let run = |model: &str| {

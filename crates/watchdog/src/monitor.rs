@@ -52,7 +52,7 @@ fn watch() {
     let mut history = History::default();
     loop {
         thread::sleep(LOOK_EVERY);
-        match history.look(&states(), now_ns()) {
+        match history.check(&states(), now_ns()) {
             Next::LookAgain(late) => {
                 ASLEEP.store(false, Ordering::Relaxed);
                 late.into_iter().for_each(report);
@@ -116,7 +116,7 @@ struct History {
 }
 
 impl History {
-    fn look(&mut self, slots: &[SlotState], now_ns: u64) -> Next {
+    fn check(&mut self, slots: &[SlotState], now_ns: u64) -> Next {
         let polls = slots.iter().map(|slot| slot.polls).sum();
         let idle = polls == self.polls && slots.iter().all(|slot| slot.since_ns.is_none());
         self.polls = polls;
@@ -158,29 +158,29 @@ mod tests {
     #[test]
     fn a_late_thread_is_reported_once_for_each_poll() {
         let mut history = History::default();
-        let mut look = |slots: &[SlotState], now_ms: u64| match history.look(slots, now_ms * MS) {
+        let mut check = |slots: &[SlotState], now_ms: u64| match history.check(slots, now_ms * MS) {
             Next::LookAgain(late) => late.iter().map(|late| (late.slot, late.wall_ns / MS)).collect::<Vec<_>>(),
             next => panic!("{next:?}"),
         };
-        assert_eq!(look(&[busy(10), idle(1)], 100), []);
-        assert_eq!(look(&[busy(10), idle(1)], 200), [(0, 190)]);
-        assert_eq!(look(&[busy(10), busy(150)], 300), [(1, 150)]);
-        assert_eq!(look(&[busy(310), busy(150)], 400), []);
-        assert_eq!(look(&[busy(310), busy(150)], 500), [(0, 190)]);
+        assert_eq!(check(&[busy(10), idle(1)], 100), []);
+        assert_eq!(check(&[busy(10), idle(1)], 200), [(0, 190)]);
+        assert_eq!(check(&[busy(10), busy(150)], 300), [(1, 150)]);
+        assert_eq!(check(&[busy(310), busy(150)], 400), []);
+        assert_eq!(check(&[busy(310), busy(150)], 500), [(0, 190)]);
     }
 
     #[test]
     fn it_sleeps_after_many_idle_looks_and_looks_once_more_before() {
         let mut history = History::default();
-        assert_eq!(history.look(&[idle(7)], 0), Next::LookAgain(Vec::new()));
+        assert_eq!(history.check(&[idle(7)], 0), Next::LookAgain(Vec::new()));
         for _ in 1..IDLE_LOOKS_MAX {
-            assert_eq!(history.look(&[idle(7)], 0), Next::LookAgain(Vec::new()));
+            assert_eq!(history.check(&[idle(7)], 0), Next::LookAgain(Vec::new()));
         }
-        assert_eq!(history.look(&[idle(7)], 0), Next::AnnounceSleep);
-        assert_eq!(history.look(&[idle(7)], 0), Next::Sleep);
+        assert_eq!(history.check(&[idle(7)], 0), Next::AnnounceSleep);
+        assert_eq!(history.check(&[idle(7)], 0), Next::Sleep);
         history.idle_looks = IDLE_LOOKS_MAX;
-        assert_eq!(history.look(&[idle(8)], 0), Next::LookAgain(Vec::new()), "a short poll ran between two looks");
+        assert_eq!(history.check(&[idle(8)], 0), Next::LookAgain(Vec::new()), "a short poll ran between two looks");
         history.idle_looks = IDLE_LOOKS_MAX;
-        assert_eq!(history.look(&[busy(1)], 0), Next::LookAgain(Vec::new()), "a poll runs");
+        assert_eq!(history.check(&[busy(1)], 0), Next::LookAgain(Vec::new()), "a poll runs");
     }
 }

@@ -42,7 +42,7 @@ fn a_changed_file_is_in_force_and_a_broken_one_leaves_the_rules_before_it() {
     let old = tokens.find(Some(b"Bearer one")).unwrap();
     assert_eq!(tokens.renewed(&old), Ok(None));
     let mut seen = Seen { last: stamp(&path), read: stamp(&path), ..Seen::default() };
-    let mut look_twice = || (0..2).for_each(|_| tokens.look(&path, &mut seen));
+    let mut look_twice = || (0..2).for_each(|_| tokens.reload_if_changed(&path, &mut seen));
     look_twice();
     assert_eq!(tokens.renewed(&old), Ok(None), "the file did not change");
     put(&path, "[[token]]\nname = \"a\n");
@@ -67,15 +67,15 @@ fn a_file_that_is_being_written_is_taken_over_once_it_stands_still() {
     fs::write(&path, token("a", "one", "")).unwrap();
     let tokens = Tokens::from_file(&path).unwrap();
     let mut seen = Seen { last: stamp(&path), read: stamp(&path), ..Seen::default() };
-    let mut look = || tokens.look(&path, &mut seen);
+    let mut reload_if_changed = || tokens.reload_if_changed(&path, &mut seen);
     let allows_model = || tokens.find(Some(b"Bearer two")).map(|token| token.allows_model("secret"));
     // Half of it is written: the list of models lacks.
     fs::write(&path, token("b", "two", "scopes = [\"infer\"]")).unwrap();
-    look();
+    reload_if_changed();
     fs::write(&path, token("b", "two", "scopes = [\"infer\"]\nmodels = [\"echo\"]")).unwrap();
-    look();
+    reload_if_changed();
     assert_eq!(allows_model(), Err(Unknown), "it changed between the two looks");
-    look();
+    reload_if_changed();
     assert_eq!(allows_model(), Ok(false));
 }
 
@@ -88,7 +88,7 @@ fn a_file_that_cannot_be_read_is_looked_at_again() {
     let first = stamp(&path);
     let mut seen = Seen { last: first, read: first, ..Seen::default() };
     fs::write(&path, vec![b'#'; FILE_BYTES_MAX as usize + 1]).unwrap();
-    (0..4).for_each(|_| tokens.look(&path, &mut seen));
+    (0..4).for_each(|_| tokens.reload_if_changed(&path, &mut seen));
     assert_eq!((tokens.counters().faults, tokens.counters().is_current), (1, false), "said once");
     assert_eq!(seen.read, first, "what could not be read counts as not read");
     assert!(tokens.find(Some(b"Bearer one")).is_ok());
@@ -145,7 +145,7 @@ fn quotas_are_the_tokens_own_and_outlive_a_new_file() {
     assert_eq!(b.take_request(S), Ok(()), "another token's");
     put(&path, &(token("a", "one", rules) + "# changed\n"));
     let mut seen = Seen::default();
-    (0..2).for_each(|_| tokens.look(&path, &mut seen));
+    (0..2).for_each(|_| tokens.reload_if_changed(&path, &mut seen));
     assert!(of("one").take_request(S).is_err(), "a new file is no new quota");
     let counts = &tokens.counters().tokens;
     let a = counts.iter().find(|counts| counts.name == "a").unwrap();

@@ -23,12 +23,12 @@ type EndCallback = dyn FnOnce(Ended<'_>) -> Result<(), Status> + Send;
 
 impl OnEnd {
     /// Calls `callback` at the end.
-    pub fn telling(callback: impl FnOnce(Ended<'_>) -> Result<(), Status> + Send + 'static) -> OnEnd {
+    pub fn calling(callback: impl FnOnce(Ended<'_>) -> Result<(), Status> + Send + 'static) -> OnEnd {
         OnEnd(Some(Box::new(callback)))
     }
 
     /// Calls the callback, once. Err: why the request fails.
-    pub fn tell(&mut self, ended: Ended<'_>) -> Result<(), Status> {
+    pub fn call(&mut self, ended: Ended<'_>) -> Result<(), Status> {
         self.0.take().map_or(Ok(()), |callback| callback(ended))
     }
 }

@@ -61,7 +61,7 @@ impl Shared {
     }
 
     /// A worker passes the answer on. Takes the lock again when the work that followed is done.
-    pub(super) fn hear(self: &Arc<Self>, says: bool) -> MutexGuard<'_, State> {
+    pub(super) fn pass_answer(self: &Arc<Self>, says: bool) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         state.driver.answered(says, now_us());
         let mut work = Work::default();

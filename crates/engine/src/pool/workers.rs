@@ -89,7 +89,7 @@ impl Shared {
             if may_ask && let Some(question) = state.take_question() {
                 drop(state);
                 let says = self.ask(question);
-                state = self.hear(says);
+                state = self.pass_answer(says);
             } else if let Some(run) = state.ready.pop_front() {
                 let is_left = was_fast && !state.answers_may_wait && self.may_leave(&run);
                 drop(state);

@@ -73,7 +73,7 @@ impl Calls {
         let call = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, answer) = channel();
         self.lock().insert(call, Waiting { sender, for_each });
-        if let Err(error) = self.tell(&packet(call)) {
+        if let Err(error) = self.send_unanswered(&packet(call)) {
             self.lock().remove(&call);
             return Err(error);
         }
@@ -92,7 +92,7 @@ impl Calls {
     }
 
     /// Sends a packet that has no answer.
-    pub fn tell(&self, packet: &str) -> Result<(), Status> {
+    pub fn send_unanswered(&self, packet: &str) -> Result<(), Status> {
         self.channel.send(packet, &[]).map_err(|error| gone(&error))
     }
 

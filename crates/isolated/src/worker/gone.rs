@@ -62,7 +62,7 @@ impl Gone {
     }
 
     /// Adds a request of the batch that is about to run. Returns its cancel flag.
-    pub fn comes(&self, number: u64) -> Cancel {
+    pub fn begin(&self, number: u64) -> Cancel {
         let cancel = Cancel::new();
         let mut batch = self.lock();
         batch.running.insert(number, cancel.clone());
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn a_run_that_goes_on_after_its_last_client_has_gone_ends_the_process() {
         let (gone, ends) = counting(Duration::from_millis(20));
-        let (one, other) = (gone.comes(1), gone.comes(2));
+        let (one, other) = (gone.begin(1), gone.begin(2));
         gone.has_gone(1);
         assert!(one.is_cancelled() && !other.is_cancelled());
         assert_eq!(ends.load(Ordering::SeqCst), 0, "somebody waits for the other");
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn a_run_that_ends_in_time_ends_nothing() {
         let (gone, ends) = counting(Duration::from_mins(10));
-        let cancel = gone.comes(1);
+        let cancel = gone.begin(1);
         let engine = Arc::clone(&gone);
         // The engine of this test can be stopped.
         assert!(cancel.on_cancelled(move || engine.is_over()));
@@ -170,7 +170,7 @@ mod tests {
         // Repeated until both orders have happened, which may take many rounds on a busy machine.
         while rounds < 1000 || ((ended == 0 || ended == rounds) && rounds < 100_000) {
             let (gone, ends) = counting(PATIENCE);
-            let cancel = gone.comes(1);
+            let cancel = gone.begin(1);
             let listening = Arc::clone(&gone);
             let listener = thread::spawn(move || listening.has_gone(1));
             thread::sleep(Duration::from_micros(200 + rounds % 200));
@@ -192,7 +192,7 @@ mod tests {
         let gone = Gone::new(None, move || {
             counted.fetch_add(1, Ordering::SeqCst);
         });
-        let (one, other) = (gone.comes(1), gone.comes(2));
+        let (one, other) = (gone.begin(1), gone.begin(2));
         gone.has_gone(1);
         assert!(one.is_cancelled() && !other.is_cancelled());
         gone.ends(2);
@@ -209,10 +209,10 @@ mod tests {
         let (gone, ends) = counting(Duration::ZERO);
         gone.has_gone(7);
         gone.has_gone(9);
-        assert!(!gone.comes(6).is_cancelled() && gone.comes(7).is_cancelled());
+        assert!(!gone.begin(6).is_cancelled() && gone.begin(7).is_cancelled());
         gone.is_over();
         gone.has_gone(5);
-        gone.comes(8);
+        gone.begin(8);
         gone.is_over();
         assert_eq!(gone.lock().early, BTreeSet::from([9]));
         assert_eq!(ends.load(Ordering::SeqCst), 0);

@@ -114,7 +114,7 @@ impl ModelCalls {
                 let (response, segments) = self.response(&said, is_last);
                 reply.send(response);
                 // The engine has copied the tensors that it keeps.
-                let _ = self.calls.tell(&Taken { call, let_go: &segments }.to_string());
+                let _ = self.calls.send_unanswered(&Taken { call, let_go: &segments }.to_string());
                 if is_last {
                     return Ok(());
                 }
@@ -126,9 +126,9 @@ impl ModelCalls {
     /// Tells the server if the request is cancelled.
     fn end_with(&self, request: &NestedRequest, call: u64) {
         let calls = Arc::clone(&self.calls);
-        let tell = move || drop(calls.tell(&Cancelling(call).to_string()));
-        if !request.cancel.on_cancelled(tell) {
-            let _ = self.calls.tell(&Cancelling(call).to_string());
+        let send_unanswered = move || drop(calls.send_unanswered(&Cancelling(call).to_string()));
+        if !request.cancel.on_cancelled(send_unanswered) {
+            let _ = self.calls.send_unanswered(&Cancelling(call).to_string());
         }
     }
 

@@ -107,7 +107,7 @@ fn read(talk: &Talk, worker_request: &Arc<WorkerRequest>, packet: RequestRead<'_
         timeout_us: packet.timeout_us(),
         sequence: packet.sequence(),
         parameters: packet.parameters(),
-        cancel: talk.gone().comes(packet.number()),
+        cancel: talk.gone().begin(packet.number()),
         reply,
     };
     Ok(Unread { worker_request: Arc::clone(worker_request), request, states })

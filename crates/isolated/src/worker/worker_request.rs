@@ -158,7 +158,7 @@ impl WorkerRequest {
     fn send_last(&self, calls: &Arc<Calls>, response: Option<Result<InferResponse, Status>>) {
         let answered = response.map(|response| Answered::of(self, response));
         // If this fails, the server is gone.
-        let _ = calls.tell(&self.packet(0, answered.as_ref(), true));
+        let _ = calls.send_unanswered(&self.packet(0, answered.as_ref(), true));
         self.talk.gone().ends(self.number);
         let mut state = self.state();
         state.is_ended = true;
@@ -230,7 +230,7 @@ impl WorkerRequest {
     fn tell_released(&self) {
         if let Some(calls) = self.talk.calls() {
             // If this fails, the server is gone.
-            let _ = calls.tell(&Released(self.number).to_string());
+            let _ = calls.send_unanswered(&Released(self.number).to_string());
         }
     }
 

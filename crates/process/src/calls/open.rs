@@ -189,7 +189,7 @@ impl Calls {
             let calls = Arc::downgrade(self);
             let has_room = move || {
                 if let Some(calls) = calls.upgrade() {
-                    calls.tell(News::HasRoom { number, call });
+                    calls.queue(News::HasRoom { number, call });
                 }
             };
             if window.on_room(has_room) {

@@ -185,7 +185,7 @@ fn a_request_after_the_process_was_seen_to_end_is_for_the_next_process() {
     let seen: [fn(&Child, &crate::supervisor::Supervisor); 2] = [
         |child, supervisor| {
             // The test's process has no side channel: its other end is closed.
-            supervisor.hear(Arc::clone(&child.side), None).unwrap();
+            supervisor.watch(Arc::clone(&child.side), None).unwrap();
             while !child.side.is_ending() {
                 std::thread::yield_now();
             }

@@ -59,7 +59,7 @@ impl Oldest {
         let ticket = waiting.arrival.ticket;
         self.given.insert(ticket, (at, number, controls));
         // The timeout applied to the backlog. The sequence has a slot now.
-        self.tell(
+        self.forward(
             at,
             Event::Arrived(Arrival { deadline: None, sequence: None, repeat: Repeat::Never, ..waiting.arrival }),
             context,
@@ -67,7 +67,7 @@ impl Oldest {
     }
 
     /// Passes an event to an instance's batcher, and adds the controls to the batches that it starts.
-    fn tell(&mut self, at: InstanceId, event: Event, context: &mut Context<'_>) {
+    fn forward(&mut self, at: InstanceId, event: Event, context: &mut Context<'_>) {
         let Some(instance) = self.instances.get_mut(at.0) else { return };
         let mut actions = Actions::default();
         let joins = &mut *context.joins;
@@ -93,7 +93,7 @@ impl Oldest {
 
     fn cancelled(&mut self, ticket: Ticket, context: &mut Context<'_>) {
         if let Some((at, number, _)) = self.given.remove(&ticket) {
-            self.tell(at, Event::Cancelled(ticket), context);
+            self.forward(at, Event::Cancelled(ticket), context);
             self.done(number, context);
             return;
         }
@@ -125,7 +125,7 @@ impl Oldest {
         self.offer_all(placed, context);
         for at in 0..self.instances.len() {
             self.instances[at].batcher.hurry();
-            self.tell(InstanceId(at), Event::Time, context);
+            self.forward(InstanceId(at), Event::Time, context);
         }
     }
 
@@ -154,7 +154,7 @@ impl Scheduler for Oldest {
                     Err(rejection) => context.reject(ticket, rejection),
                 }
             }
-            Event::Granted(at) | Event::Withdrawn(at) => self.tell(at, event, context),
+            Event::Granted(at) | Event::Withdrawn(at) => self.forward(at, event, context),
             Event::Done(at) => {
                 let ran = self.instances.get_mut(at.0).map(|instance| std::mem::take(&mut instance.running));
                 ran.into_iter().flatten().for_each(|number| self.done(number, context));
@@ -162,13 +162,13 @@ impl Scheduler for Oldest {
             Event::Cancelled(ticket) => self.cancelled(ticket, context),
             Event::Stop => self.stop(context),
             Event::Answered => {
-                (0..self.instances.len()).for_each(|at| self.tell(InstanceId(at), Event::Answered, context));
+                (0..self.instances.len()).for_each(|at| self.forward(InstanceId(at), Event::Answered, context));
             }
             Event::Time => {}
         }
         for at in 0..self.instances.len() {
             if self.instances[at].wake_at_us.is_some_and(|at_us| at_us <= context.now_us) {
-                self.tell(InstanceId(at), Event::Time, context);
+                self.forward(InstanceId(at), Event::Time, context);
             }
         }
         context.over(self.table.over());

@@ -57,7 +57,7 @@ pub(super) struct Counted {
 
 impl Repeats {
     /// Counts a line, and decides whether it is written. The caller must take windows that have ended before.
-    pub(super) fn see(&mut self, level: Level, place: &str, line: &str, now_ms: u64) -> Verdict {
+    pub(super) fn count(&mut self, level: Level, place: &str, line: &str, now_ms: u64) -> Verdict {
         if let Some(seen) = self.lines.get_mut(line) {
             seen.times += 1;
             return match seen.times {
@@ -97,30 +97,30 @@ impl Repeats {
 mod tests {
     use super::*;
 
-    fn see(repeats: &mut Repeats, line: &str, now_ms: u64) -> Verdict {
-        repeats.see(Level::Warn, "a.rs:1", line, now_ms)
+    fn add(repeats: &mut Repeats, line: &str, now_ms: u64) -> Verdict {
+        repeats.count(Level::Warn, "a.rs:1", line, now_ms)
     }
 
     #[test]
     fn a_line_that_repeats_is_written_a_few_times_and_then_told_by_its_number() {
         let mut repeats = Repeats::default();
-        let verdicts: Vec<_> = (0..8).map(|at| see(&mut repeats, "disk full", at)).collect();
+        let verdicts: Vec<_> = (0..8).map(|at| add(&mut repeats, "disk full", at)).collect();
         let count = |is_first| Verdict::Count { is_first };
         assert_eq!(verdicts[3..], [Verdict::Write, Verdict::WriteLast, count(true), count(false), count(false)]);
-        assert_eq!(see(&mut repeats, "something else", 9), Verdict::Write);
+        assert_eq!(add(&mut repeats, "something else", 9), Verdict::Write);
         assert_eq!(repeats.take_ended(WINDOW_MS - 1), []);
         assert_eq!(
             repeats.take_ended(WINDOW_MS),
             [Counted { level: Level::Warn, place: "a.rs:1".into(), line: "disk full".into(), times: 3 }]
         );
-        assert_eq!(see(&mut repeats, "disk full", WINDOW_MS), Verdict::Write, "a new window");
+        assert_eq!(add(&mut repeats, "disk full", WINDOW_MS), Verdict::Write, "a new window");
     }
 
     #[test]
     fn lines_that_differ_are_all_written_and_hold_bounded_memory() {
         let mut repeats = Repeats::default();
         for at in 0..10 * LINES_MAX {
-            assert_eq!(see(&mut repeats, &format!("line {at}"), 0), Verdict::Write);
+            assert_eq!(add(&mut repeats, &format!("line {at}"), 0), Verdict::Write);
         }
         assert!(repeats.lines.len() <= LINES_MAX);
         assert_eq!(repeats.take_ended(WINDOW_MS), []);

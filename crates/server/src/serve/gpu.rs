@@ -39,7 +39,7 @@ pub fn open(settings: &GpuSettings) -> Result<Result<GpuHost, NoGpu>, StartError
         Ok(driver) => Ok(Ok(set_up(driver, settings))),
         Err(absent) if named.is_some() => Err(StartError(format!("creating server: Invalid argument - {absent}"))),
         Err(absent) => {
-            tell(&absent, path.as_deref());
+            log_absence(&absent, path.as_deref());
             Ok(Err(NoGpu(absent.to_string())))
         }
     }
@@ -76,7 +76,7 @@ fn as_configured(device: &Device) -> Option<nerite_config::Gpu> {
 }
 
 /// Most hosts have no driver, so that is no warning. A driver that does not work is.
-fn tell(absent: &Absent, requested: Option<&Path>) {
+fn log_absence(absent: &Absent, requested: Option<&Path>) {
     match (absent, requested) {
         (Absent::NoLibrary { .. }, None) => log::debug!("{absent}; serving without GPUs"),
         _ => log::warn!("{absent}; serving without GPUs"),

@@ -21,9 +21,9 @@ use self::figures::{EnergyMeter, FAILURES_MAX, Failure, Figure};
 /// Measures the figures of `devices` at the interval `every`, until the task is dropped.
 pub async fn watch(api: Api, devices: Vec<Device>, every: Duration) {
     // While the thread waits for the driver, at most one look waits for the thread.
-    let (ask, asked) = sync_channel(1);
+    let (request, requests) = sync_channel(1);
     let figures = Arc::clone(api.gpu_figures());
-    let work = move || observe(&figures, &devices, &asked);
+    let work = move || observe(&figures, &devices, &requests);
     if let Err(error) = std::thread::Builder::new().name("nerite-nvml".to_owned()).spawn(work) {
         log::warn!("no thread for the metrics of GPUs: {error}; they are not shown");
         return;
@@ -32,14 +32,14 @@ pub async fn watch(api: Api, devices: Vec<Device>, every: Duration) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        if let Err(TrySendError::Disconnected(())) = ask.try_send(()) {
+        if let Err(TrySendError::Disconnected(())) = request.try_send(()) {
             return;
         }
     }
 }
 
 /// Takes the figures whenever it is asked to, while there are any to take.
-fn observe(figures: &GpuFigures, devices: &[Device], asked: &Receiver<()>) {
+fn observe(figures: &GpuFigures, devices: &[Device], requests: &Receiver<()>) {
     let mut observed = match Nvml::open(None) {
         Ok(nvml) => find(&nvml, devices),
         Err(absent @ NvmlAbsent::NoLibrary { .. }) => return log::debug!("{absent}; there are no metrics of GPUs"),
@@ -49,9 +49,9 @@ fn observe(figures: &GpuFigures, devices: &[Device], asked: &Receiver<()>) {
         // If the driver does not return from the first look, the age of the figures shows it.
         figures.note(gpu.metrics(), false);
     }
-    while observed.iter().any(Observed::has_figures) && asked.recv().is_ok() {
+    while observed.iter().any(Observed::has_figures) && requests.recv().is_ok() {
         for gpu in &mut observed {
-            let answered = gpu.look();
+            let answered = gpu.query();
             if gpu.has_figures() {
                 figures.note(gpu.metrics(), answered);
             } else {
@@ -113,14 +113,14 @@ impl Observed {
     }
 
     /// Asks for all figures. Returns whether the driver gave any.
-    fn look(&mut self) -> bool {
+    fn query(&mut self) -> bool {
         let card = &self.card;
         let answered = [
-            ask(&mut self.utilization_percent, card, "utilization", NvmlDevice::utilization_percent),
-            ask(&mut self.memory, card, "memory", NvmlDevice::memory),
-            ask(&mut self.power_usage_mw, card, "power usage", NvmlDevice::power_usage_mw),
-            ask(&mut self.power_limit_mw, card, "power limit", NvmlDevice::power_limit_mw),
-            ask(&mut self.energy_mj, card, "energy consumption", NvmlDevice::energy_mj),
+            read_figure(&mut self.utilization_percent, card, "utilization", NvmlDevice::utilization_percent),
+            read_figure(&mut self.memory, card, "memory", NvmlDevice::memory),
+            read_figure(&mut self.power_usage_mw, card, "power usage", NvmlDevice::power_usage_mw),
+            read_figure(&mut self.power_limit_mw, card, "power limit", NvmlDevice::power_limit_mw),
+            read_figure(&mut self.energy_mj, card, "energy consumption", NvmlDevice::energy_mj),
         ];
         if let Some(now_mj) = self.energy_mj.shown() {
             self.energy_joules = self.energy.joules(now_mj);
@@ -145,7 +145,7 @@ impl Observed {
 }
 
 /// Asks for a figure, unless it is dropped. Returns whether there was an answer. A figure that is dropped is logged once.
-fn ask<T: Copy>(
+fn read_figure<T: Copy>(
     figure: &mut Figure<T>,
     card: &NvmlDevice,
     what: &str,

@@ -36,7 +36,7 @@ impl EndSignals {
         for kind in MEANINGLESS {
             let kind = kind();
             let signal = receive(kind)?;
-            tokio::spawn(watched(FrontEnd::Server, tell(signal, kind.as_raw_value())));
+            tokio::spawn(watched(FrontEnd::Server, log_signal(signal, kind.as_raw_value())));
         }
         let is_ignored = ignores(&std::fs::read_to_string(STATUS).unwrap_or_default(), SignalKind::hangup());
         Ok(EndSignals {
@@ -63,7 +63,7 @@ impl EndSignals {
 }
 
 /// The sender of such a signal expects an effect, so the log says that there is none.
-async fn tell(mut signal: Signal, number: i32) {
+async fn log_signal(mut signal: Signal, number: i32) {
     while signal.recv().await.is_some() {
         log::warn!("Signal ({number}) received. It means nothing to this server, which goes on.");
     }

@@ -41,11 +41,11 @@ pub(super) async fn keep(api: Api, engine: Arc<Engine>) {
         ticks.tick().await;
         let freed = give_back_round(&api, &engine);
         let held = api.held_bytes();
-        let used = Usage::look().unwrap_or_default();
+        let used = Usage::now().unwrap_or_default();
         if heap.is_due(used, held) || freed {
             // Not on a thread that serves connections. If there is no other thread, the next round tries again.
             let _ = tokio::task::spawn_blocking(nerite_memory::trim_heap).await;
-            heap.trimmed(Usage::look().unwrap_or_default(), held);
+            heap.trimmed(Usage::now().unwrap_or_default(), held);
         }
     }
 }
@@ -78,7 +78,7 @@ struct Usage {
 
 impl Usage {
     /// `None` where the system has no such files.
-    fn look() -> Option<Usage> {
+    fn now() -> Option<Usage> {
         let read = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).ok();
         Usage::parse(&read("stat")?, &read("status")?)
     }
@@ -228,6 +228,6 @@ mod tests {
         assert_eq!(Usage::parse(stat, status), Some(Usage { ticks: 175, bytes: 800 * 1024 }));
         assert_eq!(Usage::parse("", status), None);
         assert_eq!(Usage::parse(stat, "VmRSS: 1 kB"), None);
-        assert!(Usage::look().is_some_and(|used| used.bytes > 0));
+        assert!(Usage::now().is_some_and(|used| used.bytes > 0));
     }
 }
