@@ -669,7 +669,7 @@ def test_a_log_that_nobody_reads_keeps_no_request(launcher, tmp_path):
                 assert answer.read() and answer.status == 200
         text = b""
 
-        def told() -> int:
+        def lines_counted() -> int:
             nonlocal text
             with contextlib.suppress(BlockingIOError):
                 while got := os.read(reader, 1 << 16):
@@ -677,7 +677,7 @@ def test_a_log_that_nobody_reads_keeps_no_request(launcher, tmp_path):
             lost = [int(number) for number in re.findall(rb'"(\d+) lines of requests are lost', text)]
             return text.count(b"call=metadata") + sum(lost) if lost else 0
 
-        eventually(lambda: told() == asked)
+        eventually(lambda: lines_counted() == asked)
         os.set_blocking(reader, True)
         draining = threading.Thread(target=lambda: [None for _ in iter(lambda: os.read(reader, 1 << 16), b"")])
         draining.start()

@@ -77,15 +77,15 @@ def test_statistics_tell_the_memory_that_a_backend_reports(compiled_server, comp
     models = 2 if workers_of(compiled_server) else 1
     wanted = [("CPU", 0, models * 1000 + 20), ("GPU", 1, models * 1001 + 22)]
 
-    def told() -> list[tuple[str, int, int]]:
+    def memory_usage() -> list[tuple[str, int, int]]:
         found = compiled_client.statistics("c_memory")[0]["memory_usage"]
         return [(one["type"], int(one["id"]), int(one["byte_size"])) for one in found]
 
     # What a process reports is read a moment after it has loaded.
     deadline = time.monotonic() + 60
-    while told() != wanted and time.monotonic() < deadline:
+    while memory_usage() != wanted and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert told() == wanted
+    assert memory_usage() == wanted
     assert compiled_client.statistics("c_fail")[0]["memory_usage"] == []
 
 
@@ -353,14 +353,14 @@ def test_a_backend_sees_the_whole_configuration_when_its_model_is_initialized(la
         for model in GROUPS:
             rows = [[1.0]] if model == "batching" else [1.0]
             seen = json.loads(client.infer(model, [fp32("IN", rows)]).parameters["config"])
-            assert [(one["name"], one["count"], one["kind"]) for one in seen["instance_group"]] == [(*one, "KIND_CPU") for one in told(model, prefers)]
+            assert [(one["name"], one["count"], one["kind"]) for one in seen["instance_group"]] == [(*one, "KIND_CPU") for one in instance_groups(model, prefers)]
             # Nothing else came later.
             assert json.loads(http_call(server.http, "GET", f"/v2/models/{model}/config").body) == seen
         if where == "process":
-            assert len(workers_of(server)) == sum(count for model in GROUPS for _, count in told(model, prefers))
+            assert len(workers_of(server)) == sum(count for model in GROUPS for _, count in instance_groups(model, prefers))
 
 
-def told(model: str, prefers: int) -> list[tuple[str, int]]:
+def instance_groups(model: str, prefers: int) -> list[tuple[str, int]]:
     """The instance groups of a model of that test."""
     return [(group, count if group == "several_1" else prefers or count) for group, count in GROUPS[model][1]]
 

@@ -44,14 +44,14 @@ def same(datatype: str, found: np.ndarray, wanted: np.ndarray) -> None:
 
 
 @pytest.fixture(scope="module", params=["identity", "onnx_identity"])
-def asked(request):
+def server_and_prefix(request):
     """The server and the first part of its models' names: the built-in backend, and ONNX graphs on ONNX Runtime."""
     return request.getfixturevalue("server" if request.param == "identity" else "onnx_server"), request.param
 
 
 @pytest.fixture(scope="module")
-def triton_clients(asked):
-    server, _ = asked
+def triton_clients(server_and_prefix):
+    server, _ = server_and_prefix
     with (
         httpclient.InferenceServerClient(server.http) as http,
         grpcclient.InferenceServerClient(server.grpc) as grpc,
@@ -60,8 +60,8 @@ def triton_clients(asked):
 
 
 @pytest.fixture(scope="module")
-def model_of(asked):
-    return lambda datatype: f"{asked[1]}_{datatype.lower()}"
+def model_of(server_and_prefix):
+    return lambda datatype: f"{server_and_prefix[1]}_{datatype.lower()}"
 
 
 @pytest.mark.parametrize("datatype", DATATYPES)
@@ -91,11 +91,11 @@ def test_inline(triton_clients, model_of, datatype, way):
 
 @pytest.mark.parametrize("datatype", DATATYPES)
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_shared_memory(asked, triton_clients, model_of, datatype, protocol):
+def test_shared_memory(server_and_prefix, triton_clients, model_of, datatype, protocol):
     triton_client, library = triton_clients[protocol]
     array = sample(datatype)
     raw = raw_form(datatype, array)
-    client = HttpClient(asked[0].http)
+    client = HttpClient(server_and_prefix[0].http)
     with registered(client, len(raw), raw) as source, registered(client, len(raw) + 7) as target:
         given = library.InferInput("INPUT0", list(array.shape), datatype)
         given.set_shared_memory(source.name, len(raw))

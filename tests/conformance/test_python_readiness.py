@@ -64,8 +64,8 @@ def tell(client, answer: int, ms: int = 0) -> None:
 def counted(client) -> tuple[int, int]:
     """How often the model was asked, and how many at the same time."""
     reply = client.infer("py_say", [fp32("INPUT0", [])])
-    asked, most = np.frombuffer(reply.outputs["OUTPUT0"].raw, np.float32)
-    return int(asked), int(most)
+    ready_by_model, most = np.frombuffer(reply.outputs["OUTPUT0"].raw, np.float32)
+    return int(ready_by_model), int(most)
 
 
 def metric(server, model: str) -> str:
@@ -129,8 +129,8 @@ def test_concurrent_readiness_checks_share_one_question_and_block_no_request(ser
     for one in threads:
         one.join()
     spent = time.monotonic() - began
-    asked, most = counted(client)
-    assert most == 1 and 1 <= asked - asked_before <= spent / 0.1 + 2
+    ready_by_model, most = counted(client)
+    assert most == 1 and 1 <= ready_by_model - asked_before <= spent / 0.1 + 2
     assert len(answers) >= 10 and set(answers) == {b"HTTP/1.1 200 OK"}
     assert slowest < 1 and well > 3, (slowest, well)
 
@@ -193,19 +193,19 @@ def test_a_model_whose_process_cannot_come_back_is_not_ready(server, client, rep
 
 @differs("2.51 has no is_ready")
 def test_a_model_hears_what_another_says_of_its_readiness(client):
-    def asked(model: str, version: str = "") -> str:
+    def ready_by_model(model: str, version: str = "") -> str:
         code = f"out = refused(pb_utils.is_model_ready, {model!r}, {version!r}) if {version!r} == 'x' else pb_utils.is_model_ready({model!r}, {version!r})"
         return strings(client.infer("py_asking", [text("CODE", [code.encode()])]).outputs["SAID"].raw)[0]
 
-    assert (asked("py_say"), asked("py_say", "1"), asked("py_say", "2"), asked("nobody")) == ("True", "True", "False", "False")
+    assert (ready_by_model("py_say"), ready_by_model("py_say", "1"), ready_by_model("py_say", "2"), ready_by_model("nobody")) == ("True", "True", "False", "False")
     tell(client, 0)
-    assert (asked("py_say"), asked("py_say", "1"), asked("py_identity")) == ("False", "False", "True")
+    assert (ready_by_model("py_say"), ready_by_model("py_say", "1"), ready_by_model("py_identity")) == ("False", "False", "True")
     tell(client, 1)
-    assert asked("py_say") == "True"
+    assert ready_by_model("py_say") == "True"
     # It is asked while it executes.
-    assert asked("py_asking") == "True"
+    assert ready_by_model("py_asking") == "True"
     refused = "TritonModelException: Failed to check model readiness: failed to get model version from specified version string 'x' (details: stol)"
-    assert asked("py_say", "x").startswith(refused)
+    assert ready_by_model("py_say", "x").startswith(refused)
 
 
 DIES_EARLY = """

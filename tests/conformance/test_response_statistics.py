@@ -49,7 +49,7 @@ def ask(server, model: str, *elements: int) -> tuple[list[int], list[str]]:
     return codes, words
 
 
-def told(client, model: str) -> dict[str, dict]:
+def response_statistics(client, model: str) -> dict[str, dict]:
     """What the statistics tell, without what is 0."""
     found = client.statistics(model)[0]["response_stats"]
     assert all(sorted(one) == sorted(KEYS) for one in found.values())
@@ -83,7 +83,7 @@ def test_each_report_counts_at_the_position_of_its_response(reporting_server):
     }
     for protocol in ("http", "grpc"):
         with open_client(protocol, reporting_server) as client:
-            settles(lambda: told(client, "r_each"), wanted)
+            settles(lambda: response_statistics(client, "r_each"), wanted)
 
 
 def test_requests_add_up_and_others_have_none(reporting_server):
@@ -96,15 +96,15 @@ def test_requests_add_up_and_others_have_none(reporting_server):
     }
     for protocol in ("http", "grpc"):
         with open_client(protocol, reporting_server) as client:
-            settles(lambda: told(client, "r_twice"), wanted)
-            assert told(client, "r_silent") == {}
+            settles(lambda: response_statistics(client, "r_twice"), wanted)
+            assert response_statistics(client, "r_silent") == {}
 
 
 @differs("2.51 keeps an entry for each position that any request ever reached")
 def test_positions_are_bounded(reporting_server):
     assert ask(reporting_server, "r_many", *[SUCCEEDS] * (KEPT + 44))[0] == [0] * (KEPT + 44)
     with open_client("http", reporting_server) as client:
-        settles(lambda: set(told(client, "r_many")), {str(index) for index in range(KEPT)})
+        settles(lambda: set(response_statistics(client, "r_many")), {str(index) for index in range(KEPT)})
 
 
 @differs("2.51 reads an instance at NULL", run=False)
@@ -114,12 +114,12 @@ def test_a_report_of_nobody_is_refused(reporting_server):
     assert words == ["the model instance is NULL"]
     with open_client("http", reporting_server) as client:
         wanted = {"0": {"compute_infer": (1, 700), "compute_output": (1, 200), "success": (1, 900)}}
-        settles(lambda: told(client, "r_misused"), wanted)
+        settles(lambda: response_statistics(client, "r_misused"), wanted)
 
 
 def counts(client, model: str) -> dict[str, dict[str, int]]:
     """How often each part of each response happened."""
-    return {index: {key: count for key, (count, _) in one.items()} for index, one in told(client, model).items()}
+    return {index: {key: count for key, (count, _) in one.items()} for index, one in response_statistics(client, model).items()}
 
 
 def times_of_the_third(client) -> dict[str, int]:
@@ -154,4 +154,4 @@ def test_responses_of_a_decoupled_python_model_are_counted(python_server, python
 
 def test_other_models_have_no_statistics_of_responses(python_client):
     python_client.infer("identity_fp32", [fp32("INPUT0", [1])])
-    assert told(python_client, "identity_fp32") == {}
+    assert response_statistics(python_client, "identity_fp32") == {}

@@ -90,15 +90,15 @@ def test_each_graph_answers_as_tensorflow_did(tensorflow_client, name):
 
 
 def test_configurations_are_completed(tensorflow_client):
-    def told(name: str):
+    def model_facts(name: str):
         found = tensorflow_client.metadata(name)
         sides = [[(one["name"], one["datatype"], [int(dim) for dim in one["shape"]]) for one in found[side]] for side in ("inputs", "outputs")]
         return int(tensorflow_client.config(name)["max_batch_size"]), *sides, found["platform"]
 
     pair = [("INPUT0", "INT32", [16]), ("INPUT1", "INT32", [16])], [("OUTPUT0", "INT32", [16]), ("OUTPUT1", "INT32", [16])]
-    assert told("simple") == (0, *pair, "tensorflow_graphdef")
+    assert model_facts("simple") == (0, *pair, "tensorflow_graphdef")
     image, outputs = ("image", "FP32", [-1, 8, 8, 1]), [("probabilities", "FP32", [-1, 10]), ("digit", "INT64", [-1, 1])]
-    assert told("digits")[:2] == (4, [image]) and sorted(told("digits")[2]) == sorted(outputs)
+    assert model_facts("digits")[:2] == (4, [image]) and sorted(model_facts("digits")[2]) == sorted(outputs)
 
 
 def test_an_output_may_be_named_as_tensorflow_does(tensorflow_client):
@@ -111,14 +111,14 @@ def test_requests_run_as_one_batch(tensorflow_server):
     inputs, outputs = stored("digits")
     images = inputs["image"]
     with tritonclient.grpc.InferenceServerClient(tensorflow_server.grpc) as client:
-        def asked(start: int, rows: int):
+        def image_input(start: int, rows: int):
             image = tritonclient.grpc.InferInput("image", [rows, 8, 8, 1], "FP32")
             image.set_data_from_numpy(images[start : start + rows])
             return image
 
         answers, requests = queue.Queue(), [(0, 1), (1, 3), (4, 2), (6, 1), (7, 9), (16, 16)]
         for start, rows in requests:
-            client.async_infer("named_rows", [asked(start, rows)], lambda result, error, start=start: answers.put((start, result, error)))
+            client.async_infer("named_rows", [image_input(start, rows)], lambda result, error, start=start: answers.put((start, result, error)))
         rows_all = 0
         for start, result, error in (answers.get(timeout=60) for _ in requests):
             assert error is None

@@ -101,8 +101,8 @@ class Server:
             response = connection.getresponse()
             return response.status, response.headers, response.read()
 
-    def post(self, path: str, **told) -> dict:
-        status, _, body = self.call("POST", path, json.dumps(told).encode())
+    def post(self, path: str, **result_of) -> dict:
+        status, _, body = self.call("POST", path, json.dumps(result_of).encode())
         assert status == 200, body
         return json.loads(body or b"{}")
 
@@ -130,7 +130,7 @@ class Server:
             found[output["name"]] = (output["datatype"], output["shape"], content)
         return found
 
-    def told(self, code: str, **more):
+    def result_of(self, code: str, **more):
         """What the code tells."""
         _, _, content = self.infer(code, **more)["TOLD"]
         return json.loads(content.tobytes()[4:])
@@ -247,20 +247,20 @@ tell({{
     "host": host.tolist(),
 }})
 """
-    told = server.told(code)
-    assert told["facts"] == ["FP32", False, [2, 3], 11, [2, 0]] and told["class"] == ["Tensor", True]
-    assert told["errors"][0] == ["TritonModelException", "Tensor is stored in GPU and cannot be converted to NumPy."]
-    assert [kind for kind, _ in told["errors"][1:]] == ["BufferError", "BufferError"]
-    assert told["again"] == [False, list(range(6)), [2, 3], True]
-    assert told["host"] == [[0, 1, 2], [3, 4, 5]]
+    result_of = server.result_of(code)
+    assert result_of["facts"] == ["FP32", False, [2, 3], 11, [2, 0]] and result_of["class"] == ["Tensor", True]
+    assert result_of["errors"][0] == ["TritonModelException", "Tensor is stored in GPU and cannot be converted to NumPy."]
+    assert [kind for kind, _ in result_of["errors"][1:]] == ["BufferError", "BufferError"]
+    assert result_of["again"] == [False, list(range(6)), [2, 3], True]
+    assert result_of["host"] == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_the_memory_is_given_back(server):
     code = f"before = gpu.live(); out.append(pb_utils.Tensor.from_dlpack('FP32', {made('FP32', (LARGE,))})); tell([before, gpu.page_locked()])"
-    told = [server.told(code) for _ in range(8)]
-    assert len({before for before, _ in told[1:]}) == 1
+    result_of = [server.result_of(code) for _ in range(8)]
+    assert len({before for before, _ in result_of[1:]}) == 1
     if not IS_REAL:
-        assert told[-1][1] == 2, "two blocks, however much is copied"
+        assert result_of[-1][1] == 2, "two blocks, however much is copied"
 
 
 @contextlib.contextmanager
@@ -283,8 +283,8 @@ def system_region(server, name: str, byte_size: int):
 def cuda_region(server, device, name: str, byte_size: int):
     """A region on the GPU."""
     with device.memory(byte_size) as (address, handle):
-        told = {"raw_handle": {"b64": handle.decode()}, "device_id": 0, "byte_size": byte_size}
-        server.post(f"/v2/cudasharedmemory/region/{name}/register", **told)
+        result_of = {"raw_handle": {"b64": handle.decode()}, "device_id": 0, "byte_size": byte_size}
+        server.post(f"/v2/cudasharedmemory/region/{name}/register", **result_of)
         try:
             yield address
         finally:
@@ -317,13 +317,13 @@ def test_a_region_that_is_too_small_or_was_cut_fails_its_request_alone(server):
     with system_region(server, "system", 4 * LARGE) as (_, file):
         with pytest.raises(Failed, match=f"should be at least {4 * LARGE} bytes"):
             server.infer(code, outputs=[at("system", 64, name="FP32")])
-        pid = server.told("import os; tell(os.getpid())")
+        pid = server.result_of("import os; tell(os.getpid())")
         # The server and the model's process have mapped it.
         server.infer(code, outputs=[at("system", 4 * LARGE, name="FP32")])
         file.truncate(4096)
         with pytest.raises(Failed, match="region 'system'"):
             server.infer(code, outputs=[at("system", 4 * LARGE, name="FP32")])
-        assert server.told("import os; tell(os.getpid())") == pid
+        assert server.result_of("import os; tell(os.getpid())") == pid
     assert server.infer(code)["FP32"][2].tobytes() == elements("FP32", (LARGE,)).tobytes()
 
 
@@ -336,7 +336,7 @@ assert not asked.has_error(), asked.error().message()
 found = pb_utils.get_output_tensor_by_name(asked, "OUT")
 tell([found.is_cpu(), bool((found.as_numpy() == np.arange({LARGE}).astype("f4")).all())])
 """
-    assert server.told(code) == [True, True]
+    assert server.result_of(code) == [True, True]
 
 
 def test_another_python_model_answers_with_it(server):
@@ -349,7 +349,7 @@ assert not asked.has_error(), asked.error().message()
 (found,) = asked.output_tensors()
 tell([found.is_cpu(), bool((found.as_numpy() == np.arange({LARGE}).astype("f4")).all())])
 """
-    assert server.told(code) == [True, True]
+    assert server.result_of(code) == [True, True]
 
 
 def test_a_decoupled_model_sends_many(server):
@@ -362,7 +362,7 @@ for response in asked.exec(decoupled=True):
     found += [tensor.as_numpy() for tensor in response.output_tensors()]
 tell([len(found), all((one == number).all() and one.size == 1000 for number, one in enumerate(found))])
 """
-    assert server.told(code) == [20, True]
+    assert server.result_of(code) == [20, True]
 
 
 def test_threads_of_a_model_copy_at_the_same_time(server):
@@ -375,7 +375,7 @@ def ask(number):
 with concurrent.futures.ThreadPoolExecutor(4) as pool:
     tell(list(pool.map(ask, range(12))))
 """
-    assert server.told(code) == [True] * 12
+    assert server.result_of(code) == [True] * 12
 
 
 def test_a_device_that_is_not_there_is_an_error(server):
@@ -420,14 +420,14 @@ def test_an_input_in_a_region_on_the_gpu_stays_there_if_the_author_wants_it(serv
     with cuda_region(server, device, "cuda", 8192) as address:
         device.write(address + offset, NUMBERS.tobytes())
         before = server.carried()
-        told = server.told(ABOUT, model=model, inputs=in_region(offset))
-        assert told == [not on_gpu, [2, 0] if on_gpu else [1, 0], NUMBERS.tolist()]
+        result_of = server.result_of(ABOUT, model=model, inputs=in_region(offset))
+        assert result_of == [not on_gpu, [2, 0] if on_gpu else [1, 0], NUMBERS.tolist()]
         assert server.carried() - before == (0 if on_gpu else NUMBERS.nbytes)
 
 
 def test_an_input_that_lies_elsewhere_is_on_the_host(server):
     given = [{"name": "X", "datatype": "FP32", "shape": [1000], "parameters": {"binary_data_size": NUMBERS.nbytes}}]
-    assert server.told(ABOUT, model="on_gpu", inputs=given, binary=NUMBERS.tobytes()) == [True, [1, 0], NUMBERS.tolist()]
+    assert server.result_of(ABOUT, model="on_gpu", inputs=given, binary=NUMBERS.tobytes()) == [True, [1, 0], NUMBERS.tolist()]
 
 
 def test_an_input_on_the_gpu_is_no_array_of_numpys(server, device):
@@ -458,9 +458,9 @@ def test_the_models_process_writes_to_the_region_itself(server, device, answer):
 def test_a_region_is_opened_once_and_closed_when_it_is_unregistered(server, device):
     with cuda_region(server, device, "one", 8192) as address:
         device.write(address, NUMBERS.tobytes())
-        opened = [server.told("gpu.read(inputs['X']); tell(gpu.opened())", model="on_gpu", inputs=in_region(0, "one")) for _ in range(5)]
+        opened = [server.result_of("gpu.read(inputs['X']); tell(gpu.opened())", model="on_gpu", inputs=in_region(0, "one")) for _ in range(5)]
         assert opened == [None if IS_REAL else 1] * 5
-    assert server.told("tell(gpu.opened())", model="on_gpu") == (None if IS_REAL else 0)
+    assert server.result_of("tell(gpu.opened())", model="on_gpu") == (None if IS_REAL else 0)
 
 
 def test_an_input_on_the_gpu_is_passed_on(server, device):
@@ -481,9 +481,9 @@ tell(answers)
     with cuda_region(server, device, "cuda", 8192) as address:
         device.write(address, NUMBERS.tobytes())
         # Inputs are noted for that from the first request to another model on.
-        server.told(code, model="on_gpu", inputs=in_region(0))
+        server.result_of(code, model="on_gpu", inputs=in_region(0))
         before = server.carried()
-        assert server.told(code, model="on_gpu", inputs=in_region(0)) == ["false", "true", None]
+        assert server.result_of(code, model="on_gpu", inputs=in_region(0)) == ["false", "true", None]
         assert server.carried() - before == 2 * NUMBERS.nbytes, "for the two models on the host"
 
 
@@ -500,7 +500,7 @@ tell(found)
 """
     with cuda_region(server, device, "cuda", 8192) as address:
         device.write(address, NUMBERS.tobytes())
-        assert server.told(code, model="on_gpu", inputs=in_region(0)) == [True] * 3
+        assert server.result_of(code, model="on_gpu", inputs=in_region(0)) == [True] * 3
 
 
 def test_memory_that_its_client_has_freed_fails_its_requests_alone(server, device):
@@ -508,10 +508,10 @@ def test_memory_that_its_client_has_freed_fails_its_requests_alone(server, devic
         device.write(address, NUMBERS.tobytes())
         gone.callback(server.post, "/v2/cudasharedmemory/region/freed/unregister")
         with device.memory(8192) as (_, handle):
-            told = {"raw_handle": {"b64": handle.decode()}, "device_id": 0, "byte_size": 8192}
-            server.post("/v2/cudasharedmemory/region/freed/register", **told)
+            result_of = {"raw_handle": {"b64": handle.decode()}, "device_id": 0, "byte_size": 8192}
+            server.post("/v2/cudasharedmemory/region/freed/register", **result_of)
         # A real driver may open what another process has open.
         refused = pytest.raises(Failed, match="input 'X': the client's region on GPU 0 cannot be opened in the model's process")
         with contextlib.suppress(Failed) if IS_REAL else refused:
             server.infer(ABOUT, model="on_gpu", inputs=in_region(0, "freed"))
-        assert server.told(ABOUT, model="on_gpu", inputs=in_region(0))[0] is False
+        assert server.result_of(ABOUT, model="on_gpu", inputs=in_region(0))[0] is False

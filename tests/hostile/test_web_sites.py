@@ -129,15 +129,15 @@ def test_a_stranger_is_told_of_its_own_regions_only(loadable):
     os.chown(path, ALICE, ALICE)
     register = {"key": f"/{path.name}", "offset": 0, "byte_size": 64}
 
-    def told() -> dict:
+    def memory_page() -> dict:
         return json.loads(http_call(loadable.metrics, "GET", "/ui/api/memory").ok().body)
 
     try:
         made = as_user(ALICE, lambda: http_call(loadable.http, "POST", "/v2/systemsharedmemory/region/alices/register", register))
         assert made.status == 200, made
-        assert [one["name"] for one in as_user(ALICE, told)["regions"]] == ["alices"]
-        assert as_user(BOB, told)["regions"] == []
-        seen = told()
+        assert [one["name"] for one in as_user(ALICE, memory_page)["regions"]] == ["alices"]
+        assert as_user(BOB, memory_page)["regions"] == []
+        seen = memory_page()
         assert [(one["name"], one["owner"]) for one in seen["regions"]] == [("alices", f"user {ALICE}")]
     finally:
         as_user(ALICE, lambda: http_call(loadable.http, "POST", "/v2/systemsharedmemory/unregister"))

@@ -28,7 +28,7 @@ def top(*words: str, **how) -> subprocess.CompletedProcess:
 
 
 @contextlib.contextmanager
-def asked(server):
+def under_load(server):
     """Somebody asks `simple` all the time."""
     ended = threading.Event()
 
@@ -48,7 +48,7 @@ def asked(server):
 
 
 def test_one_look_tells_rates_holders_and_states(shown):
-    with asked(shown), open_client("http", shown) as client, open_session(shown.session) as session:
+    with under_load(shown), open_client("http", shown) as client, open_session(shown.session) as session:
         with registered(client, 4096, name="top_region"):
             session.borrow(1 << 20)
             found = top("--once", "--url", f"http://{shown.metrics}")
