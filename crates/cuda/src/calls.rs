@@ -127,3 +127,13 @@ fn words(ask: unsafe extern "C" fn(Code, *mut *const c_char) -> Code, code: Code
 pub(crate) fn loader_words(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
+
+/// Buffers and Slots hold a device address as a pointer. With unified addressing the two have the same value.
+pub(crate) fn address(ptr: *const u8) -> Address {
+    ptr.expose_provenance() as Address
+}
+
+/// The reverse conversion. Code on this host never dereferences such a pointer.
+pub(crate) fn pointer(at: Address) -> *mut u8 {
+    std::ptr::with_exposed_provenance_mut(at as usize)
+}

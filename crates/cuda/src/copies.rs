@@ -3,11 +3,14 @@
 //! Every copy is put on a stream and waited for. The plain calls would return before a copy from pageable memory has reached the device, and would
 //! wait for all other work on the default stream.
 
-use nerite_memory::Carrier;
+use std::sync::Arc;
 
-use crate::calls::{Address, Calls, Code, Handle, name};
+use nerite_memory::{Carrier, DeviceBytes};
+
+use crate::calls::{Calls, Code, Handle, address, name};
 use crate::device::Device;
 use crate::error::CudaError;
+use crate::owned::DeviceMemory;
 
 impl Device {
     /// Puts one copy on a stream and waits for it.
@@ -48,14 +51,8 @@ impl Carrier for Device {
         let start = |calls: &Calls, stream| unsafe { (calls.within)(address(to), address(from), len, stream) };
         self.copy(name::within, start).map_err(|error| error.to_string())
     }
-}
 
-/// Buffers and Slots hold a device address as a pointer. With unified addressing the two have the same value.
-pub(crate) fn address(ptr: *const u8) -> Address {
-    ptr.expose_provenance() as Address
-}
-
-/// The reverse conversion. Code on this host never dereferences such a pointer.
-pub(crate) fn pointer(at: Address) -> *mut u8 {
-    std::ptr::with_exposed_provenance_mut(at as usize)
+    fn allocate(&self, len: usize) -> Result<Arc<dyn DeviceBytes>, String> {
+        Ok(DeviceMemory::allocate(self, len).map_err(|error| error.to_string())?)
+    }
 }

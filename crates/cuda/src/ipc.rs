@@ -5,9 +5,8 @@ use std::ptr::NonNull;
 
 use nerite_memory::{Carrier, Keep};
 
-use crate::calls::{Address, RawIpcHandle, name};
+use crate::calls::{Address, RawIpcHandle, address, name, pointer};
 use crate::context::Current;
-use crate::copies::pointer;
 use crate::device::Device;
 use crate::error::{CudaError, OpenError};
 
@@ -102,7 +101,7 @@ fn close(device: &Device, at: NonNull<u8>) -> Result<(), CudaError> {
     let current = device.enter()?;
     let calls = current.calls();
     // SAFETY: `open` opened it, once for this value, and whoever points into it holds us: we are its last owner.
-    calls.check(name::ipc_close, unsafe { (calls.ipc_close)(crate::copies::address(at.as_ptr())) })
+    calls.check(name::ipc_close, unsafe { (calls.ipc_close)(address(at.as_ptr())) })
 }
 
 /// The device that an address is on. `None` if the driver does not say; the address is accepted then.

@@ -1,12 +1,11 @@
-//! How does a program lend its device memory (a client, a test, the check of a GPU)?
+//! How is device memory allocated, and lent to other processes?
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use nerite_memory::{Access, Buffer, Carrier, Extent, Keep, Place, Slot, Vacant};
+use nerite_memory::{Access, Buffer, Carrier, DeviceBytes, Extent, Keep, Place, Slot, Vacant};
 
-use crate::calls::{RawIpcHandle, name};
-use crate::copies::{address, pointer};
+use crate::calls::{RawIpcHandle, address, name, pointer};
 use crate::device::Device;
 use crate::error::CudaError;
 use crate::ipc::{IPC_HANDLE_BYTES, IpcHandle};
@@ -86,6 +85,25 @@ impl DeviceMemory {
 impl Keep for DeviceMemory {
     fn carrier(&self) -> Option<&dyn Carrier> {
         Some(&self.device)
+    }
+}
+
+// SAFETY: `allocate` allocated `len` bytes at `at` on `device`, which carries them; the fields never change, and only Drop frees the memory.
+unsafe impl DeviceBytes for DeviceMemory {
+    fn at(&self) -> NonNull<u8> {
+        self.at
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn ordinal(&self) -> u32 {
+        self.device.ordinal()
+    }
+
+    fn carrier(&self) -> &dyn Carrier {
+        &self.device
     }
 }
 

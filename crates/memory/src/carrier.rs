@@ -1,4 +1,7 @@
-//! How are bytes copied to and from device memory?
+//! How is device memory allocated, and how are bytes copied to and from it?
+
+use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// Copies bytes between this host and the memory of one device. The owner of such memory ([`crate::Keep`]) provides the carrier, so reading a
 /// Buffer needs no registry of devices.
@@ -20,13 +23,36 @@ pub trait Carrier: Send + Sync {
     /// # Safety
     /// Both have `len` bytes of this carrier's device memory, alive.
     unsafe fn within(&self, from: *const u8, to: *mut u8, len: usize) -> Result<(), String>;
+
+    /// Allocates `len` bytes of the device's memory. The content is undefined. The error says why there are none.
+    fn allocate(&self, len: usize) -> Result<Arc<dyn DeviceBytes>, String>;
+}
+
+/// An allocation of device memory, freed when dropped.
+///
+/// # Safety
+/// The device `ordinal` has `len` writable bytes at `at`, which its `carrier` copies. They stay the same, and allocated, until the value is dropped.
+pub unsafe trait DeviceBytes: Send + Sync {
+    /// The first byte, an address of the device.
+    fn at(&self) -> NonNull<u8>;
+
+    /// Number of bytes.
+    fn len(&self) -> usize;
+
+    /// Whether there is no byte.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The number of the device.
+    fn ordinal(&self) -> u32;
+
+    /// Copies the bytes.
+    fn carrier(&self) -> &dyn Carrier;
 }
 
 #[cfg(test)]
 mod tests {
-    use std::ptr::NonNull;
-    use std::sync::Arc;
-
     use super::*;
     use crate::{Access, Buffer, Extent, Keep, Place, Reason, Slot, SlotError, copied_bytes};
 
@@ -59,6 +85,10 @@ mod tests {
 
         unsafe fn within(&self, from: *const u8, to: *mut u8, len: usize) -> Result<(), String> {
             self.carry(from, to, len)
+        }
+
+        fn allocate(&self, _: usize) -> Result<Arc<dyn DeviceBytes>, String> {
+            Err("the device is full".into())
         }
     }
 
@@ -105,6 +135,14 @@ mod tests {
         assert_eq!(buffer.private_bytes(), None);
         assert_eq!(buffer.numbers::<u8>(), None);
         assert_eq!(buffer.read_u32(0), None);
+    }
+
+    #[test]
+    fn a_device_without_memory_is_an_error() {
+        let slot = slot(&device(false), 0);
+        let full = Err(SlotError::NoMemory { cause: "the device is full".into() });
+        assert_eq!(slot.try_beside(8).map(drop), full);
+        assert_eq!(slot.filled().into_buffer().try_beside(8).map(drop), full);
     }
 
     #[test]

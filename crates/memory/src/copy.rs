@@ -22,6 +22,14 @@ macro_rules! reasons {
     };
 }
 
+impl Reason {
+    /// The reason of a copy from one place to another: [`Reason::CrossDevice`] if the bytes leave the host or the device, else this one.
+    #[must_use]
+    pub fn between(self, from: Place, to: Place) -> Reason {
+        if from == to || (from.is_host() && to.is_host()) { self } else { Reason::CrossDevice }
+    }
+}
+
 reasons! {
     /// From the pieces that a socket delivered into one aligned block. It is the only copy of an inline request.
     InlineRequest = "inline_request",
@@ -126,4 +134,27 @@ pub(crate) unsafe fn copy_across(from: End<'_>, to: End<'_>, len: usize, reason:
     }
     count_copied(reason, len);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Place::{Device, Host, Pinned};
+
+    #[track_caller]
+    fn check(one: Place, other: Place, crosses: bool) {
+        let expected = if crosses { Reason::CrossDevice } else { Reason::BatchGather };
+        for (from, to) in [(one, other), (other, one)] {
+            assert_eq!(Reason::BatchGather.between(from, to), expected, "{from:?} {to:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_leaves_the_host_or_a_device_crosses() {
+        check(Host, Pinned, false);
+        check(Device(1), Device(1), false);
+        check(Device(1), Device(0), true);
+        check(Device(0), Host, true);
+        check(Device(0), Pinned, true);
+    }
 }

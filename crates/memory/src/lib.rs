@@ -23,6 +23,7 @@
 //! ```
 
 mod allowed;
+mod beside;
 mod block;
 mod buffer;
 mod carrier;
@@ -51,7 +52,7 @@ mod staging;
 pub use allowed::{Group, allocatable_bytes, allowed_bytes, group, host_bytes};
 pub use block::{Block, POOLED_BYTES_MIN, RewritableBlock, limit_pool, pooled_bytes, trim_heap, trim_pool};
 pub use buffer::Buffer;
-pub use carrier::Carrier;
+pub use carrier::{Carrier, DeviceBytes};
 pub use cells::{Cells, CellsMut};
 pub use copy::{Reason, copied_bytes, count_copied};
 #[cfg(feature = "counting")]

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::copy::{End, Reason, copy_across};
-use crate::{Access, Block, Buffer, CellsMut, Extent, IpcWindow, Keep, NoMemory, Number, Place, SharedWindow};
+use crate::{Access, Block, Buffer, Carrier, CellsMut, Extent, IpcWindow, Keep, NoMemory, Number, Place, SharedWindow};
 
 /// The state of a slot that may still be written.
 #[derive(Debug)]
@@ -44,6 +44,11 @@ pub enum SlotError {
         /// Why.
         cause: String,
     },
+    /// There is no memory for it.
+    NoMemory {
+        /// Why.
+        cause: String,
+    },
 }
 
 impl std::fmt::Display for SlotError {
@@ -53,6 +58,7 @@ impl std::fmt::Display for SlotError {
                 write!(f, "the place for the result has {have} bytes, the result needs {need}")
             }
             SlotError::DeviceCopy { cause } => write!(f, "cannot copy between host and device: {cause}"),
+            SlotError::NoMemory { cause } => write!(f, "there is no memory beside the tensor: {cause}"),
         }
     }
 }
@@ -165,6 +171,38 @@ impl Slot<Vacant> {
         (access == Access::Shared).then(|| Slot { ptr, len, place, access, keep: Arc::clone(keep), state: PhantomData })
     }
 
+    /// One Slot over all `parts`, if each begins where the one before ends in the same memory.
+    pub fn joined(parts: Vec<Slot>) -> Option<Slot> {
+        let mut parts = parts.into_iter();
+        let mut whole = parts.next()?;
+        for part in parts {
+            let follows = part.ptr.addr().get() == whole.ptr.addr().get() + whole.len;
+            let same = (part.place, part.access) == (whole.place, whole.access) && Arc::ptr_eq(&part.keep, &whole.keep);
+            if !(follows && same) {
+                return None;
+            }
+            whole.len += part.len;
+        }
+        Some(whole)
+    }
+
+    /// Whether no other Slot and no Buffer over the same memory exists.
+    pub fn is_sole_user(&mut self) -> bool {
+        Arc::get_mut(&mut self.keep).is_some()
+    }
+
+    /// Whether `data` lies here already: it begins where the slot begins, in the same memory.
+    pub fn begins_at(&self, data: &Buffer) -> bool {
+        let same = data.keep().is_some_and(|keep| Arc::ptr_eq(keep, &self.keep));
+        same && data.place() == self.place && data.as_ptr().addr() == self.ptr.addr().get()
+    }
+
+    /// Whether any byte of `data` lies here.
+    pub fn overlaps(&self, data: &Buffer) -> bool {
+        let (here, there) = (self.ptr.addr().get(), data.as_ptr().addr());
+        here < there + data.len() && there < here + self.len
+    }
+
     /// The bytes, if nobody else can touch them.
     #[expect(clippy::disallowed_methods, reason = "`Access::Private`: nobody else writes them")]
     pub fn private_bytes_mut(&mut self) -> Option<&mut [u8]> {
@@ -196,7 +234,12 @@ impl Slot<Vacant> {
     fn end(&self, extent: Extent) -> End<'_> {
         // SAFETY: every extent here comes from `checked_extent`, so its offset is at most `len`.
         let ptr = unsafe { self.ptr.as_ptr().add(extent.offset()) };
-        End { ptr, place: self.place, carrier: self.keep.carrier() }
+        End { ptr, place: self.place, carrier: self.carrier() }
+    }
+
+    /// Copies the bytes if they are on a device.
+    pub(crate) fn carrier(&self) -> Option<&dyn Carrier> {
+        self.keep.carrier()
     }
 
     fn checked_extent(&self, at: usize, len: usize) -> Result<Extent, SlotError> {
@@ -332,6 +375,44 @@ mod tests {
         assert!(slot.write_numbers(1, &[0x0403_0201_u32, 0x0807_0605], Reason::Model).is_ok());
         assert_eq!(slot.write_numbers(2, &[1u32, 2], Reason::Model), Err(SlotError::Small { have: 9, need: 10 }));
         assert_eq!(slot.filled().into_buffer().private_bytes(), Some(&[0u8, 1, 2, 3, 4, 5, 6, 7, 8][..]));
+    }
+
+    /// Slots over parts of the same memory, which others may write too.
+    fn shared_parts(extents: &[(usize, usize)]) -> Vec<Slot> {
+        let block = Block::new(64);
+        let ptr = block.as_ptr();
+        let block: Arc<dyn Keep> = Arc::new(block);
+        let part = |&(at, len): &(usize, usize)| {
+            // SAFETY: all callers stay within the 64 bytes of the block.
+            let ptr = unsafe { ptr.add(at) };
+            // SAFETY: `len` bytes of the block, which the Arc keeps; `Access::Shared` allows the other Slots.
+            unsafe { Slot::from_raw(ptr, len, Place::Host, Access::Shared, Arc::clone(&block)) }
+        };
+        extents.iter().map(part).collect()
+    }
+
+    #[test]
+    fn slots_are_joined_only_if_they_lie_end_to_end() {
+        let join = |extents: &[(usize, usize)]| Slot::joined(shared_parts(extents)).map(|slot| slot.len());
+        assert_eq!(join(&[(0, 8), (8, 4), (12, 20)]), Some(32));
+        assert_eq!(join(&[(8, 8)]), Some(8));
+        for apart in [&[(0, 8), (9, 8)][..], &[(8, 8), (0, 8)], &[(0, 8), (0, 8)], &[]] {
+            assert_eq!(join(apart), None, "{apart:?}");
+        }
+        let [first, other] = [(0, 8), (8, 8)].map(|extent| shared_parts(&[extent]).remove(0));
+        assert!(Slot::joined(vec![first, other]).is_none());
+    }
+
+    #[test]
+    fn a_slot_knows_who_else_uses_its_memory_and_what_lies_there() {
+        let mut parts = shared_parts(&[(0, 8), (8, 8)]);
+        let [first, second] = &mut parts[..] else { panic!("two") };
+        assert!(!first.is_sole_user());
+        let data = second.again().expect("it is shared").filled().into_buffer();
+        assert!(second.begins_at(&data) && !first.begins_at(&data));
+        assert!(second.overlaps(&data) && !first.overlaps(&data));
+        drop((data, parts.pop()));
+        assert!(parts[0].is_sole_user());
     }
 
     #[test]

@@ -6,7 +6,10 @@
  *    once; only the copies of the driver reach it (by pread and pwrite);
  *  - an IPC handle can be opened by another process of this user, not by the one that made it; opening it again in the
  *    same process gives the same address and counts; a handle of memory that was freed opens nothing;
- *  - page-locked ranges must not overlap, and only what was locked can be unlocked.
+ *  - page-locked ranges must not overlap, and only what was locked can be unlocked;
+ *  - a device has 8 GiB, and refuses an allocation beyond them.
+ *
+ * A copy from device memory fails if the first bytes that it copies are "LOST" and four zeros: so a test has memory that cannot be read.
  *
  * STAND_IN_DEVICES says how many devices there are (default 2, at most 8). STAND_IN_COUNTS names a file that the counts below are kept
  * in, for a test that watches another process. STAND_IN_FAIL names one call that fails in this process. STAND_IN_GATE
@@ -237,10 +240,21 @@ static void leave_memory(Memory *m) {
     *m = memories[--memory_count];
 }
 
+/* Bytes that this process has on the current device. The lock is held. */
+static size_t used_bytes(void) {
+    size_t used = 0;
+    for (int i = 0; i < memory_count; i++)
+        if (memories[i].device == current() && !memories[i].imported) used += memories[i].bytes;
+    return used;
+}
+
 CUresult cuMemAlloc_v2(CUdeviceptr *at, size_t bytes) {
     ENTER(1);
     if (bytes == 0) return INVALID_VALUE;
-    if (bytes > DEVICE_BYTES) return OUT_OF_MEMORY;
+    pthread_mutex_lock(&lock);
+    int is_full = bytes > DEVICE_BYTES - used_bytes();
+    pthread_mutex_unlock(&lock);
+    if (is_full) return OUT_OF_MEMORY;
     size_t whole = (bytes + 511) / 512 * 512;
     int fd = memfd_create("stand-in-device", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, (off_t)whole) != 0) return OUT_OF_MEMORY;
@@ -266,10 +280,8 @@ CUresult cuMemFree_v2(CUdeviceptr at) {
 
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     ENTER(1);
-    size_t used = 0;
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < memory_count; i++)
-        if (memories[i].device == current() && !memories[i].imported) used += memories[i].bytes;
+    size_t used = used_bytes();
     pthread_mutex_unlock(&lock);
     *total = DEVICE_BYTES;
     *free_bytes = DEVICE_BYTES - used;
@@ -442,6 +454,12 @@ static int move(int fd, char *host, off_t at, size_t bytes, int writing) {
     return 0;
 }
 
+/* Whether device memory is not to be read. */
+static int is_lost(int fd, off_t at, size_t bytes) {
+    char first[8];
+    return bytes >= sizeof first && pread(fd, first, sizeof first, at) == sizeof first && memcmp(first, "LOST\0\0\0\0", sizeof first) == 0;
+}
+
 static CUresult copy(CUdeviceptr device, char *host, size_t bytes, int writing) {
     if (bytes == 0) return SUCCESS;
     pthread_mutex_lock(&lock);
@@ -451,7 +469,7 @@ static CUresult copy(CUdeviceptr device, char *host, size_t bytes, int writing) 
     Range *r = range_of(host, bytes);
     int pinned = r && r->base <= (uintptr_t)host && (uintptr_t)host + bytes <= r->base + r->bytes;
     pthread_mutex_unlock(&lock);
-    if (!m || move(fd, host, at, bytes, writing) != 0) return INVALID_VALUE;
+    if (!m || (!writing && is_lost(fd, at, bytes)) || move(fd, host, at, bytes, writing) != 0) return INVALID_VALUE;
     add(writing ? &counts->to_device : &counts->to_host, (int64_t)bytes);
     if (pinned) add(writing ? &counts->pinned_to_device : &counts->pinned_to_host, (int64_t)bytes);
     return SUCCESS;
@@ -473,7 +491,7 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CU
     char *between = malloc(bytes ? bytes : 1);
     pthread_mutex_lock(&lock);
     Memory *a = find(from, bytes), *b = find(to, bytes);
-    int ok = a && b && move(a->fd, between, (off_t)(from - a->base), bytes, 0) == 0 &&
+    int ok = a && b && !is_lost(a->fd, (off_t)(from - a->base), bytes) && move(a->fd, between, (off_t)(from - a->base), bytes, 0) == 0 &&
              move(b->fd, between, (off_t)(to - b->base), bytes, 1) == 0;
     pthread_mutex_unlock(&lock);
     free(between);
