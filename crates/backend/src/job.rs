@@ -1,5 +1,7 @@
 //! How does a runtime read one request and answer it?
 
+mod inputs;
+
 use std::sync::{Arc, Weak};
 
 use nerite_memory::{Buffer, Filled, Place, Slot};
@@ -37,7 +39,16 @@ impl Job {
         }
         let responder = Responder::new(Parts { id, rows, arrived, cancel, wanted, reply, in_flight, trace });
         let parameters = JobParameters::Own(parameters);
-        Job(JobBody::new(JobParts { inputs, parameters, sequence, priority, timeout_us, own, responder }))
+        Job(JobBody::new(JobParts {
+            inputs,
+            replaced: Vec::new(),
+            parameters,
+            sequence,
+            priority,
+            timeout_us,
+            own,
+            responder,
+        }))
     }
 
     /// Separates the inputs from the responder, for runtimes that release inputs early, answer later or several times.
@@ -54,7 +65,7 @@ impl Job {
     }
 
     fn part(self) -> (Inputs, Responder) {
-        let JobParts { inputs, parameters, sequence, priority, timeout_us, own, mut responder } = self.0.take();
+        let JobParts { inputs, parameters, sequence, priority, timeout_us, own, mut responder, .. } = self.0.take();
         if let Some(again) = &mut responder.again_by {
             again.rest = Some(Rest { parameters, sequence, priority, timeout_us, own });
         }
@@ -69,8 +80,16 @@ impl Job {
             let Rest { parameters, mut sequence, priority, timeout_us, own } = rest;
             inputs.truncate(own.inputs);
             (sequence.start, sequence.end) = (false, false);
-            let job =
-                Job(JobBody::new(JobParts { inputs, parameters, sequence, priority, timeout_us, own, responder }));
+            let job = Job(JobBody::new(JobParts {
+                inputs,
+                replaced: Vec::new(),
+                parameters,
+                sequence,
+                priority,
+                timeout_us,
+                own,
+                responder,
+            }));
             match whom.upgrade() {
                 Some(whom) => whom.again(job, number),
                 None => job.finish(Err(Status::unavailable("the model was unloaded")), Times::begin()),
@@ -103,16 +122,6 @@ impl Job {
     /// Says for the meter which device it runs on, as a number of the model's own.
     pub fn runs_on(&mut self, device: u8) {
         self.0.responder.device = device;
-    }
-
-    /// Replaces the inputs by the data that the request has for instances of this host policy.
-    pub fn choose_data(&mut self, policy: &str) {
-        let JobParts { inputs, responder, .. } = &mut *self.0;
-        for one in responder.policy_data().iter().filter(|one| one.policy == policy) {
-            if let Some(input) = inputs.iter_mut().find(|input| input.name == one.input) {
-                input.data = one.data.clone();
-            }
-        }
     }
 
     /// Adds a tensor that the server makes, such as one that tells a model of its request's sequence.
@@ -267,12 +276,6 @@ impl Job {
     /// As [`Responder::offered`].
     pub fn offered(&mut self, name: &str, size: usize) -> Result<Option<Slot>, Status> {
         self.0.responder.offered(name, size)
-    }
-
-    /// Whether all its inputs, and all memory that its client chose for outputs, lie on the host.
-    pub fn is_on_host(&self) -> bool {
-        let mut slots = self.0.responder.wanted_with_slots().iter().filter_map(|wanted| wanted.slot.as_ref());
-        self.0.inputs.iter().all(|input| input.data.place().is_host()) && slots.all(|slot| slot.place().is_host())
     }
 
     /// As [`Responder::say`].

@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
+use nerite_memory::Buffer;
 use nerite_request::{Inputs, Sequence};
 
 use crate::Responder;
@@ -24,6 +25,8 @@ thread_local! {
 pub(crate) struct JobParts {
     // Dropped first, because a client may unregister its regions as soon as it has the answer.
     pub(crate) inputs: Inputs,
+    /// Data of inputs that is replaced while the request runs, by the index of the input.
+    pub(crate) replaced: Vec<(usize, Buffer)>,
     pub(crate) parameters: JobParameters,
     pub(crate) sequence: Sequence,
     pub(crate) priority: u64,

@@ -1,4 +1,4 @@
-//! How large may the metrics of models become?
+//! How large may the metrics of models become, and their batches on devices?
 
 /// Families of metrics that one process of a model has at a time.
 pub const METRIC_FAMILIES_MAX: usize = 256;
@@ -12,3 +12,10 @@ pub const METRIC_TEXT_BYTES_MAX: usize = 4096;
 pub const METRIC_LABEL_BYTES_MAX: usize = 1024;
 /// Buckets of a histogram.
 pub const METRIC_BUCKETS_MAX: usize = 128;
+
+/// Bytes of the inputs of one batch, if they are copied together on a device. Requests that would exceed it run in another batch.
+pub const DEVICE_BATCH_BYTES_MAX: usize = 128 << 20;
+/// Bytes of device memory that one instance keeps for inputs and outputs of its batches.
+pub const DEVICE_BLOCKS_BYTES_MAX: usize = 256 << 20;
+
+const _: () = assert!(DEVICE_BLOCKS_BYTES_MAX >= 2 * DEVICE_BATCH_BYTES_MAX);

@@ -6,9 +6,13 @@
 //!   job 2: 1 row  ─┘     Execute      └─► job 2: row  3
 //! ```
 //! Bytes are copied only if necessary. Inputs that follow each other in one region are used in place, and outputs that are sent in a response are
-//! slices of the whole.
+//! slices of the whole. Rows on a device are joined and divided there ([`on_device`]).
 
 mod apart;
+mod device_blocks;
+mod fit;
+mod gather;
+mod on_device;
 mod padded;
 mod ragged;
 
@@ -21,6 +25,10 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::{Batch, Instance, Job, Jobs, Meter, OutputPlace, StopGuard, Times};
 use apart::{Made, Whole};
+use device_blocks::DeviceBlocks;
+use fit::{BatchBytes, fit};
+use gather::gather;
+use on_device::Unread;
 pub use ragged::Ragged;
 
 /// For fewer strings than this, the memory for their ends is allocated without asking whether there is enough.
@@ -40,6 +48,7 @@ pub struct Joined<E> {
     engine: E,
     batching: bool,
     ragged: Ragged,
+    blocks: DeviceBlocks,
     /// Whether this run is known to be quick. Then it is not worth stopping.
     is_brief: bool,
 }
@@ -47,7 +56,7 @@ pub struct Joined<E> {
 impl<E: Execute> Joined<E> {
     /// `batching` says whether the first dimension of every tensor counts rows, so that jobs may share an execution.
     pub fn new(engine: E, batching: bool) -> Joined<E> {
-        Joined { engine, batching, ragged: Ragged::default(), is_brief: false }
+        Joined { engine, batching, ragged: Ragged::default(), blocks: DeviceBlocks::default(), is_brief: false }
     }
 
     /// The same for a model that takes requests of unequal shapes.
@@ -57,28 +66,32 @@ impl<E: Execute> Joined<E> {
 
     fn run_together(&mut self, mut jobs: Jobs, meter: &dyn Meter) {
         let mut times = jobs.iter().map(Job::begin).min_by_key(|times| times.start).unwrap_or_else(Times::begin);
+        let Ok(mut unread) = on_device::gather(&mut jobs, &mut self.blocks) else {
+            // There is no memory to gather them. Each can run where its inputs lie.
+            return self.run_apart(jobs, Unread::default(), times, meter);
+        };
+        if jobs.is_empty() {
+            times.ends();
+            return unread.answer(times);
+        }
         let results = self.execute(&mut jobs, &mut times);
+        jobs.iter_mut().for_each(Job::restore_data);
         let Ok(results) = results else {
-            return self.blame(jobs, results.err(), times, meter);
+            return self.blame(jobs, unread, results.err(), times, meter);
         };
         times.ends();
         meter.batch(jobs.iter().map(|job| u64::from(job.rows().max(1))).sum(), &times);
-        for (job, result) in jobs.into_iter().zip(results) {
+        for (at, (job, result)) in jobs.into_iter().zip(results).enumerate() {
+            unread.answer_before(at, times);
             job.finish(result, times);
         }
+        unread.answer(times);
     }
 
     /// One request's values must not make others fail. So jobs that ran together and failed run again, each alone.
-    fn blame(&mut self, jobs: Jobs, error: Option<Status>, mut times: Times, meter: &dyn Meter) {
+    fn blame(&mut self, jobs: Jobs, unread: Unread, error: Option<Status>, mut times: Times, meter: &dyn Meter) {
         if jobs.len() > 1 {
-            for job in jobs {
-                if job.is_cancelled() {
-                    job.finish(Err(Status::new(Code::Cancelled, "")), times);
-                } else {
-                    self.run_together(smallvec![job], meter);
-                }
-            }
-            return;
+            return self.run_apart(jobs, unread, times, meter);
         }
         times.ends();
         let error = error.unwrap_or_else(|| Status::internal("the runtime failed without a reason"));
@@ -86,10 +99,24 @@ impl<E: Execute> Joined<E> {
             meter.batch(u64::from(job.rows().max(1)), &times);
             job.finish(Err(error.clone()), times);
         }
+        unread.answer(times);
+    }
+
+    /// Runs each job alone.
+    fn run_apart(&mut self, jobs: Jobs, mut unread: Unread, times: Times, meter: &dyn Meter) {
+        for (at, job) in jobs.into_iter().enumerate() {
+            unread.answer_before(at, times);
+            if job.is_cancelled() {
+                job.finish(Err(Status::new(Code::Cancelled, "")), times);
+            } else {
+                self.run_together(smallvec![job], meter);
+            }
+        }
+        unread.answer(times);
     }
 
     fn execute(&mut self, jobs: &mut [Job], times: &mut Times) -> Result<Outcomes, Status> {
-        let mut work = Work { is_brief: self.is_brief, ..Work::new(jobs, &self.ragged)? };
+        let mut work = Work { is_brief: self.is_brief, ..Work::new(jobs, &self.ragged, &mut self.blocks)? };
         self.engine.execute(&mut work, times)?;
         work.hand_out()
     }
@@ -113,6 +140,7 @@ impl<E: Execute> Joined<E> {
     fn run_all(&mut self, batch: Batch) {
         let Batch { jobs, meter } = batch;
         let mut together = Jobs::new();
+        let mut bytes = BatchBytes::default();
         for job in jobs {
             if job.is_cancelled() {
                 // Before the next job, so answers keep the order of the jobs.
@@ -122,9 +150,14 @@ impl<E: Execute> Joined<E> {
                 job.refuse(Status::new(Code::Cancelled, ""));
                 continue;
             }
-            let fits = together.last().is_none_or(|last| self.batching && fit(last, &job, &self.ragged));
-            if !fits {
+            let before = if together.is_empty() { BatchBytes::default() } else { bytes };
+            let more = before.with(together.last(), &job);
+            let fits = |last| self.batching && fit(last, &job, &self.ragged) && more.may_be_gathered();
+            if together.last().is_none_or(fits) {
+                bytes = more;
+            } else {
                 self.run_together(std::mem::take(&mut together), &*meter);
+                bytes = BatchBytes::default().with(None, &job);
             }
             together.push(job);
         }
@@ -134,25 +167,11 @@ impl<E: Execute> Joined<E> {
     }
 }
 
-/// Whether two jobs' tensors differ in nothing but their rows, except for ragged ones.
-fn fit(a: &Job, b: &Job, ragged: &Ragged) -> bool {
-    a.inputs().len() == b.inputs().len()
-        && a.inputs().iter().all(|x| {
-            b.input(&x.name).is_some_and(|y| {
-                x.datatype == y.datatype
-                    && !x.shape.is_empty()
-                    && (x.shape.get(1..) == y.shape.get(1..) || ragged.may_differ(&x.name, &x.shape, &y.shape))
-                    && x.data.place() == y.data.place()
-                    // Rows on a device are not gathered, so only tensors that are adjacent in memory run together.
-                    && (x.data.place().is_host() || Buffer::joined(&[&x.data, &y.data]).is_some())
-            })
-        })
-}
-
 /// One execution: whole inputs, and places for whole outputs.
 pub struct Work<'a> {
     jobs: &'a mut [Job],
     ragged: &'a Ragged,
+    blocks: &'a mut DeviceBlocks,
     inputs: SmallVec<[Tensor; 2]>,
     wanted: SmallVec<[Name; 4]>,
     made: SmallVec<[Made; 2]>,
@@ -163,7 +182,7 @@ pub struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn new(jobs: &'a mut [Job], ragged: &'a Ragged) -> Result<Work<'a>, Status> {
+    fn new(jobs: &'a mut [Job], ragged: &'a Ragged, blocks: &'a mut DeviceBlocks) -> Result<Work<'a>, Status> {
         let mut inputs: SmallVec<[Tensor; 2]> = match &*jobs {
             [one] if ragged.is_empty() => one.inputs().iter().cloned().collect(),
             many => join_inputs(many, ragged)?.into(),
@@ -176,7 +195,7 @@ impl<'a> Work<'a> {
             }
         }
         let (made, measured) = (SmallVec::new(), SmallVec::new());
-        Ok(Work { jobs, ragged, inputs, wanted, made, spare: Vec::new(), measured, is_brief: false })
+        Ok(Work { jobs, ragged, blocks, inputs, wanted, made, spare: Vec::new(), measured, is_brief: false })
     }
 
     /// Calls `stop` on another thread if the clients of all its requests go away before the guard is dropped.
@@ -221,8 +240,7 @@ impl<'a> Work<'a> {
         let Some(size) = size else { return Ok(None) };
         // An output that is cut is copied to the client's memory afterwards.
         let (false, [job]) = (self.ragged.is_cut(name), &mut *self.jobs) else {
-            let slot = Slot::try_heap(size);
-            return slot.map(Some).map_err(|refused| Status::no_memory(format_args!("output '{name}'"), refused));
+            return self.slot_for_rows(device, name, size).map(Some);
         };
         let place = job.output_place(name);
         let Some(capacity) = place.capacity else {
@@ -238,12 +256,24 @@ impl<'a> Work<'a> {
             return Ok(None);
         }
         // All of it, so that an output that becomes larger than expected still fits.
-        let mut slot = job.output_bytes(name, capacity)?;
-        if !slot.is_aligned(datatype.align()) || self.inputs.iter().any(|input| overlap(&mut slot, &input.data)) {
+        let slot = job.output_bytes(name, capacity)?;
+        if !slot.is_aligned(datatype.align()) || self.inputs.iter().any(|input| slot.overlaps(&input.data)) {
             self.spare.push((name.into(), slot));
             return Ok(None);
         }
         Ok(Some(slot))
+    }
+
+    /// Memory for an output that is divided among jobs, or cut: on the device if the runtime writes there and any job wants it there.
+    fn slot_for_rows(&mut self, device: Option<u32>, name: &str, size: usize) -> Result<Slot, Status> {
+        let device = device.filter(|_| !self.ragged.is_cut(name)).map(Place::Device);
+        let is_divided_by_rows = !self.ragged.is_scattered(name);
+        let on_device = device
+            .and_then(|place| on_device::output_slot(self.jobs, self.blocks, place, (name, size), is_divided_by_rows));
+        match on_device {
+            Some(slot) => Ok(slot),
+            None => Slot::try_heap(size).map_err(|refused| Status::no_memory(format_args!("output '{name}'"), refused)),
+        }
     }
 
     /// Takes back a slot that was not used after all.
@@ -363,28 +393,6 @@ fn join(jobs: &[Job], at: usize, input: &Tensor, ragged: &Ragged) -> Result<Tens
         None => gather(&input.name, &data)?,
     };
     Ok(Tensor { name: input.name.clone(), datatype: input.datatype, shape, data })
-}
-
-fn gather(name: &str, parts: &[&Buffer]) -> Result<Buffer, Status> {
-    if let Some(part) = parts.iter().find(|part| !part.place().is_host()) {
-        return Err(Status::unsupported(format!(
-            "input '{name}' lies in {:?}: rows there cannot be gathered into a batch",
-            part.place()
-        )));
-    }
-    let slot = Slot::try_heap(parts.iter().map(|part| part.len()).sum());
-    let mut slot = slot.map_err(|refused| Status::no_memory(format_args!("a batch of input '{name}'"), refused))?;
-    let mut at = 0;
-    for part in parts {
-        slot.fill_from(at, part, Reason::BatchGather).map_err(|e| Status::internal(e.to_string()))?;
-        at += part.len();
-    }
-    Ok(slot.filled().into_buffer())
-}
-
-fn overlap(slot: &mut Slot, input: &Buffer) -> bool {
-    let (out, in_) = (slot.as_mut_ptr().addr(), input.as_ptr().addr());
-    out < in_ + input.len() && in_ < out + slot.len()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Does an instance on a device get that device's memory as it is, and other devices' memory on the host?
+//! Does an instance on a device get that device's memory as it is, and other devices' memory on the host? And are the rows of a batch joined there?
 //!
 //! Uses the stand-in driver, which is no CUDA. Nothing computes there, so the runtime only moves bytes.
 #![allow(clippy::unwrap_used)]
@@ -8,6 +8,7 @@ mod stand_in;
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use nerite_backend::limits::DEVICE_BATCH_BYTES_MAX;
 use nerite_backend::{Batch, DeviceAccess, Execute, Instance, Job, Joined, ModelVersion, NoMeter, Staged, Times, Work};
 use nerite_cuda::{DeviceMemory, Driver};
 use nerite_memory::{Buffer, Extent, HeapStaging, Place, Reason, Slot, copied_bytes};
@@ -143,19 +144,207 @@ fn an_output_over_the_input_is_made_elsewhere_first() {
     assert!(seen.lock().unwrap()[0].is_ok());
 }
 
+/// Bytes that a run copied: into the batch, out of it, and across.
+#[derive(Debug, PartialEq, Eq)]
+struct Copied {
+    gathered: u64,
+    scattered: u64,
+    crossed: u64,
+}
+
+impl Copied {
+    fn so_far() -> Copied {
+        let [gathered, scattered, crossed] =
+            [Reason::BatchGather, Reason::BatchScatter, Reason::CrossDevice].map(copied_bytes);
+        Copied { gathered, scattered, crossed }
+    }
+}
+
+/// Runs `jobs` as one batch and checks where each run's tensors were, and the bytes that were copied.
+#[track_caller]
+fn check_batch(jobs: Vec<Job>, saw: &[(Place, Option<Place>)], gathered: u64, scattered: u64, crossed: u64) {
+    let before = Copied::so_far();
+    let (runs, _) = run(true, jobs);
+    let now = Copied::so_far();
+    let copied = Copied {
+        gathered: now.gathered - before.gathered,
+        scattered: now.scattered - before.scattered,
+        crossed: now.crossed - before.crossed,
+    };
+    assert_eq!((&runs[..], copied), (saw, Copied { gathered, scattered, crossed }));
+}
+
+/// The outputs of the responses, or their errors, in the order of the responses.
+fn answers(seen: &Seen) -> Vec<Result<Vec<u8>, String>> {
+    let bytes = |data: &Buffer| {
+        let mut home = Slot::heap(data.len());
+        home.fill_from(0, data, Reason::Model).unwrap();
+        home.filled().into_buffer().private_bytes().unwrap().to_vec()
+    };
+    let answer = |answer: &Result<InferResponse, Status>| match answer {
+        Ok(response) => Ok(bytes(&response.outputs[0].data)),
+        Err(error) => Err(error.message.clone()),
+    };
+    seen.lock().unwrap().iter().map(answer).collect()
+}
+
 #[test]
-fn rows_run_together_only_where_they_lie_end_to_end() {
+fn rows_that_lie_end_to_end_on_the_device_are_used_in_place() {
+    let _alone = alone();
+    let (seen, from, to) = (Seen::default(), on_device(1, &[1; 1024]), on_device(1, &[0; 1024]));
+    from.slot(part(256, 256)).write(0, &[2; 256], Reason::Model).unwrap();
+    let jobs = vec![
+        job(&seen, from.buffer(part(0, 256)), Some(to.slot(part(256, 256)))),
+        job(&seen, from.buffer(part(256, 256)), Some(to.slot(part(512, 512)))),
+    ];
+    check_batch(jobs, &[(HERE, Some(HERE))], 0, 0, 0);
+    assert_eq!(answers(&seen), [Ok(vec![1; 256]), Ok(vec![2; 256])]);
+    let outputs = [vec![0; 256], vec![1; 256], vec![2; 256], vec![0; 256]].concat();
+    assert_eq!(bytes_of(&to, part(0, 1024)), outputs);
+}
+
+#[test]
+fn rows_of_several_regions_are_gathered_and_scattered_on_the_device() {
     let _alone = alone();
     let (seen, one, other) = (Seen::default(), on_device(1, &[1; 1024]), on_device(1, &[2; 1024]));
     let jobs = vec![
-        job(&seen, one.buffer(part(0, 256)), None),
-        job(&seen, one.buffer(part(256, 256)), Some(other.slot(part(768, 256)))),
-        job(&seen, other.buffer(part(0, 256)), None),
+        job(&seen, one.buffer(part(0, 256)), Some(one.slot(part(512, 256)))),
+        job(&seen, other.buffer(part(0, 512)), Some(other.slot(part(512, 512)))),
     ];
-    // The rows of the first two are divided on the host, and one half is copied to its device.
-    assert_eq!(run(true, jobs), (vec![(HERE, Some(Place::Host)), (HERE, Some(Place::Host))], 256));
-    let seen = seen.lock().unwrap();
-    assert!(seen.iter().all(Result::is_ok) && seen.len() == 3);
-    assert_eq!(bytes_of(&other, part(768, 256)), [1; 256]);
-    assert_eq!(seen[2].as_ref().unwrap().outputs[0].data.private_bytes(), Some(&[2; 256][..]));
+    check_batch(jobs, &[(HERE, Some(HERE))], 768, 768, 0);
+    assert_eq!(answers(&seen), [Ok(vec![1; 256]), Ok(vec![2; 512])]);
+    assert!(seen.lock().unwrap().iter().all(|answer| answer.as_ref().unwrap().outputs[0].placed));
+}
+
+#[test]
+fn outputs_over_inputs_are_computed_elsewhere_first() {
+    let _alone = alone();
+    for [one, other] in [[0, 256], [256, 0]] {
+        let (seen, memory) = (Seen::default(), on_device(1, &[1; 1024]));
+        memory.slot(part(other, 256)).write(0, &[2; 256], Reason::Model).unwrap();
+        // The outputs are in the order of the addresses. The inputs are so, too, or in the reverse order.
+        let jobs = vec![
+            job(&seen, memory.buffer(part(one, 256)), Some(memory.slot(part(0, 256)))),
+            job(&seen, memory.buffer(part(other, 256)), Some(memory.slot(part(256, 256)))),
+        ];
+        check_batch(jobs, &[(HERE, Some(HERE))], if one == 0 { 0 } else { 512 }, 512, 0);
+        assert_eq!(answers(&seen), [Ok(vec![1; 256]), Ok(vec![2; 256])]);
+    }
+}
+
+#[test]
+fn outputs_that_nobody_wants_on_the_device_are_computed_on_the_host() {
+    let _alone = alone();
+    let (seen, one, other) = (Seen::default(), on_device(1, &[1; 1024]), on_device(1, &[2; 1024]));
+    let jobs = vec![job(&seen, one.buffer(part(0, 8)), None), job(&seen, other.buffer(part(0, 8)), None)];
+    check_batch(jobs, &[(HERE, Some(Place::Host))], 16, 0, 0);
+    assert_eq!(answers(&seen), [Ok(vec![1; 8]), Ok(vec![2; 8])]);
+}
+
+#[test]
+fn rows_on_the_host_are_brought_to_those_on_the_device() {
+    let _alone = alone();
+    let (seen, one) = (Seen::default(), on_device(1, &[1; 1024]));
+    let jobs = vec![
+        job(&seen, Buffer::from(vec![2; 8]), None),
+        job(&seen, one.buffer(part(0, 8)), Some(one.slot(part(256, 8)))),
+        // At an address that the runtime does not take: it is staged first, and back in the end.
+        job(&seen, one.buffer(part(4, 8)), Some(one.slot(part(516, 8)))),
+        // On another device, likewise.
+        job(&seen, on_device(0, &[3; 8]).buffer(Extent::whole(8)), None),
+    ];
+    let (inputs, outputs) = (8 + 2 * 8 + 2 * 8, 8 + 2 * 8 + 8);
+    check_batch(jobs, &[(HERE, Some(HERE))], 8, 8, inputs + outputs);
+    assert_eq!(answers(&seen), [Ok(vec![2; 8]), Ok(vec![1; 8]), Ok(vec![1; 8]), Ok(vec![3; 8])]);
+    // All on the host: nothing goes to the device.
+    let (seen, jobs) = (Seen::default(), |seen: &Seen| job(seen, Buffer::from(vec![5; 8]), None));
+    check_batch(vec![jobs(&seen), jobs(&seen)], &[(Place::Host, Some(Place::Host))], 16, 0, 0);
+}
+
+#[test]
+fn an_output_that_is_too_large_for_its_region_fails_its_request_alone() {
+    let _alone = alone();
+    let (seen, one) = (Seen::default(), on_device(1, &[1; 1024]));
+    let jobs = vec![
+        job(&seen, one.buffer(part(0, 256)), Some(one.slot(part(512, 255)))),
+        job(&seen, one.buffer(part(256, 256)), Some(one.slot(part(768, 256)))),
+    ];
+    check_batch(jobs, &[(HERE, Some(HERE))], 0, 256, 0);
+    let answers = answers(&seen);
+    let text = "shared memory size specified with the request for output 'Y' (255 bytes) should be at least 256 bytes";
+    assert!(answers[0].as_ref().unwrap_err().starts_with(text), "{answers:?}");
+    assert_eq!(answers[1], Ok(vec![1; 256]));
+}
+
+/// Content of memory that the stand-in refuses to read.
+const LOST: [u8; 8] = *b"LOST\0\0\0\0";
+
+#[test]
+fn a_region_that_cannot_be_read_fails_its_request_alone() {
+    let _alone = alone();
+    let (seen, good, lost) = (Seen::default(), on_device(1, &[1; 1024]), on_device(1, &LOST));
+    let lost = |seen: &Seen| job(seen, lost.buffer(Extent::whole(8)), None);
+    let good = |seen: &Seen, at| job(seen, good.buffer(part(at, 8)), Some(good.slot(part(at + 512, 8))));
+    let jobs = vec![lost(&seen), good(&seen, 0), lost(&seen), good(&seen, 256), lost(&seen)];
+    // The others run once, together.
+    check_batch(jobs, &[(HERE, Some(HERE))], 16, 16, 0);
+    let text = "input 'X': cannot copy between host and device: cuMemcpyDtoDAsync_v2: invalid argument \
+                (CUDA_ERROR_INVALID_VALUE, 1)";
+    let error = || Err(text.to_owned());
+    assert_eq!(answers(&seen), [error(), Ok(vec![1; 8]), error(), Ok(vec![1; 8]), error()]);
+    let seen = Seen::default();
+    check_batch(vec![lost(&seen), lost(&seen)], &[], 0, 0, 0);
+    assert_eq!(answers(&seen), [error(), error()]);
+}
+
+#[test]
+fn requests_run_alone_where_the_device_has_no_memory_to_gather_them() {
+    let _alone = alone();
+    let (seen, one, other) = (Seen::default(), on_device(1, &[1; 1024]), on_device(1, &[2; 1024]));
+    let device = Driver::open(Some(stand_in::library())).unwrap().device(1).unwrap();
+    let _rest = DeviceMemory::allocate(&device, device.free_bytes().unwrap() as usize).unwrap();
+    let jobs = vec![
+        job(&seen, one.buffer(part(0, 256)), Some(one.slot(part(512, 256)))),
+        job(&seen, other.buffer(part(0, 256)), Some(other.slot(part(512, 256)))),
+    ];
+    check_batch(jobs, &[(HERE, Some(HERE)); 2], 0, 0, 0);
+    assert_eq!(answers(&seen), [Ok(vec![1; 256]), Ok(vec![2; 256])]);
+}
+
+#[test]
+fn a_batch_has_a_bounded_number_of_bytes_gathered_on_a_device() {
+    let _alone = alone();
+    let len = DEVICE_BATCH_BYTES_MAX / 2;
+    let (seen, one, other) = (Seen::default(), on_device(1, &vec![1; 2 * len]), on_device(1, &vec![2; len + 4]));
+    let of = |memory: &Arc<DeviceMemory>, at, len| memory.buffer(Extent::new(at, len, at + len).unwrap());
+    let jobs = |len| vec![job(&seen, of(&one, 0, len), None), job(&seen, of(&other, 0, len), None)];
+    check_batch(jobs(len), &[(HERE, Some(Place::Host))], DEVICE_BATCH_BYTES_MAX as u64, 0, 0);
+    check_batch(jobs(len + 4), &[(HERE, Some(Place::Host)); 2], 0, 0, 0);
+    // In place there is no limit.
+    let joined = vec![job(&seen, of(&one, 0, len), None), job(&seen, of(&one, len, len), None)];
+    check_batch(joined, &[(HERE, Some(Place::Host))], 0, 0, 0);
+    assert!(seen.lock().unwrap().iter().all(Result::is_ok));
+}
+
+#[test]
+fn an_instance_uses_its_memory_on_the_device_again_and_frees_it_with_itself() {
+    let _alone = alone();
+    let (seen, one, other) = (Seen::default(), on_device(1, &[1; 1024]), on_device(1, &[2; 1024]));
+    let device = Driver::open(Some(stand_in::library())).unwrap().device(1).unwrap();
+    let free = || device.free_bytes().unwrap();
+    let before = free();
+    let engine = Echo { device: 1, declares: true, runs: Runs::default() };
+    let mut instance = Joined::new(engine, true);
+    let mut used = Vec::new();
+    for len in [512, 256, 512, 8] {
+        let jobs =
+            [&one, &other].map(|memory| job(&seen, memory.buffer(part(0, len)), Some(memory.slot(part(512, len)))));
+        instance.run(Batch { jobs: jobs.into_iter().collect(), meter: Arc::new(NoMeter) });
+        used.push(before - free());
+    }
+    // A block for the inputs, and one for the outputs.
+    assert_eq!(used, [2 * 1024; 4]);
+    drop(instance);
+    assert_eq!(free(), before);
+    assert_eq!(answers(&seen).iter().filter(|answer| answer.is_ok()).count(), 8);
 }

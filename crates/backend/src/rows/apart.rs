@@ -143,7 +143,7 @@ fn check_parts(made: &Made, wanted: u64) -> Result<(), Status> {
 }
 
 /// The rows of a job as the model saw them: the first dimension of its inputs.
-fn rows_of(job: &Job) -> i64 {
+pub(super) fn rows_of(job: &Job) -> i64 {
     job.inputs().first().and_then(|input| input.shape.first().copied()).unwrap_or(i64::from(job.rows()))
 }
 
@@ -175,7 +175,7 @@ fn give_part(job: &mut Job, made: &Made, shape: Shape, first: u64) -> Result<(),
     give(job, &made.name, made.datatype, shape, data.slice(extent), None, Reason::BatchScatter)
 }
 
-/// Gives the job `data`: unchanged if it may be sent in the response, copied if the client named memory.
+/// Gives the job `data`: unchanged if it may be sent in the response or lies where the client wants it, else copied.
 fn give(
     job: &mut Job,
     name: &str,
@@ -185,7 +185,9 @@ fn give(
     taken: Option<Slot>,
     reason: Reason,
 ) -> Result<(), Status> {
-    if taken.is_none() && job.output_place(name).capacity.is_none() {
+    // A response is sent from this host.
+    let is_sendable = data.place().is_host() && taken.is_none();
+    if is_sendable && job.output_place(name).capacity.is_none() {
         job.put_buffer(name, datatype, shape, data);
         return Ok(());
     }
@@ -194,10 +196,12 @@ fn give(
         Some(slot) => slot,
         None => job.output_bytes(name, data.len())?,
     };
-    // A runtime that writes to a device itself could not write this output there.
-    let reason = if slot.place() == data.place() || slot.place().is_host() { reason } else { Reason::CrossDevice };
     slot.truncate(data.len());
-    slot.fill_from(0, &data, reason).map_err(|e| Status::internal(e.to_string()))?;
+    // Rows of a batch may have been computed into the clients' memory.
+    if !slot.begins_at(&data) {
+        let reason = reason.between(data.place(), slot.place());
+        slot.fill_from(0, &data, reason).map_err(|e| Status::internal(e.to_string()))?;
+    }
     job.put(name, datatype, shape, slot.filled());
     Ok(())
 }

@@ -13,6 +13,7 @@ use nerite_memory::{Buffer, Extent, Reason, Slot, SlotError};
 use nerite_request::Status;
 use nerite_tensor::{DataType, Shape, Tensor, byte_size, show_shape};
 
+use super::gather::gather;
 use crate::Job;
 use crate::output_place::too_small;
 
@@ -28,7 +29,7 @@ pub(super) fn join(input: &Tensor, padded: &PaddedInput, parts: &[&Tensor]) -> R
     }
     if parts.iter().all(|part| part.shape.get(1..) == shape.get(1..)) {
         let data: Vec<&Buffer> = parts.iter().map(|part| &part.data).collect();
-        let data = Buffer::joined(&data).map_or_else(|| super::gather(&input.name, &data), Ok)?;
+        let data = Buffer::joined(&data).map_or_else(|| gather(&input.name, &data), Ok)?;
         return Ok((shape, data));
     }
     if let Some(part) = parts.iter().find(|part| !part.data.place().is_host()) {

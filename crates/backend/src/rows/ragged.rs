@@ -134,6 +134,11 @@ impl Ragged {
         self.scattered.iter().any(|one| one.name == output && self.padded(&one.source).is_some())
     }
 
+    /// Whether a job's part of an output has the shape of an input.
+    pub(super) fn is_scattered(&self, output: &str) -> bool {
+        self.scattered.iter().any(|one| one.name == output)
+    }
+
     /// The shape that is cut out of this job's rows of an output, if it is.
     pub(super) fn cut(&self, output: &str, job: &Job) -> Option<Shape> {
         self.is_cut(output).then(|| self.shape_by_source(output, job)).flatten()

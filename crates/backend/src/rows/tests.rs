@@ -174,7 +174,8 @@ fn rows_that_lie_end_to_end_are_not_gathered() {
     let seen = Seen::default();
     let mut jobs = vec![job(&seen, "a", part(0), 2, inline("Y")), job(&seen, "b", part(8), 2, inline("Y"))];
     let ragged = Ragged::default();
-    let work = Work::new(&mut jobs, &ragged).unwrap();
+    let mut blocks = DeviceBlocks::default();
+    let work = Work::new(&mut jobs, &ragged, &mut blocks).unwrap();
     assert_eq!(work.inputs()[0].data.as_ptr(), whole.as_ptr());
     assert_eq!(work.inputs()[0].shape[..], [2, 2]);
 }

@@ -1,0 +1,53 @@
+//! Where does the data of a request's inputs lie, and how is it replaced?
+
+use nerite_memory::{Buffer, Slot};
+
+use super::{Job, JobParts};
+
+impl Job {
+    /// Replaces the inputs by the data that the request has for instances of this host policy.
+    pub fn choose_data(&mut self, policy: &str) {
+        let JobParts { inputs, responder, .. } = &mut *self.0;
+        for one in responder.policy_data().iter().filter(|one| one.policy == policy) {
+            if let Some(input) = inputs.iter_mut().find(|input| input.name == one.input) {
+                input.data = one.data.clone();
+            }
+        }
+    }
+
+    /// Replaces the data of the input of this name until [`Job::restore_data`]. Its memory counts as used meanwhile.
+    pub(crate) fn replace_data(&mut self, name: &str, data: Buffer) {
+        let JobParts { inputs, replaced, .. } = &mut *self.0;
+        if let Some((at, input)) = inputs.iter_mut().enumerate().find(|(_, input)| input.name == name) {
+            replaced.push((at, std::mem::replace(&mut input.data, data)));
+        }
+    }
+
+    /// Gives the inputs back the data that was replaced.
+    pub(crate) fn restore_data(&mut self) {
+        let JobParts { inputs, replaced, .. } = &mut *self.0;
+        for (at, data) in replaced.drain(..) {
+            if let Some(input) = inputs.get_mut(at) {
+                input.data = data;
+            }
+        }
+    }
+
+    /// Whether any input lies in the memory of `slot`, also one whose data is replaced.
+    pub(crate) fn reads(&self, slot: &Slot) -> bool {
+        let JobParts { inputs, replaced, .. } = &*self.0;
+        let mut data = inputs.iter().map(|input| &input.data).chain(replaced.iter().map(|(_, data)| data));
+        data.any(|data| slot.overlaps(data))
+    }
+
+    /// Whether all its inputs lie on the host.
+    pub(crate) fn has_host_inputs(&self) -> bool {
+        self.0.inputs.iter().all(|input| input.data.place().is_host())
+    }
+
+    /// Whether all its inputs, and all memory that its client chose for outputs, lie on the host.
+    pub fn is_on_host(&self) -> bool {
+        let mut slots = self.0.responder.wanted_with_slots().iter().filter_map(|wanted| wanted.slot.as_ref());
+        self.has_host_inputs() && slots.all(|slot| slot.place().is_host())
+    }
+}

@@ -1,0 +1,146 @@
+//! How are rows on a device joined there, and where on it are outputs of several jobs computed?
+//!
+//! ```text
+//!   job 0: region on the device ──┐ batch_gather                       ┌─ batch_scatter ──► job 0: region on the device
+//!   job 1: region on the device ──┼──────────────► block ─► run ─► block ──────────────────► job 1: region on the device
+//!   job 2: in the request ────────┘ cross_device                       └─ cross_device ───► job 2: in the response
+//! ```
+//! As in Triton, the rows of an input are gathered where the model runs: on the device if any of them lies there, else on the host. Rows that lie end
+//! to end on the device are used in place.
+
+use std::collections::VecDeque;
+
+use nerite_memory::{Buffer, Extent, Place, Reason, Slot, SlotError};
+use nerite_request::Status;
+use nerite_tensor::{Name, Tensor};
+use smallvec::SmallVec;
+
+use super::DeviceBlocks;
+use super::apart::rows_of;
+use crate::{Job, Jobs, Times};
+
+/// Jobs whose inputs could not be read, each with the number of the other jobs before it.
+#[derive(Default)]
+pub(super) struct Unread(VecDeque<(usize, Job, Status)>);
+
+impl Unread {
+    /// Answers the jobs that come before the other job at `at`.
+    pub fn answer_before(&mut self, at: usize, times: Times) {
+        while self.0.front().is_some_and(|(before, ..)| *before <= at) {
+            let Some((_, job, error)) = self.0.pop_front() else { return };
+            job.finish(Err(error), times);
+        }
+    }
+
+    /// Answers the rest of them.
+    pub fn answer(mut self, times: Times) {
+        self.answer_before(usize::MAX, times);
+    }
+}
+
+/// An input that is gathered.
+struct Column {
+    name: Name,
+    block: Slot,
+    /// Bytes of the block that have been written.
+    len: usize,
+}
+
+/// Copies the inputs of jobs that run together to blocks of a device, one for each input, so that their rows lie end to end. Inputs on the host alone
+/// stay as they are. So do all inputs if those on a device lie end to end already. [`Job::restore_data`] ends it. Jobs whose inputs cannot be copied are
+/// taken out and returned. An error means that there is no memory on the device, and that the jobs are as before.
+pub(super) fn gather(jobs: &mut Jobs, blocks: &mut DeviceBlocks) -> Result<Unread, SlotError> {
+    let mut unread = Unread::default();
+    if jobs.len() < 2 || jobs.iter().all(Job::has_host_inputs) {
+        return Ok(unread);
+    }
+    let mut columns = columns(jobs, blocks)?;
+    let mut at = 0;
+    while let Some(job) = jobs.get(at) {
+        match copy(job, &mut columns) {
+            Ok(()) => at += 1,
+            Err(error) => unread.0.push_back((at, jobs.remove(at), error)),
+        }
+    }
+    for Column { name, block, len } in columns {
+        let whole = block.filled().into_buffer();
+        let mut from = 0;
+        for job in jobs.iter_mut() {
+            let size = job.input(&name).map_or(0, |input| input.data.len());
+            let part = Extent::new(from, size, len).expect("`len` is the sum of these sizes");
+            job.replace_data(&name, whole.slice(part));
+            from = part.end();
+        }
+    }
+    Ok(unread)
+}
+
+/// The inputs to gather, with empty blocks. None if all inputs on devices lie end to end.
+fn columns(jobs: &[Job], blocks: &mut DeviceBlocks) -> Result<Vec<Column>, SlotError> {
+    let Some(first) = jobs.first() else { return Ok(Vec::new()) };
+    let parts_of = |name: &Name| jobs.iter().filter_map(|job| job.input(name)).collect::<SmallVec<[&Tensor; 8]>>();
+    let all = first.inputs().iter().map(|input| parts_of(&input.name));
+    let on_device: Vec<_> = all.filter(|parts| !is_host(parts)).collect();
+    let is_joined = |parts: &SmallVec<[&Tensor; 8]>| {
+        Buffer::joined(&parts.iter().map(|part| &part.data).collect::<SmallVec<[&Buffer; 8]>>()).is_some()
+    };
+    if on_device.iter().all(is_joined) {
+        return Ok(Vec::new());
+    }
+    let column = |parts: SmallVec<[&Tensor; 8]>| {
+        let Tensor { name, data, .. } = parts.iter().find(|part| !part.data.place().is_host())?;
+        let len = parts.iter().map(|part| part.data.len()).sum();
+        let block = blocks.take(data.place(), len, |len| data.try_beside(len));
+        Some(block.map(|block| Column { name: name.clone(), block, len: 0 }))
+    };
+    on_device.into_iter().filter_map(column).collect()
+}
+
+/// Copies the job's inputs behind those of the jobs before it.
+fn copy(job: &Job, columns: &mut [Column]) -> Result<(), Status> {
+    for Column { name, block, len } in &mut *columns {
+        let Some(Tensor { data, .. }) = job.input(name) else { continue };
+        let reason = Reason::BatchGather.between(data.place(), block.place());
+        block.fill_from(*len, data, reason).map_err(|error| Status::internal(format!("input '{name}': {error}")))?;
+    }
+    // Only now, so that the next job overwrites what a failed one has left.
+    for Column { name, len, .. } in columns {
+        *len += job.input(name).map_or(0, |input| input.data.len());
+    }
+    Ok(())
+}
+
+/// Memory of `size` bytes at `place` for the rows of an output, if any job wants its rows there. It is the clients' own memory if the parts lie end to
+/// end, else a block. `None` if the output should be computed on the host. `is_divided_by_rows` says whether each job gets as many rows as it brought.
+pub(super) fn output_slot(
+    jobs: &[Job],
+    blocks: &mut DeviceBlocks,
+    place: Place,
+    (name, size): (&str, usize),
+    is_divided_by_rows: bool,
+) -> Option<Slot> {
+    let there = jobs.iter().filter_map(|job| job.output_slot(name)).find(|slot| slot.place() == place)?;
+    let in_place = is_divided_by_rows.then(|| joined_slots(jobs, name, size)).flatten();
+    // A run that fails part-way is repeated with each job alone. So no input may be overwritten.
+    let in_place = in_place.filter(|slot| !jobs.iter().any(|job| job.reads(slot)));
+    in_place.or_else(|| blocks.take(place, size, |len| there.try_beside(len)).ok())
+}
+
+/// The clients' memory for the rows of an output of `size` bytes, if the parts lie end to end.
+fn joined_slots(jobs: &[Job], name: &str, size: usize) -> Option<Slot> {
+    let rows = |job: &Job| usize::try_from(rows_of(job)).ok();
+    let all = jobs.iter().try_fold(0usize, |sum, job| sum.checked_add(rows(job)?))?;
+    let row = size.checked_div(all).filter(|row| row * all == size)?;
+    let part = |job: &Job| {
+        let slot = job.output_slot(name)?;
+        let size = rows(job)? * row;
+        let mut slot = slot.again().filter(|slot| slot.len() >= size)?;
+        slot.truncate(size);
+        Some(slot)
+    };
+    Slot::joined(jobs.iter().map(part).collect::<Option<_>>()?)
+}
+
+fn is_host(parts: &[&Tensor]) -> bool {
+    parts.iter().all(|part| part.data.place().is_host())
+}
