@@ -3,10 +3,14 @@
     NERITE_BIN=… PYTHONPATH=python python -m pytest --noconftest -s tests/gpu/test_real_gpu.py
 
 It needs a GPU, PyTorch with CUDA, `cuda-python` and `tritonclient`, and is skipped where one of them is missing. It stands apart from the
-fixtures of the other tests, because machines with a GPU seldom have all that those need.
+fixtures of the other tests, because machines with a GPU seldom have all that those need. The tests of batches need ONNX Runtime with its CUDA
+provider as well: the package `onnxruntime-gpu`, or the library that ORT_DYLIB_PATH names.
 """
 
+import concurrent.futures
+import importlib.util
 import multiprocessing
+import os
 import pathlib
 import shutil
 import statistics
@@ -77,6 +81,19 @@ ensemble_scheduling { step [
 """
 
 
+ADD_GRAPH = pathlib.Path(__file__).resolve().parents[2] / "examples/models/simple/1/model.onnx"
+ROWS, WIDTH = 8, 16
+TENSOR_BYTES = 4 * ROWS * WIDTH
+BATCHES = 50
+# OUTPUT0 is the sum of INPUT0 and INPUT1, OUTPUT1 the difference. A batch begins as soon as two requests of eight rows wait, and not before in these tests.
+ADD = f"""\
+backend: "onnxruntime"
+max_batch_size: {2 * ROWS}
+instance_group [ {{ kind: KIND_GPU count: 1 gpus: [ 0 ] }} ]
+dynamic_batching {{ max_queue_delay_microseconds: 60000000 }}
+"""
+
+
 def write_model(folder: pathlib.Path, name: str, config: str, code: str = "") -> None:
     version = folder / name / "1"
     version.mkdir(parents=True)
@@ -107,7 +124,7 @@ def protocol(request, server):
 
 
 @pytest.fixture
-def regions(server):
+def regions():
     """Makes CUDA regions of Triton's client, and frees them."""
     made = []
 
@@ -133,11 +150,19 @@ def infer(module, client, model: str, count: int, names: tuple[str, str]):
     return client.infer(model, [given], outputs=[wanted])
 
 
+def metric(server, family: str, label: str) -> int:
+    """The value of the first metric of a family with this label."""
+    page = urllib.request.urlopen(f"http://{server.metrics}/metrics").read().decode()
+    return int(next(row for row in page.splitlines() if row.startswith(family) and label in row).split()[-1])
+
+
+def copied(server, reason: str) -> int:
+    return metric(server, "nerite_copied_bytes_total", f'reason="{reason}"')
+
+
 def crossed(server) -> int:
     """Bytes that the server brought to a device or from one."""
-    page = urllib.request.urlopen(f"http://{server.metrics}/metrics").read().decode()
-    rows = [row for row in page.splitlines() if row.startswith('nerite_copied_bytes_total{reason="cross_device"')]
-    return int(rows[0].split()[-1])
+    return copied(server, "cross_device")
 
 
 @pytest.mark.parametrize(("model", "factor"), [("identity", 1), ("double", 2), ("scale", 3), ("steps", 2)])
@@ -247,3 +272,89 @@ def test_what_a_request_takes(server, protocol, regions, byte_size):
         inline.append(time.perf_counter() - begun)
     micros = [round(statistics.median(of) * 1e6) for of in (times, inline)]
     print(f"\n{module.__name__}, {byte_size} bytes: CUDA regions {micros[0]} µs, in the request {micros[1]} µs (p50)")
+
+
+@pytest.fixture(scope="module")
+def add_server(tmp_path_factory):
+    """A server whose model `add` runs on the GPU."""
+    library = os.environ.get("ORT_DYLIB_PATH")
+    if not library:
+        package = importlib.util.find_spec("onnxruntime") or pytest.skip("there is no ONNX Runtime")
+        folder = pathlib.Path(package.origin).parent / "capi"
+        if not (folder / "libonnxruntime_providers_cuda.so").exists():
+            pytest.skip("ONNX Runtime has no CUDA provider")
+        library = next(folder.glob("libonnxruntime.so*"))
+    folder = tmp_path_factory.mktemp("models")
+    write_model(folder, "add", ADD)
+    shutil.copy(ADD_GRAPH, folder / "add/1/model.onnx")
+    with nerite.serve(folder, onnxruntime_library=library) as running:
+        yield running
+
+
+class Adding:
+    """A client with a region of its own for both inputs and both outputs."""
+
+    def __init__(self, server, regions, name: str, seed: int):
+        self.client = tritonclient.grpc.InferenceServerClient(server.grpc)
+        self.name, self.numbers = name, np.random.default_rng(seed)
+        self.region = regions(name, 4 * TENSOR_BYTES)
+        register(self.client, name, self.region, 4 * TENSOR_BYTES)
+
+    def ask(self) -> None:
+        inputs = [self.numbers.integers(-(1 << 30), 1 << 30, (ROWS, WIDTH), np.int32) for _ in range(2)]
+        # What an earlier run left must not pass for the answer.
+        cuda_shared_memory.set_shared_memory_region(self.region, [*inputs, np.zeros((2, ROWS, WIDTH), np.int32)])
+        given = [tritonclient.grpc.InferInput(f"INPUT{at}", [ROWS, WIDTH], "INT32") for at in range(2)]
+        wanted = [tritonclient.grpc.InferRequestedOutput(f"OUTPUT{at}") for at in range(2)]
+        for at, tensor in enumerate([*given, *wanted]):
+            tensor.set_shared_memory(self.name, TENSOR_BYTES, at * TENSOR_BYTES)
+        self.client.infer("add", given, outputs=wanted)
+        found = cuda_shared_memory.get_contents_as_numpy(self.region, np.int32, [4, ROWS, WIDTH])
+        np.testing.assert_array_equal(found, [*inputs, inputs[0] + inputs[1], inputs[0] - inputs[1]])
+
+    def executions(self) -> int:
+        return self.client.get_inference_statistics("add").model_stats[0].execution_count
+
+
+@pytest.fixture
+def two(add_server, regions):
+    both = [Adding(add_server, regions, "one", 1), Adding(add_server, regions, "other", 2)]
+    yield both
+    both[0].client.unregister_cuda_shared_memory()
+    for each in both:
+        each.client.close()
+
+
+@pytest.fixture
+def threads():
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+def test_requests_with_regions_of_their_own_run_in_one_batch(add_server, two, threads):
+    def counts() -> list[int]:
+        return [*(copied(add_server, reason) for reason in ("batch_gather", "batch_scatter", "cross_device")), two[0].executions()]
+
+    before = counts()
+    for _ in range(BATCHES):
+        for asked in [threads.submit(client.ask) for client in two]:
+            asked.result(60)
+    tensors = BATCHES * 2 * 2 * TENSOR_BYTES
+    assert [now - then for now, then in zip(counts(), before, strict=True)] == [tensors, tensors, 0, BATCHES]
+
+
+def test_a_region_that_is_unregistered_while_its_request_waits_changes_no_answer(add_server, two, threads):
+    one, other = two
+    waiting = threads.submit(one.ask)
+    while metric(add_server, "nv_inference_pending_request_count", 'model="add"') != 1:
+        assert not waiting.done(), waiting.exception()
+        time.sleep(0.01)
+    other.client.unregister_cuda_shared_memory("one")
+    other.ask()
+    waiting.result(60)
+    with pytest.raises(tritonclient.utils.InferenceServerException, match="'one'"):
+        one.ask()
+    # The next batch is complete without it.
+    register(one.client, "one", one.region, 4 * TENSOR_BYTES)
+    for asked in [threads.submit(client.ask) for client in two]:
+        asked.result(60)

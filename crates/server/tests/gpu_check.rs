@@ -55,7 +55,7 @@ async fn an_onnx_model_passes_over_the_stand_ins() {
         copy_bytes: 0,
     };
     let rows = onnx::run(&plan, &plan.driver.device(0).unwrap()).await;
-    assert_eq!(rows.len(), 6);
+    assert_eq!(rows.len(), 8);
     for row in rows {
         assert!(row.seen.is_ok(), "{}: {:?}", row.name, row.seen);
     }

@@ -18,6 +18,8 @@ const STRIDE: usize = 1024;
 /// Clients at once, and requests of each.
 const CLIENTS: usize = 4;
 const REQUESTS: usize = 250;
+/// Batches of two requests.
+const BATCHES: u64 = 100;
 
 /// A server whose model `add` runs on the device.
 struct Bench<'d> {
@@ -37,7 +39,10 @@ pub async fn run(plan: &Plan, device: &Device) -> Vec<Row> {
         Ok(server) => server,
         Err(why) => return vec![Row { name, seen: Err(why), skipped: false }],
     };
-    let loaded = server.http.load_model("add", None).await;
+    let mut loaded = server.http.load_model("add", None).await;
+    if loaded.is_ok() {
+        loaded = server.http.load_model("add_batched", None).await;
+    }
     let seen = loaded.map(|()| library.display().to_string()).map_err(|error| error.to_string());
     let failed = seen.is_err();
     let mut rows = vec![Row { name, seen, skipped: false }];
@@ -53,6 +58,14 @@ pub async fn run(plan: &Plan, device: &Device) -> Vec<Row> {
     row("the same with the inputs in the request, or the outputs in the response", bench.one_side().await);
     row("the same at addresses that are carried", bench.unaligned().await);
     row("the same by several clients at once", bench.at_once().await);
+    row(
+        "requests with memory of their own run in one batch, gathered and scattered on the device",
+        bench.batched().await,
+    );
+    row(
+        "a region that is unregistered while its request waits for the batch",
+        bench.unregistered_while_waiting().await,
+    );
     row("its server is alive at the end", bench.alive());
     rows
 }
@@ -83,9 +96,9 @@ impl LeaseNotice {
     }
 
     /// The request, with inputs and outputs in the memory or not.
-    fn request(&self, inputs: bool, outputs: bool) -> Result<Request, String> {
+    fn request(&self, model: &str, inputs: bool, outputs: bool) -> Result<Request, String> {
         let shape = [ROWS as i64, WIDTH as i64];
-        let mut request = Request::new("add");
+        let mut request = Request::new(model);
         for (at, name) in ["INPUT0", "INPUT1"].into_iter().enumerate() {
             request = if inputs {
                 request.input_in_window(name, DataType::Int32, &shape, self.window(at))
@@ -131,14 +144,24 @@ impl Bench<'_> {
     }
 
     async fn crossed(&self) -> Result<u64, String> {
-        self.server.metric("nerite_copied_bytes_total{reason=\"cross_device\"}").await
+        self.copied("cross_device").await
     }
 
     /// Asks over one protocol and checks the answer.
     async fn ask(&self, lent: &LeaseNotice, http: bool, inputs: bool, outputs: bool) -> Result<(), String> {
+        self.ask_model("add", lent, http, (inputs, outputs)).await
+    }
+
+    async fn ask_model(
+        &self,
+        model: &str,
+        lent: &LeaseNotice,
+        http: bool,
+        (inputs, outputs): (bool, bool),
+    ) -> Result<(), String> {
         // What an earlier run left must not pass for the answer.
         lent.fill()?;
-        let request = lent.request(inputs, outputs)?;
+        let request = lent.request(model, inputs, outputs)?;
         let answered =
             if http { self.server.http.infer(&request).await } else { self.server.grpc.infer(&request).await };
         lent.check(&answered.map_err(|error| error.to_string())?, outputs)
@@ -197,6 +220,58 @@ impl Bench<'_> {
         let crossed = self.crossed().await? - before;
         expect(crossed == 0, || format!("{crossed} bytes crossed"))?;
         Ok(format!("{CLIENTS} clients, {REQUESTS} requests each, 0 bytes crossed"))
+    }
+
+    async fn copied(&self, reason: &str) -> Result<u64, String> {
+        self.server.metric(&format!("nerite_copied_bytes_total{{reason=\"{reason}\"}}")).await
+    }
+
+    /// Bytes gathered, scattered and crossed, and runs of the model that batches.
+    async fn batch_counts(&self) -> Result<[u64; 4], String> {
+        let runs = self.server.metric_of("nv_inference_exec_count", "add_batched").await?;
+        let [gathered, scattered] = [self.copied("batch_gather").await?, self.copied("batch_scatter").await?];
+        Ok([gathered, scattered, self.crossed().await?, runs])
+    }
+
+    /// Two clients ask at the same time, over one protocol each. The model waits for both.
+    async fn batched(&self) -> Seen {
+        let (one, other) = (self.lend("one", 0, 11).await?, self.lend("other", 0, -1300).await?);
+        let before = self.batch_counts().await?;
+        for turn in 0..BATCHES {
+            let (a, b) = tokio::join!(
+                self.ask_model("add_batched", &one, true, (true, true)),
+                self.ask_model("add_batched", &other, false, (true, true)),
+            );
+            a.and(b).map_err(|why| format!("turn {turn}: {why}"))?;
+        }
+        let after = self.batch_counts().await?;
+        self.server.http.unregister_cuda_region(None).await.map_err(|error| error.to_string())?;
+        let [gathered, scattered, crossed, runs] = std::array::from_fn(|at| after[at] - before[at]);
+        // Two requests of two inputs and two outputs each.
+        let bytes = BATCHES * 4 * TENSOR_BYTES as u64;
+        let expected = [bytes, bytes, 0, BATCHES];
+        let found = format!("{runs} runs, {gathered} bytes gathered, {scattered} scattered, {crossed} crossed");
+        expect([gathered, scattered, crossed, runs] == expected, || found.clone())?;
+        Ok(format!("{} requests: {found}", 2 * BATCHES))
+    }
+
+    /// The first request waits for a second one. Its region is unregistered meanwhile.
+    async fn unregistered_while_waiting(&self) -> Seen {
+        let (one, other) = (self.lend("one", 0, 17).await?, self.lend("other", 0, 23).await?);
+        let first = self.ask_model("add_batched", &one, true, (true, true));
+        let second = async {
+            self.server.pending("add_batched", 1).await?;
+            let gone = self.server.grpc.unregister_cuda_region(Some("one")).await;
+            gone.map_err(|error| error.to_string())?;
+            self.ask_model("add_batched", &other, false, (true, true)).await
+        };
+        let (a, b) = tokio::join!(first, second);
+        a.map_err(|why| format!("the request that waited: {why}"))?;
+        b.map_err(|why| format!("the request beside it: {why}"))?;
+        let again = self.ask_model("add_batched", &one, true, (true, true)).await;
+        let refused = again.err().ok_or("a request with the region that was unregistered was answered")?;
+        self.server.http.unregister_cuda_region(None).await.map_err(|error| error.to_string())?;
+        Ok(format!("both answers right; afterwards: {refused}"))
     }
 
     fn alive(&mut self) -> Seen {

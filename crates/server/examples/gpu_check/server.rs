@@ -22,9 +22,16 @@ backend: "onnxruntime"
 max_batch_size: 8
 instance_group [{ kind: KIND_GPU count: 2 gpus: [0] }]
 "#;
+/// The same graph. A batch begins as soon as two requests of eight rows wait, and not before in this check.
+const ADD_BATCHED: &str = r#"
+backend: "onnxruntime"
+max_batch_size: 16
+instance_group [{ kind: KIND_GPU count: 1 gpus: [0] }]
+dynamic_batching { max_queue_delay_microseconds: 60000000 }
+"#;
 const ADD_GRAPH: &[u8] = include_bytes!("../../../../examples/models/simple/1/model.onnx");
 
-/// A server in a process of its own. Loaded is a model that computes on the host: `echo`, IN to OUT. `add` is there to be loaded
+/// A server in a process of its own. Loaded is a model that computes on the host: `echo`, IN to OUT. `add` and `add_batched` are there to be loaded
 /// on the GPU: INPUT0 and INPUT1, INT32, to OUTPUT0, their sum, and OUTPUT1, their difference.
 pub struct Server {
     /// HTTP.
@@ -95,6 +102,26 @@ impl Server {
         value.parse().map_err(|_| format!("metric {name} is {value}"))
     }
 
+    /// The sum of a family's whole numbers for one model.
+    pub async fn metric_of(&self, family: &str, model: &str) -> Result<u64, String> {
+        let page = self.metrics.page("/metrics").await.map_err(|error| error.to_string())?;
+        let label = format!("model=\"{model}\"");
+        let lines = page.lines().filter(|line| line.starts_with(family) && line.contains(&label));
+        let values: Vec<u64> = lines.filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
+        if values.is_empty() { Err(format!("no metric {family} of {model}")) } else { Ok(values.iter().sum()) }
+    }
+
+    /// Waits until this many requests of the model wait for a run.
+    pub async fn pending(&self, model: &str, count: u64) -> Result<(), String> {
+        for _ in 0..3000 {
+            if self.metric_of("nv_inference_pending_request_count", model).await? == count {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Err(format!("{count} requests of {model} do not wait"))
+    }
+
     /// A metric's value, by its name with labels.
     pub async fn sample(&self, name: &str) -> Result<String, String> {
         let page = self.metrics.page("/metrics").await.map_err(|error| error.to_string())?;
@@ -113,11 +140,13 @@ impl Drop for Server {
 
 fn write_models() -> std::io::Result<TempDir> {
     let models = tempfile::tempdir()?;
-    for (name, config) in [("echo", ECHO), ("add", ADD)] {
+    for (name, config) in [("echo", ECHO), ("add", ADD), ("add_batched", ADD_BATCHED)] {
         std::fs::create_dir_all(models.path().join(name).join("1"))?;
         std::fs::write(models.path().join(name).join("config.pbtxt"), config)?;
     }
-    std::fs::write(models.path().join("add/1/model.onnx"), ADD_GRAPH)?;
+    for name in ["add", "add_batched"] {
+        std::fs::write(models.path().join(name).join("1/model.onnx"), ADD_GRAPH)?;
+    }
     Ok(models)
 }
 
