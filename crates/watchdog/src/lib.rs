@@ -18,12 +18,12 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use nerite_watchdog::{FrontEnd, busy_for, watched};
+//! use nerite_watchdog::{FrontEnd, busy_for, is_polling, watched};
 //!
 //! let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-//! let busy = runtime.block_on(watched(FrontEnd::Http, async { busy_for() }));
-//! assert!(busy < Duration::from_secs(60));
-//! assert_eq!(busy_for(), Duration::ZERO); // outside of a watched task
+//! let (busy, is_within) = runtime.block_on(watched(FrontEnd::Http, async { (busy_for(), is_polling()) }));
+//! assert!(busy < Duration::from_secs(60) && is_within);
+//! assert!(busy_for() == Duration::ZERO && !is_polling()); // outside of a watched task
 //! # Ok::<(), std::io::Error>(())
 //! ```
 #![forbid(unsafe_code)]
@@ -47,7 +47,7 @@ pub use histogram::{BOUNDS_NS, Counts};
 pub use late_log::LATE_NS;
 pub use monitor::start;
 pub use name::Name;
-pub use poll_timer::{charging, current_flow, fair, fair_unpin};
+pub use poll_timer::{charging, current_flow, fair, fair_unpin, is_polling};
 pub use slot::{Busy, busy, busy_for, doing, now_ns, running};
 
 use poll_timer::PollTimer;

@@ -14,6 +14,8 @@ thread_local! {
     static CURRENT: RefCell<Option<Flow>> = const { RefCell::new(None) };
     /// Time of that poll that other flows were charged for.
     static CHARGED_NS: Cell<u64> = const { Cell::new(0) };
+    /// Whether a poll runs on this thread.
+    static IS_POLLING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// As [`crate::watched`], for a task of a connection. Its polls wait while its peer uses more than its share and other tasks are ready.
@@ -38,6 +40,11 @@ where
 /// The flow that the current poll of this thread is charged to. `None` outside of a poll, and for the server's own tasks.
 pub fn current_flow() -> Option<Flow> {
     CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+}
+
+/// Whether a poll of a watched task runs on this thread. Other connections of the thread wait meanwhile.
+pub fn is_polling() -> bool {
+    IS_POLLING.try_with(Cell::get).unwrap_or(false)
 }
 
 /// Does `work`. Its time is charged to this flow, and not to that of the current poll.
@@ -72,6 +79,7 @@ impl PollTimer<'_> {
             // A thread that is ending has no thread-local state any more.
             let _ = CURRENT.try_with(|current| current.replace(own));
             let _ = CHARGED_NS.try_with(|charged| charged.set(0));
+            let _ = IS_POLLING.try_with(|polling| polling.set(true));
         }
         PollTimer { is_nested, flow }
     }
@@ -83,6 +91,7 @@ impl Drop for PollTimer<'_> {
             return;
         }
         let own = CURRENT.try_with(RefCell::take).ok().flatten();
+        let _ = IS_POLLING.try_with(|polling| polling.set(false));
         let charged_ns = CHARGED_NS.try_with(Cell::take).unwrap_or(0);
         end_poll(|now_ns, wall_ns| {
             if let Some(flow) = &own {
