@@ -358,7 +358,7 @@ fn both_kinds_share_names_and_are_distinguished() {
     let mapping = crate::source::Source::open(&host.heap, "gpu").unwrap().map(window).unwrap();
     let record = Record { name: "g".into(), byte_size: 64, origin: Origin::Cuda { device_id: 3 } };
     let permit = registry.admit(64).unwrap();
-    registry.insert(Region::new(Arc::new(record), mapping, permit)).unwrap();
+    registry.insert(Region::new(Arc::new(record), mapping, Box::new(()), permit)).unwrap();
     registry.register_system("s", "/x", 0, 64).unwrap();
 
     let text = |refused: Result<(), ShmError>| refused.unwrap_err().to_string();

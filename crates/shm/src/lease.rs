@@ -59,6 +59,7 @@ use std::sync::{Arc, Weak};
 use nerite_cuda::PageLock;
 use nerite_memory::{Access, Buffer, Extent, ExtentError, Keep, Place, Share, ShareMark, Slot, Vacant};
 
+use crate::deferred::{Deferred, Unmap};
 use crate::error::ShmError;
 use crate::guard::Watch;
 use crate::posix::PosixMapping;
@@ -77,23 +78,49 @@ use pools::Index;
 /// Memory of the server that a client has borrowed, or has returned and may borrow again.
 pub struct Lease {
     name: LeaseName,
+    memory: Deferred<LeaseMemory>,
+    /// Whether a client has it now. Leases in the free list cannot be found by name.
+    lent: AtomicBool,
+    /// Whether the client returned it.
+    returned: AtomicBool,
+    /// Whether its descriptor was sent to the client.
+    seen: AtomicBool,
+    mark: ShareMark,
+    index: Weak<Index>,
+}
+
+/// What a lease has until it is unmapped.
+struct LeaseMemory {
     /// Before the mapping, because fields drop in order: locked memory must still be mapped.
     lock: Option<PageLock>,
     /// Before the mapping as well: the range must leave the guard's table before it is unmapped.
     watch: Watch,
     mapping: PosixMapping,
-    /// Whether a client has it now. Leases in the free list cannot be found by name.
-    lent: AtomicBool,
-    /// Whether the client returned it.
-    returned: AtomicBool,
-    /// The file. The client maps it, and so does a model's process that reads or writes tensors there.
+    /// The file. The client maps it, and so does a model's process that reads or writes tensors there. The kernel frees the pages when the file is closed
+    /// and unmapped everywhere.
     file: OwnedFd,
-    /// Whether its descriptor was sent to the client.
-    seen: AtomicBool,
-    mark: ShareMark,
-    index: Weak<Index>,
+    /// Whether the pages are freed, even if the client has kept its mapping.
+    frees_pages: bool,
     /// Last, because fields drop in order: the counts are decreased after the memory was unmapped.
     _permits: ([QuotaPermit; 2], Counted),
+}
+
+impl Unmap for LeaseMemory {
+    fn byte_size(&self) -> usize {
+        self.mapping.len()
+    }
+
+    fn needs_driver(&self) -> bool {
+        self.lock.is_some()
+    }
+}
+
+impl Drop for LeaseMemory {
+    fn drop(&mut self) {
+        if self.frees_pages {
+            memfd::punch_out(&self.mapping);
+        }
+    }
 }
 
 impl Lease {
@@ -104,13 +131,13 @@ impl Lease {
 
     /// Number of bytes: at least as many as requested.
     pub fn byte_size(&self) -> usize {
-        self.mapping.len()
+        self.memory.mapping.len()
     }
 
     /// A part of the lease, by the same rules and with the same error texts as for regions.
     pub fn locate(&self, offset: u64, byte_size: u64) -> Result<Extent, ShmError> {
         let name = || self.name.to_string();
-        let limit = self.mapping.len();
+        let limit = self.memory.mapping.len();
         if offset >= limit as u64 {
             return Err(ShmError::OffsetBeyond { name: name(), offset, region_bytes: limit as u64 });
         }
@@ -128,7 +155,7 @@ impl Lease {
     /// # Panics
     /// If the extent was made for a longer range.
     pub fn buffer(self: &Arc<Lease>, extent: Extent) -> Buffer {
-        buffer_of(&self.mapping, extent, self.place(), Arc::clone(self) as _)
+        buffer_of(&self.memory.mapping, extent, self.place(), Arc::clone(self) as _)
     }
 
     /// Part of the lease as the place of an output.
@@ -136,17 +163,17 @@ impl Lease {
     /// # Panics
     /// If the extent was made for a longer range.
     pub fn slot(self: &Arc<Lease>, extent: Extent) -> Slot<Vacant> {
-        slot_of(&self.mapping, extent, self.place(), Arc::clone(self) as _)
+        slot_of(&self.memory.mapping, extent, self.place(), Arc::clone(self) as _)
     }
 
     /// Where its bytes are.
     pub fn place(&self) -> Place {
-        if self.lock.is_some() { Place::Pinned } else { Place::Host }
+        if self.memory.lock.is_some() { Place::Pinned } else { Place::Host }
     }
 
     /// Whether `buffer` begins with this lease's first byte.
     pub fn starts(&self, buffer: &Buffer) -> bool {
-        std::ptr::eq(buffer.as_ptr(), self.mapping.base().as_ptr())
+        std::ptr::eq(buffer.as_ptr(), self.memory.mapping.base().as_ptr())
     }
 
     /// The descriptor with which the client maps it, if it was not sent yet.
@@ -155,7 +182,7 @@ impl Lease {
             return Ok(None);
         }
         // There is no descriptor to send, so it was not sent.
-        self.file.try_clone().map(Some).inspect_err(|_| self.seen.store(false, Ordering::Release))
+        self.memory.file.try_clone().map(Some).inspect_err(|_| self.seen.store(false, Ordering::Release))
     }
 
     /// Whether its descriptor was never sent to the client.
@@ -165,7 +192,7 @@ impl Lease {
 
     /// Whether only the account has it, and none of its memory was lost.
     fn is_idle(self: &Arc<Lease>) -> bool {
-        if Arc::strong_count(self) != 1 || self.watch.lost_at().is_some() {
+        if Arc::strong_count(self) != 1 || self.memory.watch.lost_at().is_some() {
             return false;
         }
         // Orders the last user's writes before those of the next user.
@@ -184,7 +211,7 @@ impl Lease {
 
 impl Keep for Lease {
     fn fault(&self) -> Option<String> {
-        let (name, at) = (self.name, self.watch.lost_at()?);
+        let (name, at) = (self.name, self.memory.watch.lost_at()?);
         Some(format!(
             "lease '{name}' can no longer be used: the system had no memory for it when it was touched at offset {at}; return \
              it and borrow another"
@@ -206,15 +233,15 @@ impl Share for Lease {
     }
 
     fn base(&self) -> NonNull<u8> {
-        self.mapping.base()
+        self.memory.mapping.base()
     }
 
     fn byte_size(&self) -> usize {
-        self.mapping.len()
+        self.memory.mapping.len()
     }
 
     fn open(&self) -> io::Result<(OwnedFd, u64)> {
-        Ok((self.file.try_clone()?, 0))
+        Ok((self.memory.file.try_clone()?, 0))
     }
 
     fn is_sealed(&self) -> bool {
@@ -222,7 +249,7 @@ impl Share for Lease {
     }
 
     fn lose(&self, at: usize) {
-        self.watch.lose(at);
+        self.memory.watch.lose(at);
     }
 }
 
@@ -231,9 +258,7 @@ impl Drop for Lease {
         if let Some(index) = self.index.upgrade() {
             index.remove(self.name);
         }
-        if *self.returned.get_mut() {
-            memfd::punch_out(&self.mapping);
-        }
+        self.memory.frees_pages = *self.returned.get_mut();
     }
 }
 

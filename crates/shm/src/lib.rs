@@ -42,6 +42,7 @@
 //! and the same lifetime. Their bytes are on a device, and their owner copies them ([`nerite_memory::Carrier`]).
 
 mod cuda;
+mod deferred;
 mod descriptors;
 mod error;
 mod gpu;

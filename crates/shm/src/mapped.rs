@@ -8,19 +8,28 @@ use std::sync::Arc;
 
 use nerite_memory::{Access, Buffer, Extent, Keep, Place, Slot, Vacant};
 
+use crate::deferred::{Deferred, Unmap};
 use crate::guard::{Watch, watch};
 use crate::posix::{PosixMapping, page_bytes};
 use crate::window::Window;
 
-/// A client's region or a lease, mapped in a model's process by the descriptor that the server sent. It is unmapped when this value, its clones and all
+/// A client's region or a lease, mapped in a model's process by the descriptor that the server sent. It is unmapped after this value, its clones and all
 /// Buffers and Slots over it are dropped. It is watched, because the creator of the object may shrink it.
 #[derive(Clone)]
 pub struct SharedMapping(Arc<Held>);
 
-struct Held {
+struct Held(Deferred<Mapped>);
+
+struct Mapped {
     /// Declared before the mapping, because fields are dropped in order: the range must leave the guard's table before it is unmapped.
     watch: Watch,
     mapping: PosixMapping,
+}
+
+impl Unmap for Mapped {
+    fn byte_size(&self) -> usize {
+        self.mapping.len()
+    }
 }
 
 impl SharedMapping {
@@ -35,17 +44,17 @@ impl SharedMapping {
         // SAFETY: the range is what mmap has just made, in whole pages, and contains only the peer's object. `mapping` unmaps it after `watch` is
         // dropped, by the order of the fields.
         let watch = unsafe { watch(mapping.base().as_ptr().expose_provenance(), pages) }?;
-        Ok(SharedMapping(Arc::new(Held { watch, mapping })))
+        Ok(SharedMapping(Arc::new(Held(Deferred::new(Mapped { watch, mapping })))))
     }
 
     /// Number of bytes.
     pub fn byte_size(&self) -> usize {
-        self.0.mapping.len()
+        self.0.0.mapping.len()
     }
 
     /// The offset of the first accessed byte that had no memory. `None` if all had.
     pub fn lost_at(&self) -> Option<usize> {
-        self.0.watch.lost_at()
+        self.0.0.watch.lost_at()
     }
 
     /// Part of it, readable in place. Others may write it at any moment.
@@ -55,7 +64,7 @@ impl SharedMapping {
     pub fn buffer(&self, extent: Extent) -> Buffer {
         assert!(extent.end() <= self.byte_size(), "extent up to {} of {}", extent.end(), self.byte_size());
         // SAFETY: the extent ends within the mapping, by the assertion.
-        let ptr = unsafe { self.0.mapping.base().add(extent.offset()) };
+        let ptr = unsafe { self.0.0.mapping.base().add(extent.offset()) };
         // SAFETY: the bytes are initialised by the kernel and mapped while the Arc passed here lives. The guard replaces lost pages. Shared claims
         // nothing about other writers.
         unsafe { Buffer::from_raw(ptr, extent.len(), Place::Host, Access::Shared, Arc::clone(&self.0) as _) }
@@ -68,7 +77,7 @@ impl SharedMapping {
     pub fn buffer_with(&self, extent: Extent, with: Arc<dyn Any + Send + Sync>) -> Buffer {
         assert!(extent.end() <= self.byte_size(), "extent up to {} of {}", extent.end(), self.byte_size());
         // SAFETY: the extent ends within the mapping, by the assertion.
-        let ptr = unsafe { self.0.mapping.base().add(extent.offset()) };
+        let ptr = unsafe { self.0.0.mapping.base().add(extent.offset()) };
         let keep = Arc::new(HeldWith { _mapping: Arc::clone(&self.0), _with: with });
         // SAFETY: as in `buffer`: the Arc passed here holds the mapping.
         unsafe { Buffer::from_raw(ptr, extent.len(), Place::Host, Access::Shared, keep as _) }
@@ -81,20 +90,20 @@ impl SharedMapping {
     pub fn slot(&self, extent: Extent) -> Slot<Vacant> {
         assert!(extent.end() <= self.byte_size(), "extent up to {} of {}", extent.end(), self.byte_size());
         // SAFETY: the extent ends within the mapping, by the assertion.
-        let ptr = unsafe { self.0.mapping.base().add(extent.offset()) };
+        let ptr = unsafe { self.0.0.mapping.base().add(extent.offset()) };
         // SAFETY: as in `buffer`, and the mapping is writable.
         unsafe { Slot::from_raw(ptr, extent.len(), Place::Host, Access::Shared, Arc::clone(&self.0) as _) }
     }
 
     /// Where in it these bytes lie, if all of them do.
     pub fn offset_of(&self, buffer: &Buffer) -> Option<usize> {
-        let offset = buffer.as_ptr().addr().checked_sub(self.0.mapping.base().addr().get())?;
+        let offset = buffer.as_ptr().addr().checked_sub(self.0.0.mapping.base().addr().get())?;
         (offset.checked_add(buffer.len())? <= self.byte_size()).then_some(offset)
     }
 
     /// Whether `buffer` begins with the byte at this offset.
     pub fn starts(&self, offset: usize, buffer: &Buffer) -> bool {
-        self.0.mapping.base().addr().get().checked_add(offset) == Some(buffer.as_ptr().addr())
+        self.0.0.mapping.base().addr().get().checked_add(offset) == Some(buffer.as_ptr().addr())
     }
 }
 

@@ -11,6 +11,7 @@ use nerite_memory::{
     Access, Buffer, Carrier, DeviceShare, Extent, ExtentError, IpcSource, Keep, Place, Share, ShareMark, Slot, Vacant,
 };
 
+use crate::deferred::{Deferred, Unmap};
 use crate::error::ShmError;
 use crate::gpu::Gpu;
 use crate::loss::Loss;
@@ -21,35 +22,52 @@ use crate::tally::QuotaPermit;
 /// Something that is dropped with a region, such as the charge for its name.
 pub type Attached = Box<dyn Any + Send + Sync>;
 
-/// A mapping of another process's memory. It is unmapped when the last Arc is dropped: that of the registration, a Buffer or a Slot.
+/// A mapping of another process's memory. It is unmapped after the last Arc is dropped: that of the registration, a Buffer or a Slot.
 pub struct Region {
     record: Arc<Record>,
+    memory: Deferred<RegionMemory>,
+    mark: ShareMark,
+}
+
+/// What a region has until it is unmapped.
+struct RegionMemory {
     /// Before the mapping, because fields drop in order: locked memory must still be mapped.
     lock: Option<PageLock>,
     mapping: Box<dyn Mapping>,
-    mark: ShareMark,
-    _attached: Option<Attached>,
+    _attached: Attached,
     /// Last, because fields drop in order: the count is decreased after the memory was unmapped.
     _permit: QuotaPermit,
 }
 
-impl Region {
-    pub(crate) fn new(record: Arc<Record>, mapping: Box<dyn Mapping>, permit: QuotaPermit) -> Region {
-        debug_assert_eq!(record.byte_size, mapping.len() as u64);
-        Region { record, lock: None, mapping, mark: ShareMark::new(), _attached: None, _permit: permit }
+impl Unmap for RegionMemory {
+    fn byte_size(&self) -> usize {
+        self.mapping.len()
     }
 
-    /// The same region, which drops this with itself.
-    pub(crate) fn with(self, attached: Attached) -> Region {
-        Region { _attached: Some(attached), ..self }
+    fn needs_driver(&self) -> bool {
+        self.lock.is_some() || self.mapping.place() != Place::Host
+    }
+}
+
+impl Region {
+    /// `attached` is dropped when the region was unmapped.
+    pub(crate) fn new(
+        record: Arc<Record>,
+        mapping: Box<dyn Mapping>,
+        attached: Attached,
+        permit: QuotaPermit,
+    ) -> Region {
+        debug_assert_eq!(record.byte_size, mapping.len() as u64);
+        let memory = Deferred::new(RegionMemory { lock: None, mapping, _attached: attached, _permit: permit });
+        Region { record, memory, mark: ShareMark::new() }
     }
 
     /// The same region, page-locked if the host has a GPU and the operator enabled it. `present` says that all pages of its object are allocated.
-    pub(crate) fn locked(self, gpu: Option<&Gpu>, present: bool) -> Region {
+    pub(crate) fn locked(mut self, gpu: Option<&Gpu>, present: bool) -> Region {
         let what = format!("region '{}'", self.record.name);
-        // SAFETY: the mapping is unchanged until the Region drops it, which is after the lock by the order of the fields.
-        let lock = unsafe { Gpu::lock(gpu, &what, self.mapping.base(), self.mapping.len(), present) };
-        Region { lock, ..self }
+        // SAFETY: the mapping is unchanged until the RegionMemory drops it, which is after the lock by the order of the fields.
+        self.memory.lock = unsafe { Gpu::lock(gpu, &what, self.mapping().base(), self.mapping().len(), present) };
+        self
     }
 
     /// The region's name and origin.
@@ -59,34 +77,34 @@ impl Region {
 
     /// Number of bytes.
     pub fn byte_size(&self) -> usize {
-        self.mapping.len()
+        self.mapping().len()
     }
 
     /// Where its bytes are.
     pub fn place(&self) -> Place {
-        if self.lock.is_some() { Place::Pinned } else { self.mapping.place() }
+        if self.memory.lock.is_some() { Place::Pinned } else { self.mapping().place() }
     }
 
     /// Whether an access found no memory. It remains lost until a new registration.
     pub fn is_lost(&self) -> bool {
-        self.mapping.lost_at().is_some()
+        self.mapping().lost_at().is_some()
     }
 
     pub(crate) fn mapping(&self) -> &dyn Mapping {
-        &*self.mapping
+        &*self.memory.mapping
     }
 
     fn loss(&self) -> Option<Loss> {
-        let at = self.mapping.lost_at()?;
+        let at = self.mapping().lost_at()?;
         // Pages that requests wrote in place of the lost memory would otherwise be kept until the client unregisters the region.
-        self.mapping.give_back();
-        Some(Loss::new(&self.record, at, self.mapping.object_bytes(), self.mapping.object_now()))
+        self.mapping().give_back();
+        Some(Loss::new(&self.record, at, self.mapping().object_bytes(), self.mapping().object_now()))
     }
 
     /// A part of the region, by Triton's rules for a tensor: an offset at the end is an error even for 0 bytes.
     pub(crate) fn locate(self: Arc<Region>, offset: u64, byte_size: u64) -> Result<Located, ShmError> {
         let name = || String::from(&*self.record.name);
-        let limit = self.mapping.len();
+        let limit = self.mapping().len();
         if let Some(loss) = self.loss() {
             return Err(ShmError::Lost(Box::new(loss)));
         }
@@ -110,15 +128,15 @@ impl Keep for Region {
     }
 
     fn ipc(&self) -> Option<IpcSource> {
-        self.mapping.ipc()
+        self.mapping().ipc()
     }
 
     fn share(&self) -> Option<&dyn Share> {
-        self.mapping.is_shareable().then_some(self)
+        self.mapping().is_shareable().then_some(self)
     }
 
     fn carrier(&self) -> Option<&dyn Carrier> {
-        self.mapping.carrier()
+        self.mapping().carrier()
     }
 }
 
@@ -128,19 +146,21 @@ impl Share for Region {
     }
 
     fn base(&self) -> NonNull<u8> {
-        self.mapping.base()
+        self.mapping().base()
     }
 
     fn byte_size(&self) -> usize {
-        self.mapping.len()
+        self.mapping().len()
     }
 
     fn open(&self) -> io::Result<(OwnedFd, u64)> {
-        self.mapping.reopen()
+        self.mapping().reopen()
     }
 
     fn device(&self) -> Option<DeviceShare> {
-        let (Place::Device(ordinal), Some(source)) = (self.mapping.place(), self.mapping.ipc()) else { return None };
+        let (Place::Device(ordinal), Some(source)) = (self.mapping().place(), self.mapping().ipc()) else {
+            return None;
+        };
         Some(DeviceShare { ordinal, handle: source.handle })
     }
 
@@ -149,7 +169,7 @@ impl Share for Region {
     }
 
     fn lose(&self, at: usize) {
-        self.mapping.lose(at);
+        self.mapping().lose(at);
     }
 }
 
@@ -181,7 +201,7 @@ impl Located {
     pub fn into_buffer(self) -> Buffer {
         let Located { region, extent } = self;
         // SAFETY: `Region::locate` made the extent within `mapping.len()`. `Mapping` guarantees that these bytes are at `base()`.
-        let ptr = unsafe { region.mapping.base().add(extent.offset()) };
+        let ptr = unsafe { region.mapping().base().add(extent.offset()) };
         let place = region.place();
         // SAFETY: `Mapping` guarantees initialised bytes that remain mapped while the mapping lives. It is never replaced in its Region, and the Arc
         // passed as `keep` holds the Region. Shared claims nothing about other writers.
@@ -192,7 +212,7 @@ impl Located {
     pub fn into_slot(self) -> Slot<Vacant> {
         let Located { region, extent } = self;
         // SAFETY: `Region::locate` made the extent within `mapping.len()`. `Mapping` guarantees that these bytes are at `base()`.
-        let ptr = unsafe { region.mapping.base().add(extent.offset()) };
+        let ptr = unsafe { region.mapping().base().add(extent.offset()) };
         let place = region.place();
         // SAFETY: as in `into_buffer`, and `Mapping` guarantees that the bytes are writable.
         unsafe { Slot::from_raw(ptr, extent.len(), place, Access::Shared, region) }

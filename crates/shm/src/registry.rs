@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::cuda::{CudaHandle, CudaMapping};
+use crate::deferred::here;
 use crate::error::{ShmError, reason};
 use crate::gpu::Gpu;
 use crate::limits::{MAPPED_BYTES_MAX, NAME_BYTES_MAX, REGIONS_MAX};
@@ -88,7 +89,7 @@ impl Registry {
         offset: u64,
         byte_size: u64,
     ) -> Result<(), ShmError> {
-        let registered = self.try_register_system(rights, attached, name, key, offset, byte_size);
+        let registered = here(|| self.try_register_system(rights, attached, name, key, offset, byte_size));
         registered.inspect_err(|_| self.tally.count_refused())
     }
 
@@ -107,7 +108,7 @@ impl Registry {
         device_id: i64,
         byte_size: u64,
     ) -> Result<(), ShmError> {
-        let registered = self.try_register_cuda(attached, name, raw, device_id, byte_size);
+        let registered = here(|| self.try_register_cuda(attached, name, raw, device_id, byte_size));
         registered.inspect_err(|_| self.tally.count_refused())
     }
 
@@ -191,7 +192,7 @@ impl Registry {
         drop(object);
         let origin = Origin::System { key: key.into(), offset };
         let record = Arc::new(Record { name: name.into(), byte_size, origin });
-        self.insert(Region::new(record, mapping, permit).with(attached).locked(self.gpu.as_ref(), present))
+        self.insert(Region::new(record, mapping, attached, permit).locked(self.gpu.as_ref(), present))
     }
 
     fn try_register_cuda(
@@ -218,7 +219,7 @@ impl Registry {
         })?;
         let device_id = device_id.cast_unsigned();
         let record = Record { name: name.into(), byte_size, origin: Origin::Cuda { device_id } };
-        self.insert(Region::new(Arc::new(record), Box::new(mapping), permit).with(attached))
+        self.insert(Region::new(Arc::new(record), Box::new(mapping), attached, permit))
     }
 
     /// Another call may have registered the name during the system calls. The new mapping is then dropped.
@@ -301,13 +302,13 @@ impl Registry {
 
     fn unregister(&self, name: &str, kind: Kind) -> Result<(), ShmError> {
         self.check_allowed()?;
-        self.names.remove(name, kind);
+        here(|| self.names.remove(name, kind));
         Ok(())
     }
 
     pub(crate) fn unregister_all(&self, kind: Kind) -> Result<(), ShmError> {
         self.check_allowed()?;
-        self.names.remove_all(kind);
+        here(|| self.names.remove_all(kind));
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, Weak};
 use super::census::{Census, Size};
 use super::limits::{INDEX_SHARDS, LEASES_MAX};
 use super::{Lease, LeaseName, random_bits};
+use crate::deferred::here_unless_polling;
 use crate::gpu::Gpu;
 use crate::sync::{Mutex, RwLock};
 use crate::tally::{QuotaPermit, Tally};
@@ -163,7 +164,7 @@ impl Pools {
     pub(super) fn admit(&self, bytes: u64) -> Option<QuotaPermit> {
         let admit = || self.tally.admit(bytes, LEASES_MAX as u64, self.limits.bytes_max);
         admit().or_else(|| {
-            self.trim(0);
+            here_unless_polling(|| self.trim(0));
             admit()
         })
     }

@@ -333,7 +333,7 @@ fn take_memory_away(lease: &Lease) {
     // SAFETY: the name is a static C string.
     let empty = unsafe { libc::memfd_create(c"nerite-empty".as_ptr(), libc::MFD_CLOEXEC) };
     assert!(empty >= 0);
-    let (at, prot) = (lease.mapping.base().as_ptr().cast(), libc::PROT_READ | libc::PROT_WRITE);
+    let (at, prot) = (lease.memory.mapping.base().as_ptr().cast(), libc::PROT_READ | libc::PROT_WRITE);
     // SAFETY: the range is the lease's mapping. The lease unmaps it at its end, whatever is mapped there then.
     let mapped = unsafe { libc::mmap(at, lease.byte_size(), prot, libc::MAP_SHARED | libc::MAP_FIXED, empty, 0) };
     assert_eq!(mapped, at);
@@ -363,7 +363,7 @@ fn a_lease_that_lost_memory_is_reported_and_not_lent_again() {
 /// Whether the lease's mapping is marked for huge pages. `None` if the system does not support them.
 fn asks_for_huge_pages(lease: &Lease) -> Option<bool> {
     let flags = std::fs::read_to_string("/proc/self/smaps").ok()?;
-    let start = format!("{:x}-", lease.mapping.base().as_ptr().addr());
+    let start = format!("{:x}-", lease.memory.mapping.base().as_ptr().addr());
     let mine = flags.lines().skip_while(|line| !line.starts_with(&start)).find(|line| line.starts_with("VmFlags:"))?;
     std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists().then(|| mine.contains(" hg"))
 }

@@ -8,13 +8,14 @@ use std::sync::{Arc, PoisonError};
 use nerite_memory::ShareMark;
 
 use super::Pools;
+use crate::deferred::{Deferred, drop_together, here_unless_polling};
 use crate::error::reason;
 use crate::gpu::Gpu;
 use crate::guard::watch;
 use crate::lease::class::class_bytes;
 use crate::lease::free_list::FreeList;
 use crate::lease::limits::{ABANDONED_MAX, LEASES_PER_SESSION_MAX};
-use crate::lease::{Lease, LeaseError, LeaseName, memfd};
+use crate::lease::{Lease, LeaseError, LeaseMemory, LeaseName, memfd};
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
 use crate::tally::{QuotaPermit, Tally};
 
@@ -219,6 +220,14 @@ impl Account {
         leases
     }
 
+    /// Whether a new lease of at least `bytes` bytes fits without freeing idle leases.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        let Ok(size) = self.class(bytes) else { return false };
+        let ((count, used), (all_used, all_max)) = (self.used(), self.used_by_all());
+        let fits = |used: u64, max: u64| used.saturating_add(size as u64) <= max;
+        count < LEASES_PER_SESSION_MAX as u64 && fits(used, self.bytes_max()) && fits(all_used, all_max)
+    }
+
     /// The most bytes that may count against this session.
     pub fn bytes_max(&self) -> u64 {
         self.pools.limits().session_bytes_max.min(self.pools.limits().bytes_max)
@@ -238,7 +247,7 @@ impl Account {
         };
         self.pools.remove_key(self.key);
         // Outside the lock: unmapping takes time for each page, and others may read the account meanwhile.
-        drop(gone);
+        drop_together(gone, self.used().1);
     }
 
     /// Whether the account is closed.
@@ -268,7 +277,9 @@ impl Account {
             self.has_forgotten.store(!state.forgotten.is_empty(), Ordering::Release);
             stale
         };
-        stale.iter().map(|lease| lease.byte_size() as u64).sum()
+        let bytes = stale.iter().map(|lease| lease.byte_size() as u64).sum();
+        drop_together(stale, bytes);
+        bytes
     }
 
     fn lend(&self, bytes: u64, tag: u64) -> Result<Arc<Lease>, LeaseError> {
@@ -294,23 +305,21 @@ impl Account {
         let name = LeaseName::random().map_err(refused)?;
         let index = Arc::downgrade(&self.pools.index);
         let what = format!("a lease of {size} bytes");
-        // SAFETY: the mapping goes into the Lease, which drops it after the lock by the order of its fields.
+        // SAFETY: the mapping goes into the LeaseMemory, which drops it after the lock by the order of its fields.
         let lock = unsafe { Gpu::lock(self.pools.gpu.as_ref(), &what, mapping.base(), mapping.len(), false) };
-        // SAFETY: the range is what mmap has just made, in whole pages, and contains only the lease. The Lease unmaps it after `watch` is dropped, by
+        // SAFETY: the range is what mmap has just made, in whole pages, and contains only the lease. The LeaseMemory unmaps it after `watch` is dropped, by
         // the order of its fields.
         let watch = unsafe { watch(mapping.base().as_ptr().expose_provenance(), mapping.len()) }.map_err(refused)?;
+        let permits = (permits, self.pools.census.count(size));
+        let memory = LeaseMemory { lock, watch, mapping, file: file.into(), frees_pages: false, _permits: permits };
         let lease = Arc::new(Lease {
             name,
-            lock,
-            watch,
-            mapping,
+            memory: Deferred::new(memory),
             lent: AtomicBool::new(true),
             returned: AtomicBool::new(false),
-            file: file.into(),
             seen: AtomicBool::new(false),
             mark: ShareMark::new(),
             index,
-            _permits: (permits, self.pools.census.count(size)),
         });
         let mut state = self.lock();
         state.check(tag)?;
@@ -319,11 +328,12 @@ impl Account {
         Ok(lease)
     }
 
-    /// Reserves quota for a lease of `size` bytes. Frees idle leases of the session before it refuses.
+    /// Reserves quota for a lease of `size` bytes. Frees idle leases of the session before it refuses. On a thread that serves connections, large ones
+    /// are still mapped then, so it may refuse.
     fn admit(&self, size: u64) -> Result<[QuotaPermit; 2], LeaseError> {
         let mine = || self.tally.admit(size, LEASES_PER_SESSION_MAX as u64, self.bytes_max());
         let permit = mine().or_else(|| {
-            self.trim(0);
+            here_unless_polling(|| self.trim(0));
             mine()
         });
         let permit = permit.ok_or_else(|| {

@@ -1,0 +1,275 @@
+//! Which thread unmaps memory whose last user is gone?
+//!
+//! ```text
+//!   last Buffer, Slot or registration ─► Deferred::drop ─┬─ small, or in `here` ──────────────► this thread
+//!                                                         ├─ large ──────────► queue ─────────► nerite-unmap
+//!                                                         └─ a GPU's driver has it ─► queue ──► nerite-unlock
+//! ```
+//!
+//! The kernel takes 20 to 40 ms to unmap 1 GiB that was used, and up to 200 ms if it frees the pages as well. A driver takes longer, and may never return.
+//! The last user may be a request that ends on a thread which serves other clients. So memory that takes long is passed to a thread of its own, which ends
+//! when its queue is empty. The driver's memory has another thread than the rest.
+//!
+//! What is passed on includes the entry in the guard's table, the quota and the charge. So the owner pays until the memory is unmapped, the quotas bound
+//! the queue, and the addresses are not reused before. A call that registers or unregisters regions uses [`here`]: the memory is unmapped when it returns.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{MutexGuard, PoisonError};
+use std::thread::Builder;
+
+use nerite_locks::Mutex;
+
+use crate::limits::{UNMAPPED_HERE_BYTES_MAX, UNMAPPED_HERE_TOGETHER_BYTES_MAX};
+
+/// Memory that is unmapped when the value is dropped.
+pub(crate) trait Unmap: Send + 'static {
+    /// The bytes that are unmapped.
+    fn byte_size(&self) -> usize;
+
+    /// Whether a GPU's driver is asked before they are.
+    fn needs_driver(&self) -> bool {
+        false
+    }
+}
+
+/// A value that is dropped on another thread if that takes long.
+pub(crate) struct Deferred<T: Unmap>(Option<T>);
+
+impl<T: Unmap> Deferred<T> {
+    pub(crate) fn new(value: T) -> Deferred<T> {
+        Deferred(Some(value))
+    }
+}
+
+impl<T: Unmap> Deref for Deferred<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("only drop takes the value")
+    }
+}
+
+impl<T: Unmap> DerefMut for Deferred<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("only drop takes the value")
+    }
+}
+
+impl<T: Unmap> Drop for Deferred<T> {
+    fn drop(&mut self) {
+        let Some(value) = self.0.take() else { return };
+        // A thread that is ending has no thread-local state any more.
+        let rule = RULE.try_with(Cell::get).unwrap_or(Rule::BySize);
+        match choose(rule, value.byte_size(), value.needs_driver()) {
+            Dropper::ThisThread => drop(value),
+            Dropper::Unmapper => UNMAPPER.push(Box::new(value)),
+            Dropper::Unlocker => UNLOCKER.push(Box::new(value)),
+        }
+    }
+}
+
+/// What holds for the values that this thread drops now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rule {
+    /// Large ones are passed on.
+    BySize,
+    /// All are passed on.
+    PassOn,
+    /// All are dropped here.
+    Here,
+}
+
+/// Who drops a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dropper {
+    ThisThread,
+    Unmapper,
+    Unlocker,
+}
+
+fn choose(rule: Rule, byte_size: usize, needs_driver: bool) -> Dropper {
+    match rule {
+        Rule::Here => Dropper::ThisThread,
+        _ if needs_driver => Dropper::Unlocker,
+        Rule::BySize if byte_size <= UNMAPPED_HERE_BYTES_MAX => Dropper::ThisThread,
+        Rule::BySize | Rule::PassOn => Dropper::Unmapper,
+    }
+}
+
+thread_local! {
+    static RULE: Cell<Rule> = const { Cell::new(Rule::BySize) };
+}
+
+/// Does `work`. This thread unmaps all memory that `work` drops the last user of, so it must be a thread that may take long.
+pub(crate) fn here<T>(work: impl FnOnce() -> T) -> T {
+    under(Rule::Here, work)
+}
+
+/// As [`here`], unless this thread serves a connection.
+pub(crate) fn here_unless_polling<T>(work: impl FnOnce() -> T) -> T {
+    if nerite_watchdog::is_polling() { work() } else { here(work) }
+}
+
+/// Drops values of `bytes` bytes together. If they are many bytes, all their memory is passed on, also small mappings.
+pub(crate) fn drop_together<T>(values: T, bytes: u64) {
+    let is_much = bytes > UNMAPPED_HERE_TOGETHER_BYTES_MAX;
+    if is_much && RULE.get() == Rule::BySize { under(Rule::PassOn, || drop(values)) } else { drop(values) }
+}
+
+fn under<T>(rule: Rule, work: impl FnOnce() -> T) -> T {
+    let _until_the_end = Restore(RULE.replace(rule));
+    work()
+}
+
+struct Restore(Rule);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        RULE.set(self.0);
+    }
+}
+
+static UNMAPPER: Queue = Queue::new("nerite-unmap");
+static UNLOCKER: Queue = Queue::new("nerite-unlock");
+
+/// Values that one thread drops, the first one first.
+struct Queue {
+    thread: &'static str,
+    state: Mutex<State>,
+}
+
+struct State {
+    values: VecDeque<Box<dyn Send>>,
+    is_running: bool,
+}
+
+impl Queue {
+    const fn new(thread: &'static str) -> Queue {
+        Queue { thread, state: Mutex::new(State { values: VecDeque::new(), is_running: false }) }
+    }
+
+    fn push(&'static self, value: Box<dyn Send>) {
+        {
+            let mut state = self.lock();
+            state.values.push_back(value);
+            if std::mem::replace(&mut state.is_running, true) {
+                return;
+            }
+        }
+        if Builder::new().name(self.thread.to_owned()).spawn(|| self.drop_all()).is_err() {
+            // There is no thread: what waits is dropped here.
+            let waiting = {
+                let mut state = self.lock();
+                state.is_running = false;
+                std::mem::take(&mut state.values)
+            };
+            drop(waiting);
+        }
+    }
+
+    fn drop_all(&self) {
+        while let Some(value) = self.next() {
+            // The values after one whose drop panics are dropped all the same. The panic's hook has logged it.
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(value)));
+        }
+    }
+
+    /// The next value. Without one, this thread ends.
+    fn next(&self) -> Option<Box<dyn Send>> {
+        let mut state = self.lock();
+        let next = state.values.pop_front();
+        if next.is_none() {
+            *state = State { values: VecDeque::new(), is_running: false };
+        }
+        next
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::thread;
+
+    use super::*;
+
+    const LITTLE: usize = UNMAPPED_HERE_BYTES_MAX;
+    const MUCH: usize = UNMAPPED_HERE_BYTES_MAX + 1;
+
+    /// Sends the name of the thread that drops it.
+    struct Told {
+        to: Sender<Option<String>>,
+        byte_size: usize,
+        needs_driver: bool,
+        panics: bool,
+    }
+
+    impl Unmap for Told {
+        fn byte_size(&self) -> usize {
+            self.byte_size
+        }
+
+        fn needs_driver(&self) -> bool {
+            self.needs_driver
+        }
+    }
+
+    impl Drop for Told {
+        fn drop(&mut self) {
+            let _ = self.to.send(thread::current().name().map(str::to_owned));
+            assert!(!self.panics, "as the test wants");
+        }
+    }
+
+    fn told(byte_size: usize, needs_driver: bool, panics: bool) -> (Deferred<Told>, Receiver<Option<String>>) {
+        let (to, dropped_by) = channel();
+        (Deferred::new(Told { to, byte_size, needs_driver, panics }), dropped_by)
+    }
+
+    #[track_caller]
+    fn check(byte_size: usize, needs_driver: bool, scope: fn(Deferred<Told>), expect: Option<&str>) {
+        let (value, dropped_by) = told(byte_size, needs_driver, false);
+        scope(value);
+        let mine = thread::current().name().map(str::to_owned);
+        assert_eq!(dropped_by.recv().unwrap(), expect.map(str::to_owned).or(mine));
+    }
+
+    #[test]
+    fn large_memory_and_that_of_a_driver_is_dropped_by_a_thread_of_its_own() {
+        check(LITTLE, false, drop, None);
+        check(MUCH, false, drop, Some("nerite-unmap"));
+        check(0, true, drop, Some("nerite-unlock"));
+        check(MUCH, true, drop, Some("nerite-unlock"));
+    }
+
+    #[test]
+    fn a_call_that_may_take_long_drops_all_memory_itself() {
+        check(MUCH, false, |value| here(|| drop(value)), None);
+        check(MUCH, true, |value| here(|| drop(value)), None);
+        check(MUCH, false, |value| here(|| drop_together(value, u64::MAX)), None);
+        check(MUCH, false, |value| here_unless_polling(|| drop(value)), None);
+    }
+
+    #[test]
+    fn small_mappings_that_are_dropped_together_are_passed_on_if_they_are_much() {
+        check(1, false, |value| drop_together(value, UNMAPPED_HERE_TOGETHER_BYTES_MAX), None);
+        check(1, false, |value| drop_together(value, UNMAPPED_HERE_TOGETHER_BYTES_MAX + 1), Some("nerite-unmap"));
+    }
+
+    #[test]
+    fn a_drop_that_panics_does_not_keep_the_next_ones() {
+        let (values, dropped_by): (Vec<_>, Vec<_>) = (0..3).map(|n| told(MUCH, false, n == 1)).unzip();
+        drop(values);
+        for one in dropped_by {
+            assert_eq!(one.recv().unwrap().as_deref(), Some("nerite-unmap"));
+        }
+    }
+}

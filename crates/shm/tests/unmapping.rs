@@ -1,0 +1,138 @@
+//! Which thread unmaps memory that a request used last, and who pays for it until then?
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nerite_shm::limits::UNMAPPED_HERE_BYTES_MAX;
+use nerite_shm::{LeaseErrorKind, LeaseLimits, Options, OwnedRegion, Pools, Registry, Rights};
+use nerite_watchdog::{FrontEnd, watched};
+
+const LITTLE: usize = UNMAPPED_HERE_BYTES_MAX;
+const MUCH: usize = 64 << 20;
+const PATIENCE: Duration = Duration::from_mins(1);
+const UNMAPPER: &str = "nerite-unmap";
+
+/// Dropped after its region was unmapped. Sends the name of the thread that does so, which waits for an answer.
+struct Halt {
+    thread: Sender<Option<String>>,
+    go_on: Receiver<()>,
+}
+
+impl Drop for Halt {
+    fn drop(&mut self) {
+        let _ = self.thread.send(thread::current().name().map(str::to_owned));
+        let _ = self.go_on.recv_timeout(PATIENCE);
+    }
+}
+
+fn halt() -> (Halt, Receiver<Option<String>>, Sender<()>) {
+    let ((thread, thread_seen), (answer, go_on)) = (channel(), channel());
+    (Halt { thread, go_on }, thread_seen, answer)
+}
+
+fn object(name: &str, byte_size: usize) -> OwnedRegion {
+    OwnedRegion::create(&format!("/nerite-unmapping-{name}-{}", std::process::id()), byte_size).unwrap()
+}
+
+/// How many mappings this process has of the object.
+fn mappings(object: &OwnedRegion) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.ends_with(&format!("/dev/shm{}", object.key()))).count()
+}
+
+#[track_caller]
+fn comes_to<T: PartialEq + std::fmt::Debug>(look: impl Fn() -> T, expected: T) {
+    let begun = Instant::now();
+    while look() != expected && begun.elapsed() < PATIENCE {
+        thread::yield_now();
+    }
+    assert_eq!(look(), expected);
+}
+
+#[test]
+fn a_large_region_that_a_request_used_last_is_unmapped_on_another_thread_and_paid_until_then() {
+    let registry = Registry::new(Options { regions_max: 1, ..Options::default() });
+    let mine = object("large", MUCH);
+    let (halt, thread_seen, answer) = halt();
+    registry.register_system_as(&Rights::Any, Box::new(Mutex::new(halt)), "a", mine.key(), 0, MUCH as u64).unwrap();
+    let input = registry.locate("a", 0, 4).unwrap().into_buffer();
+    registry.unregister_system("a").unwrap();
+    assert_eq!((mappings(&mine), registry.counts().mapped), (2, 1));
+    drop(input);
+    assert_eq!(registry.system_status(None), Ok(vec![]));
+    assert_eq!(thread_seen.recv_timeout(PATIENCE).unwrap().as_deref(), Some(UNMAPPER));
+    assert_eq!((mappings(&mine), registry.counts().mapped, registry.counts().mapped_bytes), (1, 1, MUCH as u64));
+    let refused = registry.register_system("b", mine.key(), 0, 4096).unwrap_err().to_string();
+    assert!(refused.contains("1 regions of"), "{refused}");
+    answer.send(()).unwrap();
+    comes_to(|| registry.counts().mapped, 0);
+    registry.register_system("b", mine.key(), 0, 4096).unwrap();
+}
+
+#[test]
+fn a_small_region_and_one_that_nobody_uses_are_unmapped_at_once() {
+    let registry = Registry::new(Options::default());
+    let (small, large) = (object("small", LITTLE), object("unused", MUCH));
+    registry.register_system("small", small.key(), 0, LITTLE as u64).unwrap();
+    registry.register_system("large", large.key(), 0, MUCH as u64).unwrap();
+    let input = registry.locate("small", 0, 4).unwrap().into_buffer();
+    registry.unregister_all_system().unwrap();
+    assert_eq!((mappings(&large), registry.counts().mapped), (1, 1));
+    drop(input);
+    assert_eq!((mappings(&small), registry.counts().mapped), (1, 0));
+}
+
+#[test]
+fn the_leases_of_a_session_that_ends_count_until_they_are_unmapped() {
+    let pools = Pools::new(LeaseLimits { bytes_max: 1 << 30, session_bytes_max: 1 << 30 });
+    let account = pools.open();
+    for _ in 0..4 {
+        account.borrow(MUCH as u64).unwrap();
+    }
+    account.close();
+    comes_to(|| pools.counts().leases, 0);
+    assert_eq!(pools.counts().bytes, 0);
+}
+
+#[test]
+fn a_lease_that_needs_the_memory_of_idle_ones_is_lent_where_the_thread_may_wait_for_the_kernel() {
+    let pools = Pools::new(LeaseLimits { bytes_max: 1 << 30, session_bytes_max: 2 * MUCH as u64 });
+    let account = pools.open();
+    let make_idle = || {
+        let lease = account.borrow(MUCH as u64 + 1).unwrap().lease;
+        account.give_back(&lease.name().to_string()).unwrap();
+    };
+    make_idle();
+    assert!(account.has_room(4096) && !account.has_room(2 * MUCH as u64));
+    assert_eq!(account.borrow(2 * MUCH as u64).unwrap().lease.byte_size(), 2 * MUCH);
+    comes_to(|| account.used(), (1, 2 * MUCH as u64));
+    for lease in account.leases() {
+        assert!(lease.lent);
+    }
+}
+
+#[test]
+fn a_thread_that_serves_connections_passes_idle_leases_on_and_may_refuse_a_new_one() {
+    let pools = Pools::new(LeaseLimits { bytes_max: 1 << 30, session_bytes_max: MUCH as u64 });
+    let account = pools.open();
+    let lease = account.borrow(MUCH as u64).unwrap().lease;
+    account.give_back(&lease.name().to_string()).unwrap();
+    let (halt, thread_seen, answer) = halt();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    // While the unmapping thread is halted, the lease stays mapped and counts.
+    let registry = Registry::new(Options::default());
+    let mine = object("halting", MUCH);
+    registry.register_system_as(&Rights::Any, Box::new(Mutex::new(halt)), "a", mine.key(), 0, MUCH as u64).unwrap();
+    let input = registry.locate("a", 0, 4).unwrap().into_buffer();
+    registry.unregister_system("a").unwrap();
+    drop((input, lease));
+    assert_eq!(thread_seen.recv_timeout(PATIENCE).unwrap().as_deref(), Some(UNMAPPER));
+    let refused = runtime.block_on(watched(FrontEnd::Http, async { account.borrow(4096).unwrap_err() }));
+    assert_eq!((refused.kind(), account.used()), (LeaseErrorKind::Full, (1, MUCH as u64)));
+    answer.send(()).unwrap();
+    comes_to(|| account.used(), (0, 0));
+    assert!(account.borrow(4096).is_ok());
+}
