@@ -129,6 +129,11 @@ impl Scope {
         self.account.borrow(byte_size).map_err(of_lease)
     }
 
+    /// Whether a new lease of at least `byte_size` bytes fits without freeing idle ones.
+    pub fn has_room(&self, byte_size: u64) -> bool {
+        self.account.has_room(byte_size)
+    }
+
     /// A lease of the session, for example one that a response named, with its descriptor if that was not sent yet.
     pub fn fetch(&self, name: &str) -> Result<BorrowedLease, Status> {
         self.account.fetch(name).map_err(of_lease)

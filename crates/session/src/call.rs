@@ -52,8 +52,10 @@ impl Session {
                 CallOutcome::from(Answer::Done(v1::Done {}))
             }
             Call::Borrow(borrow) => {
+                // Without room, idle leases are unmapped first.
+                let unmapped = if scope.has_room(borrow.byte_size) { 0 } else { u64::MAX };
                 let scope = Arc::clone(scope);
-                self.api.change_mappings(0, move || lend(&scope, borrow.byte_size)).await?
+                self.api.change_mappings(unmapped, move || lend(&scope, borrow.byte_size)).await?
             }
             Call::Fetch(fetch) => send_leases(scope, &fetch.names)?,
             Call::Abandon(abandon) => {

@@ -79,9 +79,6 @@ pub(crate) const SHORT_BYTES_MAX: usize = 4096;
 /// How often a session that may not read, because the memory budgets are used up, looks whether its client is gone.
 pub(crate) const HANG_UP_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A session with more bytes than this is dropped on another thread than a front thread.
-pub(crate) const QUICK_CLOSE_BYTES_MAX: u64 = 16 << 20;
-
 /// How long to wait for a change before the session socket is created again. If no inotify instance is left, the socket's file is checked at this interval.
 pub(crate) const RECHECK_AFTER: Duration = Duration::from_secs(10);
 

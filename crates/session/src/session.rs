@@ -19,8 +19,7 @@ use v1::client_message::Call;
 use crate::answer::{CallOutcome, RESOURCE_EXHAUSTED, error_packet, packet};
 use crate::in_flight::InFlight;
 use crate::limits::{
-    HEADERS_MAX, PACKET_BYTES_MAX, QUICK_CLOSE_BYTES_MAX, RESERVE_HELLO_WITHIN, STOPPING_POLL_INTERVAL,
-    STOPPING_READ_WITHIN,
+    HEADERS_MAX, PACKET_BYTES_MAX, RESERVE_HELLO_WITHIN, STOPPING_POLL_INTERVAL, STOPPING_READ_WITHIN,
 };
 use crate::outbox::{Closed, Outbox};
 use crate::prepared_table::PreparedTable;
@@ -296,17 +295,13 @@ impl Session {
         }
     }
 
-    /// Drops the session. Requests in flight keep what they use until they notice the cancellation.
-    #[expect(clippy::disallowed_methods, reason = "one for each session that ends, and sessions are bounded")]
+    /// Drops the session. Requests in flight keep what they use until they notice the cancellation. Memory that takes long to unmap is unmapped on another
+    /// thread.
     fn close(self) {
         self.in_flight.cancel_all();
         self.outbox.close();
         // Requests in flight hold the rest of the account's memory, so no connection is ended because of it.
         self.api.account().close();
-        if self.scope.mapped_bytes() > QUICK_CLOSE_BYTES_MAX {
-            // Unmapping takes a millisecond for every few MiB of touched memory, and a GPU's driver has to unlock pages before.
-            tokio::task::spawn_blocking(move || drop(self));
-        }
     }
 }
 

@@ -42,9 +42,10 @@ impl Api {
         self.change_mappings(mapped, move || work(&asked)).await
     }
 
-    /// Calls `work`, which maps or unmaps memory of a client that has `mapped_bytes` mapped. It runs on a thread that serves no connection if it may take
-    /// long: the kernel takes 20 to 30 ms to unmap 1 GiB that was used. On a host with GPUs the driver takes more than 100 ms for its first context, and
-    /// longer the more memory it page-locks.
+    /// Calls `work`, which maps or unmaps memory of a client that has `mapped_bytes` mapped. The memory that it unmaps is unmapped when it returns, so that the
+    /// client's quota is free again when the client gets its answer. It runs on a thread that serves no connection if it may take long: the kernel takes 20
+    /// to 40 ms to unmap 1 GiB that was used. On a host with GPUs the driver takes more than 100 ms for its first context, and longer the more memory it
+    /// page-locks.
     pub async fn change_mappings<T: Send + 'static>(
         &self,
         mapped_bytes: u64,
