@@ -61,6 +61,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod compute;
 pub mod conformance;
 mod custom_metrics;
@@ -91,6 +92,7 @@ mod stop;
 mod strategy;
 mod traced;
 
+pub use adapter::{Adapted, BatchAdapter};
 pub use compute::{Compute, InOrder};
 pub use custom_metrics::{CustomMetrics, MetricChange, MetricMaker, MetricOwner, MetricSource};
 pub use device_access::DeviceAccess;

@@ -9,30 +9,28 @@
 //! the others.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use nerite_memory::{Buffer, Extent, Reason, Staging};
 use nerite_tensor::Name;
 
 use crate::staged_tensors::StagingPlan;
-use crate::{Awaited, Batch, DeviceAccess, Instance, Job, Jobs, Readiness, Times};
+use crate::{Adapted, Batch, BatchAdapter, DeviceAccess, Instance, Job, Jobs, Times};
 
-/// An [`Instance`], with staging for the memory of devices that it does not take.
+/// Stages the memory of devices that an [`Instance`] does not take.
 pub struct Staged {
-    instance: Box<dyn Instance>,
     plan: StagingPlan,
 }
 
 impl Staged {
     /// `instance` gets tensors of devices in memory of `staging`, except for those within its `access`.
-    pub fn over(instance: Box<dyn Instance>, staging: Arc<dyn Staging>, access: DeviceAccess) -> Staged {
-        Staged { instance, plan: StagingPlan { staging, access } }
+    pub fn over(instance: Box<dyn Instance>, staging: Arc<dyn Staging>, access: DeviceAccess) -> Adapted<Staged> {
+        Adapted::new(instance, Staged { plan: StagingPlan { staging, access } })
     }
 }
 
-impl Staged {
-    /// The batch as the instance sees it; `None` if no job could be staged.
-    fn staged_in(&self, batch: Batch) -> Option<Batch> {
+impl BatchAdapter for Staged {
+    /// The batch with staged inputs. Jobs that cannot be staged are answered here.
+    fn adapt(&self, batch: Batch) -> Option<Batch> {
         if !batch.jobs.iter().any(|job| job.needs_staging(&self.plan.access)) {
             return Some(batch);
         }
@@ -48,34 +46,6 @@ impl Staged {
             }
         }
         (!ready.is_empty()).then_some(Batch { jobs: ready, meter })
-    }
-}
-
-impl Instance for Staged {
-    fn run(&mut self, batch: Batch) {
-        if let Some(batch) = self.staged_in(batch) {
-            self.instance.run(batch);
-        }
-    }
-
-    fn begin(&mut self, batch: Batch, patience: Duration) -> bool {
-        self.staged_in(batch).is_none_or(|batch| self.instance.begin(batch, patience))
-    }
-
-    fn finish(&mut self) {
-        self.instance.finish();
-    }
-
-    fn awaited(&self) -> Option<Awaited> {
-        self.instance.awaited()
-    }
-
-    fn go_on(&mut self) -> bool {
-        self.instance.go_on()
-    }
-
-    fn readiness(&self) -> Option<Arc<dyn Readiness>> {
-        self.instance.readiness()
     }
 }
 

@@ -5,10 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use nerite_backend::{
-    Awaited, Batch, Instance, InstanceSpec, Meter, Outcome, Readiness, RequestTimes, ResponseDurations, Times,
+    Adapted, Batch, BatchAdapter, Instance, InstanceSpec, Meter, Outcome, RequestTimes, ResponseDurations, Times,
 };
 use nerite_request::report::StatisticsReport;
 
@@ -50,7 +49,7 @@ impl Devices {
             None => instance,
             Some(device) => {
                 let meter: Arc<dyn Meter> = Arc::new(OnDevice { stats: Arc::clone(stats), device });
-                Box::new(Counting { instance, device, meter }) as Box<dyn Instance>
+                Box::new(Adapted::new(instance, DeviceCount { device, meter })) as Box<dyn Instance>
             }
         };
         instances.into_iter().zip(specs).map(counting).collect()
@@ -73,45 +72,16 @@ impl Devices {
     }
 }
 
-/// An instance whose runs are counted for its device.
-struct Counting {
-    instance: Box<dyn Instance>,
+/// Counts the runs of an instance for its device.
+struct DeviceCount {
     device: u8,
     meter: Arc<dyn Meter>,
 }
 
-impl Counting {
-    fn marked(&self, mut batch: Batch) -> Batch {
+impl BatchAdapter for DeviceCount {
+    fn adapt(&self, mut batch: Batch) -> Option<Batch> {
         batch.jobs.iter_mut().for_each(|job| job.runs_on(self.device));
-        Batch { meter: Arc::clone(&self.meter), ..batch }
-    }
-}
-
-impl Instance for Counting {
-    fn run(&mut self, batch: Batch) {
-        let batch = self.marked(batch);
-        self.instance.run(batch);
-    }
-
-    fn begin(&mut self, batch: Batch, patience: Duration) -> bool {
-        let batch = self.marked(batch);
-        self.instance.begin(batch, patience)
-    }
-
-    fn finish(&mut self) {
-        self.instance.finish();
-    }
-
-    fn awaited(&self) -> Option<Awaited> {
-        self.instance.awaited()
-    }
-
-    fn go_on(&mut self) -> bool {
-        self.instance.go_on()
-    }
-
-    fn readiness(&self) -> Option<Arc<dyn Readiness>> {
-        self.instance.readiness()
+        Some(Batch { meter: Arc::clone(&self.meter), ..batch })
     }
 }
 

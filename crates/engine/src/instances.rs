@@ -7,9 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::thread::Builder;
-use std::time::Duration;
 
-use nerite_backend::{Awaited, Batch, DeviceAccess, Instance, InstanceSpec, Model, Readiness, Staged};
+use nerite_backend::{Adapted, Batch, BatchAdapter, DeviceAccess, Instance, InstanceSpec, Model, Staged};
 use nerite_config::ModelConfig;
 use nerite_config::proto::ModelInstanceGroup;
 use nerite_locks::Mutex;
@@ -97,7 +96,7 @@ impl Maker {
             instance
         } else {
             let policy = self.config.host_policy(&spec.name, spec.device);
-            Box::new(OnHostPolicy { instance, policy }) as Box<dyn Instance>
+            Box::new(Adapted::new(instance, HostPolicy { name: policy })) as Box<dyn Instance>
         };
         Ok(match (&self.staging, self.model.takes_device_memory(spec)) {
             (None, _) | (_, DeviceAccess::Everywhere) => instance,
@@ -106,44 +105,15 @@ impl Maker {
     }
 }
 
-/// An instance whose requests may have data for its host policy.
-struct OnHostPolicy {
-    instance: Box<dyn Instance>,
-    policy: String,
+/// Chooses the data that requests have for the host policy of an instance.
+struct HostPolicy {
+    name: String,
 }
 
-impl OnHostPolicy {
-    fn chosen(&self, mut batch: Batch) -> Batch {
-        batch.jobs.iter_mut().for_each(|job| job.choose_data(&self.policy));
-        batch
-    }
-}
-
-impl Instance for OnHostPolicy {
-    fn run(&mut self, batch: Batch) {
-        let batch = self.chosen(batch);
-        self.instance.run(batch);
-    }
-
-    fn begin(&mut self, batch: Batch, patience: Duration) -> bool {
-        let batch = self.chosen(batch);
-        self.instance.begin(batch, patience)
-    }
-
-    fn finish(&mut self) {
-        self.instance.finish();
-    }
-
-    fn awaited(&self) -> Option<Awaited> {
-        self.instance.awaited()
-    }
-
-    fn go_on(&mut self) -> bool {
-        self.instance.go_on()
-    }
-
-    fn readiness(&self) -> Option<Arc<dyn Readiness>> {
-        self.instance.readiness()
+impl BatchAdapter for HostPolicy {
+    fn adapt(&self, mut batch: Batch) -> Option<Batch> {
+        batch.jobs.iter_mut().for_each(|job| job.choose_data(&self.name));
+        Some(batch)
     }
 }
 
