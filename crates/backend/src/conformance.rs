@@ -9,6 +9,7 @@
 //! side. Inputs are released before the answer. Times never go back.
 
 mod alone;
+mod graphs;
 mod initializers;
 pub mod oracle;
 mod witness;
@@ -21,6 +22,7 @@ use nerite_tensor::Tensor;
 
 use crate::{Instance, InstanceSpec, LoadContext, ModelFiles, Models, Runtime};
 pub use alone::{ask, ask_cancellable};
+pub use graphs::{completed, completed_instance, graph_context};
 pub use initializers::check_initializers;
 use witness::{TestRequest, Witness};
 

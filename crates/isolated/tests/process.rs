@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nerite_backend::conformance::{Case, Fixture, ask, check_runtime, context};
+use nerite_backend::conformance::{Case, Fixture, ask, check_runtime, completed, context, graph_context};
 use nerite_backend::identity::Identity;
 use nerite_backend::{Instance, InstanceSpec, LoadContext, Runtime};
 use nerite_config::ModelConfig;
@@ -76,18 +76,10 @@ fn with_isolation(config: ModelConfig) -> ModelConfig {
 /// A graph of crates/onnx/tests/models. Its configuration is completed from the graph, in a process of its own.
 fn loading(runtime: &Isolated, graph: &str, rows_max: i32) -> LoadContext {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/models");
-    let config = ModelConfig {
-        name: graph.into(),
-        backend: "onnxruntime".into(),
-        default_model_filename: format!("{graph}.onnx"),
-        max_batch_size: rows_max,
-        ..ModelConfig::default()
-    };
-    let mut context = context(&folder, with_isolation(config));
-    context.version_dir.clone_from(&context.model_dir);
-    context.settings.insert("default-max-batch-size".into(), "0".into());
-    let config = runtime.complete(&context).unwrap();
-    LoadContext { config: Arc::new(config), ..context }
+    let mut context = graph_context(&folder, graph);
+    let config = ModelConfig { max_batch_size: rows_max, ..(*context.config).clone() };
+    context.config = Arc::new(with_isolation(config));
+    completed(runtime, context).unwrap()
 }
 
 /// The model of the examples that adds and subtracts 16 numbers in a row.

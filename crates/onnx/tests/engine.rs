@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use nerite_backend::conformance::{self, Case, Fixture, check_runtime, context};
+use nerite_backend::conformance::{self, Case, Fixture, check_runtime, completed, context, graph_context};
 use nerite_backend::{Instance, InstanceSpec, LoadContext, Runtime};
 use nerite_config::ModelConfig;
 use nerite_memory::{Buffer, Number, Slot};
@@ -19,18 +19,9 @@ static HEAP: nerite_memory::Heap = nerite_memory::Heap;
 /// A graph of tests/models. Its configuration is completed from the graph.
 fn loading(graph: &str, rows_max: i32) -> LoadContext {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models");
-    let config = ModelConfig {
-        name: graph.into(),
-        backend: "onnxruntime".into(),
-        default_model_filename: format!("{graph}.onnx"),
-        max_batch_size: rows_max,
-        ..ModelConfig::default()
-    };
-    let mut context = context(&folder, config);
-    context.version_dir.clone_from(&context.model_dir);
-    context.settings.insert("default-max-batch-size".into(), "0".into());
-    let config = Embedded.complete(&context).unwrap();
-    LoadContext { config: Arc::new(config), ..context }
+    let mut context = graph_context(&folder, graph);
+    Arc::make_mut(&mut context.config).max_batch_size = rows_max;
+    completed(&Embedded, context).unwrap()
 }
 
 fn tensor<T: Number>(name: &str, datatype: DataType, shape: &[i64], values: &[T]) -> Tensor {

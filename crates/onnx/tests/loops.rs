@@ -3,12 +3,10 @@
 #![expect(clippy::disallowed_methods, reason = "tests wait on their own threads")]
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use nerite_backend::conformance::{ask_cancellable, context};
-use nerite_backend::{Instance, InstanceSpec, LoadContext, Runtime};
-use nerite_config::ModelConfig;
+use nerite_backend::Instance;
+use nerite_backend::conformance::{ask_cancellable, completed_instance, graph_context};
 use nerite_memory::{Buffer, Number};
 use nerite_onnx::Embedded;
 use nerite_request::{Cancel, Code, InferResponse, Status, Wanted};
@@ -22,18 +20,7 @@ const ENDLESS: i64 = (1 << 31) - 1;
 
 fn instance(graph: &str) -> Box<dyn Instance> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models");
-    let config = ModelConfig {
-        name: graph.into(),
-        backend: "onnxruntime".into(),
-        default_model_filename: format!("{graph}.onnx"),
-        ..ModelConfig::default()
-    };
-    let mut context = context(&folder, config);
-    context.version_dir.clone_from(&context.model_dir);
-    context.settings.insert("default-max-batch-size".into(), "0".into());
-    let config = Embedded.complete(&context).unwrap();
-    let context = LoadContext { config: Arc::new(config), ..context };
-    Embedded.load(&context).unwrap().instance(&InstanceSpec::default()).unwrap()
+    completed_instance(&Embedded, graph_context(&folder, graph)).unwrap()
 }
 
 fn tensor<T: Number>(name: &str, datatype: DataType, shape: &[i64], values: Vec<T>) -> Tensor {

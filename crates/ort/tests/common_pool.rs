@@ -5,12 +5,10 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nerite_backend::conformance::{ask, context};
-use nerite_backend::{Instance, InstanceSpec, LoadContext, Model, Runtime};
-use nerite_config::ModelConfig;
+use nerite_backend::Instance;
+use nerite_backend::conformance::{ask, completed_instance, graph_context};
 use nerite_guard::DIVISIONS_TRAP;
 use nerite_memory::{Buffer, Number};
 use nerite_ort::{OnnxRuntime, find_library};
@@ -19,18 +17,11 @@ use nerite_tensor::{DataType, Shape, Tensor};
 
 fn instance(runtime: &OnnxRuntime, graph: &str) -> Box<dyn Instance> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/models");
-    let text = format!("name: '{graph}' backend: 'onnxruntime' default_model_filename: '{graph}.onnx'");
-    let config: ModelConfig = nerite_config::parse_text("config.pbtxt", text.as_bytes()).unwrap();
-    let mut context = context(&folder, config);
-    context.version_dir.clone_from(&folder);
-    for (key, value) in
-        [("default-max-batch-size", "0"), ("intra_op_thread_count", "3"), ("enable-global-threadpool", "1")]
-    {
+    let mut context = graph_context(&folder, graph);
+    for (key, value) in [("intra_op_thread_count", "3"), ("enable-global-threadpool", "1")] {
         context.settings.insert(key.into(), value.into());
     }
-    let context = LoadContext { config: Arc::new(runtime.complete(&context).unwrap()), ..context };
-    let model: Arc<dyn Model> = runtime.load(&context).unwrap();
-    model.instance(&InstanceSpec::default()).unwrap()
+    completed_instance(runtime, context).unwrap()
 }
 
 fn tensor<T: Number>(name: &str, datatype: DataType, shape: &[i64], values: Vec<T>) -> Tensor {

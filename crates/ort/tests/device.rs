@@ -11,9 +11,8 @@ mod stand_in;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use nerite_backend::conformance::{self, context};
+use nerite_backend::conformance::{self, completed, graph_context};
 use nerite_backend::{Instance, InstanceSpec, LoadContext, Runtime, Staged};
-use nerite_config::ModelConfig;
 use nerite_config::proto::ModelInstanceGroup;
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_cuda::{DeviceMemory, Driver};
@@ -48,18 +47,9 @@ fn loading(runtime: &OnnxRuntime, graph: &str) -> LoadContext {
         gpus: vec![DEVICE as i32],
         ..ModelInstanceGroup::default()
     };
-    let config = ModelConfig {
-        name: graph.into(),
-        backend: "onnxruntime".into(),
-        default_model_filename: format!("{graph}.onnx"),
-        instance_group: vec![group],
-        ..ModelConfig::default()
-    };
-    let mut context = context(&folder, config);
-    context.version_dir.clone_from(&context.model_dir);
-    context.settings.insert("default-max-batch-size".into(), "0".into());
-    let config = runtime.complete(&context).unwrap();
-    LoadContext { config: Arc::new(config), ..context }
+    let mut context = graph_context(&folder, graph);
+    Arc::make_mut(&mut context.config).instance_group = vec![group];
+    completed(runtime, context).unwrap()
 }
 
 fn tensor(name: &str, datatype: DataType, shape: &[i64], data: impl Into<Buffer>) -> Tensor {

@@ -5,9 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nerite_backend::conformance::{self, Case, Fixture, check_runtime, context};
+use nerite_backend::conformance::{self, Case, Fixture, check_runtime, completed, context, graph_context};
 use nerite_backend::{InstanceSpec, LoadContext, Runtime};
-use nerite_config::ModelConfig;
 use nerite_guard::DIVISIONS_TRAP;
 use nerite_memory::{Buffer, Slot};
 use nerite_ort::{OnnxRuntime, OpenError, find_library};
@@ -31,20 +30,11 @@ fn runtimes() -> Vec<OnnxRuntime> {
 /// A graph of crates/onnx/tests/models. Its configuration is completed from the graph.
 fn loading(runtime: &OnnxRuntime, graph: &str, rows_max: i32) -> LoadContext {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/models");
-    let config = ModelConfig {
-        name: graph.into(),
-        backend: "onnxruntime".into(),
-        default_model_filename: format!("{graph}.onnx"),
-        max_batch_size: rows_max,
-        ..ModelConfig::default()
-    };
-    let mut context = context(&folder, config);
-    context.version_dir.clone_from(&context.model_dir);
-    context.settings.insert("default-max-batch-size".into(), "0".into());
+    let mut context = graph_context(&folder, graph);
+    Arc::make_mut(&mut context.config).max_batch_size = rows_max;
     // More than one on every host.
     context.settings.insert("intra_op_thread_count".into(), "3".into());
-    let config = runtime.complete(&context).unwrap();
-    LoadContext { config: Arc::new(config), ..context }
+    completed(runtime, context).unwrap()
 }
 
 fn tensor(name: &str, datatype: DataType, shape: &[i64], data: impl Into<Buffer>) -> Tensor {

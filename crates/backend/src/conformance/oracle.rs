@@ -5,15 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 
-use nerite_config::ModelConfig;
 use nerite_memory::Buffer;
 use nerite_request::{InferResponse, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
-use super::context;
-use crate::{InstanceSpec, LoadContext, Runtime};
+use super::{completed_instance, graph_context};
+use crate::Runtime;
 
 /// The differences that ONNX's own test runner accepts as rounding.
 const RELATIVE_MAX: f64 = 1e-3;
@@ -67,19 +65,7 @@ pub fn ask_all(runtime: &dyn Runtime, folder: &Path) -> std::io::Result<Verdicts
 }
 
 fn ask(runtime: &dyn Runtime, folder: &Path, name: String, case: Case, verdicts: &mut Verdicts) {
-    let config = ModelConfig {
-        name: name.clone(),
-        backend: "onnxruntime".into(),
-        default_model_filename: format!("{name}.onnx"),
-        ..ModelConfig::default()
-    };
-    let mut context = context(folder, config);
-    context.version_dir.clone_from(&context.model_dir);
-    context.settings.insert("default-max-batch-size".into(), "0".into());
-    let completed = runtime.complete(&context).map(|config| LoadContext { config: Arc::new(config), ..context });
-    let loaded = completed.and_then(|context| runtime.load(&context));
-    let instance = loaded.and_then(|model| model.instance(&InstanceSpec::default()));
-    let mut instance = match instance {
+    let mut instance = match completed_instance(runtime, graph_context(folder, &name)) {
         Ok(instance) => instance,
         Err(error) => return verdicts.unloadable.push((name, error.message)),
     };
