@@ -73,6 +73,11 @@ impl Buffer {
         self.keep.as_ref()
     }
 
+    /// What keeps the bytes alive, without the Buffer.
+    pub(crate) fn into_keep(self) -> Option<Arc<dyn Keep>> {
+        self.keep
+    }
+
     /// Bytes of memory that stay in use while this Buffer lives: all bytes of the memory that it is a slice of. Its own length, if the owner does not
     /// say.
     pub fn held_bytes(&self) -> usize {

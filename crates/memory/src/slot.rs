@@ -86,14 +86,17 @@ impl Slot<Vacant> {
     }
 
     fn of_block(block: Block, len: usize) -> Slot {
-        Slot {
-            ptr: block.as_ptr(),
-            len,
-            place: Place::Host,
-            access: Access::Private,
-            keep: Arc::new(block),
-            state: PhantomData,
-        }
+        let (ptr, keep) = (block.as_ptr(), Arc::new(block));
+        Slot { ptr, len, place: Place::Host, access: Access::Private, keep, state: PhantomData }
+    }
+
+    /// The whole block that `buffer` lies in, to be written again. It has the bytes of its last use. `None` if it is no block of [`Slot::heap`] or
+    /// [`Slot::try_heap`], or if another Buffer over it lives.
+    pub fn recycled(buffer: Buffer) -> Option<Slot> {
+        let mut keep = buffer.into_keep()?;
+        let block = Arc::get_mut(&mut keep)?.block_mut()?;
+        let (ptr, len) = (block.as_ptr(), block.capacity());
+        Some(Slot { ptr, len, place: Place::Host, access: Access::Private, keep, state: PhantomData })
     }
 
     /// Enlarges it to `len` bytes and keeps the first `used`. The pages of a large block of this process are moved, without a copy. Otherwise the
@@ -352,6 +355,22 @@ mod tests {
         assert_eq!(slot.try_grow(usize::MAX, 1, Reason::Indices).map_err(|refused| refused.requested), Err(usize::MAX));
         assert_eq!(slot.len(), 1 << 20);
         assert!(Slot::try_heap(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn a_block_is_written_again_once_no_buffer_over_it_lives() {
+        let mut slot = Slot::heap(64);
+        let place = slot.as_mut_ptr();
+        let buffer = slot.filled().into_buffer();
+        let part = buffer.slice(Extent::new(16, 8, 64).expect("within"));
+        assert!(Slot::recycled(buffer).is_none(), "a part of it lives");
+        let mut slot = Slot::recycled(part).expect("the last one over the block");
+        assert_eq!((slot.as_mut_ptr(), slot.len()), (place, 64));
+        slot.write(60, &[1, 2, 3, 4], Reason::Model).expect("its last bytes");
+        assert_eq!(slot.filled().into_buffer().read_u32(60), Some(0x0403_0201));
+        for other in [Buffer::empty(), Buffer::from(vec![1, 2]), Buffer::from_numbers(vec![1u64])] {
+            assert!(Slot::recycled(other).is_none());
+        }
     }
 
     #[test]

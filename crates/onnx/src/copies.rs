@@ -1,22 +1,38 @@
 //! Where are the inputs that the engine computes on?
 //!
 //! They must be where no peer can write them: the engine computes on slices, which must not change meanwhile. Small
-//! copies share one block.
+//! copies share one block, which an instance keeps for its next run.
 
 use nerite_backend::onnx::{UntrustedInputs, copy_reason, private_copy};
-use nerite_memory::{Access, Buffer, Extent, Reason, Slot};
+use nerite_memory::{Access, Buffer, Extent, NoMemory, Reason, Slot};
 use nerite_request::Status;
 use nerite_tensor::Tensor;
 use smallvec::SmallVec;
 
 /// Copies with at most this many bytes together share one block. Each larger copy has a block that returns to the pool
-/// by itself.
+/// by itself. It is also the most that an instance keeps.
 const JOINED_BYTES_MAX: usize = 64 << 10;
 /// Each copy begins at a multiple of this, as a block does.
 const ALIGN: usize = 64;
 
+/// The block of small copies, between two runs.
+#[derive(Default)]
+pub struct CopyBlock(Option<Buffer>);
+
+impl CopyBlock {
+    /// A slot of at least `bytes` bytes: the block of the last run, if it is large enough and nothing uses it any more.
+    fn slot(&mut self, bytes: usize) -> Result<Slot, NoMemory> {
+        let kept = self.0.take().and_then(Slot::recycled).filter(|slot| slot.len() >= bytes);
+        kept.map_or_else(|| Slot::try_heap(bytes), Ok)
+    }
+}
+
 /// The bytes of each input, aligned, in memory that nobody else can write.
-pub fn out_of_reach(inputs: &[Tensor], untrusted: &UntrustedInputs) -> Result<SmallVec<[Buffer; 4]>, Status> {
+pub fn out_of_reach(
+    inputs: &[Tensor],
+    untrusted: &UntrustedInputs,
+    copies: &mut CopyBlock,
+) -> Result<SmallVec<[Buffer; 4]>, Status> {
     let mut reasons: SmallVec<[Option<Reason>; 4]> = SmallVec::with_capacity(inputs.len());
     for input in inputs {
         let shared = (input.data.access() == Access::Shared).then_some(Reason::Slices);
@@ -24,20 +40,20 @@ pub fn out_of_reach(inputs: &[Tensor], untrusted: &UntrustedInputs) -> Result<Sm
     }
     let copied = || inputs.iter().zip(&reasons).filter_map(|(input, reason)| Some((input, (*reason)?)));
     let bytes = copied().fold(0, |sum: usize, (input, _)| sum.saturating_add(padded(input)));
-    if copied().nth(1).is_none() || bytes > JOINED_BYTES_MAX {
+    if copied().next().is_none() || bytes > JOINED_BYTES_MAX {
         let each = inputs.iter().zip(&reasons);
         return each
             .map(|(input, reason)| reason.map_or(Ok(input.data.clone()), |why| private_copy(input, why)))
             .collect();
     }
-    let refuse = |refused| Status::no_memory(format_args!("copies of {} inputs", copied().count()), refused);
-    let mut block = Slot::try_heap(bytes).map_err(refuse)?;
+    let mut block = copies.slot(bytes).map_err(|refused| Status::no_memory("copies of inputs", refused))?;
     let mut at = 0;
     for (input, reason) in copied() {
         block.fill_from(at, &input.data, reason).map_err(|fault| Status::internal(fault.to_string()))?;
         at += padded(input);
     }
     let (block, mut at) = (block.filled().into_buffer(), 0);
+    copies.0 = Some(block.clone());
     let mut part = |input: &Tensor| {
         let extent = Extent::new(at, input.data.len(), block.len());
         at += padded(input);
@@ -80,7 +96,7 @@ mod tests {
         let inputs: Vec<Tensor> = inputs.iter().enumerate().map(named).collect();
         let unaligned: usize = inputs.iter().filter(|one| !one.data.is_aligned(4)).map(|one| one.data.len()).sum();
         let before = copied_bytes(Reason::Unaligned);
-        let taken = out_of_reach(&inputs, &UntrustedInputs::default()).expect("some KiB");
+        let taken = out_of_reach(&inputs, &UntrustedInputs::default(), &mut CopyBlock::default()).expect("some KiB");
         assert_eq!(copied_bytes(Reason::Unaligned) - before, unaligned as u64);
         let mut owners = Vec::new();
         for (one, data) in inputs.iter().zip(&taken) {
@@ -104,5 +120,30 @@ mod tests {
         assert_eq!(check(&[(64, 1), (8, 0), (100, 2), (0, 3), (4, 3)]), 1);
         assert_eq!(check(&[(JOINED_BYTES_MAX / 2, 1), (JOINED_BYTES_MAX / 2, 1)]), 1);
         assert_eq!(check(&[(JOINED_BYTES_MAX, 1), (4, 1)]), 2);
+    }
+
+    /// Copies one input to the kept block. Returns the copy and its address.
+    fn copy(copies: &mut CopyBlock, bytes: usize) -> (Buffer, *const u8) {
+        let copied = out_of_reach(&[input("x", bytes, 1)], &UntrustedInputs::default(), copies).expect("some KiB");
+        (copied[0].clone(), copied[0].as_ptr())
+    }
+
+    #[test]
+    fn the_block_of_a_run_serves_the_next_unless_it_is_small_or_in_use() {
+        let mut copies = CopyBlock::default();
+        let (first, place) = copy(&mut copies, 128);
+        drop(first);
+        let (second, same) = copy(&mut copies, 8);
+        assert_eq!((same, second.len()), (place, 8));
+        let (other, elsewhere) = copy(&mut copies, 8);
+        assert_ne!(elsewhere, place, "the second lives");
+        assert_eq!(second.private_bytes(), other.private_bytes());
+        drop((second, other));
+        let (larger, _) = copy(&mut copies, 64 << 8);
+        assert_eq!(larger.len(), 64 << 8);
+        let kept = |copies: &CopyBlock| copies.0.as_ref().map(Buffer::held_bytes);
+        assert_eq!(kept(&copies), Some(64 << 8));
+        copy(&mut copies, JOINED_BYTES_MAX + 4);
+        assert_eq!(kept(&copies), Some(64 << 8), "large copies are not kept");
     }
 }

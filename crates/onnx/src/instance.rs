@@ -11,7 +11,7 @@ use rten::Value;
 use rten_tensor::Layout;
 
 use crate::convert;
-use crate::copies::out_of_reach;
+use crate::copies::{CopyBlock, out_of_reach};
 use crate::loaded::Loaded;
 use crate::runner::{Lists, RunOutcome, Runner, Task};
 
@@ -27,6 +27,7 @@ pub struct EmbeddedInstance {
     runner: Option<Runner>,
     /// Kept empty for the next run, so that it allocates none.
     lists: Lists,
+    copies: CopyBlock,
     /// Whether the present run is to end.
     is_over: Arc<AtomicBool>,
 }
@@ -35,7 +36,14 @@ impl EmbeddedInstance {
     /// An instance that computes with `threads` threads of its own.
     pub fn new(loaded: &Arc<Loaded>, threads: usize) -> EmbeddedInstance {
         let (loaded, is_over) = (Arc::clone(loaded), Arc::new(AtomicBool::new(false)));
-        EmbeddedInstance { loaded, threads, runner: None, lists: Lists::default(), is_over }
+        EmbeddedInstance {
+            loaded,
+            threads,
+            runner: None,
+            lists: Lists::default(),
+            copies: CopyBlock::default(),
+            is_over,
+        }
     }
 
     /// Ends the run after its present stage, or round of a loop, if the clients of all its requests go away.
@@ -51,7 +59,8 @@ impl EmbeddedInstance {
     /// The inputs of the graph, including the defaults of those that are left out, and the wanted outputs.
     fn lists(&mut self, work: &Work<'_>) -> Result<Lists, Status> {
         let (loaded, inputs, mut lists) = (&self.loaded, work.inputs(), std::mem::take(&mut self.lists));
-        for (at, (input, data)) in inputs.iter().zip(out_of_reach(inputs, &loaded.untrusted_inputs)?).enumerate() {
+        let data = out_of_reach(inputs, &loaded.untrusted_inputs, &mut self.copies)?;
+        for (at, (input, data)) in inputs.iter().zip(data).enumerate() {
             let (port, index) = loaded.input(&input.name, at)?;
             let (name, shape) = (input.name.clone(), port.graph_shape(&input.shape));
             lists.feeds.push((index, Tensor { name, datatype: input.datatype, shape, data }));

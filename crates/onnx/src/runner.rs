@@ -18,6 +18,7 @@ use nerite_memory::{Shortage, expendable};
 use nerite_request::{Code, Status};
 use nerite_tensor::Tensor;
 use rten::{NodeId, RunOptions, ThreadPool, Value, ValueOrView};
+use smallvec::SmallVec;
 
 use crate::conditions::{Conditions, Fault};
 use crate::convert;
@@ -125,7 +126,7 @@ fn run_graph(
         Graph::Whole(graph, ids) => {
             let named = inputs.into_iter().map(|(at, value)| Some((ids.input(at)?, value)));
             let named: Vec<(NodeId, ValueOrView<'_>)> = named.collect::<Option<_>>().ok_or_else(unknown)?;
-            let nodes: Option<Vec<NodeId>> = wanted.iter().map(|at| ids.output(*at)).collect();
+            let nodes: Option<SmallVec<[NodeId; 4]>> = wanted.iter().map(|at| ids.output(*at)).collect();
             graph.run(named, &nodes.ok_or_else(unknown)?, conditions)
         }
         Graph::Cut(program, ids) => {

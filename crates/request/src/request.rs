@@ -57,8 +57,8 @@ pub struct AdmittedRequest {
 /// The tensors that go into a model. A list of one needs no allocation.
 pub type Inputs = SmallVec<[Tensor; 1]>;
 
-/// The outputs that a request wants. Usually there is one, which needs no allocation.
-pub type WantedOutputs = SmallVec<[Wanted; 1]>;
+/// The outputs that a request wants. A list of one or two needs no allocation.
+pub type WantedOutputs = SmallVec<[Wanted; 2]>;
 
 /// One output wanted, and the memory for it.
 #[derive(Debug)]
