@@ -58,6 +58,19 @@ impl Job {
         (inputs, responder)
     }
 
+    /// Takes the inputs, as [`Job::divide`]. The responder stays in the job: it is large, so moving it costs time.
+    pub fn take_inputs(&mut self) -> Inputs {
+        let JobParts { inputs, responder, .. } = &mut *self.0;
+        let inputs = std::mem::take(inputs);
+        responder.divide_from(&inputs);
+        inputs
+    }
+
+    /// Returns the inputs that [`Job::take_inputs`] took.
+    pub fn return_inputs(&mut self, inputs: Inputs) {
+        self.0.inputs = inputs;
+    }
+
     /// Gives the request back to be scheduled again, as [`Responder::reschedule`].
     pub fn reschedule(self, times: Times) {
         let (inputs, responder) = self.part();
@@ -339,15 +352,23 @@ impl Job {
     }
 
     /// As [`Responder::finish`].
-    pub fn finish(self, result: Result<(), Status>, times: Times) {
-        let (responder, memory) = self.release();
-        responder.finish(memory.and(result), times);
+    pub fn finish(mut self, result: Result<(), Status>, times: Times) {
+        let memory = self.drop_inputs();
+        self.0.responder.finish_in_place(memory.and(result), times);
     }
 
     /// As [`Responder::finish_from_cache`].
     pub fn finish_from_cache(self, result: Result<(), Status>, times: Times) {
         let (responder, memory) = self.release();
         responder.finish_from_cache(memory.and(result), times);
+    }
+
+    /// As [`Responder::end`].
+    pub fn end(self, times: Times) {
+        match self.release() {
+            (responder, Ok(())) => responder.end(times),
+            (responder, lost) => responder.finish(lost, times),
+        }
     }
 
     /// As [`Responder::answer_error`].
@@ -369,9 +390,14 @@ impl Job {
     }
 
     /// Drops the inputs, after it was checked that no memory under them was lost.
-    fn release(self) -> (Responder, Result<(), Status>) {
-        let JobParts { inputs, responder, .. } = self.0.take();
-        let memory = check_memory(inputs.iter().map(|input| &input.data));
-        (responder, memory)
+    fn release(mut self) -> (Responder, Result<(), Status>) {
+        let memory = self.drop_inputs();
+        (self.0.take().responder, memory)
+    }
+
+    /// As [`Job::release`], without moving the responder.
+    fn drop_inputs(&mut self) -> Result<(), Status> {
+        let inputs = std::mem::take(&mut self.0.inputs);
+        check_memory(inputs.iter().map(|input| &input.data))
     }
 }

@@ -339,12 +339,17 @@ impl Responder {
     }
 
     /// Ends the request: reports it to the meter, then sends the outputs that were put so far as the last response, or the error.
-    pub fn finish(self, result: Result<(), Status>, times: Times) {
+    pub fn finish(mut self, result: Result<(), Status>, times: Times) {
+        self.finish_in_place(result, times);
+    }
+
+    /// As [`Responder::finish`], without moving the responder. The caller drops it afterwards.
+    pub(crate) fn finish_in_place(&mut self, result: Result<(), Status>, times: Times) {
         self.finish_as(result, times, Outcome::Success);
     }
 
     /// As [`Responder::finish`], with outputs that were kept from an earlier request.
-    pub fn finish_from_cache(self, result: Result<(), Status>, mut times: Times) {
+    pub fn finish_from_cache(mut self, result: Result<(), Status>, mut times: Times) {
         times.ends();
         self.finish_as(result, times, Outcome::FromCache);
     }
@@ -376,7 +381,7 @@ impl Responder {
         whom(rest, inputs, self);
     }
 
-    fn finish_as(mut self, result: Result<(), Status>, mut times: Times, success: Outcome) {
+    fn finish_as(&mut self, result: Result<(), Status>, mut times: Times, success: Outcome) {
         // Lost memory explains any other error.
         let mut result = self.check_memory().and(result);
         if let (Ok(()), Some(staged)) = (&result, &mut self.staged) {

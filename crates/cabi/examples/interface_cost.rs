@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use nerite_backend::conformance::context;
 use nerite_backend::identity::Identity;
-use nerite_backend::{Batch, Instance, InstanceSpec, Job, ModelVersion, NoMeter, Outbox, Runtime, now_ns};
+use nerite_backend::{Batch, Instance, InstanceSpec, Job, Meter, ModelVersion, NoMeter, Outbox, Runtime, now_ns};
 use nerite_cabi::{CompiledBackend, Options, backends_in};
 use nerite_request::{AdmittedRequest, Cancel, Parameters, Reply, Sequence, Wanted};
 use nerite_tensor::{Buffer, DataType, Shape, Tensor};
@@ -68,9 +68,10 @@ fn compare(folder: &Path, requests: usize) -> Result<(), Anything> {
 
 /// Microseconds of processor time for a request.
 fn round(instance: &mut dyn Instance, requests: usize) -> Result<f64, Anything> {
+    let meter: Arc<dyn Meter> = Arc::new(NoMeter);
     let before = processor_time()?;
     for _ in 0..requests {
-        let batch = Batch { jobs: vec![job()].into(), meter: Arc::new(NoMeter) };
+        let batch = Batch { jobs: vec![job()].into(), meter: Arc::clone(&meter) };
         let ((), mut outbox) = Outbox::around(|| instance.run(batch));
         while let Some(response) = outbox.take_next() {
             response.deliver();

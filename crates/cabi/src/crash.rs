@@ -2,20 +2,19 @@
 //!
 //! A failed assertion or a call of `abort` ends the process, and its own text, if there is one, does not name the backend. So a line on the standard error does.
 
-use std::cell::Cell;
+use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{c_int, c_void};
 
 /// The most bytes of a name that are written.
 const NAME_BYTES_MAX: usize = 128;
 
-/// The start of a backend's name, and its length.
-type Short = ([u8; NAME_BYTES_MAX], usize);
-
 thread_local! {
-    /// The backend whose code runs on this thread. A signal handler reads it, so it has no destructor and no lock.
-    static RUNNING: Cell<Short> = const { Cell::new(([0; NAME_BYTES_MAX], 0)) };
+    /// The backend whose code runs on this thread, or NULL. It points to the argument of the innermost [`running`]. A signal handler
+    /// reads it, so it has no destructor and no lock.
+    static RUNNING: AtomicPtr<Arc<str>> = const { AtomicPtr::new(ptr::null_mut()) };
 }
 
 /// After this call, an abort writes the name of the backend that runs on the aborting thread to the standard error. Only for programs of this server:
@@ -31,14 +30,49 @@ pub fn name_aborting_backends() {
     unsafe { libc::sigaction(libc::SIGABRT, &raw const action, std::ptr::null_mut()) };
 }
 
-/// Sets the backend that runs on this thread, or none.
-pub fn runs(backend: Option<&Arc<str>>) {
-    let mut short = ([0; NAME_BYTES_MAX], 0);
-    if let Some(name) = backend {
-        short.1 = name.len().min(NAME_BYTES_MAX);
-        short.0[..short.1].copy_from_slice(&name.as_bytes()[..short.1]);
+/// Runs code of the backend called `owner` on this thread.
+pub fn running<T>(owner: &Arc<str>, work: impl FnOnce() -> T) -> T {
+    let _outer = Outer(set(ptr::from_ref(owner).cast_mut()));
+    work()
+}
+
+/// The backend whose code runs on this thread. `None` on a thread of the backend's own.
+pub fn running_backend() -> Option<Arc<str>> {
+    with_running(Arc::clone)
+}
+
+/// From now on an abort writes no name.
+pub fn name_no_backend() {
+    set(ptr::null_mut());
+}
+
+/// The backend that ran before this one. Its pointer is set again on drop.
+struct Outer(*mut Arc<str>);
+
+impl Drop for Outer {
+    fn drop(&mut self) {
+        set(self.0);
     }
-    RUNNING.set(short);
+}
+
+/// Sets the pointer, and returns the one before.
+fn set(owner: *mut Arc<str>) -> *mut Arc<str> {
+    RUNNING.with(|running| {
+        // Only this thread and its signal handlers use it. A load and a store cost less than one exchange.
+        let before = running.load(Ordering::Relaxed);
+        running.store(owner, Ordering::Relaxed);
+        before
+    })
+}
+
+/// Looks at the name of the backend that runs on this thread, if there is one.
+fn with_running<T>(look: impl FnOnce(&Arc<str>) -> T) -> Option<T> {
+    RUNNING.with(|running| {
+        // SAFETY: it is NULL or was made from the `owner` of a call of `running` on this thread. That call has not ended: when it ends, by a return
+        // or by a panic, `Outer` sets the pointer of the call around it, or NULL. So `owner` is still borrowed, and nobody changes it.
+        let owner = unsafe { running.load(Ordering::Relaxed).as_ref() };
+        owner.map(look)
+    })
 }
 
 /// Writes the line, and ends the process as the signal does by default. `abort` would do so itself. A signal from another process would not.
@@ -49,16 +83,14 @@ extern "C" fn tell(signal: c_int) {
 }
 
 fn tell_name() {
-    let Ok((name, length)) = RUNNING.try_with(Cell::get) else { return };
-    if length == 0 {
-        return;
-    }
-    for part in [
-        b"error: backend '",
-        name.get(..length).unwrap_or_default(),
-        b"' aborts the process: in a process of its own (--backend-config=<name>,isolated=true) that costs only its own requests\n",
-    ] {
-        // SAFETY: `part` is that many bytes, and `write` may be called in a signal handler. What cannot be written is lost.
-        unsafe { libc::write(libc::STDERR_FILENO, part.as_ptr().cast::<c_void>(), part.len()) };
-    }
+    with_running(|name| {
+        for part in [
+            b"error: backend '",
+            name.as_bytes().get(..NAME_BYTES_MAX).unwrap_or(name.as_bytes()),
+            b"' aborts the process: in a process of its own (--backend-config=<name>,isolated=true) that costs only its own requests\n",
+        ] {
+            // SAFETY: `part` is that many bytes, and `write` may be called in a signal handler. What cannot be written is lost.
+            unsafe { libc::write(libc::STDERR_FILENO, part.as_ptr().cast::<c_void>(), part.len()) };
+        }
+    });
 }

@@ -1,17 +1,11 @@
 //! How is the failure of a backend's call reported?
 
-use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
 use nerite_request::{Code, Status};
 
-use crate::crash::runs;
-
-thread_local! {
-    /// The backend whose code runs on this thread.
-    static CURRENT: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
-}
+use crate::crash::{name_no_backend, running, running_backend};
 
 /// Why a call failed.
 #[derive(Debug)]
@@ -36,7 +30,7 @@ impl Fault {
     /// The error for the caller. Misuse is also logged.
     pub fn into_status(self, call: &str) -> Status {
         if self.is_misuse {
-            log::error!("{}: {call}: {}", self.owner.or_else(current).map_or_else(unknown, shown), self.status);
+            log::error!("{}: {call}: {}", self.owner.or_else(running_backend).map_or_else(unknown, shown), self.status);
         }
         self.status
     }
@@ -74,30 +68,24 @@ impl Drop for Thrown<'_> {
             self.0
         );
         log::logger().flush();
-        runs(None);
+        name_no_backend();
         std::process::abort();
     }
 }
 
 /// Runs code of a backend. Faults of its calls are reported with its name.
 pub fn within<T>(owner: &Arc<str>, work: impl FnOnce() -> T) -> T {
-    runs(Some(owner));
-    let outer = CURRENT.replace(Some(Arc::clone(owner)));
-    let thrown = Thrown(owner);
-    let done = work();
-    std::mem::forget(thrown);
-    runs(outer.as_ref());
-    CURRENT.replace(outer);
-    done
+    running(owner, || {
+        let thrown = Thrown(owner);
+        let done = work();
+        std::mem::forget(thrown);
+        done
+    })
 }
 
 /// The backend whose code runs on this thread, for errors. A text in place of the name if it is not known.
 pub fn running_owner() -> Arc<str> {
-    current().unwrap_or_else(|| Arc::from("(on a thread of its own)"))
-}
-
-fn current() -> Option<Arc<str>> {
-    CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+    running_backend().unwrap_or_else(|| Arc::from("(on a thread of its own)"))
 }
 
 fn shown(owner: Arc<str>) -> String {

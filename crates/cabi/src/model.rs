@@ -130,8 +130,9 @@ impl Model for CompiledModel {
         });
         let handle = Handle::to(Arc::clone(&object)).map_err(status_of)?;
         // As for the model, `ModelInstanceFinalize` is also called after a failure.
-        let (given, list, turn) = (Vec::new(), Vec::new(), spec.device.and_then(|device| self.0.turn(device)));
-        let instance = CompiledInstance { object, handle, model: Arc::clone(&self.0), given, list, turn };
+        let (given, list, meter, turn) =
+            (Vec::new(), Vec::new(), None, spec.device.and_then(|device| self.0.turn(device)));
+        let instance = CompiledInstance { object, handle, model: Arc::clone(&self.0), given, list, meter, turn };
         let loaded = &self.0.loaded;
         let alone = (!loaded.is_parallel).then(|| loaded.making.lock().unwrap_or_else(PoisonError::into_inner));
         let initialized = loaded.library.instance_initialize(handle);

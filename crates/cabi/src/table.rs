@@ -17,13 +17,22 @@ use nerite_request::Status;
 
 use crate::fault::Fault;
 
-/// Tables are divided into shards, so that threads seldom wait for each other.
+/// Tables are divided into shards, so that threads seldom wait for each other. A thread adds its objects to one shard, which stays in the
+/// cache of its processor.
 const SHARDS: usize = 16;
 /// The most entries of one shard: 23 bits. A backend that needs more does not release its objects.
 const ENTRIES_MAX: usize = 1 << 23;
 
 /// The most kinds: five bits.
 const KINDS: usize = 32;
+
+/// Threads that have added objects.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// The shard to which this thread adds objects.
+    static OWN_SHARD: usize = THREADS.fetch_add(1, Ordering::Relaxed) % SHARDS;
+}
 
 /// An object with handles.
 pub trait Object: Send + Sync + Sized + 'static {
@@ -121,9 +130,12 @@ impl<T: Object> Handle<T> {
 
 /// All objects of one kind.
 pub struct Table<T> {
-    shards: [Mutex<Shard<T>>; SHARDS],
-    next: AtomicUsize,
+    shards: [Apart<Mutex<Shard<T>>>; SHARDS],
 }
+
+/// A value without neighbours in its cache lines.
+#[repr(align(128))]
+struct Apart<T>(T);
 
 struct Shard<T> {
     entries: Vec<Entry<T>>,
@@ -140,6 +152,19 @@ impl<T> Shard<T> {
         Shard { entries: Vec::new(), free: Vec::new() }
     }
 
+    /// An entry without an object. `None` if there may be no more.
+    fn free_entry(&mut self) -> Option<usize> {
+        if let Some(entry) = self.free.pop() {
+            return Some(entry);
+        }
+        if self.entries.len() >= ENTRIES_MAX {
+            return None;
+        }
+        // Generations begin with 1, so no handle is NULL.
+        self.entries.push(Entry { generation: 1, object: None });
+        Some(self.entries.len() - 1)
+    }
+
     fn entry(&mut self, handle: Handle<T>) -> Option<&mut Entry<T>> {
         self.entries.get_mut(handle.entry()).filter(|entry| entry.generation == handle.generation())
     }
@@ -154,27 +179,24 @@ impl<T: Object> Default for Table<T> {
 impl<T: Object> Table<T> {
     /// An empty table.
     pub const fn new() -> Table<T> {
-        Table { shards: [const { Mutex::new(Shard::new()) }; SHARDS], next: AtomicUsize::new(0) }
+        Table { shards: [const { Apart(Mutex::new(Shard::new())) }; SHARDS] }
     }
 
     /// Objects in it.
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| lock(shard)).map(|shard| shard.entries.len() - shard.free.len()).sum()
+        self.shards.iter().map(lock).map(|shard| shard.entries.len() - shard.free.len()).sum()
     }
 
     fn insert(&self, object: Arc<T>) -> Result<Handle<T>, Fault> {
-        let at = self.next.fetch_add(1, Ordering::Relaxed) % SHARDS;
-        let mut shard = lock(&self.shards[at]);
-        let entry = match shard.free.pop() {
-            Some(entry) => entry,
-            None if shard.entries.len() < ENTRIES_MAX => {
-                // Generations begin with 1, so no handle is NULL.
-                shard.entries.push(Entry { generation: 1, object: None });
-                shard.entries.len() - 1
-            }
-            None => return Err(full::<T>()),
-        };
+        let own = OWN_SHARD.with(|own| *own);
+        // If it is full, the next ones are tried.
+        let mut shards = (own..own + SHARDS).map(|at| at % SHARDS);
+        let found = shards.find_map(|at| {
+            let mut shard = lock(&self.shards[at]);
+            shard.free_entry().map(|entry| (at, entry, shard))
+        });
+        let (at, entry, mut shard) = found.ok_or_else(full::<T>)?;
         let found = &mut shard.entries[entry];
         found.object = Some(object);
         let number = (found.generation as usize) << 32 | entry << 9 | at << 5 | T::KIND;
@@ -212,8 +234,8 @@ impl<T: Object> Table<T> {
     }
 }
 
-fn lock<T>(shard: &Mutex<Shard<T>>) -> MutexGuard<'_, Shard<T>> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(shard: &Apart<Mutex<Shard<T>>>) -> MutexGuard<'_, Shard<T>> {
+    shard.0.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn gone<T: Object>(handle: Handle<T>) -> Fault {
@@ -269,6 +291,17 @@ mod tests {
         for handle in handles {
             check_missing(handle, "was sent, released");
         }
+    }
+
+    #[test]
+    fn a_thread_uses_the_entry_of_a_removed_object_again() {
+        let table = Table::new();
+        let at = |handle: Handle<Apple>| (handle.shard(), handle.entry());
+        let first = table.insert(Arc::new(Apple(0))).unwrap();
+        let second = table.insert(Arc::new(Apple(1))).unwrap();
+        assert_eq!(at(second), (first.shard(), 1));
+        table.take(first, |_| Ok(())).unwrap();
+        assert_eq!(at(table.insert(Arc::new(Apple(2))).unwrap()), at(first));
     }
 
     #[test]

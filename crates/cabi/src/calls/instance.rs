@@ -83,12 +83,15 @@ exports! {
         report_statistics(instance: Instance, request: Handle<RequestObject>, is_success: u8, start: u64, input_end: u64, infer_end: u64, end: u64) {
         instance.with(|_| Ok(()))?;
         let outcome = if is_success == 0 { Outcome::Failed } else { Outcome::Success };
-        request.get()?.path()?.note(Times { start, input_end, infer_end, end }, outcome);
+        // The meter is called without the lock of the request's table.
+        if let Some(note) = request.with(|request| Ok(request.path()?.take_note()))? {
+            note.note(Times { start, input_end, infer_end, end }, outcome);
+        }
     }
 
     "TRITONBACKEND_ModelInstanceReportBatchStatistics" =
         report_batch_statistics(instance: Instance, rows: u64, start: u64, input_end: u64, infer_end: u64, end: u64) {
-        if let Some(meter) = instance.get()?.meter() {
+        if let Some(meter) = instance.with(|instance| Ok(instance.meter()))? {
             meter.batch(rows, &Times { start, input_end, infer_end, end });
         }
     }

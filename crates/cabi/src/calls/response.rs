@@ -17,8 +17,13 @@ type Response = Handle<ResponseObject>;
 /// The flag of the last response.
 const COMPLETE_FINAL: u32 = 1;
 
-fn new_response(path: &Arc<ResponsePath>) -> Result<Response, Fault> {
-    Handle::to(Arc::new(ResponseObject::new(Arc::clone(path))))
+fn new_response(path: Arc<ResponsePath>) -> Result<Response, Fault> {
+    Handle::to(Arc::new(ResponseObject::new(path)))
+}
+
+/// The response path of a request.
+fn path_of(request: Handle<RequestObject>) -> Result<Arc<ResponsePath>, Fault> {
+    request.with(|request| request.path().map(Arc::clone))
 }
 
 fn add_output(response: Response, name: Name, datatype: u32, shape: Shape) -> Result<Handle<OutputObject>, Fault> {
@@ -42,13 +47,12 @@ fn say(response: Response, name: Text, value: Parameter) -> Result<(), Fault> {
 
 exports! {
     "TRITONBACKEND_ResponseNew" = response_new(response: Out<Response>, request: Handle<RequestObject>) {
-        let request = request.get()?;
-        response.put(new_response(request.path()?)?)?;
+        response.put(new_response(path_of(request)?)?)?;
     }
 
     "TRITONBACKEND_ResponseNewFromFactory" = response_new_from_factory(response: Out<Response>, factory: Handle<Factory>) {
-        let factory = factory.get()?;
-        response.put(new_response(&factory.path)?)?;
+        let path = factory.with(|factory| Ok(Arc::clone(&factory.path)))?;
+        response.put(new_response(path)?)?;
     }
 
     "TRITONBACKEND_ResponseDelete" = response_delete(response: Response) {
@@ -124,8 +128,7 @@ exports! {
     }
 
     "TRITONBACKEND_ResponseFactoryNew" = factory_new(factory: Out<Handle<Factory>>, request: Handle<RequestObject>) {
-        let request = request.get()?;
-        let made = Factory { path: Arc::clone(request.path()?) };
+        let made = Factory { path: path_of(request)? };
         factory.put(Handle::to(Arc::new(made))?)?;
     }
 

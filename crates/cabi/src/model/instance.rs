@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use nerite_backend::{Batch, Instance, Job, Readiness, Times};
+use nerite_backend::{Batch, Instance, Job, Meter, Readiness, Times};
 use nerite_request::{Code, Status};
 
 use super::readiness::InstanceReadiness;
@@ -22,6 +22,8 @@ pub(crate) struct CompiledInstance {
     /// next run allocates none.
     pub given: Vec<Handle<RequestObject>>,
     pub list: Vec<Handle<RequestObject>>,
+    /// The receiver of its statistics in the last run, which `object` has too.
+    pub meter: Option<Arc<dyn Meter>>,
     /// Held during a run, if the instances of its GPU take turns.
     pub turn: Option<Turn>,
 }
@@ -30,9 +32,9 @@ impl Instance for CompiledInstance {
     /// The backend owns the requests from now on, unless it returns an error. Then it must not have used them.
     fn run(&mut self, batch: Batch) {
         let Batch { jobs, meter } = batch;
-        // First, so that a request which is cancelled meanwhile does not run, and its wait is no time of computation.
+        self.count_by(meter);
+        // Before the requests begin, so that one which is cancelled meanwhile does not run, and its wait is no time of computation.
         let _turn = self.turn.as_ref().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
-        self.object.set_meter(meter);
         self.given.clear();
         for job in jobs {
             if job.is_cancelled() {
@@ -65,6 +67,14 @@ impl Instance for CompiledInstance {
 }
 
 impl CompiledInstance {
+    /// Sets the receiver of its statistics. It is nearly always the same one, which takes no lock.
+    fn count_by(&mut self, meter: Arc<dyn Meter>) {
+        if !self.meter.as_ref().is_some_and(|known| Arc::ptr_eq(known, &meter)) {
+            self.object.set_meter(Arc::clone(&meter));
+            self.meter = Some(meter);
+        }
+    }
+
     /// A handle for the request of a job. `None` if there is no handle, and the request was refused.
     fn give(&self, job: Job) -> Option<Handle<RequestObject>> {
         let model = &self.model.object;

@@ -64,20 +64,20 @@ struct Said<'a> {
 impl RequestObject {
     /// The request of a job, for a run that began at `times`. `None` if there were no handles for it. Then its client
     /// got an error.
-    pub fn new(job: Job, model: &ModelObject, counted: Counted, times: Times) -> Option<RequestObject> {
+    pub fn new(mut job: Job, model: &ModelObject, counted: Counted, times: Times) -> Option<RequestObject> {
         let wanted = job.own_wanted().map(|name| model.c_name(name)).collect();
         // This state is replaced below.
         let way = Way::Waits(job.cancel().clone());
         let said = Said { id: job.id(), sequence: job.sequence(), parameters: job.parameters() };
         let mut request = RequestObject::of(said, job.timeout_us(), wanted, way, model);
         let of_policies = job.responder().policy_data().to_vec();
-        let (tensors, responder) = job.divide();
-        if let Err(fault) = request.add(tensors, &of_policies, model) {
-            responder.refuse(fault.into_status("TRITONBACKEND_ModelInstanceExecute"));
+        let mut tensors = job.take_inputs();
+        if let Err(fault) = request.add(tensors.drain(..), &of_policies, model) {
+            job.refuse(fault.into_status("TRITONBACKEND_ModelInstanceExecute"));
             return None;
         }
         let owner = Arc::clone(&model.backend.owner);
-        let path = ResponsePath::new(responder, counted, owner, request.config.decoupled(), times);
+        let path = ResponsePath::new(job, counted, owner, request.config.decoupled(), times);
         request.way = Way::Runs(Arc::new(path));
         Some(request)
     }

@@ -25,8 +25,8 @@ pub struct ResponseObject {
 /// What is in it so far.
 #[derive(Default)]
 struct Content {
-    /// Up to two outputs need no allocation.
-    outputs: SmallVec<[(Handle<OutputObject>, Arc<OutputObject>); 2]>,
+    /// Up to two outputs need no allocation. The response owns them.
+    outputs: SmallVec<[Handle<OutputObject>; 2]>,
     said: Parameters,
 }
 
@@ -45,9 +45,8 @@ impl ResponseObject {
         if outputs.len() >= OUTPUTS_MAX {
             return Err(Fault::misuse(format!("a response has at most {OUTPUTS_MAX} outputs")));
         }
-        let output = Arc::new(output);
-        let handle = Handle::to(Arc::clone(&output))?;
-        outputs.push((handle, output));
+        let handle = Handle::to(Arc::new(output))?;
+        outputs.push(handle);
         Ok(handle)
     }
 
@@ -59,8 +58,8 @@ impl ResponseObject {
     /// The first output that is so.
     pub fn find(&self, is_so: impl Fn(usize, &OutputObject) -> bool) -> Option<Arc<OutputObject>> {
         let content = self.content();
-        let found = content.outputs.iter().enumerate().find(|(at, (_, output))| is_so(*at, output));
-        found.map(|(_, (_, output))| Arc::clone(output))
+        let outputs = content.outputs.iter().filter_map(|handle| handle.get().ok());
+        outputs.enumerate().find(|(at, output)| is_so(*at, output)).map(|(_, output)| output)
     }
 
     /// Adds a parameter.
@@ -71,7 +70,10 @@ impl ResponseObject {
     /// Moves its outputs to the response that is sent. Outputs that the client did not request are left out.
     pub fn fill(&self, responder: &mut Responder) -> Result<(), Status> {
         let mut content = self.content();
-        for (_, output) in &content.outputs {
+        // Nobody but the response deletes its outputs.
+        let outputs: SmallVec<[Arc<OutputObject>; 2]> =
+            content.outputs.drain(..).filter_map(|handle| handle.take().ok()).collect();
+        for output in &outputs {
             let slot = output.take_slot();
             if !responder.wants(&output.name) {
                 continue;
@@ -106,8 +108,8 @@ impl ResponseObject {
 
 impl Drop for ResponseObject {
     fn drop(&mut self) {
-        for (handle, _) in self.content.get_mut().unwrap_or_else(PoisonError::into_inner).outputs.drain(..) {
-            // The response owns its outputs, so they were not deleted before.
+        for handle in self.content.get_mut().unwrap_or_else(PoisonError::into_inner).outputs.drain(..) {
+            // As in `fill`, they were not deleted before.
             drop(handle.take());
         }
     }

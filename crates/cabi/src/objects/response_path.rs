@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nerite_backend::{EndNote, Outbox, Outcome, Responder, Times};
+use nerite_backend::{EndNote, Job, Outbox, Responder, Times};
 use nerite_locks::Mutex;
 use nerite_memory::{Place, Slot};
 use nerite_request::{Cancel, RequestTrace, Status};
@@ -25,7 +25,8 @@ pub struct ResponsePath {
     /// Whether the client has cancelled the request.
     pub cancel: Cancel,
     is_decoupled: bool,
-    responder: Mutex<Option<Responder>>,
+    /// Without its inputs. `None` once the last response was sent.
+    job: Mutex<Option<Job>>,
     note: Mutex<Option<EndNote>>,
     times: Times,
     /// Responses that the backend reported.
@@ -38,21 +39,15 @@ pub struct ResponsePath {
 }
 
 impl ResponsePath {
-    /// The path for a request of the backend called `owner`, whose run began at `times`.
-    pub fn new(
-        mut responder: Responder,
-        counted: Counted,
-        owner: Arc<str>,
-        is_decoupled: bool,
-        times: Times,
-    ) -> ResponsePath {
-        let note = responder.note_apart();
-        let traced = responder.trace().cloned();
+    /// The path for a request of the backend called `owner`, whose run began at `times`. The inputs were taken from `job`.
+    pub fn new(mut job: Job, counted: Counted, owner: Arc<str>, is_decoupled: bool, times: Times) -> ResponsePath {
+        let note = job.responder_mut().note_apart();
+        let traced = job.responder().trace().cloned();
         ResponsePath {
             owner,
-            cancel: responder.cancel().clone(),
+            cancel: job.cancel().clone(),
             is_decoupled,
-            responder: Mutex::new(Some(responder)),
+            job: Mutex::new(Some(job)),
             note: Mutex::new(note),
             times,
             reported: AtomicU64::new(0),
@@ -65,13 +60,13 @@ impl ResponsePath {
     /// Memory for an output.
     pub fn output(&self, name: &str, bytes: usize, preferred: Place) -> Result<Slot, Fault> {
         let mut way = self.lock();
-        let responder = way.as_mut().ok_or_else(|| self.over("an output"))?;
-        responder.output_beside(name, bytes, preferred).map_err(Fault::from)
+        let job = way.as_mut().ok_or_else(|| self.over("an output"))?;
+        job.responder_mut().output_beside(name, bytes, preferred).map_err(Fault::from)
     }
 
     /// The kind and size of the memory for an output.
     pub fn output_place(&self, name: &str) -> Option<(Place, Option<usize>)> {
-        self.lock().as_ref().map(|responder| responder.output_place(name)).map(|found| (found.place, found.capacity))
+        self.lock().as_ref().map(|job| job.output_place(name)).map(|found| (found.place, found.capacity))
     }
 
     /// Sends the response that `fill` makes, or its error.
@@ -80,14 +75,15 @@ impl ResponsePath {
             self.wait_for_room();
         }
         let mut way = self.lock();
-        let mut responder = way.take().ok_or_else(|| self.over("a response"))?;
-        let filled = fill(&mut responder);
+        let mut job = way.take().ok_or_else(|| self.over("a response"))?;
+        let responder = job.responder_mut();
+        let filled = fill(responder);
         if is_last {
             // This call may run the code that answers the client, so no lock of this crate is held.
             drop(way);
             let mut times = self.times;
             times.infer_ends();
-            responder.finish(filled, times);
+            job.finish(filled, times);
             return Ok(());
         }
         // Memory of the client was lost, which ends the request.
@@ -99,10 +95,10 @@ impl ResponsePath {
             }
         };
         match ended {
-            None => *way = Some(responder),
+            None => *way = Some(job),
             Some(lost) => {
                 drop(way);
-                responder.finish(Err(lost), self.times);
+                job.finish(Err(lost), self.times);
             }
         }
         Ok(())
@@ -111,46 +107,44 @@ impl ResponsePath {
     /// Keeps a state for the next request of the sequence.
     pub fn keep_state(&self, state: Tensor) -> Result<(), Fault> {
         let mut way = self.lock();
-        way.as_mut().ok_or_else(|| self.over("the update of a state"))?.keep_state(state);
+        way.as_mut().ok_or_else(|| self.over("the update of a state"))?.responder_mut().keep_state(state);
         Ok(())
     }
 
     /// Returns the request, to run again as the next one of its sequence.
     pub fn reschedule(&self, inputs: Vec<Tensor>) -> Result<(), Fault> {
         let mut way = self.lock();
-        way.as_ref().ok_or_else(|| self.over("a reschedule"))?.check_reschedule()?;
-        let responder = way.take().ok_or_else(|| self.over("a reschedule"))?;
+        way.as_ref().ok_or_else(|| self.over("a reschedule"))?.responder().check_reschedule()?;
+        let mut job = way.take().ok_or_else(|| self.over("a reschedule"))?;
         // It may run again before this returns, so no lock of this crate may be held.
         drop(way);
         let mut times = self.times;
         times.infer_ends();
-        responder.reschedule(inputs.into(), times);
+        job.return_inputs(inputs.into());
+        job.reschedule(times);
         Ok(())
     }
 
     /// Ends the request without another response.
     pub fn end(&self) -> Result<(), Fault> {
-        let responder = self.lock().take().ok_or_else(|| self.over("the end of the responses"))?;
+        let job = self.lock().take().ok_or_else(|| self.over("the end of the responses"))?;
         let mut times = self.times;
         times.infer_ends();
-        responder.end(times);
+        job.end(times);
         Ok(())
     }
 
     /// Fails a request that the backend did not use.
     pub fn fail(&self, error: Status) {
         let taken = self.lock().take();
-        if let Some(responder) = taken {
-            responder.finish(Err(error), self.times);
+        if let Some(job) = taken {
+            job.finish(Err(error), self.times);
         }
     }
 
-    /// Adds the times that the backend reports to the statistics.
-    pub fn note(&self, times: Times, outcome: Outcome) {
-        let note = self.note.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(note) = note {
-            note.note(times, outcome);
-        }
+    /// The right to report to the statistics. `None` if it was taken before.
+    pub fn take_note(&self) -> Option<EndNote> {
+        self.note.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// The position of the response that the backend reports now. As in Triton, it counts reports, even if they name
@@ -161,7 +155,7 @@ impl ResponsePath {
 
     /// Waits while the response window is full. Other threads of the backend can answer other requests meanwhile.
     fn wait_for_room(&self) {
-        let Some(window) = self.lock().as_ref().and_then(Responder::window) else { return };
+        let Some(window) = self.lock().as_ref().and_then(|job| job.responder().window()) else { return };
         loop {
             let (sender, room) = channel();
             if self.cancel.is_cancelled() || !window.on_room(move || sender.send(()).unwrap_or_default()) {
@@ -203,8 +197,8 @@ impl ResponsePath {
         Fault::misuse(format!("{what} after the final response of the request")).of(&self.owner)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Responder>> {
-        self.responder.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Option<Job>> {
+        self.job.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -215,9 +209,9 @@ impl Drop for ResponsePath {
             // It is missing only if the backend deleted an object that is not its own.
             drop(trace.take());
         }
-        let Some(responder) = self.responder.get_mut().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        let id = if responder.id().is_empty() { "<id_unknown>" } else { responder.id() };
+        let Some(job) = self.job.get_mut().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let id = if job.id().is_empty() { "<id_unknown>" } else { job.id() };
         log::error!("backend '{}': [request id: {id}] released without a final response", self.owner);
-        // The responder reports the error to the client.
+        // The drop of the job reports the error to the client.
     }
 }

@@ -142,9 +142,9 @@ mod tests {
             cancel: Cancel::new(),
             reply: Reply::closed(),
         };
-        let (_, responder) = Job::new(request, ModelVersion::unmetered("m").begin(), 1).divide();
+        let job = Job::new(request, ModelVersion::unmetered("m").begin(), 1);
         let counted = Arc::<Outstanding>::default().add();
-        let path = ResponsePath::new(responder, counted, Arc::from("b"), false, Times::begin());
+        let path = ResponsePath::new(job, counted, Arc::from("b"), false, Times::begin());
         StateObject::new(Arc::new(path), "s".to_owned(), DataType::Uint8, Shape::from_slice(&[1]), before)
     }
 
