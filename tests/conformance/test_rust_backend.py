@@ -1,5 +1,6 @@
 """Does a backend in Rust, made with nerite-backend-sdk, answer here as it does in Triton, from the same library?"""
 
+import concurrent.futures
 import shutil
 
 import numpy as np
@@ -11,6 +12,9 @@ from servers import development_build, nerite_binary
 
 TENSOR = '{ name: "%s" data_type: TYPE_%s dims: [ -1 ] }'
 SIZE = 1 << 20
+# A batch is complete with this many requests, and nothing else ends the wait for it.
+JOINED = 4
+JOINS = f"max_batch_size: {JOINED}\ndynamic_batching {{ preferred_batch_size: [ {JOINED} ] max_queue_delay_microseconds: 600000000 }}"
 
 
 def put(repository, name: str, datatype: str = "FP32", pairs: int = 2, parameter: str = "", more: str = "") -> None:
@@ -38,6 +42,8 @@ def rust_server(launcher):
     put(repository, "r_batched", more="max_batch_size: 8\ndynamic_batching {}")
     put(repository, "r_text", datatype="STRING")
     put(repository, "r_instances", more="instance_group { kind: KIND_CPU count: 3 }")
+    for parameter in ("", "fail", "panic"):
+        put(repository, f"r_joined_{parameter or 'well'}", parameter=parameter, more=JOINS)
     for parameter in ("fail", "panic", "refuse", "short"):
         put(repository, f"r_{parameter}", parameter=parameter)
     flags = [f"--backend-directory={backends}", "--exit-on-error=false"]
@@ -116,6 +122,85 @@ def test_statistics_count_requests_and_failures(rust_client):
         if (counts("r_identity"), counts("r_fail")) == ([success + 3, fail], [none, failed + 1]):
             return
     raise AssertionError((before, counts("r_identity"), counts("r_fail")))
+
+
+def at_once(protocol: str, server, count: int, ask) -> list:
+    """Calls `ask` with the numbers below `count` at the same time, each with a client of its own. Returns the results in order."""
+
+    def one(at: int):
+        with open_client(protocol, server) as client:
+            return ask(client, at)
+
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))
+
+
+def batches(client, model: str) -> dict:
+    """How many requests succeeded and failed, and how many batches of each size ran."""
+    (one,) = client.statistics(model)
+    stats = one["inference_stats"]
+    sizes = {int(each["batch_size"]): int(each["compute_infer"]["count"]) for each in one["batch_stats"]}
+    counts = {key: int(stats[key]["count"]) for key in ("success", "fail")}
+    return counts | {"rows": int(one["inference_count"]), "runs": int(one["execution_count"]), "sizes": sizes}
+
+
+def after_a_batch(before: dict, **found: int) -> dict:
+    """The statistics after another batch of `JOINED` requests. `found` says by how much the counts of requests and rows grow."""
+    expected = before | {key: before[key] + count for key, count in found.items()}
+    return expected | {"runs": before["runs"] + 1, "sizes": {JOINED: before["sizes"].get(JOINED, 0) + 1}}
+
+
+def wait_for_statistics(client, model: str, expected: dict) -> None:
+    # The responses are sent before the batch is counted.
+    for _ in range(1000):
+        if batches(client, model) == expected:
+            return
+    assert batches(client, model) == expected
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_each_of_many_requests_gets_its_own_inputs(rust_server, protocol):
+    def ask(client, at: int) -> list:
+        replies = [client.infer("r_instances", pair([at, n], [n]), id=f"{at}_{n}") for n in range(20)]
+        return [(numbers(one, "OUTPUT0"), numbers(one, "OUTPUT1"), one.id) for one in replies]
+
+    expected = [[([at, n], [n], f"{at}_{n}") for n in range(20)] for at in range(8)]
+    assert at_once(protocol, rust_server, 8, ask) == expected
+
+
+def test_requests_of_one_batch_get_their_own_answers_and_count_as_one_run(rust_client, rust_server):
+    before = batches(rust_client, "r_joined_well")
+    found = at_once(rust_client.protocol, rust_server, JOINED, lambda client, at: client.infer("r_joined_well", pair([[at, 7]], [[-at]])))
+    assert [(numbers(one, "OUTPUT0"), numbers(one, "OUTPUT1")) for one in found] == [([at, 7], [-at]) for at in range(JOINED)]
+    wait_for_statistics(rust_client, "r_joined_well", after_a_batch(before, success=JOINED, rows=JOINED))
+
+
+def test_requests_of_one_batch_keep_to_their_own_memory(rust_client, rust_server):
+    before, row = batches(rust_client, "r_joined_well"), SIZE // JOINED
+    content = np.arange(SIZE // 4, dtype=np.float32).tobytes()
+    with registered(rust_client, 2 * SIZE, content) as made:
+
+        def ask(client, at: int) -> None:
+            given = [Given("INPUT0", "FP32", [1, row // 4], region=(made.name, row, at * row)), fp32("INPUT1", [[1]])]
+            client.infer("r_joined_well", given, [Asked("OUTPUT0", (made.name, row, SIZE + at * row))])
+
+        at_once(rust_client.protocol, rust_server, JOINED, ask)
+        assert made.read(SIZE, SIZE) == content
+    wait_for_statistics(rust_client, "r_joined_well", after_a_batch(before, success=JOINED, rows=JOINED))
+
+
+@pytest.mark.parametrize(("model", "code", "text"), [
+    ("r_joined_fail", "INVALID_ARG", "request 'r{}' fails on purpose"),
+    ("r_joined_panic", "INTERNAL", "the backend panicked"),
+])  # fmt: skip
+def test_each_request_of_a_batch_fails_by_itself(rust_client, rust_server, model, code, text):
+    def ask(client, at: int) -> None:
+        with refuses(code, text.format(at)):
+            client.infer(model, pair([[1]], [[2]]), id=f"r{at}")
+
+    before = batches(rust_client, model)
+    at_once(rust_client.protocol, rust_server, JOINED, ask)
+    wait_for_statistics(rust_client, model, after_a_batch(before, fail=JOINED))
 
 
 def test_tensors_lie_in_regions_and_nothing_else_is_copied(rust_server, rust_client):
