@@ -12,6 +12,19 @@ use crate::table::Handle;
 
 type Request = Handle<InferenceRequest>;
 
+/// Adds bytes to an input, for instances of this host policy if one is given.
+fn append(
+    request: Request,
+    name: Text,
+    (base, bytes): (Opaque, usize),
+    memory: (u32, i64),
+    policy: Option<Text>,
+) -> Result<(), Fault> {
+    let request = request.get()?;
+    let policy = policy.map(Text::read).transpose()?;
+    request.content().input(&name.read()?)?.append(Kept(base.address()), bytes, memory, policy)
+}
+
 exports! {
     "TRITONSERVER_InferenceRequestAddInput" =
         add_input(request: Request, name: Text, datatype: u32, shape: List<i64>, dims: u64) {
@@ -48,8 +61,7 @@ exports! {
         memory_type: u32,
         memory_id: i64,
     ) {
-        let request = request.get()?;
-        request.content().input(&name.read()?)?.append(Kept(base.address()), bytes, (memory_type, memory_id), None)?;
+        append(request, name, (base, bytes), (memory_type, memory_id), None)?;
     }
 
     "TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy" = append_input_data_with_host_policy(
@@ -61,8 +73,7 @@ exports! {
         memory_id: i64,
         policy: Text,
     ) {
-        let (request, policy) = (request.get()?, policy.read()?);
-        request.content().input(&name.read()?)?.append(Kept(base.address()), bytes, (memory_type, memory_id), Some(policy))?;
+        append(request, name, (base, bytes), (memory_type, memory_id), Some(policy))?;
     }
 
     "TRITONSERVER_InferenceRequestAppendInputDataWithBufferAttributes" = append_input_data_with_attributes(
@@ -71,12 +82,12 @@ exports! {
         base: Opaque,
         attributes: Handle<BufferAttributes>,
     ) {
-        let (request, attributes) = (request.get()?, attributes.get()?);
+        let attributes = attributes.get()?;
         let (bytes, memory) = {
             let values = attributes.values();
             (values.byte_size, (values.memory_type, values.memory_id))
         };
-        request.content().input(&name.read()?)?.append(Kept(base.address()), bytes, memory, None)?;
+        append(request, name, (base, bytes), memory, None)?;
     }
 
     "TRITONSERVER_InferenceRequestRemoveAllInputData" = remove_all_input_data(request: Request, name: Text) {
