@@ -70,4 +70,4 @@ pub use runtimes::Runtimes;
 pub use scheduling::QueueLimits;
 pub use served::{Served, VersionKey};
 pub use services::Services;
-pub use watch::{Watch, watch_by};
+pub use watch::{Waiter, Watch, watch_by};

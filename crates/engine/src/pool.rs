@@ -28,6 +28,7 @@ use nerite_locks::Mutex;
 use nerite_schedule::{Arrival, Driver, InstanceId, Rejection, RunSlot, Ticket};
 use nerite_watchdog::Flow;
 
+use self::awaited::Seated;
 pub(crate) use self::found::Answer;
 use self::found::Line;
 use self::joining::JoinRules;
@@ -95,7 +96,7 @@ struct State {
     /// `Some` if the instances share resources with those of other models.
     limited: Option<Limited>,
     /// `None` while an instance runs.
-    instances: Vec<Option<Box<dyn Instance>>>,
+    instances: Vec<Option<Seated>>,
     /// Runs that wait for a worker.
     ready: VecDeque<Run>,
     /// When the timer wakes this pool.
@@ -112,7 +113,7 @@ struct State {
     leaving: HashSet<usize>,
     empty: Vec<usize>,
     /// Removed instances that are idle and are to be dropped.
-    gone: Vec<Box<dyn Instance>>,
+    gone: Vec<Seated>,
     /// Whether a thread drops them.
     is_ending: bool,
 }
@@ -129,7 +130,7 @@ struct Queued {
 /// Jobs that are to run on an instance, or were begun there.
 struct Run {
     at: InstanceId,
-    instance: Box<dyn Instance>,
+    instance: Seated,
     jobs: Jobs,
     /// The size of the job, if it is the only one. Several jobs together always run on a worker.
     size: Option<Size>,
@@ -187,7 +188,7 @@ impl Pool {
             line: Line::default(),
             answers_may_wait: false,
             limited: claims.map(|claims| Limited::new(claims, Arc::clone(&arrivals))),
-            instances: instances.into_iter().map(Some).collect(),
+            instances: instances.into_iter().map(|instance| Some(instance.into())).collect(),
             ready: VecDeque::new(),
             timer: None,
             workers: 0,
@@ -431,7 +432,7 @@ impl State {
     }
 
     /// Takes an instance back, so that it may run again at once.
-    fn give_back(&mut self, at: InstanceId, instance: Box<dyn Instance>) {
+    fn give_back(&mut self, at: InstanceId, instance: Seated) {
         let now_us = now_us();
         self.driver.done(at, now_us);
         if self.leaving.contains(&at.0) {

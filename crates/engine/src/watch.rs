@@ -1,9 +1,9 @@
 //! If another process does an instance's work, how is its answer awaited without a thread?
 //!
-//! Front threads wait for their sockets anyway. The front end registers them once ([`watch_by`]). Then the socket of a
+//! Front threads wait for their sockets anyway. The front end says once how they do it ([`watch_by`]). Then the socket of a
 //! model's process is one more among those, and its answer wakes the thread that passes it to the client.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use nerite_backend::Awaited;
 
@@ -12,8 +12,18 @@ pub trait Watch: Send + Sync {
     /// Whether the calling thread is a front thread.
     fn is_here(&self) -> bool;
 
-    /// Makes a front thread call `then` once `what` is readable. If that is impossible, `then` is dropped. Any thread may call this.
+    /// Lets front threads wait for one instance.
+    fn waiter(&self) -> Arc<dyn Waiter>;
+}
+
+/// Lets front threads wait for the descriptors of one instance, one after the other.
+pub trait Waiter: Send + Sync {
+    /// Makes a front thread call `then` once `what` is readable. If that is impossible, `then` is dropped. Any thread may call this, and not again
+    /// before `then` was called or dropped. The descriptor stays registered afterwards.
     fn when_readable(&self, what: Awaited, then: Box<dyn FnOnce() + Send>);
+
+    /// Ends the registration, because another thread waits for the descriptor now. Front threads would be woken for nothing.
+    fn release(&self);
 }
 
 static WATCH: OnceLock<Box<dyn Watch>> = OnceLock::new();

@@ -72,8 +72,8 @@ impl UnderWay {
     }
 
     /// Does the work that was left, then answers the questions of the process until it answers the command. A limited
-    /// `patience` means that the thread must not wait for the process in any other way. Without patience at most one
-    /// packet is read: the next one wakes the thread again.
+    /// `patience` means that the thread must not wait for the process in any other way. Without patience the packets are
+    /// read that are there: a front thread is woken only for one that comes later.
     pub(crate) fn converse(
         &mut self,
         live: &mut Live,
@@ -116,9 +116,6 @@ impl UnderWay {
             }
             if self.needs >= NEEDS_AT_ONCE_MAX {
                 return Err(Unheard::Left(Left::Needs));
-            }
-            if patience == Some(Duration::ZERO) {
-                return Err(Unheard::Silence(Silence::TimedOut));
             }
         }
     }

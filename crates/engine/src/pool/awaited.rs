@@ -8,15 +8,54 @@
 //! A run that took long, or that a thread may have to wait for, goes to a worker. After a run that was fast, the worker begins the next one and
 //! leaves it to the front threads again. Otherwise a queue that is never empty would keep the worker, which costs two wake-ups more for each request.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nerite_backend::{Jobs, Outbox, now_ns};
+use nerite_backend::{Instance, Jobs, Outbox, now_ns};
 
 use super::workers::Answers;
 use super::{Run, Shared, Work};
 use crate::limits::TAKEN_OVER_NS_MAX;
-use crate::watch::{Watch, watch, watch_here};
+use crate::watch::{Waiter, Watch, watch, watch_here};
+
+/// An instance, and how front threads wait for it.
+pub(super) struct Seated {
+    // Dropped first: no thread waits for an instance that ends.
+    waiter: Option<Arc<dyn Waiter>>,
+    instance: Box<dyn Instance>,
+}
+
+impl Seated {
+    /// Ends the registration of its descriptor, because a worker waits for it now.
+    pub(super) fn release(&self) {
+        self.waiter.iter().for_each(|waiter| waiter.release());
+    }
+
+    fn waiter(&mut self, watch: &dyn Watch) -> Arc<dyn Waiter> {
+        Arc::clone(self.waiter.get_or_insert_with(|| watch.waiter()))
+    }
+}
+
+impl From<Box<dyn Instance>> for Seated {
+    fn from(instance: Box<dyn Instance>) -> Seated {
+        Seated { waiter: None, instance }
+    }
+}
+
+impl Deref for Seated {
+    type Target = dyn Instance;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.instance
+    }
+}
+
+impl DerefMut for Seated {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut *self.instance
+    }
+}
 
 /// A run that was begun. If this is dropped, the run continues on a worker.
 struct Begun {
@@ -27,6 +66,7 @@ struct Begun {
 impl Drop for Begun {
     fn drop(&mut self) {
         if let Some(run) = self.run.take() {
+            run.instance.release();
             self.shared.hand_over(run);
         }
     }
@@ -34,11 +74,11 @@ impl Drop for Begun {
 
 impl Shared {
     /// Makes a run that was begun continue when its instance is ready: on a front thread, if there is a `watch`.
-    pub(super) fn leave(self: &Arc<Self>, run: Run, watch: Option<&'static dyn Watch>) {
-        let awaited = run.instance.awaited();
+    pub(super) fn leave(self: &Arc<Self>, mut run: Run, watch: Option<&'static dyn Watch>) {
+        let awaited = run.instance.awaited().zip(watch.map(|watch| run.instance.waiter(watch)));
         let begun = Begun { shared: Arc::clone(self), run: Some(run) };
-        if let (Some(what), Some(watch)) = (awaited, watch) {
-            watch.when_readable(what, Box::new(move || begun.go_on()));
+        if let Some((what, waiter)) = awaited {
+            waiter.when_readable(what, Box::new(move || begun.go_on()));
         }
     }
 
@@ -87,7 +127,7 @@ impl Begun {
         let Some(run) = self.run.take() else { return };
         let shared = &self.shared;
         let start = run.begun.unwrap_or_else(now_ns);
-        // A long run may have large outputs, which this thread must not move.
+        // A long run may have large outputs, which this thread must not move. Its answer is there, so the worker does not wait and nothing is released.
         if now_ns().saturating_sub(start) > TAKEN_OVER_NS_MAX {
             return shared.hand_over(run);
         }

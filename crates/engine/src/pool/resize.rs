@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError};
 use nerite_backend::Instance;
 use nerite_schedule::InstanceId;
 
+use super::awaited::Seated;
 use super::{Pool, Shared, State};
 use crate::policies::Cores;
 use crate::timer::now_us;
@@ -14,7 +15,7 @@ impl Pool {
     /// Adds instances, each with its cores. They may run at once. Returns their numbers.
     pub fn add(&self, instances: Vec<Box<dyn Instance>>, cores: Vec<Option<Arc<Cores>>>) -> Vec<usize> {
         let mut state = self.0.lock();
-        let numbers: Vec<usize> = instances.into_iter().map(|instance| state.seat(instance)).collect();
+        let numbers: Vec<usize> = instances.into_iter().map(|instance| state.seat(instance.into())).collect();
         if let Some(known) = &self.0.cores {
             numbers.iter().zip(cores).for_each(|(number, cores)| known.put(*number, cores));
         }
@@ -58,7 +59,7 @@ impl Pool {
 
 impl State {
     /// Gives an instance the number of a removed one, or a new number.
-    fn seat(&mut self, instance: Box<dyn Instance>) -> usize {
+    fn seat(&mut self, instance: Seated) -> usize {
         self.workers_max += 1;
         if let Some(number) = self.empty.pop() {
             self.instances[number] = Some(instance);
@@ -78,12 +79,12 @@ impl State {
     }
 
     /// Takes back a removed instance after its last run.
-    pub(super) fn finish_removal(&mut self, number: usize, instance: Box<dyn Instance>) {
+    pub(super) fn finish_removal(&mut self, number: usize, instance: Seated) {
         self.leaving.remove(&number);
         self.lose(number, instance);
     }
 
-    fn lose(&mut self, number: usize, instance: Box<dyn Instance>) {
+    fn lose(&mut self, number: usize, instance: Seated) {
         self.gone.push(instance);
         self.empty.push(number);
         // Until now the instance needed a worker.
@@ -113,7 +114,7 @@ impl Shared {
     }
 
     /// Drops these instances on this thread.
-    pub(super) fn end(&self, instances: Vec<Box<dyn Instance>>) {
+    pub(super) fn end(&self, instances: Vec<Seated>) {
         if catch_unwind(AssertUnwindSafe(|| drop(instances))).is_err() {
             log::error!("an instance of model '{}' panicked when it ended", self.name);
         }

@@ -184,6 +184,9 @@ impl Shared {
         let (has_run, outbox) = Outbox::around(|| {
             let batch = self.batch(at, jobs);
             let has_run = begun.is_some() || !batch.jobs.is_empty();
+            if begun.is_none() {
+                instance.release();
+            }
             if has_run {
                 let work = || self.catching(|| if begun.is_some() { instance.finish() } else { instance.run(batch) });
                 match &self.cores {

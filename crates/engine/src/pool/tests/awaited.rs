@@ -12,7 +12,7 @@ use nerite_backend::Awaited;
 use nerite_watchdog::{FrontEnd, fair};
 
 use super::*;
-use crate::watch::{Watch, watch_by};
+use crate::watch::{Waiter, Watch, watch_by};
 
 type Then = Box<dyn FnOnce() + Send>;
 
@@ -31,6 +31,12 @@ impl Watch for ByHand {
         THENS.with_borrow(Option::is_some)
     }
 
+    fn waiter(&self) -> Arc<dyn Waiter> {
+        Arc::new(ByHand)
+    }
+}
+
+impl Waiter for ByHand {
     fn when_readable(&self, what: Awaited, then: Then) {
         let mut then = Some(then);
         THENS.with_borrow_mut(|thens| thens.iter_mut().for_each(|thens| thens.extend(then.take())));
@@ -39,6 +45,8 @@ impl Watch for ByHand {
         // It is dropped without the lock, because a worker goes on then.
         drop(left);
     }
+
+    fn release(&self) {}
 }
 
 fn take_thens() -> Vec<Then> {
