@@ -72,10 +72,10 @@ enum Way {
 }
 
 impl Places {
-    /// The places for the outputs in `asked` that name a session, and for those in the list of the request's own session. `None` if there are no such
+    /// The places for the outputs in `requested` that name a session, and for those in the list of the request's own session. `None` if there are no such
     /// outputs.
     pub(crate) fn of(
-        asked: &[InferRequestedOutput],
+        requested: &[InferRequestedOutput],
         own: Option<(&Arc<Account>, Vec<String>)>,
         pools: &Pools,
     ) -> Result<Option<Places>, Status> {
@@ -86,18 +86,18 @@ impl Places {
                 names.added(&outputs, |known| &known.output);
             }
         };
-        for output in asked {
+        for output in requested {
             if let Some(session) = &output.session {
                 let (output, account) = (output.name.clone(), account(session, pools)?);
                 add(LeasedOutput { output, account, way: Way::Response { tag: session.tag } });
             }
         }
         let (own, named) = own.unzip();
-        let asked_for = ByName::new(asked, |output| &output.name);
+        let asked_for = ByName::new(requested, |output| &output.name);
         for output in named.unwrap_or_default() {
             // Classes are made from the model's output here, so they are sent in the response.
-            let asked = asked_for.find(&output);
-            let elsewhere = asked.is_some_and(|one| one.classes > 0 || one.session.is_some());
+            let output_requested = asked_for.find(&output);
+            let elsewhere = output_requested.is_some_and(|one| one.classes > 0 || one.session.is_some());
             if let Some(account) = own.filter(|_| !elsewhere) {
                 add(LeasedOutput { output: output.into(), account: Arc::clone(account), way: Way::Packet });
             }

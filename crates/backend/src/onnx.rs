@@ -94,9 +94,9 @@ pub fn number(context: &LoadContext, key: &str) -> Result<Option<i64>, Status> {
 
 /// Threads for one operator of one instance: as configured, or as many that instances × threads does not exceed the cores.
 pub fn threads(context: &LoadContext) -> Result<usize, Status> {
-    let asked = number(context, "intra_op_thread_count")?.unwrap_or(0);
+    let configured = number(context, "intra_op_thread_count")?.unwrap_or(0);
     let fitted = (context.cores / context.instances.max(1)).max(1);
-    Ok(usize::try_from(asked).ok().filter(|threads| *threads > 0).unwrap_or(fitted))
+    Ok(usize::try_from(configured).ok().filter(|threads| *threads > 0).unwrap_or(fitted))
 }
 
 /// An input's bytes for a runtime on this host: aligned, and copied where they must not change while it reads them.

@@ -259,8 +259,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[track_caller]
-    fn check_limits(memory: u64, asked: [Option<u64>; 3], high: [u64; 3]) {
-        let limits = Limits::new(memory, asked[0], asked[1], asked[2]);
+    fn check_limits(memory: u64, requested: [Option<u64>; 3], high: [u64; 3]) {
+        let limits = Limits::new(memory, requested[0], requested[1], requested[2]);
         assert_eq!([limits.all.high, limits.peer.high, limits.connection.high], high);
     }
 

@@ -30,8 +30,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let lease = session.borrow(256).await?;
         lease.write(0, &[5i32; 16])?;
         lease.write(64, &[2i32; 16])?;
-        let asked = request(&model, &lease);
-        let (request, prepared) = (PreparedRequest::new(&asked, &[]), session.prepare(&asked).await?);
+        let request_once = request(&model, &lease);
+        let (request, prepared) = (PreparedRequest::new(&request_once, &[]), session.prepare(&request_once).await?);
         let together = [&prepared; TOGETHER];
         for turn in 0..=requests / TURN {
             for _ in 0..TURN {

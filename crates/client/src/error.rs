@@ -114,14 +114,14 @@ pub enum Error {
         reason: String,
     },
     /// The elements are not of the type asked for.
-    #[error("tensor '{name}' holds {held}, asked for as {asked}")]
+    #[error("tensor '{name}' holds {held}, asked for as {requested}")]
     Datatype {
         /// The tensor's name.
         name: String,
         /// Its datatype.
         held: DataType,
         /// The datatype asked for.
-        asked: DataType,
+        requested: DataType,
     },
     /// The answer has no such output.
     #[error("no output '{name}' in the answer, which has [{have}]")]

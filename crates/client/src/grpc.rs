@@ -65,8 +65,8 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn is_live(&self) -> Result<bool, Error> {
-        let asked: Result<proto::ServerLiveResponse, _> = self.call("ServerLive", proto::ServerLiveRequest {}).await;
-        no_if_unavailable(asked.map(|answer| answer.live))
+        let answer: Result<proto::ServerLiveResponse, _> = self.call("ServerLive", proto::ServerLiveRequest {}).await;
+        no_if_unavailable(answer.map(|answer| answer.live))
     }
 
     /// Whether the server takes inference requests.
@@ -77,8 +77,9 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn is_ready(&self) -> Result<bool, Error> {
-        let asked: Result<proto::ServerReadyResponse, _> = self.call("ServerReady", proto::ServerReadyRequest {}).await;
-        no_if_unavailable(asked.map(|answer| answer.ready))
+        let answer: Result<proto::ServerReadyResponse, _> =
+            self.call("ServerReady", proto::ServerReadyRequest {}).await;
+        no_if_unavailable(answer.map(|answer| answer.ready))
     }
 
     /// Whether a model, or one version of it, takes requests.
@@ -89,9 +90,9 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn is_model_ready(&self, model: &str, version: Option<u64>) -> Result<bool, Error> {
-        let ask = proto::ModelReadyRequest { name: model.to_owned(), version: written(version) };
-        let asked: Result<proto::ModelReadyResponse, _> = self.call("ModelReady", ask).await;
-        no_if_unavailable(asked.map(|answer| answer.ready))
+        let message = proto::ModelReadyRequest { name: model.to_owned(), version: written(version) };
+        let answer: Result<proto::ModelReadyResponse, _> = self.call("ModelReady", message).await;
+        no_if_unavailable(answer.map(|answer| answer.ready))
     }
 
     /// The server's name, version and extensions.
@@ -117,8 +118,8 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn model_metadata(&self, model: &str, version: Option<u64>) -> Result<ModelReport, Error> {
-        let ask = proto::ModelMetadataRequest { name: model.to_owned(), version: written(version) };
-        message::model(self.call("ModelMetadata", ask).await?)
+        let message = proto::ModelMetadataRequest { name: model.to_owned(), version: written(version) };
+        message::model(self.call("ModelMetadata", message).await?)
     }
 
     /// A model's configuration, as the server completed it.
@@ -130,8 +131,8 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn model_config(&self, model: &str, version: Option<u64>) -> Result<proto::ModelConfigResponse, Error> {
-        let ask = proto::ModelConfigRequest { name: model.to_owned(), version: written(version) };
-        self.call("ModelConfig", ask).await
+        let message = proto::ModelConfigRequest { name: model.to_owned(), version: written(version) };
+        self.call("ModelConfig", message).await
     }
 
     /// One inference. Inline tensors are sent in the message. Tensors in regions are not sent.
@@ -147,8 +148,8 @@ impl Client {
     /// ```
     pub async fn infer(&self, request: &Request) -> Result<Response, Error> {
         let placing = Placing::of(request);
-        let asked = message::request(request, placing.as_ref().map(Placing::key));
-        let mut response = message::response(self.call("ModelInfer", asked).await?)?;
+        let answer = message::request(request, placing.as_ref().map(Placing::key));
+        let mut response = message::response(self.call("ModelInfer", answer).await?)?;
         if let Some(placing) = placing {
             placing.settle(&mut response).await?;
             placing.end();
@@ -186,8 +187,8 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn repository_index(&self, ready: bool) -> Result<Vec<IndexEntry>, Error> {
-        let ask = proto::RepositoryIndexRequest { repository_name: String::new(), ready };
-        let answer: proto::RepositoryIndexResponse = self.call("RepositoryIndex", ask).await?;
+        let message = proto::RepositoryIndexRequest { repository_name: String::new(), ready };
+        let answer: proto::RepositoryIndexResponse = self.call("RepositoryIndex", message).await?;
         Ok(answer.models.into_iter().map(message::index_entry).collect())
     }
 
@@ -201,8 +202,8 @@ impl Client {
     pub async fn load_model(&self, model: &str, config: Option<&str>) -> Result<(), Error> {
         let parameters = config.map(|config| message::load_parameter("config", config)).into_iter().collect();
         let (repository_name, model_name) = (String::new(), model.to_owned());
-        let ask = proto::RepositoryModelLoadRequest { repository_name, model_name, parameters };
-        self.call("RepositoryModelLoad", ask).await.map(|_: proto::RepositoryModelLoadResponse| ())
+        let message = proto::RepositoryModelLoadRequest { repository_name, model_name, parameters };
+        self.call("RepositoryModelLoad", message).await.map(|_: proto::RepositoryModelLoadResponse| ())
     }
 
     /// Unloads a model; with `dependents`, also the models of an ensemble.
@@ -215,8 +216,8 @@ impl Client {
     pub async fn unload_model(&self, model: &str, dependents: bool) -> Result<(), Error> {
         let parameters = BTreeMap::from([message::unload_parameter(dependents)]);
         let (repository_name, model_name) = (String::new(), model.to_owned());
-        let ask = proto::RepositoryModelUnloadRequest { repository_name, model_name, parameters };
-        self.call("RepositoryModelUnload", ask).await.map(|_: proto::RepositoryModelUnloadResponse| ())
+        let message = proto::RepositoryModelUnloadRequest { repository_name, model_name, parameters };
+        self.call("RepositoryModelUnload", message).await.map(|_: proto::RepositoryModelUnloadResponse| ())
     }
 
     /// The statistics of inference so far, for one model or all.
@@ -228,8 +229,8 @@ impl Client {
     /// ```
     pub async fn statistics(&self, model: Option<&str>) -> Result<Vec<StatisticsReport>, Error> {
         let name = model.unwrap_or_default().to_owned();
-        let ask = proto::ModelStatisticsRequest { name, version: String::new() };
-        let answer: proto::ModelStatisticsResponse = self.call("ModelStatistics", ask).await?;
+        let message = proto::ModelStatisticsRequest { name, version: String::new() };
+        let answer: proto::ModelStatisticsResponse = self.call("ModelStatistics", message).await?;
         answer.model_stats.into_iter().map(message::statistics).collect()
     }
 
@@ -243,8 +244,8 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn system_regions(&self, name: Option<&str>) -> Result<Vec<SystemRegionReport>, Error> {
-        let ask = proto::SystemSharedMemoryStatusRequest { name: name.unwrap_or_default().to_owned() };
-        let answer: proto::SystemSharedMemoryStatusResponse = self.call("SystemSharedMemoryStatus", ask).await?;
+        let message = proto::SystemSharedMemoryStatusRequest { name: name.unwrap_or_default().to_owned() };
+        let answer: proto::SystemSharedMemoryStatusResponse = self.call("SystemSharedMemoryStatus", message).await?;
         Ok(answer.regions.into_values().map(message::system_region).collect())
     }
 
@@ -264,8 +265,8 @@ impl Client {
         byte_size: u64,
     ) -> Result<(), Error> {
         let (name, key) = (name.to_owned(), key.to_owned());
-        let ask = proto::SystemSharedMemoryRegisterRequest { name, key, offset, byte_size };
-        self.call("SystemSharedMemoryRegister", ask).await.map(|_: proto::SystemSharedMemoryRegisterResponse| ())
+        let message = proto::SystemSharedMemoryRegisterRequest { name, key, offset, byte_size };
+        self.call("SystemSharedMemoryRegister", message).await.map(|_: proto::SystemSharedMemoryRegisterResponse| ())
     }
 
     /// Unregisters a region.
@@ -276,8 +277,10 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn unregister_system_region(&self, name: &str) -> Result<(), Error> {
-        let ask = proto::SystemSharedMemoryUnregisterRequest { name: name.to_owned() };
-        self.call("SystemSharedMemoryUnregister", ask).await.map(|_: proto::SystemSharedMemoryUnregisterResponse| ())
+        let message = proto::SystemSharedMemoryUnregisterRequest { name: name.to_owned() };
+        self.call("SystemSharedMemoryUnregister", message)
+            .await
+            .map(|_: proto::SystemSharedMemoryUnregisterResponse| ())
     }
 
     /// Unregisters all system regions, including those of other clients.
@@ -321,12 +324,12 @@ impl Client {
         self.call("LogSettings", proto::LogSettingsRequest { settings: changes }).await
     }
 
-    async fn call<Q, A>(&self, method: &str, ask: Q) -> Result<A, Error>
+    async fn call<Q, A>(&self, method: &str, message: Q) -> Result<A, Error>
     where
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
     {
-        self.caller.unary(method, ask).await
+        self.caller.unary(method, message).await
     }
 }
 
@@ -347,8 +350,8 @@ impl From<&Client> for Registrar {
 }
 
 /// A server that is stopping, or newer, may refuse a health check. That counts as no.
-fn no_if_unavailable(asked: Result<bool, Error>) -> Result<bool, Error> {
-    match asked {
+fn no_if_unavailable(answer: Result<bool, Error>) -> Result<bool, Error> {
+    match answer {
         Err(Error::Refused(status)) if matches!(status.code, Code::Unavailable | Code::NotFound) => Ok(false),
         other => other,
     }

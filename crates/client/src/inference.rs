@@ -45,8 +45,8 @@ impl Session {
 impl PreparedRequest {
     /// `request`, with these outputs and those of [`Request::output_leased`] in leases of the server's choice.
     pub fn new(request: &Request, leased_outputs: &[&str]) -> PreparedRequest {
-        let asked = request.outputs.iter().filter(|wanted| wanted.leased).map(|wanted| &*wanted.name);
-        let leased_outputs = asked.chain(leased_outputs.iter().copied()).map(str::to_owned).collect();
+        let names = request.outputs.iter().filter(|wanted| wanted.leased).map(|wanted| &*wanted.name);
+        let leased_outputs = names.chain(leased_outputs.iter().copied()).map(str::to_owned).collect();
         let request = message::request(request, None).encode_to_vec().into();
         PreparedRequest(v1::Infer { request, leased_outputs })
     }

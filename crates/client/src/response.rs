@@ -97,7 +97,7 @@ impl Output {
     pub fn strings(&self) -> Result<Vec<Cow<'_, [u8]>>, Error> {
         if self.datatype != DataType::Bytes {
             let name = self.name.clone();
-            return Err(Error::Datatype { name, held: self.datatype, asked: DataType::Bytes });
+            return Err(Error::Datatype { name, held: self.datatype, requested: DataType::Bytes });
         }
         let fault = |reason: String| Error::Strings { name: self.name.clone(), reason };
         let elements = element_count(&self.shape).map_err(|reason| fault(reason.to_string()))?;
@@ -122,8 +122,8 @@ impl Output {
     /// The bytes, if they are of elements that read as `T`.
     fn holding<T: Element>(&self) -> Result<&Buffer, Error> {
         if !T::reads(self.datatype) {
-            let (name, held, asked) = (self.name.clone(), self.datatype, T::DATATYPE);
-            return Err(Error::Datatype { name, held, asked });
+            let (name, held, requested) = (self.name.clone(), self.datatype, T::DATATYPE);
+            return Err(Error::Datatype { name, held, requested });
         }
         self.here()
     }

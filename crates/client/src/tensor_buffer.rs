@@ -159,7 +159,7 @@ impl TensorBuffer {
             return Ok(());
         }
         let name = called(self.datatype, &self.shape);
-        Err(Error::Datatype { name, held: self.datatype, asked: T::DATATYPE })
+        Err(Error::Datatype { name, held: self.datatype, requested: T::DATATYPE })
     }
 }
 

@@ -74,10 +74,10 @@ fn a_region_is_unregistered_where_no_runtime_is() {
 fn within_a_runtime_waiting_is_refused() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let client = blocking::http::Client::new("unix:/nonexistent").unwrap();
-    let asked = runtime.block_on(async { client.is_live() });
-    assert!(matches!(asked, Err(Error::Blocking(_))), "{asked:?}");
+    let result = runtime.block_on(async { client.is_live() });
+    assert!(matches!(result, Err(Error::Blocking(_))), "{result:?}");
     assert_eq!(
-        asked.unwrap_err().to_string(),
+        result.unwrap_err().to_string(),
         "cannot wait: the thread runs tasks of a tokio runtime; await the call there"
     );
     assert!(matches!(client.is_live(), Err(Error::Connect { .. })));

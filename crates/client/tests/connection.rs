@@ -101,8 +101,8 @@ async fn a_body_cut_short_is_an_error() {
     let answer = b"HTTP/1.1 200 OK\r\ninference-header-content-length: 2\r\ncontent-length: 10\r\n\r\n{}abc";
     let page = Page::serve("short", answer, 1);
     let tensor = Tensor::from_slice("A", &[1], &[1u8]).unwrap();
-    let asked = page.client().infer(&Request::new("m").input(tensor)).await;
-    assert!(matches!(asked, Err(Error::Broken { .. })), "{asked:?}");
+    let result = page.client().infer(&Request::new("m").input(tensor)).await;
+    assert!(matches!(result, Err(Error::Broken { .. })), "{result:?}");
 }
 
 #[tokio::test]

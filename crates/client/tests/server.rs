@@ -37,8 +37,8 @@ async fn server() -> Option<(http::Client, grpc::Client)> {
 }
 
 fn find() -> Option<Server> {
-    let asked = |name| std::env::var(name).ok();
-    if let (Some(http), Some(grpc)) = (asked("NERITE_HTTP"), asked("NERITE_GRPC")) {
+    let variable = |name| std::env::var(name).ok();
+    if let (Some(http), Some(grpc)) = (variable("NERITE_HTTP"), variable("NERITE_GRPC")) {
         return Some(Server { http, grpc, child: None });
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -214,8 +214,8 @@ async fn many_callers_share_one_client() {
             let (http, grpc) = (http.clone(), grpc.clone());
             tokio::spawn(async move {
                 for _ in 0..8 {
-                    let asked = if i % 2 == 0 { http.infer(&inline()).await } else { grpc.infer(&inline()).await };
-                    check_sums(&asked.unwrap());
+                    let variable = if i % 2 == 0 { http.infer(&inline()).await } else { grpc.infer(&inline()).await };
+                    check_sums(&variable.unwrap());
                 }
             })
         })

@@ -86,8 +86,8 @@ async fn ask(port: u16, tls: Tls) -> Result<String, Error> {
 }
 
 #[track_caller]
-fn check_not_connected(asked: &Result<String, Error>, text: &str) {
-    let Err(Error::Connect { reason, .. }) = asked else { panic!("{asked:?}") };
+fn check_not_connected(result: &Result<String, Error>, text: &str) {
+    let Err(Error::Connect { reason, .. }) = result else { panic!("{result:?}") };
     assert!(reason.contains(text), "{reason}");
 }
 
@@ -148,8 +148,8 @@ async fn a_call_without_an_answer_ends_at_its_limit() {
     let http = http::Client::with_options(&address, &options).unwrap();
     let grpc = grpc::Client::with_options(&address, &options).unwrap();
     let began = Instant::now();
-    for asked in [http.page("/").await.map(drop), grpc.is_live().await.map(drop)] {
-        let error = asked.unwrap_err().to_string();
+    for result in [http.page("/").await.map(drop), grpc.is_live().await.map(drop)] {
+        let error = result.unwrap_err().to_string();
         assert_eq!(error, format!("no answer from {address} within 50 ms; ClientOptions::request_max allows more"));
     }
     assert!(began.elapsed() < Duration::from_secs(30));
@@ -164,8 +164,8 @@ async fn a_connection_that_is_not_agreed_on_ends_at_its_limit() {
         .connect_max(Duration::from_millis(50));
     let http = http::Client::with_options(&address, &options).unwrap();
     let grpc = grpc::Client::with_options(&address, &options).unwrap();
-    for asked in [http.is_live().await, grpc.is_live().await] {
-        let error = asked.unwrap_err().to_string();
+    for result in [http.is_live().await, grpc.is_live().await] {
+        let error = result.unwrap_err().to_string();
         let text =
             format!("cannot connect to {address}: no connection within 50 ms; ClientOptions::connect_max allows more");
         assert_eq!(error, text);

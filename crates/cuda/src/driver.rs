@@ -54,9 +54,9 @@ unsafe impl Send for Context {}
 unsafe impl Send for Stream {}
 
 impl Driver {
-    /// Loads the driver: the library at `asked`, else [`LIBRARY`]. Starts it and looks at its devices; makes no context.
-    pub fn open(asked: Option<&Path>) -> Result<Arc<Driver>, Absent> {
-        let calls = Calls::load(asked.unwrap_or(Path::new(LIBRARY)))?;
+    /// Loads the driver: the library at `library`, else [`LIBRARY`]. Starts it and looks at its devices; makes no context.
+    pub fn open(library: Option<&Path>) -> Result<Arc<Driver>, Absent> {
+        let calls = Calls::load(library.unwrap_or(Path::new(LIBRARY)))?;
         // SAFETY: takes its flags, which must be 0, and no pointer.
         calls.check(name::init, unsafe { (calls.init)(0) })?;
         let mut count: c_int = 0;

@@ -52,10 +52,10 @@ pub enum OpenError {
     #[error("{0}")]
     Handle(CudaError),
     /// The handle is good, but for memory of another device.
-    #[error("the handle is for memory of device {actual}, not of device {asked}")]
+    #[error("the handle is for memory of device {actual}, not of device {requested}")]
     Elsewhere {
         /// The device named with the handle.
-        asked: u32,
+        requested: u32,
         /// The device it lies on.
         actual: u32,
     },

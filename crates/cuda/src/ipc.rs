@@ -51,7 +51,7 @@ impl IpcMemory {
         // From here on Drop closes, whatever else fails.
         let mut memory = IpcMemory { device: device.clone(), at: opened, len: 0 };
         if let Some(actual) = ordinal_of(&current, at).filter(|actual| *actual != device.ordinal()) {
-            return Err(OpenError::Elsewhere { asked: device.ordinal(), actual });
+            return Err(OpenError::Elsewhere { requested: device.ordinal(), actual });
         }
         let (mut base, mut bytes) = (0, 0);
         // SAFETY: both are places for one number, `at` is an address just opened; the context is current.

@@ -40,9 +40,9 @@ pub struct GpuMemory {
 }
 
 impl Nvml {
-    /// Loads the library at `asked`, else [`NVML_LIBRARY`], and starts it. Takes seconds if no other process uses the driver.
-    pub fn open(asked: Option<&Path>) -> Result<Arc<Nvml>, NvmlAbsent> {
-        let calls = Calls::load(asked.unwrap_or(Path::new(NVML_LIBRARY)))?;
+    /// Loads the library at `library`, else [`NVML_LIBRARY`], and starts it. Takes seconds if no other process uses the driver.
+    pub fn open(library: Option<&Path>) -> Result<Arc<Nvml>, NvmlAbsent> {
+        let calls = Calls::load(library.unwrap_or(Path::new(NVML_LIBRARY)))?;
         // SAFETY: it has no parameters, and may be called any number of times.
         calls.check(name::init, unsafe { (calls.init)() })?;
         Ok(Arc::new(Nvml { calls }))

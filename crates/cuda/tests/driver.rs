@@ -195,7 +195,7 @@ fn refused(driver: &Arc<Driver>, handles: &[IpcHandle]) {
     let device = driver.device(0).unwrap();
     let open = |at: usize| IpcMemory::open(&device, &handles[at]).map(drop);
     assert_eq!(open(0), Ok(()));
-    assert_eq!(open(1), Err(OpenError::Elsewhere { asked: 0, actual: 1 }));
+    assert_eq!(open(1), Err(OpenError::Elsewhere { requested: 0, actual: 1 }));
     for at in [2, 3] {
         assert!(matches!(open(at), Err(OpenError::Handle(e)) if e.name == "CUDA_ERROR_INVALID_VALUE"));
     }

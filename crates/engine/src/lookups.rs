@@ -144,9 +144,9 @@ mod tests {
 
     use super::*;
 
-    struct Unasked;
+    struct NeverRun;
 
-    impl RunJob for Unasked {
+    impl RunJob for NeverRun {
         fn run(&self, _: Job) {
             panic!("the work of the test does not run jobs");
         }
@@ -172,7 +172,7 @@ mod tests {
             reply: Reply::new(move |_| answers.send(number).unwrap()),
         };
         let job = Job::new(request, ModelVersion::unmetered("m").begin(), now_ns());
-        Lookup { model: Arc::new(Unasked), job, work: Box::new(move |_, _| work()) }
+        Lookup { model: Arc::new(NeverRun), job, work: Box::new(move |_, _| work()) }
     }
 
     #[test]

@@ -206,23 +206,23 @@ mod tests {
     /// An instance that answers when the test says so.
     #[derive(Default)]
     struct Slow {
-        asked: Mutex<Vec<ReadinessDone>>,
+        waiting: Mutex<Vec<ReadinessDone>>,
     }
 
     impl Slow {
-        fn asked(&self) -> MutexGuard<'_, Vec<ReadinessDone>> {
-            self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+        fn waiting(&self) -> MutexGuard<'_, Vec<ReadinessDone>> {
+            self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
         }
 
         fn answer(&self, answer: Result<(), Status>) {
-            let done = self.asked().pop().expect("it was asked");
+            let done = self.waiting().pop().expect("it was asked");
             done(answer);
         }
     }
 
     impl Readiness for Slow {
         fn ask(self: Arc<Self>, done: ReadinessDone) {
-            self.asked().push(done);
+            self.waiting().push(done);
         }
 
         fn fault(&self) -> Option<Status> {
@@ -243,7 +243,7 @@ mod tests {
         let ask = || checks.ask(slow.iter().map(|one| Arc::clone(one) as _).collect());
         let mut answers: Vec<ReadinessAnswer> = (0..1000).map(|_| ask()).collect();
         assert!(answers.iter_mut().all(|answer| poll(answer).is_none()));
-        assert_eq!(slow.each_ref().map(|one| one.asked().len()), [1, 1]);
+        assert_eq!(slow.each_ref().map(|one| one.waiting().len()), [1, 1]);
         assert_eq!(checks.lock().wakers.len(), 1000);
         answers.truncate(10);
         assert_eq!(checks.lock().wakers.len(), 10, "who has gone is not remembered");
@@ -298,7 +298,7 @@ mod tests {
         Arc::clone(&checks).wake();
         let too_late = Some(Err(checks.too_late()));
         assert_eq!((poll(&mut first), poll(&mut ask())), (too_late.clone(), too_late));
-        assert_eq!(slow.asked().len(), 1);
+        assert_eq!(slow.waiting().len(), 1);
         slow.answer(Ok(()));
         let mut next = ask();
         assert_eq!(poll(&mut next), None);

@@ -349,8 +349,8 @@ impl Served {
 
     /// Asks its instances whether they are ready. The version is ready if all of them are. `None` if they always are.
     pub fn ask_readiness(&self) -> Option<ReadinessAnswer> {
-        let asked: Vec<_> = self.instances.iter().filter_map(|member| member.readiness.clone()).collect();
-        (!asked.is_empty()).then(|| self.readiness.ask(asked))
+        let checks: Vec<_> = self.instances.iter().filter_map(|member| member.readiness.clone()).collect();
+        (!checks.is_empty()).then(|| self.readiness.ask(checks))
     }
 
     /// The reason why it cannot take requests, without asking its instances: the process of an instance has ended and cannot be restarted.

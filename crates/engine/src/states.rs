@@ -84,15 +84,15 @@ impl States {
         for tensor in self.begin(controls) {
             job.add_input(tensor);
         }
-        let asked: Vec<bool> = self.specs.iter().map(|spec| job.wants(&spec.output)).collect();
-        for (spec, asked) in self.specs.iter().zip(&asked) {
-            if !asked {
+        let requested: Vec<bool> = self.specs.iter().map(|spec| job.wants(&spec.output)).collect();
+        for (spec, requested) in self.specs.iter().zip(&requested) {
+            if !requested {
                 job.want(&spec.output);
             }
         }
         let (states, number, is_last) = (Arc::clone(self), controls.state, controls.end);
         let account = job.responder().account();
-        job.on_end(move |ended| states.keep(number, is_last, &asked, account, ended));
+        job.on_end(move |ended| states.keep(number, is_last, &requested, account, ended));
     }
 
     /// The state for the next request of a sequence.
@@ -121,11 +121,11 @@ impl States {
         &self,
         number: u64,
         is_last: bool,
-        asked: &[bool],
+        requested: &[bool],
         account: Option<PeerAccount>,
         ended: Ended<'_>,
     ) -> Result<(), Status> {
-        let found = self.take_found(asked, ended);
+        let found = self.take_found(requested, ended);
         if is_last {
             let over = self.lock().remove(&number);
             drop(over);
@@ -159,13 +159,13 @@ impl States {
     }
 
     /// The new state in the order of the specs: `None` for a tensor that stays as it was.
-    fn take_found(&self, asked: &[bool], ended: Ended<'_>) -> Vec<Option<Tensor>> {
+    fn take_found(&self, requested: &[bool], ended: Ended<'_>) -> Vec<Option<Tensor>> {
         let Ended { mut outputs, mut states } = ended;
         let mut found: Vec<Option<Tensor>> = Vec::new();
-        for (spec, asked) in self.specs.iter().zip(asked) {
+        for (spec, requested) in self.specs.iter().zip(requested) {
             let output = outputs.as_mut().and_then(|outputs| {
                 let at = outputs.iter().position(|output| output.name == spec.output)?;
-                Some(if *asked { outputs[at].clone() } else { outputs.remove(at) })
+                Some(if *requested { outputs[at].clone() } else { outputs.remove(at) })
             });
             let apart = states.iter().position(|state| state.name == spec.output).map(|at| states.swap_remove(at));
             let of_output = |Output { name, datatype, shape, data, .. }| Tensor { name, datatype, shape, data };

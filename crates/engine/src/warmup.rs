@@ -44,8 +44,8 @@ pub(crate) fn warm_up(
 ) -> Result<(), Status> {
     let invalid = |refused: nerite_config::ConfigError| Status::invalid(refused.to_string());
     validate_warmup(config).map_err(invalid)?;
-    let asked = config.model_warmup.iter().filter(|sample| sample.batch_size > 0);
-    let samples = asked.map(|sample| read(config, sample, directory)).collect::<Result<Vec<_>, Status>>()?;
+    let used = config.model_warmup.iter().filter(|sample| sample.batch_size > 0);
+    let samples = used.map(|sample| read(config, sample, directory)).collect::<Result<Vec<_>, Status>>()?;
     for sample in &samples {
         log::info!("model '{}': warming up with sample '{}'", config.name, sample.name);
         for instance in &mut *instances {

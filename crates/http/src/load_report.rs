@@ -52,10 +52,10 @@ mod tests {
 
     #[track_caller]
     fn check(format: &'static str, expected: Option<&str>) {
-        let asked = [(FORMAT, HeaderValue::from_static(format))].into_iter().collect();
+        let headers = [(FORMAT, HeaderValue::from_static(format))].into_iter().collect();
         let host = HostMetrics { cpu_utilization: 0.25, memory_total_bytes: 8, memory_used_bytes: 6 };
         let mut answer = HeaderMap::new();
-        if let Some(format) = LoadFormat::of(&asked) {
+        if let Some(format) = LoadFormat::of(&headers) {
             format.report(&host, &mut answer);
         }
         let header = answer.get(REPORT).map(|value| value.to_str().unwrap_or_default());

@@ -49,8 +49,8 @@ pub(crate) fn prepare() {
 /// Where the address of a client is. `device` is the index of the device that the address is meant for, or 0.
 pub(crate) fn place_of(client: SocketAddr, device: u32) -> Place {
     let mut answer = [0; ANSWER_BYTES];
-    let asked = CHANNEL.ask(&request(client.ip(), device), &mut answer).ok();
-    let place = asked.and_then(|bytes| read(answer.get(..bytes)?));
+    let received = CHANNEL.ask(&request(client.ip(), device), &mut answer).ok();
+    let place = received.and_then(|bytes| read(answer.get(..bytes)?));
     place.unwrap_or_else(|| place_by_binding(client))
 }
 

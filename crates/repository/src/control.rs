@@ -62,16 +62,16 @@ pub struct Startup {
     pub refused: Vec<PollError>,
 }
 
-/// The models to load at start: all in `listing`, or in explicit mode those in `asked`.
-pub fn startup(mode: ControlMode, asked: &[String], listing: &Listing) -> Result<Startup, Status> {
-    let wildcard = asked.iter().any(|name| name == "*");
+/// The models to load at start: all in `listing`, or in explicit mode those in `requested`.
+pub fn startup(mode: ControlMode, requested: &[String], listing: &Listing) -> Result<Startup, Status> {
+    let wildcard = requested.iter().any(|name| name == "*");
     let names_models = matches!(mode, ControlMode::Explicit | ControlMode::Demand);
-    if names_models && wildcard && asked.iter().any(|name| name != "*") {
+    if names_models && wildcard && requested.iter().any(|name| name != "*") {
         return Err(phrase::wildcard_not_alone());
     }
     if names_models && !wildcard {
         let mut startup = Startup::default();
-        for name in asked {
+        for name in requested {
             if !startup.models.contains(name) {
                 startup.models.push(name.clone());
             }
@@ -93,10 +93,10 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(mode: ControlMode, asked: &[&str], expect: &[&str]) {
-        let asked: Vec<String> = asked.iter().map(|&name| name.to_owned()).collect();
+    fn check(mode: ControlMode, requested: &[&str], expect: &[&str]) {
+        let requested: Vec<String> = requested.iter().map(|&name| name.to_owned()).collect();
         let listing = Listing::of([("a", "/r"), ("b", "/r"), ("c", "/r"), ("c", "/s")]);
-        let startup = startup(mode, &asked, &listing).expect("no faulty wildcard is asked for");
+        let startup = startup(mode, &requested, &listing).expect("no faulty wildcard is asked for");
         assert_eq!(startup.models, expect);
     }
 
@@ -118,8 +118,8 @@ mod tests {
 
     #[test]
     fn a_wildcard_beside_a_name_is_refused() {
-        let asked = ["*".to_owned(), "a".to_owned()];
-        let refused = startup(ControlMode::Explicit, &asked, &Listing::default()).expect_err("two names");
+        let requested = ["*".to_owned(), "a".to_owned()];
+        let refused = startup(ControlMode::Explicit, &requested, &Listing::default()).expect_err("two names");
         assert_eq!(refused.message, "Wildcard model name '*' must be the ONLY startup model if specified at all.");
     }
 

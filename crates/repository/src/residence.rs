@@ -306,9 +306,9 @@ mod tests {
         residence.loaded("theirs", 5, false, 0);
         residence.used("theirs", &'b', 0);
         for (now_us, turn) in (1..).zip(0..1000) {
-            let asked = format!("mine{}", turn % 7);
+            let model = format!("mine{}", turn % 7);
             loop {
-                match residence.vacancy(&asked, 2, &BTreeSet::from(['a']), now_us, |_| false) {
+                match residence.vacancy(&model, 2, &BTreeSet::from(['a']), now_us, |_| false) {
                     Vacancy::Fits => break,
                     Vacancy::Evict(model) => {
                         assert_ne!(model, "theirs");
@@ -317,8 +317,8 @@ mod tests {
                     other => panic!("{other:?}"),
                 }
             }
-            residence.loaded(&asked, 2, false, now_us);
-            residence.used(&asked, &'a', now_us);
+            residence.loaded(&model, 2, false, now_us);
+            residence.used(&model, &'a', now_us);
         }
     }
 

@@ -194,7 +194,7 @@ fn a_group_bounds_all_processes_of_an_instance() {
         let limit = |bytes| grouped(&base, &["processes=4", bytes], takes).status;
         (limit("group-memory=67108864"), limit("group-memory=1000000000"))
     });
-    let told = grouped(&base, &["group-memory=1", "processes=4"], "echo it runs");
+    let output = grouped(&base, &["group-memory=1", "processes=4"], "echo it runs");
     let removed = fs::read_dir(&base).unwrap().flatten().filter(|entry| entry.path().is_dir());
     let removed: Vec<_> = removed.map(|entry| fs::remove_dir(entry.path())).collect();
     fs::remove_dir(&base).unwrap();
@@ -206,7 +206,7 @@ fn a_group_bounds_all_processes_of_an_instance() {
     match memory {
         Some((small, large)) => assert!(!small.success() && large.success(), "{small} {large}"),
         // Groups of version 1 for processes have no memory, and what cannot be held is refused.
-        None => assert!(text(&told.stderr).contains("memory.max"), "{}", text(&told.stderr)),
+        None => assert!(text(&output.stderr).contains("memory.max"), "{}", text(&output.stderr)),
     }
     assert!(!removed.is_empty() && removed.iter().all(Result::is_ok), "{removed:?}");
 }

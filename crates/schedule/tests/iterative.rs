@@ -210,12 +210,12 @@ proptest! {
     ) {
         let scheduler = if is_direct { direct(instances, rows_max) } else { oldest(instances, rows_max) };
         let mut play = Play::new(scheduler, instances);
-        let mut asked = BTreeMap::new();
+        let mut repeats = BTreeMap::new();
         for (at, (again, id, is_own, what)) in deeds.into_iter().enumerate() {
             let name = char::from(b'a' + u8::try_from(at).unwrap());
             let id = if is_own { Own(at as u64) } else { Number(1 + id) };
             play.arrive(name, again, id, is_own || what != 1);
-            asked.insert(name, again);
+            repeats.insert(name, again);
             match what {
                 2 => play.done(at % instances),
                 3 => {
@@ -227,7 +227,7 @@ proptest! {
             }
         }
         play.finish(instances);
-        for (name, again) in asked {
+        for (name, again) in repeats {
             let ran = play.ran.chars().filter(|one| one.to_ascii_lowercase() == name).count();
             let is_rejected = play.rejected.iter().any(|(rejected, _)| *rejected == name);
             prop_assert_eq!(ran, if is_rejected { 0 } else { again as usize + 1 }, "{} of {}", name, play.ran);

@@ -364,6 +364,6 @@ fn a_driver_that_is_named_must_be_there() {
     command.args(["serve", "--cuda-library"]).arg(&missing).arg("--model-repository").arg(repository);
     let output = command.output().unwrap();
     assert!(!output.status.success());
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("no CUDA driver: /nowhere/libcuda.so.1: cannot open shared object file"), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("no CUDA driver: /nowhere/libcuda.so.1: cannot open shared object file"), "{stderr}");
 }

@@ -75,8 +75,8 @@ async fn an_onnx_runtime_that_runs_nothing_on_the_device_is_told() {
         copy_bytes: 0,
     };
     let rows = onnx::run(&plan, &plan.driver.device(0).unwrap()).await;
-    let told = rows[0].seen.as_ref().unwrap_err();
-    assert!(rows.len() == 1 && told.contains("the embedded engine computes on the host"), "{rows:?}");
+    let error = rows[0].seen.as_ref().unwrap_err();
+    assert!(rows.len() == 1 && error.contains("the embedded engine computes on the host"), "{rows:?}");
 }
 
 #[tokio::test]

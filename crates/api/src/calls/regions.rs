@@ -38,8 +38,8 @@ impl Api {
         work: impl FnOnce(&Api) -> Result<T, Status> + Send + 'static,
     ) -> Result<T, Status> {
         let mapped = self.in_own_regions(|regions| Ok(regions.counts().mapped_bytes)).unwrap_or(u64::MAX);
-        let asked = self.clone();
-        self.change_mappings(mapped, move || work(&asked)).await
+        let own = self.clone();
+        self.change_mappings(mapped, move || work(&own)).await
     }
 
     /// Calls `work`, which maps or unmaps memory of a client that has `mapped_bytes` mapped. The memory that it unmaps is unmapped when it returns, so that the

@@ -46,7 +46,7 @@ impl Shared {
     pub(super) fn ask(&self, question: Question<WaitingRequest>) -> bool {
         let mut strategy = self.strategy.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(strategy) = &mut *strategy else { return true };
-        let asked = self.catching(|| match &question {
+        let answer = self.catching(|| match &question {
             Question::Begins(first) => {
                 strategy.begins(first);
                 true
@@ -57,7 +57,7 @@ impl Shared {
                 true
             }
         });
-        asked.unwrap_or(false)
+        answer.unwrap_or(false)
     }
 
     /// A worker passes the answer on. Takes the lock again when the work that followed is done.

@@ -12,7 +12,7 @@ pub(super) struct Forming {
     /// The position of the last of them.
     last: Option<QueuePosition>,
     /// The position of the request that the model's strategy is asked about.
-    asked: Option<QueuePosition>,
+    asking_at: Option<QueuePosition>,
     count: usize,
     rows: u32,
     /// The arrival of the one that has waited longest.
@@ -51,17 +51,17 @@ impl Forming {
 
     /// Whether it waits for an answer.
     pub fn is_asking(&self) -> bool {
-        self.asked.is_some()
+        self.asking_at.is_some()
     }
 
     /// Call this when an answer may have come. It is found by asking again.
     pub fn answered(&mut self) {
-        self.asked = None;
+        self.asking_at = None;
     }
 
     /// Whether a change at `position` changes the forming batch.
     pub fn covers(&self, position: QueuePosition) -> bool {
-        self.asked.or(self.last).is_some_and(|last| position <= last) || self.closed
+        self.asking_at.or(self.last).is_some_and(|last| position <= last) || self.closed
     }
 
     /// Whether a change behind its first request, which is now `first`, closes it. Otherwise the batch would form anew
@@ -87,7 +87,7 @@ impl Forming {
 
     /// The first request of the batch is at this position, and it is not yet known whether the batch may begin.
     pub fn asks_at(&mut self, position: QueuePosition) {
-        self.asked = Some(position);
+        self.asking_at = Some(position);
     }
 
     /// Adds the next request of the queue, if it fits. `may_join` says whether it may share a batch with the first one; `None`: not yet known.

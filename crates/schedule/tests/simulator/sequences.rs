@@ -41,7 +41,7 @@ struct Play {
     driver: Driver<usize>,
     now_us: u64,
     busy: BTreeMap<InstanceId, (u64, Vec<u64>)>,
-    asked: Vec<SequenceRequest>,
+    sent: Vec<SequenceRequest>,
     times: Times,
     ran: Vec<Ran>,
     rejected: BTreeMap<usize, Rejection>,
@@ -58,7 +58,7 @@ impl Play {
             driver,
             now_us: 0,
             busy,
-            asked: Vec::new(),
+            sent: Vec::new(),
             times: Times::default(),
             ran: Vec::new(),
             rejected,
@@ -67,9 +67,9 @@ impl Play {
         }
     }
 
-    fn ask(&mut self, step: &SequenceRequest) -> Ticket {
-        let number = self.asked.len();
-        self.asked.push(step.clone());
+    fn send(&mut self, step: &SequenceRequest) -> Ticket {
+        let number = self.sent.len();
+        self.sent.push(step.clone());
         self.times.arrived_us.push(self.now_us);
         let action = TimeoutAction::Reject;
         let deadline = step.patience_us.map(|patience_us| Deadline { at_us: self.now_us + patience_us, action });
@@ -135,7 +135,7 @@ impl Play {
         for (pause_us, deed) in deeds {
             self.pass_until(self.now_us + pause_us);
             match deed {
-                Deed::Send(step) => tickets.push(self.ask(step)),
+                Deed::Send(step) => tickets.push(self.send(step)),
                 Deed::Cancel { back } => {
                     if let Some(ticket) = tickets.iter().rev().nth(*back) {
                         self.driver.cancel(*ticket, self.now_us);
@@ -204,7 +204,7 @@ fn check(play: &Play, keeps_position: bool) {
     let ran: BTreeSet<usize> = play.ran.iter().map(|(number, ..)| *number).collect();
     assert_eq!(ran.len(), play.ran.len(), "run twice");
     assert!(ran.iter().all(|number| !play.rejected.contains_key(number)), "ended twice");
-    assert_eq!(ran.len() + play.rejected.len(), play.asked.len(), "lost");
+    assert_eq!(ran.len() + play.rejected.len(), play.sent.len(), "lost");
     let mut last: HashMap<u64, (usize, usize, usize)> = HashMap::new();
     for (number, state, instance, position, ..) in &play.ran {
         let position = if keeps_position { *position } else { 0 };
@@ -219,11 +219,11 @@ fn check(play: &Play, keeps_position: bool) {
 /// in time starts within `start_us`.
 fn check_deadlines(play: &Play, start_us: u64) {
     let due_us =
-        |number: usize| play.asked[number].patience_us.map(|patience_us| play.times.arrived_us[number] + patience_us);
+        |number: usize| play.sent[number].patience_us.map(|patience_us| play.times.arrived_us[number] + patience_us);
     for (number, why) in &play.rejected {
         let at_us = play.times.ended_us[number];
-        let same = |other: &usize| play.asked[*other].sequence == play.asked[*number].sequence;
-        let is_due = (0..play.asked.len()).filter(same).any(|other| due_us(other) == Some(at_us));
+        let same = |other: &usize| play.sent[*other].sequence == play.sent[*number].sequence;
+        let is_due = (0..play.sent.len()).filter(same).any(|other| due_us(other) == Some(at_us));
         assert!(*why != Rejection::SequenceTimedOut || is_due, "{number} timed out at {at_us}, when nothing was due");
     }
     for (number, .., start, _) in &play.ran {
@@ -249,9 +249,9 @@ fn check_stop(play: &Play) {
     assert!(last_us <= most_us, "{} waited at {stopped_us}, and the last one until {last_us}", early.len());
 }
 
-fn ask(play: &mut Play, sequence: u64, flags: &str) {
+fn send(play: &mut Play, sequence: u64, flags: &str) {
     let (start, end) = (flags.contains('s'), flags.contains('e'));
-    play.ask(&SequenceRequest { sequence, start, end, patience_us: None });
+    play.send(&SequenceRequest { sequence, start, end, patience_us: None });
 }
 
 fn shown(play: &Play) -> Vec<(usize, usize, usize)> {
@@ -262,10 +262,10 @@ fn shown(play: &Play) -> Vec<(usize, usize, usize)> {
 fn sequences_spread_over_instances_and_keep_their_position() {
     let mut play = Play::new(direct(2, 2, 0, 0.0), 2, 2);
     for sequence in 1..=3 {
-        ask(&mut play, sequence, "s");
+        send(&mut play, sequence, "s");
     }
     play.pass_until(100);
-    (1..=3).for_each(|sequence| ask(&mut play, sequence, ""));
+    (1..=3).for_each(|sequence| send(&mut play, sequence, ""));
     play.pass_until(200);
     assert_eq!(shown(&play), [(0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 0, 0), (4, 1, 0), (5, 0, 1)]);
 }
@@ -274,12 +274,12 @@ fn sequences_spread_over_instances_and_keep_their_position() {
 fn a_sequence_without_a_slot_waits_for_the_end_of_another() {
     for end in [true, false] {
         let mut play = Play::new(direct(1, 1, 0, 0.0), 1, 1);
-        ask(&mut play, 1, "s");
-        ask(&mut play, 2, "s");
+        send(&mut play, 1, "s");
+        send(&mut play, 2, "s");
         play.pass_until(100);
         assert_eq!(play.ran.len(), 1);
         if end {
-            ask(&mut play, 1, "e");
+            send(&mut play, 1, "e");
             play.pass_until(160);
         } else {
             // The first sequence gets no more requests.
@@ -292,24 +292,24 @@ fn a_sequence_without_a_slot_waits_for_the_end_of_another() {
 #[test]
 fn a_sequence_begins_with_its_start() {
     let mut play = Play::new(oldest(1, 2, 2, 0), 1, 2);
-    ask(&mut play, 1, "");
-    ask(&mut play, 2, "se");
-    ask(&mut play, 2, "");
+    send(&mut play, 1, "");
+    send(&mut play, 2, "se");
+    send(&mut play, 2, "");
     play.pass_until(100);
     assert_eq!(play.rejected, BTreeMap::from([(0, Rejection::MissingStart), (2, Rejection::MissingStart)]));
     // A sequence that was idle for too long is over.
-    ask(&mut play, 3, "s");
+    send(&mut play, 3, "s");
     play.pass_until(100 + RUN_US + IDLE_US);
-    ask(&mut play, 3, "");
+    send(&mut play, 3, "");
     assert_eq!(play.rejected.get(&4), Some(&Rejection::MissingStart));
 }
 
 #[test]
 fn a_request_in_the_backlog_waits_no_longer_than_it_may() {
     let mut play = Play::new(oldest(1, 1, 1, 0), 1, 1);
-    ask(&mut play, 1, "s");
-    play.ask(&SequenceRequest { sequence: 2, start: true, end: false, patience_us: Some(50) });
-    play.ask(&SequenceRequest { sequence: 2, start: false, end: false, patience_us: None });
+    send(&mut play, 1, "s");
+    play.send(&SequenceRequest { sequence: 2, start: true, end: false, patience_us: Some(50) });
+    play.send(&SequenceRequest { sequence: 2, start: false, end: false, patience_us: None });
     play.pass_until(49);
     assert!(play.rejected.is_empty());
     play.pass_until(50);
@@ -320,13 +320,13 @@ fn a_request_in_the_backlog_waits_no_longer_than_it_may() {
 #[test]
 fn an_instance_waits_for_more_sequences_up_to_its_delay() {
     let mut play = Play::new(direct(1, 4, 100, 0.5), 1, 4);
-    ask(&mut play, 1, "s");
+    send(&mut play, 1, "s");
     play.pass_until(60);
     assert!(play.ran.is_empty());
-    ask(&mut play, 2, "s");
+    send(&mut play, 2, "s");
     assert_eq!(shown(&play), [(0, 0, 0), (1, 0, 1)], "half of the places are enough");
     play.pass_until(100);
-    ask(&mut play, 2, "");
+    send(&mut play, 2, "");
     play.pass_until(199);
     assert_eq!(play.ran.len(), 2);
     play.pass_until(200);
@@ -336,9 +336,9 @@ fn an_instance_waits_for_more_sequences_up_to_its_delay() {
 #[test]
 fn candidates_share_batches_and_their_requests_do_not() {
     let mut play = Play::new(oldest(1, 3, 4, 0), 1, 4);
-    ask(&mut play, 1, "s");
+    send(&mut play, 1, "s");
     for sequence in [1, 2, 2, 3] {
-        ask(&mut play, sequence, "s");
+        send(&mut play, sequence, "s");
     }
     // The second START of a waiting sequence makes another one, which waits for a slot too.
     play.pass_until(RUN_US);
@@ -352,9 +352,9 @@ fn candidates_share_batches_and_their_requests_do_not() {
 fn check_stopped(scheduler: impl Scheduler + Send + 'static) {
     let mut play = Play::new(scheduler, 1, 4);
     for sequence in [1, 2, 3, 3] {
-        ask(&mut play, sequence, "s");
+        send(&mut play, sequence, "s");
     }
-    ask(&mut play, 2, "");
+    send(&mut play, 2, "");
     play.pass_until(3 * RUN_US);
     let before = play.ran.len();
     assert!(before < 5, "the others have no slot, or are held back");

@@ -15,8 +15,8 @@ const SOURCES: Option<&str> = match option_env!("NERITE_RELEASE") {
 };
 
 /// The folder asked for; else that of NERITE_EXAMPLES, of the current folder, of the installation, or of the sources this was built from.
-pub(super) fn find(asked: Option<PathBuf>) -> Result<PathBuf, DemoError> {
-    let named = asked.or_else(|| env::var_os("NERITE_EXAMPLES").map(PathBuf::from));
+pub(super) fn find(directory: Option<PathBuf>) -> Result<PathBuf, DemoError> {
+    let named = directory.or_else(|| env::var_os("NERITE_EXAMPLES").map(PathBuf::from));
     let built = SOURCES.map(PathBuf::from);
     let usual = || ["examples".into()].into_iter().chain(installed()).chain(built).collect();
     // If a folder is named, only that one is used.

@@ -31,10 +31,10 @@ pub struct Connections {
 impl Connections {
     /// The log line about a limit per peer that exceeds all connections of a process with this many descriptors.
     pub fn warning(&self, descriptors: u64) -> Option<String> {
-        let (asked, limits) = (self.per_peer_max?, self.limits(descriptors));
-        (asked > limits.all_max).then(|| {
+        let (requested, limits) = (self.per_peer_max?, self.limits(descriptors));
+        (requested > limits.all_max).then(|| {
             format!(
-                "--connections-per-peer-max={asked} has no effect: there may be {} connections in all; raise --connections-max",
+                "--connections-per-peer-max={requested} has no effect: there may be {} connections in all; raise --connections-max",
                 limits.all_max
             )
         })

@@ -59,13 +59,15 @@ pub(super) fn sessions(values: &Values<'_>) -> Result<Sessions, BadValue> {
 
 fn per_user_max(values: &Values<'_>) -> Result<usize, BadValue> {
     const FLAG: &str = "sessions-per-user-max";
-    let asked = values.int(FLAG, SESSIONS_PER_USER_MAX)?;
-    if (1..=SESSIONS_MAX).contains(&asked) {
-        return Ok(asked);
+    let requested = values.int(FLAG, SESSIONS_PER_USER_MAX)?;
+    if (1..=SESSIONS_MAX).contains(&requested) {
+        return Ok(requested);
     }
     Err(bad(
         FLAG,
-        format!("one user may have {asked} sessions, and there are {SESSIONS_MAX} in all; give 1 to {SESSIONS_MAX}"),
+        format!(
+            "one user may have {requested} sessions, and there are {SESSIONS_MAX} in all; give 1 to {SESSIONS_MAX}"
+        ),
     ))
 }
 

@@ -140,7 +140,7 @@ mod tests {
     #[track_caller]
     fn check(line: &[&str], expect: Result<Command, &str>) {
         let words: Vec<String> = line.iter().map(|&word| word.to_owned()).collect();
-        let found = CommandLine::read(&words).map(|asked| asked.expect("no help was asked for").what);
+        let found = CommandLine::read(&words).map(|command_line| command_line.expect("no help was asked for").what);
         assert_eq!(found, expect.map_err(str::to_owned), "{line:?}");
     }
 

@@ -35,21 +35,21 @@ impl Drop for Waiting {
 /// The checks by name, and the exit code.
 fn doctor(command: &mut Command) -> (Value, Option<i32>) {
     let output = command.output().unwrap();
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
-    (told, output.status.code())
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    (report, output.status.code())
 }
 
-fn asked(words: &[&str]) -> (Value, Option<i32>) {
+fn run_doctor(words: &[&str]) -> (Value, Option<i32>) {
     doctor(Command::new(env!("CARGO_BIN_EXE_nerite")).args(["doctor", "shm", "--json"]).args(words))
 }
 
 /// That some check of this name says so.
 #[track_caller]
-fn check(told: &Value, check: &str, verdict: &str, found: &[&str]) {
-    let all = told["checks"].as_array().unwrap();
+fn check(report: &Value, check: &str, verdict: &str, found: &[&str]) {
+    let all = report["checks"].as_array().unwrap();
     let says = |one: &&Value| found.iter().all(|part| one["found"].as_str().unwrap().contains(part));
     let one = all.iter().filter(|one| one["check"] == check).find(says);
-    let one = one.unwrap_or_else(|| panic!("no {check} says {found:?} in {told:#}"));
+    let one = one.unwrap_or_else(|| panic!("no {check} says {found:?} in {report:#}"));
     assert_eq!(one["verdict"], verdict, "{one:#}");
     assert!(verdict != "fail" || !one["cure"].as_str().unwrap().is_empty(), "a failure comes with its cure");
 }
@@ -65,15 +65,15 @@ fn a_client_beside_its_server_is_found_well() {
     let (key, me) = (key("doctor-well"), std::process::id().to_string());
     let mut object = OwnedRegion::create(&key, 4096).unwrap();
     let words = ["--session-socket", socket.to_str().unwrap(), "--client-pid", &me];
-    let (told, _) = asked(&words);
-    check(&told, "session socket", "good", &[&format!("process {} listens at", server.child.id())]);
-    check(&told, "client", "good", &[&format!("process {me} (")]);
-    check(&told, "client /dev/shm", "good", &["is the server's"]);
-    check(&told, "client keys", "good", &["the server may read and write"]);
-    check(&told, "leases", "good", &[]);
-    check(&told, "keys", "good", &[]);
+    let (report, _) = run_doctor(&words);
+    check(&report, "session socket", "good", &[&format!("process {} listens at", server.child.id())]);
+    check(&report, "client", "good", &[&format!("process {me} (")]);
+    check(&report, "client /dev/shm", "good", &["is the server's"]);
+    check(&report, "client keys", "good", &["the server may read and write"]);
+    check(&report, "leases", "good", &[]);
+    check(&report, "keys", "good", &[]);
     object.unlink().unwrap();
-    check(&asked(&words).0, "client key", "note", &[&key, "is unlinked"]);
+    check(&run_doctor(&words).0, "client key", "note", &[&key, "is unlinked"]);
 }
 
 #[test]
@@ -86,12 +86,12 @@ fn a_server_of_another_user_may_not_open_the_clients_key() {
     let server = Waiting::start(&mut sleeper).unwrap();
     let (key, me) = (key("doctor-uids"), std::process::id().to_string());
     let _object = OwnedRegion::create(&key, 4096).unwrap();
-    let (told, code) = asked(&["--server-pid", &server.pid(), "--client-pid", &me]);
+    let (report, code) = run_doctor(&["--server-pid", &server.pid(), "--client-pid", &me]);
     let uids =
         "is user 0's, group 0's, mode 0600; the server is user 65534, group 65534, and may not read and write it";
-    check(&told, "client key", "fail", &[&key, uids]);
+    check(&report, "client key", "fail", &[&key, uids]);
     assert_eq!(code, Some(1));
-    check(&told, "who looks", "note", &["tried as user 0", "the server is user 65534"]);
+    check(&report, "who looks", "note", &["tried as user 0", "the server is user 65534"]);
 }
 
 /// `script` where /dev/shm is a tmpfs of its own; `None` if this system does not let us.
@@ -104,9 +104,9 @@ fn apart(script: &str) -> Command {
 #[test]
 fn a_shared_memory_of_its_own_is_told_with_both_devices() {
     let Some(client) = Waiting::start(&mut apart("echo ready && read line")) else { return };
-    let (told, code) = asked(&["--client-pid", &client.pid()]);
-    check(&told, "client /dev/shm", "fail", &["is device ", "the server's is device "]);
-    check(&told, "client keys", "note", &["it maps no shared memory object"]);
+    let (report, code) = run_doctor(&["--client-pid", &client.pid()]);
+    check(&report, "client /dev/shm", "fail", &["is device ", "the server's is device "]);
+    check(&report, "client keys", "note", &["it maps no shared memory object"]);
     assert_eq!(code, Some(1));
 }
 
@@ -117,13 +117,13 @@ fn a_small_or_full_shared_memory_is_found() {
     }
     // A server of this user at the default place would be looked at instead.
     let program = format!("XDG_RUNTIME_DIR=/dev/shm exec {} doctor --json", env!("CARGO_BIN_EXE_nerite"));
-    let (told, _) = doctor(&mut apart(&program));
-    check(&told, "/dev/shm", "note", &["tmpfs of 64 MiB", "Docker's default"]);
+    let (report, _) = doctor(&mut apart(&program));
+    check(&report, "/dev/shm", "note", &["tmpfs of 64 MiB", "Docker's default"]);
     let full = format!("head -c 64M /dev/zero > /dev/shm/full; {program}");
-    let (told, code) = doctor(&mut apart(&full));
-    check(&told, "/dev/shm", "fail", &["0 bytes free; clients need at least 4 MiB"]);
-    check(&told, "keys", "fail", &["No space left on device"]);
-    check(&told, "leases", "good", &[]);
+    let (report, code) = doctor(&mut apart(&full));
+    check(&report, "/dev/shm", "fail", &["0 bytes free; clients need at least 4 MiB"]);
+    check(&report, "keys", "fail", &["No space left on device"]);
+    check(&report, "leases", "good", &[]);
     assert_eq!(code, Some(1));
 }
 
@@ -137,16 +137,16 @@ fn few_descriptors_are_found() {
         // Who may raise the limit again does not mind it.
         command.uid(NOBODY).gid(NOBODY);
     }
-    let (told, code) = doctor(&mut command);
-    check(&told, "open files", "fail", &["is 256, and it needs 1024"]);
+    let (report, code) = doctor(&mut command);
+    check(&report, "open files", "fail", &["is 256, and it needs 1024"]);
     assert_eq!(code, Some(1));
 }
 
 #[test]
 fn who_is_not_there_and_what_is_not_understood_is_said() {
-    let (told, code) = asked(&["--client-pid", "4194305", "--server-pid", "4194306"]);
-    check(&told, "client", "fail", &["no process 4194305 is seen here"]);
-    check(&told, "server", "fail", &["no process 4194306 is seen here"]);
+    let (report, code) = run_doctor(&["--client-pid", "4194305", "--server-pid", "4194306"]);
+    check(&report, "client", "fail", &["no process 4194305 is seen here"]);
+    check(&report, "server", "fail", &["no process 4194306 is seen here"]);
     assert_eq!(code, Some(1));
     let refused = refusal(nerite(&["doctor", "gpu"]), 2);
     assert!(
@@ -156,7 +156,7 @@ fn who_is_not_there_and_what_is_not_understood_is_said() {
 }
 
 /// `nerite doctor` with these words, and no Python but what they name.
-fn asked_for_python(words: &[&str]) -> (Value, Option<i32>) {
+fn run_python_doctor(words: &[&str]) -> (Value, Option<i32>) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nerite"));
     command.args(["doctor", "--json"]).args(words).env("PATH", "/nonexistent").env_remove("VIRTUAL_ENV");
     doctor(&mut command)
@@ -175,16 +175,16 @@ fn script(folder: &std::path::Path, lines: &str) -> String {
 fn the_python_of_models_is_started_to_hear_what_it_is() {
     let server = tempfile::tempdir().unwrap();
     let good = script(server.path(), "echo nerite-python 3.12.1; echo nerite-numpy 2.4.0");
-    let (told, code) = asked_for_python(&["python", "--interpreter", &good]);
-    check(&told, "python", "good", &[&good, "is Python 3.12.1 with numpy 2.4.0"]);
+    let (report, code) = run_python_doctor(&["python", "--interpreter", &good]);
+    check(&report, "python", "good", &[&good, "is Python 3.12.1 with numpy 2.4.0"]);
     // The interpreter, and what would hold a sandbox.
-    assert_eq!((told["checks"].as_array().unwrap().len(), code), (2, Some(0)));
+    assert_eq!((report["checks"].as_array().unwrap().len(), code), (2, Some(0)));
     let old = script(server.path(), "echo nerite-python 3.8.18");
-    let (told, code) = asked_for_python(&["python", "--interpreter", &old]);
-    check(&told, "python", "fail", &[&old, "is Python 3.8.18, and models need 3.9 or newer"]);
+    let (report, code) = run_python_doctor(&["python", "--interpreter", &old]);
+    check(&report, "python", "fail", &[&old, "is Python 3.8.18, and models need 3.9 or newer"]);
     assert_eq!(code, Some(1));
-    let (told, _) = asked_for_python(&["python", "--environment", "/nonexistent/env.tar.gz"]);
-    check(&told, "python", "fail", &["Failed to get the canonical path for /nonexistent/env.tar.gz."]);
+    let (report, _) = run_python_doctor(&["python", "--environment", "/nonexistent/env.tar.gz"]);
+    check(&report, "python", "fail", &["Failed to get the canonical path for /nonexistent/env.tar.gz."]);
     // Who asks in general may have no Python models.
-    check(&asked_for_python(&[]).0, "python", "note", &["there is no python3 on the PATH (/nonexistent)"]);
+    check(&run_python_doctor(&[]).0, "python", "note", &["there is no python3 on the PATH (/nonexistent)"]);
 }

@@ -55,11 +55,11 @@ pub fn text(output: Output) -> String {
 #[track_caller]
 pub fn refusal(output: Output, status: i32) -> String {
     assert_eq!((output.status.code(), output.stdout.len()), (Some(status), 0), "{output:?}");
-    let told = String::from_utf8(output.stderr).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
     // Who was asked is said first, if anybody was.
-    match told.split_once('\n') {
+    match stderr.split_once('\n') {
         Some((asked, rest)) if asked.starts_with("nerite shm: asking the server ") => rest.to_owned(),
-        _ => told,
+        _ => stderr,
     }
 }
 

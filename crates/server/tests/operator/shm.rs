@@ -127,8 +127,8 @@ fn a_session_is_shown_with_all_it_has_and_ends_when_the_operator_says_so() {
     let secret = lease.window(0, 1).name;
     assert!(shown.contains(&(secret[..12].to_owned() + "…")) && !shown.contains(secret.as_str()), "{shown}");
     for words in [&["list"][..], &["pools"], &["sessions"], &["show", "--session", &number]] {
-        let told = format!("{}{}", text(shm(socket, words)), json(socket, words));
-        assert!(!told.contains(secret.as_str()) && !told.contains('\u{1b}'), "{told}");
+        let output = format!("{}{}", text(shm(socket, words)), json(socket, words));
+        assert!(!output.contains(secret.as_str()) && !output.contains('\u{1b}'), "{output}");
     }
 
     let dropped = text(shm(socket, &["drop", "--session", &number, "--", ODD]));
@@ -157,8 +157,8 @@ fn lists_longer_than_a_packet_are_told_whole() {
     }
     names.sort();
     let all = json(&server.socket, &["list"]);
-    let told: Vec<&str> = all["regions"].as_array().unwrap().iter().map(|r| r["name"].as_str().unwrap()).collect();
-    assert_eq!(told, names);
+    let output: Vec<&str> = all["regions"].as_array().unwrap().iter().map(|r| r["name"].as_str().unwrap()).collect();
+    assert_eq!(output, names);
 }
 
 #[test]
@@ -218,9 +218,9 @@ fn one_user_takes_no_more_than_its_share_of_the_places() {
     let _served = serve(server.api.clone(), options, Listener::bind(&socket, true).unwrap());
     let mut command = Command::new(&program);
     command.args(["--exact", "shm::crowd", "--nocapture"]).env(CROWD, &socket).uid(NOBODY).gid(NOBODY);
-    let told = text(command.output().unwrap());
+    let output = text(command.output().unwrap());
     let expect = "after 64: user 65534 has 64 sessions open, which is all that one user may have; close some";
-    assert!(told.contains(expect), "{told}");
+    assert!(output.contains(expect), "{output}");
 }
 
 #[test]
@@ -302,11 +302,14 @@ fn a_server_is_asked_over_its_socket_or_over_http_and_missed_when_it_is_gone() {
     assert!(refusal(http(&["sessions"]), 1).contains("ask over the session socket"));
     assert_eq!(names(&json(&socket, &["list"])), ["c"]);
     let dropped = shm(&socket, &["drop", "c"]);
-    let asked = format!("nerite shm: asking the server of process {} at {}\n", server.child.id(), socket.display());
-    assert_eq!(String::from_utf8_lossy(&dropped.stderr), asked);
+    let notice = format!("nerite shm: asking the server of process {} at {}\n", server.child.id(), socket.display());
+    assert_eq!(String::from_utf8_lossy(&dropped.stderr), notice);
     assert_eq!(text(dropped), "dropped region 'c'\n");
-    let told = &json(&socket, &["list"])["server"];
-    assert_eq!((&told["pid"], &told["session_socket"]), (&server.child.id().into(), &socket.to_str().unwrap().into()));
+    let server_shown = &json(&socket, &["list"])["server"];
+    assert_eq!(
+        (&server_shown["pid"], &server_shown["session_socket"]),
+        (&server.child.id().into(), &socket.to_str().unwrap().into())
+    );
 
     server.child.kill().unwrap();
     server.child.wait().unwrap();

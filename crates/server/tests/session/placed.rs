@@ -87,12 +87,12 @@ async fn what_nobody_waits_for_comes_back() {
     let request = numbers("held", &vec![1; 5000]).output_leased("OUT", &session);
     for over_http in [true, false] {
         let (http, grpc, request) = (http.clone(), grpc.clone(), request.clone());
-        let asked = tokio::spawn(async move {
+        let answer = tokio::spawn(async move {
             if over_http { http.infer(&request).await } else { grpc.infer(&request).await }.map(drop)
         });
         TestServer::until("the request", || server.held.count() == 1);
-        asked.abort();
-        assert!(asked.await.unwrap_err().is_cancelled());
+        answer.abort();
+        assert!(answer.await.unwrap_err().is_cancelled());
         // The packet is out: it was sent as the request was dropped. Whether it was read, the next answer tells.
         session.in_use().await.unwrap();
         server.held.answer();
@@ -114,12 +114,12 @@ async fn a_session_that_ends_in_flight_fails_its_requests() {
         drop(other);
         request
     };
-    let asked = tokio::spawn(async move { http.infer(&request).await.map(drop) });
+    let answer = tokio::spawn(async move { http.infer(&request).await.map(drop) });
     TestServer::until("the request", || server.held.count() == 1);
     drop(server.handle.stop());
     TestServer::until("the end", || server.pools.counts().sessions == 0);
     server.held.answer();
-    let error = asked.await.unwrap().unwrap_err();
+    let error = answer.await.unwrap().unwrap_err();
     assert_eq!(error.code(), Some(Code::Unavailable), "{error}");
     assert!(error.to_string().contains("the session has ended"), "{error}");
 }
@@ -184,16 +184,16 @@ async fn a_decoupled_model_answers_a_session_any_number_of_times() {
     let server = TestServer::new();
     let session = Session::connect(&server.socket).await.unwrap();
     for leased in [Some(&session), None] {
-        let ask = |given: &[i32]| numbers("several", given).output_leased("OUT", leased);
-        assert_eq!(streamed(&session, &ask(&[])).await, []);
+        let request = |given: &[i32]| numbers("several", given).output_leased("OUT", leased);
+        assert_eq!(streamed(&session, &request(&[])).await, []);
         let expect = [Ok(vec![3; 3]), Err("a negative number".to_owned()), Ok(vec![5; 5]), Ok(vec![])];
-        assert_eq!(streamed(&session, &ask(&[3, -1, 5, 0])).await, expect);
-        let large = streamed(&session, &ask(&[20_000; 4])).await;
+        assert_eq!(streamed(&session, &request(&[3, -1, 5, 0])).await, expect);
+        let large = streamed(&session, &request(&[20_000; 4])).await;
         assert_eq!(large, vec![Ok(vec![20_000; 20_000]); 4]);
-        let (first, second) = (ask(&[1; 50]), ask(&[2; 50]));
+        let (first, second) = (request(&[1; 50]), request(&[2; 50]));
         let (first, second) = tokio::join!(streamed(&session, &first), streamed(&session, &second));
         assert_eq!((first, second), (vec![Ok(vec![1; 1]); 50], vec![Ok(vec![2; 2]); 50]));
-        let error = session.infer(&ask(&[1, 2])).await.unwrap_err();
+        let error = session.infer(&request(&[1, 2])).await.unwrap_err();
         assert!(error.to_string().contains("ask it by infer_stream"), "{error}");
     }
     // One that is dropped half-way leaves nothing.
@@ -251,7 +251,7 @@ async fn requests_of_many_tasks_do_not_mix_their_leases() {
     let server = TestServer::new();
     let session = Session::connect(&server.socket).await.unwrap();
     let (http, grpc) = server.clients();
-    let ask = |number: i32, http: http::Client, grpc: grpc::Client, session: Session| async move {
+    let request = |number: i32, http: http::Client, grpc: grpc::Client, session: Session| async move {
         let request = numbers("echo", &vec![number; 1000]).output_leased("OUT", &session);
         for _ in 0..30 {
             for response in [http.infer(&request).await, grpc.infer(&request).await, session.infer(&request).await] {
@@ -259,7 +259,7 @@ async fn requests_of_many_tasks_do_not_mix_their_leases() {
             }
         }
     };
-    let tasks = (0..8).map(|number| tokio::spawn(ask(number, http.clone(), grpc.clone(), session.clone())));
+    let tasks = (0..8).map(|number| tokio::spawn(request(number, http.clone(), grpc.clone(), session.clone())));
     for task in tasks.collect::<Vec<_>>() {
         task.await.unwrap();
     }
@@ -277,8 +277,8 @@ async fn requests_given_up_at_any_moment_take_no_memory_that_is_in_use() {
             let request = numbers("echo", &vec![value; 700]).output_leased("OUT", &session);
             // Polled so many times and no more: given up before, while or after it is answered.
             let polls = (value * 7919 % 23) as usize;
-            let asked = async { if round % 2 == 0 { http.infer(&request).await } else { grpc.infer(&request).await } };
-            if let Some(response) = polled(asked, polls).await {
+            let answer = async { if round % 2 == 0 { http.infer(&request).await } else { grpc.infer(&request).await } };
+            if let Some(response) = polled(answer, polls).await {
                 kept.push((value, response.unwrap().outputs.remove(0)));
             }
             if kept.len() > 5 {

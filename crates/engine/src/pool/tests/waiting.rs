@@ -30,13 +30,13 @@ fn pool_with(instances: usize, timeout_us: u64, strategy: Option<Box<dyn BatchSt
 
 /// A strategy that says what it is asked, and waits for each answer.
 struct Slow {
-    asked: mpsc::Sender<(String, std::thread::ThreadId)>,
+    questions: mpsc::Sender<(String, std::thread::ThreadId)>,
     answers: mpsc::Receiver<bool>,
 }
 
 impl Slow {
     fn ask(&self, what: String) -> bool {
-        let _ = self.asked.send((what, std::thread::current().id()));
+        let _ = self.questions.send((what, std::thread::current().id()));
         self.answers.recv().unwrap_or_default()
     }
 }
@@ -57,11 +57,11 @@ impl BatchStrategy for Slow {
 
 #[test]
 fn a_strategy_is_asked_by_a_worker_while_the_queue_goes_on() {
-    let ((ask_sender, asked), (says, to_say), (to, answers)) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
-    let strategy = Slow { asked: ask_sender, answers: to_say };
+    let ((ask_sender, questions), (says, to_say), (to, answers)) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
+    let strategy = Slow { questions: ask_sender, answers: to_say };
     let pool = pool_with(1, 0, Some(Box::new(strategy)));
     let next = || {
-        let (what, thread) = asked.recv_timeout(PATIENCE).unwrap();
+        let (what, thread) = questions.recv_timeout(PATIENCE).unwrap();
         assert_ne!(thread, std::thread::current().id(), "{what}");
         what
     };
@@ -88,12 +88,12 @@ fn a_strategy_is_asked_by_a_worker_while_the_queue_goes_on() {
 
 #[test]
 fn a_job_is_rejected_at_its_time_while_a_strategy_hangs() {
-    let ((ask_sender, asked), (says, to_say), (to, answers)) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
-    let pool = pool_with(2, 20_000, Some(Box::new(Slow { asked: ask_sender, answers: to_say })));
+    let ((ask_sender, questions), (says, to_say), (to, answers)) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
+    let pool = pool_with(2, 20_000, Some(Box::new(Slow { questions: ask_sender, answers: to_say })));
     for id in 0..3 {
         pool.submit(job(id, &to).0);
     }
-    assert_eq!(asked.recv_timeout(PATIENCE).unwrap().0, "begins 0");
+    assert_eq!(questions.recv_timeout(PATIENCE).unwrap().0, "begins 0");
     for _ in 0..3 {
         let error = answers.recv_timeout(PATIENCE).unwrap().error.unwrap();
         assert_eq!(error.message, "Request timeout expired");
@@ -105,12 +105,12 @@ fn a_job_is_rejected_at_its_time_while_a_strategy_hangs() {
 
 #[test]
 fn a_batch_that_is_formed_runs_before_the_strategy_hears_of_its_end() {
-    let ((ask_sender, asked), (says, to_say), (to, answers)) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
-    let pool = pool_with(1, 0, Some(Box::new(Slow { asked: ask_sender, answers: to_say })));
+    let ((ask_sender, questions), (says, to_say), (to, answers)) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
+    let pool = pool_with(1, 0, Some(Box::new(Slow { questions: ask_sender, answers: to_say })));
     pool.submit(job(0, &to).0);
-    assert_eq!(asked.recv_timeout(PATIENCE).unwrap().0, "begins 0");
+    assert_eq!(questions.recv_timeout(PATIENCE).unwrap().0, "begins 0");
     says.send(true).unwrap();
-    assert_eq!(asked.recv_timeout(PATIENCE).unwrap().0, "ends");
+    assert_eq!(questions.recv_timeout(PATIENCE).unwrap().0, "ends");
     // It hangs there.
     assert_eq!(answers.try_recv().unwrap().id, "0");
     drop(says);
