@@ -16,7 +16,7 @@ pub struct Admission {
     in_flight: InFlight,
     /// Held until the request is submitted. A version that is replaced runs the requests that it admitted, and then ends.
     entering: InFlight,
-    asker: Option<Peer>,
+    client: Option<Peer>,
 }
 
 impl Admission {
@@ -27,13 +27,13 @@ impl Admission {
         if served.is_retired() {
             return None;
         }
-        Some(Admission { in_flight: served.begin(), served: Arc::clone(served), entering, asker: None })
+        Some(Admission { in_flight: served.begin(), served: Arc::clone(served), entering, client: None })
     }
 
     /// The same admission for a request of that client. A response that was made of memory that a client shares is cached for that client only.
-    pub fn of_asker(self, peer: &Peer) -> Admission {
-        let asker = self.served.is_cached().then(|| peer.clone());
-        Admission { asker, ..self }
+    pub fn of_client(self, peer: &Peer) -> Admission {
+        let client = self.served.is_cached().then(|| peer.clone());
+        Admission { client, ..self }
     }
 
     /// The version.
@@ -53,12 +53,12 @@ impl Admission {
 
     /// Runs a request that fits the contract, now or as soon as an instance is free. The answer comes through the request's own reply.
     pub fn submit(self, request: AdmittedRequest) {
-        let Admission { in_flight, served, entering, asker } = self;
+        let Admission { in_flight, served, entering, client } = self;
         let mut job = Job::new(request, in_flight, now_ns());
         if served.timeout_ends_runs() {
             end_in_time(&mut job);
         }
-        served.submit(job, asker.as_ref());
+        served.submit(job, client.as_ref());
         drop(entering);
     }
 

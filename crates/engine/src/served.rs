@@ -398,7 +398,7 @@ impl Served {
         self.sequences.as_ref().is_some_and(|sequences| sequences.has_states()) || self.config.is_ensemble()
     }
 
-    /// Answers the job from the response cache, or runs it. `client` is the client, if it is known.
+    /// Answers the job from the response cache, or runs it. `client` is `None` if the client is not known.
     pub(crate) fn submit(self: &Arc<Self>, job: Job, client: Option<&Peer>) {
         match &self.cached {
             Some(cached) => {

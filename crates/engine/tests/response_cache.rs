@@ -105,8 +105,8 @@ impl Server {
         let tensors = Tensors { inputs: vec![input(data)].into(), wanted: wanted.into(), is_raw: false };
         let CheckedTensors { inputs, wanted, rows, .. } = admission.contract().check_all(Prefix(id), tensors).unwrap();
         let admission = match user {
-            Some(uid) => admission.of_asker(&Peer::User { uid }),
-            None => admission.of_asker(&Peer::Unidentified),
+            Some(uid) => admission.of_client(&Peer::User { uid }),
+            None => admission.of_client(&Peer::Unidentified),
         };
         admission.submit(AdmittedRequest {
             id: id.into(),

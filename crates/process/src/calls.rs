@@ -107,18 +107,18 @@ impl Calls {
         }))
     }
 
-    /// Opens the requests of a batch and sends it with `queue`. Afterwards its responses may come. Returns the batch if
-    /// it was not sent, with the reason, or without a reason if `queue` could not send it at once. `queue` must not wait,
+    /// Opens the requests of a batch and sends it with `send`. Afterwards its responses may come. Returns the batch if
+    /// it was not sent, with the reason, or without a reason if `send` could not send it at once. `send` must not wait,
     /// because the supervisor takes the same lock.
     pub(crate) fn begin(
         &self,
         planned: Vec<Planned>,
         times: nerite_backend::Times,
-        queue: impl FnOnce() -> Result<bool, Silence>,
+        send: impl FnOnce() -> Result<bool, Silence>,
     ) -> Result<Vec<u64>, (Vec<Planned>, Option<Silence>)> {
         self.batch_inputs.add(&planned);
         let mut open = lock(&self.open);
-        match queue() {
+        match send() {
             Ok(true) => {}
             Ok(false) => return Err((planned, None)),
             Err(silence) => return Err((planned, Some(silence))),

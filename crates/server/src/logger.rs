@@ -36,7 +36,7 @@ struct Inner {
     escape: bool,
     pid: u32,
     repeats: Mutex<Repeats>,
-    /// Told when a line is counted that was not before.
+    /// Notified when a line is counted that was not counted before.
     counting: Condvar,
     /// The lines of requests, which are written by a thread of their own.
     requests: RequestLines,

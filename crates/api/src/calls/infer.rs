@@ -154,7 +154,7 @@ impl Api {
         let delivery = Delivery::new(outputs, trace, model.served(), places, under_way, sink);
         let account = model.served().leaves_states().then(|| self.kept().clone());
         let reply = delivery.of_caller(caller).charging(account).holding(strings).into_reply(numbered);
-        model.of_asker(self.peer()).submit(AdmittedRequest {
+        model.of_client(self.peer()).submit(AdmittedRequest {
             id,
             rows,
             inputs,

@@ -26,7 +26,7 @@ pub(super) struct RequestLines {
 
 enum Entry {
     Line(String),
-    /// Told once all lines before it are written.
+    /// Gets a message once all lines before it are written.
     Flush(Sender<()>),
 }
 
