@@ -8,7 +8,7 @@
 //!
 //! The kernel takes 20 to 40 ms to unmap 1 GiB that was used, and up to 200 ms if it frees the pages as well. A driver takes longer, and may never return.
 //! The last user may be a request that ends on a thread which serves other clients. So memory that takes long is passed to a thread of its own, which ends
-//! when its queue is empty. The driver's memory has another thread than the rest.
+//! when its queue is empty. Memory that a driver has locked or opened has a second thread, so a driver that does not return keeps only such memory.
 //!
 //! What is passed on includes the entry in the guard's table, the quota and the charge. So the owner pays until the memory is unmapped, the quotas bound
 //! the queue, and the addresses are not reused before. A call that registers or unregisters regions uses [`here`]: the memory is unmapped when it returns.
@@ -61,9 +61,7 @@ impl<T: Unmap> DerefMut for Deferred<T> {
 impl<T: Unmap> Drop for Deferred<T> {
     fn drop(&mut self) {
         let Some(value) = self.0.take() else { return };
-        // A thread that is ending has no thread-local state any more.
-        let rule = RULE.try_with(Cell::get).unwrap_or(Rule::BySize);
-        match choose(rule, value.byte_size(), value.needs_driver()) {
+        match choose(RULE.get(), value.byte_size(), value.needs_driver()) {
             Dropper::ThisThread => drop(value),
             Dropper::Unmapper => UNMAPPER.push(Box::new(value)),
             Dropper::Unlocker => UNLOCKER.push(Box::new(value)),

@@ -71,5 +71,7 @@ async fn a_region_that_is_unregistered_while_a_request_uses_it_is_not_unmapped_b
     while is_mapped(&path) && begun.elapsed() < PATIENCE {
         tokio::task::yield_now().await;
     }
-    assert!(!is_mapped(&path) && passed_on() > before);
+    assert!(!is_mapped(&path));
+    // A release build counts no locks.
+    assert!(passed_on() > before || !cfg!(debug_assertions));
 }
