@@ -24,7 +24,7 @@ impl<A: BatchAdapter> Adapted<A> {
     }
 }
 
-// A method with a default that is not passed on would silently have the default for each adapted instance.
+// Each method is passed on. One that is forgotten would do what the trait's default does, whatever the instance does.
 #[deny(clippy::missing_trait_methods)]
 impl<A: BatchAdapter> Instance for Adapted<A> {
     fn run(&mut self, batch: Batch) {

@@ -139,11 +139,11 @@ mod tests {
         assert_ne!(elsewhere, place, "the second lives");
         assert_eq!(second.private_bytes(), other.private_bytes());
         drop((second, other));
-        let (larger, _) = copy(&mut copies, 64 << 8);
-        assert_eq!(larger.len(), 64 << 8);
+        let (larger, _) = copy(&mut copies, 16 << 10);
+        assert_eq!(larger.len(), 16 << 10);
         let kept = |copies: &CopyBlock| copies.0.as_ref().map(Buffer::held_bytes);
-        assert_eq!(kept(&copies), Some(64 << 8));
+        assert_eq!(kept(&copies), Some(16 << 10));
         copy(&mut copies, JOINED_BYTES_MAX + 4);
-        assert_eq!(kept(&copies), Some(64 << 8), "large copies are not kept");
+        assert_eq!(kept(&copies), Some(16 << 10), "large copies are not kept");
     }
 }

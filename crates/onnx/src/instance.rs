@@ -27,6 +27,7 @@ pub struct EmbeddedInstance {
     runner: Option<Runner>,
     /// Kept empty for the next run, so that it allocates none.
     lists: Lists,
+    /// Keeps the block of the last run.
     copies: CopyBlock,
     /// Whether the present run is to end.
     is_over: Arc<AtomicBool>,

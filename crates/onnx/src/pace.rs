@@ -1,9 +1,9 @@
 //! How many stages does a run take, so that none is long and quick runs stay whole?
 //!
 //! A stage costs some µs by itself (`examples/stages_cost.rs`), and the engine allocates anew in each. So runs stay whole that are known to be quick, and
-//! the others are done in as few stages as they need. Both are judged by earlier runs of the same graph and the same *class*: the same inputs, each dimension within the same power of
-//! two, and the same outputs. The number of elements does not suffice: `[1,n]` by `[n,1]` makes one number of 2n, `[n,1]` by `[1,n]` makes n². The first run
-//! of a class has all stages. It shows which part of the time each takes.
+//! the others are done in as few stages as they need. Both are judged by earlier runs of the same graph and the same *class*: the same inputs, each
+//! dimension within the same power of two, and the same outputs. The number of elements does not suffice: `[1,n]` by `[n,1]` makes one number of 2n,
+//! `[n,1]` by `[1,n]` makes n². The first run of a class has all stages. It shows which part of the time each takes.
 //!
 //! Shapes say nothing about a graph where the values of its inputs decide how much is computed ([`CostBound`]). Its runs always have all stages.
 
