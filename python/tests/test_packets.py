@@ -236,6 +236,29 @@ def test_the_answer_to_a_batch_is_packed_as_it_is_there():
     assert packed.executed(PACKED) == packed_golden("executed")
 
 
+ONE_OUTPUT = {"outputs": [("OUT", "FP32", (2,), 5, 64, 8)]}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"lost": [[5, 64]]},
+        {"responses": [ONE_OUTPUT, ONE_OUTPUT]},
+        {"responses": [{**ONE_OUTPUT, "parameters": {"a": 1}}]},
+        {"responses": [{"outputs": [("OUT", "FP32", (2,), 5, 72, 8)]}]},
+        {"responses": [{"outputs": []}]},
+        {"responses": [None]},
+    ],
+)
+def test_only_an_equal_answer_is_sent_from_those_that_are_kept(more):
+    answer = {"responses": [ONE_OUTPUT], **more}
+    whole = packed._encoded(answer)
+    for _ in range(2):
+        assert packed.executed({"responses": [ONE_OUTPUT]}) == packed._encoded({"responses": [ONE_OUTPUT]})
+        assert packed.executed(answer) == whole
+
+
 def test_layouts_that_always_differ_are_not_kept_for_ever():
     for length in range(2 * packed.LAYOUTS_MAX):
         packed.executed({"responses": [{"outputs": [("OUT", "FP32", (length,), 5, 0, 0)]}]})
@@ -243,7 +266,7 @@ def test_layouts_that_always_differ_are_not_kept_for_ever():
         layout = struct.pack("<II", 0, 1) + struct.pack("<II", 4, 1) + name
         request = struct.pack("<QQQIIII", 1, 0, 0, 1, 0, len(layout), 0) + layout + bytes(24)
         assert packed.read(struct.pack("<III", 1, 1, 0) + request)["requests"][0]["outputs"] == [[name.decode(), None, 0, 0, True]]
-    assert len(packed._heads) <= packed.LAYOUTS_MAX and len(packed._layouts) <= packed.LAYOUTS_MAX
+    assert all(0 < len(kept) <= packed.LAYOUTS_MAX for kept in (packed._heads, packed._answers, packed._layouts))
 
 
 def test_the_channel_sends_and_receives_these_bytes():
