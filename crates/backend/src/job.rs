@@ -39,16 +39,13 @@ impl Job {
         }
         let responder = Responder::new(Parts { id, rows, arrived, cancel, wanted, reply, in_flight, trace });
         let parameters = JobParameters::Own(parameters);
-        Job(JobBody::new(JobParts {
-            inputs,
-            replaced: Vec::new(),
-            parameters,
-            sequence,
-            priority,
-            timeout_us,
-            own,
-            responder,
-        }))
+        Job::of(inputs, Rest { parameters, sequence, priority, timeout_us, own }, responder)
+    }
+
+    fn of(inputs: Inputs, rest: Rest, responder: Responder) -> Job {
+        let Rest { parameters, sequence, priority, timeout_us, own } = rest;
+        let replaced = Vec::new();
+        Job(JobBody::new(JobParts { inputs, replaced, parameters, sequence, priority, timeout_us, own, responder }))
     }
 
     /// Separates the inputs from the responder, for runtimes that release inputs early, answer later or several times.
@@ -87,22 +84,12 @@ impl Job {
 
     /// Lets the request be scheduled again while it runs, as part of the sequence whose state has this number.
     pub fn may_run_again(&mut self, whom: Weak<dyn Reschedule>, number: u64) {
-        let take = move |rest: Rest, mut inputs: Inputs, mut responder: Responder| {
+        let take = move |mut rest: Rest, mut inputs: Inputs, mut responder: Responder| {
             // An instance that counts for no device does not set it.
             responder.device = 0;
-            let Rest { parameters, mut sequence, priority, timeout_us, own } = rest;
-            inputs.truncate(own.inputs);
-            (sequence.start, sequence.end) = (false, false);
-            let job = Job(JobBody::new(JobParts {
-                inputs,
-                replaced: Vec::new(),
-                parameters,
-                sequence,
-                priority,
-                timeout_us,
-                own,
-                responder,
-            }));
+            inputs.truncate(rest.own.inputs);
+            (rest.sequence.start, rest.sequence.end) = (false, false);
+            let job = Job::of(inputs, rest, responder);
             match whom.upgrade() {
                 Some(whom) => whom.again(job, number),
                 None => job.finish(Err(Status::unavailable("the model was unloaded")), Times::begin()),

@@ -1,4 +1,4 @@
-//! How large may the metrics of models become, and their batches on devices?
+//! How large may the metrics of models become, and batches that are gathered on a device?
 
 /// Families of metrics that one process of a model has at a time.
 pub const METRIC_FAMILIES_MAX: usize = 256;

@@ -33,7 +33,7 @@ impl Job {
         }
     }
 
-    /// Whether any input lies in the memory of `slot`, also one whose data is replaced.
+    /// Whether any input, or data that was replaced, lies in the memory of `slot`.
     pub(crate) fn reads(&self, slot: &Slot) -> bool {
         let JobParts { inputs, replaced, .. } = &*self.0;
         let mut data = inputs.iter().map(|input| &input.data).chain(replaced.iter().map(|(_, data)| data));

@@ -1,7 +1,7 @@
 //! Which memory of a device does an instance keep for its batches?
 //!
 //! To allocate on a device takes long, and the driver may wait for the device's work then. So an instance keeps the blocks of its last batches. A block
-//! that something of an earlier batch still uses is not given out again.
+//! is used again only if nothing of an earlier batch uses it any more.
 
 use nerite_memory::{Place, Slot, SlotError};
 
@@ -34,7 +34,8 @@ impl DeviceBlocks {
         Ok(slot)
     }
 
-    /// Allocates a block and keeps it. Free blocks are too small then: the largest makes room for it, and the others where the limit demands that.
+    /// Allocates a block and keeps it. All free blocks are too small when this is called. The largest of them is freed, and more of them if the limit
+    /// requires it.
     fn add(&mut self, len: usize, allocate: impl FnOnce(usize) -> Result<Slot, SlotError>) -> Result<Slot, SlotError> {
         self.free_largest();
         while self.bytes() + len > DEVICE_BLOCKS_BYTES_MAX {

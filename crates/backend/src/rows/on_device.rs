@@ -47,8 +47,8 @@ struct Column {
 }
 
 /// Copies the inputs of jobs that run together to blocks of a device, one for each input, so that their rows lie end to end. Inputs on the host alone
-/// stay as they are. So do all inputs if those on a device lie end to end already. [`Job::restore_data`] ends it. Jobs whose inputs cannot be copied are
-/// taken out and returned. An error means that there is no memory on the device, and that the jobs are as before.
+/// stay as they are. So do all inputs if those on a device lie end to end already. [`Job::restore_data`] gives the jobs their own inputs back. Jobs whose
+/// inputs cannot be copied are taken out and returned. An error means that there is no memory on the device, and that the jobs are as before.
 pub(super) fn gather(jobs: &mut Jobs, blocks: &mut DeviceBlocks) -> Result<Unread, SlotError> {
     let mut unread = Unread::default();
     if jobs.len() < 2 || jobs.iter().all(Job::has_host_inputs) {
@@ -103,7 +103,7 @@ fn copy(job: &Job, columns: &mut [Column]) -> Result<(), Status> {
         let reason = Reason::BatchGather.between(data.place(), block.place());
         block.fill_from(*len, data, reason).map_err(|error| Status::internal(format!("input '{name}': {error}")))?;
     }
-    // Only now, so that the next job overwrites what a failed one has left.
+    // The lengths grow only when all inputs were copied. So the next job overwrites what a failed one has left.
     for Column { name, len, .. } in columns {
         *len += job.input(name).map_or(0, |input| input.data.len());
     }
