@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use nerite_backend::limits::DEVICE_BATCH_BYTES_MAX;
 use nerite_backend::{Batch, DeviceAccess, Execute, Instance, Job, Joined, ModelVersion, NoMeter, Staged, Times, Work};
-use nerite_cuda::{DeviceMemory, Driver};
-use nerite_memory::{Buffer, Extent, HeapStaging, Place, Reason, Slot, copied_bytes};
+use nerite_cuda::{DeviceMemory, Driver, PinnedPool};
+use nerite_memory::{Buffer, Extent, HeapStaging, Place, Reason, Slot, Staging, copied_bytes};
 use nerite_request::{AdmittedRequest, Cancel, InferResponse, Parameters, Reply, Sequence, Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
@@ -259,6 +259,19 @@ fn rows_on_the_host_are_brought_to_those_on_the_device() {
     // All on the host: nothing goes to the device.
     let (seen, jobs) = (Seen::default(), |seen: &Seen| job(seen, Buffer::from(vec![5; 8]), None));
     check_batch(vec![jobs(&seen), jobs(&seen)], &[(Place::Host, Some(Place::Host))], 16, 0, 0);
+}
+
+#[test]
+fn page_locked_and_other_memory_of_the_host_share_a_batch() {
+    let _alone = alone();
+    let pool = PinnedPool::new(&Driver::open(Some(stand_in::library())).unwrap(), 4096);
+    let mut pinned = pool.slot(8).unwrap();
+    pinned.write(0, &[3; 8], Reason::Model).unwrap();
+    assert_eq!(pinned.place(), Place::Pinned);
+    let seen = Seen::default();
+    let jobs = vec![job(&seen, pinned.filled().into_buffer(), None), job(&seen, Buffer::from(vec![4; 8]), None)];
+    check_batch(jobs, &[(Place::Host, Some(Place::Host))], 16, 0, 0);
+    assert_eq!(answers(&seen), [Ok(vec![3; 8]), Ok(vec![4; 8])]);
 }
 
 #[test]
