@@ -28,7 +28,7 @@ use nerite_locks::Mutex;
 use nerite_schedule::{Arrival, Driver, InstanceId, Rejection, RunSlot, Ticket};
 use nerite_watchdog::Flow;
 
-use self::awaited::Seated;
+use self::awaited::WatchedInstance;
 pub(crate) use self::found::Answer;
 use self::found::Line;
 use self::joining::JoinRules;
@@ -96,7 +96,7 @@ struct State {
     /// `Some` if the instances share resources with those of other models.
     limited: Option<Limited>,
     /// `None` while an instance runs.
-    instances: Vec<Option<Seated>>,
+    instances: Vec<Option<WatchedInstance>>,
     /// Runs that wait for a worker.
     ready: VecDeque<Run>,
     /// When the timer wakes this pool.
@@ -113,7 +113,7 @@ struct State {
     leaving: HashSet<usize>,
     empty: Vec<usize>,
     /// Removed instances that are idle and are to be dropped.
-    gone: Vec<Seated>,
+    gone: Vec<WatchedInstance>,
     /// Whether a thread drops them.
     is_ending: bool,
 }
@@ -130,7 +130,7 @@ struct Queued {
 /// Jobs that are to run on an instance, or were begun there.
 struct Run {
     at: InstanceId,
-    instance: Seated,
+    instance: WatchedInstance,
     jobs: Jobs,
     /// The size of the job, if it is the only one. Several jobs together always run on a worker.
     size: Option<Size>,
@@ -432,7 +432,7 @@ impl State {
     }
 
     /// Takes an instance back, so that it may run again at once.
-    fn give_back(&mut self, at: InstanceId, instance: Seated) {
+    fn give_back(&mut self, at: InstanceId, instance: WatchedInstance) {
         let now_us = now_us();
         self.driver.done(at, now_us);
         if self.leaving.contains(&at.0) {

@@ -20,16 +20,18 @@ use crate::limits::TAKEN_OVER_NS_MAX;
 use crate::watch::{Waiter, Watch, watch, watch_here};
 
 /// An instance, and how front threads wait for it.
-pub(super) struct Seated {
+pub(super) struct WatchedInstance {
     // Dropped first: no thread waits for an instance that ends.
     waiter: Option<Arc<dyn Waiter>>,
     instance: Box<dyn Instance>,
 }
 
-impl Seated {
+impl WatchedInstance {
     /// Ends the registration of its descriptor, because a worker waits for it now.
     pub(super) fn release(&self) {
-        self.waiter.iter().for_each(|waiter| waiter.release());
+        if let Some(waiter) = &self.waiter {
+            waiter.release();
+        }
     }
 
     fn waiter(&mut self, watch: &dyn Watch) -> Arc<dyn Waiter> {
@@ -37,13 +39,13 @@ impl Seated {
     }
 }
 
-impl From<Box<dyn Instance>> for Seated {
-    fn from(instance: Box<dyn Instance>) -> Seated {
-        Seated { waiter: None, instance }
+impl From<Box<dyn Instance>> for WatchedInstance {
+    fn from(instance: Box<dyn Instance>) -> WatchedInstance {
+        WatchedInstance { waiter: None, instance }
     }
 }
 
-impl Deref for Seated {
+impl Deref for WatchedInstance {
     type Target = dyn Instance;
 
     fn deref(&self) -> &Self::Target {
@@ -51,7 +53,7 @@ impl Deref for Seated {
     }
 }
 
-impl DerefMut for Seated {
+impl DerefMut for WatchedInstance {
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut *self.instance
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use nerite_backend::Instance;
 use nerite_schedule::InstanceId;
 
-use super::awaited::Seated;
+use super::awaited::WatchedInstance;
 use super::{Pool, Shared, State};
 use crate::policies::Cores;
 use crate::timer::now_us;
@@ -15,7 +15,7 @@ impl Pool {
     /// Adds instances, each with its cores. They may run at once. Returns their numbers.
     pub fn add(&self, instances: Vec<Box<dyn Instance>>, cores: Vec<Option<Arc<Cores>>>) -> Vec<usize> {
         let mut state = self.0.lock();
-        let numbers: Vec<usize> = instances.into_iter().map(|instance| state.seat(instance.into())).collect();
+        let numbers: Vec<usize> = instances.into_iter().map(|instance| state.add(instance.into())).collect();
         if let Some(known) = &self.0.cores {
             numbers.iter().zip(cores).for_each(|(number, cores)| known.put(*number, cores));
         }
@@ -33,7 +33,7 @@ impl Pool {
     pub fn remove(&self, numbers: &[usize]) {
         let mut state = self.0.lock();
         for number in numbers {
-            state.unseat(*number);
+            state.remove(*number);
         }
         let is_left = state.gone.is_empty() && state.leaving.is_empty();
         if is_left || std::mem::replace(&mut state.is_ending, true) {
@@ -59,7 +59,7 @@ impl Pool {
 
 impl State {
     /// Gives an instance the number of a removed one, or a new number.
-    fn seat(&mut self, instance: Seated) -> usize {
+    fn add(&mut self, instance: WatchedInstance) -> usize {
         self.workers_max += 1;
         if let Some(number) = self.empty.pop() {
             self.instances[number] = Some(instance);
@@ -69,22 +69,22 @@ impl State {
         self.instances.len() - 1
     }
 
-    fn unseat(&mut self, number: usize) {
+    fn remove(&mut self, number: usize) {
         if !self.driver.withdraw(InstanceId(number), now_us()) {
             // The instance runs or is about to run, so it stays in its place until the run is over.
             self.leaving.insert(number);
         } else if let Some(instance) = self.instances.get_mut(number).and_then(Option::take) {
-            self.lose(number, instance);
+            self.schedule_drop(number, instance);
         }
     }
 
     /// Takes back a removed instance after its last run.
-    pub(super) fn finish_removal(&mut self, number: usize, instance: Seated) {
+    pub(super) fn finish_removal(&mut self, number: usize, instance: WatchedInstance) {
         self.leaving.remove(&number);
-        self.lose(number, instance);
+        self.schedule_drop(number, instance);
     }
 
-    fn lose(&mut self, number: usize, instance: Seated) {
+    fn schedule_drop(&mut self, number: usize, instance: WatchedInstance) {
         self.gone.push(instance);
         self.empty.push(number);
         // Until now the instance needed a worker.
@@ -114,7 +114,7 @@ impl Shared {
     }
 
     /// Drops these instances on this thread.
-    pub(super) fn end(&self, instances: Vec<Seated>) {
+    pub(super) fn end(&self, instances: Vec<WatchedInstance>) {
         if catch_unwind(AssertUnwindSafe(|| drop(instances))).is_err() {
             log::error!("an instance of model '{}' panicked when it ended", self.name);
         }
