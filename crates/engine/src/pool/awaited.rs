@@ -27,7 +27,7 @@ pub(super) struct WatchedInstance {
 }
 
 impl WatchedInstance {
-    /// Ends the registration of its descriptor, because a worker waits for it now.
+    /// Ends the registration of its descriptor, because a worker reads it now and may wait for it.
     pub(super) fn release(&self) {
         if let Some(waiter) = &self.waiter {
             waiter.release();
@@ -59,7 +59,7 @@ impl DerefMut for WatchedInstance {
     }
 }
 
-/// A run that was begun. If this is dropped, the run continues on a worker.
+/// A run that was begun. If this is dropped, the run continues on a worker, and the registration of its descriptor ends.
 struct Begun {
     shared: Arc<Shared>,
     run: Option<Run>,
@@ -126,13 +126,14 @@ impl Shared {
 
 impl Begun {
     fn go_on(mut self) {
+        let start = self.run.as_ref().and_then(|run| run.begun).unwrap_or_else(now_ns);
+        // A long run may have large outputs, which this thread must not move. What is readable may also be a question, or the end of the process, and
+        // then the worker waits. So `self` is dropped.
+        if now_ns().saturating_sub(start) > TAKEN_OVER_NS_MAX {
+            return;
+        }
         let Some(run) = self.run.take() else { return };
         let shared = &self.shared;
-        let start = run.begun.unwrap_or_else(now_ns);
-        // A long run may have large outputs, which this thread must not move. Its answer is there, so the worker does not wait and nothing is released.
-        if now_ns().saturating_sub(start) > TAKEN_OVER_NS_MAX {
-            return shared.hand_over(run);
-        }
         nerite_watchdog::running(&shared.watched);
         // The poll of the task that takes over an answer has no flow, so the run's own flow is charged.
         let flow = run.flow.clone();

@@ -19,6 +19,9 @@ type Then = Box<dyn FnOnce() + Send>;
 /// What other threads leave, by the descriptor that is awaited, for tests that look for it.
 static LEFT: Mutex<BTreeMap<RawFd, Vec<Then>>> = Mutex::new(BTreeMap::new());
 
+/// How often a waiter was told to release each of these descriptors, for tests that look for it.
+static RELEASES: Mutex<BTreeMap<RawFd, usize>> = Mutex::new(BTreeMap::new());
+
 thread_local! {
     /// Of a thread that waits for sockets: what it is to do when they are readable.
     static THENS: RefCell<Option<Vec<Then>>> = const { RefCell::new(None) };
@@ -32,13 +35,21 @@ impl Watch for ByHand {
     }
 
     fn waiter(&self) -> Arc<dyn Waiter> {
-        Arc::new(ByHand)
+        Arc::new(WaiterByHand::default())
     }
 }
 
-impl Waiter for ByHand {
+/// Waits for one instance.
+#[derive(Default)]
+struct WaiterByHand {
+    /// The descriptor that it was asked to wait for last.
+    descriptor: Mutex<Option<RawFd>>,
+}
+
+impl Waiter for WaiterByHand {
     fn when_readable(&self, what: Awaited, then: Then) {
         let mut then = Some(then);
+        *self.descriptor.lock().unwrap() = Some(what.as_fd().as_raw_fd());
         THENS.with_borrow_mut(|thens| thens.iter_mut().for_each(|thens| thens.extend(then.take())));
         let mut left = LEFT.lock().unwrap();
         left.entry(what.as_fd().as_raw_fd()).and_modify(|thens| thens.extend(then.take()));
@@ -46,11 +57,19 @@ impl Waiter for ByHand {
         drop(left);
     }
 
-    fn release(&self) {}
+    fn release(&self) {
+        let Some(descriptor) = *self.descriptor.lock().unwrap() else { return };
+        RELEASES.lock().unwrap().entry(descriptor).and_modify(|times| *times += 1);
+    }
 }
 
 fn take_thens() -> Vec<Then> {
     THENS.with_borrow_mut(|thens| thens.as_mut().map(std::mem::take)).unwrap()
+}
+
+fn run_late(then: Then) {
+    wait_until_late();
+    then();
 }
 
 /// Has its work done elsewhere, and notes which thread takes it over.
@@ -154,16 +173,13 @@ fn a_worker_leaves_the_next_run_to_front_threads_after_a_fast_one() {
         let pool = pool_of(vec![Box::new(process)], CostBound::Patience, Box::new(Fifo::new()));
         // This thread waits for no sockets, so a worker has the first run, and the others wait for it.
         (0..3).for_each(|id| pool.submit(job(id, &to).0));
-        let mut left = None;
-        let answered = (0..3).take_while(|_| {
-            let answer = answers.recv_timeout(Duration::from_mins(1)).unwrap();
-            let until = Instant::now() + Duration::from_millis(20);
-            while left.is_none() && answer.id == "0" && Instant::now() < until {
-                left = LEFT.lock().unwrap().get_mut(&descriptor).and_then(Vec::pop);
-            }
-            left.is_none()
-        });
-        answered.count();
+        let (mut answered, mut left, until) = (0, None, Instant::now() + Duration::from_mins(1));
+        while answered < 3 && left.is_none() {
+            assert!(Instant::now() < until, "{answered} of 3 are answered, and none is left to front threads");
+            left = LEFT.lock().unwrap().get_mut(&descriptor).and_then(Vec::pop);
+            answered += answers.try_iter().count();
+            std::thread::yield_now();
+        }
         LEFT.lock().unwrap().remove(&descriptor);
         // Dropped, it goes on on the worker, which does the last one as well.
         let was_left = left.take().is_some();
@@ -204,11 +220,7 @@ fn the_next_run_is_begun_before_the_last_one_is_answered() {
 
 #[test]
 fn what_is_late_or_cannot_be_watched_ends_on_a_worker() {
-    let late = |then: Then| {
-        wait_until_late();
-        then();
-    };
-    for (number, end) in [late as fn(Then), drop].into_iter().enumerate() {
+    for (number, end) in [run_late as fn(Then), drop].into_iter().enumerate() {
         let (pool, took_over) = pool_of_process();
         let (to, answers) = mpsc::channel();
         pool.submit(job(number, &to).0);
@@ -217,6 +229,35 @@ fn what_is_late_or_cannot_be_watched_ends_on_a_worker() {
         pool.close();
         assert!(!took_over.lock().unwrap().contains(&std::thread::current().id()), "way {number}");
     }
+}
+
+#[test]
+fn a_descriptor_is_released_before_a_worker_may_wait_for_it() {
+    watch_by(Box::new(ByHand));
+    THENS.set(Some(Vec::new()));
+    let process = Process::new(&Arc::default());
+    let (socket, (to, answers)) = (Arc::clone(&process.socket), mpsc::channel::<Answer>());
+    let descriptor = socket.as_raw_fd();
+    RELEASES.lock().unwrap().insert(descriptor, 0);
+    let pool = pool_of(vec![Box::new(process)], CostBound::Patience, Box::new(Fifo::new()));
+    let check_releases = |releases: usize| {
+        assert!(answers.recv_timeout(Duration::from_mins(1)).unwrap().error.is_none());
+        assert_eq!(RELEASES.lock().unwrap()[&descriptor], releases);
+    };
+    // A worker does this run, because there is none yet that could take it over. Front threads did not wait for the descriptor.
+    pool.submit(job(0, &to).0);
+    check_releases(0);
+    for (id, end) in [(1, drop as fn(Then)), (2, run_late)] {
+        pool.submit(job(id, &to).0);
+        end(take_thens().pop().unwrap());
+        check_releases(id);
+    }
+    // A worker leaves a run to front threads only after a fast one, so it does this one itself.
+    THENS.set(None);
+    pool.submit(job(3, &to).0);
+    check_releases(3);
+    pool.close();
+    RELEASES.lock().unwrap().remove(&descriptor);
 }
 
 fn wait_until_late() {
