@@ -224,8 +224,8 @@ impl Pool {
             shared.lock().repeats = Some(whom);
         }
         if let Some(limited) = &shared.lock().limited {
-            let whom: Weak<dyn Granted> = Arc::<Shared>::downgrade(&shared);
-            limited.claims().set_notified(&whom);
+            let pool: Weak<dyn Granted> = Arc::<Shared>::downgrade(&shared);
+            limited.claims().set_pool(&pool);
         }
         Pool(shared)
     }

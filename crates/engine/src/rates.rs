@@ -19,7 +19,7 @@ pub struct RateLimits(Mutex<State>);
 #[derive(Default)]
 struct State {
     limiter: Limiter,
-    whom: HashMap<Claimant, (Weak<dyn Granted>, InstanceId)>,
+    pools: HashMap<Claimant, (Weak<dyn Granted>, InstanceId)>,
 }
 
 /// A pool whose instances wait for resources.
@@ -43,7 +43,7 @@ impl RateLimits {
     pub fn new(limits: impl IntoIterator<Item = (String, Option<u32>, u32)>) -> RateLimits {
         let limits = limits.into_iter().map(|(name, device, count)| ((name, device), count));
         let limiter = Limiter::new(ResourceLimits(limits.collect()));
-        RateLimits(Mutex::new(State { limiter, whom: HashMap::new() }))
+        RateLimits(Mutex::new(State { limiter, pools: HashMap::new() }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -67,10 +67,10 @@ impl Claims {
     }
 
     /// Sets the pool that is notified when an instance is granted resources.
-    pub fn set_notified(&self, whom: &Weak<dyn Granted>) {
+    pub fn set_pool(&self, pool: &Weak<dyn Granted>) {
         let mut state = self.limits.lock();
         for (at, claimant) in self.claimants.iter().enumerate() {
-            state.whom.insert(*claimant, (Weak::clone(whom), InstanceId(at)));
+            state.pools.insert(*claimant, (Weak::clone(pool), InstanceId(at)));
         }
     }
 
@@ -105,16 +105,16 @@ impl Claims {
 
 impl State {
     fn turns(&self, granted: &[Claimant]) -> Turns {
-        Turns(granted.iter().filter_map(|claimant| self.whom.get(claimant).cloned()).collect())
+        Turns(granted.iter().filter_map(|claimant| self.pools.get(claimant).cloned()).collect())
     }
 }
 
 impl Turns {
     /// Notifies the instances. The caller must hold no lock.
     pub fn notify(self) {
-        for (whom, at) in self.0 {
-            if let Some(whom) = whom.upgrade() {
-                whom.granted(at);
+        for (pool, at) in self.0 {
+            if let Some(pool) = pool.upgrade() {
+                pool.granted(at);
             }
         }
     }
@@ -136,7 +136,7 @@ impl Drop for Claims {
         let mut state = self.limits.lock();
         for claimant in &self.claimants {
             let granted = state.limiter.remove(*claimant);
-            state.whom.remove(claimant);
+            state.pools.remove(claimant);
             turns.and(state.turns(&granted));
         }
         drop(state);
@@ -212,7 +212,7 @@ mod tests {
             (Claims::of(&limits, &one_r).unwrap().unwrap(), Claims::of(&limits, &one_r).unwrap().unwrap());
         let (to, receiver) = mpsc::channel();
         let bell: Arc<dyn Granted> = Arc::new(Bell(to));
-        second.set_notified(&Arc::downgrade(&bell));
+        second.set_pool(&Arc::downgrade(&bell));
         assert!(first.request(InstanceId(0)).0);
         assert!(!second.request(InstanceId(1)).0 && !second.request(InstanceId(0)).0);
         first.release(InstanceId(0)).notify();
