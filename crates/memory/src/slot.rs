@@ -212,7 +212,7 @@ impl Slot<Vacant> {
         if self.access == Access::Shared || !self.place.is_host() {
             return None;
         }
-        // SAFETY: `from_raw`/`heap`: initialised, ours alone, and borrowed mutably through `self`.
+        // SAFETY: `from_raw`, `heap` and `recycled`: initialised, ours alone, and borrowed mutably through `self`.
         Some(unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) })
     }
 
@@ -223,8 +223,8 @@ impl Slot<Vacant> {
             return None;
         }
         let ptr = if self.len == 0 { NonNull::<T>::dangling() } else { self.ptr.cast::<T>() };
-        // SAFETY: aligned and whole (checked), initialised and writable (`from_raw`/`heap`), and kept by `self` for as long as it
-        // is borrowed.
+        // SAFETY: aligned and whole (checked), initialised and writable (`from_raw`, `heap` and `recycled`), and kept by `self` for
+        // as long as it is borrowed.
         Some(unsafe { CellsMut::new(ptr, self.len / size_of::<T>()) })
     }
 
@@ -253,7 +253,7 @@ impl Slot<Vacant> {
 impl Slot<Filled> {
     /// The result, readable.
     pub fn into_buffer(self) -> Buffer {
-        // SAFETY: the Slot's own promises (`heap`, `from_raw`) are those `Buffer::from_raw` asks for, and consuming the
+        // SAFETY: the Slot's own promises (`heap`, `recycled`, `from_raw`) are those `Buffer::from_raw` asks for, and consuming the
         // Slot ends its right to write.
         unsafe { Buffer::from_raw(self.ptr, self.len, self.place, self.access, self.keep) }
     }
