@@ -205,7 +205,7 @@ pub(crate) mod tests {
     use nerite_backend::ModelVersion;
     use nerite_memory::Extent;
     use nerite_request::{
-        AdmittedRequest as InferCallRead, Cancel, Deliver, Parameter, Parameters, Reply, Sequence, SequenceId, Wanted,
+        AdmittedRequest, Cancel, Deliver, Parameter, Parameters, Reply, Sequence, SequenceId, Wanted,
     };
     use nerite_shm::{LeaseLimits, Pools};
     use nerite_tensor::{DataType, Shape};
@@ -227,7 +227,7 @@ pub(crate) mod tests {
         parameters.insert("key", Parameter::String("\"value\"".into()));
         let sequence = Sequence { id: SequenceId::Number(7), start: true, end: false };
         let (id, cancel) = ("i\u{e9}".to_owned(), Cancel::new());
-        let request = InferCallRead {
+        let request = AdmittedRequest {
             id: id.into(),
             rows: 1,
             inputs: inputs.into(),

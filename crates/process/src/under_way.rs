@@ -72,8 +72,9 @@ impl UnderWay {
     }
 
     /// Does the work that was left, then answers the questions of the process until it answers the command. A limited
-    /// `patience` means that the thread must not wait for the process in any other way. Without patience the packets are
-    /// read that are there: a front thread is woken only for one that comes later.
+    /// `patience` means that the thread must not wait for the process in any other way. With a patience of zero it reads the
+    /// packets that are there, and answers at most [`NEEDS_AT_ONCE_MAX`] questions: a front thread is woken only for a
+    /// packet that comes later.
     pub(crate) fn converse(
         &mut self,
         live: &mut Live,

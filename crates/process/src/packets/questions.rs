@@ -184,7 +184,7 @@ mod tests {
         let location = Some(SegmentOffset { segment: 5, offset: 64 });
         let input = TensorAt { name: "IN", datatype: DataType::Fp32, shape: &[2i64, 3][..], location, bytes: 24 };
         let sequence = Sequence { id: SequenceId::Text("s".to_owned()), start: true, end: false };
-        let call_read = InferCall {
+        let call = InferCall {
             call: 6,
             model: "other",
             version: -1,
@@ -196,7 +196,7 @@ mod tests {
             inputs: &[input],
             wanted: &["OUT".to_owned()],
         };
-        let said = read(&call_read);
+        let said = read(&call);
         let Some(Call::Infer(call_read)) = said.call() else { panic!("{said:?}") };
         assert_eq!(
             (said.number(), call_read.model(), call_read.version(), call_read.priority()),

@@ -235,8 +235,8 @@ fn responses_that_were_sent_before_the_process_ended_come_before_the_error() {
     for is_handling in [false, true] {
         let pair = pair();
         let (to, responses) = mpsc::channel();
-        let call_read = job(Vec::new(), vec![wanted("x", None)], Reply::new(move |response| drop(to.send(response))));
-        let (planned, ..) = plan(call_read, &pair.calls.process.shares, &pair.calls.process.blocks, &HashMap::new());
+        let job = job(Vec::new(), vec![wanted("x", None)], Reply::new(move |response| drop(to.send(response))));
+        let (planned, ..) = plan(job, &pair.calls.process.shares, &pair.calls.process.blocks, &HashMap::new());
         let begun = pair.calls.begin(vec![planned], Times::begin(), || Ok(true));
         assert_eq!(begun.ok(), Some(vec![3]));
         let response = json!({ "outputs": [["x", "INT8", [0], null, 0, 0]] });
