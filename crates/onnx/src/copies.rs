@@ -73,10 +73,18 @@ fn padded(input: &Tensor) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
     use nerite_memory::copied_bytes;
     use nerite_tensor::{DataType, Shape};
 
     use super::*;
+
+    /// Lets one test copy at a time, because the counter of copied bytes belongs to the whole process.
+    fn alone() -> MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     /// An input of this many bytes, which begins this far behind a multiple of 64.
     fn input(name: &str, bytes: usize, lead: usize) -> Tensor {
@@ -114,6 +122,7 @@ mod tests {
 
     #[test]
     fn small_copies_share_a_block_and_what_lies_right_is_not_copied() {
+        let _alone = alone();
         assert_eq!(check(&[]), 0);
         assert_eq!(check(&[(64, 0), (8, 0)]), 0);
         assert_eq!(check(&[(64, 1)]), 1);
@@ -130,6 +139,7 @@ mod tests {
 
     #[test]
     fn the_block_of_a_run_serves_the_next_unless_it_is_small_or_in_use() {
+        let _alone = alone();
         let mut copies = CopyBlock::default();
         let (first, place) = copy(&mut copies, 128);
         drop(first);

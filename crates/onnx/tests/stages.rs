@@ -96,13 +96,18 @@ fn a_long_run_without_loops_ends_when_its_client_goes() {
 #[test]
 fn a_run_of_known_length_ends_when_its_client_goes() {
     let _alone = alone();
-    let mut instance = powers();
-    let takes_long = |side: &usize| {
-        let begun = Instant::now();
-        check_answers(&mut *instance, *side);
-        begun.elapsed() >= KNOWN
+    let long_run = |side: usize| {
+        let mut instance = powers();
+        // On a busy machine one run may take long for another reason.
+        let times = [(); 2].map(|()| {
+            let begun = Instant::now();
+            check_answers(&mut *instance, side);
+            begun.elapsed()
+        });
+        times.iter().all(|time| *time >= KNOWN).then_some((side, instance))
     };
-    let side = (6..12).map(|power| 1 << power).find(takes_long).expect("the largest takes trillions of operations");
+    let (side, mut instance) =
+        (6..12).map(|power| 1 << power).find_map(long_run).expect("the largest takes trillions of operations");
     for _ in 0..2 {
         let joined = check_answers(&mut *instance, side);
         check_ends(&mut *instance, side, joined / 8);
