@@ -7,7 +7,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use nerite_api::{Api, LogSwitches};
@@ -15,6 +15,7 @@ use nerite_backend::{Infer, Models};
 use nerite_cabi::{ServerCalls, ServerReports};
 use nerite_cuda::Device;
 use nerite_engine::{Engine, RepositoryChange};
+use nerite_locks::Mutex;
 use nerite_python::Python;
 use nerite_repository::ControlMode;
 use nerite_request::setting::{LoadOptions, LogChange, LogSettings};

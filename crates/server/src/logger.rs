@@ -10,11 +10,12 @@ mod requests;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use nerite_api::{ACCESS_TARGET, LogFormat, LogSwitches};
+use nerite_locks::Mutex;
 use nerite_watchdog::now_ns;
 
 use format::Line;

@@ -9,11 +9,12 @@
 
 use std::future::poll_fn;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use nerite_backend::Awaited;
 use nerite_engine::{Waiter, Watch};
+use nerite_locks::Mutex;
 use nerite_watchdog::{FrontEnd, watched};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
