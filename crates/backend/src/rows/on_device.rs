@@ -5,8 +5,8 @@
 //!   job 1: region on the device ──┼──────────────► block ─► run ─► block ──────────────────► job 1: region on the device
 //!   job 2: in the request ────────┘ cross_device                       └─ cross_device ───► job 2: in the response
 //! ```
-//! As in Triton, the rows of an input are gathered where the model runs: on the device if any of them lies there, else on the host. Rows that lie end
-//! to end on the device are used in place.
+//! As in Triton, the rows of an input are gathered where the model runs: on the device if any of them lies there, else on the host. Rows on the
+//! device are used in place only if those of every input with rows there lie end to end. Otherwise all of these inputs are gathered ([`columns`]).
 
 use std::collections::VecDeque;
 
@@ -75,7 +75,8 @@ pub(super) fn gather(jobs: &mut Jobs, blocks: &mut DeviceBlocks) -> Result<Unrea
     Ok(unread)
 }
 
-/// The inputs to gather, with empty blocks. None if all inputs on devices lie end to end.
+/// The inputs to gather, with empty blocks. They are all inputs with rows on a device, or none if the rows of each of them lie end to end. An input whose
+/// rows lie end to end is gathered if another one must be: a job whose inputs cannot be copied is taken out, and the rows around its own are apart then.
 fn columns(jobs: &[Job], blocks: &mut DeviceBlocks) -> Result<Vec<Column>, SlotError> {
     let Some(first) = jobs.first() else { return Ok(Vec::new()) };
     let parts_of = |name: &Name| jobs.iter().filter_map(|job| job.input(name)).collect::<SmallVec<[&Tensor; 8]>>();
