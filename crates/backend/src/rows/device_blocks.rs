@@ -10,6 +10,9 @@ use crate::limits::DEVICE_BLOCKS_BYTES_MAX;
 /// The driver allocates multiples of this.
 const GRANULE_BYTES: usize = 512;
 
+/// A kept block is used for what needs at least this part of it, as long as the limit leaves room for another block.
+const OVERSIZE_MAX: usize = 8;
+
 /// The blocks of one instance. They are freed with it.
 #[derive(Default)]
 pub(super) struct DeviceBlocks {
@@ -17,44 +20,67 @@ pub(super) struct DeviceBlocks {
 }
 
 impl DeviceBlocks {
-    /// Memory of `len` bytes at `place`: a block that is kept and free, or one that `allocate` makes.
+    /// Memory of `len` bytes at `place`: a block that is kept and free, or one that `allocate` makes. A block that is much too large is used only if no
+    /// other can be made.
     pub fn take(
         &mut self,
         place: Place,
         len: usize,
-        allocate: impl FnOnce(usize) -> Result<Slot, SlotError>,
+        allocate: impl Fn(usize) -> Result<Slot, SlotError>,
     ) -> Result<Slot, SlotError> {
-        let free = self.blocks.iter_mut().filter_map(|block| block.is_sole_user().then_some(&*block));
-        let fits = free.filter(|block| block.place() == place && block.len() >= len).min_by_key(|block| block.len());
-        let mut slot = match fits.and_then(Slot::again) {
+        let size = len.max(1).next_multiple_of(GRANULE_BYTES);
+        let has_room = self.bytes() + size <= DEVICE_BLOCKS_BYTES_MAX;
+        let mut slot = match self.best_fit(place, len) {
+            Some(slot) if has_room && slot.len() / OVERSIZE_MAX > size => match allocate(size) {
+                Ok(fresh) => self.keep(fresh),
+                Err(_) => slot,
+            },
             Some(slot) => slot,
-            None => self.add(len.max(1).next_multiple_of(GRANULE_BYTES), allocate)?,
+            None => self.add(size, allocate)?,
         };
         slot.truncate(len);
         Ok(slot)
     }
 
-    /// Allocates a block and keeps it. All free blocks are too small when this is called. The largest of them is freed, and more of them if the limit
-    /// requires it.
-    fn add(&mut self, len: usize, allocate: impl FnOnce(usize) -> Result<Slot, SlotError>) -> Result<Slot, SlotError> {
-        self.free_largest();
-        while self.bytes() + len > DEVICE_BLOCKS_BYTES_MAX {
-            if !self.free_largest() {
-                let (used, max) = (self.bytes(), DEVICE_BLOCKS_BYTES_MAX);
-                let cause = format!("the instance uses {used} of {max} bytes for its batches, asked for {len} more");
-                return Err(SlotError::NoMemory { cause });
-            }
-        }
-        let slot = allocate(len)?;
-        self.blocks.extend(slot.again());
-        Ok(slot)
+    /// The smallest free block at `place` of at least `len` bytes.
+    fn best_fit(&mut self, place: Place, len: usize) -> Option<Slot> {
+        let free = self.blocks.iter_mut().filter_map(|block| block.is_sole_user().then_some(&*block));
+        let fits = free.filter(|block| block.place() == place && block.len() >= len);
+        fits.min_by_key(|block| block.len()).and_then(Slot::again)
     }
 
-    /// Frees the largest block that is not in use. Returns whether there was one.
-    fn free_largest(&mut self) -> bool {
+    /// Allocates a block and keeps it. Free blocks are freed if the limit requires it, or if the device has no memory.
+    fn add(&mut self, size: usize, allocate: impl Fn(usize) -> Result<Slot, SlotError>) -> Result<Slot, SlotError> {
+        let used: usize = self.blocks.iter_mut().filter_map(|b| (!b.is_sole_user()).then_some(b.len())).sum();
+        if used + size > DEVICE_BLOCKS_BYTES_MAX {
+            let max = DEVICE_BLOCKS_BYTES_MAX;
+            let cause = format!("the instance uses {used} of {max} bytes for its batches, asked for {size} more");
+            return Err(SlotError::NoMemory { cause });
+        }
+        while self.bytes() + size > DEVICE_BLOCKS_BYTES_MAX {
+            self.free_largest(usize::MAX);
+        }
+        let fresh = allocate(size).or_else(|_| {
+            self.blocks.retain_mut(|block| !block.is_sole_user());
+            allocate(size)
+        })?;
+        Ok(self.keep(fresh))
+    }
+
+    /// Keeps a new block in place of the largest free one that is smaller.
+    fn keep(&mut self, fresh: Slot) -> Slot {
+        self.free_largest(fresh.len());
+        self.blocks.extend(fresh.again());
+        fresh
+    }
+
+    /// Frees the largest free block of less than `below` bytes, if there is one.
+    fn free_largest(&mut self, below: usize) {
         let free = self.blocks.iter_mut().enumerate().filter_map(|(at, b)| b.is_sole_user().then_some((at, b.len())));
-        let largest = free.max_by_key(|(_, len)| *len);
-        largest.map(|(at, _)| self.blocks.swap_remove(at)).is_some()
+        let largest = free.filter(|(_, len)| *len < below).max_by_key(|(_, len)| *len);
+        if let Some((at, _)) = largest {
+            self.blocks.swap_remove(at);
+        }
     }
 
     fn bytes(&self) -> usize {
@@ -92,8 +118,45 @@ mod tests {
             assert_eq!(take(&mut blocks, len).unwrap().len(), len);
             assert_eq!(blocks.bytes(), kept, "after {len} bytes");
         }
-        let elsewhere = blocks.take(Place::Device(3), 512, |_| Err(SlotError::NoMemory { cause: String::new() }));
+        let elsewhere = blocks.take(Place::Device(3), 512, |_| Err(full()));
         assert!(elsewhere.is_err());
+    }
+
+    fn full() -> SlotError {
+        SlotError::NoMemory { cause: "the device is full".into() }
+    }
+
+    #[test]
+    fn a_block_that_is_much_too_large_is_used_only_if_no_other_can_be_made() {
+        let mut blocks = DeviceBlocks::default();
+        drop(take(&mut blocks, 9 * 512));
+        let refused = blocks.take(Place::Host, 8, |_| Err(full()));
+        assert_eq!((refused.map(|slot| slot.len()), blocks.bytes()), (Ok(8), 9 * 512));
+        drop(take(&mut blocks, 512));
+        assert_eq!(blocks.bytes(), 9 * 512 + 512, "a block of its own");
+        drop(take(&mut blocks, 1024));
+        assert_eq!(blocks.bytes(), 9 * 512 + 512, "the large one is not more than eight times as large");
+        // A block for 512 bytes would exceed the limit.
+        let mut blocks = DeviceBlocks::default();
+        drop(take(&mut blocks, DEVICE_BLOCKS_BYTES_MAX));
+        assert_eq!(take(&mut blocks, 512).map(|slot| slot.len()), Ok(512));
+        assert_eq!(blocks.bytes(), DEVICE_BLOCKS_BYTES_MAX);
+    }
+
+    #[test]
+    fn free_blocks_are_freed_only_if_the_device_has_no_memory() {
+        let mut blocks = DeviceBlocks::default();
+        let used = take(&mut blocks, 512).unwrap();
+        drop(take(&mut blocks, 1024));
+        let calls = std::cell::Cell::new(0);
+        let second = blocks.take(Place::Host, 4096, |len| match calls.replace(calls.get() + 1) {
+            0 => Err(full()),
+            _ => Ok(Slot::try_rewritable(len).unwrap()),
+        });
+        assert_eq!((second.map(|slot| slot.len()), calls.get(), blocks.bytes()), (Ok(4096), 2, 512 + 4096));
+        let error = blocks.take(Place::Host, 8192, |_| Err(full())).map(drop);
+        assert_eq!((error, blocks.bytes()), (Err(full()), 512), "only the block in use is left");
+        drop(used);
     }
 
     #[test]
@@ -107,7 +170,11 @@ mod tests {
             "there is no memory beside the tensor: the instance uses {used} of 268435456 bytes for its batches"
         );
         assert_eq!(error, format!("{text}, asked for 1024 more"));
-        drop(held);
+        let [large, small] = held;
+        drop(small);
+        assert!(take(&mut blocks, 2048).is_err());
+        assert_eq!(blocks.bytes(), DEVICE_BLOCKS_BYTES_MAX - 512, "a request that is refused frees nothing");
+        drop(large);
         assert_eq!(take(&mut blocks, DEVICE_BLOCKS_BYTES_MAX).map(|slot| slot.len()), Ok(DEVICE_BLOCKS_BYTES_MAX));
     }
 }
