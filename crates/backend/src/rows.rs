@@ -26,7 +26,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::{Batch, Instance, Job, Jobs, Meter, OutputPlace, StopGuard, Times};
 use apart::{Made, Whole};
 use device_blocks::DeviceBlocks;
-use fit::{BatchBytes, fit};
+use fit::{BatchInputs, fit};
 use gather::gather;
 use on_device::Unread;
 pub use ragged::Ragged;
@@ -89,11 +89,12 @@ impl<E: Execute> Joined<E> {
     }
 
     /// One request's values must not make others fail. So jobs that ran together and failed run again, each alone.
-    fn blame(&mut self, jobs: Jobs, unread: Unread, error: Option<Status>, mut times: Times, meter: &dyn Meter) {
+    fn blame(&mut self, jobs: Jobs, mut unread: Unread, error: Option<Status>, mut times: Times, meter: &dyn Meter) {
         if jobs.len() > 1 {
             return self.run_apart(jobs, unread, times, meter);
         }
         times.ends();
+        unread.answer_before(0, times);
         let error = error.unwrap_or_else(|| Status::internal("the runtime failed without a reason"));
         for job in jobs {
             meter.batch(u64::from(job.rows().max(1)), &times);
@@ -140,7 +141,7 @@ impl<E: Execute> Joined<E> {
     fn run_all(&mut self, batch: Batch) {
         let Batch { jobs, meter } = batch;
         let mut together = Jobs::new();
-        let mut bytes = BatchBytes::default();
+        let mut inputs = BatchInputs::default();
         for job in jobs {
             if job.is_cancelled() {
                 // Before the next job, so answers keep the order of the jobs.
@@ -150,14 +151,14 @@ impl<E: Execute> Joined<E> {
                 job.refuse(Status::new(Code::Cancelled, ""));
                 continue;
             }
-            let before = if together.is_empty() { BatchBytes::default() } else { bytes };
-            let more = before.with(together.last(), &job);
-            let fits = |last| self.batching && fit(last, &job, &self.ragged) && more.may_be_gathered();
+            let before = if together.is_empty() { BatchInputs::default() } else { inputs };
+            let more = before.with(together.last(), &job, &self.ragged);
+            let fits = |last| self.batching && fit(last, &job, &self.ragged) && more.may_be_joined();
             if together.last().is_none_or(fits) {
-                bytes = more;
+                inputs = more;
             } else {
                 self.run_together(std::mem::take(&mut together), &*meter);
-                bytes = BatchBytes::default().with(None, &job);
+                inputs = BatchInputs::default().with(None, &job, &self.ragged);
             }
             together.push(job);
         }

@@ -9,7 +9,9 @@ mod stand_in;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use nerite_backend::limits::DEVICE_BATCH_BYTES_MAX;
-use nerite_backend::{Batch, DeviceAccess, Execute, Instance, Job, Joined, ModelVersion, NoMeter, Staged, Times, Work};
+use nerite_backend::{
+    Batch, DeviceAccess, Execute, Instance, Job, Joined, ModelVersion, NoMeter, Ragged, Staged, Times, Work,
+};
 use nerite_cuda::{DeviceMemory, Driver, PinnedPool};
 use nerite_memory::{Buffer, Extent, HeapStaging, Place, Reason, Slot, Staging, copied_bytes};
 use nerite_request::{AdmittedRequest, Cancel, InferResponse, Parameters, Reply, Sequence, Status, Wanted};
@@ -69,8 +71,13 @@ fn bytes_of(memory: &Arc<DeviceMemory>, extent: Extent) -> Vec<u8> {
 type Seen = Arc<Mutex<Vec<Result<InferResponse, Status>>>>;
 
 fn job(seen: &Seen, data: Buffer, slot: Option<Slot>) -> Job {
+    job_of_row(4, seen, data, slot)
+}
+
+/// A job whose rows have this many bytes.
+fn job_of_row(row: i64, seen: &Seen, data: Buffer, slot: Option<Slot>) -> Job {
     let into = Arc::clone(seen);
-    let shape = Shape::from_slice(&[data.len() as i64 / 4, 4]);
+    let shape = Shape::from_slice(&[data.len() as i64 / row, row]);
     let request = AdmittedRequest {
         id: String::new().into(),
         rows: shape[0] as u32,
@@ -86,14 +93,19 @@ fn job(seen: &Seen, data: Buffer, slot: Option<Slot>) -> Job {
     Job::new(request, ModelVersion::unmetered("echo").begin(), 0)
 }
 
+/// Runs `jobs` on an instance on device 1.
+fn run_with(engine: impl Execute + 'static, ragged: Ragged, jobs: Vec<Job>) {
+    let access = DeviceAccess::Device { ordinal: 1, align: 256, host_tensors: Arc::default() };
+    Staged::over(Box::new(Joined::new(engine, true).with_ragged(ragged)), Arc::new(HeapStaging), access)
+        .run(Batch { jobs: jobs.into(), meter: Arc::new(NoMeter) });
+}
+
 /// Runs `jobs` on an instance on device 1 and gives where each run's tensors were, and the bytes that crossed.
 fn run(declares: bool, jobs: Vec<Job>) -> (Vec<(Place, Option<Place>)>, u64) {
     let runs = Runs::default();
     let engine = Echo { device: 1, declares, runs: Arc::clone(&runs) };
-    let access = DeviceAccess::Device { ordinal: 1, align: 256, host_tensors: Arc::default() };
     let before = copied_bytes(Reason::CrossDevice);
-    Staged::over(Box::new(Joined::new(engine, true)), Arc::new(HeapStaging), access)
-        .run(Batch { jobs: jobs.into(), meter: Arc::new(NoMeter) });
+    run_with(engine, Ragged::default(), jobs);
     let crossed = copied_bytes(Reason::CrossDevice) - before;
     (runs.lock().unwrap().clone(), crossed)
 }
@@ -308,6 +320,55 @@ fn a_region_that_cannot_be_read_fails_its_request_alone() {
     let seen = Seen::default();
     check_batch(vec![lost(&seen), lost(&seen)], &[], 0, 0, 0);
     assert_eq!(answers(&seen), [error(), error()]);
+}
+
+/// Fails each run.
+struct Failing;
+
+impl Execute for Failing {
+    fn execute(&mut self, _: &mut Work<'_>, _: &mut Times) -> Result<(), Status> {
+        Err(Status::internal("the engine failed"))
+    }
+}
+
+#[test]
+fn a_request_that_runs_alone_and_fails_is_answered_after_the_unread_ones_before_it() {
+    let _alone = alone();
+    let (seen, good, lost) = (Seen::default(), on_device(1, &[1; 1024]), on_device(1, &LOST));
+    let lost = |seen: &Seen| job(seen, lost.buffer(Extent::whole(8)), None);
+    let jobs = vec![lost(&seen), job(&seen, good.buffer(part(0, 8)), None), lost(&seen)];
+    run_with(Failing, Ragged::default(), jobs);
+    let failed: Vec<bool> =
+        answers(&seen).iter().map(|answer| answer.as_ref().is_err_and(|error| error == "the engine failed")).collect();
+    assert_eq!(failed, [false, true, false]);
+}
+
+#[test]
+fn requests_with_an_input_on_the_device_do_not_share_a_batch_with_inputs_to_pad() {
+    let _alone = alone();
+    let model = "name: 'm' backend: 'onnxruntime' max_batch_size: 8 input { name: 'X' data_type: TYPE_UINT8 dims: -1 } \
+        output { name: 'Y' data_type: TYPE_UINT8 dims: -1 } \
+        parameters { key: 'nerite.pad' value { string_value: 'X: 4' } }";
+    let ragged = || Ragged::of(&nerite_config::parse_text("", model.as_bytes()).unwrap());
+    let (seen, there) = (Seen::default(), on_device(1, &[3; 1024]));
+    let host = |row, number: u8| job_of_row(row, &seen, Buffer::from(vec![number; row as usize]), None);
+    let device = |at| job(&seen, there.buffer(part(at, 8)), Some(there.slot(part(at + 512, 8))));
+    let echo = |runs: &Runs| Echo { device: 1, declares: true, runs: Arc::clone(runs) };
+    let on_host = (Place::Host, Some(Place::Host));
+    let cases: [(Vec<Job>, &[_]); 3] = [
+        (vec![host(2, 1), host(4, 2), device(0)], &[on_host, (HERE, Some(HERE))]),
+        (vec![device(0), host(4, 2), host(2, 1)], &[(HERE, Some(HERE)), on_host]),
+        (vec![device(0), device(256)], &[(HERE, Some(HERE))]),
+    ];
+    for (jobs, saw) in cases {
+        let runs = Runs::default();
+        run_with(echo(&runs), ragged(), jobs);
+        assert_eq!(&runs.lock().unwrap()[..], saw);
+    }
+    let (small, whole, there) = (Ok(vec![1, 1, 0, 0]), Ok(vec![2; 4]), Ok(vec![3; 8]));
+    let first = [small.clone(), whole.clone(), there.clone()];
+    let all = [&first[..], &[there.clone(), whole, small], &[there.clone(), there]].concat();
+    assert_eq!(answers(&seen), all);
 }
 
 #[test]

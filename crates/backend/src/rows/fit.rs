@@ -7,37 +7,37 @@ use super::Ragged;
 use crate::Job;
 use crate::limits::DEVICE_BATCH_BYTES_MAX;
 
-/// Whether two jobs' tensors differ in nothing but their rows, except for ragged ones. They may lie on the host or on one device.
+/// Whether two jobs' tensors differ in nothing but their rows, except for ragged and padded ones. They may lie on the host or on one device.
 pub(super) fn fit(a: &Job, b: &Job, ragged: &Ragged) -> bool {
     a.inputs().len() == b.inputs().len()
         && a.inputs().iter().all(|x| {
             b.input(&x.name).is_some_and(|y| {
-                let places = (x.data.place(), y.data.place());
-                let is_on_host = places.0.is_host() && places.1.is_host();
-                // Nothing is padded on a device.
-                let may_differ = |name, x, y| if is_on_host { ragged.may_differ(name, x, y) } else { ragged.has(name) };
                 x.datatype == y.datatype
                     && !x.shape.is_empty()
-                    && (x.shape.get(1..) == y.shape.get(1..) || may_differ(&x.name, &x.shape, &y.shape))
-                    && !matches!(places, (Place::Device(one), Place::Device(other)) if one != other)
+                    && (x.shape.get(1..) == y.shape.get(1..) || ragged.may_differ(&x.name, &x.shape, &y.shape))
+                    && !matches!((x.data.place(), y.data.place()), (Place::Device(one), Place::Device(other)) if one != other)
             })
         })
 }
 
-/// How much the jobs of a batch bring, as far as it is known while the batch is formed.
+/// The inputs of a batch's jobs, as far as they are known while the batch is formed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct BatchBytes {
+pub(super) struct BatchInputs {
     /// Bytes of all inputs.
     bytes: usize,
     /// Whether any input lies on a device.
     is_on_device: bool,
     /// Whether the rows of any input on a device do not lie end to end.
     is_apart: bool,
+    /// Whether an input with padding in the configuration lies on a device.
+    is_padded_on_device: bool,
+    /// Whether an input has to be padded: it does not have its padded shape yet.
+    needs_padding: bool,
 }
 
-impl BatchBytes {
+impl BatchInputs {
     /// The same with one job more, which comes after `last`.
-    pub fn with(self, last: Option<&Job>, job: &Job) -> BatchBytes {
+    pub fn with(self, last: Option<&Job>, job: &Job, ragged: &Ragged) -> BatchInputs {
         let follows = |input: &Tensor| {
             let before = last.and_then(|last| last.input(&input.name));
             before.is_none_or(|before| {
@@ -45,16 +45,22 @@ impl BatchBytes {
                     || Buffer::joined(&[&before.data, &input.data]).is_some()
             })
         };
-        BatchBytes {
+        let padded = || job.inputs().iter().filter_map(|input| Some((input, ragged.padded(&input.name)?)));
+        BatchInputs {
             bytes: job.inputs().iter().fold(self.bytes, |sum, input| sum.saturating_add(input.data.len())),
             is_on_device: self.is_on_device || !job.has_host_inputs(),
             is_apart: self.is_apart || !job.inputs().iter().all(follows),
+            is_padded_on_device: self.is_padded_on_device || padded().any(|(input, _)| !input.data.place().is_host()),
+            needs_padding: self.needs_padding
+                || padded().any(|(input, padded)| padded.padded(&input.shape) != input.shape),
         }
     }
 
-    /// Whether the inputs may be gathered together.
-    pub fn may_be_gathered(self) -> bool {
-        !(self.is_on_device && self.is_apart) || self.bytes <= DEVICE_BATCH_BYTES_MAX
+    /// Whether the inputs may be joined. A device has a limit for what is gathered there, and nothing is padded there.
+    pub fn may_be_joined(self) -> bool {
+        let is_too_large = self.is_on_device && self.is_apart && self.bytes > DEVICE_BATCH_BYTES_MAX;
+        let is_unpaddable = self.is_padded_on_device && self.needs_padding;
+        !is_too_large && !is_unpaddable
     }
 }
 
@@ -64,8 +70,8 @@ mod tests {
 
     #[track_caller]
     fn check(bytes: usize, is_on_device: bool, is_apart: bool, fits: bool) {
-        let batch = BatchBytes { bytes, is_on_device, is_apart };
-        assert_eq!(batch.may_be_gathered(), fits, "{batch:?}");
+        let batch = BatchInputs { bytes, is_on_device, is_apart, ..BatchInputs::default() };
+        assert_eq!(batch.may_be_joined(), fits, "{batch:?}");
     }
 
     #[test]
