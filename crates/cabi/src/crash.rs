@@ -2,9 +2,10 @@
 //!
 //! A failed assertion or a call of `abort` ends the process, and its own text, if there is one, does not name the backend. So a line on the standard error does.
 
+use std::cell::Cell;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering, compiler_fence};
 
 use libc::{c_int, c_void};
 
@@ -15,6 +16,33 @@ thread_local! {
     /// The backend whose code runs on this thread, or NULL. It points to the argument of the innermost [`running`]. A signal handler
     /// reads it, so it has no destructor and no lock.
     static RUNNING: AtomicPtr<Arc<str>> = const { AtomicPtr::new(ptr::null_mut()) };
+
+    /// The name of that backend, if there is one. Many aborts follow a write out of bounds, which may also have changed the name on the heap. So the
+    /// signal handler reads this copy.
+    static NAME: Name = const { Name { bytes: [const { Cell::new(0) }; NAME_BYTES_MAX], len: Cell::new(0) } };
+}
+
+/// The start of a backend's name. It lies in the memory of the thread.
+struct Name {
+    bytes: [Cell<u8>; NAME_BYTES_MAX],
+    len: Cell<usize>,
+}
+
+impl Name {
+    fn start(name: &str) -> &[u8] {
+        name.as_bytes().get(..NAME_BYTES_MAX).unwrap_or(name.as_bytes())
+    }
+
+    fn is(&self, name: &str) -> bool {
+        let start = Name::start(name);
+        self.len.get() == start.len() && self.bytes.iter().zip(start).all(|(here, byte)| here.get() == *byte)
+    }
+
+    fn set(&self, name: &str) {
+        let start = Name::start(name);
+        self.bytes.iter().zip(start).for_each(|(here, byte)| here.set(*byte));
+        self.len.set(start.len());
+    }
 }
 
 /// After this call, an abort writes the name of the backend that runs on the aborting thread to the standard error. Only for programs of this server:
@@ -22,7 +50,7 @@ thread_local! {
 pub fn name_aborting_backends() {
     // SAFETY: all bytes 0 are a valid `sigaction`: no flags, no handler, and an empty mask on Linux.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = tell as *const () as usize;
+    action.sa_sigaction = name_and_raise as *const () as usize;
     // The handler runs once. After it the signal has its default action.
     action.sa_flags = libc::SA_RESETHAND;
     // SAFETY: `action` is initialised and its handler is a function of one number that calls only what a signal handler may. NULL: the former action, which
@@ -32,18 +60,22 @@ pub fn name_aborting_backends() {
 
 /// Runs code of the backend called `owner` on this thread.
 pub fn running<T>(owner: &Arc<str>, work: impl FnOnce() -> T) -> T {
-    let _outer = Outer(set(ptr::from_ref(owner).cast_mut()));
+    let _outer = Outer(set(Some(owner)));
     work()
 }
 
 /// The backend whose code runs on this thread. `None` on a thread of the backend's own.
 pub fn running_backend() -> Option<Arc<str>> {
-    with_running(Arc::clone)
+    RUNNING.with(|running| {
+        // SAFETY: it is NULL or was made from the `owner` of a call of `running` on this thread. That call has not ended: when it ends, by a return
+        // or by a panic, `Outer` sets the pointer of the call around it, or NULL. So `owner` is still borrowed, and nobody changes it.
+        unsafe { running.load(Ordering::Relaxed).as_ref() }.cloned()
+    })
 }
 
 /// From now on an abort writes no name.
 pub fn name_no_backend() {
-    set(ptr::null_mut());
+    set(None);
 }
 
 /// The backend that ran before this one. Its pointer is set again on drop.
@@ -51,46 +83,89 @@ struct Outer(*mut Arc<str>);
 
 impl Drop for Outer {
     fn drop(&mut self) {
-        set(self.0);
+        // SAFETY: it is NULL, or the `owner` of a call of `running` on this thread that is around the one that ends here. So `owner` is still borrowed,
+        // and nobody changes it.
+        set(unsafe { self.0.as_ref() });
     }
 }
 
-/// Sets the pointer, and returns the one before.
-fn set(owner: *mut Arc<str>) -> *mut Arc<str> {
+/// Sets the backend, and returns the pointer to the one before. The name is copied only if it is another one than before, which costs less.
+fn set(owner: Option<&Arc<str>>) -> *mut Arc<str> {
     RUNNING.with(|running| {
         // Only this thread and its signal handlers use it. A load and a store cost less than one exchange.
         let before = running.load(Ordering::Relaxed);
-        running.store(owner, Ordering::Relaxed);
+        NAME.with(|name| {
+            let Some(owner) = owner.filter(|owner| !name.is(owner)) else { return };
+            // A signal while the name is written finds no backend. The fences keep the order of the writes for handlers on this thread.
+            running.store(ptr::null_mut(), Ordering::Relaxed);
+            compiler_fence(Ordering::SeqCst);
+            name.set(owner);
+            compiler_fence(Ordering::SeqCst);
+        });
+        running.store(owner.map_or(ptr::null_mut(), |owner| ptr::from_ref(owner).cast_mut()), Ordering::Relaxed);
         before
     })
 }
 
-/// Looks at the name of the backend that runs on this thread, if there is one.
-fn with_running<T>(look: impl FnOnce(&Arc<str>) -> T) -> Option<T> {
-    RUNNING.with(|running| {
-        // SAFETY: it is NULL or was made from the `owner` of a call of `running` on this thread. That call has not ended: when it ends, by a return
-        // or by a panic, `Outer` sets the pointer of the call around it, or NULL. So `owner` is still borrowed, and nobody changes it.
-        let owner = unsafe { running.load(Ordering::Relaxed).as_ref() };
-        owner.map(look)
-    })
-}
-
 /// Writes the line, and ends the process as the signal does by default. `abort` would do so itself. A signal from another process would not.
-extern "C" fn tell(signal: c_int) {
-    tell_name();
+extern "C" fn name_and_raise(signal: c_int) {
+    write_name();
     // SAFETY: `raise` may be called in a signal handler. The signal is blocked until the handler returns, and has its default action again then.
     unsafe { libc::raise(signal) };
 }
 
-fn tell_name() {
-    with_running(|name| {
-        for part in [
-            b"error: backend '",
-            name.as_bytes().get(..NAME_BYTES_MAX).unwrap_or(name.as_bytes()),
+/// Writes the line, if a backend runs on this thread.
+fn write_name() {
+    if RUNNING.with(|running| running.load(Ordering::Relaxed).is_null()) {
+        return;
+    }
+    // The name is read after the pointer.
+    compiler_fence(Ordering::SeqCst);
+    NAME.with(|name| {
+        let start = name.bytes.as_ptr().cast::<c_void>();
+        let [before, after] = [
+            &b"error: backend '"[..],
             b"' aborts the process: in a process of its own (--backend-config=<name>,isolated=true) that costs only its own requests\n",
-        ] {
-            // SAFETY: `part` is that many bytes, and `write` may be called in a signal handler. What cannot be written is lost.
-            unsafe { libc::write(libc::STDERR_FILENO, part.as_ptr().cast::<c_void>(), part.len()) };
+        ];
+        for (part, len) in
+            [(before.as_ptr().cast(), before.len()), (start, name.len.get()), (after.as_ptr().cast(), after.len())]
+        {
+            // SAFETY: `part` has `len` bytes: the two texts do, and `Name::set` sets at most `NAME_BYTES_MAX`, the size of `bytes`. Nobody writes them
+            // meanwhile, because only this thread does. `write` may be called in a signal handler. What cannot be written is lost.
+            unsafe { libc::write(libc::STDERR_FILENO, part, len) };
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The backend that runs on this thread, and the name that an abort would write.
+    fn named() -> Option<(String, String)> {
+        let name =
+            NAME.with(|name| name.bytes.iter().take(name.len.get()).map(|byte| char::from(byte.get())).collect());
+        running_backend().map(|owner| (owner.to_string(), name))
+    }
+
+    #[test]
+    fn the_name_is_that_of_the_innermost_backend_that_runs() {
+        let [one, other, long]: [Arc<str>; 3] = ["one".into(), "other".into(), "x".repeat(NAME_BYTES_MAX + 1).into()];
+        let both = |name: &str| Some((name.to_owned(), name.to_owned()));
+        assert_eq!(named(), None);
+        running(&one, || {
+            assert_eq!(named(), both("one"));
+            running(&other, || assert_eq!(named(), both("other")));
+            assert_eq!(named(), both("one"));
+            running(&long, || assert_eq!(named(), Some((long.to_string(), "x".repeat(NAME_BYTES_MAX)))));
+            assert_eq!(named(), both("one"));
+            let panics = || running(&other, || std::panic::resume_unwind(Box::new(())));
+            assert!(std::panic::catch_unwind(panics).is_err());
+            assert_eq!(named(), both("one"));
+            name_no_backend();
+            assert_eq!(named(), None);
+        });
+        assert_eq!(named(), None);
+        running(&one, || assert_eq!(named(), both("one")));
+    }
 }
