@@ -23,6 +23,12 @@ const DRIVER_PERMITS: usize = 2;
 /// Changes of mappings have permits of their own. To unmap or page-lock much memory takes long, and a broken driver of a GPU may never return.
 static DRIVER: LazyLock<FairSemaphore> = LazyLock::new(|| FairSemaphore::new(DRIVER_PERMITS));
 
+/// The unmappings of idle leases for new ones that may run at a time.
+const POOLS_PERMITS: usize = 2;
+
+/// A new lease that needs the memory of idle ones has permits of its own, so it does not wait for clients that change regions.
+static POOLS: LazyLock<FairSemaphore> = LazyLock::new(|| FairSemaphore::new(POOLS_PERMITS));
+
 /// Names the work in the error for work that panicked.
 const MESSAGE: &str = "a large message";
 const MEMORY: &str = "shared memory";
@@ -43,6 +49,11 @@ pub fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> As
 /// them fairly too.
 pub(crate) fn in_driver<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
     within(&DRIVER, MEMORY, work)
+}
+
+/// As [`in_driver`], for a new lease that no GPU's driver is asked about.
+pub(crate) fn in_pools<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
+    within(&POOLS, MEMORY, work)
 }
 
 fn within<T: Send + 'static>(
@@ -177,6 +188,7 @@ mod tests {
                 ends.push(end);
             }
             assert_eq!(aside(|| 7).await, Ok(7));
+            assert_eq!(in_pools(|| 8).await, Ok(8));
             assert_eq!(DRIVER.available(), 0);
             drop(ends);
             for call in calls {

@@ -20,6 +20,7 @@ use nerite_shm::{
 use crate::access::{Category, Refused};
 use crate::admission::Admission;
 use crate::admit::Regions;
+use crate::aside::{in_driver, in_pools};
 use crate::audit::quoted;
 use crate::caller::FrontEnd;
 use crate::calls::check_name;
@@ -129,9 +130,16 @@ impl Scope {
         self.account.borrow(byte_size).map_err(of_lease)
     }
 
-    /// Whether a new lease of at least `byte_size` bytes fits without freeing idle ones.
-    pub fn has_room(&self, byte_size: u64) -> bool {
-        self.account.has_room(byte_size)
+    /// As [`Scope::borrow`], for a thread that serves connections. Idle leases are unmapped on a thread that serves none, and a GPU's driver is asked
+    /// there.
+    pub async fn borrow_aside(self: &Arc<Scope>, byte_size: u64) -> Result<BorrowedLease, Status> {
+        self.api.check_running()?;
+        if let Some(borrowed) = self.account.borrow_at_once(byte_size).map_err(of_lease)? {
+            return Ok(borrowed);
+        }
+        let scope = Arc::clone(self);
+        let borrow = move || scope.borrow(byte_size);
+        if self.api.inner.pools.has_gpu() { in_driver(borrow).await? } else { in_pools(borrow).await? }
     }
 
     /// A lease of the session, for example one that a response named, with its descriptor if that was not sent yet.

@@ -51,12 +51,7 @@ impl Session {
                 self.in_flight.cancel(cancel.id);
                 CallOutcome::from(Answer::Done(v1::Done {}))
             }
-            Call::Borrow(borrow) => {
-                // Without room, idle leases are unmapped first.
-                let unmapped = if scope.has_room(borrow.byte_size) { 0 } else { u64::MAX };
-                let scope = Arc::clone(scope);
-                self.api.change_mappings(unmapped, move || lend(&scope, borrow.byte_size)).await?
-            }
+            Call::Borrow(borrow) => lend(scope, borrow.byte_size).await?,
             Call::Fetch(fetch) => send_leases(scope, &fetch.names)?,
             Call::Abandon(abandon) => {
                 scope.abandon(abandon.tag, &abandon.kept);
@@ -133,8 +128,8 @@ impl Session {
     }
 }
 
-fn lend(scope: &Scope, byte_size: u64) -> Result<CallOutcome, Status> {
-    let borrowed = scope.borrow(byte_size)?;
+async fn lend(scope: &Arc<Scope>, byte_size: u64) -> Result<CallOutcome, Status> {
+    let borrowed = scope.borrow_aside(byte_size).await?;
     let message = lease_message(&borrowed);
     Ok(CallOutcome::Answer(Answer::Lease(message), borrowed.descriptor.into_iter().collect()))
 }

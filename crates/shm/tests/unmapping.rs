@@ -106,7 +106,7 @@ fn a_lease_that_needs_the_memory_of_idle_ones_is_lent_where_the_thread_may_wait_
         account.give_back(&lease.name().to_string()).unwrap();
     };
     make_idle();
-    assert!(account.has_room(4096) && !account.has_room(2 * MUCH as u64));
+    assert!(account.borrow_at_once(2 * MUCH as u64).unwrap().is_none());
     assert_eq!(account.borrow(2 * MUCH as u64).unwrap().lease.byte_size(), 2 * MUCH);
     comes_to(|| account.used(), (1, 2 * MUCH as u64));
     for lease in account.leases() {

@@ -1,5 +1,8 @@
 //! Whose are leases and regions, and how much may one have?
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+
 use nerite_api::{Category, Protocol, Restriction};
 use nerite_client::{Code, DataType, Region, Request, Session};
 use nerite_request::{InferInput, InferRequest, RegionRef, Source};
@@ -116,6 +119,38 @@ async fn a_lease_goes_back_when_all_of_it_is_dropped() {
     assert_eq!(server.pools.trim(0), 2 << 20);
     let fresh = session.borrow(2 << 20).await.unwrap();
     assert_eq!((fresh.name() == name, fresh.read_bytes(0, 2).unwrap()), (false, vec![0, 0]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_borrow_does_not_wait_for_clients_that_change_regions() {
+    const BYTES: u64 = 4 << 20;
+    let limits = LeaseLimits { bytes_max: BYTES, session_bytes_max: BYTES };
+    let server = TestServer::with(limits, nerite_api::Options::default());
+    let session = Session::connect(&server.socket).await.unwrap();
+    drop(session.borrow(BYTES as usize).await.unwrap());
+    let (begun, (ends, end)) = (Arc::new(AtomicUsize::new(0)), mpsc::channel::<()>());
+    let end = Arc::new(Mutex::new(end));
+    let change = || {
+        let (api, begun, end) = (server.api.clone(), Arc::clone(&begun), Arc::clone(&end));
+        tokio::spawn(async move {
+            let change = move || {
+                begun.fetch_add(1, Ordering::SeqCst);
+                let _ = end.lock().unwrap().recv();
+                Ok(())
+            };
+            api.change_mappings(u64::MAX, change).await
+        })
+    };
+    let changes: Vec<_> = (0..4).map(|_| change()).collect();
+    TestServer::until("all permits are in use", || begun.load(Ordering::SeqCst) == 2);
+    // The same lease again, and then a smaller one that needs its memory.
+    drop(session.borrow(BYTES as usize).await.unwrap());
+    assert_eq!(server.pools.counts().leases, 1);
+    session.borrow(4096).await.unwrap();
+    drop(ends);
+    for changed in changes {
+        assert_eq!(changed.await.unwrap(), Ok(()));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -91,6 +91,11 @@ impl Pools {
         self.limits
     }
 
+    /// Whether new leases may be page-locked by a GPU's driver.
+    pub fn has_gpu(&self) -> bool {
+        self.gpu.is_some()
+    }
+
     /// Opens an account for a new session.
     pub fn open(self: &Arc<Pools>) -> Arc<Account> {
         // If the kernel has no random bits, there are no names for leases either. Such a session can borrow nothing, but does no harm.
@@ -162,11 +167,15 @@ impl Pools {
 
     /// Reserves quota for one more lease. Frees idle leases of other sessions before it refuses.
     pub(super) fn admit(&self, bytes: u64) -> Option<QuotaPermit> {
-        let admit = || self.tally.admit(bytes, LEASES_MAX as u64, self.limits.bytes_max);
-        admit().or_else(|| {
+        self.admit_at_once(bytes).or_else(|| {
             here_unless_polling(|| self.trim(0));
-            admit()
+            self.admit_at_once(bytes)
         })
+    }
+
+    /// Reserves quota for one more lease, without freeing others.
+    pub(super) fn admit_at_once(&self, bytes: u64) -> Option<QuotaPermit> {
+        self.tally.admit(bytes, LEASES_MAX as u64, self.limits.bytes_max)
     }
 
     fn open_accounts(&self) -> Vec<Arc<Account>> {

@@ -279,6 +279,40 @@ fn a_session_cannot_take_all_leases() {
     check_borrow(&pools.open(), 1, Ok(PAGE));
 }
 
+/// What an account that has used its quota borrows without freeing idle leases.
+#[track_caller]
+fn check_at_once(account: &Account, bytes: u64, expect: Option<u64>) {
+    let borrowed = account.borrow_at_once(bytes).unwrap();
+    assert_eq!(borrowed.map(|borrowed| borrowed.lease.byte_size() as u64), expect);
+}
+
+#[test]
+fn a_returned_lease_and_one_that_fits_are_borrowed_at_once_and_others_are_not() {
+    let pools = pools(12 * PAGE, 8 * PAGE);
+    let account = pools.open();
+    let lease = account.borrow(8 * PAGE).unwrap().lease;
+    check_at_once(&account, 1, None);
+    account.give_back(&lease.name().to_string()).unwrap();
+    drop(lease);
+    // A lease of one page is not lent in place of eight.
+    check_at_once(&account, 1, None);
+    check_at_once(&account, 8 * PAGE, Some(8 * PAGE));
+    let other = pools.open();
+    check_at_once(&other, 4 * PAGE, Some(4 * PAGE));
+    // Now the quota of all sessions is used.
+    check_at_once(&other, 1, None);
+    assert_eq!(pools.counts().leases, 2);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "thousands of leases take Miri minutes")]
+fn a_lease_beyond_the_number_of_all_sessions_is_not_borrowed_at_once() {
+    let pools = pools(1 << 40, 1 << 40);
+    let permits: Vec<_> = std::iter::from_fn(|| pools.admit_at_once(0)).collect();
+    assert_eq!(permits.len(), LEASES_MAX);
+    check_at_once(&pools.open(), 1, None);
+}
+
 #[test]
 fn idle_leases_are_freed_after_their_rounds() {
     let pools = pools(1 << 20, 1 << 20);

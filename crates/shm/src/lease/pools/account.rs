@@ -88,9 +88,22 @@ impl Account {
 
     /// Borrows at least `bytes` bytes: a lease that this session returned, with the bytes that it left there, or a new lease of zeros.
     pub fn borrow(&self, bytes: u64) -> Result<BorrowedLease, LeaseError> {
-        let lease = self.lend(bytes, 0)?;
-        let name = lease.name();
-        BorrowedLease::of(lease).inspect_err(|_| self.take_back(name, false))
+        self.with_descriptor(self.lend(bytes, 0)?)
+    }
+
+    /// As [`Account::borrow`], if that needs neither the memory of idle leases nor a GPU's driver. `None` if it does.
+    pub fn borrow_at_once(&self, bytes: u64) -> Result<Option<BorrowedLease>, LeaseError> {
+        let size = self.class(bytes)?;
+        let lease = match self.lend_idle(size, 0)? {
+            Some(lease) => lease,
+            // A new lease may be page-locked.
+            None if self.pools.has_gpu() => return Ok(None),
+            None => match self.admit_at_once(size as u64) {
+                Some(permits) => self.lend_fresh(bytes, size, 0, permits)?,
+                None => return Ok(None),
+            },
+        };
+        self.with_descriptor(lease).map(Some)
     }
 
     /// Borrows at least `bytes` bytes for a process of the server, which maps them itself ([`nerite_memory::Share`]). Return them with [`Account::put_back`].
@@ -220,14 +233,6 @@ impl Account {
         leases
     }
 
-    /// Whether a new lease of at least `bytes` bytes fits without freeing idle leases.
-    pub fn has_room(&self, bytes: u64) -> bool {
-        let Ok(size) = self.class(bytes) else { return false };
-        let ((count, used), (all_used, all_max)) = (self.used(), self.used_by_all());
-        let fits = |used: u64, max: u64| used.saturating_add(size as u64) <= max;
-        count < LEASES_PER_SESSION_MAX as u64 && fits(used, self.bytes_max()) && fits(all_used, all_max)
-    }
-
     /// The most bytes that may count against this session.
     pub fn bytes_max(&self) -> u64 {
         self.pools.limits().session_bytes_max.min(self.pools.limits().bytes_max)
@@ -284,22 +289,33 @@ impl Account {
 
     fn lend(&self, bytes: u64, tag: u64) -> Result<Arc<Lease>, LeaseError> {
         let size = self.class(bytes)?;
-        let idle = {
-            let mut state = self.lock();
-            state.check(tag)?;
-            // A lease that a request still reads or writes must not be lent again.
-            let idle = state.free_list.take(size, Lease::is_idle);
-            idle.inspect(|lease| state.hand_out(lease, tag))
-        };
-        match idle {
+        match self.lend_idle(size, tag)? {
             Some(lease) => Ok(lease),
-            None => self.lend_fresh(bytes, size, tag),
+            None => self.lend_fresh(bytes, size, tag, self.admit(size as u64)?),
         }
     }
 
-    /// No lock is held during system calls, and while other accounts are trimmed.
-    fn lend_fresh(&self, bytes: u64, size: usize, tag: u64) -> Result<Arc<Lease>, LeaseError> {
-        let permits = self.admit(size as u64)?;
+    fn lend_idle(&self, size: usize, tag: u64) -> Result<Option<Arc<Lease>>, LeaseError> {
+        let mut state = self.lock();
+        state.check(tag)?;
+        // A lease that a request still reads or writes must not be lent again.
+        let idle = state.free_list.take(size, Lease::is_idle);
+        Ok(idle.inspect(|lease| state.hand_out(lease, tag)))
+    }
+
+    fn with_descriptor(&self, lease: Arc<Lease>) -> Result<BorrowedLease, LeaseError> {
+        let name = lease.name();
+        BorrowedLease::of(lease).inspect_err(|_| self.take_back(name, false))
+    }
+
+    /// No lock is held during system calls.
+    fn lend_fresh(
+        &self,
+        bytes: u64,
+        size: usize,
+        tag: u64,
+        permits: [QuotaPermit; 2],
+    ) -> Result<Arc<Lease>, LeaseError> {
         let refused = |error: std::io::Error| LeaseError::System { bytes, cause: reason(&error) };
         let (file, mapping) = memfd::make(size).map_err(refused)?;
         let name = LeaseName::random().map_err(refused)?;
@@ -328,13 +344,21 @@ impl Account {
         Ok(lease)
     }
 
+    /// Reserves quota for a lease of `size` bytes. `None` if idle leases must be freed first.
+    fn admit_at_once(&self, size: u64) -> Option<[QuotaPermit; 2]> {
+        Some([self.admit_own(size)?, self.pools.admit_at_once(size)?])
+    }
+
+    fn admit_own(&self, size: u64) -> Option<QuotaPermit> {
+        self.tally.admit(size, LEASES_PER_SESSION_MAX as u64, self.bytes_max())
+    }
+
     /// Reserves quota for a lease of `size` bytes. Frees idle leases of the session before it refuses. On a thread that serves connections, large ones
     /// are still mapped then, so it may refuse.
     fn admit(&self, size: u64) -> Result<[QuotaPermit; 2], LeaseError> {
-        let mine = || self.tally.admit(size, LEASES_PER_SESSION_MAX as u64, self.bytes_max());
-        let permit = mine().or_else(|| {
+        let permit = self.admit_own(size).or_else(|| {
             here_unless_polling(|| self.trim(0));
-            mine()
+            self.admit_own(size)
         });
         let permit = permit.ok_or_else(|| {
             let (count, used) = self.used();
