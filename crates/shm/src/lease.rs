@@ -192,12 +192,17 @@ impl Lease {
 
     /// Whether only the account has it, and none of its memory was lost.
     fn is_idle(self: &Arc<Lease>) -> bool {
-        if Arc::strong_count(self) != 1 || self.memory.watch.lost_at().is_some() {
+        if !self.is_unused() || self.memory.watch.lost_at().is_some() {
             return false;
         }
         // Orders the last user's writes before those of the next user.
         fence(Ordering::Acquire);
         true
+    }
+
+    /// Whether only the account has it, so that its memory is unmapped when the account drops it.
+    fn is_unused(self: &Arc<Lease>) -> bool {
+        Arc::strong_count(self) == 1
     }
 
     fn is_lent(&self) -> bool {

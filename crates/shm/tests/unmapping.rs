@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nerite_shm::limits::UNMAPPED_HERE_BYTES_MAX;
-use nerite_shm::{LeaseErrorKind, LeaseLimits, Options, OwnedRegion, Pools, Registry, Rights};
+use nerite_shm::limits::{UNMAPPED_HERE_BYTES_MAX, UNMAPPED_HERE_TOGETHER_BYTES_MAX};
+use nerite_shm::{Account, LeaseErrorKind, LeaseLimits, Options, OwnedRegion, Pools, Registry, Rights};
 use nerite_watchdog::{FrontEnd, watched};
 
 const LITTLE: usize = UNMAPPED_HERE_BYTES_MAX;
@@ -31,6 +31,18 @@ impl Drop for Halt {
 fn halt() -> (Halt, Receiver<Option<String>>, Sender<()>) {
     let ((thread, thread_seen), (answer, go_on)) = (channel(), channel());
     (Halt { thread, go_on }, thread_seen, answer)
+}
+
+/// Blocks the unmapping thread until the sender is used or dropped.
+fn halt_unmapper(name: &str) -> Sender<()> {
+    let (halt, thread_seen, answer) = halt();
+    let (registry, mine) = (Registry::new(Options::default()), object(name, MUCH));
+    registry.register_system_as(&Rights::Any, Box::new(Mutex::new(halt)), "a", mine.key(), 0, MUCH as u64).unwrap();
+    let input = registry.locate("a", 0, 4).unwrap().into_buffer();
+    registry.unregister_system("a").unwrap();
+    drop(input);
+    assert_eq!(thread_seen.recv_timeout(PATIENCE).unwrap().as_deref(), Some(UNMAPPER));
+    answer
 }
 
 fn object(name: &str, byte_size: usize) -> OwnedRegion {
@@ -92,7 +104,10 @@ fn the_leases_of_a_session_that_ends_count_until_they_are_unmapped() {
     for _ in 0..4 {
         account.borrow(MUCH as u64).unwrap();
     }
+    let answer = halt_unmapper("ends");
     account.close();
+    assert_eq!((pools.counts().leases, pools.counts().bytes), (4, 4 * MUCH as u64));
+    answer.send(()).unwrap();
     comes_to(|| pools.counts().leases, 0);
     assert_eq!(pools.counts().bytes, 0);
 }
@@ -120,19 +135,54 @@ fn a_thread_that_serves_connections_passes_idle_leases_on_and_may_refuse_a_new_o
     let account = pools.open();
     let lease = account.borrow(MUCH as u64).unwrap().lease;
     account.give_back(&lease.name().to_string()).unwrap();
-    let (halt, thread_seen, answer) = halt();
+    drop(lease);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     // While the unmapping thread is halted, the lease stays mapped and counts.
-    let registry = Registry::new(Options::default());
-    let mine = object("halting", MUCH);
-    registry.register_system_as(&Rights::Any, Box::new(Mutex::new(halt)), "a", mine.key(), 0, MUCH as u64).unwrap();
-    let input = registry.locate("a", 0, 4).unwrap().into_buffer();
-    registry.unregister_system("a").unwrap();
-    drop((input, lease));
-    assert_eq!(thread_seen.recv_timeout(PATIENCE).unwrap().as_deref(), Some(UNMAPPER));
+    let answer = halt_unmapper("halting");
     let refused = runtime.block_on(watched(FrontEnd::Http, async { account.borrow(4096).unwrap_err() }));
     assert_eq!((refused.kind(), account.used()), (LeaseErrorKind::Full, (1, MUCH as u64)));
     answer.send(()).unwrap();
     comes_to(|| account.used(), (0, 0));
     assert!(account.borrow(4096).is_ok());
+}
+
+#[test]
+fn small_leases_of_several_sessions_that_were_idle_too_long_are_passed_on_together() {
+    let pools = Pools::new(LeaseLimits { bytes_max: 1 << 30, session_bytes_max: 1 << 30 });
+    let accounts: Vec<_> = (0..3).map(|_| pools.open()).collect();
+    for account in &accounts {
+        let leases: Vec<_> = (0..100).map(|_| account.borrow(LITTLE as u64).unwrap().lease).collect();
+        for lease in leases {
+            account.give_back(&lease.name().to_string()).unwrap();
+        }
+    }
+    let (count, bytes) = (300, 300 * LITTLE as u64);
+    assert!(bytes > UNMAPPED_HERE_TOGETHER_BYTES_MAX && bytes / 3 <= UNMAPPED_HERE_TOGETHER_BYTES_MAX);
+    let answer = halt_unmapper("together");
+    assert_eq!((pools.trim(0), pools.counts().leases), (bytes, count));
+    answer.send(()).unwrap();
+    comes_to(|| pools.counts().leases, 0);
+}
+
+#[test]
+fn a_new_lease_frees_idle_ones_of_as_many_bytes_and_those_of_its_session_first() {
+    const PAGE: u64 = 4096;
+    let pools = Pools::new(LeaseLimits { bytes_max: 16 * PAGE, session_bytes_max: 16 * PAGE });
+    let make_idle = |account: &Account| {
+        let leases: Vec<_> = (0..6).map(|_| account.place(PAGE, 0).unwrap()).collect();
+        for lease in leases {
+            account.give_back(&lease.name().to_string()).unwrap();
+        }
+    };
+    let (mine, other) = (pools.open(), pools.open());
+    make_idle(&mine);
+    make_idle(&other);
+    let place = |pages: u64| mine.place(pages * PAGE, 0).unwrap();
+    let first = place(6);
+    assert_eq!((mine.used(), other.used()), ((1, 6 * PAGE), (6, 6 * PAGE)));
+    // This session has no idle lease any more.
+    let second = place(5);
+    assert_eq!((mine.used(), other.used()), ((2, 11 * PAGE), (1, PAGE)));
+    assert_eq!((first.byte_size(), second.byte_size()), (6 * PAGE as usize, 5 * PAGE as usize));
+    assert_eq!((mine.take_forgotten().len(), other.take_forgotten().len()), (6, 5));
 }

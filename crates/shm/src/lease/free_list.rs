@@ -49,6 +49,28 @@ impl<T> FreeList<T> {
         stale
     }
 
+    /// Takes items for which `may_be_taken` is true until their sizes are `need` or more together. Those that were not taken for the most rounds come first.
+    pub(super) fn take_oldest(&mut self, need: u64, may_be_taken: impl Fn(&T) -> bool) -> Vec<T> {
+        let all = self.by_size.iter().flat_map(|(&size, items)| items.iter().map(move |idle| (size, idle)));
+        let mut candidates: Vec<_> =
+            all.filter(|(_, idle)| may_be_taken(&idle.item)).map(|(size, idle)| (idle.rounds, size)).collect();
+        candidates.sort_unstable_by(|a, b| b.cmp(a));
+        let (mut taken, mut sum) = (Vec::new(), 0);
+        for (rounds, size) in candidates {
+            if sum >= need {
+                break;
+            }
+            let Some(items) = self.by_size.get_mut(&size) else { continue };
+            let found = items.iter().position(|idle| idle.rounds == rounds && may_be_taken(&idle.item));
+            if let Some(at) = found {
+                taken.push(items.remove(at).item);
+                sum += size as u64;
+            }
+        }
+        self.by_size.retain(|_, items| !items.is_empty());
+        taken
+    }
+
     /// Takes all items.
     pub(super) fn clear(&mut self) -> Vec<T> {
         let all = std::mem::take(&mut self.by_size);
@@ -95,6 +117,29 @@ mod tests {
         free_list.put(9, "larger");
         let mut take = || free_list.take(8, |item| *item != "busy");
         assert_eq!([take(), take(), take(), take()], [Some("warm"), Some("cold"), Some("larger"), None]);
+    }
+
+    #[track_caller]
+    fn check_oldest(sizes_by_age: &[&[usize]], need: u64, taken: &[usize]) {
+        let mut free_list = FreeList::new();
+        for sizes in sizes_by_age {
+            assert!(free_list.age(u32::MAX).is_empty());
+            sizes.iter().for_each(|&size| free_list.put(size, size));
+        }
+        // Items of odd sizes are in use.
+        assert_eq!(free_list.take_oldest(need, |size| size % 2 == 0), taken, "{need} of {sizes_by_age:?}");
+        let left = sizes_by_age.iter().map(|sizes| sizes.len()).sum::<usize>() - taken.len();
+        assert_eq!(free_list.iter().count(), left);
+    }
+
+    #[test]
+    fn no_more_items_are_taken_than_are_needed_and_the_oldest_come_first() {
+        check_oldest(&[], 1, &[]);
+        check_oldest(&[&[8, 16]], 1, &[16]);
+        check_oldest(&[&[8], &[16, 32]], 1, &[8]);
+        check_oldest(&[&[8, 8, 8], &[16]], 16, &[8, 8]);
+        check_oldest(&[&[8], &[16]], 24, &[8, 16]);
+        check_oldest(&[&[7, 8], &[9]], 24, &[8]);
     }
 
     #[test]

@@ -8,7 +8,9 @@ use std::sync::{Arc, PoisonError, Weak};
 use super::census::{Census, Size};
 use super::limits::{INDEX_SHARDS, LEASES_MAX};
 use super::{Lease, LeaseName, random_bits};
-use crate::deferred::here_unless_polling;
+use nerite_watchdog::is_polling;
+
+use crate::deferred::{drop_together, here_unless_polling};
 use crate::gpu::Gpu;
 use crate::sync::{Mutex, RwLock};
 use crate::tally::{QuotaPermit, Tally};
@@ -129,7 +131,7 @@ impl Pools {
     /// Returns idle leases to the system that were not used for more than `rounds_max` calls of this function. Returns the number of freed bytes. The
     /// caller is a periodic task.
     pub fn trim(&self, rounds_max: u32) -> u64 {
-        self.open_accounts().iter().map(|account| account.trim(rounds_max)).sum()
+        drop_leases(self.open_accounts().iter().flat_map(|account| account.take_stale(rounds_max)).collect())
     }
 
     /// The current numbers.
@@ -165,12 +167,19 @@ impl Pools {
         (sizes.into_iter().map(class).collect(), bytes_peak)
     }
 
-    /// Reserves quota for one more lease. Frees idle leases of other sessions before it refuses.
-    pub(super) fn admit(&self, bytes: u64) -> Option<QuotaPermit> {
-        self.admit_at_once(bytes).or_else(|| {
-            here_unless_polling(|| self.trim(0));
-            self.admit_at_once(bytes)
-        })
+    /// Reserves quota for one more lease of `account`. Before it refuses, it frees idle leases of as many bytes, first those of `account`.
+    pub(super) fn admit(&self, bytes: u64, account: &Account) -> Option<QuotaPermit> {
+        let free = || {
+            let mut freed = account.free(bytes);
+            for other in self.open_accounts() {
+                if freed >= bytes {
+                    break;
+                }
+                freed += other.free(bytes - freed);
+            }
+            freed
+        };
+        admit_or_free(|| self.admit_at_once(bytes), free)
     }
 
     /// Reserves quota for one more lease, without freeing others.
@@ -182,6 +191,29 @@ impl Pools {
         let accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         accounts.iter().filter_map(Weak::upgrade).collect()
     }
+}
+
+/// What `admit` gives. While it gives nothing, `free` frees idle leases, and returns the number of their bytes. A thread that serves connections passes large
+/// leases on, so it frees once only: they count until they are unmapped.
+fn admit_or_free(admit: impl Fn() -> Option<QuotaPermit>, free: impl Fn() -> u64) -> Option<QuotaPermit> {
+    loop {
+        if let Some(permit) = admit() {
+            return Some(permit);
+        }
+        if here_unless_polling(&free) == 0 {
+            return None;
+        }
+        if is_polling() {
+            return admit();
+        }
+    }
+}
+
+/// Drops leases that no session has any more. Returns the number of their bytes.
+fn drop_leases(gone: Vec<Arc<Lease>>) -> u64 {
+    let bytes = gone.iter().map(|lease| lease.byte_size() as u64).sum();
+    drop_together(gone, bytes);
+    bytes
 }
 
 impl std::fmt::Debug for Pools {

@@ -7,8 +7,8 @@ use std::sync::{Arc, PoisonError};
 
 use nerite_memory::ShareMark;
 
-use super::Pools;
-use crate::deferred::{Deferred, drop_together, here_unless_polling};
+use super::{Pools, admit_or_free, drop_leases};
+use crate::deferred::{Deferred, drop_together};
 use crate::error::reason;
 use crate::gpu::Gpu;
 use crate::guard::watch;
@@ -273,18 +273,29 @@ impl Account {
         state.free_list.iter().for_each(|lease| each(lease.byte_size(), false));
     }
 
-    /// Ends a round. Frees idle leases that were not used for more than `rounds_max` rounds.
-    pub(super) fn trim(&self, rounds_max: u32) -> u64 {
-        let stale = {
+    /// Ends a round. Takes the idle leases that were not used for more than `rounds_max` rounds out of the account.
+    pub(super) fn take_stale(&self, rounds_max: u32) -> Vec<Arc<Lease>> {
+        let mut state = self.lock();
+        let stale = state.free_list.age(rounds_max);
+        self.note_forgotten(&mut state, &stale);
+        stale
+    }
+
+    /// Frees the idle leases that were not used for the longest time, until these are `bytes` bytes or more. Returns the number of freed bytes. Leases
+    /// that a request still uses stay.
+    pub(super) fn free(&self, bytes: u64) -> u64 {
+        let gone = {
             let mut state = self.lock();
-            let stale = state.free_list.age(rounds_max);
-            state.forgotten.extend(stale.iter().map(|lease| lease.name()));
-            self.has_forgotten.store(!state.forgotten.is_empty(), Ordering::Release);
-            stale
+            let gone = state.free_list.take_oldest(bytes, Lease::is_unused);
+            self.note_forgotten(&mut state, &gone);
+            gone
         };
-        let bytes = stale.iter().map(|lease| lease.byte_size() as u64).sum();
-        drop_together(stale, bytes);
-        bytes
+        drop_leases(gone)
+    }
+
+    fn note_forgotten(&self, state: &mut State, gone: &[Arc<Lease>]) {
+        state.forgotten.extend(gone.iter().map(|lease| lease.name()));
+        self.has_forgotten.store(!state.forgotten.is_empty(), Ordering::Release);
     }
 
     fn lend(&self, bytes: u64, tag: u64) -> Result<Arc<Lease>, LeaseError> {
@@ -353,18 +364,15 @@ impl Account {
         self.tally.admit(size, LEASES_PER_SESSION_MAX as u64, self.bytes_max())
     }
 
-    /// Reserves quota for a lease of `size` bytes. Frees idle leases of the session before it refuses. On a thread that serves connections, large ones
-    /// are still mapped then, so it may refuse.
+    /// Reserves quota for a lease of `size` bytes. Before it refuses, it frees idle leases of as many bytes, first those of this session. On a
+    /// thread that serves connections, large ones are still mapped then, so it may refuse.
     fn admit(&self, size: u64) -> Result<[QuotaPermit; 2], LeaseError> {
-        let permit = self.admit_own(size).or_else(|| {
-            here_unless_polling(|| self.trim(0));
-            self.admit_own(size)
-        });
+        let permit = admit_or_free(|| self.admit_own(size), || self.free(size));
         let permit = permit.ok_or_else(|| {
             let (count, used) = self.used();
             LeaseError::SessionFull { bytes: size, used, count, bytes_max: self.bytes_max() }
         })?;
-        let common = self.pools.admit(size).ok_or_else(|| {
+        let common = self.pools.admit(size, self).ok_or_else(|| {
             let counts = self.pools.counts();
             let bytes_max = self.pools.limits().bytes_max;
             LeaseError::PoolsFull { bytes: size, used: counts.bytes, count: counts.leases, bytes_max }
