@@ -224,17 +224,22 @@ def comes_to(look, expected) -> None:
 @contextlib.contextmanager
 def stopped(server):
     """The server does nothing meanwhile."""
-    os.kill(server.pid, signal.SIGSTOP)
-    # A thread that runs on another processor stops a moment later.
-    comes_to(lambda: states_of_threads(server.pid), {"T"})
     try:
+        os.kill(server.pid, signal.SIGSTOP)
+        # A thread that runs on another processor stops a moment later.
+        comes_to(lambda: states_of_threads(server.pid), {"T"})
         yield
     finally:
         os.kill(server.pid, signal.SIGCONT)
 
 
 def states_of_threads(pid: int) -> set[str]:
-    return {file.read_text().rpartition(")")[2].split()[0] for file in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")}
+    states = set()
+    for file in pathlib.Path(f"/proc/{pid}/task").glob("*/stat"):
+        # A thread may end before its file is opened or read.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            states.add(file.read_text().rpartition(")")[2].split()[0])
+    return states
 
 
 def times(count: int, happened):
