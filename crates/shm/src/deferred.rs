@@ -9,15 +9,17 @@
 //! The kernel takes 20 to 40 ms to unmap 1 GiB that was used, and up to 200 ms if it frees the pages as well. A driver takes longer, and may never return.
 //! The last user may be a request that ends on a thread which serves other clients. So memory that takes long is passed to a thread of its own, which ends
 //! when its queue is empty. Memory that a driver has locked or opened has a second thread, so a driver that does not return keeps only such memory.
+//! In both queues, owners take turns.
 //!
 //! What is passed on includes the entry in the guard's table, the quota and the charge. So the owner pays until the memory is unmapped, the quotas bound
-//! the queue, and the addresses are not reused before. A call that registers or unregisters regions uses [`here`]: the memory is unmapped when it returns.
+//! the queue, and the addresses are not reused before. Before a session is refused a lease, its own memory that waits is unmapped ([`drop_waiting`]).
+//! A call that registers or unregisters regions uses [`here`]: the memory is unmapped when it returns.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::thread::Builder;
 
 use nerite_locks::Mutex;
@@ -29,11 +31,19 @@ pub(crate) trait Unmap: Send + 'static {
     /// The bytes that are unmapped.
     fn byte_size(&self) -> usize;
 
+    /// The tally of the owner who pays for them. 0 if nobody does.
+    fn owner(&self) -> OwnerId {
+        0
+    }
+
     /// Whether a GPU's driver is asked before they are.
     fn needs_driver(&self) -> bool {
         false
     }
 }
+
+/// The address of an owner's tally. A value that waits keeps the tally, so no other one has this address meanwhile.
+pub(crate) type OwnerId = usize;
 
 /// A value that is dropped on another thread if that takes long.
 pub(crate) struct Deferred<T: Unmap>(Option<T>);
@@ -61,10 +71,11 @@ impl<T: Unmap> DerefMut for Deferred<T> {
 impl<T: Unmap> Drop for Deferred<T> {
     fn drop(&mut self) {
         let Some(value) = self.0.take() else { return };
+        let owner = value.owner();
         match choose(RULE.get(), value.byte_size(), value.needs_driver()) {
             Dropper::ThisThread => drop(value),
-            Dropper::Unmapper => UNMAPPER.push(Box::new(value)),
-            Dropper::Unlocker => UNLOCKER.push(Box::new(value)),
+            Dropper::Unmapper => UNMAPPER.push(owner, Box::new(value)),
+            Dropper::Unlocker => UNLOCKER.push(owner, Box::new(value)),
         }
     }
 }
@@ -106,15 +117,19 @@ pub(crate) fn here<T>(work: impl FnOnce() -> T) -> T {
     under(Rule::Here, work)
 }
 
-/// As [`here`], unless this thread serves a connection.
-pub(crate) fn here_unless_polling<T>(work: impl FnOnce() -> T) -> T {
-    if nerite_watchdog::is_polling() { work() } else { here(work) }
-}
-
 /// Drops values of `bytes` bytes together. If they are many bytes, all their memory is passed on, also small mappings.
 pub(crate) fn drop_together<T>(values: T, bytes: u64) {
     let is_much = bytes > UNMAPPED_HERE_TOGETHER_BYTES_MAX;
     if is_much && RULE.get() == Rule::BySize { under(Rule::PassOn, || drop(values)) } else { drop(values) }
+}
+
+/// Drops what this owner has in the queues on this thread, and waits for its value that the unmapping thread drops now. It does not wait for a GPU's driver.
+/// Returns whether there was anything. This thread must be one that may take long.
+pub(crate) fn drop_waiting(owner: OwnerId) -> bool {
+    let waiting = [UNMAPPER.take_of(owner), UNLOCKER.take_of(owner)];
+    let found = waiting.iter().any(|values| !values.is_empty());
+    drop(waiting);
+    UNMAPPER.wait_for(owner) || found
 }
 
 fn under<T>(rule: Rule, work: impl FnOnce() -> T) -> T {
@@ -133,37 +148,68 @@ impl Drop for Restore {
 static UNMAPPER: Queue = Queue::new("nerite-unmap");
 static UNLOCKER: Queue = Queue::new("nerite-unlock");
 
-/// Values that one thread drops, the first one first.
+type Values = VecDeque<Box<dyn Send>>;
+
+/// Values that one thread drops. Owners take turns: one value of each, its first one first. So the many values of one owner delay no other's for long.
 struct Queue {
     thread: &'static str,
     state: Mutex<State>,
+    /// Notified when a value was dropped.
+    dropped: Condvar,
 }
 
 struct State {
-    values: VecDeque<Box<dyn Send>>,
+    /// Each has at least one value.
+    by_owner: BTreeMap<OwnerId, Values>,
+    /// The owners in `by_owner`, the next one first.
+    turns: VecDeque<OwnerId>,
+    /// Whose value is dropped now.
+    current: Option<OwnerId>,
     is_running: bool,
+}
+
+impl State {
+    const fn new() -> State {
+        State { by_owner: BTreeMap::new(), turns: VecDeque::new(), current: None, is_running: false }
+    }
+
+    fn push(&mut self, owner: OwnerId, value: Box<dyn Send>) {
+        let values = self.by_owner.entry(owner).or_default();
+        if values.is_empty() {
+            self.turns.push_back(owner);
+        }
+        values.push_back(value);
+    }
+
+    fn pop(&mut self) -> Option<(OwnerId, Box<dyn Send>)> {
+        let owner = self.turns.pop_front()?;
+        let values = self.by_owner.get_mut(&owner)?;
+        let value = values.pop_front()?;
+        if values.is_empty() {
+            self.by_owner.remove(&owner);
+        } else {
+            self.turns.push_back(owner);
+        }
+        Some((owner, value))
+    }
 }
 
 impl Queue {
     const fn new(thread: &'static str) -> Queue {
-        Queue { thread, state: Mutex::new(State { values: VecDeque::new(), is_running: false }) }
+        Queue { thread, state: Mutex::new(State::new()), dropped: Condvar::new() }
     }
 
-    fn push(&'static self, value: Box<dyn Send>) {
+    fn push(&'static self, owner: OwnerId, value: Box<dyn Send>) {
         {
             let mut state = self.lock();
-            state.values.push_back(value);
+            state.push(owner, value);
             if std::mem::replace(&mut state.is_running, true) {
                 return;
             }
         }
         if Builder::new().name(self.thread.to_owned()).spawn(|| self.drop_all()).is_err() {
             // There is no thread: what waits is dropped here.
-            let waiting = {
-                let mut state = self.lock();
-                state.is_running = false;
-                std::mem::take(&mut state.values)
-            };
+            let waiting = std::mem::replace(&mut *self.lock(), State::new());
             drop(waiting);
         }
     }
@@ -172,17 +218,36 @@ impl Queue {
         while let Some(value) = self.next() {
             // The values after one whose drop panics are dropped all the same. The panic's hook has logged it.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(value)));
+            self.lock().current = None;
+            self.dropped.notify_all();
         }
     }
 
     /// The next value. Without one, this thread ends.
     fn next(&self) -> Option<Box<dyn Send>> {
         let mut state = self.lock();
-        let next = state.values.pop_front();
-        if next.is_none() {
-            *state = State { values: VecDeque::new(), is_running: false };
+        let Some((owner, value)) = state.pop() else {
+            *state = State::new();
+            return None;
+        };
+        state.current = Some(owner);
+        Some(value)
+    }
+
+    fn take_of(&self, owner: OwnerId) -> Values {
+        let mut state = self.lock();
+        state.turns.retain(|turn| *turn != owner);
+        state.by_owner.remove(&owner).unwrap_or_default()
+    }
+
+    /// Waits until no value of this owner is being dropped. Returns whether one was.
+    fn wait_for(&self, owner: OwnerId) -> bool {
+        let mut state = self.lock();
+        let is_dropped = state.current == Some(owner);
+        while state.current == Some(owner) {
+            state = self.dropped.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        next
+        is_dropped
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -227,6 +292,28 @@ mod tests {
         }
     }
 
+    #[test]
+    fn owners_take_turns_and_each_owners_values_keep_their_order() {
+        let mut state = State::new();
+        let (sender, receiver) = channel();
+        for (owner, number) in [(1, 10), (1, 11), (1, 12), (2, 20), (3, 30), (2, 21)] {
+            state.push(owner, Box::new(Numbered(number, sender.clone())));
+        }
+        let owners: Vec<_> = std::iter::from_fn(|| state.pop()).map(|(owner, _dropped)| owner).collect();
+        assert_eq!(owners, [1, 2, 3, 1, 2, 1]);
+        assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [10, 20, 30, 11, 21, 12]);
+        assert!(state.by_owner.is_empty() && state.turns.is_empty());
+    }
+
+    /// Sends its number when it is dropped.
+    struct Numbered(u32, Sender<u32>);
+
+    impl Drop for Numbered {
+        fn drop(&mut self) {
+            let _ = self.1.send(self.0);
+        }
+    }
+
     fn told(byte_size: usize, needs_driver: bool, panics: bool) -> (Deferred<Told>, Receiver<Option<String>>) {
         let (to, dropped_by) = channel();
         (Deferred::new(Told { to, byte_size, needs_driver, panics }), dropped_by)
@@ -253,7 +340,6 @@ mod tests {
         check(MUCH, false, |value| here(|| drop(value)), None);
         check(MUCH, true, |value| here(|| drop(value)), None);
         check(MUCH, false, |value| here(|| drop_together(value, u64::MAX)), None);
-        check(MUCH, false, |value| here_unless_polling(|| drop(value)), None);
     }
 
     #[test]

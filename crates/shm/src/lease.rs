@@ -59,7 +59,7 @@ use std::sync::{Arc, Weak};
 use nerite_cuda::PageLock;
 use nerite_memory::{Access, Buffer, Extent, ExtentError, Keep, Place, Share, ShareMark, Slot, Vacant};
 
-use crate::deferred::{Deferred, Unmap};
+use crate::deferred::{Deferred, OwnerId, Unmap};
 use crate::error::ShmError;
 use crate::guard::Watch;
 use crate::posix::PosixMapping;
@@ -101,13 +101,18 @@ struct LeaseMemory {
     file: OwnedFd,
     /// Whether the pages are freed, even if the client has kept its mapping.
     frees_pages: bool,
-    /// Last, because fields drop in order: the counts are decreased after the memory was unmapped.
-    _permits: ([QuotaPermit; 2], Counted),
+    /// The permits and the count are last, because fields drop in order: the counts are decreased after the memory was unmapped.
+    own_permit: QuotaPermit,
+    _common: (QuotaPermit, Counted),
 }
 
 impl Unmap for LeaseMemory {
     fn byte_size(&self) -> usize {
         self.mapping.len()
+    }
+
+    fn owner(&self) -> OwnerId {
+        self.own_permit.owner()
     }
 
     fn needs_driver(&self) -> bool {

@@ -11,7 +11,7 @@ use nerite_memory::{
     Access, Buffer, Carrier, DeviceShare, Extent, ExtentError, IpcSource, Keep, Place, Share, ShareMark, Slot, Vacant,
 };
 
-use crate::deferred::{Deferred, Unmap};
+use crate::deferred::{Deferred, OwnerId, Unmap};
 use crate::error::ShmError;
 use crate::gpu::Gpu;
 use crate::loss::Loss;
@@ -36,12 +36,16 @@ struct RegionMemory {
     mapping: Box<dyn Mapping>,
     _attached: Attached,
     /// Last, because fields drop in order: the count is decreased after the memory was unmapped.
-    _permit: QuotaPermit,
+    permit: QuotaPermit,
 }
 
 impl Unmap for RegionMemory {
     fn byte_size(&self) -> usize {
         self.mapping.len()
+    }
+
+    fn owner(&self) -> OwnerId {
+        self.permit.owner()
     }
 
     fn needs_driver(&self) -> bool {
@@ -58,7 +62,7 @@ impl Region {
         permit: QuotaPermit,
     ) -> Region {
         debug_assert_eq!(record.byte_size, mapping.len() as u64);
-        let memory = Deferred::new(RegionMemory { lock: None, mapping, _attached: attached, _permit: permit });
+        let memory = Deferred::new(RegionMemory { lock: None, mapping, _attached: attached, permit });
         Region { record, memory, mark: ShareMark::new() }
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::deferred::OwnerId;
 use crate::limits::{
     MAPPED_BYTES_FEW, MAPPED_BYTES_MAX, MAPPED_BYTES_RESERVED, REGIONS_FEW, REGIONS_MAX, REGIONS_RESERVED,
 };
@@ -13,7 +14,7 @@ use crate::sync::AtomicU64;
 pub struct Counts {
     /// Regions registered.
     pub registered: u64,
-    /// System regions mapped: registered ones, and unregistered ones that requests still use.
+    /// System regions mapped: registered ones, and unregistered ones that requests still use or that wait to be unmapped.
     pub mapped: u64,
     /// Bytes of address space of those.
     pub mapped_bytes: u64,
@@ -64,6 +65,11 @@ impl Tally {
             }
         }
         Some(QuotaPermit { tally: Arc::clone(self), byte_size })
+    }
+
+    /// Identifies the owner whose tally this is.
+    pub(crate) fn owner(self: &Arc<Tally>) -> OwnerId {
+        Arc::as_ptr(self).addr()
     }
 
     fn take(&self, byte_size: u64, regions_max: u64, bytes_max: u64) -> bool {
@@ -118,6 +124,13 @@ fn shared_bounds(own: Counts) -> (u64, u64) {
 /// Adds `more` to `to` unless the sum would exceed `max` or wrap.
 fn take(to: &AtomicU64, more: u64, max: u64) -> bool {
     to.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| now.checked_add(more).filter(|&sum| sum <= max)).is_ok()
+}
+
+impl QuotaPermit {
+    /// Identifies the owner who pays.
+    pub(crate) fn owner(&self) -> OwnerId {
+        self.tally.owner()
+    }
 }
 
 impl Drop for QuotaPermit {

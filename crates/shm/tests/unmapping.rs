@@ -11,6 +11,8 @@ use nerite_shm::{Account, LeaseErrorKind, LeaseLimits, Options, OwnedRegion, Poo
 use nerite_watchdog::{FrontEnd, watched};
 
 const LITTLE: usize = UNMAPPED_HERE_BYTES_MAX;
+/// So many leases of `LITTLE` bytes in each of three sessions are too much for one thread, but not those of one session.
+const LITTLE_COUNT: usize = 100;
 const MUCH: usize = 64 << 20;
 const PATIENCE: Duration = Duration::from_mins(1);
 const UNMAPPER: &str = "nerite-unmap";
@@ -151,12 +153,12 @@ fn small_leases_of_several_sessions_that_were_idle_too_long_are_passed_on_togeth
     let pools = Pools::new(LeaseLimits { bytes_max: 1 << 30, session_bytes_max: 1 << 30 });
     let accounts: Vec<_> = (0..3).map(|_| pools.open()).collect();
     for account in &accounts {
-        let leases: Vec<_> = (0..100).map(|_| account.borrow(LITTLE as u64).unwrap().lease).collect();
+        let leases: Vec<_> = (0..LITTLE_COUNT).map(|_| account.borrow(LITTLE as u64).unwrap().lease).collect();
         for lease in leases {
             account.give_back(&lease.name().to_string()).unwrap();
         }
     }
-    let (count, bytes) = (300, 300 * LITTLE as u64);
+    let (count, bytes) = (3 * LITTLE_COUNT as u64, (3 * LITTLE_COUNT * LITTLE) as u64);
     assert!(bytes > UNMAPPED_HERE_TOGETHER_BYTES_MAX && bytes / 3 <= UNMAPPED_HERE_TOGETHER_BYTES_MAX);
     let answer = halt_unmapper("together");
     assert_eq!((pools.trim(0), pools.counts().leases), (bytes, count));
@@ -185,4 +187,18 @@ fn a_new_lease_frees_idle_ones_of_as_many_bytes_and_those_of_its_session_first()
     assert_eq!((mine.used(), other.used()), ((2, 11 * PAGE), (1, PAGE)));
     assert_eq!((first.byte_size(), second.byte_size()), (6 * PAGE as usize, 5 * PAGE as usize));
     assert_eq!((mine.take_forgotten().len(), other.take_forgotten().len()), (6, 5));
+}
+
+#[test]
+fn a_session_gets_its_memory_back_at_once_while_that_of_others_waits() {
+    let pools = Pools::new(LeaseLimits { bytes_max: 1 << 30, session_bytes_max: MUCH as u64 });
+    let account = pools.open();
+    let lease = account.borrow(MUCH as u64).unwrap().lease;
+    account.give_back(&lease.name().to_string()).unwrap();
+    drop(lease);
+    let answer = halt_unmapper("others");
+    assert_eq!((pools.trim(0), account.used()), (MUCH as u64, (1, MUCH as u64)));
+    assert_eq!(account.borrow(MUCH as u64).unwrap().lease.byte_size(), MUCH);
+    assert_eq!(account.used(), (1, MUCH as u64));
+    drop(answer);
 }

@@ -10,7 +10,7 @@ use super::limits::{INDEX_SHARDS, LEASES_MAX};
 use super::{Lease, LeaseName, random_bits};
 use nerite_watchdog::is_polling;
 
-use crate::deferred::{drop_together, here_unless_polling};
+use crate::deferred::{OwnerId, drop_together, drop_waiting, here};
 use crate::gpu::Gpu;
 use crate::sync::{Mutex, RwLock};
 use crate::tally::{QuotaPermit, Tally};
@@ -179,7 +179,7 @@ impl Pools {
             }
             freed
         };
-        admit_or_free(|| self.admit_at_once(bytes), free)
+        admit_or_free(account.owner(), || self.admit_at_once(bytes), free)
     }
 
     /// Reserves quota for one more lease, without freeing others.
@@ -193,18 +193,23 @@ impl Pools {
     }
 }
 
-/// What `admit` gives. While it gives nothing, `free` frees idle leases, and returns the number of their bytes. A thread that serves connections passes large
-/// leases on, so it frees once only: they count until they are unmapped.
-fn admit_or_free(admit: impl Fn() -> Option<QuotaPermit>, free: impl Fn() -> u64) -> Option<QuotaPermit> {
+/// What `admit` gives. While it gives nothing, memory of `owner` that waits to be unmapped is unmapped, and then `free` frees idle leases. `free` returns the
+/// number of their bytes. A thread that serves connections passes large leases on, so it frees once only: they count until they are unmapped.
+fn admit_or_free(
+    owner: OwnerId,
+    admit: impl Fn() -> Option<QuotaPermit>,
+    free: impl Fn() -> u64,
+) -> Option<QuotaPermit> {
     loop {
         if let Some(permit) = admit() {
             return Some(permit);
         }
-        if here_unless_polling(&free) == 0 {
-            return None;
-        }
         if is_polling() {
+            free();
             return admit();
+        }
+        if !drop_waiting(owner) && here(&free) == 0 {
+            return None;
         }
     }
 }

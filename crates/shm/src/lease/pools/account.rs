@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use nerite_memory::ShareMark;
 
 use super::{Pools, admit_or_free, drop_leases};
-use crate::deferred::{Deferred, drop_together};
+use crate::deferred::{Deferred, OwnerId, drop_together};
 use crate::error::reason;
 use crate::gpu::Gpu;
 use crate::guard::watch;
@@ -204,7 +204,7 @@ impl Account {
         std::mem::take(&mut state.forgotten)
     }
 
-    /// Leases and bytes that count against this session's limits.
+    /// Leases and bytes that count against this session's limits, with those that wait to be unmapped.
     pub fn used(&self) -> (u64, u64) {
         let counts = self.tally.counts(0);
         (counts.mapped, counts.mapped_bytes)
@@ -215,7 +215,8 @@ impl Account {
         (self.pools.tally.counts(0).mapped_bytes, self.pools.limits().bytes_max)
     }
 
-    /// All leases that count against this session's limits, by size.
+    /// The leases that the session has, lent and idle, by size. Others may count against its limits: those that only a request uses, and those that wait to be
+    /// unmapped.
     pub fn leases(&self) -> Vec<LeaseState> {
         let state = self.lock();
         let lent = state.lent.values().map(|lent| (&lent.lease, true));
@@ -337,8 +338,10 @@ impl Account {
         // SAFETY: the range is what mmap has just made, in whole pages, and contains only the lease. The LeaseMemory unmaps it after `watch` is dropped, by
         // the order of its fields.
         let watch = unsafe { watch(mapping.base().as_ptr().expose_provenance(), mapping.len()) }.map_err(refused)?;
-        let permits = (permits, self.pools.census.count(size));
-        let memory = LeaseMemory { lock, watch, mapping, file: file.into(), frees_pages: false, _permits: permits };
+        let [own_permit, common_permit] = permits;
+        let common = (common_permit, self.pools.census.count(size));
+        let memory =
+            LeaseMemory { lock, watch, mapping, file: file.into(), frees_pages: false, own_permit, _common: common };
         let lease = Arc::new(Lease {
             name,
             memory: Deferred::new(memory),
@@ -360,6 +363,11 @@ impl Account {
         Some([self.admit_own(size)?, self.pools.admit_at_once(size)?])
     }
 
+    /// Identifies this account in the queues of memory that waits to be unmapped.
+    pub(super) fn owner(&self) -> OwnerId {
+        self.tally.owner()
+    }
+
     fn admit_own(&self, size: u64) -> Option<QuotaPermit> {
         self.tally.admit(size, LEASES_PER_SESSION_MAX as u64, self.bytes_max())
     }
@@ -367,7 +375,7 @@ impl Account {
     /// Reserves quota for a lease of `size` bytes. Before it refuses, it frees idle leases of as many bytes, first those of this session. On a
     /// thread that serves connections, large ones are still mapped then, so it may refuse.
     fn admit(&self, size: u64) -> Result<[QuotaPermit; 2], LeaseError> {
-        let permit = admit_or_free(|| self.admit_own(size), || self.free(size));
+        let permit = admit_or_free(self.owner(), || self.admit_own(size), || self.free(size));
         let permit = permit.ok_or_else(|| {
             let (count, used) = self.used();
             LeaseError::SessionFull { bytes: size, used, count, bytes_max: self.bytes_max() }
