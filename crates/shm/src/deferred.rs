@@ -13,7 +13,8 @@
 //!
 //! What is passed on includes the entry in the guard's table, the quota and the charge. So the owner pays until the memory is unmapped, the quotas bound
 //! the queue, and the addresses are not reused before. Before a session is refused a lease, its own memory that waits is unmapped ([`drop_waiting`]).
-//! A call that registers or unregisters regions uses [`here`]: the memory is unmapped when it returns.
+//! A call that registers or unregisters regions uses [`here`]: the memory is unmapped when it returns, unless another thread held
+//! it for a moment. A model's process has no quotas. Its server decides what is mapped there.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -24,7 +25,7 @@ use std::thread::Builder;
 
 use nerite_locks::Mutex;
 
-use crate::limits::{UNMAPPED_HERE_BYTES_MAX, UNMAPPED_HERE_TOGETHER_BYTES_MAX};
+use crate::limits::{UNMAPPED_HERE_BYTES_MAX, UNMAPPED_HERE_POLL_TIME_MAX, UNMAPPED_HERE_TOGETHER_BYTES_MAX};
 
 /// Memory that is unmapped when the value is dropped.
 pub(crate) trait Unmap: Send + 'static {
@@ -72,7 +73,8 @@ impl<T: Unmap> Drop for Deferred<T> {
     fn drop(&mut self) {
         let Some(value) = self.0.take() else { return };
         let owner = value.owner();
-        match choose(RULE.get(), value.byte_size(), value.needs_driver()) {
+        let is_late = nerite_watchdog::busy_for() > UNMAPPED_HERE_POLL_TIME_MAX;
+        match choose(RULE.get(), value.byte_size(), is_late, value.needs_driver()) {
             Dropper::ThisThread => drop(value),
             Dropper::Unmapper => UNMAPPER.push(owner, Box::new(value)),
             Dropper::Unlocker => UNLOCKER.push(owner, Box::new(value)),
@@ -83,7 +85,7 @@ impl<T: Unmap> Drop for Deferred<T> {
 /// What holds for the values that this thread drops now.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rule {
-    /// Large ones are passed on.
+    /// Large ones are passed on, and small ones if the poll of this thread has taken long already.
     BySize,
     /// All are passed on.
     PassOn,
@@ -99,11 +101,12 @@ enum Dropper {
     Unlocker,
 }
 
-fn choose(rule: Rule, byte_size: usize, needs_driver: bool) -> Dropper {
+/// `is_late` says that the poll of this thread has taken long already.
+fn choose(rule: Rule, byte_size: usize, is_late: bool, needs_driver: bool) -> Dropper {
     match rule {
         Rule::Here => Dropper::ThisThread,
         _ if needs_driver => Dropper::Unlocker,
-        Rule::BySize if byte_size <= UNMAPPED_HERE_BYTES_MAX => Dropper::ThisThread,
+        Rule::BySize if byte_size <= UNMAPPED_HERE_BYTES_MAX && !is_late => Dropper::ThisThread,
         Rule::BySize | Rule::PassOn => Dropper::Unmapper,
     }
 }
@@ -333,6 +336,22 @@ mod tests {
         check(MUCH, false, drop, Some("nerite-unmap"));
         check(0, true, drop, Some("nerite-unlock"));
         check(MUCH, true, drop, Some("nerite-unlock"));
+    }
+
+    #[test]
+    fn small_mappings_are_passed_on_when_the_poll_has_taken_long_already() {
+        let (other, other_by) = told(LITTLE, false, false);
+        let (late, late_by) = told(LITTLE, false, false);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(nerite_watchdog::watched(nerite_watchdog::FrontEnd::Http, async {
+            while nerite_watchdog::busy_for() <= UNMAPPED_HERE_POLL_TIME_MAX {
+                std::hint::spin_loop();
+            }
+            drop(late);
+        }));
+        drop(other);
+        assert_eq!(late_by.recv().unwrap().as_deref(), Some("nerite-unmap"));
+        assert_eq!(other_by.recv().unwrap().as_deref(), thread::current().name());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Which limits does the registry have?
 
+use std::time::Duration;
+
 /// Regions mapped at one time, including unregistered ones in use. Linux allows a process 65,530 mappings by default, and the allocator needs some of
 /// them. A client that registers without end is refused long before allocations fail.
 pub const REGIONS_MAX: usize = 32_768;
@@ -49,9 +51,13 @@ pub const OBJECTS_COUNTED_MAX: usize = 1000;
 /// object would keep its registration, and the thread that serves it, busy for as long as a client chooses.
 pub const LOCKED_EMPTY_BYTES_MAX: usize = 64 << 20;
 
-/// The most bytes of a mapping that the thread which drops its last user unmaps. A request has up to 4,096 tensors, and may be the last user of as many
-/// regions: of this size they have 256 MiB, which take the kernel 7 ms, and 50 ms if their pages are freed as well.
+/// The most bytes of a mapping that the thread which drops its last user unmaps.
 pub const UNMAPPED_HERE_BYTES_MAX: usize = 64 << 10;
+
+/// A poll that has taken longer than this passes on small mappings as well. A request has up to 4,096 tensors, and may be the last user of as many leases.
+/// Of 64 KiB each, they take 93 ms. A smaller size would help little: leases of 16 KiB take about as long, because most of the time is spent on the
+/// system calls for each.
+pub(crate) const UNMAPPED_HERE_POLL_TIME_MAX: Duration = Duration::from_millis(5);
 
 /// The most bytes of leases that are dropped together and unmapped by the thread that drops them.
 pub const UNMAPPED_HERE_TOGETHER_BYTES_MAX: u64 = 16 << 20;
