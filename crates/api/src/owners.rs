@@ -27,6 +27,16 @@ impl Api {
         .map_err(of_shm)
     }
 
+    /// The bytes of all regions that the client may unregister. Root and the server's own user may unregister those of all owners.
+    pub(crate) fn reachable_bytes(&self) -> u64 {
+        let regions = &self.inner.regions;
+        match self.access() {
+            RegionAccess::Shared => regions.operator().counts().mapped_bytes,
+            RegionAccess::Operator => regions.counts().mapped_bytes,
+            RegionAccess::Own(peer) => regions.of(peer).counts().mapped_bytes,
+        }
+    }
+
     /// Calls `ask` with the registry that a region's name refers to. `ask` fails if the registry has no region of that name.
     pub(crate) fn in_regions<T>(&self, ask: impl Fn(&Registry) -> Result<T, ShmError>) -> Result<T, Status> {
         let regions = &self.inner.regions;

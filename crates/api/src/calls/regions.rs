@@ -37,13 +37,14 @@ impl Api {
         &self,
         work: impl FnOnce(&Api) -> Result<T, Status> + Send + 'static,
     ) -> Result<T, Status> {
-        let mapped = self.in_own_regions(|regions| Ok(regions.counts().mapped_bytes)).unwrap_or(u64::MAX);
+        let mapped = self.reachable_bytes();
         let own = self.clone();
         self.change_mappings(mapped, move || work(&own)).await
     }
 
-    /// Calls `work`, which maps or unmaps memory of a client that has `mapped_bytes` mapped. The memory that it unmaps is unmapped when it returns, so that the
-    /// client's quota is free again when the client gets its answer. It runs on a thread that serves no connection if it may take long: the kernel takes 20
+    /// Calls `work`, which maps or unmaps regions of which `mapped_bytes` are mapped. The memory that it unmaps is unmapped when it returns, so that the owner's
+    /// quota is free again when the client gets its answer. An exception is memory that another thread still holds, for a request or for a moment to look at
+    /// it: that thread passes it on. `work` runs on a thread that serves no connection if it may take long: the kernel takes 20
     /// to 40 ms to unmap 1 GiB that was used. On a host with GPUs the driver takes more than 100 ms for its first context, and longer the more memory it
     /// page-locks.
     pub async fn change_mappings<T: Send + 'static>(

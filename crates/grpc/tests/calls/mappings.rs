@@ -1,12 +1,18 @@
 //! Which thread maps and unmaps memory for a client?
 
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nerite_api::Api;
+use nerite_request::Peer;
+use nerite_shm::{Options, Registry, Rights};
 use nerite_wire::proto::messages::infer_parameter::ParameterChoice;
 use nerite_wire::proto::messages::{
-    InferParameter, SystemSharedMemoryRegisterRequest, SystemSharedMemoryUnregisterRequest,
+    InferParameter, ServerLiveRequest, SystemSharedMemoryRegisterRequest, SystemSharedMemoryUnregisterRequest,
 };
 
 use crate::peer::{finish, framed, request};
@@ -24,10 +30,33 @@ async fn a_client_with_much_mapped_memory_keeps_no_thread_of_others() {
     assert_ne!(worked_by(MUCH_BYTES).await, Ok(thread::current().id()));
 }
 
-/// How often the queue of mappings for the unmapping thread was locked.
-fn passed_on() -> u64 {
-    let taken = nerite_locks::counts();
-    taken.iter().filter(|taken| taken.place.file().ends_with("shm/src/deferred.rs")).map(|taken| taken.times).sum()
+/// Dropped by the unmapping thread after its region was unmapped. Says so, and waits for an answer.
+struct Halt {
+    begun: Sender<()>,
+    go_on: Mutex<Receiver<()>>,
+}
+
+impl Drop for Halt {
+    fn drop(&mut self) {
+        let _ = self.begun.send(());
+        let _ = self.go_on.get_mut().unwrap().recv_timeout(PATIENCE);
+    }
+}
+
+/// Blocks the unmapping thread until the sender is used or dropped.
+fn halt_unmapper() -> Sender<()> {
+    let ((begun, begins), (answer, go_on)) = (channel(), channel());
+    let key = format!("/nerite-grpc-halts-{}", std::process::id());
+    let path = format!("/dev/shm{key}");
+    File::create(&path).unwrap().set_len(LITTLE_BYTES).unwrap();
+    let (registry, halt) = (Registry::new(Options::default()), Halt { begun, go_on: Mutex::new(go_on) });
+    registry.register_system_as(&Rights::Any, Box::new(halt), "r", &key, 0, LITTLE_BYTES).unwrap();
+    let user = registry.locate("r", 0, 4).unwrap();
+    registry.unregister_system("r").unwrap();
+    std::fs::remove_file(&path).unwrap();
+    drop(user);
+    begins.recv_timeout(PATIENCE).unwrap();
+    answer
 }
 
 /// Whether this process has the object mapped whose file at `path` was removed.
@@ -64,14 +93,40 @@ async fn a_region_that_is_unregistered_while_a_request_uses_it_is_not_unmapped_b
     std::fs::remove_file(&path).unwrap();
     assert!(is_mapped(&path));
 
-    let before = passed_on();
+    let answer = halt_unmapper();
     server.held.answer("last");
     assert_eq!(finish(calling).await.status(), (0, ""));
+    // The front thread has ended the request when it answers the next call.
+    assert_eq!(peer.call("ServerLive", &ServerLiveRequest {}).await.status(), (0, ""));
+    assert!(is_mapped(&path));
+    answer.send(()).unwrap();
     let begun = Instant::now();
     while is_mapped(&path) && begun.elapsed() < PATIENCE {
         tokio::task::yield_now().await;
     }
     assert!(!is_mapped(&path));
-    // A release build counts no locks.
-    assert!(passed_on() > before || !cfg!(debug_assertions));
+}
+
+#[tokio::test]
+async fn a_region_of_another_owner_that_root_unregisters_counts_as_much_mapped_memory() {
+    let key = format!("/nerite-grpc-owner-{}", std::process::id());
+    let path = format!("/dev/shm{key}");
+    File::create(&path).unwrap().set_len(MUCH_BYTES).unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+    let server = TestServer::new();
+    let (other, root) =
+        (server.api.for_peer(Peer::User { uid: 4_000_000_001 }), server.api.for_peer(Peer::User { uid: 0 }));
+    let worked_by = |api: &Api| {
+        let api = api.clone();
+        async move { api.change_own_regions(|_| Ok(thread::current().id())).await }
+    };
+    assert_eq!(worked_by(&root).await, Ok(thread::current().id()));
+    other.register_system("r", &key, 0, MUCH_BYTES).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert_ne!(worked_by(&root).await, Ok(thread::current().id()));
+    assert_ne!(worked_by(&other).await, Ok(thread::current().id()));
+    let third = server.api.for_peer(Peer::User { uid: 4_000_000_002 });
+    assert_eq!(worked_by(&third).await, Ok(thread::current().id()));
+    root.unregister_system("r").unwrap();
+    assert!(!is_mapped(&path));
 }
