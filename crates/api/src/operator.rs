@@ -136,9 +136,8 @@ impl Operator {
     pub fn drop_all_regions(&self) -> Result<Dropped, Status> {
         let (regions, before) = (&self.0.inner.regions, self.0.inner.regions.counts().registered);
         regions.unregister_all().map_err(of_shm)?;
-        let after = regions.counts();
-        let in_use = after.mapped.saturating_sub(after.registered);
-        Ok(Dropped { count: before.saturating_sub(after.registered), in_use })
+        let count = before.saturating_sub(regions.counts().registered);
+        Ok(Dropped { count, in_use: regions.still_used() })
     }
 
     /// Calls `ask` with the registry that has a region of that name. Also returns its owner, which is empty for the operator and for the session.

@@ -12,7 +12,7 @@ use crate::registry::Registry;
 pub struct RegionState {
     /// The region as status shows it.
     pub record: Arc<Record>,
-    /// Whether it is registered. If not, it is unmapped with its last user.
+    /// Whether it is registered. If not, it is unmapped after its last user is gone.
     pub registered: bool,
     /// Buffers and Slots over it.
     pub users: usize,

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A region is registered while it is in both tables. If it is only in the shards and its Weak is alive, it is unregistered but in use: requests hold
-//! it, and others may still find it. If its Weak is dead, it is unmapped, and the next change of its shard removes the entry. So a shard never has
-//! more entries than it had live regions at its last change.
+//! it, and others may still find it. If its Weak is dead, it is unmapped or waits to be, and the next change of its shard removes the entry. So a shard never
+//! has more entries than it had live regions at its last change.
 //!
 //! Status reads `strong_count` and never upgrades, so that it does not keep a region mapped.
 
@@ -98,6 +98,14 @@ impl Names {
             Some((region, is_registered))
         });
         regions.take(count).collect()
+    }
+
+    /// The regions that are not registered any more, and that requests still use. Not those that only wait to be unmapped.
+    pub(crate) fn still_used(&self) -> usize {
+        let registered = self.lock();
+        let shards: Vec<_> = self.shards.iter().map(Snapshot::load_full).collect();
+        let alive = shards.iter().flat_map(|shard| shard.values()).filter(|named| named.is_alive()).count();
+        alive.saturating_sub(registered.len())
     }
 
     /// The region of that name, and whether it is registered.

@@ -94,6 +94,12 @@ impl<O: Ord + Clone> Registries<O> {
         Counts { cuda_mapped: cuda.mapped, cuda_mapped_bytes: cuda.mapped_bytes, ..system }
     }
 
+    /// The regions of all owners that were unregistered, and that requests still use.
+    pub fn still_used(&self) -> u64 {
+        let others: u64 = self.owned().values().map(|registry| registry.still_used()).sum();
+        self.operator.still_used() + others
+    }
+
     /// Ends the registrations of all owners.
     pub fn unregister_all(&self) -> Result<(), ShmError> {
         let owned = self.owned();

@@ -157,6 +157,11 @@ impl Registry {
         registered + mapped + cuda_mapped == 0
     }
 
+    /// The regions that were unregistered, and that requests still use.
+    pub fn still_used(&self) -> u64 {
+        self.names.still_used() as u64
+    }
+
     /// The registry's numbers, for metrics.
     pub fn counts(&self) -> Counts {
         let cuda = self.cuda_tally.counts(0);

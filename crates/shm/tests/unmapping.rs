@@ -75,8 +75,9 @@ fn a_large_region_that_a_request_used_last_is_unmapped_on_another_thread_and_pai
     let input = registry.locate("a", 0, 4).unwrap().into_buffer();
     registry.unregister_system("a").unwrap();
     assert_eq!((mappings(&mine), registry.counts().mapped), (2, 1));
+    assert_eq!(registry.still_used(), 1);
     drop(input);
-    assert_eq!(registry.system_status(None), Ok(vec![]));
+    assert_eq!((registry.system_status(None), registry.still_used()), (Ok(vec![]), 0));
     assert_eq!(thread_seen.recv_timeout(PATIENCE).unwrap().as_deref(), Some(UNMAPPER));
     assert_eq!((mappings(&mine), registry.counts().mapped, registry.counts().mapped_bytes), (1, 1, MUCH as u64));
     let refused = registry.register_system("b", mine.key(), 0, 4096).unwrap_err().to_string();
