@@ -333,6 +333,12 @@ fn storm() {
     });
     registry.unregister_all_cuda().unwrap();
     comes_to(|counts| counts.imports, 0);
+    // The count is decreased a moment after the driver has closed the last handle.
+    let begun = Instant::now();
+    while registry.counts().cuda_mapped != 0 && begun.elapsed() < PATIENCE {
+        std::thread::yield_now();
+    }
+    assert_eq!(registry.counts().cuda_mapped, 0);
 }
 
 fn locked(each: i64) {
