@@ -298,7 +298,7 @@ def plain(protocol):
     return tritonclient.http if protocol == "http" else tritonclient.grpc
 
 
-def told(result, protocol):
+def parameters_of(result, protocol):
     """The parameters of the first output in a plain client's result."""
     if protocol == "http":
         return result.get_response()["outputs"][0].get("parameters", {})
@@ -318,7 +318,7 @@ def ask_plainly(client, protocol, key, count=COUNT):
 def test_a_client_of_triton_can_have_outputs_placed_too(server, protocol):
     session = Session(server.session_socket)
     with plain(protocol).InferenceServerClient(server.url(protocol)) as client:
-        said = told(ask_plainly(client, protocol, session.key), protocol)
+        said = parameters_of(ask_plainly(client, protocol, session.key), protocol)
     name, offset, byte_size = (said.get(f"shared_memory_{key}", 0) for key in ("region", "offset", "byte_size"))
     assert name.startswith("lease-")
     assert byte_size == 4 * COUNT
@@ -343,7 +343,7 @@ def test_the_key_of_no_session_is_an_error(server, protocol):
 def test_a_session_fetches_its_own_leases_only(server):
     one, other = Session(server.session_socket), Session(server.session_socket)
     with tritonclient.http.InferenceServerClient(server.http) as client:
-        name = told(ask_plainly(client, "http", one.key), "http")["shared_memory_region"]
+        name = parameters_of(ask_plainly(client, "http", one.key), "http")["shared_memory_region"]
     for names in ([name], ["lease-" + "0" * 32], ["nonsense"], [""]):
         with pytest.raises(Refused, match="no lease of that name is lent to this session"):
             other.fetch(names)
@@ -361,7 +361,7 @@ def test_an_abandoned_request_gets_no_more_leases(server):
     session = Session(server.session_socket)
     key, tag = session.new_key()
     with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
-        kept, lost = (told(ask_plainly(client, "grpc", key), "grpc")["shared_memory_region"] for _ in range(2))
+        kept, lost = (parameters_of(ask_plainly(client, "grpc", key), "grpc")["shared_memory_region"] for _ in range(2))
         session.abandon(tag, [(kept, 0)])
         session.fetch([kept])
         with pytest.raises(Refused, match="no lease of that name"):
@@ -369,7 +369,7 @@ def test_an_abandoned_request_gets_no_more_leases(server):
         with pytest.raises(InferenceServerException, match="abandoned this request's outputs"):
             ask_plainly(client, "grpc", key)
         other, _ = session.new_key()
-        assert told(ask_plainly(client, "grpc", other), "grpc")["shared_memory_region"] not in (kept, "")
+        assert parameters_of(ask_plainly(client, "grpc", other), "grpc")["shared_memory_region"] not in (kept, "")
     session.close()
 
 

@@ -62,10 +62,10 @@ def tell(client, answer: int, ms: int = 0) -> None:
 
 
 def counted(client) -> tuple[int, int]:
-    """How often the model was asked, and how many at the same time."""
+    """How often `is_ready` was called, and how many of the calls ran at the same time."""
     reply = client.infer("py_say", [fp32("INPUT0", [])])
-    ready_by_model, most = np.frombuffer(reply.outputs["OUTPUT0"].raw, np.float32)
-    return int(ready_by_model), int(most)
+    calls, most = np.frombuffer(reply.outputs["OUTPUT0"].raw, np.float32)
+    return int(calls), int(most)
 
 
 def metric(server, model: str) -> str:
@@ -102,7 +102,7 @@ def test_a_readiness_answer_other_than_true_means_not_ready(server, client, answ
 def test_concurrent_readiness_checks_share_one_question_and_block_no_request(server, client):
     host, port = server.http.split(":")
     tell(client, 1, 100)
-    asked_before, _ = counted(client)
+    calls_before, _ = counted(client)
     began, answers, over = time.monotonic(), [], threading.Event()
 
     def hostile(which: int) -> None:
@@ -129,8 +129,8 @@ def test_concurrent_readiness_checks_share_one_question_and_block_no_request(ser
     for one in threads:
         one.join()
     spent = time.monotonic() - began
-    ready_by_model, most = counted(client)
-    assert most == 1 and 1 <= ready_by_model - asked_before <= spent / 0.1 + 2
+    calls, most = counted(client)
+    assert most == 1 and 1 <= calls - calls_before <= spent / 0.1 + 2
     assert len(answers) >= 10 and set(answers) == {b"HTTP/1.1 200 OK"}
     assert slowest < 1 and well > 3, (slowest, well)
 

@@ -44,7 +44,7 @@ DTYPES = {
 CONFIG = """\
 backend: "python"
 input [ {{ name: "X" data_type: TYPE_FP32 dims: [ -1 ] optional: true }}, {{ name: "T" data_type: TYPE_STRING dims: [ -1 ] optional: true }} ]
-output [ {{ name: "TOLD" data_type: TYPE_STRING dims: [ 1 ] }}, {outputs} ]
+output [ {{ name: "RESULT" data_type: TYPE_STRING dims: [ 1 ] }}, {outputs} ]
 model_transaction_policy {{ decoupled: {decoupled} }}
 instance_group [ {group} ]
 """
@@ -101,8 +101,8 @@ class Server:
             response = connection.getresponse()
             return response.status, response.headers, response.read()
 
-    def post(self, path: str, **result_of) -> dict:
-        status, _, body = self.call("POST", path, json.dumps(result_of).encode())
+    def post(self, path: str, **fields) -> dict:
+        status, _, body = self.call("POST", path, json.dumps(fields).encode())
         assert status == 200, body
         return json.loads(body or b"{}")
 
@@ -131,8 +131,8 @@ class Server:
         return found
 
     def result_of(self, code: str, **more):
-        """What the code tells."""
-        _, _, content = self.infer(code, **more)["TOLD"]
+        """What the code passes to `tell`."""
+        _, _, content = self.infer(code, **more)["RESULT"]
         return json.loads(content.tobytes()[4:])
 
 
@@ -220,7 +220,7 @@ def test_it_is_copied_after_it_was_written(server, form, count):
     code += "; out.append(pb_utils.Tensor.from_dlpack('FP32', taken)); tell([before, gpu.waits()])"
     found = server.infer(code)
     assert found["FP32"][2].tobytes() == elements("FP32", (count,)).tobytes()
-    before, after = json.loads(found["TOLD"][2].tobytes()[4:])
+    before, after = json.loads(found["RESULT"][2].tobytes()[4:])
     if not IS_REAL:
         # An object makes our stream wait. A capsule cannot.
         assert after - before == (0 if form == "{0}" else 1)
@@ -247,20 +247,20 @@ tell({{
     "host": host.tolist(),
 }})
 """
-    result_of = server.result_of(code)
-    assert result_of["facts"] == ["FP32", False, [2, 3], 11, [2, 0]] and result_of["class"] == ["Tensor", True]
-    assert result_of["errors"][0] == ["TritonModelException", "Tensor is stored in GPU and cannot be converted to NumPy."]
-    assert [kind for kind, _ in result_of["errors"][1:]] == ["BufferError", "BufferError"]
-    assert result_of["again"] == [False, list(range(6)), [2, 3], True]
-    assert result_of["host"] == [[0, 1, 2], [3, 4, 5]]
+    result = server.result_of(code)
+    assert result["facts"] == ["FP32", False, [2, 3], 11, [2, 0]] and result["class"] == ["Tensor", True]
+    assert result["errors"][0] == ["TritonModelException", "Tensor is stored in GPU and cannot be converted to NumPy."]
+    assert [kind for kind, _ in result["errors"][1:]] == ["BufferError", "BufferError"]
+    assert result["again"] == [False, list(range(6)), [2, 3], True]
+    assert result["host"] == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_the_memory_is_given_back(server):
     code = f"before = gpu.live(); out.append(pb_utils.Tensor.from_dlpack('FP32', {made('FP32', (LARGE,))})); tell([before, gpu.page_locked()])"
-    result_of = [server.result_of(code) for _ in range(8)]
-    assert len({before for before, _ in result_of[1:]}) == 1
+    results = [server.result_of(code) for _ in range(8)]
+    assert len({before for before, _ in results[1:]}) == 1
     if not IS_REAL:
-        assert result_of[-1][1] == 2, "two blocks, however much is copied"
+        assert results[-1][1] == 2, "two blocks, however much is copied"
 
 
 @contextlib.contextmanager
@@ -283,8 +283,8 @@ def system_region(server, name: str, byte_size: int):
 def cuda_region(server, device, name: str, byte_size: int):
     """A region on the GPU."""
     with device.memory(byte_size) as (address, handle):
-        result_of = {"raw_handle": {"b64": handle.decode()}, "device_id": 0, "byte_size": byte_size}
-        server.post(f"/v2/cudasharedmemory/region/{name}/register", **result_of)
+        fields = {"raw_handle": {"b64": handle.decode()}, "device_id": 0, "byte_size": byte_size}
+        server.post(f"/v2/cudasharedmemory/region/{name}/register", **fields)
         try:
             yield address
         finally:
@@ -420,8 +420,8 @@ def test_an_input_in_a_region_on_the_gpu_stays_there_if_the_author_wants_it(serv
     with cuda_region(server, device, "cuda", 8192) as address:
         device.write(address + offset, NUMBERS.tobytes())
         before = server.carried()
-        result_of = server.result_of(ABOUT, model=model, inputs=in_region(offset))
-        assert result_of == [not on_gpu, [2, 0] if on_gpu else [1, 0], NUMBERS.tolist()]
+        result = server.result_of(ABOUT, model=model, inputs=in_region(offset))
+        assert result == [not on_gpu, [2, 0] if on_gpu else [1, 0], NUMBERS.tolist()]
         assert server.carried() - before == (0 if on_gpu else NUMBERS.nbytes)
 
 
@@ -469,13 +469,13 @@ answers = []
 for model, name in [("on_gpu_2", "FP32"), ("forced", "FP32"), ("identity", "OUT")]:
     given = pb_utils.Tensor.from_dlpack("X" if name == "FP32" else "IN", inputs["X"])
     inner = "x = inputs['X']; out.append(pb_utils.Tensor.from_dlpack('FP32', x)); tell(x.is_cpu())"
-    wanted = [name] + (["TOLD"] if name == "FP32" else [])
+    wanted = [name] + (["RESULT"] if name == "FP32" else [])
     asked = pb_utils.InferenceRequest(model_name=model, requested_output_names=wanted, inputs=[given], parameters={"code": inner}).exec()
     assert not asked.has_error(), asked.error().message()
     found = pb_utils.get_output_tensor_by_name(asked, name)
     assert (found.as_numpy() == np.arange(1000)).all()
-    told = pb_utils.get_output_tensor_by_name(asked, "TOLD")
-    answers.append(told.as_numpy()[0].decode() if told else None)
+    result = pb_utils.get_output_tensor_by_name(asked, "RESULT")
+    answers.append(result.as_numpy()[0].decode() if result else None)
 tell(answers)
 """
     with cuda_region(server, device, "cuda", 8192) as address:
@@ -508,8 +508,8 @@ def test_memory_that_its_client_has_freed_fails_its_requests_alone(server, devic
         device.write(address, NUMBERS.tobytes())
         gone.callback(server.post, "/v2/cudasharedmemory/region/freed/unregister")
         with device.memory(8192) as (_, handle):
-            result_of = {"raw_handle": {"b64": handle.decode()}, "device_id": 0, "byte_size": 8192}
-            server.post("/v2/cudasharedmemory/region/freed/register", **result_of)
+            fields = {"raw_handle": {"b64": handle.decode()}, "device_id": 0, "byte_size": 8192}
+            server.post("/v2/cudasharedmemory/region/freed/register", **fields)
         # A real driver may open what another process has open.
         refused = pytest.raises(Failed, match="input 'X': the client's region on GPU 0 cannot be opened in the model's process")
         with contextlib.suppress(Failed) if IS_REAL else refused:

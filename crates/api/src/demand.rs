@@ -49,9 +49,9 @@ impl Api {
         self.check_taking_on()?;
         self.check_started()?;
         self.check_model(model)?;
-        let (tell, told) = oneshot::channel();
-        let _waiting = self.inner.engine.demand(model, self.peer(), move |outcome| drop(tell.send(outcome)))?;
-        told.await.unwrap_or_else(|_| Err(Status::internal(format!("the load of '{model}' was abandoned"))))?;
+        let (sender, outcome) = oneshot::channel();
+        let _waiting = self.inner.engine.demand(model, self.peer(), move |outcome| drop(sender.send(outcome)))?;
+        outcome.await.unwrap_or_else(|_| Err(Status::internal(format!("the load of '{model}' was abandoned"))))?;
         // The load may have ended at the moment of the stop.
         self.check_taking_on()
     }

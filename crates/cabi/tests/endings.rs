@@ -22,12 +22,12 @@ const NEVER: Duration = Duration::from_mins(1);
 const FINALIZE_MS: u64 = 600;
 
 fn instance(backend: &dyn Runtime, folder: &Path, parameters: &str) -> Box<dyn Instance> {
-    let model = backend.load(&told(folder, parameters)).unwrap();
+    let model = backend.load(&load_context(folder, parameters)).unwrap();
     model.instance(&InstanceSpec { name: "m_0".into(), index: 0, device: None }).unwrap()
 }
 
 /// A model with these parameters.
-fn told(folder: &Path, parameters: &str) -> LoadContext {
+fn load_context(folder: &Path, parameters: &str) -> LoadContext {
     let mut context = context(folder, config(parameters));
     context.settings.insert("finalize_ms".to_owned(), FINALIZE_MS.to_string());
     context

@@ -128,9 +128,9 @@ fn the_instance_groups_that_a_backend_prefers_are_told_in_its_order() {
     assert_eq!(backend.preferred_groups(&context).unwrap(), []);
     backend.give_up(&context);
     context.settings.insert("prefer".to_owned(), "3".to_owned());
-    let told = backend.preferred_groups(&context).unwrap();
-    let told: Vec<_> = told.iter().map(|group| (group.kind(), group.count, group.gpus.len())).collect();
-    assert_eq!(told, [(Kind::Gpu, 7, 0), (Kind::Cpu, 3, 0)]);
+    let groups = backend.preferred_groups(&context).unwrap();
+    let groups: Vec<_> = groups.iter().map(|group| (group.kind(), group.count, group.gpus.len())).collect();
+    assert_eq!(groups, [(Kind::Gpu, 7, 0), (Kind::Cpu, 3, 0)]);
     // It is initialised once for both: it refuses a second time.
     drop(backend.load(&context).unwrap());
 }

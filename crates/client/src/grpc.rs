@@ -148,8 +148,8 @@ impl Client {
     /// ```
     pub async fn infer(&self, request: &Request) -> Result<Response, Error> {
         let placing = Placing::of(request);
-        let answer = message::request(request, placing.as_ref().map(Placing::key));
-        let mut response = message::response(self.call("ModelInfer", answer).await?)?;
+        let message = message::request(request, placing.as_ref().map(Placing::key));
+        let mut response = message::response(self.call("ModelInfer", message).await?)?;
         if let Some(placing) = placing {
             placing.settle(&mut response).await?;
             placing.end();

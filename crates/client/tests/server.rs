@@ -214,8 +214,8 @@ async fn many_callers_share_one_client() {
             let (http, grpc) = (http.clone(), grpc.clone());
             tokio::spawn(async move {
                 for _ in 0..8 {
-                    let variable = if i % 2 == 0 { http.infer(&inline()).await } else { grpc.infer(&inline()).await };
-                    check_sums(&variable.unwrap());
+                    let response = if i % 2 == 0 { http.infer(&inline()).await } else { grpc.infer(&inline()).await };
+                    check_sums(&response.unwrap());
                 }
             })
         })

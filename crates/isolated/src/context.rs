@@ -26,18 +26,18 @@ pub(crate) fn to_value(context: &LoadContext) -> Result<Value, Status> {
 }
 
 /// The context from JSON.
-pub(crate) fn from_value(to_value: &Value) -> Result<LoadContext, Status> {
+pub(crate) fn from_value(value: &Value) -> Result<LoadContext, Status> {
     let wrong = |what: &str| Status::internal(format!("the server told no {what} of the model"));
-    let text = |key: &str| to_value.get(key).and_then(Value::as_str).map(str::to_owned).ok_or_else(|| wrong(key));
-    let count = |key: &str| to_value.get(key).and_then(Value::as_u64).ok_or_else(|| wrong(key));
-    let settings = to_value.get("settings").and_then(Value::as_object).ok_or_else(|| wrong("settings"))?;
+    let text = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned).ok_or_else(|| wrong(key));
+    let count = |key: &str| value.get(key).and_then(Value::as_u64).ok_or_else(|| wrong(key));
+    let settings = value.get("settings").and_then(Value::as_object).ok_or_else(|| wrong("settings"))?;
     let settings: BTreeMap<String, String> =
         settings.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect();
-    let config = to_value.get("config").ok_or_else(|| wrong("config"))?;
+    let config = value.get("config").ok_or_else(|| wrong("config"))?;
     let config = from_json(&config.to_string()).map_err(|error| Status::internal(error.to_string()))?;
     Ok(LoadContext {
         model: text("model")?,
-        version: to_value.get("version").and_then(Value::as_i64).ok_or_else(|| wrong("version"))?,
+        version: value.get("version").and_then(Value::as_i64).ok_or_else(|| wrong("version"))?,
         model_dir: PathBuf::from(text("model_dir")?),
         version_dir: PathBuf::from(text("version_dir")?),
         config: Arc::new(config),

@@ -180,8 +180,8 @@ impl Runtime for Isolated {
         let model = &context.model;
         let specs = InstanceSpec::all(&context.config);
         let on_gpu = specs.iter().find(|spec| spec.device.is_some());
-        let reply = self.is_isolated(context)?;
-        match (reply, on_gpu) {
+        let isolated = self.is_isolated(context)?;
+        match (isolated, on_gpu) {
             (Some(true), None) => {}
             (Some(true), Some(spec)) => {
                 return Err(Status::unsupported(format!(
@@ -192,7 +192,7 @@ impl Runtime for Isolated {
             }
             (None | Some(false), _) => match self.inner.danger(context)? {
                 None => return self.inner.load(context),
-                Some(danger) if reply.is_none() && on_gpu.is_none() => {
+                Some(danger) if isolated.is_none() && on_gpu.is_none() => {
                     log::info!(
                         "model '{model}' runs in processes of its own (its parameter '{SETTING}' is not set): {danger}"
                     );

@@ -76,18 +76,18 @@ impl ThreadManager for PoolThreads {
 
     fn create(&self, work: impl FnOnce() + Send + 'static) -> ort::Result<JoinHandle<()>> {
         let traps = Arc::clone(&self.0);
-        let (tell, is_set) = channel();
+        let (sender, started) = channel();
         let serve = move || {
             // If the thread cannot be counted, the library gets an error in place of the thread.
             let _ = count_traps(&traps, move || {
-                if tell.send(()).is_ok() {
+                if sender.send(()).is_ok() {
                     work();
                 }
             });
         };
         let thread = Builder::new().name("onnxruntime".into()).stack_size(STACK_BYTES).spawn(serve);
         let thread = thread.map_err(|fault| ort::Error::new(format!("the system gave no thread: {fault}")))?;
-        is_set.recv().map_err(|_| ort::Error::new(too_many_threads()))?;
+        started.recv().map_err(|_| ort::Error::new(too_many_threads()))?;
         Ok(thread)
     }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use nerite_backend::{CostBound, DeviceAccess, Instance, InstanceSpec, LoadContext, Model, Models};
 use nerite_config::proto::model_instance_group::Kind;
 use nerite_config::{ModelConfig, to_json};
-use nerite_process::packets::{Initialize, Model as ModelTold};
+use nerite_process::packets::{Initialize, Model as ModelNames};
 use nerite_process::{
     Blocks, Callees, ExecuteLimit, Live, ProcessInstance, ProcessLauncher, Silence, Supervisor, Waiter, Waits,
 };
@@ -196,14 +196,14 @@ fn initialize(
 ) -> String {
     let args = args(context, spec);
     let args: Vec<_> = args.iter().map(|(name, text)| (*name, text.as_str())).collect();
-    let (model, decoupled) = (told(context, &spec.name, class_dir), context.config.decoupled());
+    let (model, decoupled) = (model_names(context, &spec.name, class_dir), context.config.decoupled());
     Initialize { args: &args, model: &model, decoupled, template, debug }.to_string()
 }
 
 /// What each command says of the model: names and directories. `class_dir` is the directory of the backend's class, if the model has no class of its
 /// own.
-pub(crate) fn told<'a>(context: &'a LoadContext, instance: &'a str, class_dir: Option<&Path>) -> ModelTold<'a> {
-    ModelTold {
+pub(crate) fn model_names<'a>(context: &'a LoadContext, instance: &'a str, class_dir: Option<&Path>) -> ModelNames<'a> {
+    ModelNames {
         name: &context.model,
         version: context.version.to_string(),
         file: if class_dir.is_some() { BACKEND_CLASS } else { file_name(&context.config) },

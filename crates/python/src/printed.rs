@@ -69,7 +69,7 @@ impl Printed {
         // Another process may have the pipe as well, so that it does not end.
         let waited = self.0.ended.wait_timeout_while(state, LAST_WORDS_MAX, unread);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        state.tail.told()
+        state.tail.text()
     }
 }
 
@@ -109,7 +109,7 @@ impl Tail {
         }
     }
 
-    fn told(&self) -> String {
+    fn text(&self) -> String {
         let lines = self.lines.iter().map(|line| String::from_utf8_lossy(line).trim_end().to_owned());
         let lines: Vec<String> = lines.filter(|line| !line.is_empty()).collect();
         if lines.is_empty() { String::new() } else { format!("\n\nIt printed last:\n  {}", lines.join("\n  ")) }
@@ -130,7 +130,7 @@ mod tests {
         }
         let expect =
             if expect.is_empty() { String::new() } else { format!("\n\nIt printed last:\n  {}", expect.join("\n  ")) };
-        assert_eq!(tail.told(), expect, "{pieces:?}");
+        assert_eq!(tail.text(), expect, "{pieces:?}");
     }
 
     #[test]

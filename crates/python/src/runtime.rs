@@ -15,7 +15,7 @@ use crate::backend_class::{BACKEND_CLASS, environment_in};
 use crate::device_memory;
 use crate::interpreter::{Environments, Interpreter, NoPython};
 use crate::launch::Launch;
-use crate::model::{PythonModel, file_name, template, told};
+use crate::model::{PythonModel, file_name, model_names, template};
 use crate::settings::{self, Settings, check_input_memory};
 
 /// The runtime called `python`.
@@ -70,7 +70,7 @@ impl Python {
         let began = Instant::now();
         let started = launch.start(&self.host.supervisor()?);
         let (mut child, _calls, printed) = started.map_err(|error| launch.unstarted(error, began))?;
-        let (config, model) = (to_json(&context.config), told(context, &context.model, class_dir));
+        let (config, model) = (to_json(&context.config), model_names(context, &context.model, class_dir));
         let command = Complete { config: &config, model: &model }.to_string();
         let answer = child.first(&command).map_err(|silence| {
             launch.blame(&silence, began).unwrap_or_else(|| {

@@ -81,9 +81,9 @@ pub fn run_in_terminal(asked: &TerminalRun<'_>) -> Result<ExitStatus, TerminalRu
     let modules = write_modules().map_err(TerminalRunError::Files)?;
     let mut command = interpreter.command();
     // In a file, because one argument of a program has 128 KiB at most.
-    let told = modules.path().join("run.json");
-    fs::write(&told, described(asked)).map_err(TerminalRunError::Files)?;
-    command.args(["-u", "-c", &interpreter.text(PROGRAM)]).arg(modules.path()).arg(told);
+    let run_file = modules.path().join("run.json");
+    fs::write(&run_file, described(asked)).map_err(TerminalRunError::Files)?;
+    command.args(["-u", "-c", &interpreter.text(PROGRAM)]).arg(modules.path()).arg(run_file);
     let status =
         command.status().map_err(|cause| TerminalRunError::Start { interpreter: interpreter.to_string(), cause });
     environments.end();

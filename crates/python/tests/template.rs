@@ -51,7 +51,7 @@ fn instance(model: &Arc<dyn Model>, index: usize) -> Result<Box<dyn Instance>, S
 
 /// The answer of an instance about itself.
 #[derive(Debug, PartialEq, Eq)]
-struct Told {
+struct Facts {
     process: i32,
     parent: i32,
     /// The process in which `initialize` ran.
@@ -60,14 +60,14 @@ struct Told {
     index: i32,
 }
 
-fn told(instance: &mut dyn Instance) -> Told {
+fn facts(instance: &mut dyn Instance) -> Facts {
     let wanted = vec![Wanted { name: "NUMBERS".into(), slot: None }];
     let response = ask(Vec::new(), wanted, |batch| instance.run(batch)).unwrap();
     let [sum, process, parent, initialized_in, index] = *response.outputs[0].data.numbers::<i32>().unwrap() else {
         panic!("five numbers")
     };
     assert_eq!(sum, 4096);
-    Told { process, parent, initialized_in, index }
+    Facts { process, parent, initialized_in, index }
 }
 
 fn kill(process: i32) {
@@ -94,7 +94,7 @@ fn another_instance_needs_no_copy_of_the_weights() {
             while instances.len() < count {
                 instances.push(instance(&model, instances.len()).unwrap());
             }
-            let all: Vec<Told> = instances.iter_mut().map(|instance| told(&mut **instance)).collect();
+            let all: Vec<Facts> = instances.iter_mut().map(|instance| facts(&mut **instance)).collect();
             assert!(all.iter().all(|one| one.parent == all[0].parent && one.initialized_in == one.parent));
             assert!(all.iter().map(|one| one.index).eq(0..count as i32), "{all:?}");
             let private: Vec<u64> = all.iter().map(|one| memory_of(one.process, "Private_Dirty")).collect();
@@ -112,7 +112,7 @@ fn without_share_initialize_each_instance_initializes_itself() {
     for parameters in [&[][..], &[("SHARE_INITIALIZE", "no")]] {
         with_model(parameters, |runtime, context| {
             let model = runtime.load(&context).unwrap();
-            let one = told(&mut *instance(&model, 0).unwrap());
+            let one = facts(&mut *instance(&model, 0).unwrap());
             assert_eq!((one.initialized_in, one.index), (one.process, -1));
             assert!(one.parent == std::process::id() as i32);
         });
@@ -124,16 +124,16 @@ fn a_process_that_dies_is_replaced() {
     with_model(&[("SHARE_INITIALIZE", "yes")], |runtime, context| {
         let model = runtime.load(&context).unwrap();
         let mut pair = [instance(&model, 0).unwrap(), instance(&model, 1).unwrap()];
-        let [first, second] = pair.each_mut().map(|instance| told(&mut **instance));
+        let [first, second] = pair.each_mut().map(|instance| facts(&mut **instance));
         kill(first.process);
-        let again = told(&mut *pair[0]);
+        let again = facts(&mut *pair[0]);
         assert_ne!(again.process, first.process);
         assert_eq!((again.parent, again.index), (first.parent, 0), "the same template, and the name of the instance");
 
         kill(first.parent);
-        assert_eq!(told(&mut *pair[1]).process, second.process, "an instance lives on without its template");
+        assert_eq!(facts(&mut *pair[1]).process, second.process, "an instance lives on without its template");
         kill(second.process);
-        let after = told(&mut *pair[1]);
+        let after = facts(&mut *pair[1]);
         assert!(after.parent != first.parent && after.initialized_in == after.parent, "{after:?}");
         drop(pair);
         assert!(!Path::new(&format!("/proc/{}", after.process)).exists());

@@ -73,24 +73,24 @@ impl LeaseNotice {
     /// Calls `take_back` if all copies of this are dropped without a call of [`LeaseNotice::set_sent`], because the response was lost before it was
     /// written.
     pub fn new(output: Name, region: RegionRef, take_back: impl FnOnce() + Send + Sync + 'static) -> LeaseNotice {
-        let unseen = Unseen { set_sent: AtomicBool::new(false), take_back: Some(Box::new(take_back)) };
+        let unseen = Unseen { is_sent: AtomicBool::new(false), take_back: Some(Box::new(take_back)) };
         LeaseNotice { output, region, unseen: Arc::new(unseen) }
     }
 
     /// The response that names the output is being sent. From now on the output belongs to the client.
     pub fn set_sent(&self) {
-        self.unseen.set_sent.store(true, Ordering::Release);
+        self.unseen.is_sent.store(true, Ordering::Release);
     }
 }
 
 struct Unseen {
-    set_sent: AtomicBool,
+    is_sent: AtomicBool,
     take_back: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
 impl Drop for Unseen {
     fn drop(&mut self) {
-        if let Some(take_back) = self.take_back.take().filter(|_| !*self.set_sent.get_mut()) {
+        if let Some(take_back) = self.take_back.take().filter(|_| !*self.is_sent.get_mut()) {
             take_back();
         }
     }

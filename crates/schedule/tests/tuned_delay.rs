@@ -78,12 +78,12 @@ impl Play {
         loop {
             let done = self.running.as_ref().map(|(at_us, ..)| *at_us);
             let wake = self.driver.wake_at_us().map(|at_us| at_us.max(self.now_us));
-            let add_arrival = self.coming.first_key_value().map(|(at_us, _)| *at_us);
-            let Some(next_us) = [done, wake, add_arrival].into_iter().flatten().min() else { return self.ends };
+            let arrival = self.coming.first_key_value().map(|(at_us, _)| *at_us);
+            let Some(next_us) = [done, wake, arrival].into_iter().flatten().min() else { return self.ends };
             self.now_us = next_us;
             if done == Some(next_us) {
                 self.done();
-            } else if add_arrival == Some(next_us) {
+            } else if arrival == Some(next_us) {
                 for client in self.coming.pop_first().map(|(_, clients)| clients).unwrap_or_default() {
                     let job = Job { arrived_us: next_us, client };
                     self.driver.arrive(job, |ticket| Arrival::new(ticket, 1), next_us);

@@ -216,12 +216,12 @@ class Answer:
         prepared = self._prepared
         known = prepared and prepared.written(tensor, array, place)
         if known and not self._is_placed:
-            view, told = known
+            view, tensor_at = known
             if device is None:
                 view[...] = array
             else:
                 device.copy_to(view)
-            return told  # type: ignore[no-any-return]
+            return tensor_at  # type: ignore[no-any-return]
         byte_size = array.nbytes
         _, segment, offset, capacity, fixed = place
         if segment is None or byte_size > capacity:
@@ -238,10 +238,10 @@ class Answer:
             device.copy_to(view)
         elif not ((self._is_placed or byte_size >= _IN_PLACE_BYTES_MIN) and _is_there(array, view)):
             view[...] = array
-        told = (name, datatype, shape, segment, offset, byte_size)
+        tensor_at = (name, datatype, shape, segment, offset, byte_size)
         if prepared and fixed:
-            prepared.note(view, told)
-        return told
+            prepared.note(view, tensor_at)
+        return tensor_at
 
     def _put_bytes(self, name: str, array: np.ndarray, place: PlaceFor) -> TensorAt:
         elements = encoded(array)

@@ -17,7 +17,7 @@ import numpy as np
 from . import packets
 from .answer import Answer, ModelChannel
 from .channel import Ended
-from .errors import CALLERS, TritonModelException, told
+from .errors import CALLERS, TritonModelException, error_text
 from .memory import Memory, Unmapped
 from .requests import InferenceRequest, InferenceResponse
 from .tensors import BrokenInput, DeviceTensor, Tensor, decoded
@@ -83,7 +83,7 @@ def execute(model: Any, names: packets.Model, model_channel: ModelChannel, comma
     except (ModelFailed, Unmapped) as failed:
         failure = str(failed)
     except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt, too, fail the batch alone
-        failure = told(error)
+        failure = error_text(error)
         if isinstance(error, ValueError) and "read-only" in failure:
             model_channel.side.log("WARNING", f"model '{names['name']}': {READ_ONLY}")
     with model_channel.sending:

@@ -18,7 +18,7 @@ from . import batch, packets
 from .answer import Answer, ModelChannel, Refused, check_send
 from .batch import ModelFailed, call, make_requests, method
 from .channel import Ended
-from .errors import ERROR_CHARACTERS_MAX, TritonModelException, told
+from .errors import ERROR_CHARACTERS_MAX, TritonModelException, error_text
 from .memory import Unmapped
 from .requests import FLAG_FINAL, InferenceRequest, InferenceResponse
 
@@ -135,7 +135,7 @@ def execute(model: Any, names: packets.Model, model_channel: ModelChannel, comma
     except (ModelFailed, Unmapped) as failed:
         failure = str(failed)
     except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt, too, fail the batch alone
-        failure = told(error)
+        failure = error_text(error)
     if batch.is_fork:
         # This is a child that the model forked, and that returned from execute. Its parent sends the answer.
         os._exit(0)
@@ -181,7 +181,7 @@ def _note(done: "concurrent.futures.Future[Any]", names: packets.Model, model_ch
         return
     error = done.exception()
     if error is not None:
-        model_channel.side.log("ERROR", f"model '{names['name']}', execute: {told(error)}")
+        model_channel.side.log("ERROR", f"model '{names['name']}', execute: {error_text(error)}")
 
 
 def release(model_channel: ModelChannel) -> None:

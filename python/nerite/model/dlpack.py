@@ -260,26 +260,26 @@ def _taken(tensor: Any, kinds: tuple[int, ...], any_strides: bool) -> Any:
     managed: Any = layout.from_address(_pointer(id(tensor), name))
     if layout is _Versioned and managed.major != _VERSION[0]:
         raise TritonModelException(f"DLPack version {managed.major}.{managed.minor} is not supported, only version {_VERSION[0]}.")
-    told: _Tensor = managed.tensor
-    _check_device(told.device_type, kinds)
-    found = _BY_CODE.get((told.code, told.bits))
-    if found is None or told.lanes != 1:
+    dl_tensor: _Tensor = managed.tensor
+    _check_device(dl_tensor.device_type, kinds)
+    found = _BY_CODE.get((dl_tensor.code, dl_tensor.bits))
+    if found is None or dl_tensor.lanes != 1:
         raise TritonModelException("DLPack tensor type is not supported.")
     datatype, typestr = found
-    shape = tuple(told.shape[: told.dimensions])
+    shape = tuple(dl_tensor.shape[: dl_tensor.dimensions])
     strides = None
-    if not _is_contiguous(told, shape):
+    if not _is_contiguous(dl_tensor, shape):
         if not any_strides:
             raise TritonModelException(_NOT_CONTIGUOUS)
-        strides = tuple(stride * told.bits // 8 for stride in told.strides[: told.dimensions])
-    if told.device_type in _GPU_KINDS and not has_waited:
+        strides = tuple(stride * dl_tensor.bits // 8 for stride in dl_tensor.strides[: dl_tensor.dimensions])
+    if dl_tensor.device_type in _GPU_KINDS and not has_waited:
         # A capsule does not tell which stream its elements are written on.
-        cuda.device(told.device_id).await_all()
+        cuda.device(dl_tensor.device_id).await_all()
     # From now on this module must release the tensor.
     _set_name(tensor, used_name)
-    if told.device_type in _GPU_KINDS:
-        byte_size, address = math.prod(shape) * told.bits // 8, (told.data or 0) + told.byte_offset
-        return datatype, cuda.DeviceArray(shape, byte_size, address, (told.device_type, told.device_id), _Owner(managed))
+    if dl_tensor.device_type in _GPU_KINDS:
+        byte_size, address = math.prod(shape) * dl_tensor.bits // 8, (dl_tensor.data or 0) + dl_tensor.byte_offset
+        return datatype, cuda.DeviceArray(shape, byte_size, address, (dl_tensor.device_type, dl_tensor.device_id), _Owner(managed))
     owner = _Borrowed(managed, shape, typestr, strides)
     return datatype, np.empty(shape, typestr) if 0 in shape else np.asarray(owner)
 
@@ -318,13 +318,13 @@ def _of_numpy(array: np.ndarray) -> tuple[str, np.ndarray]:
     return datatype, array
 
 
-def _is_contiguous(told: _Tensor, shape: tuple[int, ...]) -> bool:
+def _is_contiguous(dl_tensor: _Tensor, shape: tuple[int, ...]) -> bool:
     """Whether the elements are contiguous in row-major order. True if there are no elements or no strides."""
-    if not told.strides or 0 in shape:
+    if not dl_tensor.strides or 0 in shape:
         return True
     expected = 1
     for axis in reversed(range(len(shape))):
-        if shape[axis] > 1 and told.strides[axis] != expected:
+        if shape[axis] > 1 and dl_tensor.strides[axis] != expected:
             return False
         expected *= shape[axis]
     return True

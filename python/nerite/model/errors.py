@@ -95,7 +95,7 @@ def of_request(request_id: str, text: str) -> str:
     return f"[request id: {request_id or '<id_unknown>'}] {text}"
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The error in Triton's form: type, message, and traceback, innermost frame first."""
     try:
         message = _message(error) or "<EMPTY MESSAGE>"

@@ -53,16 +53,16 @@ def read(packet: Union[bytes, memoryview]) -> Command:
         key = bytes(packet[at : at + layout_bytes])
         inputs, outputs, places = _layouts.get(key) or _learnt(key)
         at += layout_bytes
-        told = places.unpack_from(packet, at)
+        numbers = places.unpack_from(packet, at)
         at += places.size
         tensors: List[Any] = []
         each = 0
         for name, datatype, shape in inputs:
-            tensors.append((name, datatype, shape, told[each] or None, told[each + 1], told[each + 2]))
+            tensors.append((name, datatype, shape, numbers[each] or None, numbers[each + 1], numbers[each + 2]))
             each += 3
         wanted: List[Any] = []
         for name, fixed in outputs:
-            wanted.append([name, told[each] or None, told[each + 1], told[each + 2], fixed])
+            wanted.append([name, numbers[each] or None, numbers[each + 1], numbers[each + 2], fixed])
             each += 3
         request = {
             "number": number,

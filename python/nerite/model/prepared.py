@@ -79,18 +79,18 @@ class Prepared:
             return None
         return found
 
-    def note(self, view: np.ndarray, told: TensorAt) -> None:
+    def note(self, view: np.ndarray, tensor_at: TensorAt) -> None:
         """Keeps what was written at the client's own place, if the request names that place."""
-        if self._own.get(told[0]) != (told[TENSOR_SEGMENT], told[4]):
+        if self._own.get(tensor_at[0]) != (tensor_at[TENSOR_SEGMENT], tensor_at[4]):
             return
         with self._changing:
             memory = self._memory
             if memory is None:
                 return
-            is_new = told[0] not in self._written
-            self._written[told[0]] = (view, told)
+            is_new = tensor_at[0] not in self._written
+            self._written[tensor_at[0]] = (view, tensor_at)
             if is_new:
-                memory.expect_use(told[TENSOR_SEGMENT], 1)
+                memory.expect_use(tensor_at[TENSOR_SEGMENT], 1)
 
     def drop(self) -> None:
         """Drops the arrays, because the server removes their memory."""
@@ -100,8 +100,8 @@ class Prepared:
                 return
             for segment in self.input_segments:
                 memory.expect_use(segment, -1)
-            for _, told in self._written.values():
-                memory.expect_use(told[TENSOR_SEGMENT], -1)
+            for _, tensor_at in self._written.values():
+                memory.expect_use(tensor_at[TENSOR_SEGMENT], -1)
             self.inputs = None
             self._written = {}
 

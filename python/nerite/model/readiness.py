@@ -11,7 +11,7 @@ from typing import Any, Optional, Union
 from . import batch
 from .calls import Calls
 from .channel import Ended
-from .errors import CALLERS, told
+from .errors import CALLERS, error_text
 
 WRONG = "is_ready() must return a boolean value"
 
@@ -45,7 +45,7 @@ class ReadinessAnswers:
         except Ended:
             raise
         except BaseException as error:  # noqa: BLE001 - a model may raise anything, SystemExit as well
-            return told(error)
+            return error_text(error)
         return said if isinstance(said, bool) else WRONG
 
 

@@ -23,7 +23,7 @@ from .answer import ModelChannel
 from .batch import call
 from .calls import Calls
 from .channel import Channel, Ended, SideChannel
-from .errors import CALLERS, told
+from .errors import CALLERS, error_text
 from .logger import Logger
 from .memory import Guard, Memory, Unmapped
 from .tensors import Tensor
@@ -99,7 +99,7 @@ class Stub:
             except Ended:
                 raise
             except BaseException as error:  # noqa: BLE001 - a model may raise anything, SystemExit as well
-                answer = {"error": told(error)}
+                answer = {"error": error_text(error)}
             if name == "execute" and not self._is_decoupled:
                 self._tell_kept(message, answer)
             if self._model_channel.memory.unmapped:
@@ -272,7 +272,7 @@ class Stub:
             try:
                 call(model.finalize)
             except Exception as error:  # noqa: BLE001 - the model is going; its operator should know
-                self._side.log("ERROR", f"finalize failed: {told(error)}")
+                self._side.log("ERROR", f"finalize failed: {error_text(error)}")
         return {"done": True}
 
 

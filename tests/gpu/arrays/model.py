@@ -23,7 +23,7 @@ class TritonPythonModel:
     def run(self, request):
         inputs = {tensor.name(): tensor for tensor in request.inputs()}
         scope = {"np": np, "pb_utils": pb_utils, "gpu": gpu, "model": self, "request": request, "inputs": inputs, "out": []}
-        scope["tell"] = lambda told: scope["out"].append(text(told))
+        scope["tell"] = lambda result: scope["out"].append(text(result))
         outputs = scope["out"]
         try:
             exec(json.loads(request.parameters())["code"], scope)
@@ -39,5 +39,5 @@ class TritonPythonModel:
         return None
 
 
-def text(told):
-    return pb_utils.Tensor("TOLD", np.array([json.dumps(told).encode()], object))
+def text(result):
+    return pb_utils.Tensor("RESULT", np.array([json.dumps(result).encode()], object))

@@ -54,7 +54,7 @@ impl Witness {
         let answers = Seen::default();
         let times = Arc::new(Timekeeper::default());
         let version = ModelVersion::new("fixture", "1", Arc::<Timekeeper>::clone(&times));
-        let job = |(index, requests)| job_to(&answers, &version, index, requests);
+        let job = |(index, request)| job_to(&answers, &version, index, request);
         let jobs = requests.into_iter().enumerate().map(job).collect();
         instance.run(Batch { jobs, meter: Arc::<Timekeeper>::clone(&times) });
         assert_eq!(version.in_flight(), 0, "nothing is in flight once all is answered");
@@ -76,17 +76,17 @@ impl Witness {
 }
 
 /// A job, and the receiver of its answers.
-pub(super) fn job(index: usize, requests: TestRequest) -> (Job, Seen) {
+pub(super) fn job(index: usize, request: TestRequest) -> (Job, Seen) {
     let seen = Seen::default();
-    (job_to(&seen, &ModelVersion::new("fixture", "1", Arc::new(NoMeter)), index, requests), seen)
+    (job_to(&seen, &ModelVersion::new("fixture", "1", Arc::new(NoMeter)), index, request), seen)
 }
 
-fn job_to(seen: &Seen, version: &Arc<ModelVersion>, index: usize, requests: TestRequest) -> Job {
+fn job_to(seen: &Seen, version: &Arc<ModelVersion>, index: usize, request: TestRequest) -> Job {
     let (into, held) = (seen.clone(), Arc::new(AtomicUsize::new(0)));
     let inputs: Vec<Tensor> =
-        requests.inputs.into_iter().map(|input| Tensor { data: watched(&input.data, &held), ..input }).collect();
+        request.inputs.into_iter().map(|input| Tensor { data: watched(&input.data, &held), ..input }).collect();
     let cancel = Cancel::new();
-    if requests.cancelled {
+    if request.cancelled {
         cancel.cancel();
     }
     let rows = inputs.first().and_then(|input| input.shape.first().copied()).unwrap_or(1);
@@ -94,7 +94,7 @@ fn job_to(seen: &Seen, version: &Arc<ModelVersion>, index: usize, requests: Test
         id: id(index).into(),
         rows: u32::try_from(rows).unwrap_or(1),
         inputs: inputs.into(),
-        wanted: requests.wanted.into(),
+        wanted: request.wanted.into(),
         priority: 0,
         timeout_us: 0,
         sequence: Sequence::default(),

@@ -111,21 +111,21 @@ pub(super) fn ask(mut command: Command, at_most: Duration) -> Result<Answer, Fau
 }
 
 fn judge(ran: &Ran, at_most: Duration) -> Result<Answer, Fault> {
-    let told =
+    let value =
         |key: &str| ran.said.lines().rev().find_map(|line| line.strip_prefix(key)).map(|text| text.trim().to_owned());
-    let python = told("nerite-python ");
+    let python = value("nerite-python ");
     if let Some(python) = python.as_deref()
         && version(python).is_some_and(|found| found < VERSION_MIN)
     {
         return Err(Fault::Old(python.to_owned()));
     }
-    let numpy = told("nerite-numpy ");
+    let numpy = value("nerite-numpy ");
     match (python, numpy, ran.end) {
         (Some(python), Some(numpy), _) => Ok(Answer { python, numpy }),
         (_, _, None) => Err(Fault::Hangs(at_most)),
         (Some(python), None, Some(end)) => {
             // numpy itself ends the process on a processor that it does not support.
-            let why = told("nerite-missing ").unwrap_or_else(|| format!("the import {}", how(end)));
+            let why = value("nerite-missing ").unwrap_or_else(|| format!("the import {}", how(end)));
             Err(Fault::NoNumpy(python, why))
         }
         (None, _, Some(end)) => Err(Fault::Foreign(format!("it {}", how(end)), ran.last_lines(LINES_MAX))),

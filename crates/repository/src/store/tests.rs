@@ -76,10 +76,10 @@ fn check_refused(files: &[(&str, &str)], expect: &str) {
     let line = refused.to_string();
     assert!(line.contains(expect), "{line}");
     // Triton's sentence, and behind it the reason that the log has.
-    let told = refused.status().message;
+    let message = refused.status().message;
     let reason =
-        told.strip_prefix("failed to load 'm', failed to poll from model repository: ").expect("Triton's sentence");
-    assert!(line.ends_with(reason) || line.ends_with(&format!("{reason}.")), "{line} and {told}");
+        message.strip_prefix("failed to load 'm', failed to poll from model repository: ").expect("Triton's sentence");
+    assert!(line.ends_with(reason) || line.ends_with(&format!("{reason}.")), "{line} and {message}");
     assert_eq!(refused.status().code, Status::internal("").code);
 }
 
@@ -252,8 +252,11 @@ fn a_sent_configuration_replaces_the_file() {
         let refused = store.read("m", &with_config(json)).unwrap_err();
         let line = refused.to_string();
         assert!(line.starts_with("Poll failed for model directory 'm': Invalid config override: "), "{line}");
-        let told = refused.status().message;
-        assert!(told.starts_with("failed to load 'm', failed to poll from model repository: Invalid config"), "{told}");
+        let message = refused.status().message;
+        assert!(
+            message.starts_with("failed to load 'm', failed to poll from model repository: Invalid config"),
+            "{message}"
+        );
     }
 }
 
