@@ -68,7 +68,7 @@ impl Config {
     pub fn completed(&self, max_batch_size: usize, inputs: &[Tensor], outputs: &[Tensor]) -> String {
         let mut json = self.json.clone();
         let list =
-            |tensors: &[Tensor]| tensors.iter().map(|tensor| told(tensor, max_batch_size)).collect::<Vec<Value>>();
+            |tensors: &[Tensor]| tensors.iter().map(|tensor| entry(tensor, max_batch_size)).collect::<Vec<Value>>();
         json.insert("input".to_owned(), list(inputs).into());
         json.insert("output".to_owned(), list(outputs).into());
         json.insert("max_batch_size".to_owned(), max_batch_size.into());
@@ -81,17 +81,17 @@ impl Config {
     }
 }
 
-fn told(tensor: &Tensor, max_batch_size: usize) -> Value {
+fn entry(tensor: &Tensor, max_batch_size: usize) -> Value {
     let dims: Vec<i64> = tensor.dims.iter().map(|dim| dim.map_or(-1, |dim| dim as i64)).collect();
-    let mut told = json!({ "name": tensor.name, "data_type": tensor.datatype.config_name(), "dims": dims });
+    let mut entry = json!({ "name": tensor.name, "data_type": tensor.datatype.config_name(), "dims": dims });
     if dims.is_empty() {
         // A configuration has no scalars. A tensor with one element replaces them. Behind a dimension for rows it can be reshaped.
-        told["dims"] = json!([1]);
+        entry["dims"] = json!([1]);
         if max_batch_size > 0 {
-            told["reshape"] = json!({ "shape": [] });
+            entry["reshape"] = json!({ "shape": [] });
         }
     }
-    told
+    entry
 }
 
 /// A number. Some servers write it as a string.

@@ -44,8 +44,8 @@ impl Backend for Tensorflow {
     type Model = Loaded;
 
     fn initialize(context: &BackendContext<'_>) -> Result<Tensorflow, Error> {
-        let told: serde_json::Value = serde_json::from_str(&context.config()?).unwrap_or_default();
-        let default = told["cmdline"]["default-max-batch-size"].as_str().and_then(|text| text.parse().ok());
+        let config: serde_json::Value = serde_json::from_str(&context.config()?).unwrap_or_default();
+        let default = config["cmdline"]["default-max-batch-size"].as_str().and_then(|text| text.parse().ok());
         Ok(Tensorflow { default_batch: default.unwrap_or(4) })
     }
 

@@ -82,10 +82,10 @@ pub fn load(content: &[u8], config: &Config, completes: bool, default_batch: usi
         dims: tensor.dims[usize::from(made.max_batch_size > 0)..].to_vec(),
         ..tensor.clone()
     };
-    let told = |tensors: &[Tensor]| tensors.iter().map(bare).collect::<Vec<_>>();
+    let without_rows = |tensors: &[Tensor]| tensors.iter().map(bare).collect::<Vec<_>>();
     let is_whole = !config.inputs.is_empty() && !config.outputs.is_empty();
-    let completed =
-        (!is_whole).then(|| config.completed(made.max_batch_size, &told(&made.inputs), &told(&made.outputs)));
+    let completed = (!is_whole)
+        .then(|| config.completed(made.max_batch_size, &without_rows(&made.inputs), &without_rows(&made.outputs)));
     Ok(Loaded { graph: made, completed })
 }
 

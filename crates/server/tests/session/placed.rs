@@ -131,8 +131,8 @@ async fn a_client_knows_the_session_of_its_own_server() {
     let session = Session::connect(&server.socket).await.unwrap();
     let id = session.terms().server_id.clone();
     assert_eq!(id.len(), 32);
-    for told in [http.server_metadata().await.unwrap(), grpc.server_metadata().await.unwrap()] {
-        assert_eq!(told.server_id(), Some(&*id));
+    for metadata in [http.server_metadata().await.unwrap(), grpc.server_metadata().await.unwrap()] {
+        assert_eq!(metadata.server_id(), Some(&*id));
     }
     assert_ne!(Session::connect(&other.socket).await.unwrap().terms().server_id, id);
     for (socket, is_its_own) in [(&server.socket, true), (&other.socket, false), (&server.socket.join("none"), false)] {
