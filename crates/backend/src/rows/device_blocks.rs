@@ -10,7 +10,7 @@ use crate::limits::DEVICE_BLOCKS_BYTES_MAX;
 /// The driver allocates multiples of this.
 const GRANULE_BYTES: usize = 512;
 
-/// A kept block is used for what needs at least this part of it, as long as the limit leaves room for another block.
+/// A kept block of more than this many times the size is not used, if the limit leaves room for another block and the device has memory for it.
 const OVERSIZE_MAX: usize = 8;
 
 /// The blocks of one instance. They are freed with it.
