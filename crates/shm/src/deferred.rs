@@ -126,13 +126,11 @@ pub(crate) fn drop_together<T>(values: T, bytes: u64) {
     if is_much && RULE.get() == Rule::BySize { under(Rule::PassOn, || drop(values)) } else { drop(values) }
 }
 
-/// Drops what this owner has in the queues on this thread, and waits for its value that the unmapping thread drops now. It does not wait for a GPU's driver.
-/// Returns whether there was anything. This thread must be one that may take long.
+/// Drops one value of this owner that waits, on this thread. If none waits, waits for the one that the unmapping thread drops now. Does not wait for a GPU's
+/// driver. Returns whether there was a value. This thread must be one that may take long.
 pub(crate) fn drop_waiting(owner: OwnerId) -> bool {
-    let waiting = [UNMAPPER.take_of(owner), UNLOCKER.take_of(owner)];
-    let found = waiting.iter().any(|values| !values.is_empty());
-    drop(waiting);
-    UNMAPPER.wait_for(owner) || found
+    let waiting = UNMAPPER.take_of(owner).or_else(|| UNLOCKER.take_of(owner));
+    waiting.map(drop).is_some() || UNMAPPER.wait_for(owner)
 }
 
 fn under<T>(rule: Rule, work: impl FnOnce() -> T) -> T {
@@ -184,16 +182,22 @@ impl State {
         values.push_back(value);
     }
 
+    /// The next value. Its owner is the last one to have a turn again.
     fn pop(&mut self) -> Option<(OwnerId, Box<dyn Send>)> {
         let owner = self.turns.pop_front()?;
+        self.turns.push_back(owner);
+        Some((owner, self.pop_of(owner)?))
+    }
+
+    /// The first value of this owner.
+    fn pop_of(&mut self, owner: OwnerId) -> Option<Box<dyn Send>> {
         let values = self.by_owner.get_mut(&owner)?;
-        let value = values.pop_front()?;
+        let value = values.pop_front();
         if values.is_empty() {
             self.by_owner.remove(&owner);
-        } else {
-            self.turns.push_back(owner);
+            self.turns.retain(|turn| *turn != owner);
         }
-        Some((owner, value))
+        value
     }
 }
 
@@ -237,10 +241,8 @@ impl Queue {
         Some(value)
     }
 
-    fn take_of(&self, owner: OwnerId) -> Values {
-        let mut state = self.lock();
-        state.turns.retain(|turn| *turn != owner);
-        state.by_owner.remove(&owner).unwrap_or_default()
+    fn take_of(&self, owner: OwnerId) -> Option<Box<dyn Send>> {
+        self.lock().pop_of(owner)
     }
 
     /// Waits until no value of this owner is being dropped. Returns whether one was.

@@ -192,14 +192,18 @@ fn a_new_lease_frees_idle_ones_of_as_many_bytes_and_those_of_its_session_first()
 
 #[test]
 fn a_session_gets_its_memory_back_at_once_while_that_of_others_waits() {
-    let pools = Pools::new(LeaseLimits { bytes_max: 1 << 30, session_bytes_max: MUCH as u64 });
+    const BYTES: u64 = MUCH as u64 / 4;
+    let pools = Pools::new(LeaseLimits { bytes_max: 1 << 30, session_bytes_max: 4 * BYTES });
     let account = pools.open();
-    let lease = account.borrow(MUCH as u64).unwrap().lease;
-    account.give_back(&lease.name().to_string()).unwrap();
-    drop(lease);
+    let leases: Vec<_> = (0..4).map(|_| account.borrow(BYTES).unwrap().lease).collect();
+    for lease in leases {
+        account.give_back(&lease.name().to_string()).unwrap();
+    }
     let answer = halt_unmapper("others");
-    assert_eq!((pools.trim(0), account.used()), (MUCH as u64, (1, MUCH as u64)));
-    assert_eq!(account.borrow(MUCH as u64).unwrap().lease.byte_size(), MUCH);
-    assert_eq!(account.used(), (1, MUCH as u64));
-    drop(answer);
+    assert_eq!((pools.trim(0), account.used()), (4 * BYTES, (4, 4 * BYTES)));
+    // No more is unmapped than the new lease needs.
+    let lease = account.borrow(2 * BYTES).unwrap().lease;
+    assert_eq!((lease.byte_size() as u64, account.used()), (2 * BYTES, (3, 4 * BYTES)));
+    answer.send(()).unwrap();
+    comes_to(|| account.used(), (1, 2 * BYTES));
 }

@@ -193,8 +193,8 @@ impl Pools {
     }
 }
 
-/// What `admit` gives. While it gives nothing, memory of `owner` that waits to be unmapped is unmapped, and then `free` frees idle leases. `free` returns the
-/// number of their bytes. A thread that serves connections passes large leases on, so it frees once only: they count until they are unmapped.
+/// What `admit` gives. While it gives nothing, memory of `owner` that waits to be unmapped is unmapped, one mapping at a time, and then `free` frees idle leases.
+/// `free` returns the number of their bytes. A thread that serves connections passes large leases on, so it frees once only: they count until they are unmapped.
 fn admit_or_free(
     owner: OwnerId,
     admit: impl Fn() -> Option<QuotaPermit>,
