@@ -41,14 +41,15 @@ pub struct Busy {
 static SLOTS: Mutex<Vec<Arc<Slot>>> = Mutex::new(Vec::new());
 
 thread_local! {
+    /// When the current poll of this thread began. 0 between polls, and on threads that make none.
+    static SINCE_NS: Cell<u64> = const { Cell::new(0) };
+    /// Made by the first poll of a thread, because its slot is never removed.
     static THREAD: ThreadState = ThreadState::new();
 }
 
-/// The state of a thread that only this thread uses.
+/// The state of a front thread that only this thread uses.
 struct ThreadState {
     slot: Arc<Slot>,
-    /// When the current poll began. 0 between polls.
-    since_ns: Cell<u64>,
     /// Whether the activity of the current poll is known.
     is_described: Cell<bool>,
     /// Time in polls since the processor time was last read.
@@ -62,13 +63,7 @@ impl ThreadState {
         let slot = Arc::<Slot>::default();
         slots().push(Arc::clone(&slot));
         let cpu_ns = Cell::new(thread_cpu_ns());
-        ThreadState {
-            slot,
-            since_ns: Cell::default(),
-            is_described: Cell::default(),
-            unread_ns: Cell::default(),
-            cpu_ns,
-        }
+        ThreadState { slot, is_described: Cell::default(), unread_ns: Cell::default(), cpu_ns }
     }
 
     /// Processor time of a poll that has just ended after `wall_ns`.
@@ -87,9 +82,8 @@ impl ThreadState {
     }
 
     /// Notes what runs from now on. If the poll is late already, the earlier activity caused it and stays.
-    fn note(&self, change: impl FnOnce(&ActivityCell)) {
-        let since_ns = self.since_ns.get();
-        if since_ns == 0 || self.is_described.replace(true) && now_ns().saturating_sub(since_ns) > LATE_NS {
+    fn note(&self, since_ns: u64, change: impl FnOnce(&ActivityCell)) {
+        if self.is_described.replace(true) && now_ns().saturating_sub(since_ns) > LATE_NS {
             return;
         }
         change(&self.slot.activity);
@@ -98,15 +92,15 @@ impl ThreadState {
 
 /// Begins a poll on this thread. False if it is within another one, which is timed already.
 pub(crate) fn begin_poll(front_end: FrontEnd, now_ns: u64) -> bool {
+    if SINCE_NS.get() != 0 {
+        return false;
+    }
+    SINCE_NS.set(now_ns);
     THREAD.with(|thread| {
-        if thread.since_ns.get() != 0 {
-            return false;
-        }
-        thread.since_ns.set(now_ns);
         thread.slot.front_end.store(front_end as u8, Ordering::Relaxed);
         thread.slot.since_ns.store(now_ns, Ordering::Release);
-        true
-    })
+    });
+    true
 }
 
 /// Ends the poll of this thread. `charge` gets the time at its end and how long it took, in ns.
@@ -114,7 +108,7 @@ pub(crate) fn end_poll(charge: impl FnOnce(u64, u64)) {
     // A thread that is ending has no thread-local state any more. No connection waits for it.
     let _ = THREAD.try_with(|thread| {
         let (now_ns, slot) = (now_ns(), &thread.slot);
-        let wall_ns = now_ns.saturating_sub(thread.since_ns.replace(0));
+        let wall_ns = now_ns.saturating_sub(SINCE_NS.replace(0));
         slot.since_ns.store(0, Ordering::Release);
         let cpu_ns = thread.cpu_of(wall_ns);
         charge(now_ns, wall_ns);
@@ -152,20 +146,27 @@ impl Slot {
 
 /// Notes that this thread now answers a call of that group. Does nothing outside of a watched poll.
 pub fn doing(call: &Name) {
-    THREAD.with(|thread| thread.note(|activity| activity.call(call)));
+    note(|activity| activity.call(call));
 }
 
 /// Notes that this thread now runs that model. Does nothing outside of a watched poll.
 pub fn running(model: &Name) {
-    THREAD.with(|thread| thread.note(|activity| activity.model(model)));
+    note(|activity| activity.model(model));
+}
+
+fn note(change: impl FnOnce(&ActivityCell)) {
+    let since_ns = SINCE_NS.get();
+    if since_ns != 0 {
+        THREAD.with(|thread| thread.note(since_ns, change));
+    }
 }
 
 /// How long this thread has been busy with its current poll. 0 outside of a watched one.
 pub fn busy_for() -> Duration {
-    THREAD.with(|thread| match thread.since_ns.get() {
+    match SINCE_NS.get() {
         0 => Duration::ZERO,
         since_ns => Duration::from_nanos(now_ns().saturating_sub(since_ns)),
-    })
+    }
 }
 
 /// How long the polls of all front threads took so far, added up.
@@ -239,6 +240,19 @@ mod tests {
             while thread_cpu_ns() < until {}
         };
         assert_eq!(late_polls(compute), (1, 1, 1));
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test may panic")]
+    fn a_thread_without_polls_gets_no_slot() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        // A slot cannot be made while this is locked.
+        let _locked = slots();
+        thread::spawn(move || {
+            running(&Name::new("a"));
+            sender.send(busy_for())
+        });
+        assert_eq!(receiver.recv_timeout(Duration::from_mins(1)), Ok(Duration::ZERO));
     }
 
     fn activity(call: &str, model: Option<&str>) -> Activity {
