@@ -159,6 +159,11 @@ impl WorkerRequest {
         let answered = response.map(|response| Answered::of(self, response));
         // If this fails, the server is gone.
         let _ = calls.send_unanswered(&self.packet(0, answered.as_ref(), true));
+        self.end();
+    }
+
+    /// Notes that no response of this request follows. If its backend has released it already, tells the server so.
+    fn end(&self) {
         self.talk.gone().ends(self.number);
         let mut state = self.state();
         state.is_ended = true;
@@ -184,14 +189,7 @@ impl WorkerRequest {
         let answer = calls.send(|call| RescheduleCall { call, number }.to_string());
         // If this fails, the server is gone.
         let _ = answer.and_then(|answer| wait(&answer));
-        self.talk.gone().ends(number);
-        let mut state = self.state();
-        state.is_ended = true;
-        let is_released = state.is_released;
-        drop(state);
-        if is_released {
-            self.tell_released();
-        }
+        self.end();
     }
 
     /// Waits until its client can take the next response.
