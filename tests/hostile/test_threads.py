@@ -16,6 +16,8 @@ from clients import http_call
 MODELS = 40
 # Whose threads the system counts: nobody else's, not those of another run of these tests either.
 STRANGER = 1_000_000 + os.getpid()
+# Threads of a server that has one front thread and no worker: eight that it always has, and one for work that may take long.
+OWN_THREADS = 9
 AS_STRANGER = ["setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups"]
 DOCUMENT = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [2], "data": [1.5, 2.5]}]}
 CONFIG = """\
@@ -73,7 +75,7 @@ def infer(server, model: str):
 
 def test_many_models_at_start(few):
     """There is no thread for each, so they are loaded one after the other, and requests for which there is none are told so."""
-    server = few(9)
+    server = few(OWN_THREADS + 1)
     answers = [infer(server, f"m{model}") for model in range(MODELS)]
     assert {answer.status for answer in answers} == {200, 503}
     assert answers[0].status == 200
