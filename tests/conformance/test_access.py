@@ -652,35 +652,56 @@ def test_a_verbose_log_has_the_lines_as_long_as_it_is_that_verbose(launcher):
         assert third["request"] == "POST /v2/models/identity_fp32/infer" and third["status"] == 200
 
 
-def test_a_log_that_nobody_reads_keeps_no_request(launcher, tmp_path):
+@contextlib.contextmanager
+def server_with_unread_log(launcher, tmp_path, *flags: str):
+    """The server, and a function that returns all that its log was until now. Nothing of it is read before the function's first call."""
     if launcher.oracle:
-        pytest.skip("2.51 has no such lines")
+        pytest.skip("2.51 waits for its log")
     pipe = tmp_path / "log"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    flags = ["--log-access=true", f"--log-file={pipe}", "--session-socket=off"]
-    # More than the pipe and the queue hold.
-    asked = 6000
+    text = b""
+
+    def read() -> bytes:
+        nonlocal text
+        with contextlib.suppress(BlockingIOError):
+            while got := os.read(reader, 1 << 16):
+                text += got
+        return text
+
+    flags = [f"--log-file={pipe}", "--session-socket=off", *flags]
     with launcher.running("unread_log", *flags, repository=launcher.copy_of("unread_log", "identity_fp32")) as server:
-        with contextlib.closing(http.client.HTTPConnection(server.http, timeout=10)) as connection:
-            for _ in range(asked):
-                connection.request("GET", "/v2/models/identity_fp32")
-                answer = connection.getresponse()
-                assert answer.read() and answer.status == 200
-        text = b""
-
-        def lines_counted() -> int:
-            nonlocal text
-            with contextlib.suppress(BlockingIOError):
-                while got := os.read(reader, 1 << 16):
-                    text += got
-            lost = [int(number) for number in re.findall(rb'"(\d+) lines of requests are lost', text)]
-            return text.count(b"call=metadata") + sum(lost) if lost else 0
-
-        eventually(lambda: lines_counted() == asked)
+        yield server, read
         os.set_blocking(reader, True)
         draining = threading.Thread(target=lambda: [None for _ in iter(lambda: os.read(reader, 1 << 16), b"")])
         draining.start()
         assert servers.stop(server) == 0
         draining.join()
     os.close(reader)
+
+
+def lost_lines(log: bytes) -> int:
+    return sum(int(number) for number in re.findall(rb'"(\d+) lines are lost', log))
+
+
+def request_each(server, count: int, method: str, path: str, body: bytes | None = None) -> None:
+    with contextlib.closing(http.client.HTTPConnection(server.http, timeout=10)) as connection:
+        for _ in range(count):
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            assert answer.read() and answer.status == 200
+
+
+def test_a_log_that_nobody_reads_keeps_no_request(launcher, tmp_path):
+    # More than the pipe and the queue hold.
+    count = 6000
+    with server_with_unread_log(launcher, tmp_path, "--log-access=true") as (server, log):
+        request_each(server, count, "GET", "/v2/models/identity_fp32")
+        eventually(lambda: lost_lines(log()) and log().count(b"call=metadata") + lost_lines(log()) == count)
+
+
+def test_verbose_lines_that_nobody_reads_keep_no_request(launcher, tmp_path):
+    inference = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]})
+    with server_with_unread_log(launcher, tmp_path, "--log-verbose=1") as (server, log):
+        request_each(server, 3000, "POST", "/v2/models/identity_fp32/infer", inference)
+        eventually(lambda: lost_lines(log()))

@@ -11,8 +11,8 @@ const USAGE: &str = "Usage: nerite completions bash|zsh|fish";
 const SHELLS: &[&str] = &["bash", "zsh", "fish"];
 
 /// One command and what may follow it.
-struct Command {
-    name: &'static str,
+pub(crate) struct Command {
+    pub(crate) name: &'static str,
     words: Vec<&'static str>,
     options: Vec<String>,
 }
@@ -33,7 +33,7 @@ pub fn main(words: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn commands() -> Vec<Command> {
+pub(crate) fn commands() -> Vec<Command> {
     let of_usage = |name, usage| Command { name, words: words_of(usage), options: options_of(usage) };
     let plain = |name, words: &[&'static str]| Command { name, words: words.to_vec(), options: Vec::new() };
     let flags = FLAGS.iter().map(|flag| format!("--{}", flag.name)).collect();

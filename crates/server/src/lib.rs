@@ -42,6 +42,7 @@ use std::process::ExitCode;
 
 use flags::Command;
 pub use in_process::InProcess;
+use nerite_config::nearest;
 
 /// What `nerite help` prints.
 pub const HELP: &str = "\
@@ -98,8 +99,41 @@ pub fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         unknown => {
-            eprint!("nerite: there is no command '{unknown}'\n\n{HELP}");
+            eprintln!("nerite: {}\n`nerite help` lists the commands", not_a_command(unknown));
             ExitCode::from(2)
+        }
+    }
+}
+
+/// What is wrong with the first word of a command line. It names the command or the flag that was probably meant.
+fn not_a_command(word: &str) -> String {
+    let Some(flag) = word.strip_prefix("--") else {
+        let meant = nearest(word, completions::commands().iter().map(|command| command.name));
+        return format!(
+            "there is no command '{word}'{}",
+            meant.map_or_else(String::new, |name| format!("; did you mean '{name}'?"))
+        );
+    };
+    let name = flag.split_once('=').map_or(flag, |(name, _)| name);
+    let meant = nearest(name, flags::FLAGS.iter().map(|flag| flag.name));
+    let hint = meant.map_or_else(String::new, |name| format!("; did you mean 'nerite serve --{name}'?"));
+    format!("a command comes before the flag '--{name}'{hint}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::not_a_command;
+
+    #[test]
+    fn a_slip_in_the_first_word_is_told_what_was_meant() {
+        for (word, expect) in [
+            ("srve", "there is no command 'srve'; did you mean 'serve'?"),
+            ("xyz", "there is no command 'xyz'"),
+            ("--htp-port=1", "a command comes before the flag '--htp-port'; did you mean 'nerite serve --http-port'?"),
+            ("--http-port", "a command comes before the flag '--http-port'; did you mean 'nerite serve --http-port'?"),
+            ("--xyzzy", "a command comes before the flag '--xyzzy'"),
+        ] {
+            assert_eq!(not_a_command(word), expect);
         }
     }
 }

@@ -4,11 +4,12 @@
 //! is an object. Warnings and errors that repeat are counted and summed up in one line.
 
 mod format;
+mod queue;
 mod repeats;
-mod requests;
 
 use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Condvar, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,30 +18,35 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 use nerite_api::{ACCESS_TARGET, LogFormat, LogSwitches};
 use nerite_locks::Mutex;
 use nerite_watchdog::now_ns;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use format::Line;
+use queue::LineQueue;
 use repeats::{Counted, Repeats, Verdict, WINDOW_MS};
-use requests::RequestLines;
 
 /// The target of messages that are written as they are, because tables must not be quoted.
 pub const PLAIN: &str = "plain";
 
-/// How long the end of the program waits for lines of requests.
+/// How long the end of the program waits for lines in the queue.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
+/// A pipe that is writable takes a line of this size without blocking: `PIPE_BUF` of pipe(7).
+const WRITTEN_AT_ONCE_BYTES_MAX: usize = 4096;
 
 struct Logger(Arc<Inner>);
 
 struct Inner {
     switches: Arc<LogSwitches>,
-    file: Option<Mutex<File>>,
+    file: Option<File>,
     streams: Streams,
+    /// Held by a thread that writes a line.
+    writing: Mutex<()>,
     escape: bool,
     pid: u32,
     repeats: Mutex<Repeats>,
     /// Notified when a line is counted that was not counted before.
     counting: Condvar,
-    /// The lines of requests, which are written by a thread of their own.
-    requests: RequestLines,
+    /// Lines that another thread writes.
+    queue: LineQueue,
 }
 
 /// Where lines are written without a log file.
@@ -54,11 +60,11 @@ pub enum Streams {
 
 /// Makes this the process's log. With a file all lines go there.
 pub fn install(switches: Arc<LogSwitches>, file: Option<&Path>, streams: Streams) -> std::io::Result<()> {
-    let file = file.map(|path| File::options().append(true).create(true).open(path)).transpose()?.map(Mutex::new);
+    let file = file.map(|path| File::options().append(true).create(true).open(path)).transpose()?;
     let escape = std::env::var("TRITON_SERVER_ESCAPE_LOG_MESSAGES").map_or(true, |value| value != "0");
     let (pid, repeats, counting) = (std::process::id(), Mutex::default(), Condvar::new());
-    let requests = RequestLines::default();
-    let inner = Arc::new(Inner { switches, file, streams, escape, pid, repeats, counting, requests });
+    let (writing, queue) = (Mutex::default(), LineQueue::default());
+    let inner = Arc::new(Inner { switches, file, streams, writing, escape, pid, repeats, counting, queue });
     // A second logger in one process is only seen in tests; the first one stays.
     if log::set_boxed_logger(Box::new(Logger(Arc::clone(&inner)))).is_ok() {
         log::set_max_level(LevelFilter::Trace);
@@ -96,14 +102,14 @@ impl Log for Logger {
         self.0.write_unless_repeated(record.level(), &place, &message);
     }
 
-    /// Waits for the lines of requests. All others are written before `log` returns.
+    /// Waits for the lines in the queue. All others were written before `log` returned.
     fn flush(&self) {
-        self.0.requests.flush(FLUSH_MAX);
+        self.0.queue.flush(FLUSH_MAX);
     }
 }
 
 impl Inner {
-    fn write_unless_repeated(&self, level: Level, place: &str, message: &str) {
+    fn write_unless_repeated(self: &Arc<Inner>, level: Level, place: &str, message: &str) {
         let now_ms = now_ns() / 1_000_000;
         let mut repeats = self.repeats.lock().unwrap_or_else(PoisonError::into_inner);
         let ended = repeats.take_ended(now_ms);
@@ -122,7 +128,7 @@ impl Inner {
     }
 
     /// The loop of the thread that logs the counts, even if nothing else is logged. It sleeps while nothing is counted.
-    fn log_counted(&self) {
+    fn log_counted(self: &Arc<Inner>) {
         loop {
             let repeats = self.repeats.lock().unwrap_or_else(PoisonError::into_inner);
             // Lines are forgotten, or written again, without it; only what was counted is waited for.
@@ -137,14 +143,14 @@ impl Inner {
         }
     }
 
-    fn log_repeats(&self, ended: &[Counted]) {
+    fn log_repeats(self: &Arc<Inner>, ended: &[Counted]) {
         for Counted { level, place, line, times } in ended.iter().filter(|counted| self.switches.shows(counted.level)) {
             let message = format!("{times} times more within {} s: {line}", WINDOW_MS / 1000);
             self.write(*level, place, &message, false);
         }
     }
 
-    /// A line of named values. In JSON these are members of the object.
+    /// A line of named values. It always goes through the queue, because there may be one for each request.
     fn write_members(self: &Arc<Inner>, place: &str, message: &str) {
         let line = self.line(Level::Info, place, message);
         let line = match self.switches.format() {
@@ -153,31 +159,82 @@ impl Inner {
             LogFormat::Json => line.as_json(),
             format => line.as_text(format == LogFormat::Iso8601, false),
         };
-        let unqueued = self.requests.put(line, || {
+        self.enqueue(Level::Info, line);
+    }
+
+    fn enqueue(self: &Arc<Inner>, level: Level, line: String) {
+        let unqueued = self.queue.put(level, line, || {
             let inner = Arc::clone(self);
-            move |lines: &str, lost| inner.write_requests(lines, lost)
+            move |level, lines: &str, lost| inner.put_queued(level, lines, lost)
         });
         if let Err(line) = unqueued {
-            self.put(Level::Info, &line);
+            self.put(level, line.as_bytes());
         }
     }
 
-    fn write_requests(&self, lines: &str, lost: u64) {
-        self.put(Level::Info, lines);
+    /// Writes lines of the queue, and how many did not fit into it. Waits until the log takes them.
+    fn put_queued(&self, level: Level, lines: &str, lost: u64) {
+        self.put_in_pieces(level, lines);
         if lost > 0 && self.switches.shows(Level::Warn) {
-            let text = format!("{lost} lines of requests are lost: they came faster than the log takes them");
-            self.write(Level::Warn, "requests.rs", &text, false);
+            let text = format!("{lost} lines are lost: they came faster than the log takes them");
+            self.put_in_pieces(Level::Warn, &self.formatted(Level::Warn, "queue.rs", &text, false));
         }
     }
 
-    fn write(&self, level: Level, place: &str, message: &str, is_plain: bool) {
+    /// It waits without the lock, so other threads wait for no reader of the log.
+    fn put_in_pieces(&self, level: Level, lines: &str) {
+        for piece in lines.as_bytes().chunks(WRITTEN_AT_ONCE_BYTES_MAX) {
+            while !self.try_put(level, piece) {
+                let _ = poll(&mut [self.writable(level)], None);
+            }
+        }
+    }
+
+    /// Writes a line, if that does not make this thread wait. Otherwise another thread writes it.
+    fn write(self: &Arc<Inner>, level: Level, place: &str, message: &str, is_plain: bool) {
+        let line = self.formatted(level, place, message, is_plain);
+        let is_written =
+            line.len() <= WRITTEN_AT_ONCE_BYTES_MAX && self.queue.is_empty() && self.try_put(level, line.as_bytes());
+        if !is_written {
+            self.enqueue(level, line);
+        }
+    }
+
+    /// Writes at most [`WRITTEN_AT_ONCE_BYTES_MAX`], if the log takes them now. A pipe that nobody reads does not once it is full, and neither does a terminal
+    /// that was stopped. A file on a disk always does.
+    fn try_put(&self, level: Level, bytes: &[u8]) -> bool {
+        let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        // A pipe without a reader is ready as well: the write fails at once.
+        let is_ready = poll(&mut [self.writable(level)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        // An error of `poll` itself says nothing about the log.
+        let accepts = is_ready.is_err() || is_ready.is_ok_and(|count| count > 0);
+        if accepts {
+            self.put(level, bytes);
+        }
+        accepts
+    }
+
+    /// Asks whether the log takes lines of this level.
+    fn writable(&self, level: Level) -> PollFd<'_> {
+        let fd = match &self.file {
+            Some(file) => file.as_fd(),
+            None if self.is_on_stderr(level) => rustix::stdio::stderr(),
+            None => rustix::stdio::stdout(),
+        };
+        PollFd::from_borrowed_fd(fd, PollFlags::OUT)
+    }
+
+    fn is_on_stderr(&self, level: Level) -> bool {
+        level <= Level::Warn || self.streams == Streams::Stderr
+    }
+
+    fn formatted(&self, level: Level, place: &str, message: &str, is_plain: bool) -> String {
         let line = self.line(level, place, message);
-        let line = match self.switches.format() {
+        match self.switches.format() {
             LogFormat::Json => line.as_json(),
             LogFormat::Triton => line.as_text(false, self.escape && !is_plain),
             LogFormat::Iso8601 => line.as_text(true, self.escape && !is_plain),
-        };
-        self.put(level, &line);
+        }
     }
 
     #[expect(clippy::disallowed_methods, reason = "a line of the log begins with its date")]
@@ -186,16 +243,14 @@ impl Inner {
         Line { level, secs: since.as_secs(), micros: since.subsec_micros(), pid: self.pid, place, message }
     }
 
-    /// A log that cannot be written is no reason to stop serving.
-    fn put(&self, level: Level, line: &str) {
+    /// Waits until the log has taken them. A log that cannot be written is no reason to stop serving.
+    fn put(&self, level: Level, bytes: &[u8]) {
         let written = match &self.file {
-            Some(file) => file.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes()),
-            None if level <= Level::Warn || self.streams == Streams::Stderr => {
-                std::io::stderr().write_all(line.as_bytes())
-            }
+            Some(file) => (&mut &*file).write_all(bytes),
+            None if self.is_on_stderr(level) => std::io::stderr().write_all(bytes),
             None => {
                 let mut out = std::io::stdout().lock();
-                out.write_all(line.as_bytes()).and_then(|()| out.flush())
+                out.write_all(bytes).and_then(|()| out.flush())
             }
         };
         drop(written);
