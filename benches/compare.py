@@ -4,6 +4,7 @@
     cargo build --release -p nerite-server -p nerite-bench
     python benches/compare.py                        # about 19 minutes; --quick for 5
     python benches/compare.py --only load --bytes 64,4M --concurrency 1
+    python benches/compare.py --only load --baseline DIR/nerite   # what did a change cost? DIR has the build before it
 
 Both servers run side by side, and `nerite-bench` measures one cell on one, then the same cell on the other, then the
 next; the whole is repeated, and the table shows medians. What is not measured stands idle beside it. Without --bytes
@@ -46,10 +47,13 @@ def main() -> None:
     wanted = options.only.split(",")
     with tempfile.TemporaryDirectory() as folder:
         scratch = pathlib.Path(folder)
-        sides = make_sides(scratch, options.peer_backends)
+        sides = make_sides(scratch, options.peer_backends, options.baseline)
         print(f"nerite ({sides[0].model}) beside {sides[1].name} ({sides[1].model}); medians of {options.runs} run(s) "
               f"of {options.seconds:g} s.\n{machine_state()}.")
-        print("Ratios are nerite / Triton: below 1 is better for times and CPU, above 1 for infer/s.\n")
+        print(f"Ratios are nerite / {sides[1].name}: below 1 is better for times and CPU, above 1 for infer/s.\n")
+
+        # What is promised, is promised beside Triton.
+        aim = (lambda _: None) if options.baseline else target_of
 
         def show(title: str, make) -> None:
             note(title)
@@ -64,7 +68,7 @@ def main() -> None:
         if {"load", "growth", "network"} & set(wanted):
             with running(sides, scratch):
                 if "load" in wanted:
-                    show("Load", lambda: load_table(sides, cells(options), target_of, options))
+                    show("Load", lambda: load_table(sides, cells(options), aim, options))
                 if "network" in wanted:
                     show("A small network", lambda: network_table(sides, options))
                 if "growth" in wanted:
@@ -93,6 +97,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="length of one measurement", default=2)
     parser.add_argument("--runs", type=int, help="repetitions, for medians", default=3)
     parser.add_argument("--peer-backends", type=pathlib.Path, help="folder with the peer's compiled identity")
+    parser.add_argument("--baseline", type=pathlib.Path, help="an earlier build of nerite, compared with in place of Triton")
     parser.add_argument("--quick", action="store_true", help="one short run over fewer sizes")
     options = parser.parse_args()
     options.chosen = bool(options.bytes or options.concurrency)

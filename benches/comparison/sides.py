@@ -34,18 +34,20 @@ class Side:
         return "python" if self.model == PYTHON_IDENTITY else "identity"
 
 
-def make_sides(scratch: pathlib.Path, peer_backends: pathlib.Path | None) -> list[Side]:
+def make_sides(scratch: pathlib.Path, peer_backends: pathlib.Path | None, baseline: pathlib.Path | None) -> list[Side]:
     ours, theirs = scratch / "nerite", scratch / "peer"
-    peer_model = put_peer_backend(scratch / "backends", peer_backends)
-    sides = [
-        Side("nerite", "identity, built in", *servers.nerite_command(ours), ours),
-        Side("Triton 2.51", peer_model, *triton.command(theirs, scratch), theirs),
-    ]
+    sides = [Side("nerite", "identity, built in", *servers.nerite_command(ours), ours)]
+    if baseline:
+        command, environment = servers.nerite_command(theirs)
+        sides.append(Side("baseline", "identity, built in", [str(baseline.resolve()), *command[1:]], environment, theirs))
+    else:
+        peer_model = put_peer_backend(scratch / "backends", peer_backends)
+        sides.append(Side("Triton 2.51", peer_model, *triton.command(theirs, scratch), theirs))
     for side in sides:
         write_identity(side.repository, side.identity_backend)
     if importlib.util.find_spec("onnxruntime"):
         write_digits(ours, "onnx")
-        write_digits(theirs, "python")
+        write_digits(theirs, "onnx" if baseline else "python")
     return sides
 
 
@@ -63,7 +65,7 @@ def python_sides(sides: list[Side], scratch: pathlib.Path) -> list[Side]:
 
 def moved(side: Side, scratch: pathlib.Path, name: str) -> Side:
     """The same server over another repository, which is called after `name` and the server and is not made yet."""
-    repository = scratch / f"{name}_{side.command[0].rsplit('/', 1)[-1]}"
+    repository = scratch / f"{name}_{side.repository.name}"
     command = [part.replace(str(side.repository), str(repository)) for part in side.command]
     return dataclasses.replace(side, command=command, repository=repository, server=None)
 
@@ -73,7 +75,7 @@ def running(sides: list[Side], scratch: pathlib.Path, check: bool = True):
     """Both servers up and ready, both down afterwards. With `check`, their identity is tried first."""
     try:
         for side in sides:
-            log = scratch / f"{side.command[0].rsplit('/', 1)[-1]}.log"
+            log = scratch / f"{side.repository.name}.log"
             side.server = servers.start(side.command, side.environment, [], log)
             wait_ready(side.server.http)
             if check:
