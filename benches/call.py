@@ -106,13 +106,13 @@ def medians(ways, calls: int) -> dict[str, float]:
     """The median of the p50 of three runs, in us, of each way."""
     found: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(RUNS):
-        for name, ask in ways.items():
+        for name, infer in ways.items():
             for _ in range(max(calls // 20, 3)):
-                ask()
+                infer()
             times = []
             for _ in range(calls):
                 begun = time.perf_counter_ns()
-                ask()
+                infer()
                 times.append(time.perf_counter_ns() - begun)
             found[name].append(statistics.median(times) / 1000)
     return {name: statistics.median(runs) for name, runs in found.items()}
@@ -122,7 +122,7 @@ def ordinary(library, url: str, model, arrays):
     """One inference with tritonclient, as a program would write it."""
     client = library.InferenceServerClient(url)
 
-    def ask():
+    def infer():
         inputs = []
         for spec, array in zip(model.inputs, arrays):
             given = library.InferInput(spec.name, list(array.shape), spec.datatype)
@@ -131,7 +131,7 @@ def ordinary(library, url: str, model, arrays):
         result = client.infer(model.name, inputs)
         return [result.as_numpy(spec.name) for spec in model.outputs]
 
-    return ask
+    return infer
 
 
 @contextlib.contextmanager
@@ -163,12 +163,12 @@ def echoing(core: int):
         os._exit(0)
     theirs.close()
 
-    def ask():
+    def infer():
         mine.send(b"123456")
         mine.recv(64)
 
     try:
-        yield ask
+        yield infer
     finally:
         mine.close()
         os.waitpid(child, 0)

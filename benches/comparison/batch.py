@@ -102,8 +102,8 @@ def lines_of(net: Net, found: dict, names: list[str]) -> list[str]:
 
 def measure_model(side: Side, protocol: str, net: Net, model: str, options) -> dict:
     cell = (protocol, "inline", str(4 * net.inputs), CONCURRENCY)
-    asked = (f"--model={model}", "--input=x", "--output=y", f"--output-bytes={4 * net.outputs}", "--batch")
-    return measure_cell(side, cell, options, *asked)
+    arguments = (f"--model={model}", "--input=x", "--output=y", f"--output-bytes={4 * net.outputs}", "--batch")
+    return measure_cell(side, cell, options, *arguments)
 
 
 def write_net(repository: pathlib.Path, net: Net, runtime: str) -> None:

@@ -91,7 +91,7 @@ def stream(side: Side, size: str, streams: int, seconds: float) -> dict:
     counts, failures, ended = [0] * streams, [], threading.Event()
     ready = threading.Barrier(streams + 1)
 
-    def ask(at: int) -> None:
+    def infer(at: int) -> None:
         try:
             with contextlib.closing(Responses(side, size)) as responses:
                 responses.count_one()
@@ -102,7 +102,7 @@ def stream(side: Side, size: str, streams: int, seconds: float) -> dict:
             failures.append(failure)
             ready.abort()
 
-    threads = [threading.Thread(target=ask, args=(at,)) for at in range(streams)]
+    threads = [threading.Thread(target=infer, args=(at,)) for at in range(streams)]
     for one in threads:
         one.start()
     with contextlib.suppress(threading.BrokenBarrierError):

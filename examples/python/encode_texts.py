@@ -26,6 +26,6 @@ def tokens(texts: list[str]) -> np.ndarray:
 
 
 encoder = nerite.connect(*sys.argv[1:]).model("text_encoder")
-known, asked = (encoder(tokens=tokens(texts)).embedding for texts in (TEXTS, QUESTIONS))
-for question, likeness in zip(QUESTIONS, asked @ known.T):
+known, questions = (encoder(tokens=tokens(texts)).embedding for texts in (TEXTS, QUESTIONS))
+for question, likeness in zip(QUESTIONS, questions @ known.T):
     print(f"{question}: {TEXTS[likeness.argmax()]} ({likeness.max():.2f})")

@@ -23,9 +23,9 @@ latencies = []
 for number in range(int(60 * float(seconds or 5))):
     time.sleep(max(0.0, begun + number / 60 - time.perf_counter()))
     frame[:] = number  # a camera would write here
-    asked = time.perf_counter()
+    begun = time.perf_counter()
     assert model().OUTPUT0[-1] == number
-    latencies.append((time.perf_counter() - asked) * 1e3)
+    latencies.append((time.perf_counter() - begun) * 1e3)
 
 pyplot.plot(np.arange(len(latencies)) / 60, latencies, ".", label="a frame")
 pyplot.axhline(1e3 / 60, color="tab:red", label="time between two frames")

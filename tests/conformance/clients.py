@@ -170,7 +170,7 @@ class Given:
 
 
 @dataclass
-class Asked:
+class RequestedOutput:
     """A requested output; `region` as (name, byte size, offset)."""
 
     name: str
@@ -442,9 +442,9 @@ def numbers(value, key: str = ""):
     return value
 
 
-def read_grpc_reply(answer: pb.ModelInferResponse, asked=()) -> Reply:
+def read_grpc_reply(answer: pb.ModelInferResponse, requested=()) -> Reply:
     assert len(answer.outputs) == len(answer.raw_output_contents)
-    in_region = {one.name for one in asked if one.region}
+    in_region = {one.name for one in requested if one.region}
     outputs = {}
     for one, raw in zip(answer.outputs, answer.raw_output_contents):
         assert not one.HasField("contents") and not one.parameters

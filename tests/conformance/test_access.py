@@ -466,8 +466,8 @@ def test_the_secret_is_not_forwarded_to_models(launcher):
         (folder / "model.py").write_text(TELLS)
         (folder.parent / "config.pbtxt").write_text(TELLS_CONFIG)
         http_call(server.http, "POST", "/v2/repository/models/tells/load", "{}", bearer("all")).ok()
-        ask = {"inputs": [{"name": "ASKED", "datatype": "FP32", "shape": [1], "data": [1]}]}
-        [output] = http_infer(server.http, "tells", ask, headers={**bearer("all"), "x-more": "seen"}).ok().json["outputs"]
+        body = {"inputs": [{"name": "ASKED", "datatype": "FP32", "shape": [1], "data": [1]}]}
+        [output] = http_infer(server.http, "tells", body, headers={**bearer("all"), "x-more": "seen"}).ok().json["outputs"]
         assert json.loads(output["data"][0]) == {"x-more": "seen"}
         message = pb.ModelInferRequest(model_name="tells", raw_input_contents=[np.ones(1, np.float32).tobytes()])
         message.inputs.add(name="ASKED", datatype="FP32", shape=[1])
@@ -577,8 +577,8 @@ def test_each_request_is_one_line(launcher):
             assert len(times) == wanted, (begun, found)
             assert all(re.fullmatch(r"\d+( request=.+)?", line[len(begun) :]) for line in times)
         # What was asked for, without the query.
-        asked = {line.partition(" request=")[2] for line in found}
-        assert {'"POST /v2/models/identity_fp32/infer"', "ModelInfer", "ModelStreamInfer", '"GET /metrics"', ""} <= asked
+        called = {line.partition(" request=")[2] for line in found}
+        assert {'"POST /v2/models/identity_fp32/infer"', "ModelInfer", "ModelStreamInfer", '"GET /metrics"', ""} <= called
 
 
 def test_a_stale_inference_has_a_line(launcher):
@@ -621,7 +621,7 @@ def test_a_verbose_log_has_the_lines_as_long_as_it_is_that_verbose(launcher):
     socket = launcher.scratch / "verbose_lines.sock"
     flags = ["--log-verbose=2", f"--session-socket={socket}"]
     with launcher.running("verbose_lines", *flags, repository=launcher.copy_of("verbose_lines", "identity_fp32")) as server:
-        def ask(name: str) -> None:
+        def infer(name: str) -> None:
             http_infer(server.http, "identity_fp32", {**ONE, "id": f"{name}-http"}).ok()
             with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
                 given = tritonclient.grpc.InferInput("INPUT0", [1], "FP32")
@@ -633,7 +633,7 @@ def test_a_verbose_log_has_the_lines_as_long_as_it_is_that_verbose(launcher):
 
         with nerite.connect(f"unix:{socket}") as client:
             client.model("identity_fp32")(np.ones(1, np.float32))
-            ask("first")
+            infer("first")
             eventually(lambda: any("request_id=first-grpc" in line for line in lines()))
             by_id = {line.split("request_id=")[1].split()[0]: line for line in lines() if "request_id=" in line}
             assert by_id["first-http"].endswith(' request="POST /v2/models/identity_fp32/infer"')
@@ -642,9 +642,9 @@ def test_a_verbose_log_has_the_lines_as_long_as_it_is_that_verbose(launcher):
             http_call(server.http, "POST", "/v2/logging", json.dumps({"log_verbose_level": 1})).ok()
             count = len(lines())
             client.model("identity_fp32")(np.ones(1, np.float32))
-            ask("second")
+            infer("second")
             http_call(server.http, "POST", "/v2/logging", json.dumps({"log_verbose_level": 2, "log_format": "json"})).ok()
-            ask("third")
+            infer("third")
             eventually(lambda: '"request_id":"third-grpc"' in server.log_text())
         # Nothing but the end of the change itself, whose line was begun before it.
         assert "second-" not in "".join(lines()) and len(lines()) <= count + 1

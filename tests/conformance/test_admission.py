@@ -4,7 +4,7 @@ import concurrent.futures
 import math
 
 import pytest
-from clients import NO_ID, Asked, Given, differs, fp32, grpc_refuses, http_infer, int32, pb, refuses, text
+from clients import NO_ID, Given, RequestedOutput, differs, fp32, grpc_refuses, http_infer, int32, pb, refuses, text
 
 NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
@@ -117,7 +117,7 @@ def test_a_shape_whose_product_overflows(client, shape):
 
 def test_outputs_nobody_makes(client):
     with refuses("INVALID_ARG", "unexpected inference output 'OUTPUT9' for model 'identity_fp32'"):
-        client.infer("identity_fp32", [fp32("INPUT0", [1])], [Asked("OUTPUT9")])
+        client.infer("identity_fp32", [fp32("INPUT0", [1])], [RequestedOutput("OUTPUT9")])
 
 
 def test_an_input_given_twice(client):
@@ -128,7 +128,7 @@ def test_an_input_given_twice(client):
 @differs("2.51 takes the last of them")
 def test_an_output_asked_twice(client):
     with refuses("INVALID_ARG", NO_ID + "output 'OUTPUT0' already exists in request"):
-        client.infer("identity_fp32", [fp32("INPUT0", [1])], [Asked("OUTPUT0"), Asked("OUTPUT0")])
+        client.infer("identity_fp32", [fp32("INPUT0", [1])], [RequestedOutput("OUTPUT0"), RequestedOutput("OUTPUT0")])
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,9 @@ ENGINES = {"embedded": "--onnxruntime-library=none", "library": servers.onnxrunt
 
 def write(repository, kind: str) -> None:
     """A model that gives each request all that it is told: TOLD, once for each element of COUNT."""
-    told = helper.make_node("Cast", ["told_shape"], ["told"], to=onnx.TensorProto.FLOAT)
+    cast = helper.make_node("Cast", ["told_shape"], ["told"], to=onnx.TensorProto.FLOAT)
     if kind.endswith("AS_SHAPE"):
-        begin = [helper.make_node("Shape", ["TOLD"], ["told_shape"]), told]
+        begin = [helper.make_node("Shape", ["TOLD"], ["told_shape"]), cast]
     else:
         begin = [helper.make_node("Identity", ["TOLD"], ["told"])]
     nodes = [
@@ -51,7 +51,7 @@ def write(repository, kind: str) -> None:
     graph = helper.make_graph(nodes, "told", inputs, [graphs.value("Y", "FP32", ["r", 1 if kind.endswith("AS_SHAPE") else "k"])], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", graphs.OPSET)], ir_version=graphs.IR_VERSION)
     # ONNX Runtime knows that a shape of one dimension is one number.
-    told_dim = 1 if kind.endswith("AS_SHAPE") else -1
+    shape_dim = 1 if kind.endswith("AS_SHAPE") else -1
     folder = repository / kind.lower()
     (folder / "1").mkdir(parents=True)
     onnx.save(model, folder / "1" / "model.onnx")
@@ -59,7 +59,7 @@ def write(repository, kind: str) -> None:
 platform: "onnxruntime_onnx"
 max_batch_size: 8
 input [ {{ name: "X" data_type: TYPE_FP32 dims: [ -1, 2 ] allow_ragged_batch: true }} ]
-output [ {{ name: "Y" data_type: TYPE_FP32 dims: [ {told_dim} ] }} ]
+output [ {{ name: "Y" data_type: TYPE_FP32 dims: [ {shape_dim} ] }} ]
 batch_input [
   {{ kind: {kind} target_name: "TOLD" data_type: TYPE_FP32 source_input: "X" }},
   {{ kind: BATCH_ELEMENT_COUNT target_name: "COUNT" data_type: TYPE_FP32 source_input: "X" }}
@@ -82,18 +82,18 @@ def server(request, launcher, tmp_path_factory):
 
 @pytest.mark.parametrize("kind", TOLD)
 def test_a_model_is_told_of_all_requests_of_its_batch(server, kind):
-    def ask(rows: int):
+    def infer(rows: int):
         with open_client("grpc", server) as client:
             given = fp32("X", np.ones((1, rows, 2), np.float32))
             output = client.infer(kind.lower(), [given]).outputs["Y"]
             return output.shape, np.frombuffer(output.raw, np.float32).tolist()
 
     with concurrent.futures.ThreadPoolExecutor(len(ROWS)) as pool:
-        found = list(pool.map(ask, ROWS))
+        found = list(pool.map(infer, ROWS))
     with open_client("http", server) as client:
         (counted,) = client.statistics(kind.lower())
     assert (counted["execution_count"], counted["inference_count"]) == (1, len(ROWS))
     orders = [TOLD[kind](order) for order in itertools.permutations(ROWS)]
-    told = found[0][1]
-    assert told in orders
-    assert all(one == ([1, len(told)], told) for one in found)
+    reported = found[0][1]
+    assert reported in orders
+    assert all(one == ([1, len(reported)], reported) for one in found)

@@ -51,18 +51,18 @@ def strategy_server(launcher, library):
 
 
 @pytest.fixture(params=["http", "grpc"])
-def asking(request, strategy_server):
+def client(request, strategy_server):
     with open_client(request.param, strategy_server) as found:
         yield found
 
 
 @pytest.mark.parametrize("model", ["s_named", "s_of_version", "s_of_model"])
-def test_a_batch_has_what_the_strategy_lets_in_wherever_its_library_lies(strategy_server, asking, model):
-    before = batches(asking, model)
+def test_a_batch_has_what_the_strategy_lets_in_wherever_its_library_lies(strategy_server, client, model):
+    before = batches(client, model)
     with concurrent.futures.ThreadPoolExecutor(9) as pool:
-        replies = list(pool.map(lambda number: asking.infer(model, [row(number, 0, 0, 0)]), range(9)))
+        replies = list(pool.map(lambda number: client.infer(model, [row(number, 0, 0, 0)]), range(9)))
     assert [reply.outputs["OUTPUT0"].raw for reply in replies] == [row(number, 0, 0, 0).raw for number in range(9)]
-    ran = {size: count - before.get(size, 0) for size, count in batches(asking, model).items()}
+    ran = {size: count - before.get(size, 0) for size, count in batches(client, model).items()}
     assert sum(size * count for size, count in ran.items()) == 9
     assert max(size for size, count in ran.items() if count) in (2, 3), ran
     assert f"/{'named' if model == 's_named' else 'batchstrategy'}.so for model {model}" in strategy_server.log_text()
@@ -70,8 +70,8 @@ def test_a_batch_has_what_the_strategy_lets_in_wherever_its_library_lies(strateg
 
 @pytest.mark.triton_differs("2.51 lets no request run that its strategy refuses, and one that is larger than a batch waits for ever", run=False)
 @again_if_too_late
-def test_batches_are_as_large_as_the_strategy_allows_and_in_order(strategy_server, asking):
-    with runs(asking, "s_volume", _1=3, _3=1, _4=1), Meanwhile(strategy_server, asking, "s_volume") as meanwhile:
+def test_batches_are_as_large_as_the_strategy_allows_and_in_order(strategy_server, client):
+    with runs(client, "s_volume", _1=3, _3=1, _4=1), Meanwhile(strategy_server, client, "s_volume") as meanwhile:
         for rows in (1, 1, 1, 1, 4, 1):
             meanwhile.comes(row(rows=rows))
     assert [future.result().outputs["OUTPUT0"].shape[0] for future in meanwhile.running] == [1, 1, 1, 1, 4, 1]
@@ -84,8 +84,8 @@ def test_batches_are_as_large_as_the_strategy_allows_and_in_order(strategy_serve
     ("s_fail_begin", "Custom batching initialization function failed for model s_fail_begin: begin fails on purpose"),
 ])  # fmt: skip
 @again_if_too_late
-def test_a_strategy_that_refuses_or_fails_stops_nobody(strategy_server, asking, model, said):
-    with runs(asking, model, _1=5), Meanwhile(strategy_server, asking, model) as meanwhile:
+def test_a_strategy_that_refuses_or_fails_stops_nobody(strategy_server, client, model, said):
+    with runs(client, model, _1=5), Meanwhile(strategy_server, client, model) as meanwhile:
         for _ in range(4):
             meanwhile.comes(row())
     assert all(future.result().outputs["OUTPUT0"].raw == row().raw for future in meanwhile.running)
@@ -96,8 +96,8 @@ def test_a_strategy_that_refuses_or_fails_stops_nobody(strategy_server, asking, 
 
 @pytest.mark.triton_differs("2.51 takes what a strategy does with a request at its word", run=False)
 @again_if_too_late
-def test_a_strategy_looks_at_requests_and_does_nothing_else(strategy_server, asking):
-    with runs(asking, "s_forbidden", _1=1, _3=1), Meanwhile(strategy_server, asking, "s_forbidden") as meanwhile:
+def test_a_strategy_looks_at_requests_and_does_nothing_else(strategy_server, client):
+    with runs(client, "s_forbidden", _1=1, _3=1), Meanwhile(strategy_server, client, "s_forbidden") as meanwhile:
         for _ in range(3):
             meanwhile.comes(row())
     assert all(future.result().outputs["OUTPUT0"].raw == row().raw for future in meanwhile.running)

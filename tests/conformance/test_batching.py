@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import servers
 from batching_setup import DELAY_MS, Meanwhile, batching, metric, runs, serving, tracing
-from clients import Asked, Given, differs, fp32, http_infer, int32, open_client, refuses
+from clients import Given, RequestedOutput, differs, fp32, http_infer, int32, open_client, refuses
 from meanwhile import again_if_too_late
 from regions import registered
 
@@ -44,7 +44,7 @@ def batching_server(launcher):
 
 
 @pytest.fixture(scope="module", params=["http", "grpc"])
-def asking(request, batching_server):
+def client(request, batching_server):
     with open_client(request.param, batching_server) as found:
         yield found
 
@@ -72,8 +72,8 @@ def row(*values: float, rows: int = 1) -> Given:
 
 
 @again_if_too_late
-def test_what_comes_while_an_instance_runs_runs_together_afterwards(batching_server, asking):
-    with runs(asking, "b_plain", _1=1, _6=1), Meanwhile(batching_server, asking, "b_plain") as meanwhile:
+def test_what_comes_while_an_instance_runs_runs_together_afterwards(batching_server, client):
+    with runs(client, "b_plain", _1=1, _6=1), Meanwhile(batching_server, client, "b_plain") as meanwhile:
         for number in range(4):
             meanwhile.comes(row(number, rows=2 if number > 1 else 1))
     for number, future in enumerate(meanwhile.running):
@@ -83,19 +83,19 @@ def test_what_comes_while_an_instance_runs_runs_together_afterwards(batching_ser
 
 
 @again_if_too_late
-def test_a_batch_is_never_larger_than_it_may_be_and_requests_stay_whole(batching_server, asking):
-    with runs(asking, "b_plain", _1=2, _6=1, _8=1), Meanwhile(batching_server, asking, "b_plain") as meanwhile:
+def test_a_batch_is_never_larger_than_it_may_be_and_requests_stay_whole(batching_server, client):
+    with runs(client, "b_plain", _1=2, _6=1, _8=1), Meanwhile(batching_server, client, "b_plain") as meanwhile:
         for rows in (3, 3, 8, 1):
             meanwhile.comes(row(rows, rows=rows))
 
 
 @again_if_too_late
-def test_statistics_count_rows_and_batches(batching_server, asking):
-    before = asking.statistics("b_plain")[0]
-    with runs(asking, "b_plain", _1=1, _3=1), Meanwhile(batching_server, asking, "b_plain") as meanwhile:
+def test_statistics_count_rows_and_batches(batching_server, client):
+    before = client.statistics("b_plain")[0]
+    with runs(client, "b_plain", _1=1, _3=1), Meanwhile(batching_server, client, "b_plain") as meanwhile:
         for number in range(3):
             meanwhile.comes(row(number))
-    after = asking.statistics("b_plain")[0]
+    after = client.statistics("b_plain")[0]
     assert after["inference_count"] - before["inference_count"] == 4
     assert after["execution_count"] - before["execution_count"] == 2
     moved = {
@@ -105,32 +105,32 @@ def test_statistics_count_rows_and_batches(batching_server, asking):
 
 
 @again_if_too_late
-def test_preferred_sizes_come_before_others(batching_server, asking):
-    with runs(asking, "b_preferred", _1=2, _4=1, _2=1), Meanwhile(batching_server, asking, "b_preferred") as meanwhile:
+def test_preferred_sizes_come_before_others(batching_server, client):
+    with runs(client, "b_preferred", _1=2, _4=1, _2=1), Meanwhile(batching_server, client, "b_preferred") as meanwhile:
         for number in range(7):
             meanwhile.comes(row(number))
 
 
 @again_if_too_late
-def test_requests_of_other_shapes_run_apart(batching_server, asking):
-    with runs(asking, "b_plain", _1=2, _2=2), Meanwhile(batching_server, asking, "b_plain") as meanwhile:
+def test_requests_of_other_shapes_run_apart(batching_server, client):
+    with runs(client, "b_plain", _1=2, _2=2), Meanwhile(batching_server, client, "b_plain") as meanwhile:
         for values in ([1], [2], [1, 2], [3], [4]):
             meanwhile.comes(row(*values))
 
 
 @again_if_too_late
-def test_requests_with_other_optional_inputs_run_apart(batching_server, asking):
+def test_requests_with_other_optional_inputs_run_apart(batching_server, client):
     both = [row(1), fp32("INPUT1", [[2]])]
-    with runs(asking, "b_optional", _1=1, _2=2), Meanwhile(batching_server, asking, "b_optional") as meanwhile:
+    with runs(client, "b_optional", _1=1, _2=2), Meanwhile(batching_server, client, "b_optional") as meanwhile:
         for inputs in ([row(1)], [row(2)], both, both):
             meanwhile.comes(*inputs)
 
 
-def test_a_delay_ends_when_a_preferred_size_is_there(asking):
+def test_a_delay_ends_when_a_preferred_size_is_there(client):
     """The delay is 20 s, which nobody waits."""
     began = time.monotonic()
-    with runs(asking, "b_delayed", _4=1), concurrent.futures.ThreadPoolExecutor(3) as pool:
-        list(pool.map(lambda rows: asking.infer("b_delayed", [row(rows, rows=rows)]), (1, 1, 2)))
+    with runs(client, "b_delayed", _4=1), concurrent.futures.ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda rows: client.infer("b_delayed", [row(rows, rows=rows)]), (1, 1, 2)))
     assert time.monotonic() - began < 15
 
 
@@ -157,18 +157,18 @@ def test_responses_keep_the_order_of_requests_if_asked_to(launcher, preserve):
         extra='parameters { key: "instance_wise_delay_multiplier" value { string_value: "4" } }\n',
     )  # fmt: skip
     model = type(model)(**(vars(model) | {"extra": model.extra.replace("count: 1", "count: 2")}))
-    with serving(launcher, f"ordered_{preserve}", model) as server, open_client("grpc", server) as asking:
+    with serving(launcher, f"ordered_{preserve}", model) as server, open_client("grpc", server) as client:
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             ended = {}
 
-            def ask(number: int) -> None:
-                asking.infer("ordered", [row(number)])
+            def infer(number: int) -> None:
+                client.infer("ordered", [row(number)])
                 ended[number] = time.monotonic()
 
             began = []
             for number in range(3):
                 began.append(time.monotonic())
-                pool.submit(ask, number)
+                pool.submit(infer, number)
                 time.sleep(0.05)
         slow = began[1] + 4 * DELAY_MS / 2000
         assert ended[0] < ended[1] and ended[1] >= slow
@@ -179,8 +179,8 @@ def test_responses_keep_the_order_of_requests_if_asked_to(launcher, preserve):
 
 
 @again_if_too_late
-def test_a_request_that_waited_too_long_is_refused_in_its_time(batching_server, asking):
-    with Meanwhile(batching_server, asking, "b_impatient") as meanwhile:
+def test_a_request_that_waited_too_long_is_refused_in_its_time(batching_server, client):
+    with Meanwhile(batching_server, client, "b_impatient") as meanwhile:
         late = meanwhile.comes(row(1), waits=False)
         if not batching_server.oracle:
             with refuses("UNAVAILABLE", "Request timeout expired"):
@@ -193,8 +193,8 @@ def test_a_request_that_waited_too_long_is_refused_in_its_time(batching_server, 
 
 @again_if_too_late
 @pytest.mark.parametrize(("model", "may"), [("b_asked", True), ("b_patient", False)])
-def test_a_request_may_ask_for_less_time_where_the_author_allows_it(batching_server, asking, model, may):
-    with Meanwhile(batching_server, asking, model) as meanwhile:
+def test_a_request_may_ask_for_less_time_where_the_author_allows_it(batching_server, client, model, may):
+    with Meanwhile(batching_server, client, model) as meanwhile:
         late = meanwhile.comes(row(1), waits=False, parameters={"timeout": 20_000})
         longer = meanwhile.comes(row(2), waits=False, parameters={"timeout": 90_000_000})
         meanwhile.passes(100)
@@ -220,8 +220,8 @@ def test_a_request_that_waited_too_long_goes_behind_the_others(ordered_server, o
 
 
 @again_if_too_late
-def test_a_full_queue_says_so_and_takes_requests_again(batching_server, asking):
-    with Meanwhile(batching_server, asking, "b_short") as meanwhile:
+def test_a_full_queue_says_so_and_takes_requests_again(batching_server, client):
+    with Meanwhile(batching_server, client, "b_short") as meanwhile:
         futures = [meanwhile.comes(row(number), waits=False, id=f"r{number}") for number in range(8)]
         refused = [one for one in concurrent.futures.wait(futures, timeout=DELAY_MS / 2000).done if one.exception()]
         meanwhile.delay.must_last()
@@ -230,12 +230,12 @@ def test_a_full_queue_says_so_and_takes_requests_again(batching_server, asking):
     for future in refused:
         with refuses("UNAVAILABLE", f"[request id: r{futures.index(future)}] Exceeds maximum queue size"):
             future.result()
-    assert asking.infer("b_short", [row(1)]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
+    assert client.infer("b_short", [row(1)]).outputs["OUTPUT0"].raw == fp32("", [1]).raw
 
 
 @again_if_too_late
-def test_a_full_level_leaves_room_in_the_others(batching_server, asking):
-    with Meanwhile(batching_server, asking, "b_short_level") as meanwhile:
+def test_a_full_level_leaves_room_in_the_others(batching_server, client):
+    with Meanwhile(batching_server, client, "b_short_level") as meanwhile:
         first = [meanwhile.comes(row(1), waits=False, parameters={"priority": 1}) for _ in range(4)]
         refused = [one for one in concurrent.futures.wait(first, timeout=DELAY_MS / 2000).done if one.exception()]
         others = [meanwhile.comes(row(2), waits=False, parameters={"priority": 2}) for _ in range(3)]
@@ -254,10 +254,10 @@ def test_a_full_queue_is_503_over_http(batching_server):
 @differs("2.51 takes requests out of the queue before an instance is free, and runs them though their client has gone")
 @again_if_too_late
 def test_a_client_that_goes_leaves_the_queue(batching_server):
-    with open_client("grpc", batching_server) as asking:
-        before = asking.statistics("b_plain")[0]["inference_stats"]["fail"]["count"]
-        with runs(asking, "b_plain", _1=1, _2=1), Meanwhile(batching_server, asking, "b_plain") as meanwhile:
-            gone = asking.stub.ModelInfer.future(asking.request("b_plain", [row(9)]))
+    with open_client("grpc", batching_server) as client:
+        before = client.statistics("b_plain")[0]["inference_stats"]["fail"]["count"]
+        with runs(client, "b_plain", _1=1, _2=1), Meanwhile(batching_server, client, "b_plain") as meanwhile:
+            gone = client.stub.ModelInfer.future(client.request("b_plain", [row(9)]))
             meanwhile.delay.until(lambda: metric_pending(batching_server) >= 1)
             meanwhile.waiting += 1
             meanwhile.comes(row(1))
@@ -265,7 +265,7 @@ def test_a_client_that_goes_leaves_the_queue(batching_server):
             gone.cancel()
         assert gone.cancelled()
         deadline = time.monotonic() + 60
-        while asking.statistics("b_plain")[0]["inference_stats"]["fail"]["count"] == before:
+        while client.statistics("b_plain")[0]["inference_stats"]["fail"]["count"] == before:
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
@@ -280,9 +280,9 @@ def test_every_queue_is_bounded(launcher):
     plain = batching("b_plain")
     alone = type(plain)(**(vars(plain) | {"name": "alone", "extra": "instance_group [ { count: 1 kind: KIND_CPU } ]\n"}))
     with serving(launcher, "bounded", plain, alone, flags=["--queue-requests-max=2"]) as server:
-        with open_client("grpc", server) as asking, concurrent.futures.ThreadPoolExecutor(6) as pool:
+        with open_client("grpc", server) as client, concurrent.futures.ThreadPoolExecutor(6) as pool:
             for model in ("b_plain", "alone"):
-                futures = [pool.submit(asking.infer, model, [row(1)], id="r") for _ in range(6)]
+                futures = [pool.submit(client.infer, model, [row(1)], id="r") for _ in range(6)]
                 refused = [future.exception() for future in futures if future.exception()]
                 assert 1 <= len(refused) <= 4
                 for error in refused:
@@ -304,8 +304,8 @@ def held_back(launcher, monkeypatch):
         batching("sizes", "preferred_batch_size: [ 2, 6 ]", delay_ms=0),
         batching("late", "preferred_batch_size: [ 2, 6 ] max_queue_delay_microseconds: 1", delay_ms=0),
     ]
-    with serving(launcher, "held_back", *models) as found, open_client("grpc", found) as asking:
-        yield asking
+    with serving(launcher, "held_back", *models) as found, open_client("grpc", found) as client:
+        yield client
 
 
 def test_a_scheduler_that_is_held_back_waits_for_so_many_requests(held_back):
@@ -328,14 +328,14 @@ def test_ragged_requests_run_together_without_padding(launcher, monkeypatch, eng
     flag = servers.onnxruntime_flag() if engine == "library" else "--onnxruntime-library=none"
     numbers = [[1, 2, 3], [4], [5, 6]]
     with serving(launcher, f"ragged_{engine}", flags=[flag], ragged=["ragged"]) as server:
-        with open_client("grpc", server) as asking, concurrent.futures.ThreadPoolExecutor(3) as pool:
-            with runs(asking, "ragged", _3=1):
-                replies = list(pool.map(lambda part: asking.infer("ragged", [int32("X", [part])]), numbers))
+        with open_client("grpc", server) as client, concurrent.futures.ThreadPoolExecutor(3) as pool:
+            with runs(client, "ragged", _3=1):
+                replies = list(pool.map(lambda part: client.infer("ragged", [int32("X", [part])]), numbers))
             for part, reply in zip(numbers, replies):
                 assert reply.outputs["Y"].shape == [1, len(part)]
                 assert reply.outputs["Y"].raw == int32("", [[number + 3 for number in part]]).raw
             # Alone it is ragged as well.
-            assert asking.infer("ragged", [int32("X", [[7, 8]])]).outputs["Y"].raw == int32("", [[8, 9]]).raw
+            assert client.infer("ragged", [int32("X", [[7, 8]])]).outputs["Y"].raw == int32("", [[8, 9]]).raw
 
 
 # ---------------------------------------------------------------------------------------------- copies
@@ -351,26 +351,26 @@ def test_rows_that_lie_end_to_end_are_not_copied(launcher, monkeypatch, order, e
         pytest.skip("2.51 does not say what it copies")
     monkeypatch.setenv("TRITONSERVER_DELAY_SCHEDULER", "4")
     name = f"in_place_{''.join(map(str, order))}_{end_to_end}"
-    with serving(launcher, name, sums=[("sums", "")]) as server, open_client("grpc", server) as asking:
+    with serving(launcher, name, sums=[("sums", "")]) as server, open_client("grpc", server) as client:
         content = np.arange(2 * 8 * 16, dtype=np.int32).reshape(2, 8, 16)
         step = 1 if end_to_end else 2
-        with registered(asking, 2 * 8 * ROW_BYTES + 4 * 2 * ROW_BYTES, content.tobytes()) as region:
+        with registered(client, 2 * 8 * ROW_BYTES + 4 * 2 * ROW_BYTES, content.tobytes()) as region:
             outputs_at = 2 * 8 * ROW_BYTES
 
-            def ask(number: int) -> None:
+            def infer(number: int) -> None:
                 def at(which: int) -> int:
                     return (8 * which + step * number) * ROW_BYTES
 
                 given = [Given(f"INPUT{which}", "INT32", [1, 16], region=(region.name, ROW_BYTES, at(which)))
                          for which in range(2)]
-                asked = [Asked(f"OUTPUT{which}", (region.name, ROW_BYTES, outputs_at + (4 * which + number) * ROW_BYTES))
+                outputs = [RequestedOutput(f"OUTPUT{which}", (region.name, ROW_BYTES, outputs_at + (4 * which + number) * ROW_BYTES))
                          for which in range(2)]
-                asking.infer("sums", given, asked)
+                client.infer("sums", given, outputs)
 
             before = metric(server, GATHERED)
-            with runs(asking, "sums", _4=1), concurrent.futures.ThreadPoolExecutor(4) as pool:
+            with runs(client, "sums", _4=1), concurrent.futures.ThreadPoolExecutor(4) as pool:
                 for waiting, number in enumerate(order):
-                    pool.submit(ask, number)
+                    pool.submit(infer, number)
                     while waiting < 3 and metric(server, 'nv_inference_pending_request_count{model="sums"') <= waiting:
                         time.sleep(0.005)
             sums = np.frombuffer(region.read(4 * ROW_BYTES, outputs_at), np.int32).reshape(4, 16)
@@ -399,16 +399,16 @@ def test_ten_times_too_much_is_refused_quickly_and_costs_no_memory(launcher):
         pytest.skip("the figures are nerite's")
     short = batching("short", "default_queue_policy { max_queue_size: 4 }", max_batch=1, delay_ms=50)
     given = fp32("INPUT0", np.zeros((1, 4096)))
-    with serving(launcher, "overload", short) as server, open_client("http", server) as asking:
-        asking.infer("short", [given])
+    with serving(launcher, "overload", short) as server, open_client("http", server) as client:
+        client.infer("short", [given])
 
-        def ask_on(until: float) -> tuple[list[float], list[float]]:
+        def infer_until(until: float) -> tuple[list[float], list[float]]:
             """How long each request took that was served, and each that was refused."""
             served, refused = [], []
             while time.monotonic() < until:
                 began = time.monotonic()
                 try:
-                    asking.infer("short", [given])
+                    client.infer("short", [given])
                     served.append(time.monotonic() - began)
                 except Exception as error:
                     assert "Exceeds maximum queue size" in str(error)
@@ -418,13 +418,13 @@ def test_ten_times_too_much_is_refused_quickly_and_costs_no_memory(launcher):
         def overload(seconds: float) -> tuple[list[float], list[float]]:
             until = time.monotonic() + seconds
             with concurrent.futures.ThreadPoolExecutor(40) as pool:
-                each = list(pool.map(lambda _: ask_on(until), range(40)))
+                each = list(pool.map(lambda _: infer_until(until), range(40)))
             return sorted(sum((one[0] for one in each), [])), sorted(sum((one[1] for one in each), []))
 
         overload(1)
         alone, used = 20, processor_seconds(server.pid)
         for _ in range(alone):
-            asking.infer("short", [given])
+            client.infer("short", [given])
         answer_s = (processor_seconds(server.pid) - used) / alone
         growths = []
         # Memory that is cached once may grow in any one round. A leak grows in each.

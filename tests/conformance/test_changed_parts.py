@@ -125,7 +125,7 @@ def faults_during(changing, change) -> list[str]:
     """What clients of the outer ensemble are told while a part changes ten times, but that it is away."""
     is_over, faults = threading.Event(), []
 
-    def ask() -> None:
+    def infer() -> None:
         with open_client("http", changing.server) as client:
             while not is_over.is_set():
                 try:
@@ -134,13 +134,13 @@ def faults_during(changing, change) -> list[str]:
                     faults.append(str(error))
 
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(ask) for _ in range(4)]
+        running = [pool.submit(infer) for _ in range(4)]
         try:
             for _ in range(10):
                 change()
         finally:
             is_over.set()
-        for one in asked:
+        for one in running:
             one.result()
     return [fault for fault in faults if "has no available versions" not in fault]
 

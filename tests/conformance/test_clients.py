@@ -142,8 +142,8 @@ def test_the_classic_example_in_shared_memory(client):
 
 def test_classes(client):
     given = client.given("INPUT0", np.array([[0.1, 0.9, 0.2, 0.3]], np.float32), "FP32")
-    asked = client.library.InferRequestedOutput("OUTPUT0", class_count=1)
-    found = client.infer("classes", [given], outputs=[asked]).as_numpy("OUTPUT0")
+    requested = client.library.InferRequestedOutput("OUTPUT0", class_count=1)
+    found = client.infer("classes", [given], outputs=[requested]).as_numpy("OUTPUT0")
     assert found.tolist() == [[b"0.900000:1:beech"]]
 
 

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from clients import Asked, Given, fp32, grpc_channel, http_call, int32, open_client, refuses, text
+from clients import Given, RequestedOutput, fp32, grpc_channel, http_call, int32, open_client, refuses, text
 from compiled_setup import errors, put, serving
 from regions import registered
 from test_decoupled import Stream
@@ -21,13 +21,13 @@ def asking_server(request: pytest.FixtureRequest, launcher):
         pytest.skip("Triton has no isolated backends")
     name = "isolated_asking" if is_isolated else "asking"
     repository = launcher.scratch / name
-    asking = {"backend": "asking"}
+    settings = {"backend": "asking"}
     # Instances in processes of their own count for themselves.
-    put(repository, "asking", more=f"instance_group {{ kind: KIND_CPU count: {1 if is_isolated else 4} }}", **asking)
-    put(repository, "asking_two", pairs=2, **asking)
-    put(repository, "asking_text", datatype="STRING", **asking)
-    put(repository, "asking_repeat", datatype="INT32", more=DECOUPLED, **asking)
-    put(repository, "asking_leak", **asking, leak_response="yes")
+    put(repository, "asking", more=f"instance_group {{ kind: KIND_CPU count: {1 if is_isolated else 4} }}", **settings)
+    put(repository, "asking_two", pairs=2, **settings)
+    put(repository, "asking_text", datatype="STRING", **settings)
+    put(repository, "asking_repeat", datatype="INT32", more=DECOUPLED, **settings)
+    put(repository, "asking_leak", **settings, leak_response="yes")
     put(repository, "c_identity")
     put(repository, "c_add_sub", "add_sub", pairs=2)
     put(repository, "c_text", datatype="STRING")
@@ -44,7 +44,7 @@ def asking_server(request: pytest.FixtureRequest, launcher):
 
 
 @pytest.fixture(params=["http", "grpc"])
-def asking(request: pytest.FixtureRequest, asking_server):
+def client(request: pytest.FixtureRequest, asking_server):
     with open_client(request.param, asking_server) as found:
         yield found
 
@@ -69,43 +69,43 @@ def settled(client, model: str = "asking") -> dict:
 
 @pytest.mark.parametrize("wait", [0, 1])
 @pytest.mark.parametrize("parts", [1, 3])
-def test_another_model_answers(asking, wait, parts):
+def test_another_model_answers(client, wait, parts):
     wish = {"target": "c_identity", "wait": wait, "parts": parts, "id": "mine"}
-    reply = asking.infer("asking", [fp32("IN", [1, 2, 3])], parameters=wish)
+    reply = client.infer("asking", [fp32("IN", [1, 2, 3])], parameters=wish)
     assert numbers(reply) == [1, 2, 3]
     found = dict(reply.parameters)
     assert {key: found[key] for key in ("asked_model", "asked_version", "asked_id")} == \
         {"asked_model": "c_identity", "asked_version": 1, "asked_id": "mine"}  # fmt: skip
     large = np.random.default_rng(5).random(100_000, np.float32)
-    assert numbers(asking.infer("asking", [fp32("IN", large)], parameters=wish)) == large.tolist()
+    assert numbers(client.infer("asking", [fp32("IN", large)], parameters=wish)) == large.tolist()
 
 
-def test_strings_and_empty_tensors_pass(asking):
+def test_strings_and_empty_tensors_pass(client):
     words = text("IN", [b"a", b"", b"bc" * 1000])
-    assert asking.infer("asking_text", [words], parameters={"target": "c_text"}).outputs["OUT"].raw == words.raw
-    reply = asking.infer("asking", [Given("IN", "FP32", [0])], parameters={"target": "c_identity"})
+    assert client.infer("asking_text", [words], parameters={"target": "c_text"}).outputs["OUT"].raw == words.raw
+    reply = client.infer("asking", [Given("IN", "FP32", [0])], parameters={"target": "c_identity"})
     assert reply.outputs["OUT"].shape == [0]
 
 
-def test_only_wanted_outputs_are_made(asking):
+def test_only_wanted_outputs_are_made(client):
     given = [fp32("IN", [5, 7]), fp32("IN1", [1, 2])]
-    reply = asking.infer("asking_two", given, parameters={"target": "c_add_sub"})
+    reply = client.infer("asking_two", given, parameters={"target": "c_add_sub"})
     assert (numbers(reply), numbers(reply, "OUT1")) == ([6, 9], [4, 5])
-    reply = asking.infer("asking_two", given, [Asked("OUT1")], parameters={"target": "c_add_sub", "wanted": "OUT1"})
+    reply = client.infer("asking_two", given, [RequestedOutput("OUT1")], parameters={"target": "c_add_sub", "wanted": "OUT1"})
     assert (list(reply.outputs), numbers(reply, "OUT1")) == (["OUT1"], [4, 5])
-    found = settled(asking, "asking_two")
+    found = settled(client, "asking_two")
     assert (found["allocated"], found["requests"]) == (found["freed"], found["released"])
 
 
-def test_the_other_model_sees_the_request(asking_server, asking):
+def test_the_other_model_sees_the_request(asking_server, client):
     wish = {"target": "c_tell", "id": "r7", "sequence": 9}
-    found = dict(asking.infer("asking", [fp32("IN", [1])], parameters=wish).parameters)
+    found = dict(client.infer("asking", [fp32("IN", [1])], parameters=wish).parameters)
     expected = {"id": "r7", "sequence": 9, "flags": 1, "got_said": "by asking", "got_count": 7, "got_yes": True}
     assert {key: found[key] for key in expected} == expected
     # It asked where its output will lie, which the asking backend's function says.
     assert found["out_kind"] == 0
     # From a process of its own the output lies in the server's memory first.
-    assert asking_server.is_isolated or counts(asking)["queried"] > 0
+    assert asking_server.is_isolated or counts(client)["queried"] > 0
 
 
 REFUSALS = [
@@ -118,11 +118,11 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("target", "code", "why"), REFUSALS)
-def test_errors_of_the_other_model_are_heard(asking, target, code, why):
+def test_errors_of_the_other_model_are_heard(client, target, code, why):
     for wait in (0, 1):
         with refuses(code, why):
-            asking.infer("asking", [fp32("IN", [1])], parameters={"target": target, "wait": wait})
-    assert numbers(asking.infer("asking", [fp32("IN", [1])], parameters={"target": "c_identity"})) == [1]
+            client.infer("asking", [fp32("IN", [1])], parameters={"target": target, "wait": wait})
+    assert numbers(client.infer("asking", [fp32("IN", [1])], parameters={"target": "c_identity"})) == [1]
 
 
 def test_many_requests_side_by_side_and_all_is_given_back(asking_server):
@@ -157,17 +157,17 @@ def test_a_decoupled_model_answers_many_times(asking_server, count):
     assert found == list(range(count))
 
 
-def test_an_input_in_a_region_goes_on_as_it_is(asking):
+def test_an_input_in_a_region_goes_on_as_it_is(client):
     values = np.arange(1024, dtype=np.float32)
-    with registered(asking, 8192, values.tobytes()) as made:
+    with registered(client, 8192, values.tobytes()) as made:
         given = [Given("IN", "FP32", [1024], region=(made.name, 4096, 0))]
-        asking.infer("asking", given, [Asked("OUT", (made.name, 4096, 4096))], parameters={"target": "c_identity"})
+        client.infer("asking", given, [RequestedOutput("OUT", (made.name, 4096, 4096))], parameters={"target": "c_identity"})
         assert made.read(4096, 4096) == values.tobytes()
 
 
-def test_a_backend_looks_at_models_and_controls_them(asking):
+def test_a_backend_looks_at_models_and_controls_them(client):
     def control(what: str, target: str, **more) -> dict:
-        return dict(asking.infer("asking", [fp32("IN", [0])], parameters={"control": what, "target": target} | more).parameters)
+        return dict(client.infer("asking", [fp32("IN", [0])], parameters={"control": what, "target": target} | more).parameters)
 
     assert {"is_ready": True, "transactions": 1, "batches": 1}.items() <= control("look", "c_identity").items()
     assert control("look", "c_repeat")["transactions"] == 2
@@ -198,13 +198,13 @@ def test_the_server_copies_only_where_an_input_is_in_pieces(asking_server):
 
     size = 1 << 20
     with open_client("http", asking_server) as client, registered(client, 2 * size, b"\x01" * size) as made:
-        given, asked = [Given("IN", "FP32", [size // 4], region=(made.name, size, 0))], [Asked("OUT", (made.name, size, size))]
+        given, outputs = [Given("IN", "FP32", [size // 4], region=(made.name, size, 0))], [RequestedOutput("OUT", (made.name, size, size))]
         # From the memory of a process of its own the answer is copied to the backend's.
         answer = {"output_placement": size} if asking_server.is_isolated else {}
         for parts, more in ((1, {}), (4, {"model_request": size} | ({"model_process": size} if answer else {}))):
             expected = answer | more
             before = copied()
-            client.infer("asking", given, asked, parameters={"target": "c_identity", "parts": parts})
+            client.infer("asking", given, outputs, parameters={"target": "c_identity", "parts": parts})
             after = copied()
             assert {key: after[key] - before[key] for key in after if after[key] != before[key]} == expected
 

@@ -10,7 +10,7 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 import tritonclient.utils.shared_memory as system_memory
-from clients import Asked, Given, fp32, grpc_channel, http_call, int32, open_client, refuses, text
+from clients import Given, RequestedOutput, fp32, grpc_channel, http_call, int32, open_client, refuses, text
 from compiled_setup import compiled, errors, put, serving, workers_of
 from regions import registered
 from test_decoupled import Stream
@@ -92,7 +92,7 @@ def test_statistics_tell_the_memory_that_a_backend_reports(compiled_server, comp
 def test_only_wanted_outputs_come(compiled_client):
     reply = compiled_client.infer("c_add_sub", [fp32("IN", [5, 7]), fp32("IN1", [1, 2])])
     assert (numbers(reply), numbers(reply, "OUT1")) == ([6, 9], [4, 5])
-    reply = compiled_client.infer("c_add_sub", [fp32("IN", [5, 7]), fp32("IN1", [1, 2])], [Asked("OUT1")])
+    reply = compiled_client.infer("c_add_sub", [fp32("IN", [5, 7]), fp32("IN1", [1, 2])], [RequestedOutput("OUT1")])
     assert (list(reply.outputs), numbers(reply, "OUT1")) == (["OUT1"], [4, 5])
 
 
@@ -187,11 +187,11 @@ def test_tensors_lie_in_regions(compiled_client):
     a, b = np.arange(256, dtype=np.float32), np.full(256, 2, np.float32)
     with registered(compiled_client, 4096, a.tobytes() + b.tobytes()) as made:
         given = [Given("IN", "FP32", [256], region=(made.name, 1024, 0)), Given("IN1", "FP32", [256], region=(made.name, 1024, 1024))]
-        asked = [Asked("OUT", (made.name, 1024, 2048)), Asked("OUT1", (made.name, 1024, 3072))]
-        reply = compiled_client.infer("c_add_sub", given, asked)
+        requested = [RequestedOutput("OUT", (made.name, 1024, 2048)), RequestedOutput("OUT1", (made.name, 1024, 3072))]
+        reply = compiled_client.infer("c_add_sub", given, requested)
         assert [one.raw for one in reply.outputs.values()] == [None, None] or reply.outputs["OUT"].raw in (None, b"")
         assert made.read(2048, 2048) == (a + b).tobytes() + (a - b).tobytes()
-        small = [Asked("OUT", (made.name, 1000, 2048))]
+        small = [RequestedOutput("OUT", (made.name, 1000, 2048))]
         with refuses("INTERNAL", "shared memory size specified with the request for output 'OUT' (1000 bytes) should be at least 1024 bytes"):
             compiled_client.infer("c_add_sub", given, small)
 
@@ -206,10 +206,10 @@ def test_the_real_client_over_shared_memory(compiled_server, protocol):
         values = np.random.default_rng(7).random(SIZE // 4, np.float32)
         system_memory.set_shared_memory_region(handle, [values])
         client.register_system_shared_memory(name, f"/{name}", 2 * SIZE)
-        given, asked = library.InferInput("IN", [1, SIZE // 4], "FP32"), library.InferRequestedOutput("OUT")
+        given, requested = library.InferInput("IN", [1, SIZE // 4], "FP32"), library.InferRequestedOutput("OUT")
         given.set_shared_memory(name, SIZE)
-        asked.set_shared_memory(name, SIZE, offset=SIZE)
-        client.infer("c_batched", [given], outputs=[asked])
+        requested.set_shared_memory(name, SIZE, offset=SIZE)
+        client.infer("c_batched", [given], outputs=[requested])
         assert (system_memory.get_contents_as_numpy(handle, np.float32, [SIZE // 4], offset=SIZE) == values).all()
         client.unregister_system_shared_memory(name)
     finally:
@@ -228,7 +228,7 @@ def test_the_server_copies_nothing_between_a_region_and_the_backend(compiled_ser
     with registered(compiled_client, 2 * SIZE, b"\x01" * SIZE) as made:
         before = copied(compiled_server)
         given = [Given("IN", "FP32", [1, SIZE // 4], region=(made.name, SIZE, 0))]
-        compiled_client.infer("c_batched", given, [Asked("OUT", (made.name, SIZE, SIZE))])
+        compiled_client.infer("c_batched", given, [RequestedOutput("OUT", (made.name, SIZE, SIZE))])
         assert (made.read(SIZE, SIZE), copied(compiled_server) - before) == (b"\x01" * SIZE, 0)
 
 
@@ -372,12 +372,12 @@ def test_instances_on_the_host_run_side_by_side_by_either_execution_policy(launc
     put(repository, "crowd", "crowd", delay_ms="500", more="instance_group { kind: KIND_CPU count: 2 }")
     with serving(launcher, f"policy_{policy}", repository, f"--backend-config=sample,policy={policy}") as server:
 
-        def ask(_: int) -> int:
+        def infer(_: int) -> int:
             with open_client("http", server) as client:
                 return client.infer("crowd", [fp32("IN", [1])]).parameters["most"]
 
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
-            assert max(pool.map(ask, range(6))) == 2
+            assert max(pool.map(infer, range(6))) == 2
 
 
 SETTINGS = ['"fail":"none"', '"backend-directory":', '"default-max-batch-size":"4"', '"auto-complete-config":"true"', '"min-compute-capability":"6']

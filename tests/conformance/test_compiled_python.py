@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import python_catalogue
 import triton
-from clients import Asked, Given, fp32, grpc_channel, http_call, int32, open_client, refuses, text
+from clients import Given, RequestedOutput, fp32, grpc_channel, http_call, int32, open_client, refuses, text
 from python_setup import do, said
 from regions import registered
 from test_decoupled import Stream
@@ -69,7 +69,7 @@ def test_models_answer(python):
     a, b = np.arange(16, dtype=np.int32), np.full(16, 3, np.int32)
     reply = python.infer("py_add_sub", [int32("INPUT0", [a]), int32("INPUT1", [b])])
     assert (reply.outputs["OUTPUT0"].raw, reply.outputs["OUTPUT1"].raw) == ((a + b).tobytes(), (a - b).tobytes())
-    reply = python.infer("py_add_sub", [int32("INPUT0", [a]), int32("INPUT1", [b])], [Asked("OUTPUT1")])
+    reply = python.infer("py_add_sub", [int32("INPUT0", [a]), int32("INPUT1", [b])], [RequestedOutput("OUTPUT1")])
     assert list(reply.outputs) == ["OUTPUT1"]
 
 
@@ -84,7 +84,7 @@ def test_tensors_lie_in_regions(python):
     size = values.nbytes
     with registered(python, 2 * size, values.tobytes()) as made:
         given = [Given("INPUT0", "FP32", [len(values)], region=(made.name, size, 0))]
-        python.infer("py_identity", given, [Asked("OUTPUT0", (made.name, size, size))])
+        python.infer("py_identity", given, [RequestedOutput("OUTPUT0", (made.name, size, size))])
         assert made.read(size, size) == values.tobytes()
 
 
@@ -92,7 +92,7 @@ def test_a_decoupled_model_answers_many_times(compiled_python):
     with grpc_channel(compiled_python.grpc) as channel:
         stream = Stream(channel)
         code = "send(text('a')); send(text('b')); send(flags=FINAL)"
-        assert stream.ask(code).rest() == ["a", "b", "|"]
+        assert stream.send(code).rest() == ["a", "b", "|"]
         stream.sent.put(None)
 
 

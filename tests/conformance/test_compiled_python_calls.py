@@ -13,7 +13,7 @@ import triton
 from python_setup import PATIENT
 from test_compiled_python import environment
 from test_python_calls import (  # noqa: F401
-    asking,
+    run_code,
     test_a_model_brings_another_along,
     test_a_model_loads_and_unloads_another,
     test_a_model_may_ask_another_instance_of_itself,

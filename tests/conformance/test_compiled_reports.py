@@ -30,16 +30,16 @@ def control(client, what: str, target: str, model: str = "asking") -> dict:
 def test_a_backend_gets_the_reports_of_the_server(reporting):
     with open_client("http", reporting) as client:
         client.infer("c_identity", [fp32("IN", [1])])
-        told = control(client, "reports", "c_identity")
-    assert told["is_ready"] is True
+        reported = control(client, "reports", "c_identity")
+    assert reported["is_ready"] is True
     # Extensions may have the server's own mark.
-    assert {"name", "version", "extensions"} <= set(json.loads(told["server"]))
-    assert json.loads(told["model"])["name"] == "c_identity"
-    (statistics,) = json.loads(told["statistics"])["model_stats"]
+    assert {"name", "version", "extensions"} <= set(json.loads(reported["server"]))
+    assert json.loads(reported["model"])["name"] == "c_identity"
+    (statistics,) = json.loads(reported["statistics"])["model_stats"]
     assert (statistics["name"], int(statistics["inference_count"]) > 0) == ("c_identity", True)
-    assert {one["name"] for one in json.loads(told["index"])} == {"asking", "asking_too", "c_identity"}
-    assert json.loads(told["config"])["backend"] == "sample"
-    assert 'nv_inference_count{model="c_identity",version="1"}' in told["metrics"]
+    assert {one["name"] for one in json.loads(reported["index"])} == {"asking", "asking_too", "c_identity"}
+    assert json.loads(reported["config"])["backend"] == "sample"
+    assert 'nv_inference_count{model="c_identity",version="1"}' in reported["metrics"]
 
 
 def test_what_is_unknown_is_refused(reporting):
@@ -51,10 +51,10 @@ def test_the_reports_are_those_of_http(reporting):
     if reporting.oracle:
         pytest.skip("writes them otherwise over HTTP")
     with open_client("http", reporting) as client:
-        told = control(client, "reports", "c_identity")
-    assert json.loads(told["server"]) == http_call(reporting.http, "GET", "/v2").json
-    assert json.loads(told["model"]) == http_call(reporting.http, "GET", "/v2/models/c_identity").json
-    assert json.loads(told["index"]) == http_call(reporting.http, "POST", "/v2/repository/index", {"ready": True}).json
+        reported = control(client, "reports", "c_identity")
+    assert json.loads(reported["server"]) == http_call(reporting.http, "GET", "/v2").json
+    assert json.loads(reported["model"]) == http_call(reporting.http, "GET", "/v2/models/c_identity").json
+    assert json.loads(reported["index"]) == http_call(reporting.http, "POST", "/v2/repository/index", {"ready": True}).json
 
 
 def test_a_backend_in_a_process_of_its_own_hears_why_there_are_none(launcher):
@@ -94,9 +94,9 @@ def test_a_model_is_unloaded_while_its_instance_is_asked(launcher):
     with server_of(launcher, "unready", *flags) as server, open_client("http", server) as client, open_client("grpc", server) as other:
         control(client, "readiness", "hangs")
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(other.model_ready, "asking")
+            answer = pool.submit(other.model_ready, "asking")
             time.sleep(0.1)
             client.unload("asking")
-            asked.result()
+            answer.result()
         client.load("asking")
         assert client.model_ready("asking")

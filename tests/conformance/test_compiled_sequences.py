@@ -55,14 +55,14 @@ class Sequence:
     def __init__(self, client, model: str):
         self.client, self.model, self.number, self.is_new = client, model, next(NUMBERS), True
 
-    def ask(self, value: float, end: bool = False, **parameters):
-        told = {"sequence_id": self.number, "sequence_start": self.is_new, "sequence_end": end}
+    def infer(self, value: float, end: bool = False, **parameters):
+        controls = {"sequence_id": self.number, "sequence_start": self.is_new, "sequence_end": end}
         self.is_new = False
-        reply = self.client.infer(self.model, [fp32("IN", [value])], parameters=told | parameters)
+        reply = self.client.infer(self.model, [fp32("IN", [value])], parameters=controls | parameters)
         return reply, float(np.frombuffer(reply.outputs["OUT"].raw, np.float32)[0])
 
     def sum(self, value: float, **more) -> float:
-        return self.ask(value, **more)[1]
+        return self.infer(value, **more)[1]
 
 
 def copied(server) -> int:
@@ -91,7 +91,7 @@ def test_a_state_that_was_updated_counts_if_the_request_fails(sequences):
     one = Sequence(sequences, "c_sum")
     assert one.sum(1) == 11
     with refuses("INVALID_ARG", "fails after the update on purpose"):
-        one.ask(5, fail=True)
+        one.infer(5, fail=True)
     assert one.sum(2, end=True) == 18
 
 
@@ -99,7 +99,7 @@ def test_a_state_is_written_where_it_is(sequences, sequence_server):
     """Twenty steps of two sequences. Only the initial state, which is everybody's, is copied; a process of its own gets each state anew."""
     before = copied(sequence_server)
     sequences_of = [Sequence(sequences, "c_same"), Sequence(sequences, "c_same")]
-    found = [[one.ask(step, adds=True, end=step == 20) for step in range(1, 21)] for one in sequences_of]
+    found = [[one.infer(step, adds=True, end=step == 20) for step in range(1, 21)] for one in sequences_of]
     for steps in found:
         assert [value for _, value in steps] == list(itertools.accumulate(range(1, 21), initial=10))[1:]
     if sequence_server.oracle:
@@ -112,7 +112,7 @@ def test_a_state_is_written_where_it_is(sequences, sequence_server):
 
 
 def test_only_the_clients_outputs_are_wanted_and_come(sequences):
-    reply, _ = Sequence(sequences, "c_sum").ask(1, end=True)
+    reply, _ = Sequence(sequences, "c_sum").infer(1, end=True)
     assert (list(reply.outputs), dict(reply.parameters)["wanted"]) == (["OUT"], 1)
 
 
@@ -120,7 +120,7 @@ def test_a_state_must_be_configured(sequences):
     one = Sequence(sequences, "c_sum")
     assert one.sum(0) == 10
     with refuses("INVALID_ARG", "state 'nothing' is not a valid state name."):
-        one.ask(1, state="nothing")
+        one.infer(1, state="nothing")
     with refuses("INVALID_ARG", "unable to add state 'nothing'. State configuration is missing for model 'c_stateless'."):
         sequences.infer("c_stateless", [fp32("IN", [1])], parameters={"state": "nothing"})
     assert one.sum(1, end=True) == 11

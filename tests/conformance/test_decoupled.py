@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from clients import TIMEOUT_S, Asked, GrpcClient, HttpClient, differs, fp32, grpc_channel, http_call, int32, refuses, service_stub, text
+from clients import TIMEOUT_S, GrpcClient, HttpClient, RequestedOutput, differs, fp32, grpc_channel, http_call, int32, refuses, service_stub, text
 from python_setup import serving, strings
 from regions import registered
 
@@ -22,7 +22,7 @@ class Stream:
         self.sent = queue.Queue()
         self.call = service_stub(channel).ModelStreamInfer(iter(self.sent.get, None), timeout=TIMEOUT_S)
 
-    def ask(self, code: str, *more, id: str = "r", outputs=None, model: str = MODEL) -> "Stream":
+    def send(self, code: str, *more, id: str = "r", outputs=None, model: str = MODEL) -> "Stream":
         inputs = [text("CODE", [code.encode()]), *more]
         parameters = {"triton_enable_empty_final_response": True}
         self.sent.put(self.client.request(model, inputs, outputs, id=id, parameters=parameters))
@@ -104,21 +104,21 @@ ANSWERED = [
 @pytest.mark.parametrize(("code", "expected"), ANSWERED)
 def test_what_is_sent_arrives_in_order(stream, code, expected):
     # An end that comes with a response is told with it; Triton and nerite tell it so.
-    found = stream.ask(code).rest()
+    found = stream.send(code).rest()
     assert [one.split("\n\nAt:")[0] for one in found] == expected
-    assert stream.ask("send(text('well'), FINAL)").rest() == ["well", "|"]
+    assert stream.send("send(text('well'), FINAL)").rest() == ["well", "|"]
 
 
 def test_nothing_is_sent_after_the_end(stream):
-    assert stream.ask(AFTER_CLOSED).rest() == ["a", "|"]
-    found = stream.ask("send(text(*(one.decode() for one in self.kept)), FINAL); self.kept.clear()").rest()
+    assert stream.send(AFTER_CLOSED).rest() == ["a", "|"]
+    found = stream.send("send(text(*(one.decode() for one in self.kept)), FINAL); self.kept.clear()").rest()
     assert found == [f"TritonModelException: {CLOSED}"] * 2 + ["|"]
 
 
 @differs("2.51 lets the client wait for ever", run=False)
 @pytest.mark.parametrize("code", ["", "send(text('a'))", "self.kept.append(1)", "later(0.1, lambda: None); send(text('a'))"])
 def test_a_request_that_the_model_drops_ends_with_an_error(stream, code):
-    found = stream.ask(code + "; del request, sender, send" if code else "pass").rest()
+    found = stream.send(code + "; del request, sender, send" if code else "pass").rest()
     assert found[:-2] == (["a"] if "send" in code else [])
     assert found[-2:] == [
         "error: the model let go of this request and of its response sender without sending the final flag", "|",
@@ -127,18 +127,18 @@ def test_a_request_that_the_model_drops_ends_with_an_error(stream, code):
 
 def test_outputs_that_nobody_wants_are_left_out(stream):
     code = "send(numbers(1, said=b'x')); send(numbers(2)); send(text('y'), FINAL)"
-    assert stream.ask(code, outputs=[Asked("MORE")]).rest() == ["MORE [1.0]", "MORE [2.0]", "|"]
+    assert stream.send(code, outputs=[RequestedOutput("MORE")]).rest() == ["MORE [1.0]", "MORE [2.0]", "|"]
 
 
 def test_requests_of_a_stream_are_answered_between_each_other(stream):
     code = "later(0.4, lambda: send(text('late'), FINAL))"
-    stream.ask(code, id="first").ask("send(text('early'), FINAL)", id="second")
+    stream.send(code, id="first").send("send(text('early'), FINAL)", id="second")
     found = [next(stream.call) for _ in range(2)]
     assert [one.infer_response.id for one in found] == ["second", "first"]
 
 
 def test_a_response_after_the_stream_was_half_closed(stream):
-    stream.ask("later(0.3, lambda: (send(text('a')), send(text('b'), FINAL)))")
+    stream.send("later(0.3, lambda: (send(text('a')), send(text('b'), FINAL)))")
     stream.sent.put(None)
     assert [said(one) for one in stream.call] == [["a"], ["b", "|"]]
 
@@ -155,14 +155,14 @@ later(0.05, later_work)
 """
     for round in range(3):
         values = np.arange(2000, dtype=np.float32) + round
-        stream.ask(code, fp32("NUMBERS", values.tolist()))
+        stream.send(code, fp32("NUMBERS", values.tolist()))
     found = [stream.next() for _ in range(63)]
     expected = [f"MORE {[at * 100.0 + n + round for n in range(3)]}" for round in range(3) for at in range(20)]
     assert sorted(sum(found, [])) == sorted(expected + ["|"] * 3)
 
 
 def test_ten_thousand_responses(stream):
-    stream.ask("for n in range(10_000): send(text(n))\nsend(flags=FINAL)")
+    stream.send("for n in range(10_000): send(text(n))\nsend(flags=FINAL)")
     assert stream.rest() == [str(n) for n in range(10_000)] + ["|"]
 
 
@@ -177,7 +177,7 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 send(flags=FINAL)
 """
-    found = stream.ask(code).rest()
+    found = stream.send(code).rest()
     assert sorted(found) == sorted([f"{name} {n}" for name in "abcd" for n in range(200)] + ["|"])
     for name in "abcd":
         assert [one for one in found if one.startswith(name)] == [f"{name} {n}" for n in range(200)]
@@ -196,17 +196,17 @@ def later_work():
 threading.Thread(target=later_work).start()
 """
     with grpc_channel(python_server.grpc) as channel:
-        stream = Stream(channel).ask("self.kept.clear()\nsend(flags=FINAL)")
+        stream = Stream(channel).send("self.kept.clear()\nsend(flags=FINAL)")
         assert stream.rest() == ["|"]
-        stream.ask(code)
+        stream.send(code)
         assert stream.next() == ["more"]
         stream.call.cancel()
         deadline = time.monotonic() + TIMEOUT_S
         seen = []
         while seen != ["True", "|"] and time.monotonic() < deadline:
-            seen = Stream(channel).ask("send(text(*self.kept), FINAL)").rest()
+            seen = Stream(channel).send("send(text(*self.kept), FINAL)").rest()
         assert seen == ["True", "|"]
-        assert Stream(channel).ask("self.kept.clear(); send(flags=FINAL)").rest() == ["|"]
+        assert Stream(channel).send("self.kept.clear(); send(flags=FINAL)").rest() == ["|"]
 
 
 # ------------------------------------------------------------------------------------------------- other ways
@@ -215,12 +215,12 @@ threading.Thread(target=later_work).start()
 def test_a_region_is_written_by_each_response(python_server, stream):
     with registered(HttpClient(python_server.http), 64, bytes(64)) as made:
         code = "send(numbers(1, 2))\ntime.sleep(0.3)\nsend(numbers(3, 4)); send(flags=FINAL)"
-        stream.ask(code, outputs=[Asked("MORE", (made.name, 8, 16))])
+        stream.send(code, outputs=[RequestedOutput("MORE", (made.name, 8, 16))])
         assert stream.next() == ["MORE []"]
         assert made.read(8, 16) == fp32("", [1, 2]).raw
         assert stream.rest() == ["MORE []", "|"]
         assert made.read(8, 16) == fp32("", [3, 4]).raw
-        small = stream.ask("send(numbers(1, 2, 3)); send(flags=FINAL)", outputs=[Asked("MORE", (made.name, 8, 16))]).rest()
+        small = stream.send("send(numbers(1, 2, 3)); send(flags=FINAL)", outputs=[RequestedOutput("MORE", (made.name, 8, 16))]).rest()
         assert small[0].startswith("error: ") and "8 bytes" in small[0] and small[-1] == "|"
 
 
@@ -272,8 +272,8 @@ def test_what_is_counted(python_server, stream):
         return [one[key] for key in keys] + [one["inference_stats"][key]["count"] for key in ("success", "fail")]
 
     before = counts()
-    assert stream.ask("send(text('a')); send(text('b')); send(flags=FINAL)").rest() == ["a", "b", "|"]
-    assert stream.ask("send(error('no')); send(flags=FINAL)").rest() == ["error: no", "|"]
+    assert stream.send("send(text('a')); send(text('b')); send(flags=FINAL)").rest() == ["a", "b", "|"]
+    assert stream.send("send(error('no')); send(flags=FINAL)").rest() == ["error: no", "|"]
     deadline = time.monotonic() + TIMEOUT_S
     while (found := [now - then for now, then in zip(counts(), before)]) != [2, 2, 2, 0] and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -79,7 +79,7 @@ def client(request, server):
         yield found
 
 
-def ask(client, model: str) -> None:
+def infer(client, model: str) -> None:
     assert client.infer(model, [fp32("INPUT0", [1, 2])]).outputs["OUTPUT0"].raw == fp32("", [1, 2]).raw
 
 
@@ -99,18 +99,18 @@ def test_a_model_is_loaded_by_its_first_request_and_the_oldest_leaves(server, cl
     assert client.model_ready(MODELS[0]), "who waits for that before the first request waits for ever"
     assert not client.model_ready("nobody")
     for model in MODELS[:ROOM]:
-        ask(client, model)
+        infer(client, model)
     assert up(client) == {"pinned", *MODELS[:ROOM]}
     # The first is used again, so the second is the oldest.
-    ask(client, MODELS[0])
-    ask(client, MODELS[3])
+    infer(client, MODELS[0])
+    infer(client, MODELS[3])
     assert up(client) == {"pinned", MODELS[0], MODELS[2], MODELS[3]}
     assert metric(server, "nerite_demand_models") == ROOM + 1
     assert metric(server, "nerite_demand_models_bytes") == ROOM * MODEL_BYTES + 16
     assert metric(server, "nerite_demand_loads_total") == ROOM + 1
     assert metric(server, "nerite_demand_evictions_total") == 1
-    ask(client, MODELS[1])
-    ask(client, "pinned")
+    infer(client, MODELS[1])
+    infer(client, "pinned")
 
 
 def test_metadata_and_configuration_load_a_model_too(server, client):
@@ -121,7 +121,7 @@ def test_metadata_and_configuration_load_a_model_too(server, client):
 
 def test_pinned_models_stay_and_what_never_fits_is_refused(server, client):
     for model in MODELS:
-        ask(client, model)
+        infer(client, model)
     assert "pinned" in up(client)
     with refuses("UNAVAILABLE", f"model 'huge' has {(ROOM + 1) * MODEL_BYTES} bytes, and beside the models that stay there is room for"):
         client.infer("huge", [fp32("INPUT0", [1])])
@@ -130,13 +130,13 @@ def test_pinned_models_stay_and_what_never_fits_is_refused(server, client):
 
 
 def test_a_model_with_a_request_in_flight_does_not_leave(server, client):
-    ask(client, MODELS[0])
-    running = threading.Thread(target=ask, args=(client, "busy"))
+    infer(client, MODELS[0])
+    running = threading.Thread(target=infer, args=(client, "busy"))
     running.start()
     while "busy" not in up(client):
         time.sleep(0.01)
     for model in MODELS[:ROOM]:
-        ask(client, model)
+        infer(client, model)
         if running.is_alive():
             assert "busy" in up(client)
     running.join()
@@ -147,13 +147,13 @@ def test_what_a_request_in_flight_is_made_of_does_not_leave(server, client, ense
     expected = {"part", "busy", "chain", ensemble}
     missing = expected - up(client)
     loads = metric(server, "nerite_demand_loads_total")
-    running = threading.Thread(target=ask, args=(client, ensemble))
+    running = threading.Thread(target=infer, args=(client, ensemble))
     running.start()
     while ensemble not in up(client):
         time.sleep(0.01)
     assert metric(server, "nerite_demand_loads_total") == loads + len(missing)
     for model in MODELS[:ROOM]:
-        ask(client, model)
+        infer(client, model)
         if running.is_alive():
             assert expected <= up(client)
     assert running.is_alive(), "it was over too soon to tell"
@@ -173,7 +173,7 @@ def test_many_that_ask_at_once_load_a_model_once(server):
     wait_until(lambda: metric(server, "nerite_demand_waiting_requests") == len(threads))
     with open_client("http", server) as client:
         assert ("slow", "LOADING") in {(entry["name"], entry.get("state")) for entry in client.index()}
-        ask(client, "pinned")
+        infer(client, "pinned")
     for thread in threads:
         thread.join()
     assert len(answers) == len(threads) and len(set(answers)) == 1
@@ -244,7 +244,7 @@ def test_a_model_that_leaves_while_a_body_comes_is_loaded_again(server, call):
         slow.sendall(head.encode() + body[:5])
         wait_until(lambda: MODELS[0] in up(other))
         for model in MODELS[1 : ROOM + 1]:
-            ask(other, model)
+            infer(other, model)
         assert MODELS[0] not in up(other)
         slow.sendall(body[5:])
         with slow.makefile("rb") as answer:
@@ -257,6 +257,6 @@ def test_a_broken_model_fails_its_request_alone(server, client):
     (server.repository / "broken" / "config.pbtxt").write_text(CONFIG % "broken")
     with refuses("INVALID_ARG", "load failed for model 'broken': version 1 is at UNAVAILABLE state"):
         client.infer("broken", [text("ASKED", [b"who"])])
-    ask(client, MODELS[0])
+    infer(client, MODELS[0])
     with open_client("http", server) as other:
         assert other.call("GET", "/v2/health/ready").status == 200

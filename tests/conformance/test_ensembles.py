@@ -13,10 +13,10 @@ import pytest
 import servers
 from clients import (
     TIMEOUT_S,
-    Asked,
     Given,
     GrpcClient,
     HttpClient,
+    RequestedOutput,
     differs,
     fp32,
     grpc_channel,
@@ -220,7 +220,7 @@ def ensembles(launcher, repository):
 
 
 @pytest.fixture(scope="module", params=["http", "grpc"])
-def asking(request, ensembles):
+def client(request, ensembles):
     with open_client(request.param, ensembles) as found:
         yield found
 
@@ -234,19 +234,19 @@ def numbers(reply, name: str = "OUT") -> list[float]:
 
 
 @pytest.mark.parametrize(("model", "steps"), [("two", 2), ("long", 20), ("nested", 4), ("slow_then_plus", 2)])
-def test_steps_run_one_after_the_other(asking, model, steps):
-    assert numbers(asking.infer(model, [row(1, 2, 3)])) == [1 + steps, 2 + steps, 3 + steps]
+def test_steps_run_one_after_the_other(client, model, steps):
+    assert numbers(client.infer(model, [row(1, 2, 3)])) == [1 + steps, 2 + steps, 3 + steps]
 
 
 @pytest.mark.parametrize("model", ["batched", "batched_by_one_that_does_not"])
-def test_a_batch_goes_through_the_steps(asking, model):
-    assert numbers(asking.infer(model, [row(1, 2, 3, 4, shape=[2, 2])])) == [2, 3, 4, 5]
+def test_a_batch_goes_through_the_steps(client, model):
+    assert numbers(client.infer(model, [row(1, 2, 3, 4, shape=[2, 2])])) == [2, 3, 4, 5]
 
 
-def test_steps_that_do_not_depend_on_each_other_run_side_by_side(asking):
+def test_steps_that_do_not_depend_on_each_other_run_side_by_side(client):
     for _ in range(3):
         begun = time.monotonic()
-        reply = asking.infer("side_by_side", [row(1)])
+        reply = client.infer("side_by_side", [row(1)])
         took = time.monotonic() - begun
         assert numbers(reply) == numbers(reply, "OUT2") == [2]
         if took < 1.8 * SLOW_S:
@@ -254,17 +254,17 @@ def test_steps_that_do_not_depend_on_each_other_run_side_by_side(asking):
     pytest.fail(f"two steps of {SLOW_S} s took {took:.1f} s")
 
 
-def test_a_tensor_between_steps_may_be_an_output_as_well(asking):
-    reply = asking.infer("both", [row(1)])
+def test_a_tensor_between_steps_may_be_an_output_as_well(client):
+    reply = client.infer("both", [row(1)])
     assert (numbers(reply), numbers(reply, "OUT2")) == ([2], [3])
 
 
 @differs("2.51 finds a deadlock where not all outputs are wanted")
-def test_only_the_steps_of_the_outputs_wanted_run(asking):
-    before = asking.statistics("plus")[0]["execution_count"]
-    reply = asking.infer("both", [row(1)], [Asked("OUT")])
+def test_only_the_steps_of_the_outputs_wanted_run(client):
+    before = client.statistics("plus")[0]["execution_count"]
+    reply = client.infer("both", [row(1)], [RequestedOutput("OUT")])
     assert list(reply.outputs) == ["OUT"] and numbers(reply) == [2]
-    assert asking.statistics("plus")[0]["execution_count"] == before + 1
+    assert client.statistics("plus")[0]["execution_count"] == before + 1
 
 
 def infer_in_region(client, model: str) -> np.ndarray:
@@ -273,12 +273,12 @@ def infer_in_region(client, model: str) -> np.ndarray:
     values = np.arange(count, dtype=np.float32)
     with registered(client, 8 * count, values.tobytes()) as region:
         given = Given("IN", "FP32", [count], region=(region.name, 4 * count, 0))
-        client.infer(model, [given], [Asked("OUT", (region.name, 4 * count, 4 * count))])
+        client.infer(model, [given], [RequestedOutput("OUT", (region.name, 4 * count, 4 * count))])
         return np.frombuffer(region.read(4 * count, 4 * count), np.float32) - values
 
 
-def test_the_last_step_writes_into_the_clients_region(asking):
-    assert (infer_in_region(asking, "two") == 2).all()
+def test_the_last_step_writes_into_the_clients_region(client):
+    assert (infer_in_region(client, "two") == 2).all()
 
 
 def test_steps_of_onnx_models_copy_nothing(launcher):
@@ -305,12 +305,12 @@ def copied_by_reason(server) -> dict[str, int]:
     return {line.split('"')[1]: int(float(line.split()[-1])) for line in lines}
 
 
-def test_steps_of_python_models_pass_on_tensors_where_they_are(launcher, ensembles, asking):
+def test_steps_of_python_models_pass_on_tensors_where_they_are(launcher, ensembles, client):
     if launcher.oracle:
         pytest.skip("2.51 does not say what it copies")
-    infer_in_region(asking, "long")
+    infer_in_region(client, "long")
     before = copied_by_reason(ensembles)
-    assert (infer_in_region(asking, "long") == 20).all()
+    assert (infer_in_region(client, "long") == 20).all()
     after = copied_by_reason(ensembles)
     # Each model makes an array of its own, and that is copied to the output's place. Nothing is copied from a process or to one.
     assert {reason: after[reason] - before[reason] for reason in ("model_process", "inline_response", "output_placement")} == {
@@ -320,19 +320,19 @@ def test_steps_of_python_models_pass_on_tensors_where_they_are(launcher, ensembl
     }
 
 
-def test_a_step_may_keep_an_input_that_another_step_wrote(asking):
+def test_a_step_may_keep_an_input_that_another_step_wrote(client):
     """The memory is not reused while the model has an array over it."""
     for turn in range(8):
-        reply = asking.infer("kept", [row(*[turn] * (1 << 14))])
+        reply = client.infer("kept", [row(*[turn] * (1 << 14))])
         assert set(numbers(reply)) == {1}, turn
 
 
-def test_a_small_tensor_is_copied_to_the_next_step(launcher, ensembles, asking):
+def test_a_small_tensor_is_copied_to_the_next_step(launcher, ensembles, client):
     """The copies are counted: the test above counts those that are spared."""
     if launcher.oracle:
         pytest.skip("2.51 does not say what it copies")
     before = copied_by_reason(ensembles)
-    assert numbers(asking.infer("two", [row(1, 2, 3)])) == [3, 4, 5]
+    assert numbers(client.infer("two", [row(1, 2, 3)])) == [3, 4, 5]
     assert copied_by_reason(ensembles)["model_process"] > before["model_process"]
 
 
@@ -351,17 +351,17 @@ def copied(server) -> int:
         ("fails_inside", "in ensemble 'fails_inside', in ensemble 'fails', no luck"),
     ],
 )
-def test_a_failing_step_fails_the_request_with_its_name(asking, model, text):
+def test_a_failing_step_fails_the_request_with_its_name(client, model, text):
     with refuses("INTERNAL", text):
-        asking.infer(model, [row(1)])
-    assert numbers(asking.infer("two", [row(1)])) == [3]
+        client.infer(model, [row(1)])
+    assert numbers(client.infer("two", [row(1)])) == [3]
 
 
-def test_an_output_that_its_model_left_out(asking):
-    assert asking.infer("says_nothing", [row(1)]).outputs == {}
+def test_an_output_that_its_model_left_out(client):
+    assert client.infer("says_nothing", [row(1)]).outputs == {}
     text = "in ensemble 'lacks_input', [request id: 7] expected 1 inputs but got 0 inputs for model 'plus'"
     with refuses("INVALID_ARG", text):
-        asking.infer("lacks_input", [row(1)], id="7")
+        client.infer("lacks_input", [row(1)], id="7")
 
 
 BATCH = "ensemble larger_batch allows maximum batch size 8, but it contains model batching which only allows maximum batch size to be 4"
@@ -480,11 +480,11 @@ def test_a_stop_answers_the_ensembles_under_way(launcher, repository):
     with launcher.running("ensemble_stop", *flags, repository=repository) as server:
         with open_client("http", server) as client:
             answers = []
-            asking = threading.Thread(target=lambda: answers.append(numbers(client.infer("slow_then_plus", [row(1)]))))
-            asking.start()
+            thread = threading.Thread(target=lambda: answers.append(numbers(client.infer("slow_then_plus", [row(1)]))))
+            thread.start()
             time.sleep(SLOW_S / 3)
             server.process.send_signal(signal.SIGTERM)
-            asking.join(30)
+            thread.join(30)
         assert answers == [[3]]
 
 

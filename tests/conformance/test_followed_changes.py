@@ -81,7 +81,7 @@ def test_new_code_is_served_soon_and_the_old_code_until_then(followed):
     assert answer(client) == 2
     answers, failures, stop = [], [], threading.Event()
 
-    def ask():
+    def infer():
         try:
             with open_client("http", server) as own:
                 while not stop.is_set():
@@ -89,8 +89,8 @@ def test_new_code_is_served_soon_and_the_old_code_until_then(followed):
         except BaseException as failure:  # noqa: BLE001 - told by the main thread
             failures.append(failure)
 
-    asking = threading.Thread(target=ask)
-    asking.start()
+    thread = threading.Thread(target=infer)
+    thread.start()
     try:
         version = server.repository / "scale" / "1"
         # What the model imports, the model itself, and a file that an editor puts in the place of the old one.
@@ -103,7 +103,7 @@ def test_new_code_is_served_soon_and_the_old_code_until_then(followed):
         waits_for(lambda: answer(client), 5)
     finally:
         stop.set()
-        asking.join()
+        thread.join()
     assert failures == []
     assert answers == sorted(answers), "no answer of old code comes after one of new code"
     assert set(answers) == {2, 3, 4, 5}

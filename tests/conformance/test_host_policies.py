@@ -46,7 +46,7 @@ def group(policy: str = "") -> str:
     return f"instance_group [ {{ count: 1 kind: KIND_CPU {named} }} ]\n"
 
 
-def asking(name: str, source: str, policy: str = "") -> catalogue.Model:
+def probe(name: str, source: str, policy: str = "") -> catalogue.Model:
     return catalogue.Model(
         name, "python", (catalogue.Tensor("INPUT0", "FP32", (-1,)),), (catalogue.Tensor("OUTPUT0", "FP32", (-1,)),),
         source=source, extra=group(policy),
@@ -76,7 +76,7 @@ def cores(client, model: str) -> list[int]:
 )
 def test_a_python_model_runs_on_the_cores_of_its_policy(launcher, policy, flag, expected):
     repository = launcher.copy_of(f"policy_{policy or 'cpu'}")
-    put(launcher, repository, asking("cores", CORES, policy))
+    put(launcher, repository, probe("cores", CORES, policy))
     with launcher.running("policies", f"--host-policy={flag}", repository=repository) as server:
         with open_client("http", server) as client:
             assert cores(client, "cores") == expected
@@ -87,8 +87,8 @@ def may_choose_nodes() -> bool:
     libc = ctypes.CDLL(None, use_errno=True)
     numbers = {"x86_64": 239, "aarch64": 236}
     mode = ctypes.c_int()
-    asked = libc.syscall(numbers.get(platform.machine(), -1), ctypes.byref(mode), None, ctypes.c_ulong(0), None, ctypes.c_ulong(0))
-    return asked == 0 and pathlib.Path("/sys/devices/system/node/node0").exists()
+    result = libc.syscall(numbers.get(platform.machine(), -1), ctypes.byref(mode), None, ctypes.c_ulong(0), None, ctypes.c_ulong(0))
+    return result == 0 and pathlib.Path("/sys/devices/system/node/node0").exists()
 
 
 @pytest.mark.skipif(not may_choose_nodes(), reason="this system has no NUMA nodes, or lets nobody choose one")
@@ -96,8 +96,8 @@ def test_a_python_models_memory_lies_on_the_node_of_its_policy(launcher):
     if launcher.oracle:
         pytest.skip("2.51 binds the memory, where nerite prefers the node")
     repository = launcher.copy_of("policy_node")
-    put(launcher, repository, asking("chosen", NODE, "near"))
-    put(launcher, repository, asking("left", NODE))
+    put(launcher, repository, probe("chosen", NODE, "near"))
+    put(launcher, repository, probe("left", NODE))
     with launcher.running("policy_node", "--host-policy=near,numa-node=0", repository=repository) as server:
         with open_client("http", server) as client:
             assert cores(client, "chosen") == [1]

@@ -104,10 +104,10 @@ def test_outputs_lie_where_the_program_wants_them(program):
 
 def test_models_are_loaded_and_unloaded(program):
     lines = program.run("control")
-    asked = "is asked: well"
-    assert lines[:7] == [asked, "add is ready", asked, "fail is not ready", "load: well", asked, "fail is ready"]
+    line = "is asked: well"
+    assert lines[:7] == [line, "add is ready", line, "fail is not ready", "load: well", line, "fail is ready"]
     assert lines[7].startswith("load none: Internal: failed to load 'none', failed to poll from model repository")
-    assert lines[8:] == ["unload: well", asked, "fail is not ready", "load changed: well", "batches: 2"]
+    assert lines[8:] == ["unload: well", line, "fail is not ready", "load changed: well", "batches: 2"]
     found = facts(program.run("serve"))
     assert found["load"][0].startswith("Unavailable: explicit model load / unload is not allowed if polling is enabled")
     assert found["poll"] == ["Unavailable: polling is disabled"]
@@ -137,8 +137,8 @@ def test_repositories_come_and_go(program, tmp_path):
 def test_a_program_that_says_nothing_polls_when_it_likes(program, tmp_path):
     repository = tmp_path / "models"
     put(repository, "add", "add_sub", pairs=2)
-    asked, lines = "is asked: well", program.run("poll", repository)
-    assert lines[:-1] == [asked, "add is ready", "poll: well", asked, "add is not ready", "poll: well", asked, "add is ready"]
+    line, lines = "is asked: well", program.run("poll", repository)
+    assert lines[:-1] == [line, "add is ready", "poll: well", line, "add is not ready", "poll: well", line, "add is ready"]
     assert lines[-1].startswith("load: Unavailable: explicit model load / unload is not allowed if polling is enabled")
 
 

@@ -6,7 +6,7 @@ import zlib
 import gzip
 
 import pytest
-from clients import NO_ID, Asked, Given, HttpClient, differs, fp32, http_call, http_infer, int32, text
+from clients import NO_ID, Given, HttpClient, RequestedOutput, differs, fp32, http_call, http_infer, int32, text
 
 NOT_UINT = "attempt to access JSON non-unsigned-integer as unsigned-integer"
 
@@ -378,5 +378,5 @@ def test_the_asked_version_answers(client):
 def test_only_the_asked_outputs_come(server):
     client = HttpClient(server.http)
     inputs = [int32("INPUT0", [range(16)]), int32("INPUT1", [range(16)])]
-    assert set(client.infer("simple", inputs, [Asked("OUTPUT1")]).outputs) == {"OUTPUT1"}
+    assert set(client.infer("simple", inputs, [RequestedOutput("OUTPUT1")]).outputs) == {"OUTPUT1"}
     assert set(client.infer("simple", inputs).outputs) == {"OUTPUT0", "OUTPUT1"}

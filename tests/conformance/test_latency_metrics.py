@@ -30,7 +30,7 @@ def samples(server) -> dict[str, float]:
     return {name: math.nan if value.lower() == "nan" else float(value) for name, _, value in read}
 
 
-def ask(server, model: str, times: int) -> None:
+def infer(server, model: str, times: int) -> None:
     with open_client("http", server) as client:
         for number in range(times):
             client.infer(model, [fp32("INPUT0", [[number % 2]])])
@@ -43,8 +43,8 @@ def measured(launcher):
     config = ["summary_latencies=true", "summary_quantiles=0.5:0.05,0.9:0.01", "counter_latencies=false"]
     flags = ["--cache-config=local,size=1000000", *[f"--metrics-config={one}" for one in config]]
     with serving(launcher, "latencies", plain, idle, caching("cached"), flags=flags) as server:
-        ask(server, "plain", 6)
-        ask(server, "cached", 6)
+        infer(server, "plain", 6)
+        infer(server, "cached", 6)
         settles(lambda: samples(server).get('nv_inference_queue_summary_us_count{model="cached",version="1"}') == 6)
         yield server, samples(server)
 
@@ -111,7 +111,7 @@ def test_first_responses_are_counted_in_buckets(launcher):
     chosen = catalogue.identity("chosen", ("FP32", (-1,)), max_batch=8, extra=BUCKETS)
     plain = catalogue.identity("plain", ("FP32", (-1,)), max_batch=8)
     with serving(launcher, "first", chosen, plain, flags=["--metrics-config=histogram_latencies=true"]) as server:
-        ask(server, "chosen", 3)
+        infer(server, "chosen", 3)
         found = samples(server)
         labels = '_Team="a b",model="chosen",version="1"'
         assert found[f"{HISTOGRAM}_count{{{labels}}}"] == 3

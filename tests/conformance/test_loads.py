@@ -67,8 +67,8 @@ def answer_without_body(server, byte_size: int, model: str = "simple") -> tuple[
 
 
 def test_a_load_is_refused_before_its_body_comes(server, without_upload, with_upload):
-    status, told = answer_without_body(server, 3 * GIB)
-    assert status == 503 and told.startswith(DISABLED) and "--model-control-mode=none" in told
+    status, error = answer_without_body(server, 3 * GIB)
+    assert status == 503 and error.startswith(DISABLED) and "--model-control-mode=none" in error
     text = f"a load request without files has at most {CONFIG_BYTES_MAX} bytes, got {3 * GIB}; {CURE}"
     assert answer_without_body(without_upload, 3 * GIB) == (501, text)
     text = f"a load request has at most {4 * GIB} bytes, got {5 * GIB}; put the model into the repository"

@@ -54,11 +54,11 @@ def test_a_line_that_repeats_is_written_a_few_times_and_then_told_once_with_its_
     assert len(repeated) == WRITTEN and all(line["level"] == "error" for line in repeated)
     deadline = time.monotonic() + 6 * WINDOW_S
     summary = f"{LOADS - WRITTEN} times more within {WINDOW_S} s: "
-    while not (told := [line for line in lines(server) if line["message"].startswith(summary)]):
+    while not (summaries := [line for line in lines(server) if line["message"].startswith(summary)]):
         assert time.monotonic() < deadline, "nothing was told"
         time.sleep(0.2)
-    assert len(told) == 1 and "nobody" in told[0]["message"]
-    assert (told[0]["level"], told[0]["place"]) == ("error", repeated[0]["place"])
+    assert len(summaries) == 1 and "nobody" in summaries[0]["message"]
+    assert (summaries[0]["level"], summaries[0]["place"]) == ("error", repeated[0]["place"])
 
 
 def test_the_format_changes_while_the_server_runs(server):

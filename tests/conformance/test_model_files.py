@@ -118,16 +118,16 @@ def load(server, gate: Gate, meanwhile) -> Refused | None:
     """Loads the model, and does something each time that its files have been read. What the load was refused with."""
     refused = []
 
-    def ask() -> None:
+    def infer() -> None:
         with open_client("http", server) as client:
             try:
                 client.load("times")
             except Refused as error:
                 refused.append(error)
 
-    asks = threading.Thread(target=ask)
-    asks.start()
-    while asks.is_alive():
+    thread = threading.Thread(target=infer)
+    thread.start()
+    while thread.is_alive():
         gate.let_pass(meanwhile)
     return refused[0] if refused else None
 

@@ -96,9 +96,9 @@ def test_a_request_is_a_span_of_the_front_end_one_of_its_model_and_one_of_the_co
     assert shape(spans) == {"": ["InferRequest"], "InferRequest": ["plus"], "plus": ["compute"]}
     root, model, compute = (only(spans, name) for name in ("InferRequest", "plus", "compute"))
     assert (sorted(root.names()), sorted(model.names()), compute.names()) == (sorted(front), sorted(OWN), COMPUTE)
-    told = model.attributes
-    assert told.pop("triton.trace_id") > 0
-    assert told == {"triton.model_name": "plus", "triton.model_version": 1, "triton.trace_parent_id": 0, "triton.request_id": "mine"}
+    attributes = model.attributes
+    assert attributes.pop("triton.trace_id") > 0
+    assert attributes == {"triton.model_name": "plus", "triton.model_version": 1, "triton.trace_parent_id": 0, "triton.request_id": "mine"}
     assert (root.attributes, compute.attributes) == ({}, {})
     assert {(span.kind, span.scope, span.trace, span.resource["service.name"], span.resource["deployment"]) for span in spans} == {
         (2, "triton-server", root.trace, "mine", "test")
@@ -145,10 +145,10 @@ STATED = ["http", pytest.param("grpc", marks=differs("2.51 hands no tracestate o
 
 @pytest.mark.parametrize("protocol", STATED)
 def test_what_vendors_add_to_a_trace_is_handed_on(traced, protocol):
-    told = infer(traced.server, protocol, "tells", {"traceparent": PARENT, "tracestate": "a=b,c=\"d\""})
+    attributes = infer(traced.server, protocol, "tells", {"traceparent": PARENT, "tracestate": "a=b,c=\"d\""})
     spans = traced.collector.trace()
     context = {"traceparent": f"00-{TRACE}-{only(spans, 'tells').id}-01", "tracestate": "a=b,c=\"d\""}
-    assert json.loads(bytes(map(int, told))) == context and {span.state for span in spans} == {"a=b,c=\"d\""}
+    assert json.loads(bytes(map(int, attributes))) == context and {span.state for span in spans} == {"a=b,c=\"d\""}
 
 
 def test_requests_of_a_stream_continue_it_too(traced):
@@ -175,8 +175,8 @@ def test_what_is_no_traceparent_is_passed_over(traced, parent):
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_python_model_is_told_of_its_span(traced, protocol):
-    told = infer(traced.server, protocol, "tells", {"traceparent": PARENT})
-    context = json.loads(bytes(map(int, told)))
+    attributes = infer(traced.server, protocol, "tells", {"traceparent": PARENT})
+    context = json.loads(bytes(map(int, attributes)))
     model = only(traced.collector.trace(), "tells")
     assert context == {"traceparent": f"00-{TRACE}-{model.id}-01"}
     own = json.loads(bytes(map(int, infer(traced.server, protocol, "tells"))))

@@ -277,7 +277,7 @@ def with_a_slow_model(launcher, name: str, *flags: str, delay_ms: int = SLOW_MS)
 
 
 @contextlib.contextmanager
-def asked_for_something_slow(server, delay_ms: int = SLOW_MS):
+def slow_request(server, delay_ms: int = SLOW_MS):
     """A request in flight, whose answer must come. A block that takes longer than the request is done again."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         delay = Delay(delay_ms)
@@ -311,7 +311,7 @@ def test_onnx_runtime_reports_nothing_to_its_makers(launcher, tmp_path):
 @again_if_too_late
 def test_a_polite_end_lets_requests_finish(launcher):
     with with_a_slow_model(launcher, "polite") as server:
-        with asked_for_something_slow(server):
+        with slow_request(server):
             server.process.terminate()
         assert server.process.wait(START_S) == 0
 
@@ -323,7 +323,7 @@ def test_while_requests_are_in_flight_everybody_sees_that_the_server_exits(launc
         server.grpc
     ) as grpc:
         assert grpc.is_server_ready()
-        with asked_for_something_slow(server, SEEN_MS):
+        with slow_request(server, SEEN_MS):
             server.process.terminate()
             while http_call(server.http, "GET", "/v2/health/ready").status == 200:
                 time.sleep(0.01)
@@ -375,7 +375,7 @@ def test_the_log_tells_what_the_end_waits_for(launcher, busy):
 @again_if_too_late
 def test_a_server_whose_terminal_has_gone_lets_requests_finish(launcher):
     with with_a_slow_model(launcher, "hangup") as server:
-        with asked_for_something_slow(server):
+        with slow_request(server):
             server.process.send_signal(signal.SIGHUP)
         assert server.process.wait(START_S) == 0
         assert "Signal (1) received." in server.log_text()
@@ -438,7 +438,7 @@ def test_a_server_under_nohup_outlives_its_terminal(launcher):
 @again_if_too_late
 def test_two_signals_at_once_are_one(launcher):
     with with_a_slow_model(launcher, "twice") as server:
-        with asked_for_something_slow(server):
+        with slow_request(server):
             server.process.terminate()
             time.sleep(0.05)
             server.process.terminate()

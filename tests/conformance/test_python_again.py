@@ -75,7 +75,7 @@ def inputs(times: int, how: str = ""):
     return made
 
 
-def ask(client, model: str, times: int, how: str = "", **more):
+def infer(client, model: str, times: int, how: str = "", **more):
     """What the model was told in each run: the request's flags, START, END, READY; and whether there was a correlation id."""
     answer = client.infer(model, inputs(times, how), client_timeout=TIMEOUT_S, **more)
     return json.loads(answer.as_numpy("SAID").reshape(-1)[0])
@@ -83,7 +83,7 @@ def ask(client, model: str, times: int, how: str = "", **more):
 
 def refused(client, model: str, *args, **more) -> str:
     with pytest.raises(InferenceServerException) as caught:
-        ask(client, model, *args, **more)
+        infer(client, model, *args, **more)
     return caught.value.message()
 
 
@@ -93,16 +93,16 @@ FIRST, LATER = [1, 1, 0, 1], [0, 0, 0, 1]
 @pytest.mark.parametrize("model", ITERATIVE)
 def test_a_request_runs_until_it_is_answered(client, model):
     for times in (1, 2, 5):
-        assert ask(client, model, times) == [[FIRST] + [LATER] * (times - 1), True]
+        assert infer(client, model, times) == [[FIRST] + [LATER] * (times - 1), True]
 
 
 @pytest.mark.parametrize("model", ITERATIVE)
 def test_a_sequence_of_the_clients_is_over_with_the_request(client, model):
-    assert ask(client, model, 3, sequence_id=77, sequence_start=True) == [[FIRST, LATER, LATER], True]
+    assert infer(client, model, 3, sequence_id=77, sequence_start=True) == [[FIRST, LATER, LATER], True]
     text = refused(client, model, 2, sequence_id=77)
     assert "must specify the START flag on the first request of the sequence" in text and "77" in text
-    assert ask(client, model, 1, sequence_id=78, sequence_start=True, sequence_end=True) == [[[3, 1, 1, 1]], True]
-    assert ask(client, model, 2, sequence_id=77, sequence_start=True) == [[FIRST, LATER], True]
+    assert infer(client, model, 1, sequence_id=78, sequence_start=True, sequence_end=True) == [[[3, 1, 1, 1]], True]
+    assert infer(client, model, 2, sequence_id=77, sequence_start=True) == [[FIRST, LATER], True]
 
 
 @pytest.mark.parametrize("model", ITERATIVE)
@@ -114,7 +114,7 @@ def test_wrong_uses_of_rescheduling_are_refused(client, model):
     )
     # It kept what it noted of the first run.
     assert "the second time is one too many" in refused(client, model, 3, "raise")
-    assert ask(client, model, 2) == [[FIRST, LATER], True]
+    assert infer(client, model, 2) == [[FIRST, LATER], True]
 
 
 def test_sequences_of_many_clients_run_beside_each_other(server):
@@ -124,7 +124,7 @@ def test_sequences_of_many_clients_run_beside_each_other(server):
     def one(at: int) -> None:
         with grpc_client.InferenceServerClient(server.grpc) as own:
             try:
-                found.put((at, ask(own, ITERATIVE[at % 2], times[at])))
+                found.put((at, infer(own, ITERATIVE[at % 2], times[at])))
             except InferenceServerException as error:
                 found.put((at, error))
 
@@ -144,7 +144,7 @@ class Stream:
         self.client, self.came = client, queue.Queue()
         client.start_stream(lambda result, error: self.came.put(error or result))
 
-    def ask(self, model: str, times: int, how: str = "") -> list[str]:
+    def infer(self, model: str, times: int, how: str = "") -> list[str]:
         self.client.async_stream_infer(model, inputs(times, how), enable_empty_final_response=True)
         said = []
         while True:
@@ -165,9 +165,9 @@ def stream(client):
 
 def test_a_decoupled_model_answers_in_each_run(stream):
     for times in (1, 4, 20):
-        assert stream.ask("decoupled", times) == [str(at + 1) for at in range(times)]
-    assert "the second time is one too many" in stream.ask("decoupled", 3, "raise")[-1]
-    assert stream.ask("decoupled", 2) == ["1", "2"]
+        assert stream.infer("decoupled", times) == [str(at + 1) for at in range(times)]
+    assert "the second time is one too many" in stream.infer("decoupled", 3, "raise")[-1]
+    assert stream.infer("decoupled", 2) == ["1", "2"]
 
 
 @differs("2.51 lets the client wait for ever", run=False)
@@ -180,14 +180,14 @@ def test_models_without_iterative_sequences_cannot_reschedule(client, model):
 
 @differs("2.51 lets the client wait for ever", run=False)
 def test_decoupled_models_without_iterative_sequences_cannot_reschedule(stream):
-    said = stream.ask("plain_decoupled", 2)
+    said = stream.infer("plain_decoupled", 2)
     assert said[0] == "1" and NOT_CONFIGURED in said[1]
 
 
 @differs("2.51 leaves the process dead", run=False)
 def test_a_process_that_dies_in_a_later_run(client):
     assert "is not healthy" in refused(client, "direct", 3, "die")
-    assert ask(client, "direct", 3) == [[FIRST, LATER, LATER], True]
+    assert infer(client, "direct", 3) == [[FIRST, LATER, LATER], True]
 
 
 @differs("2.51 goes on with it", run=False)
@@ -208,7 +208,7 @@ def test_a_client_that_leaves_ends_what_would_run_for_ever(server, client, model
     executed = executions(server, model)
     time.sleep(0.2)
     assert executions(server, model) == executed, "it runs no more"
-    assert ask(client, model, 2) == [[FIRST, LATER], True]
+    assert infer(client, model, 2) == [[FIRST, LATER], True]
 
 
 def executions(server, model: str) -> int:
@@ -219,7 +219,7 @@ def executions(server, model: str) -> int:
 @differs("2.51 does not count so", run=False)
 def test_each_run_is_an_execution_of_one_request(server, client):
     before = executions(server, "oldest")
-    ask(client, "oldest", 6)
+    infer(client, "oldest", 6)
     assert executions(server, "oldest") - before == 6
 
 
@@ -240,7 +240,7 @@ def test_a_client_that_does_not_read_holds_only_its_own_sequence_back(server, cl
         assert 1 < count - before < 2000
     deadline = time.monotonic() + TIMEOUT_S
     stream = Stream(client)
-    assert stream.ask("decoupled", 2) == ["1", "2"]
+    assert stream.infer("decoupled", 2) == ["1", "2"]
     client.stop_stream(cancel_requests=True)
     assert time.monotonic() < deadline
 

@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
-from clients import CODES, Asked, Given, Refused, differs, fp32, http_call, refuses
+from clients import CODES, Given, Refused, RequestedOutput, differs, fp32, http_call, refuses
 from python_setup import do, said
 from tritonclient.utils import InferenceServerException
 
@@ -80,7 +80,7 @@ def test_an_output_larger_than_any_memory(python_client):
     with pytest.raises(Refused) as caught:
         do(python_client, "py_deeds", "huge_output")
     assert f"{4 << 42} bytes" in caught.value.text, caught.value.text
-    assert said(do(python_client, "py_deeds", "huge_output", outputs=[Asked("SAID")])) == "huge"
+    assert said(do(python_client, "py_deeds", "huge_output", outputs=[RequestedOutput("SAID")])) == "huge"
     well(python_client)
 
 
@@ -118,8 +118,8 @@ def test_an_error_without_a_code_is_internal(python_client):
 # ---------------------------------------------------------------------------------------------- outputs
 
 
-def outputs(client, deed: str, *asked: str) -> dict:
-    reply = do(client, "py_deeds", deed, outputs=[Asked(one) for one in asked] or None)
+def outputs(client, deed: str, *names: str) -> dict:
+    reply = do(client, "py_deeds", deed, outputs=[RequestedOutput(one) for one in names] or None)
     return {name: (made.datatype, made.shape) for name, made in reply.outputs.items()}
 
 
@@ -138,9 +138,9 @@ MADE = [
 ]
 
 
-@pytest.mark.parametrize(("deed", "asked", "expected"), MADE)
-def test_outputs_as_the_model_makes_them(python_client, deed, asked, expected):
-    assert outputs(python_client, deed, *asked) == expected
+@pytest.mark.parametrize(("deed", "names", "expected"), MADE)
+def test_outputs_as_the_model_makes_them(python_client, deed, names, expected):
+    assert outputs(python_client, deed, *names) == expected
 
 
 def test_strided_and_text_outputs_arrive_whole(python_client):

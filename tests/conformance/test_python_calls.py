@@ -12,148 +12,148 @@ FAILED = "Model {0} - Error when running inference: "
 
 
 @pytest.fixture
-def asking(python_server):
+def run_code(python_server):
     with open_client("http", python_server) as client:
 
-        def ask(code: str, *more, **parameters) -> str:
+        def run(code: str, *more, **parameters) -> str:
             reply = client.infer(MODEL, [text("CODE", [code.encode()]), *more], **parameters)
             return strings(reply.outputs["SAID"].raw)[0]
 
-        yield ask
+        yield run
 
 
 DECOUPLED = (
     "Model py_decoupled is using the decoupled. The current BLS request call doesn't support models using the decoupled transaction "
     "policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled models.'"
 )
-ONE_BY_ONE = "out = [said(one) for one in asked('py_decoupled', texts({0!r}), outputs=['SAID', 'MORE']).exec(decoupled=True)]"
+ONE_BY_ONE = "out = [said(one) for one in request_of('py_decoupled', texts({0!r}), outputs=['SAID', 'MORE']).exec(decoupled=True)]"
 ASKED = [
-    ("out = said(asked('py_identity', fp32(1, 2)).exec())", "{'OUTPUT0': [1.0, 2.0]}"),
-    ("out = said(asked('py_identity', fp32(1, 2), model_version=1).exec())", "{'OUTPUT0': [1.0, 2.0]}"),
-    ("out = said(asked('py_strings', texts('a', 'b', name='INPUT0')).exec())", "{'OUTPUT0': [b'a', b'b']}"),
-    ("out = said(asked('py_identity', fp32(*range(5))).exec())", "{'OUTPUT0': [0.0, 1.0, 2.0, 3.0, 4.0]}"),
-    ("out = said(asked('chain', fp32(1, 2)).exec())", "{'OUTPUT0': [1.0, 2.0]}"),
-    ("out = said(asked('simple', pb_utils.Tensor('INPUT0', np.full((1, 16), 7, np.int32)), "
+    ("out = said(request_of('py_identity', fp32(1, 2)).exec())", "{'OUTPUT0': [1.0, 2.0]}"),
+    ("out = said(request_of('py_identity', fp32(1, 2), model_version=1).exec())", "{'OUTPUT0': [1.0, 2.0]}"),
+    ("out = said(request_of('py_strings', texts('a', 'b', name='INPUT0')).exec())", "{'OUTPUT0': [b'a', b'b']}"),
+    ("out = said(request_of('py_identity', fp32(*range(5))).exec())", "{'OUTPUT0': [0.0, 1.0, 2.0, 3.0, 4.0]}"),
+    ("out = said(request_of('chain', fp32(1, 2)).exec())", "{'OUTPUT0': [1.0, 2.0]}"),
+    ("out = said(request_of('simple', pb_utils.Tensor('INPUT0', np.full((1, 16), 7, np.int32)), "
      "pb_utils.Tensor('INPUT1', np.full((1, 16), 3, np.int32)), outputs=['OUTPUT1']).exec())", f"{{'OUTPUT1': {[[4] * 16]}}}"),
-    ("out = said(asked('nobody', fp32(1)).exec())",
+    ("out = said(request_of('nobody', fp32(1)).exec())",
      "error: " + FAILED.format("nobody") + "Failed for execute the inference request. Model 'nobody' is not ready."),
-    ("out = said(asked('py_identity', fp32(1), model_version=7).exec())",
+    ("out = said(request_of('py_identity', fp32(1), model_version=7).exec())",
      "error: " + FAILED.format("py_identity") + "Failed for execute the inference request. Model 'py_identity' is not ready."),
-    ("out = said(asked('py_identity', fp32(1), outputs=['NONE']).exec())",
+    ("out = said(request_of('py_identity', fp32(1), outputs=['NONE']).exec())",
      "error: " + FAILED.format("py_identity") + "unexpected inference output 'NONE' for model 'py_identity'"),
-    ("out = said(asked('py_identity', fp32(1, name='NONE')).exec())",
+    ("out = said(request_of('py_identity', fp32(1, name='NONE')).exec())",
      "error: " + FAILED.format("py_identity") + "unexpected inference input 'NONE' for model 'py_identity'"),
-    ("out = said(asked('py_deeds', texts('error', 'NOT_FOUND', name='DEED'), outputs=['SAID']).exec())", "error: refused, as asked"),
-    ("out = asked('py_deeds', texts('error', 'NOT_FOUND', name='DEED'), outputs=['SAID']).exec().error().code()", "__ErrorCode.INTERNAL"),
-    ("out = said(asked('py_deeds', texts('raise_', name='DEED'), outputs=['SAID']).exec())",
+    ("out = said(request_of('py_deeds', texts('error', 'NOT_FOUND', name='DEED'), outputs=['SAID']).exec())", "error: refused, as asked"),
+    ("out = request_of('py_deeds', texts('error', 'NOT_FOUND', name='DEED'), outputs=['SAID']).exec().error().code()", "__ErrorCode.INTERNAL"),
+    ("out = said(request_of('py_deeds', texts('raise_', name='DEED'), outputs=['SAID']).exec())",
      "error: Failed to process the request(s) for model 'py_deeds_0', message: RuntimeError: this model does not want to\n\nAt:\n"),
-    ("out = said(asked('py_decoupled', texts('pass'), outputs=['SAID']).exec())", "error: " + FAILED.format("py_decoupled") + DECOUPLED),
+    ("out = said(request_of('py_decoupled', texts('pass'), outputs=['SAID']).exec())", "error: " + FAILED.format("py_decoupled") + DECOUPLED),
     (ONE_BY_ONE.format("send(text('a')); send(text('b')); send(flags=FINAL)"), """["{'SAID': [b'a']}", "{'SAID': [b'b']}", '{}']"""),
     (ONE_BY_ONE.format("send(text('a')); send(text('b'), FINAL)"), """["{'SAID': [b'a']}", "{'SAID': [b'b']}"]"""),
-    ("out = [said(one) for one in asked('py_identity', fp32(1)).exec(decoupled=True)]", """["{'OUTPUT0': [1.0]}"]"""),
-    ("out = [said(one) for one in asked('nobody', fp32(1)).exec(decoupled=True)]",
+    ("out = [said(one) for one in request_of('py_identity', fp32(1)).exec(decoupled=True)]", """["{'OUTPUT0': [1.0]}"]"""),
+    ("out = [said(one) for one in request_of('nobody', fp32(1)).exec(decoupled=True)]",
      '["error: ' + FAILED.format("nobody")),
-    ("out = type(asked('py_identity', fp32(1)).exec(decoupled=True)).__name__", "ResponseIterator"),
+    ("out = type(request_of('py_identity', fp32(1)).exec(decoupled=True)).__name__", "ResponseIterator"),
     ("out = self.early", "TritonModelException: BLS is only supported during the 'execute' function."),
     ("out = refused(asked, 'py_identity', None)",
      "TritonModelException: Input tensor for request with id '' and model name 'py_identity' should not be empty."),
-    ("out = refused(asked('py_identity', fp32(1)).async_exec)", "RuntimeError: no running event loop"),
+    ("out = refused(request_of('py_identity', fp32(1)).async_exec)", "RuntimeError: no running event loop"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("code", "expected"), ASKED)
-def test_what_a_model_gets_from_another_model(asking, code, expected):
-    found = asking(code)
+def test_what_a_model_gets_from_another_model(run_code, code, expected):
+    found = run_code(code)
     # Errors may go on with where they were raised, or with a cure.
     if "rror: " in expected:
         found = found[: len(expected)]
     assert found == expected
-    assert asking("out = said(asked('py_identity', fp32(3)).exec())") == "{'OUTPUT0': [3.0]}"
+    assert run_code("out = said(request_of('py_identity', fp32(3)).exec())") == "{'OUTPUT0': [3.0]}"
 
 
 @differs("2.51 waits for ever after an error", run=False)
-def test_an_error_among_several_responses(asking):
-    found = asking(ONE_BY_ONE.format("send(error('no')); send(numbers(5), FINAL)"))
+def test_an_error_among_several_responses(run_code):
+    found = run_code(ONE_BY_ONE.format("send(error('no')); send(numbers(5), FINAL)"))
     assert found == """['error: no', "{'MORE': [5.0]}"]"""
 
 
 FACTS = """
-response = asked('py_facts', fp32(1), outputs=['FACTS'], request_id='mine', correlation_id=7, flags=3, timeout=5000,
+response = request_of('py_facts', fp32(1), outputs=['FACTS'], request_id='mine', correlation_id=7, flags=3, timeout=5000,
                  parameters={'a': 'b', 'n': 5, 't': True}).exec()
 out = [one.decode() for one in response.output_tensors()[0].as_numpy()]
 """
 
 
-def test_what_the_other_model_sees_of_the_request(asking):
-    found = asking(FACTS)
+def test_what_the_other_model_sees_of_the_request(run_code):
+    found = run_code(FACTS)
     for part in ("mine", "7", "5000", '"a":"b"', '"n":5', '"t":true'):
         assert part in found.replace(" ", "").replace("\\\\", ""), found
 
 
-def test_large_tensors(asking):
+def test_large_tensors(run_code):
     code = """
-response = asked('py_identity', pb_utils.get_input_tensor_by_name(request, 'NUMBERS')
+response = request_of('py_identity', pb_utils.get_input_tensor_by_name(request, 'NUMBERS')
                  if False else pb_utils.Tensor('INPUT0', pb_utils.get_input_tensor_by_name(request, 'NUMBERS').as_numpy())).exec()
 back = response.output_tensors()[0].as_numpy()
 out = (len(back), float(back.sum()))
 """
     values = np.arange(300_000, dtype=np.float32)
-    assert asking(code, fp32("NUMBERS", values.tolist())) == str((300_000, float(values.sum())))
+    assert run_code(code, fp32("NUMBERS", values.tolist())) == str((300_000, float(values.sum())))
 
 
-def test_many_requests_side_by_side(asking):
+def test_many_requests_side_by_side(run_code):
     code = """
 found = []
 def work(n):
     for at in range(20):
-        found.append(asked('py_identity', fp32(n, at)).exec().output_tensors()[0].as_numpy().tolist() == [n, at])
+        found.append(request_of('py_identity', fp32(n, at)).exec().output_tensors()[0].as_numpy().tolist() == [n, at])
 threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
 for one in threads: one.start()
 for one in threads: one.join()
 out = (len(found), all(found))
 """
-    assert asking(code) == "(160, True)"
+    assert run_code(code) == "(160, True)"
 
 
-def test_what_is_kept_of_a_response_stays_as_it_was(asking):
-    asking("self.kept[:] = []")
-    code = "kept = [asked('py_identity', fp32(*[n] * 100)).exec().output_tensors()[0].as_numpy() for n in range(50)]\nout = all((one == n).all() for n, one in enumerate(kept))"
-    assert asking(code) == "True"
+def test_what_is_kept_of_a_response_stays_as_it_was(run_code):
+    run_code("self.kept[:] = []")
+    code = "kept = [request_of('py_identity', fp32(*[n] * 100)).exec().output_tensors()[0].as_numpy() for n in range(50)]\nout = all((one == n).all() for n, one in enumerate(kept))"
+    assert run_code(code) == "True"
 
 
 @differs("2.51 has no cancel of responses", run=False)
-def test_responses_that_nobody_takes_are_cancelled(asking):
+def test_responses_that_nobody_takes_are_cancelled(run_code):
     code = """
-responses = asked('py_decoupled', texts(
+responses = request_of('py_decoupled', texts(
     'def later_work():\\n    for n in range(1000):\\n        if sender.is_cancelled(): break\\n        send(text(n)); time.sleep(0.01)\\n'
     '    self.kept.append(n); send(flags=FINAL)\\nthreading.Thread(target=later_work).start()'), outputs=['SAID']).exec(decoupled=True)
 first = said(next(iter(responses)))
 responses.cancel()
 out = first
 """
-    assert asking(code) == "{'SAID': [b'0']}"
-    look = "out = [said(one) for one in asked('py_decoupled', texts(\"send(text(*self.kept), FINAL)\"), outputs=['SAID']).exec(decoupled=True)]"
+    assert run_code(code) == "{'SAID': [b'0']}"
+    look = "out = [said(one) for one in request_of('py_decoupled', texts(\"send(text(*self.kept), FINAL)\"), outputs=['SAID']).exec(decoupled=True)]"
     deadline = time.monotonic() + 20
-    while (found := asking(look)) == "[\"{'SAID': []}\"]" and time.monotonic() < deadline:
+    while (found := run_code(look)) == "[\"{'SAID': []}\"]" and time.monotonic() < deadline:
         time.sleep(0.05)
     assert int(found.split("b'")[1].split("'")[0]) < 900, found
-    asking("out = [1 for one in asked('py_decoupled', texts('self.kept.clear(); send(flags=FINAL)'), outputs=['SAID']).exec(decoupled=True)]")
+    run_code("out = [1 for one in request_of('py_decoupled', texts('self.kept.clear(); send(flags=FINAL)'), outputs=['SAID']).exec(decoupled=True)]")
 
 
-def test_a_model_may_ask_another_instance_of_itself(asking):
-    code = "out = said(asked('py_asking', texts(\"out = 'inner'\"), outputs=['SAID']).exec())"
-    assert asking(code) == "{'SAID': [b'inner']}"
+def test_a_model_may_ask_another_instance_of_itself(run_code):
+    code = "out = said(request_of('py_asking', texts(\"out = 'inner'\"), outputs=['SAID']).exec())"
+    assert run_code(code) == "{'SAID': [b'inner']}"
 
 
 @differs("2.51 waits for ever", run=False)
-def test_a_model_that_waits_for_itself_gets_an_error(asking):
-    once = "out = said(asked('py_asking', texts({!r}), outputs=['SAID']).exec())"
+def test_a_model_that_waits_for_itself_gets_an_error(run_code):
+    once = "out = said(request_of('py_asking', texts({!r}), outputs=['SAID']).exec())"
     code = "out = 'innermost'"
     for _ in range(2):
         code = once.format(code)
-    found = asking(code)
+    found = run_code(code)
     assert "waits for itself" in found, found
-    assert asking("out = 'well'") == "well"
+    assert run_code("out = 'well'") == "well"
 
 
 def test_coroutines_that_ask(python_server):
@@ -162,13 +162,13 @@ def test_coroutines_that_ask(python_server):
         assert reply.outputs["OUTPUT0"].raw == fp32("", [3, 6, 9]).raw
 
 
-def test_what_nested_requests_count(python_server, asking):
+def test_what_nested_requests_count(python_server, run_code):
     def count():
         (one,) = HttpClient(python_server.http).statistics("py_identity")
         return one["inference_stats"]["success"]["count"]
 
     before = count()
-    asking("for n in range(5): asked('py_identity', fp32(n)).exec()")
+    run_code("for n in range(5): request_of('py_identity', fp32(n)).exec()")
     assert count() - before == 5
 
 
@@ -188,11 +188,11 @@ CONTROL = """
 ready = lambda: pb_utils.is_model_ready('py_identity')
 out = [ready()]
 pb_utils.load_model('py_identity')
-out += [ready(), pb_utils.is_model_ready('py_identity', '1'), said(asked('py_identity', fp32(4)).exec())]
+out += [ready(), pb_utils.is_model_ready('py_identity', '1'), said(request_of('py_identity', fp32(4)).exec())]
 pb_utils.unload_model('py_identity')
 deadline = time.monotonic() + 20
 while ready() and time.monotonic() < deadline: time.sleep(0.05)
-out += [ready(), said(asked('py_identity', fp32(4)).exec())]
+out += [ready(), said(request_of('py_identity', fp32(4)).exec())]
 """
 
 
@@ -209,7 +209,7 @@ source += '        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0"
 tensor = {'data_type': 'TYPE_FP32', 'dims': [-1]}
 config = {'backend': 'python', 'input': [{'name': 'INPUT0', **tensor}], 'output': [{'name': 'OUTPUT0', **tensor}]}
 pb_utils.load_model('py_brought', json.dumps(config), {'file:1/model.py': source.encode()})
-out = said(asked('py_brought', fp32(4)).exec())
+out = said(request_of('py_brought', fp32(4)).exec())
 pb_utils.unload_model('py_brought')
 """
 
@@ -227,6 +227,6 @@ def test_a_load_that_fails_is_an_exception(controlled):
         assert found.startswith("TritonModelException: ") and "nobody" in found, found
 
 
-def test_without_explicit_control_nothing_is_loaded(asking):
-    found = asking("out = refused(pb_utils.load_model, 'py_identity')")
+def test_without_explicit_control_nothing_is_loaded(run_code):
+    found = run_code("out = refused(pb_utils.load_model, 'py_identity')")
     assert found.startswith("TritonModelException: ") and "explicit model load / unload is not allowed" in found, found

@@ -13,7 +13,7 @@ import time
 import pytest
 import python_catalogue
 from catalogue import Model
-from clients import Asked, differs, fp32, http_call, open_client
+from clients import RequestedOutput, differs, fp32, http_call, open_client
 from python_setup import said
 
 only_here = differs("2.51 wants an interpreter's library and a stub made for it", run=False)
@@ -73,7 +73,7 @@ def packed(folder: pathlib.Path, archive: pathlib.Path) -> pathlib.Path:
 
 def facts(server, name: str) -> dict:
     with open_client("http", server) as client:
-        return json.loads(said(client.infer(name, [fp32("INPUT0", [1])], [Asked("SAID")])))
+        return json.loads(said(client.infer(name, [fp32("INPUT0", [1])], [RequestedOutput("SAID")])))
 
 
 @only_here

@@ -191,7 +191,7 @@ def test_a_model_that_never_ends_does_not_keep_the_server(launcher, where):
         (child,) = children(found.pid)
         if where == "in execute":
             document = '{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1],"data":[-1]}]}'
-            asking = subprocess.Popen(
+            client = subprocess.Popen(
                 [sys.executable, "-c", "import sys, urllib.request as u; u.urlopen(sys.argv[1], sys.argv[2].encode())",
                  f"http://{found.http}/v2/models/py_looping/infer", document], stderr=subprocess.DEVNULL)
             time.sleep(1)
@@ -199,7 +199,7 @@ def test_a_model_that_never_ends_does_not_keep_the_server(launcher, where):
         found.process.wait(ENDS_S)
         wait_for(lambda: not is_running(child))
         if where == "in execute":
-            asking.wait(60)
+            client.wait(60)
 
 
 def test_a_server_that_is_killed_takes_its_models_along(launcher):

@@ -9,7 +9,7 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 import tritonclient.utils.shared_memory as shm
 from catalogue import DATATYPES
-from clients import NUMPY, Asked, Given, differs, fp32, int32, refuses, text
+from clients import NUMPY, Given, RequestedOutput, differs, fp32, int32, refuses, text
 from python_setup import said, strings
 from regions import registered
 
@@ -26,7 +26,7 @@ def content(datatype: str) -> bytes:
 @pytest.mark.parametrize("datatype", DATATYPES)
 def test_every_datatype_comes_back_as_it_went(python_client, datatype):
     given = Given(f"INPUT_{datatype}", datatype, [COUNT], content(datatype))
-    made = python_client.infer("py_types", [given], [Asked(f"OUTPUT_{datatype}")]).outputs[f"OUTPUT_{datatype}"]
+    made = python_client.infer("py_types", [given], [RequestedOutput(f"OUTPUT_{datatype}")]).outputs[f"OUTPUT_{datatype}"]
     assert (made.datatype, made.shape, made.raw) == (datatype, [COUNT], content(datatype))
 
 
@@ -41,7 +41,7 @@ def test_all_datatypes_at_once(python_client):
 @pytest.mark.parametrize("datatype", ["FP32", "BYTES", "INT64"])
 def test_empty_tensors(python_client, datatype):
     given = Given(f"INPUT_{datatype}", datatype, [0], b"")
-    made = python_client.infer("py_types", [given], [Asked(f"OUTPUT_{datatype}")]).outputs[f"OUTPUT_{datatype}"]
+    made = python_client.infer("py_types", [given], [RequestedOutput(f"OUTPUT_{datatype}")]).outputs[f"OUTPUT_{datatype}"]
     assert (made.datatype, made.shape, made.raw) == (datatype, [0], b"")
 
 
@@ -63,7 +63,7 @@ def test_the_classic_example(python_client):
 
 def test_only_the_outputs_that_were_asked_for(python_client):
     given = [int32("INPUT0", [range(16)]), int32("INPUT1", [range(16)])]
-    assert list(python_client.infer("py_add_sub", given, [Asked("OUTPUT1")]).outputs) == ["OUTPUT1"]
+    assert list(python_client.infer("py_add_sub", given, [RequestedOutput("OUTPUT1")]).outputs) == ["OUTPUT1"]
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -97,23 +97,23 @@ def test_every_datatype_through_a_region(python_client, datatype):
         given = Given(f"INPUT_{datatype}", datatype, [COUNT], region=(made.name, len(raw), 0))
         for _ in range(2):
             made.write(bytes(2048), 2048)
-            python_client.infer("py_types", [given], [Asked(f"OUTPUT_{datatype}", (made.name, len(raw) + 8, 2048))])
+            python_client.infer("py_types", [given], [RequestedOutput(f"OUTPUT_{datatype}", (made.name, len(raw) + 8, 2048))])
             assert made.read(len(raw) + 8, 2048) == raw + bytes(8)
 
 
 def test_an_output_that_is_larger_than_its_region(python_client):
     with registered(python_client, 4096) as made:
         with refuses("INTERNAL", "shared memory size specified with the request for output 'OUTPUT0' (8 bytes) should be"):
-            python_client.infer("py_identity", [fp32("INPUT0", range(4))], [Asked("OUTPUT0", (made.name, 8, 0))])
+            python_client.infer("py_identity", [fp32("INPUT0", range(4))], [RequestedOutput("OUTPUT0", (made.name, 8, 0))])
         with refuses("INTERNAL", "shared memory size specified with the request for output 'OUTPUT0' (8 bytes) should be"):
             given = text("INPUT0", [b"more than eight bytes"])
-            python_client.infer("py_strings", [given], [Asked("OUTPUT0", (made.name, 8, 0))])
+            python_client.infer("py_strings", [given], [RequestedOutput("OUTPUT0", (made.name, 8, 0))])
 
 
 def test_an_input_and_an_output_in_the_same_place(python_client):
     with registered(python_client, 4096, fp32("", range(1024)).raw) as made:
         given = Given("INPUT0", "FP32", [1024], region=(made.name, 4096, 0))
-        python_client.infer("py_identity", [given], [Asked("OUTPUT0", (made.name, 4096, 0))])
+        python_client.infer("py_identity", [given], [RequestedOutput("OUTPUT0", (made.name, 4096, 0))])
         assert made.read(4096) == fp32("", range(1024)).raw
 
 
@@ -147,11 +147,11 @@ def test_outputs_made_and_given_up_again(python_client, size):
 
 def test_requests_are_batched_and_stay_apart(python_client):
     """Four requests of two rows, which the scheduler may give to the model together: up to eight rows."""
-    def ask(number: int):
+    def infer(number: int):
         return python_client.infer("py_batching", [fp32("INPUT0", [[number, 1], [number, 2]])]).outputs
 
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        for number, outputs in enumerate(pool.map(ask, range(4))):
+        for number, outputs in enumerate(pool.map(infer, range(4))):
             assert outputs["TWICE"].raw == fp32("", [[2 * number, 2], [2 * number, 4]]).raw
             assert outputs["ROWS"].raw == int32("", [[2], [2]]).raw
             assert np.frombuffer(outputs["SIZE"].raw, np.int32).max() <= 4
@@ -160,12 +160,12 @@ def test_requests_are_batched_and_stay_apart(python_client):
 
 
 def test_a_batch_is_given_to_the_model_at_once(python_client):
-    def ask(number: int) -> int:
+    def infer(number: int) -> int:
         outputs = python_client.infer("py_batching", [fp32("INPUT0", [[number]] * 4)]).outputs
         return int(np.frombuffer(outputs["SIZE"].raw, np.int32)[0])
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(ask, range(2))) == [2, 2]
+        assert list(pool.map(infer, range(2))) == [2, 2]
 
 
 def test_two_instances_run_side_by_side(python_client, tmp_path):

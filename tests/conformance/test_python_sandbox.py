@@ -25,11 +25,11 @@ def only_here(launcher):
         pytest.skip("2.51 has no sandbox")
 
 
-def asking(name: str, **more: str):
+def calling_model(name: str, **more: str):
     return python(name, "asking", tensors(CODE="BYTES"), tensors(SAID="BYTES"), extra=parameters(**more))
 
 
-def ask(client, model: str, code: str) -> str:
+def run_code(client, model: str, code: str) -> str:
     return strings(client.infer(model, [text("CODE", [code.encode()])]).outputs["SAID"].raw)[0]
 
 
@@ -73,10 +73,10 @@ def test_the_classic_example(client):
 
 
 def test_models_ask_other_models(client):
-    assert ask(client, "py_asking", "out = said(asked('py_identity', fp32(1, 2)).exec())") == "{'OUTPUT0': [1.0, 2.0]}"
-    assert ask(client, "py_asking", "out = said(asked('chain', fp32(1, 2)).exec())") == "{'OUTPUT0': [1.0, 2.0]}"
-    once = "out = [said(one) for one in asked('py_decoupled', texts({!r}), outputs=['SAID', 'MORE']).exec(decoupled=True)]"
-    assert ask(client, "py_asking", once.format("send(text('a')); send(text('b'), FINAL)")) == """["{'SAID': [b'a']}", "{'SAID': [b'b']}"]"""
+    assert run_code(client, "py_asking", "out = said(request_of('py_identity', fp32(1, 2)).exec())") == "{'OUTPUT0': [1.0, 2.0]}"
+    assert run_code(client, "py_asking", "out = said(request_of('chain', fp32(1, 2)).exec())") == "{'OUTPUT0': [1.0, 2.0]}"
+    once = "out = [said(one) for one in request_of('py_decoupled', texts({!r}), outputs=['SAID', 'MORE']).exec(decoupled=True)]"
+    assert run_code(client, "py_asking", once.format("send(text('a')); send(text('b'), FINAL)")) == """["{'SAID': [b'a']}", "{'SAID': [b'b']}"]"""
 
 
 def test_long_texts_and_errors(client):
@@ -110,7 +110,7 @@ def started(launcher, name: str, models, *flags: str):
 
 def ready(client, model: str) -> bool:
     try:
-        ask(client, model, "out = 1")
+        run_code(client, model, "out = 1")
     except Refused:
         return False
     return True
@@ -119,15 +119,15 @@ def ready(client, model: str) -> bool:
 def test_a_model_confines_itself_where_the_operator_does_not(launcher, tmp_path):
     place = tmp_path / "place"
     place.mkdir()
-    models = [asking("free"), asking("own", SANDBOX="on"), asking("writes", SANDBOX="on", SANDBOX_WRITE=str(place), SANDBOX_NETWORK="on")]
+    models = [calling_model("free"), calling_model("own", SANDBOX="on"), calling_model("writes", SANDBOX="on", SANDBOX_WRITE=str(place), SANDBOX_NETWORK="on")]
     with started(launcher, "own_sandbox", models) as server, open_client("http", server) as client:
         fork = "out = refused(lambda: os.fork() or os._exit(0))"
-        assert ask(client, "free", fork) == "not refused"
-        assert ask(client, "own", fork).startswith("PermissionError")
+        assert run_code(client, "free", fork) == "not refused"
+        assert run_code(client, "own", fork).startswith("PermissionError")
         write = f"out = refused(lambda: open('{place}/file', 'w').write('a'))"
-        assert ask(client, "own", write).startswith("PermissionError")
-        assert ask(client, "writes", write) == "not refused"
-        assert ask(client, "writes", "import socket; out = refused(socket.socket)") == "not refused"
+        assert run_code(client, "own", write).startswith("PermissionError")
+        assert run_code(client, "writes", write) == "not refused"
+        assert run_code(client, "writes", "import socket; out = refused(socket.socket)") == "not refused"
         assert (place / "file").read_text() == "a"
 
 
@@ -136,9 +136,9 @@ def test_a_model_does_not_loosen_what_the_operator_wants(launcher, tmp_path):
     (allowed / "below").mkdir(parents=True)
     (allowed / "link").symlink_to("/")
     models = [
-        asking("off", SANDBOX="off"), asking("network", SANDBOX_NETWORK="on"), asking("more", SANDBOX_MEMORY=str(2 << 30)),
-        asking("elsewhere", SANDBOX_WRITE=str(tmp_path)), asking("link", SANDBOX_WRITE=str(allowed / "link")),
-        asking("below", SANDBOX_WRITE=str(allowed / "below"), SANDBOX_MEMORY=str(1 << 29)),
+        calling_model("off", SANDBOX="off"), calling_model("network", SANDBOX_NETWORK="on"), calling_model("more", SANDBOX_MEMORY=str(2 << 30)),
+        calling_model("elsewhere", SANDBOX_WRITE=str(tmp_path)), calling_model("link", SANDBOX_WRITE=str(allowed / "link")),
+        calling_model("below", SANDBOX_WRITE=str(allowed / "below"), SANDBOX_MEMORY=str(1 << 29)),
     ]  # fmt: skip
     flags = [*SANDBOX, f"--backend-config=python,sandbox-write={allowed}"]
     with started(launcher, "loosening", models, *flags) as server, open_client("http", server) as client:
@@ -152,9 +152,9 @@ def test_a_model_does_not_loosen_what_the_operator_wants(launcher, tmp_path):
             "parameter SANDBOX_WRITE of model 'link' names '/', which lies below none of the places",
         ):
             assert words in log, words
-        assert ask(client, "below", f"out = refused(open, '{allowed}/a', 'w')").startswith("PermissionError")
-        assert ask(client, "below", f"out = refused(open, '{allowed}/below/a', 'w')") == "not refused"
-        assert ask(client, "below", "import resource; out = resource.getrlimit(resource.RLIMIT_DATA)") == str((1 << 29, 1 << 29))
+        assert run_code(client, "below", f"out = refused(open, '{allowed}/a', 'w')").startswith("PermissionError")
+        assert run_code(client, "below", f"out = refused(open, '{allowed}/below/a', 'w')") == "not refused"
+        assert run_code(client, "below", "import resource; out = resource.getrlimit(resource.RLIMIT_DATA)") == str((1 << 29, 1 << 29))
 
 
 def test_instances_that_share_initialize_need_processes(launcher):
@@ -171,7 +171,7 @@ def test_instances_that_share_initialize_need_processes(launcher):
 def test_processes_are_counted_for_each_model_of_a_server_that_is_not_roots(launcher, tmp_path):
     """As root it is refused; as another user each model has as many as it may, however many the user has."""
     flags = [SANDBOX[0], "--backend-config=python,sandbox-processes=12"]
-    models = [asking("counted")]
+    models = [calling_model("counted")]
     program = pathlib.Path("/usr/bin/python{}.{}".format(*sys.version_info))
     if os.getuid() != 0 or not program.exists():
         pytest.skip("only root starts a server as root and as another user, who needs a Python of this version")
@@ -205,16 +205,16 @@ def test_processes_are_counted_for_each_model_of_a_server_that_is_not_roots(laun
                 "import subprocess\nfound = []\nout = refused(lambda: [found.append(subprocess.Popen(['sleep', '100'])) for _ in range(100)])\n"
                 "out = (len(found), out)\n[(one.kill(), one.wait()) for one in found]"
             )
-            count, why = eval(ask(client, "counted", code))
+            count, why = eval(run_code(client, "counted", code))
             assert 0 < count <= 12 and why.startswith("BlockingIOError: [Errno 11]"), (count, why)
-            assert eval(ask(client, "counted", code))[0] == count
+            assert eval(run_code(client, "counted", code))[0] == count
     finally:
         servers.stop(server)
 
 
 def test_memory_of_a_group_is_held_or_the_model_says_why_not(launcher):
     """Whether the server has a control group to divide depends on how the tests were started."""
-    models = [asking("held", SANDBOX_GROUP_MEMORY=str(1 << 30)), asking("effort", SANDBOX="best-effort", SANDBOX_GROUP_MEMORY=str(1 << 30))]
+    models = [calling_model("held", SANDBOX_GROUP_MEMORY=str(1 << 30)), calling_model("effort", SANDBOX="best-effort", SANDBOX_GROUP_MEMORY=str(1 << 30))]
     for choice in ("on", "best-effort"):
         flags = [f"--backend-config=python,sandbox={choice}", f"--backend-config=python,sandbox-group-memory={1 << 31}"]
         with started(launcher, f"group_memory_{choice}", models, *flags) as server, open_client("http", server) as client:
@@ -228,7 +228,7 @@ def test_memory_of_a_group_is_held_or_the_model_says_why_not(launcher):
 
 
 def test_a_setting_that_means_nothing_is_refused_with_what_it_may_be(launcher):
-    with started(launcher, "wrong", [asking("wrong")], "--backend-config=python,sandbox=true") as server:
+    with started(launcher, "wrong", [calling_model("wrong")], "--backend-config=python,sandbox=true") as server:
         assert "--backend-config=python,sandbox is 'true'; it is 'on', 'best-effort' or 'off'" in server.log_text()
 
 
@@ -254,12 +254,12 @@ def environment(folder: pathlib.Path, unpack: str) -> pathlib.Path:
 )
 def test_what_an_environment_brings_runs_in_the_sandbox_too(launcher, tmp_path, unpack, loads):
     archive = environment(tmp_path, unpack.format(tmp_path / "elsewhere"))
-    model = asking("brought", EXECUTION_ENV_PATH=str(archive))
+    model = calling_model("brought", EXECUTION_ENV_PATH=str(archive))
     flags = ["--backend-config=python,sandbox=on"]
     with started(launcher, f"sandboxed_environment_{loads}", [model], *flags) as server, open_client("http", server) as client:
         assert ready(client, "brought") == loads
         if loads:
-            assert ask(client, "brought", "import sys; out = open(sys.prefix + '/mended').read() + np.__file__.replace(sys.prefix, '')[:5]") == "a/lib/"
-            assert ask(client, "brought", "import sys; out = refused(open, sys.prefix + '/mended', 'w')").startswith("PermissionError")
+            assert run_code(client, "brought", "import sys; out = open(sys.prefix + '/mended').read() + np.__file__.replace(sys.prefix, '')[:5]") == "a/lib/"
+            assert run_code(client, "brought", "import sys; out = refused(open, sys.prefix + '/mended', 'w')").startswith("PermissionError")
         else:
             assert "PermissionError" in server.log_text() and not (tmp_path / "elsewhere").exists()

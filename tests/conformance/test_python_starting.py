@@ -134,14 +134,14 @@ def test_what_a_request_printed_is_in_no_error(launcher, tmp_path):
     python_catalogue.put(repository, python_catalogue.vector("py_dies", "identity"))
     (repository / "py_dies" / "1" / "model.py").write_text(DIES_LATER.format(flag=str(tmp_path / "flag")))
     with launcher.running(repository.name, repository=repository) as found, open_client("http", found) as client:
-        told = []
+        texts = []
         for _ in range(2):
             with pytest.raises(Refused) as refused:
                 client.infer("py_dies", [fp32("INPUT0", [1])])
-            told.append(refused.value.text)
-        assert "was ended by signal 6 (SIGABRT) while it had this request" in told[0] and "It printed" not in told[0]
-        assert "could not be started anew" in told[1] and "It printed last:\n  of the second start" in told[1], told[1]
-        assert not any("of a request" in one or "of the first start" in one for one in told)
+            texts.append(refused.value.text)
+        assert "was ended by signal 6 (SIGABRT) while it had this request" in texts[0] and "It printed" not in texts[0]
+        assert "could not be started anew" in texts[1] and "It printed last:\n  of the second start" in texts[1], texts[1]
+        assert not any("of a request" in one or "of the first start" in one for one in texts)
         assert all(line in found.log_text() for line in ("of the first start", "of a request", "of the second start"))
 
 

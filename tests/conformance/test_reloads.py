@@ -66,7 +66,7 @@ def server(launcher, tmp_path, kind):
         yield found
 
 
-def ask(client, kind: str, shape: list[int]) -> None:
+def infer(client, kind: str, shape: list[int]) -> None:
     _, given, wanted = KINDS[kind]
     reply = client.infer("steady", [fp32(given, [1, 2, 3], shape)])
     assert reply.outputs[wanted].raw == fp32("", [1, 2, 3]).raw
@@ -75,7 +75,7 @@ def ask(client, kind: str, shape: list[int]) -> None:
 def under_traffic(server, kind: str, seconds: float) -> tuple[int, int, list[str]]:
     """Requests and reloads that were made side by side for so long, and what failed."""
     put, _, _ = KINDS[kind]
-    is_over, faults, asked = threading.Event(), [], []
+    is_over, faults, counts = threading.Event(), [], []
     shape = [1, 3] if kind == "identity" else [3, 1]
 
     def traffic(protocol: str) -> None:
@@ -83,11 +83,11 @@ def under_traffic(server, kind: str, seconds: float) -> tuple[int, int, list[str
         with open_client(protocol, server) as client:
             while not is_over.is_set():
                 try:
-                    ask(client, kind, shape)
+                    infer(client, kind, shape)
                 except Exception as fault:  # noqa: BLE001
                     faults.append(str(fault))
                 count += 1
-        asked.append(count)
+        counts.append(count)
 
     threads = [threading.Thread(target=traffic, args=(protocol,)) for protocol in ("http", "grpc") * 2]
     for thread in threads:
@@ -101,13 +101,13 @@ def under_traffic(server, kind: str, seconds: float) -> tuple[int, int, list[str
     is_over.set()
     for thread in threads:
         thread.join()
-    return sum(asked), reloads, faults
+    return sum(counts), reloads, faults
 
 
 def check_traffic(server, kind: str, suite: str) -> None:
-    asked, reloads, faults = under_traffic(server, kind, SECONDS[suite])
-    print(f"{kind}: {asked} requests beside {reloads} reloads")
-    assert asked > 0 and reloads > 2
+    requests, reloads, faults = under_traffic(server, kind, SECONDS[suite])
+    print(f"{kind}: {requests} requests beside {reloads} reloads")
+    assert requests > 0 and reloads > 2
     assert not faults, (len(faults), faults[:3])
     assert server.log_text().count("loading: steady:1") == reloads + 1, "each was a reload"
 

@@ -56,7 +56,7 @@ def parameters_server(launcher):
 
 
 @pytest.fixture(scope="module", params=["http", "grpc"])
-def asking(request, parameters_server):
+def client(request, parameters_server):
     with open_client(request.param, parameters_server) as found:
         yield found
 
@@ -65,23 +65,23 @@ def seen(reply) -> dict:
     return json.loads(reply.outputs["SEEN"].raw[4:])
 
 
-def test_the_requests_of_a_batch_keep_their_parameters_apart(asking):
+def test_the_requests_of_a_batch_keep_their_parameters_apart(client):
     """The batcher waits for four of them."""
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(asking.infer, "batched", [int32("IN", [[n]])], parameters=GIVEN | {"number": n}) for n in range(4)]
-        replies = [future.result() for future in asked]
+        futures = [pool.submit(client.infer, "batched", [int32("IN", [[n]])], parameters=GIVEN | {"number": n}) for n in range(4)]
+        replies = [future.result() for future in futures]
     assert [np.frombuffer(reply.outputs["RAN"].raw, np.int32).tolist() for reply in replies] == [[4]] * 4
     assert [seen(reply) for reply in replies] == [GIVEN | {"number": n} for n in range(4)]
 
 
 @pytest.mark.parametrize("model", ["direct", "oldest"])
-def test_each_request_of_a_sequence_has_its_own_parameters(asking, model):
+def test_each_request_of_a_sequence_has_its_own_parameters(client, model):
     flags = [{"sequence_start": True}, {}, {"sequence_end": True}]
     for number, flag in enumerate(flags):
-        reply = asking.infer(model, [int32("IN", [[1]])], parameters={"sequence_id": 7, "number": number} | flag)
+        reply = client.infer(model, [int32("IN", [[1]])], parameters={"sequence_id": 7, "number": number} | flag)
         # Those of the sequence are no parameters of the model's.
         assert seen(reply) == {"number": number}
 
 
-def test_the_steps_of_an_ensemble_get_its_parameters(asking):
-    assert seen(asking.infer("ensemble", [int32("IN", [[1]])], parameters=dict(GIVEN))) == GIVEN
+def test_the_steps_of_an_ensemble_get_its_parameters(client):
+    assert seen(client.infer("ensemble", [int32("IN", [[1]])], parameters=dict(GIVEN))) == GIVEN

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 from cache_setup import caching, samples, serving
-from clients import Asked, Given, fp32, open_client
+from clients import Given, RequestedOutput, fp32, open_client
 from regions import registered
 from test_statistics import moves, settles
 
@@ -28,7 +28,7 @@ def cache_server(launcher):
 
 
 @pytest.fixture(scope="module", params=["http", "grpc"])
-def asking(request, cache_server):
+def client(request, cache_server):
     with open_client(request.param, cache_server) as found:
         yield found
 
@@ -51,11 +51,11 @@ def answer(client, model: str, *inputs: Given, **more) -> np.ndarray:
 
 
 @pytest.mark.parametrize("model", ["c_plain", "c_batched", "c_ensemble"])
-def test_the_second_of_two_equal_requests_is_not_computed(asking, model):
+def test_the_second_of_two_equal_requests_is_not_computed(client, model):
     value = fresh()
-    moves(asking, model, lambda: answer(asking, model, row(value, 2)), **MISS)
+    moves(client, model, lambda: answer(client, model, row(value, 2)), **MISS)
     for _ in range(2):
-        moves(asking, model, lambda: np.testing.assert_array_equal(answer(asking, model, row(value, 2)), [[value, 2]]), **HIT)
+        moves(client, model, lambda: np.testing.assert_array_equal(answer(client, model, row(value, 2)), [[value, 2]]), **HIT)
 
 
 def test_both_protocols_share_what_is_kept(cache_server):
@@ -65,78 +65,78 @@ def test_both_protocols_share_what_is_kept(cache_server):
         moves(http, "c_plain", lambda: answer(grpc, "c_plain", row(value)), **HIT)
 
 
-def test_other_bytes_and_other_models_are_other_requests(asking):
+def test_other_bytes_and_other_models_are_other_requests(client):
     value = fresh()
-    moves(asking, "c_plain", lambda: answer(asking, "c_plain", row(value)), **MISS)
-    moves(asking, "c_plain", lambda: answer(asking, "c_plain", row(value, 1)), **MISS)
-    moves(asking, "c_batched", lambda: answer(asking, "c_batched", row(value)), **MISS)
+    moves(client, "c_plain", lambda: answer(client, "c_plain", row(value)), **MISS)
+    moves(client, "c_plain", lambda: answer(client, "c_plain", row(value, 1)), **MISS)
+    moves(client, "c_batched", lambda: answer(client, "c_batched", row(value)), **MISS)
 
 
-def test_the_order_of_inputs_and_the_requests_id_do_not_count(asking):
+def test_the_order_of_inputs_and_the_requests_id_do_not_count(client):
     both = [row(fresh()), fp32("INPUT1", [[fresh()]])]
-    moves(asking, "c_two", lambda: answer(asking, "c_two", *both), **MISS)
-    moves(asking, "c_two", lambda: answer(asking, "c_two", *both[::-1]), **HIT)
-    moves(asking, "c_two", lambda: answer(asking, "c_two", *both, id="mine"), **HIT)
+    moves(client, "c_two", lambda: answer(client, "c_two", *both), **MISS)
+    moves(client, "c_two", lambda: answer(client, "c_two", *both[::-1]), **HIT)
+    moves(client, "c_two", lambda: answer(client, "c_two", *both, id="mine"), **HIT)
 
 
 @pytest.mark.triton_differs("equal bytes of another shape get the first shape")
-def test_a_shape_counts(asking):
+def test_a_shape_counts(client):
     value = fresh()
-    assert answer(asking, "c_plain", fp32("INPUT0", [[value, 2]])).shape == (1, 2)
-    assert answer(asking, "c_plain", fp32("INPUT0", [[value], [2]])).shape == (2, 1)
+    assert answer(client, "c_plain", fp32("INPUT0", [[value, 2]])).shape == (1, 2)
+    assert answer(client, "c_plain", fp32("INPUT0", [[value], [2]])).shape == (2, 1)
 
 
 @pytest.mark.triton_differs("a request gets the outputs that the first request wanted")
-def test_the_outputs_that_are_wanted_count(asking):
+def test_the_outputs_that_are_wanted_count(client):
     both = [row(fresh()), fp32("INPUT1", [[fresh()]])]
-    assert set(asking.infer("c_two", both, [Asked("OUTPUT1")]).outputs) == {"OUTPUT1"}
-    assert set(asking.infer("c_two", both).outputs) == {"OUTPUT0", "OUTPUT1"}
+    assert set(client.infer("c_two", both, [RequestedOutput("OUTPUT1")]).outputs) == {"OUTPUT1"}
+    assert set(client.infer("c_two", both).outputs) == {"OUTPUT0", "OUTPUT1"}
 
 
 @pytest.mark.triton_differs("what else a request says to its model does not count")
-def test_parameters_count(asking):
+def test_parameters_count(client):
     value = fresh()
-    moves(asking, "c_plain", lambda: answer(asking, "c_plain", row(value), parameters={"a": 1}), **MISS)
-    moves(asking, "c_plain", lambda: answer(asking, "c_plain", row(value), parameters={"a": 2}), **MISS)
-    moves(asking, "c_plain", lambda: answer(asking, "c_plain", row(value), parameters={"a": 1}), **HIT)
+    moves(client, "c_plain", lambda: answer(client, "c_plain", row(value), parameters={"a": 1}), **MISS)
+    moves(client, "c_plain", lambda: answer(client, "c_plain", row(value), parameters={"a": 2}), **MISS)
+    moves(client, "c_plain", lambda: answer(client, "c_plain", row(value), parameters={"a": 1}), **HIT)
 
 
 @pytest.mark.parametrize("floats", [4, 400_000])
-def test_regions_are_read_and_written_as_by_the_model(cache_server, asking, floats):
+def test_regions_are_read_and_written_as_by_the_model(cache_server, client, floats):
     """Beyond 256 KiB a request is looked up on another thread."""
     content = np.arange(floats, dtype=np.float32) + np.float32(fresh() / 1000)
     size = content.nbytes
-    with registered(asking, 2 * size, content.tobytes()) as region:
+    with registered(client, 2 * size, content.tobytes()) as region:
         given = Given("INPUT0", "FP32", [1, floats], region=(region.name, size, 0))
-        asked = Asked("OUTPUT0", (region.name, size, size))
+        output = RequestedOutput("OUTPUT0", (region.name, size, size))
         for expected in (MISS, HIT):
             region.write(bytes(size), size)
-            moves(asking, "c_plain", lambda: asking.infer("c_plain", [given], [asked]), **expected)
+            moves(client, "c_plain", lambda: client.infer("c_plain", [given], [output]), **expected)
             assert region.read(size, size) == content.tobytes()
         # The place of an output says nothing about the request.
-        moves(asking, "c_plain", lambda: answer(asking, "c_plain", given), **HIT)
+        moves(client, "c_plain", lambda: answer(client, "c_plain", given), **HIT)
 
 
 def test_what_was_used_longest_ago_goes_first(launcher):
-    with serving(launcher, "cache_small", caching("c_small"), size=40_000) as server, open_client("grpc", server) as asking:
+    with serving(launcher, "cache_small", caching("c_small"), size=40_000) as server, open_client("grpc", server) as client:
         first, second = [row(*np.full(2500, number, np.float32)) for number in (1, 2)]
-        moves(asking, "c_small", lambda: answer(asking, "c_small", first), **MISS)
-        moves(asking, "c_small", lambda: answer(asking, "c_small", second), **MISS)
-        moves(asking, "c_small", lambda: answer(asking, "c_small", first), **HIT)
+        moves(client, "c_small", lambda: answer(client, "c_small", first), **MISS)
+        moves(client, "c_small", lambda: answer(client, "c_small", second), **MISS)
+        moves(client, "c_small", lambda: answer(client, "c_small", first), **HIT)
         for number in (3, 4):
-            moves(asking, "c_small", lambda: answer(asking, "c_small", row(*np.full(2500, number, np.float32))), **MISS)
+            moves(client, "c_small", lambda: answer(client, "c_small", row(*np.full(2500, number, np.float32))), **MISS)
         settles(lambda: samples(server)["nv_cache_num_evictions"] >= 1)
-        moves(asking, "c_small", lambda: answer(asking, "c_small", second), **MISS)
+        moves(client, "c_small", lambda: answer(client, "c_small", second), **MISS)
         found = samples(server)
         assert 0 < found["nv_cache_util"] <= 1 and found["nv_cache_num_entries"] <= 3
         # What is larger than the cache is computed each time, and nothing goes for it.
         large = row(*np.arange(50_000, dtype=np.float32))
         for _ in range(2):
-            moves(asking, "c_small", lambda: answer(asking, "c_small", large), **MISS)
-        moves(asking, "c_small", lambda: answer(asking, "c_small", second), **HIT)
+            moves(client, "c_small", lambda: answer(client, "c_small", large), **MISS)
+        moves(client, "c_small", lambda: answer(client, "c_small", second), **HIT)
 
 
-def test_metrics_of_the_cache(cache_server, asking):
+def test_metrics_of_the_cache(cache_server, client):
     labels = '{model="c_plain",version="1"}'
     names = [f"nv_cache_num_{what}_per_model{labels}" for what in ("hits", "misses")]
     names += [f"nv_cache_num_{what}" for what in ("hits", "misses", "lookups")]
@@ -145,7 +145,7 @@ def test_metrics_of_the_cache(cache_server, asking):
     before = samples(cache_server)
     value = fresh()
     for _ in range(3):
-        answer(asking, "c_plain", row(value))
+        answer(client, "c_plain", row(value))
 
     def moved() -> list[float]:
         after = samples(cache_server)
@@ -175,10 +175,10 @@ def test_models_whose_responses_cannot_be_kept_are_not_loaded(launcher, name, se
 
 
 def test_without_a_cache_every_request_is_computed(launcher):
-    with serving(launcher, "cache_none", caching("c_none"), size=0) as server, open_client("http", server) as asking:
+    with serving(launcher, "cache_none", caching("c_none"), size=0) as server, open_client("http", server) as client:
         for _ in range(2):
             moves(
-                asking, "c_none", lambda: answer(asking, "c_none", row(1)),
+                client, "c_none", lambda: answer(client, "c_none", row(1)),
                 **{key: count for key, count in MISS.items() if key != "cache_miss"},
             )  # fmt: skip
         found = samples(server)

@@ -31,7 +31,7 @@ def reporting_server(request: pytest.FixtureRequest, launcher):
         yield found
 
 
-def ask(server, model: str, *elements: int) -> tuple[list[int], list[str]]:
+def infer(server, model: str, *elements: int) -> tuple[list[int], list[str]]:
     """The codes of the refused reports, and their words."""
     codes, words, is_last = [], [], False
     with grpc_channel(server.grpc) as channel:
@@ -68,7 +68,7 @@ def settles(look, wanted) -> None:
 
 def test_each_report_counts_at_the_position_of_its_response(reporting_server):
     elements = [SUCCEEDS, FAILS, FAILS_WITH_OUTPUTS, IS_EMPTY, IS_CANCELLED, MIXED_UP, MIXED_UP_AND_FAILS, LATE_START, SUCCEEDS]
-    codes, words = ask(reporting_server, "r_each", *elements)
+    codes, words = infer(reporting_server, "r_each", *elements)
     assert codes == [0] * 5 + [INVALID_ARG] * 3 + [0]
     assert words == [OUT_OF_ORDER] * 2 + ["Response start cannot happen after response end"]
     took = {"compute_infer": (1, 700), "compute_output": (1, 200)}
@@ -87,9 +87,9 @@ def test_each_report_counts_at_the_position_of_its_response(reporting_server):
 
 
 def test_requests_add_up_and_others_have_none(reporting_server):
-    ask(reporting_server, "r_twice", SUCCEEDS, SUCCEEDS)
-    ask(reporting_server, "r_twice", FAILS)
-    assert ask(reporting_server, "r_silent", UNREPORTED, UNREPORTED) == ([0, 0], [])
+    infer(reporting_server, "r_twice", SUCCEEDS, SUCCEEDS)
+    infer(reporting_server, "r_twice", FAILS)
+    assert infer(reporting_server, "r_silent", UNREPORTED, UNREPORTED) == ([0, 0], [])
     wanted = {
         "0": {"compute_infer": (2, 1600), "compute_output": (1, 200), "success": (1, 900), "fail": (1, 900)},
         "1": {"compute_infer": (1, 700), "compute_output": (1, 200), "success": (1, 900)},
@@ -102,14 +102,14 @@ def test_requests_add_up_and_others_have_none(reporting_server):
 
 @differs("2.51 keeps an entry for each position that any request ever reached")
 def test_positions_are_bounded(reporting_server):
-    assert ask(reporting_server, "r_many", *[SUCCEEDS] * (KEPT + 44))[0] == [0] * (KEPT + 44)
+    assert infer(reporting_server, "r_many", *[SUCCEEDS] * (KEPT + 44))[0] == [0] * (KEPT + 44)
     with open_client("http", reporting_server) as client:
         settles(lambda: set(response_statistics(client, "r_many")), {str(index) for index in range(KEPT)})
 
 
 @differs("2.51 reads an instance at NULL", run=False)
 def test_a_report_of_nobody_is_refused(reporting_server):
-    codes, words = ask(reporting_server, "r_misused", NOBODYS, SUCCEEDS)
+    codes, words = infer(reporting_server, "r_misused", NOBODYS, SUCCEEDS)
     assert codes == [INVALID_ARG, 0]
     assert words == ["the model instance is NULL"]
     with open_client("http", reporting_server) as client:
@@ -133,7 +133,7 @@ def test_responses_of_a_decoupled_python_model_are_counted(python_server, python
     before, times_before = counts(python_client, "py_decoupled"), times_of_the_third(python_client)
     with grpc_channel(python_server.grpc) as channel:
         stream = Stream(channel)
-        said = stream.ask("send(text('a')); send(error('no')); time.sleep(0.05); send(text('b')); send(flags=FINAL)").rest()
+        said = stream.infer("send(text('a')); send(error('no')); time.sleep(0.05); send(text('b')); send(flags=FINAL)").rest()
         stream.sent.put(None)
     assert said == ["a", "error: no", "b", "|"]
     more = [

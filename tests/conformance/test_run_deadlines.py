@@ -159,8 +159,8 @@ def power(channel, side: int) -> grpc.Future:
     swapping = np.eye(side, dtype=np.float32)
     swapping[[0, 1]] = swapping[[1, 0]]
     x = pb.ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=[side, side])
-    asked = pb.ModelInferRequest(model_name="powers", inputs=[x], raw_input_contents=[swapping.tobytes()])
-    return service_stub(channel).ModelInfer.future(asked, timeout=60)
+    message = pb.ModelInferRequest(model_name="powers", inputs=[x], raw_input_contents=[swapping.tobytes()])
+    return service_stub(channel).ModelInfer.future(message, timeout=60)
 
 
 def check_changes_none(answer: grpc.Future, side: int) -> None:

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from clients import Asked, Given, fp32, http_call, open_client, refuses, text
+from clients import Given, RequestedOutput, fp32, http_call, open_client, refuses, text
 from compiled_setup import errors
 from regions import registered
 from servers import development_build, nerite_binary
@@ -80,7 +80,7 @@ def test_rows_and_strings_come_back(rust_client):
 
 
 def test_only_wanted_outputs_come_and_empty_tensors_do(rust_client):
-    reply = rust_client.infer("r_identity", pair([1, 2], [3]), [Asked("OUTPUT1")])
+    reply = rust_client.infer("r_identity", pair([1, 2], [3]), [RequestedOutput("OUTPUT1")])
     assert (list(reply.outputs), numbers(reply, "OUTPUT1")) == (["OUTPUT1"], [3])
     reply = rust_client.infer("r_identity", [Given("INPUT0", "FP32", [0]), fp32("INPUT1", [4])])
     assert (reply.outputs["OUTPUT0"].shape, numbers(reply, "OUTPUT1")) == ([0], [4])
@@ -124,12 +124,12 @@ def test_statistics_count_requests_and_failures(rust_client):
     raise AssertionError((before, counts("r_identity"), counts("r_fail")))
 
 
-def at_once(protocol: str, server, count: int, ask) -> list:
-    """Calls `ask` with the numbers below `count` at the same time, each with a client of its own. Returns the results in order."""
+def at_once(protocol: str, server, count: int, infer) -> list:
+    """Calls `infer` with the numbers below `count` at the same time, each with a client of its own. Returns the results in order."""
 
     def one(at: int):
         with open_client(protocol, server) as client:
-            return ask(client, at)
+            return infer(client, at)
 
     with concurrent.futures.ThreadPoolExecutor(count) as pool:
         return list(pool.map(one, range(count)))
@@ -160,12 +160,12 @@ def wait_for_statistics(client, model: str, expected: dict) -> None:
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_each_of_many_requests_gets_its_own_inputs(rust_server, protocol):
-    def ask(client, at: int) -> list:
+    def infer(client, at: int) -> list:
         replies = [client.infer("r_instances", pair([at, n], [n]), id=f"{at}_{n}") for n in range(20)]
         return [(numbers(one, "OUTPUT0"), numbers(one, "OUTPUT1"), one.id) for one in replies]
 
     expected = [[([at, n], [n], f"{at}_{n}") for n in range(20)] for at in range(8)]
-    assert at_once(protocol, rust_server, 8, ask) == expected
+    assert at_once(protocol, rust_server, 8, infer) == expected
 
 
 def test_requests_of_one_batch_get_their_own_answers_and_count_as_one_run(rust_client, rust_server):
@@ -180,11 +180,11 @@ def test_requests_of_one_batch_keep_to_their_own_memory(rust_client, rust_server
     content = np.arange(SIZE // 4, dtype=np.float32).tobytes()
     with registered(rust_client, 2 * SIZE, content) as made:
 
-        def ask(client, at: int) -> None:
+        def infer(client, at: int) -> None:
             given = [Given("INPUT0", "FP32", [1, row // 4], region=(made.name, row, at * row)), fp32("INPUT1", [[1]])]
-            client.infer("r_joined_well", given, [Asked("OUTPUT0", (made.name, row, SIZE + at * row))])
+            client.infer("r_joined_well", given, [RequestedOutput("OUTPUT0", (made.name, row, SIZE + at * row))])
 
-        at_once(rust_client.protocol, rust_server, JOINED, ask)
+        at_once(rust_client.protocol, rust_server, JOINED, infer)
         assert made.read(SIZE, SIZE) == content
     wait_for_statistics(rust_client, "r_joined_well", after_a_batch(before, success=JOINED, rows=JOINED))
 
@@ -194,12 +194,12 @@ def test_requests_of_one_batch_keep_to_their_own_memory(rust_client, rust_server
     ("r_joined_panic", "INTERNAL", "the backend panicked"),
 ])  # fmt: skip
 def test_each_request_of_a_batch_fails_by_itself(rust_client, rust_server, model, code, text):
-    def ask(client, at: int) -> None:
+    def infer(client, at: int) -> None:
         with refuses(code, text.format(at)):
             client.infer(model, pair([[1]], [[2]]), id=f"r{at}")
 
     before = batches(rust_client, model)
-    at_once(rust_client.protocol, rust_server, JOINED, ask)
+    at_once(rust_client.protocol, rust_server, JOINED, infer)
     wait_for_statistics(rust_client, model, after_a_batch(before, fail=JOINED))
 
 
@@ -212,12 +212,12 @@ def test_tensors_lie_in_regions_and_nothing_else_is_copied(rust_server, rust_cli
     with registered(rust_client, 2 * SIZE, content) as made:
         before = None if rust_server.oracle else copied()
         given = [Given("INPUT0", "FP32", [1, SIZE // 4], region=(made.name, SIZE, 0)), fp32("INPUT1", [[1]])]
-        rust_client.infer("r_batched", given, [Asked("OUTPUT0", (made.name, SIZE, SIZE))])
+        rust_client.infer("r_batched", given, [RequestedOutput("OUTPUT0", (made.name, SIZE, SIZE))])
         assert made.read(SIZE, SIZE) == content
         if before is not None:
             assert copied() - before < 1000
         with refuses("INTERNAL", "shared memory size specified with the request for output 'OUTPUT0'"):
-            rust_client.infer("r_batched", given, [Asked("OUTPUT0", (made.name, SIZE - 4, SIZE))])
+            rust_client.infer("r_batched", given, [RequestedOutput("OUTPUT0", (made.name, SIZE - 4, SIZE))])
 
 
 def test_the_log_has_no_error_but_those_on_purpose(rust_server):

@@ -136,7 +136,7 @@ def sequences(launcher):
 
 
 @pytest.fixture(scope="module", params=["http", "grpc"])
-def asking(request, sequences):
+def client(request, sequences):
     with open_client(request.param, sequences) as found:
         yield found
 
@@ -156,11 +156,11 @@ def key(reply) -> bytes:
 
 
 @pytest.mark.parametrize("model", ["direct", "direct_4", "oldest_4"])
-def test_a_model_is_told_where_its_sequence_stands(asking, model):
+def test_a_model_is_told_where_its_sequence_stands(client, model):
     batch = model != "direct"
-    first = step(asking, model, 1, 1001, "start", batch=batch)
-    middle = step(asking, model, 2, 1001, batch=batch)
-    last = step(asking, model, 3, 1001, "end", batch=batch)
+    first = step(client, model, 1, 1001, "start", batch=batch)
+    middle = step(client, model, 2, 1001, batch=batch)
+    last = step(client, model, 3, 1001, "end", batch=batch)
     assert [numbers(reply, "SUM") for reply in (first, middle, last)] == [[1], [3], [6]]
     assert [numbers(reply, "SEEN")[:3] for reply in (first, middle, last)] == [[1, 0, 1], [0, 0, 1], [0, 1, 1]]
     assert key(middle) == b"1001"
@@ -168,87 +168,87 @@ def test_a_model_is_told_where_its_sequence_stands(asking, model):
 
 
 @pytest.mark.parametrize("model", ["direct_4", "oldest_4"])
-def test_sequences_side_by_side_do_not_mix(asking, model):
+def test_sequences_side_by_side_do_not_mix(client, model):
     ids = [2001, 2002, 2003]
     for at, id in enumerate(ids):
-        assert numbers(step(asking, model, 10**at, id, "start"), "SUM") == [10**at]
+        assert numbers(step(client, model, 10**at, id, "start"), "SUM") == [10**at]
     for at, id in reversed(list(enumerate(ids))):
-        assert numbers(step(asking, model, 10**at, id), "SUM") == [2 * 10**at]
+        assert numbers(step(client, model, 10**at, id), "SUM") == [2 * 10**at]
     for at, id in enumerate(ids):
-        assert numbers(step(asking, model, 10**at, id, "end"), "SUM") == [3 * 10**at]
+        assert numbers(step(client, model, 10**at, id, "end"), "SUM") == [3 * 10**at]
 
 
 @differs("2.51 makes two strings of it, and refuses its own tensor")
-def test_an_id_that_is_text(asking):
-    step(asking, "named", 1, "green", "start")
-    last = step(asking, "named", 2, "green", "end")
+def test_an_id_that_is_text(client):
+    step(client, "named", 1, "green", "start")
+    last = step(client, "named", 2, "green", "end")
     assert numbers(last, "SUM") == [3] and b"green" in key(last)
 
 
 @pytest.mark.parametrize(
     ("model", "seen"), [("int32_id", b"-268435447"), ("uint32_id", b"4026531849"), ("int64_id", b"34091302921")]
 )
-def test_an_id_has_the_lower_bits_in_the_datatype_of_its_control(asking, model, seen):
-    reply = step(asking, model, 1, 0x7_F000_0009, "start", "end")
+def test_an_id_has_the_lower_bits_in_the_datatype_of_its_control(client, model, seen):
+    reply = step(client, model, 1, 0x7_F000_0009, "start", "end")
     assert key(reply) == seen
 
 
-def test_positions_without_a_request_are_not_ready(asking):
+def test_positions_without_a_request_are_not_ready(client):
     """The first position is that of a sequence without a request now."""
-    step(asking, "direct_4", 1, 3001, "start")
-    step(asking, "direct_4", 1, 3002, "start")
-    reply = step(asking, "direct_4", 2, 3002)
+    step(client, "direct_4", 1, 3001, "start")
+    step(client, "direct_4", 1, 3002, "start")
+    reply = step(client, "direct_4", 2, 3002)
     assert (numbers(reply, "SUM"), numbers(reply, "SEEN")) == ([3], [0, 0, 1, 2, 1])
     for id in (3001, 3002):
-        assert numbers(step(asking, "direct_4", 1, id, "end"), "SEEN")[2] == 1
+        assert numbers(step(client, "direct_4", 1, id, "end"), "SEEN")[2] == 1
 
 
-def test_a_start_begins_anew(asking):
-    step(asking, "direct", 1, 4001, "start", batch=False)
-    step(asking, "direct", 1, 4001, batch=False)
-    assert numbers(step(asking, "direct", 5, 4001, "start", batch=False), "SUM") == [5]
-    assert numbers(step(asking, "direct", 5, 4001, "end", batch=False), "SUM") == [10]
+def test_a_start_begins_anew(client):
+    step(client, "direct", 1, 4001, "start", batch=False)
+    step(client, "direct", 1, 4001, batch=False)
+    assert numbers(step(client, "direct", 5, 4001, "start", batch=False), "SUM") == [5]
+    assert numbers(step(client, "direct", 5, 4001, "end", batch=False), "SUM") == [10]
 
 
-def test_after_its_end_a_sequence_needs_a_start(asking):
-    step(asking, "direct", 1, 4002, "start", "end", batch=False)
+def test_after_its_end_a_sequence_needs_a_start(client):
+    step(client, "direct", 1, 4002, "start", "end", batch=False)
     text = "inference request for sequence 4002 to model 'direct' must specify the START flag on the first request of the sequence"
     with refuses("INVALID_ARG", text):
-        step(asking, "direct", 1, 4002, batch=False)
+        step(client, "direct", 1, 4002, batch=False)
 
 
-def test_an_idle_sequence_is_over(asking):
-    step(asking, "impatient", 1, 5001, "start", batch=False)
+def test_an_idle_sequence_is_over(client):
+    step(client, "impatient", 1, 5001, "start", batch=False)
     deadline = time.monotonic() + 20
     # Each request that comes in time keeps the sequence.
     while time.monotonic() < deadline:
         time.sleep(1)
         try:
-            step(asking, "impatient", 1, 5001, batch=False)
+            step(client, "impatient", 1, 5001, batch=False)
         except Exception as refused:
             assert "must specify the START flag" in str(refused)
             return
     pytest.fail("a sequence outlived its idle time")
 
 
-def test_a_sequence_without_a_slot_waits_for_one(asking, sequences):
-    step(asking, "one_slot", 1, 6001, "start", batch=False)
+def test_a_sequence_without_a_slot_waits_for_one(client, sequences):
+    step(client, "one_slot", 1, 6001, "start", batch=False)
     with concurrent.futures.ThreadPoolExecutor(1) as pool, open_client("grpc", sequences) as other:
         waiting = pool.submit(step, other, "one_slot", 7, 6002, "start", "end", batch=False)
         deadline = time.monotonic() + 20
         while pending(sequences, "one_slot") < 1 and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert numbers(step(asking, "one_slot", 1, 6001, batch=False), "SUM") == [2]
+        assert numbers(step(client, "one_slot", 1, 6001, batch=False), "SUM") == [2]
         assert not waiting.done()
-        step(asking, "one_slot", 1, 6001, "end", batch=False)
+        step(client, "one_slot", 1, 6001, "end", batch=False)
         assert numbers(waiting.result(20), "SUM") == [7]
 
 
-def test_a_request_may_bound_how_long_it_waits_for_a_slot(asking, sequences):
-    step(asking, "one_slot", 1, 7001, "start", batch=False)
+def test_a_request_may_bound_how_long_it_waits_for_a_slot(client, sequences):
+    step(client, "one_slot", 1, 7001, "start", batch=False)
     with refuses("UNAVAILABLE", "timeout of the corresponding sequence has been expired"):
-        step(asking, "one_slot", 1, 7002, "start", batch=False, timeout=100_000)
-    assert numbers(step(asking, "one_slot", 1, 7001, "end", batch=False), "SUM") == [2]
+        step(client, "one_slot", 1, 7002, "start", batch=False, timeout=100_000)
+    assert numbers(step(client, "one_slot", 1, 7001, "end", batch=False), "SUM") == [2]
 
 
 @pytest.mark.parametrize("model", ["direct_4", "oldest_4"])
@@ -318,10 +318,10 @@ def test_a_stream_goes_on_after_a_sequence_without_a_start(sequences):
 
 @differs("the Python backend of 2.51 keeps no state")
 @pytest.mark.parametrize(("model", "batch", "first"), [("state", False, 0), ("state_4", True, 0), ("state_oldest", True, 0), ("state_file", False, 100)])
-def test_a_model_finds_its_state_again(asking, model, batch, first):
+def test_a_model_finds_its_state_again(client, model, batch, first):
     def sums(id: int, *values: int) -> list[list[int]]:
         flags = [["start"], *([] for _ in values[2:]), ["end"]]
-        replies = [step(asking, model, value, id, *which, batch=batch) for value, which in zip(values, flags)]
+        replies = [step(client, model, value, id, *which, batch=batch) for value, which in zip(values, flags)]
         # The state itself is nobody's output.
         assert all(list(reply.outputs) == ["SUM"] for reply in replies)
         return [numbers(reply, "SUM") for reply in replies]

@@ -58,12 +58,12 @@ def served(launcher, net, folder, engine: str, instances: int) -> tuple[int, lis
     picture = fp32("INPUT0", np.linspace(-1, 1, 3 * residual_net.SIDE**2), [1, 3, residual_net.SIDE, residual_net.SIDE])
     with launcher.running(f"weights_{engine}_{instances}", library, repository=repository) as server:
 
-        def ask(_) -> bytes:
+        def infer(_) -> bytes:
             with open_client("http", server) as client:
                 return client.infer("residual", [picture]).outputs["OUTPUT0"].raw
 
         with concurrent.futures.ThreadPoolExecutor(2 * INSTANCES[-1]) as pool:
-            answers = list(pool.map(ask, range(6 * INSTANCES[-1])))
+            answers = list(pool.map(infer, range(6 * INSTANCES[-1])))
         return settled_bytes(server.pid), answers
 
 

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 from catalogue import SLOW_MS
-from clients import Asked, Given, HttpClient, Refused, differs, fp32, http_call, http_infer, int32, open_client, refuses, text
+from clients import Given, HttpClient, Refused, RequestedOutput, differs, fp32, http_call, http_infer, int32, open_client, refuses, text
 from meanwhile import Delay, again_if_too_late
 from regions import fresh_name, region, registered
 
@@ -80,7 +80,7 @@ def test_input_and_output_by_region(client):
     content = values.tobytes() + np.full(16, 3, np.int32).tobytes()
     with registered(client, 128, content) as source, registered(client, 128) as target:
         inputs = [Given(f"INPUT{i}", "INT32", [1, 16], region=(source.name, 64, 64 * i)) for i in range(2)]
-        outputs = [Asked(f"OUTPUT{i}", (target.name, 64, 64 * i)) for i in range(2)]
+        outputs = [RequestedOutput(f"OUTPUT{i}", (target.name, 64, 64 * i)) for i in range(2)]
         reply = client.infer("simple", inputs, outputs)
         assert {name: (one.datatype, one.shape, one.raw) for name, one in reply.outputs.items()} == {
             "OUTPUT0": ("INT32", [1, 16], None),
@@ -109,7 +109,7 @@ def test_a_reply_with_only_region_outputs_is_plain_json(server):
 def test_one_region_for_input_and_output(client):
     with registered(client, 64, fp32("", range(16)).raw) as made:
         where = (made.name, 64, 0)
-        client.infer("identity_fp32", [Given("INPUT0", "FP32", [16], region=where)], [Asked("OUTPUT0", where)])
+        client.infer("identity_fp32", [Given("INPUT0", "FP32", [16], region=where)], [RequestedOutput("OUTPUT0", where)])
         assert made.read(64) == fp32("", range(16)).raw
 
 
@@ -117,7 +117,7 @@ def test_regions_and_inline_tensors_mix(client):
     strings, numbers = text("INPUT1", [b"one", b""]), int32("INPUT2", [7, 8, 9])
     with registered(client, 64, fp32("", [1.5, 2.5]).raw) as source, registered(client, 64) as target:
         inputs = [Given("INPUT0", "FP32", [2], region=(source.name, 8, 0)), strings, numbers]
-        outputs = [Asked("OUTPUT0"), Asked("OUTPUT1", (target.name, 64, 0)), Asked("OUTPUT2")]
+        outputs = [RequestedOutput("OUTPUT0"), RequestedOutput("OUTPUT1", (target.name, 64, 0)), RequestedOutput("OUTPUT2")]
         reply = client.infer("mixed", inputs, outputs)
         assert reply.outputs["OUTPUT0"].raw == source.read(8)
         assert reply.outputs["OUTPUT2"].raw == numbers.raw
@@ -127,7 +127,7 @@ def test_regions_and_inline_tensors_mix(client):
 
 def test_a_larger_output_window_keeps_its_rest(client):
     with registered(client, 64, b"\xaa" * 64) as target:
-        client.infer("identity_fp32", [fp32("INPUT0", [1, 2])], [Asked("OUTPUT0", (target.name, 64, 0))])
+        client.infer("identity_fp32", [fp32("INPUT0", [1, 2])], [RequestedOutput("OUTPUT0", (target.name, 64, 0))])
         assert target.read(64) == fp32("", [1, 2]).raw + b"\xaa" * 56
 
 
@@ -139,7 +139,7 @@ def test_a_window_at_a_registered_offset(client):
         client.register_system(name, made.key, PAGE, offset=PAGE)
         try:
             given = Given("INPUT0", "FP32", [2], region=(name, 8, 8))
-            client.infer("identity_fp32", [given], [Asked("OUTPUT0", (name, 8, 16))])
+            client.infer("identity_fp32", [given], [RequestedOutput("OUTPUT0", (name, 8, 16))])
             assert made.read(8, PAGE + 16) == fp32("", [5, 6]).raw
         finally:
             client.unregister("system", name)
@@ -192,19 +192,19 @@ def test_many_regions_at_once(client):
 def test_a_classification_output_cannot_go_to_a_region(client):
     first = "Output" if client.protocol == "http" else "output"
     with registered(client, 64) as made:
-        asked = Asked("OUTPUT0", (made.name, 64, 0), {"classification": 1})
+        requested = RequestedOutput("OUTPUT0", (made.name, 64, 0), {"classification": 1})
         with refuses("INVALID_ARG", f"{first} can't set both 'shared_memory_region' and 'classification'"):
-            client.infer("classes", [fp32("INPUT0", [[1, 2, 3, 4]])], [asked])
+            client.infer("classes", [fp32("INPUT0", [[1, 2, 3, 4]])], [requested])
 
 
 @contextlib.contextmanager
 def in_flight(server, client, made):
     """A request to the slow model holds a region while the block runs; a block that takes longer is done again."""
     given = Given("INPUT0", "FP32", [4], region=(made.name, 16, 0))
-    asked = [Asked("OUTPUT0", (made.name, 16, 16))]
+    requested = [RequestedOutput("OUTPUT0", (made.name, 16, 16))]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         delay = Delay(SLOW_MS)
-        running = pool.submit(client.infer, "slow_fp32", [given], asked)
+        running = pool.submit(client.infer, "slow_fp32", [given], requested)
         delay.reaches(server, "slow_fp32")
         try:
             yield

@@ -5,8 +5,8 @@ import mmap
 
 import pytest
 from clients import (
-    NO_ID, Asked, Given, GrpcClient, HttpClient, Refused, check_refusal, differs, fp32, grpc_channel, grpc_refuses, http_call, http_infer,
-    infer_parameter, pb, refuses, text,
+    NO_ID, Given, GrpcClient, HttpClient, Refused, RequestedOutput, check_refusal, differs, fp32, grpc_channel, grpc_refuses, http_call,
+    http_infer, infer_parameter, pb, refuses, text,
 )  # fmt: skip
 from regions import fresh_name, region, registered
 
@@ -202,7 +202,7 @@ def test_a_window_beyond_the_region(client, side, byte_size, offset, text):
 def use(client, side: str, where):
     if side == "input":
         return client.infer("identity_fp32", [Given("INPUT0", "FP32", [1], region=where)])
-    return client.infer("identity_fp32", [fp32("INPUT0", [1])], [Asked("OUTPUT0", where)])
+    return client.infer("identity_fp32", [fp32("INPUT0", [1])], [RequestedOutput("OUTPUT0", where)])
 
 
 @pytest.mark.parametrize("side", ["input", "output"])
@@ -243,7 +243,7 @@ def test_a_negative_size_over_grpc(grpc_client):
 def test_an_empty_tensor_in_a_region(client):
     with registered(client, 64) as made:
         given = Given("INPUT0", "FP32", [0], region=(made.name, 0, 0))
-        reply = client.infer("identity_fp32", [given], [Asked("OUTPUT0", (made.name, 0, 0))])
+        reply = client.infer("identity_fp32", [given], [RequestedOutput("OUTPUT0", (made.name, 0, 0))])
         assert reply.outputs["OUTPUT0"].shape == [0]
 
 
@@ -260,7 +260,7 @@ def test_an_output_window_too_small_for_the_result(client):
         "hold the results"
     )
     with registered(client, 64) as made, refuses("INTERNAL", message):
-        client.infer("identity_fp32", [fp32("INPUT0", range(4))], [Asked("OUTPUT0", (made.name, 8, 0))])
+        client.infer("identity_fp32", [fp32("INPUT0", range(4))], [RequestedOutput("OUTPUT0", (made.name, 8, 0))])
 
 
 BYTES_FAULTS = [

@@ -16,7 +16,7 @@ class Stream:
         self.sent = queue.Queue()
         self.call = stub.ModelStreamInfer(iter(self.sent.get, None), timeout=TIMEOUT_S, metadata=metadata)
 
-    def ask(self, *requests) -> "Stream":
+    def send(self, *requests) -> "Stream":
         for request in requests:
             self.sent.put(request)
         return self
@@ -62,8 +62,8 @@ def final(answer) -> bool:
 
 
 def test_answers_come_in_the_order_of_the_requests(stream, request_of):
-    asked = [identity(request_of, n, str(n), "slow_fp32" if n == 0 else "identity_fp32") for n in range(5)]
-    found = stream.ask(*asked).all()
+    requests = [identity(request_of, n, str(n), "slow_fp32" if n == 0 else "identity_fp32") for n in range(5)]
+    found = stream.send(*requests).all()
     assert [one.infer_response.id for one in found] == [str(n) for n in range(5)]
     assert all(final(one) and not one.error_message for one in found)
     assert [one.infer_response.raw_output_contents[0] for one in found] == [fp32("", [n]).raw for n in range(5)]
@@ -75,13 +75,13 @@ def test_an_empty_stream_ends_well(stream):
 
 
 def test_errors_do_not_end_the_stream(stream, request_of):
-    asked = [
+    requests = [
         identity(request_of, 1, "good"),
         identity(request_of, 1, "unknown", "nobody"),
         request_of("identity_fp32", [int32("INPUT0", [1])], id="wrong"),
         identity(request_of, 2, "again"),
     ]
-    found = {one.infer_response.id: one for one in stream.ask(*asked).all()}
+    found = {one.infer_response.id: one for one in stream.send(*requests).all()}
     assert set(found) == {"good", "unknown", "wrong", "again"}
     assert found["unknown"].error_message.startswith("Request for unknown model: 'nobody' is not found")
     assert found["wrong"].error_message.startswith("[request id: wrong] inference input 'INPUT0' data-type is 'INT32'")
@@ -97,8 +97,8 @@ def test_a_request_that_no_queue_takes_is_told_by_its_id_and_the_stream_goes_on(
     with grpc_channel(server.grpc) as channel:
         stream = Stream(service_stub(channel), metadata=metadata)
         # Without a sequence, in one without a start, and a whole one.
-        asked = [step("none"), step("late", sequence_id=9_901), step("whole", sequence_id=9_901, sequence_start=True, sequence_end=True)]
-        found = {one.infer_response.id: one for one in stream.ask(*asked).all()}
+        requests = [step("none"), step("late", sequence_id=9_901), step("whole", sequence_id=9_901, sequence_start=True, sequence_end=True)]
+        found = {one.infer_response.id: one for one in stream.send(*requests).all()}
         assert stream.call.code() == grpc.StatusCode.OK
     assert found["none"].error_message.startswith("inference request to model 'sequence_int32' must specify a non-zero or non-empty correlation ID")
     assert found["late"].error_message.startswith("inference request for sequence 9901 to model 'sequence_int32' must specify the START flag")
@@ -108,21 +108,21 @@ def test_a_request_that_no_queue_takes_is_told_by_its_id_and_the_stream_goes_on(
 
 
 def test_a_faulty_flag(stream, request_of):
-    asked = identity(request_of, 1, "x", triton_enable_empty_final_response=5)
-    (found,) = stream.ask(asked).all()
+    requests = identity(request_of, 1, "x", triton_enable_empty_final_response=5)
+    (found,) = stream.send(requests).all()
     text = "invalid value type for 'triton_enable_empty_final_response' parameter, expected bool_param."
     assert found.error_message.startswith(text)
 
 
 def test_regions_over_a_stream(server, stream, request_of):
-    from clients import Asked, Given, HttpClient
+    from clients import Given, HttpClient, RequestedOutput
     from regions import registered
 
     with registered(HttpClient(server.http), 64, fp32("", [1, 2]).raw) as made:
         given = Given("INPUT0", "FP32", [2], region=(made.name, 8, 0))
-        small, fits = Asked("OUTPUT0", (made.name, 4, 16)), Asked("OUTPUT0", (made.name, 8, 32))
-        asked = [request_of("identity_fp32", [given], [one], id=id) for one, id in ((small, "small"), (fits, "fits"))]
-        found = stream.ask(*asked).all()
+        small, fits = RequestedOutput("OUTPUT0", (made.name, 4, 16)), RequestedOutput("OUTPUT0", (made.name, 8, 32))
+        requests = [request_of("identity_fp32", [given], [one], id=id) for one, id in ((small, "small"), (fits, "fits"))]
+        found = stream.send(*requests).all()
         assert found[0].error_message.startswith(
             "shared memory size specified with the request for output 'OUTPUT0' (4 bytes) should be at least 8 bytes"
         )
@@ -131,14 +131,14 @@ def test_regions_over_a_stream(server, stream, request_of):
 
 
 def test_many_requests_on_one_stream(stream, request_of):
-    asked = [identity(request_of, n, str(n)) for n in range(500)]
-    found = stream.ask(*asked).all()
+    requests = [identity(request_of, n, str(n)) for n in range(500)]
+    found = stream.send(*requests).all()
     assert [one.infer_response.id for one in found] == [str(n) for n in range(500)]
 
 
 def test_a_decoupled_model_answers_many_times(stream, request_of, needs_model):
     needs_model("repeat_int32")
-    found = stream.ask(repeat(request_of, [4, 5, 6])).all()
+    found = stream.send(repeat(request_of, [4, 5, 6])).all()
     assert [one.infer_response.raw_output_contents[0] for one in found] == [int32("", [n]).raw for n in (4, 5, 6)]
     assert not any(one.error_message for one in found)
     assert {one.infer_response.id for one in found} == {"r"}
@@ -146,12 +146,12 @@ def test_a_decoupled_model_answers_many_times(stream, request_of, needs_model):
 
 def test_no_answer_at_all_unless_asked_for(stream, request_of, needs_model):
     needs_model("repeat_int32")
-    assert stream.ask(repeat(request_of, [])).all() == []
+    assert stream.send(repeat(request_of, [])).all() == []
 
 
 def test_the_empty_final_answer(stream, request_of, needs_model):
     needs_model("repeat_int32")
-    found = stream.ask(repeat(request_of, [8], triton_enable_empty_final_response=True)).all()
+    found = stream.send(repeat(request_of, [8], triton_enable_empty_final_response=True)).all()
     assert [final(one) for one in found] == [False, True]
     last = found[-1].infer_response
     assert (last.id, last.model_name, last.model_version) == ("r", "repeat_int32", "")
@@ -159,13 +159,13 @@ def test_the_empty_final_answer(stream, request_of, needs_model):
 
 
 def test_a_grpc_error_ends_the_stream_when_asked_for(server, request_of):
-    from clients import Asked, Given, HttpClient
+    from clients import Given, HttpClient, RequestedOutput
     from regions import registered
 
     with grpc_channel(server.grpc) as channel, registered(HttpClient(server.http), 64) as made:
         stream = Stream(service_stub(channel), metadata=(("triton_grpc_error", "true"),))
-        small = Asked("OUTPUT0", (made.name, 4, 16))
-        stream.ask(request_of("identity_fp32", [Given("INPUT0", "FP32", [2], bytes(8))], [small], id="x"))
+        small = RequestedOutput("OUTPUT0", (made.name, 4, 16))
+        stream.send(request_of("identity_fp32", [Given("INPUT0", "FP32", [2], bytes(8))], [small], id="x"))
         with pytest.raises(grpc.RpcError) as caught:
             stream.all()
         assert caught.value.code() == grpc.StatusCode.INTERNAL
@@ -173,7 +173,7 @@ def test_a_grpc_error_ends_the_stream_when_asked_for(server, request_of):
 
 
 def test_cancelling_a_stream_ends_it(stream, request_of):
-    stream.ask(identity(request_of, 1, "slow", "slow_fp32"))
+    stream.send(identity(request_of, 1, "slow", "slow_fp32"))
     threading.Timer(0.1, stream.call.cancel).start()
     with pytest.raises(grpc.RpcError) as caught:
         list(stream.call)

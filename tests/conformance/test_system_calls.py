@@ -24,21 +24,21 @@ GROUPS = {
 
 
 @contextlib.contextmanager
-def http_asking(server, model="identity_fp32"):
+def http_client(server, model="identity_fp32"):
     body = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]})
     head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: test\r\nContent-Length: {len(body)}\r\n\r\n"
     host, port = server.http.rsplit(":", 1)
     with contextlib.closing(socket.create_connection((host, int(port)), timeout=60)) as connection:
 
-        def ask():
+        def infer():
             connection.sendall((head + body).encode())
             assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
 
-        yield ask
+        yield infer
 
 
 @contextlib.contextmanager
-def grpc_asking(server, model="identity_fp32"):
+def grpc_client(server, model="identity_fp32"):
     with grpc_channel(server.grpc) as channel:
         client = GrpcClient(channel)
         yield lambda: client.infer(model, [fp32("INPUT0", [1])])
@@ -66,14 +66,14 @@ def for_each(calls: dict[str, int]) -> dict[str, float]:
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-@pytest.mark.parametrize(("asking", "reads_max"), [(http_asking, 1.05), (grpc_asking, 1.3)])
-def test_a_request_is_read_at_once_and_answered_at_once(server, tmp_path, asking, reads_max):
+@pytest.mark.parametrize(("protocol", "reads_max"), [(http_client, 1.05), (grpc_client, 1.3)])
+def test_a_request_is_read_at_once_and_answered_at_once(server, tmp_path, protocol, reads_max):
     if server.pid is None or server.oracle:
         pytest.skip("needs a server of its own")
-    with asking(server) as ask:
+    with protocol(server) as infer:
         for _ in range(50):
-            ask()
-        calls = counted(server.pid, tmp_path / "calls", lambda: [ask() for _ in range(REQUESTS)])
+            infer()
+        calls = counted(server.pid, tmp_path / "calls", lambda: [infer() for _ in range(REQUESTS)])
     each = for_each(calls)
     # A client over gRPC sends pings and windows of its own now and then.
     assert 1 <= each["read"] <= reads_max, calls
@@ -82,17 +82,17 @@ def test_a_request_is_read_at_once_and_answered_at_once(server, tmp_path, asking
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-@pytest.mark.parametrize("asking", [http_asking, grpc_asking])
-def test_the_socket_of_a_models_process_is_registered_once(launcher, tmp_path, asking):
+@pytest.mark.parametrize("protocol", [http_client, grpc_client])
+def test_the_socket_of_a_models_process_is_registered_once(launcher, tmp_path, protocol):
     if launcher.oracle:
         pytest.skip("needs a server of its own")
-    with serving(launcher, f"registered-{asking.__name__}", "py_identity") as server, asking(server, "py_identity") as ask:
+    with serving(launcher, f"registered-{protocol.__name__}", "py_identity") as server, protocol(server, "py_identity") as infer:
         for _ in range(50):
-            ask()
+            infer()
 
         def stays_registered() -> bool:
             """Whether front threads wait for the process in a round of requests, and keep its socket registered."""
-            each = for_each(counted(server.pid, tmp_path / "calls", lambda: [ask() for _ in range(REQUESTS)]))
+            each = for_each(counted(server.pid, tmp_path / "calls", lambda: [infer() for _ in range(REQUESTS)]))
             assert each["read"] >= 1, each
             # A front thread waits for the request, and then for the answer. A worker that waits for the answer is woken by a futex.
             is_watched = each["wait"] >= 1.5 and each["futex"] <= 0.5

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.utils.shared_memory as system_memory
-from clients import Asked, Given, http_call, open_client, refuses
+from clients import Given, RequestedOutput, http_call, open_client, refuses
 from regions import registered
 from tensorflow_setup import MODELS, array, backend_directory, given, placeholder, put
 
@@ -156,9 +156,9 @@ def test_a_bad_string_does_not_fail_the_requests_that_run_with_it(tensorflow_ser
 def test_tensors_lie_in_regions(tensorflow_client):
     inputs, outputs = stored("simple")
     with registered(tensorflow_client, 256, inputs["INPUT0"].tobytes() + inputs["INPUT1"].tobytes()) as made:
-        asked = [Asked("OUTPUT0", (made.name, 64, 128)), Asked("OUTPUT1", (made.name, 64, 192))]
+        requested = [RequestedOutput("OUTPUT0", (made.name, 64, 128)), RequestedOutput("OUTPUT1", (made.name, 64, 192))]
         lying = [Given(f"INPUT{index}", "INT32", [16], region=(made.name, 64, 64 * index)) for index in range(2)]
-        tensorflow_client.infer("simple", lying, asked)
+        tensorflow_client.infer("simple", lying, requested)
         assert made.read(128, 128) == outputs["OUTPUT0"].tobytes() + outputs["OUTPUT1"].tobytes()
 
 
@@ -212,8 +212,8 @@ def test_a_load_generator_says_whether_shared_memory_pays_off(tensorflow_server)
     command, environment = found
     quick = ["--measurement-interval=300", "--stability-percentage=100000", "--max-trials=10"]
     for memory in ("none", "system"):
-        asked = [*command, "-m", "walk", "-i", "grpc", "-u", tensorflow_server.grpc, f"--shared-memory={memory}", *quick]
-        done = subprocess.run(asked, env=environment, capture_output=True, text=True, timeout=250)
+        command_line = [*command, "-m", "walk", "-i", "grpc", "-u", tensorflow_server.grpc, f"--shared-memory={memory}", *quick]
+        done = subprocess.run(command_line, env=environment, capture_output=True, text=True, timeout=250)
         report = done.stdout + done.stderr
         throughput = re.search(r"Throughput: ([0-9.]+) infer/sec", report)
         assert done.returncode == 0 and throughput and float(throughput[1]) > 0, report

@@ -115,8 +115,8 @@ def test_a_request_is_traced_from_its_first_byte_to_the_last_of_its_answer(trace
     traced.infer(protocol, "plus", id="mine")
     notes = traced.next()
     assert sorted(points(notes)) == sorted(CORE + front)
-    told = begin(notes)
-    assert told == {"id": told["id"], "model_name": "plus", "model_version": 1, "request_id": "mine"}
+    fields = begin(notes)
+    assert fields == {"id": fields["id"], "model_name": "plus", "model_version": 1, "request_id": "mine"}
     at = times(notes)
     # Triton may send before it notes the end of the computation.
     for order in ([*front[:2], *CORE[:6]], ["COMPUTE_OUTPUT_START", *front[3:]]):
@@ -134,8 +134,8 @@ def test_the_steps_of_an_ensemble_are_requests_below_it(traced):
     assert sorted(points(requests[top[0]])) == sorted(["REQUEST_START", "QUEUE_START", "REQUEST_END", *HTTP])
     steps = [requests[number] for number in requests if number not in top]
     for notes in steps:
-        told = begin(notes)
-        assert (told["model_name"], told["parent_id"], told["request_id"]) == ("plus", top[0], "mine")
+        fields = begin(notes)
+        assert (fields["model_name"], fields["parent_id"], fields["request_id"]) == ("plus", top[0], "mine")
         assert sorted(points(notes)) == sorted(CORE)
 
 
@@ -143,8 +143,8 @@ def test_a_request_that_a_model_makes_with_its_trace_is_below_it(traced):
     traced.infer("http", "asks")
     requests = by_request(traced.next())
     parents = {begin(notes)["model_name"]: begin(notes).get("parent_id") for notes in requests.values()}
-    asker = next(number for number, notes in requests.items() if begin(notes)["model_name"] == "asks")
-    assert parents == {"asks": None, "plus": asker}
+    caller = next(number for number, notes in requests.items() if begin(notes)["model_name"] == "asks")
+    assert parents == {"asks": None, "plus": caller}
 
 
 def test_a_request_that_a_model_makes_without_it_is_not_traced(traced):

@@ -45,12 +45,12 @@ def test_one_client_is_not_kept_waiting(tuned_client):
 def test_clients_that_ask_together_share_runs(tuned_client):
     before = executions(tuned_client)
 
-    def ask(_):
+    def infer(_):
         for _ in range(40):
             tuned_client.infer("tuned", [fp32("INPUT0", [[1]])])
 
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
-        list(pool.map(ask, range(6)))
+        list(pool.map(infer, range(6)))
     assert executions(tuned_client) - before <= 240 / 2
 
 

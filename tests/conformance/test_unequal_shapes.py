@@ -8,7 +8,7 @@ import onnx
 import pytest
 import servers
 from batching_setup import metric
-from clients import Asked, Given, int32, open_client
+from clients import Given, RequestedOutput, int32, open_client
 from regions import registered
 
 # What a model that needs the lengths does with them: Y is X, and each row of SUMS is the sum of the row's own numbers times its length.
@@ -131,7 +131,7 @@ def test_an_output_that_is_cut_lies_in_its_region(padding_client, model, numbers
     # As large as the answer, and with room for the padded one.
     for byte_size in (array.nbytes, 4096):
         with registered(padding_client, byte_size) as target:
-            reply = padding_client.infer(model, [given], [Asked("Y", (target.name, byte_size, 0))])
+            reply = padding_client.infer(model, [given], [RequestedOutput("Y", (target.name, byte_size, 0))])
             assert reply.outputs["Y"].raw is None and reply.outputs["Y"].shape == [2, length]
             assert target.read(array.nbytes) == array.tobytes()
             assert not any(target.read(byte_size - array.nbytes, array.nbytes))

@@ -54,20 +54,20 @@ class Models:
     def configure(self, name: str, more: str) -> None:
         (self.server.repository / name / "config.pbtxt").write_text(CONFIG % name + more)
 
-    def who(self, client, name: str, version: str = "", asks: int = 12) -> set[str]:
+    def who(self, client, name: str, version: str = "", requests: int = 12) -> set[str]:
         """The instances that answer when so many ask at once."""
         answers: list[str] = []
 
-        def ask() -> None:
+        def infer() -> None:
             with open_client("http", self.server) as one:
                 answers.append(said(one.infer(name, [text("ASKED", [b"who"])], version=version)))
 
-        threads = [threading.Thread(target=ask) for _ in range(asks)]
+        threads = [threading.Thread(target=infer) for _ in range(requests)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(answers) == asks
+        assert len(answers) == requests
         return set(answers)
 
 
@@ -120,7 +120,7 @@ def test_requests_go_on_while_instances_change(models, client):
     faults: list[Exception] = []
     is_over = threading.Event()
 
-    def ask() -> None:
+    def infer() -> None:
         with open_client("grpc", models.server) as one:
             while not is_over.is_set():
                 try:
@@ -128,7 +128,7 @@ def test_requests_go_on_while_instances_change(models, client):
                 except Exception as fault:  # noqa: BLE001
                     faults.append(fault)
 
-    threads = [threading.Thread(target=ask) for _ in range(4)]
+    threads = [threading.Thread(target=infer) for _ in range(4)]
     for thread in threads:
         thread.start()
     for count in (3, 1, 4, 2):
@@ -193,7 +193,7 @@ def test_instances_start_side_by_side(models, client):
     begun = time.monotonic()
     client.load(model)
     took = time.monotonic() - begun
-    assert len(models.who(client, model, asks=24)) == 4
+    assert len(models.who(client, model, requests=24)) == 4
     assert took < 7.5, "four that take two seconds each, one after the other, take eight"
     client.unload(model)
 
@@ -300,12 +300,12 @@ def acting(models, client) -> str:
     return model
 
 
-def begun(models, model: str, asked: str, answers: list) -> threading.Thread:
-    def ask() -> None:
+def begun(models, model: str, code: str, answers: list) -> threading.Thread:
+    def infer() -> None:
         with open_client("http", models.server) as one:
-            answers.append(said(one.infer(model, [text("ASKED", [asked.encode()])])))
+            answers.append(said(one.infer(model, [text("ASKED", [code.encode()])])))
 
-    thread = threading.Thread(target=ask, daemon=True)
+    thread = threading.Thread(target=infer, daemon=True)
     thread.start()
     return thread
 

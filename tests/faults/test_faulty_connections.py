@@ -74,13 +74,13 @@ def test_slow_clients_do_not_keep_others_out(victim):
 def test_many_requests_on_one_connection_leave_nothing_behind(victim):
     connection = http.client.HTTPConnection(victim.http, timeout=TIMEOUT_S)
 
-    def ask(count: int):
+    def infer(count: int):
         for _ in range(count):
             connection.request("POST", "/v2/models/nobody/infer", BODY)
             connection.getresponse().read()
 
-    ask(500)
+    infer(500)
     before, held = resident_mib(victim.pid), len(os.listdir(f"/proc/{victim.pid}/fd"))
-    ask(5000)
+    infer(5000)
     wait_until(lambda: resident_mib(victim.pid) < before + 16)
     wait_until(lambda: len(os.listdir(f"/proc/{victim.pid}/fd")) <= held + 2)

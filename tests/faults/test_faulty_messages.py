@@ -7,7 +7,7 @@ import random
 
 import grpc
 import pytest
-from clients import TIMEOUT_S, Asked, GrpcClient, differs, fp32, grpc_channel, http_call, http_infer
+from clients import TIMEOUT_S, GrpcClient, RequestedOutput, differs, fp32, grpc_channel, http_call, http_infer
 from footprint import resident_mib
 from half_requests import connected
 
@@ -85,7 +85,7 @@ def test_damaged_bodies_of_other_calls(victim, path, good):
 def test_damaged_messages_are_answered(victim):
     with grpc_channel(victim.grpc) as channel:
         good = GrpcClient(channel).request(
-            "identity_fp32", [fp32("INPUT0", [1, 2])], [Asked("OUTPUT0")], id="x", parameters={"mine": 1}
+            "identity_fp32", [fp32("INPUT0", [1, 2])], [RequestedOutput("OUTPUT0")], id="x", parameters={"mine": 1}
         )
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         for body in mutants(good.SerializeToString(), 1500, 3):

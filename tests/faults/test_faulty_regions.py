@@ -11,7 +11,7 @@ import threading
 
 import pytest
 from catalogue import SLOW_MS
-from clients import TIMEOUT_S, Asked, Given, Refused, differs, fp32, open_client
+from clients import TIMEOUT_S, Given, Refused, RequestedOutput, differs, fp32, open_client
 from footprint import descriptors, mappings
 from meanwhile import Delay, again_if_too_late
 from regions import fresh_name, region, registered
@@ -96,11 +96,11 @@ def test_a_truncated_region_fails_its_own_request_only(victim, protocol, side, l
                 client.infer("identity_fp32", [Given("INPUT0", "FP32", [count], region=where)])
             else:
                 given = Given("INPUT0", "FP32", [count], region=(good.name, size, 0))
-                client.infer("identity_fp32", [given], [Asked("OUTPUT0", where)])
+                client.infer("identity_fp32", [given], [RequestedOutput("OUTPUT0", where)])
         assert bad.name in caught.value.text
         good.write(fp32("", [7]).raw)
         given = Given("INPUT0", "FP32", [1], region=(good.name, 4, 0))
-        assert client.infer("identity_fp32", [given], [Asked("OUTPUT0", (good.name, 4, 8))])
+        assert client.infer("identity_fp32", [given], [RequestedOutput("OUTPUT0", (good.name, 4, 8))])
         assert good.read(4, 8) == fp32("", [7]).raw
 
 
@@ -110,10 +110,10 @@ def test_a_region_truncated_while_the_model_runs(victim):
     size = 1 << 20
     with open_client("http", victim) as client, registered(client, size) as bad:
         given = Given("INPUT0", "FP32", [size // 8], region=(bad.name, size // 2, 0))
-        asked = [Asked("OUTPUT0", (bad.name, size // 2, size // 2))]
+        outputs = [RequestedOutput("OUTPUT0", (bad.name, size // 2, size // 2))]
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             delay = Delay(SLOW_MS)
-            running = pool.submit(client.infer, "slow_fp32", [given], asked)
+            running = pool.submit(client.infer, "slow_fp32", [given], outputs)
             delay.reaches(victim, "slow_fp32")
             os.truncate(bad.path, 0)
             delay.must_last()

@@ -100,16 +100,16 @@ def test_a_figure_that_fails_three_times_is_dropped_and_the_others_stay(launcher
         comes(lambda: shown(server) == ALL - {("nv_gpu_power_usage", 1)})
         energy = figures(server)["nv_energy_consumption", 1]
         comes(lambda: figures(server)["nv_energy_consumption", 1] > energy)
-        told = [line for line in server.log_text().splitlines() if "nvmlDeviceGetPowerUsage" in line]
-        assert len(told) == 1
-        assert f"the power usage of {UUIDS[1]} is no longer shown after 3 failures: nvmlDeviceGetPowerUsage: Unknown Error (999)" in told[0]
+        lines = [line for line in server.log_text().splitlines() if "nvmlDeviceGetPowerUsage" in line]
+        assert len(lines) == 1
+        assert f"the power usage of {UUIDS[1]} is no longer shown after 3 failures: nvmlDeviceGetPowerUsage: Unknown Error (999)" in lines[0]
 
 
 def test_a_figure_that_a_gpu_does_not_have_is_left_out_without_a_warning(launcher, tmp_path):
     with serving(launcher, tmp_path, 'FAIL="nvmlDeviceGetTotalEnergyConsumption"', "CODE=3") as server:
         comes(lambda: shown(server) == {key for key in ALL if key[0] != "nv_energy_consumption"})
-        told = [line for line in server.log_text().splitlines() if "nvmlDeviceGetTotalEnergyConsumption" in line]
-        assert len(told) == 2 and all(line.startswith("I") for line in told)
+        lines = [line for line in server.log_text().splitlines() if "nvmlDeviceGetTotalEnergyConsumption" in line]
+        assert len(lines) == 2 and all(line.startswith("I") for line in lines)
 
 
 def test_a_driver_that_hangs_delays_nobody_and_its_last_figures_stay(launcher, tmp_path):
@@ -168,8 +168,8 @@ def test_without_nvml_there_are_none_and_only_the_verbose_log_says_so(launcher, 
             comes(lambda: "no NVML: libnvidia-ml.so.1: cannot open shared object file" in server.log_text())
         else:
             comes(lambda: "nv_cpu_utilization" in page(server) and "nerite-nvml" not in threads(server))
-        told = [line for line in server.log_text().splitlines() if "NVML" in line or "metrics of GPU" in line]
-        assert len(told) == verbose
+        lines = [line for line in server.log_text().splitlines() if "NVML" in line or "metrics of GPU" in line]
+        assert len(lines) == verbose
         assert not figures(server)
 
 

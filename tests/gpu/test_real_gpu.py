@@ -300,7 +300,7 @@ class Adding:
         self.region = regions(name, 4 * TENSOR_BYTES)
         register(self.client, name, self.region, 4 * TENSOR_BYTES)
 
-    def ask(self) -> None:
+    def infer(self) -> None:
         inputs = [self.numbers.integers(-(1 << 30), 1 << 30, (ROWS, WIDTH), np.int32) for _ in range(2)]
         # What an earlier run left must not pass for the answer.
         cuda_shared_memory.set_shared_memory_region(self.region, [*inputs, np.zeros((2, ROWS, WIDTH), np.int32)])
@@ -337,24 +337,24 @@ def test_requests_with_regions_of_their_own_run_in_one_batch(add_server, two, th
 
     before = counts()
     for _ in range(BATCHES):
-        for asked in [threads.submit(client.ask) for client in two]:
-            asked.result(60)
+        for running in [threads.submit(client.infer) for client in two]:
+            running.result(60)
     tensors = BATCHES * 2 * 2 * TENSOR_BYTES
     assert [now - then for now, then in zip(counts(), before, strict=True)] == [tensors, tensors, 0, BATCHES]
 
 
 def test_a_region_that_is_unregistered_while_its_request_waits_changes_no_answer(add_server, two, threads):
     one, other = two
-    waiting = threads.submit(one.ask)
+    waiting = threads.submit(one.infer)
     while metric(add_server, "nv_inference_pending_request_count", 'model="add"') != 1:
         assert not waiting.done(), waiting.exception()
         time.sleep(0.01)
     other.client.unregister_cuda_shared_memory("one")
-    other.ask()
+    other.infer()
     waiting.result(60)
     with pytest.raises(tritonclient.utils.InferenceServerException, match="'one'"):
-        one.ask()
+        one.infer()
     # The next batch is complete without it.
     register(one.client, "one", one.region, 4 * TENSOR_BYTES)
-    for asked in [threads.submit(client.ask) for client in two]:
-        asked.result(60)
+    for running in [threads.submit(client.infer) for client in two]:
+        running.result(60)

@@ -10,7 +10,7 @@ import time
 
 from attack_messages import grpc_client
 from attack_table import DEFENCE, attack, close_after, crowd, post
-from clients import Asked, Given, GrpcClient, HttpClient, Refused
+from clients import Given, GrpcClient, HttpClient, Refused, RequestedOutput
 from holding import get_unread
 from region_faults import LIES, Meanwhile, punch_hole
 from packets import open_session, welcomed
@@ -80,7 +80,7 @@ def regions_that_are_scribbled_on(server):
                 client.infer("identity_bytes", [Given("INPUT0", "BYTES", [64], region=(made.name, 512, 0))])
             inputs = [Given(f"INPUT{n}", "INT32", [1, 16], region=(made.name, 64, SIZE // 2 + n * 64)) for n in range(2)]
             with contextlib.suppress(Refused):
-                client.infer("simple", inputs, [Asked("OUTPUT0", (made.name, 64, 1024)), Asked("OUTPUT1")])
+                client.infer("simple", inputs, [RequestedOutput("OUTPUT0", (made.name, 64, 1024)), RequestedOutput("OUTPUT1")])
 
 
 @attack
@@ -161,7 +161,7 @@ def leases_whose_session_vanishes(server):
 def grpc_request(lease: str) -> bytes:
     """An inference from a lease to itself."""
     given = Given("INPUT0", "FP32", [1 << 17], region=(lease, 1 << 19, 0))
-    return GrpcClient.request(None, "delayed", [given], [Asked("OUTPUT0", (lease, 1 << 19, 1 << 19))]).SerializeToString()
+    return GrpcClient.request(None, "delayed", [given], [RequestedOutput("OUTPUT0", (lease, 1 << 19, 1 << 19))]).SerializeToString()
 
 
 @attack

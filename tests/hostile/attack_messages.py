@@ -9,7 +9,7 @@ import struct
 import grpc
 import numpy as np
 from attack_table import attack, crowd, post
-from clients import GrpcClient, Given, Refused, fp32, http_call, http_infer, pb
+from clients import Given, GrpcClient, Refused, fp32, http_call, http_infer, pb
 from frames import open_connection, received, send_call
 from holding import head
 from oversized import bomb, json_input, many, names
@@ -126,7 +126,7 @@ def shapes_that_overflow(server):
     """dimensions whose product overflows, negative ones, and five thousand of them"""
     client = grpc_client(server.grpc)
 
-    def ask(at: int) -> None:
+    def send(at: int) -> None:
         shape = SIZES_TOO_LARGE[at % len(SIZES_TOO_LARGE)]
         post(server, INFER, {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": shape, "data": [1]}]})
         far = (1 << 64) - 8
@@ -135,7 +135,7 @@ def shapes_that_overflow(server):
         small = [size for size in shape if -(1 << 63) <= size < 1 << 63]
         client.infer("identity_fp32", [Given("INPUT0", "FP32", small, bytes(4))])
 
-    crowd(32, ask)
+    crowd(32, send)
 
 
 @attack
@@ -143,21 +143,21 @@ def long_names(server):
     """models, versions, ids, inputs and regions that do not exist, with names of up to 200,000 letters"""
     name, client = "\x1b[31m\n" + "x" * 60_000, grpc_client(server.grpc)
 
-    def ask(at: int) -> None:
+    def send(at: int) -> None:
         path = "x" * 30_000
         post(server, f"/v2/models/{path}/versions/{path[:9000]}/infer", {"id": name, "inputs": ONE_INPUT})
         post(server, INFER, {"id": name, "inputs": [{"name": name, "datatype": name, "shape": [1], "data": [1]}]})
         post(server, INFER, {"inputs": ONE_INPUT, "outputs": [{"name": name, "parameters": {name: name}}]})
-        client_asks(lambda: client.infer(3 * name, [fp32(name, [1])], version=name, id=name))
-        client_asks(lambda: client.register_system(name, f"/{name}", 64))
-        client_asks(lambda: client.load(name, {"config": name}))
+        ignoring_refusal(lambda: client.infer(3 * name, [fp32(name, [1])], version=name, id=name))
+        ignoring_refusal(lambda: client.register_system(name, f"/{name}", 64))
+        ignoring_refusal(lambda: client.load(name, {"config": name}))
 
-    crowd(8, ask)
+    crowd(8, send)
     with open_session(server.session) as session:
-        client_asks(lambda: session.infer(name, [fp32(name, [1])], id=name[:1000]))
+        ignoring_refusal(lambda: session.infer(name, [fp32(name, [1])], id=name[:1000]))
 
 
-def client_asks(act) -> None:
+def ignoring_refusal(act) -> None:
     """Further calls follow although this one is refused."""
     try:
         act()

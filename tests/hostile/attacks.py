@@ -87,20 +87,20 @@ def main() -> None:
     parser = address_parser()
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(ATTACKS)}")
     parser.add_argument("--seconds", type=float, default=SECONDS)
-    asked = parser.parse_args()
-    become(asked.uid, asked.nice)
+    args = parser.parse_args()
+    become(args.uid, args.nice)
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     # What takes long to make is made once, before the forks.
     for prepare in (texts_of_names, messages_of_names, lambda: bomb("gzip")):
         prepare()
-    if asked.names:
-        print(json.dumps(run(asked.names, asked.seconds, asked)))
+    if args.names:
+        print(json.dumps(run(args.names, args.seconds, args)))
         return
     print("ready", flush=True)
     for line in sys.stdin:
         seconds, *names = line.split()
-        print(json.dumps(run(names, float(seconds), asked)), flush=True)
+        print(json.dumps(run(names, float(seconds), args)), flush=True)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,6 @@ def front_threads_come_back(server):
     before = polls(server)
     yield
     after = polls(server)
-    told = [line for line in server.log_text().splitlines() if "a front thread" in line]
+    lines = [line for line in server.log_text().splitlines() if "a front thread" in line]
     assert after.all > before.all, "the block asked the server nothing"
-    assert (after.long_cpu, after.long_wall) == (before.long_cpu, before.long_wall), "\n".join(told[-10:])
+    assert (after.long_cpu, after.long_wall) == (before.long_cpu, before.long_wall), "\n".join(lines[-10:])

@@ -37,8 +37,8 @@ def victim(launcher, request: pytest.FixtureRequest, tmp_path_factory):
     ]
     with launcher.running(name, *flags, repository=repository) as found:
         found.session = socket
-        with witnesses(found) as asking:
-            warm_up(asking)
+        with witnesses(found) as watching:
+            warm_up(watching)
         yield found
 
 

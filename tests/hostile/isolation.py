@@ -64,8 +64,8 @@ def serving_isolated(launcher, name: str, socket: pathlib.Path):
     ]  # fmt: skip
     with launcher.running(name, *flags, repository=repository) as found:
         found.session = socket
-        with all_witnesses(found) as asking:
-            warm_up(asking)
+        with all_witnesses(found) as watching:
+            warm_up(watching)
         yield found
 
 

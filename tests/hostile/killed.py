@@ -23,7 +23,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "conformance")]
 
 import packets  # noqa: E402
-from clients import Asked, Given, GrpcClient, grpc_channel  # noqa: E402
+from clients import Given, GrpcClient, RequestedOutput, grpc_channel  # noqa: E402
 
 MODELS = ["identity_fp32", "identity_fp32", "brief"]
 SIZE = 96 << 10
@@ -54,8 +54,8 @@ def over_http(url: str, name: str, chance) -> None:
         given = {"name": "INPUT0", "datatype": "FP32", "shape": [size // 4]}
         where = {"shared_memory_region": name, "shared_memory_byte_size": size}
         given["parameters"] = {"binary_data_size": size} if inline else where
-        asked = {"name": "OUTPUT0", "parameters": where | {"shared_memory_offset": SIZE}}
-        header = json.dumps({"inputs": [given], "outputs": [asked]}).encode()
+        output = {"name": "OUTPUT0", "parameters": where | {"shared_memory_offset": SIZE}}
+        header = json.dumps({"inputs": [given], "outputs": [output]}).encode()
         body = header + (bytes(size) if inline else b"")
         headers = {"Inference-Header-Content-Length": str(len(header))}
         connection.request("POST", f"/v2/models/{chance.choice(MODELS)}/infer", body, headers)
@@ -90,7 +90,7 @@ def grpc_client(urls, chance) -> None:
             inline = chance.random() < 0.3
             where = {"raw": bytes(size)} if inline else {"region": (name, size, 0)}
             given = Given("INPUT0", "FP32", [size // 4], **where)
-            client.infer(chance.choice(MODELS), [given], [Asked("OUTPUT0", (name, size, SIZE))])
+            client.infer(chance.choice(MODELS), [given], [RequestedOutput("OUTPUT0", (name, size, SIZE))])
 
 
 def borrow(raw: packets.Raw, id: int, byte_size: int) -> tuple[str, mmap.mmap]:
@@ -114,8 +114,8 @@ def session_client(urls, chance) -> None:
         while in_flight < 8:
             size = 4 * chance.randrange(SIZE // 8, SIZE // 4)
             given = Given("INPUT0", "FP32", [size // 4], region=(chance.choice([name, "mine"]), size, 0))
-            asked = [] if in_flight % 2 else [Asked("OUTPUT0", (name, size, SIZE))]
-            request = GrpcClient.request(None, chance.choice(MODELS), [given], asked)
+            outputs = [] if in_flight % 2 else [RequestedOutput("OUTPUT0", (name, size, SIZE))]
+            request = GrpcClient.request(None, chance.choice(MODELS), [given], outputs)
             leased = ["OUTPUT0"] if in_flight % 2 else []
             id += 1
             back = [placed.pop() for _ in range(chance.randrange(len(placed) + 1))]

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 
-from clients import Asked, Given, Refused
+from clients import Given, Refused, RequestedOutput
 from passages import SIZE
 from pythons import state_of
 from witness import SETTLE_S, any_client, comes_to, lent
@@ -15,7 +15,7 @@ from witness import SETTLE_S, any_client, comes_to, lent
 SEED = int(os.environ.get("NERITE_SEED", "1"))
 
 
-class Asker(threading.Thread):
+class RequestThread(threading.Thread):
     """Asks models whose processes are killed, inline and through memory; errors must be those of a dead process."""
 
     models: tuple[str, ...]
@@ -39,14 +39,14 @@ class Asker(threading.Thread):
 
     def one(self, client, made) -> None:
         size = 4 * self.chance.randrange(1, self.size // 4)
-        sent, model, (given, asked) = self.chance.randbytes(size), self.chance.choice(self.models), self.names
+        sent, model, (input_name, output_name) = self.chance.randbytes(size), self.chance.choice(self.models), self.names
         try:
             if size < self.inline_bytes_max:
-                assert client.infer(model, [Given(given, "FP32", [size // 4], sent)]).outputs[asked].raw == sent
+                assert client.infer(model, [Given(input_name, "FP32", [size // 4], sent)]).outputs[output_name].raw == sent
             else:
                 made.write(sent)
-                source = Given(given, "FP32", [size // 4], region=(made.name, size, 0))
-                client.infer(model, [source], [Asked(asked, (made.name, size, self.size))])
+                source = Given(input_name, "FP32", [size // 4], region=(made.name, size, 0))
+                client.infer(model, [source], [RequestedOutput(output_name, (made.name, size, self.size))])
                 assert made.read(size, self.size) == sent
             self.answers += 1
         except Refused as refusal:
@@ -54,11 +54,11 @@ class Asker(threading.Thread):
             self.errors += 1
 
 
-def kill_under_load(askers, witnesses, kills: int, alive, longest_life_s: float = 1.0, then=lambda: None) -> int:
-    """Kills one of the processes that `alive` names, so many times, while all ask. Nobody hears a wrong answer, and each asker is answered again.
+def kill_under_load(threads, witnesses, kills: int, alive, longest_life_s: float = 1.0, then=lambda: None) -> int:
+    """Kills one of the processes that `alive` names, so many times, while all send requests. Nobody gets a wrong answer, and each thread is answered again.
     `then` is called while they still ask. Gives how many requests were told of a dead process."""
     chance = random.Random(SEED)
-    for one in askers:
+    for one in threads:
         one.start()
     try:
         for _ in range(kills):
@@ -66,22 +66,22 @@ def kill_under_load(askers, witnesses, kills: int, alive, longest_life_s: float 
             # None may be alive, or one may have ended by itself since.
             with contextlib.suppress(ProcessLookupError, IndexError):
                 os.kill(chance.choice(alive()), signal.SIGKILL)
-            assert [one.failure for one in [*askers, *witnesses] if not one.is_alive()] == []
-        for one in askers:
+            assert [one.failure for one in [*threads, *witnesses] if not one.is_alive()] == []
+        for one in threads:
             seen, deadline = one.answers, time.monotonic() + SETTLE_S
             while one.is_alive() and one.answers < seen + 5:
                 assert time.monotonic() < deadline, f"nobody answers {one.protocol} any more"
                 time.sleep(0.01)
         then()
     finally:
-        for one in askers:
+        for one in threads:
             one.ended.set()
-        for one in askers:
+        for one in threads:
             one.join()
-    assert [one.failure for one in askers if one.failure] == []
-    told = sum(one.errors for one in askers)
-    print(f"{kills} kills: {sum(one.answers for one in askers)} right answers, {told} requests were told")
-    return told
+    assert [one.failure for one in threads if one.failure] == []
+    failed = sum(one.errors for one in threads)
+    print(f"{kills} kills: {sum(one.answers for one in threads)} right answers, {failed} requests failed")
+    return failed
 
 
 def check_children_end(server, children: list[int]) -> None:

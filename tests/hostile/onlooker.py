@@ -70,11 +70,11 @@ class Onlooker(Witness):
                 raise
             self.no_lease += 1
 
-    def timed(self, ask, *given) -> None:
+    def timed(self, call, *given) -> None:
         time.sleep(PAUSE_S)
         begun = time.monotonic()
         try:
-            ask(*given)
+            call(*given)
         except (Refused, OSError, http.client.HTTPException) as failure:
             if not self.is_patient or getattr(failure, "status", 503) not in SHORT_OF_MEMORY:
                 raise
@@ -123,18 +123,18 @@ def main() -> None:
     parser = address_parser()
     parser.add_argument("protocol", choices=["http", "grpc", "session"])
     parser.add_argument("--patient", action="store_true")
-    asked = parser.parse_args()
-    become(asked.uid, asked.nice)
-    asking = Onlooker(asked.protocol, asked, asked.patient)
-    asking.start()
-    are_answered([asking], 20)
-    assert asking.failure is None, asking.failure
+    args = parser.parse_args()
+    become(args.uid, args.nice)
+    onlooker = Onlooker(args.protocol, args, args.patient)
+    onlooker.start()
+    are_answered([onlooker], 20)
+    assert onlooker.failure is None, onlooker.failure
     print("asking", flush=True)
     for _ in sys.stdin:
-        print(json.dumps(dataclasses.asdict(asking.seen())), flush=True)
-    asking.ended.set()
+        print(json.dumps(dataclasses.asdict(onlooker.seen())), flush=True)
+    onlooker.ended.set()
     with contextlib.suppress(RuntimeError):
-        asking.join(5)
+        onlooker.join(5)
 
 
 if __name__ == "__main__":

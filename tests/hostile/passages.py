@@ -2,7 +2,7 @@
 
 import contextlib
 
-from clients import Asked, Given, Refused, check_refusal
+from clients import Given, Refused, RequestedOutput, check_refusal
 from regions import Region
 from witness import any_client, lent
 
@@ -12,7 +12,7 @@ SIZE = 1 << 20
 def through(client, source, target, byte_size: int = SIZE, model: str = "identity_fp32", names=("INPUT0", "OUTPUT0")) -> None:
     """`byte_size` bytes of one region into another, by way of a model."""
     given = Given(names[0], "FP32", [byte_size // 4], region=(source.name, byte_size, 0))
-    client.infer(model, [given], [Asked(names[1], (target.name, byte_size, 0))])
+    client.infer(model, [given], [RequestedOutput(names[1], (target.name, byte_size, 0))])
 
 
 def lost(made: Region, says: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import passages
 import pytest
 import python_catalogue
-from clients import Asked, Given, fp32
+from clients import Given, RequestedOutput, fp32
 from server_setup import LEASE_BYTES_MAX, RESIDENT_SLACK, SESSION_BYTES_MAX, put_delayed
 from python_catalogue import parameters, python, tensors, vector
 from python_setup import PATIENT
@@ -67,8 +67,8 @@ def serving(launcher, name: str, socket: pathlib.Path, models=MODELS, more=()):
     ]  # fmt: skip
     with launcher.running(name, *flags, repository=repository) as found:
         found.session = socket
-        with everybody(found) as asking:
-            warm_up(asking)
+        with everybody(found) as watching:
+            warm_up(watching)
         yield found
 
 
@@ -140,7 +140,7 @@ class PythonWitness(Witness):
         sent = chance.randbytes(size)
         mine.write(sent)
         given = Given(self.names[0], "FP32", [size // 4], region=(mine.name, size, 0))
-        client.infer(self.model, [given], [Asked(self.names[1], (mine.name, size, ROOM))])
+        client.infer(self.model, [given], [RequestedOutput(self.names[1], (mine.name, size, ROOM))])
         assert mine.read(size, ROOM) == sent
 
     def inline(self, client, chance) -> None:

@@ -447,11 +447,11 @@ def survives(launcher, tmp_path, *before: str) -> None:
             during = attacked.onlookers.seen()
             again_s = answered_again(attacked, ended)
             back_s, last = attacked.back(ended)
-            told = {
+            summary = {
                 protocol: f"{one.answers} answers, p99 {one.p99_ms:.1f} ms, {one.refused + one.no_lease} refusals"
                 for protocol, one in during.items()
             }
-            print(f"{before}: {told}, all answered after {again_s:.2f} s, as before after {back_s:.2f} s {last}, {sum(done['rounds'])} rounds")
+            print(f"{before}: {summary}, all answered after {again_s:.2f} s, as before after {back_s:.2f} s {last}, {sum(done['rounds'])} rounds")
             assert done["mistakes"] == "", done["mistakes"]
             assert not any(one.failure for one in during.values()), during
             assert over.most <= 0, f"{over.most:,} bytes beside --memory-budget"

@@ -5,7 +5,7 @@ import os
 import time
 
 import pytest
-from clients import Asked, Given, fp32, open_client, refuses
+from clients import Given, RequestedOutput, fp32, open_client, refuses
 from compiled_setup import errors, put, serving
 from meanwhile import Delay, again_if_too_late
 from regions import registered
@@ -104,17 +104,17 @@ def test_a_model_ends_after_its_last_request_is_released(breaking, client):
 def test_a_region_that_shrinks_while_a_backend_uses_it_fails_that_request(breaking, protocol, lost):
     with open_client(protocol, breaking) as client, registered(client, SIZE) as first, registered(client, SIZE) as second:
         given = [Given("IN", "FP32", [1, SIZE // 4], region=(first.name, SIZE, 0))]
-        asked = [Asked("OUT", (second.name, SIZE, 0))]
-        client.infer("read_long", given, asked)
+        outputs = [RequestedOutput("OUT", (second.name, SIZE, 0))]
+        client.infer("read_long", given, outputs)
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             began = time.monotonic()
-            asking = pool.submit(client.infer, "read_long", given, asked)
+            running = pool.submit(client.infer, "read_long", given, outputs)
             time.sleep(READS_MS / 4000)
             gone = first if lost == "input" else second
             os.truncate(gone.path, 0)
             lives(client)
             with refuses("INVALID_ARG", f"shared memory region '{gone.name}'"):
-                asking.result()
+                running.result()
             assert time.monotonic() - began < 60
         lives(client)
 

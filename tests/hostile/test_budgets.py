@@ -44,8 +44,8 @@ def budgeted(launcher, tmp_path_factory):
     session = tmp_path_factory.mktemp("budgeted") / "session"
     flags = [f"--session-socket={session}", f"--memory-budget={BUDGET}", f"--memory-budget-per-peer={PER_PEER // MIB}M", "--http-max-input-size=1000000000"]
     with launcher.running("budgeted", *flags, repository=repository) as found:
-        with witnesses(found) as asking:
-            are_answered(asking, 20)
+        with witnesses(found) as watching:
+            are_answered(watching, 20)
         found.session = session
         found.quiet_bytes = settled(lambda: resident(found.pid))
         yield found

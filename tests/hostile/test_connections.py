@@ -86,22 +86,22 @@ def small(launcher):
 @pytest.mark.parametrize("uid", [STRANGER, 0])
 @pytest.mark.parametrize(("port", "first"), [("http", HALF_HEAD), ("http", b""), ("grpc", hello()), ("grpc", b"PRI"), ("metrics", HALF_HEAD)])
 def test_whoever_opens_more_connections_than_there_can_be_locks_nobody_out(small, uid, port, first):
-    with witnesses(small) as asking:
+    with witnesses(small) as watching:
         opened = []
         for _ in range(3):
             opened += connections_of(uid, getattr(small, port), 400, first)
-            are_answered(asking, 3)
+            are_answered(watching, 3)
         assert descriptors(small.pid) < FILES
         for newcomer in (STRANGER, ANOTHER, 0):
-            assert asks(newcomer, small) == 200
+            assert status_of(newcomer, small) == 200
         close_all(opened)
-        are_answered(asking, 3)
+        are_answered(watching, 3)
     comes_to(lambda: counts(small, "nerite_connections ").get("", 0), 1)
     lines = small.log_text().count("connection was refused")
     assert lines < 100, f"{lines} lines of one attack"
 
 
-def asks(uid: int, server) -> int:
+def status_of(uid: int, server) -> int:
     """The status of a request on a new connection of that user."""
     (one,) = connections_of(uid, server.http, 1)
     with one:
@@ -114,7 +114,7 @@ def asks(uid: int, server) -> int:
 
 @pytest.mark.parametrize(("port", "first"), [("http", HALF_BODY), ("grpc", hello() + call_headers("ModelStreamInfer", 1))])
 def test_one_user_may_have_half_of_the_places_and_is_told_so(small, port, first):
-    with witnesses(small) as asking:
+    with witnesses(small) as watching:
         taken = connections_of(STRANGER, getattr(small, port), ONE_PEERS, first)
         comes_to(lambda: counts(small, "nerite_connections ")[""] >= ONE_PEERS, True)
         # All of its requests have begun, so that none can go.
@@ -128,10 +128,10 @@ def test_one_user_may_have_half_of_the_places_and_is_told_so(small, port, first)
             head, _, body = word.partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 503 ") and b"connection: close" in head
             assert reason in json.loads(body)["error"]
-        assert asks(ANOTHER, small) == 200 and asks(0, small) == 200
+        assert status_of(ANOTHER, small) == 200 and status_of(0, small) == 200
         assert counts(small, "nerite_connections_refused_total")["peer"] >= 1
         close_all(taken)
-        are_answered(asking, 3)
+        are_answered(watching, 3)
 
 
 def test_operators_and_others_find_places_though_all_are_taken(launcher):
@@ -148,7 +148,7 @@ def test_operators_and_others_find_places_though_all_are_taken(launcher):
         comes_to(lambda: counts(server, "nerite_connections ")[""], 1)
         own = connections_of(0, server.http, 56, HALF_BODY)
         time.sleep(1)
-        assert asks(STRANGER, server) == 200
+        assert status_of(STRANGER, server) == 200
         close_all(own)
 
 
@@ -164,12 +164,12 @@ def test_a_low_soft_limit_of_open_files_is_raised(launcher):
     soft, hard, heads = 256, 4096, 1000
     with running(launcher, "raised", files=(soft, hard)) as server:
         assert files_allowed(server.pid) == (hard, hard)
-        with witnesses(server) as asking:
+        with witnesses(server) as watching:
             opened = connections_of(STRANGER, server.http, heads, HALF_HEAD)
             comes_to(lambda: counts(server, "nerite_connections ")[""] >= heads, True)
             for newcomer in (STRANGER, ANOTHER, 0):
-                assert asks(newcomer, server) == 200
-            are_answered(asking, 3)
+                assert status_of(newcomer, server) == 200
+            are_answered(watching, 3)
             close_all(opened)
         assert sum(counts(server, "nerite_connections_refused_total").values()) == 0
 
@@ -262,9 +262,9 @@ def unread(server, kind: str) -> socket.socket:
     call = "ModelInfer" if kind == "unary" else "ModelStreamInfer"
     one = open_connection(server.grpc)
     one.sendall(call_headers(call, 1))
-    asked = message(request(100_000).SerializeToString())
+    body = message(request(100_000).SerializeToString())
     for _ in range(1 if kind == "unary" else 20):
-        one.sendall(data(1, asked, end=kind == "unary"))
+        one.sendall(data(1, body, end=kind == "unary"))
     return one
 
 
@@ -357,12 +357,12 @@ def prompt_end(server, since: float) -> float:
 
 def unread_sessions(server) -> list[Raw]:
     """Sessions with answers that nobody reads: more than a socket takes, and less than what ends the session."""
-    asked = GrpcClient.request(None, "identity_fp32", [fp32("INPUT0", range(20_000))]).SerializeToString()
+    body = GrpcClient.request(None, "identity_fp32", [fp32("INPUT0", range(20_000))]).SerializeToString()
     held = as_user(STRANGER, lambda: [welcomed(server.session) for _ in range(5)])
     for one in held:
         # An answer has 80 KB. What clients may leave unread is 16 MiB for each session.
         for id in range(2, 2 + UNREAD_ANSWERS):
-            one.call(id, infer={"request": asked})
+            one.call(id, infer={"request": body})
     return held
 
 
@@ -413,9 +413,9 @@ def test_a_stop_closes_all_front_ends_by_one_deadline(launcher):
         server.process.terminate()
         assert server.process.wait(STOP_S) == 0, server.log_text()[-2000:]
         print(f"{time.monotonic() - begun:.2f} s")
-        (told,) = [line for line in server.log_text().splitlines() if "Exit timeout expired" in line]
-        print(told)
-        assert "open connections are closed: " in told and "2 of HTTP" in told and "--exit-timeout-secs" in told
+        (summary,) = [line for line in server.log_text().splitlines() if "Exit timeout expired" in line]
+        print(summary)
+        assert "open connections are closed: " in summary and "2 of HTTP" in summary and "--exit-timeout-secs" in summary
         for one in reading:
             one.join()
         close_all(held + slow)
@@ -425,16 +425,16 @@ def test_a_stop_answers_whole_requests_and_refuses_half_ones(launcher):
     with patient(launcher, "whole") as server:
         held = half_requests(server)
         answers = []
-        asked = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}
-        asking = threading.Thread(
-            target=lambda: answers.append(http_call(server.http, "POST", "/v2/models/delayed/infer", json.dumps(asked).encode()))
+        body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}
+        thread = threading.Thread(
+            target=lambda: answers.append(http_call(server.http, "POST", "/v2/models/delayed/infer", json.dumps(body).encode()))
         )
-        asking.start()
+        thread.start()
         upload = strangers.connect(server.http)
         upload.sendall(HALF_BODY)
         time.sleep(1)
         server.process.terminate()
-        asking.join()
+        thread.join()
         answered = time.monotonic()
         print(f"{prompt_end(server, answered):.2f} s after the answer")
         assert [answer.status for answer in answers] == [200]

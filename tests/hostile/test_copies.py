@@ -12,7 +12,7 @@ import graphs
 import make_models
 import numpy as np
 import pytest
-from clients import Asked, Given, http_call
+from clients import Given, RequestedOutput, http_call
 from server_setup import DELAY_MS, onnxruntime_library, put_delayed
 from meanwhile import TRIES, Delay, again_if_too_late
 from onnx import helper
@@ -101,10 +101,10 @@ def test_nothing_is_copied_from_shared_memory_to_an_onnx_model_and_back(engine, 
     made["INPUT0"].write(left.tobytes())
     made["INPUT1"].write(right.tobytes())
     given = [Given(name, "FP32", [1, COUNT], region=(made[name].name, SIZE, 0)) for name in ("INPUT0", "INPUT1")]
-    asked = [Asked(name, (made[name].name, SIZE, 0)) for name in ("OUTPUT0", "OUTPUT1")]
+    outputs = [RequestedOutput(name, (made[name].name, SIZE, 0)) for name in ("OUTPUT0", "OUTPUT1")]
     with copying(engine, **copies(engine, 2 * REQUESTS * SIZE, 2 * REQUESTS * SIZE)):
         for _ in range(REQUESTS):
-            client.infer("sums", given, asked)
+            client.infer("sums", given, outputs)
     assert made["OUTPUT0"].read(SIZE) == (left + right).tobytes()
     assert made["OUTPUT1"].read(SIZE) == (left - right).tobytes()
 
@@ -125,7 +125,7 @@ def test_the_one_copy_of_the_identity_model_is_its_own(engine, client, memory):
     given = [Given("INPUT0", "FP32", [COUNT], region=(source.name, SIZE, 0))]
     with copying(engine, model=REQUESTS * SIZE):
         for _ in range(REQUESTS):
-            client.infer("identity_fp32", given, [Asked("OUTPUT0", (target.name, SIZE, 0))])
+            client.infer("identity_fp32", given, [RequestedOutput("OUTPUT0", (target.name, SIZE, 0))])
 
 
 @again_if_too_late
@@ -135,7 +135,7 @@ def test_a_model_that_waits_reads_what_was_written_meanwhile(engine, client, mem
     given = [Given("INPUT0", "FP32", [COUNT], region=(source.name, SIZE, 0))]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         delay = Delay(DELAY_MS)
-        running = pool.submit(client.infer, "delayed", given, [Asked("OUTPUT0", (target.name, SIZE, 0))])
+        running = pool.submit(client.infer, "delayed", given, [RequestedOutput("OUTPUT0", (target.name, SIZE, 0))])
         delay.reaches(engine, "delayed")
         source.write(b"\x77" * SIZE)
         delay.must_last()
@@ -153,12 +153,12 @@ def test_an_engine_reads_what_was_written_while_it_ran(engine, client, memory):
         Given("EARLY", "FP32", [SIDE, SIDE], region=(early.name, 4 * SIDE * SIDE, 0)),
         Given("LATE", "FP32", [COUNT], region=(source.name, SIZE, 0)),
     ]
-    asked = [Asked("OUTPUT0", (target.name, SIZE, 0))]
+    outputs = [RequestedOutput("OUTPUT0", (target.name, SIZE, 0))]
     before, canary = (np.full(COUNT, value, np.float32).tobytes() for value in (1, 2))
     for _ in range(TRIES):
         source.write(before)
         with copying(engine), concurrent.futures.ThreadPoolExecutor(1) as pool:
-            running = pool.submit(client.infer, "late", given, asked)
+            running = pool.submit(client.infer, "late", given, outputs)
             time.sleep(WRITTEN_AFTER_S)
             source.write(canary)
             running.result()

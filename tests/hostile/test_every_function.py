@@ -57,9 +57,9 @@ def findings(server) -> list[list[str]]:
     with open_client("http", server) as client:
         for at in range(3):
             one = Sequence(client, "every")
-            told = {"sequence_id": "by name" if at == 1 else one.number, "sequence_start": True, "sequence_end": True,
+            parameters = {"sequence_id": "by name" if at == 1 else one.number, "sequence_start": True, "sequence_end": True,
                     "timeout": 60_000_000, "names": " ".join(sorted(set(IMPORTED) - PLAIN))}  # fmt: skip
-            reply = client.infer("every", [fp32("IN", [1, 2, 3, 4])], id="mine", parameters=told)
+            reply = client.infer("every", [fp32("IN", [1, 2, 3, 4])], id="mine", parameters=parameters)
     return [line.split(" ", 2) for line in reply.outputs["OUT"].raw[4:].decode().splitlines()]
 
 

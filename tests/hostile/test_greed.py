@@ -74,34 +74,34 @@ def as_nobody(*command: str) -> list[str]:
     return ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *command]
 
 
-@pytest.mark.parametrize("asked_for", ["theirs", "made_of_theirs"])
-def test_a_client_that_asks_for_many_models_replaces_its_own(server, asked_for):
+@pytest.mark.parametrize("honest_model", ["theirs", "made_of_theirs"])
+def test_a_client_that_asks_for_many_models_replaces_its_own(server, honest_model):
     python = os.path.realpath(sys.executable)
     with open_client("http", server) as client:
-        client.infer(asked_for, [fp32("INPUT0", [1])])
+        client.infer(honest_model, [fp32("INPUT0", [1])])
         greedy = subprocess.Popen(as_nobody(python, "-c", GREEDY, server.http, str(GREED)))
         try:
-            asked, until = 0, time.monotonic() + SECONDS
+            requests, until = 0, time.monotonic() + SECONDS
             while time.monotonic() < until or server.log_text().count("leaves to make room") < 2 * GREED:
                 assert time.monotonic() < until + 60, "it never asked for so many"
-                client.infer(asked_for, [fp32("INPUT0", [1])])
-                asked += 1
+                client.infer(honest_model, [fp32("INPUT0", [1])])
+                requests += 1
                 time.sleep(0.02)
         finally:
             greedy.kill()
             greedy.wait()
         loads = server.log_text().count("loading: theirs:1")
-        assert loads == 1, f"it was loaded {loads} times beside {asked} requests"
+        assert loads == 1, f"it was loaded {loads} times beside {requests} requests"
         assert "model 'theirs' leaves" not in server.log_text()
 
 
 def test_only_the_operator_loads_and_unloads(server):
     with open_client("http", server) as client:
         client.infer("theirs", [fp32("INPUT0", [1])])
-    ask = "import sys, urllib.request as u; u.urlopen(u.Request(sys.argv[1], b'{}', method='POST'))"
+    script = "import sys, urllib.request as u; u.urlopen(u.Request(sys.argv[1], b'{}', method='POST'))"
     url = f"http://{server.http}/v2/repository/models/theirs/unload"
-    told = subprocess.run(as_nobody(os.path.realpath(sys.executable), "-c", ask, url), capture_output=True, text=True)
-    assert "HTTP Error 503" in told.stderr, told.stderr
+    result = subprocess.run(as_nobody(os.path.realpath(sys.executable), "-c", script, url), capture_output=True, text=True)
+    assert "HTTP Error 503" in result.stderr, result.stderr
     with open_client("http", server) as client:
         assert "theirs" in {one["name"] for one in client.index(ready=True)}
     http_call(server.http, "POST", "/v2/repository/models/theirs/unload", "{}").ok()

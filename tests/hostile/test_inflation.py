@@ -69,18 +69,18 @@ def health_is_told(server):
     """All the time that the block lasts, to another client."""
     ended, times = threading.Event(), []
 
-    def ask():
+    def infer():
         while not ended.is_set():
             times.append(health(server))
             time.sleep(0.01)
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(ask)
+        running = pool.submit(infer)
         try:
             yield
         finally:
             ended.set()
-        asking.result()
+        running.result()
     assert times and max(times) < HEALTH_WITHIN_S, f"{max(times):.3f} s"
 
 

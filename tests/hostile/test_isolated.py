@@ -14,9 +14,9 @@ import time
 import region_faults
 import numpy as np
 import pytest
-from clients import Asked, Given, Refused, int32, refuses
+from clients import Given, Refused, RequestedOutput, int32, refuses
 from isolation import GRAPHS, all_witnesses, process_of, serving_isolated
-from killing import Asker, check_children_end, kill_under_load
+from killing import RequestThread, check_children_end, kill_under_load
 from meanwhile import TRIES
 from passages import SIZE, check_lost, lost, memory_of, through
 from pythons import (
@@ -98,7 +98,7 @@ def late_request(early, source, target):
         Given("EARLY", "FP32", [SIDE, SIDE], region=(early.name, 4 * SIDE * SIDE, 0)),
         Given("LATE", "FP32", [COUNT], region=(source.name, SIZE, 0)),
     ]
-    return "iso_late", given, [Asked("OUTPUT0", (target.name, SIZE, 0))]
+    return "iso_late", given, [RequestedOutput("OUTPUT0", (target.name, SIZE, 0))]
 
 
 # ---------------------------------------------------------------------------------------------- death
@@ -146,15 +146,15 @@ def test_a_division_without_a_result_fails_its_request_and_the_process_lives_on(
     assert process_of(victim, "iso_divide") == pid
 
 
-class IsolatedAsker(Asker):
+class IsolatedThread(RequestThread):
     models = ("iso_identity",)
 
 
 def test_processes_that_are_killed_under_load(victim, others_are_spared):
     spared = process_of(victim, "iso_witness")
-    askers = [IsolatedAsker(protocol, victim, seed) for seed, protocol in enumerate(PROTOCOLS)]
+    threads = [IsolatedThread(protocol, victim, seed) for seed, protocol in enumerate(PROTOCOLS)]
     # A process that is just being started has no model yet; its end is told as well.
-    kill_under_load(askers, others_are_spared, KILLS, lambda: [pid for pid in living(victim) if pid != spared])
+    kill_under_load(threads, others_are_spared, KILLS, lambda: [pid for pid in living(victim) if pid != spared])
 
 
 # ---------------------------------------------------------------------------------------------- regions
@@ -214,7 +214,7 @@ def test_holes_that_appear_all_the_time(client):
 
 def sums_request(made, count: int = COUNT):
     given = [Given(name, "FP32", [1, count], region=(made[name].name, 4 * count, 0)) for name in ("INPUT0", "INPUT1")]
-    return "iso_sums", given, [Asked(name, (made[name].name, 4 * count, 0)) for name in ("OUTPUT0", "OUTPUT1")]
+    return "iso_sums", given, [RequestedOutput(name, (made[name].name, 4 * count, 0)) for name in ("OUTPUT0", "OUTPUT1")]
 
 
 @pytest.mark.parametrize("count", [16, COUNT])
@@ -247,7 +247,7 @@ def test_what_the_process_copies_is_counted_by_the_server(victim, client, memory
     both.write(word * (SIZE // 8))
     given = Given("INPUT0", "BYTES", [SIZE // 8], region=(both.name, SIZE, 0))
     before = copied(victim)["strings"]
-    client.infer("iso_strings", [given], [Asked("OUTPUT0", (both.name, SIZE, SIZE))])
+    client.infer("iso_strings", [given], [RequestedOutput("OUTPUT0", (both.name, SIZE, SIZE))])
     assert copied(victim)["strings"] > before
     assert both.read(SIZE, SIZE) == both.read(SIZE)
 
@@ -273,14 +273,14 @@ def test_an_engine_reads_what_was_written_while_it_ran(victim, client, memory):
 
 def test_clients_cannot_tell_an_isolated_model_from_another(victim):
     with any_client("http", victim) as client:
-        told = [client.metadata(model) for model in ("sums", "iso_sums")]
-        told += [client.config(model) for model in ("sums", "iso_sums")]
-        for one in told:
+        reports = [client.metadata(model) for model in ("sums", "iso_sums")]
+        reports += [client.config(model) for model in ("sums", "iso_sums")]
+        for one in reports:
             one["name"] = ""
             one.pop("parameters", None)
             for group in one.get("instance_group", []):
                 group["name"] = ""
-        assert told[0] == told[1] and told[2] == told[3]
+        assert reports[0] == reports[1] and reports[2] == reports[3]
         before = [count_of(client, model) for model in ("sums", "iso_sums")]
         pair = [Given(f"INPUT{n}", "FP32", [2, 3], np.ones(6, np.float32).tobytes()) for n in range(2)]
         replies = [client.infer(model, pair) for model in ("sums", "iso_sums")]

@@ -11,7 +11,7 @@ import time
 import grpc
 import numpy as np
 import pytest
-from clients import Asked, Given, Refused, fp32, grpc_channel, http_call, int32, open_client
+from clients import Given, Refused, RequestedOutput, fp32, grpc_channel, http_call, int32, open_client
 from compiled_setup import put, serving, workers_of
 from regions import registered
 from test_copies import copying
@@ -59,9 +59,9 @@ def workers_with(server, instance: str) -> list[int]:
 
 def process_that_has(server, name: str, model: str) -> int:
     """The process of that model's instance, which has the region mapped."""
-    told = f"{model}_0_0".encode()
+    argument = f"{model}_0_0".encode()
     having = [pid for pid in workers_of(server) if maps_with(pid, name)]
-    (found,) = [pid for pid in having if told in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
+    (found,) = [pid for pid in having if argument in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
     return found
 
 
@@ -95,7 +95,7 @@ def test_a_request_that_is_answered_on_another_thread(client):
 def test_requests_that_are_answered_after_their_run_are_not_mixed_up(answering):
     failures = []
 
-    def ask(number: int) -> None:
+    def infer(number: int) -> None:
         try:
             with open_client("http", answering) as client:
                 for value in range(5):
@@ -104,7 +104,7 @@ def test_requests_that_are_answered_after_their_run_are_not_mixed_up(answering):
         except BaseException as failure:  # noqa: BLE001 - told by the main thread
             failures.append(failure)
 
-    threads = [threading.Thread(target=ask, args=[number]) for number in range(4)]
+    threads = [threading.Thread(target=infer, args=[number]) for number in range(4)]
     for one in threads:
         one.start()
     for one in threads:
@@ -117,7 +117,7 @@ def test_nothing_is_copied_of_a_request_that_is_answered_later(answering, client
         given = [Given("IN", "FP32", [SIZE // 4], region=(made.name, SIZE, 0))]
         with copying(answering):
             for _ in range(3):
-                client.infer("late", given, [Asked("OUT", (made.name, SIZE, SIZE))])
+                client.infer("late", given, [RequestedOutput("OUT", (made.name, SIZE, SIZE))])
         assert made.read(SIZE, SIZE) == b"\x01" * SIZE
 
 
@@ -148,19 +148,19 @@ def test_a_request_whose_process_is_killed_while_it_asks_is_told(answering, clie
 def test_a_request_that_runs_again_and_again_is_told_when_its_process_is_killed(answering, client):
     ended = []
 
-    def ask() -> None:
+    def infer() -> None:
         try:
             client.infer("again", [fp32("IN", [1e9])])
         except Refused as refused:
             ended.append(refused.text)
 
-    asking = threading.Thread(target=ask)
-    asking.start()
+    thread = threading.Thread(target=infer)
+    thread.start()
     deadline = time.monotonic() + 60
     # A kill between two runs only makes the next one start another process.
-    while asking.is_alive():
+    while thread.is_alive():
         assert time.monotonic() < deadline
-        asking.join(0.2)
+        thread.join(0.2)
         for pid in workers_with(answering, "again_0_0"):
             os.kill(pid, signal.SIGKILL)
     (text,) = ended
@@ -219,5 +219,5 @@ def test_a_backend_in_a_sandbox_answers(launcher, more):
         assert len(workers_of(server)) == 1
         with registered(client, 2 * SIZE, b"\x01" * SIZE) as made:
             given = [Given("IN", "FP32", [SIZE // 4], region=(made.name, SIZE, 0))]
-            client.infer("confined", given, [Asked("OUT", (made.name, SIZE, SIZE))])
+            client.infer("confined", given, [RequestedOutput("OUT", (made.name, SIZE, SIZE))])
             assert made.read(SIZE, SIZE) == b"\x01" * SIZE

@@ -11,9 +11,9 @@ import time
 
 import pytest
 import region_faults
-from clients import Asked, Given, fp32, refuses
+from clients import Given, RequestedOutput, fp32, refuses
 from compiled_setup import put, serving, workers_of
-from killing import Asker, check_children_end, kill_under_load
+from killing import RequestThread, check_children_end, kill_under_load
 from passages import SIZE, check_lost, through
 from pythons import PROTOCOLS, PythonWitness, check_no_memory_of_clients, each_is_answered_again, everybody, state_of
 from server_setup import LEASE_BYTES_MAX, SESSION_BYTES_MAX
@@ -102,10 +102,10 @@ ENDS = [(1, "was ended by signal 11 (SIGSEGV)"), (2, "was ended by signal 6 (SIG
 
 
 @pytest.mark.usefixtures("others_are_spared")
-@pytest.mark.parametrize(("how", "told"), ENDS)
-def test_a_backend_that_ends_its_process_costs_its_request(client, how, told):
+@pytest.mark.parametrize(("how", "how_it_died"), ENDS)
+def test_a_backend_that_ends_its_process_costs_its_request(client, how, how_it_died):
     for _ in range(3):
-        with refuses("INTERNAL", died("i_die", told)):
+        with refuses("INTERNAL", died("i_die", how_it_died)):
             client.infer("i_die", [fp32("IN", [how])])
         assert client.infer("i_die", [fp32("IN", [0, 5])]).outputs["OUT"].raw == fp32("", [0, 5]).raw
 
@@ -137,15 +137,15 @@ def test_a_backend_that_hangs_at_the_end_is_ended(victim):
     assert process_of(victim, "i_stuck") != pid
 
 
-class BackendAsker(Asker):
+class BackendThread(RequestThread):
     models = ("i_identity",)
     names = NAMES
 
 
 def test_processes_that_are_killed_under_load(victim, others_are_spared):
     spared = process_of(victim, "i_witness")
-    askers = [BackendAsker(protocol, victim, seed) for seed, protocol in enumerate(PROTOCOLS)]
-    kill_under_load(askers, others_are_spared, KILLS, lambda: [pid for pid in workers_of(victim) if pid != spared])
+    threads = [BackendThread(protocol, victim, seed) for seed, protocol in enumerate(PROTOCOLS)]
+    kill_under_load(threads, others_are_spared, KILLS, lambda: [pid for pid in workers_of(victim) if pid != spared])
 
 
 # ---------------------------------------------------------------------------------------------- regions
@@ -174,10 +174,10 @@ def test_a_region_that_shrinks_while_the_backend_uses_it(client, side):
     with lent(client, SIZE) as bad, lent(client, SIZE) as good:
         source, target = (bad, good) if side == "input" else (good, bad)
         given = [Given("IN", "FP32", [COUNT], region=(source.name, SIZE, 0))]
-        asked = [Asked("OUT", (target.name, SIZE, 0))]
-        client.infer("i_read", given, asked)
+        outputs = [RequestedOutput("OUT", (target.name, SIZE, 0))]
+        client.infer("i_read", given, outputs)
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            running = pool.submit(client.infer, "i_read", given, asked)
+            running = pool.submit(client.infer, "i_read", given, outputs)
             time.sleep(READS_MS / 4000)
             os.truncate(bad.path, 0)
             check_lost(running.exception(), bad, "has 0 now (touched at offset ")
@@ -196,7 +196,7 @@ def test_the_server_copies_nothing_between_memory_of_a_client_and_the_backend(vi
         given = [Given("IN", "FP32", [COUNT], region=(made.name, SIZE, 0))]
         with copying(victim):
             for _ in range(REQUESTS):
-                client.infer("i_identity", given, [Asked("OUT", (made.name, SIZE, SIZE))])
+                client.infer("i_identity", given, [RequestedOutput("OUT", (made.name, SIZE, SIZE))])
         assert made.read(SIZE, SIZE) == b"\x01" * SIZE
 
 

@@ -98,10 +98,10 @@ def remembered(answer: Answer) -> int:
     return answer.ok().json["outputs"][0]["data"][0]
 
 
-def until_refused(ask, most: int = 500) -> tuple[int, Answer]:
+def until_refused(send, most: int = 500) -> tuple[int, Answer]:
     """How often it was done before it was refused, and the refusal."""
     for count in range(most):
-        answer = ask(count)
+        answer = send(count)
         if answer.status != 200:
             return count, answer
     raise AssertionError(f"{most} were taken")

@@ -32,16 +32,16 @@ class Nursery:
         command = [sys.executable, killed_py(), server.http, server.grpc, str(server.session)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def ask(self, line: str) -> str:
+    def command(self, line: str) -> str:
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
         return self.process.stdout.readline().strip()
 
     def start(self, kind: str, seed: int) -> int:
-        return int(self.ask(f"start {kind} {seed}"))
+        return int(self.command(f"start {kind} {seed}"))
 
     def kill(self, pid: int) -> str:
-        return self.ask(f"kill {pid}")
+        return self.command(f"kill {pid}")
 
     def close(self) -> None:
         self.process.stdin.close()
@@ -113,6 +113,6 @@ def victim(launcher, tmp_path_factory):
     socket = tmp_path_factory.mktemp("kills") / "socket"
     with launcher.running("kills", f"--session-socket={socket}", repository=repository) as found:
         found.session = socket
-        with witnesses(found) as asking:
-            warm_up(asking)
+        with witnesses(found) as watching:
+            warm_up(watching)
         yield found

@@ -28,12 +28,12 @@ def only_root_can_be_somebody_else(launcher):
 def large_message() -> bytes:
     """An inference over HTTP whose input is long JSON, and whose output is binary: only the input takes long to read."""
     given = {"name": "INPUT0", "datatype": "FP32", "shape": [ELEMENTS], "data": [0] * ELEMENTS}
-    asked = {"name": "OUTPUT0", "parameters": {"binary_data": True}}
-    body = json.dumps({"inputs": [given], "outputs": [asked]}, separators=(",", ":")).encode()
+    output = {"name": "OUTPUT0", "parameters": {"binary_data": True}}
+    body = json.dumps({"inputs": [given], "outputs": [output]}, separators=(",", ":")).encode()
     return b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
-def ask(connection, message: bytes, is_sent=lambda: None) -> None:
+def send(connection, message: bytes, is_sent=lambda: None) -> None:
     """Sends the message, and reads the whole answer."""
     connection.sendall(message)
     is_sent()
@@ -58,13 +58,13 @@ class Flood:
     def __init__(self, url: str, message: bytes):
         self.answered = 0
         self.is_over, self.failures, self.lock = threading.Event(), [], threading.Lock()
-        self.threads = [threading.Thread(target=self.ask_on, args=(url, message)) for _ in range(FLOOD)]
+        self.threads = [threading.Thread(target=self.send_on, args=(url, message)) for _ in range(FLOOD)]
 
-    def ask_on(self, url: str, message: bytes) -> None:
+    def send_on(self, url: str, message: bytes) -> None:
         try:
             with contextlib.closing(connect(url)) as connection:
                 while not self.is_over.is_set():
-                    ask(connection, message)
+                    send(connection, message)
                     with self.lock:
                         self.answered += 1
         except BaseException as failure:  # noqa: BLE001 - told by the main thread
@@ -93,7 +93,7 @@ def test_another_users_large_message_waits_for_few_of_a_flood(launcher):
             waited_for = []
             for _ in range(TRIES):
                 before = []
-                ask(other, message, lambda: before.append(flood.answered))
+                send(other, message, lambda: before.append(flood.answered))
                 waited_for.append(flood.answered - before[0])
         print(f"of {FLOOD} connections' messages {waited_for} were answered before the other user's")
         assert statistics.median(waited_for) <= FLOOD / 2

@@ -15,7 +15,7 @@ import threading
 
 import numpy as np
 import pytest
-from clients import Asked, Given, Refused, http_call, refuses
+from clients import Given, Refused, RequestedOutput, http_call, refuses
 from server_setup import DELAY_MS, RESIDENT_SLACK, SESSION_BYTES_MAX
 from meanwhile import Delay, again_if_too_late
 from region_faults import LIES, PAGE
@@ -161,7 +161,7 @@ def test_scribbling_on_leases_changes_only_the_scribblers_result(client, owner):
         for _ in range(50):
             through(client, lease, lease)
             inputs = [Given(f"INPUT{n}", "INT32", [1, 16], region=(lease.name, 64, n * 64)) for n in range(2)]
-            client.infer("simple", inputs, [Asked("OUTPUT0", (lease.name, 64, 128)), Asked("OUTPUT1")])
+            client.infer("simple", inputs, [RequestedOutput("OUTPUT0", (lease.name, 64, 128)), RequestedOutput("OUTPUT1")])
         through(client, lease, lease, model="delayed")
 
 
@@ -205,7 +205,7 @@ def test_windows_that_do_not_exist(client, owner):
 
 def through_window(client, lease, byte_size: int, offset: int) -> None:
     given = Given("INPUT0", "FP32", [1], region=(lease.name, 4, 0))
-    client.infer("identity_fp32", [given], [Asked("OUTPUT0", (lease.name, byte_size, offset))])
+    client.infer("identity_fp32", [given], [RequestedOutput("OUTPUT0", (lease.name, byte_size, offset))])
 
 
 # ---------------------------------------------------------------------------------------------- after the end

@@ -48,8 +48,8 @@ def over_grpc(server, uid: int, call: str = OVER_GRPC) -> str:
 def test_a_stranger_may_read_log_settings_and_not_change_them(server):
     refused = as_user(STRANGER, lambda: over_http(server))
     assert refused.status == 403 and f"user {STRANGER}" in refused.body.decode() and b"--http-restricted-api" in refused.body
-    told = over_grpc(server, STRANGER)
-    assert told.startswith("UNAVAILABLE") and f"user {STRANGER}" in told and "--grpc-restricted-protocol" in told
+    refusal = over_grpc(server, STRANGER)
+    assert refusal.startswith("UNAVAILABLE") and f"user {STRANGER}" in refusal and "--grpc-restricted-protocol" in refusal
     seen = as_user(STRANGER, lambda: http_call(server.http, "GET", "/v2/logging"))
     assert seen.status == 200 and seen.json["log_info"] is True
 
@@ -71,8 +71,8 @@ def test_a_stranger_may_read_trace_settings_and_not_change_them(server, path):
 
 
 def test_trace_settings_over_grpc_are_the_operators(server):
-    told = over_grpc(server, STRANGER, TRACE_OVER_GRPC)
-    assert told.startswith("UNAVAILABLE") and "--grpc-restricted-protocol=trace:" in told
+    refusal = over_grpc(server, STRANGER, TRACE_OVER_GRPC)
+    assert refusal.startswith("UNAVAILABLE") and "--grpc-restricted-protocol=trace:" in refusal
     assert over_grpc(server, STRANGER, TRACE_READ_OVER_GRPC).strip() == "OK"
     assert over_grpc(server, 0, TRACE_OVER_GRPC).strip() == "OK"
     assert http_call(server.http, "POST", "/v2/trace/setting", {"trace_rate": None}).status == 200

@@ -349,9 +349,9 @@ def test_a_tensor_whose_text_is_long(tight):
 def test_an_answer_that_does_not_get_smaller(tight, encoding):
     values = np.random.default_rng(7).bytes(64 << 20)
     text = head(len(values))
-    asks = framed(text, len(values)) | {"Accept-Encoding": encoding}
+    headers = framed(text, len(values)) | {"Accept-Encoding": encoding}
     with somebody_holds(tight, 450):
-        answer = http_call(tight.http, "POST", f"/v2/models/{MODEL}/infer", text + values, asks)
+        answer = http_call(tight.http, "POST", f"/v2/models/{MODEL}/infer", text + values, headers)
         assert answer.status in (200, 503)
         assert answer.status == 200 or json.loads(answer.body)["error"].startswith(REFUSED), answer
 
@@ -361,11 +361,11 @@ def test_many_who_ask_at_the_same_time(tight):
     values = np.full(12 << 18, 1 / 3, dtype=np.float32).tobytes()
     text = head(len(values)).replace(b'"binary_data": true', b'"binary_data": false')
 
-    def ask(_):
+    def infer(_):
         return http_call(tight.http, "POST", f"/v2/models/{MODEL}/infer", text + values, framed(text, len(values)))
 
     with concurrent.futures.ThreadPoolExecutor(12) as pool:
-        answers = list(pool.map(ask, range(24)))
+        answers = list(pool.map(infer, range(24)))
     assert {answer.status for answer in answers} <= {200, 503}
     assert any(answer.status == 200 for answer in answers)
     for answer in answers:

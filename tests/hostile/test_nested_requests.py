@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from clients import Asked, Given, Refused, fp32, open_client, text
+from clients import Given, Refused, RequestedOutput, fp32, open_client, text
 from passages import memory_of
 from python_setup import serving, strings
 from test_copies import copied
@@ -28,18 +28,18 @@ def client(server):
         yield found
 
 
-def ask(client, code: str, *more, **parameters) -> str:
+def run_code(client, code: str, *more, **parameters) -> str:
     reply = client.infer("py_asking", [text("CODE", [code.encode()]), *more], **parameters)
     return strings(reply.outputs["SAID"].raw)[0]
 
 
-SLEEPS = "asked('py_sleeping', pb_utils.Tensor('MS', np.array([{0}], np.int32)), outputs=['WAS'])"
+SLEEPS = "request_of('py_sleeping', pb_utils.Tensor('MS', np.array([{0}], np.int32)), outputs=['WAS'])"
 
 
 def test_a_process_that_dies_while_it_asks_fails_its_own_request_alone(server, client):
     code = f"threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGKILL]).start(); out = said({SLEEPS.format(1500)}.exec())"
     with concurrent.futures.ThreadPoolExecutor() as threads:
-        dies = threads.submit(ask, client, code)
+        dies = threads.submit(run_code, client, code)
         time.sleep(0.1)
         with open_client("grpc", server) as other:
             lives = other.infer("py_identity", [fp32("INPUT0", [1, 2])])
@@ -48,39 +48,39 @@ def test_a_process_that_dies_while_it_asks_fails_its_own_request_alone(server, c
     assert "is not healthy" in caught.value.text
     assert lives.outputs["OUTPUT0"].raw == fp32("", [1, 2]).raw
     # Both models answer again.
-    assert ask(client, "out = said(asked('py_identity', fp32(3)).exec())") == "{'OUTPUT0': [3.0]}"
-    assert "error" not in ask(client, f"out = said({SLEEPS.format(1)}.exec())")
+    assert run_code(client, "out = said(request_of('py_identity', fp32(3)).exec())") == "{'OUTPUT0': [3.0]}"
+    assert "error" not in run_code(client, f"out = said({SLEEPS.format(1)}.exec())")
 
 
 def test_a_process_that_dies_while_it_is_asked_is_an_error_to_who_asks(client):
-    kills = "asked('py_decoupled', texts('send(text(1)); os.kill(os.getpid(), signal.SIGKILL)'), outputs=['SAID']).exec(decoupled=True)"
-    found = ask(client, f"out = [said(one) for one in {kills}]")
+    kills = "request_of('py_decoupled', texts('send(text(1)); os.kill(os.getpid(), signal.SIGKILL)'), outputs=['SAID']).exec(decoupled=True)"
+    found = run_code(client, f"out = [said(one) for one in {kills}]")
     assert "{'SAID': [b'1']}" in found and "is not healthy" in found, found
-    assert ask(client, "out = [said(one) for one in asked('py_decoupled', texts(\"send(text('a'), FINAL)\"), outputs=['SAID']).exec(decoupled=True)]")
+    assert run_code(client, "out = [said(one) for one in request_of('py_decoupled', texts(\"send(text('a'), FINAL)\"), outputs=['SAID']).exec(decoupled=True)]")
 
 
 def test_a_model_that_does_not_read_responses_does_not_fill_the_server(server, client):
     """80 KB each time, to an iterator that is never asked for more."""
     endless = "def later_work():\\n    for n in range(1 << 30):\\n        if sender.is_cancelled(): break\\n        send(numbers(*[n] * 20000))\\n    send(flags=FINAL)\\nthreading.Thread(target=later_work).start()"
-    code = f"self.kept.append(asked('py_decoupled', texts(\"{endless}\"), outputs=['MORE']).exec(decoupled=True)); out = 1"
+    code = f"self.kept.append(request_of('py_decoupled', texts(\"{endless}\"), outputs=['MORE']).exec(decoupled=True)); out = 1"
 
     def resident() -> int:
         with open(f"/proc/{server.pid}/status") as status:
             return int(next(line for line in status if line.startswith("VmRSS")).split()[1]) << 10
 
-    ask(client, code)
+    run_code(client, code)
     time.sleep(1.0)
     before = resident()
     time.sleep(2.0)
     assert resident() - before < 16 << 20
     # Whoever drops the iterator ends the request.
     for _ in range(2):  # the model has two instances
-        ask(client, "self.kept.clear()")
+        run_code(client, "self.kept.clear()")
 
 
 def test_many_requests_leave_nothing_behind(server, client):
-    code = "for n in range(500): asked('py_identity', fp32(*[n] * 3000)).exec()\nout = 'done'"
-    ask(client, code)
+    code = "for n in range(500): request_of('py_identity', fp32(*[n] * 3000)).exec()\nout = 'done'"
+    run_code(client, code)
 
     def mappings() -> int:
         with open(f"/proc/{server.pid}/maps") as maps:
@@ -88,9 +88,9 @@ def test_many_requests_leave_nothing_behind(server, client):
 
     before = mappings()
     for _ in range(5):
-        assert ask(client, code) == "done"
+        assert run_code(client, code) == "done"
     # Within one execute as well: what the model drops is used again.
-    assert ask(client, code.replace("500", "3000")) == "done"
+    assert run_code(client, code.replace("500", "3000")) == "done"
     assert mappings() - before < 20
 
 
@@ -98,7 +98,7 @@ def test_many_requests_leave_nothing_behind(server, client):
 def test_a_tensor_in_shared_memory_goes_through_two_models_without_a_copy(server, client, kind):
     code = """
 tensor = pb_utils.get_input_tensor_by_name(request, 'NUMBERS')
-response = asked('py_identity', pb_utils.Tensor('INPUT0', tensor.as_numpy())).exec()
+response = request_of('py_identity', pb_utils.Tensor('INPUT0', tensor.as_numpy())).exec()
 out = float(response.output_tensors()[0].as_numpy()[-1])
 """
     with memory_of(kind, client, server) as make:
@@ -106,10 +106,10 @@ out = float(response.output_tensors()[0].as_numpy()[-1])
         memory.write(np.arange(COUNT, dtype=np.float32).tobytes())
         given = Given("NUMBERS", "FP32", [COUNT], region=(memory.name, COUNT * 4, 0))
         # The server begins to note what a process may pass on with its first request.
-        ask(client, code, given)
-        ask(client, code, given)
+        run_code(client, code, given)
+        run_code(client, code, given)
         before = copied(server)
-        assert ask(client, code, given, outputs=[Asked("SAID")]) == str(float(COUNT - 1))
+        assert run_code(client, code, given, outputs=[RequestedOutput("SAID")]) == str(float(COUNT - 1))
         grown = {key: value - before.get(key, 0) for key, value in copied(server).items() if value != before.get(key, 0)}
     # The model's own copy of its output into the place that it is given is no copy of the server's.
     assert sum(grown.values()) < 4096, grown

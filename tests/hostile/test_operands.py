@@ -138,7 +138,7 @@ def opened(case, opset: int | None) -> bytes:
     return model.SerializeToString()
 
 
-class Asking:
+class Prober:
     """One client. It never waits for ever."""
 
     def __init__(self, server, channel):
@@ -193,35 +193,35 @@ CONFIG = json.dumps({"name": MODEL, "platform": "onnxruntime_onnx", "max_batch_s
 
 
 def test_no_operand_ends_the_process(victim):
-    asked, right, failures = 0, 0, []
+    requests, right, failures = 0, 0, []
     with witnesses(victim) as watching, grpc_channel(victim.grpc) as channel:
-        asking = Asking(victim, channel)
+        prober = Prober(victim, channel)
         for case, inputs, arrays in itertools.islice(numeric_cases(), 0, None, PARTS):
-            if not asking.load(case):
+            if not prober.load(case):
                 continue
             operators = {node.op_type for node in case.model.graph.node}
             rounds_max = ROUNDS_MAX if operators & AS_LONG_AS_ASKED else None
-            honest = asking.infer(inputs, arrays)
+            honest = prober.infer(inputs, arrays)
             right += honest is not None
             for what, hostile in [*with_numbers(arrays, rounds_max), *without_elements(arrays)]:
                 try:
-                    asking.infer(inputs, hostile)
+                    prober.infer(inputs, hostile)
                 except AssertionError as failure:
                     failures.append(f"{case.name}, {what}: {failure}")
                     break
-                asking.lives(f"{case.name}, {what},")
-                asked += 1
-            again = asking.infer(inputs, arrays)
+                prober.lives(f"{case.name}, {what},")
+                requests += 1
+            again = prober.infer(inputs, arrays)
             # A model on the embedded engine may lose a few threads to requests that want too much memory.
             lost = again is None and victim.engine == "embedded"
             if not (operators & RANDOM or lost or same(again, honest)):
                 failures.append(f"{case.name}: another result than before")
-            asking.client.unload(MODEL)
+            prober.client.unload(MODEL)
         are_answered(watching, 3)
     assert victim.process.poll() is None
     assert failures == []
-    print(f"{asked} requests to models, {right} of which answer those that are right")
-    assert asked > 1000 // PARTS and right > 100 // PARTS
+    print(f"{requests} requests to models, {right} of which answer those that are right")
+    assert requests > 1000 // PARTS and right > 100 // PARTS
 
 
 # ---------------------------------------------------------------------------------------------- divisions

@@ -39,7 +39,7 @@ def another_host():
         yield name
 
 
-def ask(namespace: str, port: str, path: str, *words: str) -> tuple[int, str]:
+def get(namespace: str, port: str, path: str, *words: str) -> tuple[int, str]:
     """One call from there."""
     command = ["ip", "netns", "exec", namespace, "curl", "-s", "-m", "30", "-w", "\n%{http_code}", *words, f"http://{HERE}:{port}{path}"]
     body, _, code = subprocess.run(command, check=True, capture_output=True, text=True).stdout.rpartition("\n")
@@ -65,12 +65,12 @@ def test_at_the_metrics_port_it_sees_the_metrics_and_calls_nothing(launcher, ano
     with launcher.running("other_hosts", *flags, repository=launcher.copy_of("other_hosts", "simple")) as server:
         port = server.metrics.rpartition(":")[2]
         for path, words in CALLS:
-            code, body = ask(another_host, port, path, *words)
+            code, body = get(another_host, port, path, *words)
             assert code == 403 and f"address {THERE} sees the metrics" in body, (path, code, body)
-        code, body = ask(another_host, port, "/ui/api/visitor")
+        code, body = get(another_host, port, "/ui/api/visitor")
         assert code == 200 and not json.loads(body)["may_call"]
-        assert ask(another_host, port, "/")[0] == 200
-        code, body = ask(another_host, port, "/metrics")
+        assert get(another_host, port, "/")[0] == 200
+        code, body = get(another_host, port, "/metrics")
         assert code == 200 and 'nerite_model_ready{model="simple",version="1"} 1' in body
 
 
@@ -80,10 +80,10 @@ def test_at_a_port_of_the_pages_own_it_calls_and_sees_no_memory_of_others(launch
     [port] = servers.free_ports(1)
     flags = ["--ui-address=0.0.0.0", f"--ui-port={port}", "--metrics-address=0.0.0.0"]
     with launcher.running("other_hosts_own", *flags, repository=launcher.copy_of("other_hosts_own", "simple")) as server:
-        assert ask(another_host, str(port), "/ui/api/v2/models/simple")[0] == 200
-        code, body = ask(another_host, str(port), "/ui/api/memory")
-        told = json.loads(body)
-        assert code == 200 and told["seen_by"] == f"address {THERE}" and not told["is_operator"]
-        assert told["regions"] == told["sessions"] == told["leases"] == [] and "pools" not in told
+        assert get(another_host, str(port), "/ui/api/v2/models/simple")[0] == 200
+        code, body = get(another_host, str(port), "/ui/api/memory")
+        report = json.loads(body)
+        assert code == 200 and report["seen_by"] == f"address {THERE}" and not report["is_operator"]
+        assert report["regions"] == report["sessions"] == report["leases"] == [] and "pools" not in report
         # The metrics port has no page then.
-        assert ask(another_host, server.metrics.rpartition(":")[2], "/ui/api/v2/models/simple") == (200, "")
+        assert get(another_host, server.metrics.rpartition(":")[2], "/ui/api/v2/models/simple") == (200, "")

@@ -14,7 +14,7 @@ import onnx
 import pytest
 import servers
 from busy import front_threads_come_back
-from clients import Asked, Given, Refused, int32, open_client
+from clients import Given, Refused, RequestedOutput, int32, open_client
 from meters import peak
 from witness import resident, settled
 
@@ -70,7 +70,7 @@ def somebody_is_answered(server):
     """Another client asks another model all the time, and each of its answers is exact."""
     ended, answers = threading.Event(), []
 
-    def ask() -> None:
+    def infer() -> None:
         with open_client("http", server) as client:
             while not ended.is_set() or not answers:
                 left, right = np.full((1, 16), len(answers), np.int32), np.arange(16, dtype=np.int32).reshape(1, 16)
@@ -79,12 +79,12 @@ def somebody_is_answered(server):
                 answers.append(True)
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(ask)
+        running = pool.submit(infer)
         try:
             yield answers
         finally:
             ended.set()
-        asking.result()
+        running.result()
 
 
 def numbers(shape) -> np.ndarray:
@@ -94,7 +94,7 @@ def numbers(shape) -> np.ndarray:
 def check(client, model: str, shape) -> None:
     """The output that is cut back is the input."""
     sent = numbers(shape)
-    made = client.infer(model, [int32("X", sent)], [Asked("Y")]).outputs["Y"]
+    made = client.infer(model, [int32("X", sent)], [RequestedOutput("Y")]).outputs["Y"]
     assert made.shape == list(shape) and made.raw == sent.tobytes()
 
 
@@ -140,13 +140,13 @@ def test_inputs_of_no_bytes_that_become_megabytes(server):
 def test_inputs_of_no_elements_are_answered_with_none(server, shape):
     with open_client("grpc", server) as client:
         check(client, "padded", shape)
-        whole = client.infer("padded", [int32("X", numbers(shape))], [Asked("WHOLE")]).outputs["WHOLE"]
+        whole = client.infer("padded", [int32("X", numbers(shape))], [RequestedOutput("WHOLE")]).outputs["WHOLE"]
     assert whole.shape == [shape[0], 8] and not any(whole.raw)
 
 
 def test_more_rows_than_the_model_takes_are_refused_before_they_are_padded(server):
     with open_client("http", server) as client, pytest.raises(Refused, match="batch-size must be <= 4"):
-        client.infer("padded", [int32("X", numbers((1000, 41)))], [Asked("Y")])
+        client.infer("padded", [int32("X", numbers((1000, 41)))], [RequestedOutput("Y")])
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -160,13 +160,13 @@ def test_a_shape_that_overflows_when_it_is_padded_is_refused_and_others_are_answ
 
 def test_a_shape_that_overflows_fails_no_request_beside_it(server):
     """All are sent at the same time. Those that can be padded never share a run with those that cannot."""
-    def ask(length: int):
+    def infer(length: int):
         with open_client("grpc", server) as client:
-            return client.infer("endless", [Given("X", "INT32", [1, length], numbers(length).tobytes())], [Asked("Y")])
+            return client.infer("endless", [Given("X", "INT32", [1, length], numbers(length).tobytes())], [RequestedOutput("Y")])
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        asked = [(length, pool.submit(ask, length)) for length in (1, 5, 2, 6, 3, 7, 4, 8) * 20]
-    for length, one in asked:
+        futures = [(length, pool.submit(infer, length)) for length in (1, 5, 2, 6, 3, 7, 4, 8) * 20]
+    for length, one in futures:
         if length > 4:
             with pytest.raises(Refused, match="'X', padded: "):
                 one.result()

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from clients import Asked, Given
+from clients import Given, RequestedOutput
 from meanwhile import Delay, again_if_too_late
 from passages import SIZE, memory_of
 from python_setup import SANDBOX, kernel_refuses
@@ -46,7 +46,7 @@ def memory(request: pytest.FixtureRequest, engine, client):
 
 def pair(source, target, byte_size: int = SIZE):
     given = Given("INPUT0", "FP32", [byte_size // 4], region=(source.name, byte_size, 0))
-    return [given], [Asked("OUTPUT0", (target.name, byte_size, 0))]
+    return [given], [RequestedOutput("OUTPUT0", (target.name, byte_size, 0))]
 
 
 @pytest.mark.parametrize("model", ["py_identity", "py_copies", "py_in_place"])
@@ -54,10 +54,10 @@ def test_nothing_is_copied_from_shared_memory_to_a_python_model_and_back(engine,
     source, target = memory(SIZE), memory(SIZE)
     numbers = np.arange(COUNT, dtype=np.float32) % 251
     source.write(numbers.tobytes())
-    given, asked = pair(source, target)
+    given, outputs = pair(source, target)
     with copying(engine):
         for _ in range(REQUESTS):
-            client.infer(model, given, asked)
+            client.infer(model, given, outputs)
     assert target.read(SIZE) == (numbers + (model == "py_in_place")).tobytes()
 
 
@@ -67,7 +67,7 @@ def test_small_tensors_are_not_copied_either(engine, client, memory):
     given = Given("INPUT0", "FP32", [16], region=(both.name, 64, 0))
     with copying(engine):
         for _ in range(REQUESTS):
-            client.infer("py_identity", [given], [Asked("OUTPUT0", (both.name, 64, 1024))])
+            client.infer("py_identity", [given], [RequestedOutput("OUTPUT0", (both.name, 64, 1024))])
     assert both.read(64, 1024) == both.read(64)
 
 
@@ -77,7 +77,7 @@ def test_strings_are_not_copied_by_the_server(engine, client, memory):
     given = Given("INPUT0", "BYTES", [SIZE // 8], region=(both.name, SIZE, 0))
     with copying(engine):
         for _ in range(3):
-            client.infer("py_strings", [given], [Asked("OUTPUT0", (both.name, SIZE, SIZE))])
+            client.infer("py_strings", [given], [RequestedOutput("OUTPUT0", (both.name, SIZE, SIZE))])
     assert both.read(SIZE, SIZE) == word * (SIZE // 8)
 
 
@@ -95,11 +95,11 @@ def test_nothing_is_copied_on_the_way_to_a_lease_of_the_servers_choice(engine):
 def test_a_model_that_waits_reads_what_was_written_meanwhile(client, memory):
     source, target = memory(SIZE), memory(SIZE)
     source.write(b"\x66" * SIZE)
-    given, asked = pair(source, target)
-    client.infer("py_waits", given, asked)
+    given, outputs = pair(source, target)
+    client.infer("py_waits", given, outputs)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         delay = Delay(WAIT_MS)
-        running = pool.submit(client.infer, "py_waits", given, asked)
+        running = pool.submit(client.infer, "py_waits", given, outputs)
         time.sleep(WAIT_MS / 4000)
         source.write(b"\x77" * SIZE)
         delay.must_last()
@@ -112,6 +112,6 @@ def test_an_output_lands_in_the_clients_memory_and_nowhere_else(client, memory):
     target.write(b"\x55" * (2 * SIZE))
     source.write(np.zeros(COUNT, np.float32).tobytes())
     given = Given("INPUT0", "FP32", [COUNT - 16], region=(source.name, SIZE - 64, 0))
-    client.infer("py_in_place", [given], [Asked("OUTPUT0", (target.name, SIZE, 4096))])
+    client.infer("py_in_place", [given], [RequestedOutput("OUTPUT0", (target.name, SIZE, 4096))])
     ones = np.ones(COUNT - 16, np.float32).tobytes()
     assert target.read(2 * SIZE) == b"\x55" * 4096 + ones + b"\x55" * (2 * SIZE - 4096 - len(ones))

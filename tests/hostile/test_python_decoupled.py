@@ -35,7 +35,7 @@ class Stream:
         self.client, self.sent = GrpcClient(channel), queue.Queue()
         self.call = service_stub(channel).ModelStreamInfer(iter(self.sent.get, None), timeout=TIMEOUT_S)
 
-    def ask(self, code: str, id: str = "") -> "Stream":
+    def send(self, code: str, id: str = "") -> "Stream":
         parameters = {"triton_enable_empty_final_response": True}
         self.sent.put(self.client.request(MODEL, [text("CODE", [code.encode()])], id=id, parameters=parameters))
         return self
@@ -55,14 +55,14 @@ def resident(pid: int) -> int:
 
 
 def model_process(server) -> int:
-    stream = Stream(server).ask("send(text(os.getpid()), FINAL)")
+    stream = Stream(server).send("send(text(os.getpid()), FINAL)")
     try:
         return int(strings(stream.next().infer_response.raw_output_contents[0])[0])
     finally:
         stream.close()
 
 
-def ask_generate(server, code: str) -> socket.socket:
+def generate(server, code: str) -> socket.socket:
     """A generate_stream whose answer nobody reads."""
     host, _, port = server.http.rpartition(":")
     body = b'{"CODE": %s}' % json.dumps(code).encode()
@@ -77,7 +77,7 @@ def test_a_model_that_is_faster_than_its_client_waits_for_it(server, way):
     """80 KB each time, for ever, to a client that reads nothing."""
     assert model_process(server)
     before = resident(server.pid)
-    unread = ask_generate(server, IN_A_THREAD) if way == "generate_stream" else Stream(server).ask(IN_A_THREAD)
+    unread = generate(server, IN_A_THREAD) if way == "generate_stream" else Stream(server).send(IN_A_THREAD)
     time.sleep(1.0)
     early = resident(server.pid)
     time.sleep(3.0)
@@ -91,7 +91,7 @@ def test_a_model_that_is_faster_than_its_client_waits_for_it(server, way):
 
 
 def test_a_process_that_is_killed_takes_its_open_requests_along_and_no_other(server):
-    streams = [Stream(server).ask("later(60, lambda: None)\nself.kept.append(sender)\nsend(text('begun'))", id=str(n)) for n in range(5)]
+    streams = [Stream(server).send("later(60, lambda: None)\nself.kept.append(sender)\nsend(text('begun'))", id=str(n)) for n in range(5)]
     for one in streams:
         assert strings(one.next().infer_response.raw_output_contents[0]) == ["begun"]
     os.kill(model_process(server), 9)
@@ -106,7 +106,7 @@ def test_a_process_that_is_killed_takes_its_open_requests_along_and_no_other(ser
 
 def test_a_process_that_kills_itself_between_two_responses(server):
     for _ in range(5):
-        stream = Stream(server).ask("send(text('a'))\nos.kill(os.getpid(), signal.SIGKILL)")
+        stream = Stream(server).send("send(text('a'))\nos.kill(os.getpid(), signal.SIGKILL)")
         found = [stream.next(), stream.next()]
         assert strings(found[0].infer_response.raw_output_contents[0]) == ["a"]
         assert "is not healthy" in found[1].error_message, found
@@ -118,7 +118,7 @@ def test_clients_that_vanish_leave_nothing_behind(server):
     process = model_process(server)
 
     def vanish(n):
-        stream = Stream(server).ask(IN_A_THREAD)
+        stream = Stream(server).send(IN_A_THREAD)
         stream.next()
         stream.close()
 
@@ -155,7 +155,7 @@ send(text('alive'), FINAL)
 
 
 def test_a_model_that_writes_nonsense_to_its_channels_harms_only_itself(server):
-    stream = Stream(server).ask(NONSENSE)
+    stream = Stream(server).send(NONSENSE)
     assert stream.next() is not None
     stream.close()
     reply = HttpClient(server.http).infer("py_identity", [fp32("INPUT0", [1])])

@@ -14,8 +14,8 @@ import time
 import numpy as np
 import pytest
 import python_catalogue
-from clients import Asked, Given, GrpcClient, Refused, grpc_channel, service_stub, text
-from killing import Asker, kill_under_load
+from clients import Given, GrpcClient, Refused, RequestedOutput, grpc_channel, service_stub, text
+from killing import RequestThread, kill_under_load
 from python_setup import strings
 from pythons import (
     CHILD_SLACK,
@@ -44,8 +44,8 @@ SENDS = f"for n in range({RESPONSES}): send(numbers(n, n + 0.5))\nsend(flags=FIN
 # The same, as an argument within a text.
 SENT = SENDS.replace("\n", "\\n")
 ASKS = {
-    "nested": "out = said(asked('py_identity', fp32(*{values})).exec())",
-    "nested decoupled": f"out = [said(one) for one in asked('py_decoupled', texts('{SENT}'), outputs=['MORE']).exec(decoupled=True)]",
+    "nested": "out = said(request_of('py_identity', fp32(*{values})).exec())",
+    "nested decoupled": f"out = [said(one) for one in request_of('py_decoupled', texts('{SENT}'), outputs=['MORE']).exec(decoupled=True)]",
 }
 
 pytestmark = pytest.mark.timeout(7200)
@@ -92,13 +92,13 @@ class Way:
 
 
 class Nested(Way):
-    def ask(self) -> None:
+    def send(self) -> None:
         values = [float(n) for n in self.chance.sample(range(1000), 3)]
         assert self.said(ASKS["nested"].format(values=values)) == str({"OUTPUT0": values})
 
 
 class NestedDecoupled(Way):
-    def ask(self) -> None:
+    def send(self) -> None:
         found = self.said(ASKS["nested decoupled"])
         expected = [str({"MORE": [float(n), n + 0.5]}) for n in range(RESPONSES)]
         # The end of the responses may be one that has no outputs.
@@ -119,7 +119,7 @@ class Decoupled(Way):
         self.call.cancel()
         super().close()
 
-    def ask(self) -> None:
+    def send(self) -> None:
         parameters = {"triton_enable_empty_final_response": True}
         self.sent.put(self.requests.request("py_decoupled", [text("CODE", [SENDS.encode()])], parameters=parameters))
         seen = []
@@ -140,14 +140,14 @@ class Plain(Way):
         super().__init__(server)
         self.made = self.open.enter_context(lent(self.client, 2 * SIZE))
 
-    def ask(self) -> None:
+    def send(self) -> None:
         sent = self.chance.randbytes(SIZE)
         try:
             found = self.client.infer("py_identity", [Given("INPUT0", "FP32", [SIZE // 4], sent)]).outputs["OUTPUT0"].raw
             assert found == sent
             self.made.write(sent)
             given = Given("INPUT0", "FP32", [SIZE // 4], region=(self.made.name, SIZE, 0))
-            self.client.infer("py_identity", [given], [Asked("OUTPUT0", (self.made.name, SIZE, SIZE))])
+            self.client.infer("py_identity", [given], [RequestedOutput("OUTPUT0", (self.made.name, SIZE, SIZE))])
             assert self.made.read(SIZE, SIZE) == sent
         except Refused as refusal:
             self.check_error(refusal.text)
@@ -156,7 +156,7 @@ class Plain(Way):
 WAYS = (Nested, NestedDecoupled, Decoupled, Plain)
 
 
-class WayAsker(Asker):
+class WayThread(RequestThread):
     """Asks in one way until it is told to end."""
 
     def __init__(self, way, server):
@@ -165,10 +165,10 @@ class WayAsker(Asker):
 
     def run(self) -> None:
         try:
-            with contextlib.closing(self.way(self.server)) as asks:
+            with contextlib.closing(self.way(self.server)) as client:
                 while not self.ended.is_set():
                     try:
-                        asks.ask()
+                        client.send()
                         self.answers += 1
                     except DeadProcess:
                         self.errors += 1
@@ -189,9 +189,9 @@ def test_decoupled_and_nested_requests_go_on_after_kills(victim):
         comes_to(lambda: len(living(victim)), count)
 
     with everybody(victim) as witnesses:
-        told = kill_under_load([WayAsker(way, victim) for way in WAYS], witnesses, KILLS, alive, LONGEST_LIFE_S, restored)
+        failed = kill_under_load([WayThread(way, victim) for way in WAYS], witnesses, KILLS, alive, LONGEST_LIFE_S, restored)
         each_is_answered_again(witnesses)
-    assert told > 0
+    assert failed > 0
     comes_to(lambda: len(processes_of(victim.pid)), count)
     check_left(victim, baseline)
 
@@ -202,8 +202,8 @@ def test_many_requests_leave_nothing_that_grows(victim):
     with contextlib.ExitStack() as held:
         ways = [held.enter_context(contextlib.closing(way(victim))) for way in WAYS]
 
-        def ask(times: int) -> None:
-            each = [threading.Thread(target=lambda way=way: [way.ask() for _ in range(times // len(ways))]) for way in ways]
+        def send(times: int) -> None:
+            each = [threading.Thread(target=lambda way=way: [way.send() for _ in range(times // len(ways))]) for way in ways]
             failures = []
             hook, threading.excepthook = threading.excepthook, lambda failed: failures.append(failed.exc_value)
             try:
@@ -215,10 +215,10 @@ def test_many_requests_leave_nothing_that_grows(victim):
                 threading.excepthook = hook
             assert failures == []
 
-        ask(WARM_UP)
+        send(WARM_UP)
         before, children = held_by(victim), processes_of(victim.pid)
         since = time.monotonic()
-        ask(REQUESTS)
+        send(REQUESTS)
         took = time.monotonic() - since
         assert processes_of(victim.pid) == children, "a model's process died"
         slack = {"resident": RESIDENT_SLACK, "resident in processes": CHILD_SLACK * len(children)}

@@ -13,7 +13,7 @@ import sys
 import pytest
 import python_catalogue
 from clients import Given
-from killing import Asker, kill_under_load
+from killing import RequestThread, kill_under_load
 from python_catalogue import instances, parameters, vector
 from pythons import (
     baseline_of,
@@ -47,7 +47,7 @@ def victim(launcher, tmp_path_factory):
         yield found
 
 
-class PythonAsker(Asker):
+class PythonThread(RequestThread):
     models = ("py_killed", "py_killed_slowly")
     size = SIZE
     inline_bytes_max = 64 << 10
@@ -68,10 +68,10 @@ def test_processes_that_are_killed_under_load(victim):
         comes_to(lambda: len(living(victim)), 4)
 
     with everybody(victim) as witnesses:
-        askers = [PythonAsker(protocol, victim, seed) for seed, protocol in enumerate(["http", "grpc", "session", "http"])]
-        told = kill_under_load(askers, witnesses, KILLS, alive, LONGEST_LIFE_S, restored)
+        threads = [PythonThread(protocol, victim, seed) for seed, protocol in enumerate(["http", "grpc", "session", "http"])]
+        failed = kill_under_load(threads, witnesses, KILLS, alive, LONGEST_LIFE_S, restored)
         each_is_answered_again(witnesses)
-    assert told > 0
+    assert failed > 0
     comes_to(lambda: len(processes_of(victim.pid)), 4)
     assert processes_of(victim.pid) == living(victim)
     assert spared in processes_of(victim.pid), "the process of another model was replaced"
@@ -129,13 +129,13 @@ def test_a_server_that_is_killed_takes_along_what_its_models_started(launcher, t
         started = [model, *programs, int(children.read_text())]
         if doing != "nothing":
             document = '{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1],"data":[1]}]}'
-            ask = "import sys, urllib.request as u; u.urlopen(sys.argv[1], sys.argv[2].encode())"
+            script = "import sys, urllib.request as u; u.urlopen(sys.argv[1], sys.argv[2].encode())"
             url = f"http://{found.http}/v2/models/py_spins/infer"
-            asking = subprocess.Popen([sys.executable, "-c", ask, url, document], stderr=subprocess.DEVNULL)
+            client = subprocess.Popen([sys.executable, "-c", script, url, document], stderr=subprocess.DEVNULL)
             comes_to(busy.exists, True)
         found.process.kill()
         found.process.wait()
         # Nobody may be there who reaps them.
         comes_to(lambda: [pid for pid in started if state_of(pid) not in ("", "Z", "X")], [])
         if doing != "nothing":
-            asking.wait(60)
+            client.wait(60)

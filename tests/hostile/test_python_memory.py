@@ -12,7 +12,7 @@ import sys
 import time
 
 import pytest
-from clients import Asked, Given, Refused, fp32, refuses
+from clients import Given, Refused, RequestedOutput, fp32, refuses
 from meanwhile import Delay, again_if_too_late
 from region_faults import LIES, PAGE, Meanwhile
 from passages import SIZE, lost
@@ -87,7 +87,7 @@ def test_strings_in_a_region_that_shrank(client):
     with lent(client, SIZE, word * (SIZE // 8)) as made:
         given = [Given("INPUT0", "BYTES", [SIZE // 8], region=(made.name, SIZE, 0))]
         with lent(client, SIZE) as target:
-            client.infer("py_strings", given, [Asked("OUTPUT0", (target.name, SIZE, 0))])
+            client.infer("py_strings", given, [RequestedOutput("OUTPUT0", (target.name, SIZE, 0))])
             assert target.read(SIZE) == word * (SIZE // 8)
         os.truncate(made.path, SIZE // 2)
         for _ in range(2):
@@ -154,19 +154,19 @@ def leases_of_that_size(victim) -> int:
     return found
 
 
-@pytest.mark.parametrize("asked_by", PROTOCOLS)
+@pytest.mark.parametrize("reader", PROTOCOLS)
 @pytest.mark.parametrize("end", ["returned", "closed"])
-def test_the_child_lets_go_of_a_lease(victim, asked_by, end):
+def test_the_child_lets_go_of_a_lease(victim, reader, end):
     # What went between server and child in other tests looks alike, and is kept a few seconds for the next request.
     comes_to(lambda: leases_of_that_size(victim), 0)
-    with any_client("session", victim) as session, any_client(asked_by, victim) as client:
+    with any_client("session", victim) as session, any_client(reader, victim) as client:
         lease = session.borrow(BIG, random.Random(9).randbytes(BIG // 2))
         half = BIG // 2
         given = Given("INPUT0", "FP32", [half // 4], region=(lease.name, half, 0))
-        if asked_by == "session":
+        if reader == "session":
             client.close()
             client = session
-        client.infer("py_copies", [given], [Asked("OUTPUT0", (lease.name, half, half))])
+        client.infer("py_copies", [given], [RequestedOutput("OUTPUT0", (lease.name, half, half))])
         assert lease.read(half) == lease.read(half, half)
         assert leases_of_that_size(victim) == 1
         session.give_back(lease) if end == "returned" else session.close()
@@ -272,6 +272,6 @@ def test_large_outputs_leave_nothing_behind(client):
         for number, size in enumerate([1, 32 << 20, 1 << 10, 16 << 20, 32 << 20, 24 << 20] * 2):
             given = Given("SIZE", "INT64", [1], size.to_bytes(8, "little"))
             inline = number % 2 == 0 and (client.protocol != "session" or size < 1 << 16)
-            where = None if inline else [Asked("MADE", (made.name, size, 0))]
+            where = None if inline else [RequestedOutput("MADE", (made.name, size, 0))]
             raw = client.infer("py_large", [given], where).outputs["MADE"].raw
             assert (made.read(size) if where else raw) == bytes([size % 256]) * size

@@ -4,7 +4,7 @@ import os
 import random
 
 import pytest
-from clients import Asked, Given, refuses
+from clients import Given, RequestedOutput, refuses
 from passages import SIZE, lost
 from pythons import (
     MODELS,
@@ -100,5 +100,5 @@ def test_a_lease_may_be_mapped_since_it_cannot_shrink_but_need_not(victim):
         lease = client.borrow(SIZE, random.Random(3).randbytes(SIZE // 2))
         half = SIZE // 2
         given = Given("INPUT0", "FP32", [half // 4], region=(lease.name, half, 0))
-        client.infer("py_identity", [given], [Asked("OUTPUT0", (lease.name, half, half))])
+        client.infer("py_identity", [given], [RequestedOutput("OUTPUT0", (lease.name, half, half))])
         assert lease.read(half) == lease.read(half, half)

@@ -147,19 +147,19 @@ def test_what_runs_on_a_front_thread_is_measured(server):
 def test_divisions_without_a_result_keep_no_thread_of_others(server):
     """Each is a fault of the processor. A request of the same sizes was quick, whose divisions all have results."""
 
-    def ask(client, divisor: int):
+    def infer(client, divisor: int):
         values = ((name, np.full(DIVISIONS, value, np.int32)) for name, value in (("LEFT", np.iinfo(np.int32).min), ("RIGHT", divisor)))
         return client.infer("remainders", [Given(name, "INT32", [DIVISIONS], value.tobytes()) for name, value in values])
 
     with open_client("http", server) as client, Health(server) as health:
         for _ in range(QUICK_TIMES):
-            assert np.frombuffer(ask(client, 7).outputs["REST"].raw, np.int32)[0] == -(1 << 31) % 7
+            assert np.frombuffer(infer(client, 7).outputs["REST"].raw, np.int32)[0] == -(1 << 31) % 7
         before = len(health.seconds)
         begun = time.monotonic()
         with front_threads_come_back(server):
             for _ in range(5):
                 # Other processors than x86-64 do not trap, and answer.
                 with contextlib.suppress(Refused):
-                    ask(client, -1)
+                    infer(client, -1)
         print(f"5 requests took {time.monotonic() - begun:.2f} s, health at most {1000 * max(health.seconds[before:], default=0):.0f} ms")
-        assert np.frombuffer(ask(client, 7).outputs["REST"].raw, np.int32)[-1] == -(1 << 31) % 7
+        assert np.frombuffer(infer(client, 7).outputs["REST"].raw, np.int32)[-1] == -(1 << 31) % 7

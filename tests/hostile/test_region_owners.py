@@ -288,9 +288,9 @@ def test_a_stranger_of_another_host_is_told_neither_owner_nor_size(launcher):
             for size in (SIZE, 1 << 30):
                 path, body = "/v2/systemsharedmemory/region/secret/register", json.dumps({"key": key, "byte_size": size})
                 command = [*there, sys.executable, "-c", OVER_HTTP, port(server.http), path, body]
-                told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-                assert not told.startswith("200"), told
-                texts += [told.partition(" ")[2], *each_over_grpc(port(server.grpc), 0, [("secret", key, size)], *there)]
+                answer = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+                assert not answer.startswith("200"), answer
+                texts += [answer.partition(" ")[2], *each_over_grpc(port(server.grpc), 0, [("secret", key, size)], *there)]
             for text in texts:
                 assert "address 10." in text, text
                 assert str(ALICE) not in text and f"{SIZE} bytes" not in text, text
@@ -370,10 +370,10 @@ def test_a_client_that_is_bound_to_a_device_has_the_rights_of_its_user(open_serv
     }[way]
     port = int(server.http.rpartition(":")[2])
     with an_object("roots", 0, 0o600, 1.0) as (roots, _), an_object("bobs", BOB, 0o600, 2.0) as (bobs, _):
-        ask = lambda name, key: as_user(BOB, lambda: register_over(connected(at, port, bound), name, key))
-        status, text = ask("roots", roots)
+        register = lambda name, key: as_user(BOB, lambda: register_over(connected(at, port, bound), name, key))
+        status, text = register("roots", roots)
         assert status != 200 and f"user {BOB} asks for an object of user 0" in text, text
-        assert ask("bobs", bobs) == (200, "")
+        assert register("bobs", bobs) == (200, "")
         assert as_user(BOB, lambda: names(server.http)) == ["bobs"]
         assert as_user(BOB, lambda: unregister(server.http))[0] == 200
     assert names(server.http) == []
@@ -396,7 +396,7 @@ def test_a_client_that_hides_has_only_what_is_open_to_all(open_server, protocol,
     server, (*_, device) = open_server
     port = int(getattr(server, protocol).rpartition(":")[2])
 
-    def ask(name: str, key: str) -> socket.socket:
+    def register(name: str, key: str) -> socket.socket:
         one = connected("127.0.0.1", port)
         one.sendall(registration(name, key))
         one.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
@@ -409,13 +409,13 @@ def test_a_client_that_hides_has_only_what_is_open_to_all(open_server, protocol,
     before = len(of_hidden())
     with an_object("roots", 0, 0o600, 1.0) as (roots, _), an_object("open", 0, 0o666, 2.0) as (everybodys, _):
         with stopped(server):
-            asked = as_user(BOB, lambda: [ask("roots", roots), ask("open", everybodys)])
+            answers = as_user(BOB, lambda: [register("roots", roots), register("open", everybodys)])
         comes_to(lambda: len(of_hidden()), before + 2)
         assert names(server.http) == ["open"], of_hidden()
         assert all('peer="an unidentified client of this host"' in line for line in of_hidden()[before:]), of_hidden()
         # The operator ends what such a client registered.
         assert unregister(server.http, "open")[0] == 200
-    for one in asked:
+    for one in answers:
         one.close()
     assert names(server.http) == []
 
@@ -436,15 +436,15 @@ def test_a_network_of_ipv6_is_one_client(open_server):
         pytest.skip("needs IPv6")
     at = f"[fd00:77:1::1]:{server.http.rpartition(':')[2]}"
 
-    def ask(source: str, method: str, path: str, body: str = "") -> str:
+    def register(source: str, method: str, path: str, body: str = "") -> str:
         command = [*there, sys.executable, "-c", FROM, at, source, method, f"/v2/systemsharedmemory/{path}", body]
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout.strip()
 
     with an_object("theirs", ALICE, 0o666, 1.0) as (key, _):
         document = json.dumps({"key": key, "byte_size": SIZE})
-        assert ask("fd00:77:1::2", "POST", "region/theirs/register", document) == "200"
-        assert '"theirs"' in ask("fd00:77:1::3", "GET", "status")
-        assert ask("fd00:77:2::2", "GET", "status") == "200 []"
-        assert ask("fd00:77:1::3", "POST", "region/theirs/unregister", "{}") == "200"
-        refused = ask("fd00:77:2::2", "GET", "region/theirs/status")
+        assert register("fd00:77:1::2", "POST", "region/theirs/register", document) == "200"
+        assert '"theirs"' in register("fd00:77:1::3", "GET", "status")
+        assert register("fd00:77:2::2", "GET", "status") == "200 []"
+        assert register("fd00:77:1::3", "POST", "region/theirs/unregister", "{}") == "200"
+        refused = register("fd00:77:2::2", "GET", "region/theirs/status")
         assert "network fd00:77:2::/64 reaches" in refused, refused

@@ -19,7 +19,7 @@ import make_models
 import region_faults
 import numpy as np
 import pytest
-from clients import Asked, Given, Refused, open_client, refuses
+from clients import Given, Refused, RequestedOutput, open_client, refuses
 from server_setup import DELAY_MS, onnxruntime_library
 from meanwhile import Delay, again_if_too_late
 from region_faults import LIES, PAGE, Meanwhile
@@ -128,12 +128,12 @@ def test_regions_that_shrink_inside_an_engine(engine, bad_side):
         made = {side: held.enter_context(lent(client, BIG)) for side in where}
         bad = made[bad_side]
         given = [Given(side, "FP32", [1, BIG // 4], region=(made[side].name, BIG, 0)) for side in where[:2]]
-        asked = [Asked(side, (made[side].name, BIG, 0)) for side in where[2:]]
+        outputs = [RequestedOutput(side, (made[side].name, BIG, 0)) for side in where[2:]]
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             for _ in times(15, lambda: lost_count):
                 made["INPUT0"].write(left.tobytes())
                 made["INPUT1"].write(right.tobytes())
-                running = pool.submit(client.infer, "sums", given, asked)
+                running = pool.submit(client.infer, "sums", given, outputs)
                 time.sleep(chance.uniform(0, 0.03))
                 os.truncate(bad.path, chance.choice([0, BIG // 2]))
                 if running.exception():
@@ -232,7 +232,7 @@ def test_scribbling_during_inference_changes_only_the_scribblers_result(client):
             for _ in range(50):
                 through(client, made, made)
                 inputs = [Given(f"INPUT{n}", "INT32", [1, 16], region=(made.name, 64, n * 64)) for n in range(2)]
-                client.infer("simple", inputs, [Asked("OUTPUT0", (made.name, 64, 128)), Asked("OUTPUT1")])
+                client.infer("simple", inputs, [RequestedOutput("OUTPUT0", (made.name, 64, 128)), RequestedOutput("OUTPUT1")])
             through(client, made, made, model="delayed")
 
 

@@ -33,13 +33,13 @@ def confined(launcher, tmp_path_factory):
 
 
 @pytest.fixture
-def ask(confined):
+def run_code(confined):
     with open_client("http", confined) as client:
 
-        def ask(code: str) -> str:
+        def run_code(code: str) -> str:
             return strings(client.infer("py_asking", [text("CODE", [code.encode()])]).outputs["SAID"].raw)[0]
 
-        yield ask
+        yield run_code
 
 
 def called(call: str) -> str:
@@ -125,13 +125,13 @@ ATTACKS = FILES + MEMORIES + SOCKETS + OTHERS
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="system calls are numbered as on x86-64")
 @pytest.mark.parametrize(("code", "expect"), [pytest.param(*row[1:], id=row[0]) for row in ATTACKS])
-def test_a_model_in_a_sandbox_that(confined, ask, code, expect):
+def test_a_model_in_a_sandbox_that(confined, run_code, code, expect):
     with contextlib.closing(Region(4096, b"a secret")) as region:
         places = {
             "repository": confined.repository, "other": confined.repository / "py_witness", "own": confined.repository / "py_asking",
             "region": region.path, "http": confined.http,
         }  # fmt: skip
-        said = ask(code.format(**places))
+        said = run_code(code.format(**places))
     assert said.startswith(expect), said
     assert confined.process.poll() is None
 
@@ -172,27 +172,27 @@ def test_what_the_sandbox_refuses_is_told_to_the_client(confined):
                      id="opens all files"),
     ],
 )  # fmt: skip
-def test_others_are_answered_while_a_model_in_a_sandbox(confined, ask, code):
+def test_others_are_answered_while_a_model_in_a_sandbox(confined, run_code, code):
     with witnesses(confined) as found:
         before = time.monotonic()
-        said = ask(code)
+        said = run_code(code)
         print(f"{time.monotonic() - before:.1f} s: {said[:100]}")
         are_answered(found, 3)
     assert said != "not refused"
     time.sleep(2)
-    assert ask("out = 1") == "1"
+    assert run_code("out = 1") == "1"
 
 
-def test_what_a_model_needs_is_there(ask):
-    assert ask("import socket, asyncio; out = asyncio.run(asyncio.sleep(0, 'asynchronous'))") == "asynchronous"
-    assert ask("import socket; a, b = socket.socketpair(); a.send(b'a'); out = b.recv(9)") == "b'a'"
-    assert ask("threading.Thread(target=self.kept.append, args=(7,)).start(); time.sleep(0.2); out = self.kept.pop()") == "7"
-    assert ask("import tempfile; f = tempfile.NamedTemporaryFile(); f.write(b'abc'); f.flush(); out = open(f.name).read()") == "abc"
-    assert ask("os.makedirs(os.path.expanduser('~/.cache/a')); out = os.path.expanduser('~') == os.environ['TMPDIR']") == "True"
-    assert ask("out = open('/etc/passwd').readline().split(':')[0]") == "root"
-    assert ask("out = open(self.__class__.execute.__code__.co_filename).read(3)") == '"""'
-    assert ask("os.kill(os.getpid(), 0); signal.raise_signal(0) if 0 else None; out = os.sched_getaffinity(0) != set()") == "True"
-    assert ask("out = len('x' * (1 << 20)) and 'y' * (1 << 20)") == "y" * (1 << 20)
+def test_what_a_model_needs_is_there(run_code):
+    assert run_code("import socket, asyncio; out = asyncio.run(asyncio.sleep(0, 'asynchronous'))") == "asynchronous"
+    assert run_code("import socket; a, b = socket.socketpair(); a.send(b'a'); out = b.recv(9)") == "b'a'"
+    assert run_code("threading.Thread(target=self.kept.append, args=(7,)).start(); time.sleep(0.2); out = self.kept.pop()") == "7"
+    assert run_code("import tempfile; f = tempfile.NamedTemporaryFile(); f.write(b'abc'); f.flush(); out = open(f.name).read()") == "abc"
+    assert run_code("os.makedirs(os.path.expanduser('~/.cache/a')); out = os.path.expanduser('~') == os.environ['TMPDIR']") == "True"
+    assert run_code("out = open('/etc/passwd').readline().split(':')[0]") == "root"
+    assert run_code("out = open(self.__class__.execute.__code__.co_filename).read(3)") == '"""'
+    assert run_code("os.kill(os.getpid(), 0); signal.raise_signal(0) if 0 else None; out = os.sched_getaffinity(0) != set()") == "True"
+    assert run_code("out = len('x' * (1 << 20)) and 'y' * (1 << 20)") == "y" * (1 << 20)
 
 
 def test_its_temporary_files_are_its_own_and_go_with_the_server(launcher, tmp_path):
@@ -202,16 +202,16 @@ def test_its_temporary_files_are_its_own_and_go_with_the_server(launcher, tmp_pa
     with serving(launcher, "two_sandboxes", tmp_path / "socket", [*models, vector("py_witness", "identity")], SANDBOX) as found:
         with open_client("http", found) as client:
 
-            def ask(model, code):
+            def run_code(model, code):
                 return strings(client.infer(model, [text("CODE", [code.encode()])]).outputs["SAID"].raw)[0]
 
-            kept = ask("py_asking", "out = os.environ['TMPDIR']; open(out + '/kept', 'w').write('a')")
-            assert ask("py_second", f"out = refused(open, '{kept}/kept')").startswith(DENIED)
-            assert ask("py_second", "out = os.environ['TMPDIR']") != kept
+            kept = run_code("py_asking", "out = os.environ['TMPDIR']; open(out + '/kept', 'w').write('a')")
+            assert run_code("py_second", f"out = refused(open, '{kept}/kept')").startswith(DENIED)
+            assert run_code("py_second", "out = os.environ['TMPDIR']") != kept
             assert pathlib.Path(kept, "kept").read_text() == "a"
             first, *_ = [pid for pid in processes_of(found.pid) if kept in pathlib.Path(f"/proc/{pid}/environ").read_text()]
-            assert ask("py_second", f"out = refused(os.kill, {first}, 9)").startswith(FORBIDDEN)
-            assert ask("py_second", f"out = refused(open, '/proc/{first}/mem')").startswith(DENIED)
+            assert run_code("py_second", f"out = refused(os.kill, {first}, 9)").startswith(FORBIDDEN)
+            assert run_code("py_second", f"out = refused(open, '/proc/{first}/mem')").startswith(DENIED)
     deadline = time.monotonic() + 10
     while pathlib.Path(kept).exists() and time.monotonic() < deadline:
         time.sleep(0.1)

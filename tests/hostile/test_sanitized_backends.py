@@ -12,7 +12,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from clients import Asked, Given, fp32, grpc_channel, http_call, int32, open_client
+from clients import Given, RequestedOutput, fp32, grpc_channel, http_call, int32, open_client
 from compiled_setup import compiled, put, serving
 from footprint import resident_mib
 from regions import registered
@@ -68,7 +68,7 @@ def numbers(reply, output: str = "OUT") -> list[float]:
     return np.frombuffer(reply.outputs[output].raw, np.float32).tolist()
 
 
-def ask_all(server, n: int) -> None:
+def infer_all(server, n: int) -> None:
     with open_client("grpc" if n % 2 else "http", server) as client:
         two = [fp32("IN", [n, 7]), fp32("IN1", [1, 2])]
         assert numbers(client.infer("c_identity", two)) == [n, 7]
@@ -83,15 +83,15 @@ def ask_all(server, n: int) -> None:
         one = Sequence(client, "c_sum")
         assert [one.sum(1), one.sum(2, end=True)] == [11, 13]
         with registered(client, 8192, np.arange(1024, dtype=np.float32).tobytes()) as made:
-            given, asked = [Given("IN", "FP32", [1024], region=(made.name, 4096, 0))], [Asked("OUT", (made.name, 4096, 4096))]
-            client.infer("asking", given, asked, parameters={"target": "c_plain"})
+            given, outputs = [Given("IN", "FP32", [1024], region=(made.name, 4096, 0))], [RequestedOutput("OUT", (made.name, 4096, 4096))]
+            client.infer("asking", given, outputs, parameters={"target": "c_plain"})
 
 
 def repeat(server, model: str, **parameters) -> None:
     with grpc_channel(server.grpc) as channel:
         stream = Stream(channel)
-        told = {"triton_enable_empty_final_response": True} | parameters
-        stream.sent.put(stream.client.request(model, [int32("IN", list(range(100)))], None, id="r", parameters=told))
+        given_parameters = {"triton_enable_empty_final_response": True} | parameters
+        stream.sent.put(stream.client.request(model, [int32("IN", list(range(100)))], None, id="r", parameters=given_parameters))
         while not next(stream.call).infer_response.parameters["triton_final_response"].bool_param:
             pass
         stream.sent.put(None)
@@ -99,7 +99,7 @@ def repeat(server, model: str, **parameters) -> None:
 
 def test_backends_touch_only_what_is_theirs(sanitized):
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda n: ask_all(sanitized, n), range(20)))
+        list(pool.map(lambda n: infer_all(sanitized, n), range(20)))
     repeat(sanitized, "c_repeat")
     repeat(sanitized, "asking_repeat", target="c_repeat")
     with open_client("http", sanitized) as client:
@@ -107,7 +107,7 @@ def test_backends_touch_only_what_is_theirs(sanitized):
             for model in ("asking", "c_sum", "c_late", "c_repeat", "c_plain"):
                 client.unload(model)
                 client.load(model)
-        ask_all(sanitized, 3)
+        infer_all(sanitized, 3)
     assert "AddressSanitizer" not in sanitized.log_text()
 
 
@@ -127,7 +127,7 @@ def test_many_loads_leave_nothing_behind(launcher):
     flags = ["--model-control-mode=explicit", "--load-model=*", "--log-info=false"]
     with serving(launcher, "many_loads", repository, *flags, sources=("sample", "asking")) as server, open_client("http", server) as client:
 
-        def load_and_ask(times: int) -> None:
+        def load_and_infer(times: int) -> None:
             for _ in range(times):
                 for model in ("well", "asking"):
                     client.unload(model)
@@ -141,9 +141,9 @@ def test_many_loads_leave_nothing_behind(launcher):
                 return len(os.listdir(f"{process}/fd")), sum(1 for _ in maps), len(os.listdir(f"{process}/task"))
 
         # What is kept for reuse has its size then.
-        load_and_ask(LOADS // 5)
+        load_and_infer(LOADS // 5)
         before, (files, mapped, threads) = resident_mib(server.process.pid), held()
-        load_and_ask(LOADS)
+        load_and_infer(LOADS)
         after, (files_after, mapped_after, threads_after) = resident_mib(server.process.pid), held()
         print(
             f"{LOADS} loads and unloads of 2 models: {before:.1f} MiB before, {after:.1f} MiB after; {files} and {files_after} descriptors, {mapped} and "

@@ -263,11 +263,11 @@ def nerite(*words):
 def test_a_stranger_at_a_path_that_was_named_gets_no_byte(place, running):
     waiting = place.parent.parent / "waiting"
     with stranger(waiting) as received, running() as server:
-        told = python_client(server, NERITE_SESSION_SOCKET=str(waiting))
-        assert told.returncode == 0, told.stderr
-        assert told.stdout.strip() in ("region", "inline")
+        result = python_client(server, NERITE_SESSION_SOCKET=str(waiting))
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.strip() in ("region", "inline")
         refusal = f"session socket '{waiting}' is not used: the server there is user 65534, and this is user 0"
-        assert f"RuntimeWarning: {refusal}" in told.stderr, told.stderr
+        assert f"RuntimeWarning: {refusal}" in result.stderr, result.stderr
         shm = nerite("shm", "list", "--session-socket", waiting)
         assert shm.returncode == 1
         assert "is not used: the server there is user 65534, and this is user 0; if that" in shm.stderr, shm.stderr
@@ -280,9 +280,9 @@ def test_a_stranger_at_a_path_that_was_named_gets_no_byte(place, running):
 def test_a_stranger_at_the_default_place_is_not_even_connected_to(place, running):
     by_another_user(place.parent)
     with stranger(place) as received, running() as server:
-        told = python_client(server)
-        assert told.returncode == 0 and told.stdout.strip() in ("region", "inline"), told.stderr
-        assert "belongs to user 65534, and this is user 0" in told.stderr, told.stderr
+        result = python_client(server)
+        assert result.returncode == 0 and result.stdout.strip() in ("region", "inline"), result.stderr
+        assert "belongs to user 65534, and this is user 0" in result.stderr, result.stderr
         shm = nerite("shm", "list")
         assert shm.returncode == 1 and "belongs to user 65534, and this is user 0" in shm.stderr, shm.stderr
         doctor = nerite("doctor", "shm")
@@ -302,8 +302,8 @@ def test_a_server_of_a_user_who_was_named_is_used(place):
 
 def test_the_servers_own_place_is_used(place, running):
     with running() as server:
-        told = python_client(server)
-        assert (told.returncode, told.stdout.strip()) == (0, "lease"), told.stderr
-        assert "Warning" not in told.stderr, told.stderr
+        result = python_client(server)
+        assert (result.returncode, result.stdout.strip()) == (0, "lease"), result.stderr
+        assert "Warning" not in result.stderr, result.stderr
         assert nerite("shm", "list").returncode == 0
         assert f"process {server.pid} listens at {place}" in nerite("doctor", "shm").stdout

@@ -13,7 +13,7 @@ import socket
 import time
 
 import pytest
-from clients import Asked, Given, GrpcClient, Refused, fp32, refuses
+from clients import Given, GrpcClient, Refused, RequestedOutput, fp32, refuses
 from server_setup import DELAY_MS, LEASE_BYTES_MAX, SESSION_BYTES_MAX
 from meanwhile import Delay, again_if_too_late
 from packets import (
@@ -60,7 +60,7 @@ def messages() -> list[bytes]:
     placed = infer_request(
         "identity_fp32",
         [Given("INPUT0", "FP32", [4], region=(nothing, 16, 0))],
-        [Asked("OUTPUT0", (nothing, 16, 16))],
+        [RequestedOutput("OUTPUT0", (nothing, 16, 16))],
     )
     calls = [
         {"hello": HELLO},
@@ -524,7 +524,7 @@ def test_an_inference_outlives_the_return_of_its_lease(victim, path):
         given = Given("INPUT0", "FP32", [PAGE // 4], region=(lease.name, PAGE, 0))
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             delay = Delay(DELAY_MS)
-            running = pool.submit(client.infer, "delayed", [given], [Asked("OUTPUT0", (lease.name, PAGE, PAGE))])
+            running = pool.submit(client.infer, "delayed", [given], [RequestedOutput("OUTPUT0", (lease.name, PAGE, PAGE))])
             delay.reaches(victim, "delayed")
             client.give_back(lease)
             another = client.borrow(2 * PAGE)

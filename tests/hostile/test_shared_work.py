@@ -16,7 +16,7 @@ import pytest
 from batching_setup import put
 from busy import front_threads_come_back
 from cache_setup import caching, samples
-from clients import Asked, Given, fp32, open_client
+from clients import Given, RequestedOutput, fp32, open_client
 from regions import registered
 
 MIB = 1 << 20
@@ -60,12 +60,12 @@ def test_large_look_ups_and_hits_keep_no_thread_of_others(server):
     ended = threading.Event()
     with open_client("http", server) as attacker, registered(attacker, 2 * LARGE) as region:
         given = Given("INPUT0", "FP32", [1, floats], region=(region.name, LARGE, 0))
-        asked = Asked("OUTPUT0", (region.name, LARGE, LARGE))
+        output = RequestedOutput("OUTPUT0", (region.name, LARGE, LARGE))
 
         def attack():
-            with open_client("grpc", server) as asking:
+            with open_client("grpc", server) as client:
                 while not ended.is_set():
-                    asking.infer("kept", [given], [asked])
+                    client.infer("kept", [given], [output])
 
         with concurrent.futures.ThreadPoolExecutor(3) as pool, front_threads_come_back(server):
             attacks = [pool.submit(attack) for _ in range(3)]
@@ -87,7 +87,7 @@ def test_a_client_that_changes_its_memory_deceives_itself_alone(server):
     size = 4096
     with open_client("grpc", server) as attacker, registered(attacker, 2 * size) as region:
         given = Given("INPUT0", "FP32", [1, size // 4], region=(region.name, size, 0))
-        asked = Asked("OUTPUT0", (region.name, size, size))
+        output = RequestedOutput("OUTPUT0", (region.name, size, size))
 
         def full(value: float) -> np.ndarray:
             return np.full((1, size // 4), value, np.float32)
@@ -95,7 +95,7 @@ def test_a_client_that_changes_its_memory_deceives_itself_alone(server):
         with concurrent.futures.ThreadPoolExecutor(1) as pool, open_client("http", server) as client:
             for value in range(20):
                 region.write(full(value).tobytes())
-                attack = pool.submit(attacker.infer, "kept_slow", [given], [asked] if value % 2 else None)
+                attack = pool.submit(attacker.infer, "kept_slow", [given], [output] if value % 2 else None)
                 time.sleep(SLOW_MS / 2000)
                 region.write(full(-1).tobytes())
                 attack.result()
@@ -104,7 +104,7 @@ def test_a_client_that_changes_its_memory_deceives_itself_alone(server):
                 assert (values(answer) == value).all()
                 region.write(full(value).tobytes())
                 # What others were answered is true for it as well.
-                attacker.infer("kept_slow", [given], [asked])
+                attacker.infer("kept_slow", [given], [output])
                 assert region.read(size, size) == full(value).tobytes()
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import python_catalogue
 import servers
-from clients import Asked, Given, Refused, fp32, open_client, refuses
+from clients import Given, Refused, RequestedOutput, fp32, open_client, refuses
 from server_setup import RESIDENT_SLACK, onnxruntime_library
 from region_faults import punch_hole
 from packets import open_session
@@ -111,12 +111,12 @@ def lent(room, client, byte_size: int):
 def through(client, model: str, source, target, offset: int = 0) -> None:
     """A megabyte of one object into another at that offset, by way of a model: as it is, or all of its numbers doubled."""
     where = (source.name, SIZE, 0)
-    asked = [Asked("OUTPUT0", (target.name, SIZE, offset))]
+    outputs = [RequestedOutput("OUTPUT0", (target.name, SIZE, offset))]
     if model == "sums":
         given = [Given(name, "FP32", [1, SIZE // 4], region=where) for name in ("INPUT0", "INPUT1")]
     else:
         given = [Given("INPUT0", "FP32", [SIZE // 4], region=where)]
-    client.infer(model, given, asked)
+    client.infer(model, given, outputs)
 
 
 NUMBERS = np.random.default_rng(1).random(SIZE // 4, np.float32)
@@ -243,10 +243,10 @@ def test_clients_that_take_all_descriptors(poor):
         with contextlib.ExitStack() as held:
             owner = held.enter_context(open_session(poor.session))
             client = held.enter_context(open_client("grpc", poor))
-            asked = [Asked("OUTPUT0", (owner.welcome.session_key, 0, 0))]
+            outputs = [RequestedOutput("OUTPUT0", (owner.welcome.session_key, 0, 0))]
             # Leases whose descriptors nobody fetches; when there are no more of them, outputs travel inline.
             for _ in range(2 * FEW):
-                client.call("ModelInfer", client.request("identity_fp32", [fp32("INPUT0", [1])], asked))
+                client.call("ModelInfer", client.request("identity_fp32", [fp32("INPUT0", [1])], outputs))
             with refuses("INTERNAL", ""):
                 owner.borrow(PAGE)
             # Connections that nobody can accept; they stay in the listener's queue.

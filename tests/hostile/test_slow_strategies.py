@@ -42,7 +42,7 @@ def row():
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_health_and_other_models_answer_while_a_strategy_sleeps(server, protocol):
-    def ask_slow(_: int) -> float:
+    def infer_slow(_: int) -> float:
         began = time.monotonic()
         with open_client(protocol, server) as client, refuses("UNAVAILABLE", "Request timeout expired"):
             client.infer("slow", [row()])
@@ -50,16 +50,16 @@ def test_health_and_other_models_answer_while_a_strategy_sleeps(server, protocol
 
     others = 0
     with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool, open_client(protocol, server) as client:
-        asked = [pool.submit(ask_slow, number) for number in range(CLIENTS)]
+        running = [pool.submit(infer_slow, number) for number in range(CLIENTS)]
         deadline = time.monotonic() + 60
         while pending(server, "slow") == 0:
-            assert time.monotonic() < deadline and not asked[0].done()
-        while not all(one.done() for one in asked):
+            assert time.monotonic() < deadline and not running[0].done()
+        while not all(one.done() for one in running):
             assert http_call(server.http, "GET", "/v2/health/ready").status == 200
             assert client.infer("other", [row()]).outputs["OUTPUT0"].raw == row().raw
             assert client.statistics("slow")
             others += 1
-        times = [one.result() for one in asked]
+        times = [one.result() for one in running]
     assert others > OTHERS_MIN, (others, times)
     # None of them waited for the strategy.
     assert max(times) < SLEEP_MS / 1000, times

@@ -13,7 +13,7 @@ import threading
 import time
 
 import pytest
-from clients import Asked, Given, Refused, fp32, refuses
+from clients import Given, Refused, RequestedOutput, fp32, refuses
 from server_setup import DELAY_MS, LEASE_BYTES_MAX, SESSION_BYTES_MAX, put_delayed
 from packets import HELLO, Raw, encode, open_session, welcomed
 from users import as_user
@@ -46,8 +46,8 @@ def victim(launcher):
     try:
         with launcher.running("strangers", *flags, repository=repository) as found:
             found.session = folder / "socket"
-            with witnesses(found) as asking:
-                warm_up(asking)
+            with witnesses(found) as watching:
+                warm_up(watching)
             yield found
     finally:
         shutil.rmtree(folder)
@@ -136,7 +136,7 @@ def other(request: pytest.FixtureRequest, victim):
 def placed(client, key: str, count: int = 256, model: str = "identity_fp32"):
     """Asks for an output of so many numbers in a lease of the session of that key."""
     given = fp32("INPUT0", range(count))
-    client.infer(model, [given], [Asked("OUTPUT0", (key, 0, 0))])
+    client.infer(model, [given], [RequestedOutput("OUTPUT0", (key, 0, 0))])
 
 
 def flood(client, key: str, count: int, requests: int) -> None:
@@ -166,7 +166,7 @@ def test_keys_that_mean_nobody(other):
     guesses = [f"session-{chance.getrandbits(128):032x}" for _ in range(50)]
     for key in [*guesses, "session-", "session-" + 32 * "g", guesses[0] + "-0", guesses[0] + "-01", guesses[0] + "-" + 30 * "9"]:
         with pytest.raises(Refused) as caught:
-            other.infer("identity_fp32", [fp32("INPUT0", [1])], [Asked("OUTPUT0", (key, 0, 0))])
+            other.infer("identity_fp32", [fp32("INPUT0", [1])], [RequestedOutput("OUTPUT0", (key, 0, 0))])
         assert "Unable to find shared memory region" in caught.value.text
 
 

@@ -55,7 +55,7 @@ def server(launcher):
         yield found
 
 
-def ask(server, model: str, count: int, name: str | None = None) -> Answer:
+def infer(server, model: str, count: int, name: str | None = None) -> Answer:
     """A request of so many empty strings, in the message or in a region. Its output is in the same region."""
     head = request_head(count, name)
     fields = {"Inference-Header-Content-Length": str(len(head))}
@@ -92,7 +92,7 @@ def used(server) -> int:
 def test_more_strings_than_a_request_may_have_are_refused_with_both_numbers(server, model, through_region):
     count = STRINGS_MAX + 1
     with empty_strings(server, count, GREEDY) as name:
-        answer = as_user(GREEDY, lambda: ask(server, model, count, name if through_region else None))
+        answer = as_user(GREEDY, lambda: infer(server, model, count, name if through_region else None))
     text = f"a request has at most {STRINGS_MAX} strings, got {count}; send fewer strings at once, or longer ones"
     assert (answer.status, json.loads(answer.body)["error"]) == (400, text)
 
@@ -101,7 +101,7 @@ def test_strings_that_take_more_than_the_budget_of_a_connection_are_refused(serv
     """Eight MiB of shared memory, which are charged to nobody, would take sixteen times as much."""
     count = 2 << 20
     with empty_strings(server, count, GREEDY) as name:
-        answer = as_user(GREEDY, lambda: ask(server, "strings", count, name))
+        answer = as_user(GREEDY, lambda: infer(server, "strings", count, name))
     text = f"the {count} strings of the request may take {count * STRING_BYTES} bytes, of {PER_CONNECTION} that a connection may hold"
     assert answer.status == 503 and text in json.loads(answer.body)["error"], answer.body
 
@@ -112,24 +112,24 @@ def test_the_memory_of_a_client_with_tiny_strings_is_bounded(server):
     with empty_strings(server, SOME, GREEDY) as name, peak(lambda: resident(server.pid)) as most:
 
         def many(_: int) -> list[tuple[int, str]]:
-            told = []
+            answers = []
             for _ in range(8):
                 try:
-                    answer = as_user(GREEDY, lambda: ask(server, "strings", SOME, name))
-                    told.append((answer.status, "" if answer.status == 200 else answer.error))
+                    answer = as_user(GREEDY, lambda: infer(server, "strings", SOME, name))
+                    answers.append((answer.status, "" if answer.status == 200 else answer.error))
                 except OSError:
                     # The connection held the most, and was ended.
-                    told.append((0, ""))
-            return told
+                    answers.append((0, ""))
+            return answers
 
         with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
-            asked = [pool.submit(many, number) for number in range(CLIENTS)]
-            honest = ask(server, "strings", 1000)
-            told = {said for one in asked for said in one.result()}
-        alone = as_user(GREEDY, lambda: ask(server, "strings", SOME, name))
+            running = [pool.submit(many, number) for number in range(CLIENTS)]
+            honest = infer(server, "strings", 1000)
+            answers = {said for one in running for said in one.result()}
+        alone = as_user(GREEDY, lambda: infer(server, "strings", SOME, name))
     assert honest.status == 200, honest.body
     assert alone.status == 200, alone.body
-    assert {status for status, _ in told} <= {0, 200, 503}, told
+    assert {status for status, _ in answers} <= {0, 200, 503}, answers
     falls_to(lambda: used(server), before + MIB)
     assert server.process.poll() is None
     assert most.most - resident_before < PER_PEER + RUNS + SLACK, f"{(most.most - resident_before) / MIB:.0f} MiB"
@@ -145,7 +145,7 @@ def test_a_client_that_goes_at_any_moment_leaves_all_instances_able_to_run(serve
                 fields = f"POST /v2/models/strings/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(head)}\r\n\r\n"
                 one.sendall(fields.encode() + head)
                 time.sleep(number / 500)
-        answers = [as_user(GREEDY, lambda: ask(server, "strings", 1000)) for _ in range(4 * INSTANCES)]
+        answers = [as_user(GREEDY, lambda: infer(server, "strings", 1000)) for _ in range(4 * INSTANCES)]
     assert [answer.status for answer in answers] == [200] * len(answers), {answer.body for answer in answers if answer.status != 200}
 
 

@@ -199,13 +199,13 @@ def test_many_shapes_keep_few_plans(graph_server, client):
         with open(f"/proc/{graph_server.pid}/statm") as file:
             return int(file.read().split()[1]) * 4096
 
-    def ask(count: int, first: int) -> None:
+    def infer(count: int, first: int) -> None:
         for rows in range(first, first + count):
             client.infer("right", [fp32("x", np.zeros([rows, 4]))])
 
-    ask(200, 1)
+    infer(200, 1)
     before = resident()
-    ask(400, 201)
+    infer(400, 201)
     assert resident() - before < 32 << 20
 
 

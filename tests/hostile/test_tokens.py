@@ -77,7 +77,7 @@ class Honest(threading.Thread):
 
     @classmethod
     @contextlib.contextmanager
-    def asking(cls, server):
+    def running(cls, server):
         found = cls(server)
         found.start()
         try:
@@ -111,7 +111,7 @@ def pipelined(server, header: bytes, count: int) -> int:
 def test_ten_thousand_wrong_tokens_slow_nobody_and_leave_nothing(guarded, length):
     pipelined(guarded, b"Bearer " + b"w" * length, 100)
     before, found = resident(guarded.pid), []
-    with Honest.asking(guarded) as honest:
+    with Honest.running(guarded) as honest:
         flood = [
             threading.Thread(target=lambda: found.append(pipelined(guarded, b"Bearer " + b"w" * length, WRONG // 4)))
             for _ in range(4)
@@ -156,7 +156,7 @@ def test_an_odd_header_is_no_token(guarded, header):
 
 def test_a_file_that_is_replaced_under_load_takes_nothing_away_that_stays(guarded):
     before = guarded.tokens.read_text()
-    with Honest.asking(guarded) as honest, contextlib.closing(nerite.connect(f"unix:{guarded.session}", token="honest-secret")) as client:
+    with Honest.running(guarded) as honest, contextlib.closing(nerite.connect(f"unix:{guarded.session}", token="honest-secret")) as client:
         model, array = client.model("identity_fp32"), np.ones(1, np.float32)
 
         def infer_for(seconds: float) -> None:
@@ -223,7 +223,7 @@ def test_a_quota_is_not_evaded_by_connections_or_protocols_and_is_nobody_elses(g
             way()
 
     begun = time.monotonic()
-    with Honest.asking(guarded) as honest:
+    with Honest.running(guarded) as honest:
         all_ways = [threading.Thread(target=repeat, args=(way,)) for way in (over_http, over_grpc, over_a_stream, over_a_session) * 2]
         for one in all_ways:
             one.start()

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from clients import Asked, Given, fp32, grpc_channel, http_call, open_client, refuses, service_stub
+from clients import Given, RequestedOutput, fp32, grpc_channel, http_call, open_client, refuses, service_stub
 from compiled_setup import SOURCES, put, serving
 from regions import registered
 from servers import ROOT
@@ -68,8 +68,8 @@ def in_background(call, *arguments, **more):
 def test_a_canary_reaches_the_backend_in_memory_of_the_client(waiting, protocol):
     values = np.arange(1, COUNT + 1, dtype=np.float32)
     with open_client(protocol, waiting) as client, registered(client, 2 * SIZE) as made, copying(waiting):
-        given, asked = [Given("IN", "FP32", [COUNT], region=(made.name, SIZE, 0))], [Asked("OUT", (made.name, SIZE, SIZE))]
-        with in_background(client.infer, "canary", given, asked) as reply:
+        given, outputs = [Given("IN", "FP32", [COUNT], region=(made.name, SIZE, 0))], [RequestedOutput("OUT", (made.name, SIZE, SIZE))]
+        with in_background(client.infer, "canary", given, outputs) as reply:
             wait_for(lambda: np.frombuffer(made.read(4, SIZE), np.float32)[0] == WAITS, "the backend writes into the region")
             # The request was sent long ago. What is written now reaches the backend only if nobody has copied the input.
             made.write(values[1:].tobytes(), 4)

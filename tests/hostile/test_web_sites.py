@@ -145,7 +145,7 @@ def test_a_stranger_is_told_of_its_own_regions_only(loadable):
 
 
 def test_thousands_of_requests_for_the_page_keep_nobody_waiting(victim, nobody_else_is_harmed):
-    def ask(number: int) -> None:
+    def send(number: int) -> None:
         connection = http.client.HTTPConnection(victim.metrics, timeout=60)
         for at in range(number, FLOOD, 16):
             path = ("/", "/ui/main.js", "/metrics", *DATA)[at % (3 + len(DATA))]
@@ -155,7 +155,7 @@ def test_thousands_of_requests_for_the_page_keep_nobody_waiting(victim, nobody_e
         connection.close()
 
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        list(pool.map(ask, range(16)))
+        list(pool.map(send, range(16)))
 
 
 @pytest.mark.parametrize("act", [page_in_a_storm, page_asked_for_much])

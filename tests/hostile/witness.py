@@ -12,7 +12,7 @@ import time
 
 import grpc
 import numpy as np
-from clients import Asked, Given, Refused, fp32, int32, open_client
+from clients import Given, Refused, RequestedOutput, fp32, int32, open_client
 from packets import open_session
 from regions import Region, fresh_name
 
@@ -55,7 +55,7 @@ class Witness(threading.Thread):
         sent = chance.randbytes(size)
         mine.write(sent)
         given = Given("INPUT0", "FP32", [size // 4], region=(mine.name, size, 0))
-        client.infer("identity_fp32", [given], [Asked("OUTPUT0", (mine.name, size, ROOM))])
+        client.infer("identity_fp32", [given], [RequestedOutput("OUTPUT0", (mine.name, size, ROOM))])
         assert mine.read(size, ROOM) == sent
 
     def inline(self, client, chance) -> None:

@@ -234,16 +234,16 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path, help="where the verdicts go, as JSON")
     parser.add_argument("--write", type=pathlib.Path, help="the document whose table is to be renewed")
     parser.add_argument("results", nargs="*", type=pathlib.Path, help="with --write: verdicts of earlier runs")
-    asked = parser.parse_args()
-    if asked.write:
-        write(asked.write, [json.loads(path.read_text()) for path in asked.results])
+    args = parser.parse_args()
+    if args.write:
+        write(args.write, [json.loads(path.read_text()) for path in args.results])
         return
-    if not asked.url:
+    if not args.url:
         parser.error("--url or --write is needed")
-    found = run(asked.url, asked.through, asked.engine, asked.only, asked.expanded)
-    if asked.out:
-        asked.out.parent.mkdir(parents=True, exist_ok=True)
-        asked.out.write_text(json.dumps(found, indent=1))
+    found = run(args.url, args.through, args.engine, args.only, args.expanded)
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps(found, indent=1))
     print(collections.Counter(case["verdict"] for case in found["cases"].values()))
 
 

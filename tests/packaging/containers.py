@@ -29,13 +29,13 @@ def build(target: str, context: pathlib.Path) -> str:
     # Without layers: podman 4.3 does not see that a bind mount has other wheels, and would take those of an earlier build.
     flags = ["--pull=never", "--layers=false", "--network=host", "--format=docker"]
     flags += [f"--file={CONTAINER / 'Dockerfile'}", f"--target={target}", f"--tag={name}"]
-    told = registry.settings()
+    settings = registry.settings()
     # Only root reads it: an address may have a password in it.
     with tempfile.NamedTemporaryFile("w", prefix="pip.conf.") as configuration:
-        configuration.write(registry.configuration(told))
+        configuration.write(registry.configuration(settings))
         configuration.flush()
         flags.append(f"--volume={configuration.name}:/etc/pip.conf:ro")
-        flags += [f"--volume={path}:{path}:ro" for path in registry.local_paths(told)]
+        flags += [f"--volume={path}:{path}:ro" for path in registry.local_paths(settings)]
         code, output = built(flags, context)
     if code != 0 and registry.is_out_of_reach(output):
         pytest.skip(f"pip reaches no registry while the image '{target}' is built")
@@ -81,15 +81,15 @@ class Composition:
     """The services of compose.yaml, each a container, with the volumes that it names."""
 
     def __init__(self, images: dict[str, str], ports: dict[str, str]):
-        self.told = yaml.safe_load((CONTAINER / "compose.yaml").read_text())
+        self.compose = yaml.safe_load((CONTAINER / "compose.yaml").read_text())
         self.images, self.ports = images, ports
         self.close()
-        for name, volume in self.told["volumes"].items():
+        for name, volume in self.compose["volumes"].items():
             options = [f"--opt={key}={value}" for key, value in volume["driver_opts"].items()]
             podman("volume", "create", *options, name, check=True)
 
     def run(self, name: str, *more: str, command: list[str] | None = None) -> subprocess.CompletedProcess:
-        service = self.told["services"][name]
+        service = self.compose["services"][name]
         flags = [f"--name=nerite-test-{name}", *flags_of(service, self.ports), *more]
         return podman("run", *flags, self.images[service["build"]["target"]], *(command or service["command"]))
 
@@ -109,5 +109,5 @@ class Composition:
             time.sleep(0.1)
 
     def close(self) -> None:
-        podman("rm", "--force", "--ignore", "--time=0", *(f"nerite-test-{name}" for name in self.told["services"]))
-        podman("volume", "rm", "--force", *self.told["volumes"])
+        podman("rm", "--force", "--ignore", "--time=0", *(f"nerite-test-{name}" for name in self.compose["services"]))
+        podman("volume", "rm", "--force", *self.compose["volumes"])

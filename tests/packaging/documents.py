@@ -63,8 +63,8 @@ def steps(page: str) -> list[Step]:
                 found += steps_of(line.removeprefix("```"), lines[at + 1 : end], at + 2)
             reason, at = "", end
         elif line.strip():
-            told = re.fullmatch(r"<!-- not run: (.+) -->", line)
-            reason = told.group(1) if told else ""
+            comment = re.fullmatch(r"<!-- not run: (.+) -->", line)
+            reason = comment.group(1) if comment else ""
         at += 1
     return found
 

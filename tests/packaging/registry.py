@@ -43,10 +43,10 @@ def read(listed: str) -> dict[tuple[str, str], str]:
     return {key: value for key, value in found.items() if key[1] not in replaced} | variables
 
 
-def configuration(told: dict[tuple[str, str], str]) -> str:
+def configuration(settings: dict[tuple[str, str], str]) -> str:
     """A file for pip that says the same."""
     written = configparser.RawConfigParser()
-    for (section, name), value in told.items():
+    for (section, name), value in settings.items():
         if not written.has_section(section):
             written.add_section(section)
         written.set(section, name, value)
@@ -55,7 +55,7 @@ def configuration(told: dict[tuple[str, str], str]) -> str:
     return text.getvalue()
 
 
-def local_paths(told: dict[tuple[str, str], str]) -> list[pathlib.Path]:
+def local_paths(settings: dict[tuple[str, str], str]) -> list[pathlib.Path]:
     """The files and folders of this machine that the settings name: certificates, folders of wheels."""
-    words = [word.removeprefix("file://") for value in told.values() for word in value.split()]
+    words = [word.removeprefix("file://") for value in settings.values() for word in value.split()]
     return sorted({path for path in map(pathlib.Path, words) if path.is_absolute() and path.exists()})

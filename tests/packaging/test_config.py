@@ -53,17 +53,17 @@ def test_a_server_listens_where_file_environment_and_command_line_say(program, t
 def test_show_tells_where_each_setting_came_from_and_can_be_read_again(program, tmp_path):
     config = tmp_path / "nerite.toml"
     config.write_text('id = "filed"\n\nload-model = ["a", "b"]\nmodel-control-mode = "explicit"\nhttp-port = 1\n')
-    told = run(program, "config", "show", "--config", config, "--http-port=9", NERITE_ID="variable", NERITE_LOG_INFO="false")
-    assert told.returncode == 0, told.stderr
-    lines = told.stdout.splitlines()
+    result = run(program, "config", "show", "--config", config, "--http-port=9", NERITE_ID="variable", NERITE_LOG_INFO="false")
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
     assert 'id = "variable"  # NERITE_ID' in lines
     assert f'load-model = ["a", "b"]  # {config}:3' in lines
     assert "http-port = 9  # command line" in lines
     assert "# grpc-port = 8001" in lines
     again = tmp_path / "again.toml"
-    again.write_text(told.stdout)
+    again.write_text(result.stdout)
     assert run(program, "config", "check", again).returncode == 0
-    assert tomllib.loads(told.stdout) == {
+    assert tomllib.loads(result.stdout) == {
         "id": "variable", "load-model": ["a", "b"], "model-control-mode": "explicit", "http-port": 9, "log-info": False,
     }
 

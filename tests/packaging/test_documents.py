@@ -132,8 +132,8 @@ def test_the_flags_that_differ_from_triton_are_those_of_the_program(program):
     assert sorted(flags_of_row("taken, and tuning what nerite has not")) == sorted(name for name in known if known[name] == "accepted")
     assert {known[name] for name in flags_of_row("of nerite's own")} == {"yes"}
     for name in flags_of_row("refused"):
-        told = subprocess.run([program, "config", "show", f"--{name}=1"], capture_output=True, text=True)
-        assert told.returncode == 1 and f"unrecognized option '--{name}'" in told.stderr
+        result = subprocess.run([program, "config", "show", f"--{name}=1"], capture_output=True, text=True)
+        assert result.returncode == 1 and f"unrecognized option '--{name}'" in result.stderr
 
 
 def test_flags_that_flags_md_calls_new_are_named_as_such():

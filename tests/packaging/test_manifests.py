@@ -34,8 +34,8 @@ def documents(name: str) -> dict[str, dict]:
     return {one["kind"]: one for one in yaml.safe_load_all((PACKAGING / "kubernetes" / name).read_text())}
 
 
-def ports_of(told: dict) -> set[int]:
-    return {told["http-port"], told["grpc-port"], told["metrics-port"]}
+def ports_of(effective_settings: dict) -> set[int]:
+    return {effective_settings["http-port"], effective_settings["grpc-port"], effective_settings["metrics-port"]}
 
 
 def check_confined(container: dict, pod: dict) -> None:
@@ -48,29 +48,29 @@ def check_confined(container: dict, pod: dict) -> None:
 def check_probes(container: dict, http_port: int) -> None:
     by_name = {port["name"]: port["containerPort"] for port in container["ports"]}
     for probe, path in (("startupProbe", "ready"), ("readinessProbe", "ready"), ("livenessProbe", "live")):
-        asked = container[probe]["httpGet"]
-        assert asked["path"] == f"/v2/health/{path}"
-        assert by_name.get(asked["port"], asked["port"]) == http_port
+        probed = container[probe]["httpGet"]
+        assert probed["path"] == f"/v2/health/{path}"
+        assert by_name.get(probed["port"], probed["port"]) == http_port
 
 
 def test_the_deployment_is_what_the_server_does(program):
     found = documents("nerite.yaml")
     pod = found["Deployment"]["spec"]["template"]["spec"]
     server, client = pod["containers"]
-    told = settings(program, server["args"], {})
-    assert {port["containerPort"] for port in server["ports"]} == ports_of(told)
-    check_probes(server, told["http-port"])
-    assert pod["terminationGracePeriodSeconds"] > told["exit-timeout-secs"]
+    effective_settings = settings(program, server["args"], {})
+    assert {port["containerPort"] for port in server["ports"]} == ports_of(effective_settings)
+    check_probes(server, effective_settings["http-port"])
+    assert pod["terminationGracePeriodSeconds"] > effective_settings["exit-timeout-secs"]
     annotations = found["Deployment"]["spec"]["template"]["metadata"]["annotations"]
-    assert int(annotations["prometheus.io/port"]) == told["metrics-port"]
+    assert int(annotations["prometheus.io/port"]) == effective_settings["metrics-port"]
     for container in (server, client):
         check_confined(container, pod)
         # Both see the session socket and one /dev/shm, in memory.
         mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
-        for path in (os.path.dirname(told["session-socket"]), "/dev/shm"):
+        for path in (os.path.dirname(effective_settings["session-socket"]), "/dev/shm"):
             assert volumes[mounts[path]]["emptyDir"]["medium"] == "Memory"
-    assert {"name": "NERITE_SESSION_SOCKET", "value": told["session-socket"]} in client["env"]
+    assert {"name": "NERITE_SESSION_SOCKET", "value": effective_settings["session-socket"]} in client["env"]
     assert not pod.get("hostIPC") and pod["enableServiceLinks"] is False
 
 
@@ -101,12 +101,12 @@ def test_the_serving_runtime_is_what_the_server_does(program):
     (container,) = spec["containers"]
     # KServe finds the container by this name, and models there.
     assert container["name"] == "kserve-container"
-    told = settings(program, container["args"], {})
-    assert told["model-repository"] == ["/mnt/models"]
-    assert {port["containerPort"] for port in container["ports"]} == {told["http-port"]}
-    check_probes(container, told["http-port"])
+    effective_settings = settings(program, container["args"], {})
+    assert effective_settings["model-repository"] == ["/mnt/models"]
+    assert {port["containerPort"] for port in container["ports"]} == {effective_settings["http-port"]}
+    check_probes(container, effective_settings["http-port"])
     check_confined(container, {})
-    assert int(spec["annotations"]["prometheus.kserve.io/port"]) == told["metrics-port"]
+    assert int(spec["annotations"]["prometheus.kserve.io/port"]) == effective_settings["metrics-port"]
     assert spec["protocolVersions"] == ["v2", "grpc-v2"]
     volumes = {volume["name"] for volume in spec["volumes"]}
     assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
@@ -127,15 +127,15 @@ def stages() -> dict[str, list[tuple[str, str]]]:
 
 @pytest.mark.parametrize("stage", ["server", "python"])
 def test_images_run_the_server_as_a_plain_user(program, stage):
-    told = dict(stages()[stage])
-    assert told["USER"] == "65532:65532"
-    variables = dict(one.split("=", 1) for one in told["ENV"].split())
-    entry, command = json.loads(told["ENTRYPOINT"]), json.loads(told["CMD"])
-    health = json.loads(told["HEALTHCHECK"].partition("CMD ")[2])
+    instructions = dict(stages()[stage])
+    assert instructions["USER"] == "65532:65532"
+    variables = dict(one.split("=", 1) for one in instructions["ENV"].split())
+    entry, command = json.loads(instructions["ENTRYPOINT"]), json.loads(instructions["CMD"])
+    health = json.loads(instructions["HEALTHCHECK"].partition("CMD ")[2])
     assert health == [*entry, "ready"]
     effective = settings(program, command, variables)
     assert effective["session-socket"] == "/run/nerite/session.sock"
-    assert {int(port) for port in told["EXPOSE"].split()} == ports_of(effective)
+    assert {int(port) for port in instructions["EXPOSE"].split()} == ports_of(effective)
     copied = [rest for instruction, rest in stages()[stage] if instruction == "COPY"]
     assert any(rest.endswith("--chown=65532:65532 /run/nerite /run/nerite") for rest in copied)
 
@@ -148,10 +148,10 @@ def test_the_composition_shares_memory_by_the_socket_alone(program):
         assert service["volumes"] == ["sockets:/run/nerite"] and service["cap_drop"] == ["ALL"]
         assert service["build"]["target"] in stages()
     assert client["network_mode"] == "none"
-    told = settings(program, server["command"], {**dict(one.split("=", 1) for one in dict(stages()["server"])["ENV"].split()), **server["environment"]})
-    assert {int(port.split(":")[-1]) for port in server["ports"]} == ports_of(told)
-    assert os.path.dirname(told["session-socket"]) == "/run/nerite"
-    assert told["model-repository"] == ["/usr/share/nerite/examples/models"]
+    effective_settings = settings(program, server["command"], {**dict(one.split("=", 1) for one in dict(stages()["server"])["ENV"].split()), **server["environment"]})
+    assert {int(port.split(":")[-1]) for port in server["ports"]} == ports_of(effective_settings)
+    assert os.path.dirname(effective_settings["session-socket"]) == "/run/nerite"
+    assert effective_settings["model-repository"] == ["/usr/share/nerite/examples/models"]
     compile(client["command"][2], "compose.yaml", "exec")
 
 
@@ -167,15 +167,15 @@ def test_two_sets_of_namespaces_share_memory_as_the_composition_does(program, tm
     code = composed["services"]["client"]["command"][2]
     socket = tmp_path / "session.sock"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("NERITE_")}
-    told = {**clean, "NERITE_SESSION_SOCKET": str(socket), "NERITE_MODEL_REPOSITORY": str(ROOT / "examples" / "models")}
+    environment = {**clean, "NERITE_SESSION_SOCKET": str(socket), "NERITE_MODEL_REPOSITORY": str(ROOT / "examples" / "models")}
     with (tmp_path / "log").open("wb") as log:
-        server = subprocess.Popen([*ISOLATED, "sh", "-c", IN_ITS_OWN, "sh", program, "serve"], env=told, stdout=log, stderr=log)
+        server = subprocess.Popen([*ISOLATED, "sh", "-c", IN_ITS_OWN, "sh", program, "serve"], env=environment, stdout=log, stderr=log)
     try:
         waiting = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.02)"
         subprocess.run([sys.executable, "-c", waiting, socket], check=True, timeout=60)
         done = subprocess.run(
             [*ISOLATED, "sh", "-c", IN_ITS_OWN, "sh", sys.executable, "-c", code],
-            env={**told, "PYTHONPATH": str(ROOT / "python")}, capture_output=True, text=True, timeout=60,
+            env={**environment, "PYTHONPATH": str(ROOT / "python")}, capture_output=True, text=True, timeout=60,
         )
         assert done.returncode == 0, done.stderr + (tmp_path / "log").read_text()
         assert done.stdout == "session (1, 10)\n"
@@ -207,11 +207,11 @@ def test_the_units_file_of_settings_holds(program):
     assert commands == {"ExecStartPre": "config check /etc/nerite/nerite.toml", "ExecStart": "serve --config /etc/nerite/nerite.toml"}
     filed = PACKAGING / "systemd" / "nerite.toml"
     assert subprocess.run([program, "config", "check", filed], capture_output=True).returncode == 0
-    told = settings(program, ["serve", "--config", str(filed)], {})
+    effective_settings = settings(program, ["serve", "--config", str(filed)], {})
     directories = dict(re.findall(r"^(RuntimeDirectory|StateDirectory)=(.+)$", unit, re.M))
-    assert os.path.dirname(told["session-socket"]) == f"/run/{directories['RuntimeDirectory']}"
-    assert told["model-repository"] == [f"/var/lib/{directories['StateDirectory'].split()[-1]}"]
+    assert os.path.dirname(effective_settings["session-socket"]) == f"/run/{directories['RuntimeDirectory']}"
+    assert effective_settings["model-repository"] == [f"/var/lib/{directories['StateDirectory'].split()[-1]}"]
     (stop,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.M)
-    assert int(stop) > told["exit-timeout-secs"]
+    assert int(stop) > effective_settings["exit-timeout-secs"]
     sysusers = (PACKAGING / "systemd" / "nerite.sysusers").read_text().split()
     assert sysusers[:2] == ["u", re.search(r"^User=(.+)$", unit, re.M)[1]]

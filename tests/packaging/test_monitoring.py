@@ -51,7 +51,7 @@ def server(launcher, tmp_path_factory):
     flags = (*FLAGS, f"--access-tokens-file={tokens}")
     with gpus.stand_ins(tmp_path_factory.mktemp("gpus")), serving(launcher, "monitored", caching("kept"), flags=flags) as found:
         with http_client.InferenceServerClient(found.http) as client:
-            ask(client, 0)
+            infer(client, 0)
         wait_for_gpus(found)
         yield found
 
@@ -64,7 +64,7 @@ def wait_for_gpus(server) -> None:
         time.sleep(0.05)
 
 
-def ask(client, number: float) -> None:
+def infer(client, number: float) -> None:
     given = http_client.InferInput("INPUT0", [1, 1], "FP32")
     given.set_data_from_numpy(np.array([[number]], np.float32))
     client.infer("kept", [given])
@@ -76,7 +76,7 @@ def families(server) -> set[str]:
     return set(re.findall(r"^# TYPE (\S+) ", page, re.M))
 
 
-def asked_for(expression: str, known: set[str]) -> set[str]:
+def metrics_in(expression: str, known: set[str]) -> set[str]:
     names = set(re.findall(r"\b(?:nv|nerite)_[a-z0-9_]+", expression))
     return {name if name in known else PARTS.sub("", name) for name in names}
 
@@ -96,10 +96,10 @@ def test_the_dashboard_in_the_repository_is_what_its_table_says():
 
 def test_the_dashboard_shows_every_metric_of_the_server_and_no_other(server):
     known = families(server)
-    asked = set().union(*(asked_for(query, known) for query in queries()))
-    assert asked <= known
-    assert known - asked <= set(make_dashboard.NOT_SHOWN), "a metric without a panel: add one, or a reason to NOT_SHOWN"
-    assert not asked & set(make_dashboard.NOT_SHOWN)
+    queried = set().union(*(metrics_in(query, known) for query in queries()))
+    assert queried <= known
+    assert known - queried <= set(make_dashboard.NOT_SHOWN), "a metric without a panel: add one, or a reason to NOT_SHOWN"
+    assert not queried & set(make_dashboard.NOT_SHOWN)
 
 
 def test_every_metric_of_nerites_own_is_documented(server):
@@ -110,7 +110,7 @@ def test_every_metric_of_nerites_own_is_documented(server):
 def test_alerts_ask_for_metrics_that_the_server_has(server):
     known = families(server)
     for rule in rules():
-        assert asked_for(rule["expr"], known) <= known, rule["alert"]
+        assert metrics_in(rule["expr"], known) <= known, rule["alert"]
         assert rule["labels"]["severity"] in ("warning", "critical") and rule["annotations"]["summary"]
 
 
@@ -196,7 +196,7 @@ def test_every_panel_has_data_while_the_server_is_under_load(server, prometheus)
             for _ in range(20):
                 number += 1
                 # Every second one is a hit of the cache.
-                ask(client, number // 2)
+                infer(client, number // 2)
             left = [query for query in left if not has_numbers(answer(prometheus, query))]
             time.sleep(0.1)
     assert not left

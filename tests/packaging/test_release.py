@@ -50,10 +50,10 @@ def test_the_bill_of_materials_is_that_of_this_commit(made):
     (place,) = DIST.glob("nerite-*.cdx.json")
     (archive,) = DIST.glob("nerite-*.tar.gz")
     assert place.name.removesuffix(".cdx.json") == archive.name.removesuffix(".tar.gz")
-    told = json.loads(place.read_text())
-    assert told["bomFormat"] == "CycloneDX" and told["metadata"]["component"]["version"] == archive.name.split("-")[1]
+    bill = json.loads(place.read_text())
+    assert bill["bomFormat"] == "CycloneDX" and bill["metadata"]["component"]["version"] == archive.name.split("-")[1]
     written = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    assert datetime.datetime.fromisoformat(told["metadata"]["timestamp"]).timestamp() == int(written)
+    assert datetime.datetime.fromisoformat(bill["metadata"]["timestamp"]).timestamp() == int(written)
 
 
 def test_the_tarball_runs_where_it_is_unpacked(made, tmp_path):
@@ -66,8 +66,8 @@ def test_the_tarball_runs_where_it_is_unpacked(made, tmp_path):
     version = top.name.split("-")[1]
     assert top.name == f"nerite-{version}-{platform.machine()}-linux"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("NERITE_")}
-    told = subprocess.run([top / "bin" / "nerite", "version"], capture_output=True, text=True, env=clean)
-    assert told.stdout == f"nerite {version}\n"
+    printed = subprocess.run([top / "bin" / "nerite", "version"], capture_output=True, text=True, env=clean)
+    assert printed.stdout == f"nerite {version}\n"
     assert (top / "share" / "nerite" / "examples" / "models" / "digits" / "config.pbtxt").is_file()
     # What the units and pages name is there.
     for path in ("lib/systemd/system/nerite.service", "lib/sysusers.d/nerite.conf", "share/nerite/nerite.toml", "share/man/man1/nerite.1"):
@@ -124,11 +124,11 @@ def composition(server_image):
 
 
 def test_the_image_is_small_and_runs_as_a_plain_user(server_image, program):
-    told = containers.inspected(server_image, "image")
-    assert told["User"] == "65532:65532"
+    facts = containers.inspected(server_image, "image")
+    assert facts["User"] == "65532:65532"
     if "debug" in program.parts:
         pytest.skip("a development build is larger than what users get")
-    assert told["Size"] <= IMAGE_BYTES_MAX, f"{told['Size']} bytes, {IMAGE_BYTES_MAX} are allowed"
+    assert facts["Size"] <= IMAGE_BYTES_MAX, f"{facts['Size']} bytes, {IMAGE_BYTES_MAX} are allowed"
 
 
 def test_the_image_is_healthy_while_it_serves_and_stops_when_told(composition):
@@ -162,8 +162,8 @@ def test_two_containers_share_memory_by_the_session_socket_alone(composition, cl
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[0] == "session (1, 10)"
     for name in ("server", "client"):
-        told = containers.inspected(f"nerite-test-{name}", "container")["HostConfig"]
-        assert told["IpcMode"] != "host" and told["ReadonlyRootfs"] and told["CapDrop"]
+        host_config = containers.inspected(f"nerite-test-{name}", "container")["HostConfig"]
+        assert host_config["IpcMode"] != "host" and host_config["ReadonlyRootfs"] and host_config["CapDrop"]
 
 
 def test_the_image_with_a_python_is_healthy(composition, python_image):
@@ -293,6 +293,6 @@ def test_packages_for_aarch64_are_made_on_another_machine(made):
     assert f"nerite-{version}-aarch64-linux.cdx.json" in names
     assert any(re.fullmatch(rf"nerite-{version}-py3-none-manylinux_2_\d+_aarch64\.whl", name) for name in names)
     if packages := list(DIST.glob("*.deb")):
-        told = subprocess.run(["dpkg-deb", "-f", packages[0], "Architecture"], capture_output=True, text=True, check=True).stdout
-        assert told.strip() == "arm64"
+        architecture = subprocess.run(["dpkg-deb", "-f", packages[0], "Architecture"], capture_output=True, text=True, check=True).stdout
+        assert architecture.strip() == "arm64"
     subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=DIST, check=True)

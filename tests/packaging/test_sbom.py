@@ -113,9 +113,9 @@ def test_one_commit_gives_the_same_bytes_and_its_own_date(text, bill):
 
 
 def test_another_machine_has_a_bill_of_its_own(crates):
-    told = json.loads(made("aarch64-unknown-linux-gnu"))
-    assert told["metadata"]["properties"] == [{"name": "nerite:target", "value": "aarch64-unknown-linux-gnu"}]
-    assert {"nerite-server", "ring"} <= {one["name"] for one in told["components"]}
+    bill = json.loads(made("aarch64-unknown-linux-gnu"))
+    assert bill["metadata"]["properties"] == [{"name": "nerite:target", "value": "aarch64-unknown-linux-gnu"}]
+    assert {"nerite-server", "ring"} <= {one["name"] for one in bill["components"]}
 
 
 def test_the_form_is_cyclonedx(text):

@@ -36,14 +36,14 @@ class Page(html.parser.HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
-        told = dict(attrs)
-        self.anchors |= {told[name] for name in ("id", "name") if told.get(name)}
-        if tag == "a" and told.get("href") is not None:
-            self.links.append(told["href"])
-        elif tag == "link" and told.get("href"):
-            self.resources.add(told["href"])
-        elif told.get("src"):
-            self.resources.add(told["src"])
+        attributes = dict(attrs)
+        self.anchors |= {attributes[name] for name in ("id", "name") if attributes.get(name)}
+        if tag == "a" and attributes.get("href") is not None:
+            self.links.append(attributes["href"])
+        elif tag == "link" and attributes.get("href"):
+            self.resources.add(attributes["href"])
+        elif attributes.get("src"):
+            self.resources.add(attributes["src"])
 
 
 def build(folder: pathlib.Path, site: pathlib.Path) -> list[str]:
@@ -67,19 +67,19 @@ def faults(site: pathlib.Path) -> list[str]:
 def leads_somewhere(link: str, name: str, pages: dict[str, Page], site: pathlib.Path) -> bool:
     if link.startswith(f"{REPOSITORY}/"):
         return (ROOT / link.removeprefix(f"{REPOSITORY}/").partition("#")[0]).exists()
-    told = urllib.parse.urlsplit(link)
-    if told.scheme:
-        return told.scheme in ("http", "https", "mailto")
-    target = pathlib.PurePosixPath(name).parent.joinpath(urllib.parse.unquote(told.path)).as_posix() if told.path else name
+    parts = urllib.parse.urlsplit(link)
+    if parts.scheme:
+        return parts.scheme in ("http", "https", "mailto")
+    target = pathlib.PurePosixPath(name).parent.joinpath(urllib.parse.unquote(parts.path)).as_posix() if parts.path else name
     if target not in pages:
-        return not told.fragment and (site / target).is_file()
-    return not told.fragment or urllib.parse.unquote(told.fragment) in pages[target].anchors
+        return not parts.fragment and (site / target).is_file()
+    return not parts.fragment or urllib.parse.unquote(parts.fragment) in pages[target].anchors
 
 
 def is_own(resource: str, name: str, site: pathlib.Path) -> bool:
     """Whether a resource is a file of the site, or data in the page itself."""
-    told = urllib.parse.urlsplit(resource)
-    return told.scheme == "data" or (not told.scheme and not told.netloc and (site / name).parent.joinpath(told.path).is_file())
+    parts = urllib.parse.urlsplit(resource)
+    return parts.scheme == "data" or (not parts.scheme and not parts.netloc and (site / name).parent.joinpath(parts.path).is_file())
 
 
 @pytest.fixture(scope="module")

@@ -102,10 +102,10 @@ def test_no_file_belongs_to_both_distributions(wheels):
 
 def test_server_and_clients_of_different_versions_are_refused(environment, wheels):
     (server,) = (one for one in wheels if one.name.startswith("nerite-"))
-    told = zipfile.ZipFile(server).read(f"{'-'.join(server.name.split('-')[:2])}.dist-info/METADATA").decode()
+    metadata = zipfile.ZipFile(server).read(f"{'-'.join(server.name.split('-')[:2])}.dist-info/METADATA").decode()
     version = server.name.split("-")[1]
-    assert f"Requires-Dist: nerite-client=={version}" in told.splitlines()
-    assert f"Requires-Dist: nerite-client[grpc]=={version}; extra == 'grpc'" in told.replace('"', "'").splitlines()
+    assert f"Requires-Dist: nerite-client=={version}" in metadata.splitlines()
+    assert f"Requires-Dist: nerite-client[grpc]=={version}; extra == 'grpc'" in metadata.replace('"', "'").splitlines()
     assert run(environment, "python", "-m", "pip", "check").returncode == 0
 
 
@@ -135,9 +135,9 @@ def test_the_tag_is_what_auditwheel_would_give(wheels):
     """The tool by which other wheels get their tags reads the program itself."""
     (server,) = (one for one in wheels if one.name.startswith("nerite-"))
     environment = {**os.environ, "PYTHONPATH": str(setup_linters.FOLDER)}
-    told = subprocess.run([sys.executable, "-m", "auditwheel", "show", server], capture_output=True, text=True, check=True, env=environment).stdout
+    printed = subprocess.run([sys.executable, "-m", "auditwheel", "show", server], capture_output=True, text=True, check=True, env=environment).stdout
     tag = server.stem.rpartition("-")[2]
-    assert f'platform tag: "{tag}"' in " ".join(told.split()), told
+    assert f'platform tag: "{tag}"' in " ".join(printed.split()), printed
 
 
 def test_a_program_that_needs_more_than_every_system_has_is_refused(stripped, tmp_path):

@@ -40,14 +40,14 @@ def test_the_page_shows_models_and_moving_plots(page):
     page.sees(".badge.good", "ready")
     ended = threading.Event()
 
-    def ask() -> None:
+    def infer() -> None:
         ones = np.ones((1, 16), np.int32)
         with open_client("http", page.server) as client:
             while not ended.wait(0.01):
                 client.infer("simple", [int32("INPUT0", ones), int32("INPUT1", ones)])
 
-    asking = threading.Thread(target=ask)
-    asking.start()
+    thread = threading.Thread(target=infer)
+    thread.start()
     try:
         page.sees(".tile", "Requests per second")
         page.until(lambda: page.text(".legend b") not in ("–", "0"), "requests are counted")
@@ -59,7 +59,7 @@ def test_the_page_shows_models_and_moving_plots(page):
         page.sees(".bars", "unaligned")
     finally:
         ended.set()
-        asking.join()
+        thread.join()
     page.take_picture("overview")
 
 

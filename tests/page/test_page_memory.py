@@ -78,9 +78,9 @@ def test_a_stranger_sees_no_names_of_others(shown, pictures, tmp_path):
             page.sees("main .hint", "No session is open.")
             text = page.text("body")
             assert "alices_frames" not in text and f"user {ALICE}" not in text and "lease-" not in text
-            told = page.json("/ui/api/memory")
-            assert [region["name"] for region in told["regions"]] == ["bobs_frames"]
-            assert told["sessions"] == told["leases"] == [] and "pools" not in told
+            report = page.json("/ui/api/memory")
+            assert [region["name"] for region in report["regions"]] == ["bobs_frames"]
+            assert report["sessions"] == report["leases"] == [] and "pools" not in report
             page.take_picture("stranger")
             assert page.complaints() == []
     finally:

@@ -16,7 +16,7 @@ ALICE, BOB = 65101, 65102
 WATCH_S = 5.5
 
 
-def ask(server, protocol: str = "http", times: int = 1, **more) -> None:
+def infer(server, protocol: str = "http", times: int = 1, **more) -> None:
     ones = np.ones((1, 16), np.int32)
     with open_client(protocol, server) as client:
         for _ in range(times):
@@ -59,7 +59,7 @@ def only_root_can_be_somebody_else():
 
 def test_requests_appear_with_their_phases(page):
     before = open_list(page)
-    ask(page.server, id="<b>mine</b>")
+    infer(page.server, id="<b>mine</b>")
     choose_newest(page, before)
     phases = [row.get_attribute("data-phase") for row in page.all(".fall-row")]
     assert phases == ["Receive", "Queue", "Batch", "Compute", "Output", "Send"]
@@ -74,7 +74,7 @@ def test_requests_appear_with_their_phases(page):
 
 def test_each_way_in_is_told(page):
     open_list(page)
-    ask(page.server, "grpc")
+    infer(page.server, "grpc")
     page.sees("main table", "gRPC")
     with open_session(page.server.session) as session:
         session.infer("identity_fp32", [fp32("INPUT0", [1, 2])])
@@ -99,11 +99,11 @@ def test_what_an_ensemble_asks_lies_below_it(page):
 
 def test_pause_keeps_the_list_as_it_is(page):
     before = open_list(page)
-    ask(page.server)
+    infer(page.server)
     page.until(lambda: newest(page) > before, "a row more")
     page.find('main input[type="checkbox"]').click()
     rows = len(page.all("main tbody tr"))
-    ask(page.server)
+    infer(page.server)
     time.sleep(2.5)
     assert len(page.all("main tbody tr")) == rows
     page.find('main input[type="checkbox"]').click()
@@ -113,7 +113,7 @@ def test_pause_keeps_the_list_as_it_is(page):
 def test_a_phone_shows_the_list_without_scrolling_sideways(page):
     page.resize(360, 740)
     before = open_list(page)
-    ask(page.server)
+    infer(page.server)
     choose_newest(page, before)
     page.sees(".facts", "HTTP")
     assert page.overflow() <= 0
@@ -123,9 +123,9 @@ def test_a_phone_shows_the_list_without_scrolling_sideways(page):
 def test_nothing_is_noted_while_nobody_looks(shown):
     look(shown)
     time.sleep(WATCH_S)
-    ask(shown)
+    infer(shown)
     before = look(shown)
-    ask(shown, id="seen")
+    infer(shown, id="seen")
     after = look(shown, before[-1]["number"] if before else 0)
     assert [one["request_id"] for one in after] == ["seen"]
 
@@ -133,7 +133,7 @@ def test_nothing_is_noted_while_nobody_looks(shown):
 @pytest.mark.usefixtures("only_root_can_be_somebody_else")
 def test_the_operator_sees_the_requests_of_all(page):
     open_list(page)
-    as_user(ALICE, lambda: ask(page.server, id="alices"))
+    as_user(ALICE, lambda: infer(page.server, id="alices"))
     page.sees("main table", f"user {ALICE}")
     page.sees("main .hint", "You see the requests of all clients")
 
@@ -146,12 +146,12 @@ def test_a_stranger_sees_no_requests_of_others(shown, pictures, tmp_path):
         page = Hands(driver, shown, pictures)
         page.open("/#/requests")
         look(shown)
-        as_user(ALICE, lambda: ask(shown, id="alices"))
-        as_user(BOB, lambda: ask(shown, id="bobs"))
+        as_user(ALICE, lambda: infer(shown, id="alices"))
+        as_user(BOB, lambda: infer(shown, id="bobs"))
         page.sees("main table", "simple")
-        told = page.json("/ui/api/requests/0")
-        assert {one["client"] for one in told["requests"]} == {f"user {BOB}"}
-        assert not told["is_operator"] and "alices" not in str(told) and f"user {ALICE}" not in page.text("body")
+        report = page.json("/ui/api/requests/0")
+        assert {one["client"] for one in report["requests"]} == {f"user {BOB}"}
+        assert not report["is_operator"] and "alices" not in str(report) and f"user {ALICE}" not in page.text("body")
         assert {"alices", "bobs"} <= {one["request_id"] for one in look(shown)}
         page.sees("main .hint", "Root and the user who runs the server see those of all clients")
         page.take_picture("requests_stranger")
@@ -161,10 +161,10 @@ def test_a_stranger_sees_no_requests_of_others(shown, pictures, tmp_path):
 @pytest.mark.usefixtures("only_root_can_be_somebody_else")
 def test_a_busy_client_hides_no_other(shown):
     look(shown)
-    as_user(ALICE, lambda: ask(shown, times=400))
-    as_user(BOB, lambda: ask(shown, id="bobs"))
+    as_user(ALICE, lambda: infer(shown, times=400))
+    as_user(BOB, lambda: infer(shown, id="bobs"))
     look(shown)
-    as_user(ALICE, lambda: ask(shown, times=400))
+    as_user(ALICE, lambda: infer(shown, times=400))
     seen = look(shown)
     assert len(seen) <= 256 and "bobs" in {one["request_id"] for one in seen}
     assert sum(one["client"] == f"user {ALICE}" for one in seen) <= 64
@@ -177,7 +177,7 @@ def test_a_trace_file_gets_what_it_would_without_a_visitor(launcher, tmp_path):
     flags = [f"--trace-config=triton,file={file}", "--trace-config=rate=1", "--trace-config=level=TIMESTAMPS"]
     with launcher.running("page_traced", *flags, repository=launcher.copy_of("page_traced", "simple")) as server:
         look(server)
-        ask(server, id="both")
+        infer(server, id="both")
         (seen,) = look(server)
         assert seen["request_id"] == "both" and "COMPUTE_START" in points(seen)
     assert file.read_text().count("COMPUTE_START") == 1

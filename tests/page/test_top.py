@@ -32,19 +32,19 @@ def under_load(server):
     """Somebody asks `simple` all the time."""
     ended = threading.Event()
 
-    def ask() -> None:
+    def infer() -> None:
         ones = np.ones((1, 16), np.int32)
         with open_client("http", server) as client:
             while not ended.wait(0.002):
                 client.infer("simple", [int32("INPUT0", ones), int32("INPUT1", ones)])
 
-    asking = threading.Thread(target=ask)
-    asking.start()
+    thread = threading.Thread(target=infer)
+    thread.start()
     try:
         yield
     finally:
         ended.set()
-        asking.join()
+        thread.join()
 
 
 def test_one_look_tells_rates_holders_and_states(shown):

@@ -60,7 +60,7 @@ def bind(triton):
     triton.bind("Count", count, [numbers("n", (1,), np.int32)], [numbers("at", (1,), np.int32)], config=whole)
 
 
-def asked(url):
+def results_of(url):
     ones = np.ones((2, 1), np.float32)
     with ModelClient(url, "AddSub") as client:
         result = client.infer_batch(ones, ones)
@@ -84,7 +84,7 @@ def asked(url):
 
 
 def results(http, grpc):
-    found = {protocol: dict(asked(f"{protocol}://127.0.0.1:{port}")) for protocol, port in (("http", http), ("grpc", grpc))}
+    found = {protocol: dict(results_of(f"{protocol}://127.0.0.1:{port}")) for protocol, port in (("http", http), ("grpc", grpc))}
     with DecoupledModelClient(f"grpc://127.0.0.1:{grpc}", "Count") as client:
         found["counted"] = [int(one["at"].reshape(-1)[0]) for one in client.infer_sample(np.array([3], np.int32))]
     with FuturesModelClient(f"grpc://127.0.0.1:{grpc}", "AddSub") as client:

@@ -17,7 +17,7 @@ import sys
 
 import numpy as np
 import pytest
-from clients import Asked, Given, open_client, text
+from clients import Given, RequestedOutput, open_client, text
 from python_setup import PATIENT, strings
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -141,7 +141,7 @@ def files(samples, count: int) -> Given:
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_net_of_torch_answers_as_without_a_server(server, samples, protocol):
     with open_client(protocol, server) as client:
-        reply = client.infer("net", [images(samples)], [Asked("probabilities"), Asked("facts")])
+        reply = client.infer("net", [images(samples)], [RequestedOutput("probabilities"), RequestedOutput("facts")])
     probabilities = np.frombuffer(reply.outputs["probabilities"].raw, np.float32).reshape(-1, 10)
     np.testing.assert_allclose(probabilities, samples["probabilities"], rtol=1e-4, atol=1e-6)
     assert (probabilities.argmax(-1) == samples["digits"]).mean() > 0.85
@@ -151,7 +151,7 @@ def test_a_net_of_torch_answers_as_without_a_server(server, samples, protocol):
 
 def test_a_pipeline_of_scikit_learn_answers_as_without_a_server(server, samples):
     with open_client("grpc", server) as client:
-        reply = client.infer("pipeline", [images(samples)], [Asked("digit")])
+        reply = client.infer("pipeline", [images(samples)], [RequestedOutput("digit")])
     digits = np.frombuffer(reply.outputs["digit"].raw, np.int64)
     assert (digits == samples["classes"]).all() and (digits == samples["digits"]).mean() > 0.9
 
@@ -159,7 +159,7 @@ def test_a_pipeline_of_scikit_learn_answers_as_without_a_server(server, samples)
 def test_a_picture_is_prepared_by_pillow_and_read_by_torch(server, samples):
     needs("PIL")
     with open_client("http", server) as client:
-        reply = client.infer("read", [files(samples, 50)], [Asked("probabilities")])
+        reply = client.infer("read", [files(samples, 50)], [RequestedOutput("probabilities")])
     probabilities = np.frombuffer(reply.outputs["probabilities"].raw, np.float32).reshape(-1, 10)
     # Rounded to 256 greys on the way.
     assert (probabilities.argmax(-1) == samples["probabilities"][:50].argmax(-1)).mean() > 0.95
@@ -192,8 +192,8 @@ def test_an_environment_of_venv_pack_is_where_the_model_runs(launcher, environme
     with python_first(None), launcher.running("real_env", PATIENT, repository=repository) as found:
         (unpacked,) = (tmp_path / "unpacked").iterdir()
         with open_client("http", found) as client:
-            reply = client.infer("picture", [files(white, 1)], [Asked("image"), Asked("from")])
+            reply = client.infer("picture", [files(white, 1)], [RequestedOutput("image"), RequestedOutput("from")])
         assert (np.frombuffer(reply.outputs["image"].raw, np.float32) == 16).all()
-        (told,) = strings(reply.outputs["from"].raw)
-        assert told.startswith(f"{unpacked}/lib/python3") and told.endswith(f" {unpacked}")
+        (place,) = strings(reply.outputs["from"].raw)
+        assert place.startswith(f"{unpacked}/lib/python3") and place.endswith(f" {unpacked}")
     assert list((tmp_path / "unpacked").iterdir()) == []

@@ -171,12 +171,12 @@ def _taken(tensor, use):
 def read(tensor):
     """The elements of a tensor that speaks DLPack: a copy of their bytes, and their shape."""
 
-    def use(told, stream):
-        shape = list(told.shape[: told.ndim])
-        into = np.empty(int(np.prod(shape)) * told.bits // 8, np.uint8)
+    def use(described, stream):
+        shape = list(described.shape[: described.ndim])
+        into = np.empty(int(np.prod(shape)) * described.bits // 8, np.uint8)
         if into.size:
             target = into.ctypes.data_as(ctypes.c_void_p)
-            source = ctypes.c_uint64(told.data + told.byte_offset)
+            source = ctypes.c_uint64(described.data + described.byte_offset)
             call("cuMemcpyDtoHAsync_v2", target, source, ctypes.c_size_t(into.size), stream)
         return into, shape
 
@@ -185,4 +185,4 @@ def read(tensor):
 
 def address(tensor):
     """Where the elements of a tensor that speaks DLPack lie."""
-    return _taken(tensor, lambda told, _: told.data + told.byte_offset)
+    return _taken(tensor, lambda described, _: described.data + described.byte_offset)

@@ -28,13 +28,13 @@ class TritonPythonModel:
         times = int(pb_utils.get_input_tensor_by_name(request, "TIMES").as_numpy().reshape(-1)[0])
         how = pb_utils.get_input_tensor_by_name(request, "HOW").as_numpy().reshape(-1)[0].decode()
         id = request.correlation_id()
-        told = [
+        facts = [
             int(one.as_numpy().reshape(-1)[0])
             for one in (pb_utils.get_input_tensor_by_name(request, name) for name in ("START", "END", "READY", "CORRID"))
             if one is not None
         ]
         runs = self.runs.setdefault(id, [])
-        runs.append([request.flags(), *told[:3]])
+        runs.append([request.flags(), *facts[:3]])
         count = len(runs)
         if count == 2 and how == "raise":
             del self.runs[id]

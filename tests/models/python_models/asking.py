@@ -19,7 +19,7 @@ def texts(*values, name="CODE"):
     return pb_utils.Tensor(name, np.array([value.encode() for value in values], np.object_))
 
 
-def asked(model, *inputs, outputs=("OUTPUT0",), **more):
+def request_of(model, *inputs, outputs=("OUTPUT0",), **more):
     return pb_utils.InferenceRequest(model_name=model, inputs=list(inputs), requested_output_names=list(outputs), **more)
 
 
@@ -41,7 +41,7 @@ def refused(call, *given, **named):
 class TritonPythonModel:
     def initialize(self, args):
         self.kept = []
-        self.early = refused(asked("py_identity", fp32(1)).exec)
+        self.early = refused(request_of("py_identity", fp32(1)).exec)
 
     def execute(self, requests):
         return [self.run(request) for request in requests]

@@ -12,9 +12,9 @@ class TritonPythonModel:
 
     async def answer(self, request):
         tensor = pb_utils.get_input_tensor_by_name(request, "INPUT0")
-        asked = [
+        pending = [
             pb_utils.InferenceRequest(model_name="py_identity", inputs=[tensor], requested_output_names=["OUTPUT0"]).async_exec()
             for _ in range(3)
         ]
-        values = [pb_utils.get_output_tensor_by_name(one, "OUTPUT0").as_numpy() for one in await asyncio.gather(*asked)]
+        values = [pb_utils.get_output_tensor_by_name(one, "OUTPUT0").as_numpy() for one in await asyncio.gather(*pending)]
         return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", np.sum(values, axis=0, dtype=np.float32))])

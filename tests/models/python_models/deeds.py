@@ -24,10 +24,10 @@ def raised(call):
 
 class TritonPythonModel:
     def execute(self, requests):
-        deed, argument = self.asked(requests[0])
+        deed, argument = self.wish(requests[0])
         return getattr(self, deed)(requests, argument)
 
-    def asked(self, request):
+    def wish(self, request):
         words = pb_utils.get_input_tensor_by_name(request, "DEED").as_numpy()
         return words[0].decode(), words[1].decode() if len(words) > 1 else ""
 

@@ -10,12 +10,12 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     def initialize(self, args):
         self.answer, self.ms = 1, 0
-        self.asked = self.inside = self.most = 0
+        self.questions = self.inside = self.most = 0
         self.lock = threading.Lock()
 
     async def is_ready(self):
         with self.lock:
-            self.asked += 1
+            self.questions += 1
             self.inside += 1
             self.most = max(self.most, self.inside)
         time.sleep(self.ms / 1000)
@@ -31,6 +31,6 @@ class TritonPythonModel:
             given = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
             if len(given):
                 self.answer, self.ms = (int(one) for one in given)
-            counted = np.array([self.asked, self.most], np.float32)
+            counted = np.array([self.questions, self.most], np.float32)
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", counted)]))
         return responses

@@ -15,8 +15,8 @@ class TritonPythonModel:
 
     def answer(self, files):
         images = np.stack([read(file) for file in files.reshape(-1)])
-        told = np.array([[f"{PIL.__file__} {sys.prefix}"]] * len(images), dtype=object)
-        return pb_utils.InferenceResponse([pb_utils.Tensor("image", images), pb_utils.Tensor("from", told)])
+        places = np.array([[f"{PIL.__file__} {sys.prefix}"]] * len(images), dtype=object)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("image", images), pb_utils.Tensor("from", places)])
 
 
 def read(file: bytes) -> np.ndarray:
