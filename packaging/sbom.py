@@ -60,17 +60,17 @@ def reference(crate: Crate) -> str:
 
 
 def component(crate: Crate, line: re.Match[str], checksum: str | None, is_linked: bool) -> dict:
-    told = {"type": "library", "bom-ref": reference(crate), "name": crate.name, "version": crate.version}
-    told["scope"] = "required" if is_linked else "excluded"
+    entry = {"type": "library", "bom-ref": reference(crate), "name": crate.name, "version": crate.version}
+    entry["scope"] = "required" if is_linked else "excluded"
     if line["license"]:
         # Old manifests part alternatives by a slash.
-        told["licenses"] = [{"expression": re.sub(r"\s*/\s*", " OR ", line["license"])}]
+        entry["licenses"] = [{"expression": re.sub(r"\s*/\s*", " OR ", line["license"])}]
     if line["repository"]:
-        told["externalReferences"] = [{"type": "vcs", "url": line["repository"]}]
+        entry["externalReferences"] = [{"type": "vcs", "url": line["repository"]}]
     # The project's own crates are in no registry.
     if checksum:
-        told |= {"purl": f"pkg:cargo/{crate.name}@{crate.version}", "hashes": [{"alg": "SHA-256", "content": checksum}]}
-    return told
+        entry |= {"purl": f"pkg:cargo/{crate.name}@{crate.version}", "hashes": [{"alg": "SHA-256", "content": checksum}]}
+    return entry
 
 
 def bill(target: str) -> dict:

@@ -41,9 +41,9 @@ class CustomBuildHook(BuildHookInterface):
         built = program()
         # A program for another machine runs under an emulator.
         runner = os.environ.get("NERITE_RUNNER", "").split()
-        told = subprocess.run([*runner, built, "version"], capture_output=True, text=True, check=True).stdout.split()
-        if told != ["nerite", version()]:
-            raise ValueError(f"{built} is {' '.join(told)}, and the wheel is nerite {version()}")
+        printed = subprocess.run([*runner, built, "version"], capture_output=True, text=True, check=True).stdout.split()
+        if printed != ["nerite", version()]:
+            raise ValueError(f"{built} is {' '.join(printed)}, and the wheel is nerite {version()}")
         build_data["tag"] = elf.wheel_tag(built)
         build_data["pure_python"] = False
         build_data["shared_data"] |= examples()

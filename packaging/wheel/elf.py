@@ -35,8 +35,8 @@ class Needs(NamedTuple):
 
     def glibc(self) -> tuple[int, int]:
         """The oldest glibc that has all symbols."""
-        asked = [name.removeprefix("GLIBC_") for _, name in self.versions if name.startswith("GLIBC_")]
-        numbers = [tuple(int(part) for part in name.split(".")[:2]) for name in asked if name[0].isdigit()]
+        required = [name.removeprefix("GLIBC_") for _, name in self.versions if name.startswith("GLIBC_")]
+        numbers = [tuple(int(part) for part in name.split(".")[:2]) for name in required if name[0].isdigit()]
         return max([GLIBC_MIN, *numbers])
 
 

@@ -103,7 +103,7 @@ def array_of_stream(given: Any) -> Optional[tuple[np.ndarray, int]]:
     capsule = given.__arrow_c_stream__()
     stream = _Stream.from_address(_pointer(capsule, b"arrow_array_stream"))
     schema = _Owned(_Schema)
-    _ask(stream, stream.get_schema, schema)
+    _call_checked(stream, stream.get_schema, schema)
     found = _empty(schema.content, 0)
     if found is None:
         return None
@@ -128,7 +128,7 @@ def _released(content: Any) -> None:
         _release(content.release)(ctypes.addressof(content))
 
 
-def _ask(stream: Any, function: Any, owned: _Owned) -> None:
+def _call_checked(stream: Any, function: Any, owned: _Owned) -> None:
     error = function(ctypes.byref(stream), ctypes.addressof(owned.content))
     if error:
         why = (stream.get_last_error(ctypes.byref(stream)) or os.strerror(error).encode()).decode("utf-8", "replace")
@@ -139,7 +139,7 @@ def _chunks(stream: Any) -> Iterator[_Owned]:
     """The chunks that are not empty."""
     while True:
         chunk = _Owned(_Array)
-        _ask(stream, stream.get_next, chunk)
+        _call_checked(stream, stream.get_next, chunk)
         if not chunk.content.release:
             return
         if chunk.content.length:

@@ -46,7 +46,7 @@ class AsideClient(ManagedClient):
         """The extensions in the server's metadata."""
         raise NotImplementedError
 
-    def _ask_server_id(self) -> Optional[str]:
+    def _fetch_server_id(self) -> Optional[str]:
         # No request can be sent from here. If no answer came before, other signs decide.
         return self._server_id
 

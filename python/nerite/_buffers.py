@@ -284,7 +284,7 @@ class ManagedOutput:
 
     def _placed_for(self, placing: Any) -> Any:
         """A ``tritonclient`` output for one request, which the server writes to a lease that it chooses."""
-        placing.asked.add(self.name())  # type: ignore[attr-defined]
+        placing.requested.add(self.name())  # type: ignore[attr-defined]
         return self._placed_by_server(placing.key)
 
     def _placed_by_server(self, key: str) -> Any:

@@ -131,12 +131,12 @@ class Client:
             self._put(connection)
         return response
 
-    def _run(self, ask: Callable[[Any], T]) -> T:
-        """Calls ``ask`` with a connection that no other thread uses meanwhile. If the server was restarted, connects again."""
+    def _run(self, call: Callable[[Any], T]) -> T:
+        """Calls ``call`` with a connection that no other thread uses meanwhile. If the server was restarted, connects again."""
         for is_last in (False, True):
             connection = self._take()
             try:
-                return ask(connection)
+                return call(connection)
             except Lost as lost:
                 # A request that was sent may have been run. It is sent again only if the program allowed that.
                 if is_last or (lost.sent and not self._repeat_lost):
@@ -146,12 +146,12 @@ class Client:
                 self._put(connection)
         raise AssertionError("the second try returned or raised")
 
-    async def _run_async(self, ask: Callable[[Any], Awaitable[T]]) -> T:
+    async def _run_async(self, call: Callable[[Any], Awaitable[T]]) -> T:
         """As :meth:`_run`, for asyncio, with the connection of the running loop. Raises :class:`NoLoopConnection` if there can be none."""
         for is_last in (False, True):
             connection = await self._of_loop()
             try:
-                return await ask(connection)
+                return await call(connection)
             except Lost as lost:
                 if is_last or (lost.sent and not self._repeat_lost):
                     raise
@@ -161,10 +161,10 @@ class Client:
         """Whether a request that a lost server may have run is sent again."""
         return self._repeat_lost
 
-    def _stream(self, ask: Callable[[Any], Iterator[T]]) -> Iterator[T]:
+    def _stream(self, call: Callable[[Any], Iterator[T]]) -> Iterator[T]:
         """As :meth:`_run`, for any number of responses. What was sent is never sent again, because responses may have come before."""
         if self._session_path is None:
-            yield from self._stream_plain(ask)
+            yield from self._stream_plain(call)
             return
         for is_last in (False, True):
             connection, thread = self._take(), threading.get_ident()
@@ -172,7 +172,7 @@ class Client:
                 self._streaming[thread] += 1
             try:
                 connection.set_timeout(None)
-                yield from ask(connection)
+                yield from call(connection)
                 return
             except Lost as lost:
                 if is_last or lost.sent:
@@ -363,19 +363,19 @@ class Client:
         self._all.add(connection)
         return connection
 
-    def _stream_plain(self, ask: Callable[[Any], Iterator[T]]) -> Iterator[T]:
+    def _stream_plain(self, call: Callable[[Any], Iterator[T]]) -> Iterator[T]:
         """The responses over a client of its own: a client of gRPC has one stream, and several threads may read these responses."""
         self._check_open()
         if self._scheme != "grpc":
             # HTTP has no streams. This raises the error, and no further client is made.
-            yield from ask(self._plain())
+            yield from call(self._plain())
             return
         try:
             connection = self._idle_streams.pop()
         except IndexError:
             connection = self._new_plain()
         try:
-            yield from ask(connection)
+            yield from call(connection)
         except BaseException:
             self._forget_plain(connection)
             raise

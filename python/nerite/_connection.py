@@ -179,7 +179,7 @@ class SessionConnection(Session):
     def describe(self, model: str, version: str) -> Metadata:
         """The inputs and outputs of the model."""
         content = _protobuf.encode([(1, model), (2, version)])
-        described, _ = self._asked(CLIENT_DESCRIBE, content, SERVER_DESCRIBED)
+        described, _ = self._call_repeatable(CLIENT_DESCRIBE, content, SERVER_DESCRIBED)
         return _messages.read_metadata(_field(described, 1))
 
     def lend(self, byte_size: int) -> Block:
@@ -333,12 +333,12 @@ class SessionConnection(Session):
         blocks = self._place(call)
         message = self._message(call, blocks)
         self._last_id += 1
-        asked = self._last_id
+        call_id = self._last_id
         try:
-            self._transmit(_protobuf.encode([(CLIENT_ID, asked), (CLIENT_INFER, message)]))
+            self._transmit(_protobuf.encode([(CLIENT_ID, call_id), (CLIENT_INFER, message)]))
             more = True
             while more:
-                fields, descriptors = self._next(asked)
+                fields, descriptors = self._next(call_id)
                 try:
                     more = bool(fields.get(SERVER_MORE, 0))
                     if SERVER_ERROR in fields:
@@ -372,10 +372,10 @@ class SessionConnection(Session):
                 raise Lost(str(lost), sent=lost.sent or bool(outcomes)) from lost
         return outcomes
 
-    def _caught(self, ask: Any, *given: Any) -> Any:
+    def _caught(self, call: Any, *given: Any) -> Any:
         """The result or the error of one of several calls, after others have been answered."""
         try:
-            return ask(*given)
+            return call(*given)
         except (InferenceServerException, Stale) as error:
             return error
         except Lost as lost:
@@ -394,7 +394,7 @@ class SessionConnection(Session):
     def _prepare(self, plan: Plan, call: Call) -> Slot:
         """A new slot, prepared at the server."""
         slot, content = self._new_slot(plan, call)
-        prepared, _ = self._asked(CLIENT_PREPARE, content, SERVER_PREPARED)
+        prepared, _ = self._call_repeatable(CLIENT_PREPARE, content, SERVER_PREPARED)
         self.slots += 1
         return _prepared(slot, prepared)
 
@@ -486,7 +486,7 @@ class SessionConnection(Session):
     def _learn(self, call: Call, key: Any) -> Response:
         """Sends a plain request, and keeps its answer for the next call of the plan."""
         blocks = self._place(call)
-        answer, descriptors = self._asked_more(CLIENT_INFER, self._message(call, blocks), SERVER_INFERENCE)
+        answer, descriptors = self._call_once(CLIENT_INFER, self._message(call, blocks), SERVER_INFERENCE)
         try:
             response = self._read_inference(answer, descriptors)
         finally:
@@ -590,23 +590,23 @@ class SessionConnection(Session):
             if self.plans[key] is not but:
                 self._retire(self.plans.pop(key))
 
-    def _asked(self, call: int, content: bytes, expected: int) -> tuple[bytes, list[int]]:
+    def _call_repeatable(self, call: int, content: bytes, expected: int) -> tuple[bytes, list[int]]:
         """Sends one call and waits for its answer."""
         try:
-            answer, descriptors = self._asked_more(call, content, expected)
+            answer, descriptors = self._call_once(call, content, expected)
         except Lost as lost:
             # All calls except inferences may be repeated.
             raise Lost(str(lost), sent=False) from lost
         _close_all(descriptors)
         return answer, []
 
-    def _asked_more(self, call: int, content: bytes, expected: int) -> tuple[bytes, list[int]]:
+    def _call_once(self, call: int, content: bytes, expected: int) -> tuple[bytes, list[int]]:
         self._last_id += 1
-        asked = self._last_id
-        packet = _whole(asked, call, content)
+        call_id = self._last_id
+        packet = _whole(call_id, call, content)
         try:
             self._transmit(packet)
-            fields, descriptors = self._next(asked)
+            fields, descriptors = self._next(call_id)
         except BaseException:
             self._break()
             raise
@@ -636,11 +636,11 @@ class SessionConnection(Session):
             raise self._lost_here("the server closed the connection before it answered", sent=True)
         return size
 
-    def _await(self, size: int, asked: int) -> tuple[dict[int, Any], list[int]]:
+    def _await(self, size: int, call_id: int) -> tuple[dict[int, Any], list[int]]:
         """The answer. The packet that was received may be about something else. The answer has no descriptors."""
         while True:
             fields = self._fields(bytes(self._buffer[:size]))
-            if fields.get(SERVER_ID, 0) == asked:
+            if fields.get(SERVER_ID, 0) == call_id:
                 return fields, []
             size = self._receive_into()
 
@@ -661,7 +661,7 @@ class SessionConnection(Session):
                 return [answers.get(index) for index in range(count)]
             size = self._receive_into()
 
-    def _next(self, asked: int) -> tuple[dict[int, Any], list[int]]:
+    def _next(self, call_id: int) -> tuple[dict[int, Any], list[int]]:
         """The next message with this id, and its descriptors."""
         while True:
             try:
@@ -674,7 +674,7 @@ class SessionConnection(Session):
                 _close_all(list(descriptors))
                 raise self._lost_here("the server closed the connection before it answered", sent=True)
             fields = self._fields(packet)
-            if fields.get(SERVER_ID, 0) == asked:
+            if fields.get(SERVER_ID, 0) == call_id:
                 return fields, list(descriptors)
             _close_all(list(descriptors))
 
@@ -734,9 +734,9 @@ class SessionConnection(Session):
         self._socket.send(packet, socket.MSG_DONTWAIT)
 
 
-def _whole(asked: int, call: int, content: bytes) -> bytes:
+def _whole(call_id: int, call: int, content: bytes) -> bytes:
     """The packet of a call with this id."""
-    packet = _protobuf.encode([(CLIENT_ID, asked), (call, content)])
+    packet = _protobuf.encode([(CLIENT_ID, call_id), (call, content)])
     if len(packet) > PACKET_BYTES_MAX:
         raise InferenceServerException(f"a request of {len(packet)} bytes beside its tensors, {PACKET_BYTES_MAX} fit")
     return packet

@@ -58,7 +58,7 @@ def _converted(given: Any, datatype: str, depth: int) -> np.ndarray:
     if hasattr(given, "__dlpack__") and hasattr(given, "__dlpack_device__"):
         return _of_dlpack(given, datatype, depth)
     if hasattr(given, "__array__") or hasattr(given, "__array_interface__"):
-        return _checked(_asked(given), datatype, type(given).__name__)
+        return _checked(_array_of(given), datatype, type(given).__name__)
     try:
         memory = memoryview(given)
     except TypeError:
@@ -109,7 +109,7 @@ def _of_column(given: Any, datatype: str, note_copy: Callable[[int], None]) -> O
     return _checked(array, datatype, type(given).__name__)
 
 
-def _asked(given: Any) -> np.ndarray:
+def _array_of(given: Any) -> np.ndarray:
     """The object as an array, by its own protocols."""
     try:
         return np.asarray(given)
@@ -129,7 +129,7 @@ def _of_dlpack(given: Any, datatype: str, depth: int) -> np.ndarray:
     except Exception as error:
         # DLPack does not support every dtype, and some libraries export fewer dtypes with it than with `__array__`.
         if hasattr(given, "__array__"):
-            return _checked(_asked(given), datatype, name)
+            return _checked(_array_of(given), datatype, name)
         raise InferenceServerException(f"a {name} gives no array by DLPack: {error}") from error
     if found == "BF16":
         if datatype == "BF16" and depth == 0:

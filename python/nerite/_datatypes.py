@@ -91,15 +91,15 @@ def check_byte_size(byte_size: Optional[int], shape: Optional[Sequence[int]], da
     if byte_size is None:
         return fixed
     try:
-        asked = operator.index(byte_size)
+        requested = operator.index(byte_size)
     except TypeError:
         raise InferenceServerException(f"byte_size {byte_size!r} is no whole number") from None
-    if asked < 0:
-        raise InferenceServerException(f"byte_size {asked} is negative")
-    if fixed is not None and asked != fixed:
+    if requested < 0:
+        raise InferenceServerException(f"byte_size {requested} is negative")
+    if fixed is not None and requested != fixed:
         assert shape is not None
-        raise InferenceServerException(f"a tensor {list(shape)} of {datatype} takes {fixed} bytes, not the {asked} asked for")
-    return asked
+        raise InferenceServerException(f"a tensor {list(shape)} of {datatype} takes {fixed} bytes, not the {requested} asked for")
+    return requested
 
 
 def numpy_dtype(datatype: str) -> np.dtype[Any]:

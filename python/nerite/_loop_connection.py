@@ -152,7 +152,7 @@ class LoopConnection(SessionConnection):
 
         self._write(slot, call)
         content = _protobuf.encode([(1, slot.handle)])
-        fields, descriptors = await self._ask_for(CLIENT_CALL, content, given_up, call.lent, place)
+        fields, descriptors = await self._first_answer(CLIENT_CALL, content, given_up, call.lent, place)
         if fields.get(SERVER_MORE):
             self._cancel(fields[SERVER_ID])
             given_up(fields, descriptors)
@@ -173,7 +173,7 @@ class LoopConnection(SessionConnection):
             finally:
                 _close_all(descriptors)
 
-        fields, descriptors = await self._ask_for(CLIENT_INFER, self._message(call, blocks), given_up, call.lent, place)
+        fields, descriptors = await self._first_answer(CLIENT_INFER, self._message(call, blocks), given_up, call.lent, place)
         try:
             if fields.get(SERVER_MORE):
                 self._cancel(fields[SERVER_ID])
@@ -272,7 +272,7 @@ class LoopConnection(SessionConnection):
     async def _answered(self, call: int, content: bytes, expected: int, given_up: GivenUp) -> tuple[bytes, list[int]]:
         """The answer to a call that is no inference, with its descriptors."""
         try:
-            fields, descriptors = await self._ask_for(call, content, given_up)
+            fields, descriptors = await self._first_answer(call, content, given_up)
         except Lost as lost:
             # Only inferences must not be repeated.
             raise Lost(str(lost), sent=False) from lost
@@ -283,13 +283,13 @@ class LoopConnection(SessionConnection):
             raise _failure(fields[SERVER_ERROR])
         raise SessionLost("the answer is of another kind than the call")
 
-    async def _ask_for(
+    async def _first_answer(
         self, call: int, content: bytes, given_up: GivenUp, lent: Any = (), place: Optional[_Place] = None
     ) -> tuple[dict[int, Any], list[int]]:
         """The first answer to a call. If nobody waits for it any more, ``given_up`` gets it, as all further ones."""
         self._last_id += 1
-        asked = self._last_id
-        packet = _whole(asked, call, content)
+        call_id = self._last_id
+        packet = _whole(call_id, call, content)
         if self.broken:
             raise Lost("the server has gone", sent=False)
         assert self._loop is not None
@@ -297,7 +297,7 @@ class LoopConnection(SessionConnection):
         self._transmit(packet)
         for one in lent:
             one.freeze()
-        self._awaited[asked] = _Awaited(future, given_up, lent, place is not None)
+        self._awaited[call_id] = _Awaited(future, given_up, lent, place is not None)
         if place is not None:
             place.keep()
         try:
@@ -306,14 +306,14 @@ class LoopConnection(SessionConnection):
             if future.done() and not future.cancelled() and future.exception() is None:
                 # The answer came just before. It may be the first one of several.
                 given_up(*future.result())
-            if asked in self._awaited and place is not None:
-                self._cancel(asked)
+            if call_id in self._awaited and place is not None:
+                self._cancel(call_id)
             raise
 
-    def _cancel(self, asked: int) -> None:
+    def _cancel(self, call_id: int) -> None:
         """Tells the server that nobody waits for an inference."""
         try:
-            self._transmit(_protobuf.encode([(CLIENT_CANCEL, _protobuf.encode([(1, asked)]))]))
+            self._transmit(_protobuf.encode([(CLIENT_CANCEL, _protobuf.encode([(1, call_id)]))]))
         except Lost:
             # The server cancels everything at the end of a session.
             pass
@@ -340,12 +340,12 @@ class LoopConnection(SessionConnection):
             self._heard(fields, descriptors)
 
     def _heard(self, fields: dict[int, Any], descriptors: list[int]) -> None:
-        asked = fields.get(SERVER_ID, 0)
-        awaited = self._awaited.get(asked)
+        call_id = fields.get(SERVER_ID, 0)
+        awaited = self._awaited.get(call_id)
         if awaited is None:
             return _close_all(descriptors)
         if not fields.get(SERVER_MORE):
-            del self._awaited[asked]
+            del self._awaited[call_id]
             self._ended(awaited)
         if awaited.future.done():
             awaited.given_up(fields, descriptors)

@@ -226,7 +226,7 @@ class LeasedOutputs:
     def __init__(self, session: Session):
         self.session = session
         self.key, self._tag = session.new_key()
-        self.asked: set[str] = set()
+        self.requested: set[str] = set()
         self._held: set[HeldLease] = set()
         self._ending = threading.Lock()
         self._given_up = False
@@ -260,7 +260,7 @@ class LeasedOutputs:
 
     def _leases(self, result: Any) -> list[tuple[str, str, int, int]]:
         """Output, lease, offset and byte size of the outputs that the server placed."""
-        return [one for one in result._named_places() if one[0] in self.asked]
+        return [one for one in result._named_places() if one[0] in self.requested]
 
 
 def check_names(outputs: Sequence[Any]) -> None:
@@ -415,7 +415,7 @@ class WeakClient:
 
     def server_id(self) -> Optional[str]:
         """The server's id in its metadata. None if the metadata is not available."""
-        return self._client()._ask_server_id()
+        return self._client()._fetch_server_id()
 
     def server_is_away(self, error: BaseException) -> bool:
         """Whether a registration failed because the server is not reachable."""
@@ -519,7 +519,7 @@ class ManagedClient:
         """The extensions in the server's metadata."""
         raise NotImplementedError
 
-    def _ask_server_id(self) -> Optional[str]:
+    def _fetch_server_id(self) -> Optional[str]:
         try:
             return server_id_among(self._extensions())
         except Exception:  # noqa: BLE001 - restricted, or no server answers: other signs decide

@@ -83,7 +83,7 @@ class Model:
         if len(arrays) == 1 and type(arrays[0]) is dict:
             named, arrays = {**arrays[0], **named}, ()
         given = (arrays, named, outputs, parameters, id, sequence)
-        return self._client._run(lambda connection: self._ask(connection, given, timeout))
+        return self._client._run(lambda connection: self._infer(connection, given, timeout))
 
     def submit(self, *arrays: Any, **named: Any) -> concurrent.futures.Future[Response]:
         """As a call, but returns at once with a future of the response. Do not change the inputs before the future is done. Buffers of
@@ -117,7 +117,7 @@ class Model:
         outcomes: list[Any] = []
         for first in range(0, len(todo), CALLS_MAX):
             part = todo[first : first + CALLS_MAX]
-            outcomes += self._client._run(lambda connection, part=part: self._ask_many(connection, part, outputs, timeout))
+            outcomes += self._client._run(lambda connection, part=part: self._infer_many(connection, part, outputs, timeout))
         for one in outcomes:
             if type(one) is not Response and isinstance(one, Exception) and not return_errors:
                 raise one
@@ -147,11 +147,11 @@ class Model:
         for one in lent.values():
             one.freeze()
         try:
-            asking = self._client._run_async(lambda connection: self._ask_async(connection, given, lent))
+            call = self._client._run_async(lambda connection: self._infer_async(connection, given, lent))
             if timeout is None:
-                return await asking
+                return await call
             try:
-                return await asyncio.wait_for(asking, timeout)
+                return await asyncio.wait_for(call, timeout)
             except asyncio.TimeoutError as late:
                 raise TimeoutError(f"no answer within {timeout} s; the request was given up") from late
         except NoLoopConnection:
@@ -240,7 +240,7 @@ class Model:
         # Another thread may forget it meanwhile.
         metadata = self._metadata
         if metadata is None or (connection is not None and connection.server_id != self._described_by):
-            return self._learned(*(self._client._run(self._ask_metadata) if connection is None else self._described_at(connection)))
+            return self._learned(*(self._client._run(self._fetch_metadata) if connection is None else self._described_at(connection)))
         return metadata
 
     def _learned(self, found: Metadata, server_id: str) -> Metadata:
@@ -254,7 +254,7 @@ class Model:
         self._metadata = found
         return found
 
-    async def _ask_async(self, connection: Any, given: Any, lent: dict[str, _InputBuffer]) -> Response:
+    async def _infer_async(self, connection: Any, given: Any, lent: dict[str, _InputBuffer]) -> Response:
         """As :meth:`_ask`, for asyncio. ``lent`` are the buffers that are read."""
         for left in reversed(range(TRIES_MAX)):
             metadata = self._metadata
@@ -279,7 +279,7 @@ class Model:
 
         lent = self._lent()
 
-        def ask(connection: Any) -> Iterator[Response]:
+        def start(connection: Any) -> Iterator[Response]:
             with using:
                 used.append(connection)
             try:
@@ -291,9 +291,9 @@ class Model:
                 with using:
                     used.remove(connection)
 
-        return self._client._stream(ask)
+        return self._client._stream(start)
 
-    def _ask_metadata(self, connection: Any) -> tuple[Metadata, str]:
+    def _fetch_metadata(self, connection: Any) -> tuple[Metadata, str]:
         # No call is using the connection, so its timeout may be changed.
         connection.set_timeout(None)
         return self._described_at(connection)
@@ -365,7 +365,7 @@ class Model:
             all_arrays.append(one)
         return keys, all_arrays
 
-    def _ask(self, connection: Any, given: Any, timeout: Optional[float]) -> Response:
+    def _infer(self, connection: Any, given: Any, timeout: Optional[float]) -> Response:
         connection.set_timeout(timeout)
         for left in reversed(range(TRIES_MAX)):
             call = self._call(connection, given)
@@ -380,7 +380,7 @@ class Model:
                     raise self._unsteady() from None
         raise AssertionError("the last try raised")
 
-    def _ask_many(self, connection: Any, requests: Sequence[Any], outputs: Any, timeout: Optional[float]) -> list[Any]:
+    def _infer_many(self, connection: Any, requests: Sequence[Any], outputs: Any, timeout: Optional[float]) -> list[Any]:
         connection.set_timeout(timeout)
         if outputs is None and (quick := self._all_as_they_are(requests)) is not None:
             found = connection.quick_many(*quick)
@@ -419,7 +419,7 @@ class Model:
         if not isinstance(outcome, Stale):
             return outcome
         self._metadata, self._wanted = None, ()
-        return connection._caught(self._ask, connection, (*request, outputs, None, "", None), timeout)
+        return connection._caught(self._infer, connection, (*request, outputs, None, "", None), timeout)
 
     def _call_with(self, lent: dict[str, _InputBuffer], connection: Any, given: Any, metadata: Metadata) -> Call:
         """The call with the buffers of the thread that asked."""

@@ -80,7 +80,7 @@ class PlainLoopConnection:
 
     async def describe_async(self, model: str, version: str) -> Metadata:
         """The inputs and outputs of the model."""
-        found = await self._asked(self._client.get_model_metadata(model, version))
+        found = await self._result_of(self._client.get_model_metadata(model, version))
         if self._protocol == "http":
             return Metadata(*(tuple(spec_of(**one) for one in found.get(key, ())) for key in ("inputs", "outputs")))
         parts = (found.inputs, found.outputs)
@@ -128,7 +128,7 @@ class PlainLoopConnection:
         for one in call.lent:
             one.freeze()
         try:
-            result = await self._asked(self._client.infer(call.model, inputs, call.version, outputs, **options_of(call)))
+            result = await self._result_of(self._client.infer(call.model, inputs, call.version, outputs, **options_of(call)))
         finally:
             for one in call.lent:
                 one.thaw()
@@ -137,10 +137,10 @@ class PlainLoopConnection:
             self._keep(one.spec, handle)
         return response_of(result, names)
 
-    async def _asked(self, asking: Awaitable[Any]) -> Any:
+    async def _result_of(self, call: Awaitable[Any]) -> Any:
         """The result of a request, or :class:`Lost` if there is no server."""
         try:
-            return await asking
+            return await call
         except Exception as error:
             if self._protocol == "http":
                 import aiohttp

@@ -154,9 +154,9 @@ class Server:
         ]
         #: The addresses where it listens, ``host:port``.
         self.http, self.grpc, self.metrics = (place.replace("0.0.0.0:", f"{LOOPBACK}:") for place in places)
-        asked_socket = str(given.setdefault("session-socket", os.path.join(self._folder, "session.sock")))
+        socket_path = str(given.setdefault("session-socket", os.path.join(self._folder, "session.sock")))
         #: The path of its session socket. None if it has none.
-        self.session_socket: Optional[str] = None if asked_socket == "off" else asked_socket
+        self.session_socket: Optional[str] = None if socket_path == "off" else socket_path
         if self.session_socket is None and self._taken(given, self.http):
             raise ServerError(f"another program listens at {self.http} already; choose another http_port")
         self._has_http = _is_on(given.get("allow-http", True))

@@ -103,7 +103,7 @@ class Session:
             client = f"nerite-python {__version__}"
             hello = [(HELLO_VERSION_MIN, VERSION), (HELLO_VERSION_MAX, VERSION), (HELLO_CLIENT, client)]
             hello += [(HELLO_HEADERS, _protobuf.encode(header)) for header in _headers(token)]
-            welcome, _ = self._ask(CLIENT_HELLO, _protobuf.encode(hello), SERVER_WELCOME)
+            welcome, _ = self._exchange(CLIENT_HELLO, _protobuf.encode(hello), SERVER_WELCOME)
         except OSError as error:
             self._socket.close()
             raise Refused(f"no session at '{path}': {error.strerror or error}", final=True) from error
@@ -120,7 +120,7 @@ class Session:
         """Borrows a lease of at least ``byte_size`` bytes. Returns its name, and its memory as uint8."""
         self._return_held()
         with self._lock:
-            answer, descriptors = self._ask(
+            answer, descriptors = self._exchange(
                 CLIENT_BORROW, _protobuf.encode([(BORROW_BYTE_SIZE, byte_size)]), SERVER_LEASE
             )
             try:
@@ -251,7 +251,7 @@ class Session:
     def _fetch(self, names: Sequence[str]) -> None:
         with self._lock:
             call = _protobuf.encode([(FETCH_NAMES, name) for name in names])
-            answer, descriptors = self._ask(CLIENT_FETCH, call, SERVER_LEASES)
+            answer, descriptors = self._exchange(CLIENT_FETCH, call, SERVER_LEASES)
             try:
                 for number, lease in _protobuf.decode(answer):
                     if number == LEASES_LEASES and isinstance(lease, bytes):
@@ -294,15 +294,15 @@ class Session:
         """The exception for an ended session: with the server's last message, if there is one."""
         return SessionLost(otherwise) if self._last_word is None else Refused(*self._last_word)
 
-    def _ask(self, call: int, content: bytes, expected: int) -> tuple[bytes, list[int]]:
+    def _exchange(self, call: int, content: bytes, expected: int) -> tuple[bytes, list[int]]:
         """Sends one call and waits for its answer. Returns the answer and its descriptors."""
         self._last_id += 1
-        asked = self._last_id
-        self._send(_protobuf.encode([(CLIENT_ID, asked), (call, content)]))
+        call_id = self._last_id
+        self._send(_protobuf.encode([(CLIENT_ID, call_id), (call, content)]))
         while True:
             packet, descriptors = self._receive()
             try:
-                answer = self._read(packet, asked, expected)
+                answer = self._read(packet, call_id, expected)
             except BaseException:
                 _close_all(descriptors)
                 raise
@@ -331,8 +331,8 @@ class Session:
     def _receive_now(self) -> tuple[bytes, list[int], int, object]:
         return socket.recv_fds(self._socket, PACKET_BYTES_MAX, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC)
 
-    def _read(self, packet: bytes, asked: int, expected: int) -> Optional[bytes]:
-        """The answer to the call ``asked``. None if the packet is about something else."""
+    def _read(self, packet: bytes, call_id: int, expected: int) -> Optional[bytes]:
+        """The answer to the call with this id. None if the packet is about something else."""
         try:
             fields = list(_protobuf.decode(packet))
         except _protobuf.DecodeError as error:
@@ -348,7 +348,7 @@ class Session:
             refusal = _refusal(last_word)
             self._last_word = str(refusal), refusal.final
             raise refusal
-        if said.get(SERVER_ID, 0) != asked:
+        if said.get(SERVER_ID, 0) != call_id:
             return None
         for number, value in fields:
             if number == SERVER_ERROR and isinstance(value, bytes):
@@ -357,12 +357,12 @@ class Session:
                 return value
         raise SessionLost("the answer is of another kind than the call")
 
-    def _map(self, answer: bytes, descriptors: list[int], asked: int) -> tuple[str, np.ndarray]:
+    def _map(self, answer: bytes, descriptors: list[int], call_id: int) -> tuple[str, np.ndarray]:
         """The lease of the answer. Removes its descriptor from the list, whose other descriptors the caller closes."""
         lease = dict(_protobuf.decode(answer))
         raw_name, byte_size = lease.get(LEASE_NAME, b""), lease.get(LEASE_BYTE_SIZE, 0)
-        if not isinstance(raw_name, bytes) or not isinstance(byte_size, int) or byte_size < asked or not raw_name:
-            raise SessionLost(f"{asked} bytes were asked for, the lease has {byte_size!r}")
+        if not isinstance(raw_name, bytes) or not isinstance(byte_size, int) or byte_size < call_id or not raw_name:
+            raise SessionLost(f"{call_id} bytes were asked for, the lease has {byte_size!r}")
         name = raw_name.decode("utf-8")
         if lease.get(LEASE_DESCRIPTOR):
             if not descriptors:

@@ -126,7 +126,7 @@ class ModelServer:
                 message = read(file.read(message["long"]))
         return message
 
-    def ask(self, message, descriptors=()):
+    def exchange(self, message, descriptors=()):
         self.send(message, descriptors)
         return self.receive()
 
@@ -136,7 +136,7 @@ class ModelServer:
             "model_instance_name": self.model["instance"], "model_repository": self.model["model_dir"],
             "model_version": "1", "model_name": self.model["name"],
         }  # fmt: skip
-        return self.ask({"do": "initialize", "args": args, "model": self.model, "decoupled": False, **fields})
+        return self.exchange({"do": "initialize", "args": args, "model": self.model, "decoupled": False, **fields})
 
     def memory(self, byte_size, **fields) -> Memory:
         """A new segment; it is mapped with the next batch."""

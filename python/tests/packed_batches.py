@@ -4,8 +4,8 @@ import json
 import struct
 
 
-def text(told) -> bytes:
-    return json.dumps(told).encode()
+def text(document) -> bytes:
+    return json.dumps(document).encode()
 
 
 def pack(message) -> bytes:

@@ -119,8 +119,8 @@ def test_a_call_may_be_cancelled_at_any_step(launcher, model):
     value = ["a text"] * 40 if model == "identity_bytes" else np.ones(40, np.float32)
     expected = [b"a text"] * 40 if model == "identity_bytes" else [1] * 40
 
-    async def cancelled_after(asked, steps):
-        task = asyncio.ensure_future(asked.aio(value))
+    async def cancelled_after(called, steps):
+        task = asyncio.ensure_future(called.aio(value))
         for _ in range(steps):
             await asyncio.sleep(0)
         task.cancel()
@@ -132,10 +132,10 @@ def test_a_call_may_be_cancelled_at_any_step(launcher, model):
         for steps in range(60):
             # All steps of a first call: to connect, to describe the model, to borrow, to ask, and to prepare.
             with connected(launcher.get("nerite"), "session") as made:
-                asked = made.model(model)
-                counts.append([await cancelled_after(asked, steps) for _ in range(4)])
-                assert (await asked.aio(value)).OUTPUT0.tolist() == expected
-                assert (await asked.aio(value)).OUTPUT0.tolist() == expected
+                called = made.model(model)
+                counts.append([await cancelled_after(called, steps) for _ in range(4)])
+                assert (await called.aio(value)).OUTPUT0.tolist() == expected
+                assert (await called.aio(value)).OUTPUT0.tolist() == expected
                 found = await settled(made)
                 assert found["inferences"] == 0 and found["leases"] <= 6, found
                 assert of_loop(made).slots == sum(len(plan.slots) for plan in of_loop(made).plans.values())
@@ -148,7 +148,7 @@ def test_outputs_that_were_placed_for_a_cancelled_call_come_back(client):
     text = client.model("identity_bytes")
     words = ["a longer text " * 50] * 100
 
-    async def ask():
+    async def infer():
         kept = (await text.aio(words)).OUTPUT0
         for _ in range(200):
             task = asyncio.ensure_future(text.aio(words))
@@ -164,14 +164,14 @@ def test_outputs_that_were_placed_for_a_cancelled_call_come_back(client):
         assert own <= 2 * _loop_connection.READS_MAX, "as many as were in flight at a time, for their inputs"
         assert kept.tolist() == [word.encode() for word in words]
 
-    asyncio.run(ask())
+    asyncio.run(infer())
 
 
 def test_arguments_are_those_of_a_call(client):
     identity, simple = client.model("identity_fp32"), client.model("simple")
     pair = np.full((1, 16), 2, np.int32)
 
-    async def ask():
+    async def infer():
         assert (await simple.aio(pair, pair, outputs=["OUTPUT0"])).keys() == {"OUTPUT0"}
         assert (await simple.aio({"INPUT0": pair, "INPUT1": pair})).OUTPUT1.tolist() == [[0] * 16]
         assert (await identity.aio([1.0], id="7", parameters={"a": 1})).id == "7"
@@ -186,13 +186,13 @@ def test_arguments_are_those_of_a_call(client):
         single = client.model("simple", batch=False)
         assert (await single.aio(pair[0], pair[0])).OUTPUT0.shape == (16,)
 
-    asyncio.run(ask())
+    asyncio.run(infer())
 
 
 def test_a_lent_buffer_is_read_only_until_a_cancelled_call_is_answered(client):
     slow, identity = client.model("slow_fp32"), client.model("identity_fp32")
 
-    async def ask():
+    async def infer():
         await identity.aio([1.0])
         await slow.aio([0.0] * 4)
         mine = identity.input("INPUT0", [4])
@@ -211,31 +211,31 @@ def test_a_lent_buffer_is_read_only_until_a_cancelled_call_is_answered(client):
         buffer[:] = 2
         assert (await slow.aio()).OUTPUT0.tolist() == [2] * 4
 
-    asyncio.run(ask())
+    asyncio.run(infer())
 
 
 def test_each_loop_has_its_own_session_and_ended_loops_leave_none(client):
     identity = client.model("identity_fp32")
 
-    async def ask(number):
+    async def infer(number):
         return (await identity.aio([number])).OUTPUT0.tolist()
 
     for number in range(10):
-        assert asyncio.run(ask(number)) == [number]
+        assert asyncio.run(infer(number)) == [number]
         assert not client._loops and len(client._all) == 1, "its session ends with its loop"
     # A loop that is closed without a runner leaves its session until the next call.
     loop = asyncio.new_event_loop()
-    assert loop.run_until_complete(ask(8)) == [8]
+    assert loop.run_until_complete(infer(8)) == [8]
     loop.close()
     assert len(client._loops) == 1
     found = []
-    threads = [threading.Thread(target=lambda at=at: found.append(asyncio.run(ask(at)))) for at in range(4)]
+    threads = [threading.Thread(target=lambda at=at: found.append(asyncio.run(infer(at)))) for at in range(4)]
     for one in threads:
         one.start()
     for one in threads:
         one.join(30)
     assert sorted(found) == [[at] for at in range(4)]
-    assert asyncio.run(ask(9)) == [9] and not client._loops
+    assert asyncio.run(infer(9)) == [9] and not client._loops
 
 
 def test_a_model_that_is_loaded_anew_is_prepared_anew(launcher):
@@ -245,7 +245,7 @@ def test_a_model_that_is_loaded_anew_is_prepared_anew(launcher):
     with connected(server, "session") as made, nerite.http.InferenceServerClient(server.http) as control:
         identity = made.model("identity_fp32")
 
-        async def ask():
+        async def infer():
             for number in range(4):
                 assert (await identity.aio([number])).OUTPUT0.tolist() == [number]
             await asyncio.to_thread(control.unload_model, "identity_fp32")
@@ -257,7 +257,7 @@ def test_a_model_that_is_loaded_anew_is_prepared_anew(launcher):
 
         # The client for HTTP is for the thread that made it, so loads are asked for from another one.
         control = _Elsewhere(server.http)
-        asyncio.run(ask())
+        asyncio.run(infer())
 
 
 class _Elsewhere:
@@ -266,17 +266,17 @@ class _Elsewhere:
     def __init__(self, url):
         self._url = url
 
-    def _ask(self, name, model):
+    def _control(self, name, model):
         import nerite.http
 
         with nerite.http.InferenceServerClient(self._url) as control:
             getattr(control, name)(model)
 
     def load_model(self, model):
-        self._ask("load_model", model)
+        self._control("load_model", model)
 
     def unload_model(self, model):
-        self._ask("unload_model", model)
+        self._control("unload_model", model)
 
 
 def test_a_lost_server_fails_what_it_may_have_run_and_is_found_again(launcher):
@@ -286,7 +286,7 @@ def test_a_lost_server_fails_what_it_may_have_run_and_is_found_again(launcher):
     with connected(first, "session") as made:
         identity, slow = made.model("identity_fp32"), made.model("slow_fp32")
 
-        async def ask():
+        async def infer():
             assert (await identity.aio([1.0])).OUTPUT0.tolist() == [1]
             waiting = [asyncio.ensure_future(slow.aio([1.0])) for _ in range(3)]
             await asyncio.sleep(SLOW_S / 5)
@@ -299,13 +299,13 @@ def test_a_lost_server_fails_what_it_may_have_run_and_is_found_again(launcher):
             launcher.fresh("nerite", f"--session-socket={first.session_socket}")
             assert (await identity.aio([3.0])).OUTPUT0.tolist() == [3]
 
-        asyncio.run(ask())
+        asyncio.run(infer())
 
 
 def test_a_client_that_is_closed_ends_the_calls_of_its_loops(client):
     slow = client.model("slow_fp32")
 
-    async def ask(close):
+    async def infer(close):
         await slow.aio([0.0])
         waiting = asyncio.ensure_future(slow.aio([1.0]))
         await asyncio.sleep(SLOW_S / 5)
@@ -315,7 +315,7 @@ def test_a_client_that_is_closed_ends_the_calls_of_its_loops(client):
         with pytest.raises(InferenceServerException, match="the client is closed"):
             await slow.aio([0.0])
 
-    asyncio.run(ask(lambda: asyncio.to_thread(client.close)))
+    asyncio.run(infer(lambda: asyncio.to_thread(client.close)))
 
 
 @pytest.mark.parametrize("way", ["lease", "inline"])
@@ -366,13 +366,13 @@ def test_other_protocols_find_a_server_that_was_started_anew(launcher, protocol)
     with nerite.connect(f"{protocol}://{first.url(protocol)}") as made:
         identity = made.model("identity_fp32")
 
-        async def ask():
+        async def infer():
             assert (await identity.aio([1.0])).OUTPUT0.tolist() == [1]
             await asyncio.to_thread(servers.stop, first.process)
             with pytest.raises((ConnectionError, InferenceServerException), match="the server has gone|UNAVAILABLE"):
                 await identity.aio([2.0])
 
-        asyncio.run(ask())
+        asyncio.run(infer())
 
 
 def test_a_second_loop_over_grpc_waits_in_threads(launcher, monkeypatch):
@@ -381,11 +381,11 @@ def test_a_second_loop_over_grpc_waits_in_threads(launcher, monkeypatch):
     with nerite.connect(f"grpc://{server.grpc}", buffers="inline") as made:
         made._session_path = None
 
-        async def ask():
+        async def infer():
             return (await made.model("identity_fp32").aio([1.0])).OUTPUT0.tolist()
 
-        assert asyncio.run(ask()) == [1] and made._executor is None
-        assert asyncio.run(ask()) == [1] and made._executor is not None
+        assert asyncio.run(infer()) == [1] and made._executor is None
+        assert asyncio.run(infer()) == [1] and made._executor is not None
 
 
 def test_options_that_only_threads_know_go_through_threads(launcher):
@@ -393,10 +393,10 @@ def test_options_that_only_threads_know_go_through_threads(launcher):
     with nerite.connect(f"http://{server.http}", buffers="region") as made:
         made._session_path = None
 
-        async def ask():
+        async def infer():
             return (await made.model("identity_fp32").aio([1.0])).OUTPUT0.tolist()
 
-        assert asyncio.run(ask()) == [1]
+        assert asyncio.run(infer()) == [1]
         assert not made._loops and made._executor is not None
 
 
@@ -431,7 +431,7 @@ def test_the_server_is_told_and_a_late_answer_is_nobody_elses(made_server):  # n
     with nerite.connect(f"unix:{server.path}") as made:
         slow, quick, several = made.model("slow"), made.model("quick"), made.model("several")
 
-        async def ask():
+        async def infer():
             for _ in range(3):
                 with pytest.raises(asyncio.TimeoutError):
                     await asyncio.wait_for(slow.aio([1]), 0.05)
@@ -447,7 +447,7 @@ def test_the_server_is_told_and_a_late_answer_is_nobody_elses(made_server):  # n
             await until(lambda: not of_loop(made)._awaited, "the rest is not read")
             assert (await quick.aio([1])).OUT.tolist() == [7]
 
-        asyncio.run(ask())
+        asyncio.run(infer())
     assert len(server.sockets) == 2, "one for the client, one for the loop"
 
 
@@ -457,7 +457,7 @@ def test_no_more_calls_are_in_flight_than_a_session_may_have(made_server, monkey
     with nerite.connect(f"unix:{server.path}") as made:
         slow = made.model("slow")
 
-        async def ask():
+        async def infer():
             waiting = [asyncio.ensure_future(slow.aio([1])) for _ in range(6)]
             await asyncio.to_thread(server.wait, lambda: len(server.open) == 4)
             # A cancelled one has its place until it is answered, and one that waits for a place goes at once.
@@ -466,13 +466,13 @@ def test_no_more_calls_are_in_flight_than_a_session_may_have(made_server, monkey
             await asyncio.sleep(0.05)
             assert len(server.open) == 4
             server.answer(*server.open[0], 1)
-            await asyncio.to_thread(server.wait, lambda: len(server.asked) == 5)
+            await asyncio.to_thread(server.wait, lambda: len(server.received) == 5)
             for one in server.open[1:]:
                 server.answer(*one, 2)
             outcomes = await asyncio.gather(*waiting, return_exceptions=True)
             assert [one.OUT.tolist() for one in outcomes[1:5]] == [[2]] * 4
 
-        asyncio.run(ask())
+        asyncio.run(infer())
 
 
 def test_without_room_for_a_session_calls_wait_in_threads(made_server, monkeypatch):  # noqa: F811
@@ -482,14 +482,14 @@ def test_without_room_for_a_session_calls_wait_in_threads(made_server, monkeypat
         counts = made.model("counts")
         server.turn_away = (8, "64 sessions of user 1000 are open")
 
-        async def ask():
+        async def infer():
             outcomes = await asyncio.gather(*(counts.aio([1]) for _ in range(5)))
             assert [one.OUT.tolist() for one in outcomes] == [[7]] * 5 and not made._loops
             server.turn_away = None
             await asyncio.sleep(0.3)
             assert (await counts.aio([1])).OUT.tolist() == [7] and len(made._loops) == 1
 
-        asyncio.run(ask())
+        asyncio.run(infer())
 
 
 def test_calls_in_threads_and_loops_do_not_wait_for_each_other(made_server):  # noqa: F811
@@ -497,12 +497,12 @@ def test_calls_in_threads_and_loops_do_not_wait_for_each_other(made_server):  # 
     with nerite.connect(f"unix:{server.path}") as made:
         slow, quick = made.model("slow"), made.model("quick")
         waiting = [slow.submit([1]) for _ in range(4)]
-        server.wait(lambda: server.asked.count(b"slow") == 4)
+        server.wait(lambda: server.received.count(b"slow") == 4)
 
-        async def ask():
+        async def infer():
             return (await quick.aio([2])).OUT.tolist()
 
-        assert asyncio.run(ask()) == [7]
+        assert asyncio.run(infer()) == [7]
         server.go_on.set()
         assert [one.result(30).OUT.tolist() for one in waiting] == [[7]] * 4
 
@@ -510,18 +510,18 @@ def test_calls_in_threads_and_loops_do_not_wait_for_each_other(made_server):  # 
 def test_a_fork_has_connections_of_its_own(client):
     identity = client.model("identity_fp32")
 
-    async def ask(number):
+    async def infer(number):
         return (await identity.aio([number])).OUTPUT0.tolist()
 
-    assert asyncio.run(ask(1)) == [1]
+    assert asyncio.run(infer(1)) == [1]
     child = os.fork()
     if child == 0:
         try:
-            os._exit(0 if asyncio.run(ask(2)) == [2] else 1)
+            os._exit(0 if asyncio.run(infer(2)) == [2] else 1)
         except BaseException:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert asyncio.run(ask(3)) == [3]
+    assert asyncio.run(infer(3)) == [3]
 
 
 class DescribesLate(Counts):
@@ -546,10 +546,10 @@ def test_a_model_may_be_forgotten_while_a_call_is_made(made_server, monkeypatch)
 
         monkeypatch.setattr(counts, "_call_with", forgotten)
 
-        async def ask():
+        async def infer():
             assert [(await counts.aio([1])).OUT.tolist() for _ in range(2)] == [[7]] * 2
 
-        asyncio.run(ask())
+        asyncio.run(infer())
         assert [[int(number) for number in one.OUT] for one in counts.stream([1])] == [[7]]
 
 
@@ -570,10 +570,10 @@ def test_a_loop_may_begin_while_another_looks_for_ended_ones(made_server):  # no
 
         made._loops[Begins()] = None
 
-        async def ask():
+        async def infer():
             return (await made.model("counts").aio([1])).OUT.tolist()
 
-        assert asyncio.run(ask()) == [7]
+        assert asyncio.run(infer()) == [7]
         assert [type(one) for one in made._loops] == [Other]
         made._loops.clear()
 
@@ -586,7 +586,7 @@ def test_a_client_that_is_closed_closes_those_of_its_loops(launcher, protocol, w
     with nerite.connect(f"{protocol}://{server.url(protocol)}", buffers="inline") as made:
         made._session_path = None
 
-        async def ask():
+        async def infer():
             await made.model("identity_fp32").aio([1.0])
             inner = of_loop(made)._client
             close = inner.close
@@ -608,7 +608,7 @@ def test_a_client_that_is_closed_closes_those_of_its_loops(launcher, protocol, w
             with pytest.raises(InferenceServerException, match="the client is closed"):
                 await made.model("identity_fp32").aio([1.0])
 
-        asyncio.run(ask())
+        asyncio.run(infer())
     assert len(closed) == 1 and not made._loops, "it is closed once"
 
 
@@ -617,13 +617,13 @@ def test_a_client_that_is_closed_just_before_its_loop_ends_closes_that_of_the_lo
     with nerite.connect(f"http://{server.http}", buffers="inline") as made:
         made._session_path = None
 
-        async def ask():
+        async def infer():
             await made.model("identity_fp32").aio([1.0])
             kept.append(of_loop(made))
             made.close()
 
         kept = []
-        asyncio.run(ask())
+        asyncio.run(infer())
         assert kept[0]._is_finished
     gc.collect()
     assert not [one for one in caplog.records if one.name == "asyncio"], caplog.text
@@ -651,7 +651,7 @@ def test_a_session_that_is_opened_while_the_client_is_closed_is_closed_too(made_
     with nerite.connect(f"unix:{server.path}") as made:
         counts = made.model("counts")
 
-        async def ask():
+        async def infer():
             server.may_begin.clear()
             waiting = asyncio.ensure_future(counts.aio([1]))
             await asyncio.to_thread(server.wait, lambda: server.waiting == 2)
@@ -661,17 +661,17 @@ def test_a_session_that_is_opened_while_the_client_is_closed_is_closed_too(made_
             with pytest.raises(InferenceServerException, match="the client is closed"):
                 await waiting
             await closing
-            assert not made._loops and not server.asked
+            assert not made._loops and not server.received
             await asyncio.to_thread(server.wait, lambda: server.ended == 2)
 
-        asyncio.run(ask())
+        asyncio.run(infer())
 
 
 def test_no_session_is_opened_once_the_client_is_closed(made_server):  # noqa: F811
     server = made_server(Counts)
     with nerite.connect(f"unix:{server.path}") as made:
 
-        async def ask():
+        async def infer():
             waiting = asyncio.ensure_future(made.model("counts").aio([1]))
             await asyncio.sleep(0)
             assert made._loops, "the session is about to be opened"
@@ -680,7 +680,7 @@ def test_no_session_is_opened_once_the_client_is_closed(made_server):  # noqa: F
                 await waiting
             assert not made._loops
 
-        asyncio.run(ask())
+        asyncio.run(infer())
     assert len(server.sockets) == 1
 
 
@@ -697,12 +697,12 @@ def test_a_client_for_http_that_is_opened_while_the_client_is_closed_is_closed_t
 
         monkeypatch.setattr(_plain_loop_connection.PlainLoopConnection, "open", closed_meanwhile)
 
-        async def ask():
+        async def infer():
             with pytest.raises(InferenceServerException, match="the client is closed"):
                 await made.model("identity_fp32").aio([1.0])
             assert opened[0]._client._stub.closed and not made._loops
 
-        asyncio.run(ask())
+        asyncio.run(infer())
 
 
 def test_a_loop_that_was_closed_with_calls_in_flight_does_not_fail_those_of_another(made_server, monkeypatch):  # noqa: F811
@@ -711,12 +711,12 @@ def test_a_loop_that_was_closed_with_calls_in_flight_does_not_fail_those_of_anot
     with nerite.connect(f"unix:{server.path}") as made:
         slow, loop = made.model("slow"), asyncio.new_event_loop()
 
-        async def ask():
+        async def infer():
             waiting = [asyncio.ensure_future(slow.aio([1])) for _ in range(4)]
             await asyncio.to_thread(server.wait, lambda: len(server.open) == 2)
             return waiting
 
-        waiting = loop.run_until_complete(ask())
+        waiting = loop.run_until_complete(infer())
         loop.run_until_complete(loop.shutdown_default_executor())
         # Two are in flight, and two wait for a place.
         loop.close()

@@ -21,8 +21,8 @@ class Column:
         self.buffers = [None if one is None else np.ascontiguousarray(one) for one in buffers]
         pointers = (ctypes.c_void_p * len(buffers))(*(None if one is None else one.ctypes.data for one in self.buffers))
         texts = [text for pair in metadata for text in pair]
-        told = struct.pack("=i", len(metadata)) + b"".join(struct.pack("=i", len(text)) + text for text in texts)
-        self.metadata = ctypes.create_string_buffer(told)
+        encoded = struct.pack("=i", len(metadata)) + b"".join(struct.pack("=i", len(text)) + text for text in texts)
+        self.metadata = ctypes.create_string_buffer(encoded)
         self.schema = _arrow._Schema(format=kind.encode(), dictionary=dictionary)
         if metadata:
             self.schema.metadata = ctypes.addressof(self.metadata)

@@ -249,13 +249,13 @@ def test_threads_share_a_client(any_client):
     identity = any_client.model("identity_int32")
     wrong = []
 
-    def ask(number):
+    def infer(number):
         for round in range(30):
             value = number * 1000 + round
             if identity(np.full(9, value, np.int32)).OUTPUT0.tolist() != [value] * 9:
                 wrong.append(value)
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(20)]
+    threads = [threading.Thread(target=infer, args=(number,)) for number in range(20)]
     for one in threads:
         one.start()
     for one in threads:
@@ -371,13 +371,13 @@ def test_a_call_runs_few_functions_and_one_of_many_fewer(client):
     array = np.ones(16, np.float32)
     many = [array] * 32
 
-    def functions(ask):
+    def functions(infer):
         for _ in range(4):
-            ask()
+            infer()
         counted = collections.Counter()
         sys.setprofile(lambda _frame, event, _argument: counted.update([event]))
         try:
-            ask()
+            infer()
         finally:
             sys.setprofile(None)
         return counted["call"]

@@ -23,7 +23,7 @@ class Counts(SessionServer):
 
     def __init__(self, path):
         super().__init__(path)
-        self.asked: list[bytes] = []
+        self.received: list[bytes] = []
         # The number of inputs of each request.
         self.inputs: list[int] = []
 
@@ -39,7 +39,7 @@ class Counts(SessionServer):
             request = dict(parts)
             self.inputs.append([field for field, _ in parts].count(5))
             with self.changed:
-                self.asked.append(request[1])
+                self.received.append(request[1])
                 self.changed.notify_all()
             self.infer(connection, number, request[1])
         else:
@@ -173,13 +173,13 @@ def test_a_stream_that_is_lost_says_so_once_and_is_not_asked_for_again(made_serv
             return found
 
         assert asyncio.run(heard()) == [1]
-        assert server.asked == [b"counts"] * 2
+        assert server.received == [b"counts"] * 2
         server.is_up = True
         assert [int(one.OUT[0]) for one in counts.stream([1])] == [1, 2]
         # A connection that was lost while nobody used it is replaced without an error.
         server.hang_up()
         assert [int(one.OUT[0]) for one in counts.stream([1])] == [1, 2]
-        assert server.asked == [b"counts"] * 4
+        assert server.received == [b"counts"] * 4
 
 
 def test_a_stream_over_grpc_gives_its_responses_and_says_when_it_is_lost(launcher, monkeypatch):
@@ -265,7 +265,7 @@ def test_a_stream_that_is_cancelled_ends_its_request_and_frees_its_thread(made_s
 
         async def cancelled():
             waiting = asyncio.ensure_future(wait())
-            await asyncio.get_running_loop().run_in_executor(None, server.wait, lambda: server.asked)
+            await asyncio.get_running_loop().run_in_executor(None, server.wait, lambda: server.received)
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
             return waiting.cancelled()
@@ -292,7 +292,7 @@ def test_slow_calls_do_not_delay_quick_ones_of_other_threads(made_server):
     with nerite.connect(f"unix:{server.path}") as made:
         slow, quick = made.model("slow"), made.model("quick")
         waiting = [slow.submit([1]) for _ in range(2 * _client.THREADS_MAX)]
-        server.wait(lambda: server.asked.count(b"slow") == _client.THREADS_MAX)
+        server.wait(lambda: server.received.count(b"slow") == _client.THREADS_MAX)
         # All threads for asynchronous calls wait now.
         found = []
         others = [threading.Thread(target=lambda: found.append(quick([2]).OUT.tolist())) for _ in range(8)]
@@ -311,7 +311,7 @@ def test_a_server_without_room_for_more_sessions_serves_threads_one_after_the_ot
     with nerite.connect(f"unix:{server.path}") as made:
         slow = made.model("slow")
         first = slow.submit([1])
-        server.wait(lambda: server.asked == [b"slow"])
+        server.wait(lambda: server.received == [b"slow"])
         server.turn_away = (8, "64 sessions of user 1000 are open")
         rest = [slow.submit([1]) for _ in range(3)]
         server.go_on.set()
@@ -355,11 +355,11 @@ def test_a_batch_whose_server_goes_after_some_answers_is_not_run_again(made_serv
         server.left = 3
         with pytest.raises(ConnectionError, match="the server has gone"):
             counts.batch([[one] for one in range(5)])
-        assert len(server.asked) == 1 + 3
+        assert len(server.received) == 1 + 3
         # Nothing of this batch was sent when the connection was found to be lost.
         server.hang_up()
         assert [one.OUT.tolist() for one in counts.batch([[one] for one in range(5)])] == [[7]] * 5
-        assert len(server.asked) == 1 + 3 + 5
+        assert len(server.received) == 1 + 3 + 5
 
 
 def test_a_call_whose_server_goes_after_the_answer_is_not_run_again(made_server, monkeypatch):
@@ -375,17 +375,17 @@ def test_a_call_whose_server_goes_after_the_answer_is_not_run_again(made_server,
         server.left = 1
         # The new plan takes the place of the first one, whose handle cannot be released any more.
         assert counts([1, 2]).OUT.tolist() == [7]
-        assert len(server.asked) == 2
+        assert len(server.received) == 2
         assert counts([1]).OUT.tolist() == [7]
 
 
-def in_a_thread(ask):
-    """What ``ask`` returns or raises. Fails if it waits for ever."""
+def in_a_thread(call):
+    """What ``call`` returns or raises. Fails if it waits for ever."""
     found = []
 
     def run():
         try:
-            found.append(ask())
+            found.append(call())
         except Exception as error:  # noqa: BLE001 - the test looks at it
             found.append(error)
 
@@ -403,11 +403,11 @@ def test_a_call_within_a_stream_does_not_wait_for_the_streams_connection(made_se
         counts, other = made.model("counts"), made.model("other")
         server.turn_away = (8, "64 sessions of user 1000 are open")
 
-        def ask():
+        def infer():
             for _ in counts.stream([1]):
                 other([2])
 
-        found = in_a_thread(ask)
+        found = in_a_thread(infer)
         assert isinstance(found, ConnectionError) and "64 sessions of user 1000 are open" in str(found), found
         assert not made._streaming
         server.turn_away = None

@@ -304,8 +304,8 @@ def test_streams_take_managed_inputs(client, server, protocol, way):
     values, _ = managed(client, protocol, np.array([4, 5, 6], np.int32), "INT32", "IN")
     delays, _ = managed(client, protocol, np.array([0, 0, 0], np.uint32), "UINT32", "DELAY")
     outputs = [None, [nerite.grpc.InferOutput("OUT")], [nerite.grpc.InferOutput("OUT", [1], "INT32")]]
-    for request_id, asked in zip(("one", "two", ""), outputs):
-        client.async_stream_infer("repeat_int32", [values, delays], request_id=request_id, outputs=asked)
+    for request_id, requested in zip(("one", "two", ""), outputs):
+        client.async_stream_infer("repeat_int32", [values, delays], request_id=request_id, outputs=requested)
         got = [answers.get(timeout=60) for _ in range(3)]
         assert [error for _, error in got] == [None] * 3
         assert [result.as_numpy("OUT")[0] for result, _ in got] == [4, 5, 6]
@@ -324,11 +324,11 @@ def test_a_handle_can_be_an_input_of_the_asyncio_clients(client, server, protoco
     aio = importlib.import_module(f"nerite.{protocol}.aio")
     given, _ = managed(client, protocol, np.arange(10, dtype=np.float32), "FP32")
 
-    async def ask():
-        async with aio.InferenceServerClient(server.url(protocol)) as asked:
-            return (await asked.infer("identity_fp32", [given])).as_numpy("OUTPUT0")
+    async def infer():
+        async with aio.InferenceServerClient(server.url(protocol)) as opened:
+            return (await opened.infer("identity_fp32", [given])).as_numpy("OUTPUT0")
 
-    assert asyncio.run(ask()).tolist() == list(range(10))
+    assert asyncio.run(infer()).tolist() == list(range(10))
 
 
 @pytest.mark.parametrize("way", ["inline", "lease"])
@@ -336,7 +336,7 @@ def test_asyncio_clients_have_buffers_of_their_own(server, protocol, way):
     skip_unless_offered(server, way)
     aio = importlib.import_module(f"nerite.{protocol}.aio")
 
-    async def ask():
+    async def infer():
         arrays = []
         async with aio.InferenceServerClient(
             server.url(protocol), buffers=way, session_socket=server.session_socket
@@ -350,11 +350,11 @@ def test_asyncio_clients_have_buffers_of_their_own(server, protocol, way):
             assert client.buffer_transport == way
         return [set(one.tolist()) for one in arrays]
 
-    assert asyncio.run(ask()) == [{0.0}, {1.0}, {2.0}]
+    assert asyncio.run(infer()) == [{0.0}, {1.0}, {2.0}]
 
 
-@pytest.mark.parametrize(("refusals", "asked"), [(0, 1), (3, 4), (1000, _transports.TRIES_MAX)])
-def test_a_region_that_is_still_in_use_is_unregistered_a_little_later(monkeypatch, refusals, asked):
+@pytest.mark.parametrize(("refusals", "tries"), [(0, 1), (3, 4), (1000, _transports.TRIES_MAX)])
+def test_a_region_that_is_still_in_use_is_unregistered_a_little_later(monkeypatch, refusals, tries):
     monkeypatch.setattr(_transports, "AGAIN_S", 0.0)
     names = []
 
@@ -365,7 +365,7 @@ def test_a_region_that_is_still_in_use_is_unregistered_a_little_later(monkeypatc
 
     transport = _transports.RegionTransport("localhost:1", lambda *_: None, unregister, lambda _: False)
     transport.drop(Slab("a", np.empty(0, np.uint8)))
-    assert names == ["a"] * asked
+    assert names == ["a"] * tries
 
 
 def test_asyncio_clients_register_no_regions():

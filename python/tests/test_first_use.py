@@ -35,9 +35,9 @@ def test_one_output_may_be_named_without_a_list(client):
 def test_an_unknown_input_is_an_error_also_beside_a_lent_buffer(client):
     identity = client.model("identity_fp32")
     identity.input("INPUT0", [4])[:] = 1
-    for ask in (identity, lambda **named: identity.submit(**named).result()):
+    for infer in (identity, lambda **named: identity.submit(**named).result()):
         with pytest.raises(TypeError, match="model 'identity_fp32' has no input 'nope', it takes INPUT0"):
-            ask(nope=[1.0])
+            infer(nope=[1.0])
     assert identity().OUTPUT0.tolist() == [1] * 4
 
 
@@ -47,9 +47,9 @@ def test_an_unknown_input_is_an_error_also_beside_a_lent_buffer(client):
 )
 def test_a_timeout_is_a_positive_number(client, timeout, kind, text):
     identity = client.model("identity_fp32")
-    for ask in (identity, lambda given, timeout: identity.batch([given], timeout=timeout), lambda given, timeout: asyncio.run(identity.aio(given, timeout=timeout))):
+    for infer in (identity, lambda given, timeout: identity.batch([given], timeout=timeout), lambda given, timeout: asyncio.run(identity.aio(given, timeout=timeout))):
         with pytest.raises(kind, match=text):
-            ask([1.0], timeout=timeout)
+            infer([1.0], timeout=timeout)
     assert identity([1.0], timeout=np.float32(30)).OUTPUT0.tolist() == [1]
 
 
@@ -65,9 +65,9 @@ def test_names_and_ids_are_texts(client):
 def test_a_row_without_its_first_dimension_says_what_helps(client):
     simple, row = client.model("simple"), np.ones(16, np.int32)
     cure = r"input 'INPUT0' has shape \[16\], the model takes \[-1, 16\]: give it a first dimension, or take the model by client.model\('simple', batch=False\)"
-    for ask in (simple, lambda *rows: simple.batch([rows]), lambda *rows: asyncio.run(simple.aio(*rows))):
+    for infer in (simple, lambda *rows: simple.batch([rows]), lambda *rows: asyncio.run(simple.aio(*rows))):
         with pytest.raises(InferenceServerException, match=cure) as caught:
-            ask(row, row)
+            infer(row, row)
         assert caught.value.status() == "3"
     assert client.model("simple", batch=False)(row, row).OUTPUT0.shape == (16,)
     # Another fault of a whole tensor is told without it.
@@ -113,7 +113,7 @@ def test_a_socket_may_be_a_path_and_a_wrong_address_says_which(launcher):
         nerite.connect(8000)
 
 
-def _asked_in_a_worker(model, number):
+def _infer_in_a_worker(model, number):
     return model([number]).OUTPUT0.tolist()
 
 
@@ -123,7 +123,7 @@ def test_a_model_goes_to_other_processes_by_pickle(client):
     assert again([1.0]).OUTPUT0.tolist() == [1] and again._client is not client
     again._client.close()
     with multiprocessing.get_context("spawn").Pool(2) as pool:
-        assert pool.starmap(_asked_in_a_worker, [(identity, number) for number in range(4)]) == [[number] for number in range(4)]
+        assert pool.starmap(_infer_in_a_worker, [(identity, number) for number in range(4)]) == [[number] for number in range(4)]
 
 
 def test_datatypes_of_two_bytes_go_both_ways(client):

@@ -72,7 +72,7 @@ class ByNumpy:
         return self.values.__dlpack__()
 
 
-class Asked:
+class NumpyOnDemand:
     """What speaks ``__array__`` only."""
 
     def __init__(self, answer):
@@ -84,7 +84,7 @@ class Asked:
         return self.answer
 
 
-class OnDemand(Asked):
+class OnDemand(NumpyOnDemand):
     """What DLPack has no word for, and ``__array__`` has."""
 
     def __dlpack_device__(self):
@@ -223,7 +223,7 @@ def test_every_source_of_the_same_datatype_is_taken(make, datatype):
     other = make(values.shape, datatype)
     other.copy_from(values)
     listed = [values.tolist(), tuple(values.tolist()), list(values)]
-    for source in [values, *listed, values.tobytes(), Exporter(plain, datatype), Asked(values), other]:
+    for source in [values, *listed, values.tobytes(), Exporter(plain, datatype), NumpyOnDemand(values), other]:
         handle.as_memory()[:] = 0
         handle.copy_from(source)
         assert handle.as_numpy().tobytes() == values.tobytes(), source
@@ -232,7 +232,7 @@ def test_every_source_of_the_same_datatype_is_taken(make, datatype):
 def test_the_order_of_elements_in_memory_does_not_matter(make):
     values = np.arange(6, dtype=np.int32).reshape(2, 3)
     handle = make([3, 2], "INT32")
-    for source in (values.T, ByNumpy(values.T), Asked(values.T), values.T.astype(">i4")):
+    for source in (values.T, ByNumpy(values.T), NumpyOnDemand(values.T), values.T.astype(">i4")):
         handle[...] = -1
         handle.copy_from(source)
         assert handle.as_numpy().tolist() == values.T.tolist()
@@ -284,8 +284,8 @@ def test_arrays_of_another_datatype_are_converted_only_without_loss(make, found,
     text = rf"unexpected datatype {found} from numpy array, expected {wanted}; .*astype\("
     with pytest.raises(InferenceServerException, match=text):
         handle.copy_from(values)
-    with pytest.raises(InferenceServerException, match=rf"unexpected datatype {found} from Asked, expected {wanted}"):
-        handle.copy_from(Asked(values))
+    with pytest.raises(InferenceServerException, match=rf"unexpected datatype {found} from NumpyOnDemand, expected {wanted}"):
+        handle.copy_from(NumpyOnDemand(values))
     with pytest.raises(InferenceServerException, match=f"unexpected datatype {found} .* expected {wanted}"):
         handle.copy_from([one for one in values])
 
@@ -331,7 +331,7 @@ def nested(depth: int):
         ("FP32", [[1], [1, 2]], r"equal lengths: element 1 has shape \[2\], element 0 \[1\]"),
         ("FP32", [1, 2, 3], r"unexpected list shape \[3\], expected \[2\]"),
         ("FP32", nested(40), "at most 32 dimensions"),
-        ("FP32", Asked(TypeError("not today")), "a Asked gives no array: not today"),
+        ("FP32", NumpyOnDemand(TypeError("not today")), "a NumpyOnDemand gives no array: not today"),
         ("FP32", OnDemand(TypeError("not today")), "a OnDemand gives no array: not today"),
         ("FP32", OnDemand(np.zeros(2)), "unexpected datatype FP64 from OnDemand, expected FP32"),
         ("FP32", Exporter(np.zeros(2, np.uint16), "BF16", kind=2), "memory of a device .*kind 2.* bring it to the host first"),

@@ -150,10 +150,10 @@ def test_values_that_the_function_itself_refuses(call, kind, words):
 def test_the_error_shows_the_types_and_the_call():
     with pytest.raises(TypeError) as raised:
         request(requested_output_names=[None])
-    told = str(raised.value)
-    assert told.startswith("__init__(): incompatible constructor arguments. The following argument types are supported:\n    1. ")
-    assert "requested_output_names: List[str]" in told
-    assert "Invoked with: kwargs: inputs=[" in told and "requested_output_names=[None]" in told and "model_name='m'" in told
+    message = str(raised.value)
+    assert message.startswith("__init__(): incompatible constructor arguments. The following argument types are supported:\n    1. ")
+    assert "requested_output_names: List[str]" in message
+    assert "Invoked with: kwargs: inputs=[" in message and "requested_output_names=[None]" in message and "model_name='m'" in message
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,9 @@ class Talk:
         mapping, descriptors = self.server.mapping()
         request = self.server.request([given(self.input, "IN", np.ones(4, np.float32))], [["SAID", None, 0, 0, False]], id=code)
         self.server.send({"do": "execute", "requests": [request], "map": mapping, "forget": []}, descriptors)
-        asked = self.hear()
-        assert asked["infer"]["decoupled"]
-        return asked["call"]
+        call = self.hear()
+        assert call["infer"]["decoupled"]
+        return call["call"]
 
     def hear(self):
         return self.server.receive(self.server.calls)
@@ -120,10 +120,10 @@ def test_inputs_that_the_server_does_not_find_are_sent_again(talk):
     call = talk.run("out = [one.output_tensors()[0].as_numpy().tolist() for one in responses]")
     space = talk.server.memory(4096)
     talk.tell({"call": call, "unknown": True})
-    asked = talk.hear()
-    assert asked["space"] >= 16
+    space_call = talk.hear()
+    assert space_call["space"] >= 16
     mapping, descriptors = talk.server.mapping()
-    answer = {"call": asked["call"], "at": [space.segment, 0, 4096], "map": mapping}
+    answer = {"call": space_call["call"], "at": [space.segment, 0, 4096], "map": mapping}
     socket.send_fds(talk.server.calls, [json.dumps(answer).encode()], descriptors)
     again = talk.hear()
     assert again["infer"]["inputs"][0][3] == space.segment

@@ -85,8 +85,8 @@ def test_each_response_is_sent_at_once_and_the_next_waits_for_its_memory(talk):
 
 def test_a_last_response_is_not_answered(talk):
     number = talk.execute("send(text('only'), 1)")
-    told = talk.hear()
-    assert told == {"respond": number, "final": True, "response": {"outputs": output(0, "only"), "parameters": {}}}
+    message = talk.hear()
+    assert message == {"respond": number, "final": True, "response": {"outputs": output(0, "only"), "parameters": {}}}
 
 
 def test_responses_after_the_end_of_a_request_are_not_sent(talk):
@@ -119,9 +119,9 @@ def test_a_request_that_the_model_drops_is_released(talk):
 def test_an_error_of_execute_ends_the_request(talk):
     number = talk.execute("send(text('a')); raise ValueError('no')")
     assert talk.hear()["call"] == 1
-    told = talk.hear()
-    assert (told["respond"], told["final"]) == (number, True)
-    code, failed = told["response"]["failed"]
+    message = talk.hear()
+    assert (message["respond"], message["final"]) == (number, True)
+    code, failed = message["response"]["failed"]
     assert code == "INTERNAL" and failed.startswith("Failed to process the request(s) for model 'm_0', message: ValueError: no\n\nAt:\n")
     assert talk.server.receive() == {"responses": []}
 
@@ -150,8 +150,8 @@ def test_a_request_that_runs_again_is_returned_before_the_batch_is_answered(talk
     assert talk.server.receive() == {"responses": []}
     # The sender of that run is closed.
     talk.execute("import pytest\nwith pytest.raises(pb_utils.TritonModelException, match='closed'): self.kept.pop()(text('late'))\nsend(flags=1)")
-    told = [talk.hear() for _ in range(2)]
-    assert {"release": number} in told
+    message = [talk.hear() for _ in range(2)]
+    assert {"release": number} in message
 
 
 def test_a_later_run_asks_for_the_memory_of_its_outputs(talk):
@@ -185,15 +185,15 @@ def test_responses_of_equal_requests_lie_where_their_own_place_is(talk, is_first
     for at in range(1, 6):
         number = talk.execute(code, place=first)
         for n, place in ((2 * at, first), (2 * at + 1, second)):
-            told = talk.hear()
-            assert told["response"]["outputs"] == [["OUT", "FP32", [4], *place[1:3], 16]]
+            message = talk.hear()
+            assert message["response"]["outputs"] == [["OUT", "FP32", [4], *place[1:3], 16]]
             memory = talk.server.segments[place[1]]
             assert memory.get(place[2], 16) == np.full(4, n, np.float32).tobytes()
-            if not told["final"]:
-                talk.grant(told["call"], place=second)
+            if not message["final"]:
+                talk.grant(message["call"], place=second)
         assert talk.server.receive() == {"responses": []}
         assert talk.hear() == {"release": number}
     assert mapped() == 2
     talk.server.send({"forget": [region.segment]})
-    talk.server.ask({"do": "ready"})
+    talk.server.exchange({"do": "ready"})
     assert mapped() == 1

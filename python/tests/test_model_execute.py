@@ -313,10 +313,10 @@ def test_a_model_that_writes_to_its_inputs_is_told_the_cure_and_can_have_copies(
 def test_memory_that_is_too_small_is_replaced(start):  # noqa: F811
     server = start(IDENTITY)
     memory = server.memory(1 << 16)
-    asked = []
+    requested = []
 
     def on_need(index, name, byte_size):
-        asked.append((index, name, byte_size))
+        requested.append((index, name, byte_size))
         return {"at": [server.memory(byte_size).segment, 0, byte_size]}
 
     server.on_need = on_need
@@ -326,7 +326,7 @@ def test_memory_that_is_too_small_is_replaced(start):  # noqa: F811
         server.request(inputs, [["OUT", *place]]) for place in ([1, 4096, 400, False], [1, 4096, 399, False], [None, 0, 0, False])
     ]
     responses = server.execute(*requests)["responses"]
-    assert asked == [(1, "OUT", 400), (2, "OUT", 400)]
+    assert requested == [(1, "OUT", 400), (2, "OUT", 400)]
     assert [one["outputs"][0][3] for one in responses] == [1, 2, 3]
     for one in responses:
         assert (placed(server, one["outputs"][0]) == array).all()
@@ -490,7 +490,7 @@ def test_memory_that_cannot_be_mapped_fails_the_command(start):  # noqa: F811
     memory = server.memory(4096)
     memory.byte_size = 1 << 20
     assert "cannot be mapped" in server.execute(server.request())["error"]
-    assert server.ask({"do": "ready"}) == {"is_ready": True}
+    assert server.exchange({"do": "ready"}) == {"is_ready": True}
     server.memory(4096, is_region=True)
     assert "cannot be mapped" in server.execute(server.request())["error"]
 

@@ -170,9 +170,9 @@ def test_a_tensor_of_the_models_own_input_waits_for_what_the_model_writes_there(
     with device.memory(4096) as (address, handle):
         region = OnGpu(model, handle, 4096)
         for own in ("request.inputs()[0]", "pb_utils.Tensor.from_dlpack('MADE', gpu.make(np.ones(2, 'f4')))", "request.inputs()[0].to_dlpack()"):
-            told = f"own = {own}; " + code.format("pb_utils.Tensor.from_dlpack('OUT', own)")
+            whole_code = f"own = {own}; " + code.format("pb_utils.Tensor.from_dlpack('OUT', own)")
             for place in (["OUT", region.segment, 0, 8, True], ["OUT", region.segment, 256, 8, True], ["OUT", None, 0, 0, False]):
-                answer = obey(model, told, inputs=[given_on_gpu(region, 0, 2)], outputs=[place])
+                answer = obey(model, whole_code, inputs=[given_on_gpu(region, 0, 2)], outputs=[place])
                 assert "outputs" in answer["responses"][0]
                 assert read_text(model, obey(model, "out = self.waited")) == "1", own
 
@@ -204,9 +204,9 @@ def test_what_a_library_writes_to_an_input_is_waited_for_before_another_model_re
         mapping, descriptors = model.mapping()
         request = model.request([given], [["OUT", None, 0, 0, False]], parameters={"code": code})
         model.send({"do": "execute", "requests": [request], "map": mapping, "forget": []}, descriptors)
-        asked = model.receive(model.calls)
-        assert asked["infer"]["inputs"] == [given]
-        model.calls.send(json.dumps({"call": asked["call"], "final": True, "response": {"outputs": [], "parameters": {}}}).encode())
+        call = model.receive(model.calls)
+        assert call["infer"]["inputs"] == [given]
+        model.calls.send(json.dumps({"call": call["call"], "final": True, "response": {"outputs": [], "parameters": {}}}).encode())
         index, name, byte_size = model.receive()["need"]
         answer = model.on_need(index, name, byte_size)
         mapping, descriptors = model.mapping()

@@ -142,10 +142,10 @@ def test_outputs_may_differ_at_the_same_place(start):  # noqa: F811
 def test_a_place_that_was_replaced_is_asked_for_again(start):  # noqa: F811
     server = start(IDENTITY)
     memory = server.memory(1 << 16)
-    asked = []
+    requested = []
 
     def on_need(index, name, byte_size):
-        asked.append((index, name, byte_size))
+        requested.append((index, name, byte_size))
         return {"at": [memory.segment, 8192, byte_size]}
 
     server.on_need = on_need
@@ -153,7 +153,7 @@ def test_a_place_that_was_replaced_is_asked_for_again(start):  # noqa: F811
     for _ in range(TIMES):
         (output,) = server.execute(server.request(inputs, [["OUT", memory.segment, 4096, 8, False]]))["responses"][0]["outputs"]
         assert output[3:] == [memory.segment, 8192, 400]
-    assert asked == [(0, "OUT", 400)] * TIMES
+    assert requested == [(0, "OUT", 400)] * TIMES
 
 
 def test_what_the_server_forgets_is_unmapped(start):  # noqa: F811
@@ -177,7 +177,7 @@ def test_what_the_server_forgets_is_unmapped(start):  # noqa: F811
         assert "responses" in answer and not answer.get("held")
     assert mapped() == 1
     server.send({"forget": [regions[1].segment]})
-    server.ask({"do": "ready"})
+    server.exchange({"do": "ready"})
     assert mapped() == 0
 
 

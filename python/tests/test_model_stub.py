@@ -33,7 +33,7 @@ def test_an_identity_model_writes_its_input_to_the_memory_of_its_output(start): 
     answer = server.execute(server.request([given(memory, "IN", numbers)], [["OUT", 1, 1024, 64, False]]))
     assert answer["responses"] == [{"outputs": [["OUT", "FP32", [4, 4], 1, 1024, 64]], "parameters": {}}]
     assert (placed(server, answer["responses"][0]["outputs"][0]) == numbers).all()
-    assert server.ask({"do": "finalize"}) == {"done": True}
+    assert server.exchange({"do": "finalize"}) == {"done": True}
     assert server.process.wait(ENDS_S) == 0
 
 
@@ -138,7 +138,7 @@ def test_a_model_completes_its_configuration(start, body, answer):  # noqa: F811
     command = {"do": "complete", "config": {"name": "m", "max_batch_size": 0}, "model": server.model}
     if "error" in answer:
         answer = {"error": answer["error"].format(file=server.version_dir / "model.py", json="")}
-    got = server.ask(command)
+    got = server.exchange(command)
     if "JSON" in got.get("error", ""):
         # Where in the module json it was noticed differs from version to version.
         got["error"] = got["error"].partition("\n")[0]
@@ -148,7 +148,7 @@ def test_a_model_completes_its_configuration(start, body, answer):  # noqa: F811
 def test_a_model_that_does_not_complete_its_configuration_leaves_it(start):  # noqa: F811
     server = start(IDENTITY, ready=False)
     config = {"name": "m", "input": [{"name": "ü", "data_type": "TYPE_FP32", "dims": [-1]}]}
-    assert server.ask({"do": "complete", "config": config, "model": server.model}) == {"config": config}
+    assert server.exchange({"do": "complete", "config": config, "model": server.model}) == {"config": config}
     assert "ready" in server.initialize()
 
 
@@ -169,7 +169,7 @@ def test_a_model_may_say_whether_it_is_ready(start, source, answer):  # noqa: F8
     server = start(source)
     if "error" in answer:
         answer = {"error": answer["error"].format(file=server.version_dir / "model.py")}
-    assert server.ask({"do": "ready"}) == answer
+    assert server.exchange({"do": "ready"}) == answer
 
 
 def test_a_model_that_says_whether_it_is_ready_is_asked_by_its_calls(start):  # noqa: F811
@@ -178,16 +178,16 @@ def test_a_model_that_says_whether_it_is_ready_is_asked_by_its_calls(start):  # 
     assert server.initialize()["ready"]["decides"] is True
     answers = []
     for _ in range(4):
-        asked = server.receive(server.calls)
-        answers.append(asked["readiness"])
-        server.calls.send(json.dumps({"call": asked["call"], "done": True}).encode())
+        call = server.receive(server.calls)
+        answers.append(call["readiness"])
+        server.calls.send(json.dumps({"call": call["call"], "done": True}).encode())
     assert answers[:3] == [None, True, "is_ready() must return a boolean value"]
     assert answers[3].startswith("ZeroDivisionError: division by zero\n\nAt:\n  ")
 
 
 def test_finalize_is_called_and_what_it_raises_goes_to_the_log(start):  # noqa: F811
     server = start(EMPTY + "    def finalize(self):\n        print('bye'); 1 / 0\n")
-    assert server.ask({"do": "finalize"}) == {"done": True}
+    assert server.exchange({"do": "finalize"}) == {"done": True}
     level, text = server.receive(server.side)["log"]
     assert (level, text.splitlines()[0]) == ("ERROR", "finalize failed: ZeroDivisionError: division by zero")
     assert server.process.wait(ENDS_S) == 0
@@ -197,7 +197,7 @@ def test_finalize_is_called_and_what_it_raises_goes_to_the_log(start):  # noqa: 
 def test_threads_that_a_model_left_behind_do_not_keep_the_process(start):  # noqa: F811
     server = start(OBEDIENT)
     obey(server, "import atexit; atexit.register(print, 'the end'); threading.Thread(target=time.sleep, args=(600,)).start()")
-    assert server.ask({"do": "finalize"}) == {"done": True}
+    assert server.exchange({"do": "finalize"}) == {"done": True}
     assert server.process.wait(ENDS_S) == 0
     assert "the end" in server.printed()
 
@@ -311,7 +311,7 @@ def test_lines_of_each_level_go_to_the_servers_log_with_file_and_line(start):  #
 
 def test_lines_written_while_the_file_is_imported_are_printed(start):  # noqa: F811
     server = start("import triton_python_backend_utils as pb_utils\npb_utils.Logger.log_info('early')\n" + IDENTITY, ready=False)
-    server.ask({"do": "complete", "config": {"name": "m"}, "model": server.model})
+    server.exchange({"do": "complete", "config": {"name": "m"}, "model": server.model})
     assert "early" in server.printed()
 
 
@@ -383,8 +383,8 @@ def test_an_idle_model_gives_memory_back_that_it_kept(start):  # noqa: F811
     answer = obey(server, code, inputs, outputs=[])
     assert sorted(answer.get("held", [])) == [1, 2], answer
     for had in ([1], [2]):
-        asked = server.receive(server.side)["let_go"]
-        assert had[0] in asked
+        call = server.receive(server.side)["let_go"]
+        assert had[0] in call
         server.side.send(json.dumps({"let_go": had}).encode())
     assert "let_go" not in obey(server, "", outputs=[])
 
@@ -444,7 +444,7 @@ def test_an_unknown_packet_without_a_command_is_passed_over(start):  # noqa: F81
     server = start(OBEDIENT)
     server.send({"forget": [77]})
     server.send({"something": "else"})
-    assert server.ask({"do": "ready"}) == {"is_ready": True}
+    assert server.exchange({"do": "ready"}) == {"is_ready": True}
 
 
 def test_the_launcher_ends_quietly_when_there_is_no_first_packet(tmp_path):

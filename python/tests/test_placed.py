@@ -67,7 +67,7 @@ def raw_output(result, protocol: str, name: str = "OUTPUT0") -> bytes:
     return bytes(result._buffer[start : start + size])
 
 
-def asked(client, protocol, datatype, raw, output):
+def identity_of(client, protocol, datatype, raw, output):
     """The identity model's output for ``raw``, through one handle."""
     m = module(protocol)
     with client.register_input_tensor_with_shared_memory([COUNT], datatype, len(raw) if datatype == "BYTES" else None) as one:
@@ -90,7 +90,7 @@ def test_every_way_gives_the_same_bytes(server, protocol, datatype):
         ("region", unknown, False),
     ]:
         with server.client(protocol, buffers=way) as client:
-            result = asked(client, protocol, datatype, raw, output)
+            result = identity_of(client, protocol, datatype, raw, output)
             assert raw_output(result, protocol) == raw, way
             assert ("OUTPUT0" in result._placed) == is_placed, way
             found = result.as_numpy("OUTPUT0")
@@ -306,7 +306,7 @@ def parameters_of(result, protocol):
     return {key: one.string_param or one.int64_param for key, one in found.items()}
 
 
-def ask_plainly(client, protocol, key, count=COUNT):
+def infer_plainly(client, protocol, key, count=COUNT):
     m = plain(protocol)
     given = m.InferInput("INPUT0", [count], "FP32")
     given.set_data_from_numpy(np.arange(count, dtype=np.float32))
@@ -318,7 +318,7 @@ def ask_plainly(client, protocol, key, count=COUNT):
 def test_a_client_of_triton_can_have_outputs_placed_too(server, protocol):
     session = Session(server.session_socket)
     with plain(protocol).InferenceServerClient(server.url(protocol)) as client:
-        said = parameters_of(ask_plainly(client, protocol, session.key), protocol)
+        said = parameters_of(infer_plainly(client, protocol, session.key), protocol)
     name, offset, byte_size = (said.get(f"shared_memory_{key}", 0) for key in ("region", "offset", "byte_size"))
     assert name.startswith("lease-")
     assert byte_size == 4 * COUNT
@@ -336,14 +336,14 @@ def test_the_key_of_no_session_is_an_error(server, protocol):
             with pytest.raises(InferenceServerException, match="Unable to find shared memory region: 'session-.*no session"):
                 # The end of a session reaches the server a moment later.
                 for _ in range(200):
-                    ask_plainly(client, protocol, key)
+                    infer_plainly(client, protocol, key)
                     time.sleep(0.01)
 
 
 def test_a_session_fetches_its_own_leases_only(server):
     one, other = Session(server.session_socket), Session(server.session_socket)
     with tritonclient.http.InferenceServerClient(server.http) as client:
-        name = parameters_of(ask_plainly(client, "http", one.key), "http")["shared_memory_region"]
+        name = parameters_of(infer_plainly(client, "http", one.key), "http")["shared_memory_region"]
     for names in ([name], ["lease-" + "0" * 32], ["nonsense"], [""]):
         with pytest.raises(Refused, match="no lease of that name is lent to this session"):
             other.fetch(names)
@@ -361,15 +361,15 @@ def test_an_abandoned_request_gets_no_more_leases(server):
     session = Session(server.session_socket)
     key, tag = session.new_key()
     with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
-        kept, lost = (parameters_of(ask_plainly(client, "grpc", key), "grpc")["shared_memory_region"] for _ in range(2))
+        kept, lost = (parameters_of(infer_plainly(client, "grpc", key), "grpc")["shared_memory_region"] for _ in range(2))
         session.abandon(tag, [(kept, 0)])
         session.fetch([kept])
         with pytest.raises(Refused, match="no lease of that name"):
             session.fetch([lost])
         with pytest.raises(InferenceServerException, match="abandoned this request's outputs"):
-            ask_plainly(client, "grpc", key)
+            infer_plainly(client, "grpc", key)
         other, _ = session.new_key()
-        assert parameters_of(ask_plainly(client, "grpc", other), "grpc")["shared_memory_region"] not in (kept, "")
+        assert parameters_of(infer_plainly(client, "grpc", other), "grpc")["shared_memory_region"] not in (kept, "")
     session.close()
 
 
@@ -389,7 +389,7 @@ def test_a_socket_is_used_only_with_its_own_server(launcher, protocol, monkeypat
     monkeypatch.setenv("NERITE_SESSION_SOCKET", server.session_socket)
     if not has_id:
         monkeypatch.setattr(_session, "SERVER_EXTENSION", "nothing")
-        monkeypatch.setattr(module(protocol).InferenceServerClient, "_ask_server_id", lambda self: None)
+        monkeypatch.setattr(module(protocol).InferenceServerClient, "_fetch_server_id", lambda self: None)
     with module(protocol).InferenceServerClient(server.url(protocol)) as client:
         assert client.buffer_transport == "lease"
     with module(protocol).InferenceServerClient(other.url(protocol)) as client:
@@ -516,7 +516,7 @@ def aio_client(server, protocol, **options):
 
 
 def test_asyncio_clients_wait_for_the_session_in_threads(server, protocol, monkeypatch):
-    async def ask():
+    async def infer():
         aio, client = aio_client(server, protocol, buffers="lease")
         async with client:
             with threads_of(monkeypatch, "_fetch", "borrow", "__init__") as in_loop:
@@ -530,7 +530,7 @@ def test_asyncio_clients_wait_for_the_session_in_threads(server, protocol, monke
                 assert not any(in_loop)
         return [one.as_numpy("OUTPUT0") for one in results]
 
-    for array in asyncio.run(ask()):
+    for array in asyncio.run(infer()):
         assert array.tolist() == list(range(50_000))
 
 
@@ -548,7 +548,7 @@ def test_asyncio_clients_find_their_servers_socket(launcher, protocol, monkeypat
 
 
 def test_many_asyncio_requests_at_once(server, protocol):
-    async def ask():
+    async def infer():
         before = lent_at_rest(server)
         aio, client = aio_client(server, protocol, buffers="lease")
 
@@ -568,7 +568,7 @@ def test_many_asyncio_requests_at_once(server, protocol):
                 await cancelled
         return found, before
 
-    found, before = asyncio.run(ask())
+    found, before = asyncio.run(infer())
     assert found == [{float(value)} for value in range(40)]
     gc.collect()
     wait_until(lambda: lent_bytes(server) <= before)
@@ -576,7 +576,7 @@ def test_many_asyncio_requests_at_once(server, protocol):
 
 @pytest.mark.parametrize("way", ["lease", "inline"])
 def test_asyncio_streams_take_outputs_of_any_size(server, way):
-    async def ask():
+    async def infer():
         aio, client = aio_client(server, "grpc", buffers=way)
 
         async def requests():
@@ -596,7 +596,7 @@ def test_asyncio_streams_take_outputs_of_any_size(server, way):
                 found.append(result.as_numpy("OUTPUT0"))
         return [set(one.tolist()) for one in found]
 
-    assert asyncio.run(ask()) == [{float(value)} for value in range(6)]
+    assert asyncio.run(infer()) == [{float(value)} for value in range(6)]
 
 
 KILLED = """

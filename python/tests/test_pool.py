@@ -34,7 +34,7 @@ def pool(maker):
 
 
 @pytest.mark.parametrize(
-    ("asked", "given"),
+    ("requested", "given"),
     [
         (0, 256),
         (1, 256),
@@ -48,11 +48,11 @@ def pool(maker):
         (150_528 * 4, 655360),
     ],
 )
-def test_a_size_class_is_large_enough_and_not_much_larger(asked, given):
-    assert _pool.size_class(asked) == given
+def test_a_size_class_is_large_enough_and_not_much_larger(requested, given):
+    assert _pool.size_class(requested) == given
     assert _pool.size_class(given) == given
-    assert given >= asked
-    assert asked <= 65536 or given <= asked * 1.25 + 4096
+    assert given >= requested
+    assert requested <= 65536 or given <= requested * 1.25 + 4096
 
 
 def test_blocks_in_use_never_overlap(pool):

@@ -118,7 +118,7 @@ def slots_of(connection) -> list[_connection.Slot]:
 
 @pytest.mark.parametrize("first, error", [(1, SEVERAL), (FAILED, "it failed")])
 def test_a_slot_is_used_again_after_the_last_answer_only(server, counts, first, error):
-    async def ask():
+    async def infer():
         assert (await counts.aio([1])).OUT.tolist() == [7]
         server.values = [None]
         waiting = asyncio.ensure_future(counts.aio([1]))
@@ -141,11 +141,11 @@ def test_a_slot_is_used_again_after_the_last_answer_only(server, counts, first, 
         assert [one.OUT.tolist() for one in found] == [[8], [9]]
         assert sorted(handle for _, _, handle in server.called[2:]) == [1, 2]
 
-    asyncio.run(ask())
+    asyncio.run(infer())
 
 
 def test_a_call_that_is_cancelled_after_its_first_answer_keeps_its_slot_until_the_last(server, counts):
-    async def ask():
+    async def infer():
         assert (await counts.aio([1])).OUT.tolist() == [7]
         server.values = [None]
         waiting = asyncio.ensure_future(counts.aio([1]))
@@ -163,11 +163,11 @@ def test_a_call_that_is_cancelled_after_its_first_answer_keeps_its_slot_until_th
         await until(lambda: not own._awaited, "the rest is not read")
         assert [one.handle for one in slots_of(own)] == [1]
 
-    asyncio.run(ask())
+    asyncio.run(infer())
 
 
 def test_a_model_that_gives_no_response_keeps_its_slot(server, counts):
-    async def ask():
+    async def infer():
         assert (await counts.aio([1])).OUT.tolist() == [7]
         server.values = [[NOTHING], [3]]
         with pytest.raises(InferenceServerException, match="the model gave no response; ask it by .stream"):
@@ -175,12 +175,12 @@ def test_a_model_that_gives_no_response_keeps_its_slot(server, counts):
         assert (await counts.aio([1])).OUT.tolist() == [3]
         assert not server.cancelled and [handle for _, _, handle in server.called] == [1, 1]
 
-    asyncio.run(ask())
+    asyncio.run(infer())
 
 
 @pytest.mark.parametrize("is_learned_anew", [False, True])
 def test_a_plan_may_be_gone_when_its_output_turns_out_too_large(server, counts, is_learned_anew):
-    async def ask():
+    async def infer():
         assert (await counts.aio([1])).OUT.tolist() == [7]
         server.values = [None, None]
         stale, small = [asyncio.ensure_future(counts.aio([1])) for _ in range(2)]
@@ -198,11 +198,11 @@ def test_a_plan_may_be_gone_when_its_output_turns_out_too_large(server, counts, 
         assert (await counts.aio([1])).OUT.tolist() == [4]
         assert own.slots == len(plan.slots) == 1
 
-    asyncio.run(ask())
+    asyncio.run(infer())
 
 
 def test_a_plan_whose_output_is_too_large_is_not_prepared_again(server, counts):
-    async def ask():
+    async def infer():
         assert (await counts.aio([1])).OUT.tolist() == [7]
         server.values = [None, None]
         both = [asyncio.ensure_future(counts.aio([1])) for _ in range(2)]
@@ -213,4 +213,4 @@ def test_a_plan_whose_output_is_too_large_is_not_prepared_again(server, counts):
         assert (await counts.aio([1])).OUT.tolist() == [7]
         assert len(server.called) == 2 and of_loop(counts._client).slots == 0
 
-    asyncio.run(ask())
+    asyncio.run(infer())

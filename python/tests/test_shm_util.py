@@ -59,10 +59,10 @@ def test_bytes_tensors_are_serialised(server, protocol):
     m, tensor = module(protocol), np.array([b"one", "zwölf", b""], dtype=np.object_)
     with server.client(protocol) as client:
         handles, ins, outs = shm_util.create_set_shm_regions([tensor], [("OUTPUT0", 100)], ["a", "b"], None, client, protocol)
-        given, asked = m.InferInput("INPUT0", [3], "BYTES"), m.InferRequestedOutput("OUTPUT0")
+        given, requested = m.InferInput("INPUT0", [3], "BYTES"), m.InferRequestedOutput("OUTPUT0")
         given.set_shared_memory(*ins[0])
-        asked.set_shared_memory(*outs[0])
-        client.infer("identity_bytes", [given], outputs=[asked])
+        requested.set_shared_memory(*outs[0])
+        client.infer("identity_bytes", [given], outputs=[requested])
         assert handles[1].as_numpy([3], "BYTES").tolist() == [b"one", "zwölf".encode(), b""]
         shm_util.unregister_cleanup_shm_regions(handles, client, protocol)
 

@@ -72,8 +72,8 @@ def stranger():
 
 def received(process) -> str:
     """What the stranger got, once it has been told to end."""
-    told, _ = process.communicate("\n", timeout=60)
-    return told
+    printed, _ = process.communicate("\n", timeout=60)
+    return printed
 
 
 def test_the_socket_of_another_user_gets_no_byte(stranger):

@@ -182,17 +182,17 @@ def _plans(
     return [_plan(name, size, group) for name, size, group in zip(names, sizes or [None] * len(names), groups)]
 
 
-def _plan(name: str, asked: Optional[int], tensors: list[tuple[Optional[np.ndarray], int]]) -> _Plan:
+def _plan(name: str, requested: Optional[int], tensors: list[tuple[Optional[np.ndarray], int]]) -> _Plan:
     inputs, places, end = [], [], 0
     for array, byte_size in tensors:
         places.append(ShmRegion(name, byte_size, end))
         if array is not None:
             inputs.append((array, end))
         end += byte_size
-    if asked is not None and asked < end:
-        raise ValueError(f"region '{name}' has {asked} bytes, its tensors need {end}")
+    if requested is not None and requested < end:
+        raise ValueError(f"region '{name}' has {requested} bytes, its tensors need {end}")
     # An empty tensor needs a region too.
-    return _Plan(name, max(asked or end, 1), inputs, places)
+    return _Plan(name, max(requested or end, 1), inputs, places)
 
 
 def _carry_out(

@@ -74,16 +74,16 @@ class InferenceServerClient(AsideClient, _origin.InferenceServerClient):
     def stream_infer(self, inputs_iterator: Any, *args: Any, **kwargs: Any) -> Any:
         """As tritonclient's; ``outputs`` may hold ``InferOutput`` objects, for each of which the server chooses a lease."""
         stream = Stream(self._lender())
-        asks = self._equipped(stream, inputs_iterator)
-        return Responses(super().stream_infer(asks, *args, **kwargs), stream)
+        requests = self._equipped(stream, inputs_iterator)
+        return Responses(super().stream_infer(requests, *args, **kwargs), stream)
 
-    async def _equipped(self, stream: Stream, asks: Any) -> Any:
-        async for ask in asks:
-            if isinstance(ask, dict) and "inputs" in ask:
-                outputs, request_id = ask.get("outputs"), ask.get("request_id", "")
-                begin = partial(stream.begin, ask["inputs"], outputs, request_id)
-                ask = {**ask, "outputs": await aside(begin, self._at_hand(outputs))}
-            yield ask
+    async def _equipped(self, stream: Stream, requests: Any) -> Any:
+        async for request in requests:
+            if isinstance(request, dict) and "inputs" in request:
+                outputs, request_id = request.get("outputs"), request.get("request_id", "")
+                begin = partial(stream.begin, request["inputs"], outputs, request_id)
+                request = {**request, "outputs": await aside(begin, self._at_hand(outputs))}
+            yield request
 
 class Responses:
     """The responses of a stream: pairs of a result and an error, one of which is None."""
