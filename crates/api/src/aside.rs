@@ -10,28 +10,25 @@ use nerite_watchdog::{FairPermit, FairSemaphore, FrontEnd, current_flow, watched
 use tokio::task::JoinHandle;
 
 /// The least number of workers for large messages, if there are few cores.
-const WORKERS_MIN: usize = 2;
+const LARGE_MESSAGES_MIN: usize = 2;
 
-/// One permit for each core. With more working threads, the front threads would wait long for a core. Further work waits for a permit. Peers share the
-/// permits fairly, so one that sends many large messages delays its own.
-static WORKERS: LazyLock<FairSemaphore> =
-    LazyLock::new(|| FairSemaphore::new(std::thread::available_parallelism().map_or(1, usize::from).max(WORKERS_MIN)));
-
-/// The changes of mappings that may run at a time, with or without a GPU's driver. Further ones wait for a permit.
-const DRIVER_PERMITS: usize = 2;
-
-/// Changes of mappings have permits of their own. To unmap or page-lock much memory takes long, and a broken driver of a GPU may never return.
-static DRIVER: LazyLock<FairSemaphore> = LazyLock::new(|| FairSemaphore::new(DRIVER_PERMITS));
+/// The changes of mappings that may run at a time, with or without a GPU's driver.
+const MAPPINGS_MAX: usize = 2;
 
 /// The unmappings of idle leases for new ones that may run at a time.
-const POOLS_PERMITS: usize = 2;
+const NEW_LEASES_MAX: usize = 2;
 
-/// A new lease that needs the memory of idle ones has permits of its own, so it does not wait for clients that change regions.
-static POOLS: LazyLock<FairSemaphore> = LazyLock::new(|| FairSemaphore::new(POOLS_PERMITS));
+/// One worker for each core. With more working threads, the front threads would wait long for a core. One peer that sends many large messages delays
+/// its own.
+static LARGE_MESSAGES: Workers = Workers::new("a large message", || {
+    FairSemaphore::new(std::thread::available_parallelism().map_or(1, usize::from).max(LARGE_MESSAGES_MIN))
+});
 
-/// Names the work in the error for work that panicked.
-const MESSAGE: &str = "a large message";
-const MEMORY: &str = "shared memory";
+/// Changes of mappings have workers of their own. To unmap or page-lock much memory takes long, and a broken driver of a GPU may never return.
+static MAPPINGS: Workers = Workers::new("shared memory", || FairSemaphore::new(MAPPINGS_MAX));
+
+/// A new lease that needs the memory of idle ones has workers of its own, so it does not wait for clients that change regions.
+static NEW_LEASES: Workers = Workers::new("shared memory", || FairSemaphore::new(NEW_LEASES_MAX));
 
 /// A future of work on another thread, with its result.
 pub type Aside<T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>;
@@ -42,35 +39,44 @@ pub type Aside<T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>;
 /// The future is boxed. Otherwise the captured values of the work would be part of the future of each request, and be copied with it, also for
 /// requests that are handled on the front thread.
 pub fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
-    within(&WORKERS, MESSAGE, work)
+    LARGE_MESSAGES.run(work)
 }
 
-/// As [`aside`], for work that maps or unmaps much memory, or asks a GPU's driver about it. It may take long, so it has permits of its own. Peers share
-/// them fairly too.
-pub(crate) fn in_driver<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
-    within(&DRIVER, MEMORY, work)
+/// As [`aside`], for work that maps or unmaps much memory, or asks a GPU's driver about it. It may take long, so it has workers of its own.
+pub(crate) fn on_mapping_worker<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
+    MAPPINGS.run(work)
 }
 
-/// As [`in_driver`], for a new lease that no GPU's driver is asked about.
-pub(crate) fn in_pools<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
-    within(&POOLS, MEMORY, work)
+/// As [`on_mapping_worker`], for a new lease that no GPU's driver is asked about.
+pub(crate) fn on_lease_worker<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
+    NEW_LEASES.run(work)
 }
 
-fn within<T: Send + 'static>(
-    permits: &FairSemaphore,
-    what: &'static str,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Aside<T> {
-    let mut permit = permits.acquire(current_flow());
-    Box::pin(async move {
-        if let Poll::Ready(permit) = poll_fn(|cx| Poll::Ready(Pin::new(&mut permit).poll(cx))).await {
-            return with_permit(permit, what, work).await;
-        }
-        // A separate task waits. A call whose client reads no answers is not polled, and must not keep a permit that it gets meanwhile.
-        let waits = async move { with_permit(permit.await, what, work).await };
-        let mut task = Task(tokio::spawn(watched(FrontEnd::Server, waits)));
-        (&mut task.0).await.map_err(|error| unfinished(what, error))?
-    })
+/// So many threads at a time for one kind of work. Further work waits for a permit. Peers share the permits fairly.
+struct Workers {
+    /// Names the work in the error for work that panicked.
+    work: &'static str,
+    permits: LazyLock<FairSemaphore>,
+}
+
+impl Workers {
+    const fn new(work: &'static str, permits: fn() -> FairSemaphore) -> Workers {
+        Workers { work, permits: LazyLock::new(permits) }
+    }
+
+    fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
+        let name = self.work;
+        let mut permit = self.permits.acquire(current_flow());
+        Box::pin(async move {
+            if let Poll::Ready(permit) = poll_fn(|cx| Poll::Ready(Pin::new(&mut permit).poll(cx))).await {
+                return with_permit(permit, name, work).await;
+            }
+            // A separate task waits. A call whose client reads no answers is not polled, and must not keep a permit that it gets meanwhile.
+            let waits = async move { with_permit(permit.await, name, work).await };
+            let mut task = Task(tokio::spawn(watched(FrontEnd::Server, waits)));
+            (&mut task.0).await.map_err(|error| unfinished(name, error))?
+        })
+    }
 }
 
 fn with_permit<T: Send + 'static>(
@@ -95,10 +101,10 @@ impl<T> Drop for Task<T> {
 
 /// As [`aside`], for work that mostly waits for a disk.
 pub fn on_disk<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
-    on_thread(MESSAGE, work)
+    on_thread(LARGE_MESSAGES.work, work)
 }
 
-#[expect(clippy::disallowed_methods, reason = "this is the door to those threads that others are told to use")]
+#[expect(clippy::disallowed_methods, reason = "this is the one place where work begins on those threads")]
 fn on_thread<T: Send + 'static>(what: &'static str, work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
     Box::pin(async move { tokio::task::spawn_blocking(work).await.map_err(|error| unfinished(what, error)) })
 }
@@ -114,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// Held by each test that takes permits of [`WORKERS`], because they count them.
+    /// Held by each test that takes permits of [`LARGE_MESSAGES`], because they count them.
     static COUNTS_PERMITS: Mutex<()> = Mutex::new(());
 
     static NOW: AtomicUsize = AtomicUsize::new(0);
@@ -126,7 +132,7 @@ mod tests {
         let _alone = COUNTS_PERMITS.lock().unwrap_or_else(PoisonError::into_inner);
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers");
         runtime.block_on(async {
-            let places = WORKERS.available();
+            let places = LARGE_MESSAGES.permits.available();
             let work = |n: usize| {
                 move || {
                     MOST.fetch_max(NOW.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
@@ -140,11 +146,11 @@ mod tests {
                 assert_eq!(task.await.expect("no panic"), Ok(n));
             }
             assert!(MOST.load(Ordering::SeqCst) <= places);
-            assert_eq!(WORKERS.available(), places);
+            assert_eq!(LARGE_MESSAGES.permits.available(), places);
             // Work that panics gives its permit back.
             let panics = || -> usize { panic!("the work's own") };
             assert!(aside(panics).await.is_err());
-            assert_eq!(WORKERS.available(), places);
+            assert_eq!(LARGE_MESSAGES.permits.available(), places);
         });
     }
 
@@ -156,11 +162,10 @@ mod tests {
     fn work_that_is_not_polled_keeps_no_permit_and_work_that_is_dropped_is_not_begun() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without drivers");
         runtime.block_on(async {
-            let workers = FairSemaphore::new(1);
+            let workers = Workers::new("a test", || FairSemaphore::new(1));
             let (go_on, waits) = std::sync::mpsc::channel::<()>();
-            let mut first = within(&workers, MESSAGE, move || waits.recv().map_or(0, |()| 1));
-            let (mut left_alone, mut dropped) =
-                (within(&workers, MESSAGE, || 2), within(&workers, MESSAGE, || panic!("it was dropped")));
+            let mut first = workers.run(move || waits.recv().map_or(0, |()| 1));
+            let (mut left_alone, mut dropped) = (workers.run(|| 2), workers.run(|| panic!("it was dropped")));
             assert!(
                 is_pending(&mut first).await && is_pending(&mut left_alone).await && is_pending(&mut dropped).await
             );
@@ -168,8 +173,8 @@ mod tests {
             go_on.send(()).expect("it waits");
             assert_eq!(first.await, Ok(1));
             // Nobody polls the second one, but its work is done, and the next one has the permit.
-            assert_eq!(within(&workers, MESSAGE, || 3).await, Ok(3));
-            assert_eq!((left_alone.await, workers.available()), (Ok(2), 1));
+            assert_eq!(workers.run(|| 3).await, Ok(3));
+            assert_eq!((left_alone.await, workers.permits.available()), (Ok(2), 1));
         });
     }
 
@@ -180,24 +185,24 @@ mod tests {
         runtime.block_on(async {
             let mut calls = Vec::new();
             let mut ends = Vec::new();
-            for _ in 0..WORKERS.available() + 2 * DRIVER_PERMITS {
+            for _ in 0..LARGE_MESSAGES.permits.available() + 2 * MAPPINGS_MAX {
                 let (end, never) = std::sync::mpsc::channel::<()>();
-                let mut call = in_driver(move || never.recv().map_or(0, |()| 1));
+                let mut call = on_mapping_worker(move || never.recv().map_or(0, |()| 1));
                 assert!(is_pending(&mut call).await);
                 calls.push(call);
                 ends.push(end);
             }
             assert_eq!(aside(|| 7).await, Ok(7));
-            assert_eq!(in_pools(|| 8).await, Ok(8));
-            assert_eq!(DRIVER.available(), 0);
+            assert_eq!(on_lease_worker(|| 8).await, Ok(8));
+            assert_eq!(MAPPINGS.permits.available(), 0);
             drop(ends);
             for call in calls {
                 assert_eq!(call.await, Ok(0));
             }
             let panics = || -> u32 { panic!("the driver's") };
-            let failed = in_driver(panics).await.expect_err("it panics").message;
+            let failed = on_mapping_worker(panics).await.expect_err("it panics").message;
             assert!(failed.starts_with("the work on shared memory was not finished: "), "{failed}");
-            assert_eq!(DRIVER.available(), DRIVER_PERMITS);
+            assert_eq!(MAPPINGS.permits.available(), MAPPINGS_MAX);
         });
     }
 }

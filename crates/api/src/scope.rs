@@ -20,7 +20,7 @@ use nerite_shm::{
 use crate::access::{Category, Refused};
 use crate::admission::Admission;
 use crate::admit::Regions;
-use crate::aside::{in_driver, in_pools};
+use crate::aside::{on_lease_worker, on_mapping_worker};
 use crate::audit::quoted;
 use crate::caller::FrontEnd;
 use crate::calls::check_name;
@@ -139,7 +139,7 @@ impl Scope {
         }
         let scope = Arc::clone(self);
         let borrow = move || scope.borrow(byte_size);
-        if self.api.inner.pools.has_gpu() { in_driver(borrow).await? } else { in_pools(borrow).await? }
+        if self.api.inner.pools.has_gpu() { on_mapping_worker(borrow).await? } else { on_lease_worker(borrow).await? }
     }
 
     /// A lease of the session, for example one that a response named, with its descriptor if that was not sent yet.

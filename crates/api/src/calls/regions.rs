@@ -6,7 +6,7 @@ use nerite_request::{Code, SessionRef, Status};
 use nerite_shm::{Attached, LeaseName, Registry, ShmError};
 
 use crate::Api;
-use crate::aside::in_driver;
+use crate::aside::on_mapping_worker;
 use crate::audit::quoted;
 use crate::errors::of_shm;
 
@@ -55,7 +55,7 @@ impl Api {
         if mapped_bytes <= QUICK_UNMAP_BYTES_MAX && self.inner.regions.operator().check_gpu("").is_err() {
             return work();
         }
-        in_driver(work).await?
+        on_mapping_worker(work).await?
     }
 
     /// Maps `byte_size` bytes at `offset` of the POSIX object `key`, and registers them as `name`.
