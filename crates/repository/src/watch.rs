@@ -72,7 +72,7 @@ impl RepositoryWatch {
         for repository in &repositories {
             walk.watch(repository);
         }
-        // The look reports a repository that cannot be listed.
+        // If a repository cannot be listed, the look that follows reports it.
         let listing = store.list().unwrap_or_default();
         for directory in listing.models().flat_map(|(_, directories)| directories) {
             walk.watch_all(directory, 0);

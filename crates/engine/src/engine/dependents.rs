@@ -130,7 +130,7 @@ impl Engine {
         let mut lifecycle = self.lifecycle();
         let retire: Vec<Generation> = out
             .iter()
-            .flat_map(|(ensemble, why)| lifecycle.misfits(ensemble, &phrase::coded(&Status::invalid(why))))
+            .flat_map(|(ensemble, why)| lifecycle.take_misfit_out(ensemble, &phrase::coded(&Status::invalid(why))))
             .collect();
         self.withdraw(&lifecycle, &retire);
         drop(lifecycle);
@@ -177,7 +177,7 @@ impl Engine {
     fn take_out(self: &Arc<Self>, ensemble: &str, why: &str) {
         log::error!("ensemble '{ensemble}' takes no requests until it fits its models again: {why}");
         let mut lifecycle = self.lifecycle();
-        let retire = lifecycle.misfits(ensemble, &phrase::coded(&Status::invalid(why)));
+        let retire = lifecycle.take_misfit_out(ensemble, &phrase::coded(&Status::invalid(why)));
         self.withdraw(&lifecycle, &retire);
         drop(lifecycle);
         self.retire(retire);

@@ -2,7 +2,7 @@
 
 mod play;
 
-use self::play::{check, happen, said};
+use self::play::{check, happen, status_text};
 use super::*;
 use crate::store::Listing;
 
@@ -491,5 +491,5 @@ fn an_unload_that_left_something_says_so() {
     happen(&mut lifecycle, &["ok", "#1", "1"]);
     happen(&mut lifecycle, &["ok", "#1", "2"]);
     let refused = lifecycle.check_unloaded("m").expect_err("two versions are ready");
-    assert_eq!(said(&refused), "Internal: failed to unload 'm', versions that are still available: 1,2");
+    assert_eq!(status_text(&refused), "Internal: failed to unload 'm', versions that are still available: 1,2");
 }

@@ -33,7 +33,7 @@ impl Lifecycle {
 
     /// Takes an ensemble out of service that does not fit the models it is made of any more. `reason` stays in the index until it is loaded again or
     /// unloaded. Returns the generations that take no requests from now on.
-    pub fn misfits(&mut self, model: &str, reason: &str) -> Vec<Generation> {
+    pub fn take_misfit_out(&mut self, model: &str, reason: &str) -> Vec<Generation> {
         let mut retire = Vec::new();
         let Some((name, _)) = self.models.get_key_value(model) else { return retire };
         let name = name.clone();

@@ -40,7 +40,7 @@ pub fn happen(lifecycle: &mut Lifecycle, words: &[&str]) -> String {
                 Ok(LoadStep::Load(plan)) => {
                     format!("#{} loads {:?}{}", plan.operation.0, plan.versions, listed("; resize", &plan.resize))
                 }
-                Err(status) => said(&status),
+                Err(status) => status_text(&status),
             }
         }
         ["ok", operation, version] => ended(lifecycle.loaded(number(operation), parsed(version), Ok(()))),
@@ -55,7 +55,7 @@ pub fn happen(lifecycle: &mut Lifecycle, words: &[&str]) -> String {
         ["unload", model, rest @ ..] => {
             listed("retire", &lifecycle.unload_requested(model, rest.contains(&"dependents")).retire)
         }
-        ["misfits", model] => listed("retire", &lifecycle.misfits(model, "it does not fit")),
+        ["misfits", model] => listed("retire", &lifecycle.take_misfit_out(model, "it does not fit")),
         ["stop"] => listed("retire", &lifecycle.unload_all().retire),
         ["drained", generation] => {
             lifecycle.drained(&edition_of(generation));
@@ -64,7 +64,7 @@ pub fn happen(lifecycle: &mut Lifecycle, words: &[&str]) -> String {
         ["index", rest @ ..] => index(lifecycle, rest.contains(&"ready")),
         ["ask", model, rest @ ..] => match lifecycle.look_up(model, rest.first().map(|version| parsed(version))) {
             Ok(generation) => shown(&generation),
-            Err(status) => said(&status),
+            Err(status) => status_text(&status),
         },
         ["ready"] => lifecycle.strictly_ready().to_string(),
         ["vanished"] => lifecycle.vanished(&listing()).join(", "),
@@ -125,13 +125,13 @@ fn listed(word: &str, generations: &[Generation]) -> String {
 }
 
 /// The line feed at the end of a load's failure must be seen to be tested.
-pub fn said(status: &Status) -> String {
+pub fn status_text(status: &Status) -> String {
     phrase::coded(status).replace('\n', "\\n")
 }
 
 fn ended(outcome: Option<LoadOutcome>) -> String {
     let Some(outcome) = outcome else { return "wait".to_owned() };
-    let answer = outcome.answer.map_or_else(|status| said(&status), |()| "yes".to_owned());
+    let answer = outcome.answer.map_or_else(|status| status_text(&status), |()| "yes".to_owned());
     format!("{answer}{}{}", listed("; publish", &outcome.publish), listed("; retire", &outcome.retire))
 }
 
