@@ -11,7 +11,7 @@ use libc::{c_int, c_void, siginfo_t};
 use crate::signal::{Chain, levels};
 use crate::{Errno, TABLE};
 
-static CHAIN: Chain = Chain::new(libc::SIGBUS, levels!(on_fault), mends, comes_again);
+static CHAIN: Chain = Chain::new(libc::SIGBUS, levels!(on_fault), handle_fault, comes_again);
 
 static PAGE_BYTES: AtomicUsize = AtomicUsize::new(4096);
 
@@ -39,8 +39,8 @@ extern "C" fn on_fault<const LEVEL: usize>(_: c_int, info: *mut siginfo_t, conte
     CHAIN.handle(LEVEL, info, context);
 }
 
-/// Handles a fault in a watched range. Returns whether it was one. The access can be repeated then.
-fn mends(info: *const siginfo_t, _: *mut c_void) -> bool {
+/// Handles a fault in a watched range, so that the access can be repeated. Returns false if the fault is elsewhere.
+fn handle_fault(info: *const siginfo_t, _: *mut c_void) -> bool {
     // SAFETY: with SA_SIGINFO the kernel hands over a siginfo_t that lives as long as the handler runs.
     if unsafe { (*info).si_code } != libc::BUS_ADRERR {
         // Sent by a process, or a hardware error: there is no address, or a new page would not help.

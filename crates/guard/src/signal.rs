@@ -49,7 +49,7 @@ pub(crate) struct Chain {
     installed: AtomicUsize,
     installing: AtomicBool,
     /// Handles a signal of the guard. Returns whether it was one.
-    mends: fn(*const siginfo_t, *mut c_void) -> bool,
+    handles: fn(*const siginfo_t, *mut c_void) -> bool,
     /// Whether a signal with this code was caused by an instruction, which is repeated when the handler returns.
     comes_again: fn(c_int) -> bool,
 }
@@ -71,7 +71,7 @@ impl Chain {
     pub(crate) const fn new(
         signal: c_int,
         handlers: [Handler; LEVELS],
-        mends: fn(*const siginfo_t, *mut c_void) -> bool,
+        handles: fn(*const siginfo_t, *mut c_void) -> bool,
         comes_again: fn(c_int) -> bool,
     ) -> Chain {
         Chain {
@@ -80,7 +80,7 @@ impl Chain {
             previous: [const { Previous::new() }; LEVELS],
             installed: AtomicUsize::new(0),
             installing: AtomicBool::new(false),
-            mends,
+            handles,
             comes_again,
         }
     }
@@ -143,7 +143,7 @@ impl Chain {
     /// Runs the handler of this level.
     pub(crate) fn handle(&self, level: usize, info: *mut siginfo_t, context: *mut c_void) {
         let before = errno();
-        if !(self.mends)(info, context) {
+        if !(self.handles)(info, context) {
             match self.previous.get(level) {
                 Some(previous) => self.pass_on(previous, info, context),
                 None => self.take_default_action(info),

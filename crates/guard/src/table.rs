@@ -64,7 +64,7 @@ impl<const N: usize> Table<N> {
     /// Empties the entry of exactly this range. Returns whether there was one. Of several concurrent callers, only one gets true.
     pub(crate) fn leave_range(&self, start: usize, end: usize) -> bool {
         let mut watched = self.watched().enumerate();
-        let Some((index, entry)) = watched.find(|(_, entry)| entry.empty_if(start, end)) else { return false };
+        let Some((index, entry)) = watched.find(|(_, entry)| entry.clear_if(start, end)) else { return false };
         self.push(index, entry);
         true
     }
@@ -151,7 +151,7 @@ impl Entry {
     }
 
     /// Empties the entry if it has this range. Only one concurrent caller gets true.
-    fn empty_if(&self, start: usize, end: usize) -> bool {
+    fn clear_if(&self, start: usize, end: usize) -> bool {
         let sequence = self.sequence.load(Ordering::Acquire);
         let found = (self.start.load(Ordering::Relaxed), self.end.load(Ordering::Relaxed));
         fence(Ordering::Acquire);

@@ -150,12 +150,12 @@ pub enum ShmError {
         kind: Kind,
     },
     /// Status of a region of the other kind.
-    #[error("{}", phrasebook::other_kind(name, *asked))]
+    #[error("{}", phrasebook::other_kind(name, *requested))]
     OtherKind {
         /// The requested name.
         name: String,
         /// The requested kind. The region has the other one.
-        asked: Kind,
+        requested: Kind,
     },
     /// A tensor in an unknown region.
     #[error(

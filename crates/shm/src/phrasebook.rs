@@ -60,8 +60,8 @@ pub(crate) fn status_unknown(name: &str, kind: Kind) -> String {
     format!("Unable to find {kind} shared memory region: '{name}'")
 }
 
-pub(crate) fn other_kind(name: &str, asked: Kind) -> String {
-    let (is, is_not) = match asked {
+pub(crate) fn other_kind(name: &str, requested: Kind) -> String {
+    let (is, is_not) = match requested {
         Kind::System => ("CUDA", "system"),
         Kind::Cuda => ("system", "CUDA"),
     };

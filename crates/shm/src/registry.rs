@@ -321,7 +321,7 @@ impl Registry {
         let Some(name) = name else { return Ok(self.names.records()) };
         match self.names.record(name) {
             Some(record) if record.kind() == kind => Ok(vec![record]),
-            Some(_) => Err(ShmError::OtherKind { name: name.to_string(), asked: kind }),
+            Some(_) => Err(ShmError::OtherKind { name: name.to_string(), requested: kind }),
             None => Err(ShmError::StatusUnknown { name: name.to_string(), kind }),
         }
     }

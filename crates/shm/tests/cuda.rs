@@ -37,7 +37,7 @@ impl Client {
         Client { child, answers }
     }
 
-    fn ask(&mut self, line: &str) -> String {
+    fn exchange(&mut self, line: &str) -> String {
         writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
         let mut answer = String::new();
         while !answer.contains("> ") {
@@ -49,7 +49,7 @@ impl Client {
 
     /// Allocates on a device, fills every byte with `fill`, and returns the handle.
     fn lend(&mut self, device: u32, bytes: usize, fill: u8) -> Vec<u8> {
-        let hex = self.ask(&format!("lend {device} {bytes} {fill}"));
+        let hex = self.exchange(&format!("lend {device} {bytes} {fill}"));
         (0..64).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap()).collect()
     }
 }
@@ -129,10 +129,10 @@ fn comes_to(look: fn(Counts) -> i64, expected: i64) {
 }
 
 #[track_caller]
-fn check(refused: Result<(), ShmError>, kind: ErrorKind, begins: &str, says: &str) {
+fn check(refused: Result<(), ShmError>, kind: ErrorKind, begins: &str, part: &str) {
     let error = refused.unwrap_err();
     let text = error.to_string();
-    assert!(error.kind() == kind && text.starts_with(begins) && text.contains(says), "{kind:?}: {text}");
+    assert!(error.kind() == kind && text.starts_with(begins) && text.contains(part), "{kind:?}: {text}");
     assert_eq!(counts().imports, 0, "{text}");
 }
 
@@ -211,7 +211,7 @@ fn bytes() {
     home.fill_from(0, &located.into_buffer(), Reason::CrossDevice).unwrap();
     assert_eq!(home.filled().into_buffer().private_bytes(), Some(&[7; 100][..]));
     registry.locate("a", 0, 1).unwrap().into_slot().write(0, &[9], Reason::CrossDevice).unwrap();
-    assert_eq!(client.ask("first"), "9");
+    assert_eq!(client.exchange("first"), "9");
     let status = &registry.cuda_status(Some("a")).unwrap()[0];
     assert_eq!((status.device_id, status.byte_size), (1, 1000));
     assert_eq!(registry.system_status(None), Ok(vec![]));
@@ -221,7 +221,7 @@ fn bytes() {
     assert!(matches!(registry.locate("a", 1000, 0), Err(ShmError::OffsetBeyond { .. })));
     assert!(matches!(registry.locate("a", 999, 2), Err(ShmError::EndBeyond { .. })));
     // The client may free its memory, or die, at any moment. Memory that is open here remains valid, and the server does not end.
-    client.ask("free");
+    client.exchange("free");
     drop(client);
     let mut home = Slot::heap(1000);
     let read = home.fill_from(0, &registry.locate("a", 0, 1000).unwrap().into_buffer(), Reason::CrossDevice);
@@ -239,8 +239,8 @@ fn refused() {
     let closed = registry(Options { allow_client_shm: false, ..Options::default() });
     check(closed.register_cuda("a", &zero, 0, 64), ErrorKind::Disabled, "Client shared memory is disabled.", "");
     let registry = registry(Options { regions_max: 1, ..Options::default() });
-    let refuse = |name: &str, raw: &[u8], device, size, begins: &str, says: &str| {
-        check(registry.register_cuda(name, raw, device, size), ErrorKind::Invalid, begins, says);
+    let refuse = |name: &str, raw: &[u8], device, size, begins: &str, part: &str| {
+        check(registry.register_cuda(name, raw, device, size), ErrorKind::Invalid, begins, part);
     };
     refuse("", &zero, 0, 64, "'region name' is necessary to register cuda shared memory region", "");
     let length = "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t";
@@ -257,7 +257,7 @@ fn refused() {
     refuse("a", &zero, 0, 513, size, "the allocation has 512 bytes, asked for 513");
     refuse("a", &zero, 0, u64::MAX, size, "asked for 18446744073709551615");
     let freed = zero.clone();
-    client.ask("free");
+    client.exchange("free");
     refuse("a", &freed, 0, 64, opens, "memory that is still allocated");
     let again = client.lend(0, 512, 0);
     registry.register_cuda("a", &again, 0, 512).unwrap();

@@ -190,9 +190,9 @@ fn set_handler(handler: usize, flags: i32) {
 
 extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     // SAFETY: with SA_SIGINFO the kernel, or a handler that forwards its signal, passes a siginfo_t.
-    let told = unsafe { (*info).si_signo };
+    let received = unsafe { (*info).si_signo };
     // SAFETY: _exit has no obligation.
-    unsafe { libc::_exit(if told == signal { HANDLED } else { 1 }) };
+    unsafe { libc::_exit(if received == signal { HANDLED } else { 1 }) };
 }
 
 extern "C" fn on_old_signal(signal: i32) {

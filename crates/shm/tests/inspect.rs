@@ -37,15 +37,15 @@ fn regions_are_listed_in_pages_by_name_and_each_once() {
     for name in names.iter().rev() {
         registry.register_system(name, &key, 0, 4096).unwrap();
     }
-    let mut told: Vec<String> = Vec::new();
+    let mut listed: Vec<String> = Vec::new();
     loop {
-        let page = registry.inspect(told.last().map(String::as_str), 7);
+        let page = registry.inspect(listed.last().map(String::as_str), 7);
         if page.is_empty() {
             break;
         }
-        told.extend(page.iter().map(|state| state.record.name.to_string()));
+        listed.extend(page.iter().map(|state| state.record.name.to_string()));
     }
-    assert_eq!(told, names);
+    assert_eq!(listed, names);
 }
 
 #[test]
@@ -60,8 +60,8 @@ fn leases_are_counted_by_size_and_shown_with_their_first_digits() {
     let borrowed = held.borrow(4096).unwrap();
     held.close();
     let (classes, bytes_peak) = pools.classes();
-    let told: Vec<_> = classes.iter().map(|c| (c.byte_size, c.lent, c.idle, c.leases, c.peak)).collect();
-    assert_eq!(told, [(4096, 0, 0, 1, 1), (8192, 1, 1, 2, 2)]);
+    let counts: Vec<_> = classes.iter().map(|c| (c.byte_size, c.lent, c.idle, c.leases, c.peak)).collect();
+    assert_eq!(counts, [(4096, 0, 0, 1, 1), (8192, 1, 1, 2, 2)]);
     assert_eq!(bytes_peak, 20_480);
     drop(borrowed);
     assert_eq!(pools.classes().0[0].leases, 0);

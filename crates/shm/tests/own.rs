@@ -64,9 +64,9 @@ fn a_key_that_was_unlinked_is_not_unlinked_again() {
 #[test]
 fn a_failed_creation_leaves_no_object() {
     #[track_caller]
-    fn check(key: &str, byte_size: usize, says: &str) {
+    fn check(key: &str, byte_size: usize, part: &str) {
         let text = OwnedRegion::create(key, byte_size).unwrap_err().to_string();
-        assert!(text.contains(says), "{text}");
+        assert!(text.contains(part), "{text}");
         assert!(key == "/" || !exists(key));
     }
     check(&key("none"), 0, "at least one byte");

@@ -46,7 +46,7 @@ impl Heap {
     }
 
     /// Restores the memory for new mappings.
-    pub(super) fn mend(&self, key: &str) {
+    pub(super) fn restore(&self, key: &str) {
         self.objects.lock().unwrap().get_mut(key).unwrap().lost = Arc::default();
     }
 

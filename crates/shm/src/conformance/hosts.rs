@@ -20,7 +20,7 @@ pub(super) trait Host {
     /// Removes the object's memory from `at` on, as a client that shrinks it.
     fn lose(&mut self, key: &str, at: usize);
     /// Restores the memory.
-    fn mend(&mut self, key: &str, byte_size: usize);
+    fn restore(&mut self, key: &str, byte_size: usize);
     /// The number of mappings of the server, counted outside of the registry. `None` if they cannot be counted.
     fn mappings(&self) -> Option<usize>;
 }
@@ -60,8 +60,8 @@ impl Host for HeapHost {
     fn lose(&mut self, key: &str, at: usize) {
         self.heap.lose(key, at);
     }
-    fn mend(&mut self, key: &str, _byte_size: usize) {
-        self.heap.mend(key);
+    fn restore(&mut self, key: &str, _byte_size: usize) {
+        self.heap.restore(key);
     }
     fn mappings(&self) -> Option<usize> {
         Some(self.heap.mappings())
@@ -89,7 +89,7 @@ impl Host for PosixHost {
         let file = std::fs::File::options().write(true).open(format!("/dev/shm{key}")).unwrap();
         file.set_len(at as u64).unwrap();
     }
-    fn mend(&mut self, key: &str, byte_size: usize) {
+    fn restore(&mut self, key: &str, byte_size: usize) {
         self.lose(key, byte_size);
     }
     fn mappings(&self) -> Option<usize> {

@@ -53,7 +53,7 @@ pub(super) fn a_lost_region_refuses_requests_until_it_is_registered_again<H: Hos
     let refused = host.registry().locate("a", 0, 4).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Invalid);
     check_lost(Some(refused.to_string()), "a", &key);
-    host.mend(&key, 2 * PAGE);
+    host.restore(&key, 2 * PAGE);
     assert!(host.registry().locate("a", 0, 4).is_err(), "the mapping is not the object's any more");
     register(&host).unwrap();
     host.client_writes(&key, PAGE, b"anew");

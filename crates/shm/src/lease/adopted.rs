@@ -24,12 +24,12 @@ pub enum AdoptError {
     #[error("the lease's descriptor is not sealed against shrinking")]
     Unsealed,
     /// The file has another size than the server's message says.
-    #[error("the lease has {have} bytes, the server said {said}")]
+    #[error("the lease has {have} bytes, the server said {stated}")]
     Size {
         /// Size of the file in bytes.
         have: u64,
         /// Size in the server's message, in bytes.
-        said: usize,
+        stated: usize,
     },
 }
 
@@ -54,7 +54,7 @@ impl AdoptedLease {
         }
         let have = file.metadata().map_err(refused)?.len();
         if have != byte_size as u64 {
-            return Err(AdoptError::Size { have, said: byte_size });
+            return Err(AdoptError::Size { have, stated: byte_size });
         }
         let mapping = memfd::map(&file, byte_size).map_err(refused)?;
         Ok(AdoptedLease(Arc::new(Held { mapping: Arc::new(mapping), released: None })))

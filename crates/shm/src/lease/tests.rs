@@ -56,7 +56,7 @@ fn a_file_that_can_shrink_or_has_another_size_is_not_adopted() {
     let account = pools(1 << 20, 1 << 20).open();
     let borrowed = account.borrow(1).unwrap();
     let size = AdoptedLease::adopt(borrowed.descriptor.unwrap(), 8192).unwrap_err();
-    assert!(matches!(size, AdoptError::Size { have: 4096, said: 8192 }), "{size}");
+    assert!(matches!(size, AdoptError::Size { have: 4096, stated: 8192 }), "{size}");
     let plain = File::open("/proc/self/exe").unwrap();
     assert!(AdoptedLease::adopt(plain.into(), 4096).is_err());
 }
@@ -215,16 +215,16 @@ fn a_session_is_found_by_its_key_while_it_is_open() {
 fn the_last_use_of_a_lease_calls_back_once() {
     let account = pools(1 << 20, 1 << 20).open();
     let memory = adopt(&mut account.borrow(PAGE).unwrap());
-    let told = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let count = Arc::clone(&told);
+    let calls = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = Arc::clone(&calls);
     let borrowed = memory.with_release_callback(move || {
         count.fetch_add(1, Ordering::SeqCst);
     });
     let buffer = borrowed.buffer(Extent::new(0, 4, borrowed.byte_size()).unwrap());
     drop((memory, borrowed.clone(), borrowed));
-    assert_eq!(told.load(Ordering::SeqCst), 0);
+    assert_eq!(calls.load(Ordering::SeqCst), 0);
     drop(buffer);
-    assert_eq!(told.load(Ordering::SeqCst), 1);
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
 }
 
 #[track_caller]
@@ -405,9 +405,9 @@ fn asks_for_huge_pages(lease: &Lease) -> Option<bool> {
 #[test]
 fn leases_that_fill_huge_pages_ask_for_them() {
     let account = pools(1 << 30, 1 << 30).open();
-    for (bytes, asks) in [(PAGE, false), (1 << 20, false), (2 << 20, true), (2 << 21, true), (64 << 20, true)] {
+    for (bytes, expects) in [(PAGE, false), (1 << 20, false), (2 << 20, true), (2 << 21, true), (64 << 20, true)] {
         let lease = account.borrow(bytes).unwrap().lease;
-        assert_eq!(asks_for_huge_pages(&lease).unwrap_or(asks), asks, "{bytes} bytes");
+        assert_eq!(asks_for_huge_pages(&lease).unwrap_or(expects), expects, "{bytes} bytes");
     }
 }
 
