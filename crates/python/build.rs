@@ -64,8 +64,8 @@ fn build(out: &str, more: &[&str]) -> Result<Vec<u8>, Box<dyn Error>> {
     cargo.envs(ENVIRONMENT).env("CARGO_BUILD_BUILD_DIR", &directory).env_remove("CARGO_MAKEFLAGS");
     let output = cargo.output()?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let cause = said.lines().find(|line| line.starts_with("error"));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let cause = stderr.lines().find(|line| line.starts_with("error"));
         return Err(cause.unwrap_or("cargo failed and said nothing").into());
     }
     let library = fs::read(directory.join(target).join("release/libnerite_guard.so"))?;

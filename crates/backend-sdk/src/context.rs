@@ -137,9 +137,9 @@ impl InstanceContext<'_> {
 }
 
 /// A copy of a text that a function of the server returns.
-pub(crate) fn text(ask: impl FnOnce(*mut *const c_char) -> Returned) -> Result<String, Error> {
+pub(crate) fn text(getter: impl FnOnce(*mut *const c_char) -> Returned) -> Result<String, Error> {
     let mut found = null();
-    ask(&raw mut found).check()?;
+    getter(&raw mut found).check()?;
     // SAFETY: by the interface, a text that the server gives ends with a zero and lives as long as its object, which outlives this
     // function. A function that failed gave none, and is met above.
     Ok(unsafe { from_c(found) })

@@ -148,7 +148,7 @@ pub unsafe fn execute<B: Backend>(instance: *mut RawInstance, requests: *mut *mu
         // The panic is caught here. While it unwinds, requests without an answer are answered with an error.
         let run = catch_unwind(AssertUnwindSafe(|| found.run(batch)));
         if let Err(panic) = run {
-            crate::log::log(crate::Level::Error, &format!("the backend panicked: {}", said(&*panic)));
+            crate::log::log(crate::Level::Error, &format!("the backend panicked: {}", panic_text(&*panic)));
         }
         Ok(())
     })
@@ -159,13 +159,13 @@ fn returned(call: impl FnOnce() -> Result<(), Error>) -> Returned {
     let error = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => return Returned::SUCCESS,
         Ok(Err(error)) => error,
-        Err(panic) => Error::internal(format!("the backend panicked: {}", said(&*panic))),
+        Err(panic) => Error::internal(format!("the backend panicked: {}", panic_text(&*panic))),
     };
     error.into_returned()
 }
 
 /// The text of a panic.
-fn said(panic: &(dyn std::any::Any + Send)) -> &str {
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it does not say why")
 }
@@ -185,9 +185,9 @@ fn check_version() -> Result<(), Error> {
 }
 
 /// The state that a function of the server returns. NULL if there is none.
-fn state(ask: impl FnOnce(*mut *mut c_void) -> Returned) -> Result<*mut c_void, Error> {
+fn state(getter: impl FnOnce(*mut *mut c_void) -> Returned) -> Result<*mut c_void, Error> {
     let mut found = null_mut();
-    ask(&raw mut found).check()?;
+    getter(&raw mut found).check()?;
     Ok(found)
 }
 

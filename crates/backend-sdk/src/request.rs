@@ -39,8 +39,8 @@ impl Request {
     pub fn is_cancelled(&self) -> bool {
         let mut is_cancelled = false;
         // SAFETY: as in `id`, and the place outlives the call.
-        let asked = unsafe { raw::TRITONBACKEND_RequestIsCancelled(self.raw, &raw mut is_cancelled) };
-        asked.check().is_ok() && is_cancelled
+        let result = unsafe { raw::TRITONBACKEND_RequestIsCancelled(self.raw, &raw mut is_cancelled) };
+        result.check().is_ok() && is_cancelled
     }
 
     /// All its inputs.
@@ -101,7 +101,7 @@ impl Input<'_> {
         let (mut name, mut shape, mut datatype) = (null(), null(), 0);
         let (mut dims, mut bytes, mut parts) = (0, 0, 0);
         // SAFETY: the input is good by the caller's promise, and all places outlive the call.
-        let asked = unsafe {
+        let result = unsafe {
             raw::TRITONBACKEND_InputProperties(
                 raw,
                 &raw mut name,
@@ -112,7 +112,7 @@ impl Input<'_> {
                 &raw mut parts,
             )
         };
-        asked.check()?;
+        result.check()?;
         // SAFETY: a text of the server, which lives as long as the input.
         let name = unsafe { from_c(name) };
         let datatype = DataType::of_number(datatype);
@@ -190,7 +190,7 @@ impl Input<'_> {
             let (mut base, mut bytes): (*const c_void, u64) = (null(), 0);
             let (mut memory, mut memory_id) = (raw::CPU, 0);
             // SAFETY: the input is good by the promise of `new`, and all places outlive the call.
-            let asked = unsafe {
+            let result = unsafe {
                 raw::TRITONBACKEND_InputBuffer(
                     self.raw,
                     index,
@@ -200,7 +200,7 @@ impl Input<'_> {
                     &raw mut memory_id,
                 )
             };
-            asked.check()?;
+            result.check()?;
             if memory != raw::CPU && memory != raw::CPU_PINNED {
                 return Err(Error::unsupported(format!("input '{}' lies in the memory of a GPU", self.name)));
             }

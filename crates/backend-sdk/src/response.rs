@@ -36,10 +36,10 @@ impl Response {
         made.check()?;
         let (mut buffer, mut memory, mut memory_id): (*mut c_void, u32, i64) = (null_mut(), raw::CPU, 0);
         // SAFETY: the server just gave this output of the response, and all places outlive the call.
-        let asked = unsafe {
+        let result = unsafe {
             raw::TRITONBACKEND_OutputBuffer(output, &raw mut buffer, bytes as u64, &raw mut memory, &raw mut memory_id)
         };
-        asked.check()?;
+        result.check()?;
         if memory != raw::CPU && memory != raw::CPU_PINNED {
             return Err(Error::unsupported(format!("output '{name}' would lie in the memory of a GPU")));
         }

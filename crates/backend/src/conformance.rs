@@ -21,7 +21,7 @@ use nerite_request::{Code, InferResponse, Status, Wanted};
 use nerite_tensor::Tensor;
 
 use crate::{Instance, InstanceSpec, LoadContext, ModelFiles, Models, Runtime};
-pub use alone::{ask, ask_cancellable};
+pub use alone::{infer, infer_cancellable};
 pub use graphs::{completed, completed_instance, graph_context};
 pub use initializers::check_initializers;
 use witness::{TestRequest, Witness};

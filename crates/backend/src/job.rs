@@ -279,8 +279,8 @@ impl Job {
     }
 
     /// As [`Responder::say`].
-    pub fn say(&mut self, parameters: Parameters) {
-        self.0.responder.say(parameters);
+    pub fn set_parameters(&mut self, parameters: Parameters) {
+        self.0.responder.set_parameters(parameters);
     }
 
     /// As [`Responder::output`].

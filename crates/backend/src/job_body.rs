@@ -41,8 +41,8 @@ pub(crate) struct JobBody(Vec<JobParts>);
 
 impl JobBody {
     pub(crate) fn new(parts: JobParts) -> JobBody {
-        let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
-        let mut place = spare.unwrap_or_else(|| Vec::with_capacity(1));
+        let spare_count = SPARE.try_with(|spare_count| spare_count.borrow_mut().pop()).ok().flatten();
+        let mut place = spare_count.unwrap_or_else(|| Vec::with_capacity(1));
         place.push(parts);
         JobBody(place)
     }
@@ -73,10 +73,10 @@ impl Drop for JobBody {
         // Before the list is borrowed: a dropped request is answered, and the answer may make another request on this thread.
         place.clear();
         // An error means that the thread ends.
-        let _ = SPARE.try_with(|spare| {
-            let mut spare = spare.borrow_mut();
-            if spare.len() < SPARE_MAX {
-                spare.push(place);
+        let _ = SPARE.try_with(|spare_count| {
+            let mut spare_count = spare_count.borrow_mut();
+            if spare_count.len() < SPARE_MAX {
+                spare_count.push(place);
             }
         });
     }
@@ -105,7 +105,7 @@ mod tests {
         Job::new(request, ModelVersion::unmetered("m").begin(), 0)
     }
 
-    fn spare() -> usize {
+    fn spare_count() -> usize {
         SPARE.with_borrow(Vec::len)
     }
 
@@ -113,11 +113,11 @@ mod tests {
     fn a_job_is_small_and_its_place_is_used_again() {
         assert!(size_of::<Job>() <= 3 * size_of::<usize>());
         drop(job(Reply::new(drop)));
-        assert_eq!(spare(), 1);
+        assert_eq!(spare_count(), 1);
         let one = job(Reply::new(drop));
-        assert_eq!(spare(), 0);
+        assert_eq!(spare_count(), 0);
         one.finish(Ok(()), Times::begin());
-        assert_eq!(spare(), 1);
+        assert_eq!(spare_count(), 1);
     }
 
     #[test]
@@ -125,13 +125,13 @@ mod tests {
         // By its drop, and by its end: the list must not be borrowed then.
         drop(job(Reply::new(|_| drop(job(Reply::new(drop))))));
         job(Reply::new(|_| drop(job(Reply::new(drop))))).finish(Ok(()), Times::begin());
-        assert!(spare() >= 1);
+        assert!(spare_count() >= 1);
     }
 
     #[test]
     fn a_thread_keeps_a_bounded_number_of_places() {
         let many: Vec<Job> = (0..2 * super::SPARE_MAX).map(|_| job(Reply::new(drop))).collect();
         drop(many);
-        assert_eq!(spare(), super::SPARE_MAX);
+        assert_eq!(spare_count(), super::SPARE_MAX);
     }
 }

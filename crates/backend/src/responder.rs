@@ -47,7 +47,7 @@ pub struct Responder {
     has_sent: bool,
     made: Outputs,
     /// The parameters of the response that is being made.
-    said: Parameters,
+    response_parameters: Parameters,
     /// The states that the model keeps for the next request of its sequence.
     states: Vec<Tensor>,
     /// Inputs that the runtime took, in memory that may be lost: the client can take it away.
@@ -117,7 +117,7 @@ impl Responder {
             is_divided: false,
             has_sent: false,
             made: Outputs::new(),
-            said: Parameters::new(),
+            response_parameters: Parameters::new(),
             states: Vec::new(),
             watched: Vec::new(),
             staged: None,
@@ -250,8 +250,8 @@ impl Responder {
     }
 
     /// Adds a parameter to the response that is being made.
-    pub fn say(&mut self, parameters: Parameters) {
-        self.said = parameters;
+    pub fn set_parameters(&mut self, parameters: Parameters) {
+        self.response_parameters = parameters;
     }
 
     /// From now on the caller reports a success to the meter, even after the end. `None` if this was called before.
@@ -373,7 +373,7 @@ impl Responder {
         if let Err(status) = self.on_end.call(Ended { outputs: None, states: std::mem::take(&mut self.states) }) {
             return self.finish(Err(status), times);
         }
-        (self.made, self.said, self.watched) = (Outputs::new(), Parameters::new(), Vec::new());
+        (self.made, self.response_parameters, self.watched) = (Outputs::new(), Parameters::new(), Vec::new());
         self.restore_places();
         (self.is_divided, self.has_run_before) = (false, true);
         self.wanted.truncate(rest.own.wanted);
@@ -507,7 +507,7 @@ impl Responder {
             model,
             version,
             id: self.id.clone(),
-            parameters: std::mem::take(&mut self.said),
+            parameters: std::mem::take(&mut self.response_parameters),
             outputs: std::mem::take(&mut self.made),
             ..InferResponse::default()
         }

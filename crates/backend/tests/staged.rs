@@ -42,14 +42,14 @@ impl Compute for Negate {
 
 /// The same for the rows of a batch: into a slot that it asked for, or left where it was computed.
 struct NegateRows {
-    asks: bool,
+    wants_slot: bool,
 }
 
 impl Execute for NegateRows {
     fn execute(&mut self, work: &mut Work<'_>, _: &mut Times) -> Result<(), Status> {
         let input = work.input("X").unwrap().clone();
         let negated: Vec<i32> = input.data.numbers::<i32>().unwrap().iter().map(|n| -n).collect();
-        let slot = if self.asks { work.slot("Y", DataType::Int32, &input.shape)? } else { None };
+        let slot = if self.wants_slot { work.slot("Y", DataType::Int32, &input.shape)? } else { None };
         let Some(mut slot) = slot else {
             work.put_buffer("Y", DataType::Int32, &input.shape, Buffer::from_numbers(negated));
             return Ok(());
@@ -139,8 +139,8 @@ fn check_one(instance: impl Instance + 'static) {
 #[test]
 fn every_adapter_computes_on_the_host_and_each_byte_goes_once_each_way() {
     check_one(InOrder(Negate::default()));
-    check_one(Joined::new(NegateRows { asks: true }, true));
-    check_one(Joined::new(NegateRows { asks: false }, true));
+    check_one(Joined::new(NegateRows { wants_slot: true }, true));
+    check_one(Joined::new(NegateRows { wants_slot: false }, true));
 }
 
 #[test]
@@ -203,22 +203,22 @@ fn carrying_counts_as_making_the_inputs_ready() {
     }
     let _alone = alone();
     let instances: [Box<dyn Instance>; 2] =
-        [Box::new(InOrder(Negate::default())), Box::new(Joined::new(NegateRows { asks: true }, true))];
+        [Box::new(InOrder(Negate::default())), Box::new(Joined::new(NegateRows { wants_slot: true }, true))];
     for instance in instances {
-        let (input, kept, asked) = (on_device(&[1]), Arc::new(Kept::default()), Arc::new(AskedAt::default()));
+        let (input, kept, asked_at) = (on_device(&[1]), Arc::new(Kept::default()), Arc::new(AskedAt::default()));
         let version = ModelVersion::new("negate", "1", Arc::<Kept>::clone(&kept));
         let jobs = vec![Job::new(request(whole(&input), None), version.begin(), 0)];
-        Staged::over(instance, Arc::<AskedAt>::clone(&asked), DeviceAccess::Host)
+        Staged::over(instance, Arc::<AskedAt>::clone(&asked_at), DeviceAccess::Host)
             .run(Batch { jobs: jobs.into(), meter: Arc::<Kept>::clone(&kept) });
-        let (times, asked) = (kept.0.lock().unwrap()[0], *asked.0.lock().unwrap());
-        assert!(times.start <= asked && asked <= times.input_end, "{times:?}, asked at {asked}");
+        let (times, asked_at) = (kept.0.lock().unwrap()[0], *asked_at.0.lock().unwrap());
+        assert!(times.start <= asked_at && asked_at <= times.input_end, "{times:?}, asked at {asked_at}");
     }
 }
 
 #[test]
 fn jobs_of_a_batch_lie_where_they_like() {
     let _alone = alone();
-    for asks in [true, false] {
+    for wants_slot in [true, false] {
         let (seen, input, output) = (Seen::default(), on_device(&[1, 2]), on_device(&[0, 0]));
         let host = || Buffer::from_numbers(vec![5i32]);
         let jobs = vec![
@@ -226,7 +226,7 @@ fn jobs_of_a_batch_lie_where_they_like() {
             job(&seen, host(), Some(output.slot(Extent::new(4, 4, 8).unwrap()))),
             job(&seen, host(), None),
         ];
-        run(Joined::new(NegateRows { asks }, true), Arc::new(HeapStaging), jobs);
+        run(Joined::new(NegateRows { wants_slot }, true), Arc::new(HeapStaging), jobs);
         assert_eq!(numbers_of(&output), [-1, -5]);
         let seen = seen.lock().unwrap();
         assert_eq!(seen[2].as_ref().unwrap().outputs[0].data.numbers::<i32>(), Some(&[-5][..]));
@@ -248,7 +248,7 @@ fn jobs_of_a_batch_are_carried_side_by_side_and_not_gathered_again() {
         job(&seen, part(4, 8), Some(one.slot(Extent::new(0, 8, 12).unwrap()))),
         job(&seen, whole(&other), Some(other.slot(Extent::whole(4)))),
     ];
-    run(Joined::new(NegateRows { asks: false }, true), Arc::new(HeapStaging), jobs);
+    run(Joined::new(NegateRows { wants_slot: false }, true), Arc::new(HeapStaging), jobs);
     let after = (copied_bytes(Reason::CrossDevice), copied_bytes(Reason::BatchGather));
     assert_eq!((after.0 - before.0, after.1 - before.1), (16 + 12, 0));
     assert_eq!((numbers_of(&one), numbers_of(&other)), (vec![-2, -3, 3], vec![-4]));
@@ -262,8 +262,8 @@ fn a_place_that_is_too_small_is_told_in_tritons_words() {
                 the results";
     let instances: [Box<dyn Instance>; 3] = [
         Box::new(InOrder(Negate::default())),
-        Box::new(Joined::new(NegateRows { asks: true }, true)),
-        Box::new(Joined::new(NegateRows { asks: false }, true)),
+        Box::new(Joined::new(NegateRows { wants_slot: true }, true)),
+        Box::new(Joined::new(NegateRows { wants_slot: false }, true)),
     ];
     for instance in instances {
         let (seen, input, output) = (Seen::default(), on_device(&[1, 2]), on_device(&[7]));

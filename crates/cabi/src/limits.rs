@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// The most inputs of a request that a backend makes.
 pub const INPUTS_MAX: usize = 4096;
-/// The most host policies for which an input of such a request has data of its own.
+/// The most host policies for which one input of such a request may have separate data.
 pub const POLICIES_MAX: usize = 64;
 /// The most outputs of one response, or of a request that a backend makes.
 pub const OUTPUTS_MAX: usize = 4096;

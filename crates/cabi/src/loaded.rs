@@ -51,9 +51,9 @@ impl Loaded {
         // It is also dropped after a failure, which calls `Finalize`, as in Triton.
         let (is_parallel, preferred, making) = (false, Vec::new(), Mutex::default());
         let mut loaded = Loaded { library, object, handle, is_parallel, preferred, making, _present: present };
-        let asked = loaded.library.initialize(handle).and_then(|()| ask_attribute(&loaded.library, handle));
+        let initialized = loaded.library.initialize(handle).and_then(|()| query_attribute(&loaded.library, handle));
         loaded.object.is_initializing.store(false, Ordering::Release);
-        (loaded.is_parallel, loaded.preferred) = asked.inspect_err(|status| {
+        (loaded.is_parallel, loaded.preferred) = initialized.inspect_err(|status| {
             log::error!("backend '{name}' ({}) cannot be used: {status}", path.display());
         })?;
         log::info!("backend '{name}' is loaded from {}", path.display());
@@ -62,13 +62,16 @@ impl Loaded {
 }
 
 /// Whether its instances may be made in parallel, and the instance groups that it prefers.
-fn ask_attribute(library: &Library, backend: Handle<BackendObject>) -> Result<(bool, Vec<ModelInstanceGroup>), Status> {
+fn query_attribute(
+    library: &Library,
+    backend: Handle<BackendObject>,
+) -> Result<(bool, Vec<ModelInstanceGroup>), Status> {
     let attribute = Arc::new(BackendAttribute::default());
     let handle =
         Handle::to(Arc::clone(&attribute)).map_err(|fault| fault.into_status("TRITONBACKEND_GetBackendAttribute"))?;
-    let asked = library.attribute(backend, handle);
+    let returned = library.attribute(backend, handle);
     drop(handle.take());
-    asked.map(|()| (attribute.is_parallel(), attribute.preferred()))
+    returned.map(|()| (attribute.is_parallel(), attribute.preferred()))
 }
 
 impl Presence {

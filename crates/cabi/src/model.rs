@@ -160,9 +160,9 @@ impl InitializedModel {
 
 impl Drop for InitializedModel {
     fn drop(&mut self) {
-        let (owner, asked) = (&self.loaded.object.owner, &self.object.asked);
+        let (owner, server_object) = (&self.loaded.object.owner, &self.object.server_object);
         let model = self.object.name.to_string_lossy();
-        let left = asked.inferences.wait(RELEASE_PATIENCE);
+        let left = server_object.inferences.wait(RELEASE_PATIENCE);
         if left > 0 {
             log::error!(
                 "backend '{owner}': {left} requests that model '{model}' made of other models are not over {} s after its own: their answers \
@@ -176,7 +176,7 @@ impl Drop for InitializedModel {
             log::error!("backend '{}': TRITONBACKEND_ModelFinalize: {status}", self.loaded.object.owner);
         }
         drop(self.handle.take());
-        let kept = asked.held.wait(Duration::ZERO);
+        let kept = server_object.held.wait(Duration::ZERO);
         if kept > 0 {
             log::error!(
                 "backend '{owner}': model '{model}' never deleted {kept} inference requests or responses of its own; a backend must delete each \

@@ -9,20 +9,20 @@ use crate::fault::Fault;
 
 thread_local! {
     /// Whether this thread is in a function of a strategy.
-    static ASKING: Cell<bool> = const { Cell::new(false) };
+    static IN_STRATEGY: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Calls a function of a strategy.
-pub fn asking<T>(call: impl FnOnce() -> T) -> T {
-    let before = ASKING.replace(true);
+pub fn calling_strategy<T>(call: impl FnOnce() -> T) -> T {
+    let before = IN_STRATEGY.replace(true);
     let done = call();
-    ASKING.set(before);
+    IN_STRATEGY.set(before);
     done
 }
 
 /// Refuses a call that a strategy must not make.
-pub fn check_not_asking(what: &str) -> Result<(), Fault> {
-    if ASKING.get() {
+pub fn check_not_in_strategy(what: &str) -> Result<(), Fault> {
+    if IN_STRATEGY.get() {
         return Err(Fault::misuse(format!("a batching strategy may look at requests and must not {what}")));
     }
     Ok(())

@@ -28,7 +28,7 @@ pub struct CompiledBackend {
     /// may have the same name.
     completed: Mutex<HashMap<PathBuf, Arc<CompiledModel>>>,
     /// The backend, kept open for models whose load has asked it something and has not begun, by the same directories.
-    asked: Mutex<HashMap<PathBuf, Arc<Loaded>>>,
+    kept_open: Mutex<HashMap<PathBuf, Arc<Loaded>>>,
 }
 
 /// Properties of the server for backends.
@@ -51,7 +51,7 @@ impl CompiledBackend {
             options,
             last: Mutex::default(),
             completed: Mutex::default(),
-            asked: Mutex::default(),
+            kept_open: Mutex::default(),
         }
     }
 
@@ -86,15 +86,15 @@ impl CompiledBackend {
     }
 
     /// The model of this load keeps the backend open itself, or does not need it any more.
-    fn forget_asked(&self, context: &LoadContext) {
-        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner).remove(&context.version_dir);
+    fn forget_kept_open(&self, context: &LoadContext) {
+        let kept_open = self.kept_open.lock().unwrap_or_else(PoisonError::into_inner).remove(&context.version_dir);
         // Its last function may be called, without the lock.
-        drop(asked);
+        drop(kept_open);
     }
 
     fn begin(&self, context: &LoadContext, completes: bool) -> Result<Arc<CompiledModel>, Status> {
         let loaded = self.open(&context.settings);
-        self.forget_asked(context);
+        self.forget_kept_open(context);
         let loaded = loaded?;
         Ok(Arc::new(CompiledModel::initialize(loaded, context, completes, self.options.reports.clone())?))
     }
@@ -113,7 +113,7 @@ impl Runtime for CompiledBackend {
         let loaded = self.open(&context.settings)?;
         let preferred = loaded.preferred.clone();
         let key = context.version_dir.clone();
-        let former = self.asked.lock().unwrap_or_else(PoisonError::into_inner).insert(key, loaded);
+        let former = self.kept_open.lock().unwrap_or_else(PoisonError::into_inner).insert(key, loaded);
         drop(former);
         Ok(preferred)
     }
@@ -129,7 +129,7 @@ impl Runtime for CompiledBackend {
     }
 
     fn give_up(&self, context: &LoadContext) {
-        self.forget_asked(context);
+        self.forget_kept_open(context);
         let completed = self.completed.lock().unwrap_or_else(PoisonError::into_inner).remove(&context.version_dir);
         // Its last function is called without the lock.
         drop(completed);

@@ -20,7 +20,7 @@ use nerite_request::Status;
 use crate::fault::Fault;
 use crate::model::CompiledModel;
 use crate::objects::{BackendObject, BackendParts, Kept, ModelObject, ModelParts, RequestObject, ServerObject};
-use crate::reentry::asking;
+use crate::reentry::calling_strategy;
 use crate::table::Handle;
 use functions::Functions;
 
@@ -110,7 +110,7 @@ impl LibraryStrategy {
             has_refused_first: false,
         };
         // After a failure it is dropped, which calls `ModelBatcherFinalize`, as in Triton.
-        let initialized = asking(|| made.functions.batcher_initialize(made.model.handle, &mut made.batcher));
+        let initialized = calling_strategy(|| made.functions.batcher_initialize(made.model.handle, &mut made.batcher));
         initialized
             .inspect_err(|status| log::error!("the batching strategy of model '{name}' cannot be used: {status}"))?;
         Ok(Some(made))
@@ -139,7 +139,7 @@ impl LibraryStrategy {
 
     fn timed<T>(&mut self, call: impl FnOnce(&Functions) -> T) -> T {
         let start = Instant::now();
-        let done = asking(|| call(&self.functions));
+        let done = calling_strategy(|| call(&self.functions));
         let took = start.elapsed();
         if took > SLOW && self.slow < MESSAGES_MAX {
             self.slow += 1;
@@ -211,7 +211,7 @@ impl Drop for LibraryStrategy {
     fn drop(&mut self) {
         self.finalize();
         let batcher = self.batcher;
-        if let Err(status) = asking(|| self.functions.batcher_finalize(batcher)) {
+        if let Err(status) = calling_strategy(|| self.functions.batcher_finalize(batcher)) {
             log::error!("Custom batcher finalization failed for model {}: {status}", self.model.name());
         }
     }

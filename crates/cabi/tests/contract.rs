@@ -6,7 +6,7 @@ mod sample;
 
 use std::sync::Arc;
 
-use nerite_backend::conformance::{Case, Fixture, ask, check_runtime, context};
+use nerite_backend::conformance::{Case, Fixture, check_runtime, context, infer};
 use nerite_backend::{Batch, CostBound, Instance, InstanceSpec, LoadContext, Model, Outbox, Runtime};
 use nerite_cabi::{CompiledBackend, Options};
 use nerite_request::{Parameter, Status, Wanted};
@@ -107,7 +107,7 @@ fn an_output_has_one_buffer() {
     let spec = InstanceSpec { name: "m_0".into(), index: 0, device: None };
     let mut instance = AsServed(model.instance(&spec).unwrap());
     let wanted = vec![Wanted { name: "OUT".into(), slot: None }];
-    let reply = ask(vec![floats("IN", &[3.0, 4.0])], wanted, |batch| instance.run(batch)).unwrap();
+    let reply = infer(vec![floats("IN", &[3.0, 4.0])], wanted, |batch| instance.run(batch)).unwrap();
     let expected = Parameter::String("allocated buffer for output 'OUT' already exists".into());
     assert_eq!(reply.parameters.get("refused"), Some(&expected));
     assert_eq!(reply.outputs[0].data.cells::<f32>().unwrap().to_vec(), [3.0, 4.0]);

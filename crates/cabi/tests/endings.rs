@@ -41,7 +41,7 @@ fn mode(mode: &str, delay_ms: u32) -> String {
 }
 
 /// Runs one request, and returns when it is answered.
-fn ask(instance: &mut dyn Instance) {
+fn infer(instance: &mut dyn Instance) {
     let (answered, answer) = channel();
     let inputs = vec![floats("IN", &[1.0; 1000]), floats("IN1", &[2.0])];
     let wanted = ["OUT", "OUT1"].map(|name| Wanted { name: name.into(), slot: None });
@@ -74,7 +74,7 @@ fn an_instance_ends_after_the_last_request_is_released() {
     let folder = tempfile::tempdir().unwrap();
     let backend = backend(folder.path());
     let mut instance = instance(&backend, folder.path(), &mode("late", DELAY_MS));
-    ask(&mut *instance);
+    infer(&mut *instance);
     let began = Instant::now();
     // Meanwhile the backend's own thread reads the input, reports statistics and releases the request.
     drop(instance);
@@ -87,14 +87,14 @@ fn an_unreleased_request_keeps_its_model_and_its_library() {
     let folder = tempfile::tempdir().unwrap();
     let backend = backend(folder.path());
     let mut leaking = instance(&backend, folder.path(), &mode("leak", 0));
-    ask(&mut *leaking);
+    infer(&mut *leaking);
     let began = Instant::now();
     drop(leaking);
     assert!(began.elapsed() < NEVER, "{:?}", began.elapsed());
     assert!(is_mapped(folder.path()));
     // The same backend runs other models.
     let mut other = instance(&backend, folder.path(), &mode("", 0));
-    ask(&mut *other);
+    infer(&mut *other);
 }
 
 /// `Initialize` is not called while `Finalize` runs.
@@ -114,7 +114,7 @@ fn check_begins_after_its_end(folder: &Path, backend: impl Fn() -> Arc<dyn Runti
             "the last function takes {FINALIZE_MS} ms"
         );
         // It refuses to be initialised twice.
-        ask(&mut *instance(&*backend(), folder, &mode("", 0)));
+        infer(&mut *instance(&*backend(), folder, &mode("", 0)));
     });
     assert!(!is_mapped(folder));
 }

@@ -21,7 +21,7 @@ const EXECUTION_MS: u64 = 300;
 const NEVER: Duration = Duration::from_mins(1);
 
 /// Runs one request, which says how many executions of the model there were at a time, at most.
-fn ask(instance: &mut dyn Instance) -> i64 {
+fn infer(instance: &mut dyn Instance) -> i64 {
     let Response::Final(answer) = answer(instance, Cancel::new()) else { panic!("an answer") };
     let Some(Parameter::Int(most)) = answer.parameters.get("most") else { panic!("{:?}", answer.parameters) };
     *most
@@ -53,8 +53,8 @@ fn answer(instance: &mut dyn Instance, cancel: Cancel) -> Response {
 fn check(policy: &str, devices: [Option<u32>; 2], expected: i64) {
     let instances = instances(policy, devices);
     let most = std::thread::scope(|scope| {
-        let asked: Vec<_> = instances.into_iter().map(|mut one| scope.spawn(move || ask(&mut *one))).collect();
-        asked.into_iter().map(|one| one.join().unwrap()).max()
+        let running: Vec<_> = instances.into_iter().map(|mut one| scope.spawn(move || infer(&mut *one))).collect();
+        running.into_iter().map(|one| one.join().unwrap()).max()
     });
     assert_eq!(most, Some(expected), "policy {policy}, instances on {devices:?}");
 }
@@ -98,12 +98,12 @@ fn a_request_that_is_cancelled_while_its_instance_waits_for_its_turn_does_not_ru
     let [mut first, mut second] = instances("1", [Some(0), Some(0)]);
     let cancel = Cancel::new();
     std::thread::scope(|scope| {
-        scope.spawn(|| ask(&mut *first));
+        scope.spawn(|| infer(&mut *first));
         std::thread::sleep(Duration::from_millis(EXECUTION_MS / 3));
-        let asked = scope.spawn(|| answer(&mut *second, cancel.clone()));
+        let running = scope.spawn(|| answer(&mut *second, cancel.clone()));
         std::thread::sleep(Duration::from_millis(EXECUTION_MS / 3));
         cancel.cancel();
-        let answer = asked.join().unwrap();
+        let answer = running.join().unwrap();
         let Response::Failed { error: status, .. } = answer else { panic!("it ran") };
         assert_eq!(status.code, Code::Cancelled);
     });

@@ -63,7 +63,7 @@ impl Admission {
     }
 
     /// Checks the request against the contract and submits it. A refusal comes through the request's reply as well.
-    pub fn ask(self, request: Request) {
+    pub fn check_and_submit(self, request: Request) {
         let Request { id, inputs, wanted, priority, timeout_us, sequence, parameters, cancel, mut reply } = request;
         let tensors = Tensors { inputs, wanted: wanted.into(), is_raw: false };
         match self.contract().check_all(Prefix(&id), tensors) {

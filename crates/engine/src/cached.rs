@@ -189,7 +189,7 @@ fn answer(mut job: Job, stored: &Stored, lookup_ns: u64) {
 
 /// Copies the outputs to the places that the client named or that were chosen for it. Other outputs are sent from the cache's memory.
 fn place(job: &mut Job, stored: &Stored) -> Result<(), Status> {
-    job.say(stored.parameters.clone());
+    job.set_parameters(stored.parameters.clone());
     for output in &stored.outputs {
         let (name, size) = (&output.name, output.data.len());
         let slot = match job.output_slot(name) {

@@ -521,7 +521,7 @@ impl Infer for Engine {
         match admit(find) {
             Ok(admission) => {
                 self.note_nested_use(model);
-                admission.ask(request);
+                admission.check_and_submit(request);
             }
             Err(status) => request.reply.refuse(status),
         }

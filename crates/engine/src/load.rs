@@ -151,11 +151,11 @@ impl Loader {
 
     /// The same version, with the instances and the version policy of this configuration. It serves requests meanwhile. After an error nothing has
     /// changed.
-    pub(crate) fn resize(&self, served: &Served, asked: &ModelConfig) -> Result<Served, Status> {
+    pub(crate) fn resize(&self, served: &Served, requested: &ModelConfig) -> Result<Served, Status> {
         let invalid = |e: nerite_config::ConfigError| Status::invalid(e.to_string());
         let mut config = ModelConfig::clone(served.config());
-        config.instance_group.clone_from(&asked.instance_group);
-        config.version_policy.clone_from(&asked.version_policy);
+        config.instance_group.clone_from(&requested.instance_group);
+        config.version_policy.clone_from(&requested.version_policy);
         let config = normalise_groups(normalise(config, served.name()), &served.maker().preferred, &self.host);
         validate_groups(&config, &self.host).map_err(invalid)?;
         check_gpus(&*self.runtime_of(&config, served.directory(), served.version())?, &config)?;

@@ -173,7 +173,7 @@ impl Pool {
         let workers_max = instances.len();
         let Scheduling { scheduler, arrivals, strategy, preserve_ordering, requests_max, claims, cores } = scheduling;
         let arrivals = Arc::new(arrivals);
-        let mut driver = Driver::new(scheduler).asking(JoinRules { arrivals: Arc::clone(&arrivals) });
+        let mut driver = Driver::new(scheduler).with_join_rule(JoinRules { arrivals: Arc::clone(&arrivals) });
         if strategy.is_some() {
             driver = driver.with_questions();
         }

@@ -38,7 +38,7 @@ pub struct Quickness {
     slow_from: AtomicU32,
     /// Quick runs of these classes since the last slow one.
     recovered_runs: AtomicU32,
-    /// How many of them it takes.
+    /// After so many of these runs, the classes count as quick again.
     recovery_runs: AtomicU32,
 }
 

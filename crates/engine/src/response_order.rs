@@ -69,7 +69,7 @@ impl Last {
 }
 
 impl ResponseOrder {
-    /// An order with these bounds.
+    /// An order without requests, with these bounds.
     pub fn new(bounds: Bounds) -> ResponseOrder {
         ResponseOrder(Arc::new(Shared { state: Mutex::default(), bounds, on_room: OnceLock::new() }))
     }

@@ -64,7 +64,7 @@ impl Compute for Noting {
 }
 
 /// Serves a model of a runtime with this device access, sends it a request with all tensors on a device, and returns what the model got.
-fn ask(access: DeviceAccess) -> (Place, OutputPlace, Vec<u8>) {
+fn infer(access: DeviceAccess) -> (Place, OutputPlace, Vec<u8>) {
     let driver = Driver::open(Some(stand_in::library())).unwrap();
     let seen = Seen::default();
     let runtime = Noting { name: "noting", access, seen: Arc::clone(&seen) };
@@ -100,13 +100,13 @@ fn ask(access: DeviceAccess) -> (Place, OutputPlace, Vec<u8>) {
 #[test]
 fn a_model_on_the_host_gets_the_hosts_memory() {
     let place = OutputPlace { place: Place::Host, capacity: None };
-    assert_eq!(ask(DeviceAccess::Host), (Place::Pinned, place, b"here".to_vec()));
+    assert_eq!(infer(DeviceAccess::Host), (Place::Pinned, place, b"here".to_vec()));
 }
 
 #[test]
 fn a_model_that_takes_device_memory_gets_it_as_it_is() {
     let place = OutputPlace { place: Place::Device(1), capacity: Some(4) };
-    assert_eq!(ask(DeviceAccess::Everywhere), (Place::Device(1), place, b"here".to_vec()));
+    assert_eq!(infer(DeviceAccess::Everywhere), (Place::Device(1), place, b"here".to_vec()));
 }
 
 #[test]
@@ -114,8 +114,8 @@ fn a_model_on_a_device_gets_the_memory_of_that_one_alone() {
     let on = |ordinal, align| DeviceAccess::Device { ordinal, align, host_tensors: Arc::default() };
     let there = OutputPlace { place: Place::Device(1), capacity: Some(4) };
     let home = OutputPlace { place: Place::Host, capacity: None };
-    assert_eq!(ask(on(1, 1)), (Place::Device(1), there, b"here".to_vec()));
-    assert_eq!(ask(on(0, 1)), (Place::Pinned, home, b"here".to_vec()));
+    assert_eq!(infer(on(1, 1)), (Place::Device(1), there, b"here".to_vec()));
+    assert_eq!(infer(on(0, 1)), (Place::Pinned, home, b"here".to_vec()));
     // The output begins in the middle of an allocation.
-    assert_eq!(ask(on(1, 8)), (Place::Device(1), home, b"here".to_vec()));
+    assert_eq!(infer(on(1, 8)), (Place::Device(1), home, b"here".to_vec()));
 }

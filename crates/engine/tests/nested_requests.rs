@@ -26,7 +26,7 @@ struct Forwarding;
 
 struct AskingModel {
     models: Models,
-    asks: String,
+    target: String,
 }
 
 struct AskingInstance(Arc<AskingModel>);
@@ -41,8 +41,8 @@ impl Runtime for Forwarding {
     }
 
     fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
-        let asks = context.config.parameters["asks"].string_value.clone();
-        Ok(Arc::new(Loaded(Arc::new(AskingModel { models: context.models.clone(), asks }))))
+        let target = context.config.parameters["asks"].string_value.clone();
+        Ok(Arc::new(Loaded(Arc::new(AskingModel { models: context.models.clone(), target }))))
     }
 }
 
@@ -56,9 +56,9 @@ impl Model for Loaded {
 
 impl Compute for AskingInstance {
     fn compute(&mut self, job: &mut Job, _: &mut Times) -> Result<(), Status> {
-        let AskingModel { models, asks } = &*self.0;
+        let AskingModel { models, target } = &*self.0;
         let inputs = job.inputs().to_vec();
-        let answer = models.infer_one(asks, None, PATIENCE, |reply| Request::new(inputs, Vec::new(), reply))?;
+        let answer = models.infer_one(target, None, PATIENCE, |reply| Request::new(inputs, Vec::new(), reply))?;
         for output in answer.outputs {
             job.put_buffer(&output.name, output.datatype, output.shape, output.data);
         }
@@ -69,15 +69,15 @@ impl Compute for AskingInstance {
 /// An engine with these models. Each asks the other one, or is an identity model if that is empty.
 fn engine(models: &[(&str, &str)]) -> (Arc<Engine>, TempDir) {
     let setup = Setup::new([Arc::new(Identity) as _, Arc::new(Forwarding) as _]);
-    for (name, asks) in models {
-        let backend = if asks.is_empty() { "identity" } else { "forwarding" };
-        let asks = format!("parameters {{ key: 'asks' value {{ string_value: '{asks}' }} }}");
-        setup.put(name, &bytes_model(backend, &asks));
+    for (name, target) in models {
+        let backend = if target.is_empty() { "identity" } else { "forwarding" };
+        let parameters = format!("parameters {{ key: 'asks' value {{ string_value: '{target}' }} }}");
+        setup.put(name, &bytes_model(backend, &parameters));
     }
     setup.start()
 }
 
-fn ask(engine: &Engine, model: &str, name: &str, outputs: &[&str]) -> Answer {
+fn infer(engine: &Engine, model: &str, name: &str, outputs: &[&str]) -> Answer {
     let (reply, from) = one_reply();
     let input = Tensor { name: name.into(), ..input(Buffer::from(b"here".to_vec())) };
     let wanted = outputs.iter().map(|name| Wanted { name: (*name).into(), slot: None }).collect();
@@ -87,7 +87,7 @@ fn ask(engine: &Engine, model: &str, name: &str, outputs: &[&str]) -> Answer {
 
 #[track_caller]
 fn check(engine: &Engine, model: &str, expected: Result<&[u8], (Code, &str)>) {
-    match (ask(engine, model, "IN", &[]), expected) {
+    match (infer(engine, model, "IN", &[]), expected) {
         (Ok(made), Ok(bytes)) => assert_eq!(made.outputs[0].data.private_bytes(), Some(bytes)),
         (Err(error), Err((code, text))) => {
             assert_eq!(error.code, code, "{error}");
@@ -109,11 +109,11 @@ fn a_model_asks_others_and_gets_their_answers_and_their_errors() {
 #[test]
 fn requests_of_models_are_checked_like_those_of_clients() {
     let (engine, _folder) = engine(&[("leaf", "")]);
-    let text = |input: &str, outputs: &[&str]| ask(&engine, "leaf", input, outputs).unwrap_err().message;
+    let text = |input: &str, outputs: &[&str]| infer(&engine, "leaf", input, outputs).unwrap_err().message;
     assert_eq!(text("X", &[]), "unexpected inference input 'X' for model 'leaf'");
     assert_eq!(text("IN", &["X"]), "unexpected inference output 'X' for model 'leaf'");
     assert_eq!(text("IN", &["OUT", "OUT"]), "[request id: <id_unknown>] output 'OUT' already exists in request");
-    assert_eq!(ask(&engine, "absent", "IN", &[]).unwrap_err().code, Code::NotFound);
+    assert_eq!(infer(&engine, "absent", "IN", &[]).unwrap_err().code, Code::NotFound);
 }
 
 #[test]

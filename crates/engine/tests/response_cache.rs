@@ -26,13 +26,13 @@ const LARGE: usize = 1 << 20;
 /// Answers each request with the number of requests before it, so a cached answer is recognised by its number. The request called "waits" ends when
 /// the test says so.
 struct CountingInstance {
-    asked: AtomicU8,
+    calls: AtomicU8,
     goes_on: Arc<AtomicBool>,
 }
 
 impl Compute for CountingInstance {
     fn compute(&mut self, job: &mut Job, _: &mut Times) -> Result<(), Status> {
-        let number = self.asked.fetch_add(1, Ordering::Relaxed);
+        let number = self.calls.fetch_add(1, Ordering::Relaxed);
         if job.id() == "fails" {
             return Err(Status::internal("as asked"));
         }
@@ -65,7 +65,7 @@ fn server_of(name: &str, more: &str) -> Server {
     let goes_on = Arc::<AtomicBool>::default();
     let of_instance = Arc::clone(&goes_on);
     let counting =
-        Computing("counting", move || CountingInstance { asked: AtomicU8::new(0), goes_on: Arc::clone(&of_instance) });
+        Computing("counting", move || CountingInstance { calls: AtomicU8::new(0), goes_on: Arc::clone(&of_instance) });
     let cache = Arc::new(ResponseCache::new(1 << 20));
     let mut setup = Setup::new([Arc::new(counting) as _])
         .with_model(&bytes_model("counting", &format!("response_cache {{ enable: true }} {more}")));
@@ -80,7 +80,7 @@ fn server_of(name: &str, more: &str) -> Server {
 
 impl Server {
     /// The model's answer to a request of that user, or of a client that is not identified.
-    fn ask(&self, user: Option<u32>, data: Buffer, place: Option<Slot>, id: &str) -> Result<InferResponse, Status> {
+    fn infer(&self, user: Option<u32>, data: Buffer, place: Option<Slot>, id: &str) -> Result<InferResponse, Status> {
         self.begin(user, data, place, id).recv().unwrap()
     }
 
@@ -125,7 +125,7 @@ impl Server {
 
     #[track_caller]
     fn check(&self, user: Option<u32>, data: Buffer, number: u8) {
-        let answer = self.ask(user, data, None, "").unwrap();
+        let answer = self.infer(user, data, None, "").unwrap();
         assert_eq!(answer.outputs[0].data.private_bytes(), Some(&[number][..]));
     }
 
@@ -164,7 +164,7 @@ fn a_response_in_a_clients_memory_is_cached_for_that_client_only() {
     // A client may write to its memory before the answer is copied. That harms only itself.
     for (user, number) in [(1, 0), (1, 0), (2, 1), (2, 1)] {
         server.region.slot(Extent::new(8, 1, LARGE).unwrap()).write(0, &[77], Reason::Model).unwrap();
-        let placed = server.ask(Some(user), inline(4), place(), "").unwrap();
+        let placed = server.infer(Some(user), inline(4), place(), "").unwrap();
         assert!(placed.outputs[0].placed);
         assert_eq!(placed.outputs[0].data.cells::<u8>().unwrap().to_vec(), [number], "{user}");
     }
@@ -175,11 +175,11 @@ fn a_response_in_a_clients_memory_is_cached_for_that_client_only() {
 #[test]
 fn an_error_is_not_kept() {
     let server = server("errors");
-    assert!(server.ask(Some(1), inline(4), None, "fails").is_err());
+    assert!(server.infer(Some(1), inline(4), None, "fails").is_err());
     server.check(Some(1), inline(4), 1);
     server.check(Some(1), inline(4), 1);
     let small = server.registry.locate("r", 8, 0).unwrap().into_slot();
-    assert!(server.ask(Some(1), inline(4), Some(small), "").is_err(), "its place is too small");
+    assert!(server.infer(Some(1), inline(4), Some(small), "").is_err(), "its place is too small");
 }
 
 #[test]
@@ -188,12 +188,12 @@ fn a_client_that_fills_the_cache_costs_others_no_more_than_their_hits() {
     let bytes_max = server.cache.counts().bytes_max;
     for number in 0..4000_u32 {
         let data = Buffer::from([number.to_le_bytes().to_vec(), vec![0; 60]].concat());
-        server.ask(Some(1), data, None, "").unwrap();
+        server.infer(Some(1), data, None, "").unwrap();
         assert!(server.cache.counts().bytes <= bytes_max);
     }
     let counts = server.cache.counts();
     assert!(counts.evictions > 0 && counts.entries + counts.evictions == 4000);
-    let answer = server.ask(Some(2), inline(4), None, "").unwrap();
+    let answer = server.infer(Some(2), inline(4), None, "").unwrap();
     assert_eq!(answer.outputs[0].data.private_bytes(), Some(&[(4000 % 256) as u8][..]));
 }
 
@@ -201,9 +201,9 @@ fn a_client_that_fills_the_cache_costs_others_no_more_than_their_hits() {
 fn an_unload_waits_for_requests_that_are_looked_up() {
     let server = server("unload");
     let answers: Vec<_> = std::thread::scope(|scope| {
-        let asked: Vec<_> =
-            (0..8).map(|_| scope.spawn(|| server.ask(Some(1), inline(LARGE), None, "").is_ok())).collect();
-        asked.into_iter().map(|thread| thread.join().unwrap()).collect()
+        let running: Vec<_> =
+            (0..8).map(|_| scope.spawn(|| server.infer(Some(1), inline(LARGE), None, "").is_ok())).collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     assert!(answers.iter().all(|answered| *answered));
     assert!(server.engine.stop(Instant::now() + Duration::from_mins(1)));

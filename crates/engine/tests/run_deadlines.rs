@@ -59,7 +59,7 @@ impl Server {
         let (reply, from) = one_reply();
         let inputs = vec![input(Buffer::from_numbers(vec![7_u8; elements]))];
         let request = Request { timeout_us, ..Request::new(inputs, Vec::new(), reply) };
-        self.engine.admit("m", None).unwrap().ask(request);
+        self.engine.admit("m", None).unwrap().check_and_submit(request);
         from
     }
 

@@ -262,7 +262,7 @@ impl<T: Clone> Flow<T> {
         for (step, start) in starts {
             self.start(step, start);
         }
-        self.send_what_is_there(branch);
+        self.send_if_complete(branch);
         self.release(&begun);
         // Branches that came from this one get the answers too, and do not run the steps again.
         for reached in self.descendants(branch).into_iter().skip(1) {
@@ -290,8 +290,8 @@ impl<T: Clone> Flow<T> {
         }
     }
 
-    /// Sends the outputs of a branch once none of them is pending.
-    fn send_what_is_there(&mut self, branch: Branch) {
+    /// Sends the outputs of a branch if none of them is pending.
+    fn send_if_complete(&mut self, branch: Branch) {
         let Some(state) = self.branches.get_mut(&branch) else { return };
         if state.is_sent || self.wanted.iter().any(|tensor| matches!(state.tensors[*tensor], Value::Pending)) {
             return;

@@ -139,6 +139,6 @@ fn put<'n>(
         slot.fill_from(0, &data, Reason::OutputPlacement).map_err(|fault| Status::internal(fault.to_string()))?;
         responder.put(name, datatype, shape, slot.filled());
     }
-    responder.say(parameters);
+    responder.set_parameters(parameters);
     Ok(())
 }

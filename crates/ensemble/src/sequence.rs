@@ -18,18 +18,18 @@ impl SequenceOfSteps {
     }
 
     /// Takes the sequence from the parameters of a step's response. Parameters of other types are ignored.
-    pub fn take_over(&mut self, said: &Parameters) {
-        match said.get("sequence_id") {
+    pub fn take_over(&mut self, parameters: &Parameters) {
+        match parameters.get("sequence_id") {
             Some(Parameter::Int(0)) => self.0.id = SequenceId::None,
             Some(Parameter::Int(id)) => self.0.id = SequenceId::Number(id.cast_unsigned()),
             Some(Parameter::String(id)) if id.is_empty() => self.0.id = SequenceId::None,
             Some(Parameter::String(id)) => self.0.id = SequenceId::Text(id.clone()),
             _ => {}
         }
-        if let Some(Parameter::Bool(start)) = said.get("sequence_start") {
+        if let Some(Parameter::Bool(start)) = parameters.get("sequence_start") {
             self.0.start = *start;
         }
-        if let Some(Parameter::Bool(end)) = said.get("sequence_end") {
+        if let Some(Parameter::Bool(end)) = parameters.get("sequence_end") {
             self.0.end = *end;
         }
     }
@@ -53,7 +53,7 @@ impl SequenceOfSteps {
 mod tests {
     use super::*;
 
-    fn said(pairs: &[(&str, Parameter)]) -> Parameters {
+    fn parameters(pairs: &[(&str, Parameter)]) -> Parameters {
         let mut parameters = Parameters::new();
         for (key, value) in pairs {
             parameters.insert(*key, value.clone());
@@ -64,7 +64,7 @@ mod tests {
     #[track_caller]
     fn check(pairs: &[(&str, Parameter)], id: SequenceId, start: bool, end: bool) {
         let mut sequence = SequenceOfSteps::of(&Sequence { id: SequenceId::Number(7), start: true, end: false });
-        sequence.take_over(&said(pairs));
+        sequence.take_over(&parameters(pairs));
         assert_eq!(sequence.get(), Sequence { id, start, end }, "{pairs:?}");
     }
 

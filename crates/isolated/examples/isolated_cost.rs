@@ -14,7 +14,7 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nerite_backend::conformance::{ask, context};
+use nerite_backend::conformance::{context, infer};
 use nerite_backend::{Instance, InstanceSpec, LoadContext, Runtime};
 use nerite_config::ModelConfig;
 use nerite_isolated::{Isolated, work};
@@ -105,7 +105,7 @@ fn once(instance: &mut dyn Instance, registry: &Registry, size: usize) -> Result
     let slot = registry.locate("r", size.max(4096) as u64, size as u64)?.into_slot();
     let wanted = vec![Wanted { name: "y".into(), slot: Some(slot) }];
     let began = Instant::now();
-    let response = ask(inputs, wanted, |batch| {
+    let response = infer(inputs, wanted, |batch| {
         if !instance.begin(batch, PATIENCE) {
             instance.finish();
         }

@@ -91,14 +91,14 @@ impl Isolated {
         if let Some(found) = preferred().as_ref().filter(known) {
             return Ok(found.groups.clone());
         }
-        let groups = self.ask(context, "prefer")?.instance_group;
+        let groups = self.config_from_child(context, "prefer")?.instance_group;
         let settings = context.settings.clone();
         *preferred() = Some(Preferred { settings, modified, groups: groups.clone() });
         Ok(groups)
     }
 
     /// Starts a child, which answers this command with a configuration and ends.
-    fn ask(&self, context: &LoadContext, command: &str) -> Result<ModelConfig, Status> {
+    fn config_from_child(&self, context: &LoadContext, command: &str) -> Result<ModelConfig, Status> {
         let command = json!({ "do": command, "context": context::to_value(context)? }).to_string();
         let (mut child, answer) = self.launch(context)?.first(&context.model, &command, Vec::new())?;
         // The child finalizes what it made for the answer, or is ended.
@@ -152,7 +152,7 @@ impl Runtime for Isolated {
         if !self.is_compiled && !needs_graph(&context.config) {
             return Ok((*context.config).clone());
         }
-        self.ask(context, "complete")
+        self.config_from_child(context, "complete")
     }
 
     fn give_up(&self, context: &LoadContext) {

@@ -67,7 +67,7 @@ fn instance() -> Box<dyn Instance> {
 }
 
 /// Runs a request of this number. The list gets each answer, at any time.
-fn ask(instance: &mut dyn Instance, number: i32, cancel: Cancel) -> Answers {
+fn infer(instance: &mut dyn Instance, number: i32, cancel: Cancel) -> Answers {
     let answers = Answers::default();
     let into = Arc::clone(&answers);
     let mut one = ExactlyOne::default();
@@ -111,9 +111,9 @@ fn goes_after(instance: &mut dyn Instance, goes_ms: u64) -> bool {
         std::thread::sleep(Duration::from_millis(goes_ms));
         goes.cancel();
     });
-    let answers = ask(instance, 7, cancel);
+    let answers = infer(instance, 7, cancel);
     client.join().unwrap();
-    let next = ask(instance, 8, Cancel::new());
+    let next = infer(instance, 8, Cancel::new());
     let next = next.lock().unwrap();
     assert_eq!(next.len(), 1, "the next request, {goes_ms} ms");
     let next = next[0].as_ref().unwrap_or_else(|error| panic!("the next request, {goes_ms} ms: {error}"));
@@ -144,12 +144,12 @@ fn a_run_that_ends_as_its_process_would_is_answered_once_and_the_next_one_too() 
     let before = children();
     assert_eq!(before.len(), moments.len());
     let went_on: Vec<bool> = std::thread::scope(|scope| {
-        let asked: Vec<_> = instances
+        let running: Vec<_> = instances
             .iter_mut()
             .zip(&moments)
             .map(|(instance, &moment)| scope.spawn(move || goes_after(&mut **instance, moment)))
             .collect();
-        asked.into_iter().map(|one| one.join().unwrap()).collect()
+        running.into_iter().map(|one| one.join().unwrap()).collect()
     });
     // A process whose run was answered serves the next request, and one that ended was replaced.
     let after = children();

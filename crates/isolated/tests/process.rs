@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nerite_backend::conformance::{Case, Fixture, ask, check_runtime, completed, context, graph_context};
+use nerite_backend::conformance::{Case, Fixture, check_runtime, completed, context, graph_context, infer};
 use nerite_backend::identity::Identity;
 use nerite_backend::{Instance, InstanceSpec, LoadContext, Runtime};
 use nerite_config::ModelConfig;
@@ -124,7 +124,7 @@ fn wanted(names: &[&str]) -> Vec<Wanted> {
 }
 
 fn echo(instance: &mut dyn Instance, values: &[i32]) -> Result<InferResponse, Status> {
-    ask(vec![ints("x", &[values.len() as i64], values)], wanted(&["y"]), |batch| instance.run(batch))
+    infer(vec![ints("x", &[values.len() as i64], values)], wanted(&["y"]), |batch| instance.run(batch))
 }
 
 #[track_caller]
@@ -311,14 +311,14 @@ impl RegionFixture {
         }
     }
 
-    fn ask(&self, instance: &mut dyn Instance) -> Result<InferResponse, Status> {
+    fn infer(&self, instance: &mut dyn Instance) -> Result<InferResponse, Status> {
         let input = |name: &str, at| {
             let data = self.registry.locate("r", at, PAGE as u64).unwrap().into_buffer();
             Tensor { name: name.into(), datatype: DataType::Int32, shape: Shape::from_slice(&[64, 16]), data }
         };
         let slot = self.registry.locate("r", 2 * PAGE as u64, PAGE as u64).unwrap().into_slot();
         let wanted = vec![Wanted { name: "OUTPUT0".into(), slot: Some(slot) }];
-        ask(vec![input("INPUT0", 0), input("INPUT1", PAGE as u64)], wanted, |batch| instance.run(batch))
+        infer(vec![input("INPUT0", 0), input("INPUT1", PAGE as u64)], wanted, |batch| instance.run(batch))
     }
 
     fn object(&self) -> String {
@@ -337,7 +337,7 @@ fn a_region_is_read_and_written_where_it_lies() {
         let (fixture, mut instance) = (RegionFixture::new("place"), instance(&runtime, &simple()));
         let copied = || Reason::ALL.iter().map(|reason| copied_bytes(*reason)).sum::<u64>();
         let before = copied();
-        let response = fixture.ask(&mut *instance).unwrap();
+        let response = fixture.infer(&mut *instance).unwrap();
         // Copies of the child count here too: the embedded engine copies two inputs out of memory that others can
         // write, and copies its output into the region.
         assert_eq!(copied() - before, if name == "embedded" { 3 * PAGE as u64 } else { 0 }, "{name}");
@@ -360,10 +360,10 @@ fn a_region_cut_short_fails_its_request_and_the_process_lives() {
         let (fixture, mut instance) = (RegionFixture::new("short"), instance(&runtime, &simple()));
         let before = only_child();
         for left in [0, PAGE as u64, 2 * PAGE as u64 + 100] {
-            fixture.ask(&mut *instance).unwrap();
+            fixture.infer(&mut *instance).unwrap();
             let object = std::fs::File::options().write(true).open(fixture.object()).unwrap();
             object.set_len(left).unwrap();
-            let response = fixture.ask(&mut *instance);
+            let response = fixture.infer(&mut *instance);
             if left > 2 * PAGE as u64 {
                 // Its last page is still there.
                 response.unwrap();
@@ -383,6 +383,6 @@ fn a_region_cut_short_fails_its_request_and_the_process_lives() {
             fixture.registry.register_system("r", fixture.mine.key(), 0, 3 * PAGE as u64).unwrap();
             fixture.fill();
         }
-        fixture.ask(&mut *instance).unwrap();
+        fixture.infer(&mut *instance).unwrap();
     }
 }

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nerite_backend::Instance;
-use nerite_backend::conformance::{ask, completed_instance, graph_context};
+use nerite_backend::conformance::{completed_instance, graph_context, infer};
 use nerite_memory::{Buffer, allocations, exempt_this_thread};
 use nerite_onnx::Embedded;
 use nerite_request::Wanted;
@@ -74,6 +74,6 @@ fn run(instance: &mut dyn Instance, rows: usize) -> Result<Cost, Box<dyn std::er
     let x = Tensor { name: "x".into(), datatype: DataType::Fp32, shape, data };
     let wanted = vec![Wanted { name: "y".into(), slot: None }];
     let (before, begun) = (allocations(), Instant::now());
-    ask(vec![x], wanted, |batch| instance.run(batch))?;
+    infer(vec![x], wanted, |batch| instance.run(batch))?;
     Ok(Cost { time: begun.elapsed(), allocations: allocations() - before })
 }

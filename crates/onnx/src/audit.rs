@@ -51,7 +51,7 @@ type Declared<'a> = HashMap<&'a str, &'a ValueInfoProto>;
 struct Scope<'a> {
     graph: &'a GraphProto,
     opset: i64,
-    said: Declared<'a>,
+    declared: Declared<'a>,
 }
 
 impl Scope<'_> {
@@ -59,7 +59,7 @@ impl Scope<'_> {
     fn rank(&self, name: &str) -> Option<usize> {
         let constant = || self.graph.initializer.iter().find(|constant| constant.name.as_deref() == Some(name));
         let input = || self.graph.input.iter().find(|value| value.name.as_deref() == Some(name));
-        let declared = self.said.get(name).copied().or_else(input).and_then(rank);
+        let declared = self.declared.get(name).copied().or_else(input).and_then(rank);
         declared.or_else(|| constant().map(|constant| constant.dims.len()))
     }
 }
@@ -83,9 +83,9 @@ fn walk(graph: &GraphProto, opset: i64, facts: &mut Facts, bounds: &mut Magnitud
         let fact = constants::examine(constant, &name, graph, bounds)?;
         facts.insert(name, fact);
     }
-    let said = graph.value_info.iter().chain(&graph.output);
-    let said: Declared<'_> = said.filter_map(|value| Some((value.name.as_deref()?, value))).collect();
-    let scope = Scope { graph, opset, said };
+    let declared = graph.value_info.iter().chain(&graph.output);
+    let declared: Declared<'_> = declared.filter_map(|value| Some((value.name.as_deref()?, value))).collect();
+    let scope = Scope { graph, opset, declared };
     for node in &graph.node {
         let results = visit(node, &scope, facts, bounds)?;
         for (output, fact) in node.output.iter().zip(results) {
@@ -125,7 +125,7 @@ fn visit(
     let kind = kind(op);
     let mut results: Vec<Fact> = Vec::with_capacity(node.output.len());
     for (index, output) in node.output.iter().enumerate() {
-        let declared = scope.said.get(output.as_str()).and_then(|value| element_type(value));
+        let declared = scope.declared.get(output.as_str()).and_then(|value| element_type(value));
         let onnx = declared.or_else(|| result_type(node, op, index, &inputs));
         let small = onnx == Some(Onnx::BOOL) || gives_small(op, index) || (all_small && kind != Kind::Graphs);
         let followed =

@@ -167,13 +167,13 @@ mod tests {
             .node
             .iter()
             .map(|node| {
-                let said = node.attribute.iter().map(|one| {
+                let attribute_texts = node.attribute.iter().map(|one| {
                     let name = one.name.as_deref().unwrap_or_default();
                     one.i.map_or_else(|| format!("{name}={:?}", one.ints), |value| format!("{name}={value}"))
                 });
-                let said: Vec<String> = said.collect();
+                let attribute_texts: Vec<String> = attribute_texts.collect();
                 let op = node.op_type.as_deref().unwrap_or_default();
-                format!("{op}({} | {}) -> {}", node.input.join(","), said.join(","), node.output.join(","))
+                format!("{op}({} | {}) -> {}", node.input.join(","), attribute_texts.join(","), node.output.join(","))
             })
             .collect();
         assert_eq!(shown, becomes);

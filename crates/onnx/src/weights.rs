@@ -88,12 +88,12 @@ mod tests {
         let mut graph = GraphProto { initializer, ..GraphProto::default() };
         let all = take(&mut graph);
         assert_eq!((all.len(), all.get(1027..1041)), (2064, Some(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4][..])));
-        let said = |constant: &TensorProto| {
+        let summary = |constant: &TensorProto| {
             let values: Vec<&str> = constant.external_data.iter().filter_map(|one| one.value.as_deref()).collect();
             (constant.raw_data.as_ref().map_or(0, |raw| raw.borrow().len()), values.join(" "))
         };
         let expect = [(0, "pieces.data 0 1028"), (8, ""), (2048, ""), (0, "pieces.data 1040 1024")];
-        let shown: Vec<(usize, String)> = graph.initializer.iter().map(said).collect();
-        assert_eq!(shown, expect.map(|(len, said)| (len, said.to_owned())));
+        let shown: Vec<(usize, String)> = graph.initializer.iter().map(summary).collect();
+        assert_eq!(shown, expect.map(|(len, summary)| (len, summary.to_owned())));
     }
 }

@@ -41,26 +41,26 @@ fn doubles(name: &str, values: &[f64]) -> Tensor {
     tensor(name, DataType::Fp64, &[values.len() as i64], values)
 }
 
-fn ask(graph: &str, inputs: Vec<Tensor>, output: &str, slot: Option<Slot>) -> Result<InferResponse, Status> {
+fn infer(graph: &str, inputs: Vec<Tensor>, output: &str, slot: Option<Slot>) -> Result<InferResponse, Status> {
     let model = Embedded.load(&loading(graph, 0)).unwrap();
     let mut instance = model.instance(&InstanceSpec::default()).unwrap();
-    ask_instance(&mut *instance, inputs, output, slot)
+    infer_on(&mut *instance, inputs, output, slot)
 }
 
-fn ask_instance(
+fn infer_on(
     instance: &mut dyn Instance,
     inputs: Vec<Tensor>,
     output: &str,
     slot: Option<Slot>,
 ) -> Result<InferResponse, Status> {
     let wanted = vec![Wanted { name: output.into(), slot }];
-    conformance::ask(inputs, wanted, |batch| instance.run(batch))
+    conformance::infer(inputs, wanted, |batch| instance.run(batch))
 }
 
 #[track_caller]
 fn check(graph: &str, inputs: &[Tensor], output: &Tensor) {
     for slot in [None, Some(Slot::heap(output.data.len())), Some(Slot::heap(output.data.len() + 13))] {
-        let response = ask(graph, inputs.to_vec(), &output.name, slot).unwrap();
+        let response = infer(graph, inputs.to_vec(), &output.name, slot).unwrap();
         let [only] = &response.outputs[..] else { panic!("{} outputs", response.outputs.len()) };
         assert_eq!((&only.name, only.datatype, &only.shape), (&output.name, output.datatype, &output.shape));
         assert_eq!(only.data.private_bytes(), output.data.private_bytes());
@@ -68,22 +68,22 @@ fn check(graph: &str, inputs: &[Tensor], output: &Tensor) {
 }
 
 #[track_caller]
-fn check_refused(graph: &str, inputs: Vec<Tensor>, says: &[&str]) {
-    let error = ask(graph, inputs, "y", None).unwrap_err();
+fn check_refused(graph: &str, inputs: Vec<Tensor>, parts: &[&str]) {
+    let error = infer(graph, inputs, "y", None).unwrap_err();
     assert_eq!(error.code, Code::InvalidArg, "{error}");
-    check_says(&error, says);
+    check_contains(&error, parts);
 }
 
 #[track_caller]
-fn check_unloadable(graph: &str, says: &[&str]) {
+fn check_unloadable(graph: &str, parts: &[&str]) {
     let error = Embedded.load(&loading(graph, 0)).err().unwrap();
     assert_eq!(error.code, Code::Unsupported, "{error}");
-    check_says(&error, says);
+    check_contains(&error, parts);
 }
 
 #[track_caller]
-fn check_says(error: &Status, says: &[&str]) {
-    for part in says.iter().chain(&["install ONNX Runtime", "--onnxruntime-library"]) {
+fn check_contains(error: &Status, parts: &[&str]) {
+    for part in parts.iter().chain(&["install ONNX Runtime", "--onnxruntime-library"]) {
         assert!(error.message.contains(part), "'{error}' does not say '{part}'");
     }
 }
@@ -249,19 +249,19 @@ fn of_equal_values_the_first_is_chosen_unless_the_model_wants_the_last() {
 fn a_request_for_more_memory_than_there_is_fails_alone() {
     let model = Embedded.load(&loading("outer", 0)).unwrap();
     let mut instance = model.instance(&InstanceSpec::default()).unwrap();
-    let mut ask = |count: usize| ask_instance(&mut *instance, vec![floats("x", &vec![1.0; count])], "y", None);
+    let mut infer = |count: usize| infer_on(&mut *instance, vec![floats("x", &vec![1.0; count])], "y", None);
     for _ in 1..8 {
-        let error = ask(400_000).unwrap_err();
+        let error = infer(400_000).unwrap_err();
         assert_eq!(error.code, Code::Internal, "{error}");
-        check_says(&error, &["wanted 640000000000 bytes beside"]);
-        let [sum] = &ask(100).unwrap().outputs[..] else { panic!("no sum") };
+        check_contains(&error, &["wanted 640000000000 bytes beside"]);
+        let [sum] = &infer(100).unwrap().outputs[..] else { panic!("no sum") };
         assert_eq!(sum.data.private_bytes(), Some(&10_000f32.to_le_bytes()[..]));
     }
-    assert_eq!(ask(400_000).unwrap_err().code, Code::Internal);
+    assert_eq!(infer(400_000).unwrap_err().code, Code::Internal);
     // The memory of lost threads stays in use, so only a few may be lost.
-    let error = ask(100).unwrap_err();
+    let error = infer(100).unwrap_err();
     assert_eq!(error.code, Code::Unavailable);
-    check_says(&error, &["ran out of memory 8 times with this model", "load the model again"]);
+    check_contains(&error, &["ran out of memory 8 times with this model", "load the model again"]);
 }
 
 #[test]
@@ -354,12 +354,15 @@ fn what_replaces_an_initializer_is_audited_as_an_input() {
     let mut context = context(&folder, nerite_config::parse_text("config.pbtxt", text.as_bytes()).unwrap());
     context.version_dir.clone_from(&folder);
     let mut instance = Embedded.load(&context).unwrap().instance(&InstanceSpec::default()).unwrap();
-    let mut ask = |inputs: &[Tensor]| ask_instance(&mut *instance, inputs.to_vec(), "y", None);
+    let mut infer = |inputs: &[Tensor]| infer_on(&mut *instance, inputs.to_vec(), "y", None);
     let most = i64::from(i32::MAX);
     let sum = |response: InferResponse| response.outputs[0].data.numbers::<i64>().map(<[i64]>::to_vec);
-    assert_eq!(ask(&[longs("x", &[most - 1000])]).map(sum).unwrap(), Some(vec![most]));
+    assert_eq!(infer(&[longs("x", &[most - 1000])]).map(sum).unwrap(), Some(vec![most]));
     // If a request leaves the input out, its default value counts, otherwise the request's value.
-    check_says(&ask(&[longs("x", &[most - 999])]).unwrap_err(), &["operator Add ('add_y') could reach 2147483648"]);
-    assert_eq!(ask(&[longs("x", &[most - 999]), longs("w", &[999])]).map(sum).unwrap(), Some(vec![most]));
-    check_says(&ask(&[longs("x", &[1]), longs("w", &[most])]).unwrap_err(), &["could reach 2147483648"]);
+    check_contains(
+        &infer(&[longs("x", &[most - 999])]).unwrap_err(),
+        &["operator Add ('add_y') could reach 2147483648"],
+    );
+    assert_eq!(infer(&[longs("x", &[most - 999]), longs("w", &[999])]).map(sum).unwrap(), Some(vec![most]));
+    check_contains(&infer(&[longs("x", &[1]), longs("w", &[most])]).unwrap_err(), &["could reach 2147483648"]);
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nerite_backend::Instance;
-use nerite_backend::conformance::{ask_cancellable, completed_instance, graph_context};
+use nerite_backend::conformance::{completed_instance, graph_context, infer_cancellable};
 use nerite_memory::{Buffer, Number};
 use nerite_onnx::Embedded;
 use nerite_request::{Cancel, Code, InferResponse, Status, Wanted};
@@ -36,7 +36,7 @@ fn run(
     cancel: &Cancel,
 ) -> Option<Result<InferResponse, Status>> {
     let wanted = wanted.iter().map(|name| Wanted { name: (*name).into(), slot: None }).collect();
-    ask_cancellable(instance, inputs, wanted, cancel)
+    infer_cancellable(instance, inputs, wanted, cancel)
 }
 
 fn rounds(count: i64) -> Vec<Tensor> {

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nerite_backend::Instance;
-use nerite_backend::conformance::{ask_cancellable, completed_instance, graph_context};
+use nerite_backend::conformance::{completed_instance, graph_context, infer_cancellable};
 use nerite_memory::{Buffer, allocations, exempt_this_thread};
 use nerite_onnx::Embedded;
 use nerite_request::{Cancel, Code, InferResponse, Status, Wanted};
@@ -42,18 +42,18 @@ fn swapping(side: usize) -> Vec<f32> {
     (0..side * side).map(|at| f32::from(u8::from(other(at / side) == at % side))).collect()
 }
 
-fn ask(instance: &mut dyn Instance, side: usize, cancel: &Cancel) -> Result<InferResponse, Status> {
+fn infer(instance: &mut dyn Instance, side: usize, cancel: &Cancel) -> Result<InferResponse, Status> {
     let (shape, data) = (Shape::from_slice(&[side as i64; 2]), Buffer::from_numbers(swapping(side)));
     let x = Tensor { name: "x".into(), datatype: DataType::Fp32, shape, data };
     let wanted = vec![Wanted { name: "y".into(), slot: None }];
-    ask_cancellable(instance, vec![x], wanted, cancel).expect("it ends in ten seconds")
+    infer_cancellable(instance, vec![x], wanted, cancel).expect("it ends in ten seconds")
 }
 
 /// Checks the answer, and returns how often the engine allocated for it. It does so in each stage.
 #[track_caller]
 fn check_answers(instance: &mut dyn Instance, side: usize) -> usize {
     let before = allocations();
-    let answer = ask(instance, side, &Cancel::new()).unwrap();
+    let answer = infer(instance, side, &Cancel::new()).unwrap();
     let [y] = &answer.outputs[..] else { panic!("one output") };
     let expect: Vec<f32> = (0..side * side).map(|at| f32::from(u8::from(at / side == at % side))).collect();
     assert_eq!(y.data.numbers::<f32>().unwrap(), expect);
@@ -67,7 +67,7 @@ fn check_ends(instance: &mut dyn Instance, side: usize, allocated: usize) {
     std::thread::scope(|scope| {
         let going = scope.spawn(|| {
             exempt_this_thread();
-            ask(&mut *instance, side, &cancel)
+            infer(&mut *instance, side, &cancel)
         });
         while allocations() - before < allocated && !going.is_finished() {
             std::thread::sleep(PAUSE);

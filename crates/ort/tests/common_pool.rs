@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nerite_backend::Instance;
-use nerite_backend::conformance::{ask, completed_instance, graph_context};
+use nerite_backend::conformance::{completed_instance, graph_context, infer};
 use nerite_guard::DIVISIONS_TRAP;
 use nerite_memory::{Buffer, Number};
 use nerite_ort::{OnnxRuntime, find_library};
@@ -60,13 +60,13 @@ fn a_model_that_may_divide_has_threads_of_its_own_and_fails_no_run_of_another() 
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                let answer = ask(request(-1), wanted(), |batch| faulty.run(batch));
+                let answer = infer(request(-1), wanted(), |batch| faulty.run(batch));
                 assert_eq!(answer.is_err(), DIVISIONS_TRAP);
             }
         });
         let tries = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             for _ in 0..50 {
-                let answer: InferResponse = ask(request(7), wanted(), |batch| right.run(batch)).unwrap();
+                let answer: InferResponse = infer(request(7), wanted(), |batch| right.run(batch)).unwrap();
                 let remainders = answer.outputs[0].data.numbers::<i32>().unwrap();
                 assert!(remainders.iter().all(|remainder| *remainder == i32::MIN.rem_euclid(7)));
             }

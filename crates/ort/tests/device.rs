@@ -88,7 +88,7 @@ fn check(graph: &str, inputs: &[Tensor], outputs: &[Tensor], crossed: [u64; 2]) 
     let mut instance = Staged::over(model.instance(&spec).unwrap(), Arc::new(HeapStaging), access);
     for crossed in crossed {
         let before = copied_bytes(Reason::CrossDevice);
-        let response = ask(&mut instance, inputs, outputs).unwrap();
+        let response = infer(&mut instance, inputs, outputs).unwrap();
         assert_eq!(copied_bytes(Reason::CrossDevice) - before, crossed, "{graph}");
         for (output, expected) in response.outputs.iter().zip(outputs) {
             assert_eq!((&output.name, &output.shape, output.placed), (&expected.name, &expected.shape, true));
@@ -97,11 +97,11 @@ fn check(graph: &str, inputs: &[Tensor], outputs: &[Tensor], crossed: [u64; 2]) 
     }
 }
 
-fn ask(instance: &mut dyn Instance, inputs: &[Tensor], outputs: &[Tensor]) -> Result<InferResponse, Status> {
+fn infer(instance: &mut dyn Instance, inputs: &[Tensor], outputs: &[Tensor]) -> Result<InferResponse, Status> {
     // Larger than needed, like memory of clients that do not know the size.
     let place = |output: &Tensor| on_device(output.data.len() + 8).slot(Extent::whole(output.data.len() + 8));
     let wanted = outputs.iter().map(|out| Wanted { name: out.name.clone(), slot: Some(place(out)) }).collect();
-    conformance::ask(inputs.iter().cloned().map(to_device).collect(), wanted, |batch| instance.run(batch))
+    conformance::infer(inputs.iter().cloned().map(to_device).collect(), wanted, |batch| instance.run(batch))
 }
 
 #[test]
@@ -158,8 +158,8 @@ fn what_the_library_refuses_fails_its_request_alone() {
     let mut instance = Staged::over(model.instance(&spec).unwrap(), Arc::new(HeapStaging), access);
     let rows = |row: i32| [tensor("rows", DataType::Int32, &[1, 1], Buffer::from_numbers(vec![row]))];
     let picked = |values: &[f32]| [floats("picked", &[1, 1, 2], values)];
-    let error = ask(&mut instance, &rows(4), &picked(&[0., 0.])).unwrap_err().message;
+    let error = infer(&mut instance, &rows(4), &picked(&[0., 0.])).unwrap_err().message;
     assert!(error.starts_with("onnx runtime error "), "{error}");
-    let response = ask(&mut instance, &rows(2), &picked(&[5., 6.])).unwrap();
+    let response = infer(&mut instance, &rows(2), &picked(&[5., 6.])).unwrap();
     assert_eq!(to_host(&response.outputs[0].data), to_host(&picked(&[5., 6.])[0].data));
 }

@@ -54,7 +54,7 @@ fn texts(name: &str, shape: &[i64], elements: &[&[u8]]) -> Tensor {
 }
 
 /// Loads a graph and asks it once. Some of the wanted outputs have memory of the given size.
-fn ask(
+fn infer(
     runtime: &OnnxRuntime,
     graph: &str,
     inputs: Vec<Tensor>,
@@ -63,7 +63,7 @@ fn ask(
     let model = runtime.load(&loading(runtime, graph, 0)).unwrap();
     let mut instance = model.instance(&InstanceSpec::default()).unwrap();
     let wanted = wanted.iter().map(|(name, len)| Wanted { name: (*name).into(), slot: len.map(Slot::heap) }).collect();
-    conformance::ask(inputs, wanted, |batch| {
+    conformance::infer(inputs, wanted, |batch| {
         instance.run(batch);
         // The session is dropped first: what it made must outlive it.
         drop((instance, model));
@@ -73,7 +73,7 @@ fn ask(
 #[track_caller]
 fn check(graph: &str, inputs: Vec<Tensor>, wanted: &[(&str, Option<usize>)], outputs: &[Tensor]) {
     for runtime in runtimes() {
-        let response = ask(&runtime, graph, inputs.clone(), wanted).unwrap();
+        let response = infer(&runtime, graph, inputs.clone(), wanted).unwrap();
         assert_eq!(response.outputs.len(), outputs.len());
         for (output, expected) in response.outputs.iter().zip(outputs) {
             assert_eq!((&output.name, &output.shape), (&expected.name, &expected.shape));
@@ -167,7 +167,7 @@ fn an_output_of_unknown_size_is_made_by_the_library_and_found_in_its_place() {
     check("find", input(), &[("found", None)], &found);
     check("find", input(), &[("found", Some(100))], &found);
     for runtime in runtimes() {
-        let error = ask(&runtime, "find", input(), &[("found", Some(15))]).unwrap_err().message;
+        let error = infer(&runtime, "find", input(), &[("found", Some(15))]).unwrap_err().message;
         assert!(error.contains("(15 bytes) should be at least 16 bytes"), "{error}");
     }
 }
@@ -240,13 +240,13 @@ fn a_division_without_a_result_fails_its_request_alone() {
 fn a_division_on_a_thread_of_the_pool_or_in_a_branch_is_found() {
     for runtime in runtimes() {
         for places in [None, Some(4 << 20)] {
-            let error = ask(&runtime, "remainders", without_a_result(1 << 20), &[("y", places)]).err();
+            let error = infer(&runtime, "remainders", without_a_result(1 << 20), &[("y", places)]).err();
             assert_eq!(error.is_some_and(|e| e.message.starts_with(NO_RESULT)), DIVISIONS_TRAP);
         }
         for divides in [true, false] {
             let mut inputs = without_a_result(1);
             inputs.push(tensor("which", DataType::Bool, &[1], vec![u8::from(divides)]));
-            let error = ask(&runtime, "quotients_inside", inputs, &[("y", None)]).err();
+            let error = infer(&runtime, "quotients_inside", inputs, &[("y", None)]).err();
             assert_eq!(error.is_some_and(|e| e.message.starts_with(NO_RESULT)), divides && DIVISIONS_TRAP);
         }
     }
@@ -271,7 +271,7 @@ fn what_the_library_does_not_survive_without_elements_gets_some() {
         &[floats("y", &[2, 2], &[0., 1., 0., 2.])],
     );
     for runtime in runtimes() {
-        let error = ask(&runtime, "distinct", vec![floats("x", &[2, 0], &[])], &[("y", None)]).unwrap_err().message;
+        let error = infer(&runtime, "distinct", vec![floats("x", &[2, 0], &[])], &[("y", None)]).unwrap_err().message;
         assert!(error.starts_with("input 'x' has no elements"), "{error}");
     }
 }

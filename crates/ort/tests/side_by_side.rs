@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nerite_backend::conformance::{ask, ask_cancellable, context};
+use nerite_backend::conformance::{context, infer, infer_cancellable};
 use nerite_backend::{Instance, InstanceSpec, LoadContext, Model, Runtime};
 use nerite_config::ModelConfig;
 use nerite_guard::DIVISIONS_TRAP;
@@ -61,13 +61,13 @@ fn a_division_without_a_result_fails_no_run_beside_it() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                let answer = ask(request(-1), wanted("y"), |batch| faulty.run(batch));
+                let answer = infer(request(-1), wanted("y"), |batch| faulty.run(batch));
                 assert_eq!(answer.is_err(), DIVISIONS_TRAP);
             }
         });
         let tries = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             for _ in 0..100 {
-                let answer: InferResponse = ask(request(7), wanted("y"), |batch| right.run(batch)).unwrap();
+                let answer: InferResponse = infer(request(7), wanted("y"), |batch| right.run(batch)).unwrap();
                 let remainders = answer.outputs[0].data.numbers::<i32>().unwrap();
                 assert!(remainders.iter().all(|remainder| *remainder == i32::MIN.rem_euclid(7)));
             }
@@ -83,7 +83,7 @@ fn run(instance: &mut dyn Instance, rounds: i64, cancel: &Cancel) -> Option<Resu
         tensor("x", DataType::Fp32, &[2], vec![1.0f32, 2.0]),
         tensor("rounds", DataType::Int64, &[1], vec![rounds]),
     ];
-    ask_cancellable(instance, inputs, wanted("y"), cancel)
+    infer_cancellable(instance, inputs, wanted("y"), cancel)
 }
 
 #[test]

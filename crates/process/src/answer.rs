@@ -58,7 +58,7 @@ pub(crate) fn settle(
         return Ended::Failed(unreadable("a response comes later that was to come now"));
     }
     if let Some(parameters) = response.parameters() {
-        responder.say(parameters);
+        responder.set_parameters(parameters);
     }
     for output in response.outputs() {
         let output = output.ok_or_else(|| unreadable("an output is told in words that make no sense"));
@@ -477,14 +477,14 @@ mod tests {
         let (planned, _, _) =
             plan(job(Vec::new(), vec![wanted("x", None)], Reply::new(|_| ())), &shares, &blocks, &HashMap::new());
         let mut planned = [planned];
-        let mut ask = |need: Value| {
+        let mut answer = |need: Value| {
             let said = Said::read(json!({ "need": need }).to_string().as_bytes()).unwrap();
             let (text, _) = find_space(&mut planned, said.need().unwrap(), &shares, &blocks);
             serde_json::from_str::<Value>(&text).unwrap()
         };
-        assert_eq!(ask(json!([0, "x", 5000]))["at"][2].as_u64().map(|capacity| capacity >= 5000), Some(true));
+        assert_eq!(answer(json!([0, "x", 5000]))["at"][2].as_u64().map(|capacity| capacity >= 5000), Some(true));
         for nonsense in [json!([1, "x", 1]), json!([0, "y", 1]), json!([0, "x", -1]), json!("x")] {
-            assert!(ask(nonsense)["error"].is_string());
+            assert!(answer(nonsense)["error"].is_string());
         }
     }
 }

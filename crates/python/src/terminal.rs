@@ -72,17 +72,16 @@ pub enum TerminalRunError {
 
 /// Runs a model in this terminal, and waits for its end. What it prints goes to this program's own output. The status is 0 if all went well, 1 if the
 /// model failed, and 2 if it cannot be run as asked.
-pub fn run_in_terminal(asked: &TerminalRun<'_>) -> Result<ExitStatus, TerminalRunError> {
+pub fn run_in_terminal(run: &TerminalRun<'_>) -> Result<ExitStatus, TerminalRunError> {
     let environments = Environments::default();
-    let environment = asked.config.parameter("EXECUTION_ENV_PATH");
-    let interpreter =
-        Interpreter::choose(&environments, environment, asked.model_dir, asked.interpreter, UNPACK_MAX, None)
-            .map_err(TerminalRunError::NoPython)?;
+    let environment = run.config.parameter("EXECUTION_ENV_PATH");
+    let interpreter = Interpreter::choose(&environments, environment, run.model_dir, run.interpreter, UNPACK_MAX, None)
+        .map_err(TerminalRunError::NoPython)?;
     let modules = write_modules().map_err(TerminalRunError::Files)?;
     let mut command = interpreter.command();
     // In a file, because one argument of a program has 128 KiB at most.
     let run_file = modules.path().join("run.json");
-    fs::write(&run_file, described(asked)).map_err(TerminalRunError::Files)?;
+    fs::write(&run_file, described(run)).map_err(TerminalRunError::Files)?;
     command.args(["-u", "-c", &interpreter.text(PROGRAM)]).arg(modules.path()).arg(run_file);
     let status =
         command.status().map_err(|cause| TerminalRunError::Start { interpreter: interpreter.to_string(), cause });
@@ -107,16 +106,16 @@ fn write_modules() -> io::Result<tempfile::TempDir> {
 }
 
 /// What `trial.run` is told, in JSON.
-fn described(asked: &TerminalRun<'_>) -> String {
-    let (name, version) = (asked.model, asked.version.to_string());
-    let model_dir = absolute(asked.model_dir);
-    let version_dir = absolute(&asked.model_dir.join(&version));
+fn described(run: &TerminalRun<'_>) -> String {
+    let (name, version) = (run.model, run.version.to_string());
+    let model_dir = absolute(run.model_dir);
+    let version_dir = absolute(&run.model_dir.join(&version));
     let instance = format!("{name}_0_0");
-    let config = to_json(asked.config);
+    let config = to_json(run.config);
     let args = json!({
         "model_config": config,
         "model_instance_device_id": "0",
-        "model_instance_kind": kind(asked.config, &InstanceSpec { name: instance.clone(), ..InstanceSpec::default() }),
+        "model_instance_kind": kind(run.config, &InstanceSpec { name: instance.clone(), ..InstanceSpec::default() }),
         "model_instance_name": instance,
         "model_name": name,
         "model_repository": model_dir,
@@ -126,16 +125,16 @@ fn described(asked: &TerminalRun<'_>) -> String {
     let config: serde_json::Value = serde_json::from_str(&config).unwrap_or_default();
     json!({
         "model": {
-            "name": name, "version": version, "file": file_name(asked.config), "version_dir": version_dir, "model_dir": model_dir,
+            "name": name, "version": version, "file": file_name(run.config), "version_dir": version_dir, "model_dir": model_dir,
             "instance": instance,
         },
         "config": config,
         "args": args,
-        "inputs": asked.inputs.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
-        "batch": asked.batch,
-        "runs": asked.runs,
-        "pdb": asked.pdb,
-        "profile": asked.profile,
+        "inputs": run.inputs.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
+        "batch": run.batch,
+        "runs": run.runs,
+        "pdb": run.pdb,
+        "profile": run.profile,
     })
     .to_string()
 }

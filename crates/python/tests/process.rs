@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use nerite_backend::conformance::{Case, Fixture, ask, check_runtime, context};
+use nerite_backend::conformance::{Case, Fixture, check_runtime, context, infer};
 use nerite_backend::{Instance, InstanceSpec, LoadContext, Runtime};
 use nerite_config::ModelConfig;
 use nerite_memory::{Buffer, Extent, Reason, Slot, copied_bytes};
@@ -67,7 +67,7 @@ fn case(a: &[i32], b: &[i32]) -> Case {
 
 fn sum(instance: &mut dyn Instance, a: &[i32]) -> Result<InferResponse, Status> {
     let wanted = vec![Wanted { name: "SUM".into(), slot: None }];
-    ask(vec![ints("A", a), ints("B", &vec![0; a.len()])], wanted, |batch| instance.run(batch))
+    infer(vec![ints("A", a), ints("B", &vec![0; a.len()])], wanted, |batch| instance.run(batch))
 }
 
 /// The process ID, which the model returns.
@@ -131,7 +131,7 @@ fn a_process_that_dies_fails_only_its_request() {
 /// Begins a run with a short time limit, as a front thread does, and ends it as a worker would.
 fn begin(instance: &mut dyn Instance, a: i32, done_at_once: bool) -> Result<InferResponse, Status> {
     let wanted = vec![Wanted { name: "SUM".into(), slot: None }];
-    ask(vec![ints("A", &[a]), ints("B", &[0])], wanted, |batch| {
+    infer(vec![ints("A", &[a]), ints("B", &[0])], wanted, |batch| {
         let done = instance.begin(batch, Duration::from_micros(250));
         assert!(!done || done_at_once, "it was not to be done in that time");
         if !done {
@@ -237,14 +237,14 @@ impl RegionFixture {
         }
     }
 
-    fn ask(&self, instance: &mut dyn Instance) -> Result<InferResponse, Status> {
+    fn infer(&self, instance: &mut dyn Instance) -> Result<InferResponse, Status> {
         let input = |name: &str, at| {
             let data = self.registry.locate("r", at, PAGE as u64).unwrap().into_buffer();
             Tensor { name: name.into(), datatype: DataType::Int32, shape: Shape::from_slice(&[1024]), data }
         };
         let slot: Slot = self.registry.locate("r", 2 * PAGE as u64, PAGE as u64).unwrap().into_slot();
         let wanted = vec![Wanted { name: "SUM".into(), slot: Some(slot) }];
-        ask(vec![input("A", 0), input("B", PAGE as u64)], wanted, |batch| instance.run(batch))
+        infer(vec![input("A", 0), input("B", PAGE as u64)], wanted, |batch| instance.run(batch))
     }
 
     fn object(&self) -> String {
@@ -258,7 +258,7 @@ fn a_region_is_read_and_written_where_it_lies() {
         let (fixture, mut instance) = (RegionFixture::new("place"), instance(runtime, &context));
         let copied = || Reason::ALL.iter().map(|reason| copied_bytes(*reason)).sum::<u64>();
         let before = copied();
-        let response = fixture.ask(&mut *instance).unwrap();
+        let response = fixture.infer(&mut *instance).unwrap();
         assert_eq!(copied() - before, 0);
         assert!(response.outputs[0].placed);
         let sum = fixture.mine.buffer(Extent::new(2 * PAGE, PAGE, 3 * PAGE).unwrap());
@@ -283,10 +283,10 @@ fn a_region_cut_short_fails_its_request_and_the_process_lives() {
         let (fixture, mut instance) = (RegionFixture::new("short"), instance(runtime, &context));
         let before = process(&mut *instance);
         for left in [0, PAGE as u64 + 100] {
-            fixture.ask(&mut *instance).unwrap();
+            fixture.infer(&mut *instance).unwrap();
             let object = std::fs::File::options().write(true).open(fixture.object()).unwrap();
             object.set_len(left).unwrap();
-            let error = fixture.ask(&mut *instance).unwrap_err();
+            let error = fixture.infer(&mut *instance).unwrap_err();
             let text = format!(
                 "shared memory region 'r' can no longer be used: its object '{}' was 12288 bytes when registered and has {left} \
                  now (touched at offset ",
@@ -299,6 +299,6 @@ fn a_region_cut_short_fails_its_request_and_the_process_lives() {
             fixture.registry.register_system("r", fixture.mine.key(), 0, 3 * PAGE as u64).unwrap();
             fixture.fill();
         }
-        fixture.ask(&mut *instance).unwrap();
+        fixture.infer(&mut *instance).unwrap();
     });
 }

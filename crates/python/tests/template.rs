@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use nerite_backend::conformance::{ask, context};
+use nerite_backend::conformance::{context, infer};
 use nerite_backend::{Instance, InstanceSpec, LoadContext, Model, Runtime};
 use nerite_config::ModelConfig;
 use nerite_config::proto::ModelParameter;
@@ -62,7 +62,7 @@ struct Facts {
 
 fn facts(instance: &mut dyn Instance) -> Facts {
     let wanted = vec![Wanted { name: "NUMBERS".into(), slot: None }];
-    let response = ask(Vec::new(), wanted, |batch| instance.run(batch)).unwrap();
+    let response = infer(Vec::new(), wanted, |batch| instance.run(batch)).unwrap();
     let [sum, process, parent, initialized_in, index] = *response.outputs[0].data.numbers::<i32>().unwrap() else {
         panic!("five numbers")
     };

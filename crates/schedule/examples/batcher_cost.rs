@@ -28,7 +28,7 @@ fn measure(waiting: u64) -> u64 {
         by_spans: true,
         ..BatchPolicy::default()
     };
-    let mut driver = Driver::new(Box::new(Batcher::new(policy))).asking(|_: &[&u64], _: &u64| true);
+    let mut driver = Driver::new(Box::new(Batcher::new(policy))).with_join_rule(|_: &[&u64], _: &u64| true);
     let began = Instant::now();
     let (mut number, mut ran) = (0, 0);
     while ran < REQUESTS {

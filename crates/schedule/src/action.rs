@@ -76,7 +76,7 @@ pub struct Controls {
     pub start: bool,
     /// END: the request is the last.
     pub end: bool,
-    /// CORRID.
+    /// CORRID: which sequence it is.
     pub id: SequenceId,
     /// The number of the sequence's state. The state is read before the run and written after it.
     pub state: u64,

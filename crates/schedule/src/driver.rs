@@ -76,7 +76,7 @@ impl<J> Driver<J> {
     }
 
     /// The same driver, which asks this rule before a job joins a batch.
-    pub fn asking(mut self, rule: impl JoinRule<J> + Send + 'static) -> Driver<J> {
+    pub fn with_join_rule(mut self, rule: impl JoinRule<J> + Send + 'static) -> Driver<J> {
         self.rule = Some(Box::new(rule));
         self
     }

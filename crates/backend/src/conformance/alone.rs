@@ -15,7 +15,7 @@ use crate::{Batch, Instance, Job, ModelVersion, NoMeter};
 ///
 /// # Panics
 /// If there is no answer by the time `run` returns, or more than one.
-pub fn ask(inputs: Vec<Tensor>, wanted: Vec<Wanted>, run: impl FnOnce(Batch)) -> Result<InferResponse, Status> {
+pub fn infer(inputs: Vec<Tensor>, wanted: Vec<Wanted>, run: impl FnOnce(Batch)) -> Result<InferResponse, Status> {
     let seen = Arc::new(Mutex::new(None));
     let into = Arc::clone(&seen);
     let mut one = ExactlyOne::default();
@@ -28,7 +28,7 @@ pub fn ask(inputs: Vec<Tensor>, wanted: Vec<Wanted>, run: impl FnOnce(Batch)) ->
 
 /// Runs a request of one row that can be cancelled, and returns its one response. `None` if there is none, or another one, within ten seconds after
 /// `run` has returned.
-pub fn ask_cancellable(
+pub fn infer_cancellable(
     instance: &mut dyn Instance,
     inputs: Vec<Tensor>,
     wanted: Vec<Wanted>,

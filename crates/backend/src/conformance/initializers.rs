@@ -9,7 +9,7 @@ use nerite_memory::{Buffer, Number};
 use nerite_request::{Status, Wanted};
 use nerite_tensor::{DataType, Shape, Tensor};
 
-use crate::conformance::{ask, context};
+use crate::conformance::{context, infer};
 use crate::{Instance, InstanceSpec, LoadContext, Runtime};
 
 /// The inputs of a request, by name: `x` and `w` are floats, `a` and `b` whole numbers.
@@ -51,7 +51,7 @@ fn check(instance: &mut dyn Instance, given: &[(&str, &[i32])], expect: Result<(
     };
     let inputs: Vec<Tensor> = given.iter().map(one).collect();
     let wanted = ["v", "q"].map(|name| Wanted { name: name.into(), slot: None });
-    let answer = ask(inputs, wanted.into(), |batch| instance.run(batch));
+    let answer = infer(inputs, wanted.into(), |batch| instance.run(batch));
     match (answer, expect) {
         (Ok(response), Ok((v, q))) => {
             let expected = [tensor("v", DataType::Fp32, v), tensor("q", DataType::Int32, q)];

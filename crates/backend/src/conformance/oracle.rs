@@ -59,18 +59,18 @@ pub fn ask_all(runtime: &dyn Runtime, folder: &Path) -> std::io::Result<Verdicts
     }
     let mut verdicts = Verdicts::default();
     for (name, case) in cases {
-        ask(runtime, folder, name, case, &mut verdicts);
+        check_case(runtime, folder, name, case, &mut verdicts);
     }
     Ok(verdicts)
 }
 
-fn ask(runtime: &dyn Runtime, folder: &Path, name: String, case: Case, verdicts: &mut Verdicts) {
+fn check_case(runtime: &dyn Runtime, folder: &Path, name: String, case: Case, verdicts: &mut Verdicts) {
     let mut instance = match completed_instance(runtime, graph_context(folder, &name)) {
         Ok(instance) => instance,
         Err(error) => return verdicts.unloadable.push((name, error.message)),
     };
     let wanted = case.outputs.iter().map(|output| Wanted { name: output.name.clone(), slot: None }).collect();
-    let response = match super::ask(case.inputs, wanted, |batch| instance.run(batch)) {
+    let response = match super::infer(case.inputs, wanted, |batch| instance.run(batch)) {
         Ok(response) => response,
         Err(error) => return verdicts.refused.push((name, error.message)),
     };

@@ -312,8 +312,8 @@ mod tests {
     #[test]
     fn files_of_constants_are_found_wherever_a_constant_is() {
         let entry = |key: &str, value: &str| {
-            let said = [field(ENTRY_KEY, key.as_bytes()), field(ENTRY_VALUE, value.as_bytes())].concat();
-            field(TENSOR_EXTERNAL, &said)
+            let fields = [field(ENTRY_KEY, key.as_bytes()), field(ENTRY_VALUE, value.as_bytes())].concat();
+            field(TENSOR_EXTERNAL, &fields)
         };
         let tensor = |file: &str| [entry("offset", "64"), entry("location", file), entry("length", "8")].concat();
         let initializer = field(GRAPH_INITIALIZER, &tensor("a.data"));

@@ -25,7 +25,7 @@ pub fn version_of(number: i64) -> Option<i64> {
     (number >= 0).then_some(number)
 }
 
-fn say(request: Request, key: Text, value: Parameter) -> Result<(), Fault> {
+fn set_parameter(request: Request, key: Text, value: Parameter) -> Result<(), Fault> {
     request.get()?.content().parameters.insert(key.read()?, value);
     Ok(())
 }
@@ -141,19 +141,19 @@ exports! {
     }
 
     "TRITONSERVER_InferenceRequestSetStringParameter" = set_string_parameter(request: Request, key: Text, value: Text) {
-        say(request, key, Parameter::String(value.read()?))?;
+        set_parameter(request, key, Parameter::String(value.read()?))?;
     }
 
     "TRITONSERVER_InferenceRequestSetIntParameter" = set_int_parameter(request: Request, key: Text, value: i64) {
-        say(request, key, Parameter::Int(value))?;
+        set_parameter(request, key, Parameter::Int(value))?;
     }
 
     "TRITONSERVER_InferenceRequestSetBoolParameter" = set_bool_parameter(request: Request, key: Text, value: u8) {
-        say(request, key, Parameter::Bool(value != 0))?;
+        set_parameter(request, key, Parameter::Bool(value != 0))?;
     }
 
     "TRITONSERVER_InferenceRequestSetDoubleParameter" = set_double_parameter(request: Request, key: Text, value: f64) {
-        say(request, key, Parameter::Double(value))?;
+        set_parameter(request, key, Parameter::Double(value))?;
     }
 
     "TRITONSERVER_InferenceRequestSetReleaseCallback" =

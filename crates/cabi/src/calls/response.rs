@@ -40,8 +40,8 @@ fn tell(output: &OutputObject, datatype: &Out<u32>, shape: &Out<*const i64>, dim
     dims.put(output.shape.len() as u64)
 }
 
-fn say(response: Response, name: Text, value: Parameter) -> Result<(), Fault> {
-    response.get()?.say(name.read()?, value);
+fn set_parameter(response: Response, name: Text, value: Parameter) -> Result<(), Fault> {
+    response.get()?.set_parameter(name.read()?, value);
     Ok(())
 }
 
@@ -112,19 +112,19 @@ exports! {
     }
 
     "TRITONBACKEND_ResponseSetStringParameter" = set_string_parameter(response: Response, name: Text, value: Text) {
-        say(response, name, Parameter::String(value.read()?))?;
+        set_parameter(response, name, Parameter::String(value.read()?))?;
     }
 
     "TRITONBACKEND_ResponseSetIntParameter" = set_int_parameter(response: Response, name: Text, value: i64) {
-        say(response, name, Parameter::Int(value))?;
+        set_parameter(response, name, Parameter::Int(value))?;
     }
 
     "TRITONBACKEND_ResponseSetBoolParameter" = set_bool_parameter(response: Response, name: Text, value: u8) {
-        say(response, name, Parameter::Bool(value != 0))?;
+        set_parameter(response, name, Parameter::Bool(value != 0))?;
     }
 
     "TRITONBACKEND_ResponseSetDoubleParameter" = set_double_parameter(response: Response, name: Text, value: f64) {
-        say(response, name, Parameter::Double(value))?;
+        set_parameter(response, name, Parameter::Double(value))?;
     }
 
     "TRITONBACKEND_ResponseFactoryNew" = factory_new(factory: Out<Handle<Factory>>, request: Handle<RequestObject>) {

@@ -13,7 +13,7 @@ use super::inference_request::version_of;
 use crate::abi::{List, Out, Text, bytes_at};
 use crate::fault::Fault;
 use crate::objects::{Message, ParameterObject, ServerObject};
-use crate::reentry::check_not_asking;
+use crate::reentry::check_not_in_strategy;
 use crate::table::Handle;
 
 type Server = Handle<ServerObject>;
@@ -70,7 +70,7 @@ fn wait(begin: impl FnOnce(nerite_backend::ModelsDone)) -> Result<(), Fault> {
 }
 
 fn load(server: &ServerObject, function: &str, model: &str, options: LoadOptions) -> Result<(), Fault> {
-    check_not_asking("load a model")?;
+    check_not_in_strategy("load a model")?;
     if let Some(calls) = server.program() {
         return Ok(calls.load(model, options)?);
     }
@@ -79,7 +79,7 @@ fn load(server: &ServerObject, function: &str, model: &str, options: LoadOptions
 }
 
 fn unload(server: &ServerObject, function: &str, model: &str, dependents: bool) -> Result<(), Fault> {
-    check_not_asking("unload a model")?;
+    check_not_in_strategy("unload a model")?;
     if let Some(calls) = server.program() {
         return Ok(calls.unload(model, dependents)?);
     }

@@ -11,7 +11,7 @@ use nerite_request::Status;
 
 use super::{BackendObject, MemoryOfModel, Outstanding, c_text, object};
 use crate::fault::Fault;
-use crate::reentry::check_not_asking;
+use crate::reentry::check_not_in_strategy;
 use crate::server_calls::{LateReports, ServerCalls, ServerReports};
 use crate::table::Handle;
 
@@ -34,7 +34,7 @@ pub struct ModelObject {
     /// The models of this server.
     pub server: Handle<ServerObject>,
     /// The same as an object. It counts the requests that the model made.
-    pub asked: Arc<ServerObject>,
+    pub server_object: Arc<ServerObject>,
     config: Mutex<Arc<ModelConfig>>,
     settled: OnceLock<Settled>,
     state: AtomicPtr<c_void>,
@@ -83,7 +83,7 @@ impl ModelObject {
             completes: parts.completes,
             is_initializing: AtomicBool::new(true),
             server: Handle::to(Arc::clone(&parts.server))?,
-            asked: parts.server,
+            server_object: parts.server,
             config: Mutex::new(parts.config),
             settled: OnceLock::new(),
             state: AtomicPtr::default(),
@@ -193,7 +193,7 @@ impl ServerObject {
 
     /// What the server reports, for this function.
     pub fn reports(&self, function: &str) -> Result<Arc<dyn ServerReports>, Fault> {
-        check_not_asking("ask the server for a report")?;
+        check_not_in_strategy("ask the server for a report")?;
         if let Some(calls) = self.program() {
             return Ok(Arc::<dyn ServerCalls>::clone(calls));
         }

@@ -27,7 +27,7 @@ pub struct ResponseObject {
 struct Content {
     /// Up to two outputs need no allocation. The response owns them.
     outputs: SmallVec<[Handle<OutputObject>; 2]>,
-    said: Parameters,
+    parameters: Parameters,
 }
 
 object!(ResponseObject, 13, "response");
@@ -63,8 +63,8 @@ impl ResponseObject {
     }
 
     /// Adds a parameter.
-    pub fn say(&self, key: String, value: Parameter) {
-        self.content().said.insert(key, value);
+    pub fn set_parameter(&self, key: String, value: Parameter) {
+        self.content().parameters.insert(key, value);
     }
 
     /// Moves its outputs to the response that is sent. Outputs that the client did not request are left out.
@@ -97,7 +97,7 @@ impl ResponseObject {
             };
             responder.put(&output.name, output.datatype, output.shape.clone(), slot.filled());
         }
-        responder.say(std::mem::take(&mut content.said));
+        responder.set_parameters(std::mem::take(&mut content.parameters));
         Ok(())
     }
 

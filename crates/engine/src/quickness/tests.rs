@@ -210,9 +210,9 @@ fn a_class_is_told_by_each_dimension_and_by_the_outputs() {
 
 #[test]
 fn a_size_has_the_bytes_of_all_inputs_and_none_where_it_does_not_matter() {
-    let asked = job(&[("a", &[2, 8]), ("b", &[3])], &["y"]);
-    assert_eq!(Quickness::new(CostBound::InputSizes).size(&asked).unwrap().bytes, 4 * (16 + 3));
-    assert_eq!(Quickness::new(CostBound::Unknown).size(&asked), None);
+    let request = job(&[("a", &[2, 8]), ("b", &[3])], &["y"]);
+    assert_eq!(Quickness::new(CostBound::InputSizes).size(&request).unwrap().bytes, 4 * (16 + 3));
+    assert_eq!(Quickness::new(CostBound::Unknown).size(&request), None);
 }
 
 fn padding(buckets: &str) -> Padding {

@@ -140,21 +140,21 @@ struct Unpacking<'a> {
 impl Unpacking<'_> {
     fn put(&mut self, mut entry: Entry<'_, impl Read>) -> Result<(), Refusal> {
         let kind = entry.header().entry_type();
-        let said = names::shown(&entry.path_bytes());
+        let entry_name = names::shown(&entry.path_bytes());
         if kind.is_pax_global_extensions() {
-            return pass_over(&mut entry, said);
+            return pass_over(&mut entry, entry_name);
         }
-        let name = names::inside(&entry.path_bytes()).ok_or_else(|| Refusal::Outside(said.clone()))?;
+        let name = names::inside(&entry.path_bytes()).ok_or_else(|| Refusal::Outside(entry_name.clone()))?;
         let (bytes, parts) = (name.as_os_str().len(), name.components().count());
         if bytes > ARCHIVE_NAME_BYTES_MAX || parts > ARCHIVE_DEPTH_MAX {
-            return Err(Refusal::Long(said, bytes, parts));
+            return Err(Refusal::Long(entry_name, bytes, parts));
         }
         let mode = entry.header().mode()? & 0o777;
         if kind.is_dir() {
             return self.folder(&name, mode);
         }
         if name.as_os_str().is_empty() {
-            return Err(Refusal::Replaces(said));
+            return Err(Refusal::Replaces(entry_name));
         }
         let target = entry.link_name_bytes().map(|bytes| names::path(&bytes)).unwrap_or_default();
         if let Some(parent) = name.parent() {
@@ -164,7 +164,7 @@ impl Unpacking<'_> {
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => self.file(&mut entry, &name, mode),
             EntryType::Symlink => self.symbolic_link(&name, &target),
             EntryType::Link => self.hard_link(&name, &target),
-            other => Err(Refusal::Kind(said, char::from(other.as_byte()))),
+            other => Err(Refusal::Kind(entry_name, char::from(other.as_byte()))),
         }
     }
 
@@ -267,9 +267,9 @@ impl Unpacking<'_> {
 }
 
 /// Skips an entry about the whole archive, such as the commit it was made of.
-fn pass_over(entry: &mut impl Read, said: String) -> Result<(), Refusal> {
+fn pass_over(entry: &mut impl Read, entry_name: String) -> Result<(), Refusal> {
     let bytes = io::copy(&mut entry.take(ARCHIVE_NAMES_BYTES_MAX), &mut io::sink())?;
-    if bytes == ARCHIVE_NAMES_BYTES_MAX { Err(Refusal::Kind(said, 'g')) } else { Ok(()) }
+    if bytes == ARCHIVE_NAMES_BYTES_MAX { Err(Refusal::Kind(entry_name, 'g')) } else { Ok(()) }
 }
 
 fn shown(name: &Path) -> String {

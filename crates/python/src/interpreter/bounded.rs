@@ -19,13 +19,13 @@ pub(super) struct Ran {
     /// `None` if it was still running at the end of its time, and was killed.
     pub(super) end: Option<ExitStatus>,
     /// The end of its output, on stdout and stderr.
-    pub(super) said: String,
+    pub(super) output: String,
 }
 
 impl Ran {
     /// The last lines, for an error.
     pub(super) fn last_lines(&self, lines_max: usize) -> String {
-        let lines: Vec<&str> = self.said.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+        let lines: Vec<&str> = self.output.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
         lines[lines.len().saturating_sub(lines_max)..].join(" | ")
     }
 }
@@ -53,22 +53,22 @@ pub(super) fn run(mut command: Command, at_most: Duration) -> io::Result<Ran> {
     reason = "a process that closed its output ends within a moment; this is a load's thread"
 )]
 fn listen(process: &mut Process, reader: &mut PipeReader, deadline: Instant) -> io::Result<Ran> {
-    let (mut said, mut is_open) = (Vec::new(), true);
+    let (mut output, mut is_open) = (Vec::new(), true);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let pause = left.min(LOOK_AGAIN);
         if is_open {
             wait(reader, pause)?;
-            is_open = take(reader, &mut said)?;
+            is_open = take(reader, &mut output)?;
         } else {
             std::thread::sleep(pause.min(Duration::from_millis(1)));
         }
         let end = process.try_wait()?;
         if end.is_some() {
-            take(reader, &mut said)?;
+            take(reader, &mut output)?;
         }
         if end.is_some() || left.is_zero() {
-            return Ok(Ran { end, said: String::from_utf8_lossy(&said).into_owned() });
+            return Ok(Ran { end, output: String::from_utf8_lossy(&output).into_owned() });
         }
     }
 }
@@ -82,15 +82,15 @@ fn wait(reader: &PipeReader, at_most: Duration) -> io::Result<()> {
 }
 
 /// Reads the available output, and keeps the last [`SAID_BYTES_MAX`] of it. `false` at the end.
-fn take(reader: &mut PipeReader, said: &mut Vec<u8>) -> io::Result<bool> {
+fn take(reader: &mut PipeReader, output: &mut Vec<u8>) -> io::Result<bool> {
     let mut piece = [0; 4096];
     // The loop is bounded, so a program that prints without pause does not prevent the check of the time.
     for _ in 0..SAID_BYTES_MAX / piece.len() {
         match reader.read(&mut piece) {
             Ok(0) => return Ok(false),
             Ok(count) => {
-                said.extend(piece.iter().take(count));
-                said.drain(..said.len().saturating_sub(SAID_BYTES_MAX));
+                output.extend(piece.iter().take(count));
+                output.drain(..output.len().saturating_sub(SAID_BYTES_MAX));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -117,9 +117,9 @@ mod tests {
     const LONG_ENOUGH_TO_BEGIN: Duration = Duration::from_secs(2);
 
     #[track_caller]
-    fn check(script: &str, code: i32, said: &str) {
+    fn check(script: &str, code: i32, output: &str) {
         let ran = shell(script, LONG);
-        assert_eq!((ran.end.and_then(|end| end.code()), ran.said.as_str()), (Some(code), said), "{script}");
+        assert_eq!((ran.end.and_then(|end| end.code()), ran.output.as_str()), (Some(code), output), "{script}");
     }
 
     #[test]
@@ -137,9 +137,9 @@ mod tests {
     #[test]
     fn a_program_that_hangs_or_talks_for_ever_is_ended() {
         let ran = shell("echo begun; sleep 600", LONG_ENOUGH_TO_BEGIN);
-        assert_eq!((ran.end, ran.said.as_str()), (None, "begun\n"));
+        assert_eq!((ran.end, ran.output.as_str()), (None, "begun\n"));
         let ran = shell("while :; do echo and so on; done", LONG_ENOUGH_TO_BEGIN);
-        assert!(ran.end.is_none() && ran.said.len() <= SAID_BYTES_MAX);
+        assert!(ran.end.is_none() && ran.output.len() <= SAID_BYTES_MAX);
     }
 
     #[test]

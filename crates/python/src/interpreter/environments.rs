@@ -161,8 +161,8 @@ fn run_conda_unpack(made: &Interpreter, root: &Path, at_most: Duration) -> Resul
     command.arg(&script).current_dir(root);
     let ran = run(command, at_most).map_err(|error| format!("its bin/conda-unpack cannot be run: {error}"))?;
     let words = match ran.last_lines(LINES_MAX) {
-        said if said.is_empty() => "nothing".to_owned(),
-        said => format!("\"{said}\""),
+        output if output.is_empty() => "nothing".to_owned(),
+        output => format!("\"{output}\""),
     };
     match ran.end {
         Some(end) if end.success() => Ok(()),

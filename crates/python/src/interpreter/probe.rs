@@ -57,8 +57,8 @@ impl fmt::Display for Fault {
             Fault::Hangs(at_most) => {
                 write!(f, "did not say within {:.1} seconds which Python it is", at_most.as_secs_f64())
             }
-            Fault::Foreign(how, said) if said.is_empty() => write!(f, "is no Python: {how}, and printed nothing"),
-            Fault::Foreign(how, said) => write!(f, "is no Python, or a broken one: {how}, and printed \"{said}\""),
+            Fault::Foreign(how, output) if output.is_empty() => write!(f, "is no Python: {how}, and printed nothing"),
+            Fault::Foreign(how, output) => write!(f, "is no Python, or a broken one: {how}, and printed \"{output}\""),
             Fault::Old(python) => {
                 write!(f, "is Python {python}, and models need {}.{} or newer", VERSION_MIN.0, VERSION_MIN.1)
             }
@@ -112,7 +112,7 @@ pub(super) fn ask(mut command: Command, at_most: Duration) -> Result<Answer, Fau
 
 fn judge(ran: &Ran, at_most: Duration) -> Result<Answer, Fault> {
     let value =
-        |key: &str| ran.said.lines().rev().find_map(|line| line.strip_prefix(key)).map(|text| text.trim().to_owned());
+        |key: &str| ran.output.lines().rev().find_map(|line| line.strip_prefix(key)).map(|text| text.trim().to_owned());
     let python = value("nerite-python ");
     if let Some(python) = python.as_deref()
         && version(python).is_some_and(|found| found < VERSION_MIN)

@@ -79,8 +79,8 @@ impl Play {
     }
 
     /// The same, with a rule for what joins a batch.
-    pub fn asking(mut self, rule: impl JoinRule<Job> + Send + 'static) -> Play {
-        self.driver = self.driver.asking(rule);
+    pub fn with_join_rule(mut self, rule: impl JoinRule<Job> + Send + 'static) -> Play {
+        self.driver = self.driver.with_join_rule(rule);
         self
     }
 
@@ -127,10 +127,10 @@ impl Play {
             let end = End::Rejected { why, at_us: self.now_us };
             assert_eq!(self.ends.insert(job.number, end), None, "ended twice");
         }
-        self.ask();
+        self.answer_question();
     }
 
-    fn ask(&mut self) {
+    fn answer_question(&mut self) {
         let Some(Strategist { rule, takes_us, answer }) = &mut self.strategy else { return };
         let Some(question) = self.driver.next_question() else { return };
         assert_eq!(*answer, None, "it is asked two questions at a time");

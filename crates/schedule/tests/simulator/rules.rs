@@ -77,7 +77,7 @@ proptest! {
     ) {
         let held_back = policy.hold_back > 1;
         let (rule, formed) = Rule::new(says);
-        let mut play = Play::new(Batcher::new(policy.clone()), instances, run_us, policy.rows_max).asking(rule);
+        let mut play = Play::new(Batcher::new(policy.clone()), instances, run_us, policy.rows_max).with_join_rule(rule);
         play.delay_us = (!held_back).then_some(policy.delay_us);
         play.do_all(&deeds);
         if held_back {
@@ -192,7 +192,7 @@ fn check_said(play: &Play, says: Says, by_spans: bool, formed: &[Vec<usize>]) {
 fn check(says: Says, rows: &str, expect: &str) {
     let policy = BatchPolicy { rows_max: 100, preferred: vec![100], ..BatchPolicy::default() };
     let (rule, formed) = Rule::new(says);
-    let mut play = Play::new(Batcher::new(policy), 1, 10, 100).asking(rule);
+    let mut play = Play::new(Batcher::new(policy), 1, 10, 100).with_join_rule(rule);
     play.arrive(1, None);
     for one in rows.split_whitespace() {
         play.arrive(one.parse().unwrap(), None);
@@ -223,7 +223,7 @@ fn a_rule_that_lets_nothing_in_stops_nobody() {
 fn a_rule_hears_again_of_a_batch_that_lost_a_request() {
     let policy = BatchPolicy { rows_max: 8, preferred: vec![8], delay_us: 100, ..BatchPolicy::default() };
     let (rule, formed) = Rule::new(Says::Volume(3));
-    let mut play = Play::new(Batcher::new(policy), 1, 10, 8).asking(rule);
+    let mut play = Play::new(Batcher::new(policy), 1, 10, 8).with_join_rule(rule);
     let first = play.arrive(2, None);
     play.arrive(1, None);
     play.driver.cancel(first, 0);

@@ -7,7 +7,7 @@ use super::*;
 const BOTH: [Peer; 2] = [Peer::User { uid: 1 }, Peer::User { uid: 2 }];
 
 /// Asks for a model. Returns the channel of its result, and whether a thread must be started for the client's queue.
-fn ask(demand: &Demand, model: &str, peer: &Peer) -> (Receiver<Result<(), Status>>, bool) {
+fn request(demand: &Demand, model: &str, peer: &Peer) -> (Receiver<Result<(), Status>>, bool) {
     let (sender, receiver) = channel();
     let lined_up =
         demand.line_up(model, peer, Box::new(move |outcome| sender.send(outcome).expect("the test listens")));
@@ -18,11 +18,11 @@ fn ask(demand: &Demand, model: &str, peer: &Peer) -> (Receiver<Result<(), Status
 fn a_model_that_two_clients_ask_for_is_loaded_once() {
     let demand = Demand::new(None);
     let [x, y] = BOTH;
-    let (of_x, begins) = ask(&demand, "model", &x);
+    let (of_x, begins) = request(&demand, "model", &x);
     assert!(begins);
     assert_eq!(demand.next_in_line(&x).as_deref(), Some("model"));
-    let (of_y, begins) = ask(&demand, "model", &y);
-    let (other_of_y, begins_again) = ask(&demand, "other", &y);
+    let (of_y, begins) = request(&demand, "model", &y);
+    let (other_of_y, begins_again) = request(&demand, "other", &y);
     assert_eq!((begins, begins_again), (true, false));
     assert_eq!(demand.askers("model"), BTreeSet::from([x.clone(), y.clone()]));
     // The load of the other client serves both requests, so this queue goes on to its next model.
@@ -36,7 +36,7 @@ fn a_model_that_two_clients_ask_for_is_loaded_once() {
     assert!(!demand.is_loading("model") && demand.askers("model").is_empty());
     assert_eq!((demand.next_in_line(&x), demand.counts().waiting), (None, 0));
     // Asked for again it is loaded again.
-    let (_of_y, begins) = ask(&demand, "model", &y);
+    let (_of_y, begins) = request(&demand, "model", &y);
     assert!(begins);
     assert_eq!(demand.next_in_line(&y).as_deref(), Some("model"));
 }
@@ -45,9 +45,9 @@ fn a_model_that_two_clients_ask_for_is_loaded_once() {
 fn nobody_waits_once_the_server_stops() {
     let demand = Demand::new(None);
     let [x, y] = BOTH;
-    let (of_x, _) = ask(&demand, "model", &x);
+    let (of_x, _) = request(&demand, "model", &x);
     assert_eq!(demand.next_in_line(&x).as_deref(), Some("model"));
-    let (of_y, _) = ask(&demand, "other", &y);
+    let (of_y, _) = request(&demand, "other", &y);
     let refusal = Status::unavailable("the server stops");
     demand.refuse_all(&refusal);
     let refused = Ok(Err(refusal.clone()));

@@ -334,9 +334,9 @@ fn the_time_of_an_answer_is_charged_to_the_connection_that_asked() {
         poll_in(&sees, then);
         let is_here = answers.recv().unwrap() == std::thread::current().id();
         let after = [&asks, &sees].map(Flow::served_ns);
-        let [asked, saw] = [0, 1].map(|at| Duration::from_nanos(after[at] - before[at]));
+        let [submitted, saw] = [0, 1].map(|at| Duration::from_nanos(after[at] - before[at]));
         pool.close();
-        assert!(!is_here || asked >= LONG, "{asked:?} and {saw:?}");
+        assert!(!is_here || submitted >= LONG, "{submitted:?} and {saw:?}");
         is_here && saw < LONG
     });
     assert!(was_here, "a worker was woken each time");

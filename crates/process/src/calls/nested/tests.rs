@@ -88,7 +88,7 @@ impl Pair {
         text.map_or(Value::Null, |text| serde_json::from_slice(text).unwrap())
     }
 
-    fn ask(&self, call: u64, model: &str, inputs: Value, more: Value) {
+    fn send(&self, call: u64, model: &str, inputs: Value, more: Value) {
         let mut infer = json!({
             "model": model, "version": -1, "id": "mine", "correlation": 0, "flags": 0, "timeout": 5, "parameters": {},
             "inputs": inputs, "wanted": ["OUT"], "decoupled": false, "waits": false,
@@ -101,7 +101,7 @@ impl Pair {
 
     #[track_caller]
     fn check_refused(&self, model: &str, more: Value, words: &str) {
-        self.ask(3, model, json!([]), more);
+        self.send(3, model, json!([]), more);
         let received = self.received();
         assert_eq!((&received["call"], &received["final"]), (&json!(3), &json!(true)));
         let text = received["response"]["error"][1].as_str().unwrap().to_owned();
@@ -124,7 +124,7 @@ fn a_request_takes_its_inputs_along_and_its_answer_lies_in_the_process_memory() 
     let place = pair.received();
     let segment = place["at"][0].as_u64().unwrap();
     assert_eq!((&place["call"], &place["map"][0][0]), (&json!(1), &json!(segment)));
-    pair.ask(2, "other", json!([["IN", "UINT8", [4], segment, 8, 4], ["NONE", "FP32", [0], null, 0, 0]]), json!({}));
+    pair.send(2, "other", json!([["IN", "UINT8", [4], segment, 8, 4], ["NONE", "FP32", [0], null, 0, 0]]), json!({}));
     let mut request = pair.other.take();
     assert_eq!((&*request.id, request.timeout_us, &*request.wanted[0].name), ("mine", 5, "OUT"));
     let sizes: Vec<usize> = request.inputs.iter().map(|input| input.data.len()).collect();
@@ -153,13 +153,13 @@ fn an_input_elsewhere_than_in_memory_of_the_process_is_not_found() {
     let nowhere =
         [(segment + 1_u64, 0, 4), (segment, 0_u64, 1_u64 << 40), (segment, 1 << 40, 4), (0, 0, 4), (u64::MAX, 0, 4)];
     for (segment, offset, bytes) in nowhere {
-        pair.ask(2, "other", json!([["IN", "UINT8", [4], segment, offset, bytes]]), json!({}));
+        pair.send(2, "other", json!([["IN", "UINT8", [4], segment, offset, bytes]]), json!({}));
         assert_eq!(pair.received(), json!({ "call": 2, "unknown": true }), "{segment} {offset} {bytes}");
     }
     for nonsense in
         [json!([1]), json!([["IN", "UINT7", [4], segment, 0, 4]]), json!([["IN", "UINT8", "4", segment, 0, 4]])]
     {
-        pair.ask(2, "other", nonsense, json!({}));
+        pair.send(2, "other", nonsense, json!({}));
         assert_eq!(pair.received(), json!({ "call": 2, "unknown": true }));
     }
     assert!(pair.other.0.lock().unwrap().is_empty());
@@ -172,7 +172,7 @@ fn an_invalid_nested_request_is_refused_with_tritons_text() {
     pair.check_refused("many", json!({}), "doesn't support models using the decoupled transaction policy");
     pair.check_refused("asker", json!({ "waits": true }), "model 'asker' waits for itself");
     // No refused request still counts as waiting.
-    pair.ask(4, "other", json!([]), json!({ "waits": true }));
+    pair.send(4, "other", json!([]), json!({ "waits": true }));
     pair.other.take().reply.send(Response::Final(output(&[7])));
     assert_eq!(pair.received()["final"], json!(true));
 }
@@ -180,13 +180,13 @@ fn an_invalid_nested_request_is_refused_with_tritons_text() {
 #[test]
 fn a_request_for_one_response_gets_one() {
     let pair = pair();
-    pair.ask(2, "other", json!([]), json!({}));
+    pair.send(2, "other", json!([]), json!({}));
     let mut request = pair.other.take();
     request.reply.send(Response::Part(output(&[1])));
     assert_eq!(pair.received(), Value::Null, "it may not be the only one");
     request.reply.send(Response::Final(output(&[2])));
     assert_eq!(pair.received()["response"]["error"], json!(["INTERNAL", "expected a single response, got 2"]));
-    pair.ask(3, "other", json!([]), json!({}));
+    pair.send(3, "other", json!([]), json!({}));
     pair.other.take().reply.refuse(Status::invalid("no such input"));
     let error = &pair.received()["response"]["error"];
     assert_eq!(error, &json!(["INTERNAL", "Model other - Error when running inference: no such input"]));
@@ -195,7 +195,7 @@ fn a_request_for_one_response_gets_one() {
 #[test]
 fn responses_that_the_model_has_not_taken_fill_the_window() {
     let pair = pair();
-    pair.ask(2, "many", json!([]), json!({ "decoupled": true }));
+    pair.send(2, "many", json!([]), json!({ "decoupled": true }));
     let mut request = pair.other.take();
     let window = request.reply.window().unwrap();
     let mut sent = 0;
@@ -218,8 +218,8 @@ fn responses_that_the_model_has_not_taken_fill_the_window() {
 #[test]
 fn nested_requests_that_are_not_needed_any_more_are_cancelled() {
     let pair = pair();
-    pair.ask(2, "many", json!([]), json!({ "decoupled": true }));
-    pair.ask(3, "other", json!([]), json!({ "waits": true }));
+    pair.send(2, "many", json!([]), json!({ "decoupled": true }));
+    pair.send(3, "other", json!([]), json!({ "waits": true }));
     let (waited_for, mut streamed) = (pair.other.take(), pair.other.take());
     pair.calls.cancel(99);
     assert!(!streamed.cancel.is_cancelled() && !waited_for.cancel.is_cancelled());

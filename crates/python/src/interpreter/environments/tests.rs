@@ -27,12 +27,12 @@ fn find(environments: &Environments, named: &str, model_dir: &Path) -> Result<In
     environments.interpreter(named, model_dir, &Surroundings::of_process(), LONG, None).map_err(|none| none.found)
 }
 
-fn here(archive: &Path) -> String {
+fn shown_path(archive: &Path) -> String {
     archive.display().to_string()
 }
 
 /// The directories with unpacked environments of this process.
-fn left() -> Vec<PathBuf> {
+fn unpacked_directories() -> Vec<PathBuf> {
     let own = format!("{PREFIX}{}-", std::process::id());
     let entries = fs::read_dir(std::env::temp_dir()).unwrap().flatten();
     let mut found: Vec<PathBuf> = entries
@@ -55,18 +55,18 @@ fn an_archive_is_unpacked_once_for_all_models_and_removed_in_the_end() {
     let house = tempfile::tempdir().unwrap();
     let archive = pack(house.path(), &[("bin/python3", "echo here")]);
     let environments = Environments::default();
-    let first = find(&environments, &here(&archive), Path::new("/models/a")).unwrap();
+    let first = find(&environments, &shown_path(&archive), Path::new("/models/a")).unwrap();
     let second = find(&environments, "$$TRITON_MODEL_DIRECTORY/env.tar", house.path()).unwrap();
     assert_eq!(first.program, second.program);
-    let [root] = &left()[..] else { panic!("{:?}", left()) };
+    let [root] = &unpacked_directories()[..] else { panic!("{:?}", unpacked_directories()) };
     assert_eq!(first.program, root.canonicalize().unwrap().join("bin/python3"));
     assert_eq!(root.metadata().unwrap().permissions().mode() & 0o777, 0o700);
     let ran = run(first.command(), LONG).unwrap();
-    assert_eq!(ran.said, "here\n");
+    assert_eq!(ran.output, "here\n");
     drop((first, second));
-    assert_eq!(left().len(), 1, "a model that comes again finds it");
+    assert_eq!(unpacked_directories().len(), 1, "a model that comes again finds it");
     drop(environments);
-    assert_eq!(left(), [] as [PathBuf; 0]);
+    assert_eq!(unpacked_directories(), [] as [PathBuf; 0]);
 }
 
 #[test]
@@ -74,25 +74,26 @@ fn the_end_of_the_server_removes_environments_that_are_in_use() {
     let _turn = turn();
     let house = tempfile::tempdir().unwrap();
     let environments = Environments::default();
-    let _old = find(&environments, &here(&pack(house.path(), &[("bin/python3", "")])), Path::new("/")).unwrap();
-    let _new = find(&environments, &here(&pack(house.path(), &[("bin/python3", "echo new")])), Path::new("/")).unwrap();
-    assert_eq!(left().len(), 2);
+    let _old = find(&environments, &shown_path(&pack(house.path(), &[("bin/python3", "")])), Path::new("/")).unwrap();
+    let _new =
+        find(&environments, &shown_path(&pack(house.path(), &[("bin/python3", "echo new")])), Path::new("/")).unwrap();
+    assert_eq!(unpacked_directories().len(), 2);
     environments.end();
-    assert_eq!(left().len(), 0);
+    assert_eq!(unpacked_directories().len(), 0);
 }
 
 #[test]
 fn models_that_load_side_by_side_wait_for_one_unpacking() {
     let _turn = turn();
     let house = tempfile::tempdir().unwrap();
-    let archive = here(&pack(house.path(), &[("bin/python3", ""), ("bin/conda-unpack", "")]));
+    let archive = shown_path(&pack(house.path(), &[("bin/python3", ""), ("bin/conda-unpack", "")]));
     let environments = Environments::default();
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| find(&environments, &archive, Path::new("/")).unwrap());
         }
     });
-    assert_eq!(left().len(), 1);
+    assert_eq!(unpacked_directories().len(), 1);
 }
 
 #[test]
@@ -100,27 +101,28 @@ fn an_archive_that_was_replaced_is_unpacked_anew_and_the_old_one_kept_while_it_i
     let _turn = turn();
     let house = tempfile::tempdir().unwrap();
     let environments = Environments::default();
-    let old = find(&environments, &here(&pack(house.path(), &[("bin/python3", "")])), Path::new("/")).unwrap();
-    let new = find(&environments, &here(&pack(house.path(), &[("bin/python3", "echo new")])), Path::new("/")).unwrap();
+    let old = find(&environments, &shown_path(&pack(house.path(), &[("bin/python3", "")])), Path::new("/")).unwrap();
+    let new =
+        find(&environments, &shown_path(&pack(house.path(), &[("bin/python3", "echo new")])), Path::new("/")).unwrap();
     assert_ne!(old.program, new.program);
     assert!(old.program.exists());
     drop(old);
-    assert_eq!(left().len(), 1);
+    assert_eq!(unpacked_directories().len(), 1);
     drop((environments, new));
-    assert_eq!(left().len(), 0);
+    assert_eq!(unpacked_directories().len(), 0);
 }
 
 #[track_caller]
 fn check_refused(files: &[(&str, &str)], expect: &str) {
     let _turn = turn();
     let house = tempfile::tempdir().unwrap();
-    let archive = here(&pack(house.path(), files));
+    let archive = shown_path(&pack(house.path(), files));
     let environments = Environments::default();
     let message = find(&environments, &archive, Path::new("/")).unwrap_err();
     let expect = format!("{expect} (EXECUTION_ENV_PATH '{archive}')");
     let temporary = std::env::temp_dir().canonicalize().unwrap().join(format!("{PREFIX}{}-0", std::process::id()));
     assert_eq!(message.replace(&temporary.display().to_string(), "~"), expect);
-    assert_eq!(left(), [] as [PathBuf; 0], "nothing is left half done");
+    assert_eq!(unpacked_directories(), [] as [PathBuf; 0], "nothing is left half done");
 }
 
 #[test]
@@ -146,12 +148,12 @@ fn conda_unpack_is_run_by_the_environments_own_python_and_only_once() {
     let house = tempfile::tempdir().unwrap();
     let count = house.path().join("count");
     let script = format!("echo \"$1\" >> {}", count.display());
-    let archive = here(&pack(house.path(), &[("bin/python3", &script), ("bin/conda-unpack", "")]));
+    let archive = shown_path(&pack(house.path(), &[("bin/python3", &script), ("bin/conda-unpack", "")]));
     let environments = Environments::default();
     for _ in 0..2 {
         find(&environments, &archive, Path::new("/")).unwrap();
     }
-    let [root] = &left()[..] else { panic!("{:?}", left()) };
+    let [root] = &unpacked_directories()[..] else { panic!("{:?}", unpacked_directories()) };
     let expect = format!("{}/bin/conda-unpack\n", root.canonicalize().unwrap().display());
     assert_eq!(fs::read_to_string(count).unwrap(), expect);
 }
@@ -164,13 +166,14 @@ fn a_conda_unpack_that_hangs_is_ended() {
     let environments = Environments::default();
     // Long enough for the program to begin, even on a busy machine.
     let at_most = Duration::from_secs(2);
-    let found = environments.interpreter(&here(&archive), Path::new("/"), &Surroundings::of_process(), at_most, None);
+    let found =
+        environments.interpreter(&shown_path(&archive), Path::new("/"), &Surroundings::of_process(), at_most, None);
     let message = found.unwrap_err().found;
     assert!(
         message.starts_with("its bin/conda-unpack did not end within 2 seconds, and printed \"begun\"; "),
         "{message}"
     );
-    assert_eq!(left().len(), 0);
+    assert_eq!(unpacked_directories().len(), 0);
 }
 
 #[test]
