@@ -15,7 +15,7 @@ fuzz_target!(|message: &[u8]| {
             chain.push(Bytes::copy_from_slice(piece));
         }
         let read = InferMessage::read(&chain).ok()?;
-        Some(read.into_infer_request(|_| Ok(())).map(|ask| (ask.model, ask.id, ask.inputs.len(), ask.outputs.len())).map_err(|e| e.message))
+        Some(read.into_infer_request(|_| Ok(())).map(|request| (request.model, request.id, request.inputs.len(), request.outputs.len())).map_err(|e| e.message))
     };
     assert_eq!(ask_of(usize::from(frame)), ask_of(message.len()));
 });

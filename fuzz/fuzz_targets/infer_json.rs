@@ -15,8 +15,8 @@ fuzz_target!(|body: &[u8]| {
     let (json, tail) = body.split_at(cut);
     let tail = Buffer::from(tail.to_vec());
     let text = InferText { json, tail: &tail, model: "m", version: "", bytes_max: 1 << 20, tensors_max: TensorsMax::default() };
-    let Ok((ask, _)) = read_infer(&text) else { return };
-    for input in &ask.inputs {
+    let Ok((request, _)) = read_infer(&text) else { return };
+    for input in &request.inputs {
         if let Source::Inline(data) = &input.source {
             assert!(data.to_private(nerite_memory::Reason::Model).private_bytes().is_some());
         }

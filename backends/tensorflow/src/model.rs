@@ -126,18 +126,18 @@ fn input(graph: &Graph, index: usize, config: &Config) -> Result<Tensor, Error> 
         return Ok(Tensor { name: def.name.clone(), datatype, dims });
     };
     if said.datatype != datatype {
-        let (found, asked) = (datatype.name(), said.datatype.name());
-        return Err(about(format!("it is {found}, and the configuration says {asked}")));
+        let (found, configured) = (datatype.name(), said.datatype.name());
+        return Err(about(format!("it is {found}, and the configuration says {configured}")));
     }
     let rows = (config.max_batch_size > 0).then_some(None);
-    let asked: Vec<Option<usize>> = rows.into_iter().chain(said.dims.iter().copied()).collect();
-    let drawn = drawn.unwrap_or_else(|| vec![None; asked.len()]);
+    let configured: Vec<Option<usize>> = rows.into_iter().chain(said.dims.iter().copied()).collect();
+    let drawn = drawn.unwrap_or_else(|| vec![None; configured.len()]);
     let fits = |(a, b): (&Option<usize>, &Option<usize>)| a.is_none() || b.is_none() || a == b;
-    if drawn.is_empty() && asked == [Some(1)] {
+    if drawn.is_empty() && configured == [Some(1)] {
         return Ok(Tensor { name: said.name.clone(), datatype, dims: drawn });
     }
     let batches = rows.is_none() || drawn.first() == Some(&None);
-    if drawn.len() != asked.len() || !drawn.iter().zip(&asked).all(fits) || !batches {
+    if drawn.len() != configured.len() || !drawn.iter().zip(&configured).all(fits) || !batches {
         let how = if rows.is_some() { " behind the dimension of the rows, which must vary" } else { "" };
         return Err(about(format!(
             "it has the shape {}, and the configuration says {}{how}",
@@ -145,7 +145,7 @@ fn input(graph: &Graph, index: usize, config: &Config) -> Result<Tensor, Error> 
             shown(&said.dims)
         )));
     }
-    let dims = drawn.iter().zip(&asked).map(|(drawn, asked)| drawn.or(*asked)).collect();
+    let dims = drawn.iter().zip(&configured).map(|(drawn, configured)| drawn.or(*configured)).collect();
     Ok(Tensor { name: said.name.clone(), datatype, dims })
 }
 
@@ -245,8 +245,8 @@ impl Graphdef {
         if input.dims.is_empty() && shape == [1] {
             return Ok(Vec::new());
         }
-        let fits = |(dim, asked): (&i64, &Option<usize>)| {
-            usize::try_from(*dim).ok().filter(|dim| asked.is_none_or(|asked| asked == *dim) && *dim > 0)
+        let fits = |(dim, configured): (&i64, &Option<usize>)| {
+            usize::try_from(*dim).ok().filter(|dim| configured.is_none_or(|configured| configured == *dim) && *dim > 0)
         };
         let found: Option<Vec<usize>> = shape.iter().zip(&input.dims).map(fits).collect();
         found.filter(|found| found.len() == input.dims.len()).ok_or_else(|| {

@@ -41,7 +41,7 @@ impl Caller {
         let bytes = tensor_bytes(response);
         self.token.iter().for_each(|token| token.note_bytes_out(bytes, now_ns()));
         let Some(line) = &self.line else { return };
-        line.note(|said| said.bytes_out += bytes);
+        line.note(|facts| facts.bytes_out += bytes);
         if response.is_last() {
             line.note_outcome(match response {
                 Response::Failed { error, .. } => codes::grpc_status(error.code),
@@ -72,12 +72,12 @@ pub(crate) struct Line {
     peer: Peer,
     token: Option<Arc<Token>>,
     begun_ns: u64,
-    said: Mutex<Said>,
+    facts: Mutex<CallFacts>,
 }
 
 /// The notes on a call while it is carried out.
 #[derive(Clone, Debug, Default)]
-struct Said {
+struct CallFacts {
     model: String,
     version: String,
     id: String,
@@ -106,50 +106,52 @@ impl Line {
             peer: peer.clone(),
             token: token.cloned(),
             begun_ns: now_ns(),
-            said: Mutex::default(),
+            facts: Mutex::default(),
         }
     }
 
     /// Notes that the call is this inference.
     pub(crate) fn note_request(&self, model: &str, version: &str, id: &str) {
-        self.note(|said| (said.model, said.version, said.id) = (shortened(model), shortened(version), shortened(id)));
+        self.note(|facts| {
+            (facts.model, facts.version, facts.id) = (shortened(model), shortened(version), shortened(id));
+        });
     }
 
     /// Notes this many bytes of tensors in the message of the request.
     pub(crate) fn note_bytes_in(&self, bytes: u64) {
-        self.note(|said| said.bytes_in += bytes);
+        self.note(|facts| facts.bytes_in += bytes);
     }
 
     /// Notes the outcome of an inference as a gRPC status. Over HTTP the answer has a status of its own.
     pub(crate) fn note_outcome(&self, code: u32) {
         if self.front != FrontEnd::Http {
-            self.note(|said| said.status = said.status.or(Some(code)));
+            self.note(|facts| facts.status = facts.status.or(Some(code)));
         }
     }
 
     /// Notes the outcome of the call as a status of its protocol.
     pub(crate) fn note_status(&self, status: u32) {
-        self.note(|said| said.status = said.status.or(Some(status)));
+        self.note(|facts| facts.status = facts.status.or(Some(status)));
     }
 
     /// Notes that each request of the call has a line of its own.
     pub(crate) fn silence(&self) {
-        self.note(|said| said.is_silent = true);
+        self.note(|facts| facts.is_silent = true);
     }
 
     /// A new line for the next request of the same call.
     pub(crate) fn next(&self) -> Line {
         let Line { log, front, call, named, peer, token, .. } = self;
         let (log, named, peer, token) = (Arc::clone(log), named.clone(), peer.clone(), token.clone());
-        Line { log, front: *front, call, named, peer, token, begun_ns: now_ns(), said: Mutex::default() }
+        Line { log, front: *front, call, named, peer, token, begun_ns: now_ns(), facts: Mutex::default() }
     }
 
-    fn note(&self, change: impl FnOnce(&mut Said)) {
-        change(&mut self.said.lock().unwrap_or_else(PoisonError::into_inner));
+    fn note(&self, change: impl FnOnce(&mut CallFacts)) {
+        change(&mut self.facts.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn text(&self, said: &Said, is_json: bool, now_ns: u64) -> String {
-        let Said { model, version, id, status, bytes_in, bytes_out, .. } = said;
+    fn text(&self, facts: &CallFacts, is_json: bool, now_ns: u64) -> String {
+        let CallFacts { model, version, id, status, bytes_in, bytes_out, .. } = facts;
         let mut fields = Fields { is_json, out: String::with_capacity(192) };
         fields.word("protocol", self.front.name());
         fields.word("peer", &self.peer.to_string());
@@ -176,10 +178,10 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        let said = std::mem::take(&mut *self.said.lock().unwrap_or_else(PoisonError::into_inner));
-        if !said.is_silent {
+        let facts = std::mem::take(&mut *self.facts.lock().unwrap_or_else(PoisonError::into_inner));
+        if !facts.is_silent {
             let is_json = self.log.format() == LogFormat::Json;
-            log::info!(target: ACCESS_TARGET, "{}", self.text(&said, is_json, now_ns()));
+            log::info!(target: ACCESS_TARGET, "{}", self.text(&facts, is_json, now_ns()));
         }
     }
 }
@@ -330,8 +332,8 @@ mod tests {
 
     #[track_caller]
     fn check(line: &Line, is_json: bool, expect: &str) {
-        let said = line.said.lock().expect("nobody panicked").clone();
-        assert_eq!(line.text(&said, is_json, line.begun_ns + 5_999), expect);
+        let facts = line.facts.lock().expect("nobody panicked").clone();
+        assert_eq!(line.text(&facts, is_json, line.begun_ns + 5_999), expect);
     }
 
     #[test]
@@ -340,7 +342,7 @@ mod tests {
         check(&line, false, "access: protocol=grpc peer=\"user 7\" token=- call=inference bytes_in=0 bytes_out=0 us=5");
         line.note_request("digits", "", "a\n\"b\" é😀");
         line.note_bytes_in(64);
-        line.note(|said| said.bytes_out += 8);
+        line.note(|facts| facts.bytes_out += 8);
         line.note_outcome(0);
         line.note_status(13);
         check(
@@ -363,9 +365,9 @@ mod tests {
         line.note_request(&"é".repeat(100), "1", "");
         line.note_outcome(5);
         line.note_status(404);
-        let said = line.said.lock().expect("nobody panicked").clone();
-        assert_eq!((said.model.len(), said.status), (NAME_BYTES_MAX, Some(404)));
-        assert!(line.text(&said, false, line.begun_ns).ends_with(" us=0 request=\"POST /v2/models/a/infer\""));
+        let facts = line.facts.lock().expect("nobody panicked").clone();
+        assert_eq!((facts.model.len(), facts.status), (NAME_BYTES_MAX, Some(404)));
+        assert!(line.text(&facts, false, line.begun_ns).ends_with(" us=0 request=\"POST /v2/models/a/infer\""));
         let long = Line::begin(&line.log, FrontEnd::Http, Category::Inference, &"é".repeat(10_000), &line.peer, None);
         assert_eq!(
             (long.named.len(), long.named.capacity(), long.next().named.len()),

@@ -6,7 +6,7 @@ use nerite_tensor::{DataType, Shape, strings};
 
 /// Outputs with more elements than this are not sorted for a client.
 const ELEMENTS_MAX: usize = 1_000_000;
-/// The bytes of an element during the sort: its value, its index, and half of that again.
+/// The bytes of an element during the sort: 8 for its value, 8 for its index, and 8 for the buffer of the sort, which is half as long as the list.
 const ELEMENT_BYTES: usize = 24;
 /// For fewer elements no memory is reserved.
 const ROOM_ELEMENTS_MIN: usize = 64 << 10;

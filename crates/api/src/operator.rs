@@ -141,17 +141,17 @@ impl Operator {
     }
 
     /// Calls `ask` with the registry that has a region of that name. Also returns its owner, which is empty for the operator and for the session.
-    fn with_registry<T>(&self, of: Option<&Scope>, name: &str, ask: impl FnOnce(&Registry, &str) -> T) -> Option<T> {
+    fn with_registry<T>(&self, of: Option<&Scope>, name: &str, query: impl FnOnce(&Registry, &str) -> T) -> Option<T> {
         let regions = &self.0.inner.regions;
         if let Some(scope) = of {
-            return scope.registry().map(|own| ask(own, ""));
+            return scope.registry().map(|own| query(own, ""));
         }
         if regions.operator().inspect_one(name).is_some() {
-            return Some(ask(regions.operator(), ""));
+            return Some(query(regions.operator(), ""));
         }
         let owned = regions.owned();
         let (owner, found) = owned.iter().find(|(_, registry)| registry.inspect_one(name).is_some())?;
-        Some(ask(found, &owner.to_string()))
+        Some(query(found, &owner.to_string()))
     }
 }
 

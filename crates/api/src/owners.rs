@@ -18,11 +18,11 @@ impl Api {
     }
 
     /// Calls `ask` with the registry of the client's own regions, which registrations and calls for all regions use.
-    pub(crate) fn in_own_regions<T>(&self, ask: impl FnOnce(&Registry) -> Result<T, ShmError>) -> Result<T, Status> {
+    pub(crate) fn in_own_regions<T>(&self, query: impl FnOnce(&Registry) -> Result<T, ShmError>) -> Result<T, Status> {
         let regions = &self.inner.regions;
         match self.access() {
-            RegionAccess::Shared | RegionAccess::Operator => ask(regions.operator()),
-            RegionAccess::Own(peer) => regions.open(peer).and_then(|own| ask(&own)),
+            RegionAccess::Shared | RegionAccess::Operator => query(regions.operator()),
+            RegionAccess::Own(peer) => regions.open(peer).and_then(|own| query(&own)),
         }
         .map_err(of_shm)
     }
@@ -38,31 +38,31 @@ impl Api {
     }
 
     /// Calls `ask` with the registry that a region's name refers to. `ask` fails if the registry has no region of that name.
-    pub(crate) fn in_regions<T>(&self, ask: impl Fn(&Registry) -> Result<T, ShmError>) -> Result<T, Status> {
+    pub(crate) fn in_regions<T>(&self, query: impl Fn(&Registry) -> Result<T, ShmError>) -> Result<T, Status> {
         let regions = &self.inner.regions;
         match self.access() {
-            RegionAccess::Shared => ask(regions.operator()).map_err(of_shm),
+            RegionAccess::Shared => query(regions.operator()).map_err(of_shm),
             RegionAccess::Operator => {
-                ask(regions.operator()).or_else(|error| in_others(regions, error, ask)).map_err(of_shm)
+                query(regions.operator()).or_else(|error| in_others(regions, error, query)).map_err(of_shm)
             }
-            RegionAccess::Own(peer) => ask(&regions.of(peer)).map_err(|error| not_own(peer, error)),
+            RegionAccess::Own(peer) => query(&regions.of(peer)).map_err(|error| not_own(peer, error)),
         }
     }
 
     /// Calls `ask` with each registry whose regions the client may list.
     pub(crate) fn in_each_region<T>(
         &self,
-        ask: impl Fn(&Registry) -> Result<Vec<T>, ShmError>,
+        query: impl Fn(&Registry) -> Result<Vec<T>, ShmError>,
     ) -> Result<Vec<T>, Status> {
         let regions = &self.inner.regions;
         let mut found = match self.access() {
-            RegionAccess::Shared | RegionAccess::Operator => ask(regions.operator()),
-            RegionAccess::Own(peer) => ask(&regions.of(peer)),
+            RegionAccess::Shared | RegionAccess::Operator => query(regions.operator()),
+            RegionAccess::Own(peer) => query(&regions.of(peer)),
         }
         .map_err(of_shm)?;
         if self.access() == RegionAccess::Operator {
             for registry in regions.owned().values() {
-                found.extend(ask(registry).map_err(of_shm)?);
+                found.extend(query(registry).map_err(of_shm)?);
             }
         }
         Ok(found)
@@ -88,13 +88,13 @@ fn not_own(peer: &Peer, error: ShmError) -> Status {
 fn in_others<T>(
     regions: &Registries<Peer>,
     error: ShmError,
-    ask: impl Fn(&Registry) -> Result<T, ShmError>,
+    query: impl Fn(&Registry) -> Result<T, ShmError>,
 ) -> Result<T, ShmError> {
     if !is_missing(&error) {
         return Err(error);
     }
     let owned = regions.owned();
-    let found = owned.values().map(|registry| ask(registry)).find(|found| !found.as_ref().is_err_and(is_missing));
+    let found = owned.values().map(|registry| query(registry)).find(|found| !found.as_ref().is_err_and(is_missing));
     found.unwrap_or(Err(error))
 }
 

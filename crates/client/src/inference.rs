@@ -35,7 +35,7 @@ impl Session {
 
     /// One inference of a request that is sent often.
     pub async fn infer_prepared(&self, request: &PreparedRequest) -> Result<Response, Error> {
-        match self.ask(Call::Infer(request.0.clone())).await? {
+        match self.call(Call::Infer(request.0.clone())).await? {
             Answer::Inference { response, placed } => read_response(response, placed),
             other => Err(other.unexpected()),
         }

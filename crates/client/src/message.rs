@@ -229,11 +229,11 @@ mod tests {
     #[test]
     fn only_inline_inputs_take_an_entry_of_raw_contents() {
         let window = RegionRef { name: "in".into(), offset: 64, byte_size: 8 };
-        let asked = Request::new("simple")
+        let inference = Request::new("simple")
             .version(2)
             .input_in_window("A", DataType::Int32, &[1, 2], window)
             .input(Tensor::from_slice("B", &[1, 2], &[7i32, 8]).expect("two of two"));
-        let message = request(&asked, None);
+        let message = request(&inference, None);
         assert_eq!((message.model_version.as_str(), message.raw_input_contents.len()), ("2", 1));
         let keys: Vec<&str> = message.inputs[0].parameters.keys().map(String::as_str).collect();
         assert_eq!(keys, ["shared_memory_byte_size", "shared_memory_offset", "shared_memory_region"]);

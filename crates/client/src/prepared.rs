@@ -160,7 +160,7 @@ impl Prepared {
         };
         let bytes = expected.as_ref().map(|expected| expected.bytes.clone()).unwrap_or_default();
         let prepare = v1::Prepare { infer: Some(self.0.infer.clone()), expected: bytes };
-        let Answer::Reply(Reply::Prepared(prepared)) = self.0.session.ask(Call::Prepare(prepare)).await? else {
+        let Answer::Reply(Reply::Prepared(prepared)) = self.0.session.call(Call::Prepare(prepare)).await? else {
             return Err(Error::Answer("no handle in the answer".to_owned()));
         };
         let handle = Handle { number: prepared.handle, expected };

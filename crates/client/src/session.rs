@@ -140,7 +140,7 @@ impl Session {
     /// Borrows at least `byte_size` bytes of memory of the server: zeros, or what this session left in them before.
     pub async fn borrow(&self, byte_size: usize) -> Result<Lease, Error> {
         let call = Call::Borrow(v1::Borrow { byte_size: byte_size as u64 });
-        match self.ask(call).await? {
+        match self.call(call).await? {
             Answer::Lease(lease) => Ok(lease),
             other => Err(other.unexpected()),
         }
@@ -160,7 +160,7 @@ impl Session {
     /// One of the session's regions, or (empty name) all.
     pub async fn system_regions(&self, name: &str) -> Result<Vec<SystemRegionReport>, Error> {
         let call = Call::SystemStatus(v1::SystemStatus { name: name.to_owned() });
-        let Answer::Reply(Reply::Regions(regions)) = self.ask(call).await? else {
+        let Answer::Reply(Reply::Regions(regions)) = self.call(call).await? else {
             return Err(Error::Answer("no regions in the answer".to_owned()));
         };
         let report = |v1::Region { name, key, offset, byte_size }| SystemRegionReport { name, key, offset, byte_size };
@@ -169,7 +169,7 @@ impl Session {
 
     /// The present usage of the session.
     pub async fn in_use(&self) -> Result<SessionUse, Error> {
-        let Answer::Reply(Reply::SessionReport(report)) = self.ask(Call::SessionStatus(v1::SessionStatus {})).await?
+        let Answer::Reply(Reply::SessionReport(report)) = self.call(Call::SessionStatus(v1::SessionStatus {})).await?
         else {
             return Err(Error::Answer("no report in the answer".to_owned()));
         };
@@ -177,13 +177,13 @@ impl Session {
     }
 
     async fn done(&self, call: Call) -> Result<(), Error> {
-        match self.ask(call).await? {
+        match self.call(call).await? {
             Answer::Reply(Reply::Done(_)) => Ok(()),
             other => Err(other.unexpected()),
         }
     }
 
-    pub(crate) async fn ask(&self, call: Call) -> Result<Answer, Error> {
+    pub(crate) async fn call(&self, call: Call) -> Result<Answer, Error> {
         match self.send(call).await?.answer().await? {
             Answer::Reply(Reply::Error(error)) => Err(refusal(error)),
             answer => Ok(answer),

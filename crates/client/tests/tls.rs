@@ -80,7 +80,7 @@ fn believing(own: &CertifiedKey<KeyPair>) -> Tls {
     Tls::with_roots_pem(own.cert.pem().as_bytes()).unwrap()
 }
 
-async fn ask(port: u16, tls: Tls) -> Result<String, Error> {
+async fn infer(port: u16, tls: Tls) -> Result<String, Error> {
     let options = ClientOptions::default().tls(tls);
     http::Client::with_options(&format!("https://localhost:{port}"), &options)?.page("/").await
 }
@@ -96,11 +96,11 @@ async fn a_server_is_believed_by_its_certificate_and_name() {
     let (own, other) = (certificate("localhost"), certificate("other.example"));
     let behind = page(Some(PAGE)).await;
     let port = port_of_tls(&own, None, behind.clone()).await;
-    assert_eq!(ask(port, believing(&own)).await.unwrap(), "hi");
-    check_not_connected(&ask(port, believing(&other)).await, "invalid peer certificate");
-    check_not_connected(&ask(port, believing(&own).server_name("other.example")).await, "not valid for name");
+    assert_eq!(infer(port, believing(&own)).await.unwrap(), "hi");
+    check_not_connected(&infer(port, believing(&other)).await, "invalid peer certificate");
+    check_not_connected(&infer(port, believing(&own).server_name("other.example")).await, "not valid for name");
     let elsewhere = port_of_tls(&other, None, behind).await;
-    assert_eq!(ask(elsewhere, believing(&other).server_name("other.example")).await.unwrap(), "hi");
+    assert_eq!(infer(elsewhere, believing(&other).server_name("other.example")).await.unwrap(), "hi");
 }
 
 #[tokio::test]
@@ -110,8 +110,8 @@ async fn a_server_that_asks_for_a_certificate_is_shown_one() {
     let (chain, key) = (mine.cert.pem(), mine.signing_key.serialize_pem());
     let showing = believing(&own).identity_pem(chain.as_bytes(), key.as_bytes()).unwrap();
     assert!(!format!("{showing:?}").contains("KEY"));
-    assert_eq!(ask(port, showing).await.unwrap(), "hi");
-    assert!(ask(port, believing(&own)).await.is_err());
+    assert_eq!(infer(port, showing).await.unwrap(), "hi");
+    assert!(infer(port, believing(&own)).await.is_err());
 }
 
 #[tokio::test]

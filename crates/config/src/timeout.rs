@@ -42,13 +42,16 @@ mod tests {
 
     #[test]
     fn it_is_true_or_false_and_false_if_nobody_says() {
-        let said = |value: &str| {
+        let with_value = |value: &str| {
             format!("parameters {{ key: 'nerite.timeout_ends_runs' value {{ string_value: '{value}' }} }}")
         };
         check("", Ok(false));
-        check(&said("true"), Ok(true));
-        check(&said(" Yes "), Ok(true));
-        check(&said("off"), Ok(false));
-        check(&said("1000"), Err("parameter 'nerite.timeout_ends_runs' of model 'm' is 'true' or 'false', got '1000'"));
+        check(&with_value("true"), Ok(true));
+        check(&with_value(" Yes "), Ok(true));
+        check(&with_value("off"), Ok(false));
+        check(
+            &with_value("1000"),
+            Err("parameter 'nerite.timeout_ends_runs' of model 'm' is 'true' or 'false', got '1000'"),
+        );
     }
 }

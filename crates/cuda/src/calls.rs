@@ -112,10 +112,10 @@ impl Calls {
 }
 
 /// The driver's text for a code.
-fn words(ask: unsafe extern "C" fn(Code, *mut *const c_char) -> Code, code: Code) -> Option<String> {
+fn words(getter: unsafe extern "C" fn(Code, *mut *const c_char) -> Code, code: Code) -> Option<String> {
     let mut words = std::ptr::null();
     // SAFETY: takes any code, and `words` is a place for one pointer.
-    let known = unsafe { ask(code, &raw mut words) };
+    let known = unsafe { getter(code, &raw mut words) };
     if known != SUCCESS || words.is_null() {
         return None;
     }

@@ -120,7 +120,7 @@ impl Drop for Driver {
                 // SAFETY: pops what was pushed above; nobody wants to know which it was.
                 let _ = unsafe { (calls.context_pop)(std::ptr::null_mut()) };
             }
-            // SAFETY: gives back the one retain of `Device::enter`. A failure has nobody to be told to.
+            // SAFETY: gives back the one retain of `Device::enter`. Nobody could handle a failure, so it is ignored.
             let _ = unsafe { (calls.context_release)(slot.facts.raw) };
         }
     }

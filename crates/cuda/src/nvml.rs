@@ -80,10 +80,10 @@ impl NvmlDevice {
     /// Its memory.
     pub fn memory(&self) -> Result<GpuMemory, NvmlError> {
         let calls = &self.nvml.calls;
-        if let Some(ask) = calls.memory_v2 {
+        if let Some(memory_info) = calls.memory_v2 {
             let mut found = MemoryV2 { version: MEMORY_V2_VERSION, ..MemoryV2::default() };
             // SAFETY: NVML gave the handle, and `found` is a place for one struct of the version that it names.
-            calls.check(name::MEMORY_V2, unsafe { ask(self.handle, &raw mut found) })?;
+            calls.check(name::MEMORY_V2, unsafe { memory_info(self.handle, &raw mut found) })?;
             return Ok(GpuMemory { total: found.total, used: found.used });
         }
         let mut found = Memory::default();

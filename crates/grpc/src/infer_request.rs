@@ -7,10 +7,10 @@ use nerite_wire::proto::{InferMessage, wrong_datatype};
 
 /// What a call's metadata says of its requests. Mostly nothing: it is in a box, so that the future of a call stays small.
 #[derive(Clone)]
-pub(crate) struct Forwarded(Option<Box<Said>>);
+pub(crate) struct Forwarded(Option<Box<Selected>>);
 
 #[derive(Clone)]
-struct Said {
+struct Selected {
     /// The parameters that it becomes, or the error if it is not allowed.
     parameters: Result<Vec<(String, String)>, Status>,
     /// The client's span that they belong to.
@@ -36,18 +36,18 @@ pub(crate) fn to_infer_request(
 impl Forwarded {
     /// Reads the metadata that the operator selected.
     pub(crate) fn of(api: &Api, headers: &HeaderMap) -> Forwarded {
-        let said = Said {
+        let selected = Selected {
             parent: api.trace_parent(|name| headers.get(name).map(HeaderValue::as_bytes)),
             parameters: forward(api, headers),
         };
-        let is_nothing = said.parent.is_none() && said.parameters.as_ref().is_ok_and(Vec::is_empty);
-        Forwarded((!is_nothing).then(|| Box::new(said)))
+        let is_nothing = selected.parent.is_none() && selected.parameters.as_ref().is_ok_and(Vec::is_empty);
+        Forwarded((!is_nothing).then(|| Box::new(selected)))
     }
 
     /// Bytes of all names and values.
     pub(crate) fn len(&self) -> usize {
-        let Some(said) = &self.0 else { return 0 };
-        said.parameters.iter().flatten().map(|(name, text)| name.len() + text.len()).sum()
+        let Some(selected) = &self.0 else { return 0 };
+        selected.parameters.iter().flatten().map(|(name, text)| name.len() + text.len()).sum()
     }
 
     /// The client's span that the requests of the call belong to.
@@ -56,8 +56,8 @@ impl Forwarded {
     }
 
     fn add_to(&self, parameters: &mut Parameters) -> Result<(), Status> {
-        let Some(said) = &self.0 else { return Ok(()) };
-        for (name, text) in said.parameters.as_ref().map_err(Status::clone)? {
+        let Some(selected) = &self.0 else { return Ok(()) };
+        for (name, text) in selected.parameters.as_ref().map_err(Status::clone)? {
             parameters.insert(name, Parameter::String(text.clone()));
         }
         Ok(())

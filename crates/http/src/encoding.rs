@@ -61,7 +61,7 @@ pub async fn compress(pieces: VecDeque<Bytes>, encoding: Encoding) -> Result<Byt
 /// Inflates a body with this declared encoding into `store`, up to `bytes_max`.
 pub async fn inflate(
     body: impl Buf + Send + 'static,
-    said: Encoding,
+    declared: Encoding,
     store: Inflated,
     bytes_max: u64,
 ) -> Result<Inflated, Status> {
@@ -70,7 +70,7 @@ pub async fn inflate(
     inflated.map_err(|fault| match fault {
         InflateError::TooLarge { .. } | InflateError::TooDense { .. } => Status::invalid(fault.to_string()),
         InflateError::Damaged(fault) => {
-            Status::invalid(format!("the request body is no whole {} stream: {fault}", said.name()))
+            Status::invalid(format!("the request body is no whole {} stream: {fault}", declared.name()))
         }
         InflateError::Refused(status) => status,
     })
@@ -146,14 +146,14 @@ mod tests {
     #[tokio::test]
     async fn what_was_compressed_is_inflated_whatever_the_header_says() {
         let text = Bytes::from(b"tensor".repeat(100_000));
-        for (made, said) in [
+        for (made, declared) in [
             (Encoding::Gzip, Encoding::Gzip),
             (Encoding::Deflate, Encoding::Deflate),
             (Encoding::Gzip, Encoding::Deflate),
         ] {
             let body = compress(VecDeque::from([text.slice(..7), text.slice(7..)]), made).await.unwrap();
             let store = Inflated::new(Store::new(5, None).unwrap(), &Account::unlimited());
-            let inflated = inflate(body, said, store, text.len() as u64).await.unwrap();
+            let inflated = inflate(body, declared, store, text.len() as u64).await.unwrap();
             assert_eq!(inflated.store.finish().private_bytes(), Some(&text[..]));
         }
     }

@@ -49,7 +49,7 @@ pub(crate) fn prepare() {
 /// Where the address of a client is. `device` is the index of the device that the address is meant for, or 0.
 pub(crate) fn place_of(client: SocketAddr, device: u32) -> Place {
     let mut answer = [0; ANSWER_BYTES];
-    let received = CHANNEL.ask(&request(client.ip(), device), &mut answer).ok();
+    let received = CHANNEL.exchange(&request(client.ip(), device), &mut answer).ok();
     let place = received.and_then(|bytes| read(answer.get(..bytes)?));
     place.unwrap_or_else(|| place_by_binding(client))
 }

@@ -38,7 +38,7 @@ impl Channel {
     }
 
     /// Sends a message, and stores the beginning of the kernel's answer. Returns the bytes stored.
-    pub(crate) fn ask(&self, request: &[u8], answer: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn exchange(&self, request: &[u8], answer: &mut [u8]) -> io::Result<usize> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         // After an error it is not put back. The next request then uses a new socket, which cannot receive a late answer to this one.
         let socket = match kept.take() {

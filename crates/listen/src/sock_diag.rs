@@ -64,7 +64,7 @@ fn finds(listener: SocketAddr) -> bool {
     };
     let Some(request) = request(bound, SocketAddr::new(loopback, 0), device) else { return false };
     let mut answer = [0; ANSWER_BYTES];
-    match CHANNEL.ask(&request, &mut answer) {
+    match CHANNEL.exchange(&request, &mut answer) {
         Ok(_) => is_listener(&answer),
         Err(error) => {
             let errno = Errno::from_io_error(&error);
@@ -82,7 +82,7 @@ fn is_listener(answer: &[u8; ANSWER_BYTES]) -> bool {
 pub fn user_of(client: SocketAddr, server: SocketAddr, device: u32) -> Option<u32> {
     let request = request(client, server, device)?;
     let mut answer = [0; ANSWER_BYTES];
-    CHANNEL.ask(&request, &mut answer).ok()?;
+    CHANNEL.exchange(&request, &mut answer).ok()?;
     read(&answer, client, server)
 }
 

@@ -56,7 +56,7 @@ pub(crate) fn try_out(policy: &Policy) -> Result<(String, String), String> {
 fn judged(command: Command, at_most: Duration) -> Result<(String, String), String> {
     let program = Path::new(command.get_program()).display().to_string();
     let other = |why: String| format!("'{program}', which is to confine processes, has to be {NAME}, and {why}");
-    let (code, said, faults) = match run(command, at_most) {
+    let (code, output, faults) = match run(command, at_most) {
         Ok(Some(ran)) => ran,
         Ok(None) => return Err(other(format!("did not end within {} s", at_most.as_secs()))),
         Err(error) => return Err(other(format!("cannot be run: {error}"))),
@@ -64,7 +64,7 @@ fn judged(command: Command, at_most: Duration) -> Result<(String, String), Strin
     if code == Some(i32::from(REFUSED)) && !faults.is_empty() {
         return Err(faults);
     }
-    let mut lines = said.lines();
+    let mut lines = output.lines();
     let name = lines.next().unwrap_or_default();
     if name != NAME || code != Some(0) {
         let code = code.map_or_else(|| "a signal".to_owned(), |code| format!("status {code}"));
@@ -88,8 +88,8 @@ fn run(mut command: Command, at_most: Duration) -> io::Result<Option<(Option<i32
         process.wait()?;
     }
     let Some(status) = ended? else { return Ok(None) };
-    let (said, faults) = (process.stdout.take().map(text), process.stderr.take().map(text));
-    Ok(Some((status.code(), said.transpose()?.unwrap_or_default(), faults.transpose()?.unwrap_or_default())))
+    let (output, faults) = (process.stdout.take().map(text), process.stderr.take().map(text));
+    Ok(Some((status.code(), output.transpose()?.unwrap_or_default(), faults.transpose()?.unwrap_or_default())))
 }
 
 /// How it ended, if it ended in that time.

@@ -60,10 +60,12 @@ fn ran(sandbox: &Sandbox, script: &str, path: &Path) -> Output {
 #[track_caller]
 fn check(sandbox: &Sandbox, script: &str, path: &Path, expect: Result<&str, &str>) {
     let ran = ran(sandbox, script, path);
-    let (said, error) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    let (output, error) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     match expect {
-        Ok(text) => assert_eq!((said.trim(), ran.status.code()), (text, Some(0)), "{script}: {error}"),
-        Err(text) => assert!(!ran.status.success() && error.contains(text), "{script}: {said} {error} {}", ran.status),
+        Ok(text) => assert_eq!((output.trim(), ran.status.code()), (text, Some(0)), "{script}: {error}"),
+        Err(text) => {
+            assert!(!ran.status.success() && error.contains(text), "{script}: {output} {error} {}", ran.status)
+        }
     }
 }
 

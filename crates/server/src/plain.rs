@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn json_says_the_same_without_steering_a_terminal() {
+    fn json_keeps_its_meaning_and_has_no_characters_that_control_a_terminal() {
         let hostile = "a\u{9b}\u{7f}\u{202e}é\u{1f600}";
         let shown = plain_json(&serde_json::json!([hostile]).to_string());
         assert_eq!(shown, r#"["a\u009b\u007f\u202eé\ud83d\ude00"]"#);

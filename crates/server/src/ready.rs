@@ -40,7 +40,7 @@ pub fn main(words: &[String]) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match ask(&url, &certificates) {
+    match fetch_readiness(&url, &certificates) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
             eprintln!("nerite ready: the server at {url} is not ready");
@@ -76,7 +76,7 @@ fn usual_url(port: Option<String>) -> String {
     )
 }
 
-fn ask(url: &str, certificates: &Certificates) -> Result<bool, String> {
+fn fetch_readiness(url: &str, certificates: &Certificates) -> Result<bool, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start a runtime: {error}"))?;
     runtime.block_on(async {

@@ -178,12 +178,12 @@ fn simple(in0: RegionRef, in1: RegionRef) -> Request {
 }
 
 #[track_caller]
-fn check_refused<T>(result: Result<T, Error>, code: Code, begins: &str, says: &str) {
+fn check_refused<T>(result: Result<T, Error>, code: Code, begins: &str, part: &str) {
     let Err(Error::Refused(status)) = result else { panic!("not refused: {begins}") };
     let (found, message) = (status.code, status.message);
     // HTTP tells 400 for several codes, and the client takes the commonest.
     let same = found == code || (code == Code::AlreadyExists && found == Code::InvalidArg);
-    assert!(same && message.starts_with(begins) && message.contains(says), "{found:?}: {message}");
+    assert!(same && message.starts_with(begins) && message.contains(part), "{found:?}: {message}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -112,28 +112,28 @@ const EMBEDDED: &str = "none";
 
 /// What a server with this driver and engine says of `simple` with these groups.
 #[track_caller]
-fn check_refused(found: &Result<String, String>, says: &str) {
+fn check_refused(found: &Result<String, String>, part: &str) {
     let error = found.as_ref().unwrap_err();
-    assert!(error.contains(says), "{says:?} is not in {error:?}");
+    assert!(error.contains(part), "{part:?} is not in {error:?}");
 }
 
 #[tokio::test]
 async fn without_a_driver_the_loader_says_so() {
     let server = Server::start(Path::new("none"), Path::new(EMBEDDED), &[]).await;
     let found = server.load("simple", "onnxruntime", r#"[{"kind": "KIND_GPU"}]"#).await;
-    let says = "instance group simple_0 of model simple has kind KIND_GPU but server does not support GPUs: GPUs are switched \
+    let part = "instance group simple_0 of model simple has kind KIND_GPU but server does not support GPUs: GPUs are switched \
                 off by --cuda-library; use KIND_CPU";
-    check_refused(&found, says);
+    check_refused(&found, part);
 }
 
 #[tokio::test]
 async fn with_a_driver_the_runtime_says_what_it_lacks() {
     let server = Server::start(stand_in::library(), Path::new(EMBEDDED), &[]).await;
     let found = server.load("simple", "onnxruntime", r#"[{"kind": "KIND_GPU"}]"#).await;
-    let says = "instance group simple_0 of model simple has kind KIND_GPU, but the embedded engine computes on the host: \
+    let part = "instance group simple_0 of model simple has kind KIND_GPU, but the embedded engine computes on the host: \
                 install ONNX Runtime with its CUDA provider (pip install onnxruntime-gpu) or name its library with \
                 --onnxruntime-library, or use KIND_CPU";
-    check_refused(&found, says);
+    check_refused(&found, part);
     let found = server.load("identity_fp32", "identity", r#"[{"kind": "KIND_GPU"}]"#).await;
     check_refused(&found, "but backend 'identity' (built in) computes on the host, or use KIND_CPU");
     let found = server.load("simple", "onnxruntime", r#"[{"kind": "KIND_GPU", "gpus": [7]}]"#).await;

@@ -87,15 +87,15 @@ impl Collector {
     async fn exchange(&mut self, body: Bytes) -> Result<(StatusCode, Bytes), String> {
         // The collector may have closed a connection that was idle.
         if let Some(connection) = self.connection.take()
-            && let Ok(found) = self.ask(connection, body.clone()).await
+            && let Ok(found) = self.send(connection, body.clone()).await
         {
             return Ok(found);
         }
         let connection = self.connect().await?;
-        self.ask(connection, body).await
+        self.send(connection, body).await
     }
 
-    async fn ask(
+    async fn send(
         &mut self,
         mut connection: SendRequest<Full<Bytes>>,
         body: Bytes,

@@ -38,16 +38,16 @@ pub fn reshaped(site: &Site<'_>, dims: Vec<usize>) -> Lowered {
 
 fn reshape(site: &Site<'_>) -> Result<Lowered, String> {
     let [x, _] = site.arity()?;
-    let (asked, volume) = (site.known(1)?, x.volume().ok_or("its input is too large")?);
-    let free = asked.iter().filter(|dim| **dim == -1).count();
-    let mut fixed = asked.iter().filter(|dim| **dim != -1);
+    let (requested, volume) = (site.known(1)?, x.volume().ok_or("its input is too large")?);
+    let free = requested.iter().filter(|dim| **dim == -1).count();
+    let mut fixed = requested.iter().filter(|dim| **dim != -1);
     let fixed = fixed.try_fold(1usize, |product, dim| product.checked_mul(usize::try_from(*dim).ok()?));
-    let refused = || format!("a tensor of shape {:?} cannot have the shape {asked:?}", x.dims);
+    let refused = || format!("a tensor of shape {:?} cannot have the shape {requested:?}", x.dims);
     let fixed = fixed.ok_or_else(refused)?;
     let rest =
         volume.checked_div(fixed).filter(|rest| rest * fixed == volume && free <= 1 && (free == 1 || *rest == 1));
     let rest = rest.ok_or_else(refused)?;
-    Ok(reshaped(site, asked.iter().map(|dim| if *dim == -1 { rest } else { *dim as usize }).collect()))
+    Ok(reshaped(site, requested.iter().map(|dim| if *dim == -1 { rest } else { *dim as usize }).collect()))
 }
 
 fn expand_dims(site: &Site<'_>) -> Result<Lowered, String> {
@@ -107,10 +107,10 @@ fn fill(site: &Site<'_>) -> Result<Lowered, String> {
     if value.rank() != 0 {
         return Err(format!("its value has the shape {:?}, and must be one element", value.dims));
     }
-    let asked = site.known(0)?;
-    let dims = asked
+    let requested = site.known(0)?;
+    let dims = requested
         .iter()
-        .map(|dim| usize::try_from(*dim).map_err(|_| format!("the shape {asked:?} has a negative dimension")));
+        .map(|dim| usize::try_from(*dim).map_err(|_| format!("the shape {requested:?} has a negative dimension")));
     let mut fact = Fact::new(value.datatype, dims.collect::<Result<_, _>>()?);
     if let (Some(known), Some(volume)) =
         (&value.known, fact.volume().filter(|volume| *volume <= crate::limits::KNOWN_MAX))
@@ -121,9 +121,9 @@ fn fill(site: &Site<'_>) -> Result<Lowered, String> {
     let ones = site.before("ones");
     let first = named(&site.before("one"), "Reshape", &[site.names[1], &ones]);
     let one_name = first.name.clone();
-    let constant = numbers_node(&ones, DataType::Int64, &[asked.len()], &vec![1; asked.len()]);
+    let constant = numbers_node(&ones, DataType::Int64, &[requested.len()], &vec![1; requested.len()]);
     let times = site.before("times");
-    let multiples = numbers_node(&times, DataType::Int64, &[asked.len()], asked);
+    let multiples = numbers_node(&times, DataType::Int64, &[requested.len()], requested);
     let made = site.make("Tile", &[&one_name, &times]);
     Ok(Lowered { fact, nodes: vec![constant, first, multiples, made], scratch_bytes: 0 })
 }
@@ -131,14 +131,14 @@ fn fill(site: &Site<'_>) -> Result<Lowered, String> {
 fn tile(site: &Site<'_>) -> Result<Lowered, String> {
     let [x, _] = site.arity()?;
     numeric(x)?;
-    let asked = site.known(1)?;
-    let times = asked.iter().map(|times| usize::try_from(*times).ok()).collect::<Option<Vec<_>>>();
+    let requested = site.known(1)?;
+    let times = requested.iter().map(|times| usize::try_from(*times).ok()).collect::<Option<Vec<_>>>();
     let times = times.filter(|times| times.len() == x.rank());
-    let times = times.ok_or_else(|| format!("the multiples {asked:?} do not fit shape {:?}", x.dims))?;
+    let times = times.ok_or_else(|| format!("the multiples {requested:?} do not fit shape {:?}", x.dims))?;
     let dims = x.dims.iter().zip(&times).map(|(dim, times)| dim.checked_mul(*times)).collect::<Option<Vec<_>>>();
     let dims = dims.ok_or("its output is too large")?;
     let name = site.before("times");
-    let constant = numbers_node(&name, DataType::Int64, &[asked.len()], asked);
+    let constant = numbers_node(&name, DataType::Int64, &[requested.len()], requested);
     let made = site.make("Tile", &[site.names[0], &name]);
     Ok(Lowered { fact: Fact::new(x.datatype, dims), nodes: vec![constant, made], scratch_bytes: 0 })
 }
@@ -211,12 +211,12 @@ fn pad(site: &Site<'_>) -> Result<Lowered, String> {
 fn transpose(site: &Site<'_>) -> Result<Lowered, String> {
     let [x, _] = site.arity()?;
     numeric(x)?;
-    let asked = site.known(1)?;
-    let axes = asked.iter().map(|axis| x.axis(*axis, 0)).collect::<Result<Vec<_>, _>>()?;
+    let requested = site.known(1)?;
+    let axes = requested.iter().map(|axis| x.axis(*axis, 0)).collect::<Result<Vec<_>, _>>()?;
     let mut sorted = axes.clone();
     sorted.sort_unstable();
     if !sorted.into_iter().eq(0..x.rank()) {
-        return Err(format!("{asked:?} does not order the dimensions of shape {:?}", x.dims));
+        return Err(format!("{requested:?} does not order the dimensions of shape {:?}", x.dims));
     }
     let name = site.before("axes");
     let numbers: Vec<i64> = axes.iter().map(|axis| *axis as i64).collect();

@@ -74,14 +74,14 @@ impl Caller {
     }
 
     /// One message there, one back.
-    pub(super) async fn unary<Q, A>(&self, method: &str, ask: Q) -> Result<A, Error>
+    pub(super) async fn unary<Q, A>(&self, method: &str, message: Q) -> Result<A, Error>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
         let call = async {
             let mut grpc = self.grpc().await?;
-            let answered = grpc.unary(self.request(ask), path(method)?, ProstCodec::<Q, A>::default()).await;
+            let answered = grpc.unary(self.request(message), path(method)?, ProstCodec::<Q, A>::default()).await;
             answered.map(tonic::Response::into_inner).map_err(|status| self.failed(&status))
         };
         self.connector.within_limit(call).await
@@ -91,14 +91,14 @@ impl Caller {
     pub(super) async fn streaming<Q, A>(
         &self,
         method: &str,
-        asks: impl Stream<Item = Q> + Send + 'static,
+        messages: impl Stream<Item = Q> + Send + 'static,
     ) -> Result<tonic::Streaming<A>, Error>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
         let mut grpc = self.grpc().await?;
-        let answered = grpc.streaming(self.request(asks), path(method)?, ProstCodec::<Q, A>::default()).await;
+        let answered = grpc.streaming(self.request(messages), path(method)?, ProstCodec::<Q, A>::default()).await;
         answered.map(tonic::Response::into_inner).map_err(|status| self.failed(&status))
     }
 
@@ -126,8 +126,8 @@ impl Caller {
         Ok(grpc)
     }
 
-    fn request<Q>(&self, ask: Q) -> tonic::Request<Q> {
-        let mut request = tonic::Request::new(ask);
+    fn request<Q>(&self, message: Q) -> tonic::Request<Q> {
+        let mut request = tonic::Request::new(message);
         request.metadata_mut().clone_from(&self.headers);
         request
     }
@@ -182,9 +182,9 @@ mod tests {
     #[tokio::test]
     async fn nobody_at_the_address_is_an_error_of_connecting() {
         let caller = Caller::new("unix:/nonexistent/nerite.sock", &ClientOptions::default()).expect("an address");
-        let asked: Result<nerite_wire::proto::messages::ServerLiveResponse, _> =
+        let answer: Result<nerite_wire::proto::messages::ServerLiveResponse, _> =
             caller.unary("ServerLive", nerite_wire::proto::messages::ServerLiveRequest {}).await;
-        let error = asked.expect_err("nobody there");
+        let error = answer.expect_err("nobody there");
         assert!(matches!(error, Error::Connect { .. }), "{error:?}");
         assert!(error.to_string().contains("unix:/nonexistent/nerite.sock"), "{error}");
     }

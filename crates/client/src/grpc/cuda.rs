@@ -15,8 +15,8 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn cuda_regions(&self, name: Option<&str>) -> Result<Vec<CudaRegionReport>, Error> {
-        let ask = proto::CudaSharedMemoryStatusRequest { name: name.unwrap_or_default().to_owned() };
-        let answer: proto::CudaSharedMemoryStatusResponse = self.call("CudaSharedMemoryStatus", ask).await?;
+        let message = proto::CudaSharedMemoryStatusRequest { name: name.unwrap_or_default().to_owned() };
+        let answer: proto::CudaSharedMemoryStatusResponse = self.call("CudaSharedMemoryStatus", message).await?;
         let report = |region: proto::cuda_shared_memory_status_response::RegionStatus| CudaRegionReport {
             name: region.name,
             device_id: region.device_id,
@@ -41,8 +41,8 @@ impl Client {
         byte_size: u64,
     ) -> Result<(), Error> {
         let (name, raw_handle, device_id) = (name.to_owned(), raw_handle.to_owned().into(), i64::from(device_id));
-        let ask = proto::CudaSharedMemoryRegisterRequest { name, raw_handle, device_id, byte_size };
-        self.call("CudaSharedMemoryRegister", ask).await.map(|_: proto::CudaSharedMemoryRegisterResponse| ())
+        let message = proto::CudaSharedMemoryRegisterRequest { name, raw_handle, device_id, byte_size };
+        self.call("CudaSharedMemoryRegister", message).await.map(|_: proto::CudaSharedMemoryRegisterResponse| ())
     }
 
     /// Unregisters a CUDA region, or (without a name) all of them, including those of other clients.
@@ -53,7 +53,7 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn unregister_cuda_region(&self, name: Option<&str>) -> Result<(), Error> {
-        let ask = proto::CudaSharedMemoryUnregisterRequest { name: name.unwrap_or_default().to_owned() };
-        self.call("CudaSharedMemoryUnregister", ask).await.map(|_: proto::CudaSharedMemoryUnregisterResponse| ())
+        let message = proto::CudaSharedMemoryUnregisterRequest { name: name.unwrap_or_default().to_owned() };
+        self.call("CudaSharedMemoryUnregister", message).await.map(|_: proto::CudaSharedMemoryUnregisterResponse| ())
     }
 }

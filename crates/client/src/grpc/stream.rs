@@ -20,7 +20,7 @@ const WAITING_MAX: usize = 16;
 /// come in between. Give requests ids to distinguish the responses.
 #[derive(Debug)]
 pub struct InferStream {
-    asks: Option<mpsc::Sender<ModelInferRequest>>,
+    requests: Option<mpsc::Sender<ModelInferRequest>>,
     answers: Answers,
     caller: Caller,
     /// Outputs that the server places, of all requests.
@@ -48,16 +48,21 @@ enum Answers {
 
 impl InferStream {
     pub(super) fn open(caller: &Caller) -> InferStream {
-        let (asks, waiting) = mpsc::channel(WAITING_MAX);
+        let (requests, waiting) = mpsc::channel(WAITING_MAX);
         let opener = caller.clone();
         let opening = tokio::spawn(async move { opener.streaming("ModelStreamInfer", Asks(waiting)).await });
-        InferStream { asks: Some(asks), answers: Answers::Opening(opening), caller: caller.clone(), placing: None }
+        InferStream {
+            requests: Some(requests),
+            answers: Answers::Opening(opening),
+            caller: caller.clone(),
+            placing: None,
+        }
     }
 
     /// Sends one request; does not wait for its answer.
     pub async fn send(&mut self, request: &Request) -> Result<(), Error> {
         let ended = || Error::Answer("the stream has ended".to_owned());
-        let asks = self.asks.as_ref().ok_or_else(ended)?;
+        let requests = self.requests.as_ref().ok_or_else(ended)?;
         if let Some(session) = &request.session {
             let placing = self.placing.get_or_insert_with(|| Placing::new(session));
             if !placing.is_with(session) {
@@ -67,12 +72,12 @@ impl InferStream {
             }
         }
         let placing = self.placing.as_ref().filter(|_| request.session.is_some());
-        asks.send(message::request(request, placing.map(Placing::key))).await.map_err(|_| ended())
+        requests.send(message::request(request, placing.map(Placing::key))).await.map_err(|_| ended())
     }
 
     /// Says that no further request comes. Answers still do.
     pub fn finish(&mut self) {
-        self.asks = None;
+        self.requests = None;
     }
 
     /// The next answer; `None` when the server has sent the last one.

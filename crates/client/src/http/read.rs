@@ -15,8 +15,8 @@ pub(super) fn accepted(answer: Answer) -> Result<Answer, Error> {
         return Ok(answer);
     }
     let body = String::from_utf8_lossy(&answer.json).into_owned();
-    let said = serde_json::from_slice::<Value>(&answer.json).ok();
-    let message = said.as_ref().and_then(|json| json["error"].as_str()).map_or(body, str::to_owned);
+    let document = serde_json::from_slice::<Value>(&answer.json).ok();
+    let message = document.as_ref().and_then(|json| json["error"].as_str()).map_or(body, str::to_owned);
     let code = match answer.status {
         400 => Code::InvalidArg,
         404 => Code::NotFound,

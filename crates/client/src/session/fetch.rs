@@ -30,7 +30,7 @@ impl Session {
     pub(crate) async fn fetch(&self, names: impl Iterator<Item = &Name>) -> Result<(), Error> {
         let missing: Vec<String> = names.filter(|name| !self.0.mapped.has(name)).map(ToString::to_string).collect();
         for names in missing.chunks(DESCRIPTORS_MAX) {
-            match self.ask(Call::Fetch(v1::Fetch { names: names.to_vec() })).await? {
+            match self.call(Call::Fetch(v1::Fetch { names: names.to_vec() })).await? {
                 // They were mapped as they came in.
                 Answer::Reply(Reply::Leases(_)) => {}
                 other => return Err(other.unexpected()),

@@ -73,7 +73,7 @@ impl Session {
     }
 
     async fn reply(&self, call: Call) -> Result<Reply, Error> {
-        match self.ask(call).await? {
+        match self.call(call).await? {
             Answer::Reply(reply) => Ok(reply),
             other => Err(other.unexpected()),
         }

@@ -134,9 +134,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Collect for State<S> {
 }
 
 /// Asks the stream of the connection that this thread polls.
-fn polled<T>(ask: impl FnOnce(&mut dyn Collect) -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+fn polled<T>(poll: impl FnOnce(&mut dyn Collect) -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
     POLLED.with_borrow_mut(|stream| match stream {
-        Some(stream) => ask(&mut **stream),
+        Some(stream) => poll(&mut **stream),
         None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
     })
 }

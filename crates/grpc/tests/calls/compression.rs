@@ -73,7 +73,7 @@ async fn a_message_that_inflates_too_far_is_refused_and_the_connection_continues
     let of_call = "SERVER: Received message larger than max (more than 262144 once inflated vs. 262144)";
     assert_eq!(peer.call_raw("ServerLive", &gzip, &[&too_large]).await.status(), (8, of_call));
     let mut stream_call = StreamCall::begin(&peer, &gzip).await;
-    stream_call.ask_raw(too_large);
+    stream_call.send(&too_large);
     stream_call.end();
     assert_eq!(stream_call.status().await, (8, text.clone()));
     // A longer message always inflates to too many bytes, so it is not even read.
@@ -94,7 +94,7 @@ async fn a_stream_reads_and_answers_compressed_messages_in_order() {
         let message = request("echo", &id.to_string(), *len);
         // Every second message is compressed.
         let packed = compressed(ZlibEncoder::new(message.encode_to_vec().as_slice(), Compression::fast()));
-        stream_call.ask_raw(if id % 2 == 0 { packed } else { framed(&message) });
+        stream_call.send(&if id % 2 == 0 { packed } else { framed(&message) });
     }
     stream_call.end();
     for (id, len) in lens.iter().enumerate() {
@@ -113,14 +113,14 @@ async fn a_damaged_message_ends_only_its_stream() {
     let server = TestServer::new();
     let peer = server.peer().await;
     let mut stream_call = StreamCall::begin(&peer, &[("grpc-encoding", "gzip")]).await;
-    stream_call.ask(&request("echo", "a", 5));
+    stream_call.send_message(&request("echo", "a", 5));
     let mut cut = zeros(3_000_000);
     cut.truncate(cut.len() - 9);
     let len = (cut.len() as u32 - 5).to_be_bytes();
     cut[1..5].copy_from_slice(&len);
     // Messages before a damaged one are answered, however long that takes.
-    stream_call.ask(&request("held", "b", 1));
-    stream_call.ask_raw(cut);
+    stream_call.send_message(&request("held", "b", 1));
+    stream_call.send(&cut);
     server.held.wait(1).await;
     assert_eq!(stream_call.next().await.unwrap().infer_response.unwrap().id, "a");
     server.held.answer("b");

@@ -60,7 +60,7 @@ async fn calls_in_progress_are_finished() {
 async fn an_open_stream_ends_once_all_requests_are_answered() {
     let server = TestServer::new();
     let mut stream_call = StreamCall::begin(&server.peer().await, &[]).await;
-    stream_call.ask(&request("held", "x", 1));
+    stream_call.send_message(&request("held", "x", 1));
     server.held.wait(1).await;
     let stopped = tokio::spawn(server.handle.stop());
     // The stop may be noticed before the answer or after it. The outcome is the same.
@@ -98,7 +98,7 @@ async fn a_client_that_does_not_read_does_not_delay_a_stop() {
     let unread = calling.await.unwrap();
     let stream_call = StreamCall::begin(&peer, &[]).await;
     for _ in 0..4 {
-        stream_call.ask(&request("echo", "x", 1 << 18));
+        stream_call.send_message(&request("echo", "x", 1 << 18));
     }
     server.handle.stop().await;
     assert_eq!(server.handle.connections(), 0);

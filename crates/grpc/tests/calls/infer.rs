@@ -26,10 +26,10 @@ async fn a_response_names_model_version_request_and_tensors() {
 #[tokio::test]
 async fn typed_contents_count_as_data() {
     let server = TestServer::new();
-    let mut ask = request("echo", "", 2);
-    ask.raw_input_contents.clear();
-    ask.inputs[0].contents = Some(InferTensorContents { fp32_contents: vec![1.0, 2.0], ..Default::default() });
-    let response: ModelInferResponse = server.peer().await.call("ModelInfer", &ask).await.message();
+    let mut message = request("echo", "", 2);
+    message.raw_input_contents.clear();
+    message.inputs[0].contents = Some(InferTensorContents { fp32_contents: vec![1.0, 2.0], ..Default::default() });
+    let response: ModelInferResponse = server.peer().await.call("ModelInfer", &message).await.message();
     assert_eq!(response.raw_output_contents, [[1f32.to_le_bytes(), 2f32.to_le_bytes()].concat()]);
 }
 
@@ -43,43 +43,43 @@ async fn errors_are_statuses_in_the_order_of_the_checks() {
     let server = TestServer::new();
     let peer = server.peer().await;
     let fail = async |change: fn(&mut ModelInferRequest)| {
-        let mut ask = request("echo", "", 2);
-        change(&mut ask);
-        peer.call("ModelInfer", &ask).await
+        let mut message = request("echo", "", 2);
+        change(&mut message);
+        peer.call("ModelInfer", &message).await
     };
-    let reply = fail(|ask| ask.model_name = "nobody".into()).await;
+    let reply = fail(|message| message.model_name = "nobody".into()).await;
     check(reply.status(), (5, "Request for unknown model: 'nobody' is not found"));
-    let reply = fail(|ask| ask.model_version = "7".into()).await;
+    let reply = fail(|message| message.model_version = "7".into()).await;
     check(reply.status(), (5, "Request for unknown model: 'echo' version 7 is not found"));
-    let reply = fail(|ask| {
-        ask.model_name = "nobody".into();
-        ask.parameters.insert("timeout".into(), InferParameter::default());
+    let reply = fail(|message| {
+        message.model_name = "nobody".into();
+        message.parameters.insert("timeout".into(), InferParameter::default());
     });
     check(reply.await.status(), (5, "Request for unknown model: 'nobody' is not found"));
-    let reply = fail(|ask| ask.model_name = "repeat".into()).await;
+    let reply = fail(|message| message.model_name = "repeat".into()).await;
     check(reply.status(), (12, "ModelInfer RPC doesn't support models with decoupled transaction policy"));
-    let reply = fail(|ask| {
-        ask.raw_input_contents.clear();
-        ask.parameters.insert("timeout".into(), InferParameter::default());
+    let reply = fail(|message| {
+        message.raw_input_contents.clear();
+        message.parameters.insert("timeout".into(), InferParameter::default());
     });
     let text = "invalid value type for 'timeout' parameter, expected int64_param.";
     check(reply.await.status(), (3, text));
-    let reply = fail(|ask| ask.raw_input_contents.clear()).await;
+    let reply = fail(|message| message.raw_input_contents.clear()).await;
     check(reply.status(), (3, "unable to find data for input tensor 'IN' for model 'echo' in request."));
-    let reply = fail(|ask| ask.raw_input_contents = vec![b"abc"[..].into()]).await;
+    let reply = fail(|message| message.raw_input_contents = vec![b"abc"[..].into()]).await;
     assert_eq!(reply.status().0, 3);
     assert!(reply.status().1.contains("input byte size mismatch for input 'IN' for model 'echo'. Expected 8, got 3"));
-    let reply = fail(|ask| ask.inputs[0].datatype = "FP8".into()).await;
+    let reply = fail(|message| message.inputs[0].datatype = "FP8".into()).await;
     let text =
         "[request id: <id_unknown>] inference input 'IN' data-type is '<invalid>', but model 'echo' expects 'FP32'";
     check(reply.status(), (3, text));
-    let reply = fail(|ask| {
+    let reply = fail(|message| {
         let region = [
             ("shared_memory_region", ParameterChoice::StringParam("r".into())),
             ("shared_memory_byte_size", ParameterChoice::Int64Param(8)),
         ];
         let parameter = |choice| InferParameter { parameter_choice: Some(choice) };
-        ask.inputs[0].parameters = region.map(|(key, choice)| (key.to_owned(), parameter(choice))).into();
+        message.inputs[0].parameters = region.map(|(key, choice)| (key.to_owned(), parameter(choice))).into();
     });
     let reply = reply.await;
     assert_eq!(reply.status().0, 5);

@@ -76,16 +76,16 @@ async fn a_region_that_is_unregistered_while_a_request_uses_it_is_not_unmapped_b
     let register = SystemSharedMemoryRegisterRequest { name: name.clone(), key: key.clone(), offset, byte_size };
     assert_eq!(peer.call("SystemSharedMemoryRegister", &register).await.status(), (0, ""));
 
-    let mut ask = request("held", "last", 1);
-    ask.raw_input_contents.clear();
+    let mut message = request("held", "last", 1);
+    message.raw_input_contents.clear();
     let region = [
         ("shared_memory_region", ParameterChoice::StringParam(name.clone())),
         ("shared_memory_byte_size", ParameterChoice::Int64Param(4)),
     ];
     let parameter = |choice| InferParameter { parameter_choice: Some(choice) };
-    ask.inputs[0].parameters = region.map(|(key, choice)| (key.to_owned(), parameter(choice))).into();
+    message.inputs[0].parameters = region.map(|(key, choice)| (key.to_owned(), parameter(choice))).into();
     let (feed, calling) = peer.begin("ModelInfer", &[]).await.unwrap();
-    feed.send(framed(&ask).into()).unwrap();
+    feed.send(framed(&message).into()).unwrap();
     drop(feed);
     server.held.wait(1).await;
     let unregister = SystemSharedMemoryUnregisterRequest { name };

@@ -151,12 +151,8 @@ impl StreamCall {
         StreamCall { feed: Some(feed), body: response.into_body(), bytes: BytesMut::new(), trailers: None }
     }
 
-    pub fn ask(&self, message: &impl Message) {
-        self.ask_raw(framed(message));
-    }
-
-    pub fn ask_raw(&self, bytes: Vec<u8>) {
-        self.feed.as_ref().unwrap().send(bytes.into()).unwrap();
+    pub fn send_message(&self, message: &impl Message) {
+        self.send(&framed(message));
     }
 
     pub fn send(&self, bytes: &[u8]) {

@@ -62,7 +62,7 @@ async fn a_call_with_an_incomplete_message_ends_and_the_connection_continues() {
     let mut stream_call = StreamCall::begin(&peer, &[]).await;
     // A stream may pause between two messages.
     for _ in 0..2 {
-        stream_call.ask(&request("echo", "x", 1));
+        stream_call.send_message(&request("echo", "x", 1));
         assert_eq!(stream_call.next().await.unwrap().error_message, "");
         tokio::time::sleep(3 * SOON.unwrap()).await;
     }
@@ -105,9 +105,9 @@ async fn a_stream_whose_answers_are_not_read_ends_and_the_connection_continues()
     let server = TestServer::limited(TimeLimits { write: SOON, ..NEVER });
     let peer = Peer::narrow(TcpStream::connect(server.address.unwrap()).await.unwrap()).await;
     let stream_call = StreamCall::begin(&peer, &[]).await;
-    stream_call.ask(&request("echo", "x", 5000));
+    stream_call.send_message(&request("echo", "x", 5000));
     for _ in 0..3 {
-        stream_call.ask(&request("echo", "x", 1 << 18));
+        stream_call.send_message(&request("echo", "x", 1 << 18));
     }
     while server.handle.calls() > 0 {
         let response: ModelInferResponse = peer.call("ModelInfer", &request("echo", "y", 1)).await.message();

@@ -28,9 +28,9 @@ async fn answers_are_sent_in_the_order_of_the_requests() {
     let server = TestServer::new();
     let mut stream_call = StreamCall::begin(&server.peer().await, &[]).await;
     for id in ["a", "b", "c"] {
-        stream_call.ask(&request("held", id, 1));
+        stream_call.send_message(&request("held", id, 1));
     }
-    stream_call.ask(&request("echo", "d", 1));
+    stream_call.send_message(&request("echo", "d", 1));
     server.held.wait(3).await;
     for id in ["c", "a", "b"] {
         server.held.answer(id);
@@ -48,7 +48,7 @@ async fn many_requests_sent_at_once_are_all_answered() {
     let mut stream_call = StreamCall::begin(&server.peer().await, &[]).await;
     let count = limits::REQUESTS_PER_STREAM_MAX * 3;
     for id in 0..count {
-        stream_call.ask(&request("echo", &id.to_string(), 100));
+        stream_call.send_message(&request("echo", &id.to_string(), 100));
     }
     stream_call.end();
     for id in 0..count {
@@ -62,13 +62,13 @@ async fn a_decoupled_model_may_answer_any_number_of_times() {
     let server =
         TestServer::with(Options { response_pool_max: 2, ..Options::default() }, nerite_api::Options::default());
     let mut stream_call = StreamCall::begin(&server.peer().await, &[]).await;
-    stream_call.ask(&with(request("repeat", "r", 1), "count", ParameterChoice::Int64Param(40)));
+    stream_call.send_message(&with(request("repeat", "r", 1), "count", ParameterChoice::Int64Param(40)));
     for _ in 0..40 {
         assert_eq!(facts(&stream_call.next().await.unwrap()), ("r", "", 1, Some(false)));
     }
     let silent = with(request("repeat", "s", 1), "count", ParameterChoice::Int64Param(0));
-    stream_call.ask(&silent);
-    stream_call.ask(&with(silent, "triton_enable_empty_final_response", ParameterChoice::BoolParam(true)));
+    stream_call.send_message(&silent);
+    stream_call.send_message(&with(silent, "triton_enable_empty_final_response", ParameterChoice::BoolParam(true)));
     let answer = stream_call.next().await.unwrap();
     assert_eq!(facts(&answer), ("s", "", 0, Some(true)));
     assert_eq!(answer.infer_response.unwrap().model_name, "repeat");
@@ -80,9 +80,9 @@ async fn a_decoupled_model_may_answer_any_number_of_times() {
 async fn errors_do_not_end_a_stream() {
     let server = TestServer::new();
     let mut stream_call = StreamCall::begin(&server.peer().await, &[]).await;
-    stream_call.ask(&request("held", "fails", 1));
-    stream_call.ask(&request("nobody", "refused", 1));
-    stream_call.ask(&request("echo", "fine", 1));
+    stream_call.send_message(&request("held", "fails", 1));
+    stream_call.send_message(&request("nobody", "refused", 1));
+    stream_call.send_message(&request("echo", "fine", 1));
     server.held.wait(1).await;
     server.held.fail("fails", Status::internal("it broke"));
     let answer = stream_call.next().await.unwrap();
@@ -93,7 +93,7 @@ async fn errors_do_not_end_a_stream() {
     assert_eq!(answer.infer_response.unwrap().model_name, "");
     assert_eq!(facts(&stream_call.next().await.unwrap()), ("fine", "", 1, Some(true)));
     let odd = with(request("echo", "odd", 1), "triton_enable_empty_final_response", ParameterChoice::Int64Param(1));
-    stream_call.ask(&odd);
+    stream_call.send_message(&odd);
     let text = "invalid value type for 'triton_enable_empty_final_response' parameter, expected bool_param.";
     assert_eq!(facts(&stream_call.next().await.unwrap()), ("odd", text, 0, None));
 }
@@ -102,10 +102,10 @@ async fn errors_do_not_end_a_stream() {
 async fn a_strict_stream_ends_with_the_first_failed_response() {
     let server = TestServer::new();
     let mut stream_call = StreamCall::begin(&server.peer().await, &[("triton_grpc_error", "true")]).await;
-    stream_call.ask(&request("nobody", "refused", 1));
+    stream_call.send_message(&request("nobody", "refused", 1));
     assert_eq!(facts(&stream_call.next().await.unwrap()).0, "refused");
-    stream_call.ask(&request("held", "fails", 1));
-    stream_call.ask(&request("held", "other", 1));
+    stream_call.send_message(&request("held", "fails", 1));
+    stream_call.send_message(&request("held", "other", 1));
     server.held.wait(2).await;
     server.held.fail("fails", Status::new(Code::Unavailable, "not now"));
     assert_eq!(stream_call.status().await, (14, "not now".to_owned()));
@@ -117,8 +117,8 @@ async fn a_strict_stream_ends_with_the_first_failed_response() {
 async fn a_stream_that_is_dropped_cancels_all_its_requests() {
     let server = TestServer::new();
     let stream_call = StreamCall::begin(&server.peer().await, &[]).await;
-    stream_call.ask(&request("held", "a", 1));
-    stream_call.ask(&request("held", "b", 1));
+    stream_call.send_message(&request("held", "a", 1));
+    stream_call.send_message(&request("held", "b", 1));
     server.held.wait(2).await;
     drop(stream_call);
     while !(server.held.is_cancelled("a") && server.held.is_cancelled("b")) {
@@ -140,7 +140,7 @@ async fn an_invalid_message_ends_the_stream() {
 async fn a_deadline_ends_a_stream() {
     let server = TestServer::new();
     let stream_call = StreamCall::begin(&server.peer().await, &[("grpc-timeout", "1S")]).await;
-    stream_call.ask(&request("held", "late", 1));
+    stream_call.send_message(&request("held", "late", 1));
     server.held.wait(1).await;
     assert_eq!(stream_call.status().await, (4, "Deadline Exceeded".to_owned()));
     server.held.answer("late");

@@ -71,37 +71,37 @@ fn what_no_level_asks_for_is_not_noted() {
 struct Recorder(Arc<Mutex<Vec<String>>>, u64);
 
 impl Recorder {
-    fn say(&self, what: String) {
+    fn report(&self, what: String) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 }
 
 impl TraceObserver for Recorder {
     fn began(&self, model: &Name, _: &Name, _: &Name) {
-        self.say(format!("{model} begins"));
+        self.report(format!("{model} begins"));
     }
 
     fn passed(&self, point: &'static str, ns: u64) {
-        self.say(format!("{point} {ns} of {}", self.1));
+        self.report(format!("{point} {ns} of {}", self.1));
     }
 
     fn reported(&self, point: &Name, ns: u64) {
-        self.say(format!("own {point} {ns}"));
+        self.report(format!("own {point} {ns}"));
     }
 
     fn tensor(&self, point: &'static str, _: &Name, _: DataType, _: &Shape, data: &Buffer) {
-        self.say(format!("{point} {}", data.len()));
+        self.report(format!("{point} {}", data.len()));
     }
 
     fn child(&self, made: NewTrace) -> Box<dyn TraceObserver> {
-        self.say(format!("child of {}", made.parent));
+        self.report(format!("child of {}", made.parent));
         Box::new(Recorder(Arc::clone(&self.0), 2))
     }
 }
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        self.say(format!("{} is over", self.1));
+        self.report(format!("{} is over", self.1));
     }
 }
 

@@ -81,16 +81,16 @@ fn a_process_joins_a_group_with_the_limits_of_its_policy() {
         ..Policy::default()
     };
     let group = base.path().join(format!("{PREFIX}{}", std::process::id()));
-    let said = |name: &str| fs::read_to_string(group.join(name)).ok();
+    let content = |name: &str| fs::read_to_string(group.join(name)).ok();
     assert!(!join(&Policy::default()).unwrap());
     assert!(join(&policy(Some(5), Processes::AtMost(7))).unwrap());
-    let words = ["pids.max", "memory.max", "memory.swap.max", "memory.oom.group", "cgroup.procs"].map(said);
+    let words = ["pids.max", "memory.max", "memory.swap.max", "memory.oom.group", "cgroup.procs"].map(content);
     assert_eq!(words, ["7", "5", "0", "1", "0"].map(|word| Some(word.to_owned())));
     assert!(join(&policy(Some(5), Processes::Any)).is_err(), "the group is not empty");
     fs::remove_dir_all(&group).unwrap();
     fs::create_dir(&group).unwrap();
     assert!(join(&policy(None, Processes::AtMost(3))).unwrap());
-    assert_eq!((said("pids.max"), said("memory.max")), (Some("3".to_owned()), None));
+    assert_eq!((content("pids.max"), content("memory.max")), (Some("3".to_owned()), None));
     fs::remove_dir_all(&group).unwrap();
     fs::create_dir(&group).unwrap();
     // No process has that number: it is above the kernel's highest.

@@ -148,11 +148,11 @@ impl Bench<'_> {
     }
 
     /// Asks over one protocol and checks the answer.
-    async fn ask(&self, lent: &LeaseNotice, http: bool, inputs: bool, outputs: bool) -> Result<(), String> {
-        self.ask_model("add", lent, http, (inputs, outputs)).await
+    async fn infer(&self, lent: &LeaseNotice, http: bool, inputs: bool, outputs: bool) -> Result<(), String> {
+        self.infer_model("add", lent, http, (inputs, outputs)).await
     }
 
-    async fn ask_model(
+    async fn infer_model(
         &self,
         model: &str,
         lent: &LeaseNotice,
@@ -181,21 +181,21 @@ impl Bench<'_> {
 
     /// Asks several times each way, where `crossing` bytes cross the bus each time.
     async fn over_both(&self, name: &str, at: usize, ways: &[(bool, bool)], crossing: u64) -> Seen {
-        let (before, mut asked) = (self.crossed().await?, 0);
+        let (before, mut requests) = (self.crossed().await?, 0);
         for seed in [5, 1 << 20, -9] {
             for (inputs, outputs) in ways {
                 for http in [true, false] {
                     let lent = self.lend(name, at, seed).await?;
-                    let done = self.ask(&lent, http, *inputs, *outputs).await;
+                    let done = self.infer(&lent, http, *inputs, *outputs).await;
                     let gone = self.server.http.unregister_cuda_region(None).await.map_err(|error| error.to_string());
                     done.and(gone)?;
-                    asked += 1;
+                    requests += 1;
                 }
             }
         }
         let crossed = self.crossed().await? - before;
-        expect(crossed == asked * crossing, || format!("{crossed} bytes crossed in {asked} requests"))?;
-        Ok(format!("{asked} requests, {crossed} bytes crossed"))
+        expect(crossed == requests * crossing, || format!("{crossed} bytes crossed in {requests} requests"))?;
+        Ok(format!("{requests} requests, {crossed} bytes crossed"))
     }
 
     /// Each client has numbers of its own and reads its output the moment it has the answer.
@@ -208,7 +208,7 @@ impl Bench<'_> {
         }
         let client = |lent: LeaseNotice| async move {
             for turn in 0..REQUESTS {
-                self.ask(&lent, turn % 2 == 0, true, true).await.map_err(|why| format!("turn {turn}: {why}"))?;
+                self.infer(&lent, turn % 2 == 0, true, true).await.map_err(|why| format!("turn {turn}: {why}"))?;
             }
             Ok::<(), String>(())
         };
@@ -239,8 +239,8 @@ impl Bench<'_> {
         let before = self.batch_counts().await?;
         for turn in 0..BATCHES {
             let (a, b) = tokio::join!(
-                self.ask_model("add_batched", &one, true, (true, true)),
-                self.ask_model("add_batched", &other, false, (true, true)),
+                self.infer_model("add_batched", &one, true, (true, true)),
+                self.infer_model("add_batched", &other, false, (true, true)),
             );
             a.and(b).map_err(|why| format!("turn {turn}: {why}"))?;
         }
@@ -258,17 +258,17 @@ impl Bench<'_> {
     /// The first request waits for a second one. Its region is unregistered meanwhile.
     async fn unregistered_while_waiting(&self) -> Seen {
         let (one, other) = (self.lend("one", 0, 17).await?, self.lend("other", 0, 23).await?);
-        let first = self.ask_model("add_batched", &one, true, (true, true));
+        let first = self.infer_model("add_batched", &one, true, (true, true));
         let second = async {
             self.server.pending("add_batched", 1).await?;
             let gone = self.server.grpc.unregister_cuda_region(Some("one")).await;
             gone.map_err(|error| error.to_string())?;
-            self.ask_model("add_batched", &other, false, (true, true)).await
+            self.infer_model("add_batched", &other, false, (true, true)).await
         };
         let (a, b) = tokio::join!(first, second);
         a.map_err(|why| format!("the request that waited: {why}"))?;
         b.map_err(|why| format!("the request beside it: {why}"))?;
-        let again = self.ask_model("add_batched", &one, true, (true, true)).await;
+        let again = self.infer_model("add_batched", &one, true, (true, true)).await;
         let refused = again.err().ok_or("a request with the region that was unregistered was answered")?;
         self.server.http.unregister_cuda_region(None).await.map_err(|error| error.to_string())?;
         Ok(format!("both answers right; afterwards: {refused}"))

@@ -51,7 +51,7 @@ async fn rate(options: &DemoOptions, model: &str, samples: &[Sample]) -> Result<
     for sample in samples.iter().cycle().take(CLIENTS) {
         let values = sample.pixels.map(f32::from);
         let request = Request::new(model).input(Tensor::from_slice("image", &[1, PIXELS as i64], &values)?);
-        clients.spawn(ask(http::Client::new(&options.http_url)?, request));
+        clients.spawn(send(http::Client::new(&options.http_url)?, request));
     }
     let mut answered = 0;
     while let Some(done) = clients.join_next().await {
@@ -63,7 +63,7 @@ async fn rate(options: &DemoOptions, model: &str, samples: &[Sample]) -> Result<
 }
 
 /// One client: asks again and again until its time is over. How many answers it got.
-async fn ask(client: http::Client, request: Request) -> Result<u64, Error> {
+async fn send(client: http::Client, request: Request) -> Result<u64, Error> {
     let (since, mut answered) = (Instant::now(), 0);
     while since.elapsed() < TIME {
         client.infer(&request).await?;

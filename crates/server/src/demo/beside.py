@@ -61,10 +61,10 @@ def shared(triton, url):
 
         def call():
             shm.set_shared_memory_region(region, [array])
-            given, asked = triton.InferInput("INPUT0", array.shape, "FP32"), triton.InferRequestedOutput("OUTPUT0")
+            given, requested = triton.InferInput("INPUT0", array.shape, "FP32"), triton.InferRequestedOutput("OUTPUT0")
             given.set_shared_memory(name, array.nbytes)
-            asked.set_shared_memory(name, array.nbytes, array.nbytes)
-            client.infer(MODEL, [given], outputs=[asked])
+            requested.set_shared_memory(name, array.nbytes, array.nbytes)
+            client.infer(MODEL, [given], outputs=[requested])
             assert len(shm.get_contents_as_numpy(region, np.float32, array.shape, array.nbytes)) == len(array)
 
         def end():

@@ -29,12 +29,12 @@ struct Way {
 pub(super) async fn measure(options: &DemoOptions) -> Result<(), DemoError> {
     let text = match run(options).await? {
         Ok(text) => text,
-        Err(reason) => return said(&reason),
+        Err(reason) => return print_reason(&reason),
     };
     let found = ways(&text);
     let has = |client: &str| found.iter().any(|way| way.name.starts_with(client));
     if !has("tritonclient") {
-        return said("python3 has no tritonclient (pip install 'tritonclient[http,grpc]')");
+        return print_reason("python3 has no tritonclient (pip install 'tritonclient[http,grpc]')");
     }
     println!("\n{}", heading());
     for way in &found {
@@ -50,7 +50,7 @@ pub(super) async fn measure(options: &DemoOptions) -> Result<(), DemoError> {
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "what it says is an outcome of its caller")]
-fn said(reason: &str) -> Result<(), DemoError> {
+fn print_reason(reason: &str) -> Result<(), DemoError> {
     println!("\nCalls from Python are not measured beside tritonclient's: {reason}.");
     Ok(())
 }

@@ -10,8 +10,8 @@ pub(super) fn judge(facts: &Facts) -> Vec<Verdict> {
     let (gpu, server) = (&facts.gpu, facts.server());
     let client = facts.client.as_ref().and_then(|client| client.process.as_ref());
     let wanted = facts.client.as_ref().is_some_and(|client| client.maps_cuda)
-        || asks(server.visible.as_ref())
-        || asks(client.and_then(|client| client.visible.as_ref()));
+        || names_gpus(server.visible.as_ref())
+        || names_gpus(client.and_then(|client| client.visible.as_ref()));
     let mut verdicts = vec![driver(gpu, wanted)];
     if gpu.driver.is_none() {
         return verdicts;
@@ -24,7 +24,7 @@ pub(super) fn judge(facts: &Facts) -> Vec<Verdict> {
 }
 
 /// Whether somebody named GPUs for a process.
-fn asks(visible: Option<&Visible>) -> bool {
+fn names_gpus(visible: Option<&Visible>) -> bool {
     let names = |list: &Option<String>| {
         list.as_deref().is_some_and(|list| !matches!(list.trim(), "" | "-1" | "none" | "void" | "NoDevFiles"))
     };
@@ -211,14 +211,14 @@ mod tests {
             troubles(&[driver(&none, true)])[0].starts_with("FAIL gpu driver: no GPU: there is no /proc/driver/nvidia")
         );
         let sees_gpus = |cuda: Option<&str>, nvidia: Option<&str>| {
-            asks(Some(&Visible { cuda: cuda.map(str::to_owned), nvidia: nvidia.map(str::to_owned) }))
+            names_gpus(Some(&Visible { cuda: cuda.map(str::to_owned), nvidia: nvidia.map(str::to_owned) }))
         };
         assert!(sees_gpus(Some("0"), None) && sees_gpus(None, Some("all")));
         assert!(
             !sees_gpus(None, None)
                 && !sees_gpus(Some(""), Some("void"))
                 && !sees_gpus(Some("-1"), Some("none"))
-                && !asks(None)
+                && !names_gpus(None)
         );
     }
 

@@ -44,8 +44,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// After this call they no longer end the process by themselves. It comes before the first answer, so a server that has answered a client unloads
-    /// its models before it ends.
+    /// Takes the signals over: from now on they do not end the process by themselves. Call it before the first answer, so that a server that has
+    /// answered a client unloads its models before it ends.
     ///
     /// If `parent` is given, the end of that process has the effect of a signal. If it has ended already, the start fails.
     pub fn listen(parent: Option<u32>) -> Result<Signals, StartError> {

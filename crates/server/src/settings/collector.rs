@@ -153,15 +153,15 @@ mod tests {
 
     #[test]
     fn a_password_in_the_url_is_refused_and_not_repeated() {
-        let asked = |url: &str| {
+        let outcomes = |url: &str| {
             [&[("url", url)][..], &[]].map(|given| read(given, &[("OTEL_EXPORTER_OTLP_ENDPOINT", url)]).0.check())
         };
         for url in ["http://me:hidden@collector:4318", "hidden@collector", "grpc://me:hidden@collector/x"] {
-            for outcome in asked(url) {
+            for outcome in outcomes(url) {
                 let refused = outcome.unwrap_err();
                 assert!(refused.contains("OTEL_EXPORTER_OTLP_HEADERS") && !refused.contains("hidden"), "{refused}");
             }
         }
-        assert!(asked("http://collector/x?to=a@b").iter().all(Result::is_ok));
+        assert!(outcomes("http://collector/x?to=a@b").iter().all(Result::is_ok));
     }
 }

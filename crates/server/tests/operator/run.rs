@@ -58,7 +58,7 @@ pub fn refusal(output: Output, status: i32) -> String {
     let stderr = String::from_utf8(output.stderr).unwrap();
     // Who was asked is said first, if anybody was.
     match stderr.split_once('\n') {
-        Some((asked, rest)) if asked.starts_with("nerite shm: asking the server ") => rest.to_owned(),
+        Some((notice, rest)) if notice.starts_with("nerite shm: asking the server ") => rest.to_owned(),
         _ => stderr,
     }
 }

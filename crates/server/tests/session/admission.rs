@@ -122,8 +122,11 @@ async fn the_first_of_two_faults_is_told_over_every_protocol() {
 #[track_caller]
 fn check(refusals: Vec<(&str, Error)>, code: Code, texts: &[&str]) {
     for (protocol, refusal) in refusals {
-        let said = refusal.to_string();
-        assert!(texts.iter().any(|text| said.contains(text)), "{protocol}: {said}, and not one of {texts:?}");
+        let text_of_refusal = refusal.to_string();
+        assert!(
+            texts.iter().any(|text| text_of_refusal.contains(text)),
+            "{protocol}: {text_of_refusal}, and not one of {texts:?}"
+        );
         // An error within a stream has no code.
         assert!(refusal.code() == Some(code) || protocol == "stream", "{protocol}: {refusal:?}");
     }

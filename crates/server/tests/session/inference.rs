@@ -89,14 +89,14 @@ async fn the_model_reads_what_the_client_wrote_after_it_asked() {
     let request = Request::new("held")
         .input_in_window("IN", DataType::Int32, &[16], lease.window(0, 64))
         .output_in_window("OUT", lease.window(64, 64));
-    let asking = tokio::spawn({
+    let running = tokio::spawn({
         let session = session.clone();
         async move { session.infer(&request).await }
     });
     tokio::task::block_in_place(|| TestServer::until("the request", || server.held.count() == 1));
     lease.write(0, &[77i32; 16]).unwrap();
     server.held.answer();
-    asking.await.unwrap().unwrap();
+    running.await.unwrap().unwrap();
     assert_eq!(lease.view::<i32>(64, 16).unwrap().to_vec(), [77; 16], "a canary that a hidden copy would have missed");
 }
 

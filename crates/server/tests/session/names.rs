@@ -81,7 +81,7 @@ async fn other_protocols_find_a_lease_by_its_name_while_it_is_lent() {
     let session = Session::connect(&server.socket).await.unwrap();
     let lease = session.borrow(4096).await.unwrap();
     lease.write(0, &[4i32; 4]).unwrap();
-    let ask = |window: RegionRef| InferRequest {
+    let infer_request = |window: RegionRef| InferRequest {
         model: "echo".into(),
         inputs: vec![InferInput {
             name: "IN".into(),
@@ -91,13 +91,13 @@ async fn other_protocols_find_a_lease_by_its_name_while_it_is_lent() {
         }],
         ..InferRequest::default()
     };
-    let response = server.api.infer(ask(lease.window(0, 16))).await;
+    let response = server.api.infer(infer_request(lease.window(0, 16))).await;
     assert_eq!(response.unwrap().outputs[0].data.numbers::<i32>().unwrap(), [4; 4]);
     assert!(server.api.system_status("").unwrap().is_empty(), "and yet it is no region");
     let window = lease.window(0, 16);
     drop((lease, session));
     tokio::task::block_in_place(|| TestServer::until("the end", || server.pools.counts() == LeaseCounts::default()));
-    assert_eq!(server.api.infer(ask(window)).await.unwrap_err().code, Code::NotFound);
+    assert_eq!(server.api.infer(infer_request(window)).await.unwrap_err().code, Code::NotFound);
 }
 
 #[tokio::test(flavor = "multi_thread")]

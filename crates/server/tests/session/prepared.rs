@@ -63,11 +63,11 @@ async fn several_are_in_flight_and_each_may_be_given_up() {
     let session = Session::connect(&server.socket).await.unwrap();
     let lease = session.borrow(128).await.unwrap();
     let prepared = session.prepare(&echo(&lease, "held")).await.unwrap();
-    let ask = || {
+    let prepare = || {
         let prepared = prepared.clone();
         tokio::spawn(async move { prepared.call().await })
     };
-    let (first, second, third) = (ask(), ask(), ask());
+    let (first, second, third) = (prepare(), prepare(), prepare());
     tokio::task::block_in_place(|| TestServer::until("the calls", || server.held.count() == 3));
     second.abort();
     tokio::task::block_in_place(|| TestServer::until("the cancellation", || server.held.cancelled() == 1));
