@@ -95,7 +95,7 @@ pub struct Counters {
 impl Tokens {
     /// The tokens of a file, which is read again when it changes.
     pub fn from_file(path: &Path) -> Result<Tokens, FileError> {
-        // Before the file is read: one that changes meanwhile is read again.
+        // Taken before the file is read, so that a file that changes meanwhile is read again.
         let stamp = stamp(path);
         let rules = read(path)?;
         let inner = Arc::new(Inner::new(rules));

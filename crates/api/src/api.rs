@@ -164,7 +164,7 @@ impl Api {
 
     /// The same client. All its requests are recorded in this trace.
     #[must_use]
-    pub fn noting(&self, trace: Arc<RequestTrace>) -> Api {
+    pub fn with_trace(&self, trace: Arc<RequestTrace>) -> Api {
         let (peer, account, flow) = (self.peer().clone(), self.account().clone(), self.flow().clone());
         let kept = OnceLock::new();
         let client = Client { peer, account, kept, flow, trace: Some(trace), session_caller: ArcSwapOption::empty() };

@@ -100,12 +100,12 @@ impl Connection {
             self.fill(frame.len)?;
             let at = self.unread.start..self.unread.start + frame.len;
             self.unread.start = at.end;
-            self.obey(&frame, at)?;
+            self.handle_frame(&frame, at)?;
         }
         Ok(frame)
     }
 
-    fn obey(&mut self, frame: &Frame, at: std::ops::Range<usize>) -> Result<()> {
+    fn handle_frame(&mut self, frame: &Frame, at: std::ops::Range<usize>) -> Result<()> {
         let body = &self.buffer[at];
         match frame.kind {
             Kind::SETTINGS if frame.flags & frames::ACK == 0 => {

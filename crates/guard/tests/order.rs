@@ -169,7 +169,8 @@ extern "C" fn passing(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
 extern "C" fn raising(signal: i32, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     if CALLS.fetch_add(1, Ordering::Relaxed) == 2 {
-        // SAFETY: _exit has no obligation. It goes round in a circle.
+        // The handlers call each other in a circle: the case fails.
+        // SAFETY: _exit has no obligation.
         unsafe { libc::_exit(1) };
     }
     set_handler(FOUND.load(Ordering::Relaxed));

@@ -143,7 +143,7 @@ impl<G> Program<G> {
             }
         }
         for (at, piece) in self.pieces.iter().enumerate().rev() {
-            if !piece.made().any(|place| plan.needs(place)) {
+            if !piece.output_places().any(|place| plan.needs(place)) {
                 continue;
             }
             let inputs = piece.inputs_for(&plan);
@@ -159,8 +159,8 @@ impl<G> Program<G> {
 }
 
 impl<G> Piece<G> {
-    /// The places of what it makes.
-    fn made(&self) -> Box<dyn Iterator<Item = usize> + '_> {
+    /// The places of its outputs.
+    fn output_places(&self) -> Box<dyn Iterator<Item = usize> + '_> {
         match self {
             Piece::Plain { outputs, .. } => Box::new(outputs.iter().copied()),
             Piece::Loop(LoopPiece { outputs, .. }) | Piece::If { outputs, .. } => {

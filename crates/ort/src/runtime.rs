@@ -82,7 +82,7 @@ impl OnnxRuntime {
     /// As [`OnnxRuntime::open`], but every instance waits for its device after a run, as instances on GPUs do. For tests on hosts without a GPU.
     #[doc(hidden)]
     #[must_use]
-    pub fn fenced(self) -> OnnxRuntime {
+    pub fn waiting_for_device(self) -> OnnxRuntime {
         OnnxRuntime { fenced: true, ..self }
     }
 }

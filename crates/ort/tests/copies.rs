@@ -115,7 +115,7 @@ fn tensors_that_lie_right_are_not_copied() {
     };
     let open = || OnnxRuntime::open(&library).unwrap();
     // By a plain call, and with a wait for the device after it, as on GPUs.
-    for runtime in [open(), open().fenced()] {
+    for runtime in [open(), open().waiting_for_device()] {
         nothing_is_copied_that_lies_right(&runtime);
         indices_are_copied_from_where_a_client_may_change_them(&runtime);
     }

@@ -179,7 +179,7 @@ impl Page {
         *request.uri_mut() = Uri::from(path);
         let token = request.headers().get(TRACE_TOKEN).and_then(|token| token.to_str().ok()?.parse().ok());
         let trace = token.and_then(|token| self.0.traces.begin(api.peer(), token));
-        let api = trace.map_or_else(|| api.clone(), |trace| api.noting(trace));
+        let api = trace.map_or_else(|| api.clone(), |trace| api.with_trace(trace));
         let answer = nerite_http::answer(api, request, progress).await;
         reply::passed_on(answer.map(BodyExt::boxed_unsync))
     }

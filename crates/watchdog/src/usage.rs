@@ -48,7 +48,7 @@ impl Served {
     }
 
     /// Raises it to `served_ns` if it is less, and returns it: a peer or flow gets no credit for time that it did not ask for.
-    pub(crate) fn at_least(&self, served_ns: u64) -> u64 {
+    pub(crate) fn raise_to(&self, served_ns: u64) -> u64 {
         self.0.fetch_max(served_ns, Ordering::Relaxed).max(served_ns)
     }
 }
@@ -86,6 +86,6 @@ mod tests {
     fn time_that_was_not_asked_for_is_not_owed() {
         let served = Served::new(7);
         served.add(3);
-        assert_eq!((served.get(), served.at_least(4), served.at_least(40), served.get()), (10, 10, 40, 40));
+        assert_eq!((served.get(), served.raise_to(4), served.raise_to(40), served.get()), (10, 10, 40, 40));
     }
 }

@@ -63,9 +63,9 @@ impl WaitQueue {
     /// Adds a task of `flow`, and returns its position.
     pub(crate) fn push(&mut self, peer: &Arc<Peer>, flow: &Served, waker: &Waker) -> QueuePosition {
         self.last_number += 1;
-        peer.served.at_least(self.virtual_time_ns.saturating_sub(CREDIT_NS));
+        peer.served.raise_to(self.virtual_time_ns.saturating_sub(CREDIT_NS));
         let virtual_time_ns = peer.virtual_time_ns.load(Ordering::Relaxed);
-        let served_ns = flow.at_least(virtual_time_ns.saturating_sub(CREDIT_NS));
+        let served_ns = flow.raise_to(virtual_time_ns.saturating_sub(CREDIT_NS));
         let position = QueuePosition { served_ns, number: self.last_number };
         self.push_again(peer, position, waker);
         position

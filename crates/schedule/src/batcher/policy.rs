@@ -19,7 +19,7 @@ pub struct BatchPolicy {
     pub hold_back: usize,
     /// The most waiting requests of all levels together. `None` for no limit.
     pub requests_max: Option<usize>,
-    /// The queues.
+    /// The queues, by priority.
     pub levels: PriorityLevels,
     /// Whether [`Arrival::shapes`](crate::Arrival::shapes) decides which requests may share a batch.
     pub by_shapes: bool,

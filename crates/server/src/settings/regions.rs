@@ -8,12 +8,12 @@ pub(super) fn rules(values: &Values<'_>) -> Result<RegionRules, BadValue> {
     let trust = match values.text("shm-trust") {
         None | Some("peer") => ShmTrust::Peer,
         Some("any") => ShmTrust::Any,
-        Some(other) => return Err(neither("shm-trust", "'peer' or 'any'", other)),
+        Some(other) => return Err(bad_choice("shm-trust", "'peer' or 'any'", other)),
     };
     let scope = match values.text("shm-scope") {
         None | Some("own") => ShmScope::Own,
         Some("all") => ShmScope::All,
-        Some(other) => return Err(neither("shm-scope", "'own' or 'all'", other)),
+        Some(other) => return Err(bad_choice("shm-scope", "'own' or 'all'", other)),
     };
     let key_prefixes: Vec<String> = values.all("shm-key-prefix").map(str::to_owned).collect();
     if key_prefixes.iter().any(|prefix| prefix.trim_start_matches('/').is_empty()) {
@@ -23,7 +23,7 @@ pub(super) fn rules(values: &Values<'_>) -> Result<RegionRules, BadValue> {
     Ok(RegionRules { trust, key_prefixes, scope })
 }
 
-fn neither(flag: &'static str, words: &str, got: &str) -> BadValue {
+fn bad_choice(flag: &'static str, words: &str, got: &str) -> BadValue {
     BadValue { flag, reason: format!("--{flag} is {words}. Got {got}") }
 }
 
