@@ -298,14 +298,14 @@ impl<'a> Work<'a> {
     }
 
     /// Adds an output of numbers that the runtime made, all of `shape`. For a single request whose client named memory on this host, they are written
-    /// there. Otherwise they stay where they are until the rows are divided.
+    /// there, and their vector is returned. Otherwise they stay in it until the rows are divided.
     pub fn put_numbers<T: Number>(
         &mut self,
         name: &str,
         datatype: DataType,
         shape: &[i64],
         numbers: Vec<T>,
-    ) -> Result<(), Status> {
+    ) -> Result<Option<Vec<T>>, Status> {
         let size = size_of_val(numbers.as_slice());
         // An output that is cut is copied to the client's memory afterwards.
         if let (false, [job]) = (self.ragged.is_cut(name), &mut *self.jobs) {
@@ -315,11 +315,11 @@ impl<'a> Work<'a> {
                 let written = slot.write_numbers(0, &numbers, Reason::OutputPlacement);
                 written.map_err(|fault| Status::internal(fault.to_string()))?;
                 self.put(name, datatype, shape, Whole::Slot(slot.filled()));
-                return Ok(());
+                return Ok(Some(numbers));
             }
         }
         self.put_buffer(name, datatype, shape, Buffer::from_numbers(numbers));
-        Ok(())
+        Ok(None)
     }
 
     /// Adds a BYTES output.

@@ -8,6 +8,7 @@ use rten::{Value, ValueOrView, ValueView};
 use smallvec::SmallVec;
 
 use crate::audit::Extremes;
+use crate::spares::{BYTES_MAX, Spare, Spares};
 
 /// The cure in each error about something that this engine cannot do.
 pub const CURE: &str = "install ONNX Runtime (pip install onnxruntime) or name its library with --onnxruntime-library";
@@ -25,45 +26,88 @@ pub fn is_fp32(value: f64) -> bool {
 
 /// The tensor for the engine, in `shape`: a view of its numbers if the engine knows their type, else a copy. `tensor`
 /// is on this host, aligned, and nobody else can write it.
-pub fn to_engine<'a>(tensor: &'a Tensor, shape: &[i64]) -> Result<ValueOrView<'a>, Status> {
-    let dims: SmallVec<[usize; 6]> = shape.iter().map(|dim| usize::try_from(*dim).unwrap_or_default()).collect();
+pub fn to_engine<'a>(tensor: &'a Tensor, shape: &[i64], spares: &mut Spares) -> Result<ValueOrView<'a>, Status> {
+    let dims = dims(shape);
     match tensor.datatype {
         DataType::Fp32 => view::<f32>(tensor, &dims),
         DataType::Int32 => view::<i32>(tensor, &dims),
         DataType::Int8 => view::<i8>(tensor, &dims),
         DataType::Uint8 => view::<u8>(tensor, &dims),
-        DataType::Int64 => owned(tensor, &dims, narrow),
-        DataType::Fp64 => owned(tensor, &dims, round),
-        DataType::Bool => owned(tensor, &dims, |_, byte: u8| Ok(i32::from(byte != 0))),
+        DataType::Int64 => owned(tensor, &dims, spares, narrow),
+        DataType::Fp64 => owned(tensor, &dims, spares, round),
+        DataType::Bool => owned(tensor, &dims, spares, |_, byte: u8| Ok(i32::from(byte != 0))),
         other => {
             Err(Status::unsupported(format!("input '{}' is {other}, which the engine lacks; {CURE}", tensor.name)))
         }
     }
 }
 
-/// Adds a result of the engine as the output of this name and datatype.
+/// Adds a result of the engine as the output of this name and datatype. Its vector is kept if the output does not need it.
 pub fn from_engine(
     work: &mut Work<'_>,
     name: &str,
     datatype: DataType,
     shape: &[i64],
     value: Value,
+    spares: &mut Spares,
 ) -> Result<(), Status> {
     match (datatype, value) {
-        (DataType::Fp32, Value::FloatTensor(t)) => work.put_numbers(name, datatype, shape, t.into_data()),
-        (DataType::Int32, Value::Int32Tensor(t)) => work.put_numbers(name, datatype, shape, t.into_data()),
-        (DataType::Int8, Value::Int8Tensor(t)) => work.put_numbers(name, datatype, shape, t.into_data()),
-        (DataType::Uint8, Value::UInt8Tensor(t)) => work.put_numbers(name, datatype, shape, t.into_data()),
-        (DataType::Int64, Value::Int32Tensor(t)) => widen(work, name, datatype, shape, &t.into_data(), i64::from),
-        (DataType::Fp64, Value::FloatTensor(t)) => widen(work, name, datatype, shape, &t.into_data(), f64::from),
-        (DataType::Bool, Value::Int32Tensor(t)) => {
-            widen(work, name, datatype, shape, &t.into_data(), |truth: i32| u8::from(truth != 0))
+        (DataType::Fp32, Value::FloatTensor(t)) => {
+            work.put_numbers(name, datatype, shape, t.into_data())?.into_iter().for_each(|copied| spares.keep(copied));
         }
-        (_, other) => Err(Status::internal(format!(
-            "output '{name}' is declared as {datatype}, the engine made {}",
-            other.dtype()
-        ))),
+        (DataType::Int32, Value::Int32Tensor(t)) => {
+            work.put_numbers(name, datatype, shape, t.into_data())?.into_iter().for_each(|copied| spares.keep(copied));
+        }
+        (DataType::Int8, Value::Int8Tensor(t)) => drop(work.put_numbers(name, datatype, shape, t.into_data())?),
+        (DataType::Uint8, Value::UInt8Tensor(t)) => drop(work.put_numbers(name, datatype, shape, t.into_data())?),
+        (DataType::Int64, Value::Int32Tensor(t)) => {
+            spares.keep(widen(work, name, datatype, shape, t.into_data(), i64::from)?);
+        }
+        (DataType::Fp64, Value::FloatTensor(t)) => {
+            spares.keep(widen(work, name, datatype, shape, t.into_data(), f64::from)?);
+        }
+        (DataType::Bool, Value::Int32Tensor(t)) => {
+            spares.keep(widen(work, name, datatype, shape, t.into_data(), |truth: i32| u8::from(truth != 0))?);
+        }
+        (_, other) => {
+            return Err(Status::internal(format!(
+                "output '{name}' is declared as {datatype}, the engine made {}",
+                other.dtype()
+            )));
+        }
     }
+    Ok(())
+}
+
+/// Whether [`copied`] takes this input, which others can write.
+pub fn is_copied_as_value(input: &Tensor) -> bool {
+    matches!(input.datatype, DataType::Fp32 | DataType::Int32)
+        && input.data.len() <= BYTES_MAX
+        && input.data.cells::<u32>().is_some()
+}
+
+/// A copy of an input of [`is_copied_as_value`], for the engine.
+pub fn copied(tensor: &Tensor, spares: &mut Spares) -> Result<Value, Status> {
+    match tensor.datatype {
+        DataType::Fp32 => copied_numbers::<f32>(tensor, spares),
+        DataType::Int32 => copied_numbers::<i32>(tensor, spares),
+        _ => Err(misfit(tensor)),
+    }
+}
+
+fn copied_numbers<T: Spare>(tensor: &Tensor, spares: &mut Spares) -> Result<Value, Status>
+where
+    Value: From<rten_tensor::Tensor<T>>,
+{
+    let cells = tensor.data.cells::<T>().ok_or_else(|| misfit(tensor))?;
+    let mut numbers = spares.take(cells.len());
+    numbers.extend(cells.iter());
+    count_copied(Reason::Slices, size_of_val(numbers.as_slice()));
+    Value::from_shape(&dims(&tensor.shape), numbers).map_err(|_| misfit(tensor))
+}
+
+fn dims(shape: &[i64]) -> SmallVec<[usize; 6]> {
+    shape.iter().map(|dim| usize::try_from(*dim).unwrap_or_default()).collect()
 }
 
 /// The largest magnitude in an INT64 input, and how many elements it has.
@@ -94,16 +138,20 @@ where
     Ok(view.into())
 }
 
-fn owned<T: Number, U: Number>(
+fn owned<T: Number, U: Spare>(
     tensor: &Tensor,
     dims: &[usize],
+    spares: &mut Spares,
     convert: fn(&str, T) -> Result<U, Status>,
 ) -> Result<ValueOrView<'static>, Status>
 where
     Value: From<rten_tensor::Tensor<U>>,
 {
-    let converted = numbers::<T>(tensor)?.iter().map(|value| convert(&tensor.name, *value));
-    let converted: Vec<U> = converted.collect::<Result<_, _>>()?;
+    let numbers = numbers::<T>(tensor)?;
+    let mut converted: Vec<U> = spares.take(numbers.len());
+    for value in numbers {
+        converted.push(convert(&tensor.name, *value)?);
+    }
     count_copied(Reason::Convert, size_of_val(converted.as_slice()));
     let value = Value::from_shape(dims, converted).map_err(|_| misfit(tensor))?;
     Ok(value.into())
@@ -140,28 +188,29 @@ fn misfit(tensor: &Tensor) -> Status {
     ))
 }
 
-/// Writes converted numbers directly to the output's memory.
+/// Writes converted numbers directly to the output's memory. Returns their vector.
 fn widen<T: Copy, U: Number>(
     work: &mut Work<'_>,
     name: &str,
     datatype: DataType,
     shape: &[i64],
-    numbers: &[T],
+    numbers: Vec<T>,
     convert: impl Fn(T) -> U,
-) -> Result<(), Status> {
+) -> Result<Vec<T>, Status> {
     count_copied(Reason::Convert, numbers.len() * size_of::<U>());
     if let Some(mut slot) = work.slot(name, datatype, shape)? {
         // The slot may be longer than the output, and its length need not be a multiple of a number.
         slot.truncate((slot.len() / size_of::<U>()) * size_of::<U>());
         if let Some(mut place) = slot.cells_mut::<U>().filter(|place| place.len() >= numbers.len()) {
             place.fill_with(numbers.iter().map(|number| convert(*number)));
-            return work.put_slot(name, datatype, shape, slot);
+            work.put_slot(name, datatype, shape, slot)?;
+            return Ok(numbers);
         }
         work.give_back(name, slot);
     }
     let converted = numbers.iter().map(|number| convert(*number)).collect();
     work.put_buffer(name, datatype, shape, Buffer::from_numbers::<U>(converted));
-    Ok(())
+    Ok(numbers)
 }
 
 #[cfg(test)]

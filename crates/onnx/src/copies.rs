@@ -1,13 +1,16 @@
 //! Where are the inputs that the engine computes on?
 //!
 //! They must be where no peer can write them: the engine computes on slices, which must not change meanwhile. Small
-//! copies share one block, which an instance keeps for its next run.
+//! copies share one block, which an instance keeps for its next run. Small inputs of FP32 and INT32 are not copied here, but to
+//! vectors that the engine takes as its own ([`crate::spares`]).
 
 use nerite_backend::onnx::{UntrustedInputs, copy_reason, private_copy};
 use nerite_memory::{Access, Buffer, Extent, NoMemory, Reason, Slot};
 use nerite_request::Status;
 use nerite_tensor::Tensor;
 use smallvec::SmallVec;
+
+use crate::convert::is_copied_as_value;
 
 /// Copies with at most this many bytes together share one block. Each larger copy has a block that returns to the pool
 /// by itself. It is also the most that an instance keeps.
@@ -27,7 +30,7 @@ impl CopyBlock {
     }
 }
 
-/// The bytes of each input, aligned, in memory that nobody else can write.
+/// The bytes of each input, aligned, in memory that nobody else can write. An input of [`is_copied_as_value`] stays where it is.
 pub fn out_of_reach(
     inputs: &[Tensor],
     untrusted: &UntrustedInputs,
@@ -35,8 +38,8 @@ pub fn out_of_reach(
 ) -> Result<SmallVec<[Buffer; 4]>, Status> {
     let mut reasons: SmallVec<[Option<Reason>; 4]> = SmallVec::with_capacity(inputs.len());
     for input in inputs {
-        let shared = (input.data.access() == Access::Shared).then_some(Reason::Slices);
-        reasons.push(copy_reason(input, untrusted)?.or(shared));
+        let is_shared = input.data.access() == Access::Shared && !is_copied_as_value(input);
+        reasons.push(copy_reason(input, untrusted)?.or(is_shared.then_some(Reason::Slices)));
     }
     let copied = || inputs.iter().zip(&reasons).filter_map(|(input, reason)| Some((input, (*reason)?)));
     let bytes = copied().fold(0, |sum: usize, (input, _)| sum.saturating_add(padded(input)));

@@ -8,6 +8,7 @@ use nerite_memory::{Buffer, Slot};
 use nerite_tensor::{Shape, Tensor, byte_size};
 use rten_onnx::onnx::{DataLocation, DataType as Onnx, GraphProto, TensorProto};
 
+use crate::spares::Spares;
 use crate::{convert, graph};
 
 /// Takes the initializers of these names out of the graph. Returns their values, or a clause that says why one cannot
@@ -36,7 +37,7 @@ fn value(constant: &TensorProto) -> Result<Tensor, String> {
     }
     let tensor = Tensor { name: name.as_str().into(), datatype, shape, data };
     // If the engine cannot represent a number, every request that leaves the input out would be refused.
-    let refused = convert::to_engine(&tensor, &tensor.shape).err();
+    let refused = convert::to_engine(&tensor, &tensor.shape, &mut Spares::default()).err();
     refused.map_or(Ok(tensor), |status| Err(fault(format!("cannot be kept: {}", status.message))))
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nerite_backend::{Execute, StopGuard, Times, Work};
-use nerite_memory::{Shortage, allowed_bytes};
+use nerite_memory::{Access, Buffer, Shortage, allowed_bytes};
 use nerite_request::Status;
 use nerite_tensor::{Shape, Tensor};
 use rten::Value;
@@ -12,6 +12,7 @@ use rten_tensor::Layout;
 
 use crate::convert;
 use crate::copies::{CopyBlock, out_of_reach};
+use crate::feed::Feed;
 use crate::loaded::Loaded;
 use crate::runner::{Lists, RunOutcome, Runner, Task};
 
@@ -64,11 +65,18 @@ impl EmbeddedInstance {
         for (at, (input, data)) in inputs.iter().zip(data).enumerate() {
             let (port, index) = loaded.input(&input.name, at)?;
             let (name, shape) = (input.name.clone(), port.graph_shape(&input.shape));
-            lists.feeds.push((index, Tensor { name, datatype: input.datatype, shape, data }));
+            let mut tensor = Tensor { name, datatype: input.datatype, shape, data };
+            let is_shared = tensor.data.access() == Access::Shared;
+            let copy = is_shared.then(|| convert::copied(&tensor, &mut lists.spares)).transpose()?;
+            if copy.is_some() {
+                tensor.data = Buffer::empty();
+            }
+            lists.feeds.push(Feed { index, tensor, copy });
         }
         let left_out = loaded.defaults.iter().filter(|default| work.input(&default.name).is_none());
         for (at, default) in left_out.enumerate() {
-            lists.feeds.push((loaded.input(&default.name, at)?.1, default.clone()));
+            let index = loaded.input(&default.name, at)?.1;
+            lists.feeds.push(Feed { index, tensor: default.clone(), copy: None });
         }
         self.check_reach(&lists.feeds)?;
         for (at, name) in work.wanted().iter().enumerate() {
@@ -78,11 +86,11 @@ impl EmbeddedInstance {
     }
 
     /// If the graph computes with INT64 values: refuses values that could lead to numbers beyond 32 bits.
-    fn check_reach(&self, feeds: &[(usize, Tensor)]) -> Result<(), Status> {
+    fn check_reach(&self, feeds: &[Feed]) -> Result<(), Status> {
         if self.loaded.magnitudes.is_trivial() {
             return Ok(());
         }
-        let input = |name: &str| feeds.iter().map(|(_, tensor)| tensor).find(|tensor| *tensor.name == *name);
+        let input = |name: &str| feeds.iter().map(|feed| &feed.tensor).find(|tensor| *tensor.name == *name);
         let checked = self.loaded.magnitudes.check(|name| input(name).map(convert::extremes));
         checked.map_err(|why| Status::invalid(format!("{why}; {}", convert::CURE)))
     }
@@ -135,7 +143,7 @@ impl Execute for EmbeddedInstance {
             let datatype = port.datatype;
             let datatype = datatype.ok_or_else(|| Status::invalid(format!("the model has no output '{name}'")))?;
             let shape: Shape = value.as_view().shape().iter().map(|dim| *dim as i64).collect();
-            convert::from_engine(work, &name, datatype, &port.client_shape(&shape), value)?;
+            convert::from_engine(work, &name, datatype, &port.client_shape(&shape), value, &mut self.lists.spares)?;
         }
         Ok(())
     }

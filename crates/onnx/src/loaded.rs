@@ -8,6 +8,7 @@ use nerite_tensor::Tensor;
 use rten::NodeId;
 
 use crate::audit::MagnitudeBounds;
+use crate::feed::Feed;
 use crate::pieces::Program;
 use crate::program::Compiled;
 use crate::staged::Staged;
@@ -63,10 +64,10 @@ impl Graph {
     }
 
     /// Whether a run with these inputs and outputs may be ended. One that is known to be quick is not.
-    pub fn can_be_ended(&self, inputs: &[(usize, Tensor)], wanted: &[usize]) -> bool {
+    pub fn can_be_ended(&self, inputs: &[Feed], wanted: &[usize]) -> bool {
         match self {
             Graph::Whole(graph, ids) => graph.can_be_ended(
-                inputs.iter().filter_map(|(at, tensor)| Some((ids.input(*at)?, dims(tensor)))),
+                inputs.iter().filter_map(|feed| Some((ids.input(feed.index)?, dims(&feed.tensor)))),
                 wanted.iter().filter_map(|at| ids.output(*at)),
             ),
             Graph::Cut(..) => true,

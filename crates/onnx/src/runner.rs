@@ -16,13 +16,14 @@ use std::thread;
 
 use nerite_memory::{Shortage, expendable};
 use nerite_request::{Code, Status};
-use nerite_tensor::Tensor;
 use rten::{NodeId, RunOptions, ThreadPool, Value, ValueOrView};
 use smallvec::SmallVec;
 
 use crate::conditions::{Conditions, Fault};
 use crate::convert;
+use crate::feed::Feed;
 use crate::loaded::{Graph, Loaded};
+use crate::spares::Spares;
 
 /// A graph to run, with all that the run needs.
 pub struct Task {
@@ -37,10 +38,12 @@ pub struct Task {
 /// The lists of a run. They move to the engine's thread and come back, so that the next run allocates none.
 #[derive(Default)]
 pub struct Lists {
-    /// The indices of inputs, with their values in the shape that the graph takes.
-    pub feeds: Vec<(usize, Tensor)>,
+    /// The inputs.
+    pub feeds: Vec<Feed>,
     /// The indices of the wanted outputs.
     pub wanted: Vec<usize>,
+    /// Vectors of earlier runs.
+    pub spares: Spares,
 }
 
 /// The result of a task.
@@ -86,24 +89,29 @@ impl Runner {
 }
 
 fn serve(inbox: &Receiver<Task>, tell: &Sender<RunOutcome>, options: &RunOptions, bytes_max: usize) {
-    while let Ok(task) = inbox.recv() {
+    while let Ok(mut task) = inbox.recv() {
+        let mut spares = std::mem::take(&mut task.lists.spares);
         // If the caller has gone, nobody needs the outcome.
         let lost = |shortage| drop(tell.send(RunOutcome::Lost(shortage)));
-        let done = expendable(bytes_max, &lost, || run(&task, options));
+        let done = expendable(bytes_max, &lost, || run(&mut task, &mut spares, options));
         // The client's memory is released before the client gets the answer.
         let Task { loaded, mut lists, .. } = task;
         drop(loaded);
         lists.feeds.clear();
         lists.wanted.clear();
+        lists.spares = spares;
         if tell.send(RunOutcome::Done(done, lists)).is_err() {
             return;
         }
     }
 }
 
-fn run(task: &Task, options: &RunOptions) -> Result<Vec<Value>, Status> {
+fn run(task: &mut Task, spares: &mut Spares, options: &RunOptions) -> Result<Vec<Value>, Status> {
     let Task { loaded, lists, is_over } = task;
-    let inputs = lists.feeds.iter().map(|(at, tensor)| Ok((*at, convert::to_engine(tensor, &tensor.shape)?)));
+    let inputs = lists.feeds.iter_mut().map(|Feed { index, tensor, copy }| match copy.take() {
+        Some(copy) => Ok((*index, copy.into())),
+        None => Ok((*index, convert::to_engine(tensor, &tensor.shape, spares)?)),
+    });
     let inputs: Vec<_> = inputs.collect::<Result<_, Status>>()?;
     let conditions = Conditions { options, is_over };
     // If a mistake of the engine makes it panic at a graph, the request fails and the server continues.
