@@ -15,7 +15,7 @@ use nerite_locks::Mutex;
 
 use crate::headroom::{Headroom, NoMemory, mapped};
 use crate::large;
-use crate::page::PAGE;
+use crate::page::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 
 /// Alignment of every block: a cache line, and the most that any runtime needs.
 const BLOCK_ALIGN: usize = 64;
@@ -28,7 +28,7 @@ const POOL_BLOCKS_MAX: usize = 64;
 /// Mappings of this size and more use huge pages.
 const HUGE_BYTES_MIN: usize = 4 << 20;
 const _: () = assert!(HUGE_BYTES_MIN >= POOLED_BYTES_MIN);
-const _: () = assert!(PAGE.is_multiple_of(BLOCK_ALIGN));
+const _: () = assert!(PAGE_BYTES_MIN.is_multiple_of(BLOCK_ALIGN));
 
 /// Memory of this process alone, aligned to 64 bytes, always initialised.
 pub struct Block {
@@ -92,13 +92,13 @@ impl Block {
 
     /// At least `len` bytes from the pool, if it has a block of that size. Takes no memory from the system.
     pub(crate) fn pooled(len: usize) -> Option<Block> {
-        if len >= POOLED_BYTES_MIN { take_pooled(len.checked_next_multiple_of(PAGE)?) } else { None }
+        if len >= POOLED_BYTES_MIN { take_pooled(len.checked_next_multiple_of(PAGE_BYTES_MAX)?) } else { None }
     }
 
     fn obtain(len: usize, spares: bool) -> Result<Block, NoMemory> {
         let refused = NoMemory::refused(len);
         if len >= POOLED_BYTES_MIN {
-            let capacity = len.checked_next_multiple_of(PAGE).ok_or(refused)?;
+            let capacity = len.checked_next_multiple_of(PAGE_BYTES_MAX).ok_or(refused)?;
             return match take_pooled(capacity) {
                 Some(block) => Ok(block),
                 None => or_without_pool(|| Block::map(len, capacity, spares)),
@@ -133,6 +133,7 @@ impl Block {
         if spare > 0 {
             // SAFETY: the mapping reaches `spare` bytes beyond `capacity`, so the sum lies within it.
             let behind = unsafe { ptr.add(capacity) };
+            // `capacity` is a multiple of the largest page, so the range begins at a page. munmap would refuse another.
             // SAFETY: the last `spare` bytes of a mapping that was just made or enlarged: nothing points there yet.
             unsafe { libc::munmap(behind.as_ptr().cast(), spare) };
         }
@@ -157,7 +158,7 @@ impl Block {
         }
         let refused = NoMemory::refused(len);
         assert!(self.can_grow(), "{} bytes of the allocator's cannot be moved as pages", self.capacity);
-        let capacity = len.checked_next_multiple_of(PAGE).ok_or(refused)?;
+        let capacity = len.checked_next_multiple_of(PAGE_BYTES_MAX).ok_or(refused)?;
         let (from, had) = (self.ptr.as_ptr().cast(), self.capacity);
         let grown = or_without_pool(|| {
             let headroom = Headroom::lock();
@@ -311,6 +312,7 @@ mod tests {
         for len in [0, 1, 63, 4097, POOLED_BYTES_MIN - 1, POOLED_BYTES_MIN, (8 << 20) + 1] {
             let block = Block::new(len);
             assert!(block.capacity() >= len);
+            assert!(len < POOLED_BYTES_MIN || block.capacity().is_multiple_of(PAGE_BYTES_MAX), "{len}");
             assert_eq!(block.as_ptr().as_ptr() as usize % BLOCK_ALIGN, 0);
             // SAFETY: the offset of the last byte is within the block.
             let last = unsafe { block.as_ptr().add(block.capacity() - 1) };

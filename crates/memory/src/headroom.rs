@@ -14,14 +14,14 @@ use std::sync::{MutexGuard, OnceLock, PoisonError};
 use nerite_locks::Mutex;
 
 use crate::allowed::allowed_bytes;
-use crate::page::PAGE;
+use crate::page::PAGE_BYTES_MAX;
 
 /// Bytes that an allocation whose size a client chose must leave free, if the memory of the process has a limit.
 pub const SPARE_BYTES: usize = 64 << 20;
 /// Blocks and reservations may use all memory of the process except for one part in this many.
 const SYSTEM_SHARE: usize = 8;
 
-const _: () = assert!(SPARE_BYTES.is_multiple_of(PAGE));
+const _: () = assert!(SPARE_BYTES.is_multiple_of(PAGE_BYTES_MAX));
 
 /// Bytes of all reservations. The lock is also held while a thread maps more than it will keep, because other allocations could fail
 /// meanwhile.

@@ -11,7 +11,7 @@ use std::sync::{MutexGuard, PoisonError};
 
 use nerite_locks::Mutex;
 
-use crate::page::PAGE;
+use crate::page::PAGE_BYTES_MIN;
 
 /// Allocations of this size and more have a mapping of their own.
 const LARGE_BYTES_MIN: usize = 256 << 10;
@@ -140,14 +140,14 @@ pub(crate) fn empty() -> usize {
 /// Whether an allocation gets its own mapping. Mappings are aligned to pages, so an allocation with a larger alignment does not.
 #[inline]
 fn is_large(layout: Layout) -> bool {
-    layout.size() >= LARGE_BYTES_MIN && layout.align() <= PAGE && !cfg!(miri)
+    layout.size() >= LARGE_BYTES_MIN && layout.align() <= PAGE_BYTES_MIN && !cfg!(miri)
 }
 
 /// Bytes of the mapping for an allocation of `size` bytes.
 fn mapping_bytes(size: usize) -> usize {
     let step = (1usize << size.ilog2()) / CLASSES_PER_DOUBLING;
     // A layout's size is at most `isize::MAX`, so rounding up does not overflow.
-    size.next_multiple_of(step.max(PAGE))
+    size.next_multiple_of(step.max(PAGE_BYTES_MIN))
 }
 
 fn map(bytes: usize) -> *mut u8 {
@@ -329,13 +329,13 @@ mod tests {
         for size in [LARGE_BYTES_MIN, LARGE_BYTES_MIN + 1, 300_000, (1 << 20) - 1, 1 << 20, (5 << 30) + 3] {
             let bytes = mapping_bytes(size);
             assert!(
-                bytes >= size && bytes - size <= size / CLASSES_PER_DOUBLING && bytes.is_multiple_of(PAGE),
+                bytes >= size && bytes - size <= size / CLASSES_PER_DOUBLING && bytes.is_multiple_of(PAGE_BYTES_MIN),
                 "{size}"
             );
             assert_eq!(mapping_bytes(bytes), bytes);
         }
-        let page = Layout::from_size_align(LARGE_BYTES_MIN, PAGE).expect("a power of two");
-        let two = Layout::from_size_align(LARGE_BYTES_MIN, 2 * PAGE).expect("a power of two");
+        let page = Layout::from_size_align(LARGE_BYTES_MIN, PAGE_BYTES_MIN).expect("a power of two");
+        let two = Layout::from_size_align(LARGE_BYTES_MIN, 2 * PAGE_BYTES_MIN).expect("a power of two");
         let less = Layout::from_size_align(LARGE_BYTES_MIN - 1, 1).expect("a power of two");
         assert_eq!([page, two, less].map(is_large), [true, false, false]);
     }

@@ -4,7 +4,7 @@
 
 use crate::block::or_without_pool;
 use crate::headroom::{Headroom, NoMemory, SPARE_BYTES, probe, reserved};
-use crate::page::PAGE;
+use crate::page::PAGE_BYTES_MAX;
 
 /// Memory is short when less than one part in this many of [`SPARE_BYTES`] is free.
 const SHORT_SHARE: usize = 4;
@@ -30,7 +30,7 @@ impl MemoryReservation {
 
     /// Reserves `len` bytes more. On failure the reservation is unchanged.
     pub fn add(&mut self, len: usize) -> Result<(), NoMemory> {
-        let bytes = len.checked_next_multiple_of(PAGE).ok_or(NoMemory::refused(len))?.max(PAGE);
+        let bytes = len.checked_next_multiple_of(PAGE_BYTES_MAX).ok_or(NoMemory::refused(len))?.max(PAGE_BYTES_MAX);
         or_without_pool(|| Headroom::lock().reserve(len, bytes))?;
         self.bytes += bytes;
         Ok(())
