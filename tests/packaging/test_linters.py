@@ -1,6 +1,7 @@
-"""What do a linter of Dockerfiles and the schemas of Kubernetes and KServe say about what users deploy?"""
+"""What do a linter of Dockerfiles and the schemas of Compose, Kubernetes and KServe say about what users deploy?"""
 
 import ast
+import json
 import os
 import pathlib
 import subprocess
@@ -33,6 +34,33 @@ def test_the_linter_would_find_some(tmp_path):
     (tmp_path / "Dockerfile").write_text("FROM debian\nRUN cd /tmp && apt-get install x\n")
     found = linted(tmp_path / "Dockerfile")
     assert found.returncode != 0 and "DL3006" in found.stdout and "DL3003" in found.stdout
+
+
+# Faults of the file that it is given, by the schema that it is given.
+COMPOSE = """
+import json, sys, jsonschema
+schema, composed = (json.load(open(path)) for path in sys.argv[1:])
+for fault in jsonschema.Draft201909Validator(schema).iter_errors(composed):
+    print(*fault.absolute_path, sep=".")
+"""
+
+
+def faults_of_composition(composed: dict, folder: pathlib.Path) -> list[str]:
+    """The places in a file of `docker compose` that its schema does not allow."""
+    place = folder / "compose.json"
+    place.write_text(json.dumps(composed))
+    schema = setup_linters.FOLDER / "compose" / "config" / "compose_spec.json"
+    environment = {**os.environ, "PYTHONPATH": str(setup_linters.FOLDER)}
+    command = [sys.executable, "-c", COMPOSE, schema, place]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=True).stdout.split()
+
+
+def test_the_composition_fits_the_schema_of_compose(tmp_path):
+    composed = yaml.safe_load((PACKAGING / "container" / "compose.yaml").read_text())
+    assert faults_of_composition(composed, tmp_path) == []
+    composed["services"]["server"]["healtcheck"] = {}
+    composed["services"]["client"]["depends_on"]["server"]["condition"] = "up"
+    assert faults_of_composition(composed, tmp_path) == ["services.server", "services.client.depends_on"]
 
 
 def validated(documents: list[dict], version: str, folder: pathlib.Path) -> subprocess.CompletedProcess:
