@@ -13,6 +13,8 @@ use crate::aarch64;
 const BUILD: &str = "target/shipped";
 /// Tells the program that it is part of a release: it has no folder of sources.
 const OF_RELEASE: &str = "NERITE_RELEASE";
+/// The library for programs that are written for Triton's, which a build puts beside the program. A program that is given may lack it.
+pub const LIBRARY: &str = "libtritonserver.so";
 /// Emulators of aarch64, by preference.
 const EMULATORS: [&str; 2] = ["qemu-aarch64", "qemu-aarch64-static"];
 /// Where Debian puts the C library of aarch64 on other machines.
@@ -114,7 +116,9 @@ pub fn build(root: &Path, machine: Machine) -> Result<PathBuf, String> {
         return Err(format!("cargo build of a release: {status}"));
     }
     let program = built.join("release/nerite");
-    check_paths(&program, &[root, &crates])?;
+    for made in [&program, &program.with_file_name(LIBRARY)] {
+        check_paths(made, &[root, &crates])?;
+    }
     Ok(program)
 }
 

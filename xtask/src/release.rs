@@ -10,14 +10,14 @@
 //! the same packages.
 //!
 //! Files are sorted, owned by root and dated by the last commit, so the same program gives the same bytes each time. Paths of the build machine are
-//! replaced in the program, except where the demo names the sources.
+//! replaced in the program.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::compile::{self, Machine};
+use crate::compile::{self, LIBRARY, Machine};
 use crate::library;
 
 /// The directory tree as it is installed below /usr. The manifest of the Debian package names files in it.
@@ -26,8 +26,6 @@ const STAGE: &str = "target/package";
 const DIST: &str = "target/dist";
 /// Where the library is tried.
 const TRIED: &str = "target/tried";
-/// The library for programs that are written for Triton's, which a build puts beside the program. A program that is given may lack it.
-const LIBRARY: &str = "libtritonserver.so";
 /// The parts of the examples that `nerite demo` and new users need.
 const EXAMPLES: [&str; 4] = ["models", "digits", "pipeline", "python"];
 /// Files that are copied, and their destinations.
@@ -161,7 +159,8 @@ fn check_library(root: &Path, machine: Machine) -> Result<(), String> {
 fn tarball(root: &Path, name: &str, epoch: &str) -> Result<(), String> {
     let file = root.join(DIST).join(format!("{name}.tar.gz"));
     let mut tar = Command::new("tar");
-    tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu", "--mode=u+w,go-w"]);
+    // Who may read the files here depends on the umask of whoever checked them out.
+    tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu", "--mode=u=rwX,go=rX"]);
     tar.arg(format!("--mtime=@{epoch}"))
         .arg(format!("--transform=s,^\\.,{name},"))
         .args(["--use-compress-program=gzip -n9"]);
@@ -324,6 +323,28 @@ mod tests {
         git(&folder, &["tag", "--force", "-a", "-m", "y", "v1.2.3"]);
         check_refused(&folder, None);
         fs::remove_dir_all(&folder).expect("the folder goes");
+    }
+
+    #[test]
+    fn the_tarball_is_the_same_whatever_umask_the_sources_were_checked_out_with() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let archives = [(0o700, 0o600), (0o775, 0o664)].map(|(executable, plain)| {
+            let root = tempfile::tempdir().expect("a folder");
+            let stage = root.path().join(STAGE);
+            for (path, mode) in [("bin/nerite", executable), ("share/doc/README.md", plain)] {
+                let file = stage.join(path);
+                write(&file, path.as_bytes()).expect("a file");
+                fs::set_permissions(&file, fs::Permissions::from_mode(mode)).expect("its mode");
+            }
+            for folder in ["", "bin", "share", "share/doc"] {
+                fs::set_permissions(stage.join(folder), fs::Permissions::from_mode(executable)).expect("its mode");
+            }
+            anew(&root.path().join(DIST)).expect("a folder");
+            tarball(root.path(), "nerite-1", "1000000000").expect("an archive");
+            fs::read(root.path().join(DIST).join("nerite-1.tar.gz")).expect("the archive")
+        });
+        assert!(archives[0] == archives[1], "modes of the sources are in the archive");
     }
 
     #[test]
