@@ -8,7 +8,7 @@
 //! apt-get install gcc-aarch64-linux-gnu
 //! ```
 //!
-//! Nothing runs on such a machine here.
+//! Nothing runs on such a machine here. `emulated.rs` makes a server that an emulator runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -8,7 +8,8 @@
 //! cargo xtask fuzz N  each fuzz target for N seconds, from its seeds
 //! cargo xtask tensorflow  the backend of TensorFlow's frozen graphs, beside the release build of the server
 //! cargo xtask miri    tests of unsafe code that Miri can interpret (needs a nightly toolchain)
-//! cargo xtask aarch64  does everything compile for aarch64 too? (needs Rust's standard library and a C compiler for it)
+//! cargo xtask aarch64  does everything compile for aarch64 too? (needs Rust's standard library and a C compiler for it);
+//!                      `aarch64 emulated` makes a server for tests that an emulator runs
 //! cargo xtask release  the packages for users, of a tagged commit, in target/dist: tarball, wheels, Debian package, bill of materials, checksums;
 //!                      with `--target aarch64-unknown-linux-gnu` for that machine, from another
 //! cargo xtask gpu-check  does the server work with the GPU of this machine?
@@ -20,6 +21,7 @@ mod aarch64;
 mod chores;
 mod compile;
 mod deny;
+mod emulated;
 mod fuzz;
 mod gpu_check;
 mod library;
@@ -35,7 +37,7 @@ use std::process::ExitCode;
 use compile::Machine;
 use release::Source;
 
-const USAGE: &str = "usage: cargo xtask <tidy | deny | test [quick | full | long] | ci | fuzz SECONDS | tensorflow | miri [if-possible] | aarch64 [if-possible] | release [--target TARGET] [--snapshot | --binary PATH] | gpu-check [--onnxruntime-library PATH]>";
+const USAGE: &str = "usage: cargo xtask <tidy | deny | test [quick | full | long] | ci | fuzz SECONDS | tensorflow | miri [if-possible] | aarch64 [if-possible | emulated] | release [--target TARGET] [--snapshot | --binary PATH] | gpu-check [--onnxruntime-library PATH]>";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         ["miri", "if-possible"] => miri::run_if_possible(root),
         ["aarch64"] => aarch64::run(root, false),
         ["aarch64", "if-possible"] => aarch64::run(root, true),
+        ["aarch64", "emulated"] => emulated::run(root),
         ["release", "--target", target, ref more @ ..] => {
             Machine::of_target(target).and_then(|machine| released(root, more, machine))
         }
