@@ -24,6 +24,18 @@ def test_all_ways_are_measured_where_both_clients_are(program):
     said = demo(program, f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     for way in ("tritonclient.http, inline", "tritonclient.http, shared memory", "tritonclient.grpc, inline", "tritonclient.grpc, shared memory", "nerite, one call"):
         assert re.search(rf"^{re.escape(way)} +{TIME} +{TIME} +{TIME}$", said, re.MULTILINE), said
+    check_pipeline(said)
+
+
+def check_pipeline(said: str) -> None:
+    """Its labels are right for the digits that the net alone reads rightly, and the bitmaps are not copied."""
+    (alone,) = re.findall(r"^(\d+) of 200 unseen digits read rightly, from one shared memory region into another", said, re.MULTILINE)
+    (piped,) = re.findall(r"^(\d+) of 200 read rightly from bitmaps of 32 by 32", said, re.MULTILINE)
+    assert int(piped) == int(alone) > 190, said
+    ((sent, copied),) = re.findall(r"read the client's (\d+) bytes where they lie; the models passed on (\d+) bytes by copies", said)
+    assert int(sent) == 200 * 32 * 32, said
+    # Small tensors go to and from a model's process by copies: ten probabilities of each digit, and 64 numbers of each in the last batch of eight.
+    assert int(copied) <= 4 * (200 * 10 + 8 * 64), said
 
 
 @pytest.mark.parametrize(
