@@ -6,7 +6,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from clients import int32, open_client
+from clients import HttpClient, differs, http_infer, int32, open_client
 
 # Answers the parameters of each request, and how many requests ran with it.
 MODEL = """\
@@ -85,3 +85,29 @@ def test_each_request_of_a_sequence_has_its_own_parameters(client, model):
 
 def test_the_steps_of_an_ensemble_get_its_parameters(client):
     assert seen(client.infer("ensemble", [int32("IN", [[1]])], parameters=dict(GIVEN))) == GIVEN
+
+
+@pytest.fixture(scope="module")
+def forwarding(launcher):
+    repository = launcher.scratch / "forwarding"
+    put(repository, "plain", 'backend: "python"', MODEL)
+    with launcher.running("forwarding", "--http-header-forward-pattern=(?i)(x-.*|priority|triton_.*)", repository=repository) as found:
+        yield found
+
+
+def infer_with(server, headers: dict[str, str]):
+    given = [int32("IN", [[1]])]
+    document = json.dumps(HttpClient(server.http).document(given)).encode()
+    return http_infer(server.http, "plain", document, given[0].raw, {"Inference-Header-Content-Length": str(len(document))} | headers)
+
+
+def test_a_header_that_is_forwarded_is_a_parameter(forwarding):
+    answer = infer_with(forwarding, {"x-colour": "green", "y-colour": "red"})
+    assert answer.status == 200 and b'{"x-colour":"green"}' in answer.body, answer
+
+
+@differs("2.51 forwards reserved headers as well")
+@pytest.mark.parametrize("name", ["priority", "triton_grpc_error"])
+def test_a_reserved_header_that_would_be_forwarded_is_refused_over_http(forwarding, name):
+    answer = infer_with(forwarding, {name: "1"})
+    assert (answer.status, answer.error) == (400, f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")
