@@ -281,10 +281,8 @@ def test_the_last_step_writes_into_the_clients_region(client):
     assert (infer_in_region(client, "two") == 2).all()
 
 
-def test_steps_of_onnx_models_copy_nothing(launcher):
-    if launcher.oracle:
-        pytest.skip("2.51 does not say what it copies, and has no ONNX here")
-    repository = launcher.scratch / "ensembles_onnx"
+def put_onnx_steps(repository: pathlib.Path) -> None:
+    """An ONNX model that adds one, and the ensemble `three`, which runs it three times."""
     (repository / "plus" / "1").mkdir(parents=True)
     one = onnx.helper.make_node("Constant", [], ["one"], value_float=1.0)
     plus = onnx.helper.make_node("Add", ["IN", "one"], ["OUT"])
@@ -292,6 +290,13 @@ def test_steps_of_onnx_models_copy_nothing(launcher):
     onnx.save(graph, repository / "plus" / "1" / "model.onnx")
     (repository / "plus" / "config.pbtxt").write_text('platform: "onnxruntime_onnx"\n' + config("plus"))
     put_ensemble(repository, "three", "plus IN=IN OUT=x", "plus IN=x OUT=y", "plus IN=y OUT=OUT")
+
+
+def test_steps_of_onnx_models_copy_nothing(launcher):
+    if launcher.oracle:
+        pytest.skip("2.51 does not say what it copies, and has no ONNX here")
+    repository = launcher.scratch / "ensembles_onnx"
+    put_onnx_steps(repository)
     with launcher.running("ensembles_onnx", servers.onnxruntime_flag(), repository=repository) as server:
         with open_client("grpc", server) as client:
             before = copied(server)
