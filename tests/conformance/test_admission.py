@@ -3,8 +3,10 @@
 import concurrent.futures
 import math
 
+import catalogue
 import pytest
-from clients import NO_ID, Given, RequestedOutput, differs, fp32, grpc_refuses, http_infer, int32, pb, refuses, text
+from batching_setup import put
+from clients import NO_ID, Given, RequestedOutput, differs, fp32, grpc_refuses, http_infer, int32, open_client, pb, refuses, text
 
 NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
@@ -67,6 +69,24 @@ REFUSALS = [
 def test_inputs_the_model_cannot_take(client, model, inputs, message):
     with refuses("INVALID_ARG", message):
         client.infer(model, inputs)
+
+
+@pytest.fixture(scope="module")
+def two_strings(launcher):
+    """A server with a model of two inputs of strings."""
+    repository = launcher.copy_of("two_strings")
+    put(launcher, repository, catalogue.identity("two_strings", ("BYTES", (-1,)), ("BYTES", (-1,))))
+    with launcher.running("two_strings", repository=repository) as found:
+        yield found
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize(("count", "says"), [(2, "unexpected number of string elements 2 for"), (0, "expected 1 string elements for")])
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_a_wrong_count_of_strings_is_told_of_the_input_that_has_it(two_strings, protocol, wrong, count, says):
+    given = [text(f"INPUT{number}", [b"a"] * (count if number == wrong else 1), [1]) for number in range(2)]
+    with open_client(protocol, two_strings) as client, refuses("INVALID_ARG", f"{NO_ID}{says} inference input 'INPUT{wrong}'"):
+        client.infer("two_strings", given)
 
 
 @differs("2.51 only counts: an optional input makes up for a required one")

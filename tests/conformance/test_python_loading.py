@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import python_catalogue
 import servers
-from clients import CODES, Refused, differs, fp32, open_client, text
+from clients import CODES, Refused, differs, fp32, open_client, refuses, text
 from python_setup import said
 
 # Far beyond what the server is given to end in, and not for ever.
@@ -61,6 +61,16 @@ def test_a_model_that_does_not_load_says_why(loading_client, name):
     assert listed["state"] == "UNAVAILABLE" and listed["reason"].startswith(f"Internal: {broken.reason}")
     sent = fp32("INPUT0", [1, 2])
     assert loading_client.infer("py_identity", [sent]).outputs["OUTPUT0"].raw == sent.raw
+
+
+def test_a_model_that_failed_has_no_configuration_and_no_metadata(loading_client):
+    name = "py_raises_in_import"
+    refusal_of(loading_client, name)
+    for ask in (loading_client.config, loading_client.metadata):
+        with refuses("NOT_FOUND", f"Request for unknown model: '{name}' has no available versions"):
+            ask(name)
+        with refuses("UNAVAILABLE", f"Request for unknown model: '{name}' version 1 is not at ready state"):
+            ask(name, "1")
 
 
 @differs("2.51 waits for it for ever", run=False)
