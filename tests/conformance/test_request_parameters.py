@@ -106,6 +106,12 @@ def test_a_header_that_is_forwarded_is_a_parameter(forwarding):
     assert answer.status == 200 and b'{"x-colour":"green"}' in answer.body, answer
 
 
+@differs("2.51 keeps the case of a header's name")
+def test_a_header_is_a_parameter_under_its_name_in_lower_case(forwarding):
+    answer = ask_with(forwarding, {"X-Colour": "green"})
+    assert answer.status == 200 and b'{"x-colour":"green"}' in answer.body, answer
+
+
 @differs("2.51 forwards reserved headers as well")
 @pytest.mark.parametrize("name", ["priority", "triton_grpc_error"])
 def test_a_reserved_header_that_would_be_forwarded_is_refused_over_http(forwarding, name):
