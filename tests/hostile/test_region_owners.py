@@ -13,10 +13,13 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
+from clients import Given, Refused
 from frames import message
+from packets import SessionClient
 from strangers import call_headers, data, hello
 from users import as_user
 from witness import comes_to, stopped
@@ -147,6 +150,46 @@ def test_a_region_is_its_users_own(server):
         assert as_user(ALICE, lambda: names(server.http)) == []
         assert as_user(BOB, lambda: unregister(server.http))[0] == 200
     assert names(server.http) == []
+
+
+@pytest.fixture
+def shared_socket(launcher):
+    """A server whose session socket two other users may use, and the socket."""
+    if launcher.oracle:
+        pytest.skip("2.51 has no sessions")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="nerite-owners-"))
+    folder.chmod(0o755)
+    path = folder / "session"
+    flags = [f"--session-socket={path}", f"--session-allow-uid={ALICE}", f"--session-allow-uid={BOB}"]
+    try:
+        with launcher.running("owners_session", *flags, repository=launcher.copy_of("owners_session", "identity_fp32")) as found:
+            yield found, path
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_a_session_opens_only_objects_of_its_user(shared_socket):
+    """A session has the rights of the user who opened it, although the server may open every object."""
+    server, path = shared_socket
+    given = lambda name: [Given("INPUT0", "FP32", [SIZE // 4], region=(name, SIZE, 0))]
+    with an_object("alices", ALICE, 0o600, 1.0) as (alices, _), an_object("bobs", BOB, 0o600, 2.0) as (bobs, _):
+        with contextlib.closing(as_user(BOB, lambda: SessionClient(path))) as client:
+            for size in (SIZE, 1 << 30):
+                with pytest.raises(Refused) as caught:
+                    client.register_system("secret", alices, size)
+                text = caught.value.text
+                assert f"user {BOB}" in text and f"user {ALICE}" in text and f"{SIZE} bytes" not in text, text
+            assert client.status("system") == []
+            # Nor does it reach what its owner registered.
+            assert as_user(ALICE, lambda: register(server.http, "secret", alices))[0] == 200
+            with pytest.raises(Refused):
+                client.infer("identity_fp32", given("secret"))
+            client.register_system("own", bobs, SIZE)
+            assert client.infer("identity_fp32", given("own")).outputs["OUTPUT0"].raw == np.full(SIZE // 4, 2.0, np.float32).tobytes()
+        with contextlib.closing(as_user(ALICE, lambda: SessionClient(path))) as client:
+            client.register_system("own", alices, SIZE)
+            assert client.infer("identity_fp32", given("own")).outputs["OUTPUT0"].raw == np.ones(SIZE // 4, np.float32).tobytes()
+        assert as_user(ALICE, lambda: unregister(server.http, "secret"))[0] == 200
 
 
 @pytest.mark.parametrize("kind", ["lease", "session"])
