@@ -13,14 +13,17 @@ import time
 import grpc
 import numpy as np
 import pytest
+import python_catalogue
 from confinement import ADDRESS_SPACE_BYTES, GROUP_BYTES, confined, control_group
-from clients import http_call
+from clients import Given, Refused, http_call, open_client, refuses
 from frames import (
     DATA, END_HEADERS, END_STREAM, HEADERS, call_head, frame, frames_of, literal, open_connection, received, reference, send_call,
 )  # fmt: skip
 from holding import MODEL, get_unread, head, header_bomb, http_generate, http_post, infer_message, many, session_infer
 from server_setup import put_delayed
 from meters import metric, peak
+from packets import open_session
+from python_setup import PATIENT
 from regions import Region
 from witness import are_answered, falls_to, resident, settled, witnesses
 
@@ -371,3 +374,25 @@ def test_a_control_group_is_the_host(launcher, tmp_path):
         while metric(server, "nv_cpu_memory_total_bytes") != GROUP_BYTES and time.monotonic() < deadline:
             time.sleep(0.2)
         assert metric(server, "nv_cpu_memory_total_bytes") == GROUP_BYTES
+
+
+def test_leases_and_the_memory_of_models_processes_follow_the_limit_of_a_control_group(launcher, tmp_path):
+    """All leases together may have half of it, one session half of that. Models' processes may share another half with the server."""
+    repository, path = launcher.copy_of("group_pools", MODEL), tmp_path / "session"
+    python_catalogue.put(repository, python_catalogue.named("py_large"))
+    half, flags = GROUP_BYTES // 2, [f"--session-socket={path}", PATIENT]
+    asked = lambda size: [Given("SIZE", "INT64", [1], np.array([size], np.int64).tobytes())]
+    with control_group() as into, confined(launcher, tmp_path, *into, repository=repository, flags=flags) as server:
+        with open_session(path) as first, open_session(path) as second, open_session(path) as third:
+            with refuses("INVALID_ARG", f"a lease of {half // 2 + MIB} bytes is larger than a session may have, {half // 2} "):
+                first.borrow(half // 2 + MIB)
+            for client in (first, second):
+                client.borrow(half // 2)
+            with refuses("UNAVAILABLE", f"a lease of {MIB} bytes does not fit: all sessions together have {half} of {half} "):
+                third.borrow(MIB)
+        with open_client("grpc", server) as client:
+            with pytest.raises(Refused) as caught:
+                client.infer("py_large", asked(half + MIB))
+            assert f"no memory to share {half + MIB} bytes" in caught.value.text, caught.value.text
+            assert f"in use of {half}, half of the host's or the control group's memory" in caught.value.text, caught.value.text
+            assert len(client.infer("py_large", asked(MIB)).outputs["MADE"].raw) == MIB
