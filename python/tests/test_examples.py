@@ -18,10 +18,10 @@ PRINTED = {
     r"paying by card: May I pay by credit card\? \(0\.\d\d\)\nmy parcel did not arrive: Where is my parcel\? \(0\.\d\d\)",
     "fan_out.py": r"2 \d 1\.5",
     "frames.py": r"\d+\.\d\d ms for a frame, \d+\.\d\d ms at most; \d+ bytes were copied",
-    "loader.py": r"19\d of 200 digits are right, from 2 workers, over (lease|region)",
+    "loader.py": r"19\d of 200 digits are right, from 2 workers; 0 bytes were copied",
     "make_text_encoder.py": r"\S+/text_encoder is written",
-    "table.py": r"(?s).*is_9.*mean .*max .*6\d of 64 right; shares the response's memory: True; \d+ bytes were copied",
-    "video.py": r"30 frames, \d+\.\d\d ms in the middle, \d+\.\d\d ms at most",
+    "table.py": r"6\d of 64 right, 0\.9\d sure\nshares the response's memory: True; \d+ bytes were copied",
+    "video.py": r"60 frames, \d+\.\d\d ms in the middle, \d+\.\d\d ms at most",
     "workers.py": re.escape(str([16 * number + 16 for number in range(8)])),
 }
 # What an example imports that the tests' environment need not have.
@@ -57,11 +57,7 @@ def test_an_example_runs(launcher, text_models, tmp_path, name, way):
     elif name == "make_text_encoder.py":
         given = [str(tmp_path)]
     elif name == "video.py":
-        given = [str(tmp_path / "latency.png"), address, "0.5"]
-    elif name == "loader.py":
-        # Its buffers are leases where the session's socket is named, else regions.
-        given = [examples.http]
-        variables["NERITE_SESSION_SOCKET"] = examples.session_socket if way == "session" else str(tmp_path / "nobody")
+        given = [str(tmp_path / "latency.png"), address]
     ended = subprocess.run(
         [sys.executable, str(FOLDER / name), *given],
         env={**os.environ, **variables},
@@ -71,14 +67,15 @@ def test_an_example_runs(launcher, text_models, tmp_path, name, way):
         text=True,
         timeout=60,
     )
+    if name == "loader.py" and way == "http":
+        assert ended.returncode == 1 and "only the buffers of a session" in ended.stderr, ended.stderr
+        return
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert re.fullmatch(PRINTED[name], ended.stdout.strip()), ended.stdout + ended.stderr
     if name == "classify_picture.py":
         assert ended.stdout.startswith(label)
     if name in ("frames.py", "table.py") and way == "session":
         assert "; 0 bytes were copied" in ended.stdout
-    if name == "loader.py":
-        assert ended.stdout.strip().endswith("lease" if way == "session" else "region")
     if name == "video.py":
         assert (tmp_path / "latency.png").read_bytes().startswith(b"\x89PNG")
 

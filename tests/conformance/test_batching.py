@@ -439,7 +439,7 @@ def test_ten_times_too_much_is_refused_quickly_and_costs_no_memory(launcher):
         growths = []
         # Memory that is cached once may grow in any one round. A leak grows in each.
         while len(growths) < 3 and min(growths, default=8 << 20) >= 8 << 20:
-            before, used, ran = resident(server.pid), processor_seconds(server.pid), succeeded(asking)
+            before, used, ran = resident(server.pid), processor_seconds(server.pid), succeeded(client)
             served, refused = overload(3)
             growths.append(resident(server.pid) - before)
             refusal_s = (processor_seconds(server.pid) - used - answer_s * len(served)) / len(refused)
@@ -451,7 +451,7 @@ def test_ten_times_too_much_is_refused_quickly_and_costs_no_memory(launcher):
             print(f"{growths[-1]} bytes more")
             assert len(served) > 10 and len(refused) > 4 * len(served)
             # Whatever was taken in was answered, and nothing that was refused has run.
-            wait_until(lambda: succeeded(asking) - ran >= len(served))
-            assert succeeded(asking) - ran == len(served)
+            wait_until(lambda: succeeded(client) - ran >= len(served))
+            assert succeeded(client) - ran == len(served)
             assert refusal_s < answer_s
         assert min(growths) < 8 << 20, growths
