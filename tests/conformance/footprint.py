@@ -1,7 +1,8 @@
-"""What does a process hold: descriptors, mappings, memory?"""
+"""What does a process hold: descriptors, mappings, memory, processes that it started?"""
 
 import contextlib
 import os
+import pathlib
 import time
 
 
@@ -22,6 +23,16 @@ def mappings(pid: int, key: str) -> int:
 def resident_mib(pid: int) -> float:
     with open(f"/proc/{pid}/statm", encoding="utf-8") as facts:
         return int(facts.read().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
+
+
+def children(pid: int) -> set[int]:
+    """The processes that it started. A dead one counts until its parent has waited for it."""
+    found = set()
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        # A thread may end meanwhile.
+        with contextlib.suppress(OSError):
+            found |= set(map(int, (task / "children").read_text().split()))
+    return found
 
 
 def wait_until(condition, seconds: float = 60) -> None:

@@ -1,6 +1,5 @@
 """What becomes of Python models that do not load, log, print, die or hang?"""
 
-import contextlib
 import os
 import pathlib
 import signal
@@ -13,6 +12,7 @@ import pytest
 import python_catalogue
 import servers
 from clients import CODES, Refused, differs, fp32, open_client, refuses, text
+from footprint import children
 from python_setup import said
 
 # Far beyond what the server is given to end in, and not for ever.
@@ -114,15 +114,6 @@ def test_a_model_that_is_loaded_anew_has_a_new_process(loading, loading_client):
 
 
 # ---------------------------------------------------------------------------------------------- processes
-
-
-def children(pid: int) -> set[int]:
-    """Processes that a server started, dead ones included as long as it has not taken leave of them."""
-    found = set()
-    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            found |= set(map(int, (task / "children").read_text().split()))
-    return found
 
 
 def wait_for(condition, limit_s: float = 60) -> None:

@@ -1,6 +1,5 @@
 """Does a model change under traffic without a failed request, and do a thousand loads leave nothing behind?"""
 
-import contextlib
 import os
 import pathlib
 import shutil
@@ -10,7 +9,7 @@ import time
 import pytest
 import servers
 from clients import fp32, open_client
-from footprint import descriptors, resident_mib, wait_until
+from footprint import children, descriptors, resident_mib, wait_until
 from python_catalogue import SOURCES
 from python_setup import PATIENT
 
@@ -149,15 +148,6 @@ def threads(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/task"))
 
 
-def children_of(pid: int) -> set[str]:
-    """The processes that it started and that are still there."""
-    found = set()
-    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):
-            found |= set((task / "children").read_text().split())
-    return found
-
-
 def settled(pid: int) -> tuple[float, int, int, int]:
     """What the process holds once what a load left is given back: the least of a few seconds."""
     found = []
@@ -178,7 +168,7 @@ def check_loads(server, kind: str, suite: str) -> None:
                 client.load("comes_and_goes")
                 client.unload("comes_and_goes")
 
-    children = children_of(server.pid)
+    processes = children(server.pid)
     loads(warm)
     before = settled(server.pid)
     loads(count)
@@ -189,7 +179,7 @@ def check_loads(server, kind: str, suite: str) -> None:
     assert after[1] <= before[1] + max(16, count // 20), (before, after)
     assert after[2] == before[2], (before, after)
     assert after[3] <= before[3] + 2, (before, after)
-    wait_until(lambda: children_of(server.pid) == children)
+    wait_until(lambda: children(server.pid) == processes)
 
 
 def test_no_request_fails_while_a_model_is_reloaded(server, kind):

@@ -11,6 +11,7 @@ import passages
 import pytest
 import python_catalogue
 from clients import Given, RequestedOutput, fp32
+from footprint import children
 from server_setup import LEASE_BYTES_MAX, RESIDENT_SLACK, SESSION_BYTES_MAX, put_delayed
 from python_catalogue import parameters, python, tensors, vector
 from python_setup import PATIENT
@@ -77,11 +78,7 @@ def serving(launcher, name: str, socket: pathlib.Path, models=MODELS, more=()):
 
 def processes_of(pid: int) -> list[int]:
     """The server's children, dead ones included as long as it has not taken leave of them."""
-    found = set()
-    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):
-            found |= set(map(int, (task / "children").read_text().split()))
-    return sorted(found)
+    return sorted(children(pid))
 
 
 def state_of(pid: int) -> str:

@@ -1,11 +1,11 @@
 """What if a Python model prints a gigabyte, logs without end, keeps what it should free, or dies right after it logged?"""
 
 import contextlib
-import threading
 
 import pytest
 from clients import Refused, fp32, open_client, text
 from python_setup import PATIENT, strings
+from test_leases import all_the_time
 from witness import comes_to, resident
 
 GIB = 1 << 30
@@ -93,28 +93,21 @@ def do(client, code: str) -> None:
 @contextlib.contextmanager
 def others_go_on(server):
     """Another model is answered all the while, and the server keeps nothing."""
-    ended, answers, faults = threading.Event(), [], []
+    answers, faults = [], []
+    with open_client("http", server) as client:
 
-    def ask() -> None:
-        with open_client("http", server) as client:
-            while not ended.is_set():
-                sent = fp32("INPUT0", [len(answers), 0.5])
-                try:
-                    assert client.infer("identity_fp32", [sent]).outputs["OUTPUT0"].raw == sent.raw
-                    answers.append(1)
-                except Exception as fault:  # noqa: BLE001
-                    faults.append(fault)
-                    return
+        def ask() -> None:
+            sent = fp32("INPUT0", [len(answers), 0.5])
+            try:
+                assert client.infer("identity_fp32", [sent]).outputs["OUTPUT0"].raw == sent.raw
+                answers.append(1)
+            except Exception as fault:  # noqa: BLE001
+                faults.append(fault)
 
-    before = resident(server.pid)
-    thread = threading.Thread(target=ask)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-    assert not faults and len(answers) > 10, (faults, len(answers))
+        before = resident(server.pid)
+        with all_the_time(ask):
+            yield
+    assert not faults and len(answers) > 10, (faults[:3], len(answers))
     grown = resident(server.pid) - before
     print(f"{len(answers)} answers of another model, {grown:+,} bytes resident")
     assert grown < SLACK
