@@ -108,7 +108,7 @@ def test_a_header_that_is_forwarded_is_a_parameter(forwarding):
 
 @differs("2.51 keeps the case of a header's name")
 def test_a_header_is_a_parameter_under_its_name_in_lower_case(forwarding):
-    answer = ask_with(forwarding, {"X-Colour": "green"})
+    answer = infer_with(forwarding, {"X-Colour": "green"})
     assert answer.status == 200 and b'{"x-colour":"green"}' in answer.body, answer
 
 

@@ -23,7 +23,7 @@ fn runtime() -> Option<OnnxRuntime> {
 
 /// Both ways to run a session: a plain call, and one with a wait for the device after each run, as on GPUs.
 fn runtimes() -> Vec<OnnxRuntime> {
-    let fenced = runtime().map(OnnxRuntime::fenced);
+    let fenced = runtime().map(OnnxRuntime::waiting_for_device);
     runtime().into_iter().chain(fenced).collect()
 }
 
