@@ -1,12 +1,13 @@
 //! Where does heap memory for tensors come from, and where does it go afterwards?
 //!
 //! Touching fresh pages costs about eight times as much as reusing them, so large blocks are kept in a small pool. [`trim_pool`] returns
-//! blocks to the system that were not used lately. The caller decides how often.
+//! blocks to the system that were not used lately. The caller decides how often. [`crate::unmapping`] says which thread unmaps a block.
 //!
 //! A client may choose a size that is not available: [`Block::try_new`] then returns an error. [`crate::headroom`] says how much memory it must
 //! leave free.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, TryLockError};
@@ -16,12 +17,14 @@ use nerite_locks::Mutex;
 use crate::headroom::{Headroom, NoMemory, mapped};
 use crate::large;
 use crate::page::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
+use crate::reclaim::or_reclaim;
+use crate::unmapping::{Mapping, UNMAPPER, unmap};
 
 /// Alignment of every block: a cache line, and the most that any runtime needs.
 const BLOCK_ALIGN: usize = 64;
 /// Blocks of this size and more have their own mapping and are pooled.
 pub const POOLED_BYTES_MIN: usize = 256 << 10;
-/// The pool never holds more bytes than this. A block that does not fit is unmapped at once.
+/// The pool never holds more bytes than this. A block that does not fit is unmapped.
 const POOL_BYTES_MAX: usize = 512 << 20;
 /// The most blocks in the pool.
 const POOL_BLOCKS_MAX: usize = 64;
@@ -101,7 +104,7 @@ impl Block {
             let capacity = len.checked_next_multiple_of(PAGE_BYTES_MAX).ok_or(refused)?;
             return match take_pooled(capacity) {
                 Some(block) => Ok(block),
-                None => or_without_pool(|| Block::map(len, capacity, spares)),
+                None => or_reclaim(capacity, || Block::map(len, capacity, spares)),
             };
         }
         let capacity = len.max(1);
@@ -160,7 +163,7 @@ impl Block {
         assert!(self.can_grow(), "{} bytes of the allocator's cannot be moved as pages", self.capacity);
         let capacity = len.checked_next_multiple_of(PAGE_BYTES_MAX).ok_or(refused)?;
         let (from, had) = (self.ptr.as_ptr().cast(), self.capacity);
-        let grown = or_without_pool(|| {
+        let grown = or_reclaim(capacity - had, || {
             let headroom = Headroom::lock();
             let spare = headroom.spare(len, capacity - had)?;
             let all = capacity.checked_add(spare).ok_or(refused)?;
@@ -189,42 +192,35 @@ impl Block {
         self.capacity
     }
 
-    fn release(&mut self) {
-        if self.capacity >= POOLED_BYTES_MIN {
-            self.unmap();
-        } else {
-            let layout = Layout::from_size_align(self.capacity, BLOCK_ALIGN).expect("the layout that `new` used");
-            // SAFETY: `new` allocated it with this layout, and we are its last owner.
-            unsafe { dealloc(self.ptr.as_ptr(), layout) };
-        }
-    }
-}
-
-impl Block {
-    fn unmap(&mut self) {
-        // SAFETY: `map` or `try_grow` made exactly this mapping, and nothing points into it any more: we are its last owner.
-        unsafe { libc::munmap(self.ptr.as_ptr().cast(), self.capacity) };
-        mapped(self.capacity, 0);
+    /// Its memory, which the caller unmaps. Only blocks of this size and more have a mapping.
+    fn into_mapping(self) -> Mapping {
+        assert!(self.capacity >= POOLED_BYTES_MIN, "{} bytes of the allocator's are no mapping", self.capacity);
+        let block = ManuallyDrop::new(self);
+        // SAFETY: `map` or `try_grow` made exactly this mapping. We are its last owner, and the block is not dropped.
+        unsafe { Mapping::new(block.ptr, block.capacity, true) }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
         if self.capacity < POOLED_BYTES_MIN {
-            return self.release();
+            let layout = Layout::from_size_align(self.capacity, BLOCK_ALIGN).expect("the layout that `new` used");
+            // SAFETY: `new` allocated it with this layout, and we are its last owner.
+            return unsafe { dealloc(self.ptr.as_ptr(), layout) };
         }
+        // A second owner, which takes the place of `self`.
+        let block = Block { ptr: self.ptr, capacity: self.capacity };
         let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
         let held: usize = pool.iter().map(|p| p.block.capacity).sum();
         if held + self.capacity > POOL_BYTES_LIMIT.load(Ordering::Relaxed) || pool.len() >= POOL_BLOCKS_MAX {
             drop(pool);
-            return self.release();
+            return unmap(block.into_mapping());
         }
         if pool.capacity() == 0 {
             // Reserved once, before the first push: a thread that waited for memory here would hold the pool's lock, and other threads could not
             // return their blocks.
             pool.reserve_exact(POOL_BLOCKS_MAX);
         }
-        let block = Block { ptr: self.ptr, capacity: self.capacity };
         pool.push(Pooled { block, idle_rounds: 0 });
     }
 }
@@ -237,27 +233,14 @@ fn take_pooled(capacity: usize) -> Option<Block> {
     Some(pool.swap_remove(at).block)
 }
 
-/// Runs `take`. If it fails, empties the pool and runs it again.
-pub(crate) fn or_without_pool<T>(mut take: impl FnMut() -> Result<T, NoMemory>) -> Result<T, NoMemory> {
-    take().or_else(|refused| if empty_pool() > 0 { take() } else { Err(refused) })
-}
-
-/// Returns all pooled blocks and kept large allocations to the system, without allocating. Returns the bytes freed. It does not wait for the
-/// pool's lock, because this thread may hold it when it runs out of memory.
-pub(crate) fn empty_pool() -> usize {
-    let mut freed = large::empty();
-    loop {
-        let last = match POOL.try_lock() {
-            Ok(mut pool) => pool.pop(),
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().pop(),
-            Err(TryLockError::WouldBlock) => None,
-        };
-        let Some(mut pooled) = last else { return freed };
-        freed += pooled.block.capacity;
-        pooled.block.release();
-        // `release` unmapped it. Drop would put the unmapped block into the pool.
-        std::mem::forget(pooled.block);
-    }
+/// Takes a block out of the pool, to unmap it. It does not wait for the pool's lock, because this thread may hold it when it runs out of memory.
+pub(crate) fn pop() -> Option<Mapping> {
+    let last = match POOL.try_lock() {
+        Ok(mut pool) => pool.pop(),
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().pop(),
+        Err(TryLockError::WouldBlock) => None,
+    };
+    last.map(|pooled| pooled.block.into_mapping())
 }
 
 /// Bytes of the blocks in the pool.
@@ -265,8 +248,8 @@ pub fn pooled_bytes() -> usize {
     POOL.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|p| p.block.capacity).sum()
 }
 
-/// Returns blocks and large allocations to the system that were unused during the last `rounds_max` calls of this function. Returns the bytes
-/// freed.
+/// Returns blocks and large allocations to the system that were unused during the last `rounds_max` calls of this function. Returns their bytes, some of
+/// which may be unmapped later, on another thread.
 pub fn trim_pool(rounds_max: u32) -> usize {
     let mut stale = Vec::with_capacity(POOL_BLOCKS_MAX);
     {
@@ -282,12 +265,11 @@ pub fn trim_pool(rounds_max: u32) -> usize {
         }
     }
     let mut freed = large::trim(rounds_max);
-    for mut pooled in stale {
+    for pooled in stale {
         freed += pooled.block.capacity;
-        pooled.block.release();
-        // `release` unmapped it. Drop would put the unmapped block into the pool.
-        std::mem::forget(pooled.block);
+        unmap(pooled.block.into_mapping());
     }
+    UNMAPPER.resume();
     freed
 }
 

@@ -26,7 +26,7 @@ const _: () = assert!(SPARE_BYTES.is_multiple_of(PAGE_BYTES_MAX));
 /// Bytes of all reservations. The lock is also held while a thread maps more than it will keep, because other allocations could fail
 /// meanwhile.
 static RESERVED: Mutex<usize> = Mutex::new(0);
-/// Bytes of all mappings, including those in the pool.
+/// Bytes of all blocks' mappings, including those in the pool, and of private memory that waits to be unmapped.
 pub(crate) static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
 /// There is no memory.

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 #[cfg(all(target_env = "gnu", not(miri)))]
 use crate::allowed::address_space_limit;
-use crate::block::empty_pool;
 use crate::headroom::wait_for_probes;
 use crate::large;
+use crate::reclaim::reclaim_bytes;
 
 /// Smaller allocations do not count against a thread's bound: there are many of them, and they share pages with those of other threads.
 pub const COUNTED_BYTES_MIN: usize = 1 << 20;
@@ -171,13 +171,13 @@ fn allocate(requested: usize, ask: impl Fn() -> *mut u8) -> *mut u8 {
     if ptr.is_null() { allocate_again(requested, &ask) } else { ptr }
 }
 
-/// Tries again after the pool was emptied, while other threads may release memory.
+/// Tries again after kept memory was returned to the system, while other threads may release memory.
 #[cold]
 #[expect(clippy::disallowed_methods, reason = "an allocator has nothing to wait for but time")]
 fn allocate_again(requested: usize, ask: &dyn Fn() -> *mut u8) -> *mut u8 {
     for _ in 0..TRIES {
         wait_for_probes();
-        empty_pool();
+        reclaim_bytes(requested);
         let ptr = ask();
         if !ptr.is_null() {
             return ptr;

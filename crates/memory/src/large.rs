@@ -2,16 +2,17 @@
 //!
 //! The system's allocator keeps up to 64 MiB of freed memory at the end of each heap, and has no call that returns it. So a large allocation gets
 //! its own mapping. Touching fresh pages takes longer than a run of many models, so freed mappings are kept for the next allocation of their
-//! size. [`trim`] unmaps those that were not used lately.
+//! size. [`trim`] returns those to the system that were not used lately. [`crate::unmapping`] says which thread unmaps a mapping.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{MutexGuard, PoisonError};
 
 use nerite_locks::Mutex;
 
 use crate::page::PAGE_BYTES_MIN;
+use crate::unmapping::{self, Mapping};
 
 /// Allocations of this size and more have a mapping of their own.
 const LARGE_BYTES_MIN: usize = 256 << 10;
@@ -127,14 +128,14 @@ pub(crate) unsafe fn realloc(ptr: *mut u8, layout: Layout, size: usize) -> *mut 
     }
 }
 
-/// Unmaps kept mappings that were unused during the last `rounds_max` calls of this function. Returns the bytes unmapped.
+/// Returns kept mappings to the system that were unused during the last `rounds_max` calls of this function. Returns their bytes.
 pub(crate) fn trim(rounds_max: u32) -> usize {
     LARGE.trim(rounds_max)
 }
 
-/// Unmaps all kept mappings. Returns the bytes unmapped.
-pub(crate) fn empty() -> usize {
-    LARGE.trim(0)
+/// Takes the mapping that was kept last, to unmap it.
+pub(crate) fn pop() -> Option<Mapping> {
+    LARGE.pop().and_then(Kept::into_mapping)
 }
 
 /// Whether an allocation gets its own mapping. Mappings are aligned to pages, so an allocation with a larger alignment does not.
@@ -163,14 +164,31 @@ unsafe fn resize(start: *mut u8, had: usize, bytes: usize) -> *mut u8 {
     if had == bytes {
         return start;
     }
+    if bytes < had {
+        // The kernel would unmap the rest on this thread.
+        // SAFETY: the rest lies within the mapping.
+        let rest = unsafe { start.add(bytes) };
+        unmap(Kept { start: rest, bytes: had - bytes, idle_rounds: 0 });
+        return start;
+    }
     // SAFETY: the caller owns the whole mapping, and gives up its old address if it moves.
     let moved = unsafe { libc::mremap(start.cast(), had, bytes, libc::MREMAP_MAYMOVE) };
     if moved == libc::MAP_FAILED { ptr::null_mut() } else { moved.cast() }
 }
 
+impl Kept {
+    /// `None` if its address is null, which no mapping has.
+    fn into_mapping(self) -> Option<Mapping> {
+        let start = NonNull::new(self.start)?;
+        // SAFETY: a Kept has whole pages of a mapping, nobody uses them, and it is consumed here.
+        Some(unsafe { Mapping::new(start, self.bytes, false) })
+    }
+}
+
 fn unmap(kept: Kept) {
-    // SAFETY: a Kept is a whole mapping that nobody uses, and it is consumed here.
-    unsafe { libc::munmap(kept.start.cast(), kept.bytes) };
+    if let Some(mapping) = kept.into_mapping() {
+        unmapping::unmap(mapping);
+    }
 }
 
 impl Large {
@@ -216,6 +234,12 @@ impl Large {
         // The mapping that was freed last is most likely still in the processor's cache.
         let at = list.kept[..list.count].iter().rposition(|kept| kept.bytes == bytes)?;
         Some(list.remove(at).start)
+    }
+
+    fn pop(&self) -> Option<Kept> {
+        let mut list = self.free_list();
+        let last = list.count.checked_sub(1)?;
+        Some(list.remove(last))
     }
 
     fn trim(&self, rounds_max: u32) -> usize {

@@ -43,11 +43,13 @@ mod number;
 mod page;
 mod place;
 mod private_copy;
+mod reclaim;
 mod reservation;
 mod rewritable;
 mod share;
 mod slot;
 mod staging;
+mod unmapping;
 
 pub use allowed::{Group, allocatable_bytes, allowed_bytes, group, host_bytes};
 pub use block::{Block, POOLED_BYTES_MIN, RewritableBlock, limit_pool, pooled_bytes, trim_heap, trim_pool};
@@ -70,3 +72,4 @@ pub use reservation::{MemoryReservation, is_short};
 pub use share::{DeviceShare, Forget, Share, ShareMark, SharedWindow};
 pub use slot::{Filled, Slot, SlotError, Vacant};
 pub use staging::{HeapStaging, PinnedBytes, Staging, StagingFull};
+pub use unmapping::{OwnerId, Queue, UNMAPPER, unmap_in_pieces};

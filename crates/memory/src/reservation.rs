@@ -2,9 +2,9 @@
 //!
 //! Reserved memory is counted as if it were taken: see [`crate::headroom`].
 
-use crate::block::or_without_pool;
 use crate::headroom::{Headroom, NoMemory, SPARE_BYTES, probe, reserved};
 use crate::page::PAGE_BYTES_MAX;
+use crate::reclaim::or_reclaim;
 
 /// Memory is short when less than one part in this many of [`SPARE_BYTES`] is free.
 const SHORT_SHARE: usize = 4;
@@ -31,7 +31,7 @@ impl MemoryReservation {
     /// Reserves `len` bytes more. On failure the reservation is unchanged.
     pub fn add(&mut self, len: usize) -> Result<(), NoMemory> {
         let bytes = len.checked_next_multiple_of(PAGE_BYTES_MAX).ok_or(NoMemory::refused(len))?.max(PAGE_BYTES_MAX);
-        or_without_pool(|| Headroom::lock().reserve(len, bytes))?;
+        or_reclaim(bytes, || Headroom::lock().reserve(len, bytes))?;
         self.bytes += bytes;
         Ok(())
     }
@@ -47,7 +47,7 @@ impl Drop for MemoryReservation {
 
 /// Whether the spare memory is nearly used up. Call this before an allocation that cannot be refused.
 pub fn is_short() -> bool {
-    or_without_pool(|| {
+    or_reclaim(0, || {
         let _headroom = Headroom::lock();
         probe(SPARE_BYTES / SHORT_SHARE).then_some(()).ok_or(NoMemory::refused(SPARE_BYTES / SHORT_SHARE))
     })

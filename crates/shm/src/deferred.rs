@@ -9,7 +9,7 @@
 //! The kernel takes 20 to 40 ms to unmap 1 GiB that was used, and up to 200 ms if it frees the pages as well. A driver takes longer, and may never return.
 //! The last user may be a request that ends on a thread which serves other clients. So memory that takes long is passed to a thread of its own, which ends
 //! when its queue is empty. Memory that a driver has locked or opened has a second thread, so a driver that does not return keeps only such memory.
-//! In both queues, owners take turns.
+//! In both queues, owners take turns. The first queue is that of [`nerite_memory::UNMAPPER`], which unmaps private memory as well.
 //!
 //! What is passed on includes the entry in the guard's table, the quota and the charge. So the owner pays until the memory is unmapped, the quotas bound
 //! the queue, and the addresses are not reused before. Before a session is refused a lease, its own memory that waits is unmapped ([`drop_waiting`]).
@@ -17,13 +17,9 @@
 //! it for a moment. A model's process has no quotas. Its server decides what is mapped there.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Deref, DerefMut};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, MutexGuard, PoisonError};
-use std::thread::Builder;
 
-use nerite_locks::Mutex;
+use nerite_memory::{Queue, UNMAPPER};
 
 use crate::limits::{UNMAPPED_HERE_BYTES_MAX, UNMAPPED_HERE_POLL_TIME_MAX, UNMAPPED_HERE_TOGETHER_BYTES_MAX};
 
@@ -43,8 +39,7 @@ pub(crate) trait Unmap: Send + 'static {
     }
 }
 
-/// The address of an owner's tally. A value that waits keeps the tally, so no other one has this address meanwhile.
-pub(crate) type OwnerId = usize;
+pub(crate) use nerite_memory::OwnerId;
 
 /// A value that is dropped on another thread if that takes long.
 pub(crate) struct Deferred<T: Unmap>(Option<T>);
@@ -146,119 +141,7 @@ impl Drop for Restore {
     }
 }
 
-static UNMAPPER: Queue = Queue::new("nerite-unmap");
 static UNLOCKER: Queue = Queue::new("nerite-unlock");
-
-type Values = VecDeque<Box<dyn Send>>;
-
-/// Values that one thread drops. Owners take turns: one value of each, its first one first. So the many values of one owner delay no other's for long.
-struct Queue {
-    thread: &'static str,
-    state: Mutex<State>,
-    /// Notified when a value was dropped.
-    dropped: Condvar,
-}
-
-struct State {
-    /// Each has at least one value.
-    by_owner: BTreeMap<OwnerId, Values>,
-    /// The owners in `by_owner`, the next one first.
-    turns: VecDeque<OwnerId>,
-    /// Whose value is dropped now.
-    current: Option<OwnerId>,
-    is_running: bool,
-}
-
-impl State {
-    const fn new() -> State {
-        State { by_owner: BTreeMap::new(), turns: VecDeque::new(), current: None, is_running: false }
-    }
-
-    fn push(&mut self, owner: OwnerId, value: Box<dyn Send>) {
-        let values = self.by_owner.entry(owner).or_default();
-        if values.is_empty() {
-            self.turns.push_back(owner);
-        }
-        values.push_back(value);
-    }
-
-    /// The next value. Its owner is the last one to have a turn again.
-    fn pop(&mut self) -> Option<(OwnerId, Box<dyn Send>)> {
-        let owner = self.turns.pop_front()?;
-        self.turns.push_back(owner);
-        Some((owner, self.pop_of(owner)?))
-    }
-
-    /// The first value of this owner.
-    fn pop_of(&mut self, owner: OwnerId) -> Option<Box<dyn Send>> {
-        let values = self.by_owner.get_mut(&owner)?;
-        let value = values.pop_front();
-        if values.is_empty() {
-            self.by_owner.remove(&owner);
-            self.turns.retain(|turn| *turn != owner);
-        }
-        value
-    }
-}
-
-impl Queue {
-    const fn new(thread: &'static str) -> Queue {
-        Queue { thread, state: Mutex::new(State::new()), dropped: Condvar::new() }
-    }
-
-    fn push(&'static self, owner: OwnerId, value: Box<dyn Send>) {
-        {
-            let mut state = self.lock();
-            state.push(owner, value);
-            if std::mem::replace(&mut state.is_running, true) {
-                return;
-            }
-        }
-        if Builder::new().name(self.thread.to_owned()).spawn(|| self.drop_all()).is_err() {
-            // There is no thread: what waits is dropped here.
-            let waiting = std::mem::replace(&mut *self.lock(), State::new());
-            drop(waiting);
-        }
-    }
-
-    fn drop_all(&self) {
-        while let Some(value) = self.next() {
-            // The values after one whose drop panics are dropped all the same. The panic's hook has logged it.
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(value)));
-            self.lock().current = None;
-            self.dropped.notify_all();
-        }
-    }
-
-    /// The next value. Without one, this thread ends.
-    fn next(&self) -> Option<Box<dyn Send>> {
-        let mut state = self.lock();
-        let Some((owner, value)) = state.pop() else {
-            *state = State::new();
-            return None;
-        };
-        state.current = Some(owner);
-        Some(value)
-    }
-
-    fn take_of(&self, owner: OwnerId) -> Option<Box<dyn Send>> {
-        self.lock().pop_of(owner)
-    }
-
-    /// Waits until no value of this owner is being dropped. Returns whether one was.
-    fn wait_for(&self, owner: OwnerId) -> bool {
-        let mut state = self.lock();
-        let is_dropped = state.current == Some(owner);
-        while state.current == Some(owner) {
-            state = self.dropped.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        is_dropped
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -294,28 +177,6 @@ mod tests {
         fn drop(&mut self) {
             let _ = self.to.send(thread::current().name().map(str::to_owned));
             assert!(!self.panics, "as the test wants");
-        }
-    }
-
-    #[test]
-    fn owners_take_turns_and_each_owners_values_keep_their_order() {
-        let mut state = State::new();
-        let (sender, receiver) = channel();
-        for (owner, number) in [(1, 10), (1, 11), (1, 12), (2, 20), (3, 30), (2, 21)] {
-            state.push(owner, Box::new(Numbered(number, sender.clone())));
-        }
-        let owners: Vec<_> = std::iter::from_fn(|| state.pop()).map(|(owner, _dropped)| owner).collect();
-        assert_eq!(owners, [1, 2, 3, 1, 2, 1]);
-        assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [10, 20, 30, 11, 21, 12]);
-        assert!(state.by_owner.is_empty() && state.turns.is_empty());
-    }
-
-    /// Sends its number when it is dropped.
-    struct Numbered(u32, Sender<u32>);
-
-    impl Drop for Numbered {
-        fn drop(&mut self) {
-            let _ = self.1.send(self.0);
         }
     }
 

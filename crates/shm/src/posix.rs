@@ -1,6 +1,5 @@
 //! How is a POSIX shared memory object opened, checked and mapped?
 
-mod pieces;
 mod watched;
 
 use std::ffi::CString;
@@ -10,9 +9,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::ptr::NonNull;
-use std::time::Instant;
 
-use nerite_memory::Keep;
+use nerite_memory::{Keep, unmap_in_pieces};
 
 use crate::error::reason;
 use crate::limits::KEY_BYTES_MAX;
@@ -20,7 +18,6 @@ use crate::objects::{DIRECTORY, Objects};
 use crate::rights::Access;
 use crate::source::{Mapping, Object, ObjectError, Source};
 use crate::window::Window;
-use pieces::Pieces;
 use watched::{Identity, WatchedMapping};
 
 /// The objects of `shm_open`.
@@ -131,19 +128,8 @@ impl Drop for PosixMapping {
     /// Unmaps it piece by piece. The kernel locks the whole address space for each call, so other threads that map or unmap memory wait until it returns:
     /// 120 ms for 3 GiB that were used.
     fn drop(&mut self) {
-        let (mut pieces, mut at) = (Pieces::of(self.len), 0);
-        while let Some(piece) = pieces.next() {
-            let begun = Instant::now();
-            // SAFETY: the pieces add up to `len`, so that this one begins within the mapping.
-            let start = unsafe { self.base.add(at) };
-            // SAFETY: `new` made exactly this mapping, and nothing else unmaps it. All users of its address hold this value, so this is the last owner.
-            // Each piece but the last has whole pages, so each starts at a page, and no piece is unmapped twice. munmap fails only if the process has too
-            // many mappings, which `limits::REGIONS_MAX` prevents. The range then remains mapped and unused.
-            let failed = unsafe { libc::munmap(start.as_ptr().cast(), piece) };
-            debug_assert_eq!(failed, 0, "munmap of a mapping of our own");
-            pieces.took(begun.elapsed());
-            at += piece;
-        }
+        // SAFETY: `new` made exactly this mapping, and nothing else unmaps it. All users of its address hold this value, so this is the last owner.
+        unsafe { unmap_in_pieces(self.base, self.len) };
     }
 }
 

@@ -14,32 +14,27 @@ const LONG: Duration = Duration::from_millis(4);
 /// After a piece that took less, the next one has twice the size.
 const SHORT: Duration = Duration::from_millis(1);
 
-/// The sizes of the pieces, each chosen by the time that the one before took. Threads of this process that map or unmap memory wait while the kernel
+/// The size of the next piece, chosen by the time that the one before took. Threads of this process that map or unmap memory wait while the kernel
 /// unmaps one piece.
-pub(super) struct Pieces {
-    left: usize,
-    size: usize,
-}
+pub(super) struct PieceSize(usize);
 
-impl Pieces {
-    /// The pieces of `len` bytes.
-    pub(super) fn of(len: usize) -> Pieces {
-        Pieces { left: len, size: FIRST_BYTES }
+impl PieceSize {
+    /// The size of the first piece.
+    pub(super) fn first() -> PieceSize {
+        PieceSize(FIRST_BYTES)
     }
 
-    /// The size of the next piece. `None` if nothing is left.
-    pub(super) fn next(&mut self) -> Option<usize> {
-        let piece = self.size.min(self.left);
-        self.left -= piece;
-        (piece > 0).then_some(piece)
+    /// In bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.0
     }
 
     /// The last piece took this time.
     pub(super) fn took(&mut self, time: Duration) {
         if time > LONG {
-            self.size = (self.size / 2).max(BYTES_MIN);
+            self.0 = (self.0 / 2).max(BYTES_MIN);
         } else if time < SHORT {
-            self.size = (self.size * 2).min(BYTES_MAX);
+            self.0 = (self.0 * 2).min(BYTES_MAX);
         }
     }
 }
@@ -53,10 +48,12 @@ mod tests {
     /// The pieces of `len` bytes, if each takes so many microseconds for a MiB.
     #[track_caller]
     fn check(len: usize, us_for_mib: u64, first: &[usize], count: usize) {
-        let (mut pieces, mut found) = (Pieces::of(len), Vec::new());
-        while let Some(piece) = pieces.next() {
+        let (mut size, mut left, mut found) = (PieceSize::first(), len, Vec::new());
+        while left > 0 {
+            let piece = size.bytes().min(left);
             found.push(piece);
-            pieces.took(Duration::from_micros((piece / MIB) as u64 * us_for_mib));
+            left -= piece;
+            size.took(Duration::from_micros((piece / MIB) as u64 * us_for_mib));
         }
         assert_eq!((found.iter().sum::<usize>(), found.len()), (len, count));
         assert_eq!(found[..first.len()], *first);
@@ -80,17 +77,17 @@ mod tests {
     #[test]
     fn the_used_end_of_a_sparse_mapping_is_unmapped_in_small_pieces() {
         let (len, used) = (32 << 30, 1 << 30);
-        let (mut pieces, mut at, mut within_used) = (Pieces::of(len), 0, Vec::new());
-        while let Some(piece) = pieces.next() {
+        let (mut size, mut at, mut within_used) = (PieceSize::first(), 0, Vec::new());
+        while at < len {
+            let piece = size.bytes().min(len - at);
             at += piece;
             let used_bytes = at.saturating_sub(len - used).min(piece);
             if used_bytes > 0 {
                 within_used.push(piece);
             }
             // 73 ms for 1 GiB.
-            pieces.took(Duration::from_micros((used_bytes / MIB) as u64 * 71));
+            size.took(Duration::from_micros((used_bytes / MIB) as u64 * 71));
         }
-        assert_eq!(at, len);
         assert_eq!(within_used[..3], [128 * MIB, 64 * MIB, 32 * MIB]);
         assert!(within_used[2..].iter().all(|piece| *piece <= 32 * MIB));
     }

@@ -1,0 +1,80 @@
+//! Which memory is returned to the system before an allocation is refused?
+//!
+//! Memory that waits to be unmapped, freed large allocations that are kept, and the pool's blocks. A thread returns about as much as its allocation
+//! needs, so a client that asks for little does not make a thread unmap all that others left.
+
+use crate::block;
+use crate::headroom::{NoMemory, SPARE_BYTES};
+use crate::large;
+use crate::unmapping::{UNMAPPER, unmap_here};
+
+/// Runs `take`, an allocation of `bytes` bytes. While it fails, returns memory to the system and runs it again.
+pub(crate) fn or_reclaim<T>(bytes: usize, mut take: impl FnMut() -> Result<T, NoMemory>) -> Result<T, NoMemory> {
+    // `take` may map the spare bytes as well, to test whether they are there.
+    let mut left = bytes.saturating_add(SPARE_BYTES);
+    loop {
+        let refused = match take() {
+            Err(refused) => refused,
+            taken => return taken,
+        };
+        let freed = if left > 0 && can_help(refused, bytes, reclaimable_bytes()) { reclaim() } else { 0 };
+        if freed == 0 {
+            return Err(refused);
+        }
+        left = left.saturating_sub(freed);
+    }
+}
+
+/// Returns at least `bytes` bytes to the system if there are so many. It does not allocate, so the allocator can call it.
+pub(crate) fn reclaim_bytes(bytes: usize) {
+    let mut left = bytes;
+    while left > 0 {
+        match reclaim() {
+            0 => return,
+            freed => left = left.saturating_sub(freed),
+        }
+    }
+}
+
+/// Returns some memory to the system: a piece of what waits, or a mapping that was kept, or what another thread unmaps now. Returns its bytes, 0 if there
+/// was nothing. It does not allocate.
+fn reclaim() -> usize {
+    let sources = [
+        || UNMAPPER.help(),
+        || large::pop().map_or(0, unmap_here),
+        || block::pop().map_or(0, unmap_here),
+        || UNMAPPER.wait_for_piece(),
+    ];
+    sources.iter().map(|source| source()).find(|bytes| *bytes > 0).unwrap_or(0)
+}
+
+/// Whether an allocation of `bytes` that was refused could succeed when so much memory was returned.
+fn can_help(refused: NoMemory, bytes: usize, reclaimable_bytes: usize) -> bool {
+    refused.full.is_none_or(|(taken, max)| taken.saturating_sub(reclaimable_bytes).saturating_add(bytes) <= max)
+}
+
+/// Bytes that the headroom counts and that can be returned, or are being returned.
+fn reclaimable_bytes() -> usize {
+    block::pooled_bytes().saturating_add(UNMAPPER.waiting_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether memory is returned if `taken` of 100 bytes are taken, 30 could be returned, and `bytes` are asked for.
+    #[track_caller]
+    fn check(full: Option<(usize, usize)>, bytes: usize, expected: bool) {
+        assert_eq!(can_help(NoMemory { requested: bytes, full }, bytes, 30), expected);
+    }
+
+    #[test]
+    fn nothing_is_returned_for_an_allocation_that_fails_all_the_same() {
+        check(Some((90, 100)), 11, true);
+        check(Some((90, 100)), 40, true);
+        check(Some((90, 100)), 41, false);
+        check(Some((20, 100)), 100, true);
+        check(Some((20, 100)), usize::MAX, false);
+        check(None, usize::MAX, true);
+    }
+}
