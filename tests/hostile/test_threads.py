@@ -16,7 +16,7 @@ from clients import http_call
 MODELS = 40
 # Whose threads the system counts: nobody else's, not those of another run of these tests either.
 STRANGER = 1_000_000 + os.getpid()
-# Threads of a server that has one front thread and no worker: eight that it always has, and one for work that may take long.
+# Threads of a server that has one front thread and no worker: eight that it always has, and at times one that trims the heap or unmaps memory.
 OWN_THREADS = 9
 AS_STRANGER = ["setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups"]
 DOCUMENT = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [2], "data": [1.5, 2.5]}]}

@@ -39,7 +39,7 @@ pub(super) async fn keep(api: Api, engine: Arc<Engine>) {
     let mut heap = Heap::default();
     loop {
         ticks.tick().await;
-        let freed = give_back_round(&api, &engine).await;
+        let freed = give_back_round(&api, &engine);
         let held = api.held_bytes();
         let used = Usage::now().unwrap_or_default();
         if heap.is_due(used, held) || freed {
@@ -56,17 +56,15 @@ pub(crate) async fn give_back(api: Api, engine: Arc<Engine>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        give_back_round(&api, &engine).await;
+        give_back_round(&api, &engine);
     }
 }
 
 /// One round has passed. Returns whether tensor memory was returned.
-#[expect(clippy::disallowed_methods, reason = "one at a time")]
-async fn give_back_round(api: &Api, engine: &Engine) -> bool {
+fn give_back_round(api: &Api, engine: &Engine) -> bool {
     api.pools().trim(LEASE_ROUNDS);
     engine.runtimes().iter().for_each(|runtime| runtime.trim(LEASE_ROUNDS));
-    // The kernel may take long to unmap what the pool has kept. So this is not done on a thread that serves connections.
-    tokio::task::spawn_blocking(|| nerite_memory::trim_pool(POOL_ROUNDS)).await.is_ok_and(|bytes| bytes > 0)
+    nerite_memory::trim_pool(POOL_ROUNDS) > 0
 }
 
 /// The usage of the process at one moment.
