@@ -9,6 +9,9 @@ use libc::{c_int, c_void};
 
 use crate::{Errno, TABLE, fault, parent, signal};
 
+/// Memory is unmapped in pieces of this size, because other threads cannot map memory while the kernel unmaps one: 1 to 8 ms.
+const PIECE_BYTES: usize = 16 << 20;
+
 /// Makes the kernel call the guard first for a SIGBUS. Returns 0 or an errno. It may be called again at any time: if another handler was installed
 /// since, the guard is called before it from then on.
 #[cfg_attr(nerite_guard_library, unsafe(no_mangle))]
@@ -46,8 +49,19 @@ pub unsafe extern "C" fn nerite_guard_unmap(start: *mut c_void, len: usize) -> c
     if !TABLE.leave_range(at, end) {
         return libc::EINVAL;
     }
-    // SAFETY: the table had exactly this range, so `map` made it and nobody has unmapped it; the caller uses it no more.
-    if unsafe { libc::munmap(start, len) } == 0 { 0 } else { signal::errno().0 }
+    let mut done = 0;
+    while done < len {
+        let piece = PIECE_BYTES.min(len - done);
+        // SAFETY: `done` is less than `len`, so the piece begins within the range.
+        let start = unsafe { start.byte_add(done) };
+        // SAFETY: the table had exactly this range, so `map` made it and nobody has unmapped it; the caller uses it no more. Pieces do not overlap, and
+        // each begins at a page, because `PIECE_BYTES` is a multiple of a page.
+        if unsafe { libc::munmap(start, piece) } != 0 {
+            return signal::errno().0;
+        }
+        done += piece;
+    }
+    0
 }
 
 /// The offset of the first accessed byte that had no memory. -1 if all had, and if `start` is not a mapping of [`nerite_guard_map`]. It reads a few

@@ -45,6 +45,7 @@ const MODULES: &[(&str, &str)] = &[
     part!("stub"),
     part!("template"),
     part!("tensors"),
+    part!("unmapping"),
     part!("utils"),
     part!("workers"),
 ];

@@ -1,11 +1,12 @@
 """How does this process map memory that the server shares with it?
 
 A segment is a part of a file that the server sent. It stays mapped until the last array over it is collected: numpy keeps the owner of the
-mapping alive, and to forget a segment only drops our own reference.
+mapping alive, and to forget a segment only drops our own reference. Large memory is unmapped on another thread (``unmapping``).
 """
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
 import sys
@@ -17,6 +18,7 @@ import numpy as np
 
 from . import prepared
 from .packets import Segment
+from .unmapping import UNMAPPED_HERE_BYTES_MAX, Mapping, Unmapper
 
 # The longest time, in seconds, until another thread has read a packet that has arrived.
 _AWAITED_S = 5.0
@@ -71,14 +73,19 @@ class Guard:
 class _Watched:
     """A guarded mapping, which lasts as long as this object. Arrays over it have it as their base."""
 
-    def __init__(self, guard: Guard, descriptor: int, file_offset: int, length: int) -> None:
+    def __init__(self, guard: Guard, unmapper: Unmapper, descriptor: int, file_offset: int, length: int) -> None:
         self._guard = guard
+        self._unmapper = unmapper
         self.start = guard.map(descriptor, file_offset, length)
         self.length = length
         self.__array_interface__ = {"version": 3, "shape": (length,), "typestr": "|u1", "data": (self.start, False)}
 
     def __del__(self) -> None:
-        if "__array_interface__" in self.__dict__:
+        if "__array_interface__" not in self.__dict__:
+            return
+        if self.length > UNMAPPED_HERE_BYTES_MAX:
+            self._unmapper.pass_on(functools.partial(self._guard.unmap, self.start, self.length))
+        else:
             self._guard.unmap(self.start, self.length)
 
 
@@ -87,6 +94,7 @@ class Memory:
 
     def __init__(self, guard: Optional[Guard] = None) -> None:
         self._guard = guard
+        self._unmapper = Unmapper()
         # Arrays of bytes, and objects for memory of a GPU.
         self._bytes: dict[int, Any] = {}
         # Only the objects for memory of a GPU.
@@ -150,11 +158,15 @@ class Memory:
     def _map(self, segment: int, length: int, file_offset: int, is_region: bool, descriptor: int) -> None:
         skip = file_offset % _PAGE_BYTES
         if not is_region:
-            whole = np.frombuffer(mmap.mmap(descriptor, skip + length, offset=file_offset - skip), np.uint8)
+            mapping = Mapping(descriptor, skip + length, offset=file_offset - skip)
+            mapping.unmapper = self._unmapper
+            whole = np.frombuffer(mapping, np.uint8)
+            # Otherwise the local variable would keep it mapped.
+            del mapping
         elif self._guard is None:
             raise OSError("a client's region needs the guard, which is not there")
         else:
-            owner = _Watched(self._guard, descriptor, file_offset - skip, skip + length)
+            owner = _Watched(self._guard, self._unmapper, descriptor, file_offset - skip, skip + length)
             self._regions[segment] = (owner.start, skip)
             whole = np.asarray(owner)
         self._bytes[segment] = whole[skip : skip + length]
