@@ -9,7 +9,7 @@
 use std::ptr::NonNull;
 
 use crate::headroom::mapped;
-use crate::page::PAGE;
+use crate::page::PAGE_BYTES_MIN;
 
 /// Pieces begin at a multiple of this if possible, because the kernel has to split a huge page that is unmapped in part.
 const HUGE_PAGE: usize = 2 << 20;
@@ -29,7 +29,10 @@ impl Mapping {
     /// # Safety
     /// The `bytes` bytes from `start` on are whole pages of an anonymous mapping, readable and writable. The caller owns them, and nobody uses them any more.
     pub(crate) unsafe fn new(start: NonNull<u8>, bytes: usize, is_counted: bool) -> Mapping {
-        debug_assert!(bytes >= PAGE && bytes.is_multiple_of(PAGE), "{bytes} bytes are not whole pages");
+        debug_assert!(
+            bytes >= PAGE_BYTES_MIN && bytes.is_multiple_of(PAGE_BYTES_MIN),
+            "{bytes} bytes are not whole pages"
+        );
         Mapping { start, bytes, is_counted }
     }
 
@@ -81,7 +84,7 @@ struct Entry {
     next: Option<NonNull<Entry>>,
 }
 
-const _: () = assert!(size_of::<Entry>() <= PAGE && PAGE.is_multiple_of(align_of::<Entry>()));
+const _: () = assert!(size_of::<Entry>() <= PAGE_BYTES_MIN && PAGE_BYTES_MIN.is_multiple_of(align_of::<Entry>()));
 
 /// Mappings that wait, the first one first. All are counted by [`crate::headroom`].
 pub(super) struct Mappings {
@@ -183,17 +186,17 @@ mod tests {
         let (base, mut list, mut found) = (memory.start(), Mappings::new(), Vec::new());
         for (offset, pages) in mappings {
             // SAFETY: all tests use less than 17 MiB from `base` on.
-            let start = unsafe { base.add(offset * PAGE) };
+            let start = unsafe { base.add(offset * PAGE_BYTES_MIN) };
             // SAFETY: it is this test's own memory, and it is never unmapped.
-            list.push(unsafe { Mapping::new(start, pages * PAGE, true) });
+            list.push(unsafe { Mapping::new(start, pages * PAGE_BYTES_MIN, true) });
         }
-        let all: usize = mappings.iter().map(|(_, pages)| pages * PAGE).sum();
-        while let Some(piece) = list.take(piece * PAGE) {
+        let all: usize = mappings.iter().map(|(_, pages)| pages * PAGE_BYTES_MIN).sum();
+        while let Some(piece) = list.take(piece * PAGE_BYTES_MIN) {
             let offset = piece.start.addr().get() - base.addr().get();
-            found.push((offset / PAGE, piece.bytes / PAGE));
+            found.push((offset / PAGE_BYTES_MIN, piece.bytes / PAGE_BYTES_MIN));
             assert_eq!(list.current_bytes(), piece.bytes);
             list.unmapped(piece.bytes);
-            let unmapped: usize = found.iter().map(|(_, pages)| pages * PAGE).sum();
+            let unmapped: usize = found.iter().map(|(_, pages)| pages * PAGE_BYTES_MIN).sum();
             assert_eq!((list.bytes(), list.current_bytes()), (all - unmapped, 0));
         }
         assert_eq!(found, expected);
@@ -221,10 +224,10 @@ mod tests {
         let (start, mut list) = (memory.start(), Mappings::new());
         for _ in 0..3 {
             // SAFETY: it is this test's own memory, and it is never unmapped.
-            list.push(unsafe { Mapping::new(start, PAGE, true) });
-            assert_eq!(list.take(PAGE).map(|piece| piece.bytes), Some(PAGE));
-            list.unmapped(PAGE);
-            assert!(list.take(PAGE).is_none());
+            list.push(unsafe { Mapping::new(start, PAGE_BYTES_MIN, true) });
+            assert_eq!(list.take(PAGE_BYTES_MIN).map(|piece| piece.bytes), Some(PAGE_BYTES_MIN));
+            list.unmapped(PAGE_BYTES_MIN);
+            assert!(list.take(PAGE_BYTES_MIN).is_none());
         }
     }
 }
