@@ -64,7 +64,7 @@ fn check(sandbox: &Sandbox, script: &str, path: &Path, expect: Result<&str, &str
     match expect {
         Ok(text) => assert_eq!((output.trim(), ran.status.code()), (text, Some(0)), "{script}: {error}"),
         Err(text) => {
-            assert!(!ran.status.success() && error.contains(text), "{script}: {output} {error} {}", ran.status)
+            assert!(!ran.status.success() && error.contains(text), "{script}: {output} {error} {}", ran.status);
         }
     }
 }

@@ -135,14 +135,13 @@ impl Mappings {
         // SAFETY: `push` was given this mapping, and pieces that were cut from its end are not in `entry.bytes` any more.
         let mapping = unsafe { Mapping::new(first.cast(), entry.bytes, true) };
         let (left, piece) = mapping.split(bytes);
-        match left {
+        if let Some(left) = left {
             // SAFETY: as above. What is left has the entry.
-            Some(left) => unsafe { (*first.as_ptr()).bytes = left.bytes },
-            None => {
-                self.first = entry.next;
-                if entry.next.is_none() {
-                    self.last = None;
-                }
+            unsafe { (*first.as_ptr()).bytes = left.bytes };
+        } else {
+            self.first = entry.next;
+            if entry.next.is_none() {
+                self.last = None;
             }
         }
         self.current_bytes += piece.bytes;
