@@ -36,10 +36,11 @@ METHODS = {
     "hangs_in_initialize": "def initialize(self, args):",
     "hangs_in_completion": "@staticmethod\n    def auto_complete_config(config):",
 }
+TIMED_OUT = "Timed out occurred while waiting for the stub process. Failed to "
+HAD = f" (it had {LIMIT_S} seconds, "
 TEXTS = {
-    "hangs_in_initialize": "Timed out occurred while waiting for the stub process. Failed to initialize model instance hangs_in_initialize_0 "
-    f"(it had {LIMIT_S} seconds, ",
-    "hangs_in_completion": "Stub process 'hangs_in_completion' is not healthy. (its process does not answer in auto_complete_config, ",
+    "hangs_in_initialize": f"{TIMED_OUT}initialize model instance hangs_in_initialize_0{HAD}",
+    "hangs_in_completion": f"{TIMED_OUT}complete the configuration of model hangs_in_completion{HAD}",
 }
 
 

@@ -58,6 +58,16 @@ impl Launch {
         if matches!(silence, Silence::TimedOut) { None } else { self.interpreter.blame(left) }
     }
 
+    /// The error if a process did not answer its first command in time. It had to do `task` for the model or instance `name`.
+    pub(crate) fn timed_out(&self, task: &str, name: &str, last_words: &str) -> Status {
+        Status::internal(format!(
+            "Timed out occurred while waiting for the stub process. Failed to {task} {name} (it had {} seconds, with interpreter {}; \
+             --backend-config=python,stub-timeout-seconds gives it more){last_words}",
+            self.start_max.as_secs(),
+            self.interpreter
+        ))
+    }
+
     /// The error if the system starts no process, or if it ended before it got its first packet.
     pub(crate) fn unstarted(&self, error: io::Error, began: Instant) -> Status {
         let blame = match error.kind() {

@@ -146,11 +146,7 @@ impl PythonLauncher {
     fn silent(&self, silence: &Silence, began: Instant, last_words: &str) -> Status {
         let (instance, interpreter) = (&self.instance, &self.launch.interpreter);
         match silence {
-            Silence::TimedOut => Status::internal(format!(
-                "Timed out occurred while waiting for the stub process. Failed to initialize model instance {instance} (it had {} \
-                 seconds, with interpreter {interpreter}; --backend-config=python,stub-timeout-seconds gives it more){last_words}",
-                self.launch.start_max.as_secs()
-            )),
+            Silence::TimedOut => self.launch.timed_out("initialize model instance", instance, last_words),
             Silence::NotReceived | Silence::Closed | Silence::Ended(_) => {
                 self.launch.blame(silence, began).unwrap_or_else(|| {
                     let why = format!("{silence} while it initialized the model, with interpreter {interpreter}");

@@ -7,7 +7,7 @@ use std::time::Instant;
 use nerite_backend::{LoadContext, Model, Runtime};
 use nerite_config::{ModelConfig, from_json, to_json};
 use nerite_process::packets::Complete;
-use nerite_process::{ProcessHost, Waits};
+use nerite_process::{ProcessHost, Silence, Waits};
 use nerite_request::Status;
 use nerite_sandbox::Sandbox;
 
@@ -73,6 +73,9 @@ impl Python {
         let (config, model) = (to_json(&context.config), model_names(context, &context.model, class_dir));
         let command = Complete { config: &config, model: &model }.to_string();
         let answer = child.first(&command).map_err(|silence| {
+            if matches!(silence, Silence::TimedOut) {
+                return launch.timed_out("complete the configuration of model", &context.model, &printed.last_words());
+            }
             launch.blame(&silence, began).unwrap_or_else(|| {
                 Status::internal(format!(
                     "Stub process '{}' is not healthy. ({silence} in auto_complete_config, with interpreter {}){}",
