@@ -75,6 +75,12 @@ impl LoadInProgress {
         }
     }
 
+    /// The line for the log at that time.
+    fn line(&self, now_ns: u64) -> String {
+        let seconds = now_ns.saturating_sub(self.began_ns) / 1_000_000_000;
+        format!("loading: {}:{} for {seconds} s so far: {}", self.model, self.version, self.words())
+    }
+
     fn wake_later(self: &Arc<Self>) {
         let weak = Arc::downgrade(self);
         let whom: Weak<dyn Wake> = weak;
@@ -85,8 +91,7 @@ impl LoadInProgress {
 
 impl Wake for LoadInProgress {
     fn wake(self: Arc<Self>) {
-        let seconds = now_ns().saturating_sub(self.began_ns) / 1_000_000_000;
-        log::info!("loading: {}:{} for {seconds} s so far: {}", self.model, self.version, self.words());
+        log::info!("{}", self.line(now_ns()));
         self.wake_later();
     }
 }
@@ -112,5 +117,15 @@ mod tests {
         assert_eq!(loads.of("m", 2), None);
         drop(progress);
         assert_eq!(loads.of("m", 1), None);
+    }
+
+    #[test]
+    fn the_log_says_how_long_a_load_has_taken_and_how_far_it_has_got() {
+        let progress = Loads::default().begin("m", 3);
+        let load = &progress.load;
+        let line_after = |ns: u64| load.line(load.began_ns + ns);
+        assert_eq!(line_after(10_000_000_000), "loading: m:3 for 10 s so far: the model is being read");
+        progress.instances(2, 8);
+        assert_eq!(line_after(20_999_999_999), "loading: m:3 for 20 s so far: 2 of 8 instances");
     }
 }
