@@ -73,7 +73,7 @@ class ModelServer:
             stdin=theirs.fileno(), stdout=self.output, stderr=self.output, start_new_session=True, env=environment,
         )  # fmt: skip
         theirs.close()
-        beside = [side.fileno(), calls.fileno(), self.output.fileno()] + ([guard] if guard is not None else [])
+        beside = [side.fileno(), calls.fileno()] + ([guard] if guard is not None else [])
         self.send({"modules": modules(), "main": f"{PACKAGE}.stub"}, beside)
         side.close()
         calls.close()

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ import pytest
 import python_catalogue
 import servers
 import triton
-from clients import Refused, differs, fp32, http_call, open_client
+from clients import TIMEOUT_S, Refused, differs, fp32, grpc_channel, http_call, open_client, pb, service_stub
 from python_setup import strings
 
 START_S = 200
@@ -96,19 +97,45 @@ os.write(2, b"the last one has no end")
 os.abort()
 """
 DIES_LATER = """
-import os, sys
+import faulthandler, os, sys
+import numpy as np
 import triton_python_backend_utils as pb_utils
 
 print("of the first start" if not os.path.exists({flag!r}) else "of the second start", file=sys.stderr)
 if os.path.exists({flag!r}):
     os.abort()
+faulthandler.enable(all_threads=False)
 
 class TritonPythonModel:
+    def initialize_instance(self, args):
+        print("of the instance", file=sys.stderr)
+
     def execute(self, requests):
-        with open({flag!r}, "w"):
-            print("of a request", file=sys.stderr)
-        os.abort()
+        (value,) = pb_utils.get_input_tensor_by_name(requests[0], "INPUT0").as_numpy()
+        print(f"of request {{int(value)}}", file=sys.stderr)
+        if value == 2:
+            open({flag!r}, "w").close()
+            faulthandler._sigsegv()
+        if value == 3:
+            os.write(2, b"\\x1b[31m" + b"x" * 9000 + b"\\nthe end of the\\ttext \\xe2\\x82")
+            os._exit(7)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", np.array([value], np.float32))])]
 """
+
+
+def put_dying(launcher, tmp_path, **more):
+    """A repository with the model ``py_dies`` of DIES_LATER. After its request 2 no process of it starts any more."""
+    repository = launcher.copy_of(f"python_printed_{time.monotonic_ns()}")
+    python_catalogue.put(repository, python_catalogue.named("py_identity"))
+    python_catalogue.put(repository, python_catalogue.vector("py_dies", "identity", **more))
+    (repository / "py_dies" / "1" / "model.py").write_text(DIES_LATER.format(flag=str(tmp_path / "flag")))
+    return repository
+
+
+def error_of(client, model: str, given) -> str:
+    with pytest.raises(Refused) as refused:
+        client.infer(model, [given])
+    return refused.value.text
 
 
 @differs("2.51 keeps what it prints to itself", run=False)
@@ -128,21 +155,65 @@ def test_the_last_words_of_a_process_that_dies_at_its_start(launcher):
 
 
 @differs("2.51 starts a process that died no more", run=False)
-def test_what_a_request_printed_is_in_no_error(launcher, tmp_path):
-    repository = launcher.copy_of(f"python_printed_{time.monotonic_ns()}")
-    python_catalogue.put(repository, python_catalogue.named("py_identity"))
-    python_catalogue.put(repository, python_catalogue.vector("py_dies", "identity"))
-    (repository / "py_dies" / "1" / "model.py").write_text(DIES_LATER.format(flag=str(tmp_path / "flag")))
-    with launcher.running(repository.name, repository=repository) as found, open_client("http", found) as client:
-        texts = []
+@pytest.mark.parametrize("shared", ["no", "yes"])
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_an_error_tells_only_what_was_printed_since_its_request_began(launcher, tmp_path, protocol, shared):
+    repository = put_dying(launcher, tmp_path, extra=python_catalogue.parameters(SHARE_INITIALIZE=shared))
+    with launcher.running(repository.name, repository=repository) as found, open_client(protocol, found) as client:
+        client.infer("py_dies", [fp32("INPUT0", [1])])
+        segv = error_of(client, "py_dies", fp32("INPUT0", [2]))
+        assert segv.startswith("Stub process 'py_dies_0' is not healthy. (its process was ended by signal 11 (SIGSEGV) while it had this request"), segv
+        assert "\n\nIt printed last:\n  of request 2\n  Fatal Python error: Segmentation fault\n" in segv, segv
+        assert "model.py" in segv and " in execute" in segv, segv
+        assert not any(line in segv for line in ("of the first start", "of the instance", "of request 1")), segv
+        if shared == "no":
+            anew = error_of(client, "py_dies", fp32("INPUT0", [1]))
+            assert "could not be started anew" in anew and "It printed last:\n  of the second start;" in anew, anew
+            assert "of request" not in anew and "of the first start" not in anew, anew
+        lines = ["of the first start", "of request 1", "of request 2"] + ["of the instance"] * (shared == "yes")
+        assert all(line in found.log_text() for line in lines), "the operator gets all lines"
+
+
+@differs("2.51 starts a process that died no more", run=False)
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_what_a_process_printed_last_is_bounded_and_escaped(launcher, tmp_path, protocol):
+    repository = put_dying(launcher, tmp_path)
+    with launcher.running(repository.name, repository=repository) as found, open_client(protocol, found) as client:
         for _ in range(2):
-            with pytest.raises(Refused) as refused:
-                client.infer("py_dies", [fp32("INPUT0", [1])])
-            texts.append(refused.value.text)
-        assert "was ended by signal 6 (SIGABRT) while it had this request" in texts[0] and "It printed" not in texts[0]
-        assert "could not be started anew" in texts[1] and "It printed last:\n  of the second start" in texts[1], texts[1]
-        assert not any("of a request" in one or "of the first start" in one for one in texts)
-        assert all(line in found.log_text() for line in ("of the first start", "of a request", "of the second start"))
+            error = error_of(client, "py_dies", fp32("INPUT0", [3]))
+            assert "its process ended with code 7 while it had this request; the next request starts it anew)" in error, error
+            colour = "\\u001b[31m"
+            cut = colour + "x" * (512 - len(colour))
+            lines = f"  of request 3\n  {cut}\n  the end of the\ttext \N{REPLACEMENT CHARACTER}"
+            assert error.endswith(f"\n\nIt printed last:\n{lines}"), error
+
+
+@differs("2.51 starts a process that died no more", run=False)
+def test_requests_that_a_process_has_together_are_told_nothing_of_each_other(launcher):
+    """Of two requests of a decoupled model that are open at once, nobody knows which one a line belongs to."""
+    repository = launcher.copy_of(f"python_printed_{time.monotonic_ns()}")
+    python_catalogue.put(repository, python_catalogue.named("py_decoupled"))
+    prints = "import sys; print('secret', file=sys.stderr); "
+
+    def errors_of(stub, *codes: str) -> "list[str]":
+        """The errors of these requests. Each has begun before the next one is sent."""
+        calls = []
+        for code in codes:
+            request = pb.ModelInferRequest(model_name="py_decoupled")
+            request.inputs.add(name="CODE", datatype="BYTES", shape=[1])
+            request.raw_input_contents.append(struct.pack("<I", len(code)) + code.encode())
+            calls.append(stub.ModelStreamInfer(iter([request]), timeout=TIMEOUT_S))
+            if code != codes[-1]:
+                assert not next(calls[-1]).error_message
+        return [next(call).error_message for call in calls]
+
+    with launcher.running(repository.name, repository=repository) as found, grpc_channel(found.grpc) as channel:
+        stub = service_stub(channel)
+        for code, how in [("os._exit(7)", "code 7"), ("later(0.2, lambda: os._exit(8))", "code 8")]:
+            (error,) = errors_of(stub, prints + code)
+            assert f"ended with {how}" in error and error.endswith("\n\nIt printed last:\n  secret"), error
+        for error in errors_of(stub, prints + "self.kept.append(sender); send(text('begun'))", prints + "os._exit(9)"):
+            assert "ended with code 9" in error and "secret" not in error and "It printed" not in error, error
 
 
 @differs("2.51 brings a stub with an interpreter inside", run=False)

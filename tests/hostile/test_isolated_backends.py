@@ -110,9 +110,9 @@ def test_a_backend_that_ends_its_process_costs_its_request(client, how, how_it_d
         assert client.infer("i_die", [fp32("IN", [0, 5])]).outputs["OUT"].raw == fp32("", [0, 5]).raw
 
 
-def test_what_a_backend_writes_before_it_aborts_is_in_the_log(victim):
+def test_what_a_backend_writes_before_it_aborts_is_in_the_log_and_the_error(victim):
     with any_client("http", victim) as client:
-        with refuses("INTERNAL", died("i_die", ENDS[1][1])):
+        with refuses("INTERNAL", died("i_die", ENDS[1][1]) + "\n\nIt printed last:\n  sample: aborts on purpose"):
             client.infer("i_die", [fp32("IN", [2])])
     comes_to(lambda: "isolated instance 'i_die_0_0': sample: aborts on purpose" in victim.log_text(), True)
 

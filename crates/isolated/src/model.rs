@@ -55,12 +55,15 @@ impl Launch {
         let patience = Patience { first: LOAD_MAX, last: LEAVE_MAX };
         let failed = |why: String| Status::internal(format!("unable to load {}: {why}", self.named));
         let mut program = self.command(instance);
-        if self.captures {
-            capture(&mut program, format!("{}, isolated instance '{instance}'", self.named))
-                .map_err(|error| failed(format!("the output of instance '{instance}' cannot be read: {error}")))?;
-        }
+        let start = || capture(&mut program, format!("{}, isolated instance '{instance}'", self.named));
+        let output = self.captures.then(start).transpose();
+        let output =
+            output.map_err(|error| failed(format!("the output of instance '{instance}' cannot be read: {error}")))?;
         let mut child = Child::start(&self.supervisor, program, patience, "{}", channels)
             .map_err(|error| failed(format!("the process of instance '{instance}' cannot be started: {error}")))?;
+        if let Some(output) = output {
+            child = child.with_output(output);
+        }
         if let Some(models) = &self.measured {
             child.measure(models.metrics().owner());
         }

@@ -3,45 +3,41 @@
 //! Each line is logged with the name of its instance. A process that writes more than the log takes is slowed down: the
 //! pipe fills, and its next write waits. What a process wrote before it crashed is read to the end.
 
-use std::io::{self, PipeReader, Read};
+use std::io;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use nerite_backend::now_ns;
+use nerite_process::ProcessOutput;
 
 use crate::limits::{LINE_BYTES_MAX, LOG_BYTES_PER_S};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// How long reading pauses when the log takes no more.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The most bytes that are read at once: what a pipe holds.
-const READ_BYTES: usize = 64 << 10;
 
-/// Starts a thread that reads the output of `command`. The thread ends with the process. Lines begin with `whose`.
-pub(crate) fn capture(command: &mut Command, whose: String) -> io::Result<()> {
+/// Starts a thread that reads the output of `command`, and returns that output. The thread ends with the process. Lines begin with `whose`.
+pub(crate) fn capture(command: &mut Command, whose: String) -> io::Result<ProcessOutput> {
     let (ours, theirs) = io::pipe()?;
     command.stdout(theirs.try_clone()?).stderr(theirs);
-    thread::Builder::new().name("nerite-output".to_owned()).spawn(move || hear(ours, &whose)).map(drop)
+    let output = ProcessOutput::new(ours);
+    let read = output.clone();
+    thread::Builder::new().name("nerite-output".to_owned()).spawn(move || hear(&read, &whose))?;
+    Ok(output)
 }
 
 #[expect(clippy::disallowed_methods, reason = "the thread has no other work, and its process is to wait")]
-fn hear(mut pipe: PipeReader, whose: &str) {
-    let (mut lines, mut budget, mut read) = (Lines::default(), Budget::new(now_ns()), vec![0; READ_BYTES]);
-    loop {
-        let chunk = match pipe.read(&mut read) {
-            Ok(0) => break,
-            Ok(bytes) => read.get(..bytes).unwrap_or_default(),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(_) => break,
-        };
+fn hear(output: &ProcessOutput, whose: &str) {
+    let (mut lines, mut budget) = (Lines::default(), Budget::new(now_ns()));
+    output.read_to_end(|chunk| {
         let now = now_ns();
         budget.refill(now).iter().for_each(|bytes| note_left_out(whose, *bytes));
         lines.add(chunk, |line| note(whose, &mut budget, line));
         if budget.left_out > 0 {
             thread::sleep(PAUSE);
         }
-    }
+    });
     lines.end(|line| note(whose, &mut budget, line));
     if budget.left_out > 0 {
         note_left_out(whose, budget.left_out);

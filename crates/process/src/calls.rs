@@ -28,6 +28,7 @@ use crate::limits::LAST_PACKETS_MAX;
 use crate::os_process::OsProcess;
 use crate::packets::{Call, CallSaid};
 use crate::plan::{Planned, Sizes};
+use crate::process_output::ProcessOutput;
 use crate::shares::{Maps, Shares};
 use crate::supervisor::{Caller, Side};
 use inputs::BatchInputs;
@@ -68,6 +69,7 @@ pub(crate) struct Process {
     pub(crate) blocks: Arc<Blocks>,
     pub(crate) side: Arc<Side>,
     pub(crate) os_process: Arc<OsProcess>,
+    pub(crate) output: Option<ProcessOutput>,
     /// Whether the server counts the responses of each request one by one.
     pub(crate) counts_responses: bool,
     pub(crate) callees: Callees,
@@ -129,6 +131,11 @@ impl Calls {
             number
         };
         Ok(planned.into_iter().map(begin).collect())
+    }
+
+    /// Whether the process has requests that have not ended.
+    pub(crate) fn has_open(&self) -> bool {
+        !lock(&self.open).is_empty()
     }
 
     /// Ends these requests with an error, if they are open.
@@ -198,7 +205,8 @@ impl Calls {
             "{} while it had this request; the next request starts it anew",
             how_it_ended(&self.process.os_process)
         );
-        self.fail_all(&Status::internal((self.process.unhealthy)(&why)));
+        let lines = self.process.output.as_ref().map(ProcessOutput::last_lines_of_run).unwrap_or_default();
+        self.fail_all(&Status::internal((self.process.unhealthy)(&why) + &lines));
     }
 
     fn turn(self: &Arc<Calls>, packet: &mut Packet) -> io::Result<()> {

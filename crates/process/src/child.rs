@@ -14,6 +14,7 @@ use crate::channel::{Channel, LongText, Packet, Received};
 use crate::limits::CLOSED_MAX;
 use crate::os_process::{OsProcess, Parent};
 use crate::packets::{FINALIZE, Said};
+use crate::process_output::ProcessOutput;
 use crate::supervisor::{Side, Supervisor};
 
 /// A running process. When this is dropped, the process is told to finalize its model, and killed if it does not end.
@@ -25,6 +26,8 @@ pub struct Child {
     /// Whether it has a model to finalize.
     has_model: bool,
     patience: Patience,
+    /// Its output, if the server reads that.
+    pub(crate) output: Option<ProcessOutput>,
 }
 
 /// The server's end of a side channel.
@@ -99,6 +102,7 @@ impl Child {
             packet: Packet::default(),
             has_model: false,
             patience,
+            output: None,
         };
         let descriptors: Vec<_> = std::iter::once(side_theirs).chain(others).collect();
         match child.channel.send(greeting, &descriptors) {
@@ -125,7 +129,8 @@ impl Child {
             let _ = sched_setaffinity(os_process.pid(), &cores);
         }
         let (channel, side) = (Arc::new(channel), side.0);
-        let child = Child { os_process, channel, side, packet: Packet::default(), has_model: false, patience };
+        let packet = Packet::default();
+        let child = Child { os_process, channel, side, packet, has_model: false, patience, output: None };
         supervisor.watch(Arc::clone(&child.side), Some(Arc::clone(&child.os_process)))?;
         Ok(child)
     }
@@ -134,7 +139,8 @@ impl Child {
     #[cfg(test)]
     pub(crate) fn of_test(os_process: Arc<OsProcess>, channel: Channel, patience: Patience) -> Child {
         let (side, _) = Side::pair().expect("the test may have a pair of sockets");
-        Child { os_process, channel: Arc::new(channel), side, packet: Packet::default(), has_model: false, patience }
+        let (channel, packet) = (Arc::new(channel), Packet::default());
+        Child { os_process, channel, side, packet, has_model: false, patience, output: None }
     }
 
     /// As [`Child::ask`], with a time limit. After [`Silence::TimedOut`] no more commands are allowed, because the answer may come late.
@@ -151,6 +157,18 @@ impl Child {
     /// Sets the text for the log if it ends unexpectedly.
     pub fn says_when_it_ends(&self, text: String) {
         self.os_process.says_when_it_ends(text);
+    }
+
+    /// The same process, whose output the server reads: errors of its requests tell the last lines.
+    #[must_use]
+    pub fn with_output(mut self, output: ProcessOutput) -> Child {
+        self.output = Some(output);
+        self
+    }
+
+    /// The last lines that it wrote since it started, as the end of an error. Empty if there are none. Not for errors of requests.
+    pub fn last_lines(&self) -> String {
+        self.output.as_ref().map(ProcessOutput::last_lines).unwrap_or_default()
     }
 
     /// Its process ID. 0 if the ID is invalid.
@@ -253,6 +271,8 @@ impl Drop for Child {
         }
         self.os_process.kill_and_reap();
         self.side.release_all();
+        // The server may be about to end, and the thread that passes the output on ends with it.
+        self.output.iter().for_each(ProcessOutput::wait_until_passed_on);
     }
 }
 

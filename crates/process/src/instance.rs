@@ -18,6 +18,7 @@ use crate::live::{Live, ProcessLauncher};
 use crate::overtime::Overtime;
 use crate::packets::BatchPacket;
 use crate::plan::{Planned, Planner, Sizes};
+use crate::process_output::ProcessOutput;
 use crate::shares::Maps;
 use crate::spent;
 use crate::under_way::{Answer, Left, UnderWay, Unheard, answer_of, keep};
@@ -112,6 +113,11 @@ impl ProcessInstance {
         };
         if child.is_ending() {
             return Begun::Silent(unsent.under_way, Silence::NotReceived);
+        }
+        if let Some(output) = &child.output {
+            let calls = calls.as_ref().filter(|_| self.launcher.is_decoupled());
+            let has_others = !matches!(self.begun, Begun::Nothing) || calls.is_some_and(|calls| calls.has_open());
+            output.begin_run(!has_others);
         }
         let Unsent { packet, descriptors, under_way } = &mut unsent;
         under_way.mark = child.channel.mark();
@@ -215,9 +221,9 @@ impl ProcessInstance {
     fn end_process(&mut self, under_way: UnderWay, silence: Silence) -> Begun {
         let UnderWay { planned, times, meter, .. } = under_way;
         self.overtime.iter().for_each(|overtime| overtime.ends());
-        let (calls, why) = match self.live.take() {
-            Some(Live { child, calls, .. }) => (calls, Some(child.shut_down())),
-            None => (None, None),
+        let (calls, output, why) = match self.live.take() {
+            Some(Live { child, calls, .. }) => (calls, child.output.clone(), Some(child.shut_down())),
+            None => (None, None, None),
         };
         if matches!(silence, Silence::NotReceived) {
             return Begun::NotReceived(planned.into_iter().map(|planned| planned.job).collect(), meter);
@@ -226,8 +232,10 @@ impl ProcessInstance {
             (Silence::Closed, Some(why)) => Silence::Ended(why),
             (silence, _) => silence,
         };
-        let status = self.unhealthy(&silence);
+        let mut status = self.unhealthy(&silence);
+        // The log has the lines already.
         log::error!("{status}");
+        status.message += &output.as_ref().map(ProcessOutput::last_lines_of_run).unwrap_or_default();
         for one in planned {
             one.job.finish(Err(status.clone()), times);
         }

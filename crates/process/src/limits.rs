@@ -38,6 +38,18 @@ pub const RESTART_PAUSE_MAX: Duration = Duration::from_secs(30);
 pub const GOOD_LIFE: Duration = Duration::from_secs(10);
 /// How long a process that has closed its channel may take to end before it is killed.
 pub const CLOSED_MAX: Duration = Duration::from_secs(1);
+/// The most lines of a process's output in an error.
+pub const OUTPUT_LINES_MAX: usize = 20;
+/// The most bytes of such a line.
+pub const OUTPUT_LINE_BYTES_MAX: usize = 512;
+/// The most bytes of all such lines in the error of a request. A gRPC client takes at most 8 KiB of trailers by default, and a byte may become three there.
+pub const RUN_OUTPUT_BYTES_MAX: usize = 2 << 10;
+/// The last bytes of a process's output that are kept.
+pub const OUTPUT_BYTES_KEPT: usize = 16 << 10;
+/// The longest wait for the thread that reads the output of a process.
+pub const OUTPUT_READ_MAX: Duration = Duration::from_millis(200);
 
+const _: () = assert!(OUTPUT_LINE_BYTES_MAX <= RUN_OUTPUT_BYTES_MAX, "the last line is always told");
+const _: () = assert!(OUTPUT_LINES_MAX * (OUTPUT_LINE_BYTES_MAX + 1) <= OUTPUT_BYTES_KEPT);
 const _: () = assert!(RESTART_PAUSE.as_nanos() < RESTART_PAUSE_MAX.as_nanos());
 const _: () = assert!(DESCRIPTORS_MAX < 253, "Linux passes no more at once");

@@ -124,6 +124,7 @@ impl Live {
             blocks: Arc::clone(blocks),
             side: Arc::clone(&self.child.side),
             os_process: Arc::clone(&self.child.os_process),
+            output: self.child.output.clone(),
             counts_responses: !launcher.reports_responses(),
             callees,
         };

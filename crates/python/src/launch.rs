@@ -1,7 +1,6 @@
 //! How is the process of a Python model's instance started?
 
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +10,7 @@ use nerite_request::Status;
 use crate::guard_library;
 use crate::interpreter::Interpreter;
 use crate::limits::DEBUGGED_MAX;
-use crate::printed::Printed;
+use crate::printed;
 use crate::stub;
 
 /// The interpreter and the time limit of a process.
@@ -26,19 +25,19 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// Starts the interpreter with the stub. Also returns the server's end of its channel for calls, and what the process prints at its start.
-    pub(crate) fn start(&self, supervisor: &Supervisor) -> io::Result<(Child, Channel, Printed)> {
+    /// Starts the interpreter with the stub. Also returns the server's end of its channel for calls.
+    pub(crate) fn start(&self, supervisor: &Supervisor) -> io::Result<(Child, Channel)> {
         let mut command = self.interpreter.command();
         command.args(["-u", "-c", &self.interpreter.text(stub::LAUNCHER)]);
         let (calls, calls_theirs) = Channel::pair()?;
-        let (printed, pipe) = Printed::pipe()?;
+        let (output, pipe) = printed::pipe()?;
         command.stderr(pipe);
-        // The process gets the server's own standard error back once it has started.
-        let mut others = vec![calls_theirs, io::stderr().as_fd().try_clone_to_owned()?];
+        let mut others = vec![calls_theirs];
         if !guard_library::LIBRARY.is_empty() {
             others.push(memory_file(guard_library::LIBRARY)?);
         }
-        Ok((Child::start(supervisor, command, self.patience(), stub::modules(), others)?, calls, printed))
+        let child = Child::start(supervisor, command, self.patience(), stub::modules(), others)?;
+        Ok((child.with_output(output), calls))
     }
 
     /// The same without time limits, for a process that somebody debugs.

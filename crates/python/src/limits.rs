@@ -2,12 +2,6 @@
 
 use std::time::Duration;
 
-/// The most lines that are kept of what a process prints at its start.
-pub const PRINTED_LINES_MAX: usize = 20;
-/// The most bytes that are kept of such a line.
-pub const PRINTED_LINE_BYTES_MAX: usize = 512;
-/// The longest wait for the rest of a dead process's output.
-pub const LAST_WORDS_MAX: Duration = Duration::from_millis(200);
 /// The most bytes that are kept of the output of an interpreter that is asked for its versions.
 pub const SAID_BYTES_MAX: usize = 64 << 10;
 /// The most entries of a packed environment. The largest ones in use have a quarter of that.

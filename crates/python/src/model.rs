@@ -17,7 +17,6 @@ use nerite_shm::Pools;
 use crate::backend_class::BACKEND_CLASS;
 use crate::device_memory;
 use crate::launch::Launch;
-use crate::printed::Printed;
 use crate::settings::Debugged;
 use crate::template::Template;
 
@@ -117,17 +116,13 @@ impl ProcessLauncher for PythonLauncher {
 
     fn launch(&self) -> Result<Live, Status> {
         let began = Instant::now();
-        let (mut child, calls, printed) = if let Some(template) = &self.template {
-            let (child, calls) = template.fork()?;
-            (child, calls, None)
-        } else {
-            let started = self.launch.start(&self.supervisor);
-            let (child, calls, printed) = started.map_err(|error| self.launch.unstarted(error, began))?;
-            (child, calls, Some(printed))
+        let (mut child, calls) = match &self.template {
+            Some(template) => template.fork()?,
+            None => self.launch.start(&self.supervisor).map_err(|error| self.launch.unstarted(error, began))?,
         };
         child.measure(self.models.metrics().owner());
-        let last_words = || printed.as_ref().map(Printed::last_words).unwrap_or_default();
-        let answer = child.first(&self.command).map_err(|silence| self.silent(&silence, began, &last_words()))?;
+        let answer = child.first(&self.command);
+        let answer = answer.map_err(|silence| self.silent(&silence, began, &child.last_lines()))?;
         if let Some(Some(error)) = answer.error() {
             return Err(Status::internal(error));
         }
@@ -143,14 +138,14 @@ impl ProcessLauncher for PythonLauncher {
 }
 
 impl PythonLauncher {
-    fn silent(&self, silence: &Silence, began: Instant, last_words: &str) -> Status {
+    fn silent(&self, silence: &Silence, began: Instant, last_lines: &str) -> Status {
         let (instance, interpreter) = (&self.instance, &self.launch.interpreter);
         match silence {
-            Silence::TimedOut => self.launch.timed_out("initialize model instance", instance, last_words),
+            Silence::TimedOut => self.launch.timed_out("initialize model instance", instance, last_lines),
             Silence::NotReceived | Silence::Closed | Silence::Ended(_) => {
                 self.launch.blame(silence, began).unwrap_or_else(|| {
                     let why = format!("{silence} while it initialized the model, with interpreter {interpreter}");
-                    Status::internal(self.unhealthy(&why) + last_words)
+                    Status::internal(self.unhealthy(&why) + last_lines)
                 })
             }
         }

@@ -69,7 +69,7 @@ impl Python {
         let launch = self.launch(context, class_dir)?;
         let began = Instant::now();
         let started = launch.start(&self.host.supervisor()?);
-        let (mut child, _calls, printed) = started.map_err(|error| launch.unstarted(error, began))?;
+        let (mut child, _calls) = started.map_err(|error| launch.unstarted(error, began))?;
         let (config, model) = (to_json(&context.config), model_names(context, &context.model, class_dir));
         let command = Complete { config: &config, model: &model }.to_string();
         let answer = child.first(&command).map_err(|silence| {
@@ -81,7 +81,7 @@ impl Python {
                     "Stub process '{}' is not healthy. ({silence} in auto_complete_config, with interpreter {}){}",
                     context.model,
                     launch.interpreter,
-                    printed.last_words()
+                    child.last_lines()
                 ))
             })
         })?;

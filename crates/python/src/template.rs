@@ -20,6 +20,7 @@ use nerite_process::{Channel, Child, Parent, SideEnd, Silence, Supervisor};
 use nerite_request::Status;
 
 use crate::launch::Launch;
+use crate::printed;
 
 /// The time limit of a template's answer that it has reaped a process. The template has no other work, but its callers
 /// may have.
@@ -72,13 +73,13 @@ impl Template {
     fn start(&self) -> Result<Process, Status> {
         let began = Instant::now();
         let started = self.launch.start(&self.supervisor);
-        let (mut child, calls, printed) = started.map_err(|error| self.launch.unstarted(error, began))?;
+        let (mut child, calls) = started.map_err(|error| self.launch.unstarted(error, began))?;
         child
             .says_when_it_ends(self.unusable("its process ended; its instances live on, and the next one has another"));
         let answer = child.first(&self.command).map_err(|silence| {
             let why = format!("{silence} while it initialized the model, with interpreter {}", self.launch.interpreter);
             let blame = self.launch.blame(&silence, began);
-            blame.unwrap_or_else(|| Status::internal(self.unusable(&why) + &printed.last_words()))
+            blame.unwrap_or_else(|| Status::internal(self.unusable(&why) + &child.last_lines()))
         })?;
         if let Some(Some(error)) = answer.error() {
             return Err(Status::internal(error));
@@ -105,15 +106,16 @@ impl Process {
         let (channel, channel_theirs) = Channel::pair().map_err(system)?;
         let (side, side_theirs) = SideEnd::pair().map_err(system)?;
         let (calls, calls_theirs) = Channel::pair().map_err(system)?;
+        let (output, stderr_theirs) = printed::pipe().map_err(system)?;
         let mut child = lock(&self.child);
         self.reap_all(&mut child);
-        let theirs = [channel_theirs, side_theirs, calls_theirs];
+        let theirs = [channel_theirs, side_theirs, calls_theirs, stderr_theirs.into()];
         let answer = self.ask(&mut child, FORK, &theirs, launch.start_max).map_err(|silence| silence.to_string())?;
         drop(child);
         let pid = answer.forked().ok_or_else(|| answer.error().flatten().unwrap_or("it forked nothing").to_owned())?;
         let parent = Arc::clone(self) as Arc<dyn Parent>;
         let forked = Child::adopt(supervisor, pid, parent, (channel, side), launch.patience());
-        Ok((forked.map_err(system)?, calls))
+        Ok((forked.map_err(system)?.with_output(output), calls))
     }
 
     fn ask(&self, child: &mut Child, command: &str, theirs: &[OwnedFd], at_most: Duration) -> Result<Said, Silence> {

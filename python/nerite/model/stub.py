@@ -6,7 +6,6 @@ One after another, on the main thread. A second thread ends the process when the
 from __future__ import annotations
 
 import atexit
-import contextlib
 import json
 import os
 import select
@@ -49,12 +48,11 @@ class Failed(Exception):
 class Stub:
     """One instance of a model, and its state."""
 
-    def __init__(self, channel: Channel, side: SideChannel, calls: Calls, guard: Optional[int], stderr: Optional[int] = None) -> None:
+    def __init__(self, channel: Channel, side: SideChannel, calls: Calls, guard: Optional[int]) -> None:
         self._channel = channel
         self._side = side
         self._guard_descriptor = guard
-        self._stderr = stderr
-        self._stderr_pipe = _file_at(2) if stderr is not None else None
+        self._stderr_pipe = _file_at(2)
         self._model_channel = ModelChannel(channel, side, calls)
         self._is_decoupled = False
         self._class: Any = None
@@ -152,27 +150,12 @@ class Stub:
         nested.begin()
         python = "{}.{}.{}".format(*sys.version_info[:3])
         ready: packets.Ready = {"python": python, "numpy": np.__version__, "guard": guard is not None}
-        self._restore_stderr()
         if command.get("template"):
             return {"ready": ready}
         if hasattr(self._model, "is_ready"):
             self._readiness = readiness.ReadinessAnswers(self._model, self._model_channel.calls)
             ready["decides"] = True
         return {"ready": ready}
-
-    def _restore_stderr(self) -> None:
-        """Replaces standard error by the server's own. Until now it was a pipe whose last lines are part of the error if this process dies at
-        its start."""
-        if self._stderr is None:
-            return
-        # A model may have closed it, or put its own object there.
-        with contextlib.suppress(Exception):
-            sys.stderr.flush()
-        # A model may have put a file of its own at the descriptor.
-        if self._stderr_pipe is not None and _file_at(2) == self._stderr_pipe:
-            os.dup2(self._stderr, 2)
-        os.close(self._stderr)
-        self._stderr = None
 
     def _make(self, command: packets.Command) -> None:
         """Makes the model: loaded here, or by the template."""
@@ -198,7 +181,7 @@ class Stub:
 
     def _fork(self, descriptors: "list[int]") -> packets.Answer:
         try:
-            return {"forked": template.fork(descriptors)}
+            return {"forked": template.fork(descriptors, _file_at(2) == self._stderr_pipe)}
         except OSError as error:
             return {"error": f"the template cannot be forked: {error}; raise the limits on processes and memory"}
 
@@ -339,15 +322,13 @@ def _end_with_the_server() -> None:
         pass
 
 
-def _stub(
-    channel: socket.socket, side: socket.socket, calls: socket.socket, stderr: Optional[int] = None, guard: Optional[int] = None
-) -> Stub:
+def _stub(channel: socket.socket, side: socket.socket, calls: socket.socket, guard: Optional[int] = None) -> Stub:
     """Makes the stub for these channels."""
     # If a process that the model forks kept these sockets, the server could not see that this process has ended.
     for end in (channel, side, calls):
         os.register_at_fork(after_in_child=end.close)
     threading.Thread(target=_leave_with, args=(side,), name=batch.END_THREAD, daemon=True).start()
-    return Stub(Channel(channel), SideChannel(side), Calls(calls), guard, stderr)
+    return Stub(Channel(channel), SideChannel(side), Calls(calls), guard)
 
 
 def _pass_over(number: int, frame: object) -> None:
@@ -380,9 +361,9 @@ def _end_by_signals() -> None:
     _let_signals_through()
 
 
-def run(channel: socket.socket, side: socket.socket, calls: int, stderr: int, guard: Optional[int] = None) -> None:
-    """The entry point for the launcher. ``channel`` and ``side`` are connected sockets. The others are descriptors: of another socket, of the
-    server's standard error, and of the guard library.
+def run(channel: socket.socket, side: socket.socket, calls: int, guard: Optional[int] = None) -> None:
+    """The entry point for the launcher. ``channel`` and ``side`` are connected sockets. The others are descriptors: of another socket, and of
+    the guard library.
     """
     # As in Triton, whose process embeds the interpreter.
     sys.argv[:] = [""]
@@ -393,7 +374,7 @@ def run(channel: socket.socket, side: socket.socket, calls: int, stderr: int, gu
     workers.name_as_tritons()
     if sources := getattr(__spec__ and __spec__.loader, "sources", None):
         workers.put_on_path(sources)
-    stub = _stub(channel, side, socket.socket(fileno=calls), stderr, guard)
+    stub = _stub(channel, side, socket.socket(fileno=calls), guard)
     while True:
         try:
             stub.serve()

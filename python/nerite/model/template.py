@@ -46,16 +46,21 @@ def thread_count() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def fork(descriptors: "list[int]") -> int:
-    """Forks a process that has these ends of channels. Raises :class:`Forked` in it, and returns its ID here."""
-    ends = [socket.socket(fileno=one) for one in descriptors]
+def fork(descriptors: "list[int]", takes_stderr: bool) -> int:
+    """Forks a process that has these ends of three channels, and the last descriptor as its standard error if it ``takes_stderr``: the model may
+    have put a file of its own there. Raises :class:`Forked` in it, and returns its ID here.
+    """
+    *sockets, stderr = descriptors
+    ends = [socket.socket(fileno=one) for one in sockets]
     # Excludes present objects from garbage collection. A collection would write to each object, and so copy its page in each instance.
     gc.collect()
     gc.freeze()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), open(stderr, "wb", buffering=0) as pipe:
         # Python warns because of this package's own thread, which holds no lock.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
+        if not pid and takes_stderr:
+            os.dup2(pipe.fileno(), 2)
     if pid:
         for one in ends:
             one.close()

@@ -1,6 +1,7 @@
 //! If a process makes a thread wait that must not, does the thread leave it, and is the batch answered nevertheless?
 #![allow(clippy::unwrap_used)]
 
+use std::io::{self, Write};
 use std::process::Command;
 use std::sync::mpsc;
 
@@ -13,6 +14,7 @@ use crate::child::{Child, Patience};
 use crate::limits::{NEEDS_AT_ONCE_MAX, PACKET_BYTES_MAX};
 use crate::os_process::OsProcess;
 use crate::plan::tests::{job, wanted};
+use crate::process_output::ProcessOutput;
 
 const NEED: &str = r#"{"need":[0,"x",10]}"#;
 const ANSWER: &str = r#"{"responses":[{"outputs":[["x","INT8",[0],null,0,0]]}]}"#;
@@ -245,4 +247,34 @@ fn a_request_that_a_dead_process_had_not_read_is_for_the_next_process() {
         !is_asked_again(|_, theirs| theirs.send(NEED, &[]).unwrap()),
         "it asked for memory, so it may have read the batch"
     );
+}
+
+#[test]
+fn the_error_of_a_batch_tells_what_its_process_wrote_meanwhile() {
+    let (mut instance, [first, _second]) = instance_of();
+    let (pipe, mut writer) = io::pipe().unwrap();
+    let output = ProcessOutput::new(pipe);
+    instance.live.as_mut().unwrap().child.output = Some(output.clone());
+    let mut run = |line: &[u8]| {
+        let (batch, responses) = batch();
+        check_begun(&mut instance, batch);
+        writer.write_all(line).unwrap();
+        assert!(first.receive(&mut Packet::default()).unwrap().is_some());
+        if line.starts_with(b"of another") {
+            first.send(ANSWER, &[]).unwrap();
+            assert!(instance.go_on());
+            check_answered(&responses);
+        }
+        responses
+    };
+    run(b"of another client\n");
+    let responses = run(b"of this one\n");
+    instance.live.as_ref().unwrap().child.os_process.kill_and_reap();
+    drop((first, writer));
+    std::thread::scope(|scope| {
+        scope.spawn(|| output.read_to_end(|_| ()));
+        instance.finish();
+    });
+    let error = responses.try_recv().unwrap().into_content().unwrap().unwrap_err();
+    assert!(error.message.ends_with("starts it anew\n\nIt printed last:\n  of this one"), "{}", error.message);
 }

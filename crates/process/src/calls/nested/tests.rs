@@ -69,6 +69,7 @@ fn pair() -> Pair {
         blocks: Arc::new(Blocks::new(&Pools::new(LeaseLimits::default()))),
         side,
         os_process: Arc::new(OsProcess::new(Command::new("true").spawn().unwrap())),
+        output: None,
         counts_responses: false,
         callees: Callees { models: Models::of(weak), waiter },
     };
