@@ -58,10 +58,10 @@ impl Launch {
     }
 
     /// The error if a process did not answer its first command in time. It had to do `task` for the model or instance `name`.
-    pub(crate) fn timed_out(&self, task: &str, name: &str, last_words: &str) -> Status {
+    pub(crate) fn timed_out(&self, task: &str, name: &str, last_lines: &str) -> Status {
         Status::internal(format!(
             "Timed out occurred while waiting for the stub process. Failed to {task} {name} (it had {} seconds, with interpreter {}; \
-             --backend-config=python,stub-timeout-seconds gives it more){last_words}",
+             --backend-config=python,stub-timeout-seconds gives it more){last_lines}",
             self.start_max.as_secs(),
             self.interpreter
         ))

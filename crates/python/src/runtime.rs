@@ -74,7 +74,7 @@ impl Python {
         let command = Complete { config: &config, model: &model }.to_string();
         let answer = child.first(&command).map_err(|silence| {
             if matches!(silence, Silence::TimedOut) {
-                return launch.timed_out("complete the configuration of model", &context.model, &printed.last_words());
+                return launch.timed_out("complete the configuration of model", &context.model, &child.last_lines());
             }
             launch.blame(&silence, began).unwrap_or_else(|| {
                 Status::internal(format!(
