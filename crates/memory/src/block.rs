@@ -6,6 +6,8 @@
 //! A client may choose a size that is not available: [`Block::try_new`] then returns an error. [`crate::headroom`] says how much memory it must
 //! leave free.
 
+mod reclaim;
+
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -17,8 +19,9 @@ use nerite_locks::Mutex;
 use crate::headroom::{Headroom, NoMemory, mapped};
 use crate::large;
 use crate::page::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
-use crate::reclaim::or_reclaim;
 use crate::unmapping::{Mapping, UNMAPPER, unmap};
+
+pub(crate) use reclaim::{or_reclaim, reclaim_bytes};
 
 /// Alignment of every block: a cache line, and the most that any runtime needs.
 const BLOCK_ALIGN: usize = 64;

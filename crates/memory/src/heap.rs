@@ -14,9 +14,9 @@ use std::time::Duration;
 
 #[cfg(all(target_env = "gnu", not(miri)))]
 use crate::allowed::address_space_limit;
+use crate::block::reclaim_bytes;
 use crate::headroom::wait_for_probes;
 use crate::large;
-use crate::reclaim::reclaim_bytes;
 
 /// Smaller allocations do not count against a thread's bound: there are many of them, and they share pages with those of other threads.
 pub const COUNTED_BYTES_MIN: usize = 1 << 20;

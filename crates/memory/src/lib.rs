@@ -43,7 +43,6 @@ mod number;
 mod page;
 mod place;
 mod private_copy;
-mod reclaim;
 mod reservation;
 mod rewritable;
 mod share;

@@ -2,9 +2,9 @@
 //!
 //! Reserved memory is counted as if it were taken: see [`crate::headroom`].
 
+use crate::block::or_reclaim;
 use crate::headroom::{Headroom, NoMemory, SPARE_BYTES, probe, reserved};
 use crate::page::PAGE_BYTES_MAX;
-use crate::reclaim::or_reclaim;
 
 /// Memory is short when less than one part in this many of [`SPARE_BYTES`] is free.
 const SHORT_SHARE: usize = 4;

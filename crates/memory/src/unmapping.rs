@@ -10,7 +10,7 @@
 //! a thread of its own, which ends when nothing waits. It unmaps memory in pieces, because other threads cannot map memory meanwhile.
 //!
 //! The allocator passes memory on too, so this list does not allocate ([`mappings`]). Memory that waits is counted by [`crate::headroom`] until it is
-//! unmapped, also if it was not while it was used. So it is bounded. An allocation that would be refused unmaps what waits first ([`crate::reclaim`]).
+//! unmapped, also if it was not while it was used. So it is bounded. An allocation that would be refused unmaps what waits first ([`crate::block`]).
 
 mod mappings;
 mod pieces;
