@@ -6,11 +6,14 @@
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use nerite_engine::{CheckedTensors, Contract, Prefix, Tensors};
 use nerite_memory::{Buffer, Slot};
 use nerite_request::limits::{Counted, TensorsMax, check_count};
 use nerite_request::names::first_repeated;
 use nerite_request::{InferInput, InferRequest, Inputs, RegionRef, Source, Status, Wanted, WantedOutputs};
+use nerite_shm::Lease;
 use nerite_tensor::Tensor;
 
 /// Looks up the memory of a region.
@@ -19,6 +22,10 @@ pub trait Regions {
     fn buffer(&self, region: &RegionRef) -> Result<Buffer, Status>;
     /// The part of a region to write to.
     fn slot(&self, region: &RegionRef) -> Result<Slot, Status>;
+    /// The lease of that name, if the session of the request has it. It is found before other memory of that name.
+    fn own_lease(&self, _name: &str) -> Option<Arc<Lease>> {
+        None
+    }
 }
 
 /// Turns the request's names into memory and checks its tensors against the model.

@@ -1,15 +1,17 @@
 //! How is a request checked once and run many times?
 //!
-//! A change of what was checked is noticed. The model version is compared at each call. The windows of shared memory are looked up by name again, so
-//! a region that was removed, or a lease that was returned, is noticed. The contents of BYTES inputs can change, so they are checked at each call.
+//! A change of what was checked is noticed. The model version is compared at each call. A window in a lease of the session is used again if the
+//! session still has the lease. Other windows of shared memory are looked up by name again, so a region that was removed is noticed. The contents of
+//! BYTES inputs can change, so they are checked at each call.
 //!
 //! A prepared request keeps neither its model loaded nor its memory mapped, so clients may keep it for any time.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use nerite_engine::{CheckedTensors, VersionKey};
-use nerite_request::{Cancel, InferRequest, Numbered, RequestedOutputs, Response, Source, Status, Wanted};
-use nerite_shm::Account;
+use nerite_memory::{Buffer, Extent, Slot};
+use nerite_request::{Cancel, InferRequest, Numbered, RegionRef, RequestedOutputs, Response, Source, Status, Wanted};
+use nerite_shm::{Account, Lease};
 use nerite_tensor::{DataType, Name, Shape, Tensor};
 
 use crate::Api;
@@ -30,10 +32,20 @@ pub struct PreparedRequest {
 /// The parts of the check that a call needs.
 #[derive(Debug)]
 struct Checked {
-    /// The shape of each input that the model sees.
-    shapes: Vec<Shape>,
-    wanted: Vec<Name>,
+    /// The shape of each input that the model sees, and its window.
+    inputs: Vec<(Shape, Window)>,
+    /// The name of each output, and its window.
+    wanted: Vec<(Name, Window)>,
     rows: u32,
+}
+
+/// Where a tensor's window of shared memory was found.
+#[derive(Debug)]
+enum Window {
+    /// In a lease of the session. This does not keep the lease mapped.
+    OwnLease(Weak<Lease>, Extent),
+    /// In other memory, or the tensor has no window.
+    Other,
 }
 
 /// Why a prepared request was not run.
@@ -61,9 +73,18 @@ impl PreparedRequest {
         let contract = admission.model.contract();
         let CheckedTensors { inputs, wanted, rows, .. } = admit(&mut request.clone(), &contract, regions)?;
         let changes = inputs.iter().any(|input| input.datatype == DataType::Bytes);
+        let window = |region: Option<&RegionRef>| region.map_or(Window::Other, |region| Window::of(region, regions));
         let checked = (!changes).then(|| Checked {
-            shapes: inputs.into_iter().map(|input| input.shape).collect(),
-            wanted: wanted.iter().map(|one| one.name.clone()).collect(),
+            inputs: inputs
+                .into_iter()
+                .zip(&request.inputs)
+                .map(|(input, requested)| (input.shape, window(requested.source.region())))
+                .collect(),
+            wanted: wanted
+                .iter()
+                .enumerate()
+                .map(|(at, one)| (one.name.clone(), window(region_of(&request, at))))
+                .collect(),
             rows,
         });
         let version = admission.model.served().key();
@@ -112,18 +133,17 @@ impl PreparedRequest {
 
     /// The tensors in their present memory. A window that is found has the size that was checked.
     fn tensors(&self, checked: &Checked, regions: &dyn Regions) -> Result<CheckedTensors, Status> {
-        let inputs = self.request.inputs.iter().zip(&checked.shapes).map(|(input, shape)| {
+        let inputs = self.request.inputs.iter().zip(&checked.inputs).map(|(input, (shape, window))| {
             let data = match &input.source {
                 Source::Inline(data) => data.clone(),
-                Source::Region(region) => regions.buffer(region)?,
+                Source::Region(region) => window.buffer(region, regions)?,
             };
             Ok(Tensor { name: input.name.clone(), datatype: input.datatype, shape: shape.clone(), data })
         });
         let inputs = inputs.collect::<Result<_, Status>>()?;
         // The outputs in the client's order. If the client named none, all outputs are meant.
-        let wanted = checked.wanted.iter().enumerate().map(|(at, name)| {
-            let region = self.request.outputs.get(at).and_then(|output| output.region.as_ref());
-            let slot = region.map(|region| regions.slot(region)).transpose()?;
+        let wanted = checked.wanted.iter().enumerate().map(|(at, (name, window))| {
+            let slot = region_of(&self.request, at).map(|region| window.slot(region, regions)).transpose()?;
             Ok(Wanted { name: name.clone(), slot })
         });
         let wanted = wanted.collect::<Result<_, Status>>()?;
@@ -148,4 +168,34 @@ impl PreparedRequest {
             trace: None,
         }
     }
+}
+
+impl Window {
+    fn of(region: &RegionRef, regions: &dyn Regions) -> Window {
+        let found = regions.own_lease(&region.name).and_then(|lease| {
+            let extent = lease.locate(region.offset, region.byte_size).ok()?;
+            Some(Window::OwnLease(Arc::downgrade(&lease), extent))
+        });
+        found.unwrap_or(Window::Other)
+    }
+
+    /// The lease and the part of it, if the session still has the lease.
+    fn lease(&self) -> Option<(Arc<Lease>, Extent)> {
+        let Window::OwnLease(lease, extent) = self else { return None };
+        let lease = lease.upgrade().filter(|lease| lease.is_lent())?;
+        Some((lease, *extent))
+    }
+
+    fn buffer(&self, region: &RegionRef, regions: &dyn Regions) -> Result<Buffer, Status> {
+        self.lease().map_or_else(|| regions.buffer(region), |(lease, extent)| Ok(lease.buffer(extent)))
+    }
+
+    fn slot(&self, region: &RegionRef, regions: &dyn Regions) -> Result<Slot, Status> {
+        self.lease().map_or_else(|| regions.slot(region), |(lease, extent)| Ok(lease.slot(extent)))
+    }
+}
+
+/// The window that the client named for the output at this position. If the client named no outputs, all are meant, and none has a window.
+fn region_of(request: &InferRequest, at: usize) -> Option<&RegionRef> {
+    request.outputs.get(at)?.region.as_ref()
 }

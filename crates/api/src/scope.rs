@@ -317,6 +317,10 @@ impl Regions for Scope {
             |regions: &Registry, r: &RegionRef| Ok(regions.locate(&r.name, r.offset, r.byte_size)?.into_slot());
         self.own(region, lease_slot, of_region).unwrap_or_else(|| self.api.global().slot(region))
     }
+
+    fn own_lease(&self, name: &str) -> Option<Arc<Lease>> {
+        self.account.find(name)
+    }
 }
 
 /// The names that HTTP and gRPC requests of one client can use.

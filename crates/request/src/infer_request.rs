@@ -60,6 +60,14 @@ impl InferRequest {
 }
 
 impl Source {
+    /// The region that it names; `None` for bytes in the message.
+    pub fn region(&self) -> Option<&RegionRef> {
+        match self {
+            Source::Inline(_) => None,
+            Source::Region(region) => Some(region),
+        }
+    }
+
     /// Bytes that the input has, or claims to have.
     pub fn byte_size(&self) -> u64 {
         match self {

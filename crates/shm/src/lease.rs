@@ -210,7 +210,8 @@ impl Lease {
         Arc::strong_count(self) == 1
     }
 
-    fn is_lent(&self) -> bool {
+    /// Whether a client has it now. A returned lease may be lent again later, to the same session.
+    pub fn is_lent(&self) -> bool {
         self.lent.load(Ordering::Acquire)
     }
 

@@ -170,6 +170,44 @@ async fn a_region_that_was_unregistered_is_missed_and_found_again() {
 
 /// The client prepares again by itself, so this asks as the session does.
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_was_returned_is_missed_until_it_is_lent_again() {
+    let server = TestServer::new();
+    let (scope, other) = (server.api.open_scope(), server.api.open_scope());
+    let lease = scope.borrow(128).unwrap().lease.name().to_string();
+    let window = |offset| nerite_request::RegionRef { name: lease.as_str().into(), offset, byte_size: 64 };
+    let input = InferInput {
+        name: "IN".into(),
+        datatype: nerite_tensor::DataType::Int32,
+        shape: [16].into_iter().collect(),
+        source: Source::Region(window(0)),
+    };
+    let output = nerite_request::InferRequestedOutput {
+        name: "OUT".into(),
+        region: Some(window(64)),
+        session: None,
+        classes: 0,
+    };
+    let outputs = [output].into_iter().collect();
+    let request = InferRequest { model: "echo".into(), inputs: vec![input], outputs, ..InferRequest::default() };
+    let prepared = scope.prepare(&server.api.accept(Target::of_any("echo", "")).unwrap(), request, Vec::new()).unwrap();
+    let call = || {
+        let (to, answers) = std::sync::mpsc::channel();
+        let sink = move |response: Response, _| to.send(response.into_content()).unwrap();
+        scope.call(&prepared, Cancel::new(), None, sink)?;
+        Ok::<bool, nerite_api::CallError>(answers.recv().unwrap().unwrap().unwrap().outputs[0].placed)
+    };
+    assert!(call().unwrap());
+    scope.give_back(&lease).unwrap();
+    let called = call();
+    assert!(matches!(&called, Err(nerite_api::CallError::Stale(why)) if why.contains(&lease)), "{called:?}");
+    assert_ne!(other.borrow(128).unwrap().lease.name().to_string(), lease);
+    assert!(call().is_err());
+    assert_eq!(scope.borrow(128).unwrap().lease.name().to_string(), lease);
+    assert!(call().unwrap());
+}
+
+/// The client prepares again by itself, so this asks as the session does.
+#[tokio::test(flavor = "multi_thread")]
 async fn instances_that_come_and_go_make_no_inference_stale() {
     let server = TestServer::explicit();
     let scope = server.api.open_scope();
