@@ -77,13 +77,12 @@ impl Api {
     }
 
     /// Admits a request that was taken on. If the model was found before, that version is used, unless it was unloaded or replaced meanwhile.
-    pub fn admit(&self, _: &UnderWay, target: Target<'_>, found: Option<&Found>) -> Result<Admission, Status> {
+    pub fn admit(&self, under_way: UnderWay, target: Target<'_>, found: Option<&Found>) -> Result<Admission, Status> {
         let found = found.and_then(|found| found.0.upgrade());
         let mut served = found.map_or_else(|| self.look_up(target), Ok)?;
         for _ in 0..ADMISSIONS_MAX {
             if let Some(model) = nerite_engine::Admission::to(&served) {
                 self.inner.engine.note_use(served.name(), self.peer());
-                let under_way = UnderWay::count(&self.inner.under_way);
                 return Ok(Admission { model, caller: self.caller(), under_way });
             }
             served = self.look_up(target)?;
@@ -94,13 +93,13 @@ impl Api {
     /// Takes on and admits a request that has arrived completely, whose model was found before.
     pub fn accept_found(&self, found: &Found, target: Target<'_>) -> Result<(UnderWay, Admission), Status> {
         let under_way = self.take_on()?;
-        let admission = self.admit(&under_way, target, Some(found))?;
+        let admission = self.admit(under_way.again(), target, Some(found))?;
         Ok((under_way, admission))
     }
 
     /// Takes on and admits a request whose model's name came with it.
     pub fn accept(&self, target: Target<'_>) -> Result<Admission, Status> {
-        self.admit(&self.take_on()?, target, None)
+        self.admit(self.take_on()?, target, None)
     }
 
     /// Step 3 of an admission.

@@ -113,7 +113,7 @@ impl PreparedRequest {
         api.note_request(&self.request);
         let (model, version) = (&self.request.model, &self.request.version);
         let under_way = api.take_on()?;
-        let admission = api.admit(&under_way, Target::of_any(model, version), None);
+        let admission = api.admit(under_way, Target::of_any(model, version), None);
         let admission = admission.map_err(|status| CallError::Stale(status.message))?;
         if !self.version.is_of(admission.model.served()) {
             return Err(CallError::Stale(format!("model '{model}' was loaded anew")));

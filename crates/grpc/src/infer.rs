@@ -82,7 +82,7 @@ impl Waits {
     ) -> Result<(Admission, InferRequest), Failure> {
         let Waits { message, forwarded, clock } = *self;
         server.api.wait_for_model(&message.model).await?;
-        let admission = server.api.admit(under_way, target(&message.model, &message.version), None)?;
+        let admission = server.api.admit(under_way.again(), target(&message.model, &message.version), None)?;
         Ok((admission, traced(server, &forwarded, message, clock)?))
     }
 }
@@ -106,7 +106,7 @@ fn read(
         })?
     };
     server.api.note_inference(&message.model, &message.version, &message.id);
-    let admitted = server.api.admit(under_way, target(&message.model, &message.version), None);
+    let admitted = server.api.admit(under_way.again(), target(&message.model, &message.version), None);
     let Some(admission) = server.api.unless_loadable(&message.model, admitted)? else {
         return Ok(Read::Waits(Box::new(Waits { message, forwarded, clock })));
     };
