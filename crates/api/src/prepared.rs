@@ -10,13 +10,14 @@ use std::sync::{Arc, Weak};
 
 use nerite_engine::{CheckedTensors, VersionKey};
 use nerite_memory::{Buffer, Extent, Slot};
-use nerite_request::{Cancel, InferRequest, Numbered, RegionRef, RequestedOutputs, Response, Source, Status, Wanted};
+use nerite_request::{Cancel, InferRequest, Numbered, RegionRef, Response, Source, Status, Wanted};
 use nerite_shm::{Account, Lease};
 use nerite_tensor::{DataType, Name, Shape, Tensor};
 
 use crate::Api;
 use crate::admission::{Admission, Target};
 use crate::admit::{Regions, admit};
+use crate::calls::Head;
 use crate::places::OutputLease;
 
 /// A request that was checked against its model.
@@ -121,14 +122,12 @@ impl PreparedRequest {
         let own = Some((account, self.leased.clone()));
         let Some(checked) = &self.checked else {
             let mut request = self.request.clone();
-            api.trace_packet(&mut request);
+            request.trace = api.trace_packet(model);
             return Ok(api.submit_noted(admission, request, regions, own, cancel, sink)?);
         };
         let tensors = self.tensors(checked, regions).map_err(|status| CallError::Stale(status.message))?;
-        let mut request = self.without_tensors();
-        api.trace_packet(&mut request);
         let (tensors, sink) = ((tensors, &self.request.outputs[..]), (numbered, sink));
-        Ok(api.submit_checked(admission, request, tensors, own, cancel, sink)?)
+        Ok(api.submit_checked(admission, self.head(api), tensors, own, cancel, sink)?)
     }
 
     /// The tensors in their present memory. A window that is found has the size that was checked.
@@ -151,21 +150,15 @@ impl PreparedRequest {
         Ok(CheckedTensors { inputs, wanted, rows: checked.rows, string_bytes: 0 })
     }
 
-    fn without_tensors(&self) -> InferRequest {
-        let InferRequest { model, version, id, priority, timeout_us, sequence, parameters, .. } = &self.request;
-        InferRequest {
-            model: model.clone(),
-            version: version.clone(),
+    fn head(&self, api: &Api) -> Head {
+        let InferRequest { model, id, priority, timeout_us, sequence, parameters, .. } = &self.request;
+        Head {
             id: id.clone(),
             priority: *priority,
             timeout_us: *timeout_us,
             sequence: sequence.clone(),
             parameters: parameters.clone(),
-            outputs: RequestedOutputs::new(),
-            inputs: Vec::new(),
-            raw_input: None,
-            empty_final: self.request.empty_final,
-            trace: None,
+            trace: api.trace_packet(model),
         }
     }
 }

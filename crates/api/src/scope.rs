@@ -226,7 +226,7 @@ impl Scope {
         cancel: Cancel,
         sink: impl FnMut(Response, Vec<OutputLease>) + Send + 'static,
     ) -> Result<(), Status> {
-        self.api.trace_packet(&mut infer_request);
+        infer_request.trace = self.api.trace_packet(&infer_request.model);
         self.api.submit(admission, infer_request, self, Some((&self.account, leased)), cancel, sink)
     }
 

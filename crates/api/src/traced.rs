@@ -77,10 +77,8 @@ impl Api {
     }
 
     /// As [`Api::trace`], for a request that arrived in one packet, without headers.
-    pub(crate) fn trace_packet(&self, infer_request: &mut InferRequest) {
-        if self.inner.tracer.is_on() {
-            infer_request.trace = self.inner.tracer.sample(&infer_request.model, None, self.peer());
-        }
+    pub(crate) fn trace_packet(&self, model: &str) -> Option<Arc<RequestTrace>> {
+        if self.inner.tracer.is_on() { self.inner.tracer.sample(model, None, self.peer()) } else { None }
     }
 
     /// The recent requests with numbers greater than `after`: of all clients for the operator, and of the client itself

@@ -6,9 +6,11 @@ use nerite_budget::Charge;
 use nerite_engine::CheckedTensors;
 use nerite_request::limits::{STRING_BYTES, STRINGS_UNCHARGED_BYTES};
 use nerite_request::{
-    AdmittedRequest, Cancel, ExactlyOne, InferRequest, InferRequestedOutput, InferResponse, Numbered, Response, Status,
+    AdmittedRequest, Cancel, ExactlyOne, InferRequest, InferRequestedOutput, InferResponse, Numbered, Parameters,
+    RequestTrace, Response, Sequence, Status,
 };
 use nerite_shm::Account;
+use nerite_tensor::Name;
 use tokio::sync::oneshot;
 
 use crate::Api;
@@ -127,16 +129,15 @@ impl Api {
     ) -> Result<(), Status> {
         let tensors = admit(&mut infer_request, &admission.model.contract(), regions)?;
         let outputs = std::mem::take(&mut infer_request.outputs);
-        self.submit_checked(admission, infer_request, (tensors, &outputs), own, cancel, (None, sink))
+        self.submit_checked(admission, infer_request.into(), (tensors, &outputs), own, cancel, (None, sink))
     }
 
-    /// As [`Api::submit`], for a request whose tensors were checked and taken out of it. They are passed with the
-    /// outputs that the client requested. Responses that need no step of the delivery go to `numbered`, if it is given,
-    /// and not to the sink.
+    /// As [`Api::submit`], for a request whose tensors were checked. They are passed with the outputs that the client
+    /// requested. Responses that need no step of the delivery go to `numbered`, if it is given, and not to the sink.
     pub(crate) fn submit_checked(
         &self,
         admission: Admission,
-        infer_request: InferRequest,
+        head: Head,
         (tensors, outputs): (CheckedTensors, &[InferRequestedOutput]),
         own: Option<(&Arc<Account>, Vec<String>)>,
         cancel: Cancel,
@@ -150,7 +151,7 @@ impl Api {
             self.check_leased_outputs()?;
         }
         let places = Places::of(outputs, own, &self.inner.pools)?;
-        let InferRequest { id, priority, timeout_us, sequence, parameters, trace, .. } = infer_request;
+        let Head { id, priority, timeout_us, sequence, parameters, trace } = head;
         let delivery = Delivery::new(outputs, trace, model.served(), places, under_way, sink);
         let account = model.served().leaves_states().then(|| self.kept().clone());
         let reply = delivery.of_caller(caller).charging(account).holding(strings).into_reply(numbered);
@@ -185,6 +186,23 @@ impl Api {
             ))
         })?;
         Ok(Some(self.account().charge(bytes)))
+    }
+}
+
+/// The parts of a request that are not about its tensors or its model.
+pub(crate) struct Head {
+    pub(crate) id: Name,
+    pub(crate) priority: u64,
+    pub(crate) timeout_us: u64,
+    pub(crate) sequence: Sequence,
+    pub(crate) parameters: Parameters,
+    pub(crate) trace: Option<Arc<RequestTrace>>,
+}
+
+impl From<InferRequest> for Head {
+    fn from(infer_request: InferRequest) -> Head {
+        let InferRequest { id, priority, timeout_us, sequence, parameters, trace, .. } = infer_request;
+        Head { id, priority, timeout_us, sequence, parameters, trace }
     }
 }
 
