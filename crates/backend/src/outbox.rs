@@ -6,22 +6,29 @@
 //! client does not delay the answers of others: [`Outbox::deliver_apart`].
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 
 use nerite_locks::Mutex;
 use nerite_request::{Reply, Response};
-use smallvec::SmallVec;
 
 use crate::InFlight;
+
+/// The most lists that a thread keeps for later runs, which then need no allocation.
+const SPARE_MAX: usize = 4;
+/// The most responses that a kept list has space for.
+const SPARE_RESPONSES_MAX: usize = 16;
 
 thread_local! {
     /// `None` outside of a run.
     static OPEN: RefCell<Option<Outbox>> = const { RefCell::new(None) };
+    /// Empty lists that no run has.
+    static SPARE: RefCell<Vec<VecDeque<LastResponse>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The last responses that one run made.
+/// The last responses that one run made. They are on the heap, because an outbox is moved several times and a response is large.
 #[derive(Default)]
-pub struct Outbox(SmallVec<[LastResponse; 1]>);
+pub struct Outbox(VecDeque<LastResponse>);
 
 /// The last response to a request, and the reply that takes it.
 pub struct LastResponse {
@@ -62,7 +69,14 @@ impl Outbox {
 
     /// The next one to deliver.
     pub fn take_next(&mut self) -> Option<LastResponse> {
-        if self.0.is_empty() { None } else { Some(self.0.remove(0)) }
+        self.0.pop_front()
+    }
+
+    fn add(&mut self, response: LastResponse) {
+        if self.0.capacity() == 0 {
+            self.0 = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten().unwrap_or_default();
+        }
+        self.0.push_back(response);
     }
 
     /// Whether there is nothing to deliver.
@@ -82,16 +96,11 @@ impl LastResponse {
 
     /// Sends it now, or after the run of this thread.
     pub(crate) fn post(self) {
-        let mut unsent = Some(self);
         // A thread that is ending has neither an outbox nor a run.
-        let _ = OPEN.try_with(|open| {
-            if let Some(outbox) = &mut *open.borrow_mut() {
-                outbox.0.extend(unsent.take());
-            }
-        });
-        if let Some(unsent) = unsent {
-            unsent.deliver();
+        if !OPEN.try_with(|open| open.borrow().is_some()).unwrap_or(false) {
+            return self.deliver();
         }
+        OPEN.with_borrow_mut(|open| open.get_or_insert_default().add(self));
     }
 }
 
@@ -100,6 +109,17 @@ impl Drop for Outbox {
         while let Some(response) = self.take_next() {
             response.deliver();
         }
+        let list = std::mem::take(&mut self.0);
+        if !(1..=SPARE_RESPONSES_MAX).contains(&list.capacity()) {
+            return;
+        }
+        // A thread that is ending keeps none.
+        let _ = SPARE.try_with(|spare| {
+            let mut spare = spare.borrow_mut();
+            if spare.len() < SPARE_MAX {
+                spare.push(list);
+            }
+        });
     }
 }
 
