@@ -87,10 +87,11 @@ impl Instance for IdentityInstance {
             return;
         }
         let mut times = jobs.iter().map(Job::begin).min_by_key(|times| times.start).unwrap_or_else(Times::begin);
+        // Without a delay the inputs are ready when the run begins.
         if !self.delay.is_zero() {
             std::thread::sleep(self.delay);
+            times.input_ends();
         }
-        times.input_ends();
         let mut results = std::mem::take(&mut self.results);
         results.extend(jobs.iter_mut().map(|job| self.copy(job)));
         times.infer_ends();

@@ -26,6 +26,8 @@ pub struct Stats {
     load_ns: u64,
     latencies: Latencies,
     last_inference_ms: AtomicU64,
+    /// The millisecond of [`now_ns`] whose date is `last_inference_ms`.
+    dated_ms: AtomicU64,
     /// What is counted for each device. The first entry counts runs on none of the other devices, and requests that did not run.
     devices: Box<[Counters]>,
     /// Indexed by rows.
@@ -63,6 +65,7 @@ impl Stats {
             load_ns,
             latencies,
             last_inference_ms: AtomicU64::new(0),
+            dated_ms: AtomicU64::new(0),
             devices: Box::new([Counters::default()]),
             batches: (0..=rows_max.clamp(1, BATCH_SIZES_MAX)).map(|_| OnceLock::new()).collect(),
             larger: Mutex::default(),
@@ -131,14 +134,24 @@ impl Stats {
         self.note([(Latency::CacheMiss, ns)]);
     }
 
-    /// Counts a batch that ran on this device.
+    /// Notes the date of a batch that ended at `end_ns`. It is read once for all batches that end in the same millisecond. A compiled backend that measures
+    /// no times reports zeros, so the date is read for each of these.
     #[expect(clippy::disallowed_methods, reason = "statistics tell the date of the last inference")]
+    fn note_date(&self, end_ns: u64) {
+        let end_ms = end_ns / 1_000_000;
+        if end_ms == 0 || self.dated_ms.load(Ordering::Relaxed) != end_ms {
+            let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
+            self.last_inference_ms.fetch_max(unix_ms, Ordering::Relaxed);
+            self.dated_ms.store(end_ms, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a batch that ran on this device.
     pub fn batch_on(&self, device: u8, rows: u64, times: &Times) {
-        let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
+        self.note_date(times.end);
         if let Some(counters) = self.device(device) {
             counters.execution_count.fetch_add(1, Ordering::Relaxed);
         }
-        self.last_inference_ms.fetch_max(unix_ms, Ordering::Relaxed);
         if let Some(phases) = usize::try_from(rows).ok().and_then(|rows| self.batches.get(rows)) {
             return phases.get_or_init(Box::default).add(times);
         }
@@ -309,6 +322,24 @@ mod tests {
         assert_eq!((report.success.count, report.fail.count, report.failures), (1, 1, [0, 1, 0, 0]));
         assert_eq!(report.batches[0].batch_size, 4);
         assert_eq!((report.name.as_str(), report.version, report.load_ns), ("m", 1, 5));
+    }
+
+    #[test]
+    fn the_date_of_the_last_batch_is_read_once_in_a_millisecond() {
+        let stats = stats(0, 4);
+        let ends = |end| stats.batch(1, &Times { end, ..Times::default() });
+        ends(1_000_000);
+        let first = stats.last_inference_ms.swap(7, Ordering::Relaxed);
+        assert!(first > 7);
+        ends(1_999_999);
+        assert_eq!(stats.report(0).last_inference_ms, 7);
+        ends(2_000_000);
+        assert!(stats.report(0).last_inference_ms >= first);
+        // Without times it is read each time.
+        ends(0);
+        stats.last_inference_ms.store(7, Ordering::Relaxed);
+        ends(0);
+        assert!(stats.report(0).last_inference_ms >= first);
     }
 
     #[test]

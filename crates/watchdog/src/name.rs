@@ -59,6 +59,11 @@ impl ActivityCell {
         self.model.store(*number, Ordering::Relaxed);
     }
 
+    /// Whether this model runs.
+    pub fn is_model(&self, Name(number): &Name) -> bool {
+        self.model.load(Ordering::Relaxed) == *number
+    }
+
     /// Nothing runs.
     pub fn clear(&self) {
         self.call.store(0, Ordering::Relaxed);

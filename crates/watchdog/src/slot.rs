@@ -82,7 +82,11 @@ impl ThreadState {
     }
 
     /// Notes what runs from now on. If the poll is late already, the earlier activity caused it and stays.
-    fn note(&self, since_ns: u64, change: impl FnOnce(&ActivityCell)) {
+    fn note(&self, since_ns: u64, is_known: impl FnOnce(&ActivityCell) -> bool, change: impl FnOnce(&ActivityCell)) {
+        // Nothing changes then, late or not, and the clock need not be read.
+        if is_known(&self.slot.activity) {
+            return;
+        }
         if self.is_described.replace(true) && now_ns().saturating_sub(since_ns) > LATE_NS {
             return;
         }
@@ -146,18 +150,18 @@ impl Slot {
 
 /// Notes that this thread now answers a call of that group. Does nothing outside of a watched poll.
 pub fn doing(call: &Name) {
-    note(|activity| activity.call(call));
+    note(|_| false, |activity| activity.call(call));
 }
 
 /// Notes that this thread now runs that model. Does nothing outside of a watched poll.
 pub fn running(model: &Name) {
-    note(|activity| activity.model(model));
+    note(|activity| activity.is_model(model), |activity| activity.model(model));
 }
 
-fn note(change: impl FnOnce(&ActivityCell)) {
+fn note(is_known: impl FnOnce(&ActivityCell) -> bool, change: impl FnOnce(&ActivityCell)) {
     let since_ns = SINCE_NS.get();
     if since_ns != 0 {
-        THREAD.with(|thread| thread.note(since_ns, change));
+        THREAD.with(|thread| thread.note(since_ns, is_known, change));
     }
 }
 
