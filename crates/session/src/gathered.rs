@@ -28,7 +28,8 @@ struct Waiting {
 impl Gathered {
     /// Gathers the answers of `calls` calls. Waiting answers are charged to `account`.
     pub(crate) fn new(calls: usize, outbox: &Arc<Outbox>, account: &Account) -> Gathered {
-        let (answers, charge) = (GatheredAnswers::with_capacity(calls), account.charge(0));
+        let answers = GatheredAnswers::with_capacity(calls);
+        let charge = account.charge(answers.capacity());
         let waiting = Waiting { open: calls, answers, descriptors: Vec::new(), charge };
         Gathered { outbox: Arc::clone(outbox), waiting: Mutex::new(waiting) }
     }
@@ -73,7 +74,9 @@ impl Waiting {
         let before = if full { self.take() } else { None };
         self.answers.push(bytes);
         self.descriptors.extend(descriptors);
-        self.charge.resize(self.answers.packet_bytes());
+        if self.answers.capacity() > self.charge.bytes() {
+            self.charge.resize(self.answers.capacity());
+        }
         before
     }
 

@@ -1,6 +1,6 @@
 //! Which inferences of a session are in flight?
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{MutexGuard, PoisonError};
 
 use nerite_budget::{Account, Charge};
@@ -17,6 +17,8 @@ pub(crate) struct InFlight {
     begun: Mutex<Vec<Begun>>,
     /// Inferences whose id is in use, and those whose last response is being sent.
     unsent: AtomicUsize,
+    /// Whether somebody waits for the last one. Otherwise nobody is notified.
+    is_awaited: AtomicBool,
     ended: Notify,
 }
 
@@ -30,8 +32,8 @@ struct Begun {
 impl InFlight {
     /// The inferences are charged to `account`.
     pub(crate) fn new(account: &Account) -> InFlight {
-        let (begun, unsent, ended) = (Mutex::default(), AtomicUsize::new(0), Notify::new());
-        InFlight { account: account.clone(), begun, unsent, ended }
+        let (begun, unsent, is_awaited) = (Mutex::default(), AtomicUsize::new(0), AtomicBool::new(false));
+        InFlight { account: account.clone(), begun, unsent, is_awaited, ended: Notify::new() }
     }
 
     /// Adds an inference, which keeps `packet_bytes` bytes of its packet.
@@ -48,7 +50,7 @@ impl InFlight {
         let cancel = Cancel::new();
         let charge = self.account.charge(INFERENCE_BYTES + packet_bytes);
         begun.push(Begun { id, cancel: cancel.clone(), _charge: charge });
-        self.unsent.fetch_add(1, Ordering::AcqRel);
+        self.unsent.fetch_add(1, Ordering::SeqCst);
         Ok(cancel)
     }
 
@@ -63,8 +65,9 @@ impl InFlight {
 
     /// Call it when the last response was sent.
     pub(crate) fn end(&self) {
-        self.unsent.fetch_sub(1, Ordering::AcqRel);
-        self.ended.notify_one();
+        if self.unsent.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_awaited.load(Ordering::SeqCst) {
+            self.ended.notify_one();
+        }
     }
 
     pub(crate) fn cancel(&self, id: u64) {
@@ -86,7 +89,9 @@ impl InFlight {
 
     /// Waits until none is left.
     pub(crate) async fn drained(&self) {
-        while self.unsent.load(Ordering::Acquire) > 0 {
+        // The thread that ends the last one either sees this flag, or ended it before the count is read below.
+        self.is_awaited.store(true, Ordering::SeqCst);
+        while self.unsent.load(Ordering::SeqCst) > 0 {
             self.ended.notified().await;
         }
     }

@@ -1,6 +1,5 @@
 //! Which inferences has a session prepared?
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use nerite_api::PreparedRequest;
@@ -15,7 +14,8 @@ use crate::responses::{Answers, Expected};
 #[derive(Default)]
 pub(crate) struct PreparedTable {
     last: u64,
-    entries: HashMap<u64, Arc<Prepared>>,
+    /// At most [`PREPARED_MAX`], by handle. Handles ascend.
+    entries: Vec<(u64, Arc<Prepared>)>,
 }
 
 /// A prepared inference.
@@ -39,7 +39,7 @@ impl Prepared {
 impl PreparedTable {
     /// Releases all handles that exist. An error if others do not exist.
     pub(crate) fn release(&mut self, handles: &[u64]) -> Result<(), Status> {
-        let unknown = handles.iter().filter(|handle| self.entries.remove(handle).is_none()).count();
+        let unknown = handles.iter().filter(|handle| !self.forget(**handle)).count();
         if unknown == 0 {
             return Ok(());
         }
@@ -61,18 +61,22 @@ impl PreparedTable {
 
     /// The prepared inference with that handle.
     pub(crate) fn find(&self, handle: u64) -> Option<Arc<Prepared>> {
-        self.entries.get(&handle).cloned()
+        self.position(handle).and_then(|at| self.entries.get(at)).map(|(_, prepared)| Arc::clone(prepared))
     }
 
-    /// Removes a stale one.
-    pub(crate) fn forget(&mut self, handle: u64) {
-        self.entries.remove(&handle);
+    /// Removes the one with that handle. False if there is none.
+    pub(crate) fn forget(&mut self, handle: u64) -> bool {
+        self.position(handle).map(|at| self.entries.remove(at)).is_some()
     }
 
     /// Adds a prepared inference. Returns its handle, which is never reused.
     pub(crate) fn add(&mut self, request: PreparedRequest, answers: Arc<Answers>, charge: Charge) -> u64 {
         self.last += 1;
-        self.entries.insert(self.last, Arc::new(Prepared { request, answers, _charge: charge }));
+        self.entries.push((self.last, Arc::new(Prepared { request, answers, _charge: charge })));
         self.last
+    }
+
+    fn position(&self, handle: u64) -> Option<usize> {
+        self.entries.binary_search_by_key(&handle, |(known, _)| *known).ok()
     }
 }

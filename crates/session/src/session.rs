@@ -113,13 +113,14 @@ impl Session {
         let (outbox, socket) = (Arc::clone(&self.outbox), Arc::clone(&self.socket));
         let within = hello_limit(hello_within, self.entry.reserve().is_some());
         let end = {
-            // One future for the whole session: it takes the outbox's lock when something changed, and not for every packet.
+            // One future each for the whole session, because a new one takes locks: of the outbox, and of the list of those who wait for the stop.
             let mut flush = pin!(outbox.flush());
+            let mut stopped = pin!(stop.wait());
             let greeted = tokio::select! {
                 biased;
                 closed = &mut flush => Err(End::from(closed)),
                 shed = &mut shed => Err(End::Shed(shed)),
-                () = stop.wait() => Err(End::Stopped),
+                () = &mut stopped => Err(End::Stopped),
                 () = sleep_or_forever(within) => Err(End::Silent),
                 greeted = self.greet(&socket, &mut receiver) => greeted,
             };
@@ -130,7 +131,7 @@ impl Session {
                         biased;
                         closed = &mut flush => break Err(End::from(closed)),
                         shed = &mut shed => break Err(End::Shed(shed)),
-                        () = stop.wait() => break Ok(()),
+                        () = &mut stopped => break Ok(()),
                         (call, loaded) = self.waits.next() => Event::Loaded(call, loaded),
                         received = receive(&socket, &mut receiver, &mut gate) => Event::Received(received),
                     };

@@ -102,6 +102,11 @@ impl GatheredAnswers {
         self.messages += 1;
     }
 
+    /// Bytes that are allocated.
+    pub fn capacity(&self) -> usize {
+        self.encoded.capacity()
+    }
+
     /// The most bytes of the packet.
     pub fn packet_bytes(&self) -> usize {
         ANSWERS_HEAD_BYTES + self.encoded.len()
