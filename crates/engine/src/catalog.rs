@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::quality::RandomState;
+
 use crate::served::Served;
 
 /// The model versions that are ready, by the identifiers of their models. It is read on every request without a lock,
 /// and replaced as a whole when a model is loaded or unloaded.
 #[derive(Clone, Default)]
-pub struct Catalog(HashMap<Arc<str>, Vec<Arc<Served>>>);
+pub struct Catalog(HashMap<Arc<str>, Vec<Arc<Served>>, RandomState>);
 
 impl Catalog {
     /// The version of that number; the highest one without a number.

@@ -1,6 +1,6 @@
 //! How do decisions become runs and answers?
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use smallvec::SmallVec;
 
@@ -19,7 +19,8 @@ pub struct Driver<J> {
     /// `Some` if the model has a strategy, which the caller asks.
     questions: Option<Questions>,
     last: Ticket,
-    waiting: HashMap<Ticket, J>,
+    /// By ticket. Most jobs run at once, so there are mostly few, and finding one takes less time than to hash its ticket.
+    waiting: BTreeMap<Ticket, J>,
     actions: Actions,
     /// The instances that may start.
     granted: Vec<bool>,
@@ -65,7 +66,7 @@ impl<J> Driver<J> {
             rule: None,
             questions: None,
             last: Ticket(0),
-            waiting: HashMap::new(),
+            waiting: BTreeMap::new(),
             actions: Actions::default(),
             granted: Vec::new(),
             running: 0,
@@ -258,7 +259,7 @@ impl<J> Driver<J> {
 struct JoinsByTicket<'a, J> {
     rule: Option<&'a mut (dyn JoinRule<J> + Send + 'static)>,
     questions: Option<&'a mut Questions>,
-    waiting: &'a HashMap<Ticket, J>,
+    waiting: &'a BTreeMap<Ticket, J>,
 }
 
 impl<J> Joins for JoinsByTicket<'_, J> {
