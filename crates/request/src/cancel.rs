@@ -113,6 +113,10 @@ impl Default for Cancel {
 impl Drop for Cancel {
     /// The last owner of the flag keeps it for another request.
     fn drop(&mut self) {
+        // The first check costs less. If two owners drop the flag at once, both may see the other, and the flag is freed.
+        if Arc::strong_count(&self.0) > 1 {
+            return;
+        }
         let Some(state) = Arc::get_mut(&mut self.0) else { return };
         // Dropped here, because the callback may hold a flag of its own.
         drop(std::mem::take(state));
