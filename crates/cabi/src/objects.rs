@@ -60,15 +60,26 @@ pub use state::StateObject;
 pub use tensors::{InputObject, OutputObject};
 pub use trace::{TraceObject, TraceOf};
 
-/// Defines the table of a kind of object.
+/// Defines the table of a kind of object, and each thread's cache of its vacant entries.
 macro_rules! object {
     ($kind:ty, $number:literal, $name:literal) => {
+        crate::objects::object!($kind, $number, $name, std::sync::Arc<$kind>);
+    };
+    ($kind:ty, $number:literal, $name:literal, $held:ty) => {
         impl crate::table::Object for $kind {
+            type Held = $held;
             const NAME: &'static str = $name;
             const KIND: usize = $number;
             fn table() -> &'static crate::table::Table<$kind> {
                 static ALL: crate::table::Table<$kind> = crate::table::Table::new();
                 &ALL
+            }
+            fn cache() -> &'static std::thread::LocalKey<std::cell::RefCell<crate::table::ThreadCache<$kind>>> {
+                thread_local! {
+                    static CACHE: std::cell::RefCell<crate::table::ThreadCache<$kind>> =
+                        const { std::cell::RefCell::new(crate::table::ThreadCache::new()) };
+                }
+                &CACHE
             }
         }
     };

@@ -119,7 +119,7 @@ impl LibraryStrategy {
     /// Calls `ModelBatchIncludeRequest`. An error counts as no.
     fn includes(&mut self, userp: Kept, waiting: &WaitingRequest) -> bool {
         let request =
-            RequestObject::waiting(waiting, &self.model.object).and_then(|request| Handle::to(Arc::new(request)));
+            RequestObject::waiting(waiting, &self.model.object).and_then(|request| Handle::to(Box::new(request)));
         let request = match request {
             Ok(request) => request,
             Err(fault) => {

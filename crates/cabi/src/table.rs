@@ -4,38 +4,36 @@
 //! detected. A backend that uses one gets an error, and does not access other memory.
 //!
 //! ```text
-//!   63          32 31          9 8    5 4    0
-//!   │ generation  │    entry    │ shard │ kind │
+//!   63          32 31               5 4    0
+//!   │ generation  │      entry       │ kind │
 //! ```
 
+mod entry;
+mod free;
+
+use std::cell::RefCell;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::ops::Deref;
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
+use std::thread::LocalKey;
 
 use nerite_locks::Mutex;
 use nerite_request::Status;
 
+use self::entry::{Entry, Locked, Vacant};
+pub use self::free::ThreadCache;
+use self::free::{CHUNKS, ENTRIES_MAX, FreeList, place_of};
 use crate::fault::Fault;
-
-/// Tables are divided into shards, so that threads seldom wait for each other. A thread adds its objects to one shard, which stays in the
-/// cache of its processor.
-const SHARDS: usize = 16;
-/// The most entries of one shard: 23 bits. A backend that needs more does not release its objects.
-const ENTRIES_MAX: usize = 1 << 23;
 
 /// The most kinds: five bits.
 const KINDS: usize = 32;
 
-/// Threads that have added objects.
-static THREADS: AtomicUsize = AtomicUsize::new(0);
-
-thread_local! {
-    /// The shard to which this thread adds objects.
-    static OWN_SHARD: usize = THREADS.fetch_add(1, Ordering::Relaxed) % SHARDS;
-}
-
 /// An object with handles.
-pub trait Object: Send + Sync + Sized + 'static {
+pub trait Object: Sized + 'static {
+    /// How its table holds it: as an `Arc`, if calls use it while other calls do, or as a `Box`. A `Box` costs a request less, because no references
+    /// are counted, and because the object needs no locks of its own.
+    type Held: Deref<Target = Self> + Send + 'static;
+
     /// Its name in errors.
     const NAME: &'static str;
     /// The unique number of its kind, 1 to 31.
@@ -43,6 +41,9 @@ pub trait Object: Send + Sync + Sized + 'static {
 
     /// The table of its kind.
     fn table() -> &'static Table<Self>;
+
+    /// The vacant entries of that table that this thread has.
+    fn cache() -> &'static LocalKey<RefCell<ThreadCache<Self>>>;
 }
 
 /// A handle in the form that C passes: like a pointer.
@@ -87,12 +88,8 @@ impl<T> Handle<T> {
         Handle { number, of: PhantomData }
     }
 
-    fn shard(self) -> usize {
-        (self.number >> 5) % SHARDS
-    }
-
     fn entry(self) -> usize {
-        (self.number >> 9) % ENTRIES_MAX
+        self.number as u32 as usize / KINDS
     }
 
     fn generation(self) -> u32 {
@@ -102,140 +99,136 @@ impl<T> Handle<T> {
 
 impl<T: Object> Handle<T> {
     /// Adds an object, and returns its handle.
-    pub fn to(object: Arc<T>) -> Result<Handle<T>, Fault> {
+    pub fn to(object: T::Held) -> Result<Handle<T>, Fault> {
+        Handle::try_to(object).map_err(|(fault, _)| fault)
+    }
+
+    /// As [`Handle::to`]. Returns the object if there is no handle for it.
+    pub fn try_to(object: T::Held) -> Result<Handle<T>, (Fault, T::Held)> {
         T::table().insert(object)
     }
 
     /// The object.
-    pub fn get(self) -> Result<Arc<T>, Fault> {
+    pub fn get(self) -> Result<Arc<T>, Fault>
+    where
+        T: Object<Held = Arc<T>>,
+    {
         T::table().get(self)
     }
 
-    /// Looks at the object. Nobody else can use objects of this kind meanwhile, so `look` is short, and uses no other handle of it. Unlike
+    /// Looks at the object. Other calls with this handle wait meanwhile, so `look` is short, does not wait, and does not use the handle. Unlike
     /// [`Handle::get`] it counts no reference.
     pub fn with<R>(self, look: impl FnOnce(&T) -> Result<R, Fault>) -> Result<R, Fault> {
         T::table().with(self, look)
     }
 
     /// Removes the object. The handle is invalid afterwards.
-    pub fn take(self) -> Result<Arc<T>, Fault> {
+    pub fn take(self) -> Result<T::Held, Fault> {
         self.take_when(|_| Ok(()))
     }
 
     /// As [`Handle::take`], if the object passes the check.
-    pub fn take_when(self, check: impl FnOnce(&T) -> Result<(), Fault>) -> Result<Arc<T>, Fault> {
+    pub fn take_when(self, check: impl FnOnce(&T) -> Result<(), Fault>) -> Result<T::Held, Fault> {
         T::table().take(self, check)
     }
 }
 
 /// All objects of one kind.
-pub struct Table<T> {
-    shards: [Apart<Mutex<Shard<T>>>; SHARDS],
-}
-
-/// A value without neighbours in its cache lines.
-#[repr(align(128))]
-struct Apart<T>(T);
-
-struct Shard<T> {
-    entries: Vec<Entry<T>>,
-    free: Vec<usize>,
-}
-
-struct Entry<T> {
-    generation: u32,
-    object: Option<Arc<T>>,
-}
-
-impl<T> Shard<T> {
-    const fn new() -> Shard<T> {
-        Shard { entries: Vec::new(), free: Vec::new() }
-    }
-
-    /// An entry without an object. `None` if there may be no more.
-    fn free_entry(&mut self) -> Option<usize> {
-        if let Some(entry) = self.free.pop() {
-            return Some(entry);
-        }
-        if self.entries.len() >= ENTRIES_MAX {
-            return None;
-        }
-        // Generations begin with 1, so no handle is NULL.
-        self.entries.push(Entry { generation: 1, object: None });
-        Some(self.entries.len() - 1)
-    }
-
-    fn entry(&mut self, handle: Handle<T>) -> Option<&mut Entry<T>> {
-        self.entries.get_mut(handle.entry()).filter(|entry| entry.generation == handle.generation())
-    }
-}
-
-impl<T: Object> Default for Table<T> {
-    fn default() -> Table<T> {
-        Table::new()
-    }
+pub struct Table<T: Object> {
+    /// Its entries. They are made when they are needed, and never freed.
+    chunks: [OnceLock<&'static [Entry<T::Held>]>; CHUNKS],
+    free: Mutex<FreeList<T::Held>>,
 }
 
 impl<T: Object> Table<T> {
     /// An empty table.
     pub const fn new() -> Table<T> {
-        Table { shards: [const { Apart(Mutex::new(Shard::new())) }; SHARDS] }
+        Table { chunks: [const { OnceLock::new() }; CHUNKS], free: Mutex::new(FreeList::new()) }
     }
 
     /// Objects in it.
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        self.shards.iter().map(lock).map(|shard| shard.entries.len() - shard.free.len()).sum()
+        self.chunks
+            .iter()
+            .filter_map(OnceLock::get)
+            .flat_map(|chunk| chunk.iter())
+            .filter(|entry| entry.is_occupied())
+            .count()
     }
 
-    fn insert(&self, object: Arc<T>) -> Result<Handle<T>, Fault> {
-        let own = OWN_SHARD.with(|own| *own);
-        // If it is full, the next ones are tried.
-        let mut shards = (own..own + SHARDS).map(|at| at % SHARDS);
-        let found = shards.find_map(|at| {
-            let mut shard = lock(&self.shards[at]);
-            shard.free_entry().map(|entry| (at, entry, shard))
-        });
-        let (at, entry, mut shard) = found.ok_or_else(full::<T>)?;
-        let found = &mut shard.entries[entry];
-        found.object = Some(object);
-        let number = (found.generation as usize) << 32 | entry << 9 | at << 5 | T::KIND;
-        Ok(Handle { number, of: PhantomData })
+    fn insert(&self, object: T::Held) -> Result<Handle<T>, (Fault, T::Held)> {
+        let Some(vacant) = self.vacant() else { return Err((full::<T>(), object)) };
+        let (entry, generation) = vacant.fill(object);
+        Ok(Handle { number: ((generation as usize) << 32) | (entry * KINDS) | T::KIND, of: PhantomData })
     }
 
-    fn get(&self, handle: Handle<T>) -> Result<Arc<T>, Fault> {
-        let mut shard = self.shard(handle)?;
-        shard.entry(handle).and_then(|entry| entry.object.clone()).ok_or_else(|| gone::<T>(handle))
+    fn get(&self, handle: Handle<T>) -> Result<Arc<T>, Fault>
+    where
+        T: Object<Held = Arc<T>>,
+    {
+        self.lock(handle)?.object().map(Arc::clone).ok_or_else(|| gone::<T>(handle))
     }
 
     fn with<R>(&self, handle: Handle<T>, look: impl FnOnce(&T) -> Result<R, Fault>) -> Result<R, Fault> {
-        let mut shard = self.shard(handle)?;
-        look(shard.entry(handle).and_then(|entry| entry.object.as_deref()).ok_or_else(|| gone::<T>(handle))?)
+        look(self.lock(handle)?.object().ok_or_else(|| gone::<T>(handle))?)
     }
 
-    fn take(&self, handle: Handle<T>, check: impl FnOnce(&T) -> Result<(), Fault>) -> Result<Arc<T>, Fault> {
-        let mut shard = self.shard(handle)?;
-        let entry = shard.entry(handle).ok_or_else(|| gone::<T>(handle))?;
-        check(entry.object.as_deref().ok_or_else(|| gone::<T>(handle))?)?;
-        let object = entry.object.take().ok_or_else(|| gone::<T>(handle))?;
-        entry.generation = entry.generation.wrapping_add(1).max(1);
-        shard.free.push(handle.entry());
+    fn take(&self, handle: Handle<T>, check: impl FnOnce(&T) -> Result<(), Fault>) -> Result<T::Held, Fault> {
+        let locked = self.lock(handle)?;
+        check(locked.object().ok_or_else(|| gone::<T>(handle))?)?;
+        let (object, vacant) = locked.take().ok_or_else(|| gone::<T>(handle))?;
+        self.keep(vacant);
         Ok(object)
     }
 
-    fn shard(&self, handle: Handle<T>) -> Result<MutexGuard<'_, Shard<T>>, Fault> {
+    fn lock(&self, handle: Handle<T>) -> Result<Locked<T::Held>, Fault> {
         if handle.is_null() {
             return Err(Fault::misuse(format!("the {} is NULL", T::NAME)));
         }
         if handle.number % KINDS != T::KIND {
             return Err(Fault::misuse(format!("{:#x} is no {}", handle.number, T::NAME)));
         }
-        Ok(lock(&self.shards[handle.shard()]))
+        let (chunk, at) = place_of(handle.entry());
+        let entry = self.chunks.get(chunk).and_then(OnceLock::get).and_then(|chunk| chunk.get(at));
+        entry.and_then(|entry| entry.lock(handle.generation())).ok_or_else(|| gone::<T>(handle))
     }
-}
 
-fn lock<T>(shard: &Apart<Mutex<Shard<T>>>) -> MutexGuard<'_, Shard<T>> {
-    shard.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A vacant entry. `None` if there may be no more.
+    fn vacant(&self) -> Option<Vacant<T::Held>> {
+        let cached = T::cache().try_with(|cache| cache.borrow_mut().pop()).ok().flatten();
+        cached.or_else(|| {
+            let add = |chunk: usize, entries| {
+                // The list makes each chunk once, so there is nothing else yet.
+                let _ = self.chunks.get(chunk).map(|place| place.set(entries));
+            };
+            let mut some = self.free().some(add);
+            let one = some.pop();
+            for vacant in some {
+                self.keep(vacant);
+            }
+            one
+        })
+    }
+
+    /// Keeps a vacant entry for the next object.
+    fn keep(&self, vacant: Vacant<T::Held>) {
+        let mut vacant = Some(vacant);
+        // A thread that is ending has no cache.
+        let surplus = T::cache().try_with(|cache| cache.borrow_mut().keep(vacant.take())).unwrap_or_default();
+        if vacant.is_some() || !surplus.is_empty() {
+            self.give_back(surplus.into_iter().chain(vacant));
+        }
+    }
+
+    /// Lets all threads use vacant entries.
+    fn give_back(&self, vacant: impl IntoIterator<Item = Vacant<T::Held>>) {
+        self.free().give_back(vacant);
+    }
+
+    fn free(&self) -> MutexGuard<'_, FreeList<T::Held>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 fn gone<T: Object>(handle: Handle<T>) -> Fault {
@@ -245,7 +238,7 @@ fn gone<T: Object>(handle: Handle<T>) -> Fault {
 fn full<T: Object>() -> Fault {
     Fault::from(Status::unavailable(format!(
         "compiled backends hold {} objects of kind {}, and do not release them",
-        ENTRIES_MAX * SHARDS,
+        ENTRIES_MAX,
         T::NAME
     )))
 }
@@ -257,11 +250,16 @@ mod tests {
 
     struct Apple(u32);
     impl Object for Apple {
+        type Held = Arc<Apple>;
         const NAME: &'static str = "apple";
         const KIND: usize = 31;
         fn table() -> &'static Table<Apple> {
             static ALL: Table<Apple> = Table::new();
             &ALL
+        }
+        fn cache() -> &'static LocalKey<RefCell<ThreadCache<Apple>>> {
+            thread_local! { static CACHE: RefCell<ThreadCache<Apple>> = const { RefCell::new(ThreadCache::new()) }; }
+            &CACHE
         }
     }
 
@@ -275,8 +273,9 @@ mod tests {
 
     #[test]
     fn a_handle_leads_to_its_object_until_it_is_taken() {
-        let handles: Vec<_> = (0..100).map(|n| Handle::to(Arc::new(Apple(n))).unwrap()).collect();
-        assert!(Apple::table().len() >= 100);
+        const COUNT: u32 = if cfg!(miri) { 40 } else { 100 };
+        let handles: Vec<Handle<Apple>> = (0..COUNT).map(|n| Handle::to(Arc::new(Apple(n))).unwrap()).collect();
+        assert!(Apple::table().len() >= COUNT as usize);
         for (n, handle) in handles.iter().enumerate() {
             assert_eq!(handle.get().unwrap().0, n as u32);
             assert_eq!(handle.with(|apple| Ok(apple.0)).unwrap(), n as u32);
@@ -286,7 +285,7 @@ mod tests {
             check_missing(*handle, "it was sent, released or deleted before");
         }
         // Entries are used again, under other handles.
-        let again = Handle::to(Arc::new(Apple(7))).unwrap();
+        let again: Handle<Apple> = Handle::to(Arc::new(Apple(7))).unwrap();
         assert!(handles.iter().all(|handle| handle.number() != again.number()));
         for handle in handles {
             check_missing(handle, "was sent, released");
@@ -295,13 +294,40 @@ mod tests {
 
     #[test]
     fn a_thread_uses_the_entry_of_a_removed_object_again() {
-        let table = Table::new();
-        let at = |handle: Handle<Apple>| (handle.shard(), handle.entry());
-        let first = table.insert(Arc::new(Apple(0))).unwrap();
-        let second = table.insert(Arc::new(Apple(1))).unwrap();
-        assert_eq!(at(second), (first.shard(), 1));
-        table.take(first, |_| Ok(())).unwrap();
-        assert_eq!(at(table.insert(Arc::new(Apple(2))).unwrap()), at(first));
+        const COUNT: u32 = if cfg!(miri) { 200 } else { 1000 };
+        let first: Handle<Apple> = Handle::to(Arc::new(Apple(0))).unwrap();
+        first.take().unwrap();
+        let second: Handle<Apple> = Handle::to(Arc::new(Apple(1))).unwrap();
+        assert_eq!(second.entry(), first.entry());
+        assert_eq!(second.generation(), first.generation() + 1);
+        // Other threads get it when this thread's cache is full, or when the thread ends.
+        let entries = |thread: std::thread::ScopedJoinHandle<'_, Vec<usize>>| thread.join().unwrap();
+        let many = || {
+            let handles: Vec<Handle<Apple>> = (0..COUNT).map(|n| Handle::to(Arc::new(Apple(n))).unwrap()).collect();
+            for handle in &handles {
+                drop(handle.take().unwrap());
+            }
+            handles.iter().map(|handle| handle.entry()).collect::<Vec<usize>>()
+        };
+        let [one, other] = [(); 2].map(|()| std::thread::scope(|scope| entries(scope.spawn(many))));
+        let again = one.iter().filter(|entry| other.contains(entry)).count();
+        assert!(again > COUNT as usize / 2, "{again} of {COUNT} entries are used again");
+    }
+
+    #[test]
+    fn one_of_many_threads_takes_an_object() {
+        let rounds = if cfg!(miri) { 5 } else { 1000 };
+        for round in 0..rounds {
+            let handle: Handle<Apple> = Handle::to(Arc::new(Apple(round))).unwrap();
+            let taken: usize = std::thread::scope(|scope| {
+                let looks = scope.spawn(|| while handle.with(|apple| Ok(apple.0)).is_ok_and(|found| found == round) {});
+                let takes = || scope.spawn(|| usize::from(handle.get().and_then(|_| handle.take()).is_ok()));
+                let taken = [takes(), takes()].map(|thread| thread.join().unwrap()).into_iter().sum();
+                looks.join().unwrap();
+                taken
+            });
+            assert_eq!(taken, 1);
+        }
     }
 
     #[test]

@@ -136,9 +136,10 @@ exports! {
         base: Out<*const c_void>,
         attributes: Out<Handle<BufferAttributes>>,
     ) {
-        let input = input.get()?;
-        check_index(&input, &input.tensor.data, index)?;
-        base.put(first_byte(&input.tensor.data))?;
-        attributes.put(input.attributes()?)?;
+        input.with(|input| {
+            check_index(input, &input.tensor.data, index)?;
+            base.put(first_byte(&input.tensor.data))?;
+            attributes.put(input.attributes()?)
+        })?;
     }
 }

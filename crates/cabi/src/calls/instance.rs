@@ -83,8 +83,8 @@ exports! {
         report_statistics(instance: Instance, request: Handle<RequestObject>, is_success: u8, start: u64, input_end: u64, infer_end: u64, end: u64) {
         instance.with(|_| Ok(()))?;
         let outcome = if is_success == 0 { Outcome::Failed } else { Outcome::Success };
-        // The meter is called without the lock of the request's table.
-        if let Some(note) = request.with(|request| Ok(request.path()?.take_note()))? {
+        // The request is not locked while the meter is called.
+        if let Some(note) = request.with(RequestObject::take_note)? {
             note.note(Times { start, input_end, infer_end, end }, outcome);
         }
     }

@@ -24,7 +24,7 @@ exports! {
             (Some(2), Some(id)) => u32::try_from(id).map_or(Place::Host, Place::Device),
             _ => Place::Host,
         };
-        let (address, place) = output.get()?.place(usize::try_from(bytes).unwrap_or(usize::MAX), preferred)?;
+        let (address, place) = output.place(usize::try_from(bytes).unwrap_or(usize::MAX), preferred)?;
         let (kind, id) = memory_of(place);
         buffer.put(address.cast())?;
         memory_type.put(kind)?;
@@ -32,6 +32,6 @@ exports! {
     }
 
     "TRITONBACKEND_OutputBufferAttributes" = output_buffer_attributes(output: Output, attributes: Out<Handle<BufferAttributes>>) {
-        attributes.put(output.get()?.attributes()?)?;
+        attributes.put(output.with(OutputObject::attributes)?)?;
     }
 }

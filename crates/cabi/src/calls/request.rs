@@ -23,36 +23,39 @@ fn out_of_bounds(what: &str, index: u32, count: usize) -> Fault {
     Fault::misuse(format!("out of bounds index {index}: request has {count} {what}"))
 }
 
-fn input_at(request: &RequestObject, index: u32) -> Result<&(Handle<InputObject>, Arc<InputObject>), Fault> {
-    let found = request.inputs.get(index as usize);
-    found.ok_or_else(|| out_of_bounds("inputs", index, request.inputs.len()))
+fn input_at(request: Request, index: u32) -> Result<Handle<InputObject>, Fault> {
+    request.with(|request| {
+        let inputs = &request.inputs;
+        inputs.at(index).ok_or_else(|| out_of_bounds("inputs", index, inputs.count()))
+    })
 }
 
 exports! {
     "TRITONBACKEND_RequestId" = request_id(request: Request, id: Out<*const c_char>) {
-        id.put(request.with(|request| Ok(request.id.as_ptr()))?)?;
+        id.put(request.with(|request| Ok(request.client.id.as_ptr()))?)?;
     }
 
     "TRITONBACKEND_RequestCorrelationId" = request_correlation_id(request: Request, id: Out<u64>) {
-        id.put(match &request.get()?.sequence.id {
-            SequenceId::None => 0,
-            SequenceId::Number(number) => *number,
-            SequenceId::Text(_) => return Err(Status::invalid("correlation ID in request is not an unsigned int").into()),
-        })?;
+        let number = |request: &RequestObject| match &request.client.sequence.id {
+            SequenceId::None => Ok(0),
+            SequenceId::Number(number) => Ok(*number),
+            SequenceId::Text(_) => Err(Status::invalid("correlation ID in request is not an unsigned int").into()),
+        };
+        id.put(request.with(number)?)?;
     }
 
     "TRITONBACKEND_RequestCorrelationIdString" = request_correlation_id_string(request: Request, id: Out<*const c_char>) {
-        let request = request.get()?;
-        if !matches!(request.sequence.id, SequenceId::Text(_)) {
-            return Err(Status::invalid("correlation ID in request is not a string").into());
-        }
-        id.put(request.sequence_text.as_ptr())?;
+        let text = |request: &RequestObject| match request.client.sequence.id {
+            SequenceId::Text(_) => Ok(request.client.sequence_text.as_ptr()),
+            _ => Err(Status::invalid("correlation ID in request is not a string").into()),
+        };
+        id.put(request.with(text)?)?;
     }
 
     "TRITONBACKEND_RequestFlags" = request_flags(request: Request, flags: Out<u32>) {
-        let request = request.get()?;
-        let start = if request.sequence.start { SEQUENCE_START } else { 0 };
-        let end = if request.sequence.end { SEQUENCE_END } else { 0 };
+        let (start, end) = request.with(|request| Ok((request.client.sequence.start, request.client.sequence.end)))?;
+        let start = if start { SEQUENCE_START } else { 0 };
+        let end = if end { SEQUENCE_END } else { 0 };
         flags.put(start | end)?;
     }
 
@@ -61,41 +64,42 @@ exports! {
     }
 
     "TRITONBACKEND_InferenceRequestTimeoutMicroseconds" = request_timeout(request: Request, timeout_us: Out<u64>) {
-        timeout_us.put(request.get()?.timeout_us)?;
+        timeout_us.put(request.with(|request| Ok(request.client.timeout_us))?)?;
     }
 
     "TRITONBACKEND_RequestParameterCount" = request_parameter_count(request: Request, count: Out<u32>) {
-        count.put(request.with(|request| Ok(request.parameters.len() as u32))?)?;
+        count.put(request.with(|request| Ok(request.client.parameters.len() as u32))?)?;
     }
 
     "TRITONBACKEND_RequestParameter" =
         request_parameter(request: Request, index: u32, key: Out<*const c_char>, kind: Out<u32>, value: Out<*const c_void>) {
-        let request = request.get()?;
-        let found = request.parameters.get(index as usize);
-        let (name, parameter) = found.ok_or_else(|| out_of_bounds("parameters", index, request.parameters.len()))?;
-        key.put(name.as_ptr())?;
-        kind.put(parameter.kind())?;
-        value.put(parameter.address())?;
+        request.with(|request| {
+            let parameters = &request.client.parameters;
+            let found = parameters.get(index as usize);
+            let (name, parameter) = found.ok_or_else(|| out_of_bounds("parameters", index, parameters.len()))?;
+            key.put(name.as_ptr())?;
+            kind.put(parameter.kind())?;
+            value.put(parameter.address())
+        })?;
     }
 
     "TRITONBACKEND_RequestInputCount" = request_input_count(request: Request, count: Out<u32>) {
-        count.put(request.with(|request| Ok(request.inputs.len() as u32))?)?;
+        count.put(request.with(|request| Ok(request.inputs.count() as u32))?)?;
     }
 
     "TRITONBACKEND_RequestInputName" = request_input_name(request: Request, index: u32, name: Out<*const c_char>) {
         // The name lives as long as the request's handle.
-        name.put(request.with(|request| Ok(input_at(request, index)?.1.name.as_ptr()))?)?;
+        name.put(input_at(request, index)?.with(|input| Ok(input.name.as_ptr()))?)?;
     }
 
     "TRITONBACKEND_RequestInput" = request_input(request: Request, name: Text, input: Out<Handle<InputObject>>) {
-        let (request, name) = (request.get()?, name.name()?);
-        let found = request.inputs.iter().find(|(_, input)| input.tensor.name == name);
-        let unknown = || Fault::from(Status::invalid(format!("unknown request input name {name}")));
-        input.put(found.ok_or_else(unknown)?.0)?;
+        let name = name.name()?;
+        let found = request.with(|request| Ok(request.inputs.named(&name)))?;
+        input.put(found.ok_or_else(|| Status::invalid(format!("unknown request input name {name}")))?)?;
     }
 
     "TRITONBACKEND_RequestInputByIndex" = request_input_by_index(request: Request, index: u32, input: Out<Handle<InputObject>>) {
-        input.put(request.with(|request| Ok(input_at(request, index)?.0))?)?;
+        input.put(input_at(request, index)?)?;
     }
 
     "TRITONBACKEND_RequestOutputCount" = request_output_count(request: Request, count: Out<u32>) {
@@ -118,9 +122,9 @@ exports! {
         memory_type: Out<u32>,
         memory_id: Out<i64>,
     ) {
-        let (request, name) = (request.get()?, name.read_if_given());
+        let name = name.read_if_given();
         let known = bytes.wished();
-        let path = request.path()?;
+        let path = request.with(|request| request.path().map(Arc::clone))?;
         let place = name.and_then(|name| path.output_place(&name));
         let Some((place, capacity)) = place else {
             return Err(Status::unavailable("Output properties are not available").into());
@@ -136,13 +140,14 @@ exports! {
     "TRITONBACKEND_RequestRelease" = request_release(request: Request, flags: u32) {
         if flags & RELEASE_RESCHEDULE != 0 {
             // If it cannot run again, it stays the backend's.
-            request.get()?.reschedule()?;
+            let (path, inputs) = request.with(|request| Ok((Arc::clone(request.path()?), request.inputs.tensors()?)))?;
+            path.reschedule(inputs)?;
         }
         // A waiting request is not the backend's, so it cannot be released.
         request.take_when(|request| request.path().map(drop))?;
     }
 
     "TRITONBACKEND_RequestTrace" = request_trace(request: Request, trace: Out<Handle<TraceObject>>) {
-        trace.put(request.get()?.trace()?)?;
+        trace.put(request.with(RequestObject::trace)?)?;
     }
 }

@@ -18,7 +18,7 @@ type Response = Handle<ResponseObject>;
 const COMPLETE_FINAL: u32 = 1;
 
 fn new_response(path: Arc<ResponsePath>) -> Result<Response, Fault> {
-    Handle::to(Arc::new(ResponseObject::new(path)))
+    Handle::to(Box::new(ResponseObject::new(path)))
 }
 
 /// The response path of a request.
@@ -27,10 +27,9 @@ fn path_of(request: Handle<RequestObject>) -> Result<Arc<ResponsePath>, Fault> {
 }
 
 fn add_output(response: Response, name: Name, datatype: u32, shape: Shape) -> Result<Handle<OutputObject>, Fault> {
-    let response = response.get()?;
     let datatype = DataType::ALL.into_iter().find(|known| *known as u32 == datatype);
     let datatype = datatype.ok_or_else(|| Fault::misuse(format!("output '{name}' has no valid datatype")))?;
-    response.add(OutputObject::new(Arc::clone(&response.path), name, datatype, shape))
+    response.with(|response| response.add(OutputObject::new(Arc::clone(&response.path), name, datatype, shape)))
 }
 
 /// Writes the properties of an output of a response that was not sent yet.
@@ -41,8 +40,11 @@ fn tell(output: &OutputObject, datatype: &Out<u32>, shape: &Out<*const i64>, dim
 }
 
 fn set_parameter(response: Response, name: Text, value: Parameter) -> Result<(), Fault> {
-    response.get()?.set_parameter(name.read()?, value);
-    Ok(())
+    let name = name.read()?;
+    response.with(|response| {
+        response.set_parameter(name, value);
+        Ok(())
+    })
 }
 
 exports! {
@@ -78,13 +80,13 @@ exports! {
         shape: Out<*const i64>,
         dims: Out<u64>,
     ) {
-        let response = response.get()?;
-        let found = response.find(|at, _| at == index as usize);
-        let count = response.output_count();
+        let (found, count) = response.with(|response| Ok((response.output_at(index), response.output_count())))?;
         let output = found.ok_or_else(|| Fault::misuse(format!("out of bounds index {index}: response has {count} outputs")))?;
-        // Name and shape live as long as the output, which belongs to the response.
-        name.put(output.c_name().as_ptr())?;
-        tell(&output, &datatype, &shape, &dims)?;
+        output.with(|output| {
+            // Name and shape live as long as the output, which belongs to the response.
+            name.put(output.c_name().as_ptr())?;
+            tell(output, &datatype, &shape, &dims)
+        })?;
     }
 
     "TRITONBACKEND_InferenceResponseOutputByName" = unsent_output_by_name(
@@ -94,10 +96,10 @@ exports! {
         shape: Out<*const i64>,
         dims: Out<u64>,
     ) {
-        let (response, name) = (response.get()?, name.name()?);
-        let found = response.find(|_, output| output.name == name);
+        let name = name.name()?;
+        let found = response.with(|response| Ok(response.output_named(&name)))?;
         let output = found.ok_or_else(|| Status::not_found(format!("Output name {name} not found.")))?;
-        tell(&output, &datatype, &shape, &dims)?;
+        output.with(|output| tell(output, &datatype, &shape, &dims))?;
     }
 
     "TRITONBACKEND_ResponseSend" = response_send(response: Response, flags: u32, error: Handle<ErrorObject>) {

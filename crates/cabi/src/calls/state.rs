@@ -22,11 +22,11 @@ exports! {
         shape: List<i64>,
         dims: u32,
     ) {
-        let (request, name) = (request.get()?, name.read()?);
+        let name = name.read()?;
         let datatype = DataType::ALL.into_iter().find(|known| *known as u32 == datatype);
         let datatype = datatype.ok_or_else(|| Fault::misuse(format!("state '{name}' has no valid datatype")))?;
         let shape = Shape::from_vec(shape.read(u64::from(dims))?);
-        state.put(request.state(name, datatype, shape)?)?;
+        state.put(request.with(|request| request.state(name, datatype, shape))?)?;
     }
 
     "TRITONBACKEND_StateBuffer" =

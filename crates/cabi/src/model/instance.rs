@@ -79,10 +79,10 @@ impl CompiledInstance {
     fn give(&self, job: Job) -> Option<Handle<RequestObject>> {
         let model = &self.model.object;
         let times: Times = job.begin();
-        let request = Arc::new(RequestObject::new(job, model, self.object.outstanding.add(), times)?);
-        match Handle::to(Arc::clone(&request)) {
+        let request = Box::new(RequestObject::new(job, model, self.object.outstanding.add(), times)?);
+        match Handle::try_to(request) {
             Ok(handle) => Some(handle),
-            Err(fault) => {
+            Err((fault, request)) => {
                 fail(&request, fault.into_status("TRITONBACKEND_ModelInstanceExecute"));
                 None
             }

@@ -1,14 +1,14 @@
 //! What does the handle of a request stand for?
 
 use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-use nerite_backend::{Job, Times, WaitingRequest};
+use nerite_backend::{EndNote, Job, Times, WaitingRequest};
 use nerite_config::ModelConfig;
-use nerite_locks::Mutex;
 use nerite_request::{Cancel, Parameters, PolicyData, Sequence, SequenceId, Status};
-use nerite_tensor::{DataType, Shape, Tensor};
+use nerite_tensor::{DataType, Name, Shape, Tensor};
 use smallvec::SmallVec;
 
 use super::{
@@ -20,28 +20,21 @@ use crate::table::Handle;
 
 /// `TRITONBACKEND_Request`. It holds the inputs until it is released.
 pub struct RequestObject {
-    /// The client's id.
-    pub id: Cow<'static, CStr>,
-    /// The sequence it belongs to.
-    pub sequence: Sequence,
-    /// The sequence's name, if that is a text.
-    pub sequence_text: Cow<'static, CStr>,
-    /// Longest time in the queue.
-    pub timeout_us: u64,
-    /// The client's parameters.
-    pub parameters: Vec<(CString, Value)>,
+    /// What its client set.
+    pub client: ClientValues,
     /// The inputs, in the client's order.
-    pub inputs: SmallVec<[(Handle<InputObject>, Arc<InputObject>); 2]>,
+    pub inputs: RequestInputs,
     /// Names of the requested outputs.
     pub wanted: Names,
+    note: Cell<Option<EndNote>>,
     way: Way,
     config: Arc<ModelConfig>,
     version: u64,
     /// The states that it keeps for the next request of its sequence.
-    states: Mutex<Vec<Handle<StateObject>>>,
+    states: RefCell<Vec<Handle<StateObject>>>,
 }
 
-object!(RequestObject, 12, "request");
+object!(RequestObject, 12, "request", Box<RequestObject>);
 
 /// Names of outputs. Up to two need no allocation.
 type Names = SmallVec<[Arc<CStr>; 2]>;
@@ -55,78 +48,120 @@ enum Way {
 }
 
 /// The client's values of a request.
-struct Said<'a> {
-    id: &'a str,
-    sequence: &'a Sequence,
-    parameters: &'a Parameters,
+pub struct ClientValues {
+    /// The client's id.
+    pub id: Cow<'static, CStr>,
+    /// The sequence it belongs to.
+    pub sequence: Sequence,
+    /// The sequence's name, if that is a text.
+    pub sequence_text: Cow<'static, CStr>,
+    /// Longest time in the queue.
+    pub timeout_us: u64,
+    /// The client's parameters.
+    pub parameters: Vec<(CString, Value)>,
+}
+
+impl ClientValues {
+    fn new(id: &str, sequence: &Sequence, timeout_us: u64, parameters: &Parameters) -> ClientValues {
+        let sequence_text = match &sequence.id {
+            SequenceId::Text(text) => c_cow(text),
+            _ => Cow::Borrowed(c""),
+        };
+        let parameters = parameters.iter().map(|(key, value)| (c_text(key), Value::from(value))).collect();
+        ClientValues { id: c_cow(id), sequence: sequence.clone(), sequence_text, timeout_us, parameters }
+    }
+}
+
+/// Names and handles of a request's inputs. The inputs are deleted with it.
+pub struct RequestInputs(SmallVec<[(Name, Handle<InputObject>); 2]>);
+
+impl RequestInputs {
+    fn new(
+        tensors: impl ExactSizeIterator<Item = Tensor>,
+        of_policies: &[PolicyData],
+        model: &ModelObject,
+    ) -> Result<RequestInputs, Fault> {
+        let mut inputs = RequestInputs(SmallVec::with_capacity(tensors.len()));
+        for tensor in tensors {
+            let (name, c_name) = (tensor.name.clone(), model.c_name(&tensor.name));
+            inputs.0.push((name, Handle::to(Box::new(InputObject::new(c_name, tensor, of_policies)))?));
+        }
+        Ok(inputs)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The input at this index.
+    pub fn at(&self, index: u32) -> Option<Handle<InputObject>> {
+        self.0.get(index as usize).map(|(_, input)| *input)
+    }
+
+    /// The input of this name. No input is locked for the search.
+    pub fn named(&self, name: &str) -> Option<Handle<InputObject>> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, input)| *input)
+    }
+
+    /// The tensors.
+    pub fn tensors(&self) -> Result<Vec<Tensor>, Fault> {
+        self.0.iter().map(|(_, input)| input.with(|input| Ok(input.tensor.clone()))).collect()
+    }
+}
+
+impl Drop for RequestInputs {
+    fn drop(&mut self) {
+        for (_, input) in self.0.drain(..) {
+            // The request owns its inputs, so they were not deleted before.
+            drop(input.take());
+        }
+    }
 }
 
 impl RequestObject {
     /// The request of a job, for a run that began at `times`. `None` if there were no handles for it. Then its client
     /// got an error.
     pub fn new(mut job: Job, model: &ModelObject, counted: Counted, times: Times) -> Option<RequestObject> {
-        let wanted = job.own_wanted().map(|name| model.c_name(name)).collect();
-        // This state is replaced below.
-        let way = Way::Waits(job.cancel().clone());
-        let said = Said { id: job.id(), sequence: job.sequence(), parameters: job.parameters() };
-        let mut request = RequestObject::of(said, job.timeout_us(), wanted, way, model);
         let of_policies = job.responder().policy_data().to_vec();
         let mut tensors = job.take_inputs();
-        if let Err(fault) = request.add(tensors.drain(..), &of_policies, model) {
-            job.refuse(fault.into_status("TRITONBACKEND_ModelInstanceExecute"));
-            return None;
-        }
-        let owner = Arc::clone(&model.backend.owner);
-        let path = ResponsePath::new(job, counted, owner, request.config.decoupled(), times);
-        request.way = Way::Runs(Arc::new(path));
-        Some(request)
+        let inputs = match RequestInputs::new(tensors.drain(..), &of_policies, model) {
+            Ok(inputs) => inputs,
+            Err(fault) => {
+                job.refuse(fault.into_status("TRITONBACKEND_ModelInstanceExecute"));
+                return None;
+            }
+        };
+        let wanted = job.own_wanted().map(|name| model.c_name(name)).collect();
+        let client = ClientValues::new(job.id(), job.sequence(), job.timeout_us(), job.parameters());
+        let note = job.responder_mut().note_apart();
+        let config = model.config();
+        let path = ResponsePath::new(job, counted, Arc::clone(&model.backend.owner), config.decoupled(), times);
+        Some(RequestObject {
+            client,
+            inputs,
+            wanted,
+            note: Cell::new(note),
+            way: Way::Runs(Arc::new(path)),
+            config,
+            version: model.version,
+            states: RefCell::default(),
+        })
     }
 
     /// A waiting request, for a batching strategy to read.
     pub fn waiting(waiting: &WaitingRequest, model: &ModelObject) -> Result<RequestObject, Fault> {
-        let wanted = waiting.wanted.iter().map(|name| model.c_name(name)).collect();
-        let way = Way::Waits(waiting.cancel.clone());
-        let WaitingRequest { id, sequence, parameters, timeout_us, .. } = waiting;
-        let mut request = RequestObject::of(Said { id, sequence, parameters }, *timeout_us, wanted, way, model);
-        request.add(waiting.inputs.iter().cloned(), &[], model)?;
-        Ok(request)
-    }
-
-    /// A request without its inputs.
-    fn of(said: Said<'_>, timeout_us: u64, wanted: Names, way: Way, model: &ModelObject) -> RequestObject {
-        let sequence = said.sequence.clone();
-        let sequence_text = match &sequence.id {
-            SequenceId::Text(text) => c_cow(text),
-            _ => Cow::Borrowed(c""),
-        };
-        RequestObject {
-            id: c_cow(said.id),
-            sequence,
-            sequence_text,
-            timeout_us,
-            parameters: said.parameters.iter().map(|(key, value)| (c_text(key), Value::from(value))).collect(),
-            inputs: SmallVec::new(),
-            wanted,
-            way,
+        let WaitingRequest { id, sequence, parameters, timeout_us, inputs, wanted, .. } = waiting;
+        Ok(RequestObject {
+            client: ClientValues::new(id, sequence, *timeout_us, parameters),
+            inputs: RequestInputs::new(inputs.iter().cloned(), &[], model)?,
+            wanted: wanted.iter().map(|name| model.c_name(name)).collect(),
+            note: Cell::default(),
+            way: Way::Waits(waiting.cancel.clone()),
             config: model.config(),
             version: model.version,
-            states: Mutex::default(),
-        }
-    }
-
-    fn add(
-        &mut self,
-        tensors: impl IntoIterator<Item = Tensor, IntoIter: ExactSizeIterator>,
-        of_policies: &[PolicyData],
-        model: &ModelObject,
-    ) -> Result<(), Fault> {
-        let tensors = tensors.into_iter();
-        self.inputs.reserve_exact(tensors.len());
-        for tensor in tensors {
-            let input = Arc::new(InputObject::new(model.c_name(&tensor.name), tensor, of_policies));
-            self.inputs.push((Handle::to(Arc::clone(&input))?, input));
-        }
-        Ok(())
+            states: RefCell::default(),
+        })
     }
 
     /// The path of its responses.
@@ -159,9 +194,9 @@ impl RequestObject {
             return Err(Status::invalid(format!("state '{name}' is not a valid state name.")).into());
         };
         let inputs = spec.use_same_buffer_for_input_output.then_some(&self.inputs);
-        let before = inputs.and_then(|inputs| inputs.iter().find(|(_, input)| *input.tensor.name == *spec.input_name));
-        let before = before.map(|(_, input)| input.tensor.data.clone());
-        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = inputs.and_then(|inputs| inputs.named(&spec.input_name));
+        let before = before.map(|input| input.with(|input| Ok(input.tensor.data.clone()))).transpose()?;
+        let mut states = self.states.borrow_mut();
         if states.len() >= OUTPUTS_MAX {
             return Err(Fault::misuse(format!("a request has at most {OUTPUTS_MAX} states")));
         }
@@ -176,24 +211,21 @@ impl RequestObject {
         self.path()?.trace(|| TraceOf {
             model: c_text(&self.config.name),
             version: self.version as i64,
-            request_id: self.id.clone().into_owned(),
+            request_id: self.client.id.clone().into_owned(),
         })
     }
 
-    /// Returns the request, to run again as the next one of its sequence.
-    pub fn reschedule(&self) -> Result<(), Fault> {
-        self.path()?.reschedule(self.inputs.iter().map(|(_, input)| input.tensor.clone()).collect())
+    /// The right to report to the statistics. `None` if it was taken before.
+    pub fn take_note(&self) -> Result<Option<EndNote>, Fault> {
+        self.path()?;
+        Ok(self.note.take())
     }
 }
 
 impl Drop for RequestObject {
     fn drop(&mut self) {
-        for (handle, _) in self.inputs.drain(..) {
-            // The request owns its inputs, so they were not deleted before.
-            drop(handle.take());
-        }
-        for handle in self.states.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            // It owns its states too.
+        for handle in self.states.get_mut().drain(..) {
+            // It owns its states.
             drop(handle.take());
         }
     }

@@ -1,8 +1,8 @@
 //! What is a response that a backend makes?
 
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::cell::RefCell;
+use std::sync::Arc;
 
-use nerite_locks::Mutex;
 use nerite_memory::Slot;
 use nerite_request::{Parameter, Parameters, Status};
 use nerite_tensor::{byte_size, show_shape};
@@ -19,7 +19,7 @@ use crate::table::Handle;
 pub struct ResponseObject {
     /// The response path of its request.
     pub path: Arc<ResponsePath>,
-    content: Mutex<Content>,
+    content: RefCell<Content>,
 }
 
 /// What is in it so far.
@@ -30,48 +30,53 @@ struct Content {
     parameters: Parameters,
 }
 
-object!(ResponseObject, 13, "response");
+object!(ResponseObject, 13, "response", Box<ResponseObject>);
 
 impl ResponseObject {
     /// A response without outputs.
     pub fn new(path: Arc<ResponsePath>) -> ResponseObject {
-        ResponseObject { path, content: Mutex::default() }
+        ResponseObject { path, content: RefCell::default() }
     }
 
     /// Adds an output.
     pub fn add(&self, output: OutputObject) -> Result<Handle<OutputObject>, Fault> {
-        let mut content = self.content();
+        let mut content = self.content.borrow_mut();
         let outputs = &mut content.outputs;
         if outputs.len() >= OUTPUTS_MAX {
             return Err(Fault::misuse(format!("a response has at most {OUTPUTS_MAX} outputs")));
         }
-        let handle = Handle::to(Arc::new(output))?;
+        let handle = Handle::to(Box::new(output))?;
         outputs.push(handle);
         Ok(handle)
     }
 
     /// The number of its outputs.
     pub fn output_count(&self) -> usize {
-        self.content().outputs.len()
+        self.content.borrow().outputs.len()
     }
 
-    /// The first output that is so.
-    pub fn find(&self, is_so: impl Fn(usize, &OutputObject) -> bool) -> Option<Arc<OutputObject>> {
-        let content = self.content();
-        let outputs = content.outputs.iter().filter_map(|handle| handle.get().ok());
-        outputs.enumerate().find(|(at, output)| is_so(*at, output)).map(|(_, output)| output)
+    /// The output at this index.
+    pub fn output_at(&self, index: u32) -> Option<Handle<OutputObject>> {
+        self.content.borrow().outputs.get(index as usize).copied()
+    }
+
+    /// The first output of this name.
+    pub fn output_named(&self, name: &str) -> Option<Handle<OutputObject>> {
+        let content = self.content.borrow();
+        let mut outputs = content.outputs.iter().copied();
+        outputs.find(|output| output.with(|output| Ok(*output.name == *name)).unwrap_or(false))
     }
 
     /// Adds a parameter.
     pub fn set_parameter(&self, key: String, value: Parameter) {
-        self.content().parameters.insert(key, value);
+        self.content.borrow_mut().parameters.insert(key, value);
     }
 
     /// Moves its outputs to the response that is sent. Outputs that the client did not request are left out.
     pub fn fill(&self, responder: &mut Responder) -> Result<(), Status> {
-        let mut content = self.content();
+        let mut content = self.content.borrow_mut();
         // Nobody but the response deletes its outputs.
-        let outputs: SmallVec<[Arc<OutputObject>; 2]> =
+        let outputs: SmallVec<[Box<OutputObject>; 2]> =
             content.outputs.drain(..).filter_map(|handle| handle.take().ok()).collect();
         for output in &outputs {
             let slot = output.take_slot();
@@ -100,15 +105,11 @@ impl ResponseObject {
         responder.set_parameters(std::mem::take(&mut content.parameters));
         Ok(())
     }
-
-    fn content(&self) -> MutexGuard<'_, Content> {
-        self.content.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for ResponseObject {
     fn drop(&mut self) {
-        for handle in self.content.get_mut().unwrap_or_else(PoisonError::into_inner).outputs.drain(..) {
+        for handle in self.content.get_mut().outputs.drain(..) {
             // As in `fill`, they were not deleted before.
             drop(handle.take());
         }

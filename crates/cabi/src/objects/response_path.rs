@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nerite_backend::{EndNote, Job, Outbox, Responder, Times};
+use nerite_backend::{Job, Outbox, Responder, Times};
 use nerite_locks::Mutex;
 use nerite_memory::{Place, Slot};
 use nerite_request::{Cancel, RequestTrace, Status};
@@ -27,7 +27,6 @@ pub struct ResponsePath {
     is_decoupled: bool,
     /// Without its inputs. `None` once the last response was sent.
     job: Mutex<Option<Job>>,
-    note: Mutex<Option<EndNote>>,
     times: Times,
     /// Responses that the backend reported.
     reported: AtomicU64,
@@ -40,15 +39,13 @@ pub struct ResponsePath {
 
 impl ResponsePath {
     /// The path for a request of the backend called `owner`, whose run began at `times`. The inputs were taken from `job`.
-    pub fn new(mut job: Job, counted: Counted, owner: Arc<str>, is_decoupled: bool, times: Times) -> ResponsePath {
-        let note = job.responder_mut().note_apart();
+    pub fn new(job: Job, counted: Counted, owner: Arc<str>, is_decoupled: bool, times: Times) -> ResponsePath {
         let traced = job.responder().trace().cloned();
         ResponsePath {
             owner,
             cancel: job.cancel().clone(),
             is_decoupled,
             job: Mutex::new(Some(job)),
-            note: Mutex::new(note),
             times,
             reported: AtomicU64::new(0),
             traced,
@@ -140,11 +137,6 @@ impl ResponsePath {
         if let Some(job) = taken {
             job.finish(Err(error), self.times);
         }
-    }
-
-    /// The right to report to the statistics. `None` if it was taken before.
-    pub fn take_note(&self) -> Option<EndNote> {
-        self.note.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// The position of the response that the backend reports now. As in Triton, it counts reports, even if they name

@@ -1,10 +1,9 @@
 //! What do the handles of inputs and outputs stand for?
 
+use std::cell::{Cell, OnceCell, RefCell};
 use std::ffi::{CStr, CString};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
+use std::sync::Arc;
 
-use nerite_locks::Mutex;
 use nerite_memory::{Buffer, Place, Slot};
 use nerite_request::{Code, PolicyData, Status};
 use nerite_tensor::{DataType, Name, Shape, Tensor};
@@ -21,17 +20,17 @@ pub struct InputObject {
     pub tensor: Tensor,
     /// Its data for instances of one host policy each, by the policy's name.
     of_policies: Vec<(Name, Buffer)>,
-    attributes: Mutex<Handle<BufferAttributes>>,
+    attributes: Cell<Handle<BufferAttributes>>,
 }
 
-object!(InputObject, 10, "input");
+object!(InputObject, 10, "input", Box<InputObject>);
 
 impl InputObject {
     /// One input of a request, with what the request has for instances of one host policy each.
     pub fn new(name: Arc<CStr>, tensor: Tensor, of_policies: &[PolicyData]) -> InputObject {
         let own = of_policies.iter().filter(|one| one.input == tensor.name);
         let of_policies = own.map(|one| (one.policy.clone(), one.data.clone())).collect();
-        InputObject { name, tensor, of_policies, attributes: Mutex::default() }
+        InputObject { name, tensor, of_policies, attributes: Cell::default() }
     }
 
     /// Its data for instances of the host policy that `policy` returns. A policy without data of its own gets the data for all others.
@@ -53,7 +52,7 @@ impl InputObject {
 
 impl Drop for InputObject {
     fn drop(&mut self) {
-        end(&mut self.attributes);
+        end(&self.attributes);
     }
 }
 
@@ -64,18 +63,18 @@ pub struct OutputObject {
     /// Its name.
     pub name: Name,
     /// The same for C, made when it is first asked for.
-    c_name: OnceLock<CString>,
+    c_name: OnceCell<CString>,
     /// Its datatype.
     pub datatype: DataType,
     /// Its dimensions.
     pub shape: Shape,
-    slot: Mutex<Option<Slot>>,
+    slot: RefCell<Option<Slot>>,
     /// Whether it has memory, or is about to get some.
-    is_placed: AtomicBool,
-    attributes: Mutex<Handle<BufferAttributes>>,
+    is_placed: Cell<bool>,
+    attributes: Cell<Handle<BufferAttributes>>,
 }
 
-object!(OutputObject, 11, "output");
+object!(OutputObject, 11, "output", Box<OutputObject>);
 
 impl OutputObject {
     /// An output without memory.
@@ -83,12 +82,12 @@ impl OutputObject {
         OutputObject {
             path,
             name,
-            c_name: OnceLock::new(),
+            c_name: OnceCell::new(),
             datatype,
             shape,
-            slot: Mutex::default(),
-            is_placed: AtomicBool::new(false),
-            attributes: Mutex::default(),
+            slot: RefCell::default(),
+            is_placed: Cell::new(false),
+            attributes: Cell::default(),
         }
     }
 
@@ -97,26 +96,23 @@ impl OutputObject {
         self.c_name.get_or_init(|| c_text(&self.name))
     }
 
-    /// Memory of this many bytes for it: the client's own memory, if it named some. A second call is refused, because
-    /// the backend may still write to the memory of the first one.
-    pub fn place(&self, bytes: usize, preferred: Place) -> Result<(*mut u8, Place), Fault> {
-        if self.is_placed.swap(true, Ordering::AcqRel) {
+    /// Begins to get memory for it, and returns what [`ResponsePath::output`] needs for that. A second call is refused, because the backend may still
+    /// write to the memory of the first one.
+    fn begin_place(&self) -> Result<(Arc<ResponsePath>, Name), Fault> {
+        if self.is_placed.replace(true) {
             return Err(self.has_memory());
         }
-        // This is done without the lock: a thread that sends the response takes it while it holds that of the path.
-        let new = self.path.output(&self.name, bytes, preferred);
-        if !new.as_ref().is_ok_and(|slot| !slot.is_empty()) {
-            // Memory of no bytes cannot be written to, and may be asked for again.
-            self.is_placed.store(false, Ordering::Release);
-        }
-        let mut new = new?;
-        let found = (new.as_mut_ptr(), new.place());
-        *self.slot() = Some(new);
-        Ok(found)
+        Ok((Arc::clone(&self.path), self.name.clone()))
     }
 
-    fn slot(&self) -> MutexGuard<'_, Option<Slot>> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Keeps the memory. Returns where it is.
+    fn end_place(&self, new: Result<Slot, Fault>) -> Result<(*mut u8, Place), Fault> {
+        // Memory of no bytes cannot be written to, and may be asked for again.
+        self.is_placed.set(new.as_ref().is_ok_and(|slot| !slot.is_empty()));
+        let mut new = new?;
+        let found = (new.as_mut_ptr(), new.place());
+        self.slot.replace(Some(new));
+        Ok(found)
     }
 
     fn has_memory(&self) -> Fault {
@@ -128,12 +124,12 @@ impl OutputObject {
 
     /// The memory that the backend has written.
     pub fn take_slot(&self) -> Option<Slot> {
-        self.slot().take()
+        self.slot.take()
     }
 
     /// The attributes of its buffer. They are deleted with it.
     pub fn attributes(&self) -> Result<Handle<BufferAttributes>, Fault> {
-        let slot = self.slot();
+        let slot = self.slot.borrow();
         let Some(slot) = slot.as_ref() else {
             return Err(Fault::misuse(format!("output '{}' has no buffer yet", self.name)));
         };
@@ -143,26 +139,35 @@ impl OutputObject {
 
 impl Drop for OutputObject {
     fn drop(&mut self) {
-        end(&mut self.attributes);
+        end(&self.attributes);
+    }
+}
+
+impl Handle<OutputObject> {
+    /// Memory of this many bytes for the output: the client's own memory, if it named some.
+    pub fn place(self, bytes: usize, preferred: Place) -> Result<(*mut u8, Place), Fault> {
+        let (path, name) = self.with(OutputObject::begin_place)?;
+        // The output is not locked meanwhile. This may take long, and a thread that sends the response locks the path first and then its outputs.
+        let new = path.output(&name, bytes, preferred);
+        self.with(|output| output.end_place(new))
     }
 }
 
 /// The attributes of a tensor, made at first use.
 fn shared_attributes(
-    made: &Mutex<Handle<BufferAttributes>>,
+    made: &Cell<Handle<BufferAttributes>>,
     place: Place,
     bytes: usize,
     ipc: Option<[u8; 64]>,
 ) -> Result<Handle<BufferAttributes>, Fault> {
-    let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
-    if made.is_null() {
-        *made = Handle::to(Arc::new(BufferAttributes::new(place, bytes, ipc)))?;
+    if made.get().is_null() {
+        made.set(Handle::to(Arc::new(BufferAttributes::new(place, bytes, ipc)))?);
     }
-    Ok(*made)
+    Ok(made.get())
 }
 
-fn end(attributes: &mut Mutex<Handle<BufferAttributes>>) {
-    let attributes = *attributes.get_mut().unwrap_or_else(PoisonError::into_inner);
+fn end(attributes: &Cell<Handle<BufferAttributes>>) {
+    let attributes = attributes.get();
     if !attributes.is_null() {
         // Only a backend that deletes the server's objects has deleted it before.
         drop(attributes.take());
