@@ -55,7 +55,7 @@ impl Launch {
         let patience = Patience { first: LOAD_MAX, last: LEAVE_MAX };
         let failed = |why: String| Status::internal(format!("unable to load {}: {why}", self.named));
         let mut program = self.command(instance);
-        let start = || capture(&mut program, format!("{}, isolated instance '{instance}'", self.named));
+        let start = || capture(&mut program, &format!("{}, isolated instance '{instance}'", self.named));
         let output = self.captures.then(start).transpose();
         let output =
             output.map_err(|error| failed(format!("the output of instance '{instance}' cannot be read: {error}")))?;

@@ -3,7 +3,7 @@
 //! Each line is logged with the name of its instance. A process that writes more than the log takes is slowed down: the
 //! pipe fills, and its next write waits. What a process wrote before it crashed is read to the end.
 
-use std::io;
+use std::io::{self, PipeWriter};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -17,14 +17,23 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// How long reading pauses when the log takes no more.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Starts a thread that reads the output of `command`, and returns that output. The thread ends with the process. Lines begin with `whose`.
-pub(crate) fn capture(command: &mut Command, whose: String) -> io::Result<ProcessOutput> {
+/// Starts threads that read the output of `command`, and returns its standard error. The threads end with the process. Lines begin with `whose`.
+///
+/// Standard output is logged and in no error: the C library keeps it in a buffer, so it may arrive during the run of another request.
+pub(crate) fn capture(command: &mut Command, whose: &str) -> io::Result<ProcessOutput> {
+    let (_, stdout) = read_pipe(whose)?;
+    let (errors, stderr) = read_pipe(whose)?;
+    command.stdout(stdout).stderr(stderr);
+    Ok(errors)
+}
+
+/// A pipe that a thread reads.
+fn read_pipe(whose: &str) -> io::Result<(ProcessOutput, PipeWriter)> {
     let (ours, theirs) = io::pipe()?;
-    command.stdout(theirs.try_clone()?).stderr(theirs);
     let output = ProcessOutput::new(ours);
-    let read = output.clone();
+    let (read, whose) = (output.clone(), whose.to_owned());
     thread::Builder::new().name("nerite-output".to_owned()).spawn(move || hear(&read, &whose))?;
-    Ok(output)
+    Ok((output, theirs))
 }
 
 #[expect(clippy::disallowed_methods, reason = "the thread has no other work, and its process is to wait")]

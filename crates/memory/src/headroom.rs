@@ -111,6 +111,11 @@ pub(crate) fn reserved() -> MutexGuard<'static, usize> {
     RESERVED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Bytes of all reservations.
+pub(crate) fn reserved_bytes() -> usize {
+    *reserved()
+}
+
 /// Waits until no thread maps more than it will keep.
 pub(crate) fn wait_for_probes() {
     drop(reserved());

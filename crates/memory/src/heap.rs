@@ -17,6 +17,7 @@ use crate::allowed::address_space_limit;
 use crate::block::reclaim_bytes;
 use crate::headroom::wait_for_probes;
 use crate::large;
+use crate::page::PAGE_BYTES_MAX;
 
 /// Smaller allocations do not count against a thread's bound: there are many of them, and they share pages with those of other threads.
 pub const COUNTED_BYTES_MIN: usize = 1 << 20;
@@ -177,7 +178,8 @@ fn allocate(requested: usize, ask: impl Fn() -> *mut u8) -> *mut u8 {
 fn allocate_again(requested: usize, ask: &dyn Fn() -> *mut u8) -> *mut u8 {
     for _ in 0..TRIES {
         wait_for_probes();
-        reclaim_bytes(requested);
+        // The mapping is larger than the allocation by at most an eighth.
+        reclaim_bytes(requested.saturating_add(requested / 8).saturating_add(PAGE_BYTES_MAX));
         let ptr = ask();
         if !ptr.is_null() {
             return ptr;

@@ -11,7 +11,7 @@ use std::sync::{MutexGuard, PoisonError};
 
 use nerite_locks::Mutex;
 
-use crate::page::PAGE_BYTES_MIN;
+use crate::page::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 use crate::unmapping::{self, Mapping};
 
 /// Allocations of this size and more have a mapping of their own.
@@ -164,8 +164,8 @@ unsafe fn resize(start: *mut u8, had: usize, bytes: usize) -> *mut u8 {
     if had == bytes {
         return start;
     }
-    if bytes < had {
-        // The kernel would unmap the rest on this thread.
+    // The rest must begin at a page to be unmapped apart. Otherwise the kernel cuts it off below, on this thread.
+    if bytes < had && bytes.is_multiple_of(PAGE_BYTES_MAX) {
         // SAFETY: the rest lies within the mapping.
         let rest = unsafe { start.add(bytes) };
         unmap(Kept { start: rest, bytes: had - bytes, idle_rounds: 0 });

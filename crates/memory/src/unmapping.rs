@@ -36,6 +36,8 @@ use values::Values;
 
 /// The most bytes that a thread unmaps itself before it passes the next mapping on: about 1.2 ms.
 const UNMAPPED_HERE_BYTES_MAX: usize = 16 << 20;
+/// If more bytes wait, a thread that adds a mapping unmaps one piece itself.
+const WAITING_BYTES_MAX: usize = 4 << 30;
 /// The longest wait for a piece that another thread is unmapping.
 const PIECE_TIME_MAX: Duration = Duration::from_millis(100);
 
@@ -47,7 +49,7 @@ thread_local! {
 /// The queue of the thread `nerite-unmap`.
 pub static UNMAPPER: Queue = Queue::new("nerite-unmap");
 
-/// Unmaps it, or passes it on. Does not wait.
+/// Unmaps it, or passes it on.
 pub(crate) fn unmap(mapping: Mapping) {
     let (is_passed_on, unmapped) = choose(UNMAPPED_HERE.get(), mapping.bytes(), UNMAPPER.runner.is_running());
     UNMAPPED_HERE.set(unmapped);
@@ -162,6 +164,10 @@ impl Queue {
         if self.runner.added() && !self.start() {
             self.work_on(|| self.unmap_piece(&mut PieceSize::first()) > 0);
         }
+        // The threads that free memory are faster than the one that unmaps it.
+        if self.waiting_bytes() > WAITING_BYTES_MAX {
+            self.help();
+        }
     }
 
     /// Unmaps one piece of the mappings that wait, on this thread. Returns its bytes, 0 if none waits.
@@ -172,12 +178,12 @@ impl Queue {
     /// Waits until another thread has unmapped a piece. Returns the bytes of the pieces that were being unmapped, 0 if none was or none ended.
     pub(crate) fn wait_for_piece(&self) -> usize {
         let mappings = self.mappings();
-        let current = mappings.current_bytes();
-        let is_same = |mappings: &mut Mappings| current > 0 && mappings.current_bytes() == current;
+        let (current, before) = (mappings.current_bytes(), mappings.unmapped_pieces());
+        let is_same = |mappings: &mut Mappings| current > 0 && mappings.unmapped_pieces() == before;
         // The limit is for a process that was forked meanwhile: it has no other thread.
         let (mappings, _) =
             self.unmapped.wait_timeout_while(mappings, PIECE_TIME_MAX, is_same).unwrap_or_else(PoisonError::into_inner);
-        if mappings.current_bytes() == current { 0 } else { current }
+        if mappings.unmapped_pieces() == before { 0 } else { current }
     }
 
     /// Bytes of mappings that wait or are being unmapped.
@@ -322,12 +328,27 @@ mod tests {
     fn a_thread_that_needs_memory_waits_for_the_piece_that_another_one_unmaps() {
         static QUEUE: Queue = Queue::new("test-waits");
         QUEUE.mappings().push(mapping(8 * MIB).counted());
-        let piece = QUEUE.mappings().take(16 * MIB).unwrap();
-        let waits = thread::Builder::new().spawn(|| QUEUE.wait_for_piece()).unwrap();
+        QUEUE.mappings().push(mapping(8 * MIB).counted());
+        let take = || QUEUE.mappings().take(8 * MIB).unwrap();
+        let mut piece = take();
+        let mut waited = 0;
+        // The piece may be unmapped before the other thread begins to wait, or too late for it. The next one has the same size.
+        while waited == 0 {
+            let waits = thread::Builder::new().spawn(|| QUEUE.wait_for_piece()).unwrap();
+            let bytes = unmap_here(piece);
+            QUEUE.mappings().unmapped(bytes);
+            QUEUE.mappings().push(mapping(8 * MIB).counted());
+            piece = take();
+            QUEUE.unmapped.notify_all();
+            waited = waits.join().unwrap();
+            assert!([0, bytes].contains(&waited));
+        }
         let bytes = unmap_here(piece);
         QUEUE.mappings().unmapped(bytes);
-        QUEUE.unmapped.notify_all();
-        assert!([0, bytes].contains(&waits.join().unwrap()));
+        while let Some(piece) = QUEUE.mappings().take(8 * MIB) {
+            let bytes = unmap_here(piece);
+            QUEUE.mappings().unmapped(bytes);
+        }
         assert_eq!(QUEUE.wait_for_piece(), 0);
     }
 

@@ -116,7 +116,10 @@ impl ProcessInstance {
         }
         if let Some(output) = &child.output {
             let calls = calls.as_ref().filter(|_| self.launcher.is_decoupled());
-            let has_others = !matches!(self.begun, Begun::Nothing) || calls.is_some_and(|calls| calls.has_open());
+            // A line may be about any request that the process has. So it is told only if there is one request.
+            let has_others = unsent.under_way.planned.len() > 1
+                || !matches!(self.begun, Begun::Nothing)
+                || calls.is_some_and(|calls| calls.has_open());
             output.begin_run(!has_others);
         }
         let Unsent { packet, descriptors, under_way } = &mut unsent;

@@ -13,6 +13,7 @@
 use std::collections::VecDeque;
 use std::io::{self, PipeReader, Read};
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use nerite_locks::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -31,6 +32,8 @@ pub struct ProcessOutput(Arc<Shared>);
 
 struct Shared {
     pipe: PipeReader,
+    /// The longest wait of an error for what the process has written.
+    wait_max: Duration,
     state: Mutex<State>,
     /// Notified when the thread has passed something on.
     progress: Condvar,
@@ -46,14 +49,18 @@ struct State {
     passed_on: u64,
     /// Whether everything was read.
     is_over: bool,
-    /// The position at which the last run began. `None` if the process had requests of other runs then.
+    /// The position at which the last run began. `None` if the process had several requests then.
     run: Option<u64>,
 }
 
 impl ProcessOutput {
     /// The output that comes out of this pipe.
     pub fn new(pipe: PipeReader) -> ProcessOutput {
-        ProcessOutput(Arc::new(Shared { pipe, state: Mutex::default(), progress: Condvar::new() }))
+        ProcessOutput::waiting(pipe, OUTPUT_READ_MAX)
+    }
+
+    pub(crate) fn waiting(pipe: PipeReader, wait_max: Duration) -> ProcessOutput {
+        ProcessOutput(Arc::new(Shared { pipe, wait_max, state: Mutex::default(), progress: Condvar::new() }))
     }
 
     /// Reads until no process has the pipe any more. Calls `pass_on` with each part. Only one thread may call this, once.
@@ -89,7 +96,7 @@ impl ProcessOutput {
         Ok(count)
     }
 
-    /// Notes that a run begins. `is_alone`: whether the process has no requests of other runs.
+    /// Notes that a run begins. `is_alone`: whether the process has one request, this one.
     pub(crate) fn begin_run(&self, is_alone: bool) {
         let mut state = self.0.lock();
         state.run = is_alone.then(|| self.0.written(&state));
@@ -100,7 +107,7 @@ impl ProcessOutput {
         told(&self.all_passed_on().since(0), usize::MAX)
     }
 
-    /// The same for the lines since the last run began. Empty as well if the process had requests of other runs then.
+    /// The same for the lines since the last run began. Empty as well if the process had several requests then.
     pub(crate) fn last_lines_of_run(&self) -> String {
         let state = self.all_passed_on();
         state.run.map(|run| told(&state.since(run), RUN_OUTPUT_BYTES_MAX)).unwrap_or_default()
@@ -115,7 +122,7 @@ impl ProcessOutput {
         let state = self.0.lock();
         let written = self.0.written(&state);
         let is_behind = |state: &mut State| !state.is_over && state.passed_on < written;
-        let waited = self.0.progress.wait_timeout_while(state, OUTPUT_READ_MAX, is_behind);
+        let waited = self.0.progress.wait_timeout_while(state, self.0.wait_max, is_behind);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
@@ -251,7 +258,7 @@ mod tests {
     /// An output whose thread reads nothing before `go` is called, and the process's end of the pipe.
     fn output() -> (ProcessOutput, PipeWriter) {
         let (pipe, writer) = io::pipe().unwrap();
-        (ProcessOutput::new(pipe), writer)
+        (ProcessOutput::waiting(pipe, Duration::from_mins(1)), writer)
     }
 
     fn go(output: &ProcessOutput) -> std::thread::JoinHandle<Vec<u8>> {
@@ -295,7 +302,8 @@ mod tests {
 
     #[test]
     fn output_that_nobody_reads_delays_an_error_for_a_limited_time() {
-        let (output, mut writer) = output();
+        let (pipe, mut writer) = io::pipe().unwrap();
+        let output = ProcessOutput::new(pipe);
         writer.write_all(b"unread\n").unwrap();
         output.begin_run(true);
         writer.write_all(b"unread as well\n").unwrap();

@@ -4,12 +4,11 @@
 //! is an object. Warnings and errors that repeat are counted and summed up in one line.
 
 mod format;
+mod output;
 mod queue;
 mod repeats;
 
 use std::fs::File;
-use std::io::Write;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Condvar, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,10 +17,9 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 use nerite_api::{ACCESS_TARGET, LogFormat, LogSwitches};
 use nerite_locks::Mutex;
 use nerite_watchdog::now_ns;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use format::Line;
-use queue::LineQueue;
+use output::LogOutput;
 use repeats::{Counted, Repeats, Verdict, WINDOW_MS};
 
 /// The target of messages that are written as they are, because tables must not be quoted.
@@ -29,24 +27,20 @@ pub const PLAIN: &str = "plain";
 
 /// How long the end of the program waits for lines in the queue.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
-/// A pipe that is writable takes a line of this size without blocking: `PIPE_BUF` of pipe(7).
-const WRITTEN_AT_ONCE_BYTES_MAX: usize = 4096;
 
 struct Logger(Arc<Inner>);
 
 struct Inner {
     switches: Arc<LogSwitches>,
-    file: Option<File>,
-    streams: Streams,
-    /// Held by a thread that writes a line.
-    writing: Mutex<()>,
+    /// Where errors and warnings go.
+    warnings: Arc<LogOutput>,
+    /// Where all other lines go: the same output if there is one for all.
+    information: Arc<LogOutput>,
     escape: bool,
     pid: u32,
     repeats: Mutex<Repeats>,
     /// Notified when a line is counted that was not counted before.
     counting: Condvar,
-    /// Lines that another thread writes.
-    queue: LineQueue,
 }
 
 /// Where lines are written without a log file.
@@ -61,10 +55,15 @@ pub enum Streams {
 /// Makes this the process's log. With a file all lines go there.
 pub fn install(switches: Arc<LogSwitches>, file: Option<&Path>, streams: Streams) -> std::io::Result<()> {
     let file = file.map(|path| File::options().append(true).create(true).open(path)).transpose()?;
+    let has_file = file.is_some();
     let escape = std::env::var("TRITON_SERVER_ESCAPE_LOG_MESSAGES").map_or(true, |value| value != "0");
     let (pid, repeats, counting) = (std::process::id(), Mutex::default(), Condvar::new());
-    let (writing, queue) = (Mutex::default(), LineQueue::default());
-    let inner = Arc::new(Inner { switches, file, streams, writing, escape, pid, repeats, counting, queue });
+    let warnings = Arc::new(file.map_or_else(LogOutput::stderr, LogOutput::file));
+    let information = match streams {
+        Streams::Both if !has_file => Arc::new(LogOutput::stdout()),
+        _ => Arc::clone(&warnings),
+    };
+    let inner = Arc::new(Inner { switches, warnings, information, escape, pid, repeats, counting });
     // A second logger in one process is only seen in tests; the first one stays.
     if log::set_boxed_logger(Box::new(Logger(Arc::clone(&inner)))).is_ok() {
         log::set_max_level(LevelFilter::Trace);
@@ -104,7 +103,10 @@ impl Log for Logger {
 
     /// Waits for the lines in the queue. All others were written before `log` returned.
     fn flush(&self) {
-        self.0.queue.flush(FLUSH_MAX);
+        self.0.warnings.flush(FLUSH_MAX);
+        if !Arc::ptr_eq(&self.0.warnings, &self.0.information) {
+            self.0.information.flush(FLUSH_MAX);
+        }
     }
 }
 
@@ -159,73 +161,31 @@ impl Inner {
             LogFormat::Json => line.as_json(),
             format => line.as_text(format == LogFormat::Iso8601, false),
         };
-        self.enqueue(Level::Info, line);
+        self.enqueue(self.output(Level::Info), line);
     }
 
-    fn enqueue(self: &Arc<Inner>, level: Level, line: String) {
-        let unqueued = self.queue.put(level, line, || {
-            let inner = Arc::clone(self);
-            move |level, lines: &str, lost| inner.put_queued(level, lines, lost)
-        });
-        if let Err(line) = unqueued {
-            self.put(level, line.as_bytes());
-        }
-    }
-
-    /// Writes lines of the queue, and how many did not fit into it. Waits until the log takes them.
-    fn put_queued(&self, level: Level, lines: &str, lost: u64) {
-        self.put_in_pieces(level, lines);
-        if lost > 0 && self.switches.shows(Level::Warn) {
-            let text = format!("{lost} lines are lost: they came faster than the log takes them");
-            self.put_in_pieces(Level::Warn, &self.formatted(Level::Warn, "queue.rs", &text, false));
-        }
-    }
-
-    /// It waits without the lock, so other threads wait for no reader of the log.
-    fn put_in_pieces(&self, level: Level, lines: &str) {
-        for piece in lines.as_bytes().chunks(WRITTEN_AT_ONCE_BYTES_MAX) {
-            while !self.try_put(level, piece) {
-                let _ = poll(&mut [self.writable(level)], None);
-            }
-        }
-    }
-
-    /// Writes a line, if that does not make this thread wait. Otherwise another thread writes it.
     fn write(self: &Arc<Inner>, level: Level, place: &str, message: &str, is_plain: bool) {
-        let line = self.formatted(level, place, message, is_plain);
-        let is_written =
-            line.len() <= WRITTEN_AT_ONCE_BYTES_MAX && self.queue.is_empty() && self.try_put(level, line.as_bytes());
-        if !is_written {
-            self.enqueue(level, line);
+        let (output, line) = (self.output(level), self.formatted(level, place, message, is_plain));
+        if !output.try_write(&line) {
+            self.enqueue(output, line);
         }
     }
 
-    /// Writes at most [`WRITTEN_AT_ONCE_BYTES_MAX`], if the log takes them now. A pipe that nobody reads does not once it is full, and neither does a terminal
-    /// that was stopped. A file on a disk always does.
-    fn try_put(&self, level: Level, bytes: &[u8]) -> bool {
-        let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        // A pipe without a reader is ready as well: the write fails at once.
-        let is_ready = poll(&mut [self.writable(level)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-        // An error of `poll` itself says nothing about the log.
-        let accepts = is_ready.is_err() || is_ready.is_ok_and(|count| count > 0);
-        if accepts {
-            self.put(level, bytes);
-        }
-        accepts
+    fn enqueue(self: &Arc<Inner>, output: &Arc<LogOutput>, line: String) {
+        output.enqueue(line, || {
+            let (inner, output) = (Arc::clone(self), Arc::clone(output));
+            move |lines: &str, lost| {
+                output.write_all(lines);
+                if lost > 0 && inner.switches.shows(Level::Warn) {
+                    let text = format!("{lost} lines are lost: they came faster than the log takes them");
+                    output.write_all(&inner.formatted(Level::Warn, "queue.rs", &text, false));
+                }
+            }
+        });
     }
 
-    /// Asks whether the log takes lines of this level.
-    fn writable(&self, level: Level) -> PollFd<'_> {
-        let fd = match &self.file {
-            Some(file) => file.as_fd(),
-            None if self.is_on_stderr(level) => rustix::stdio::stderr(),
-            None => rustix::stdio::stdout(),
-        };
-        PollFd::from_borrowed_fd(fd, PollFlags::OUT)
-    }
-
-    fn is_on_stderr(&self, level: Level) -> bool {
-        level <= Level::Warn || self.streams == Streams::Stderr
+    fn output(&self, level: Level) -> &Arc<LogOutput> {
+        if level <= Level::Warn { &self.warnings } else { &self.information }
     }
 
     fn formatted(&self, level: Level, place: &str, message: &str, is_plain: bool) -> String {
@@ -241,18 +201,5 @@ impl Inner {
     fn line<'l>(&self, level: Level, place: &'l str, message: &'l str) -> Line<'l> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Line { level, secs: since.as_secs(), micros: since.subsec_micros(), pid: self.pid, place, message }
-    }
-
-    /// Waits until the log has taken them. A log that cannot be written is no reason to stop serving.
-    fn put(&self, level: Level, bytes: &[u8]) {
-        let written = match &self.file {
-            Some(file) => (&mut &*file).write_all(bytes),
-            None if self.is_on_stderr(level) => std::io::stderr().write_all(bytes),
-            None => {
-                let mut out = std::io::stdout().lock();
-                out.write_all(bytes).and_then(|()| out.flush())
-            }
-        };
-        drop(written);
     }
 }

@@ -144,7 +144,12 @@ class Memory:
                     del on_gpu
                     continue
                 try:
-                    self._map(segment, length, file_offset, is_region, descriptor)
+                    try:
+                        self._map(segment, length, file_offset, is_region, descriptor)
+                    except OSError:
+                        # Memory that waits to be unmapped may take the address space.
+                        self._unmapper.finish()
+                        self._map(segment, length, file_offset, is_region, descriptor)
                 except (OSError, ValueError) as error:
                     self.unmapped = [other[0] for other in wanted if other[0] not in self._bytes]
                     raise Unmapped(

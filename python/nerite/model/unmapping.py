@@ -17,6 +17,8 @@ from typing import Callable
 UNMAPPED_HERE_BYTES_MAX = 64 << 10
 # This module holds the interpreter's lock while it releases the pages of one piece: about 0.5 ms.
 _PIECE_BYTES = 16 << 20
+# The longest wait for another thread to unmap what waits.
+_FINISH_S = 5
 
 
 class Unmapper:
@@ -34,13 +36,21 @@ class Unmapper:
             return
         try:
             _thread.start_new_thread(self._work, ())
-        except RuntimeError:
+        except (RuntimeError, MemoryError):
+            self._work()
+
+    def finish(self) -> None:
+        """Returns when what waits is unmapped."""
+        # A process that the model forked may have the lock, and not the thread.
+        if self._running.acquire(True, _FINISH_S):
             self._work()
 
     def _work(self) -> None:
         while True:
             while self._waiting:
-                self._waiting.popleft()()
+                # The mappings after one that cannot be closed are unmapped all the same.
+                with contextlib.suppress(Exception):
+                    self._waiting.popleft()()
             self._running.release()
             # Something may have been added before the lock was released. Then nobody else has started a thread.
             if not self._waiting or not self._running.acquire(False):

@@ -4,20 +4,25 @@
 //! needs, so a client that asks for little does not make a thread unmap all that others left.
 
 use crate::block;
-use crate::headroom::{NoMemory, SPARE_BYTES};
+use crate::headroom::{NoMemory, SPARE_BYTES, reserved_bytes};
 use crate::large;
 use crate::unmapping::{UNMAPPER, unmap_here};
 
 /// Runs `take`, an allocation of `bytes` bytes. While it fails, returns memory to the system and runs it again.
 pub(crate) fn or_reclaim<T>(bytes: usize, mut take: impl FnMut() -> Result<T, NoMemory>) -> Result<T, NoMemory> {
-    // `take` may map the spare bytes as well, to test whether they are there.
-    let mut left = bytes.saturating_add(SPARE_BYTES);
+    // `take` may map the spare bytes and what is reserved as well, to test whether they are there.
+    let mut left = bytes.saturating_add(SPARE_BYTES).saturating_add(reserved_bytes());
     loop {
         let refused = match take() {
             Err(refused) => refused,
             taken => return taken,
         };
-        let freed = if left > 0 && can_help(refused, bytes, reclaimable_bytes()) { reclaim() } else { 0 };
+        let freed = if left > 0 && can_help(refused, bytes, reclaimable_bytes()) {
+            // The headroom does not count freed large allocations, so returning them helps only if the system refused.
+            reclaim(refused.full.is_none())
+        } else {
+            0
+        };
         if freed == 0 {
             return Err(refused);
         }
@@ -29,7 +34,7 @@ pub(crate) fn or_reclaim<T>(bytes: usize, mut take: impl FnMut() -> Result<T, No
 pub(crate) fn reclaim_bytes(bytes: usize) {
     let mut left = bytes;
     while left > 0 {
-        match reclaim() {
+        match reclaim(true) {
             0 => return,
             freed => left = left.saturating_sub(freed),
         }
@@ -37,15 +42,15 @@ pub(crate) fn reclaim_bytes(bytes: usize) {
 }
 
 /// Returns some memory to the system: a piece of what waits, or a mapping that was kept, or what another thread unmaps now. Returns its bytes, 0 if there
-/// was nothing. It does not allocate.
-fn reclaim() -> usize {
-    let sources = [
-        || UNMAPPER.help(),
-        || large::pop().map_or(0, unmap_here),
-        || block::pop().map_or(0, unmap_here),
-        || UNMAPPER.wait_for_piece(),
+/// was nothing. `with_large` says whether freed large allocations that are kept are returned too. It does not allocate.
+fn reclaim(with_large: bool) -> usize {
+    let sources: [fn(bool) -> usize; 4] = [
+        |_| UNMAPPER.help(),
+        |with_large| if with_large { large::pop().map_or(0, unmap_here) } else { 0 },
+        |_| block::pop().map_or(0, unmap_here),
+        |_| UNMAPPER.wait_for_piece(),
     ];
-    sources.iter().map(|source| source()).find(|bytes| *bytes > 0).unwrap_or(0)
+    sources.iter().map(|source| source(with_large)).find(|bytes| *bytes > 0).unwrap_or(0)
 }
 
 /// Whether an allocation of `bytes` that was refused could succeed when so much memory was returned.

@@ -94,6 +94,7 @@ pub(super) struct Mappings {
     bytes: usize,
     /// Bytes that are being unmapped.
     current_bytes: usize,
+    unmapped_pieces: u64,
 }
 
 // SAFETY: the entries lie in mappings that the list alone owns, and mappings have no thread affinity.
@@ -101,7 +102,7 @@ unsafe impl Send for Mappings {}
 
 impl Mappings {
     pub(super) const fn new() -> Mappings {
-        Mappings { first: None, last: None, bytes: 0, current_bytes: 0 }
+        Mappings { first: None, last: None, bytes: 0, current_bytes: 0, unmapped_pieces: 0 }
     }
 
     /// See the field.
@@ -152,6 +153,12 @@ impl Mappings {
     pub(super) fn unmapped(&mut self, bytes: usize) {
         self.current_bytes -= bytes;
         self.bytes -= bytes;
+        self.unmapped_pieces += 1;
+    }
+
+    /// How many pieces were unmapped so far.
+    pub(super) fn unmapped_pieces(&self) -> u64 {
+        self.unmapped_pieces
     }
 }
 

@@ -65,9 +65,16 @@ fn instance_of<const N: usize>() -> (ProcessInstance, [Channel; N]) {
 
 /// A batch of one request for the output `x`, and its response.
 fn batch() -> (Batch, mpsc::Receiver<Response>) {
+    batch_of(1)
+}
+
+fn batch_of(requests: usize) -> (Batch, mpsc::Receiver<Response>) {
     let (to, responses) = mpsc::channel();
-    let reply = Reply::new(move |response| drop(to.send(response)));
-    let jobs = [job(Vec::new(), vec![wanted("x", None)], reply)].into_iter().collect();
+    let request = || {
+        let to = to.clone();
+        job(Vec::new(), vec![wanted("x", None)], Reply::new(move |response| drop(to.send(response))))
+    };
+    let jobs = std::iter::repeat_with(request).take(requests).collect();
     let version = nerite_backend::ModelVersion::unmetered("m");
     (Batch { jobs, meter: Arc::clone(version.meter()) }, responses)
 }
@@ -249,14 +256,13 @@ fn a_request_that_a_dead_process_had_not_read_is_for_the_next_process() {
     );
 }
 
-#[test]
-fn the_error_of_a_batch_tells_what_its_process_wrote_meanwhile() {
+/// The end of the error of a request in a batch of so many, whose process died after it wrote a line.
+fn error_after_a_line(requests: usize) -> String {
     let (mut instance, [first, _second]) = instance_of();
     let (pipe, mut writer) = io::pipe().unwrap();
-    let output = ProcessOutput::new(pipe);
+    let output = ProcessOutput::waiting(pipe, Duration::from_mins(1));
     instance.live.as_mut().unwrap().child.output = Some(output.clone());
-    let mut run = |line: &[u8]| {
-        let (batch, responses) = batch();
+    let mut run = |line: &[u8], (batch, responses): (Batch, mpsc::Receiver<Response>)| {
         check_begun(&mut instance, batch);
         writer.write_all(line).unwrap();
         assert!(first.receive(&mut Packet::default()).unwrap().is_some());
@@ -267,14 +273,24 @@ fn the_error_of_a_batch_tells_what_its_process_wrote_meanwhile() {
         }
         responses
     };
-    run(b"of another client\n");
-    let responses = run(b"of this one\n");
+    run(b"of another client\n", batch());
+    let responses = run(b"of this one\n", batch_of(requests));
     instance.live.as_ref().unwrap().child.os_process.kill_and_reap();
     drop((first, writer));
     std::thread::scope(|scope| {
         scope.spawn(|| output.read_to_end(|_| ()));
         instance.finish();
     });
-    let error = responses.try_recv().unwrap().into_content().unwrap().unwrap_err();
-    assert!(error.message.ends_with("starts it anew\n\nIt printed last:\n  of this one"), "{}", error.message);
+    let message = responses.try_recv().unwrap().into_content().unwrap().unwrap_err().message;
+    message.split_once("starts it anew").unwrap().1.to_owned()
+}
+
+#[test]
+fn the_error_of_a_request_tells_what_its_process_wrote_meanwhile() {
+    assert_eq!(error_after_a_line(1), "\n\nIt printed last:\n  of this one");
+}
+
+#[test]
+fn requests_of_one_batch_are_told_nothing_of_each_other() {
+    assert_eq!(error_after_a_line(2), "");
 }

@@ -1,41 +1,42 @@
 //! How are lines of the log written without making requests wait?
 //!
-//! A pipe that nobody reads, or a slow disk, would otherwise block a thread that serves clients. The lines go through a queue to a thread that writes
-//! many at a time. Lines that do not fit are counted, and the count is logged.
+//! A pipe that nobody reads would otherwise block a thread that serves clients. The lines go through a queue to a thread that writes many at a time.
+//! Lines that do not fit are counted, and the count is logged.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use log::Level;
+use nerite_locks::Mutex;
 
-/// The most lines that wait to be written. Most have less than 2 KiB, because names in them are cut.
+/// The most lines that wait to be written.
 const LINES_MAX: usize = 4096;
+/// The most bytes of lines that wait to be written.
+const BYTES_MAX: usize = 8 << 20;
 /// Bytes that are written at once, and the lines that go beyond.
 const WRITE_BYTES: usize = 64 << 10;
 /// How long a queue that is full is waited for at the end.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The queue to the thread that writes. The first line starts the thread.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct LineQueue {
-    /// `None` in it if there can be no thread.
-    sender: OnceLock<Option<SyncSender<Entry>>>,
+    sender: Mutex<Option<SyncSender<Entry>>>,
     counts: Arc<Counts>,
 }
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// Lines that are not written yet.
-    waiting: AtomicUsize,
+    /// Bytes of lines that are not written yet.
+    waiting_bytes: AtomicUsize,
     /// Lines that did not fit, since this was last logged.
     lost: AtomicU64,
 }
 
 enum Entry {
-    Line(Level, String),
+    Line(String),
     /// Gets a message once all lines before it are written.
     Flush(Sender<()>),
 }
@@ -43,34 +44,26 @@ enum Entry {
 impl LineQueue {
     /// Whether all lines are written.
     pub(super) fn is_empty(&self) -> bool {
-        self.counts.waiting.load(Ordering::Acquire) == 0
+        self.counts.waiting_bytes.load(Ordering::Acquire) == 0
     }
 
-    /// Puts a line into the queue. `write` makes the function that writes lines of one level and reports how many were lost. Err returns the line if there
-    /// is no thread.
-    pub(super) fn put<W: FnMut(Level, &str, u64) + Send + 'static>(
-        &self,
-        level: Level,
-        line: String,
-        write: impl FnOnce() -> W,
-    ) -> Result<(), String> {
-        let Some(sender) = self.sender.get_or_init(|| start(&self.counts, write())) else { return Err(line) };
+    /// Puts a line into the queue. `write` makes the function that writes lines and reports how many were lost. If the system has no thread, the line is lost,
+    /// and the next line tries again.
+    pub(super) fn put<W: FnMut(&str, u64) + Send + 'static>(&self, line: String, write: impl FnOnce() -> W) {
+        let bytes = line.len();
         // Counted before the thread can have written it.
-        self.counts.waiting.fetch_add(1, Ordering::AcqRel);
-        let Err(unsent) = sender.try_send(Entry::Line(level, line)) else { return Ok(()) };
-        self.counts.waiting.fetch_sub(1, Ordering::AcqRel);
-        match unsent {
-            TrySendError::Disconnected(Entry::Line(_, line)) => return Err(line),
-            TrySendError::Full(_) => _ = self.counts.lost.fetch_add(1, Ordering::Relaxed),
-            TrySendError::Disconnected(Entry::Flush(_)) => {}
+        let is_room = self.counts.waiting_bytes.fetch_add(bytes, Ordering::AcqRel) + bytes <= BYTES_MAX;
+        let is_sent = is_room && self.sender(write).is_some_and(|sender| sender.try_send(Entry::Line(line)).is_ok());
+        if !is_sent {
+            self.counts.waiting_bytes.fetch_sub(bytes, Ordering::AcqRel);
+            self.counts.lost.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(())
     }
 
     /// Waits until all lines are written, at most for `patience`.
     #[expect(clippy::disallowed_methods, reason = "at the end of the program")]
     pub(super) fn flush(&self, patience: Duration) {
-        let Some(Some(sender)) = self.sender.get() else { return };
+        let Some(sender) = self.sender.lock().unwrap_or_else(PoisonError::into_inner).clone() else { return };
         let (deadline, (done, is_done)) = (Instant::now() + patience, channel());
         while let Err(TrySendError::Full(_)) = sender.try_send(Entry::Flush(done.clone())) {
             if Instant::now() >= deadline {
@@ -80,9 +73,17 @@ impl LineQueue {
         }
         let _ = is_done.recv_timeout(deadline.saturating_duration_since(Instant::now()));
     }
+
+    fn sender<W: FnMut(&str, u64) + Send + 'static>(&self, write: impl FnOnce() -> W) -> Option<SyncSender<Entry>> {
+        let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        if sender.is_none() {
+            *sender = start(&self.counts, write());
+        }
+        sender.clone()
+    }
 }
 
-fn start(counts: &Arc<Counts>, write: impl FnMut(Level, &str, u64) + Send + 'static) -> Option<SyncSender<Entry>> {
+fn start(counts: &Arc<Counts>, write: impl FnMut(&str, u64) + Send + 'static) -> Option<SyncSender<Entry>> {
     let (sender, receiver) = sync_channel(LINES_MAX);
     let counts = Arc::clone(counts);
     let thread = thread::Builder::new().name("nerite-log-lines".to_owned());
@@ -91,32 +92,25 @@ fn start(counts: &Arc<Counts>, write: impl FnMut(Level, &str, u64) + Send + 'sta
 }
 
 /// The loop of the thread that writes.
-fn work(queue: &Receiver<Entry>, counts: &Counts, mut write: impl FnMut(Level, &str, u64)) {
-    let mut next = None;
-    while let Some(first) = next.take().or_else(|| queue.recv().ok()) {
-        let (level, mut lines) = match first {
-            Entry::Line(level, line) => (level, line),
-            Entry::Flush(done) => {
-                // Whoever asked may not wait any more.
-                let _ = done.send(());
-                continue;
+fn work(queue: &Receiver<Entry>, counts: &Counts, mut write: impl FnMut(&str, u64)) {
+    let mut lines = String::new();
+    while let Ok(first) = queue.recv() {
+        let mut flushed = Vec::new();
+        let mut next = Some(first);
+        while let Some(entry) = next {
+            match entry {
+                Entry::Line(line) => lines.push_str(&line),
+                Entry::Flush(done) => flushed.push(done),
             }
-        };
-        let mut count = 1;
-        while lines.len() < WRITE_BYTES {
-            match queue.try_recv() {
-                Ok(Entry::Line(of, line)) if of == level => {
-                    lines.push_str(&line);
-                    count += 1;
-                }
-                other => {
-                    next = other.ok();
-                    break;
-                }
-            }
+            next = if lines.len() < WRITE_BYTES { queue.try_recv().ok() } else { None };
         }
-        write(level, &lines, counts.lost.swap(0, Ordering::Relaxed));
-        counts.waiting.fetch_sub(count, Ordering::AcqRel);
+        write(&lines, counts.lost.swap(0, Ordering::Relaxed));
+        counts.waiting_bytes.fetch_sub(lines.len(), Ordering::AcqRel);
+        lines.clear();
+        // Whoever asked may not wait any more.
+        for done in &flushed {
+            let _ = done.send(());
+        }
     }
 }
 
@@ -133,22 +127,21 @@ mod tests {
         let (go_on, held) = channel::<()>();
         let write = || {
             let written = Arc::clone(&written);
-            move |level, lines: &str, lost| {
+            move |lines: &str, lost| {
                 let _ = begun.send(());
                 let _ = held.recv();
                 let mut written = written.lock().unwrap_or_else(PoisonError::into_inner);
-                assert_eq!(level, Level::Info);
                 written.0.push_str(lines);
                 written.1 += lost;
             }
         };
-        lines.put(Level::Info, "first\n".to_owned(), write).expect("a thread");
+        lines.put("first\n".to_owned(), write);
         has_begun.recv().expect("the thread writes");
         assert!(!lines.is_empty());
         // From here on the log accepts nothing, like a pipe that nobody reads.
-        let again = || |_: Level, _: &str, _: u64| panic!("there is a thread");
+        let again = || |_: &str, _: u64| panic!("there is a thread");
         for _ in 0..LINES_MAX + 7 {
-            lines.put(Level::Info, "x\n".to_owned(), again).expect("a thread");
+            lines.put("x\n".to_owned(), again);
         }
         lines.flush(Duration::from_millis(20));
         drop(go_on);
@@ -160,20 +153,23 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_different_levels_keep_their_order() {
-        let (lines, (to, written)) = (LineQueue::default(), channel());
+    fn long_lines_are_bounded_by_their_bytes() {
+        let lines = LineQueue::default();
+        let (go_on, held) = channel::<()>();
+        let lost = Arc::new(AtomicU64::new(0));
         let write = || {
-            let to = to.clone();
-            move |level, lines: &str, _| _ = to.send((level, lines.to_owned()))
+            let lost = Arc::clone(&lost);
+            move |_: &str, count| {
+                let _ = held.recv();
+                lost.fetch_add(count, Ordering::Relaxed);
+            }
         };
-        for (level, line) in [(Level::Info, "a"), (Level::Warn, "b"), (Level::Warn, "c"), (Level::Info, "d")] {
-            lines.put(level, line.to_owned(), write).expect("a thread");
-        }
+        lines.put("x".repeat(BYTES_MAX), write);
+        let again = || |_: &str, _: u64| panic!("there is a thread");
+        lines.put("y".to_owned(), again);
+        drop(go_on);
         lines.flush(Duration::from_mins(1));
-        let written: Vec<_> = written.try_iter().collect();
-        let of_level =
-            |wanted| written.iter().filter(|(level, _)| *level == wanted).map(|(_, text)| &**text).collect::<String>();
-        assert_eq!(written.iter().map(|(_, text)| &**text).collect::<String>(), "abcd");
-        assert_eq!((of_level(Level::Info), of_level(Level::Warn)), ("ad".to_owned(), "bc".to_owned()));
+        assert!(lines.is_empty());
+        assert_eq!((lost.load(Ordering::Relaxed), lines.counts.lost.load(Ordering::Relaxed)), (0, 1));
     }
 }
