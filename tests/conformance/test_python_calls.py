@@ -55,7 +55,7 @@ ASKED = [
      '["error: ' + FAILED.format("nobody")),
     ("out = type(request_of('py_identity', fp32(1)).exec(decoupled=True)).__name__", "ResponseIterator"),
     ("out = self.early", "TritonModelException: BLS is only supported during the 'execute' function."),
-    ("out = refused(asked, 'py_identity', None)",
+    ("out = refused(request_of, 'py_identity', None)",
      "TritonModelException: Input tensor for request with id '' and model name 'py_identity' should not be empty."),
     ("out = refused(request_of('py_identity', fp32(1)).async_exec)", "RuntimeError: no running event loop"),
 ]  # fmt: skip

@@ -133,7 +133,7 @@ def test_responses_of_a_decoupled_python_model_are_counted(python_server, python
     before, times_before = counts(python_client, "py_decoupled"), times_of_the_third(python_client)
     with grpc_channel(python_server.grpc) as channel:
         stream = Stream(channel)
-        said = stream.infer("send(text('a')); send(error('no')); time.sleep(0.05); send(text('b')); send(flags=FINAL)").rest()
+        said = stream.send("send(text('a')); send(error('no')); time.sleep(0.05); send(text('b')); send(flags=FINAL)").rest()
         stream.sent.put(None)
     assert said == ["a", "error: no", "b", "|"]
     more = [

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 from batching_setup import metric, runs, serving
-from clients import Asked, Given, open_client
+from clients import Given, RequestedOutput, open_client
 from test_copies import copying
 from test_ensembles import put_onnx_steps
 from servers import onnxruntime_flag
@@ -38,7 +38,7 @@ def test_rows_that_lie_end_to_end_in_a_lease_are_one_batch(launcher, monkeypatch
             def ask(number: int) -> None:
                 at = lambda which: (ROWS * which + number) * ROW_BYTES
                 given = [Given(f"INPUT{which}", "INT32", [1, 16], region=(lease.name, ROW_BYTES, at(which))) for which in range(2)]
-                asked = [Asked(f"OUTPUT{which}", (lease.name, ROW_BYTES, at(2 + which))) for which in range(2)]
+                asked = [RequestedOutput(f"OUTPUT{which}", (lease.name, ROW_BYTES, at(2 + which))) for which in range(2)]
                 client.infer("sums", given, asked)
 
             # The engine writes the outputs of the batch as one block, and each row goes from there to its request's place.
@@ -67,7 +67,7 @@ def test_the_last_step_of_an_ensemble_writes_into_a_lease(launcher, tmp_path, ch
             given = [Given("IN", "FP32", [COUNT], region=(lease.name, 4 * COUNT, 0))]
             with copying(server):
                 if chosen_by == "client":
-                    client.infer("three", given, [Asked("OUT", (lease.name, 4 * COUNT, 4 * COUNT))])
+                    client.infer("three", given, [RequestedOutput("OUT", (lease.name, 4 * COUNT, 4 * COUNT))])
                     raw = lease.read(4 * COUNT, 4 * COUNT)
                 else:
                     raw = client.infer("three", given, leased=["OUT"]).outputs["OUT"].raw

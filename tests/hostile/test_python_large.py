@@ -5,7 +5,7 @@ import queue
 import numpy as np
 import pytest
 import python_catalogue
-from clients import Asked, Given, GrpcClient, grpc_channel, service_stub
+from clients import Given, GrpcClient, RequestedOutput, grpc_channel, service_stub
 from passages import memory_of
 from python_setup import PATIENT
 from pythons import PROTOCOLS
@@ -30,9 +30,9 @@ def engine(launcher, tmp_path_factory):
         yield found
 
 
-def places(source, target) -> tuple[list[Given], list[Asked]]:
+def places(source, target) -> tuple[list[Given], list[RequestedOutput]]:
     given = Given("INPUT0", "FP32", [SIZE // 4], region=(source.name, SIZE, 0))
-    return [given], [Asked("OUTPUT0", (target.name, SIZE, 0))]
+    return [given], [RequestedOutput("OUTPUT0", (target.name, SIZE, 0))]
 
 
 @pytest.mark.parametrize("memory", ["region", "lease"])

@@ -177,12 +177,12 @@ CLIENT = """
 import sys, time
 sys.path[:0] = sys.argv[2:]
 import packets
-from clients import Asked, Given
+from clients import Given, RequestedOutput
 client = packets.SessionClient(sys.argv[1])
 lease = client.borrow(BIG)
 half = BIG // 2
 given = Given("INPUT0", "FP32", [half // 4], region=(lease.name, half, 0))
-asked = [Asked("OUTPUT0", (lease.name, half, half))]
+asked = [RequestedOutput("OUTPUT0", (lease.name, half, half))]
 client.infer("py_copies", [given], asked)
 print("ready", flush=True)
 while True:

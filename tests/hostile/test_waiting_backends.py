@@ -25,13 +25,13 @@ KILLS = 5
 ENDLESS = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from clients import Asked, Given, open_client
+from clients import Given, RequestedOutput, open_client
 from regions import registered
 import types
 server = types.SimpleNamespace(http=sys.argv[2], grpc=sys.argv[3])
 with open_client(sys.argv[4], server) as client, registered(client, 2 * 4096, name=sys.argv[5]) as made:
     print(made.path, flush=True)
-    client.infer("canary", [Given("IN", "FP32", [1024], region=(made.name, 4096, 0))], [Asked("OUT", (made.name, 4096, 4096))])
+    client.infer("canary", [Given("IN", "FP32", [1024], region=(made.name, 4096, 0))], [RequestedOutput("OUT", (made.name, 4096, 4096))])
 """
 
 
