@@ -71,7 +71,9 @@ mod tests {
 
     #[test]
     fn a_piece_is_limited_however_quick_those_before_were() {
-        check(32 << 40, 0, &[16 * MIB, 32 * MIB, 64 * MIB, 128 * MIB, 128 * MIB], 262_147);
+        // Miri would take minutes for all of them.
+        let (len, count) = if cfg!(miri) { (16 << 30, 131) } else { (32 << 40, 262_147) };
+        check(len, 0, &[16 * MIB, 32 * MIB, 64 * MIB, 128 * MIB, 128 * MIB], count);
     }
 
     #[test]
