@@ -218,7 +218,7 @@ def comes_to(look, expected) -> None:
     deadline = time.monotonic() + SETTLE_S
     while (found := look()) != expected and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert found == expected
+    assert found == expected, f"{found} instead of {expected} after {SETTLE_S} s"
 
 
 @contextlib.contextmanager
@@ -264,5 +264,5 @@ def falls_to(look, bound: int) -> int:
     deadline = time.monotonic() + SETTLE_S
     while (found := look()) > bound and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert found <= bound
+    assert found <= bound, f"{found:,} instead of at most {bound:,} after {SETTLE_S} s"
     return found

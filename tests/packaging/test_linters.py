@@ -49,7 +49,7 @@ def faults_of_composition(composed: dict, folder: pathlib.Path) -> list[str]:
     """The places in a file of `docker compose` that its schema does not allow."""
     place = folder / "compose.json"
     place.write_text(json.dumps(composed))
-    schema = setup_linters.FOLDER / "compose" / "config" / "compose_spec.json"
+    schema = setup_linters.READ / "compose" / "config" / "compose_spec.json"
     environment = {**os.environ, "PYTHONPATH": str(setup_linters.FOLDER)}
     command = [sys.executable, "-c", COMPOSE, schema, place]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=True).stdout.split()
@@ -96,7 +96,7 @@ def test_the_schemas_would_find_faults(fault, tmp_path):
 
 def properties(model: str) -> dict[str, str]:
     """The properties of an object of KServe by their names in YAML, with their types as its own Python package describes them."""
-    tree = ast.parse((setup_linters.FOLDER / "kserve" / "models" / f"{model}.py").read_text())
+    tree = ast.parse((setup_linters.READ / "kserve" / "models" / f"{model}.py").read_text())
     found = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in ("openapi_types", "attribute_map"):

@@ -27,8 +27,8 @@ const HEAP_AGAIN_ROUNDS_MAX: u32 = 256;
 const HEAP_KEPT_BYTES: u64 = 2 << 20;
 /// A round counts as idle if the process used at most this much processor time, in hundredths of a second.
 const IDLE_TICKS: u64 = 2;
-/// The heap is trimmed again only if the process has used more processor time than this since the last trim. With less, it can have freed only
-/// little.
+/// The heap is trimmed again only if the process has used more processor time than this since the last trim while it was idle. With less, it can
+/// have freed only little.
 const WORKED_TICKS: u64 = 10;
 
 /// Returns memory to the system that no request used for a while.
@@ -101,8 +101,8 @@ struct Heap {
     least: u64,
     /// The minimum since the last trim.
     floor: u64,
-    /// Processor time at the last trim.
-    asked_ticks: u64,
+    /// Processor time at the last trim of an idle process; 0 if it was busy. What a busy process uses may be free a moment later.
+    trimmed_ticks: u64,
     /// The most that clients made the server hold since then, in bytes.
     most_held: u64,
     idle_rounds: u32,
@@ -124,9 +124,9 @@ impl Heap {
         self.before = now;
         let has_grown = now.bytes > self.floor + HEAP_KEPT_BYTES;
         // Memory that was in use at the last trim and was freed since does not make the heap grow.
-        let worked = now.ticks.saturating_sub(self.asked_ticks) > WORKED_TICKS;
+        let worked = now.ticks.saturating_sub(self.trimmed_ticks) > WORKED_TICKS;
         let may_have_freed = worked && now.bytes > self.least + HEAP_KEPT_BYTES;
-        let rests = self.idle_rounds >= HEAP_ROUNDS;
+        let rests = self.rests();
         // The clients that made it grow may have gone, while others are served.
         self.most_held = self.most_held.max(held);
         let has_grown_much = now.bytes > self.floor + HEAP_GROWN_BYTES;
@@ -137,13 +137,17 @@ impl Heap {
         rests && (has_grown || may_have_freed) || is_much || is_again || self.rounds >= HEAP_ROUNDS_BUSY && has_grown
     }
 
+    fn rests(&self) -> bool {
+        self.idle_rounds >= HEAP_ROUNDS
+    }
+
     /// The heap was trimmed. `now` is what was left.
     fn trimmed(&mut self, now: Usage, held: u64) {
         let least = self.least.min(now.bytes);
         let gave_back = self.before.bytes > now.bytes + HEAP_KEPT_BYTES;
         let again = if gave_back { 0 } else { (2 * self.again).min(HEAP_AGAIN_ROUNDS_MAX) }.max(HEAP_AGAIN_ROUNDS);
-        let (floor, asked_ticks) = (now.bytes, now.ticks);
-        *self = Heap { before: now, least, floor, asked_ticks, most_held: held, again, ..Heap::default() };
+        let trimmed_ticks = if self.rests() { now.ticks } else { 0 };
+        *self = Heap { before: now, least, floor: now.bytes, trimmed_ticks, most_held: held, again, ..Heap::default() };
     }
 }
 
@@ -219,6 +223,8 @@ mod tests {
         check(&held, 20, &[4, 12]);
         let still = [&[(50, 5), (50, 20)][..], &idle.repeat(70)].concat();
         check(&still, 20, &[4]);
+        // Trimmed while it was busy, and idle right after that.
+        check(&[&[(50, 5), (50, 60), (50, 60)][..], &[(0, 60)].repeat(70)].concat(), 60, &[2, 5]);
     }
 
     #[test]
