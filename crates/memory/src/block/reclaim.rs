@@ -1,17 +1,21 @@
 //! Which memory is returned to the system before an allocation is refused?
 //!
 //! Memory that waits to be unmapped, freed large allocations that are kept, and the pool's blocks. A thread returns about as much as its allocation
-//! needs, so a client that asks for little does not make a thread unmap all that others left.
+//! needs, so a client that asks for little does not make a thread unmap all that others left. Nor does one that asks for much: the thread may serve
+//! connections. So an allocation that needs more than [`RECLAIMED_BYTES_MAX`] is refused, and the client may try again when the thread
+//! `nerite-unmap` has unmapped the rest.
 
 use crate::block;
 use crate::headroom::{NoMemory, SPARE_BYTES, reserved_bytes};
 use crate::large;
 use crate::unmapping::{UNMAPPER, unmap_here};
 
+/// The most bytes that a thread returns for one allocation. Unmapping them takes about 20 ms, on a busy machine up to 50.
+const RECLAIMED_BYTES_MAX: usize = 256 << 20;
+
 /// Runs `take`, an allocation of `bytes` bytes. While it fails, returns memory to the system and runs it again.
 pub(crate) fn or_reclaim<T>(bytes: usize, mut take: impl FnMut() -> Result<T, NoMemory>) -> Result<T, NoMemory> {
-    // `take` may map the spare bytes and what is reserved as well, to test whether they are there.
-    let mut left = bytes.saturating_add(SPARE_BYTES).saturating_add(reserved_bytes());
+    let mut left = reclaimed_bytes_max(bytes, reserved_bytes());
     loop {
         let refused = match take() {
             Err(refused) => refused,
@@ -28,6 +32,12 @@ pub(crate) fn or_reclaim<T>(bytes: usize, mut take: impl FnMut() -> Result<T, No
         }
         left = left.saturating_sub(freed);
     }
+}
+
+/// The most bytes that are returned for an allocation of `bytes` bytes, while `reserved` are reserved. The allocation may map the spare bytes and what is
+/// reserved as well, to test whether they are there.
+fn reclaimed_bytes_max(bytes: usize, reserved: usize) -> usize {
+    bytes.saturating_add(SPARE_BYTES).saturating_add(reserved).min(RECLAIMED_BYTES_MAX)
 }
 
 /// Returns at least `bytes` bytes to the system if there are so many. It does not allocate, so the allocator can call it.
@@ -71,6 +81,13 @@ mod tests {
     #[track_caller]
     fn check(full: Option<(usize, usize)>, bytes: usize, expected: bool) {
         assert_eq!(can_help(NoMemory { requested: bytes, full }, bytes, 30), expected);
+    }
+
+    #[test]
+    fn a_thread_returns_what_its_allocation_needs_and_no_more_than_it_may() {
+        assert_eq!(reclaimed_bytes_max(4096, 8192), 4096 + 8192 + SPARE_BYTES);
+        assert_eq!(reclaimed_bytes_max(RECLAIMED_BYTES_MAX, 0), RECLAIMED_BYTES_MAX);
+        assert_eq!(reclaimed_bytes_max(usize::MAX, usize::MAX), RECLAIMED_BYTES_MAX);
     }
 
     #[test]
