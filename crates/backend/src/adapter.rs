@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use nerite_request::InputMemory;
+
 use crate::{Awaited, Batch, Instance, Readiness};
 
 /// Changes the batches of an instance before it runs them.
@@ -52,6 +54,10 @@ impl<A: BatchAdapter> Instance for Adapted<A> {
     fn readiness(&self) -> Option<Arc<dyn Readiness>> {
         self.instance.readiness()
     }
+
+    fn input_memory(&self) -> Option<Arc<dyn InputMemory>> {
+        self.instance.input_memory()
+    }
 }
 
 #[cfg(test)]
@@ -98,9 +104,19 @@ mod tests {
         fn readiness(&self) -> Option<Arc<dyn Readiness>> {
             Some(Arc::new(Ready))
         }
+
+        fn input_memory(&self) -> Option<Arc<dyn InputMemory>> {
+            Some(Arc::new(Ready))
+        }
     }
 
     struct Ready;
+
+    impl InputMemory for Ready {
+        fn slot(&self, _: usize) -> Option<nerite_memory::Slot> {
+            None
+        }
+    }
 
     impl Readiness for Ready {
         fn ask(self: Arc<Self>, done: ReadinessDone) {
@@ -129,6 +145,7 @@ mod tests {
         assert_eq!(adapted.begin(batch(), Duration::ZERO), has_begun_all);
         adapted.finish();
         assert!(adapted.go_on() && adapted.awaited().is_some() && adapted.readiness().is_some());
+        assert!(adapted.input_memory().is_some());
         assert_eq!(*noted.lock().unwrap_or_else(PoisonError::into_inner), calls);
     }
 

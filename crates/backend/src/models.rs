@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nerite_config::ModelConfig;
 use nerite_request::setting::LoadOptions;
-use nerite_request::{Cancel, ExactlyOne, InferResponse, Reply, Request, Response, Status};
+use nerite_request::{Cancel, ExactlyOne, InferResponse, InputMemory, Reply, Request, Response, Status};
 
 use crate::{CustomMetrics, ReadinessDone};
 
@@ -23,6 +23,11 @@ pub trait Infer: Send + Sync {
 
     /// The labels of the classes of its outputs; `None` where they are not known, in a process of its own.
     fn labels(&self, _model: &str, _version: Option<i64>) -> Option<Arc<ClassLabels>> {
+        None
+    }
+
+    /// The input memory of that version's only instance. `None` if it has several: which of them gets a request is decided later.
+    fn input_memory(&self, _model: &str, _version: Option<i64>) -> Option<Arc<dyn InputMemory>> {
         None
     }
 
@@ -133,6 +138,11 @@ impl Models {
     /// As [`Infer::labels`].
     pub fn labels(&self, model: &str, version: Option<i64>) -> Option<Arc<ClassLabels>> {
         self.infer.as_ref().and_then(Weak::upgrade)?.labels(self.meaning(model), version)
+    }
+
+    /// As [`Infer::input_memory`].
+    pub fn input_memory(&self, model: &str, version: Option<i64>) -> Option<Arc<dyn InputMemory>> {
+        self.infer.as_ref().and_then(Weak::upgrade)?.input_memory(self.meaning(model), version)
     }
 
     /// As [`Infer::ready`].

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nerite_memory::{Access, Buffer, Filled, Place, Slot};
 use nerite_request::{
-    Cancel, Code, InferResponse, Inputs, Name, Output, Outputs, Parameters, PeerAccount, PolicyData, Reply,
-    RequestTrace, Response, ResponseWindow, Status, Wanted, WantedOutputs,
+    Cancel, Code, InferResponse, InputMemory, Inputs, Name, Output, Outputs, Parameters, PeerAccount, PolicyData,
+    Reply, RequestTrace, Response, ResponseWindow, Status, Wanted, WantedOutputs,
 };
 use nerite_tensor::{DataType, Shape, Tensor};
 
@@ -220,6 +220,11 @@ impl Responder {
     /// The memory that is offered for `size` bytes of such an output; `None` if it may lie anywhere.
     pub fn offered(&mut self, name: &str, size: usize) -> Result<Option<Slot>, Status> {
         self.offered_near(name, size, Place::Host)
+    }
+
+    /// The input memory of the model that reads this output next. `None` if it has none, or if the output must not lie there.
+    pub fn input_memory(&self, name: &str) -> Option<Arc<dyn InputMemory>> {
+        self.reply.input_memory(name)
     }
 
     /// Adds an output that the server wants.

@@ -10,8 +10,8 @@ use std::time::Duration;
 use nerite_config::ModelConfig;
 use nerite_config::proto::ModelInstanceGroup;
 use nerite_config::proto::model_instance_group::Kind;
-use nerite_request::Status;
 use nerite_request::report::MemoryUsage;
+use nerite_request::{InputMemory, Status};
 use smallvec::SmallVec;
 
 use crate::{BatchStrategy, CustomMetrics, DeviceAccess, Job, Meter, ModelFiles, Models, Readiness};
@@ -214,6 +214,12 @@ pub trait Instance: Send {
 
     /// Reports whether it can take a request; `None` for an instance that always can.
     fn readiness(&self) -> Option<Arc<dyn Readiness>> {
+        None
+    }
+
+    /// The input memory of the process that its model runs in. `None` if the model runs in this process, or if its process
+    /// always gets copies.
+    fn input_memory(&self) -> Option<Arc<dyn InputMemory>> {
         None
     }
 }

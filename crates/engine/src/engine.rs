@@ -3,6 +3,7 @@
 mod demand;
 mod dependents;
 mod eviction;
+mod infer;
 mod namespaces;
 mod parts;
 mod poll;
@@ -16,19 +17,19 @@ use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use nerite_backend::{ClassLabels, Coming, Infer, Models, ModelsDone, ReadinessDone};
-use nerite_config::ModelConfig;
+use nerite_backend::{Coming, Models};
 use nerite_locks::Mutex;
 use nerite_repository::{
     ControlMode, Facts, Generation, Lifecycle, LoadOutcome, LoadStep, ModelSource, State, Store, startup,
 };
 use nerite_request::report::{CustomFamily, IndexEntry};
 use nerite_request::setting::LoadOptions;
-use nerite_request::{Peer, Request, Status};
+use nerite_request::{Peer, Status};
 
 use self::demand::Demand;
 pub use self::demand::{DemandCounts, Waiting};
 use self::dependents::Ensembles;
+use self::infer::admit;
 use self::namespaces::{Namespaces, each};
 use self::parts::Reason;
 pub use self::poll::FileChanges;
@@ -37,7 +38,6 @@ pub use self::repositories::RepositoryChange;
 use self::retire::Retiring;
 use crate::admission::Admission;
 use crate::catalog::Catalog;
-use crate::limits::ADMISSIONS_MAX;
 use crate::load::Loader;
 use crate::progress::Loads;
 use crate::semaphore::{OnePerModel, Semaphore};
@@ -511,61 +511,6 @@ impl Engine {
     pub(crate) fn lifecycle(&self) -> MutexGuard<'_, Lifecycle> {
         self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-impl Infer for Engine {
-    fn infer(&self, model: &str, version: Option<i64>, mut request: Request) {
-        // A model that is being unloaded still serves the ensembles that are unloaded with it.
-        let leaving = || self.leaving(&self.identifier(model).ok()?, version);
-        let find = || self.find(model, version).or_else(|refused| leaving().ok_or(refused));
-        match admit(find) {
-            Ok(admission) => {
-                self.note_nested_use(model);
-                admission.check_and_submit(request);
-            }
-            Err(status) => request.reply.refuse(status),
-        }
-    }
-
-    fn config(&self, model: &str, version: Option<i64>) -> Result<Arc<ModelConfig>, Status> {
-        self.find(model, version).map(|served| Arc::clone(served.config()))
-    }
-
-    fn labels(&self, model: &str, version: Option<i64>) -> Option<Arc<ClassLabels>> {
-        self.find(model, version).ok().map(|served| Arc::clone(served.all_labels()))
-    }
-
-    fn ready(&self, model: &str, version: Option<i64>, done: ReadinessDone) {
-        match self.find(model, version).map(|served| served.ask_readiness()) {
-            Ok(Some(answer)) => answer.then(done),
-            Ok(None) => done(Ok(())),
-            Err(status) => done(Err(status)),
-        }
-    }
-
-    fn load(&self, model: &str, options: LoadOptions, done: ModelsDone) {
-        match self.this.upgrade() {
-            Some(engine) => Engine::load(&engine, model, options, &Peer::Unknown, done),
-            None => done(Err(Status::unavailable("the server stops"))),
-        }
-    }
-
-    fn unload(&self, model: &str, dependents: bool, done: ModelsDone) {
-        match self.this.upgrade() {
-            Some(engine) => Engine::unload(&engine, model, dependents, done),
-            None => done(Err(Status::unavailable("the server stops"))),
-        }
-    }
-}
-
-/// Admits a request to the version that is found; to the next one if that ends at this moment.
-fn admit(find: impl Fn() -> Result<Arc<Served>, Status>) -> Result<Admission, Status> {
-    for _ in 0..ADMISSIONS_MAX {
-        if let Some(admission) = Admission::to(&find()?) {
-            return Ok(admission);
-        }
-    }
-    Err(Status::unavailable("the model is replaced again and again; ask once more"))
 }
 
 /// Does `work` on a new thread and passes the result to `done`; an error if there is no thread.

@@ -11,7 +11,7 @@ use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
 use nerite_locks::Mutex;
 use nerite_memory::Slot;
-use nerite_request::{Deliver, PeerAccount, PlaceQuery, Reply, Response, ResponseWindow, Status};
+use nerite_request::{Deliver, InputMemory, PeerAccount, PlaceQuery, Reply, Response, ResponseWindow, Status};
 
 /// The order of the responses of one model version.
 #[derive(Clone)]
@@ -171,6 +171,10 @@ impl Deliver for InTurn {
 
     fn takes_shared(&self) -> bool {
         self.reply.as_ref().is_some_and(Reply::takes_shared)
+    }
+
+    fn input_memory(&self, output: &str) -> Option<Arc<dyn InputMemory>> {
+        self.reply.as_ref()?.input_memory(output)
     }
 
     fn window(&self) -> Option<Arc<ResponseWindow>> {

@@ -9,7 +9,7 @@ use nerite_config::proto::model_metrics::metric_control::MetricOptions;
 use nerite_config::{ModelConfig, TensorSpec};
 use nerite_repository::{Labels, ModelDir, ModelSource};
 use nerite_request::report::{LatencyReport, StatisticsReport};
-use nerite_request::{Code, Peer, Status};
+use nerite_request::{Code, InputMemory, Peer, Status};
 use nerite_schedule::Rejection;
 
 use crate::cached::Cached;
@@ -98,7 +98,7 @@ impl VersionKey {
     }
 }
 
-/// The number and readiness of an instance.
+/// An instance, as far as it is known outside of the pool.
 #[derive(Clone)]
 struct Member {
     spec: InstanceSpec,
@@ -106,18 +106,27 @@ struct Member {
     number: usize,
     /// `Some` if the instance can report that it is not ready.
     readiness: Option<Arc<dyn Readiness>>,
+    /// `Some` if it reads inputs from there without a copy.
+    input_memory: Option<Arc<dyn InputMemory>>,
 }
 
 impl Member {
-    /// The members for these instances, before the pool takes them.
-    fn all(specs: Vec<InstanceSpec>, readiness: Vec<Option<Arc<dyn Readiness>>>, numbers: Vec<usize>) -> Vec<Member> {
-        let each = specs.into_iter().zip(readiness).zip(numbers);
-        each.map(|((spec, readiness), number)| Member { spec, number, readiness }).collect()
+    /// The members for these instances, before the pool takes them and numbers them.
+    fn all(specs: &[InstanceSpec], instances: &[Box<dyn Instance>]) -> Vec<Member> {
+        let each = specs.iter().zip(instances);
+        each.map(|(spec, instance)| Member {
+            spec: spec.clone(),
+            number: 0,
+            readiness: instance.readiness(),
+            input_memory: instance.input_memory(),
+        })
+        .collect()
     }
-}
 
-fn readiness_of(instances: &[Box<dyn Instance>]) -> Vec<Option<Arc<dyn Readiness>>> {
-    instances.iter().map(|instance| instance.readiness()).collect()
+    /// The members with the numbers that the pool gave them.
+    fn numbered(members: Vec<Member>, numbers: impl IntoIterator<Item = usize>) -> impl Iterator<Item = Member> {
+        members.into_iter().zip(numbers).map(|(member, number)| Member { number, ..member })
+    }
 }
 
 /// The parts of a [`Served`].
@@ -175,8 +184,8 @@ impl Served {
         let cached =
             cache.map(|cache| Arc::new(Cached::new(cache, &name, Arc::clone(&stats), scheduling.requests_max)));
         let pool_name = format!("{name}_{version}");
-        let (readiness, checks) = (readiness_of(&instances), ReadinessChecks::new(&name));
-        let numbers = (0..instances.len()).collect();
+        let (members, checks) = (Member::all(&specs, &instances), ReadinessChecks::new(&name));
+        let numbers = 0..instances.len();
         let answer = Box::new(rejecting(&name, version, scheduling.requests_max, sequences.clone()));
         let requests = ModelVersion::new(name.as_str(), version.to_string(), Arc::clone(&stats) as _);
         let pool =
@@ -196,7 +205,7 @@ impl Served {
             sequences,
             cached,
             pool: Arc::new(pool),
-            instances: Member::all(specs, readiness, numbers),
+            instances: Member::numbered(members, numbers).collect(),
             readiness: checks,
             maker,
             is_retired: Arc::default(),
@@ -238,8 +247,8 @@ impl Served {
             go.len()
         );
         let cores = come.iter().map(|spec| cores.as_ref().and_then(|cores| cores.of(spec.index)));
-        let readiness = readiness_of(&made);
         let made = self.devices.counting(made, &come, &self.stats);
+        let added = Member::all(&come, &made);
         let numbers = self.pool.add(made, cores.collect());
         let of = |places: &[usize]| -> Vec<Member> {
             places.iter().filter_map(|at| self.instances.get(*at).cloned()).collect()
@@ -247,7 +256,7 @@ impl Served {
         let leaving: Vec<usize> = of(&go).into_iter().map(|member| member.number).collect();
         self.pool.remove(&leaving);
         let mut instances = of(&stay);
-        instances.extend(Member::all(come, readiness, numbers));
+        instances.extend(Member::numbered(added, numbers));
         Ok(Served {
             identity: Arc::clone(&self.identity),
             version: self.version,
@@ -351,6 +360,12 @@ impl Served {
     pub fn ask_readiness(&self) -> Option<ReadinessAnswer> {
         let checks: Vec<_> = self.instances.iter().filter_map(|member| member.readiness.clone()).collect();
         (!checks.is_empty()).then(|| self.readiness.ask(checks))
+    }
+
+    /// The input memory of its only instance. `None` if it has several: which of them gets a request is decided later.
+    pub(crate) fn input_memory(&self) -> Option<Arc<dyn InputMemory>> {
+        let [only] = self.instances.as_slice() else { return None };
+        only.input_memory.clone()
     }
 
     /// The reason why it cannot take requests, without asking its instances: the process of an instance has ended and cannot be restarted.

@@ -27,6 +27,7 @@
 mod cancel;
 mod exactly_one;
 mod infer_request;
+mod input_memory;
 pub mod inspect;
 mod lease_notice;
 pub mod limits;
@@ -50,6 +51,7 @@ pub use exactly_one::{ExactlyOne, NotOne};
 pub use infer_request::{
     InferInput, InferRequest, InferRequestedOutput, RequestedOutputs, Sequence, SequenceId, Source,
 };
+pub use input_memory::InputMemory;
 pub use lease_notice::{LeaseNotice, SessionRef};
 pub use nerite_budget::{OverShare, PeerAccount, PeerCharge};
 pub use nerite_tensor::Name;

@@ -43,6 +43,9 @@ pub const LOAD_CONFIG_BYTES_MAX: u64 = 32 << 20;
 /// Bytes of a configuration that a load request brings, as JSON text. It is kept as long as the model, and each request for the
 /// model's configuration writes it again.
 pub const CONFIG_BYTES_MAX: usize = 1 << 20;
+/// The smallest output in bytes that stays in memory of a model's process for the model that reads it next. A smaller one is
+/// copied, because it would hold whole pages and a descriptor.
+pub const SHARED_BYTES_MIN: usize = 16 << 10;
 /// Work on fewer bytes of a request than this is done on the thread that serves the connection: it takes less than a
 /// few milliseconds.
 pub const INLINE_WORK_BYTES_MAX: usize = 256 << 10;

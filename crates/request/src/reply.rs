@@ -7,7 +7,7 @@ use nerite_budget::PeerAccount;
 use nerite_memory::{Buffer, Place, Slot};
 use nerite_tensor::Name;
 
-use crate::{RequestTrace, Response, ResponseWindow, Status};
+use crate::{InputMemory, RequestTrace, Response, ResponseWindow, Status};
 
 /// Takes the responses of one request. It is called on the thread that made them, so it must not block for long unless
 /// it says so ([`Deliver::may_wait`]).
@@ -37,6 +37,11 @@ pub trait Deliver: Send {
     /// socket, or kept for others, must not change.
     fn takes_shared(&self) -> bool {
         false
+    }
+
+    /// The input memory of the model that reads this output next. `None` if it has none, or if the output must not lie there.
+    fn input_memory(&self, _output: &str) -> Option<Arc<dyn InputMemory>> {
+        None
     }
 
     /// The window of the request. Its model waits while the window is full. `None` if each response is taken at once.
@@ -194,6 +199,11 @@ impl Reply {
     /// As [`Deliver::takes_shared`].
     pub fn takes_shared(&self) -> bool {
         self.0.as_ref().is_some_and(|way| way.get().takes_shared())
+    }
+
+    /// As [`Deliver::input_memory`].
+    pub fn input_memory(&self, output: &str) -> Option<Arc<dyn InputMemory>> {
+        self.0.as_ref()?.get().input_memory(output)
     }
 
     /// As [`Deliver::may_wait`].

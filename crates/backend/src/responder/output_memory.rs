@@ -1,6 +1,7 @@
 //! Where does a model write an output?
 
 use nerite_memory::{Place, Slot};
+use nerite_request::limits::SHARED_BYTES_MIN;
 use nerite_request::{PlaceQuery, Status};
 use nerite_tensor::{DataType, byte_size};
 
@@ -43,12 +44,21 @@ impl Responder {
         Ok(slot)
     }
 
-    /// Memory for an output without memory of the client: memory that the reply offers, else memory of this process.
+    /// Memory for an output without memory of the client: memory that the reply offers, the input memory of the model that
+    /// reads the output next, or else memory of this process.
     pub(crate) fn measured(&mut self, name: &str, size: usize, preferred: Place) -> Result<Slot, Status> {
         match self.offered_near(name, size, preferred)? {
             Some(slot) => Ok(slot),
-            None => self.fresh(name, size),
+            None => self.slot_at_reader(name, size).map_or_else(|| self.fresh(name, size), Ok),
         }
+    }
+
+    /// Input memory of the model that reads the output next.
+    fn slot_at_reader(&self, name: &str, size: usize) -> Option<Slot> {
+        if size < SHARED_BYTES_MIN || self.staged.is_some() {
+            return None;
+        }
+        self.input_memory(name)?.slot(size)
     }
 
     /// Memory of this process for an output.

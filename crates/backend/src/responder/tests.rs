@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 use nerite_memory::Extent;
+use nerite_request::limits::SHARED_BYTES_MIN;
 use nerite_request::{AdmittedRequest, Deliver, PlaceQuery, Sequence};
 use nerite_shm::{LeaseLimits, OwnedRegion, Pools, Registry};
 
@@ -397,4 +398,41 @@ fn responses_are_counted_one_by_one_where_that_is_asked_for() {
         let expect: Vec<_> = (0..).zip(expect.iter().copied()).filter(|_| is_counted).collect();
         assert_eq!(*meter.0.lock().unwrap(), expect);
     }
+}
+
+/// A reply to an ensemble whose next step runs in a process of its own.
+struct ToProcess(Arc<dyn InputMemory>);
+
+impl Deliver for ToProcess {
+    fn deliver(&mut self, _: Response) {}
+
+    fn input_memory(&self, output: &str) -> Option<Arc<dyn InputMemory>> {
+        (output == "Y").then(|| Arc::clone(&self.0))
+    }
+}
+
+/// Input memory of which a number of bytes is left.
+struct Left(usize);
+
+impl InputMemory for Left {
+    fn slot(&self, bytes: usize) -> Option<Slot> {
+        let lease = Pools::new(LeaseLimits::default()).open().take(bytes as u64).unwrap();
+        (bytes <= self.0).then(|| lease.slot(Extent::new(0, bytes, lease.byte_size()).unwrap()))
+    }
+}
+
+#[test]
+fn a_large_output_is_written_where_the_next_model_reads_it() {
+    let check = |name: &str, bytes: usize, slot: Option<Slot>, expected: Access| {
+        let own = slot.is_some();
+        let mut job = job(&Seen::default(), &ModelVersion::unmetered("m"), Buffer::empty(), slot);
+        job.responder_mut().answer_by(|_| Reply::through(ToProcess(Arc::new(Left(2 * SHARED_BYTES_MIN)))));
+        let data = job.output_bytes(name, bytes).unwrap().filled().into_buffer();
+        assert_eq!((data.len(), data.access()), (bytes, expected), "{name}, own place: {own}");
+    };
+    check("Y", SHARED_BYTES_MIN, None, Access::Shared);
+    check("Y", SHARED_BYTES_MIN - 1, None, Access::Private);
+    check("Y", 2 * SHARED_BYTES_MIN + 1, None, Access::Private);
+    check("Z", SHARED_BYTES_MIN, None, Access::Private);
+    check("Y", SHARED_BYTES_MIN, Some(Slot::heap(SHARED_BYTES_MIN)), Access::Private);
 }
