@@ -6,10 +6,10 @@ use std::sync::Arc;
 use nerite_backend::Responder;
 use nerite_memory::{Buffer, Extent, Reason, SharedWindow, count_copied};
 use nerite_request::Status;
+use nerite_request::limits::SHARED_BYTES_MIN;
 use nerite_tensor::{DataType, Shape, Tensor, byte_size, element_count, strings};
 
 use crate::blocks::Blocks;
-use crate::limits::SHARED_BYTES_MIN;
 use crate::packets::{Need, NoMemoryFound, OutputSpace, Response, SegmentOffset, TensorAt};
 use crate::passed_on;
 use crate::plan::{Kind, OutputTarget, Planned};
@@ -144,7 +144,9 @@ pub(crate) fn find_output_memory(
         target.replace(location, capacity, Kind::Offered(slot));
         return Ok((location, capacity));
     }
-    let block = blocks.take(bytes).map_err(|full| Status::new(full.code, format!("output '{name}': {full}")))?;
+    let block = blocks
+        .take_for_output(responder, name, bytes)
+        .map_err(|full| Status::new(full.code, format!("output '{name}': {full}")))?;
     let location = shares.location(block.buffer().share(), maps).ok_or_else(|| unreachable_memory(name))?;
     target.replace(location, block.byte_size(), Kind::Block(block));
     Ok((location, target.capacity))
@@ -184,7 +186,7 @@ fn take_over(
             let data = whole.slice(extent);
             let has_place = responder.output_slot(name).is_some();
             if !has_place && responder.takes_shared(name) && block.may_keep(bytes) && stays(datatype, bytes) {
-                passed_on::note(&data, block.instance());
+                passed_on::note(&data, block.sharers());
                 responder.put_buffer(name, datatype, shape, data);
                 return Ok(());
             }
@@ -208,7 +210,7 @@ fn keep_state(responder: &mut Responder, targets: &mut Vec<OutputTarget>, made: 
             let extent = Extent::new(0, bytes, whole.len()).map_err(|error| unreadable(&error.to_string()))?;
             let data = whole.slice(extent);
             if block.may_keep(bytes) && stays(datatype, bytes) {
-                passed_on::note(&data, block.instance());
+                passed_on::note(&data, block.sharers());
                 data
             } else {
                 let own = data.try_private(Reason::InlineResponse);

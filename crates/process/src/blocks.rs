@@ -1,19 +1,32 @@
 //! Which memory do tensors get that are not in a client's memory, so that a model's process can access them?
 
-use std::sync::Arc;
+use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, Weak};
 
+use nerite_backend::Responder;
+use nerite_locks::Mutex;
 use nerite_memory::{Buffer, Extent, Reason, Share, Slot};
-use nerite_request::Status;
+use nerite_request::limits::SHARED_BYTES_MIN;
+use nerite_request::{InputMemory, Status};
 use nerite_shm::{Account, LEASES_PER_SESSION_MAX, Lease, LeaseError, Pools};
 
 use crate::limits::{KEPT_SHARE, KEPT_TIMES_MAX, TENSOR_ALIGN};
+use crate::passed_on::{self, Sharers};
 
 /// The memory of one instance. It is reused by later requests, and returned to the system when it is idle.
 pub struct Blocks {
+    pools: Arc<Pools>,
     account: Arc<Account>,
-    /// The number of the instance, unique in this process.
-    instance: u64,
+    sharers: Sharers,
+    /// Memory for outputs of this instance that another instance reads.
+    for_readers: Mutex<Vec<ForReader>>,
+}
+
+/// Memory for outputs that one other instance reads.
+struct ForReader {
+    reader: Weak<Blocks>,
+    blocks: Arc<Blocks>,
 }
 
 /// A block of it. It is free again when this, its clones and all Buffers over it are dropped.
@@ -21,19 +34,56 @@ pub struct Blocks {
 pub(crate) struct Block {
     lease: Arc<Lease>,
     may_be_kept: bool,
-    instance: u64,
+    sharers: Sharers,
 }
 
 impl Blocks {
     /// No memory yet.
     pub fn new(pools: &Arc<Pools>) -> Blocks {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Blocks { account: pools.open(), instance: NEXT.fetch_add(1, Ordering::Relaxed) }
+        Blocks::shared_by(pools, Sharers::only(NEXT.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// The number of the instance.
+    fn shared_by(pools: &Arc<Pools>, sharers: Sharers) -> Blocks {
+        Blocks { pools: Arc::clone(pools), account: pools.open(), sharers, for_readers: Mutex::default() }
+    }
+
+    /// The number of the instance, unique in this process.
     pub(crate) fn instance(&self) -> u64 {
-        self.instance
+        self.sharers.owner
+    }
+
+    /// A block for an output of `bytes` bytes that the process of this instance writes. If another instance reads the
+    /// output next, the block is memory that only these two use, now and later.
+    pub(crate) fn take_for_output(&self, responder: &Responder, output: &str, bytes: usize) -> Result<Block, Status> {
+        let Some(shared) = self.shared_with_reader(responder, output, bytes) else { return self.take(bytes) };
+        let block = shared.take(bytes)?;
+        // Noted before the process has it, so that no other process gets it in any way.
+        passed_on::note(&block.buffer(), block.sharers);
+        Ok(block)
+    }
+
+    /// Memory that this instance shares with the one that reads the output next.
+    fn shared_with_reader(&self, responder: &Responder, output: &str, bytes: usize) -> Option<Arc<Blocks>> {
+        if bytes < SHARED_BYTES_MIN {
+            return None;
+        }
+        let reader: Arc<dyn Any + Send + Sync> = responder.input_memory(output)?;
+        let reader = reader.downcast::<Blocks>().ok().filter(|reader| reader.instance() != self.instance())?;
+        // Otherwise the output would be copied all the same.
+        Some(self.shared_with(&reader)).filter(|shared| shared.may_be_kept())
+    }
+
+    fn shared_with(&self, reader: &Arc<Blocks>) -> Arc<Blocks> {
+        let mut all = self.for_readers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.iter().find(|known| std::ptr::eq(known.reader.as_ptr(), Arc::as_ptr(reader))) {
+            return Arc::clone(&known.blocks);
+        }
+        all.retain(|known| known.reader.strong_count() > 0);
+        let sharers = Sharers { owner: self.instance(), reader: reader.instance() };
+        let blocks = Arc::new(Blocks::shared_by(&self.pools, sharers));
+        all.push(ForReader { reader: Arc::downgrade(reader), blocks: Arc::clone(&blocks) });
+        blocks
     }
 
     /// A block of at least this many bytes.
@@ -43,10 +93,14 @@ impl Blocks {
         let lease = self.account.take(bytes.max(1) as u64).map_err(|refused| self.full(bytes, &refused))?;
         // It is put back to the free list at once. The list does not give out memory that is still referenced.
         self.account.put_back(&lease);
+        Ok(Block { lease, may_be_kept: self.may_be_kept(), sharers: self.sharers })
+    }
+
+    /// Whether so little memory is in use that outputs may stay in it after their requests.
+    fn may_be_kept(&self) -> bool {
         // All instances take their memory from the same pools.
         let ((leases, _), (used, bytes_max)) = (self.account.used(), self.account.used_by_all());
-        let may_be_kept = leases <= LEASES_PER_SESSION_MAX as u64 / KEPT_SHARE && used <= bytes_max / KEPT_SHARE;
-        Ok(Block { lease, may_be_kept, instance: self.instance })
+        leases <= LEASES_PER_SESSION_MAX as u64 / KEPT_SHARE && used <= bytes_max / KEPT_SHARE
     }
 
     fn full(&self, bytes: usize, refused: &LeaseError) -> Status {
@@ -86,6 +140,18 @@ impl Blocks {
     }
 }
 
+/// Memory for inputs of this instance alone.
+impl InputMemory for Blocks {
+    fn slot(&self, bytes: usize) -> Option<Slot> {
+        if !self.may_be_kept() {
+            return None;
+        }
+        let block = self.take(bytes).ok().filter(|block| block.may_keep(bytes))?;
+        passed_on::note(&block.buffer(), block.sharers);
+        block.slot_of(bytes)
+    }
+}
+
 impl Drop for Blocks {
     fn drop(&mut self) {
         self.account.close();
@@ -103,9 +169,9 @@ impl Block {
         self.may_be_kept && self.byte_size() <= bytes.saturating_mul(KEPT_TIMES_MAX)
     }
 
-    /// The number of the instance that it belongs to.
-    pub(crate) fn instance(&self) -> u64 {
-        self.instance
+    /// The instances whose processes may map it.
+    pub(crate) fn sharers(&self) -> Sharers {
+        self.sharers
     }
 
     /// Its number in the model's process.
@@ -133,9 +199,11 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use nerite_memory::copied_bytes;
+    use nerite_request::{Deliver, Reply};
     use nerite_shm::LeaseLimits;
 
     use super::*;
+    use crate::plan::tests::job;
 
     #[test]
     fn a_block_is_reused_once_it_is_not_referenced() {
@@ -181,6 +249,96 @@ mod tests {
         assert!(block.may_keep(half) && !block.may_keep(half - 1));
         let part = block.buffer().slice(Extent::new(0, half, block.byte_size()).unwrap());
         assert_eq!(part.held_bytes(), block.byte_size(), "as much is charged for it");
+    }
+
+    /// A reply to an ensemble, which tells who reads the output.
+    struct ReadBy(Arc<Blocks>);
+
+    impl Deliver for ReadBy {
+        fn deliver(&mut self, _: nerite_request::Response) {}
+
+        fn input_memory(&self, output: &str) -> Option<Arc<dyn InputMemory>> {
+            (output == "x").then(|| Arc::clone(&self.0) as _)
+        }
+    }
+
+    /// The block for an output that this instance writes and that one reads.
+    fn output_block(writer: &Blocks, reader: &Arc<Blocks>, output: &str, bytes: usize) -> Block {
+        let job = job(Vec::new(), Vec::new(), Reply::through(ReadBy(Arc::clone(reader))));
+        writer.take_for_output(job.responder(), output, bytes).unwrap()
+    }
+
+    #[test]
+    fn an_output_lies_where_only_its_writer_and_its_reader_have_access() {
+        let pools = Pools::new(LeaseLimits::default());
+        let [writer, reader, other] = [(); 3].map(|()| Arc::new(Blocks::new(&pools)));
+        let check = |reader: &Arc<Blocks>, output: &str, bytes: usize, expect: [bool; 3]| {
+            let sharers = output_block(&writer, reader, output, bytes).sharers();
+            assert_eq!(
+                [&writer, reader, &other].map(|blocks| sharers.have(blocks.instance())),
+                expect,
+                "{output} {bytes}"
+            );
+        };
+        check(&reader, "x", SHARED_BYTES_MIN, [true, true, false]);
+        check(&reader, "x", SHARED_BYTES_MIN - 1, [true, false, false]);
+        check(&reader, "y", SHARED_BYTES_MIN, [true, false, false]);
+        check(&writer, "x", SHARED_BYTES_MIN, [true, true, false]);
+        assert_eq!(output_block(&writer, &writer, "x", SHARED_BYTES_MIN).sharers(), Sharers::only(writer.instance()));
+    }
+
+    #[test]
+    fn memory_of_two_instances_is_reused_for_these_two_alone() {
+        let pools = Pools::new(LeaseLimits::default());
+        let [writer, reader, other] = [(); 3].map(|()| Arc::new(Blocks::new(&pools)));
+        let bytes = SHARED_BYTES_MIN;
+        let shared = output_block(&writer, &reader, "x", bytes).segment();
+        let others = [
+            output_block(&writer, &other, "x", bytes),
+            output_block(&reader, &writer, "x", bytes),
+            writer.take(bytes).unwrap(),
+            reader.take(bytes).unwrap(),
+        ];
+        assert!(others.iter().all(|block| block.segment() != shared));
+        let again = output_block(&writer, &reader, "x", bytes);
+        assert_eq!(again.segment(), shared);
+        assert_eq!(passed_on::sharers(&again.buffer()), Some(again.sharers()), "other processes never get it");
+    }
+
+    #[test]
+    fn memory_for_a_reader_goes_with_it() {
+        let pools = Pools::new(LeaseLimits::default());
+        let writer = Blocks::new(&pools);
+        for _ in 0..3 {
+            output_block(&writer, &Arc::new(Blocks::new(&pools)), "x", SHARED_BYTES_MIN);
+            assert_eq!(writer.for_readers.lock().unwrap().len(), 1);
+        }
+        drop(writer);
+        assert_eq!(pools.counts().leases, 0);
+    }
+
+    #[test]
+    fn what_a_reader_holds_takes_no_memory_from_the_writer_beyond_a_share() {
+        let pools = Pools::new(LeaseLimits { bytes_max: 1 << 20, session_bytes_max: 1 << 20 });
+        let [writer, reader] = [(); 2].map(|()| Arc::new(Blocks::new(&pools)));
+        let held: Vec<Block> = (0..32).map(|_| output_block(&writer, &reader, "x", SHARED_BYTES_MIN)).collect();
+        let shared = held.iter().filter(|block| block.sharers().have(reader.instance())).count();
+        assert_eq!(shared as u64, (1 << 20) / KEPT_SHARE / SHARED_BYTES_MIN as u64 + 1);
+        assert!(!held.last().unwrap().sharers().have(reader.instance()));
+    }
+
+    #[test]
+    fn input_memory_is_noted_as_that_of_its_instance_while_little_is_in_use() {
+        let pools = Pools::new(LeaseLimits { bytes_max: 1 << 20, session_bytes_max: 1 << 20 });
+        let blocks = Blocks::new(&pools);
+        let held: Vec<Slot> = std::iter::from_fn(|| blocks.slot(4096)).take(64).collect();
+        assert_eq!(held.len() as u64, (1 << 20) / KEPT_SHARE / 4096);
+        for slot in held {
+            let input = slot.filled().into_buffer();
+            assert_eq!(passed_on::sharers(&input), Some(Sharers::only(blocks.instance())));
+        }
+        pools.trim(0);
+        assert!(blocks.slot(4096).is_some());
     }
 
     #[test]

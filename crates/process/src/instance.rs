@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nerite_backend::{Awaited, Batch, Instance, Job, Meter, Readiness, Times};
-use nerite_request::{Code, Status};
+use nerite_request::{Code, InputMemory, Status};
 
 use crate::answer::{self, Ended};
 use crate::blocks::Blocks;
@@ -275,6 +275,11 @@ impl ProcessInstance {
 impl Instance for ProcessInstance {
     fn readiness(&self) -> Option<Arc<dyn Readiness>> {
         Some(Arc::clone(&self.health) as _)
+    }
+
+    /// A decoupled model gets copies: it may use its inputs after it has answered.
+    fn input_memory(&self) -> Option<Arc<dyn InputMemory>> {
+        (!self.launcher.is_decoupled()).then(|| Arc::clone(&self.blocks) as _)
     }
 
     fn run(&mut self, batch: Batch) {

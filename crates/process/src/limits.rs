@@ -20,9 +20,6 @@ pub const NEEDS_AT_ONCE_MAX: usize = 4;
 /// The most packets that are read from a process's channel after its end. Its socket holds fewer, unless another
 /// process continues to send.
 pub(crate) const LAST_PACKETS_MAX: usize = 1024;
-/// A smaller output is always copied, also for another model or for the next request of its sequence. If it were kept
-/// where it is, it would hold whole pages and a descriptor.
-pub const SHARED_BYTES_MIN: usize = 16 << 10;
 /// An output is kept after its request, for another model or a sequence, only while at most 1 / `KEPT_SHARE` of the
 /// memory of all instances is in use. The rest is for the next requests.
 pub const KEPT_SHARE: u64 = 8;

@@ -114,11 +114,11 @@ impl Planner<'_> {
     /// The segment and offset of each input. Inputs that the process cannot access are copied to a block.
     fn inputs(&mut self, inputs: &[Tensor]) -> Result<(Vec<Option<SegmentOffset>>, Option<Block>), Status> {
         let mut location = |input: &Tensor| {
-            // Memory of another instance is reused for requests that this process must not see. A decoupled model may
+            // Memory of other instances is reused for requests that this process must not see. A decoupled model may
             // use its inputs until it drops the request. For that long, only memory that was taken for its inputs is
             // held.
-            let whose = passed_on::instance(&input.data);
-            let is_copied = whose.is_some_and(|instance| self.is_decoupled || instance != self.blocks.instance());
+            let sharers = passed_on::sharers(&input.data);
+            let is_copied = sharers.is_some_and(|them| self.is_decoupled || !them.have(self.blocks.instance()));
             if is_copied { None } else { self.shares.location(input.data.share(), &mut self.maps) }
         };
         let mut locations: Vec<Option<SegmentOffset>> = inputs.iter().map(&mut location).collect();
@@ -166,7 +166,7 @@ impl Planner<'_> {
         // If the process cannot access the client's memory, a block is used instead.
         if (responder.output_slot(name).is_some() || !responder.offers_places())
             && let Some(size) = self.sizes.get(name)
-            && let Ok(block) = self.blocks.take(*size)
+            && let Ok(block) = self.blocks.take_for_output(responder, name, *size)
             && let Ok(location) = self.block_location(&block)
         {
             return named(Some(location), block.byte_size(), Kind::Block(block));
@@ -213,6 +213,7 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::channel::Channel;
+    use crate::passed_on::Sharers;
 
     /// What is shared with a process, without a process at the other end.
     pub(crate) fn nobody() -> (Arc<Shares>, Blocks) {
@@ -314,13 +315,20 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_process_is_lent_no_memory_of_another_instance() {
+    fn a_process_is_lent_no_memory_of_other_instances() {
         let (shares, blocks) = nobody();
         let other = Blocks::new(&Pools::new(LeaseLimits::default()));
-        for (whose, is_lent) in [(&blocks, true), (&other, false)] {
-            let block = whose.take(100).unwrap();
+        let sharers = |owner, reader| Sharers { owner, reader };
+        let (mine, foreign) = (blocks.instance(), other.instance());
+        for (sharers, is_lent) in [
+            (sharers(mine, mine), true),
+            (sharers(foreign, mine), true),
+            (sharers(mine, foreign), true),
+            (sharers(foreign, foreign), false),
+        ] {
+            let block = other.take(100).unwrap();
             let data = block.buffer();
-            passed_on::note(&data, block.instance());
+            passed_on::note(&data, sharers);
             let shape = Shape::from_slice(&[data.len() as i64]);
             let input = Tensor { name: "x".into(), datatype: DataType::Uint8, shape, data };
             let job = job(vec![input], Vec::new(), Reply::new(|_| ()));
