@@ -123,6 +123,11 @@ impl<T: Clone> Flow<T> {
         flow
     }
 
+    /// Whether a step has to run for the outputs that are wanted.
+    pub fn needs(&self, step: usize) -> bool {
+        self.is_needed[step]
+    }
+
     /// The next action, if there is one.
     pub fn next_action(&mut self) -> Option<Action<T>> {
         self.actions.pop_front()

@@ -46,6 +46,11 @@ impl Outputs {
         self.lock().responder.as_ref()?.output_slot(output)?.again()
     }
 
+    /// Whether the client wants this output.
+    pub fn wants(&self, output: &str) -> bool {
+        self.lock().responder.as_ref().is_some_and(|responder| responder.wants(output))
+    }
+
     /// Whether anything can still be sent.
     pub fn is_open(&self) -> bool {
         self.lock().responder.is_some()

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nerite_config::ModelConfig;
-use nerite_config::proto::model_ensembling;
+use nerite_config::proto::{DataType, model_ensembling};
 
 /// The platform of an ensemble.
 const ENSEMBLE: &str = "ensemble";
@@ -27,6 +27,10 @@ pub struct Plan {
     /// Whether a tensor may lie where a model's process can still write to it. Responses to requests with such tensors are not cached for all
     /// clients. So this is false if a step has a response cache, or is an ensemble, because its steps may have one.
     pub may_share: bool,
+    /// Whether each tensor may be placed in the input memory of a model that reads it. Not where `may_share` is false or a
+    /// step answers several times. Not for strings, because the server checks copies of them. Not for the outputs of a model
+    /// that keeps states, because an output may be a state as well.
+    pub in_input_memory: Vec<bool>,
     /// How often a step may be in flight for one request; 0 for any number.
     pub in_flight_max: u32,
     /// The steps that take each tensor.
@@ -85,12 +89,28 @@ impl Plan {
                 .map(|(name, tensor)| StepOutput { name: name.to_owned(), tensor: names.intern(tensor) })
                 .collect(),
         });
-        let steps = steps.collect();
+        let steps: Vec<Step> = steps.collect();
         let is_decoupled = members.iter().any(|member| member.as_ref().decoupled());
         let is_cached = |config: &ModelConfig| config.caches_responses() || config.platform == ENSEMBLE;
         let may_share = !members.iter().any(|member| is_cached(member.as_ref()));
+        let mut in_input_memory = vec![false; names.list.len()];
+        if may_share && !is_decoupled {
+            let each = steps.iter().zip(members).flat_map(|(step, member)| fixed_size_outputs(step, member.as_ref()));
+            each.for_each(|tensor| in_input_memory[tensor] = true);
+        }
         let tensors = names.list;
-        Plan { tensors, steps, inputs, outputs, is_decoupled, may_share, in_flight_max, ..Plan::default() }.linked()
+        Plan {
+            tensors,
+            steps,
+            inputs,
+            outputs,
+            is_decoupled,
+            may_share,
+            in_input_memory,
+            in_flight_max,
+            ..Plan::default()
+        }
+        .linked()
     }
 
     /// The same plan, with its readers and writers filled in.
@@ -126,6 +146,16 @@ impl Plan {
     }
 }
 
+/// The outputs of a step that have elements of a fixed size. None if the step's model keeps states.
+fn fixed_size_outputs(step: &Step, member: &ModelConfig) -> impl Iterator<Item = TensorIndex> {
+    let keeps_states = member.sequence_batching().is_some_and(|sequences| !sequences.state.is_empty());
+    let is_fixed = move |name: &str| {
+        let declared = member.output.iter().find(|output| output.name == name);
+        !keeps_states && declared.is_some_and(|output| output.data_type() != DataType::TypeString)
+    };
+    step.outputs.iter().filter(move |output| is_fixed(&output.name)).map(|output| output.tensor)
+}
+
 /// The version that a step asks for; `None` for the highest that is ready, which the configuration writes as -1.
 pub fn step_version(step: &model_ensembling::Step) -> Option<i64> {
     Some(step.model_version).filter(|version| *version != -1)
@@ -152,5 +182,48 @@ impl Names {
         self.list.push(name.to_owned());
         self.known.insert(name.to_owned(), index);
         index
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    const OF_NUMBERS: &str = "output { name: 'OUT' data_type: TYPE_FP32 dims: [ -1 ] }";
+
+    /// Whether the tensor between two steps may be placed in the second one's memory. The first is a model with this
+    /// configuration.
+    #[track_caller]
+    fn check(first: &str, second: &str, expected: bool) {
+        let step = |model, input, output| {
+            format!(
+                "step {{ model_name: '{model}' model_version: -1 input_map {{ key: 'IN' value: '{input}' }} \
+                 output_map {{ key: 'OUT' value: '{output}' }} }}"
+            )
+        };
+        let steps = step("first", "a", "b") + &step("second", "b", "c");
+        let parse = |text: &str| nerite_config::parse_text("config.pbtxt", text.as_bytes()).unwrap();
+        let ensemble = parse(&format!("platform: 'ensemble' ensemble_scheduling {{ {steps} }}"));
+        let plan = Plan::new(&ensemble, &[first, second].map(|text| std::sync::Arc::new(parse(text))));
+        assert_eq!(plan.in_input_memory[plan.tensor("b").unwrap()], expected, "{first} and {second}");
+        assert!(!plan.in_input_memory[plan.tensor("a").unwrap()], "the request brings it");
+    }
+
+    #[test]
+    fn what_may_be_placed_in_the_memory_of_the_next_model() {
+        let more = |text: &str| format!("{OF_NUMBERS} {text}");
+        check(OF_NUMBERS, OF_NUMBERS, true);
+        check("output { name: 'OUT' data_type: TYPE_STRING dims: [ -1 ] }", OF_NUMBERS, false);
+        check("", OF_NUMBERS, false);
+        let state = "state { input_name: 'S' output_name: 'OUT' data_type: TYPE_FP32 dims: [ -1 ] }";
+        check(&more(&format!("sequence_batching {{ {state} }}")), OF_NUMBERS, false);
+        check(&more("sequence_batching { }"), OF_NUMBERS, true);
+        for anywhere in ["response_cache { enable: true }", "platform: 'ensemble'"] {
+            check(&more(anywhere), OF_NUMBERS, false);
+            check(OF_NUMBERS, &more(anywhere), false);
+        }
+        check(OF_NUMBERS, &more("model_transaction_policy { decoupled: true }"), false);
     }
 }

@@ -11,14 +11,14 @@ use nerite_backend::{Job, Meter, Models, Times};
 use nerite_locks::Mutex;
 use nerite_memory::Slot;
 use nerite_request::{
-    Cancel, Code, Deliver, InferResponse, Name, Output, Parameters, PeerAccount, PlaceQuery, Reply, Request,
-    RequestTrace, Response, ResponsePermit, ResponseWindow, Sequence, Status, Wanted,
+    Cancel, Code, Deliver, InferResponse, InputMemory, Name, Output, Parameters, PeerAccount, PlaceQuery, Reply,
+    Request, RequestTrace, Response, ResponsePermit, ResponseWindow, Sequence, Status, Wanted,
 };
 use nerite_tensor::Tensor;
 
 use crate::flow::{Action, Branch, Flow};
 use crate::outputs::{Outputs, Value};
-use crate::plan::{Plan, TensorIndex};
+use crate::plan::{Plan, Step, TensorIndex};
 use crate::sequence::SequenceOfSteps;
 
 /// One request of an ensemble.
@@ -251,6 +251,21 @@ impl Run {
         self.models.infer(&step.model, step.version, request);
     }
 
+    /// The input memory of the only model that will read this tensor.
+    fn input_memory(&self, tensor: TensorIndex) -> Option<Arc<dyn InputMemory>> {
+        let plan = &self.plan;
+        // What is sent to the client must not lie where a process can still write to it.
+        if !*plan.in_input_memory.get(tensor)? || self.outputs.wants(&plan.tensors[tensor]) {
+            return None;
+        }
+        let will_run = |step: &usize| self.lock().flow.as_ref().is_some_and(|flow| flow.needs(*step));
+        let mut readers = plan.readers[tensor].iter().filter(|step| will_run(step)).map(|step| &plan.steps[*step]);
+        let Step { model, version, .. } = readers.next()?;
+        // The reader's process can write there, so it must not be memory that another model reads.
+        let is_only = readers.all(|other| other.model == *model && other.version == *version);
+        is_only.then(|| self.models.input_memory(model, *version)).flatten()
+    }
+
     /// The outputs of a step's answer that the ensemble uses.
     fn positioned(
         &self,
@@ -373,6 +388,12 @@ impl Deliver for StepReply {
     fn takes_shared(&self) -> bool {
         // Another step reads the output there. `Outputs` copies outputs that are sent to the client.
         self.run.plan.may_share
+    }
+
+    fn input_memory(&self, output: &str) -> Option<Arc<dyn InputMemory>> {
+        let outputs = &self.run.plan.steps[self.step].outputs;
+        let output = outputs.iter().find(|known| known.name == output)?;
+        self.run.input_memory(output.tensor)
     }
 
     fn window(&self) -> Option<Arc<ResponseWindow>> {
