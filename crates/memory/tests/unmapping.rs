@@ -1,13 +1,16 @@
 //! Which thread unmaps private memory, and does it count until then?
 #![allow(clippy::unwrap_used)]
 
+#[path = "eventually/assert.rs"]
+mod eventually;
+
 use std::hint::black_box;
 use std::ptr::without_provenance_mut;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
 
+use eventually::{PATIENCE, assert_eventually};
 use nerite_memory::{Block, Heap, UNMAPPER, limit_pool};
 
 #[global_allocator]
@@ -17,7 +20,6 @@ static HEAP: Heap = Heap;
 static ALONE: Mutex<()> = Mutex::new(());
 const MIB: usize = 1 << 20;
 const MUCH: usize = 64 * MIB;
-const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Sends the name of the thread that drops it, and waits for an answer.
 struct Halt(Sender<Option<String>>, Receiver<()>);
@@ -54,15 +56,6 @@ fn taken() -> usize {
     Block::try_new(isize::MAX as usize).err().and_then(|refused| refused.full).unwrap().0
 }
 
-#[track_caller]
-fn comes_to<T: PartialEq + std::fmt::Debug>(look: impl Fn() -> T, expected: T) {
-    let begun = Instant::now();
-    while look() != expected && begun.elapsed() < PATIENCE {
-        thread::yield_now();
-    }
-    assert_eq!(look(), expected);
-}
-
 #[test]
 fn a_block_that_is_not_kept_is_unmapped_on_another_thread_and_counts_until_then() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,7 +68,7 @@ fn a_block_that_is_not_kept_is_unmapped_on_another_thread_and_counts_until_then(
         drop(block);
         assert_eq!((mapped_bytes(at, MUCH), taken() - before), (MUCH, MUCH));
     });
-    comes_to(taken, before);
+    assert_eventually(taken, before);
 }
 
 #[test]
@@ -88,7 +81,7 @@ fn many_small_blocks_are_unmapped_on_another_thread_as_well() {
         drop(blocks);
         assert_eq!(taken() - before, 64 * MIB);
     });
-    comes_to(taken, before);
+    assert_eventually(taken, before);
 }
 
 #[test]
@@ -110,5 +103,5 @@ fn a_large_allocation_is_unmapped_on_another_thread_also_the_rest_of_one_that_sh
         // All but what the first allocation has kept.
         assert_eq!(taken() - before, 2 * MUCH - MIB);
     });
-    comes_to(taken, before);
+    assert_eventually(taken, before);
 }

@@ -4,6 +4,8 @@
 #![expect(clippy::print_stdout, reason = "a test that skips itself says so")]
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../memory/tests/eventually/assert.rs"]
+mod eventually;
 #[path = "../../cuda/tests/stand_in/compile.rs"]
 mod stand_in;
 
@@ -11,15 +13,14 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
+use eventually::assert_eventually;
 use nerite_cuda::{DeviceMemory, Driver};
 use nerite_memory::{Extent, Place, Reason, Slot};
 use nerite_shm::{ErrorKind, Gpu, LeaseLimits, Options, OwnedRegion, Pools, Registry, ShmError};
 use stand_in::Counts;
 
 const CASE: &str = "NERITE_CUDA_CASE";
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A client in a process of its own, which allocates and frees on command.
 struct Client {
@@ -116,16 +117,6 @@ fn run(case: &str, fail: Option<&str>) {
 
 fn counts() -> Counts {
     stand_in::counts(&PathBuf::from(std::env::var_os("STAND_IN_COUNTS").unwrap()))
-}
-
-/// Waits until a number of the driver's comes to `expected`. What a request used last is freed on another thread.
-#[track_caller]
-fn comes_to(look: fn(Counts) -> i64, expected: i64) {
-    let begun = Instant::now();
-    while look(counts()) != expected && begun.elapsed() < PATIENCE {
-        std::thread::yield_now();
-    }
-    assert_eq!(look(counts()), expected);
 }
 
 #[track_caller]
@@ -286,7 +277,8 @@ fn in_flight() {
     drop(input);
     assert_eq!(counts().imports, 2);
     drop(joined);
-    comes_to(|counts| counts.imports, 1);
+    // What a request used last is freed on another thread.
+    assert_eventually(|| counts().imports, 1);
     registry.unregister_cuda("a").unwrap();
     assert_eq!((registry.cuda_status(None).unwrap().len(), counts().imports), (0, 0));
 }
@@ -332,13 +324,9 @@ fn storm() {
         }
     });
     registry.unregister_all_cuda().unwrap();
-    comes_to(|counts| counts.imports, 0);
+    assert_eventually(|| counts().imports, 0);
     // The count is decreased a moment after the driver has closed the last handle.
-    let begun = Instant::now();
-    while registry.counts().cuda_mapped != 0 && begun.elapsed() < PATIENCE {
-        std::thread::yield_now();
-    }
-    assert_eq!(registry.counts().cuda_mapped, 0);
+    assert_eventually(|| registry.counts().cuda_mapped, 0);
 }
 
 fn locked(each: i64) {
@@ -356,7 +344,7 @@ fn locked(each: i64) {
     assert_eq!(counts().locked, each);
     drop(borrowed);
     account.close();
-    comes_to(|counts| counts.locked, 0);
+    assert_eventually(|| counts().locked, 0);
     // An object without allocated pages is not page-locked if it is large.
     let sparse = format!("/nerite-cuda-sparse-{}", std::process::id());
     let path = format!("/dev/shm{sparse}");

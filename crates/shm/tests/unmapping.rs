@@ -1,11 +1,14 @@
 //! Which thread unmaps memory that a request used last, and who pays for it until then?
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../memory/tests/eventually/assert.rs"]
+mod eventually;
+
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::{Duration, Instant};
 
+use eventually::{PATIENCE, assert_eventually};
 use nerite_shm::limits::{UNMAPPED_HERE_BYTES_MAX, UNMAPPED_HERE_TOGETHER_BYTES_MAX};
 use nerite_shm::{Account, LeaseErrorKind, LeaseLimits, Options, OwnedRegion, Pools, Registry, Rights};
 use nerite_watchdog::{FrontEnd, watched};
@@ -14,7 +17,6 @@ const LITTLE: usize = UNMAPPED_HERE_BYTES_MAX;
 /// So many leases of `LITTLE` bytes in each of three sessions are too much for one thread, but not those of one session.
 const LITTLE_COUNT: usize = 100;
 const MUCH: usize = 64 << 20;
-const PATIENCE: Duration = Duration::from_mins(1);
 const UNMAPPER: &str = "nerite-unmap";
 
 /// Dropped after its region was unmapped. Sends the name of the thread that does so, which waits for an answer.
@@ -57,15 +59,6 @@ fn mappings(object: &OwnedRegion) -> usize {
     maps.lines().filter(|line| line.ends_with(&format!("/dev/shm{}", object.key()))).count()
 }
 
-#[track_caller]
-fn comes_to<T: PartialEq + std::fmt::Debug>(look: impl Fn() -> T, expected: T) {
-    let begun = Instant::now();
-    while look() != expected && begun.elapsed() < PATIENCE {
-        thread::yield_now();
-    }
-    assert_eq!(look(), expected);
-}
-
 #[test]
 fn a_large_region_that_a_request_used_last_is_unmapped_on_another_thread_and_paid_until_then() {
     let registry = Registry::new(Options { regions_max: 1, ..Options::default() });
@@ -83,7 +76,7 @@ fn a_large_region_that_a_request_used_last_is_unmapped_on_another_thread_and_pai
     let refused = registry.register_system("b", mine.key(), 0, 4096).unwrap_err().to_string();
     assert!(refused.contains("1 regions of"), "{refused}");
     answer.send(()).unwrap();
-    comes_to(|| registry.counts().mapped, 0);
+    assert_eventually(|| registry.counts().mapped, 0);
     registry.register_system("b", mine.key(), 0, 4096).unwrap();
 }
 
@@ -111,7 +104,7 @@ fn the_leases_of_a_session_that_ends_count_until_they_are_unmapped() {
     account.close();
     assert_eq!((pools.counts().leases, pools.counts().bytes), (4, 4 * MUCH as u64));
     answer.send(()).unwrap();
-    comes_to(|| pools.counts().leases, 0);
+    assert_eventually(|| pools.counts().leases, 0);
     assert_eq!(pools.counts().bytes, 0);
 }
 
@@ -126,7 +119,7 @@ fn a_lease_that_needs_the_memory_of_idle_ones_is_lent_where_the_thread_may_wait_
     make_idle();
     assert!(account.borrow_at_once(2 * MUCH as u64).unwrap().is_none());
     assert_eq!(account.borrow(2 * MUCH as u64).unwrap().lease.byte_size(), 2 * MUCH);
-    comes_to(|| account.used(), (1, 2 * MUCH as u64));
+    assert_eventually(|| account.used(), (1, 2 * MUCH as u64));
     for lease in account.leases() {
         assert!(lease.lent);
     }
@@ -145,7 +138,7 @@ fn a_thread_that_serves_connections_passes_idle_leases_on_and_may_refuse_a_new_o
     let refused = runtime.block_on(watched(FrontEnd::Http, async { account.borrow(4096).unwrap_err() }));
     assert_eq!((refused.kind(), account.used()), (LeaseErrorKind::Full, (1, MUCH as u64)));
     answer.send(()).unwrap();
-    comes_to(|| account.used(), (0, 0));
+    assert_eventually(|| account.used(), (0, 0));
     assert!(account.borrow(4096).is_ok());
 }
 
@@ -164,7 +157,7 @@ fn small_leases_of_several_sessions_that_were_idle_too_long_are_passed_on_togeth
     let answer = halt_unmapper("together");
     assert_eq!((pools.trim(0), pools.counts().leases), (bytes, count));
     answer.send(()).unwrap();
-    comes_to(|| pools.counts().leases, 0);
+    assert_eventually(|| pools.counts().leases, 0);
 }
 
 #[test]
@@ -205,5 +198,5 @@ fn a_session_gets_its_memory_back_at_once_while_that_of_others_waits() {
     let lease = account.borrow(2 * BYTES).unwrap().lease;
     assert_eq!((lease.byte_size() as u64, account.used()), (2 * BYTES, (3, 4 * BYTES)));
     answer.send(()).unwrap();
-    comes_to(|| account.used(), (1, 2 * BYTES));
+    assert_eventually(|| account.used(), (1, 2 * BYTES));
 }
