@@ -65,7 +65,7 @@ pub use padding::{BUCKETS_MAX, PaddedInput, Padding};
 pub use proto::ModelConfig;
 pub use raw::raw_input;
 pub use schema::FILE_DESCRIPTOR_SET;
-pub use suggest::nearest;
+pub use suggest::{did_you_mean, nearest};
 pub use text::parse_text;
 pub use validate::{
     WARMUP_FOLDER, check_directory_name, check_file_names, check_label_path, check_warmup_file, no_version_to_load,

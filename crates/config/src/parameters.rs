@@ -8,7 +8,7 @@ use crate::error::refuse;
 use crate::latency::LATENCY_BOUND;
 use crate::padding::{PAD, PAD_VALUE};
 use crate::timeout::TIMEOUT_ENDS_RUNS;
-use crate::{ConfigError, ModelConfig, nearest};
+use crate::{ConfigError, ModelConfig, did_you_mean, nearest};
 
 /// The prefix of the keys of the server's own parameters.
 const PREFIX: &str = "nerite.";
@@ -22,7 +22,7 @@ pub(crate) fn check(config: &ModelConfig) -> Result<(), ConfigError> {
     keys.sort();
     let unknown = keys.into_iter().find(|key| key.starts_with(PREFIX) && !KNOWN.contains(&key.as_str()));
     let Some(key) = unknown else { return Ok(()) };
-    let meant = nearest(key, KNOWN.into_iter()).map(|known| format!("; did you mean '{known}'?")).unwrap_or_default();
+    let meant = did_you_mean(nearest(key, KNOWN.into_iter()));
     refuse!(
         "parameter '{key}' of model '{}' is none of the server's, which are {}{meant}",
         config.name,

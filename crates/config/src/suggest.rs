@@ -1,5 +1,7 @@
 //! Which known word is nearest to an unknown one?
 
+use std::fmt::Display;
+
 /// The known word nearest to `word`, if it is near enough to be a typing error: at most one edit in three characters, or the same word except for
 /// case, underscores or dashes.
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
@@ -14,6 +16,11 @@ pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&
         .filter(|(edits, candidate)| *edits <= candidate.len().min(word.len()) / 3)
         .min_by_key(|(edits, _)| *edits)
         .map(|(_, candidate)| candidate)
+}
+
+/// The end of an error: `; did you mean 'serve'?`. Empty if no known word is near enough.
+pub fn did_you_mean(meant: Option<impl Display>) -> String {
+    meant.map_or_else(String::new, |meant| format!("; did you mean '{meant}'?"))
 }
 
 /// The Levenshtein distance: the number of characters to insert, delete or replace.

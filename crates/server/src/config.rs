@@ -13,7 +13,7 @@ mod show;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use nerite_config::nearest;
+use nerite_config::{did_you_mean, nearest};
 
 use crate::flags::{Command, FLAGS, Flag, Given, Origin, Takes, parse};
 use crate::plain::plain;
@@ -96,10 +96,10 @@ fn find(name: &str) -> Result<&'static Flag, String> {
         return Err("'help' is no setting".to_owned());
     }
     let names = || FLAGS.iter().map(|flag| flag.name).filter(|name| *name != "help");
-    FLAGS.iter().find(|flag| flag.name == name).ok_or_else(|| {
-        let hint = nearest(name, names()).map_or_else(String::new, |near| format!("; did you mean '{near}'?"));
-        format!("there is no setting '{}'{hint}", plain(name))
-    })
+    FLAGS
+        .iter()
+        .find(|flag| flag.name == name)
+        .ok_or_else(|| format!("there is no setting '{}'{}", plain(name), did_you_mean(nearest(name, names()))))
 }
 
 fn check(path: &str) -> Result<String, String> {

@@ -42,7 +42,7 @@ use std::process::ExitCode;
 
 use flags::Command;
 pub use in_process::InProcess;
-use nerite_config::nearest;
+use nerite_config::{did_you_mean, nearest};
 
 /// What `nerite help` prints.
 pub const HELP: &str = "\
@@ -109,14 +109,11 @@ pub fn main() -> ExitCode {
 fn not_a_command(word: &str) -> String {
     let Some(flag) = word.strip_prefix("--") else {
         let meant = nearest(word, completions::commands().iter().map(|command| command.name));
-        return format!(
-            "there is no command '{word}'{}",
-            meant.map_or_else(String::new, |name| format!("; did you mean '{name}'?"))
-        );
+        return format!("there is no command '{word}'{}", did_you_mean(meant));
     };
     let name = flag.split_once('=').map_or(flag, |(name, _)| name);
     let meant = nearest(name, flags::FLAGS.iter().map(|flag| flag.name));
-    let hint = meant.map_or_else(String::new, |name| format!("; did you mean 'nerite serve --{name}'?"));
+    let hint = did_you_mean(meant.map(|name| format!("nerite serve --{name}")));
     format!("a command comes before the flag '--{name}'{hint}")
 }
 

@@ -3,8 +3,9 @@
 use prost_reflect::{DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MapKey, MessageDescriptor, Value};
 use serde_json::Value as Json;
 
+use crate::schema;
+use crate::suggest::{did_you_mean, nearest};
 use crate::text::scalar;
-use crate::{schema, suggest};
 
 type Read<T> = Result<T, String>;
 
@@ -143,13 +144,12 @@ fn enumerator(names: &EnumDescriptor, json: &Json, path: &str) -> Read<Value> {
 
 fn unknown(desc: &MessageDescriptor, path: &str, name: &str) -> String {
     let known: Vec<_> = schema::declared(desc).collect();
-    let cure =
-        suggest::nearest(name, known.iter().map(FieldDescriptor::name)).map(|near| format!("; did you mean '{near}'?"));
+    let cure = did_you_mean(nearest(name, known.iter().map(FieldDescriptor::name)));
     let path = match path.trim_end_matches('.') {
         "" => String::new(),
         path => format!("{path}: "),
     };
-    format!("{path}{} has no field '{name}'{}", desc.name(), cure.unwrap_or_default())
+    format!("{path}{} has no field '{name}'{cure}", desc.name())
 }
 
 fn wrong(path: &str, wanted: &str, found: &Json) -> String {

@@ -2,7 +2,7 @@
 //!
 //! Triton prints its whole usage with every error. `nerite serve` prints only the error, because nobody finds it behind a hundred lines.
 
-use nerite_config::nearest;
+use nerite_config::{did_you_mean, nearest};
 
 use super::parse::ParseError;
 use super::table::{FLAGS, Takes};
@@ -53,8 +53,8 @@ impl Command {
 /// The flag that was probably meant, behind an error about one that does not exist.
 fn hint(error: &ParseError) -> String {
     let ParseError::Unknown(word) = error else { return String::new() };
-    nearest(word.trim_start_matches('-'), FLAGS.iter().map(|flag| flag.name))
-        .map_or_else(String::new, |name| format!("; did you mean '--{name}'?"))
+    let meant = nearest(word.trim_start_matches('-'), FLAGS.iter().map(|flag| flag.name));
+    did_you_mean(meant.map(|name| format!("--{name}")))
 }
 
 /// The usage as Triton lays it out.

@@ -1,6 +1,6 @@
 //! Which settings do backends have, and which would have no effect?
 
-use nerite_config::nearest;
+use nerite_config::{did_you_mean, nearest};
 
 /// Settings of Triton's backend of that name, and of this server's. Triton's settings may have no effect here, but are no mistake.
 const KNOWN: [(&str, &[&str]); 2] = [
@@ -69,10 +69,9 @@ pub(super) fn unknown(settings: &[(String, String, String)]) -> Vec<String> {
         if known.contains(&key.as_str()) || OF_ALL.contains(&key.as_str()) {
             continue;
         }
-        let meant = nearest(key, known.iter().copied()).map(|near| format!("; did you mean '{near}'?"));
+        let meant = did_you_mean(nearest(key, known.iter().copied()));
         notes.push(format!(
-            "--backend-config={backend},{key} has no effect: backend '{backend}' has no such setting{}; it has: {}",
-            meant.unwrap_or_default(),
+            "--backend-config={backend},{key} has no effect: backend '{backend}' has no such setting{meant}; it has: {}",
             known.join(", ")
         ));
     }
