@@ -144,12 +144,7 @@ class Memory:
                     del on_gpu
                     continue
                 try:
-                    try:
-                        self._map(segment, length, file_offset, is_region, descriptor)
-                    except OSError:
-                        # Memory that waits to be unmapped may take the address space.
-                        self._unmapper.finish()
-                        self._map(segment, length, file_offset, is_region, descriptor)
+                    self._map_with_retry(segment, length, file_offset, is_region, descriptor)
                 except (OSError, ValueError) as error:
                     self.unmapped = [other[0] for other in wanted if other[0] not in self._bytes]
                     raise Unmapped(
@@ -159,6 +154,14 @@ class Memory:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
+
+    def _map_with_retry(self, segment: int, length: int, file_offset: int, is_region: bool, descriptor: int) -> None:
+        try:
+            self._map(segment, length, file_offset, is_region, descriptor)
+        except OSError:
+            # Memory that waits to be unmapped may take the address space.
+            self._unmapper.finish()
+            self._map(segment, length, file_offset, is_region, descriptor)
 
     def _map(self, segment: int, length: int, file_offset: int, is_region: bool, descriptor: int) -> None:
         skip = file_offset % _PAGE_BYTES
