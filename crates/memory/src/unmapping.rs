@@ -9,6 +9,10 @@
 //! The kernel takes about 76 ms to unmap 1 GiB of private memory that was used. The thread that frees it may serve connections. So such memory is passed to
 //! a thread of its own, which ends when nothing waits. It unmaps memory in pieces, because other threads cannot map memory meanwhile.
 //!
+//! The two lists take turns. A turn of the first list is one piece of a mapping. A turn of the second list is one value. A value that takes long is unmapped in
+//! pieces as well ([`unmap_in_pieces`]), and after each of them one piece of a mapping has its turn. So neither list waits longer than one piece of the other
+//! one takes. Other work in a value's drop, such as that of a GPU's driver, is not interrupted.
+//!
 //! The allocator passes memory on too, so this list does not allocate ([`mappings`]). Memory that waits is counted by [`crate::headroom`] until it is
 //! unmapped, also if it was not while it was used. So it is bounded. An allocation that would be refused unmaps what waits first ([`crate::block`]).
 
@@ -44,6 +48,8 @@ const PIECE_TIME_MAX: Duration = Duration::from_millis(100);
 thread_local! {
     /// Bytes that this thread has unmapped since it passed a mapping on. Without a destructor, so the allocator can use it at any time.
     static UNMAPPED_HERE: Cell<usize> = const { Cell::new(0) };
+    /// The queue of which this thread drops a value.
+    static DROPS_FOR: Cell<Option<&'static Queue>> = const { Cell::new(None) };
 }
 
 /// The queue of the thread `nerite-unmap`.
@@ -84,7 +90,7 @@ fn choose(before: usize, bytes: usize, is_running: bool) -> (bool, usize) {
     }
 }
 
-/// Unmaps memory piece by piece, on this thread.
+/// Unmaps memory piece by piece, on this thread. Within the drop of a queue's value, a piece of the queue's mappings is unmapped after each of them.
 ///
 /// # Safety
 /// `len` bytes from `start` on are mapped, and `start` is the beginning of a page. The caller owns this memory, and nobody uses it any more.
@@ -102,6 +108,9 @@ pub unsafe fn unmap_in_pieces(start: NonNull<u8>, len: usize) {
         debug_assert_eq!(failed, 0, "munmap of memory of our own");
         size.took(begun.elapsed());
         at += piece;
+        if let Some(queue) = DROPS_FOR.get() {
+            queue.help();
+        }
     }
 }
 
@@ -195,7 +204,7 @@ impl Queue {
         Builder::new().name(self.thread.to_owned()).spawn(|| self.work()).is_ok()
     }
 
-    fn work(&self) {
+    fn work(&'static self) {
         let mut size = PieceSize::first();
         self.work_on(|| {
             let is_unmapped = self.unmap_piece(&mut size) > 0;
@@ -226,10 +235,12 @@ impl Queue {
     }
 
     /// Returns whether there was a value.
-    fn drop_value(&self) -> bool {
+    fn drop_value(&'static self) -> bool {
         let Some(value) = self.next_value() else { return false };
         // The values after one whose drop panics are dropped all the same. The panic's hook has logged it.
+        DROPS_FOR.set(Some(self));
         let _ = catch_unwind(AssertUnwindSafe(|| drop(value)));
+        DROPS_FOR.set(None);
         self.values().dropped();
         self.dropped.notify_all();
         true
@@ -323,6 +334,29 @@ mod tests {
         drop(go_on);
         comes_to_an_end(&QUEUE);
         assert_eq!((QUEUE.help(), QUEUE.wait_for_piece()), (0, 0));
+    }
+
+    /// Unmaps its mapping in pieces when it is dropped. Sends how many pieces of the queue's mappings were unmapped meanwhile.
+    struct LargeValue(&'static Queue, Option<Mapping>, Sender<u64>);
+
+    impl Drop for LargeValue {
+        fn drop(&mut self) {
+            let before = self.0.mappings().unmapped_pieces();
+            unmap_here(self.1.take().unwrap());
+            let _ = self.2.send(self.0.mappings().unmapped_pieces() - before);
+        }
+    }
+
+    #[test]
+    fn private_memory_is_unmapped_between_the_pieces_of_a_large_value() {
+        static QUEUE: Queue = Queue::new("test-turns");
+        let (go_on, (pieces, pieces_seen)) = (halt(&QUEUE, 1), channel());
+        QUEUE.push(1, Box::new(LargeValue(&QUEUE, Some(mapping(256 * MIB)), pieces)));
+        QUEUE.push_mapping(mapping(80 * MIB));
+        drop(go_on);
+        // The value has at least 5 pieces. The first piece of the mapping, of less than 18 MiB, is unmapped before the value, and the others have no more.
+        assert!(pieces_seen.recv_timeout(PATIENCE).unwrap() >= 4);
+        comes_to_an_end(&QUEUE);
     }
 
     #[test]
