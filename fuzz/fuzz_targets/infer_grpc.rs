@@ -9,7 +9,7 @@ use nerite_wire::proto::{Chain, InferMessage};
 
 fuzz_target!(|message: &[u8]| {
     let Some((&frame, message)) = message.split_first() else { return };
-    let ask_of = |frame: usize| {
+    let summary_of = |frame: usize| {
         let mut chain = Chain::new();
         for piece in message.chunks(frame.max(1)) {
             chain.push(Bytes::copy_from_slice(piece));
@@ -17,5 +17,5 @@ fuzz_target!(|message: &[u8]| {
         let read = InferMessage::read(&chain).ok()?;
         Some(read.into_infer_request(|_| Ok(())).map(|request| (request.model, request.id, request.inputs.len(), request.outputs.len())).map_err(|e| e.message))
     };
-    assert_eq!(ask_of(usize::from(frame)), ask_of(message.len()));
+    assert_eq!(summary_of(usize::from(frame)), summary_of(message.len()));
 });

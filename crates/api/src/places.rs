@@ -93,10 +93,10 @@ impl Places {
             }
         }
         let (own, named) = own.unzip();
-        let asked_for = ByName::new(requested, |output| &output.name);
+        let requested = ByName::new(requested, |output| &output.name);
         for output in named.unwrap_or_default() {
             // Classes are made from the model's output here, so they are sent in the response.
-            let requested_output = asked_for.find(&output);
+            let requested_output = requested.find(&output);
             let elsewhere = requested_output.is_some_and(|one| one.classes > 0 || one.session.is_some());
             if let Some(account) = own.filter(|_| !elsewhere) {
                 add(LeasedOutput { output: output.into(), account: Arc::clone(account), way: Way::Packet });

@@ -119,7 +119,7 @@ mod tests {
     }
 
     impl Readiness for Ready {
-        fn ask(self: Arc<Self>, done: ReadinessDone) {
+        fn check(self: Arc<Self>, done: ReadinessDone) {
             done(Ok(()));
         }
 

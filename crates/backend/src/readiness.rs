@@ -13,7 +13,7 @@ pub type ReadinessDone = Box<dyn FnOnce(Result<(), Status>) + Send>;
 pub trait Readiness: Send + Sync {
     /// Finds out, and calls `done` once: on this thread before it returns, or on another one later. Does not wait. It
     /// is not called again before it has answered.
-    fn ask(self: Arc<Self>, done: ReadinessDone);
+    fn check(self: Arc<Self>, done: ReadinessDone);
 
     /// The reason why the instance cannot take requests, as far as it is known without asking.
     fn fault(&self) -> Option<Status>;

@@ -192,10 +192,10 @@ fn carrying_counts_as_making_the_inputs_ready() {
         }
         fn batch(&self, _: u64, _: &Times) {}
     }
-    /// Notes when it was asked for memory.
+    /// Notes when memory was reserved.
     #[derive(Default)]
-    struct AskedAt(Mutex<u64>);
-    impl Staging for AskedAt {
+    struct ReservedAt(Mutex<u64>);
+    impl Staging for ReservedAt {
         fn slot(&self, len: usize) -> Result<Slot, nerite_memory::StagingFull> {
             *self.0.lock().unwrap() = nerite_backend::now_ns();
             Ok(Slot::heap(len))
@@ -205,13 +205,13 @@ fn carrying_counts_as_making_the_inputs_ready() {
     let instances: [Box<dyn Instance>; 2] =
         [Box::new(InOrder(Negate::default())), Box::new(Joined::new(NegateRows { wants_slot: true }, true))];
     for instance in instances {
-        let (input, kept, asked_at) = (on_device(&[1]), Arc::new(Kept::default()), Arc::new(AskedAt::default()));
+        let (input, kept, reserved_at) = (on_device(&[1]), Arc::new(Kept::default()), Arc::new(ReservedAt::default()));
         let version = ModelVersion::new("negate", "1", Arc::<Kept>::clone(&kept));
         let jobs = vec![Job::new(request(whole(&input), None), version.begin(), 0)];
-        Staged::over(instance, Arc::<AskedAt>::clone(&asked_at), DeviceAccess::Host)
+        Staged::over(instance, Arc::<ReservedAt>::clone(&reserved_at), DeviceAccess::Host)
             .run(Batch { jobs: jobs.into(), meter: Arc::<Kept>::clone(&kept) });
-        let (times, asked_at) = (kept.0.lock().unwrap()[0], *asked_at.0.lock().unwrap());
-        assert!(times.start <= asked_at && asked_at <= times.input_end, "{times:?}, asked at {asked_at}");
+        let (times, reserved_at) = (kept.0.lock().unwrap()[0], *reserved_at.0.lock().unwrap());
+        assert!(times.start <= reserved_at && reserved_at <= times.input_end, "{times:?}, reserved at {reserved_at}");
     }
 }
 

@@ -28,7 +28,7 @@ impl<T> Out<T> {
     /// Writes the result. NULL is an error.
     pub fn put(&self, value: T) -> Result<(), Fault> {
         self.check()?;
-        self.put_if_asked(value);
+        self.put_unless_null(value);
         Ok(())
     }
 
@@ -38,7 +38,7 @@ impl<T> Out<T> {
     }
 
     /// Writes the result, unless the pointer is NULL.
-    pub fn put_if_asked(&self, value: T) {
+    pub fn put_unless_null(&self, value: T) {
         if !self.0.is_null() {
             // SAFETY: not NULL (above), so by the contract of the interface it points to a T of the caller that may be written during this
             // call. Nothing is dropped there: `write` forgets what was there, which may be uninitialised.

@@ -113,7 +113,7 @@ impl Library {
     }
 
     /// Whether it has `TRITONBACKEND_ModelInstanceReady`.
-    pub fn tells_readiness(&self) -> bool {
+    pub fn has_readiness_function(&self) -> bool {
         self.instance_ready.is_some()
     }
 

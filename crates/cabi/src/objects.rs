@@ -1,7 +1,6 @@
 //! Which objects do the handles of the interface stand for?
 
 mod allocator;
-mod asked_input;
 mod attributes;
 mod backend;
 mod callbacks;
@@ -9,6 +8,7 @@ mod error;
 mod inference;
 mod inference_request;
 mod inference_response;
+mod input_content;
 mod instance;
 mod memory_usage;
 mod message;
@@ -28,7 +28,6 @@ mod tensors;
 mod trace;
 
 pub use allocator::{Allocated, Allocating, Allocator};
-pub use asked_input::InputContent;
 pub use attributes::{BufferAttributes, memory_of};
 pub use backend::{BackendAttribute, BackendObject, BackendParts, DEVICE_BLOCKING};
 pub use callbacks::{
@@ -39,6 +38,7 @@ pub use error::{ErrorObject, code_number, code_of};
 pub use inference::start_inference;
 pub use inference_request::{InferenceRequest, Respond};
 pub use inference_response::{InferenceResponse, OutputAllocations, ReturnedOutput};
+pub use input_content::InputContent;
 pub use instance::InstanceObject;
 pub use memory_usage::{MemoryOfModel, SaidMemory};
 pub use message::Message;

@@ -167,10 +167,10 @@ impl Cached {
 }
 
 /// Whether a key can be made of the request, and its response be kept for this client or for all. Memory of devices is not read for keys.
-fn may_be_kept(job: &Job, has_asker: bool) -> bool {
+fn may_be_kept(job: &Job, has_client: bool) -> bool {
     job.inputs()
         .iter()
-        .all(|input| input.data.place().is_host() && (has_asker || input.data.access() == Access::Private))
+        .all(|input| input.data.place().is_host() && (has_client || input.data.access() == Access::Private))
 }
 
 /// Whether outputs may lie in memory that the client shares.

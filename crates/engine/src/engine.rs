@@ -249,7 +249,7 @@ impl Engine {
         };
         let tried = Arc::new(models.iter().cloned().collect());
         for wave in self.waves(&models) {
-            failed.extend(self.load_wave(&wave, &Reason::asked_for(Arc::clone(&tried))));
+            failed.extend(self.load_wave(&wave, &Reason::requested(Arc::clone(&tried))));
         }
         self.has_started.store(true, Ordering::Release);
         Ok(failed)

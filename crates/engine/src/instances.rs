@@ -43,11 +43,11 @@ struct Made {
 }
 
 impl Maker {
-    /// Makes the instances of these specs, in their order. `tell` is called with the number of instances made so far. The first error ends it.
+    /// Makes the instances of these specs, in their order. `report` is called with the number of instances made so far. The first error ends it.
     pub fn make(
         &self,
         specs: &[InstanceSpec],
-        tell: &(dyn Fn(usize) + Sync),
+        report: &(dyn Fn(usize) + Sync),
     ) -> Result<Vec<Box<dyn Instance>>, Status> {
         let made = Made {
             next: AtomicUsize::new(0),
@@ -55,7 +55,7 @@ impl Maker {
             results: specs.iter().map(|_| Mutex::new(None)).collect(),
         };
         let count = AtomicUsize::new(0);
-        let work = || self.work(specs, &made, &|| tell(count.fetch_add(1, Ordering::AcqRel) + 1));
+        let work = || self.work(specs, &made, &|| report(count.fetch_add(1, Ordering::AcqRel) + 1));
         std::thread::scope(|scope| {
             for _ in 1..self.threads.min(specs.len()) {
                 // If the system refuses a thread, the other threads make more instances each.
@@ -72,7 +72,7 @@ impl Maker {
         if missing.is_empty() { Ok(made) } else { Err(Status::internal("an instance was not made")) }
     }
 
-    fn work(&self, specs: &[InstanceSpec], made: &Made, tell: &dyn Fn()) {
+    fn work(&self, specs: &[InstanceSpec], made: &Made, report: &dyn Fn()) {
         while !made.is_over.load(Ordering::Acquire) {
             let at = made.next.fetch_add(1, Ordering::AcqRel);
             let (Some(spec), Some(place)) = (specs.get(at), made.results.get(at)) else { return };
@@ -80,7 +80,7 @@ impl Maker {
                 Err(Status::internal(format!("the runtime panicked over instance '{}'", spec.name)))
             });
             match &one {
-                Ok(_) => tell(),
+                Ok(_) => report(),
                 Err(_) => made.is_over.store(true, Ordering::Release),
             }
             *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(one);

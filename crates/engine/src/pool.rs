@@ -473,7 +473,7 @@ impl Shared {
     /// Takes the scheduler's decisions. The first batch is for this thread if it is quick and `may_be_here`. Workers get the others.
     fn settle(self: &Arc<Self>, state: &mut State, may_be_here: bool) -> Work {
         let mut work = Work::default();
-        self.tell_left(state);
+        self.notify_left(state);
         // What is begun here may have to be handed over, and the system may refuse a thread then.
         let may_be_here = may_be_here && state.serving > 0 && !state.answers_may_wait;
         while let Some(run) = state.next_run() {

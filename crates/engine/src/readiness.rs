@@ -50,7 +50,7 @@ impl ReadinessChecks {
     }
 
     /// Asks these instances, unless a check is under way.
-    pub(crate) fn ask(self: &Arc<Self>, instances: Vec<Arc<dyn Readiness>>) -> ReadinessAnswer {
+    pub(crate) fn check(self: &Arc<Self>, instances: Vec<Arc<dyn Readiness>>) -> ReadinessAnswer {
         let mut state = self.lock();
         state.numbers += 1;
         let answer = ReadinessAnswer { checks: Arc::clone(self), round: state.over, number: state.numbers };
@@ -66,7 +66,7 @@ impl ReadinessChecks {
         }
         for instance in instances {
             let checks = Arc::clone(self);
-            instance.ask(Box::new(move |answer| checks.note_answer(answer.err())));
+            instance.check(Box::new(move |answer| checks.note_answer(answer.err())));
         }
         answer
     }
@@ -221,7 +221,7 @@ mod tests {
     }
 
     impl Readiness for Slow {
-        fn ask(self: Arc<Self>, done: ReadinessDone) {
+        fn check(self: Arc<Self>, done: ReadinessDone) {
             self.waiting().push(done);
         }
 
@@ -240,8 +240,8 @@ mod tests {
     #[test]
     fn concurrent_checks_ask_each_instance_once() {
         let (checks, slow) = (ReadinessChecks::new("m"), [Arc::new(Slow::default()), Arc::new(Slow::default())]);
-        let ask = || checks.ask(slow.iter().map(|one| Arc::clone(one) as _).collect());
-        let mut answers: Vec<ReadinessAnswer> = (0..1000).map(|_| ask()).collect();
+        let check = || checks.check(slow.iter().map(|one| Arc::clone(one) as _).collect());
+        let mut answers: Vec<ReadinessAnswer> = (0..1000).map(|_| check()).collect();
         assert!(answers.iter_mut().all(|answer| poll(answer).is_none()));
         assert_eq!(slow.each_ref().map(|one| one.waiting().len()), [1, 1]);
         assert_eq!(checks.lock().wakers.len(), 1000);
@@ -253,7 +253,7 @@ mod tests {
         slow[1].answer(Err(no.clone()));
         assert!(answers.iter_mut().all(|answer| poll(answer) == Some(Err(no.clone()))));
         assert_eq!(checks.last(), Some(no));
-        let mut next = ask();
+        let mut next = check();
         for one in &slow {
             one.answer(Ok(()));
         }
@@ -264,22 +264,22 @@ mod tests {
     fn a_callback_gets_the_answer_once() {
         let (checks, slow) = (ReadinessChecks::new("m"), Arc::new(Slow::default()));
         let heard = Arc::new(Mutex::new(Vec::new()));
-        let ask = || {
+        let check = || {
             let heard = Arc::clone(&heard);
             let done = move |answer| heard.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
-            checks.ask(vec![Arc::clone(&slow) as _]).then(Box::new(done));
+            checks.check(vec![Arc::clone(&slow) as _]).then(Box::new(done));
         };
         let taken = || std::mem::take(&mut *heard.lock().unwrap_or_else(PoisonError::into_inner));
-        (0..3).for_each(|_| ask());
+        (0..3).for_each(|_| check());
         assert!(taken().is_empty());
         let no = Status::unavailable("no");
         slow.answer(Err(no.clone()));
         assert_eq!(taken(), vec![Err(no); 3]);
         assert!(checks.lock().wakers.is_empty());
-        ask();
+        check();
         slow.answer(Ok(()));
         assert_eq!(taken(), [Ok(())]);
-        ask();
+        check();
         checks.lock().pending = Some((now_us(), 1));
         Arc::clone(&checks).wake();
         assert_eq!(taken(), [Err(checks.too_late())]);
@@ -291,16 +291,16 @@ mod tests {
     #[test]
     fn an_instance_that_does_not_answer_is_not_ready_and_not_asked_again() {
         let (checks, slow) = (ReadinessChecks::new("m"), Arc::new(Slow::default()));
-        let ask = || checks.ask(vec![Arc::clone(&slow) as _]);
-        let mut first = ask();
+        let check = || checks.check(vec![Arc::clone(&slow) as _]);
+        let mut first = check();
         assert_eq!(poll(&mut first), None);
         checks.lock().pending = Some((now_us(), 1));
         Arc::clone(&checks).wake();
         let too_late = Some(Err(checks.too_late()));
-        assert_eq!((poll(&mut first), poll(&mut ask())), (too_late.clone(), too_late));
+        assert_eq!((poll(&mut first), poll(&mut check())), (too_late.clone(), too_late));
         assert_eq!(slow.waiting().len(), 1);
         slow.answer(Ok(()));
-        let mut next = ask();
+        let mut next = check();
         assert_eq!(poll(&mut next), None);
         slow.answer(Ok(()));
         assert_eq!(poll(&mut next), Some(Ok(())));

@@ -357,9 +357,9 @@ impl Served {
     }
 
     /// Asks its instances whether they are ready. The version is ready if all of them are. `None` if they always are.
-    pub fn ask_readiness(&self) -> Option<ReadinessAnswer> {
+    pub fn check_readiness(&self) -> Option<ReadinessAnswer> {
         let checks: Vec<_> = self.instances.iter().filter_map(|member| member.readiness.clone()).collect();
-        (!checks.is_empty()).then(|| self.readiness.ask(checks))
+        (!checks.is_empty()).then(|| self.readiness.check(checks))
     }
 
     /// The input memory of its only instance. `None` if it has several: which of them gets a request is decided later.

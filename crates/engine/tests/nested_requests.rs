@@ -24,12 +24,12 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// A runtime whose models send their input to the model that the parameter `asks` names, and answer with its answer.
 struct Forwarding;
 
-struct AskingModel {
+struct CallingModel {
     models: Models,
     target: String,
 }
 
-struct AskingInstance(Arc<AskingModel>);
+struct CallingInstance(Arc<CallingModel>);
 
 impl Runtime for Forwarding {
     fn name(&self) -> &'static str {
@@ -42,21 +42,21 @@ impl Runtime for Forwarding {
 
     fn load(&self, context: &LoadContext) -> Result<Arc<dyn Model>, Status> {
         let target = context.config.parameters["asks"].string_value.clone();
-        Ok(Arc::new(Loaded(Arc::new(AskingModel { models: context.models.clone(), target }))))
+        Ok(Arc::new(Loaded(Arc::new(CallingModel { models: context.models.clone(), target }))))
     }
 }
 
-struct Loaded(Arc<AskingModel>);
+struct Loaded(Arc<CallingModel>);
 
 impl Model for Loaded {
     fn instance(&self, _: &InstanceSpec) -> Result<Box<dyn Instance>, Status> {
-        Ok(Box::new(InOrder(AskingInstance(Arc::clone(&self.0)))))
+        Ok(Box::new(InOrder(CallingInstance(Arc::clone(&self.0)))))
     }
 }
 
-impl Compute for AskingInstance {
+impl Compute for CallingInstance {
     fn compute(&mut self, job: &mut Job, _: &mut Times) -> Result<(), Status> {
-        let AskingModel { models, target } = &*self.0;
+        let CallingModel { models, target } = &*self.0;
         let inputs = job.inputs().to_vec();
         let answer = models.infer_one(target, None, PATIENCE, |reply| Request::new(inputs, Vec::new(), reply))?;
         for output in answer.outputs {

@@ -84,7 +84,7 @@ impl Isolated {
     }
 
     /// The instance groups that a compiled backend prefers. A process is asked, and not again while the library and the settings are the same.
-    fn ask_preferred(&self, context: &LoadContext) -> Result<Vec<ModelInstanceGroup>, Status> {
+    fn preferred_groups(&self, context: &LoadContext) -> Result<Vec<ModelInstanceGroup>, Status> {
         let modified = std::fs::metadata(self.engine()).and_then(|file| file.modified()).ok();
         let known = |one: &&Preferred| one.settings == context.settings && one.modified == modified;
         let preferred = || self.preferred.lock().unwrap_or_else(PoisonError::into_inner);
@@ -110,7 +110,7 @@ impl Isolated {
     fn is_isolated(&self, context: &LoadContext) -> Result<Option<bool>, Status> {
         let parameter = |key: &str| context.config.parameter(key);
         let isolated = is_isolated(context)?;
-        if !Sandbox::is_asked(self.name(), &context.settings, &context.model, parameter, &context.model_dir)? {
+        if !Sandbox::is_requested(self.name(), &context.settings, &context.model, parameter, &context.model_dir)? {
             return Ok(isolated);
         }
         if isolated == Some(false) {
@@ -142,7 +142,7 @@ impl Runtime for Isolated {
         if !self.is_isolated(context)?.unwrap_or(false) {
             return self.inner.preferred_groups(context);
         }
-        if self.is_compiled { self.ask_preferred(context) } else { Ok(Vec::new()) }
+        if self.is_compiled { self.preferred_groups(context) } else { Ok(Vec::new()) }
     }
 
     fn complete(&self, context: &LoadContext) -> Result<ModelConfig, Status> {

@@ -210,7 +210,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
         let executions = Arc::new(Executions { since: Mutex::default(), talk: Arc::clone(&self.talk) });
         let memory = Vec::new();
         let mut loaded = Loaded { name, version, is_decoupled, repeats, executions, instance, model, memory };
-        loaded.tell_memory(&self.talk);
+        loaded.report_memory(&self.talk);
         self.model = Some(loaded);
         Ok(Ready { python: None, numpy: None, guard: true, decides: false }.to_string())
     }
@@ -234,7 +234,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
                 log::error!("model '{}' panicked; its request was answered with an error", loaded.name);
             }
         }
-        loaded.tell_memory(&self.talk);
+        loaded.report_memory(&self.talk);
         let executions = Arc::clone(&loaded.executions);
         let answers = self.answers(&requests);
         let responses: Vec<_> =
@@ -272,7 +272,7 @@ impl<O: FnOnce() -> Result<Arc<dyn Runtime>, String>> Worker<O> {
 
 impl Loaded {
     /// Reports the memory of the backend to the server if it has changed.
-    fn tell_memory(&mut self, talk: &Talk) {
+    fn report_memory(&mut self, talk: &Talk) {
         let memory = self.model.memory_usage();
         if memory != self.memory {
             talk.report(&MemoryReported(&memory));

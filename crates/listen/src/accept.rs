@@ -63,7 +63,7 @@ fn run(service: &str, listener: &Listener, peers: Option<&Peers>, begin: &impl F
         match accepted {
             Ok(connection) => begin(connection),
             // No connection waits any more. Another error leaves those that wait in the queue, so they are accepted later.
-            Err(error) if listener.is_draining() && tells_of_end(&error) => return,
+            Err(error) if listener.is_draining() && means_end(&error) => return,
             // The client closed the connection before it was accepted.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
@@ -75,7 +75,7 @@ fn run(service: &str, listener: &Listener, peers: Option<&Peers>, begin: &impl F
 }
 
 /// Whether this error of an accept means that the socket listens no longer and that nothing waits at it.
-fn tells_of_end(error: &io::Error) -> bool {
+fn means_end(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
 }
 
@@ -204,14 +204,14 @@ mod tests {
     #[test]
     fn only_a_listener_that_is_shut_down_and_empty_has_ended() {
         for passing in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::CONNABORTED, Errno::AGAIN] {
-            assert!(!tells_of_end(&passing.into()), "{passing}");
+            assert!(!means_end(&passing.into()), "{passing}");
         }
         let folder = tempfile::tempdir().unwrap();
         let tcp = Endpoint::Tcp { address: "127.0.0.1".into(), port: 0, reuse_port: false };
         for endpoint in [tcp, Endpoint::unix(&folder.path().join("socket"))] {
             let listener = bind(&endpoint).unwrap();
             listener.drain();
-            assert!(tells_of_end(&listener.accept().unwrap_err()));
+            assert!(means_end(&listener.accept().unwrap_err()));
         }
     }
 

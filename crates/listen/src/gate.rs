@@ -95,11 +95,11 @@ pub async fn until_shed<T>(account: &Account, longest: Duration, work: impl Futu
 
 /// Resolves when the budgets require the connection to end. For the task that drives the connection.
 pub async fn shed(account: &Account) -> Shed {
-    let mut is_asked = false;
+    let mut is_registered = false;
     poll_fn(|cx| {
         // A connection is polled many times in a request. The waker is registered only once, because a task's waker stays the same.
-        let shed = if is_asked { account.shed() } else { account.shed_or_wake(cx.waker()) };
-        is_asked = true;
+        let shed = if is_registered { account.shed() } else { account.shed_or_wake(cx.waker()) };
+        is_registered = true;
         shed.cloned().map_or(Poll::Pending, Poll::Ready)
     })
     .await

@@ -13,8 +13,8 @@ pub fn host_bytes() -> u64 {
         return 1 << 34;
     }
     // SAFETY: asks for a number; no pointers are involved.
-    let ask = |what| u64::try_from(unsafe { libc::sysconf(what) }).unwrap_or_default();
-    ask(libc::_SC_PHYS_PAGES).saturating_mul(ask(libc::_SC_PAGESIZE))
+    let value_of = |what| u64::try_from(unsafe { libc::sysconf(what) }).unwrap_or_default();
+    value_of(libc::_SC_PHYS_PAGES).saturating_mul(value_of(libc::_SC_PAGESIZE))
 }
 
 /// Bytes of memory that this process may use: the host's, or the limit of its control group. Reads files.

@@ -165,22 +165,22 @@ fn credit(bytes: usize) {
     }
 }
 
-/// Allocates by `ask`. Does not return if that fails on an expendable thread.
+/// Allocates by `attempt`. Does not return if that fails on an expendable thread.
 #[inline]
-fn allocate(requested: usize, ask: impl Fn() -> *mut u8) -> *mut u8 {
-    let ptr = ask();
-    if ptr.is_null() { allocate_again(requested, &ask) } else { ptr }
+fn allocate(requested: usize, attempt: impl Fn() -> *mut u8) -> *mut u8 {
+    let ptr = attempt();
+    if ptr.is_null() { allocate_again(requested, &attempt) } else { ptr }
 }
 
 /// Tries again after kept memory was returned to the system, while other threads may release memory.
 #[cold]
 #[expect(clippy::disallowed_methods, reason = "an allocator has nothing to wait for but time")]
-fn allocate_again(requested: usize, ask: &dyn Fn() -> *mut u8) -> *mut u8 {
+fn allocate_again(requested: usize, attempt: &dyn Fn() -> *mut u8) -> *mut u8 {
     for _ in 0..TRIES {
         wait_for_probes();
         // The mapping is larger than the allocation by at most an eighth.
         reclaim_bytes(requested.saturating_add(requested / 8).saturating_add(PAGE_BYTES_MAX));
-        let ptr = ask();
+        let ptr = attempt();
         if !ptr.is_null() {
             return ptr;
         }
@@ -232,13 +232,13 @@ mod tests {
     #[track_caller]
     #[expect(clippy::disallowed_methods, reason = "a test may panic")]
     fn check(work: impl FnOnce() -> usize + Send + 'static, comes: Result<usize, Shortage>) {
-        let (tell, hear) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
-            let lost = |shortage| tell.send(Err(shortage)).expect("somebody listens");
+            let lost = |shortage| sender.send(Err(shortage)).expect("somebody listens");
             let done = expendable(10 * MIB, &lost, work);
-            tell.send(Ok(done)).expect("somebody listens");
+            sender.send(Ok(done)).expect("somebody listens");
         });
-        assert_eq!(hear.recv_timeout(Duration::from_mins(1)), Ok(comes));
+        assert_eq!(receiver.recv_timeout(Duration::from_mins(1)), Ok(comes));
     }
 
     fn block(mib: usize) -> Vec<u8> {
@@ -270,12 +270,12 @@ mod tests {
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a test may panic")]
     fn what_the_system_does_not_have_is_a_shortage_too() {
-        let (tell, hear) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
-            let lost = |shortage: Shortage| tell.send(shortage.requested).expect("somebody listens");
+            let lost = |shortage: Shortage| sender.send(shortage.requested).expect("somebody listens");
             expendable(usize::MAX, &lost, || block(1 << 30).capacity())
         });
-        assert_eq!(hear.recv_timeout(Duration::from_mins(1)), Ok(1 << 50));
+        assert_eq!(receiver.recv_timeout(Duration::from_mins(1)), Ok(1 << 50));
     }
 
     #[test]
@@ -283,13 +283,13 @@ mod tests {
         let tries = Cell::new(0);
         let mut found = 7u8;
         let found: *mut u8 = &raw mut found;
-        let ask = || {
+        let attempt = || {
             tries.set(tries.get() + 1);
             if tries.get() < 4 { ptr::null_mut() } else { found }
         };
-        assert_eq!(allocate(100, ask), found);
+        assert_eq!(allocate(100, attempt), found);
         assert_eq!(tries.replace(0), 4);
-        assert!(allocate(WAITED_FOR_BYTES_MAX + 1, ask).is_null());
+        assert!(allocate(WAITED_FOR_BYTES_MAX + 1, attempt).is_null());
         assert_eq!(tries.get(), 2);
     }
 

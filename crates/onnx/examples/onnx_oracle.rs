@@ -8,11 +8,11 @@
 
 use std::path::PathBuf;
 
-use nerite_backend::conformance::oracle::ask_all;
+use nerite_backend::conformance::oracle::run_all;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::args_os().nth(1).map(PathBuf::from).ok_or("name the folder with the cases")?;
-    let verdicts = ask_all(&nerite_onnx::Embedded, &folder)?;
+    let verdicts = run_all(&nerite_onnx::Embedded, &folder)?;
     println!("{verdicts}");
     Ok(())
 }

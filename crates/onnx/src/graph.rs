@@ -18,7 +18,7 @@ pub struct Written {
 
 impl Written {
     /// Whether the file has its format version. By that the engine recognises the bytes of an ONNX file.
-    pub fn tells_version(&self) -> bool {
+    pub fn has_format_version(&self) -> bool {
         self.around.ir_version.is_some()
     }
 

@@ -64,11 +64,11 @@ impl Runner {
     /// Starts a thread that computes with `threads` threads and may use `bytes_max` bytes at a time.
     pub fn start(threads: usize, bytes_max: usize) -> Result<Runner, Status> {
         let (tasks, inbox) = channel();
-        let (tell, outcomes) = channel();
+        let (sender, outcomes) = channel();
         let serve = move || {
             let pool = Arc::new(ThreadPool::with_num_threads(threads));
             let options = RunOptions::default().with_thread_pool(Some(Arc::clone(&pool)));
-            pool.run(move || serve(&inbox, &tell, &options, bytes_max));
+            pool.run(move || serve(&inbox, &sender, &options, bytes_max));
         };
         let started = thread::Builder::new().name("rten".into()).spawn(serve);
         started.map_err(|fault| {
@@ -88,11 +88,11 @@ impl Runner {
     }
 }
 
-fn serve(inbox: &Receiver<Task>, tell: &Sender<RunOutcome>, options: &RunOptions, bytes_max: usize) {
+fn serve(inbox: &Receiver<Task>, sender: &Sender<RunOutcome>, options: &RunOptions, bytes_max: usize) {
     while let Ok(mut task) = inbox.recv() {
         let mut spares = std::mem::take(&mut task.lists.spares);
         // If the caller has gone, nobody needs the outcome.
-        let lost = |shortage| drop(tell.send(RunOutcome::Lost(shortage)));
+        let lost = |shortage| drop(sender.send(RunOutcome::Lost(shortage)));
         let done = expendable(bytes_max, &lost, || run(&mut task, &mut spares, options));
         // The client's memory is released before the client gets the answer.
         let Task { loaded, mut lists, .. } = task;
@@ -100,7 +100,7 @@ fn serve(inbox: &Receiver<Task>, tell: &Sender<RunOutcome>, options: &RunOptions
         lists.feeds.clear();
         lists.wanted.clear();
         lists.spares = spares;
-        if tell.send(RunOutcome::Done(done, lists)).is_err() {
+        if sender.send(RunOutcome::Done(done, lists)).is_err() {
             return;
         }
     }

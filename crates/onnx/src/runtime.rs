@@ -191,7 +191,7 @@ fn load_as_written(
     nodes: &Nodes,
     written: Written,
 ) -> Result<rten::Model, Status> {
-    let is_known = nodes.external_files.is_empty() && written.tells_version();
+    let is_known = nodes.external_files.is_empty() && written.has_format_version();
     drop(written);
     load_graph(context, path, engine, if is_known { Source::Read } else { Source::File })
 }

@@ -8,13 +8,13 @@
 
 use std::path::PathBuf;
 
-use nerite_backend::conformance::oracle::ask_all;
+use nerite_backend::conformance::oracle::run_all;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::args_os().nth(1).map(PathBuf::from).ok_or("name the folder with the cases")?;
     let library = nerite_ort::find_library(None).ok_or("no ONNX Runtime on this host")?;
     let runtime = nerite_ort::OnnxRuntime::open(&library)?;
-    let verdicts = ask_all(&runtime, &folder)?;
+    let verdicts = run_all(&runtime, &folder)?;
     println!("{verdicts}");
     Ok(())
 }

@@ -277,8 +277,8 @@ impl Calls {
             Some(Call::Infer(call_read)) => self.infer(said.number(), call_read),
             Some(Call::Load { model, config, files }) => self.load(said.number(), model, config, files),
             Some(Call::Unload(model, dependents)) => self.unload(said.number(), model, dependents),
-            Some(Call::Config(model, version)) => self.tell_config(said.number(), model, version),
-            Some(Call::IsReady(model, version)) => self.tell_ready(said.number(), model, version),
+            Some(Call::Config(model, version)) => self.answer_config(said.number(), model, version),
+            Some(Call::IsReady(model, version)) => self.answer_ready(said.number(), model, version),
             Some(Call::Readiness(answer)) => self.hear_ready(said.number(), answer),
             None => {}
         }

@@ -143,13 +143,18 @@ impl Child {
         Child { os_process, channel, side, packet, has_model: false, patience, output: None }
     }
 
-    /// As [`Child::ask`], with a time limit. After [`Silence::TimedOut`] no more commands are allowed, because the answer may come late.
-    pub fn ask_within(&mut self, command: &str, descriptors: &[OwnedFd], at_most: Duration) -> Result<Said, Silence> {
+    /// As [`Child::request`], with a time limit. After [`Silence::TimedOut`] no more commands are allowed, because the answer may come late.
+    pub fn request_within(
+        &mut self,
+        command: &str,
+        descriptors: &[OwnedFd],
+        at_most: Duration,
+    ) -> Result<Said, Silence> {
         let patience = |channel: &Channel, how_long| {
             channel.set_patience(how_long).map_err(|error| Silence::Ended(error.to_string()))
         };
         patience(&self.channel, Some(at_most))?;
-        let answer = self.ask(command, descriptors);
+        let answer = self.request(command, descriptors);
         patience(&self.channel, None)?;
         answer
     }
@@ -187,7 +192,7 @@ impl Child {
     }
 
     /// Sends a command and waits for its answer.
-    pub fn ask(&mut self, command: &str, descriptors: &[OwnedFd]) -> Result<Said, Silence> {
+    pub fn request(&mut self, command: &str, descriptors: &[OwnedFd]) -> Result<Said, Silence> {
         self.send(command, descriptors)?;
         self.answer()
     }
@@ -239,7 +244,7 @@ impl Child {
 
     /// Sends the first command. The program may not even have started yet.
     pub fn first(&mut self, command: &str) -> Result<Said, Silence> {
-        self.ask_within(command, &[], self.patience.first).map_err(|silence| match silence {
+        self.request_within(command, &[], self.patience.first).map_err(|silence| match silence {
             Silence::Closed | Silence::NotReceived => Silence::Ended(self.end()),
             other => other,
         })
@@ -265,7 +270,7 @@ impl Drop for Child {
     fn drop(&mut self) {
         if self.has_model {
             let _ = self.channel.set_patience(Some(self.patience.last));
-            if self.ask(FINALIZE, &[]).is_ok() {
+            if self.request(FINALIZE, &[]).is_ok() {
                 self.os_process.ends_within(CLOSED_MAX);
             }
         }

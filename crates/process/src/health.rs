@@ -184,13 +184,13 @@ fn seconds(ns: u64) -> u64 {
 }
 
 impl Readiness for Health {
-    fn ask(self: Arc<Self>, done: ReadinessDone) {
+    fn check(self: Arc<Self>, done: ReadinessDone) {
         let mut state = self.lock();
         if let Some((process, _)) = state.process.as_ref().filter(|(process, _)| !process.os_process.is_reaped()) {
             let decides = process.decides.as_ref().map(Weak::upgrade);
             drop(state);
             return match decides {
-                Some(Some(calls)) => calls.ask_ready(done),
+                Some(Some(calls)) => calls.check_ready(done),
                 // It has closed its channel for calls, so it will end soon.
                 Some(None) => done(Err(Status::unavailable(self.launcher.unhealthy("its process is ending")))),
                 None => done(Ok(())),

@@ -84,7 +84,7 @@ impl ProcessInstance {
     }
 
     /// Sends the batch to the process, if there is one. Does not wait.
-    fn ask(&mut self, jobs: Vec<Job>, meter: Arc<dyn Meter>) -> Begun {
+    fn send_batch(&mut self, jobs: Vec<Job>, meter: Arc<dyn Meter>) -> Begun {
         let mut times = jobs.first().map_or_else(Times::begin, Job::begin);
         let Some(live) = &mut self.live else { return Begun::NotReceived(jobs, meter) };
         if self.launcher.reports_responses() {
@@ -296,7 +296,7 @@ impl Instance for ProcessInstance {
         if jobs.is_empty() {
             return true;
         }
-        self.begun = match self.ask(jobs, meter) {
+        self.begun = match self.send_batch(jobs, meter) {
             Begun::Sent(under_way) if !patience.is_zero() => self.receive(under_way, Some(patience), None),
             begun => begun,
         };
@@ -335,7 +335,7 @@ impl Instance for ProcessInstance {
                 Begun::NotReceived(jobs, meter) => match self.live() {
                     Ok(()) => {
                         starts += 1;
-                        self.ask(jobs, meter)
+                        self.send_batch(jobs, meter)
                     }
                     Err(status) => return refuse(jobs, &status),
                 },

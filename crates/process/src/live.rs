@@ -75,7 +75,7 @@ impl Live {
     /// The same process, which reads its side channel: the server tells it when the client of a request has gone.
     #[must_use]
     pub fn with_gone_notices(self) -> Live {
-        self.child.side.tell_gone();
+        self.child.side.report_gone();
         self
     }
 

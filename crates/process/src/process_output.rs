@@ -104,13 +104,13 @@ impl ProcessOutput {
 
     /// The last lines since the process started, as the end of an error. Empty if there are none.
     pub(crate) fn last_lines(&self) -> String {
-        told(&self.all_passed_on().since(0), usize::MAX)
+        end_of_error(&self.all_passed_on().since(0), usize::MAX)
     }
 
     /// The same for the lines since the last run began. Empty as well if the process had several requests then.
     pub(crate) fn last_lines_of_run(&self) -> String {
         let state = self.all_passed_on();
-        state.run.map(|run| told(&state.since(run), RUN_OUTPUT_BYTES_MAX)).unwrap_or_default()
+        state.run.map(|run| end_of_error(&state.since(run), RUN_OUTPUT_BYTES_MAX)).unwrap_or_default()
     }
 
     /// Waits until everything that was written so far is passed on. The time is limited, because nobody may read what the server itself writes.
@@ -159,7 +159,7 @@ impl State {
 }
 
 /// The last lines of the text, as the end of an error. Together they have at most `bytes_max` bytes.
-fn told(bytes: &[u8], bytes_max: usize) -> String {
+fn end_of_error(bytes: &[u8], bytes_max: usize) -> String {
     let text = String::from_utf8_lossy(bytes);
     let (mut lines, mut room) = (VecDeque::new(), bytes_max);
     let written = text.rsplit(['\n', '\r']).map(str::trim_end).filter(|line| !line.is_empty());
@@ -206,7 +206,7 @@ mod tests {
         for piece in pieces {
             state.add(piece.as_bytes());
         }
-        assert_eq!(told(&state.since(0), usize::MAX), last(expect), "{pieces:?}");
+        assert_eq!(end_of_error(&state.since(0), usize::MAX), last(expect), "{pieces:?}");
     }
 
     #[test]
@@ -232,7 +232,7 @@ mod tests {
         let longest = "y".repeat(OUTPUT_BYTES_KEPT);
         check(&["a\n", &longest, "\nend"], &["end"]);
         let lines = format!("{}\n", "z".repeat(RUN_OUTPUT_BYTES_MAX / 4)).repeat(OUTPUT_LINES_MAX);
-        assert_eq!(told(lines.as_bytes(), RUN_OUTPUT_BYTES_MAX).matches("  z").count(), 4);
+        assert_eq!(end_of_error(lines.as_bytes(), RUN_OUTPUT_BYTES_MAX).matches("  z").count(), 4);
     }
 
     #[test]
@@ -240,7 +240,7 @@ mod tests {
         check(&["\x1b[31mred\x1b[0m\tend\u{85}\u{7f}"], &["\\u001b[31mred\\u001b[0m\tend\\u0085\\u007f"]);
         let mut state = State::default();
         state.add(b"half \xe2\x82");
-        assert_eq!(told(&state.since(0), usize::MAX), last(&["half \u{fffd}"]));
+        assert_eq!(end_of_error(&state.since(0), usize::MAX), last(&["half \u{fffd}"]));
     }
 
     #[test]

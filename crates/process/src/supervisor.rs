@@ -71,7 +71,7 @@ pub(crate) struct Side {
     /// The memory that it has, as it reported last.
     memory: Mutex<Vec<MemoryUsage>>,
     /// Whether the process reads this channel, and learns from it that a client has gone.
-    tells_gone: AtomicBool,
+    reports_gone: AtomicBool,
     /// Whether somebody saw that the process is ending.
     is_ending: AtomicBool,
 }
@@ -88,7 +88,7 @@ impl Side {
                 metrics: Mutex::default(),
                 meter: Mutex::default(),
                 memory: Mutex::default(),
-                tells_gone: AtomicBool::new(false),
+                reports_gone: AtomicBool::new(false),
                 is_ending: AtomicBool::new(false),
             }),
             theirs,
@@ -99,7 +99,7 @@ impl Side {
     pub(crate) fn watch(self: &Arc<Self>, cancels: impl Iterator<Item = (u64, Cancel)>) {
         for (number, cancel) in cancels {
             self.cancels().insert(number, cancel.clone());
-            if self.tells_gone.load(Ordering::Relaxed) {
+            if self.reports_gone.load(Ordering::Relaxed) {
                 let side = Arc::downgrade(self);
                 let notify = move || side.upgrade().iter().for_each(|side| side.has_gone(number));
                 if !cancel.on_cancelled(notify) {
@@ -110,8 +110,8 @@ impl Side {
     }
 
     /// From now on, tells the process when clients have gone.
-    pub(crate) fn tell_gone(&self) {
-        self.tells_gone.store(true, Ordering::Relaxed);
+    pub(crate) fn report_gone(&self) {
+        self.reports_gone.store(true, Ordering::Relaxed);
     }
 
     /// Tells the process that the client of a request has gone. It does not wait for a process that does not read.
@@ -457,7 +457,7 @@ mod tests {
         let (theirs, mut got) = (Channel::from(theirs), Packet::default());
         let (before, silent, after, done) = (Cancel::new(), Cancel::new(), Cancel::new(), Cancel::new());
         side.watch([(1, silent.clone())].into_iter());
-        side.tell_gone();
+        side.report_gone();
         before.cancel();
         side.watch([(2, before), (3, after.clone()), (4, done.clone())].into_iter());
         side.unwatch(4);

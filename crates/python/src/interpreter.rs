@@ -158,7 +158,7 @@ impl Interpreter {
     }
 
     fn probe(&self, at_most: Duration) -> Result<probe::Answer, Fault> {
-        probe::ask(self.command(), at_most)
+        probe::query(self.command(), at_most)
     }
 
     fn accuse(&self, fault: &Fault) -> NoPython {

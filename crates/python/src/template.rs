@@ -110,7 +110,8 @@ impl Process {
         let mut child = lock(&self.child);
         self.reap_all(&mut child);
         let theirs = [channel_theirs, side_theirs, calls_theirs, stderr_theirs.into()];
-        let answer = self.ask(&mut child, FORK, &theirs, launch.start_max).map_err(|silence| silence.to_string())?;
+        let answer =
+            self.request(&mut child, FORK, &theirs, launch.start_max).map_err(|silence| silence.to_string())?;
         drop(child);
         let pid = answer.forked().ok_or_else(|| answer.error().flatten().unwrap_or("it forked nothing").to_owned())?;
         let parent = Arc::clone(self) as Arc<dyn Parent>;
@@ -118,11 +119,17 @@ impl Process {
         Ok((forked.map_err(system)?.with_output(output), calls))
     }
 
-    fn ask(&self, child: &mut Child, command: &str, theirs: &[OwnedFd], at_most: Duration) -> Result<Said, Silence> {
+    fn request(
+        &self,
+        child: &mut Child,
+        command: &str,
+        theirs: &[OwnedFd],
+        at_most: Duration,
+    ) -> Result<Said, Silence> {
         if self.is_useless.load(Ordering::Relaxed) {
             return Err(Silence::Closed);
         }
-        let answer = child.ask_within(command, theirs, at_most);
+        let answer = child.request_within(command, theirs, at_most);
         if answer.is_err() {
             self.is_useless.store(true, Ordering::Relaxed);
         }
@@ -132,7 +139,7 @@ impl Process {
     /// Makes the template reap the processes that have ended. Returns how the last one ended.
     fn reap_all(&self, child: &mut Child) -> Option<ExitStatus> {
         let ended = std::mem::take(&mut *lock(&self.unreaped));
-        let mut reap = |pid: u32| self.ask(child, &Reap(pid).to_string(), &[], REAP_MAX).ok()?.reaped();
+        let mut reap = |pid: u32| self.request(child, &Reap(pid).to_string(), &[], REAP_MAX).ok()?.reaped();
         ended.into_iter().map(|pid| reap(pid).map(ExitStatus::from_raw)).last().flatten()
     }
 }

@@ -193,12 +193,12 @@ mod tests {
         assert!(cancel.on_cancelled(move || {
             counted.fetch_add(1, Ordering::SeqCst);
         }));
-        let tell = cancel.begin_cancel();
+        let notify = cancel.begin_cancel();
         assert!(cancel.is_cancelled() && calls.load(Ordering::SeqCst) == 0);
         cancel.cancel();
         assert_eq!(calls.load(Ordering::SeqCst), 0, "who cancelled first tells");
-        if let Some(tell) = tell {
-            tell();
+        if let Some(notify) = notify {
+            notify();
         }
         assert_eq!(calls.load(Ordering::SeqCst), 1);
     }

@@ -86,7 +86,7 @@ impl Sandbox {
     }
 
     /// Whether the operator or the model asks for a sandbox.
-    pub fn is_asked<'a>(
+    pub fn is_requested<'a>(
         backend: &str,
         settings: &BTreeMap<String, String>,
         model: &str,

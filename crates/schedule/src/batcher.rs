@@ -157,11 +157,11 @@ impl Batcher {
     /// Extends the forming batch by the next requests of the queue.
     fn extend_batch(&mut self, context: &mut Context<'_>) {
         for (position, waiting) in self.queue.behind(self.forming.last()) {
-            if self.forming.is_closed() || self.forming.is_asking() {
+            if self.forming.is_closed() || self.forming.awaits_answer() {
                 return;
             }
             if self.forming.last().is_none() && !context.joins.begins(waiting.arrival.ticket) {
-                return self.forming.asks_at(position);
+                return self.forming.await_answer_at(position);
             }
             let may_join = |head: Ticket, next: Ticket| context.joins.may_join(&[head], next);
             self.forming.look_at(position, waiting, &self.policy, may_join);

@@ -138,7 +138,7 @@ fn serve(settings: Settings, python: &Arc<Python>) -> Result<ExitCode, StartErro
     let clean = runtime.block_on(async {
         let signals = stop::Signals::listen(settings.parent_pid)?;
         let fronts = listen::start(&api, &settings, certificates, &Peers::new(connections))?;
-        stop::when_told(signals, fronts, &api, &engine, gpus, &settings).await
+        stop::serve_until_signal(signals, fronts, &api, &engine, gpus, &settings).await
     })?;
     // Tasks of clients that never finished must not hold the process.
     runtime.shutdown_background();

@@ -156,14 +156,14 @@ mod tests {
     const MUCH: usize = UNMAPPED_HERE_BYTES_MAX + 1;
 
     /// Sends the name of the thread that drops it.
-    struct Told {
+    struct Reporting {
         to: Sender<Option<String>>,
         byte_size: usize,
         needs_driver: bool,
         panics: bool,
     }
 
-    impl Unmap for Told {
+    impl Unmap for Reporting {
         fn byte_size(&self) -> usize {
             self.byte_size
         }
@@ -173,21 +173,25 @@ mod tests {
         }
     }
 
-    impl Drop for Told {
+    impl Drop for Reporting {
         fn drop(&mut self) {
             let _ = self.to.send(thread::current().name().map(str::to_owned));
             assert!(!self.panics, "as the test wants");
         }
     }
 
-    fn told(byte_size: usize, needs_driver: bool, panics: bool) -> (Deferred<Told>, Receiver<Option<String>>) {
+    fn reporting(
+        byte_size: usize,
+        needs_driver: bool,
+        panics: bool,
+    ) -> (Deferred<Reporting>, Receiver<Option<String>>) {
         let (to, dropped_by) = channel();
-        (Deferred::new(Told { to, byte_size, needs_driver, panics }), dropped_by)
+        (Deferred::new(Reporting { to, byte_size, needs_driver, panics }), dropped_by)
     }
 
     #[track_caller]
-    fn check(byte_size: usize, needs_driver: bool, scope: fn(Deferred<Told>), expect: Option<&str>) {
-        let (value, dropped_by) = told(byte_size, needs_driver, false);
+    fn check(byte_size: usize, needs_driver: bool, scope: fn(Deferred<Reporting>), expect: Option<&str>) {
+        let (value, dropped_by) = reporting(byte_size, needs_driver, false);
         scope(value);
         let mine = thread::current().name().map(str::to_owned);
         assert_eq!(dropped_by.recv().unwrap(), expect.map(str::to_owned).or(mine));
@@ -203,8 +207,8 @@ mod tests {
 
     #[test]
     fn small_mappings_are_passed_on_when_the_poll_has_taken_long_already() {
-        let (other, other_by) = told(LITTLE, false, false);
-        let (late, late_by) = told(LITTLE, false, false);
+        let (other, other_by) = reporting(LITTLE, false, false);
+        let (late, late_by) = reporting(LITTLE, false, false);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(nerite_watchdog::watched(nerite_watchdog::FrontEnd::Http, async {
             while nerite_watchdog::busy_for() <= UNMAPPED_HERE_POLL_TIME_MAX {
@@ -232,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_drop_that_panics_does_not_keep_the_next_ones() {
-        let (values, dropped_by): (Vec<_>, Vec<_>) = (0..3).map(|n| told(MUCH, false, n == 1)).unzip();
+        let (values, dropped_by): (Vec<_>, Vec<_>) = (0..3).map(|n| reporting(MUCH, false, n == 1)).unzip();
         drop(values);
         for one in dropped_by {
             assert_eq!(one.recv().unwrap().as_deref(), Some("nerite-unmap"));

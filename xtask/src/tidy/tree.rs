@@ -100,8 +100,8 @@ fn is_read(path: &str) -> bool {
         return FILES.contains(&path) || is_page(path);
     };
     let name = path.rsplit('/').next().unwrap_or(path);
-    let is_asked_for = is_source(name) || is_page(name) || name == "Cargo.toml" || path == super::allow::FILE;
-    FOLDERS.contains(&folder) && is_asked_for
+    let has_rules = is_source(name) || is_page(name) || name == "Cargo.toml" || path == super::allow::FILE;
+    FOLDERS.contains(&folder) && has_rules
 }
 
 /// Whether a file is a page of text.

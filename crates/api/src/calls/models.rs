@@ -63,7 +63,7 @@ impl Api {
         if !self.inner.engine.is_ready() {
             return false;
         }
-        let answers = ask_all(&self.inner.engine.all());
+        let answers = check_all(&self.inner.engine.all());
         all_ready(answers).await
     }
 
@@ -73,7 +73,7 @@ impl Api {
         version::parse(version)?;
         match self.served(model, version) {
             Ok(served) => {
-                let answers = ask_all(&[served]);
+                let answers = check_all(&[served]);
                 Ok(all_ready(answers).await)
             }
             // A model that a request would load counts as ready. Otherwise a client that waits for readiness before its first request would wait for
@@ -271,8 +271,8 @@ impl Api {
 
 /// Asks the instances of all these versions whether they are ready. The answers do not keep the versions loaded: otherwise a version could end on a
 /// front thread.
-fn ask_all(all: &[Arc<Served>]) -> Vec<ReadinessAnswer> {
-    all.iter().filter_map(|served| served.ask_readiness()).collect()
+fn check_all(all: &[Arc<Served>]) -> Vec<ReadinessAnswer> {
+    all.iter().filter_map(|served| served.check_readiness()).collect()
 }
 
 async fn all_ready(answers: Vec<ReadinessAnswer>) -> bool {

@@ -40,7 +40,7 @@ struct Case {
 }
 
 /// Runs every case of `folder`.
-pub fn ask_all(runtime: &dyn Runtime, folder: &Path) -> std::io::Result<Verdicts> {
+pub fn run_all(runtime: &dyn Runtime, folder: &Path) -> std::io::Result<Verdicts> {
     let mut cases: BTreeMap<String, Case> = BTreeMap::new();
     for line in std::fs::read_to_string(folder.join("cases.txt"))?.lines() {
         let fields: Vec<&str> = line.split('\t').collect();

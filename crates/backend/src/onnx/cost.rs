@@ -46,7 +46,7 @@ const BY_SHAPES_AND_THE_REST: &[&str] = &[
 /// Operators whose work follows from shapes if all inputs are fixed. Exporters use NonZero over a constant to count.
 const BY_FIXED_VALUES: &[&str] = &["ConstantOfShape", "NonZero", "Range"];
 /// Operators whose output values follow from shapes, whatever values their inputs have.
-const TELLS_SHAPES: &[&str] = &["Shape", "Size"];
+const RETURNS_SHAPES: &[&str] = &["Shape", "Size"];
 
 /// Operators whose work follows from shapes for floating-point numbers, and for integers if all inputs are fixed.
 const BY_SHAPES_OF_FLOATS: &[&str] = &["Div", "Mod"];
@@ -121,7 +121,7 @@ fn follows<'n>(node: &'n Node, Known { fixed, floats }: &mut Known<'n>) -> bool 
     if MAKES_FLOATS.contains(&op) || has_floats && KEEPS_FLOATS.contains(&op) {
         floats.extend(node.outputs.first().map(String::as_str));
     }
-    if TELLS_SHAPES.contains(&op) || node.inputs.iter().all(is_fixed) {
+    if RETURNS_SHAPES.contains(&op) || node.inputs.iter().all(is_fixed) {
         fixed.extend(node.outputs.iter().map(String::as_str));
     }
     true

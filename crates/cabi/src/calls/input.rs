@@ -26,12 +26,12 @@ fn properties(input: Input, policy: Option<Text>, places: &Properties) -> Result
     input.with(|input| {
         let data = data_for(input, policy);
         // Name and shape live as long as the input's handle.
-        places.name.put_if_asked(input.name.as_ptr());
-        places.datatype.put_if_asked(input.tensor.datatype as u32);
-        places.shape.put_if_asked(input.tensor.shape.as_ptr());
-        places.dims.put_if_asked(input.tensor.shape.len() as u32);
-        places.bytes.put_if_asked(data.len() as u64);
-        places.buffers.put_if_asked(buffer_count(data));
+        places.name.put_unless_null(input.name.as_ptr());
+        places.datatype.put_unless_null(input.tensor.datatype as u32);
+        places.shape.put_unless_null(input.tensor.shape.as_ptr());
+        places.dims.put_unless_null(input.tensor.shape.len() as u32);
+        places.bytes.put_unless_null(data.len() as u64);
+        places.buffers.put_unless_null(buffer_count(data));
         Ok(())
     })
 }

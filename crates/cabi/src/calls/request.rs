@@ -131,7 +131,7 @@ exports! {
         };
         let (kind, id) = memory_of(place);
         if let (Some(capacity), Some(_)) = (capacity, known) {
-            bytes.put_if_asked(capacity);
+            bytes.put_unless_null(capacity);
         }
         memory_type.put(kind)?;
         memory_id.put(id)?;

@@ -33,7 +33,12 @@ fn add_output(response: Response, name: Name, datatype: u32, shape: Shape) -> Re
 }
 
 /// Writes the properties of an output of a response that was not sent yet.
-fn tell(output: &OutputObject, datatype: &Out<u32>, shape: &Out<*const i64>, dims: &Out<u64>) -> Result<(), Fault> {
+fn put_properties(
+    output: &OutputObject,
+    datatype: &Out<u32>,
+    shape: &Out<*const i64>,
+    dims: &Out<u64>,
+) -> Result<(), Fault> {
     datatype.put(output.datatype as u32)?;
     shape.put(output.shape.as_ptr())?;
     dims.put(output.shape.len() as u64)
@@ -85,7 +90,7 @@ exports! {
         output.with(|output| {
             // Name and shape live as long as the output, which belongs to the response.
             name.put(output.c_name().as_ptr())?;
-            tell(output, &datatype, &shape, &dims)
+            put_properties(output, &datatype, &shape, &dims)
         })?;
     }
 
@@ -99,7 +104,7 @@ exports! {
         let name = name.name()?;
         let found = response.with(|response| Ok(response.output_named(&name)))?;
         let output = found.ok_or_else(|| Status::not_found(format!("Output name {name} not found.")))?;
-        output.with(|output| tell(output, &datatype, &shape, &dims))?;
+        output.with(|output| put_properties(output, &datatype, &shape, &dims))?;
     }
 
     "TRITONBACKEND_ResponseSend" = response_send(response: Response, flags: u32, error: Handle<ErrorObject>) {

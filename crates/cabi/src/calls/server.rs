@@ -110,7 +110,7 @@ exports! {
         let models = server.models("TRITONSERVER_ServerModelBatchProperties")?;
         let config = models.config(&model.read()?, version_of(version))?;
         flags.put(if config.batches() { BATCH_FIRST_DIM } else { BATCH_UNKNOWN })?;
-        also.put_if_asked(std::ptr::null());
+        also.put_unless_null(std::ptr::null());
     }
 
     "TRITONSERVER_ServerModelTransactionProperties" =
@@ -119,7 +119,7 @@ exports! {
         let models = server.models("TRITONSERVER_ServerModelTransactionProperties")?;
         let config = models.config(&model.read()?, version_of(version))?;
         flags.put(if config.decoupled() { DECOUPLED } else { ONE_TO_ONE })?;
-        also.put_if_asked(std::ptr::null());
+        also.put_unless_null(std::ptr::null());
     }
 
     "TRITONSERVER_ServerModelConfig" =

@@ -60,7 +60,7 @@ impl Instance for CompiledInstance {
 
     /// A backend with the function for it is asked.
     fn readiness(&self) -> Option<Arc<dyn Readiness>> {
-        let has_function = self.model.loaded.library.tells_readiness();
+        let has_function = self.model.loaded.library.has_readiness_function();
         has_function
             .then(|| Arc::new(InstanceReadiness::new(&self.object, self.handle, &self.model)) as Arc<dyn Readiness>)
     }

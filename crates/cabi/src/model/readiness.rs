@@ -44,19 +44,20 @@ impl InstanceReadiness {
 }
 
 impl Readiness for InstanceReadiness {
-    fn ask(self: Arc<Self>, done: ReadinessDone) {
+    fn check(self: Arc<Self>, done: ReadinessDone) {
         let done = Arc::new(nerite_locks::Mutex::new(Some(done)));
         let callback = Arc::clone(&done);
-        let tell = move |answer| {
+        let report = move |answer| {
             let taken = callback.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
             if let Some(done) = taken {
                 done(answer);
             }
         };
-        let (asking, tell_here) = (Arc::clone(&self), tell.clone());
-        let spawned = std::thread::Builder::new().name("nerite-is-ready".to_owned()).spawn(move || tell(asking.call()));
+        let (instance, report_here) = (Arc::clone(&self), report.clone());
+        let spawned =
+            std::thread::Builder::new().name("nerite-is-ready".to_owned()).spawn(move || report(instance.call()));
         if let Err(error) = spawned {
-            tell_here(Err(Status::unavailable(format!(
+            report_here(Err(Status::unavailable(format!(
                 "no thread to ask whether instance '{}' is ready: {error}; raise the limit on threads",
                 self.object.name.to_string_lossy()
             ))));

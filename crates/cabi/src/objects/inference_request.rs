@@ -102,8 +102,8 @@ impl InferenceRequest {
     /// Cancels its last inference. If the inference waits, it is answered on another thread, because the backend's
     /// functions may take a lock that the caller holds.
     pub fn cancel_inference(&self) {
-        let Some(tell) = self.cancel().begin_cancel() else { return };
-        if let Err(error) = std::thread::Builder::new().name("nerite-cancel".to_owned()).spawn(tell) {
+        let Some(notify) = self.cancel().begin_cancel() else { return };
+        if let Err(error) = std::thread::Builder::new().name("nerite-cancel".to_owned()).spawn(notify) {
             log::warn!(
                 "no thread to answer a cancelled request to model '{}': {error}; it is answered when its turn comes; raise the limit on threads",
                 self.model

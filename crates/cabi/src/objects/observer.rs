@@ -131,7 +131,7 @@ impl Observer {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, activity: u32, ns: u64) {
+    fn report(&self, activity: u32, ns: u64) {
         let TraceFunctions { owner, activity: function, userp, .. } = &*self.functions;
         if let (Some(function), false) = (function, self.handle.is_null()) {
             callbacks::note_activity(owner, *function, self.handle, (activity, ns), *userp);
@@ -165,7 +165,7 @@ impl TraceObserver for Observer {
 
     fn passed(&self, point: &'static str, ns: u64) {
         if let Some(number) = number_of(point) {
-            self.tell(number, ns);
+            self.report(number, ns);
         }
     }
 
@@ -175,7 +175,7 @@ impl TraceObserver for Observer {
             *context = c_text(&text);
         }
         drop(context);
-        self.tell(CUSTOM, ns);
+        self.report(CUSTOM, ns);
     }
 
     fn tensor(&self, point: &'static str, name: &Name, datatype: DataType, shape: &Shape, data: &Buffer) {

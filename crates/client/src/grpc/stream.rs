@@ -50,7 +50,7 @@ impl InferStream {
     pub(super) fn open(caller: &Caller) -> InferStream {
         let (requests, waiting) = mpsc::channel(WAITING_MAX);
         let opener = caller.clone();
-        let opening = tokio::spawn(async move { opener.streaming("ModelStreamInfer", Asks(waiting)).await });
+        let opening = tokio::spawn(async move { opener.streaming("ModelStreamInfer", RequestStream(waiting)).await });
         InferStream {
             requests: Some(requests),
             answers: Answers::Opening(opening),
@@ -118,9 +118,9 @@ fn reply(message: ModelStreamInferResponse) -> Result<StreamReply, Error> {
     Ok(StreamReply { id, last: marked != Some(&Parameter::Bool(false)), outcome: Err(refused) })
 }
 
-struct Asks(mpsc::Receiver<ModelInferRequest>);
+struct RequestStream(mpsc::Receiver<ModelInferRequest>);
 
-impl Stream for Asks {
+impl Stream for RequestStream {
     type Item = ModelInferRequest;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<ModelInferRequest>> {

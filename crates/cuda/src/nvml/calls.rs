@@ -111,7 +111,7 @@ pub enum NvmlAbsent {
     Refused(#[from] NvmlError),
 }
 
-type AskMemoryV2 = unsafe extern "C" fn(Handle, *mut MemoryV2) -> Code;
+type GetMemoryInfoV2 = unsafe extern "C" fn(Handle, *mut MemoryV2) -> Code;
 
 macro_rules! calls {
     ($($name:ident: $symbol:literal($($ty:ty),*);)*) => {
@@ -119,7 +119,7 @@ macro_rules! calls {
         pub(super) struct Calls {
             $(pub(super) $name: unsafe extern "C" fn($($ty),*) -> Code,)*
             /// Drivers before 510 do not have it.
-            pub(super) memory_v2: Option<AskMemoryV2>,
+            pub(super) memory_v2: Option<GetMemoryInfoV2>,
             error_text: unsafe extern "C" fn(Code) -> *const c_char,
             /// Never unloaded, because a thread may be in a call that does not return.
             _library: ManuallyDrop<Library>,
@@ -137,7 +137,7 @@ macro_rules! calls {
                     },)*
                     memory_v2: {
                         // SAFETY: as above.
-                        let found = unsafe { library.get::<AskMemoryV2>(b"nvmlDeviceGetMemoryInfo_v2\0") };
+                        let found = unsafe { library.get::<GetMemoryInfoV2>(b"nvmlDeviceGetMemoryInfo_v2\0") };
                         found.ok().map(|found| *found)
                     },
                     error_text: {

@@ -39,7 +39,7 @@ impl Infer for Engine {
     }
 
     fn ready(&self, model: &str, version: Option<i64>, done: ReadinessDone) {
-        match self.find(model, version).map(|served| served.ask_readiness()) {
+        match self.find(model, version).map(|served| served.check_readiness()) {
             Ok(Some(answer)) => answer.then(done),
             Ok(None) => done(Ok(())),
             Err(status) => done(Err(status)),

@@ -23,7 +23,7 @@ impl Namespaces {
     /// Replaces the names by those of the lifecycle.
     pub(super) fn note(&self, store: &Store, lifecycle: &Lifecycle) {
         let mut names: HashMap<String, Vec<String>> = HashMap::new();
-        for (identifier, is_present) in lifecycle.asked_for() {
+        for (identifier, is_present) in lifecycle.requested() {
             let of_name = names.entry(store.name_of(identifier).to_owned()).or_default();
             of_name.extend(is_present.then(|| identifier.to_owned()));
         }

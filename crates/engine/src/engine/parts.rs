@@ -26,7 +26,7 @@ pub(crate) struct Reason {
 
 impl Reason {
     /// The model itself is to be loaded. The loads of the models in `tried` were tried before.
-    pub(crate) fn asked_for(tried: Arc<BTreeSet<String>>) -> Reason {
+    pub(crate) fn requested(tried: Arc<BTreeSet<String>>) -> Reason {
         Reason { tried, ..Reason::default() }
     }
 

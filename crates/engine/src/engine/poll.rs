@@ -230,7 +230,7 @@ impl Engine {
         changed.dedup();
         let tried = Arc::new(changed.iter().cloned().collect());
         for wave in self.waves(&changed) {
-            self.load_wave(&wave, &Reason::asked_for(Arc::clone(&tried)));
+            self.load_wave(&wave, &Reason::requested(Arc::clone(&tried)));
         }
         looked
     }

@@ -14,7 +14,7 @@ use crate::engine::{Engine, spawn};
 use crate::served::Served;
 
 /// The interval at which the log says who is waited for.
-const TOLD_EVERY: Duration = Duration::from_secs(1);
+const LOG_EVERY: Duration = Duration::from_secs(1);
 
 /// The versions that are ending, each with the names of the models that it is made of.
 #[derive(Debug, Default)]
@@ -28,23 +28,23 @@ impl Retiring {
     /// many models are left, in Triton's words.
     pub(crate) fn wait_for_all(&self, deadline: Instant) -> bool {
         let mut waiting = self.lock();
-        let mut tell_at = Instant::now();
+        let mut log_at = Instant::now();
         loop {
             let now = Instant::now();
             let left = deadline.saturating_duration_since(now);
-            if waiting.is_empty() || now >= tell_at {
+            if waiting.is_empty() || now >= log_at {
                 // No calls are left: the listeners were closed before.
                 log::info!(
                     "Timeout {}: Found {} live models and 0 in-flight non-inference requests",
                     left.as_secs_f64().ceil(),
                     models(&waiting)
                 );
-                tell_at = now + TOLD_EVERY;
+                log_at = now + LOG_EVERY;
             }
             if waiting.is_empty() || left.is_zero() {
                 return waiting.is_empty();
             }
-            let pause = left.min(tell_at.saturating_duration_since(now));
+            let pause = left.min(log_at.saturating_duration_since(now));
             waiting = self.ended.wait_timeout(waiting, pause).unwrap_or_else(PoisonError::into_inner).0;
         }
     }

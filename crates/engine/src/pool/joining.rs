@@ -43,7 +43,7 @@ impl State {
 
 impl Shared {
     /// Asks the strategy. One that panics lets nothing join.
-    pub(super) fn ask(&self, question: Question<WaitingRequest>) -> bool {
+    pub(super) fn consult_strategy(&self, question: Question<WaitingRequest>) -> bool {
         let mut strategy = self.strategy.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(strategy) = &mut *strategy else { return true };
         let answer = self.catching(|| match &question {

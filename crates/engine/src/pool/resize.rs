@@ -37,7 +37,7 @@ impl Pool {
         }
         let is_left = state.gone.is_empty() && state.leaving.is_empty();
         if is_left || std::mem::replace(&mut state.is_ending, true) {
-            self.0.tell_left(&state);
+            self.0.notify_left(&state);
             return;
         }
         drop(state);
@@ -121,7 +121,7 @@ impl Shared {
     }
 
     /// Notifies the thread that drops removed instances.
-    pub(super) fn tell_left(&self, state: &State) {
+    pub(super) fn notify_left(&self, state: &State) {
         if !state.gone.is_empty() {
             self.left.notify_all();
         }

@@ -56,7 +56,7 @@ impl Shared {
             let Some(Run { at, instance, jobs, .. }) = state.ready.remove(place) else { break };
             state.give_back(at, instance);
             refused.extend(jobs);
-            self.tell_left(&state);
+            self.notify_left(&state);
             while let Some(next) = state.next_run() {
                 state.ready.push_back(next);
             }
@@ -85,10 +85,10 @@ impl Shared {
         let mut was_fast = false;
         loop {
             // A batch that is ready runs before the strategy is asked a question that no batch waits for.
-            let may_ask = state.driver.has_urgent_question() || state.ready.is_empty();
-            if may_ask && let Some(question) = state.take_question() {
+            let may_consult = state.driver.has_urgent_question() || state.ready.is_empty();
+            if may_consult && let Some(question) = state.take_question() {
                 drop(state);
-                let says = self.ask(question);
+                let says = self.consult_strategy(question);
                 state = self.pass_answer(says);
             } else if let Some(run) = state.ready.pop_front() {
                 let is_left = was_fast && !state.answers_may_wait && self.may_leave(&run);
@@ -118,7 +118,7 @@ impl Shared {
         let mut state = self.lock();
         state.give_back(run.at, run.instance);
         let mut work = Work::default();
-        self.tell_left(&state);
+        self.notify_left(&state);
         // This worker takes the first run.
         while let Some(run) = state.next_run() {
             state.ready.push_back(run);

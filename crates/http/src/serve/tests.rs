@@ -98,11 +98,11 @@ fn house_with(times: TimeLimits, connections: ConnectionLimits) -> TestServer {
     let rules = Rules { peers: Peers::new(connections), times };
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("http.sock");
-    let (gate, (tell, news)) = (Arc::new(Notify::new()), mpsc::channel());
-    let echo = Arc::new(Echo { account: Account::unlimited(), gate: Arc::clone(&gate), news: Mutex::new(tell) });
+    let (gate, (news_sender, news)) = (Arc::new(Notify::new()), mpsc::channel());
+    let echo = Arc::new(Echo { account: Account::unlimited(), gate: Arc::clone(&gate), news: Mutex::new(news_sender) });
     let (ready, handle) = mpsc::channel();
-    let (stop, stop_asked) = mpsc::channel::<()>();
-    let (tell_stopped, stopped) = mpsc::channel();
+    let (stop, stop_receiver) = mpsc::channel::<()>();
+    let (stopped_sender, stopped) = mpsc::channel();
     let path = socket.clone();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -112,9 +112,9 @@ fn house_with(times: TimeLimits, connections: ConnectionLimits) -> TestServer {
             let unix = bind(&Endpoint::unix(&path)).unwrap();
             let handle = serve_by(&echo, Options::default(), rules, vec![tcp, unix]).unwrap();
             ready.send((address, handle.clone())).unwrap();
-            tokio::task::spawn_blocking(move || stop_asked.recv()).await.unwrap().unwrap();
+            tokio::task::spawn_blocking(move || stop_receiver.recv()).await.unwrap().unwrap();
             handle.stop().await;
-            tell_stopped.send(()).unwrap();
+            stopped_sender.send(()).unwrap();
         });
     });
     let (address, handle) = handle.recv().unwrap();

@@ -45,7 +45,7 @@ impl MetricSource for ServerMetrics {
 }
 
 impl Questions {
-    fn ask(&self, question: &MetricQuestion<'_>) -> Result<Measured, String> {
+    fn send(&self, question: &MetricQuestion<'_>) -> Result<Measured, String> {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         let lost = || "the server does not answer questions about metrics".to_owned();
         let read = answers.as_ref().ok_or_else(lost)?;
@@ -62,7 +62,7 @@ impl Questions {
 
     /// Asks a question whose answer is a number.
     fn number(&self, question: &MetricQuestion<'_>) -> Result<u64, String> {
-        match self.ask(question)? {
+        match self.send(question)? {
             Measured::Number(number) => Ok(number),
             other => Err(format!("the server answered '{other}'")),
         }
@@ -86,7 +86,7 @@ impl MetricMaker for Made {
     }
 
     fn change(&self, metric: u64, change: MetricChange) -> Result<f64, String> {
-        match self.questions.ask(&MetricQuestion::Change { metric, change })? {
+        match self.questions.send(&MetricQuestion::Change { metric, change })? {
             Measured::Value(value) => Ok(value),
             other => Err(format!("the server answered '{other}'")),
         }

@@ -99,7 +99,7 @@ impl Talk {
     }
 
     /// Asks for memory for this many bytes of an output of the batch's request `index`.
-    pub(super) fn ask_for_space(&self, index: usize, output: &str, bytes: usize) -> Result<OutputSpace, Status> {
+    pub(super) fn request_space(&self, index: usize, output: &str, bytes: usize) -> Result<OutputSpace, Status> {
         let mut packet = self.packet.lock().unwrap_or_else(PoisonError::into_inner);
         let gone = |error: io::Error| Status::unavailable(format!("the server cannot be asked for space: {error}"));
         self.channel.send(Need { index, name: output, bytes }.to_string(), &[]).map_err(gone)?;

@@ -170,7 +170,7 @@ impl WorkerRequest {
         let is_released = state.is_released;
         drop(state);
         if is_released {
-            self.tell_released();
+            self.report_released();
         }
     }
 
@@ -221,11 +221,11 @@ impl WorkerRequest {
         let is_to_end = state.is_open && state.is_ended;
         drop(state);
         if is_to_end {
-            self.tell_released();
+            self.report_released();
         }
     }
 
-    fn tell_released(&self) {
+    fn report_released(&self) {
         if let Some(calls) = self.talk.calls() {
             // If this fails, the server is gone.
             let _ = calls.send_unanswered(&Released(self.number).to_string());
@@ -283,15 +283,15 @@ impl WorkerRequest {
         let guess = self.target(output).and_then(|target| target.space).filter(|space| space.capacity >= bytes);
         let space = match (guess, self.talk.calls()) {
             (Some(space), _) => space,
-            (None, None) => self.talk.ask_for_space(self.index, output, bytes)?,
-            (None, Some(calls)) => self.ask_for_space(calls, output, bytes)?,
+            (None, None) => self.talk.request_space(self.index, output, bytes)?,
+            (None, Some(calls)) => self.request_space(calls, output, bytes)?,
         };
         let slot = slot(&self.mapping(space.location.segment)?, space.location.offset, bytes)?;
         self.state().targets.insert(output.to_owned(), OutputTarget { space: Some(space), fixed: false });
         Ok(Some((space, slot)))
     }
 
-    fn ask_for_space(&self, calls: &Calls, name: &str, bytes: usize) -> Result<OutputSpace, Status> {
+    fn request_space(&self, calls: &Calls, name: &str, bytes: usize) -> Result<OutputSpace, Status> {
         let number = self.number;
         let answer = wait(&calls.send(|call| MemoryCall { call, number, name, bytes }.to_string())?)?;
         if let Some(error) = answer.error() {

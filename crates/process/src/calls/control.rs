@@ -59,14 +59,14 @@ impl Calls {
     }
 
     /// Answers with the configuration of a version of a model.
-    pub(crate) fn tell_config(&self, call: u64, model: &str, version: Option<i64>) {
+    pub(crate) fn answer_config(&self, call: u64, model: &str, version: Option<i64>) {
         let config = self.process.callees.models.config(model, version).map(|config| to_json(&config));
         let config = config.as_ref().map(String::as_str);
         self.answer(ConfigAnswer { call, config }, Maps::default());
     }
 
     /// Answers whether a version of a model is ready, once its instances have said so.
-    pub(crate) fn tell_ready(self: &Arc<Calls>, call: u64, model: &str, version: Option<i64>) {
+    pub(crate) fn answer_ready(self: &Arc<Calls>, call: u64, model: &str, version: Option<i64>) {
         let calls = Arc::clone(self);
         let done = move |answer: Result<(), Status>| calls.answer(Done { call, is: answer.is_ok() }, Maps::default());
         self.process.callees.models.ready(model, version, Box::new(done));

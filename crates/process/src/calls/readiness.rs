@@ -21,11 +21,11 @@ pub(crate) struct ReadinessQuestion {
 
 impl Calls {
     /// Checks whether the model is ready.
-    pub(crate) fn ask_ready(&self, done: ReadinessDone) {
+    pub(crate) fn check_ready(&self, done: ReadinessDone) {
         let mut question = lock(&self.question);
         if question.is_over {
             drop(question);
-            return done(Err(self.not_asked()));
+            return done(Err(self.no_answer()));
         }
         let before = question.done.replace(done);
         let call = question.call.take();
@@ -34,7 +34,7 @@ impl Calls {
             self.answer(Done { call, is: true }, Maps::default());
         }
         if let Some(before) = before {
-            before(Err(self.not_asked()));
+            before(Err(self.no_answer()));
         }
     }
 
@@ -42,12 +42,12 @@ impl Calls {
     pub(crate) fn hear_ready(&self, call: u64, answer: Option<Result<bool, &str>>) {
         let mut question = lock(&self.question);
         let done = if answer.is_some() { question.done.take() } else { None };
-        let is_asked = question.done.is_some();
-        if !is_asked {
+        let is_pending = question.done.is_some();
+        if !is_pending {
             question.call = Some(call);
         }
         drop(question);
-        if is_asked {
+        if is_pending {
             self.answer(Done { call, is: true }, Maps::default());
         }
         let (Some(answer), Some(done)) = (answer, done) else { return };
@@ -70,11 +70,11 @@ impl Calls {
         let done = question.done.take();
         drop(question);
         if let Some(done) = done {
-            done(Err(self.not_asked()));
+            done(Err(self.no_answer()));
         }
     }
 
-    fn not_asked(&self) -> Status {
+    fn no_answer(&self) -> Status {
         Status::unavailable((self.process.unhealthy)("its process ended before its model said whether it is ready"))
     }
 }

@@ -221,7 +221,7 @@ fn a_request_after_the_process_was_seen_to_end_is_for_the_next_process() {
 }
 
 /// A batch whose process ends: after it read what `reads` says, or after it read nothing. Returns whether the next process got the batch.
-fn is_asked_again(ends: fn(&ProcessInstance, &Channel)) -> bool {
+fn is_sent_again(ends: fn(&ProcessInstance, &Channel)) -> bool {
     let (mut instance, [first, second]) = instance_of();
     let (batch, responses) = batch();
     check_begun(&mut instance, batch);
@@ -230,28 +230,28 @@ fn is_asked_again(ends: fn(&ProcessInstance, &Channel)) -> bool {
     drop(first);
     second.send(ANSWER, &[]).unwrap();
     instance.finish();
-    let is_asked = read_all(&second).len() == 1;
+    let is_sent = read_all(&second).len() == 1;
     let content = responses.try_recv().unwrap().into_content().unwrap();
-    assert_eq!(content.is_ok(), is_asked, "{:?}", content.err());
-    is_asked
+    assert_eq!(content.is_ok(), is_sent, "{:?}", content.err());
+    is_sent
 }
 
 #[test]
 fn a_request_that_a_dead_process_had_not_read_is_for_the_next_process() {
-    assert!(is_asked_again(|_, _| ()), "it read nothing");
+    assert!(is_sent_again(|_, _| ()), "it read nothing");
     assert!(
-        !is_asked_again(|_, theirs| assert!(theirs.receive(&mut Packet::default()).unwrap().is_some())),
+        !is_sent_again(|_, theirs| assert!(theirs.receive(&mut Packet::default()).unwrap().is_some())),
         "it read the batch"
     );
     assert!(
-        !is_asked_again(|instance, theirs| {
+        !is_sent_again(|instance, theirs| {
             theirs.receive(&mut Packet::default()).unwrap();
             instance.live.as_ref().unwrap().child.channel.try_notice("{}").unwrap();
         }),
         "it read the batch, and not what came after it"
     );
     assert!(
-        !is_asked_again(|_, theirs| theirs.send(NEED, &[]).unwrap()),
+        !is_sent_again(|_, theirs| theirs.send(NEED, &[]).unwrap()),
         "it asked for memory, so it may have read the batch"
     );
 }

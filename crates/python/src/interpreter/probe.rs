@@ -104,7 +104,7 @@ impl Fault {
 }
 
 /// Runs the code with the interpreter of `command`, for at most this time.
-pub(super) fn ask(mut command: Command, at_most: Duration) -> Result<Answer, Fault> {
+pub(super) fn query(mut command: Command, at_most: Duration) -> Result<Answer, Fault> {
     command.args(["-c", QUESTION]);
     let ran = run(command, at_most).map_err(Fault::Unstartable)?;
     judge(&ran, at_most)
@@ -200,7 +200,7 @@ mod tests {
     fn a_real_python_answers_the_question() {
         let python = super::super::Surroundings::of_process().find(None);
         let Ok((python, _)) = python else { return };
-        match ask(Command::new(python), LONG) {
+        match query(Command::new(python), LONG) {
             Ok(answer) => assert!(version(&answer.python) >= Some(VERSION_MIN)),
             Err(Fault::NoNumpy(python, why)) => assert!(version(&python) >= Some(VERSION_MIN) && why.contains("numpy")),
             Err(Fault::Old(python)) => assert!(version(&python) < Some(VERSION_MIN)),

@@ -49,7 +49,7 @@ impl Lifecycle {
     }
 
     /// The models that were ever requested. For each, whether it was not unloaded since: it is loaded, is being loaded, or failed to load.
-    pub fn asked_for(&self) -> impl Iterator<Item = (&str, bool)> {
+    pub fn requested(&self) -> impl Iterator<Item = (&str, bool)> {
         let is_present = |state: &State| !matches!(state, State::Unloading | State::Unloaded);
         self.models
             .iter()

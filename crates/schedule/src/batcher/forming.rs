@@ -12,7 +12,7 @@ pub(super) struct Forming {
     /// The position of the last of them.
     last: Option<QueuePosition>,
     /// The position of the request that the model's strategy is asked about.
-    asking_at: Option<QueuePosition>,
+    awaited_at: Option<QueuePosition>,
     count: usize,
     rows: u32,
     /// The arrival of the one that has waited longest.
@@ -50,24 +50,24 @@ impl Forming {
     }
 
     /// Whether it waits for an answer.
-    pub fn is_asking(&self) -> bool {
-        self.asking_at.is_some()
+    pub fn awaits_answer(&self) -> bool {
+        self.awaited_at.is_some()
     }
 
     /// Call this when an answer may have come. It is found by asking again.
     pub fn answered(&mut self) {
-        self.asking_at = None;
+        self.awaited_at = None;
     }
 
     /// Whether a change at `position` changes the forming batch.
     pub fn covers(&self, position: QueuePosition) -> bool {
-        self.asking_at.or(self.last).is_some_and(|last| position <= last) || self.closed
+        self.awaited_at.or(self.last).is_some_and(|last| position <= last) || self.closed
     }
 
     /// Whether a change behind its first request, which is now `first`, closes it. Otherwise the batch would form anew
     /// at each change while the strategy is asked, and might never start.
     pub fn is_cut_by_changes_behind(&self, first: Option<Ticket>) -> bool {
-        (self.is_asking() || self.is_cut) && self.head.is_some() && self.head.map(|(head, _)| head) == first
+        (self.awaits_answer() || self.is_cut) && self.head.is_some() && self.head.map(|(head, _)| head) == first
     }
 
     /// Closes it with those of its requests that are before a change at `position`. `waiting` are all that wait, in the order of the queue.
@@ -86,8 +86,8 @@ impl Forming {
     }
 
     /// The first request of the batch is at this position, and it is not yet known whether the batch may begin.
-    pub fn asks_at(&mut self, position: QueuePosition) {
-        self.asking_at = Some(position);
+    pub fn await_answer_at(&mut self, position: QueuePosition) {
+        self.awaited_at = Some(position);
     }
 
     /// Adds the next request of the queue, if it fits. `may_join` says whether it may share a batch with the first one; `None`: not yet known.
@@ -113,7 +113,7 @@ impl Forming {
                     self.closed = true;
                     return;
                 }
-                None => return self.asks_at(position),
+                None => return self.await_answer_at(position),
             }
             self.oldest_us = self.oldest_us.min(waiting.since_us);
         } else {
@@ -133,7 +133,7 @@ impl Forming {
 
     /// Whether they run now. `hurry`: the delay does not apply any more.
     pub fn decide(&self, policy: &BatchPolicy, hurry: bool, now_us: u64) -> BatchDecision {
-        if self.is_asking() {
+        if self.awaits_answer() {
             return BatchDecision::AwaitAnswer;
         }
         if self.count == 0 {

@@ -26,17 +26,17 @@ fn limiter(limit: &str, claims: &[&str]) -> (Limiter, Vec<Claimant>) {
 }
 
 /// Whether the claimant may run at once. No other waiting one may become runnable by this request.
-fn asks_alone(limiter: &mut Limiter, claimant: Claimant) -> bool {
+fn runs_at_once(limiter: &mut Limiter, claimant: Claimant) -> bool {
     let granted = limiter.request(claimant);
     assert!(granted.iter().all(|one| *one == claimant));
     !granted.is_empty()
 }
 
-/// Each letter of `asks` is an instance that requests its resources. Checks which ones run.
+/// Each letter of `requests` is an instance that requests its resources. Checks which ones run.
 #[track_caller]
-fn check(limit: &str, claims: &[&str], asks: &str, expect: &str) {
+fn check(limit: &str, claims: &[&str], requests: &str, expect: &str) {
     let (mut limiter, all) = limiter(limit, claims);
-    let may_run = asks.chars().filter(|letter| asks_alone(&mut limiter, all[*letter as usize - 'a' as usize]));
+    let may_run = requests.chars().filter(|letter| runs_at_once(&mut limiter, all[*letter as usize - 'a' as usize]));
     assert_eq!(may_run.collect::<String>(), expect, "{claims:?} of {limit:?}");
 }
 
@@ -87,7 +87,7 @@ fn a_priority_of_two_runs_half_as_often() {
     let all = [add(&mut limiter, 1), add(&mut limiter, 2)];
     let mut runs = [0, 0];
     let mut running = all[0];
-    assert!(asks_alone(&mut limiter, all[0]) && !asks_alone(&mut limiter, all[1]));
+    assert!(runs_at_once(&mut limiter, all[0]) && !runs_at_once(&mut limiter, all[1]));
     for _ in 0..300 {
         runs[usize::from(running == all[1])] += 1;
         let next = limiter.release(running);
@@ -107,13 +107,13 @@ fn check_newcomers(before: usize, priority: u32, expect: std::ops::RangeInclusiv
     let runs = [(0, before), (1, before), (3, 10_000)];
     for (at, runs) in runs {
         for _ in 0..runs {
-            assert!(asks_alone(&mut limiter, all[at]));
+            assert!(runs_at_once(&mut limiter, all[at]));
             limiter.release(all[at]);
         }
     }
-    assert!(asks_alone(&mut limiter, all[0]) && !asks_alone(&mut limiter, all[1]));
+    assert!(runs_at_once(&mut limiter, all[0]) && !runs_at_once(&mut limiter, all[1]));
     let newcomers = [0, 1].map(|_| limiter.add(Claim { needs: needs("R1"), priority }).expect("it may run"));
-    assert!(newcomers.iter().all(|newcomer| !asks_alone(&mut limiter, *newcomer)));
+    assert!(newcomers.iter().all(|newcomer| !runs_at_once(&mut limiter, *newcomer)));
     let (mut running, mut turns) = (all[0], 0);
     for _ in 0..100 {
         let next = limiter.release(running);
@@ -135,21 +135,21 @@ fn a_new_instance_does_not_win_every_turn() {
 #[test]
 fn a_waiting_instance_may_give_up_and_a_granted_one_may_not() {
     let (mut limiter, all) = limiter("", &["R4", "R4", "R2", "R2"]);
-    assert!([true, false, false, false] == [0, 1, 2, 3].map(|at| asks_alone(&mut limiter, all[at])));
+    assert!([true, false, false, false] == [0, 1, 2, 3].map(|at| runs_at_once(&mut limiter, all[at])));
     assert_eq!(limiter.give_up(all[0]), None, "it runs");
     assert_eq!(limiter.give_up(all[2]), Some(Vec::new()));
     assert_eq!((limiter.give_up(all[2]), limiter.waiting()), (None, 2));
     assert_eq!(limiter.release(all[0]), [all[1]]);
     assert_eq!((limiter.give_up(all[1]), limiter.give_up(all[3])), (None, Some(Vec::new())));
     let (mut limiter, all) = self::limiter("", &["R4", "R4", "R2", "R2"]);
-    assert!([3, 0, 2].map(|at| asks_alone(&mut limiter, all[at])) == [true, false, false]);
+    assert!([3, 0, 2].map(|at| runs_at_once(&mut limiter, all[at])) == [true, false, false]);
     assert_eq!(limiter.give_up(all[0]), Some(vec![all[2]]), "it kept the one behind it from what is there");
 }
 
 #[test]
 fn a_removed_instance_gives_back_its_resources() {
     let (mut limiter, all) = limiter("", &["R4", "R4", "R2"]);
-    assert!([true, false, false] == [0, 1, 2].map(|at| asks_alone(&mut limiter, all[at])));
+    assert!([true, false, false] == [0, 1, 2].map(|at| runs_at_once(&mut limiter, all[at])));
     assert_eq!(limiter.release(all[1]), [], "it does not wait any more, and the next needs what is used");
     assert_eq!(limiter.remove(all[0]), [all[2]]);
     assert_eq!((limiter.waiting(), limiter.request(all[0])), (0, Vec::new()));
@@ -176,7 +176,7 @@ proptest! {
                     assert!(waiting.remove(&place(granted)) && running.insert(place(granted)));
                 }
             } else if !waiting.contains(&at) {
-                let set = if asks_alone(&mut limiter, all[at]) { &mut *running } else { &mut *waiting };
+                let set = if runs_at_once(&mut limiter, all[at]) { &mut *running } else { &mut *waiting };
                 assert!(set.insert(at));
             }
             let (r, s) = running.iter().fold((0, 0), |(r, s), at: &usize| (r + claims[*at].0, s + claims[*at].1));

@@ -8,7 +8,7 @@ use super::verdict::{Verdict, fails, holds, note};
 const CURE: &str = "mend the environment, or name another one; docs/python.md says what it must be";
 
 /// The verdict on what was found. A user who did not ask for it may have no Python models.
-pub(super) fn judge(found: Result<PythonFound, NoPython>, is_asked: bool) -> Verdict {
+pub(super) fn judge(found: Result<PythonFound, NoPython>, is_named: bool) -> Verdict {
     let check = "python";
     match found {
         Ok(PythonFound { program, origin, python, numpy }) => {
@@ -16,7 +16,7 @@ pub(super) fn judge(found: Result<PythonFound, NoPython>, is_asked: bool) -> Ver
         }
         Err(NoPython { found, cure }) => {
             let cure = if cure.is_empty() { CURE.to_owned() } else { cure };
-            if is_asked { fails(check, found, cure) } else { note(check, found, cure) }
+            if is_named { fails(check, found, cure) } else { note(check, found, cure) }
         }
     }
 }
@@ -40,8 +40,8 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(found: Result<PythonFound, NoPython>, is_asked: bool, expect: &[&str]) {
-        assert_eq!(troubles(&[judge(found, is_asked)]), expect);
+    fn check(found: Result<PythonFound, NoPython>, is_named: bool, expect: &[&str]) {
+        assert_eq!(troubles(&[judge(found, is_named)]), expect);
     }
 
     fn none(cure: &str) -> Result<PythonFound, NoPython> {

@@ -55,7 +55,7 @@ impl Signals {
 
 /// Serves until SIGINT, SIGTERM, SIGHUP or the end of the watched parent, then lets requests in flight end. Returns whether all ended in time. A
 /// second signal ends the process at once.
-pub async fn when_told(
+pub async fn serve_until_signal(
     signals: Signals,
     fronts: Fronts,
     api: &Api,
@@ -146,12 +146,12 @@ fn cut_text(cut: &[Cut]) -> String {
 /// Waits for the end of the last inference, at most until `deadline`. Returns whether all have ended. Logs every second what it waits for.
 async fn wait_until_idle(api: &Api, engine: &Engine, deadline: Instant) -> bool {
     log::info!("Waiting for in-flight requests to complete.");
-    let mut tell_at = Instant::now();
+    let mut log_at = Instant::now();
     loop {
         let (now, is_idle) = (Instant::now(), api.under_way() == 0);
-        if is_idle || now >= tell_at {
+        if is_idle || now >= log_at {
             log_in_flight(engine, deadline.saturating_duration_since(now));
-            tell_at = now + LOG_EVERY;
+            log_at = now + LOG_EVERY;
         }
         if is_idle || now >= deadline {
             return is_idle;

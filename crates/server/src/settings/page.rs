@@ -42,9 +42,9 @@ pub(super) fn ui(values: &Values<'_>, http: Option<&FrontEndSettings>) -> Result
         None
     };
     let own_tls = if has_own { super::metrics::tls(values)? } else { None };
-    let asks_for_certificates =
+    let requires_certificates =
         |front: &FrontEndSettings| front.tls.as_ref().is_some_and(|tls| tls.client_roots.is_some());
-    let is_http_for_all = http.is_some_and(|front| !asks_for_certificates(front));
+    let is_http_for_all = http.is_some_and(|front| !requires_certificates(front));
     let callers = match (&own_port, is_http_for_all) {
         (Some(_), _) => Callers::All,
         (None, true) => Callers::Host,

@@ -395,7 +395,7 @@ fn a_lease_that_lost_memory_is_reported_and_not_lent_again() {
 }
 
 /// Whether the lease's mapping is marked for huge pages. `None` if the system does not support them.
-fn asks_for_huge_pages(lease: &Lease) -> Option<bool> {
+fn is_marked_for_huge_pages(lease: &Lease) -> Option<bool> {
     let flags = std::fs::read_to_string("/proc/self/smaps").ok()?;
     let start = format!("{:x}-", lease.memory.mapping.base().as_ptr().addr());
     let mine = flags.lines().skip_while(|line| !line.starts_with(&start)).find(|line| line.starts_with("VmFlags:"))?;
@@ -407,7 +407,7 @@ fn leases_that_fill_huge_pages_ask_for_them() {
     let account = pools(1 << 30, 1 << 30).open();
     for (bytes, expects) in [(PAGE, false), (1 << 20, false), (2 << 20, true), (2 << 21, true), (64 << 20, true)] {
         let lease = account.borrow(bytes).unwrap().lease;
-        assert_eq!(asks_for_huge_pages(&lease).unwrap_or(expects), expects, "{bytes} bytes");
+        assert_eq!(is_marked_for_huge_pages(&lease).unwrap_or(expects), expects, "{bytes} bytes");
     }
 }
 

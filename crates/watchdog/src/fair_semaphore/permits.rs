@@ -56,7 +56,7 @@ impl<W> Permits<W> {
         }
         self.free -= 1;
         let now_ns = self.virtual_time_ns;
-        self.grant(peer, |peer| peer.begin_to_ask(now_ns));
+        self.grant(peer, |peer| peer.begin_to_wait(now_ns));
         true
     }
 
@@ -67,7 +67,7 @@ impl<W> Permits<W> {
         let ticket = Ticket(self.tickets);
         let now_ns = self.virtual_time_ns;
         self.change(peer, |peer| {
-            peer.begin_to_ask(now_ns);
+            peer.begin_to_wait(now_ns);
             peer.waiting.insert(ticket, waiter);
         });
         ticket
@@ -126,7 +126,7 @@ impl<W> Permits<W> {
 
 impl<W> Peer<W> {
     /// A peer that did not wait until now gets no credit, whether it has permits or not.
-    fn begin_to_ask(&mut self, virtual_time_ns: u64) {
+    fn begin_to_wait(&mut self, virtual_time_ns: u64) {
         if self.waiting.is_empty() {
             self.served_ns = self.served_ns.max(virtual_time_ns);
         }

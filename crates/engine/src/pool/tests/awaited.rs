@@ -321,19 +321,19 @@ fn the_time_of_an_answer_is_charged_to_the_connection_that_asked() {
     // On a busy machine this thread may be late, and a worker ends the run.
     let was_here = (0..50).any(|_| {
         let (pool, _) = pool_of_process();
-        let (asks, sees) = (Flow::alone(), Flow::alone());
+        let (sender, observer) = (Flow::alone(), Flow::alone());
         let (to, answers) = mpsc::channel();
         let takes_long = move |_| {
             let begun = Instant::now();
             while begun.elapsed() < LONG {}
             to.send(std::thread::current().id()).unwrap();
         };
-        poll_in(&asks, || pool.submit(job_to(1, takes_long).0));
-        let before = [&asks, &sees].map(Flow::served_ns);
+        poll_in(&sender, || pool.submit(job_to(1, takes_long).0));
+        let before = [&sender, &observer].map(Flow::served_ns);
         let then = take_thens().pop().unwrap();
-        poll_in(&sees, then);
+        poll_in(&observer, then);
         let is_here = answers.recv().unwrap() == std::thread::current().id();
-        let after = [&asks, &sees].map(Flow::served_ns);
+        let after = [&sender, &observer].map(Flow::served_ns);
         let [submitted, saw] = [0, 1].map(|at| Duration::from_nanos(after[at] - before[at]));
         pool.close();
         assert!(!is_here || submitted >= LONG, "{submitted:?} and {saw:?}");

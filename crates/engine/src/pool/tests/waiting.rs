@@ -35,7 +35,7 @@ struct Slow {
 }
 
 impl Slow {
-    fn ask(&self, what: String) -> bool {
+    fn wait_for_answer(&self, what: String) -> bool {
         let _ = self.questions.send((what, std::thread::current().id()));
         self.answers.recv().unwrap_or_default()
     }
@@ -43,22 +43,23 @@ impl Slow {
 
 impl BatchStrategy for Slow {
     fn begins(&mut self, first: &WaitingRequest) {
-        self.ask(format!("begins {}", first.id));
+        self.wait_for_answer(format!("begins {}", first.id));
     }
 
     fn may_join(&mut self, next: &WaitingRequest) -> bool {
-        self.ask(format!("may {} join", next.id))
+        self.wait_for_answer(format!("may {} join", next.id))
     }
 
     fn ends(&mut self) {
-        self.ask("ends".to_owned());
+        self.wait_for_answer("ends".to_owned());
     }
 }
 
 #[test]
 fn a_strategy_is_asked_by_a_worker_while_the_queue_goes_on() {
-    let ((ask_sender, questions), (says, to_say), (to, answers)) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
-    let strategy = Slow { questions: ask_sender, answers: to_say };
+    let ((question_sender, questions), (says, to_say), (to, answers)) =
+        (mpsc::channel(), mpsc::channel(), mpsc::channel());
+    let strategy = Slow { questions: question_sender, answers: to_say };
     let pool = pool_with(1, 0, Some(Box::new(strategy)));
     let next = || {
         let (what, thread) = questions.recv_timeout(PATIENCE).unwrap();
@@ -88,8 +89,9 @@ fn a_strategy_is_asked_by_a_worker_while_the_queue_goes_on() {
 
 #[test]
 fn a_job_is_rejected_at_its_time_while_a_strategy_hangs() {
-    let ((ask_sender, questions), (says, to_say), (to, answers)) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
-    let pool = pool_with(2, 20_000, Some(Box::new(Slow { questions: ask_sender, answers: to_say })));
+    let ((question_sender, questions), (says, to_say), (to, answers)) =
+        (mpsc::channel(), mpsc::channel(), mpsc::channel());
+    let pool = pool_with(2, 20_000, Some(Box::new(Slow { questions: question_sender, answers: to_say })));
     for id in 0..3 {
         pool.submit(job(id, &to).0);
     }
@@ -105,8 +107,9 @@ fn a_job_is_rejected_at_its_time_while_a_strategy_hangs() {
 
 #[test]
 fn a_batch_that_is_formed_runs_before_the_strategy_hears_of_its_end() {
-    let ((ask_sender, questions), (says, to_say), (to, answers)) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
-    let pool = pool_with(1, 0, Some(Box::new(Slow { questions: ask_sender, answers: to_say })));
+    let ((question_sender, questions), (says, to_say), (to, answers)) =
+        (mpsc::channel(), mpsc::channel(), mpsc::channel());
+    let pool = pool_with(1, 0, Some(Box::new(Slow { questions: question_sender, answers: to_say })));
     pool.submit(job(0, &to).0);
     assert_eq!(questions.recv_timeout(PATIENCE).unwrap().0, "begins 0");
     says.send(true).unwrap();
