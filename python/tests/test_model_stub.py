@@ -71,7 +71,7 @@ def test_a_model_that_cannot_be_loaded_says_why_in_tritons_form(start, source, e
     assert server.initialize() == {"error": expected}
 
 
-def test_a_failing_import_is_told_with_its_file_first(start):  # noqa: F811
+def test_a_failing_import_is_reported_with_its_file_first(start):  # noqa: F811
     server = start("import nosuchmodule\n", ready=False)
     lines = server.initialize()["error"].splitlines()
     assert lines[:4] == [
@@ -295,7 +295,7 @@ def test_texts_that_are_too_long_are_cut(start):  # noqa: F811
     assert server.receive(server.side)["log"] == ["WARNING", "y" * (1 << 20)]
 
 
-def test_texts_that_are_not_unicode_are_told_all_the_same(start):  # noqa: F811
+def test_texts_that_are_not_unicode_are_sent_all_the_same(start):  # noqa: F811
     server = start(OBEDIENT)
     assert obey(server, "raise OSError('caf\\udce9 \\U0001f600 ü')")["error"].startswith("OSError: caf? \U0001f600 ü\n")
 

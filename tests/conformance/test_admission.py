@@ -105,7 +105,7 @@ def test_the_shape_error_of_a_batching_model_explains_the_batch(client):
     assert caught.value.text.endswith(NOTE) or NOTE in caught.value.text
 
 
-def test_unequal_batches_are_told_apart_from_other_shapes(client):
+def test_unequal_batches_are_distinguished_from_other_shapes(client):
     with pytest.raises(Exception) as caught:
         client.infer("simple", simple((1, 16), (2, 16)))
     assert "batch size does not match other inputs for 'simple'" in caught.value.text
@@ -169,7 +169,7 @@ UNKNOWN = "Request for unknown model: 'nothing' is not found"
 
 
 @pytest.mark.parametrize("path", ["infer", "generate", "generate_stream"])
-def test_over_http_an_unknown_model_is_told_before_its_body_is_read(server, path):
+def test_over_http_an_unknown_model_is_refused_before_its_body_is_read(server, path):
     http_infer(server.http, "nothing", b'{"inputs": [', path=path).refused("NOT_FOUND", UNKNOWN)
 
 
@@ -187,7 +187,7 @@ def unreadable(model: str, version: str = ""):
         (unreadable("identity_fp32", "7"), "Request for unknown model: 'identity_fp32' version 7 is not found"),
     ],
 )
-def test_over_grpc_and_in_a_stream_an_unknown_model_is_told_before_what_is_wrong_with_its_tensors(stub, request_, message):
+def test_over_grpc_and_in_a_stream_an_unknown_model_is_refused_before_what_is_wrong_with_its_tensors(stub, request_, message):
     with grpc_refuses("NOT_FOUND", message):
         stub.ModelInfer(request_)
     (answer,) = stub.ModelStreamInfer(iter([request_]))

@@ -72,7 +72,7 @@ def test_inputs_come_back(compiled_client):
     assert [numbers(compiled_client.infer("c_bounded", [fp32("IN", [at])])) for at in range(20)] == [[at] for at in range(20)]
 
 
-def test_statistics_tell_the_memory_that_a_backend_reports(compiled_server, compiled_client):
+def test_statistics_have_the_memory_that_a_backend_reports(compiled_server, compiled_client):
     # The model has 1000 bytes of the host, and each of two instances 10 more. Each process has a model of its own.
     models = 2 if workers_of(compiled_server) else 1
     wanted = [("CPU", 0, models * 1000 + 20), ("GPU", 1, models * 1001 + 22)]

@@ -73,7 +73,7 @@ def test_models_answer(python):
     assert list(reply.outputs) == ["OUTPUT1"]
 
 
-def test_errors_of_a_model_are_told(python):
+def test_errors_of_a_model_are_reported(python):
     with refuses("INTERNAL", WRONG + "RuntimeError: this model does not want to"):
         do(python, "py_deeds", "raise_")
     assert said(do(python, "py_deeds", "ok", "as before")) == "as before"

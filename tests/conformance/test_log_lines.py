@@ -45,7 +45,7 @@ def test_a_line_that_concerns_a_request_names_it(server):
     assert found and found[-1]["request_id"] == 'the "first"\nrequest' and found[-1]["level"] == "verbose"
 
 
-def test_a_line_that_repeats_is_written_a_few_times_and_then_told_once_with_its_number(server):
+def test_a_line_that_repeats_is_written_a_few_times_and_then_once_with_its_count(server):
     began = time.monotonic()
     for _ in range(LOADS):
         assert http_call(server.http, "POST", "/v2/repository/models/nobody/load", {}).status == 500

@@ -155,7 +155,7 @@ FAILED = {
 
 
 @pytest.mark.parametrize("name", FAILED)
-def test_a_failure_of_the_model_is_told_with_its_own_lines(model, name):
+def test_a_failure_of_the_model_is_printed_with_its_own_lines(model, name):
     body, config, reason = FAILED[name]
     status, said = run(model(body, config))
     assert status == 1, said

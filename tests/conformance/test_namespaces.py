@@ -77,7 +77,7 @@ def test_statistics_of_all_models_have_both(spaced_client):
     assert [one["name"] for one in spaced_client.statistics()].count("same") == 2
 
 
-def test_metrics_tell_the_repositories_apart(namespaced):
+def test_metrics_distinguish_the_repositories(namespaced):
     text = http_call(namespaced.metrics, "GET", "/metrics").ok().body.decode()
     lines = [line for line in text.splitlines() if line.startswith('nv_inference_count{model="same"')]
     first = namespaced.repository

@@ -319,7 +319,7 @@ def test_a_collector_that_refuses_loses_spans_which_are_counted_and_logged(launc
 
 
 @pytest.mark.usefixtures("nerite_only")
-def test_a_collector_of_no_url_is_told_and_traces_nothing(launcher, repository):
+def test_a_collector_of_no_url_is_reported_and_traces_nothing(launcher, repository):
     wrong = types.SimpleNamespace(url="grpc://nowhere:1")
     with serving(launcher, repository, "otel_wrong", wrong) as server:
         infer(server, "http", "plus")

@@ -382,7 +382,7 @@ def test_a_server_whose_terminal_has_gone_lets_requests_finish(launcher):
 
 
 @differs("2.51 ends at once, without a word")
-def test_signals_that_mean_nothing_are_told_and_nobody_else_learns_of_them(launcher):
+def test_signals_that_mean_nothing_are_logged_and_nobody_else_learns_of_them(launcher):
     with launcher.running("user_signals", repository=launcher.copy_of("user_signals", "identity_fp32")) as server:
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             server.process.send_signal(number)

@@ -163,7 +163,7 @@ def test_the_trace_of_a_refused_request_stays_the_programs(program):
     assert found[-2:] == ["deleted: well", "released: 0"] and len(found) == 3, found
 
 
-def test_the_steps_of_an_ensemble_are_told_with_traces_of_their_own(program):
+def test_the_steps_of_an_ensemble_are_reported_with_traces_of_their_own(program):
     found = sections(program.run("traces"))["ensemble"]
     steps = [f"activity {point}: {model} 1 '7' of another; " for model in ("free", "plainly") for point in POINTS]
     whole = activities("both")

@@ -117,7 +117,7 @@ def test_the_class_sees_its_model_and_completes_its_configuration(server, backen
     assert found["backend"] == "scales"
 
 
-def test_a_class_that_fails_and_a_backend_that_is_nowhere_are_told(server):
+def test_a_class_that_fails_and_a_backend_that_is_nowhere_are_reported(server):
     index = {entry["name"]: entry for entry in json.loads(http_call(server.http, "POST", "/v2/repository/index", b"{}").body)}
     assert index["fails"]["state"] == "UNAVAILABLE"
     assert "the backend is broken" in index["fails"]["reason"]

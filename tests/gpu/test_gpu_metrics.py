@@ -138,7 +138,7 @@ def test_an_nvml_that_never_starts_delays_neither_start_nor_end(launcher, tmp_pa
         ends(server)
 
 
-def test_an_nvml_that_fails_to_start_is_told(launcher, tmp_path):
+def test_an_nvml_that_fails_to_start_is_reported(launcher, tmp_path):
     with serving(launcher, tmp_path, 'FAIL="nvmlInit_v2"', "CODE=9") as server:
         comes(lambda: "NVML does not start: nvmlInit_v2: Unknown Error (9); there are no metrics of GPUs" in server.log_text())
         assert not figures(server)

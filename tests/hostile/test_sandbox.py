@@ -155,7 +155,7 @@ def test_the_rows_above_are_attacks(launcher, tmp_path):
             assert strings(reply.outputs["SAID"].raw) == ["not refused"], title
 
 
-def test_what_the_sandbox_refuses_is_told_to_the_client(confined):
+def test_what_the_sandbox_refuses_is_reported_to_the_client(confined):
     with open_client("http", confined) as client, pytest.raises(Refused) as caught:
         client.infer("py_asking", [text("CODE", [b"open('/etc/shadow')"])])
     assert "PermissionError: [Errno 13] Permission denied: '/etc/shadow'" in caught.value.text

@@ -134,7 +134,7 @@ SQUATTED = [
 
 
 @pytest.mark.parametrize("squat, reason", SQUATTED, ids=[squat.__name__ for squat, _ in SQUATTED])
-def test_a_place_that_is_not_the_servers_is_told_and_had_once_it_is_free(place, running, squat, reason):
+def test_a_place_that_is_not_the_servers_is_reported_and_had_once_it_is_free(place, running, squat, reason):
     squat(place.parent)
     before = sorted(place.parent.rglob("*"))
     with running() as server:

@@ -186,7 +186,7 @@ def test_shapes_that_do_not_fit_fail_their_request_alone(client):
     assert is_right(client)
 
 
-def test_a_request_that_would_need_too_much_memory_is_told(client):
+def test_a_request_that_would_need_too_much_memory_is_refused(client):
     side = 20000
     with pytest.raises(Refused) as refused:
         client.infer("growing", [fp32("x", np.zeros([side, 4])), fp32("z", np.zeros([4, side]))])

@@ -120,7 +120,7 @@ def test_every_model_that_loads_is_right(served, engine, repositories, subtests)
                     same(name, reply.outputs[output], array)
 
 
-def test_a_rank_that_was_not_declared_is_refused_or_told(served):
+def test_a_rank_that_was_not_declared_is_refused_or_returned(served):
     """The reply has the shape that came out, or an error names the output; it never has the declared one."""
     with grpc_channel(served.grpc) as channel:
         client = GrpcClient(channel)

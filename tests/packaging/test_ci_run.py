@@ -66,7 +66,7 @@ def test_debians_lists_are_fetched_where_a_setup_fails(place, setup):
 
 
 @pytest.mark.parametrize("setup", SETUPS)
-def test_a_setup_that_fails_is_told_and_fails_nothing(place, setup):
+def test_a_setup_that_fails_is_reported_and_fails_nothing(place, setup):
     (place / "tests" / setup).write_text("raise SystemExit('there is no network')\n")
     done = run(place)
     assert done.returncode == 0 and "all good" in done.stdout, done.stdout

@@ -77,7 +77,7 @@ def test_show_tells_where_each_setting_came_from_and_can_be_read_again(program, 
         ("http-port 1\n", ":1: "),
     ],
 )
-def test_faults_are_told_with_file_and_line_and_end_the_start(program, tmp_path, text, fault):
+def test_faults_are_reported_with_file_and_line_and_end_the_start(program, tmp_path, text, fault):
     config = tmp_path / "nerite.toml"
     config.write_text(text)
     checked = run(program, "config", "check", config)
@@ -89,7 +89,7 @@ def test_faults_are_told_with_file_and_line_and_end_the_start(program, tmp_path,
     assert run(alias, "--config", config).returncode == 1
 
 
-def test_a_fault_of_a_variable_names_it_and_a_slip_is_told(program, tmp_path):
+def test_a_fault_of_a_variable_names_it_and_a_slip_is_reported(program, tmp_path):
     refused = run(program, "serve", NERITE_HTTP_PORT="many")
     assert refused.returncode == 1 and "NERITE_HTTP_PORT: http-port: Invalid option value. Got many" in refused.stderr
     missing = run(program, "serve", "--config=/no/such/file")

@@ -67,7 +67,7 @@ def test_an_engine_that_works_is_tried_each_time(podman, monkeypatch, capsys):
         setup_containers.main()
 
 
-def test_what_is_not_installed_is_told(podman, monkeypatch):
+def test_what_is_not_installed_is_reported(podman, monkeypatch):
     assert setup_containers.why_not() == "tests/packaging/setup_containers.py makes the bases of images"
     monkeypatch.setattr(setup_containers, "TOOLS", ("podman", "no-such-runtime"))
     assert setup_containers.why_not() == "containers need no-such-runtime"

@@ -72,7 +72,7 @@ def test_requests_appear_with_their_phases(page):
     page.until(lambda: not page.all(".facts dt") or not page.find(".facts").is_displayed(), "it is closed")
 
 
-def test_each_way_in_is_told(page):
+def test_each_front_end_is_shown(page):
     open_list(page)
     infer(page.server, "grpc")
     page.sees("main table", "gRPC")

@@ -92,7 +92,7 @@ def test_what_cannot_be_shown_is_said(shown, words, status, reason):
     assert found.returncode == status and reason in found.stderr, found
 
 
-def test_the_http_port_is_told_from_that_of_the_metrics(shown):
+def test_the_http_port_is_distinguished_from_that_of_the_metrics(shown):
     found = top("--once", f"http://{shown.http}")
     assert found.returncode == 1 and "give the metrics port" in found.stderr, found
 

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_step_is_told_first() {
+    fn the_longest_step_is_printed_first() {
         let text = longest(vec![(3, "lints"), (1200, "tests"), (0, "formatting")]);
         assert_eq!(text, "1203 s in all, the longest first:\n  1200 s  tests\n     3 s  lints\n     0 s  formatting");
     }

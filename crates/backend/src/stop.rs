@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ends_the_watch_is_told_of_a_client_that_went_since_the_run_was_over() {
+    fn who_ends_the_watch_is_notified_of_a_client_that_went_since_the_run_was_over() {
         let cancels = [Cancel::new(), Cancel::new()];
         for (cancel, goes) in cancels.iter().zip([true, false]) {
             let (calls, stop) = counting();

@@ -256,7 +256,7 @@ fn jobs_of_a_batch_are_carried_side_by_side_and_not_gathered_again() {
 }
 
 #[test]
-fn a_place_that_is_too_small_is_told_in_tritons_words() {
+fn a_place_that_is_too_small_is_refused_in_tritons_words() {
     let _alone = alone();
     let text = "shared memory size specified with the request for output 'Y' (4 bytes) should be at least 8 bytes to hold \
                 the results";

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_tells_success_and_length() {
+    fn a_head_has_success_and_length() {
         check("HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n", Some((true, 12)));
         check("HTTP/1.1 400 Bad Request\r\nA: b\r\nContent-Length:0\r\n\r\n", Some((false, 0)));
         check("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", None);

@@ -121,7 +121,7 @@ fn instances_that_wait_for_each_other_never_run_on_a_thread_that_serves_connecti
 }
 
 #[test]
-fn the_instance_groups_that_a_backend_prefers_are_told_in_its_order() {
+fn the_instance_groups_that_a_backend_prefers_are_reported_in_its_order() {
     let folder = tempfile::tempdir().unwrap();
     let backend = backend(folder.path());
     let mut context = context(folder.path(), config(""));

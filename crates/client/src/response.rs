@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_output_is_told_apart_from_one_that_lies_elsewhere() {
+    fn a_missing_output_is_distinguished_from_one_that_lies_elsewhere() {
         let mut placed = output(DataType::Int8, &[1], &[1]);
         placed.data = None;
         let outputs = vec![placed];

@@ -63,7 +63,7 @@ fn check_absent(path: &Path, expect: &str) {
 }
 
 #[test]
-fn a_host_without_a_driver_is_told_plainly() {
+fn a_host_without_a_driver_is_reported_plainly() {
     check_absent(Path::new("libcuda-of-nowhere.so.1"), "no CUDA driver: libcuda-of-nowhere.so.1: cannot open shared");
     check_absent(Path::new("libc.so.6"), "libc.so.6 is no CUDA driver that can be used: it has no cuInit");
 }

@@ -27,7 +27,7 @@ fn check_absent(path: &Path, expect: &str) {
 }
 
 #[test]
-fn a_host_without_nvml_is_told_plainly() {
+fn a_host_without_nvml_is_reported_plainly() {
     check_absent(
         Path::new("libnvidia-ml-of-nowhere.so.1"),
         "no NVML: libnvidia-ml-of-nowhere.so.1: cannot open shared",
@@ -56,7 +56,7 @@ fn an_older_driver_counts_its_own_memory_as_used() {
 }
 
 #[test]
-fn what_a_device_does_not_have_is_told_apart_from_what_failed() {
+fn what_a_device_does_not_have_is_distinguished_from_what_failed() {
     let fails = |file, code| {
         let found = devices(file, &["FAIL=\"nvmlDeviceGetPowerUsage\"", code, "DEVICE=1"]);
         assert_eq!(found[0].power_usage_mw().unwrap(), 100_500);

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_are_told_apart_by_free_dimensions_and_optional_inputs() {
+    fn jobs_are_distinguished_by_free_dimensions_and_optional_inputs() {
         check(&[("A", &[2, 3])], &[("A", &[5, 3])], true);
         check(&[("A", &[2, 3])], &[("A", &[2, 4])], false);
         check(&[("A", &[1, 3]), ("B", &[1, 4])], &[("A", &[1, 3]), ("B", &[2, 4])], true);

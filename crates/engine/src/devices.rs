@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_are_told_apart_where_a_model_has_several_devices() {
+    fn gpus_are_distinguished_where_a_model_has_several_devices() {
         check("instance_group { name: 'g' kind: KIND_GPU count: 2 gpus: [1, 0] }", &[(0, "GPU-a"), (1, "GPU-b")]);
         check(
             "instance_group { name: 'c' kind: KIND_CPU count: 1 } instance_group { name: 'g' kind: KIND_GPU count: 1 gpus: [1] }",

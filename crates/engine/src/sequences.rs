@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_is_told_all_controls_in_their_types() {
+    fn a_model_gets_all_controls_in_their_types() {
         let sequences = sequences(CONFIG);
         let mut job_of_sequence = job(SequenceId::Number(0x1_0000_0005), 1);
         let id = nerite_schedule::SequenceId::Number(0x1_0000_0005);

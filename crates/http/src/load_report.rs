@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_make_no_sense_are_not_told() {
+    fn numbers_that_make_no_sense_are_not_reported() {
         let host = HostMetrics { cpu_utilization: f64::NAN, memory_total_bytes: 0, memory_used_bytes: 6 };
         let mut answer = HeaderMap::new();
         LoadFormat::Text.report(&host, &mut answer);

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_thread_nothing_listens_and_the_caller_is_told() {
+    fn without_a_thread_nothing_listens_and_the_caller_gets_an_error() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let listener = bind(&Endpoint::Tcp { address: "127.0.0.1".into(), port: 0, reuse_port: false }).unwrap();
         let (address, service) = (listener.address().unwrap(), Service::default());

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_last_are_told_in_time_even_if_the_first_never_end() {
+    async fn the_last_are_notified_in_time_even_if_the_first_never_end() {
         for within in [CLOSING, Duration::from_mins(1)] {
             let ([http], [metrics]) = (named(["HTTP"]), named(["Metrics"]));
             let held = http.service.open();

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asked_is_told_of_the_end_and_who_is_gone_is_not() {
+    fn who_asked_is_notified_of_the_end_and_who_is_gone_is_not() {
         let (here, gone) = (Arc::new(Listener::default()), Arc::new(Listener::default()));
         let (first, second) = (ShareMark::new(), ShareMark::new());
         assert_ne!(first.number(), second.number());

@@ -360,7 +360,7 @@ mod tests {
 
     /// The process lives for a shorter time than the greeting takes, so both orders occur.
     #[test]
-    fn a_process_that_ends_before_its_greeting_tells_how_it_ended() {
+    fn a_process_that_ends_before_its_greeting_reports_how_it_ended() {
         let supervisor = Supervisor::start("nerite-test").unwrap();
         let patience = Patience { first: Duration::from_mins(1), last: Duration::from_mins(1) };
         for greeting in ["{}".to_owned(), " ".repeat(16 << 20)] {

@@ -261,7 +261,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_request_is_told_with_its_tensors_where_they_lie() {
+    fn a_request_is_sent_with_its_tensors_where_they_lie() {
         let (shares, blocks) = nobody();
         let lease = Pools::new(LeaseLimits::default()).open().take(4096).unwrap();
         let part = |at, len| Extent::new(at, len, 4096).unwrap();

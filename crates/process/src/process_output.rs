@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_came_after_a_position_is_told() {
+    fn only_what_came_after_a_position_is_shown() {
         let mut state = State::default();
         state.add(b"of another client, ");
         let position = state.read;

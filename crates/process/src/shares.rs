@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_introduced_once_and_its_end_is_told() {
+    fn memory_is_introduced_once_and_its_end_is_reported() {
         let (ours, theirs) = pair();
         let shares = Shares::new(ours, false);
         let buffer = lease();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_process_is_told_later() {
+    fn a_busy_process_is_notified_later() {
         let (ours, theirs) = pair();
         let shares = Shares::new(Arc::clone(&ours), false);
         let buffer = lease();

@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_reads_is_told_which_clients_have_gone() {
+    fn a_process_that_reads_is_notified_which_clients_have_gone() {
         let (side, theirs) = Side::pair().unwrap();
         let (theirs, mut got) = (Channel::from(theirs), Packet::default());
         let (before, silent, after, done) = (Cancel::new(), Cancel::new(), Cancel::new(), Cancel::new());

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_wants_to_know_is_told_once() {
+    fn who_wants_to_know_is_notified_once() {
         let (cancel, calls) = (Cancel::new(), Arc::new(AtomicUsize::new(0)));
         let count_calls = |calls: &Arc<AtomicUsize>| {
             let calls = Arc::clone(calls);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_caller_may_have_another_thread_tell() {
+    fn the_caller_may_have_another_thread_notify() {
         let (cancel, calls) = (Cancel::new(), Arc::new(AtomicUsize::new(0)));
         let counted = Arc::clone(&calls);
         assert!(cancel.on_cancelled(move || {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_cancels_and_is_told_apart() {
+    fn a_timeout_cancels_and_is_distinguished() {
         let (gone, late, both) = (Cancel::new(), Cancel::new(), Cancel::new());
         let calls = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&calls);

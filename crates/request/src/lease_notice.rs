@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_was_told_of_is_taken_back_once() {
+    fn what_was_not_sent_is_taken_back_once() {
         check_taken_back(drop, 1);
         check_taken_back(|lent| drop((lent.clone(), lent)), 1);
         check_taken_back(|lent| lent.set_sent(), 0);

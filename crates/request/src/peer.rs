@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_what_the_kernel_tells_of_it() {
+    fn a_peer_is_what_the_kernel_reports() {
         let own = own_uid();
         check(&Peer::own(), &format!("user {own}"), Some(own), [true, true]);
         check(&Peer::User { uid: 0 }, "user 0", Some(0), [true, true]);

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_room_is_told_once_there_is_some() {
+    fn who_waits_for_room_is_notified_once_there_is_some() {
         check(&[], None);
         check(&[0; WINDOW_RESPONSES_MAX - 1], None);
         check(&[0; WINDOW_RESPONSES_MAX], Some(1));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn all_who_wait_are_told() {
+    fn all_who_wait_are_notified() {
         let window = ResponseWindow::new();
         let permit = window.permit(WINDOW_BYTES_MAX);
         let calls = Arc::new(AtomicUsize::new(0));

@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_told_with_its_thread_its_place_and_its_message() {
+    fn a_panic_is_logged_with_its_thread_its_place_and_its_message() {
         check(|| panic!("a literal"), "a literal");
         check(|| panic!("{} of {}", 1, 2), "1 of 2");
         check(|| panic::panic_any(7), "without a message");

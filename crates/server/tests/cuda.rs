@@ -239,7 +239,7 @@ async fn tensors_go_in_and_out_through_device_memory_over_both_protocols() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_registered_or_used_is_told_and_nothing_stays_open() {
+async fn what_cannot_be_registered_or_used_is_reported_and_nothing_stays_open() {
     let server = Server::start(&["--pinned-memory-pool-byte-size=0", "--page-lock-client-memory=false"]).await;
     let (memory, handle) = lend(0, &[7; 128]);
     let (_other, handle_of_one) = lend(1, &[7; 128]);

@@ -62,7 +62,7 @@ async fn an_onnx_model_passes_over_the_stand_ins() {
 }
 
 #[tokio::test]
-async fn an_onnx_runtime_that_runs_nothing_on_the_device_is_told() {
+async fn an_onnx_runtime_that_runs_nothing_on_the_device_is_reported() {
     let library = stand_in::library();
     let plan = Plan {
         driver: Driver::open(Some(library)).unwrap(),
@@ -80,7 +80,7 @@ async fn an_onnx_runtime_that_runs_nothing_on_the_device_is_told() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_start_is_told() {
+async fn a_server_that_does_not_start_is_reported() {
     let library = stand_in::library();
     let plan = Plan {
         driver: Driver::open(Some(library)).unwrap(),

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collector_is_told_of_in_place_of_a_file() {
+    fn a_collector_is_named_in_place_of_a_file() {
         let resource = vec![("a".to_owned(), "b".to_owned()), ("c".to_owned(), "d=e".to_owned())];
         let spans = Some(SpanConfig { resource, ..SpanConfig::default() });
         let report = TraceConfig { spans, ..TraceConfig::default() }.report(-1);

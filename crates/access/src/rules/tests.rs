@@ -45,7 +45,7 @@ fn token(members: &str) -> String {
 }
 
 #[test]
-fn a_fault_is_told_with_its_line_and_the_cure() {
+fn a_fault_is_reported_with_its_line_and_the_cure() {
     check("[[token]]\nname = 1\n", &["line 2: name is a text"]);
     check("[token\n", &["line 1: "]);
     check("[tokens]\n", &["line 1: 'tokens' is no part of the file"]);

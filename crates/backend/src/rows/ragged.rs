@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn batch_inputs_tell_where_each_request_is() {
+    fn batch_inputs_say_where_each_request_is() {
         let shapes: &[&[i64]] = &[&[1, 3], &[2, 2], &[1, 0]];
         check(Kind::BatchElementCount, shapes, &[3], &[3, 4, 0]);
         check(Kind::BatchAccumulatedElementCount, shapes, &[3], &[3, 7, 7]);

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_attributes_tell_the_size_of_the_last_buffer() {
+    fn the_attributes_have_the_size_of_the_last_buffer() {
         let state = state();
         assert!(state.attributes().is_err());
         for bytes in [64, 128] {

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interpreter_that_stayed_on_another_host_is_told() {
+    fn an_interpreter_that_stayed_on_another_host_is_reported() {
         let house = house(&[], &["bin/activate"]);
         symlink("/nonexistent/python3.11", house.path().join("bin/python3")).unwrap();
         let message = program(house.path()).unwrap_err();

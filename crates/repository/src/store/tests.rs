@@ -201,7 +201,7 @@ fn a_model_without_configuration_is_told_by_its_files() {
 }
 
 #[test]
-fn what_is_wrong_before_loading_is_in_the_log_and_told() {
+fn what_is_wrong_before_loading_is_in_the_log_and_the_answer() {
     check_refused(
         &[("r/m/config.pbtxt", "max_batch_size: [")],
         "Poll failed for model directory 'm': failed to read text proto",

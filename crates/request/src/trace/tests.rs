@@ -125,7 +125,7 @@ fn check_observed(levels: TraceLevels, expected: &[&str]) {
 }
 
 #[test]
-fn an_observer_is_told_at_once_and_dropped_with_its_trace() {
+fn an_observer_is_notified_at_once_and_dropped_with_its_trace() {
     let bytes = format!("IN {}", 8 * TRACED_TENSOR_BYTES_MAX);
     let (over, ends) = ("1 is over", "2 is over");
     check_observed(ALL, &["m begins", "A 5 of 1", &bytes, "child", over, "B 6 of 2", "own C 7", ends]);

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_others_are_passed_over_and_slips_are_told() {
+    fn variables_of_others_are_passed_over_and_slips_are_reported() {
         let ours = ["NERITE_BIN", "NERITE_EXAMPLES", "NERITE_SERVER_UID"];
         let of_kubernetes = [
             "NERITE_SERVICE_HOST",

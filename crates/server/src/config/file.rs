@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn all_faults_are_told_with_their_lines_and_the_nearest_name() {
+    fn all_faults_are_reported_with_their_lines_and_the_nearest_name() {
         check(
             "id = \"a\"\nhttp-prot = 1\n\n[grpc]\nport = 2",
             Err("f:2: there is no setting 'http-prot'; did you mean 'http-port'?\n\
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_toml_is_told_with_its_line() {
+    fn what_is_no_toml_is_reported_with_its_line() {
         assert!(read("f", "id = \"a\"\nhttp-port 1\n").is_err_and(|text| text.starts_with("f:2: ")));
         assert!(read("f", "id = \"a\"\nid = \"b\"\n").is_err_and(|text| text.starts_with("f:2: ")));
         assert!(open("/no/such/file").is_err_and(|text| text.starts_with("/no/such/file: ")));

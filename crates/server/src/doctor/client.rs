@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_between_client_and_server_is_told_with_both_values() {
+    fn what_differs_between_client_and_server_is_reported_with_both_values() {
         check(|_| {}, &[]);
         check(|c| c.uid = 0, &[]);
         check(|c| c.uid = 8, &["note client: process 9 (), user 8; the server is user 7 => a server started with"]);

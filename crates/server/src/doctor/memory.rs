@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_that_refuses_is_told_apart_from_a_filter() {
+    fn a_system_that_refuses_is_distinguished_from_a_filter() {
         let failed = |why: &str| Probe::Failed(why.to_owned());
         check(lend(&Probe::Works, 2), "");
         check(

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_repeats_is_written_a_few_times_and_then_told_by_its_number() {
+    fn a_line_that_repeats_is_written_a_few_times_and_then_counted() {
         let mut repeats = Repeats::default();
         let verdicts: Vec<_> = (0..8).map(|at| add(&mut repeats, "disk full", at)).collect();
         let count = |is_first| Verdict::Count { is_first };

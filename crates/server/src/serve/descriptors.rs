@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_is_what_the_system_allows_and_only_a_low_one_is_told() {
+    fn the_limit_is_what_the_system_allows_and_only_a_low_one_is_logged() {
         let limit = raise_limit();
         assert_eq!(Some(limit), getrlimit(Resource::Nofile).current);
         assert_eq!(raise_limit(), limit);

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_is_told_by_front_end() {
+    fn what_was_cut_is_reported_by_front_end() {
         let cut = [Cut { name: "HTTP", connections: 3 }, Cut { name: "Page", connections: 1 }];
         let text = cut_text(&cut);
         assert!(text.contains("open connections are closed: 3 of HTTP, 1 of Page. "), "{text}");

@@ -102,7 +102,7 @@ fn apart(script: &str) -> Command {
 }
 
 #[test]
-fn a_shared_memory_of_its_own_is_told_with_both_devices() {
+fn a_shared_memory_of_its_own_is_reported_with_both_devices() {
     let Some(client) = Waiting::start(&mut apart("echo ready && read line")) else { return };
     let (report, code) = run_doctor(&["--client-pid", &client.pid()]);
     check(&report, "client /dev/shm", "fail", &["is device ", "the server's is device "]);

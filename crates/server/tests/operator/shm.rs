@@ -144,7 +144,7 @@ fn a_session_is_shown_with_all_it_has_and_ends_when_the_operator_says_so() {
 }
 
 #[test]
-fn lists_longer_than_a_packet_are_told_whole() {
+fn lists_longer_than_a_packet_are_sent_whole() {
     let runtime = runtime();
     let _context = runtime.enter();
     let server = TestServer::new();

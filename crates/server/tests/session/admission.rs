@@ -76,7 +76,7 @@ fn unfit_in_no_region(model: &str) -> Request {
 
 /// The earliest fault is told, in the order of `nerite_api`'s admission.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_of_two_faults_is_told_over_every_protocol() {
+async fn the_first_of_two_faults_is_reported_over_every_protocol() {
     let tokens = Some(nerite_api::Tokens::from_text(TOKENS).unwrap());
     let server = TestServer::explicit_with(nerite_api::Options { tokens, ..nerite_api::Options::default() });
     let (http, grpc) = server.clients();

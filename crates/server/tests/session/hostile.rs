@@ -129,7 +129,7 @@ async fn a_session_begins_with_a_hello_of_a_known_version() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn half_a_message_and_unknown_calls_are_told_apart() {
+async fn half_a_message_and_unknown_calls_are_distinguished() {
     let server = TestServer::new();
     let raw = Raw::welcomed(&server.socket);
     raw.send(&v1::ClientMessage { id: 5, ..v1::ClientMessage::default() }.encode_to_vec());

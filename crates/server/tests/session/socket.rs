@@ -53,7 +53,7 @@ async fn a_socket_that_is_removed_or_replaced_is_made_anew() {
 }
 
 #[tokio::test]
-async fn a_place_that_is_taken_is_told_and_had_again_when_it_is_free() {
+async fn a_place_that_is_taken_is_reported_and_had_again_when_it_is_free() {
     let server = TestServer::new();
     let path = &server.socket;
     let kept = path.with_extension("kept");
