@@ -45,13 +45,13 @@ class Talk:
     def hear(self):
         return self.server.receive(self.server.calls)
 
-    def tell(self, message) -> None:
+    def answer(self, message) -> None:
         self.server.calls.send(json.dumps(message).encode())
 
     def respond(self, call: int, final: bool = False) -> None:
         """Sends a response whose output the server keeps until the model has let it go."""
         place = ["OUT", "FP32", [4], self.output.segment, 0, 16]
-        self.tell({"call": call, "final": final, "response": {"outputs": [place], "parameters": {}}, "own": [], "map": []})
+        self.answer({"call": call, "final": final, "response": {"outputs": [place], "parameters": {}}, "own": [], "map": []})
 
     def said(self) -> str:
         """What the model answered with."""
@@ -104,7 +104,7 @@ out = (one.is_alive(), found)
 def test_a_thread_that_waits_for_a_response_ends_when_another_closes_the_iterator(talk):
     call = talk.run(CLOSED_ELSEWHERE)
     assert talk.hear() == {"cancel": call}
-    talk.tell({"call": call, "final": True, "response": {"error": ["CANCELLED", "cancelled"]}})
+    talk.answer({"call": call, "final": True, "response": {"error": ["CANCELLED", "cancelled"]}})
     assert talk.said() == "(False, [[]])"
 
 
@@ -119,7 +119,7 @@ def test_the_memory_of_responses_that_nobody_reads_is_let_go(talk):
 def test_inputs_that_the_server_does_not_find_are_sent_again(talk):
     call = talk.run("out = [one.output_tensors()[0].as_numpy().tolist() for one in responses]")
     space = talk.server.memory(4096)
-    talk.tell({"call": call, "unknown": True})
+    talk.answer({"call": call, "unknown": True})
     space_call = talk.hear()
     assert space_call["space"] >= 16
     mapping, descriptors = talk.server.mapping()

@@ -47,7 +47,7 @@ class Delay:
 
     def reaches(self, server, model: str, count: int = 1) -> None:
         """Waits until that many requests are at the model."""
-        self.until(lambda: waiting_at(server.pid, model) >= count, server.pid is not None and tells_where(server.pid))
+        self.until(lambda: waiting_at(server.pid, model) >= count, server.pid is not None and has_wait_channels(server.pid))
 
     def until(self, look, can_be_seen: bool = True) -> None:
         """Waits until it is so, or for a part of the time where that cannot be seen."""
@@ -71,7 +71,7 @@ def waiting_at(pid: int, model: str) -> int:
     return found
 
 
-def tells_where(pid: int) -> bool:
+def has_wait_channels(pid: int) -> bool:
     """Whether the system says where a thread waits: of the first one, which has nothing to do once the server runs."""
     try:
         return pathlib.Path(f"/proc/{pid}/task/{pid}/wchan").read_text().strip() not in ("", "0")

@@ -463,8 +463,8 @@ def test_the_secret_is_not_forwarded_to_models(launcher):
     with guarded(launcher, "forwarding", FILE, PATIENT, *flags) as server:
         folder = server.repository / "tells" / "1"
         folder.mkdir(parents=True)
-        (folder / "model.py").write_text(TELLS)
-        (folder.parent / "config.pbtxt").write_text(TELLS_CONFIG)
+        (folder / "model.py").write_text(PARAMETERS_MODEL)
+        (folder.parent / "config.pbtxt").write_text(PARAMETERS_CONFIG)
         http_call(server.http, "POST", "/v2/repository/models/tells/load", "{}", bearer("all")).ok()
         body = {"inputs": [{"name": "ASKED", "datatype": "FP32", "shape": [1], "data": [1]}]}
         [output] = http_infer(server.http, "tells", body, headers={**bearer("all"), "x-more": "seen"}).ok().json["outputs"]
@@ -477,7 +477,7 @@ def test_the_secret_is_not_forwarded_to_models(launcher):
         assert json.loads(answer.raw_output_contents[0][4:]) == {"x-more": "seen"}
 
 
-TELLS = '''
+PARAMETERS_MODEL = '''
 import numpy
 import triton_python_backend_utils as pb_utils
 
@@ -490,7 +490,7 @@ class TritonPythonModel:
 def tensor(parameters):
     return pb_utils.Tensor("SAID", numpy.array([parameters.encode()], dtype=numpy.object_))
 '''
-TELLS_CONFIG = '''
+PARAMETERS_CONFIG = '''
 backend: "python"
 input [{ name: "ASKED" data_type: TYPE_FP32 dims: [ 1 ] }]
 output [{ name: "SAID" data_type: TYPE_STRING dims: [ 1 ] }]

@@ -14,7 +14,7 @@ from onnx import helper
 # Requests with so many rows of two numbers run together.
 ROWS = (3, 1, 2)
 # What the model is told of requests with so many rows, in the order in which they came.
-TOLD = {
+EXPECTED = {
     "BATCH_ELEMENT_COUNT": lambda rows: [2 * count for count in rows],
     "BATCH_ACCUMULATED_ELEMENT_COUNT": lambda rows: list(itertools.accumulate(2 * count for count in rows)),
     "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO": lambda rows: list(itertools.accumulate((2 * count for count in rows), initial=0)),
@@ -74,13 +74,13 @@ def server(request, launcher, tmp_path_factory):
     if launcher.oracle or any(launcher.urls):
         pytest.skip("2.51 here has no ONNX backend")
     repository = tmp_path_factory.mktemp("told")
-    for kind in TOLD:
+    for kind in EXPECTED:
         write(repository, kind)
     with launcher.running(f"told_{request.param}", ENGINES[request.param], repository=repository) as found:
         yield found
 
 
-@pytest.mark.parametrize("kind", TOLD)
+@pytest.mark.parametrize("kind", EXPECTED)
 def test_a_model_is_told_of_all_requests_of_its_batch(server, kind):
     def infer(rows: int):
         with open_client("grpc", server) as client:
@@ -93,7 +93,7 @@ def test_a_model_is_told_of_all_requests_of_its_batch(server, kind):
     with open_client("http", server) as client:
         (counted,) = client.statistics(kind.lower())
     assert (counted["execution_count"], counted["inference_count"]) == (1, len(ROWS))
-    orders = [TOLD[kind](order) for order in itertools.permutations(ROWS)]
+    orders = [EXPECTED[kind](order) for order in itertools.permutations(ROWS)]
     reported = found[0][1]
     assert reported in orders
     assert all(one == ([1, len(reported)], reported) for one in found)

@@ -26,15 +26,15 @@ def server(launcher):
 
 @pytest.fixture(params=["http", "grpc"])
 def client(request, server):
-    """The real client, with `ask`, which sends a request and gives a function that waits for the answer."""
+    """The real client, with `begin`, which sends a request and gives a function that waits for the answer."""
     library = {"http": httpclient, "grpc": grpcclient}[request.param]
     connections = {"concurrency": REQUESTS} if request.param == "http" else {}
     with library.InferenceServerClient(getattr(server, request.param), **connections) as found:
-        found.ask = functools.partial(ask, library, found)
+        found.begin = functools.partial(begin, library, found)
         yield found
 
 
-def ask(library, client, model: str, value: float):
+def begin(library, client, model: str, value: float):
     given = library.InferInput("INPUT0", [1, 1], "FP32")
     given.set_data_from_numpy(np.full((1, 1), value, np.float32))
     if library is httpclient:
@@ -62,14 +62,14 @@ def batch_stats(client, model: str) -> dict[int, int]:
 
 def test_four_requests_are_one_batch_in_the_statistics(client):
     before = batch_stats(client, "b_four").get(4, 0)
-    waits = [client.ask("b_four", number) for number in range(4)]
+    waits = [client.begin("b_four", number) for number in range(4)]
     assert [wait().as_numpy("OUTPUT0").item() for wait in waits] == [0, 1, 2, 3]
     # 2.51 counts a moment after the reply.
     wait_until(lambda: batch_stats(client, "b_four") == {4: before + 1})
 
 
 def test_a_full_queue_refuses_some_and_answers_the_others(client):
-    waits = [client.ask("b_queue", number) for number in range(REQUESTS)]
+    waits = [client.begin("b_queue", number) for number in range(REQUESTS)]
     answered, refused = [], []
     for number, wait in enumerate(waits):
         try:

@@ -14,7 +14,7 @@ DECOUPLED = "model_transaction_policy { decoupled: true }"
 
 
 @pytest.fixture(scope="module", params=["server", "process"])
-def asking_server(request: pytest.FixtureRequest, launcher):
+def calling_server(request: pytest.FixtureRequest, launcher):
     """In the server's process, and each instance in a process of its own."""
     is_isolated = request.param == "process"
     if is_isolated and launcher.oracle:
@@ -44,8 +44,8 @@ def asking_server(request: pytest.FixtureRequest, launcher):
 
 
 @pytest.fixture(params=["http", "grpc"])
-def client(request: pytest.FixtureRequest, asking_server):
-    with open_client(request.param, asking_server) as found:
+def client(request: pytest.FixtureRequest, calling_server):
+    with open_client(request.param, calling_server) as found:
         yield found
 
 
@@ -97,7 +97,7 @@ def test_only_wanted_outputs_are_made(client):
     assert (found["allocated"], found["requests"]) == (found["freed"], found["released"])
 
 
-def test_the_other_model_sees_the_request(asking_server, client):
+def test_the_other_model_sees_the_request(calling_server, client):
     wish = {"target": "c_tell", "id": "r7", "sequence": 9}
     found = dict(client.infer("asking", [fp32("IN", [1])], parameters=wish).parameters)
     expected = {"id": "r7", "sequence": 9, "flags": 1, "got_said": "by asking", "got_count": 7, "got_yes": True}
@@ -105,7 +105,7 @@ def test_the_other_model_sees_the_request(asking_server, client):
     # It asked where its output will lie, which the asking backend's function says.
     assert found["out_kind"] == 0
     # From a process of its own the output lies in the server's memory first.
-    assert asking_server.is_isolated or counts(client)["queried"] > 0
+    assert calling_server.is_isolated or counts(client)["queried"] > 0
 
 
 REFUSALS = [
@@ -125,12 +125,12 @@ def test_errors_of_the_other_model_are_heard(client, target, code, why):
     assert numbers(client.infer("asking", [fp32("IN", [1])], parameters={"target": "c_identity"})) == [1]
 
 
-def test_many_requests_side_by_side_and_all_is_given_back(asking_server):
-    with open_client("http", asking_server) as client:
+def test_many_requests_side_by_side_and_all_is_given_back(calling_server):
+    with open_client("http", calling_server) as client:
         before = settled(client)
 
         def one(n: int) -> bool:
-            with open_client("grpc" if n % 2 else "http", asking_server) as mine:
+            with open_client("grpc" if n % 2 else "http", calling_server) as mine:
                 wish = {"target": "c_identity", "wait": n % 2, "parts": 1 + n % 3}
                 return all(numbers(mine.infer("asking", [fp32("IN", [n, at])], parameters=wish)) == [n, at] for at in range(25))
 
@@ -142,8 +142,8 @@ def test_many_requests_side_by_side_and_all_is_given_back(asking_server):
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 300])
-def test_a_decoupled_model_answers_many_times(asking_server, count):
-    with grpc_channel(asking_server.grpc) as channel:
+def test_a_decoupled_model_answers_many_times(calling_server, count):
+    with grpc_channel(calling_server.grpc) as channel:
         stream = Stream(channel)
         parameters = {"triton_enable_empty_final_response": True, "target": "c_repeat"}
         stream.sent.put(stream.client.request("asking_repeat", [int32("IN", list(range(count)))], None, id="r", parameters=parameters))
@@ -187,20 +187,20 @@ def test_a_backend_looks_at_models_and_controls_them(client):
         control("load", "nobody")
 
 
-def test_the_server_copies_only_where_an_input_is_in_pieces(asking_server):
-    if asking_server.oracle:
+def test_the_server_copies_only_where_an_input_is_in_pieces(calling_server):
+    if calling_server.oracle:
         pytest.skip("counts copies only here")
 
     def copied() -> dict:
-        lines = http_call(asking_server.metrics, "GET", "/metrics").body.decode().splitlines()
+        lines = http_call(calling_server.metrics, "GET", "/metrics").body.decode().splitlines()
         found = [line for line in lines if line.startswith("nerite_copied_bytes_total{")]
         return {line.split('"')[1]: int(line.split()[-1]) for line in found}
 
     size = 1 << 20
-    with open_client("http", asking_server) as client, registered(client, 2 * size, b"\x01" * size) as made:
+    with open_client("http", calling_server) as client, registered(client, 2 * size, b"\x01" * size) as made:
         given, outputs = [Given("IN", "FP32", [size // 4], region=(made.name, size, 0))], [RequestedOutput("OUT", (made.name, size, size))]
         # From the memory of a process of its own the answer is copied to the backend's.
-        answer = {"output_placement": size} if asking_server.is_isolated else {}
+        answer = {"output_placement": size} if calling_server.is_isolated else {}
         for parts, more in ((1, {}), (4, {"model_request": size} | ({"model_process": size} if answer else {}))):
             expected = answer | more
             before = copied()
@@ -209,15 +209,15 @@ def test_the_server_copies_only_where_an_input_is_in_pieces(asking_server):
             assert {key: after[key] - before[key] for key in after if after[key] != before[key]} == expected
 
 
-def test_responses_that_are_never_deleted_are_named(asking_server):
-    if asking_server.oracle:
+def test_responses_that_are_never_deleted_are_named(calling_server):
+    if calling_server.oracle:
         pytest.skip("says nothing of it")
-    with open_client("http", asking_server) as client:
+    with open_client("http", calling_server) as client:
         for _ in range(3):
             assert numbers(client.infer("asking_leak", [fp32("IN", [1])], parameters={"target": "c_identity"})) == [1]
         client.unload("asking_leak")
         deadline = time.monotonic() + 30
         wanted = "model 'asking_leak' never deleted 3 inference requests or responses"
-        while not any(wanted in line and "backend 'asking'" in line for line in errors(asking_server)):
-            assert time.monotonic() < deadline, errors(asking_server)
+        while not any(wanted in line and "backend 'asking'" in line for line in errors(calling_server)):
+            assert time.monotonic() < deadline, errors(calling_server)
             time.sleep(0.02)

@@ -6,13 +6,13 @@ import time
 import pytest
 from clients import http_infer
 
-ASKED = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "FP32", "data": [1.0]}]}).encode()
+BODY = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "FP32", "data": [1.0]}]}).encode()
 HEADER = "endpoint-load-metrics"
 
 
 def report(server, format: str | None) -> str | None:
     headers = {"endpoint-load-metrics-format": format} if format else {}
-    answer = http_infer(server.http, "identity_fp32", ASKED, b"", headers)
+    answer = http_infer(server.http, "identity_fp32", BODY, b"", headers)
     assert answer.status == 200
     return {name.lower(): value for name, value in answer.headers.items()}.get(HEADER)
 

@@ -14,10 +14,10 @@ from clients import differs, grpc_channel, http_call, http_infer, pb, service_st
 from collector import TAKEN, collecting
 from python_setup import PATIENT
 from test_ensembles import put_ensemble, put_part
-from test_tracing import ASKS, COMPUTE, GRPC, HTTP, PLUS
+from test_tracing import CALLING_MODEL, COMPUTE, GRPC, HTTP, PLUS
 
 # A model that answers with what it is told of its trace.
-TELLS = """\
+CONTEXT_MODEL = """\
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
@@ -40,8 +40,8 @@ def repository(launcher):
     made = launcher.copy_of("opentelemetry", "identity_fp32")
     put_part(made, "plus", PLUS.replace("BODY", ""))
     put_part(made, "fails", PLUS.replace("BODY", 'raise ValueError("no luck")'))
-    put_part(made, "tells", TELLS)
-    put_part(made, "asks", ASKS.replace("TRACE", ", trace=request.trace()"))
+    put_part(made, "tells", CONTEXT_MODEL)
+    put_part(made, "asks", CALLING_MODEL.replace("TRACE", ", trace=request.trace()"))
     put_ensemble(made, "both", "plus IN=IN OUT=MID", "plus IN=MID OUT=OUT")
     return made
 

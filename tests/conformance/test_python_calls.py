@@ -27,7 +27,7 @@ DECOUPLED = (
     "policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled models.'"
 )
 ONE_BY_ONE = "out = [said(one) for one in request_of('py_decoupled', texts({0!r}), outputs=['SAID', 'MORE']).exec(decoupled=True)]"
-ASKED = [
+CALLS = [
     ("out = said(request_of('py_identity', fp32(1, 2)).exec())", "{'OUTPUT0': [1.0, 2.0]}"),
     ("out = said(request_of('py_identity', fp32(1, 2), model_version=1).exec())", "{'OUTPUT0': [1.0, 2.0]}"),
     ("out = said(request_of('py_strings', texts('a', 'b', name='INPUT0')).exec())", "{'OUTPUT0': [b'a', b'b']}"),
@@ -61,7 +61,7 @@ ASKED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("code", "expected"), ASKED)
+@pytest.mark.parametrize(("code", "expected"), CALLS)
 def test_what_a_model_gets_from_another_model(run_code, code, expected):
     found = run_code(code)
     # Errors may go on with where they were raised, or with a cure.

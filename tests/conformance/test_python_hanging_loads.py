@@ -115,15 +115,15 @@ def test_other_models_are_unloaded_and_loaded_meanwhile(server, name):
 @pytest.mark.parametrize("name", METHODS)
 def test_the_server_ends_while_a_load_hangs(launcher, name):
     with serving(launcher, f"python_{name}", 86400, "--exit-timeout-secs=2") as found:
-        asked = threading.Thread(target=ask_to_load, args=(found, name))
-        asked.start()
+        loading = threading.Thread(target=send_load, args=(found, name))
+        loading.start()
         wait_until(lambda: children(found.pid))
         found.process.terminate()
         found.process.wait(ENDS_S)
-        asked.join()
+        loading.join()
 
 
-def ask_to_load(server, name: str) -> None:
+def send_load(server, name: str) -> None:
     """Whatever becomes of it: the server ends meanwhile."""
     with contextlib.suppress(OSError, http.client.HTTPException):
         http_call(server.http, "POST", f"/v2/repository/models/{name}/load", {})

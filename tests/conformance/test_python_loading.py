@@ -66,11 +66,11 @@ def test_a_model_that_does_not_load_says_why(loading_client, name):
 def test_a_model_that_failed_has_no_configuration_and_no_metadata(loading_client):
     name = "py_raises_in_import"
     refusal_of(loading_client, name)
-    for ask in (loading_client.config, loading_client.metadata):
+    for call in (loading_client.config, loading_client.metadata):
         with refuses("NOT_FOUND", f"Request for unknown model: '{name}' has no available versions"):
-            ask(name)
+            call(name)
         with refuses("UNAVAILABLE", f"Request for unknown model: '{name}' version 1 is not at ready state"):
-            ask(name, "1")
+            call(name, "1")
 
 
 @differs("2.51 waits for it for ever", run=False)

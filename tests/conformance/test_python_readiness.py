@@ -57,7 +57,7 @@ def until(look) -> None:
         time.sleep(0.02)
 
 
-def tell(client, answer: int, ms: int = 0) -> None:
+def set_answer(client, answer: int, ms: int = 0) -> None:
     client.infer("py_say", [fp32("INPUT0", [answer, ms])])
 
 
@@ -90,18 +90,18 @@ def index(client) -> dict:
 )
 def test_a_readiness_answer_other_than_true_means_not_ready(server, client, answer, why):
     assert ready(server, "py_say") and status(server, "/v2/health/ready") == 200
-    tell(client, answer)
+    set_answer(client, answer)
     assert not ready(server, "py_say") and status(server, "/v2/health/ready") == 400
     assert ready(server, "py_identity") and metric(server, "py_say") == "0" and metric(server, "py_identity") == "1"
     assert why in server.log_text()
-    tell(client, 1)
+    set_answer(client, 1)
     assert ready(server, "py_say") and status(server, "/v2/health/ready") == 200 and metric(server, "py_say") == "1"
 
 
 @differs("2.51 does not ask models", run=False)
 def test_concurrent_readiness_checks_share_one_question_and_block_no_request(server, client):
     host, port = server.http.split(":")
-    tell(client, 1, 100)
+    set_answer(client, 1, 100)
     calls_before, _ = counted(client)
     began, answers, over = time.monotonic(), [], threading.Event()
 
@@ -137,7 +137,7 @@ def test_concurrent_readiness_checks_share_one_question_and_block_no_request(ser
 
 @differs("2.51 does not ask models", run=False)
 def test_a_model_with_a_late_readiness_answer_is_not_ready_and_still_serves(server, client):
-    tell(client, 1, 8000)
+    set_answer(client, 1, 8000)
     start = time.monotonic()
     assert not ready(server, "py_say")
     assert 4.5 < time.monotonic() - start < 8
@@ -145,7 +145,7 @@ def test_a_model_with_a_late_readiness_answer_is_not_ready_and_still_serves(serv
     assert not ready(server, "py_say"), "it has not answered yet, and is not asked again"
     assert time.monotonic() - start < 1
     assert "Timed out waiting for user-defined is_ready() response" in server.log_text()
-    tell(client, 1)
+    set_answer(client, 1)
     until(lambda: ready(server, "py_say"))
     assert counted(client)[1] == 1
 
@@ -198,9 +198,9 @@ def test_a_model_hears_what_another_says_of_its_readiness(client):
         return strings(client.infer("py_asking", [text("CODE", [code.encode()])]).outputs["SAID"].raw)[0]
 
     assert (ready_by_model("py_say"), ready_by_model("py_say", "1"), ready_by_model("py_say", "2"), ready_by_model("nobody")) == ("True", "True", "False", "False")
-    tell(client, 0)
+    set_answer(client, 0)
     assert (ready_by_model("py_say"), ready_by_model("py_say", "1"), ready_by_model("py_identity")) == ("False", "False", "True")
-    tell(client, 1)
+    set_answer(client, 1)
     assert ready_by_model("py_say") == "True"
     # It is asked while it executes.
     assert ready_by_model("py_asking") == "True"

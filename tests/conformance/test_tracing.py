@@ -21,7 +21,7 @@ class TritonPythonModel:
         values = [pb_utils.get_input_tensor_by_name(request, "IN").as_numpy() for request in requests]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value + 1)]) for value in values]
 """
-ASKS = """\
+CALLING_MODEL = """\
 import triton_python_backend_utils as pb_utils
 
 
@@ -45,8 +45,8 @@ def repository(launcher):
     made = launcher.copy_of("tracing")
     put_part(made, "plus", PLUS)
     put_part(made, "fails", PLUS.replace("BODY", 'raise ValueError("no luck")'))
-    put_part(made, "asks", ASKS.replace("TRACE", ", trace=request.trace()"))
-    put_part(made, "asks_untraced", ASKS.replace("TRACE", ""))
+    put_part(made, "asks", CALLING_MODEL.replace("TRACE", ", trace=request.trace()"))
+    put_part(made, "asks_untraced", CALLING_MODEL.replace("TRACE", ""))
     put_ensemble(made, "both", "plus IN=IN OUT=MID", "plus IN=MID OUT=OUT")
     return made
 

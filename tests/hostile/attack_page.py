@@ -29,7 +29,7 @@ def page_in_a_storm(server):
 
 
 @attack
-def page_asked_for_much(server):
+def page_with_many_requests(server):
     """inferences through the page whose traces nobody fetches, and answers of 8 MiB that nobody reads"""
     small = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [4], "data": [1, 2, 3, 4]}]}
     path = "/ui/api/v2/models/identity_fp32/infer"

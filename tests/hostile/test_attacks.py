@@ -381,7 +381,7 @@ def attacked(launcher):
 
 def check(attacked: AttackedServer, title: str, names: list[str], seconds: float) -> None:
     """What is not a matter of time must hold at once."""
-    late, can_tell = [], False
+    late, is_measured = [], False
     for _ in range(TRIES if TIMES_COUNT else 1):
         found = attacked.attacked(names, seconds)
         print(found.row(title, attacked.quiet))
@@ -395,11 +395,11 @@ def check(attacked: AttackedServer, title: str, names: list[str], seconds: float
         late = found.late(attacked.quiet)
         if not late:
             return
-        can_tell |= found.stolen <= STOLEN_MAX
+        is_measured |= found.stolen <= STOLEN_MAX
     if not TIMES_COUNT:
         print(f"too late, which counts with NERITE_ATTACK_TIMES=1: {'; '.join(late)}")
         return
-    if not can_tell:
+    if not is_measured:
         pytest.skip(f"the hypervisor took too much of the processors' time to tell: {'; '.join(late)}")
     pytest.fail("; ".join(late))
 
@@ -436,7 +436,7 @@ def survives(launcher, tmp_path, *before: str) -> None:
         attacked = AttackedServer(server, held.enter_context(ending(Onlookers(server, "--patient"))), attackers)
         time.sleep(1)
         attacked.find_quiet()
-        late, can_tell = [], False
+        late, is_measured = [], False
         for first in itertools.islice(itertools.count(0, CROWD), TRIES if TIMES_COUNT else 1):
             attacked.onlookers.seen()
             stolen = Stolen()
@@ -460,10 +460,10 @@ def survives(launcher, tmp_path, *before: str) -> None:
             late += [f"{seconds:.1f} s until {what}" for what, seconds in took_s.items() if seconds > BASELINE_S_MAX]
             if not late:
                 return
-            can_tell |= stolen.part() <= STOLEN_MAX
+            is_measured |= stolen.part() <= STOLEN_MAX
         if not TIMES_COUNT:
             print(f"too late, which counts with NERITE_ATTACK_TIMES=1: {'; '.join(late)}")
-        elif not can_tell:
+        elif not is_measured:
             pytest.skip(f"the hypervisor took too much of the processors' time to tell: {'; '.join(late)}")
         else:
             pytest.fail("; ".join(late))

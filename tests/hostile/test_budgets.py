@@ -381,7 +381,7 @@ def test_leases_and_the_memory_of_models_processes_follow_the_limit_of_a_control
     repository, path = launcher.copy_of("group_pools", MODEL), tmp_path / "session"
     python_catalogue.put(repository, python_catalogue.named("py_large"))
     half, flags = GROUP_BYTES // 2, [f"--session-socket={path}", PATIENT]
-    asked = lambda size: [Given("SIZE", "INT64", [1], np.array([size], np.int64).tobytes())]
+    inputs = lambda size: [Given("SIZE", "INT64", [1], np.array([size], np.int64).tobytes())]
     with control_group() as into, confined(launcher, tmp_path, *into, repository=repository, flags=flags) as server:
         with open_session(path) as first, open_session(path) as second, open_session(path) as third:
             with refuses("INVALID_ARG", f"a lease of {half // 2 + MIB} bytes is larger than a session may have, {half // 2} "):
@@ -392,7 +392,7 @@ def test_leases_and_the_memory_of_models_processes_follow_the_limit_of_a_control
                 third.borrow(MIB)
         with open_client("grpc", server) as client:
             with pytest.raises(Refused) as caught:
-                client.infer("py_large", asked(half + MIB))
+                client.infer("py_large", inputs(half + MIB))
             assert f"no memory to share {half + MIB} bytes" in caught.value.text, caught.value.text
             assert f"in use of {half}, half of the host's or the control group's memory" in caught.value.text, caught.value.text
-            assert len(client.infer("py_large", asked(MIB)).outputs["MADE"].raw) == MIB
+            assert len(client.infer("py_large", inputs(MIB)).outputs["MADE"].raw) == MIB

@@ -19,7 +19,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 FUNCTIONS = {f"nerite_guard_{name}" for name in ("install", "map", "unmap", "lost_at", "faults", "end_with_parent")}
 # What the C library is asked for. `abort` is what a panic would call: there is none left in it.
-ASKED = {
+IMPORTED = {
     "__errno_location", "getpgrp", "getpid", "kill", "memcpy", "memset", "mmap", "munmap", "prctl", "raise", "sched_yield", "sigaction", "sysconf",
 }  # fmt: skip
 # What the linker's start files ask for, if it is there. None of it is.
@@ -112,7 +112,7 @@ def test_the_library_exports_its_functions_and_needs_the_c_library_alone(library
     exported, imported = symbols(content)
     assert exported == FUNCTIONS
     if platform.machine() == "x86_64":
-        assert imported - START_FILES <= ASKED
+        assert imported - START_FILES <= IMPORTED
     assert "abort" not in imported
     # Any version of Python loads it.
     assert not [name for name in imported if name.startswith(("Py", "_Py"))]

@@ -65,7 +65,7 @@ def health(server) -> float:
 
 
 @contextlib.contextmanager
-def health_is_told(server):
+def health_is_answered(server):
     """All the time that the block lasts, to another client."""
     ended, times = threading.Event(), []
 
@@ -149,14 +149,14 @@ def large():
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_bomb_over_http(victim, encoding):
     body = bomb(encoding)
-    with health_is_told(victim):
+    with health_is_answered(victim):
         answer = http_infer(victim, body, encoding)
     assert (answer.status, answer.error) == (400, TOO_LARGE)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_bomb_over_grpc(victim, large, encoding):
-    with grpc_channel(victim.grpc) as channel, health_is_told(victim):
+    with grpc_channel(victim.grpc) as channel, health_is_answered(victim):
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         refusal = grpc_refusal(lambda: call(large, timeout=TIMEOUT_S, compression=COMPRESSION[encoding]))
     assert refusal == (grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_LARGE)
@@ -164,7 +164,7 @@ def test_a_bomb_over_grpc(victim, large, encoding):
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_bomb_in_a_stream(victim, large, encoding):
-    with grpc_channel(victim.grpc) as channel, health_is_told(victim):
+    with grpc_channel(victim.grpc) as channel, health_is_answered(victim):
         call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
         answers = call(iter([large]), timeout=TIMEOUT_S, compression=COMPRESSION[encoding])
         assert grpc_refusal(lambda: list(answers)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_LARGE)
@@ -180,7 +180,7 @@ def test_many_bombs_at_the_same_time(victim):
         with raw_call(victim, "ModelInfer", "gzip", body) as incoming:
             incoming.until_the_call_has_ended()
 
-    with health_is_told(victim), concurrent.futures.ThreadPoolExecutor(8) as pool:
+    with health_is_answered(victim), concurrent.futures.ThreadPoolExecutor(8) as pool:
         list(pool.map(send, range(16)))
 
 
@@ -272,7 +272,7 @@ def test_malformed_requests_leave_no_memory_behind(victim):
         with raw_call(victim, "ModelInfer", encoding, body) as incoming:
             incoming.until_the_call_has_ended()
 
-    with health_is_told(victim), concurrent.futures.ThreadPoolExecutor(8) as pool:
+    with health_is_answered(victim), concurrent.futures.ThreadPoolExecutor(8) as pool:
         list(pool.map(send, range(MALFORMED)))
     left = falls_to(lambda: resident(victim.pid), before + LEFT_BYTES_MAX)
     print(f"resident: {left - before:+,} bytes")

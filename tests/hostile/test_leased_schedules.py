@@ -35,17 +35,17 @@ def test_rows_that_lie_end_to_end_in_a_lease_are_one_batch(launcher, monkeypatch
             content = np.arange(2 * ROWS * 16, dtype=np.int32).reshape(2, ROWS, 16)
             lease = client.borrow(4 * ROWS * ROW_BYTES, content.tobytes())
 
-            def ask(number: int) -> None:
+            def infer(number: int) -> None:
                 at = lambda which: (ROWS * which + number) * ROW_BYTES
                 given = [Given(f"INPUT{which}", "INT32", [1, 16], region=(lease.name, ROW_BYTES, at(which))) for which in range(2)]
-                asked = [RequestedOutput(f"OUTPUT{which}", (lease.name, ROW_BYTES, at(2 + which))) for which in range(2)]
-                client.infer("sums", given, asked)
+                outputs = [RequestedOutput(f"OUTPUT{which}", (lease.name, ROW_BYTES, at(2 + which))) for which in range(2)]
+                client.infer("sums", given, outputs)
 
             # The engine writes the outputs of the batch as one block, and each row goes from there to its request's place.
             with copying(server, batch_scatter=2 * ROWS * ROW_BYTES), runs(looking, "sums", _4=1), concurrent.futures.ThreadPoolExecutor(ROWS) as pool:
                 running = []
                 for waiting, number in enumerate(order):
-                    running.append(pool.submit(ask, number))
+                    running.append(pool.submit(infer, number))
                     while waiting < ROWS - 1 and metric(server, 'nv_inference_pending_request_count{model="sums"') <= waiting:
                         time.sleep(0.005)
                 for one in running:

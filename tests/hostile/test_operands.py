@@ -30,7 +30,7 @@ EMBEDDED = "--onnxruntime-library=none"
 # Versions of the standard operators that are tried where an engine does not know the one of the test.
 OPSETS = [None, 25, 21, 17, 13, 11]
 # What they do takes as long as a number of the request says. That is in the model, and its own instance waits for it.
-AS_LONG_AS_ASKED = {"Loop", "BlackmanWindow", "HammingWindow", "HannWindow", "Range"}
+AS_LONG_AS_REQUESTED = {"Loop", "BlackmanWindow", "HammingWindow", "HannWindow", "Range"}
 ROUNDS_MAX = 1 << 16
 # Another result each time.
 RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"}
@@ -200,7 +200,7 @@ def test_no_operand_ends_the_process(victim):
             if not prober.load(case):
                 continue
             operators = {node.op_type for node in case.model.graph.node}
-            rounds_max = ROUNDS_MAX if operators & AS_LONG_AS_ASKED else None
+            rounds_max = ROUNDS_MAX if operators & AS_LONG_AS_REQUESTED else None
             honest = prober.infer(inputs, arrays)
             right += honest is not None
             for what, hostile in [*with_numbers(arrays, rounds_max), *without_elements(arrays)]:

@@ -43,7 +43,7 @@ MODELS = [*map(python_catalogue.named, ("py_decoupled", "py_asking", "py_identit
 SENDS = f"for n in range({RESPONSES}): send(numbers(n, n + 0.5))\nsend(flags=FINAL)"
 # The same, as an argument within a text.
 SENT = SENDS.replace("\n", "\\n")
-ASKS = {
+CALLS = {
     "nested": "out = said(request_of('py_identity', fp32(*{values})).exec())",
     "nested decoupled": f"out = [said(one) for one in request_of('py_decoupled', texts('{SENT}'), outputs=['MORE']).exec(decoupled=True)]",
 }
@@ -94,12 +94,12 @@ class Way:
 class Nested(Way):
     def send(self) -> None:
         values = [float(n) for n in self.chance.sample(range(1000), 3)]
-        assert self.said(ASKS["nested"].format(values=values)) == str({"OUTPUT0": values})
+        assert self.said(CALLS["nested"].format(values=values)) == str({"OUTPUT0": values})
 
 
 class NestedDecoupled(Way):
     def send(self) -> None:
-        found = self.said(ASKS["nested decoupled"])
+        found = self.said(CALLS["nested decoupled"])
         expected = [str({"MORE": [float(n), n + 0.5]}) for n in range(RESPONSES)]
         # The end of the responses may be one that has no outputs.
         assert found in (str(expected), str([*expected, "{}"])), found

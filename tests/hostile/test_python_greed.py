@@ -36,7 +36,7 @@ PRINTS_AT_ITS_START = HEAD + f"""
     def execute(self, requests):
         return []
 """
-DOES_AS_ASKED = HEAD + """
+RUNS_CODE = HEAD + """
     def initialize(self, args):
         self.kept = []
 
@@ -64,7 +64,7 @@ def serving(launcher, name: str, writes_log: bool = True):
     if launcher.oracle:
         pytest.skip("what nerite bounds")
     repository = launcher.copy_of(name, "identity_fp32")
-    put(repository, "asked", DOES_AS_ASKED)
+    put(repository, "asked", RUNS_CODE)
     put(repository, "prints", PRINTS_AT_ITS_START)
     if not writes_log:
         (launcher.scratch / f"{name}.log").symlink_to("/dev/null")
@@ -96,7 +96,7 @@ def others_go_on(server):
     answers, faults = [], []
     with open_client("http", server) as client:
 
-        def ask() -> None:
+        def infer() -> None:
             sent = fp32("INPUT0", [len(answers), 0.5])
             try:
                 assert client.infer("identity_fp32", [sent]).outputs["OUTPUT0"].raw == sent.raw
@@ -105,7 +105,7 @@ def others_go_on(server):
                 faults.append(fault)
 
         before = resident(server.pid)
-        with all_the_time(ask):
+        with all_the_time(infer):
             yield
     assert not faults and len(answers) > 10, (faults[:3], len(answers))
     grown = resident(server.pid) - before

@@ -74,11 +74,11 @@ def inline(server, protocol: str, given) -> bytes:
         return client.infer("py_identity", given).outputs["OUTPUT0"].raw
 
 
-def streamed(server, given, asked=()):
+def streamed(server, given, outputs=()):
     """The only answer to a request over a stream."""
     with grpc_channel(server.grpc) as channel:
         sent = queue.Queue()
-        sent.put(GrpcClient(channel).request("py_identity", given, asked))
+        sent.put(GrpcClient(channel).request("py_identity", given, outputs))
         call = service_stub(channel).ModelStreamInfer(iter(sent.get, None), timeout=240)
         answer = next(call)
         sent.put(None)

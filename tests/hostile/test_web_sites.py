@@ -10,7 +10,7 @@ import socket
 
 import numpy as np
 import pytest
-from attack_page import page_asked_for_much, page_in_a_storm
+from attack_page import page_in_a_storm, page_with_many_requests
 from attack_table import DEFENCE
 from clients import http_call, http_infer
 from users import as_user
@@ -158,7 +158,7 @@ def test_thousands_of_requests_for_the_page_keep_nobody_waiting(victim, nobody_e
         list(pool.map(send, range(16)))
 
 
-@pytest.mark.parametrize("act", [page_in_a_storm, page_asked_for_much])
+@pytest.mark.parametrize("act", [page_in_a_storm, page_with_many_requests])
 def test_an_attack_through_the_page_ends_with_its_connections(victim, nobody_else_is_harmed, act):
     for _ in range(3):
         with contextlib.suppress(*DEFENCE):

@@ -31,8 +31,8 @@ class InferAsyncRequest(origin.InferAsyncRequest):
         self._pending = pending
         self._result: Optional[InferResult] = None
         # If the result is never requested, the leases of its outputs are returned.
-        self._unasked = weakref.finalize(self, pending.give_up)
-        self._unasked.atexit = False
+        self._finalizer = weakref.finalize(self, pending.give_up)
+        self._finalizer.atexit = False
         # The greenlet keeps the buffers if the caller drops this object before the request has ended.
         self._greenlet.rawlink(lambda _, held=pending: None)
 
@@ -45,7 +45,7 @@ class InferAsyncRequest(origin.InferAsyncRequest):
                 if self._greenlet.ready():
                     self._pending.lost(error, is_answer)
                 raise
-            self._unasked.detach()
+            self._finalizer.detach()
             self._result = InferResult.of(result, self._pending)
         return self._result
 

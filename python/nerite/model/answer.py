@@ -21,7 +21,7 @@ from .tensors import DATATYPES, NUMPY_DTYPES, Tensor, encoded, encoded_bytes, wr
 # For outputs of this size and above, it is checked whether the model computed them in place.
 _IN_PLACE_BYTES_MIN = 4096
 # The most outputs that the operator is warned of, and characters of their names.
-_TOLD_MAX, _NAME_CHARACTERS_MAX = 64, 256
+_WARNED_MAX, _NAME_CHARACTERS_MAX = 64, 256
 _SEND_SIGNATURE = (
     "self: c_python_backend_utils.InferenceResponseSender, "
     "response: c_python_backend_utils.InferenceResponse = None, flags: int = 0"
@@ -43,9 +43,9 @@ class ModelChannel:
         # The outputs of the configuration, and the outputs that differ from it and that the operator was warned of.
         self.model = ""
         self.declared: dict[str, str] = {}
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         # Held during a call and its answer.
-        self.asking = threading.Lock()
+        self.exchange = threading.Lock()
         # Held while a response is written, and to forbid further responses. The model's code may run meanwhile, and send another response.
         self.sending = threading.RLock()
         # Notifies threads that wait for a response.
@@ -62,20 +62,20 @@ class ModelChannel:
         # The requests to other models whose responses an iterator reads.
         self.iterators: set[int] = set()
 
-    def tell_undeclared(self, name: str, datatype: str) -> None:
+    def warn_undeclared(self, name: str, datatype: str) -> None:
         """Warns the operator, once, of an output that differs from the configuration."""
-        if not self.declared or name in self._told or len(self._told) >= _TOLD_MAX:
+        if not self.declared or name in self._warned or len(self._warned) >= _WARNED_MAX:
             return
-        self._told.add(name)
+        self._warned.add(name)
         if name in self.declared:
             what = f"has datatype {datatype}, where its configuration says {self.declared[name]}; clients get it as it is"
         else:
             what = f"is not in its configuration, which has {', '.join(sorted(self.declared))}; no client gets it"
         self.side.log("WARNING", f"model '{self.model}': the output '{name[:_NAME_CHARACTERS_MAX]}' of a response {what}")
 
-    def ask_place(self, index: int, name: str, byte_size: int) -> tuple[int, int, int]:
+    def request_place(self, index: int, name: str, byte_size: int) -> tuple[int, int, int]:
         """Asks the server for memory for an output of the batch's request ``index``. Returns segment, offset and capacity."""
-        with self.asking:
+        with self.exchange:
             self.channel.send({"need": (index, name, byte_size)})
             while True:
                 received, descriptors = self.channel.receive()
@@ -193,7 +193,7 @@ class Answer:
             for tensor in response._outputs:
                 name = tensor._name
                 if declared.get(name) != tensor.datatype:
-                    self._model_channel.tell_undeclared(name, tensor.datatype)
+                    self._model_channel.warn_undeclared(name, tensor.datatype)
                 place = wanted.get(name)
                 if place is not None:
                     outputs[name] = self._put(tensor, place)
@@ -263,7 +263,7 @@ class Answer:
         """Replaces a place of a guessed size by one that is large enough."""
         if place[1] is not None:
             self._model_channel.replaced.append(place[1])
-        place[1:4] = self._model_channel.ask_place(self._index, place[0], byte_size)
+        place[1:4] = self._model_channel.request_place(self._index, place[0], byte_size)
 
     def output_array(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
         """An array over the place of an output. An ordinary array if no place fits."""

@@ -31,7 +31,7 @@ class Calls:
         self._news = threading.Condition(threading.Lock())
         self._is_read = False
         # The pending calls: their numbers, and answers that have come and were not fetched.
-        self._asked: dict[int, collections.deque[Any]] = {}
+        self._pending: dict[int, collections.deque[Any]] = {}
 
     def share(self, memory: Memory) -> None:
         """Sets the memory for segments that answers introduce. It may need a segment before another thread has read its answer."""
@@ -44,15 +44,15 @@ class Calls:
             raise TritonModelException("A process that the model forked cannot communicate with the server.")
         number = next(self._numbers)
         with self._news:
-            self._asked[number] = collections.deque()
+            self._pending[number] = collections.deque()
         self._channel.send({"call": number, **question})
         return number
 
-    def ask(self, question: Any) -> Any:
+    def call(self, question: Any) -> Any:
         """Sends a call, and waits for the answer."""
         return self.wait(self.begin(question))
 
-    def tell(self, news: Any) -> None:
+    def notify(self, news: Any) -> None:
         """Sends a message without answer."""
         if os.getpid() == self._pid:
             self._channel.send(news)
@@ -61,13 +61,13 @@ class Calls:
         """Waits for the answer with that number."""
         answer = self.next(number)
         with self._news:
-            self._asked.pop(number, None)
+            self._pending.pop(number, None)
         return answer
 
     def next(self, number: int) -> Any:
         """Waits for the next answer of a call with several answers."""
         with self._news:
-            answers = self._asked[number]
+            answers = self._pending[number]
             while not answers:
                 if self._is_read:
                     self._news.wait()
@@ -78,7 +78,7 @@ class Calls:
     def drop(self, number: int) -> None:
         """Notes that the answer is not needed any more."""
         with self._news:
-            for answer in self._asked.pop(number, ()):
+            for answer in self._pending.pop(number, ()):
                 self.discard(answer)
         # Answers that no thread waits for must not fill the socket.
         while self.read_waiting(0.0):
@@ -106,7 +106,7 @@ class Calls:
             self._is_read = False
             self._news.notify_all()
         # The caller may not need the answer any more.
-        answers = self._asked.get(answer["call"])
+        answers = self._pending.get(answer["call"])
         if answers is not None:
             answers.append(answer)
         else:
@@ -114,8 +114,8 @@ class Calls:
 
     def discard(self, answer: Any) -> None:
         """Notes that the model will not read this answer. The server keeps the memory of its outputs until it is told so."""
-        told = answer.get("response") or {}
-        for output in told.get("outputs", ()):
+        response = answer.get("response") or {}
+        for output in response.get("outputs", ()):
             if output[TENSOR_SEGMENT] is not None:
                 self._memory.hold(output[TENSOR_SEGMENT])
 
@@ -126,7 +126,7 @@ class Calls:
                 self._memory.map(answer["map"], descriptors)
             except Unmapped as failed:
                 unmapped, self._memory.unmapped = self._memory.unmapped, []
-                self.tell({"unmapped": unmapped})
+                self.notify({"unmapped": unmapped})
                 return {"call": answer["call"], "error": str(failed)}
         return answer
 

@@ -137,13 +137,13 @@ class SideChannel:
             self._channel.send({"let_go": segments})
             return list(self._channel.receive()[0]["let_go"])
 
-    def ask(self, question: Any) -> Any:
+    def call(self, question: Any) -> Any:
         """Sends a call about metrics, and waits for the answer."""
         with self._lock:
             self._channel.send(question)
             return self._channel.receive()[0]
 
-    def tell(self, news: Any) -> None:
+    def notify(self, news: Any) -> None:
         """Sends a message about metrics without answer."""
         try:
             with self._lock:

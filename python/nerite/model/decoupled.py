@@ -28,7 +28,7 @@ CLOSED = "Unable to send response. Response sender has been closed."
 class Responses(Answer):
     """The responses of one request. Every sender holds a reference, so the request is given up when this object is collected."""
 
-    __slots__ = ("_sending", "_granted", "_asks", "_inputs")
+    __slots__ = ("_sending", "_granted", "_requests_places", "_inputs")
 
     def __init__(self, model_channel: ModelChannel, index: int, wire: packets.Request) -> None:
         super().__init__(model_channel, index, wire)
@@ -37,7 +37,7 @@ class Responses(Answer):
         # The number of the pending call for the next places. 0 if they are known.
         self._granted = 0
         # Whether the first places must be requested too, because the client may not have read the responses of an earlier run.
-        self._asks = bool(wire.get("asks"))
+        self._requests_places = bool(wire.get("asks"))
         self._inputs = [tensor[packets.TENSOR_SEGMENT] for tensor in wire["inputs"]]
 
     def __del__(self) -> None:
@@ -53,14 +53,14 @@ class Responses(Answer):
             self._is_final = flags == FLAG_FINAL
             if response is not None and self._await_places():
                 self.write(response)
-            self._tell()
+            self._send_response()
         release(self._model_channel)
 
     def refuse(self, code: str, text: str) -> None:
         """Ends the request with an error, before the model has seen it."""
         self._is_final = True
         self.fail(code, text)
-        self._tell()
+        self._send_response()
 
     def number(self) -> int:
         """The request's number."""
@@ -79,9 +79,9 @@ class Responses(Answer):
             if not self._is_final:
                 self._is_final = True
                 self.response = {"failed": ("INTERNAL", text[:ERROR_CHARACTERS_MAX])}
-                self._tell()
+                self._send_response()
 
-    def _tell(self) -> None:
+    def _send_response(self) -> None:
         message: Any = {"respond": self._number, "final": self._is_final}
         if self.response is not None:
             message["response"] = self.response
@@ -90,15 +90,15 @@ class Responses(Answer):
             message["lost"] = self._model_channel.memory.lost({*self._inputs, *outputs})
         self.response = None
         if self._is_final:
-            self._model_channel.calls.tell(message)
+            self._model_channel.calls.notify(message)
         elif not self.is_closed:
             self._granted = self._model_channel.calls.begin(message)
 
     def _await_places(self) -> bool:
         """Waits for the places of the outputs. False if the client does not read responses any more."""
         number, self._granted = self._granted, 0
-        if self._asks:
-            self._asks = False
+        if self._requests_places:
+            self._requests_places = False
             number = self._model_channel.calls.begin({"respond": self._number, "final": False})
         if number:
             answer = self._model_channel.calls.wait(number)
@@ -107,7 +107,7 @@ class Responses(Answer):
         return not self.is_closed
 
     def _enlarge(self, place: packets.PlaceFor, byte_size: int) -> None:
-        answer = self._model_channel.calls.ask({"place": (self._number, place[0], byte_size)})
+        answer = self._model_channel.calls.call({"place": (self._number, place[0], byte_size)})
         if "at" not in answer:
             raise Refused(answer.get("error", "the request has ended"))
         place[1:4] = answer["at"]
@@ -172,7 +172,7 @@ def _run_again(requests: "list[InferenceRequest]", model_channel: ModelChannel) 
         if request._is_again and isinstance(answer, Responses) and answer.close():
             numbers.append(answer.number())
     if numbers:
-        model_channel.calls.ask({"again": numbers})
+        model_channel.calls.call({"again": numbers})
 
 
 def _note(done: "concurrent.futures.Future[Any]", names: packets.Model, model_channel: ModelChannel) -> None:
@@ -199,7 +199,7 @@ def release(model_channel: ModelChannel) -> None:
             message["held"] = held
         if let_go:
             message["let_go"] = let_go
-        model_channel.calls.tell(message)
+        model_channel.calls.notify(message)
         with model_channel.news:
             model_channel.open_requests -= 1
 

@@ -36,7 +36,7 @@ def forget_gone() -> None:
     while _gone:
         gone.append(_gone.popleft())
     if gone and _side is not None:
-        _side.tell({"unmeasured": gone})
+        _side.notify({"unmeasured": gone})
 
 
 def is_behind() -> bool:
@@ -44,12 +44,12 @@ def is_behind() -> bool:
     return bool(_gone)
 
 
-def _asked(what: str, question: Any) -> Any:
+def _call(what: str, question: Any) -> Any:
     if _side is None:
         raise TritonModelException(f"{what}: there is no server that would keep it.")
     forget_gone()
     try:
-        answer = _side.ask(question)
+        answer = _side.call(question)
     except (Ended, OSError) as error:
         # OSError: this process was forked by the model, and does not have the channel.
         raise TritonModelException(f"{what}: the server cannot be reached from this process.") from error
@@ -102,7 +102,7 @@ class Metric:
         if self._family() is None:
             raise TritonModelException(f"{what}: {_ORPHAN}")
         # The value is sent as text, because JSON has no infinities and no NaN.
-        return _asked(what, {"measure": [self._number, how, value]})["value"]
+        return _call(what, {"measure": [self._number, how, value]})["value"]
 
 
 class MetricFamily:
@@ -118,7 +118,7 @@ class MetricFamily:
         if len(texts) != 3 or len(given) + len(named) != 3 or not _fit(texts):
             raise refused_arguments("MetricFamily", _SIGNATURE, given, named)
         name, description, self._kind = texts
-        self._number = _asked(
+        self._number = _call(
             "Error when creating MetricFamily", {"metric_family": [name, description, self._kind.name]}
         )["number"]
 
@@ -134,7 +134,7 @@ class MetricFamily:
         made = Metric.__new__(Metric)
         made._family = weakref.ref(self)
         named = {str(name): value for name, value in (labels or {}).items()}
-        made._number = _asked("Error when creating Metric", {"metric": [self._number, named, bounds]})["number"]
+        made._number = _call("Error when creating Metric", {"metric": [self._number, named, bounds]})["number"]
         return made
 
     def __del__(self) -> None:

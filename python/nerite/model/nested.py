@@ -57,16 +57,16 @@ def speaking() -> "ModelChannel":
 def execute(request: InferenceRequest, decoupled: bool) -> "Union[InferenceResponse, ResponseIterator]":
     """Sends a request, and waits for its only response. If decoupled, returns an iterator over all responses."""
     model_channel = speaking()
-    number = _ask(model_channel, request, decoupled, is_copied=False)
+    number = _begin(model_channel, request, decoupled, is_copied=False)
     if decoupled:
         return ResponseIterator._of(model_channel, request, number)
     answer = model_channel.calls.wait(number)
     if answer.get("unknown"):
-        answer = model_channel.calls.wait(_ask(model_channel, request, decoupled, is_copied=True))
+        answer = model_channel.calls.wait(_begin(model_channel, request, decoupled, is_copied=True))
     return _response(model_channel, answer)
 
 
-def _ask(model_channel: "ModelChannel", request: InferenceRequest, decoupled: bool, is_copied: bool) -> int:
+def _begin(model_channel: "ModelChannel", request: InferenceRequest, decoupled: bool, is_copied: bool) -> int:
     forget_unwanted(model_channel)
     wire = request._wire
     question = {
@@ -97,7 +97,7 @@ def _let_go(model_channel: "ModelChannel") -> dict[str, Any]:
 
 def _inputs(model_channel: "ModelChannel", inputs: "list[Tensor]", is_copied: bool) -> list[Any]:
     """The place of each input. Inputs that the server cannot access are copied."""
-    told, copies, total = [], [], 0
+    described, copies, total = [], [], 0
     for tensor in inputs:
         device = tensor.on_device
         array: Any = tensor.array() if device is None else device
@@ -110,7 +110,7 @@ def _inputs(model_channel: "ModelChannel", inputs: "list[Tensor]", is_copied: bo
         elements = encoded(array) if tensor.datatype == "BYTES" else None
         byte_size = array.nbytes if elements is None else encoded_bytes(elements)
         one = [tensor._name, tensor.datatype, array.shape, *(spot or (None, 0)), byte_size]
-        told.append(one)
+        described.append(one)
         if spot is None and byte_size:
             copies.append((one, tensor.datatype, array, elements, total))
             total += -(-byte_size // _ALIGN) * _ALIGN
@@ -127,12 +127,12 @@ def _inputs(model_channel: "ModelChannel", inputs: "list[Tensor]", is_copied: bo
                 view[...] = array
             else:
                 array.copy_to(view)
-    return told
+    return described
 
 
 def space(model_channel: "ModelChannel", byte_size: int) -> tuple[int, int]:
     """Memory of the server for this many bytes: segment and offset."""
-    answer = model_channel.calls.ask({"space": byte_size})
+    answer = model_channel.calls.call({"space": byte_size})
     if "at" not in answer:
         raise TritonModelException(answer.get("error", "the server has no memory"))
     segment, offset, _ = answer["at"]
@@ -141,14 +141,14 @@ def space(model_channel: "ModelChannel", byte_size: int) -> tuple[int, int]:
 
 def _response(model_channel: "ModelChannel", answer: Any) -> InferenceResponse:
     """The server's answer as a response for the model."""
-    told = answer.get("response")
-    if told is None:
+    response = answer.get("response")
+    if response is None:
         return InferenceResponse([], None if "error" not in answer else TritonError(answer["error"]))
-    if "error" in told:
-        return InferenceResponse([], TritonError(told["error"][1]))
+    if "error" in response:
+        return InferenceResponse([], TritonError(response["error"][1]))
     own = answer.get("own", ())
     outputs = []
-    for name, datatype, shape, segment, offset, byte_size in told["outputs"]:
+    for name, datatype, shape, segment, offset, byte_size in response["outputs"]:
         memory = model_channel.memory[segment] if segment is not None else _NOTHING
         if datatype == "BYTES":
             tensor = Tensor._of(name, datatype, decoded(memory, offset, byte_size, shape, name))
@@ -161,7 +161,7 @@ def _response(model_channel: "ModelChannel", answer: Any) -> InferenceResponse:
         outputs.append(tensor)
         if segment is not None:
             model_channel.memory.hold(segment)
-    return InferenceResponse(outputs, None, told.get("parameters") or None)
+    return InferenceResponse(outputs, None, response.get("parameters") or None)
 
 
 _NOTHING = np.empty(0, np.uint8)
@@ -208,7 +208,7 @@ class ResponseIterator:
                 if self._is_done:
                     self._finish()
                 else:
-                    self._model_channel.calls.tell({"taken": self._number, **_let_go(self._model_channel)})
+                    self._model_channel.calls.notify({"taken": self._number, **_let_go(self._model_channel)})
 
     def _answer(self) -> Any:
         """The next answer of the server."""
@@ -217,10 +217,10 @@ class ResponseIterator:
         if answer.get("unknown") and not self._is_heard:
             calls.drop(self._number)
             self._model_channel.iterators.discard(self._number)
-            self._number = _ask(self._model_channel, self._request, True, is_copied=True)
+            self._number = _begin(self._model_channel, self._request, True, is_copied=True)
             self._model_channel.iterators.add(self._number)
             if self._is_cancelled:
-                calls.tell({"cancel": self._number})
+                calls.notify({"cancel": self._number})
             answer = calls.next(self._number)
         self._is_heard = True
         return answer
@@ -234,7 +234,7 @@ class ResponseIterator:
         """Cancels the request. Responses that were already sent still come."""
         if not self._is_done and not self._is_cancelled:
             self._is_cancelled = True
-            self._model_channel.calls.tell({"cancel": self._number})
+            self._model_channel.calls.notify({"cancel": self._number})
 
     def close(self) -> None:
         """Cancels the request, and ends the iteration. A thread that waits for a response gets none. Not in Triton."""
@@ -258,7 +258,7 @@ def forget_unwanted(model_channel: "ModelChannel") -> None:
     """Cancels the requests of iterators that were collected."""
     while model_channel.unwanted:
         number = model_channel.unwanted.popleft()
-        model_channel.calls.tell({"cancel": number})
+        model_channel.calls.notify({"cancel": number})
         model_channel.calls.drop(number)
         model_channel.iterators.discard(number)
 
@@ -272,7 +272,7 @@ def load_model(model_name: str, config: str = "", files: "Optional[dict[str, byt
     contents = _contents(model_name, files)
     model_channel = speaking()
     total = sum(-(-len(content) // _ALIGN) * _ALIGN for content in contents.values())
-    segment, at, told = None, 0, []
+    segment, at, described = None, 0, []
     if total:
         segment, at = space(model_channel, total)
     for path, content in contents.items():
@@ -281,8 +281,8 @@ def load_model(model_name: str, config: str = "", files: "Optional[dict[str, byt
         if content:
             np.frombuffer(model_channel.memory[segment], np.uint8)[at : at + len(content)] = np.frombuffer(content, np.uint8)
             at += -(-len(content) // _ALIGN) * _ALIGN
-        told.append([path.removeprefix("file:"), *place, len(content)])
-    _done("Failed to load model: ", model_channel.calls.ask({"load": [model_name, config, told]}))
+        described.append([path.removeprefix("file:"), *place, len(content)])
+    _done("Failed to load model: ", model_channel.calls.call({"load": [model_name, config, described]}))
 
 
 def _contents(model_name: str, files: Any) -> "dict[str, bytes]":
@@ -307,7 +307,7 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
         model_name, unload_dependents = arguments.text(model_name), arguments.truth(unload_dependents)
     except Unfit:
         raise refused_call("unload_model", _UNLOAD_SIGNATURE, (model_name, unload_dependents)) from None
-    _done("Failed to unload model: ", speaking().calls.ask({"unload": [model_name, unload_dependents]}))
+    _done("Failed to unload model: ", speaking().calls.call({"unload": [model_name, unload_dependents]}))
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
@@ -318,7 +318,7 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
         raise refused_call("is_model_ready", _READY_SIGNATURE, (model_name, model_version), "bool") from None
     model_channel = speaking()
     version = _version(model_version)
-    return bool(_done(_READINESS_FAILED, model_channel.calls.ask({"is_ready": [model_name, version]})))
+    return bool(_done(_READINESS_FAILED, model_channel.calls.call({"is_ready": [model_name, version]})))
 
 
 def _version(text: str) -> "Optional[int]":

@@ -32,13 +32,13 @@ class ReadinessAnswers:
         said: Union[None, bool, str] = None
         try:
             while True:
-                self._calls.ask({"readiness": said})
-                said = self._asked()
+                self._calls.call({"readiness": said})
+                said = self._check()
         except (Ended, OSError):
             # The server has ended, and this process will end too.
             pass
 
-    def _asked(self) -> Union[bool, str]:
+    def _check(self) -> Union[bool, str]:
         model = self._model
         try:
             said = batch.settled(batch.call(model.is_ready)) if model is not None else False
@@ -50,4 +50,4 @@ class ReadinessAnswers:
 
 
 CALLERS.add(ReadinessAnswers._serve.__code__)
-CALLERS.add(ReadinessAnswers._asked.__code__)
+CALLERS.add(ReadinessAnswers._check.__code__)

@@ -99,7 +99,7 @@ class Stub:
             except BaseException as error:  # noqa: BLE001 - a model may raise anything, SystemExit as well
                 answer = {"error": error_text(error)}
             if name == "execute" and not self._is_decoupled:
-                self._tell_kept(message, answer)
+                self._report_kept(message, answer)
             if self._model_channel.memory.unmapped:
                 answer["unmapped"], self._model_channel.memory.unmapped = self._model_channel.memory.unmapped, []
             if name == "execute" and "responses" in answer:
@@ -204,7 +204,7 @@ class Stub:
             os.close(self._guard_descriptor)
             self._guard_descriptor = None
 
-    def _tell_kept(self, command: packets.Command, answer: packets.Answer) -> None:
+    def _report_kept(self, command: packets.Command, answer: packets.Answer) -> None:
         """Tells the server which memory the model's arrays still use."""
         inputs, outputs = batch.segments(command["requests"])
         if self._model_channel.replaced:

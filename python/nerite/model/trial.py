@@ -108,7 +108,7 @@ class _NoServer:
         self._count = 0
         self._values: dict[int, float] = {}
 
-    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+    def call(self, question: dict[str, Any]) -> dict[str, Any]:
         if "measure" in question:
             number, how, value = question["measure"]
             before = self._values.get(number, 0.0)
@@ -117,7 +117,7 @@ class _NoServer:
         self._count += 1
         return {"number": self._count}
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def notify(self, message: dict[str, Any]) -> None:
         pass
 
 
@@ -125,12 +125,12 @@ def run(path: str) -> None:
     """The entry point. The file has JSON: what ``nerite model run`` knows of the model, and what was asked for. Ends the process: with 0, with
     1 if the model failed, with 2 if it cannot be run as asked."""
     with open(path) as file:
-        asked = json.load(file)
+        options = json.load(file)
     workers.name_as_tritons()
-    metrics.connect(_NoServer(), asked["model"]["name"])  # type: ignore[arg-type]
+    metrics.connect(_NoServer(), options["model"]["name"])  # type: ignore[arg-type]
     InferenceRequest._exec = staticmethod(_refuse_call)
     try:
-        done = _Trial(asked).run()
+        done = _Trial(options).run()
     except Refused as refused:
         print(f"nerite model run: {refused}", file=sys.stderr)
         sys.exit(2)
@@ -147,11 +147,11 @@ def _refuse_call(request: InferenceRequest, decoupled: bool) -> Any:
 class _Trial:
     """A model, and how the user wants to run it."""
 
-    def __init__(self, asked: dict[str, Any]) -> None:
-        self._names: packets.Model = asked["model"]
-        self._config: dict[str, Any] = asked["config"]
-        self._args: dict[str, str] = asked["args"]
-        self._asked = asked
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._names: packets.Model = options["model"]
+        self._config: dict[str, Any] = options["config"]
+        self._args: dict[str, str] = options["args"]
+        self._options = options
         self._model: Any = None
 
     def run(self) -> bool:
@@ -176,12 +176,12 @@ class _Trial:
         except Refused:
             raise
         except BaseException as error:  # noqa: BLE001 - a model may raise anything, SystemExit as well
-            self._tell(name, error)
+            self._print_error(name, error)
             return False
         print(f"{name} took {_time(time.perf_counter() - began)}")
         return True
 
-    def _tell(self, name: str, error: BaseException) -> None:
+    def _print_error(self, name: str, error: BaseException) -> None:
         """Prints an error of the model, and opens the debugger there if that was asked for."""
         if isinstance(error, (Quit, bdb.BdbQuit)):
             return
@@ -195,7 +195,7 @@ class _Trial:
         sys.stderr.write("Traceback (most recent call last):\n" if frames else "")
         sys.stderr.write("".join(traceback.format_list(frames) + traceback.format_exception_only(type(error), error)))
         sys.stderr.flush()
-        if self._asked["pdb"] and error.__traceback__ is not None:
+        if self._options["pdb"] and error.__traceback__ is not None:
             import pdb
 
             pdb.post_mortem(error.__traceback__)
@@ -225,7 +225,7 @@ class _Trial:
 
     def _inputs(self) -> dict[str, tuple[str, np.ndarray]]:
         """The inputs of each request: those that were given, and samples for the others."""
-        given = dict(self._asked["inputs"])
+        given = dict(self._options["inputs"])
         random = np.random.default_rng(_SEED)
         batches = self._config.get("max_batch_size", 0) > 0
         found = {}
@@ -236,7 +236,7 @@ class _Trial:
                 continue
             # A model that reshapes gets the reshaped array from a server.
             dims = [int(dim) for dim in one.get("reshape", {}).get("shape", one.get("dims", []))]
-            shape = ([self._asked["batch"]] if batches else []) + [_OPEN_DIMENSION if dim < 0 else dim for dim in dims]
+            shape = ([self._options["batch"]] if batches else []) + [_OPEN_DIMENSION if dim < 0 else dim for dim in dims]
             found[name] = (datatype, _sample(datatype, shape, random) if text is None else _given(name, datatype, text))
         if given:
             raise Refused(f"the model has no input '{next(iter(given))}'; it has {', '.join(found) or 'none'}")
@@ -245,10 +245,10 @@ class _Trial:
     def _runs(self, inputs: dict[str, tuple[str, np.ndarray]]) -> bool:
         """Runs ``execute`` as often as asked for. Prints the responses of the first run, and the time of all."""
         profile = None
-        if self._asked["profile"]:
+        if self._options["profile"]:
             profile = cProfile.Profile()
         times = []
-        for number in range(self._asked["runs"]):
+        for number in range(self._options["runs"]):
             answer = TrialAnswer()
             request = self._request(inputs, answer, number)
             began = time.perf_counter()
@@ -257,7 +257,7 @@ class _Trial:
             except Refused:
                 raise
             except BaseException as error:  # noqa: BLE001 - as above
-                self._tell("execute", error)
+                self._print_error("execute", error)
                 return False
             times.append(time.perf_counter() - began)
             if number == 0 and not _print_responses(responses):
@@ -285,7 +285,7 @@ class _Trial:
     def _execute(self, request: InferenceRequest, answer: TrialAnswer, profile: Any) -> list[InferenceResponse]:
         execute = batch.method(self._model, self._names)
         arguments = [request]
-        if self._asked["pdb"]:
+        if self._options["pdb"]:
             returned = _debugged(execute, arguments)
         elif profile is not None:
             returned = profile.runcall(execute, arguments)

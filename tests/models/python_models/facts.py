@@ -13,9 +13,9 @@ class TritonPythonModel:
         self.args = args
 
     def execute(self, requests):
-        return [pb_utils.InferenceResponse([self.tell(request)]) for request in requests]
+        return [pb_utils.InferenceResponse([self.facts_of(request)]) for request in requests]
 
-    def tell(self, request):
+    def facts_of(self, request):
         facts = {
             "id": request.request_id(),
             "correlation_id": request.correlation_id(),
