@@ -8,6 +8,7 @@ import pathlib
 import socket
 import subprocess
 import sys
+import time
 
 import numpy as np
 import packed_batches
@@ -20,6 +21,8 @@ PACKET_BYTES_MAX = 65_536
 # Another one of these can be tried: any CPython from 3.9 on that has numpy.
 INTERPRETER = os.environ.get("MODEL_PYTHON", sys.executable)
 ANSWER_S = 60.0
+# The longest wait for something that another thread does.
+PATIENCE_S = 60
 
 
 def modules() -> dict[str, str]:
@@ -269,3 +272,11 @@ def guard_library() -> pathlib.Path:
     if not built:
         pytest.skip("the guard has not been built: cargo build -p nerite-python")
     return max(built, key=lambda one: one.stat().st_mtime)
+
+
+def assert_eventually(look, expected) -> None:
+    """Waits until ``look`` returns ``expected``, which another thread brings about."""
+    deadline = time.monotonic() + PATIENCE_S
+    while look() != expected and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert look() == expected

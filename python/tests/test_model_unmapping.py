@@ -4,16 +4,14 @@ import _thread
 import mmap
 import os
 import threading
-import time
 
 import numpy as np
 import pytest
-from model_server import OBEDIENT, given, guard_library, obey, read_text, start  # noqa: F401
+from model_server import OBEDIENT, PATIENCE_S, assert_eventually, given, guard_library, obey, read_text, start  # noqa: F401
 
 from nerite.model import unmapping
 from nerite.model.unmapping import UNMAPPED_HERE_BYTES_MAX, Mapping, Unmapper
 
-PATIENCE_S = 60
 MUCH = 40 << 20
 NAME = "unmapping-test"
 
@@ -25,13 +23,6 @@ def file():
     os.truncate(descriptor, MUCH)
     yield descriptor
     os.close(descriptor)
-
-
-def comes_to(look, expected) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while look() != expected and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert look() == expected
 
 
 def mappings(pid: int | str = "self", name: str = NAME) -> int:
@@ -58,7 +49,7 @@ def test_large_memory_is_released_in_pieces_on_another_thread(file):
     del array
     assert mappings() == 1 and not released
     del part
-    comes_to(mappings, 0)
+    assert_eventually(mappings, 0)
     assert [one[1:] for one in released] == [
         (mmap.MADV_DONTNEED, at << 20, size << 20) for at, size in ((0, 16), (16, 16), (32, 8))
     ]
@@ -81,9 +72,9 @@ def test_what_waits_is_unmapped_in_order_by_one_thread_and_on_this_one_if_there_
         unmapper.pass_on(lambda number=number: done.append((number, _thread.get_ident())))
     assert not done
     go_on.set()
-    comes_to(lambda: [number for number, _ in done], [0, 1, 2])
+    assert_eventually(lambda: [number for number, _ in done], [0, 1, 2])
     assert len({thread for _, thread in done}) == 1 and done[0][1] != _thread.get_ident()
-    comes_to(unmapper._running.locked, False)
+    assert_eventually(unmapper._running.locked, False)
 
     def refuse(*_):
         raise RuntimeError("can't start new thread")
@@ -101,7 +92,7 @@ def test_memory_is_unmapped_if_the_kernel_does_not_release_its_pages(file):
 
     array = array_over(Locked(file, MUCH), Unmapper())
     del array
-    comes_to(mappings, 0)
+    assert_eventually(mappings, 0)
 
 
 @pytest.mark.parametrize("is_region", [False, True])
@@ -117,5 +108,5 @@ def test_a_process_lets_go_of_what_is_forgotten(start, is_region):  # noqa: F811
     pid = int(read_text(server, obey(server, "import os; out = os.getpid()")))
     before = mappings(pid, "test")
     server.send({"forget": [memory.segment]})
-    comes_to(lambda: mappings(pid, "test"), before - 1)
+    assert_eventually(lambda: mappings(pid, "test"), before - 1)
     assert read_text(server, obey(server, "out = 7")) == "7"
