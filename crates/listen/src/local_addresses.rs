@@ -33,11 +33,11 @@ static CHANNEL: Channel = Channel::new(None);
 
 /// Whether the address belongs to this network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Locality {
     /// It does. The index of the device that has it, where the kernel tells.
-    Here { device: Option<u32> },
+    Local { device: Option<u32> },
     /// It belongs to another host or namespace.
-    Elsewhere,
+    Remote,
 }
 
 /// Opens the channel before the first question. So the number of open descriptors does not change later, and a server without free ones can still
@@ -47,20 +47,20 @@ pub(crate) fn prepare() {
 }
 
 /// Where the address of a client is. `device` is the index of the device that the address is meant for, or 0.
-pub(crate) fn place_of(client: SocketAddr, device: u32) -> Place {
+pub(crate) fn locality_of(client: SocketAddr, device: u32) -> Locality {
     let mut answer = [0; ANSWER_BYTES];
     let received = CHANNEL.exchange(&request(client.ip(), device), &mut answer).ok();
-    let place = received.and_then(|bytes| read(answer.get(..bytes)?));
-    place.unwrap_or_else(|| place_by_binding(client))
+    let locality = received.and_then(|bytes| read(answer.get(..bytes)?));
+    locality.unwrap_or_else(|| locality_by_binding(client))
 }
 
 /// The answer if the kernel does not let us read the routing table: a socket can be bound only to an address of this host. If the result is not
 /// clear, the address counts as one of this host, because that gives the client fewer rights.
-fn place_by_binding(mut client: SocketAddr) -> Place {
+fn locality_by_binding(mut client: SocketAddr) -> Locality {
     client.set_port(0);
     match UdpSocket::bind(client) {
-        Err(error) if error.kind() == ErrorKind::AddrNotAvailable => Place::Elsewhere,
-        _ => Place::Here { device: None },
+        Err(error) if error.kind() == ErrorKind::AddrNotAvailable => Locality::Remote,
+        _ => Locality::Local { device: None },
     }
 }
 
@@ -91,15 +91,15 @@ fn write_attribute_head(bytes: &mut [u8], kind: u16) {
 }
 
 /// The content of an answer. `None` if it is not about a route.
-fn read(answer: &[u8]) -> Option<Place> {
+fn read(answer: &[u8]) -> Option<Locality> {
     let kind = u16::from_ne_bytes(*answer.get(4..)?.first_chunk()?);
     if kind != ROUTE {
         return None;
     }
     if !matches!(*answer.get(KIND)?, LOCAL | BROADCAST | ANYCAST) {
-        return Some(Place::Elsewhere);
+        return Some(Locality::Remote);
     }
-    Some(Place::Here { device: device(answer.get(FIXED..)?) })
+    Some(Locality::Local { device: device(answer.get(FIXED..)?) })
 }
 
 /// The device that the attributes of a route name.
@@ -122,27 +122,29 @@ mod tests {
     use crate::sock_diag::LOOPBACK_DEVICE;
 
     #[track_caller]
-    fn check(address: &str, expect: Place) {
+    fn check(address: &str, expect: Locality) {
         let client = SocketAddr::new(address.parse().unwrap(), 40_000);
-        assert_eq!(place_of(client, 0), expect, "{address}");
-        let Place::Here { .. } = expect else { return assert_eq!(place_by_binding(client), expect, "{address}") };
-        assert_eq!(place_by_binding(client), Place::Here { device: None }, "{address}");
+        assert_eq!(locality_of(client, 0), expect, "{address}");
+        let Locality::Local { .. } = expect else {
+            return assert_eq!(locality_by_binding(client), expect, "{address}");
+        };
+        assert_eq!(locality_by_binding(client), Locality::Local { device: None }, "{address}");
     }
 
     #[test]
     fn the_kernel_tells_which_addresses_are_of_this_host() {
-        let loopback = Place::Here { device: Some(LOOPBACK_DEVICE) };
+        let loopback = Locality::Local { device: Some(LOOPBACK_DEVICE) };
         check("127.0.0.1", loopback);
         check("127.1.2.3", loopback);
-        check("203.0.113.7", Place::Elsewhere);
+        check("203.0.113.7", Locality::Remote);
         if UdpSocket::bind("[::1]:0").is_ok() {
             check("::1", loopback);
-            check("2001:db8::7", Place::Elsewhere);
+            check("2001:db8::7", Locality::Remote);
         }
     }
 
     #[track_caller]
-    fn check_read(change: impl FnOnce(&mut Vec<u8>), expect: Option<Place>) {
+    fn check_read(change: impl FnOnce(&mut Vec<u8>), expect: Option<Locality>) {
         let mut answer = request("192.0.2.7".parse().unwrap(), 7);
         answer[4..6].copy_from_slice(&ROUTE.to_ne_bytes());
         answer[KIND] = LOCAL;
@@ -152,12 +154,12 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_cut_or_of_another_kind_tells_nothing() {
-        check_read(|_| (), Some(Place::Here { device: Some(7) }));
-        check_read(|answer| answer[KIND] = 1, Some(Place::Elsewhere));
+        check_read(|_| (), Some(Locality::Local { device: Some(7) }));
+        check_read(|answer| answer[KIND] = 1, Some(Locality::Remote));
         check_read(|answer| answer[4..6].copy_from_slice(&2u16.to_ne_bytes()), None);
         check_read(|answer| answer.truncate(HEADER + 1), None);
         check_read(Vec::clear, None);
-        let unknown = Some(Place::Here { device: None });
+        let unknown = Some(Locality::Local { device: None });
         check_read(|answer| answer.truncate(FIXED + 3), unknown);
         check_read(|answer| answer.truncate(FIXED + 12), unknown);
         check_read(|answer| answer[FIXED..FIXED + 2].fill(0), unknown);

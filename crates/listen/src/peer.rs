@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use nerite_request::Peer;
 use rustix::net::sockopt::socket_peercred;
 
-use crate::local_addresses::{Place, place_of};
+use crate::local_addresses::{Locality, locality_of};
 use crate::sock_diag::{LOOPBACK_DEVICE, is_supported, user_of};
 
 /// The client of a TCP connection: its user if the client's socket is in this network namespace, else its address.
@@ -32,10 +32,10 @@ fn find(client: SocketAddr, server: SocketAddr) -> Peer {
         return Peer::User { uid };
     }
     let has_own_address = client.ip() == server.ip() || client.ip().is_loopback();
-    let of_address = match place_of(client, scope.unwrap_or_default()) {
-        Place::Here { device } => device,
-        Place::Elsewhere if has_own_address => None,
-        Place::Elsewhere => return Peer::of_address(client.ip()),
+    let of_address = match locality_of(client, scope.unwrap_or_default()) {
+        Locality::Local { device } => device,
+        Locality::Remote if has_own_address => None,
+        Locality::Remote => return Peer::of_address(client.ip()),
     };
     let other = of_address.filter(|other| *other != device);
     let uid = other.and_then(|device| user_of(client, server, device));

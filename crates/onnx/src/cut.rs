@@ -159,7 +159,7 @@ impl Scope {
 }
 
 /// The nodes of a piece, before it is known what other pieces read of it.
-enum Step<'g> {
+enum Section<'g> {
     Plain(Vec<NodeProto>),
     Cut(&'g NodeProto),
 }
@@ -171,8 +171,8 @@ struct Cutter<'g> {
     places: HashMap<String, usize>,
     inputs: Vec<String>,
     outputs: Vec<String>,
-    steps: Vec<Step<'g>>,
-    /// What each step reads of others, each name once.
+    sections: Vec<Section<'g>>,
+    /// What each section reads of others, each name once.
     read: Vec<Vec<String>>,
 }
 
@@ -196,12 +196,12 @@ impl<'g> Cutter<'g> {
         let given = names(&graph.input).filter(|name| !constants.contains_key(name)).map(str::to_owned);
         let inputs: Vec<String> = given.chain(captured.iter().cloned()).collect();
         let outputs = names(&graph.output).map(str::to_owned).collect();
-        let (places, steps, read) = (HashMap::new(), Vec::new(), Vec::new());
-        let mut cutter = Cutter { graph, scope, constants, places, inputs, outputs, steps, read };
+        let (places, sections, read) = (HashMap::new(), Vec::new(), Vec::new());
+        let mut cutter = Cutter { graph, scope, constants, places, inputs, outputs, sections, read };
         if cutter.is_name_taken() {
             return None;
         }
-        cutter.take_steps();
+        cutter.take_sections();
         cutter.give_places()?;
         Some(cutter)
     }
@@ -217,7 +217,7 @@ impl<'g> Cutter<'g> {
     }
 
     /// Divides the nodes. Where a loop or the caller needs a constant as a value, an operator makes it one.
-    fn take_steps(&mut self) {
+    fn take_sections(&mut self) {
         let mut plain = Vec::new();
         for node in self.graph.node.iter().filter(|node| !is_standard(node, "Constant")) {
             if !has_loop(node) {
@@ -226,8 +226,8 @@ impl<'g> Cutter<'g> {
             }
             let wanted = node.input.iter().filter(|name| self.constants.contains_key(name.as_str()));
             plain.extend(wanted.map(|name| as_value(name)));
-            self.steps.push(Step::Plain(std::mem::take(&mut plain)));
-            self.steps.push(Step::Cut(node));
+            self.sections.push(Section::Plain(std::mem::take(&mut plain)));
+            self.sections.push(Section::Cut(node));
         }
         for output in &mut self.outputs {
             if self.constants.contains_key(output.as_str()) {
@@ -235,32 +235,32 @@ impl<'g> Cutter<'g> {
                 *output = value_of(output);
             }
         }
-        self.steps.push(Step::Plain(plain));
+        self.sections.push(Section::Plain(plain));
         let mut made = HashSet::new();
-        for step in &mut self.steps {
-            if let Step::Plain(nodes) = step {
+        for section in &mut self.sections {
+            if let Section::Plain(nodes) = section {
                 // Two loops may need the same constant.
                 nodes.retain(|node| node.output.iter().any(String::is_empty) || made.insert(node.output.clone()));
             }
         }
-        self.steps.retain(|step| !matches!(step, Step::Plain(nodes) if nodes.is_empty()));
+        self.sections.retain(|section| !matches!(section, Section::Plain(nodes) if nodes.is_empty()));
     }
 
-    /// Gives each value a place, in the order in which they are made. `None` if a step reads a value that neither it nor an earlier one makes.
+    /// Gives each value a place, in the order in which they are made. `None` if a section reads a value that neither it nor an earlier one makes.
     fn give_places(&mut self) -> Option<()> {
         place(&mut self.places, &self.inputs);
-        for step in &self.steps {
+        for section in &self.sections {
             let (mut read, mut own) = (Vec::new(), HashSet::new());
-            match step {
-                Step::Plain(nodes) => {
+            match section {
+                Section::Plain(nodes) => {
                     for node in nodes {
                         reads(node, &mut read);
                     }
                     own.extend(nodes.iter().flat_map(|node| node.output.iter().map(String::as_str)));
                 }
-                Step::Cut(node) => reads(node, &mut read),
+                Section::Cut(node) => reads(node, &mut read),
             }
-            let is_cut = matches!(step, Step::Cut(_));
+            let is_cut = matches!(section, Section::Cut(_));
             let mut names: Vec<String> = Vec::new();
             for name in read.into_iter().filter(|name| !own.contains(name)) {
                 let name = match self.constants.contains_key(name) {
@@ -274,21 +274,21 @@ impl<'g> Cutter<'g> {
                 }
             }
             self.read.push(names);
-            match step {
-                Step::Plain(nodes) => nodes.iter().for_each(|node| place(&mut self.places, &node.output)),
-                Step::Cut(node) => place(&mut self.places, &node.output),
+            match section {
+                Section::Plain(nodes) => nodes.iter().for_each(|node| place(&mut self.places, &node.output)),
+                Section::Cut(node) => place(&mut self.places, &node.output),
             }
         }
         self.outputs.iter().all(|name| self.places.contains_key(name)).then_some(())
     }
 
     fn program(self) -> Option<Program<GraphProto>> {
-        let mut pieces = Vec::with_capacity(self.steps.len());
-        for (at, step) in self.steps.iter().enumerate() {
-            pieces.push(match step {
-                Step::Plain(nodes) => self.plain(at, nodes)?,
-                Step::Cut(node) if is_standard(node, "Loop") => self.rounds(node)?,
-                Step::Cut(node) => self.choice(node)?,
+        let mut pieces = Vec::with_capacity(self.sections.len());
+        for (at, section) in self.sections.iter().enumerate() {
+            pieces.push(match section {
+                Section::Plain(nodes) => self.plain(at, nodes)?,
+                Section::Cut(node) if is_standard(node, "Loop") => self.rounds(node)?,
+                Section::Cut(node) => self.choice(node)?,
             });
         }
         let placed =

@@ -14,7 +14,7 @@ use crate::answer::{CallOutcome, lease_message};
 use crate::limits::{DESCRIPTORS_MAX, INFERENCES_MAX, PACKET_BYTES_MAX};
 use crate::operator::{is_operators, only_operators_calls};
 use crate::session::Session;
-use crate::waiting::Step;
+use crate::waiting::RemainingWork;
 
 /// The most bytes of an answer's id, and of a field's tag and length.
 const ID_BYTES_MAX: usize = 16;
@@ -89,7 +89,7 @@ impl Session {
             return Ok(CallOutcome::from(described));
         }
         let (name, bytes) = (model.name.clone(), model.name.len() + model.version.len());
-        self.wait_for(&name, id, bytes, Step::Describe(model))?;
+        self.wait_for(&name, id, bytes, RemainingWork::Describe(model))?;
         Ok(CallOutcome::UnderWay)
     }
 

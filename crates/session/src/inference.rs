@@ -11,7 +11,7 @@ use nerite_wire::proto::{Chain, InferMessage, Malformed};
 use crate::limits::{DESCRIPTORS_MAX, PACKET_BYTES_MAX, SHORT_BYTES_MAX};
 use crate::responses::{AnswerRoute, Answers, Expected};
 use crate::session::Session;
-use crate::waiting::{BegunInference, Step};
+use crate::waiting::{BegunInference, RemainingWork};
 
 /// Starts an inference, or lets it wait for its model. The thread that makes a response sends it to the outbox. The caller reports an `Err`.
 pub(crate) async fn infer(id: u64, call: v1::Infer, session: &mut Session) -> Result<(), Status> {
@@ -38,7 +38,7 @@ pub(crate) async fn infer(id: u64, call: v1::Infer, session: &mut Session) -> Re
         Ok(None) => {
             let model = begun.message.model.clone();
             // What it keeps of its packet is charged with the inference.
-            session.wait_for(&model, id, 0, Step::Infer(Box::new(begun)))
+            session.wait_for(&model, id, 0, RemainingWork::Infer(Box::new(begun)))
         }
     };
     started.inspect_err(|_| session.end_refused(id))

@@ -10,7 +10,7 @@ use nerite_request::{Code, Status};
 use crate::answer::CallOutcome;
 use crate::limits::{INFERENCE_BYTES, WAITING_CALLS_MAX};
 use crate::session::Session;
-use crate::waiting::{Step, WaitingCall};
+use crate::waiting::{RemainingWork, WaitingCall};
 
 impl Session {
     /// The result of `find`. `None` if the call has to wait for the model, because it is not loaded or because others wait for it.
@@ -26,7 +26,7 @@ impl Session {
     }
 
     /// Lets a call wait for its model. `bytes` is what it keeps of its packet.
-    pub(crate) fn wait_for(&mut self, model: &str, id: u64, bytes: usize, step: Step) -> Result<(), Status> {
+    pub(crate) fn wait_for(&mut self, model: &str, id: u64, bytes: usize, work: RemainingWork) -> Result<(), Status> {
         if self.waits.count() >= WAITING_CALLS_MAX {
             return Err(Status::unavailable(format!(
                 "model '{model}' is not loaded yet, and {WAITING_CALLS_MAX} calls of this session wait for models, which is all that may; \
@@ -34,18 +34,18 @@ impl Session {
             )));
         }
         let charge = self.api.account().charge(INFERENCE_BYTES + bytes);
-        self.waits.add(model, WaitingCall { id, step, api: self.api.in_session_call(), charge });
+        self.waits.add(model, WaitingCall { id, work, api: self.api.in_session_call(), charge });
         Ok(())
     }
 
     /// Carries out a call whose model is loaded, or failed to load.
     pub(crate) async fn resume(&mut self, call: WaitingCall, loaded: Result<(), Status>) {
-        let WaitingCall { id, step, api, charge: _charge } = call;
+        let WaitingCall { id, work, api, charge: _charge } = call;
         api.resume_session_call();
-        let outcome = match step {
-            Step::Infer(begun) => self.start_loaded(id, *begun, loaded).await.map(|()| CallOutcome::UnderWay),
-            Step::Prepare(preparation) => self.finish_preparation(*preparation, loaded).await,
-            Step::Describe(model) => loaded.and_then(|()| self.describe(&model)).map(CallOutcome::from),
+        let outcome = match work {
+            RemainingWork::Infer(begun) => self.start_loaded(id, *begun, loaded).await.map(|()| CallOutcome::UnderWay),
+            RemainingWork::Prepare(preparation) => self.finish_preparation(*preparation, loaded).await,
+            RemainingWork::Describe(model) => loaded.and_then(|()| self.describe(&model)).map(CallOutcome::from),
         };
         self.answer(id, outcome);
         // The calls of a loaded model follow one another at once.
@@ -68,7 +68,7 @@ impl Session {
     }
 
     fn refuse_waiting(&self, call: WaitingCall, refusal: Status) {
-        if matches!(call.step, Step::Infer(_)) {
+        if matches!(call.work, RemainingWork::Infer(_)) {
             self.in_flight.release(call.id);
             self.in_flight.end();
         }

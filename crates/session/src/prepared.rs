@@ -17,7 +17,7 @@ use crate::prepared_table::Prepared;
 use crate::responses::{AnswerRoute, Answers, Expected};
 use crate::session::Session;
 use crate::socket::Packet;
-use crate::waiting::{Preparation, Step};
+use crate::waiting::{Preparation, RemainingWork};
 
 /// Why a call was not started.
 enum NotBegun {
@@ -47,7 +47,7 @@ impl Session {
         let found = self.find_unless_waiting(model, || self.api.accept(Target::of_any(model, version)))?;
         let Some(admission) = found else {
             let model = model.clone();
-            self.wait_for(&model, id, bytes, Step::Prepare(Box::new(preparation)))?;
+            self.wait_for(&model, id, bytes, RemainingWork::Prepare(Box::new(preparation)))?;
             return Ok(CallOutcome::UnderWay);
         };
         self.add_prepared(preparation, admission).await

@@ -35,14 +35,14 @@ enum Load {
 /// A call that goes on when its model is loaded.
 pub(crate) struct WaitingCall {
     pub(crate) id: u64,
-    pub(crate) step: Step,
+    pub(crate) work: RemainingWork,
     /// The client in this call.
     pub(crate) api: Api,
     pub(crate) charge: Charge,
 }
 
 /// The work that is left of a call.
-pub(crate) enum Step {
+pub(crate) enum RemainingWork {
     Infer(Box<BegunInference>),
     Prepare(Box<Preparation>),
     Describe(v1::DescribeModel),
@@ -111,7 +111,7 @@ impl ModelWaits {
 
     /// Takes the inference with that id, if it waits.
     pub(crate) fn take_inference(&mut self, id: u64) -> Option<WaitingCall> {
-        let is_it = |call: &WaitingCall| call.id == id && matches!(call.step, Step::Infer(_));
+        let is_it = |call: &WaitingCall| call.id == id && matches!(call.work, RemainingWork::Infer(_));
         let found = self.waits.iter().enumerate().find_map(|(at, wait)| Some((at, wait.calls.iter().position(is_it)?)));
         let (at, position) = found?;
         let call = self.waits.get_mut(at)?.calls.remove(position)?;

@@ -9,7 +9,7 @@
 //!          the peer's queue ── the peer with the least service first, and of its waiters the one that came first
 //! ```
 //! [`Permits`] decides. A client that asks for a lot at once delays only itself: a peer that begins to ask gets the permit that is given back next.
-//! A waiter takes a ticket and a waker. One that is dropped leaves the queue, and passes on the permit if it was already given one.
+//! A waiter has the number of its arrival and a waker. One that is dropped leaves the queue, and passes on the permit if it was already given one.
 
 mod permits;
 
@@ -22,7 +22,7 @@ use nerite_locks::Mutex;
 
 use crate::fair::Flow;
 use crate::slot::now_ns;
-use permits::{Permits, Ticket};
+use permits::{ArrivalNumber, Permits};
 
 /// A number of permits that peers share fairly. A clone has the same permits.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ struct Waiter(Option<Flow>);
 enum State {
     New,
     /// In the queue, or given a permit since the last poll.
-    Queued(Ticket),
+    Queued(ArrivalNumber),
     Done,
 }
 
@@ -100,15 +100,15 @@ impl Future for Acquire {
         let queued = match self.state {
             State::New if permits.take(peer) => None,
             State::New => Some(permits.wait(peer, cx.waker().clone())),
-            State::Queued(ticket) => permits.waiter(peer, ticket).map(|waker| {
+            State::Queued(arrival) => permits.waiter(peer, arrival).map(|waker| {
                 waker.clone_from(cx.waker());
-                ticket
+                arrival
             }),
             State::Done => return Poll::Pending,
         };
         drop(permits);
         match queued {
-            Some(ticket) => self.state = State::Queued(ticket),
+            Some(arrival) => self.state = State::Queued(arrival),
             None => return Poll::Ready(self.permit()),
         }
         Poll::Pending
@@ -117,8 +117,8 @@ impl Future for Acquire {
 
 impl Drop for Acquire {
     fn drop(&mut self) {
-        let State::Queued(ticket) = self.state else { return };
-        let left = self.semaphore.permits().leave(self.waiter.number(), ticket);
+        let State::Queued(arrival) = self.state else { return };
+        let left = self.semaphore.permits().leave(self.waiter.number(), arrival);
         if left.is_none() {
             drop(self.permit());
         }

@@ -9,9 +9,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-/// The place of a waiter, in the order in which they came.
+/// The number of a waiter, in the order in which they came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Ticket(u64);
+pub(super) struct ArrivalNumber(u64);
 
 /// The permits, and who waits for one. `W` is what wakes a waiter. While a permit is free nobody waits.
 #[derive(Debug)]
@@ -22,27 +22,27 @@ pub(super) struct Permits<W> {
     order: BTreeMap<Rank, u64>,
     /// The service of the peer that was given a permit last.
     virtual_time_ns: u64,
-    tickets: u64,
+    arrivals: u64,
 }
 
 #[derive(Debug)]
 struct Peer<W> {
     served_ns: u64,
     holds: usize,
-    waiting: BTreeMap<Ticket, W>,
+    waiting: BTreeMap<ArrivalNumber, W>,
 }
 
-/// The lowest goes first. No two peers have the same, because no two waiters have the same ticket.
+/// The lowest goes first. No two peers have the same, because no two waiters have the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     served_ns: u64,
     holds: usize,
-    first: Ticket,
+    first: ArrivalNumber,
 }
 
 impl<W> Permits<W> {
     pub(super) fn new(free: usize) -> Permits<W> {
-        Permits { free, peers: HashMap::new(), order: BTreeMap::new(), virtual_time_ns: 0, tickets: 0 }
+        Permits { free, peers: HashMap::new(), order: BTreeMap::new(), virtual_time_ns: 0, arrivals: 0 }
     }
 
     pub(super) fn free(&self) -> usize {
@@ -61,26 +61,26 @@ impl<W> Permits<W> {
     }
 
     /// Adds a waiter of this peer.
-    pub(super) fn wait(&mut self, peer: u64, waiter: W) -> Ticket {
+    pub(super) fn wait(&mut self, peer: u64, waiter: W) -> ArrivalNumber {
         assert_eq!(self.free, 0, "nobody waits while a permit is free");
-        self.tickets += 1;
-        let ticket = Ticket(self.tickets);
+        self.arrivals += 1;
+        let arrival = ArrivalNumber(self.arrivals);
         let now_ns = self.virtual_time_ns;
         self.change(peer, |peer| {
             peer.begin_to_wait(now_ns);
-            peer.waiting.insert(ticket, waiter);
+            peer.waiting.insert(arrival, waiter);
         });
-        ticket
+        arrival
     }
 
-    /// The waiter with this ticket. `None` once it was given a permit.
-    pub(super) fn waiter(&mut self, peer: u64, ticket: Ticket) -> Option<&mut W> {
-        self.peers.get_mut(&peer)?.waiting.get_mut(&ticket)
+    /// The waiter of this arrival. `None` once it was given a permit.
+    pub(super) fn waiter(&mut self, peer: u64, arrival: ArrivalNumber) -> Option<&mut W> {
+        self.peers.get_mut(&peer)?.waiting.get_mut(&arrival)
     }
 
-    /// Removes the waiter with this ticket. `None` if it was given a permit already.
-    pub(super) fn leave(&mut self, peer: u64, ticket: Ticket) -> Option<W> {
-        self.change(peer, |peer| peer.waiting.remove(&ticket))
+    /// Removes the waiter of this arrival. `None` if it was given a permit already.
+    pub(super) fn leave(&mut self, peer: u64, arrival: ArrivalNumber) -> Option<W> {
+        self.change(peer, |peer| peer.waiting.remove(&arrival))
     }
 
     /// Takes a permit back from this peer, which used it for that time, and gives it to the next waiter. The caller wakes that one.
@@ -147,7 +147,7 @@ mod tests {
     /// `a1` peer `a` asks, for waiter 1; `-a5` peer `a` gives a permit back after 5 ns; `!a1` waiter 1 of peer `a` leaves.
     fn given(permits: usize, events: &str) -> String {
         let mut permits = Permits::new(permits);
-        let (mut given, mut tickets) = (Vec::new(), HashMap::new());
+        let (mut given, mut arrivals) = (Vec::new(), HashMap::new());
         for event in events.split_whitespace() {
             let (sign, who) = match event.split_at(1) {
                 ("-", who) => (Some('-'), who),
@@ -159,11 +159,11 @@ mod tests {
             match sign {
                 Some('-') => given.extend(permits.give_back(peer, number)),
                 Some(_) => {
-                    let left = permits.leave(peer, tickets[who]);
+                    let left = permits.leave(peer, arrivals[who]);
                     assert_eq!(left.as_deref(), Some(who), "it had not been given one");
                 }
                 None if permits.take(peer) => given.push(who.to_owned()),
-                None => drop(tickets.insert(who.to_owned(), permits.wait(peer, who.to_owned()))),
+                None => drop(arrivals.insert(who.to_owned(), permits.wait(peer, who.to_owned()))),
             }
         }
         let (waiting, holding) = permits.peers.values().fold((0, 0), |(w, h), p| (w + p.waiting.len(), h + p.holds));
