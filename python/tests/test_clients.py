@@ -246,7 +246,7 @@ def test_what_is_written_after_sending_is_still_what_a_slow_model_reads(launcher
         delay = Delay(catalogue.SLOW_MS)
         client.async_infer("slow_fp32", [given], lambda result, error: answers.put((result, error)), outputs=[output])
         # The model waits before it reads: a copy taken on the way would still be of zeros.
-        delay.reaches(server.process, "slow_fp32")
+        delay.wait_for_requests(server.process, "slow_fp32")
         handle.as_numpy()[:] = 42
         delay.must_last()
         result, error = answers.get(timeout=60)

@@ -165,7 +165,7 @@ class Meanwhile:
             if self.server.oracle:
                 self.passes(100)
             else:
-                self.delay.reaches(self.server, self.model)
+                self.delay.wait_for_requests(self.server, self.model)
         except BaseException:
             self.wait_for_all()
             raise

@@ -45,7 +45,7 @@ class Delay:
         if time.monotonic() >= self.began + self.delay_s:
             raise TooLate
 
-    def reaches(self, server, model: str, count: int = 1) -> None:
+    def wait_for_requests(self, server, model: str, count: int = 1) -> None:
         """Waits until that many requests are at the model."""
         self.until(lambda: waiting_at(server.pid, model) >= count, server.pid is not None and has_wait_channels(server.pid))
 

@@ -73,7 +73,7 @@ class Changing:
             assert self.client.infer(ensemble, [fp32("INPUT0", [1, 2])]).outputs["OUTPUT0"].raw == fp32("", [1, 2]).raw
         assert self.ready()
 
-    def misfits(self, reason: str) -> None:
+    def check_unavailable(self, reason: str) -> None:
         self.until(lambda: self.states()["inner"] == ("UNAVAILABLE", f"Invalid argument: {reason}"))
         self.until(lambda: self.states()["outer"][0] == "UNAVAILABLE")
         assert "ensemble 'outer' depends on 'inner' which has no loaded version" in self.states()["outer"][1]
@@ -103,10 +103,10 @@ def changing(request, launcher):
 def test_an_ensemble_that_fits_no_more_says_why_and_comes_back(changing):
     changing.serves()
     changing.change(part(datatype="INT32"))
-    changing.misfits(TYPES)
+    changing.check_unavailable(TYPES)
     assert changing.client.infer("part", [int32("INPUT0", [1, 2])]).model == "part"
     changing.change(part(dims="3"))
-    changing.misfits(SHAPES)
+    changing.check_unavailable(SHAPES)
     changing.change(part())
     changing.serves()
 
@@ -155,7 +155,7 @@ def test_an_ensemble_goes_before_its_part_becomes_a_lower_version_that_it_does_n
     )
     assert not faults, faults[:3]
     changing.change(part(datatype="INT32"), versions=(1,))
-    changing.misfits(TYPES)
+    changing.check_unavailable(TYPES)
     changing.change(part(), versions=(2,))
     changing.serves()
 
@@ -173,7 +173,7 @@ def test_an_ensemble_goes_before_the_version_that_its_step_names(changing):
     assert not faults, faults[:3]
     changing.serves()
     changing.change(both, versions=(1,))
-    changing.misfits("ensemble 'inner' depends on 'part' whose required version 2 is not loaded.")
+    changing.check_unavailable("ensemble 'inner' depends on 'part' whose required version 2 is not loaded.")
 
 
 def test_an_ensemble_is_decoupled_as_soon_as_its_part_is(changing):
@@ -217,7 +217,7 @@ def test_an_ensemble_that_was_unloaded_stays_away(changing):
     if not changing.explicit:
         pytest.skip("clients unload nothing where the server polls")
     changing.change(part(datatype="INT32"))
-    changing.misfits(TYPES)
+    changing.check_unavailable(TYPES)
     changing.client.unload("inner")
     changing.until(changing.ready)
     changing.change(part())
@@ -232,7 +232,7 @@ def test_an_ensemble_that_fits_no_more_goes_with_its_directory(changing):
         pytest.skip("the server looks at directories only where it polls")
     changing.serves()
     changing.change(part(datatype="INT32"))
-    changing.misfits(TYPES)
+    changing.check_unavailable(TYPES)
     for ensemble in ("outer", "inner"):
         shutil.rmtree(changing.repository / ensemble)
     changing.until(changing.ready)

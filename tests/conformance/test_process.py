@@ -282,7 +282,7 @@ def slow_request(server, delay_ms: int = SLOW_MS):
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         delay = Delay(delay_ms)
         running = pool.submit(http_infer, server.http, "slow_fp32", SLOW)
-        delay.reaches(server, "slow_fp32")
+        delay.wait_for_requests(server, "slow_fp32")
         try:
             yield
         except (OSError, http.client.HTTPException, AssertionError):
@@ -352,7 +352,7 @@ def test_the_log_tells_what_the_end_waits_for(launcher, busy):
             if launcher.oracle:
                 time.sleep(1)
             else:
-                delay.reaches(server, "slow_fp32")
+                delay.wait_for_requests(server, "slow_fp32")
         server.process.terminate()
         if busy:
             delay.must_last()
@@ -453,7 +453,7 @@ def test_no_time_to_exit_is_enough_if_nothing_is_in_flight(launcher, busy):
         if busy:
             delay = Delay(BUSY_MS)
             threading.Thread(target=lambda: lost(server)).start()
-            delay.reaches(server, "slow_fp32")
+            delay.wait_for_requests(server, "slow_fp32")
         server.process.terminate()
         assert server.process.wait(START_S) == (1 if busy else 0)
         assert ("Exit timeout expired" in server.log_text()) == busy

@@ -141,14 +141,14 @@ class Stream:
     """The responses of a decoupled model, until the final one."""
 
     def __init__(self, client):
-        self.client, self.came = client, queue.Queue()
-        client.start_stream(lambda result, error: self.came.put(error or result))
+        self.client, self.received = client, queue.Queue()
+        client.start_stream(lambda result, error: self.received.put(error or result))
 
     def infer(self, model: str, times: int, how: str = "") -> list[str]:
         self.client.async_stream_infer(model, inputs(times, how), enable_empty_final_response=True)
         said = []
         while True:
-            one = self.came.get(timeout=TIMEOUT_S)
+            one = self.received.get(timeout=TIMEOUT_S)
             if isinstance(one, Exception):
                 return [*said, one.message()]
             answer = one.get_response()

@@ -205,7 +205,7 @@ def in_flight(server, client, made):
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         delay = Delay(SLOW_MS)
         running = pool.submit(client.infer, "slow_fp32", [given], requested)
-        delay.reaches(server, "slow_fp32")
+        delay.wait_for_requests(server, "slow_fp32")
         try:
             yield
         except (Refused, AssertionError):

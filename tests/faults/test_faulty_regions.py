@@ -114,7 +114,7 @@ def test_a_region_truncated_while_the_model_runs(victim):
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             delay = Delay(SLOW_MS)
             running = pool.submit(client.infer, "slow_fp32", [given], outputs)
-            delay.reaches(victim, "slow_fp32")
+            delay.wait_for_requests(victim, "slow_fp32")
             os.truncate(bad.path, 0)
             delay.must_last()
             assert isinstance(running.exception(), Refused)

@@ -140,7 +140,7 @@ def test_a_backend_that_hangs_when_it_gets_a_request_back_stops_no_timeouts(brea
         delay = Delay(BUSY_MS)
         busy = [pool.submit(client.infer, model, given) for model in ("queued", "crowded")]
         for model in ("queued", "crowded"):
-            delay.reaches(breaking, model)
+            delay.wait_for_requests(breaking, model)
         with refuses("UNAVAILABLE", "Request timeout expired"):
             client.infer("asking", given, parameters={"target": "queued", "hang_ms": HANG_MS})
         for model in ("crowded", "queued", "crowded"):

@@ -302,12 +302,12 @@ def test_a_slow_upload_that_goes_on_is_served(impatient):
 def test_an_open_stream_may_rest(impatient):
     values = grpcclient.InferInput("INPUT0", [1], "FP32")
     values.set_data_from_numpy(np.ones(1, np.float32))
-    answers, came = [], threading.Semaphore(0)
+    answers, received = [], threading.Semaphore(0)
     with grpcclient.InferenceServerClient(impatient.grpc) as client:
-        client.start_stream(lambda result, error: (answers.append(error), came.release()))
+        client.start_stream(lambda result, error: (answers.append(error), received.release()))
         for _ in range(2):
             client.async_stream_infer("identity_fp32", [values])
-            assert came.acquire(timeout=SOON_S)
+            assert received.acquire(timeout=SOON_S)
             time.sleep(4)
         assert answers == [None, None]
 

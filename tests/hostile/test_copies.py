@@ -136,7 +136,7 @@ def test_a_model_that_waits_reads_what_was_written_meanwhile(engine, client, mem
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         delay = Delay(DELAY_MS)
         running = pool.submit(client.infer, "delayed", given, [RequestedOutput("OUTPUT0", (target.name, SIZE, 0))])
-        delay.reaches(engine, "delayed")
+        delay.wait_for_requests(engine, "delayed")
         source.write(b"\x77" * SIZE)
         delay.must_last()
         running.result()

@@ -139,7 +139,7 @@ def test_leases_that_were_punched_out_while_models_run(victim, client, owner):
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         delay = Delay(DELAY_MS)
         running = pool.submit(through, client, source, target, SIZE, "delayed")
-        delay.reaches(victim, "delayed")
+        delay.wait_for_requests(victim, "delayed")
         for one in (source, target):
             assert fallocate(one.descriptor, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, 0, SIZE)
         delay.must_last()

@@ -64,7 +64,7 @@ def test_a_region_that_shrinks_while_models_run(victim, client, side):
             delay = Delay(DELAY_MS)
             running = [pool.submit(through, client, source, target, SIZE, "delayed") for _ in range(2)]
             other = pool.submit(through, client, good, apart, SIZE, "delayed")
-            delay.reaches(victim, "delayed", 3)
+            delay.wait_for_requests(victim, "delayed", 3)
             os.truncate(bad.path, 0)
             delay.must_last()
             for one in running:
@@ -244,7 +244,7 @@ def test_what_is_written_after_sending_is_what_the_model_reads(victim, client):
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             delay = Delay(DELAY_MS)
             running = pool.submit(through, client, made, target, SIZE, "delayed")
-            delay.reaches(victim, "delayed")
+            delay.wait_for_requests(victim, "delayed")
             made.write(late)
             delay.must_last()
             running.result()

@@ -525,7 +525,7 @@ def test_an_inference_outlives_the_return_of_its_lease(victim, path):
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             delay = Delay(DELAY_MS)
             running = pool.submit(client.infer, "delayed", [given], [RequestedOutput("OUTPUT0", (lease.name, PAGE, PAGE))])
-            delay.reaches(victim, "delayed")
+            delay.wait_for_requests(victim, "delayed")
             client.give_back(lease)
             another = client.borrow(2 * PAGE)
             delay.must_last()
@@ -545,7 +545,7 @@ def test_requests_of_others_outlive_the_session_of_their_lease(victim, path, oth
         given = Given("INPUT0", "FP32", [4], region=(message.lease.name, 16, 0))
         delay = Delay(DELAY_MS)
         running = pool.submit(other.infer, "delayed", [given])
-        delay.reaches(victim, "delayed")
+        delay.wait_for_requests(victim, "delayed")
         mine.close()
         delay.must_last()
         assert running.result().outputs["OUTPUT0"].raw == bytes(16)
