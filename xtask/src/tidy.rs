@@ -80,6 +80,9 @@ fn judge(tree: &Tree, allowed: &[Allowance]) -> Vec<Finding> {
         findings.extend(unsafety::check(path, &skeleton));
         findings.extend(glossary::check(tree, path, &skeleton));
     }
+    for (path, text) in tree.python_sources() {
+        findings.extend(glossary::check(tree, path, &skeleton::python::of(text)));
+    }
     findings.extend(unsafety::check_roots(tree));
     findings.extend(layers::check(tree));
     findings.extend(cycles::check(tree));
@@ -104,6 +107,17 @@ mod tests {
             .map(|finding| format!("{}:{} {} [{}]", finding.path, finding.line, finding.text, finding.rule))
             .collect();
         assert!(errors.is_empty(), "{}", errors.join("\n"));
+    }
+
+    #[test]
+    fn the_glossary_holds_for_python_too() {
+        let page = "## Retired words\n\n| `Old` | `New` |\n";
+        let tree = Tree::of([(glossary::DOCS, page), ("python/a.py", "# `Old` and Old\nx = Old('Old')\ny = 'Old'\n")]);
+        let findings = judge(&tree, &[]).into_iter().filter(|finding| finding.rule == "glossary");
+        assert_eq!(
+            findings.map(|finding| (finding.path, finding.line)).collect::<Vec<_>>(),
+            [("python/a.py".to_owned(), 1), ("python/a.py".to_owned(), 2)]
+        );
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What remains of a source file without its comments and literals?
 
+pub mod python;
+
 /// The text with the contents of comments, strings and characters replaced by spaces. Lines and columns stay the same.
 pub fn of(text: &str) -> String {
     let mut reader = Reader { rest: text, out: String::with_capacity(text.len()) };

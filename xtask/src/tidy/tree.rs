@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// Folders with the project's Rust sources, manifests and pages.
+/// Folders with the project's sources in Rust and Python, manifests and pages.
 const FOLDERS: [&str; 10] =
     ["backends", "crates", "xtask", "tests", "benches", "fuzz", "docs", "examples", "packaging", "python"];
 
@@ -60,6 +60,11 @@ impl Tree {
         self.ending(".rs")
     }
 
+    /// All Python sources.
+    pub fn python_sources(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.ending(".py")
+    }
+
     /// All pages of text.
     pub fn pages(&self) -> impl Iterator<Item = (&str, &str)> {
         self.ending(".md")
@@ -110,5 +115,5 @@ pub fn is_page(path: &str) -> bool {
 }
 
 fn is_source(name: &str) -> bool {
-    Path::new(name).extension().is_some_and(|end| end == "rs")
+    Path::new(name).extension().is_some_and(|end| end == "rs" || end == "py")
 }
