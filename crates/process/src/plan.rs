@@ -190,7 +190,7 @@ impl Planner<'_> {
             parameters: job.parameters(),
             inputs,
             outputs: targets.iter().map(OutputTarget::memory),
-            requests_memory: job.responder().has_run_before(),
+            must_wait: job.responder().has_run_before(),
             trace: trace.as_ref(),
             own: Some(job.own_wanted().count()).filter(|own| *own < targets.len()),
         };

@@ -28,7 +28,7 @@ CLOSED = "Unable to send response. Response sender has been closed."
 class Responses(Answer):
     """The responses of one request. Every sender holds a reference, so the request is given up when this object is collected."""
 
-    __slots__ = ("_sending", "_granted", "_requests_places", "_inputs")
+    __slots__ = ("_sending", "_granted", "_must_wait", "_inputs")
 
     def __init__(self, model_channel: ModelChannel, index: int, wire: packets.Request) -> None:
         super().__init__(model_channel, index, wire)
@@ -37,7 +37,7 @@ class Responses(Answer):
         # The number of the pending call for the next places. 0 if they are known.
         self._granted = 0
         # Whether the first places must be requested too, because the client may not have read the responses of an earlier run.
-        self._requests_places = bool(wire.get("asks"))
+        self._must_wait = bool(wire.get("asks"))
         self._inputs = [tensor[packets.TENSOR_SEGMENT] for tensor in wire["inputs"]]
 
     def __del__(self) -> None:
@@ -97,8 +97,8 @@ class Responses(Answer):
     def _await_places(self) -> bool:
         """Waits for the places of the outputs. False if the client does not read responses any more."""
         number, self._granted = self._granted, 0
-        if self._requests_places:
-            self._requests_places = False
+        if self._must_wait:
+            self._must_wait = False
             number = self._model_channel.calls.begin({"respond": self._number, "final": False})
         if number:
             answer = self._model_channel.calls.wait(number)

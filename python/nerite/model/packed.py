@@ -15,7 +15,7 @@ from .packets import Answer, Command, TensorAt
 EXECUTE = 1
 _EXECUTED = 2
 _OUTPUTS, _TEXT = 1, 2
-_FLAGS, _FLAG_REQUESTS_MEMORY = 3, 4
+_FLAGS, _FLAG_MUST_WAIT = 3, 4
 # The most layouts that are kept in each direction. A model whose shapes always differ does not need them.
 LAYOUTS_MAX = 512
 
@@ -75,7 +75,7 @@ def read(packet: Union[bytes, memoryview]) -> Command:
             "inputs": tensors,
             "outputs": wanted,
         }
-        if flags & _FLAG_REQUESTS_MEMORY:
+        if flags & _FLAG_MUST_WAIT:
             request["asks"] = True
         if text_bytes:
             request.update(packets.read(packet[at : at + text_bytes]))

@@ -155,9 +155,9 @@ pub struct Request<'a, I, O> {
     pub inputs: I,
     /// Its outputs.
     pub outputs: O,
-    /// Whether a decoupled model must ask for memory before its first response in this run too, because the client may
+    /// Whether a decoupled model must wait for memory before its first response in this run too, because the client may
     /// not have read the responses of an earlier run.
-    pub requests_memory: bool,
+    pub must_wait: bool,
     /// Its span, if its trace becomes spans.
     pub trace: Option<&'a TraceContext>,
     /// How many of its outputs the client wants. `Some` if the server wants more: the states of sequences come after the client's.
@@ -170,19 +170,8 @@ where
     O: Iterator<Item: Display> + Clone,
 {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let Request {
-            number,
-            id,
-            rows,
-            sequence,
-            timeout_us,
-            parameters,
-            inputs,
-            outputs,
-            requests_memory,
-            trace,
-            own,
-        } = self;
+        let Request { number, id, rows, sequence, timeout_us, parameters, inputs, outputs, must_wait, trace, own } =
+            self;
         write!(f, r#"{{"number":{number},"id":{},"rows":{rows},"correlation":"#, Text(id))?;
         match &sequence.id {
             SequenceId::None => f.write_str("0")?,
@@ -193,7 +182,7 @@ where
         let parameters = parameters_text(parameters);
         write!(f, r#","flags":{flags},"timeout":{timeout_us},"parameters":{parameters}"#)?;
         write!(f, r#","inputs":{},"outputs":{}"#, List(inputs.clone()), List(outputs.clone()))?;
-        f.write_str(if *requests_memory { r#","asks":true"# } else { "" })?;
+        f.write_str(if *must_wait { r#","asks":true"# } else { "" })?;
         if let Some(own) = own {
             write!(f, r#","own":{own}"#)?;
         }

@@ -37,7 +37,7 @@ const HEAD_BYTES: usize = 12;
 
 const FLAG_START: u32 = 1;
 const FLAG_END: u32 = 2;
-const FLAG_REQUESTS_MEMORY: u32 = 4;
+const FLAG_MUST_WAIT: u32 = 4;
 
 /// Builds the command to execute a batch.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ where
     I: Iterator<Item = TensorAt<'a, &'a [i64]>> + Clone,
     O: Iterator<Item = OutputMemory<'a>> + Clone,
 {
-    let Request { number, id, rows, sequence, timeout_us, parameters, inputs, outputs, requests_memory, trace, own: _ } =
+    let Request { number, id, rows, sequence, timeout_us, parameters, inputs, outputs, must_wait, trace, own: _ } =
         request;
     let (correlation, text) = match &sequence.id {
         SequenceId::None => (0, None),
@@ -106,8 +106,7 @@ where
         SequenceId::Text(text) => (0, Some(text)),
     };
     let flag = |is: bool, flag: u32| if is { flag } else { 0 };
-    let flags =
-        flag(sequence.start, FLAG_START) | flag(sequence.end, FLAG_END) | flag(*requests_memory, FLAG_REQUESTS_MEMORY);
+    let flags = flag(sequence.start, FLAG_START) | flag(sequence.end, FLAG_END) | flag(*must_wait, FLAG_MUST_WAIT);
     put_long(out, [*number, correlation, *timeout_us]);
     put(out, [*rows, flags, 0, 0]);
     let layout_at = out.len();

@@ -174,7 +174,7 @@ fn a_batch() {
         parameters,
         inputs: inputs.iter().take(count).cloned(),
         outputs: outputs.iter().take(count).copied(),
-        requests_memory: false,
+        must_wait: false,
         trace: None,
         own: None,
     };
@@ -190,7 +190,7 @@ fn a_batch() {
     check("execute", Execute { requests: &requests_text, map: &map, forget: &[3, 4] });
 
     let alone = Sequence::default();
-    let again = Request { requests_memory: true, ..request(43, "", 1, &alone, 0, &none, 0) };
+    let again = Request { must_wait: true, ..request(43, "", 1, &alone, 0, &none, 0) };
     check("execute_again", Execute { requests: &again.to_string(), map: "", forget: &[] });
 
     let mut packed = BatchPacket::new(true);
@@ -227,7 +227,7 @@ fn a_batch_of_a_request_whose_trace_becomes_spans() {
         parameters: &Parameters::new(),
         inputs: std::iter::empty::<TensorAt<'_, &[i64]>>(),
         outputs: std::iter::empty::<OutputMemory<'_>>(),
-        requests_memory: false,
+        must_wait: false,
         trace: Some(&span),
         own: None,
     };
