@@ -155,7 +155,7 @@ def test_a_request_that_runs_again_is_returned_before_the_batch_is_answered(talk
 
 
 def test_a_later_run_asks_for_the_memory_of_its_outputs(talk):
-    request = talk.server.request((), [], parameters={"code": "send(text('second'), 1)"}, asks=True)
+    request = talk.server.request((), [], parameters={"code": "send(text('second'), 1)"}, **{"asks": True})
     talk.server.send({"do": "execute", "requests": [request], "map": [], "forget": []})
     assert talk.hear() == {"call": 1, "respond": request["number"], "final": False}
     mapping, descriptors = talk.server.mapping()

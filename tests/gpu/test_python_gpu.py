@@ -131,7 +131,7 @@ class Server:
         return found
 
     def result_of(self, code: str, **more):
-        """What the code passes to `tell`."""
+        """What the code passes to `report`."""
         _, _, content = self.infer(code, **more)["RESULT"]
         return json.loads(content.tobytes()[4:])
 
@@ -217,7 +217,7 @@ def test_a_tensor_on_a_gpu_is_an_output(server, datatype, shape):
 @pytest.mark.parametrize("count", [1, LARGE])
 def test_it_is_copied_after_it_was_written(server, form, count):
     code = f"before = gpu.waits(); array = {made('FP32', (count,))}; taken = {form.format('array')}"
-    code += "; out.append(pb_utils.Tensor.from_dlpack('FP32', taken)); tell([before, gpu.waits()])"
+    code += "; out.append(pb_utils.Tensor.from_dlpack('FP32', taken)); report([before, gpu.waits()])"
     found = server.infer(code)
     assert found["FP32"][2].tobytes() == elements("FP32", (count,)).tobytes()
     before, after = json.loads(found["RESULT"][2].tobytes()[4:])
@@ -239,7 +239,7 @@ for refused in (tensor.as_numpy, lambda: tensor.__dlpack__(copy=True), lambda: t
 again = pb_utils.Tensor.from_dlpack("FP32", tensor.to_dlpack())
 bytes_, shape = gpu.read(again)
 host = pb_utils.Tensor.from_dlpack("FP32", tensor.__dlpack__(dl_device=(1, 0))).as_numpy()
-tell({{
+report({{
     "facts": [tensor.name(), tensor.is_cpu(), tensor.shape(), tensor.triton_dtype(), list(tensor.__dlpack_device__())],
     "class": [type(tensor).__name__, isinstance(tensor, pb_utils.Tensor)],
     "errors": errors,
@@ -256,7 +256,7 @@ tell({{
 
 
 def test_the_memory_is_given_back(server):
-    code = f"before = gpu.live(); out.append(pb_utils.Tensor.from_dlpack('FP32', {made('FP32', (LARGE,))})); tell([before, gpu.page_locked()])"
+    code = f"before = gpu.live(); out.append(pb_utils.Tensor.from_dlpack('FP32', {made('FP32', (LARGE,))})); report([before, gpu.page_locked()])"
     results = [server.result_of(code) for _ in range(8)]
     assert len({before for before, _ in results[1:]}) == 1
     if not IS_REAL:
@@ -317,24 +317,24 @@ def test_a_region_that_is_too_small_or_was_cut_fails_its_request_alone(server):
     with system_region(server, "system", 4 * LARGE) as (_, file):
         with pytest.raises(Failed, match=f"should be at least {4 * LARGE} bytes"):
             server.infer(code, outputs=[at("system", 64, name="FP32")])
-        pid = server.result_of("import os; tell(os.getpid())")
+        pid = server.result_of("import os; report(os.getpid())")
         # The server and the model's process have mapped it.
         server.infer(code, outputs=[at("system", 4 * LARGE, name="FP32")])
         file.truncate(4096)
         with pytest.raises(Failed, match="region 'system'"):
             server.infer(code, outputs=[at("system", 4 * LARGE, name="FP32")])
-        assert server.result_of("import os; tell(os.getpid())") == pid
+        assert server.result_of("import os; report(os.getpid())") == pid
     assert server.infer(code)["FP32"][2].tobytes() == elements("FP32", (LARGE,)).tobytes()
 
 
 def test_other_models_are_asked_with_it(server):
     code = f"""
-asked = pb_utils.InferenceRequest(model_name="identity", requested_output_names=["OUT"], inputs=[
+nested = pb_utils.InferenceRequest(model_name="identity", requested_output_names=["OUT"], inputs=[
     pb_utils.Tensor.from_dlpack("IN", {made("FP32", (LARGE,))})])
-asked = asked.exec()
-assert not asked.has_error(), asked.error().message()
-found = pb_utils.get_output_tensor_by_name(asked, "OUT")
-tell([found.is_cpu(), bool((found.as_numpy() == np.arange({LARGE}).astype("f4")).all())])
+nested = nested.exec()
+assert not nested.has_error(), nested.error().message()
+found = pb_utils.get_output_tensor_by_name(nested, "OUT")
+report([found.is_cpu(), bool((found.as_numpy() == np.arange({LARGE}).astype("f4")).all())])
 """
     assert server.result_of(code) == [True, True]
 
@@ -343,11 +343,11 @@ def test_another_python_model_answers_with_it(server):
     inner = f"out.append(pb_utils.Tensor.from_dlpack('FP32', {made('FP32', (LARGE,))}))"
     code = f"""
 memory = pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_GPU, 0)
-asked = pb_utils.InferenceRequest(model_name="other", requested_output_names=["FP32"], inputs=[], parameters={{"code": {inner!r}}},
+nested = pb_utils.InferenceRequest(model_name="other", requested_output_names=["FP32"], inputs=[], parameters={{"code": {inner!r}}},
     preferred_memory=memory).exec()
-assert not asked.has_error(), asked.error().message()
-(found,) = asked.output_tensors()
-tell([found.is_cpu(), bool((found.as_numpy() == np.arange({LARGE}).astype("f4")).all())])
+assert not nested.has_error(), nested.error().message()
+(found,) = nested.output_tensors()
+report([found.is_cpu(), bool((found.as_numpy() == np.arange({LARGE}).astype("f4")).all())])
 """
     assert server.result_of(code) == [True, True]
 
@@ -355,12 +355,12 @@ tell([found.is_cpu(), bool((found.as_numpy() == np.arange({LARGE}).astype("f4"))
 def test_a_decoupled_model_sends_many(server):
     inner = "out += [pb_utils.Tensor.from_dlpack('FP32', gpu.make(np.full(1000, number, 'f4'))) for number in range(20)]"
     code = f"""
-asked = pb_utils.InferenceRequest(model_name="stream", requested_output_names=["FP32"], inputs=[], parameters={{"code": {inner!r}}})
+nested = pb_utils.InferenceRequest(model_name="stream", requested_output_names=["FP32"], inputs=[], parameters={{"code": {inner!r}}})
 found = []
-for response in asked.exec(decoupled=True):
+for response in nested.exec(decoupled=True):
     assert not response.has_error(), response.error().message()
     found += [tensor.as_numpy() for tensor in response.output_tensors()]
-tell([len(found), all((one == number).all() and one.size == 1000 for number, one in enumerate(found))])
+report([len(found), all((one == number).all() and one.size == 1000 for number, one in enumerate(found))])
 """
     assert server.result_of(code) == [20, True]
 
@@ -368,12 +368,12 @@ tell([len(found), all((one == number).all() and one.size == 1000 for number, one
 def test_threads_of_a_model_copy_at_the_same_time(server):
     code = f"""
 import concurrent.futures
-def ask(number):
+def infer(number):
     tensor = pb_utils.Tensor.from_dlpack("IN", gpu.make(np.full({LARGE}, number, "f4")))
-    asked = pb_utils.InferenceRequest(model_name="identity", requested_output_names=["OUT"], inputs=[tensor]).exec()
-    return bool((asked.output_tensors()[0].as_numpy() == number).all())
+    nested = pb_utils.InferenceRequest(model_name="identity", requested_output_names=["OUT"], inputs=[tensor]).exec()
+    return bool((nested.output_tensors()[0].as_numpy() == number).all())
 with concurrent.futures.ThreadPoolExecutor(4) as pool:
-    tell(list(pool.map(ask, range(12))))
+    report(list(pool.map(infer, range(12))))
 """
     assert server.result_of(code) == [True] * 12
 
@@ -404,7 +404,7 @@ def test_without_a_driver_the_error_says_so(tmp_path):
             server.infer("out.append(pb_utils.Tensor.from_dlpack('FP32', gpu.Array()))")
 
 
-ABOUT = "x = inputs['X']; tell([x.is_cpu(), list(x.__dlpack_device__()), gpu.read(x)[0].view('f4').tolist() if not x.is_cpu() else x.as_numpy().tolist()])"
+ABOUT = "x = inputs['X']; report([x.is_cpu(), list(x.__dlpack_device__()), gpu.read(x)[0].view('f4').tolist() if not x.is_cpu() else x.as_numpy().tolist()])"
 NUMBERS = np.arange(1000, dtype=np.float32)
 
 
@@ -458,9 +458,9 @@ def test_the_models_process_writes_to_the_region_itself(server, device, answer):
 def test_a_region_is_opened_once_and_closed_when_it_is_unregistered(server, device):
     with cuda_region(server, device, "one", 8192) as address:
         device.write(address, NUMBERS.tobytes())
-        opened = [server.result_of("gpu.read(inputs['X']); tell(gpu.opened())", model="on_gpu", inputs=in_region(0, "one")) for _ in range(5)]
+        opened = [server.result_of("gpu.read(inputs['X']); report(gpu.opened())", model="on_gpu", inputs=in_region(0, "one")) for _ in range(5)]
         assert opened == [None if IS_REAL else 1] * 5
-    assert server.result_of("tell(gpu.opened())", model="on_gpu") == (None if IS_REAL else 0)
+    assert server.result_of("report(gpu.opened())", model="on_gpu") == (None if IS_REAL else 0)
 
 
 def test_an_input_on_the_gpu_is_passed_on(server, device):
@@ -468,15 +468,15 @@ def test_an_input_on_the_gpu_is_passed_on(server, device):
 answers = []
 for model, name in [("on_gpu_2", "FP32"), ("forced", "FP32"), ("identity", "OUT")]:
     given = pb_utils.Tensor.from_dlpack("X" if name == "FP32" else "IN", inputs["X"])
-    inner = "x = inputs['X']; out.append(pb_utils.Tensor.from_dlpack('FP32', x)); tell(x.is_cpu())"
+    inner = "x = inputs['X']; out.append(pb_utils.Tensor.from_dlpack('FP32', x)); report(x.is_cpu())"
     wanted = [name] + (["RESULT"] if name == "FP32" else [])
-    asked = pb_utils.InferenceRequest(model_name=model, requested_output_names=wanted, inputs=[given], parameters={"code": inner}).exec()
-    assert not asked.has_error(), asked.error().message()
-    found = pb_utils.get_output_tensor_by_name(asked, name)
+    nested = pb_utils.InferenceRequest(model_name=model, requested_output_names=wanted, inputs=[given], parameters={"code": inner}).exec()
+    assert not nested.has_error(), nested.error().message()
+    found = pb_utils.get_output_tensor_by_name(nested, name)
     assert (found.as_numpy() == np.arange(1000)).all()
-    result = pb_utils.get_output_tensor_by_name(asked, "RESULT")
+    result = pb_utils.get_output_tensor_by_name(nested, "RESULT")
     answers.append(result.as_numpy()[0].decode() if result else None)
-tell(answers)
+report(answers)
 """
     with cuda_region(server, device, "cuda", 8192) as address:
         device.write(address, NUMBERS.tobytes())
@@ -491,12 +491,12 @@ def test_a_decoupled_model_reads_its_input_on_the_gpu(server, device):
     inner = "out += [pb_utils.Tensor.from_dlpack('FP32', inputs['X']) for _ in range(3)]"
     code = f"""
 given = pb_utils.Tensor.from_dlpack("X", inputs["X"])
-asked = pb_utils.InferenceRequest(model_name="stream_on_gpu", requested_output_names=["FP32"], inputs=[given], parameters={{"code": {inner!r}}})
+nested = pb_utils.InferenceRequest(model_name="stream_on_gpu", requested_output_names=["FP32"], inputs=[given], parameters={{"code": {inner!r}}})
 found = []
-for response in asked.exec(decoupled=True):
+for response in nested.exec(decoupled=True):
     assert not response.has_error(), response.error().message()
     found += [bool((tensor.as_numpy() == np.arange(1000)).all()) for tensor in response.output_tensors()]
-tell(found)
+report(found)
 """
     with cuda_region(server, device, "cuda", 8192) as address:
         device.write(address, NUMBERS.tobytes())

@@ -23,7 +23,7 @@ class TritonPythonModel:
     def run(self, request):
         inputs = {tensor.name(): tensor for tensor in request.inputs()}
         scope = {"np": np, "pb_utils": pb_utils, "gpu": gpu, "model": self, "request": request, "inputs": inputs, "out": []}
-        scope["tell"] = lambda result: scope["out"].append(text(result))
+        scope["report"] = lambda result: scope["out"].append(text(result))
         outputs = scope["out"]
         try:
             exec(json.loads(request.parameters())["code"], scope)
