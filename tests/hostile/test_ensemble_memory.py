@@ -258,7 +258,7 @@ def test_a_process_that_is_killed_fails_its_own_request_alone(server, model, end
     fatal = VALUES.copy()
     fatal[0] = ENDS_AT[ends] - more
 
-    def ask(turn: int) -> None:
+    def send(turn: int) -> None:
         with open_client("http", server) as client:
             if turn % 4 == 0:
                 with refuses("INTERNAL", f"in ensemble '{model}', Stub process '{ends}_0' is not healthy"):
@@ -267,7 +267,7 @@ def test_a_process_that_is_killed_fails_its_own_request_alone(server, model, end
                 assert added(client, model, VALUES + turn) == [3 if model == "onnx" else 2]
 
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
-        list(threads.map(ask, range(16)))
+        list(threads.map(send, range(16)))
     with open_client("http", server) as client, copies(server):
         assert added(client, model) == [3 if model == "onnx" else 2]
 
