@@ -90,7 +90,22 @@ static void metrics(void) {
   TRITONSERVER_ParameterDelete(label);
 }
 
+/* The attributes tell memory of the host of so many bytes. */
+static bool tells_host(BufferAttributes* told, size_t expected) {
+  uint32_t kind = 99;
+  int64_t id = 99;
+  size_t bytes = expected + 1;
+  void* handle = report;
+  GOOD(TRITONSERVER_BufferAttributesMemoryType, told, &kind);
+  GOOD(TRITONSERVER_BufferAttributesMemoryTypeId, told, &id);
+  GOOD(TRITONSERVER_BufferAttributesByteSize, told, &bytes);
+  GOOD(TRITONSERVER_BufferAttributesCudaIpcHandle, told, &handle);
+  return kind == CPU && id == 0 && bytes == expected && handle == NULL;
+}
+
 static void attributes(void) {
+  uint32_t kind = 99;
+  int64_t id = 99;
   size_t bytes = 0;
   void* handle = report;
   GOOD(TRITONSERVER_BufferAttributesNew, &last.buffer);
@@ -101,6 +116,15 @@ static void attributes(void) {
   HOLDS(TRITONSERVER_BufferAttributesCudaIpcHandle, handle == NULL);
   LOG_IF_ERROR(TRITONSERVER_BufferAttributesByteSize(last.buffer, &bytes));
   HOLDS(TRITONSERVER_BufferAttributesSetByteSize, bytes == 1234);
+  LOG_IF_ERROR(TRITONSERVER_BufferAttributesSetMemoryType(last.buffer, GPU));
+  LOG_IF_ERROR(TRITONSERVER_BufferAttributesSetMemoryTypeId(last.buffer, 3));
+  GOOD(TRITONSERVER_BufferAttributesMemoryType, last.buffer, &kind);
+  GOOD(TRITONSERVER_BufferAttributesMemoryTypeId, last.buffer, &id);
+  HOLDS(TRITONSERVER_BufferAttributesSetMemoryType, kind == GPU);
+  HOLDS(TRITONSERVER_BufferAttributesSetMemoryTypeId, id == 3);
+  GOOD(TRITONSERVER_BufferAttributesSetCudaIpcHandle, last.buffer, report);
+  GOOD(TRITONSERVER_BufferAttributesCudaIpcHandle, last.buffer, &handle);
+  HOLDS(TRITONSERVER_BufferAttributesSetCudaIpcHandle, handle != NULL && memcmp(handle, report, 64) == 0);
   GOOD(TRITONBACKEND_ModelReportMemoryUsage, last.model, &last.buffer, 1);
   GOOD(TRITONBACKEND_ModelInstanceReportMemoryUsage, last.instance, &last.buffer, 1);
   GOOD(TRITONSERVER_BufferAttributesDelete, last.buffer);
@@ -267,7 +291,6 @@ static void input_itself(Input* input) {
   uint64_t bytes;
   int64_t id = 0;
   const void *base, *same;
-  size_t size = 0;
   BufferAttributes* told;
   GOOD(TRITONBACKEND_InputProperties, input, &name, &type, &shape, &dims, &bytes, &buffers);
   HOLDS(TRITONBACKEND_InputProperties, strcmp(name, "IN") == 0 && type == TYPE_FP32 && dims == 1 && shape[0] == 4 && bytes == 16 && buffers == 1);
@@ -279,8 +302,7 @@ static void input_itself(Input* input) {
   GOOD(TRITONBACKEND_InputBufferForHostPolicy, input, "default", 0, &same, &bytes, &kind, &id);
   HOLDS(TRITONBACKEND_InputBufferForHostPolicy, same == base && bytes == 16);
   GOOD(TRITONBACKEND_InputBufferAttributes, input, 0, &same, &told);
-  LOG_IF_ERROR(TRITONSERVER_BufferAttributesByteSize(told, &size));
-  HOLDS(TRITONBACKEND_InputBufferAttributes, same == base && size == 16);
+  HOLDS(TRITONBACKEND_InputBufferAttributes, same == base && tells_host(told, 16));
   BAD(INVALID_ARG, TRITONBACKEND_InputBuffer, input, 1, &base, &bytes, &kind, &id);
   BAD(INVALID_ARG, TRITONBACKEND_InputBufferForHostPolicy, input, "default", 1, &base, &bytes, &kind, &id);
   BAD(INVALID_ARG, TRITONBACKEND_InputBufferAttributes, input, 1, &base, &told);
@@ -475,11 +497,20 @@ static void response_itself(Request* request) {
   GOOD(TRITONBACKEND_ResponseSetDoubleParameter, last.response, "double", 0.5);
   BAD(INVALID_ARG, TRITONBACKEND_ResponseOutput, last.response, &none, "OUT", 99, &one, 1);
   GOOD(TRITONBACKEND_ResponseOutput, last.response, &last.output, "OUT", TYPE_BYTES, &one, 1);
+  BAD(INVALID_ARG, TRITONBACKEND_OutputBufferAttributes, last.output, &told);
+  /* Memory of no bytes may be asked for again. */
+  GOOD(TRITONBACKEND_OutputBuffer, last.output, &buffer, 0, &kind, &id);
+  GOOD(TRITONBACKEND_OutputBufferAttributes, last.output, &told);
+  HOLDS(TRITONBACKEND_OutputBufferAttributes, tells_host(told, 0));
+  kind = GPU;
+  id = 5;
   uint32_t bytes = (uint32_t)length;
   GOOD(TRITONBACKEND_OutputBuffer, last.output, &buffer, sizeof bytes + bytes, &kind, &id);
+  HOLDS(TRITONBACKEND_OutputBuffer, kind == CPU && id == 0);
   memcpy(buffer, &bytes, sizeof bytes);
   memcpy((char*)buffer + sizeof bytes, report, bytes);
   GOOD(TRITONBACKEND_OutputBufferAttributes, last.output, &told);
+  HOLDS(TRITONBACKEND_OutputBufferAttributes, tells_host(told, sizeof bytes + bytes));
   BAD(ALREADY_EXISTS, TRITONBACKEND_OutputBuffer, last.output, &second, bytes, &kind, &id);
   BAD(INVALID_ARG, TRITONBACKEND_ResponseSend, last.response, FINAL, last.message);
   GOOD(TRITONBACKEND_ResponseSend, last.response, FINAL, NULL);

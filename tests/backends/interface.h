@@ -123,8 +123,11 @@ Error* TRITONBACKEND_InputPropertiesForHostPolicy(Input*, const char* policy, co
 Error* TRITONBACKEND_InputBufferForHostPolicy(
     Input*, const char* policy, uint32_t, const void**, uint64_t* bytes, uint32_t* kind, int64_t* id);
 Error* TRITONBACKEND_InputBufferAttributes(Input*, uint32_t, const void**, BufferAttributes**);
+Error* TRITONSERVER_BufferAttributesMemoryType(BufferAttributes*, uint32_t*);
+Error* TRITONSERVER_BufferAttributesMemoryTypeId(BufferAttributes*, int64_t*);
 Error* TRITONSERVER_BufferAttributesByteSize(BufferAttributes*, size_t*);
 Error* TRITONSERVER_BufferAttributesCudaIpcHandle(BufferAttributes*, void**);
+Error* TRITONSERVER_BufferAttributesSetCudaIpcHandle(BufferAttributes*, const void*);
 Error* TRITONSERVER_BufferAttributesNew(BufferAttributes**);
 Error* TRITONSERVER_BufferAttributesDelete(BufferAttributes*);
 Error* TRITONSERVER_BufferAttributesSetMemoryType(BufferAttributes*, uint32_t);

@@ -28,7 +28,7 @@ mod tensors;
 mod trace;
 
 pub use allocator::{Allocated, Allocating, Allocator};
-pub use attributes::{BufferAttributes, memory_of};
+pub use attributes::{AttributeValues, BufferAttributes, memory_of};
 pub use backend::{BackendAttribute, BackendObject, BackendParts, DEVICE_BLOCKING};
 pub use callbacks::{
     ActivityFn, AllocateFn, DescribeFn, Kept, QueryFn, ReleaseFn, RequestReleaseFn, RespondFn, StartFn,

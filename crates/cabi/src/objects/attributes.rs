@@ -29,13 +29,20 @@ object!(BufferAttributes, 4, "buffer attributes object");
 impl BufferAttributes {
     /// The attributes of memory at `place`.
     pub fn new(place: Place, byte_size: usize, ipc: Option<[u8; 64]>) -> BufferAttributes {
-        let (memory_type, memory_id) = memory_of(place);
-        BufferAttributes(Mutex::new(AttributeValues { memory_type, memory_id, byte_size, ipc: ipc.map(Box::new) }))
+        BufferAttributes(Mutex::new(AttributeValues::of(place, byte_size, ipc)))
     }
 
     /// The attributes, to read or to change.
     pub fn values(&self) -> MutexGuard<'_, AttributeValues> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AttributeValues {
+    /// The attributes of memory at `place`.
+    pub fn of(place: Place, byte_size: usize, ipc: Option<[u8; 64]>) -> AttributeValues {
+        let (memory_type, memory_id) = memory_of(place);
+        AttributeValues { memory_type, memory_id, byte_size, ipc: ipc.map(Box::new) }
     }
 }
 

@@ -8,7 +8,7 @@ use nerite_memory::{Buffer, Place, Slot};
 use nerite_request::{Code, PolicyData, Status};
 use nerite_tensor::{DataType, Name, Shape, Tensor};
 
-use super::{BufferAttributes, ResponsePath, c_text, object};
+use super::{AttributeValues, BufferAttributes, ResponsePath, c_text, object};
 use crate::fault::Fault;
 use crate::table::Handle;
 
@@ -111,8 +111,20 @@ impl OutputObject {
         self.is_placed.set(new.as_ref().is_ok_and(|slot| !slot.is_empty()));
         let mut new = new?;
         let found = (new.as_mut_ptr(), new.place());
+        self.update_attributes(&new);
         self.slot.replace(Some(new));
         Ok(found)
+    }
+
+    /// The backend may have asked for the attributes when the memory had no bytes.
+    fn update_attributes(&self, new: &Slot) {
+        let made = self.attributes.get();
+        if made.is_null() {
+            return;
+        }
+        if let Ok(attributes) = made.get() {
+            *attributes.values() = AttributeValues::of(new.place(), new.len(), new.ipc().map(|window| window.handle));
+        }
     }
 
     fn has_memory(&self) -> Fault {
